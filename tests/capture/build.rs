@@ -1,4 +1,4 @@
-//! Lets the program's `ioctl` be found by the libraries that it loads, before the C library's own.
+//! Makes libraries that the program loads find the program's `ioctl` before the C library's.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,11 +1,11 @@
-//! `cargo xtask capture`: what Linux's mlx5_ib and rdma-core send, recorded in a guest and kept as
-//! evidence.
+//! `cargo xtask capture`: records the commands and ioctls of Linux's mlx5_ib and rdma-core in a
+//! guest, as evidence.
 //!
 //! A guest of `cargo xtask vm` with the model as its device, and with rdma-core, runs the `capture`
-//! program of `tests/capture`: it does the same things through libibverbs and libmlx5 and through
-//! our driver. The model's recorder writes the commands that reach the device, the program the
-//! ioctls that libmlx5 makes. What the tests of `tests/capture` and `crates/devx` read is made
-//! here, and nowhere else.
+//! program of `tests/capture`: it runs the same cases through libibverbs and libmlx5 and through
+//! our driver. The model's recorder writes the commands that reach the device, and the program
+//! writes libmlx5's ioctls. Only this task makes the files that the tests of `tests/capture` and
+//! `crates/devx` read.
 
 use std::fs;
 use std::io::Write;
@@ -29,11 +29,11 @@ pub(crate) struct Options {
     kernel: Selection,
 }
 
-/// The capability that the device must lack so that mlx5_ib says all of a key in CREATE_MKEY;
-/// otherwise it changes one from its cache by a work request.
+/// The capability that the device must lack so that mlx5_ib sends all of a key's fields in
+/// CREATE_MKEY; otherwise it changes a key of its cache by a work request.
 const PLAIN_KEYS: &str = "umr_modify_entity_size_disabled = true";
 
-/// The profile that the devices are made from.
+/// The profile of the devices.
 const PROFILE: &str = "crates/model/profiles/bluefield3.toml";
 
 /// Runs the task.
@@ -70,7 +70,7 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
     let (chat, requests) = said.split_once("=== requests\n").unwrap_or((&said, ""));
     print!("{chat}");
     if !output.status.success() || requests.is_empty() {
-        return Err(format!("the guest with Linux {series} did not do it all").into());
+        return Err(format!("the guest with Linux {series} did not finish the cases").into());
     }
     let release = Kernel::get(series, Sort::Cloud)?.release;
     let rdma_core = rdma_core_version(series)?;
@@ -93,8 +93,7 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
     keep(&format!("crates/devx/tests/data/linux-{series}-requests.txt"), requests.as_bytes())
 }
 
-/// The commands from the first mark to the last, without their times, which are different each
-/// time.
+/// The commands from the first mark to the last, without their times, which differ by run.
 fn commands(record: &str, origin: &str) -> Result<Vec<u8>> {
     let commands = parse_log(record)?;
     let marks: Vec<usize> = (0..commands.len()).filter(|&at| is_mark(&commands[at])).collect();
@@ -137,7 +136,7 @@ mod tests {
     use super::{commands, parse_log, write_command};
 
     #[test]
-    fn what_is_kept_begins_and_ends_with_a_mark() {
+    fn kept_commands_start_and_end_at_marks() {
         let mut record = Vec::new();
         let nop = |text: &[u8]| [&[8, 13], &[0; 14][..], text].concat();
         for (title, input) in [

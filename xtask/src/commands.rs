@@ -1,4 +1,4 @@
-//! Programs that tasks start, cargo first of all, and what comes out of them.
+//! Runs programs for tasks, above all cargo, and reads their output.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// These and others.
+    /// The sum of both.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             passed: self.passed + other.passed,
@@ -34,7 +34,7 @@ impl Counts {
         }
     }
 
-    /// The outcome of tests that print that they are skipped and return: their runner counts those
+    /// The outcome of tests that print that they are skipped and return: their runner counts them
     /// as passed.
     pub(crate) fn outcome(self) -> Outcome {
         let Self { passed, failed, skipped: more, skips } = self;
@@ -64,13 +64,13 @@ pub(crate) fn count(command: Command) -> Result<Counts> {
     Ok(Counts { passed, failed, skipped, skips })
 }
 
-/// Runs a command and shows what it prints, line by line; whether it succeeded.
+/// Runs a command and passes each line of its output to `show`; returns whether it succeeded.
 pub(crate) fn lines_of(mut command: Command, mut show: impl FnMut(&str)) -> Result<bool> {
-    // One pipe for both, so that lines come out in their order: tests tell of skips on standard
+    // One pipe for both, so that lines come out in their order: tests report skips on standard
     // error.
     let (output, end) = std::io::pipe()?;
     let mut child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
-    // It holds the ends of the pipe, too.
+    // The command also holds ends of the pipe.
     drop(command);
     for line in BufReader::new(output).lines() {
         show(&line?);
@@ -78,7 +78,7 @@ pub(crate) fn lines_of(mut command: Command, mut show: impl FnMut(&str)) -> Resu
     Ok(child.wait()?.success())
 }
 
-/// How many checks passed, failed and were skipped by a test runner's closing line.
+/// How many checks passed, failed and were skipped from a test runner's closing line.
 fn counts(line: &str) -> Option<[u64; 3]> {
     let line = line
         .strip_prefix("test result: ok. ")
@@ -140,7 +140,7 @@ mod tests {
     use super::{count, counts};
 
     #[test]
-    fn skips_on_standard_error_are_found_among_the_lines_of_a_test_runner() {
+    fn count_collects_skips_from_stderr() {
         let mut command = Command::new("sh");
         let script = "echo 'skipped: a: no such tool' >&2; echo 'test a ... ok'; \
                       echo 'test result: ok. 2 passed; 0 failed; 0 ignored'";

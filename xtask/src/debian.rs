@@ -1,9 +1,9 @@
 //! Debian packages unpacked under `target/`, without touching the system's package database.
 //!
-//! Some of what the tests need (the sources of the standard library, a recent QEMU, kernels of
-//! other series) is not in the suite that the machine runs, or must not be installed there. apt
-//! fetches and checks it with a state directory of its own; dpkg reads the archives. The archive's
-//! address is the one that the machine's own apt configuration names.
+//! Some parts that the tests need (the sources of the standard library, a recent QEMU, kernels of
+//! other series) are not in the machine's suite, or must not be installed there. apt fetches and
+//! checks them with a state directory of its own; dpkg reads the archives. The archive's address
+//! comes from the machine's apt configuration.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,24 +20,24 @@ use crate::workspace::Result;
 pub(crate) struct Debian {
     state: PathBuf,
     options: Vec<String>,
-    /// Two at once wait for each other.
+    /// Concurrent uses wait for each other.
     _lock: fs::File,
 }
 
-/// How a package is asked for.
+/// How to choose a package.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Choice<'a> {
     /// By its name.
     Named(&'a str),
-    /// The newest of those whose name has a version and no other word between these two: kernels of
-    /// several series and sorts are in one suite, and the package without a version follows the
+    /// The newest package whose name has a version and no other word between these two. One suite
+    /// has kernels of several series and flavours, and the package without a version follows the
     /// newest series.
     Newest { start: &'a str, end: &'a str },
 }
 
 /// Of these names, the one with the highest version between `start` and `end`.
 fn newest<'a>(names: impl Iterator<Item = &'a str>, start: &str, end: &str) -> Option<&'a str> {
-    // 6.12.107+deb13 is newer than 6.12.94+deb13: numbers count as numbers.
+    // 6.12.107+deb13 is newer than 6.12.94+deb13: numbers compare as numbers.
     let version = |name: &str| -> Option<Vec<u64>> {
         let middle = name.strip_prefix(start)?.strip_suffix(end)?;
         let is_word = |part: &str| part.starts_with(|letter: char| letter.is_ascii_alphabetic());
@@ -77,8 +77,8 @@ impl Package {
 }
 
 impl Debian {
-    /// Prepares apt for `suites` under `directory`, and fetches their package lists unless that was
-    /// done before.
+    /// Prepares apt for `suites` under `directory`, and fetches their package lists unless they are
+    /// there.
     pub(crate) fn new(directory: &Path, suites: &[&str]) -> Result<Self> {
         let state = directory.join(format!("apt-{}", suites.join("-")));
         for part in ["lists/partial", "cache/archives/partial", "preferences"] {
@@ -118,8 +118,8 @@ impl Debian {
         Ok(debian)
     }
 
-    /// Fetches one package, without what it depends on, and unpacks it under `into`. `version` is
-    /// the start of the version wanted.
+    /// Fetches one package without its dependencies, and unpacks it under `into`. `version` is a
+    /// prefix of the version.
     pub(crate) fn unpack_one(&self, package: &str, version: &str, into: &Path) -> Result<()> {
         self.with_fresh_lists(|| self.try_to_unpack_one(package, version, into))
     }
@@ -150,9 +150,9 @@ impl Debian {
         .into())
     }
 
-    /// Fetches packages of `suite` with all that they depend on, and unpacks those whose name is
-    /// `wanted` under `into`, a tree in which `/bin`, `/sbin`, `/lib` and `/lib64` are links into
-    /// `/usr`. `what` names it to the user. `into` exists only when all of it is there.
+    /// Fetches packages of `suite` with all their dependencies, and unpacks those with a `wanted`
+    /// name under `into`, a tree in which `/bin`, `/sbin`, `/lib` and `/lib64` are links into
+    /// `/usr`. `what` names them to the user. `into` exists only once it is complete.
     pub(crate) fn unpack_with_dependencies(
         &self,
         what: &str,
@@ -212,14 +212,14 @@ impl Debian {
         Ok(())
     }
 
-    /// The name of the package that is meant.
+    /// The name of the chosen package.
     fn choose(&self, suite: &str, choice: &Choice<'_>) -> Result<String> {
         let (start, end) = match *choice {
             Choice::Named(name) => return Ok(name.to_string()),
             Choice::Newest { start, end } => (start, end),
         };
-        // What apt searches for is a regular expression, in which names may not stand as they are:
-        // all that begin alike are asked for.
+        // apt searches by regular expression, and names may contain its special characters: so this
+        // asks for all names with the same beginning.
         let first: String =
             start.chars().take_while(|letter| letter.is_alphabetic() || *letter == '-').collect();
         let offered = self.run("apt-cache", &["search", "--names-only", &format!("^{first}")])?;
@@ -259,7 +259,7 @@ impl Debian {
     }
 }
 
-/// Runs apt, showing how far it is: on a terminal as a bar, elsewhere as one line at the start.
+/// Runs apt, with its progress: on a terminal as a bar, elsewhere as one line at the start.
 fn with_progress(command: &mut Command, what: &str) -> Result<()> {
     let (reader, writer) = pipe()?;
     let mut child = command
@@ -269,7 +269,7 @@ fn with_progress(command: &mut Command, what: &str) -> Result<()> {
         .stderr(writer)
         .spawn()
         .map_err(|error| not_found(command.get_program(), &error))?;
-    // The command holds the pipe's writing ends; without this the reader would never see its end.
+    // The command holds the pipe's write ends; without this the reader would never see the end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let bar = bar(what, 100);
     let mut said = String::new();
@@ -291,13 +291,13 @@ fn with_progress(command: &mut Command, what: &str) -> Result<()> {
     Err(format!("{what}: {:?} failed ({status}): {}", command.get_program(), said.trim()).into())
 }
 
-/// How far apt is, in a line of its status: `dlstatus:1:43.7:Retrieving file 3 of 9`.
+/// apt's progress in percent, from a line of its status: `dlstatus:1:43.7:Retrieving file 3 of 9`.
 fn percent(line: &str) -> Option<u64> {
     let number: f64 = line.strip_prefix("dlstatus:")?.split(':').nth(1)?.parse().ok()?;
     Some(number.clamp(0.0, 100.0) as u64)
 }
 
-/// A progress bar on standard error; where that is no terminal, one line says what goes on.
+/// A progress bar on standard error; without a terminal, one line says what happens.
 fn bar(what: &str, length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length);
     if bar.is_hidden() {
@@ -358,14 +358,14 @@ fn archive_address() -> Result<String> {
         .ok_or_else(|| no_apt.into())
 }
 
-/// What is wrong where a program of Debian's does not start.
+/// The error if a program of Debian does not start.
 fn not_found(program: &OsStr, error: &std::io::Error) -> String {
     format!(
         "cannot run {program:?} ({error}); packages are fetched with the apt of a Debian system"
     )
 }
 
-/// Runs a command to its end; what it printed on failure becomes the error.
+/// Runs a command to its end; on failure its output becomes the error.
 fn run(command: &mut Command) -> Result<String> {
     let output = command.output().map_err(|error| not_found(command.get_program(), &error))?;
     if output.status.success() {
@@ -385,7 +385,7 @@ mod tests {
     use super::{Package, newest, percent};
 
     #[test]
-    fn the_newest_kernel_of_a_series_is_chosen_by_the_number_in_its_name() {
+    fn newest_kernel_is_chosen_by_version_number() {
         let names = [
             "linux-image-6.1.0-50-cloud-amd64",
             "linux-image-6.12.107+deb13-cloud-amd64",

@@ -1,10 +1,12 @@
-//! Declared dependencies that nobody uses: each costs whoever builds us time, and says something of
-//! us that is not so.
+//! Declared but unused dependencies: each costs our users compile time, and misstates what we need.
 //!
-//! A package uses a dependency if its sources name it in a path (`memmap2::`, `use libc;`). That is
-//! less than a compiler knows, and enough: our sources name what they use. Sources of a dependency
-//! of the library are `src` and `build.rs`; one that only tests, benches or examples name belongs
-//! into the dev-dependencies.
+//! A package uses a dependency if its sources name it in a path (`memmap2::`, `use libc;`). The
+//! compiler knows more, but this is enough: our sources name the crates that they use. Sources of a
+//! dependency of the library are `src` and `build.rs`; one that only tests, benches or examples
+//! name belongs in the dev-dependencies.
+//!
+//! The driver also builds on seven packages that its users know (`missing`): one of the driver's
+//! crates declares each, and names it in its sources.
 //!
 //! And what a user compiles with us (`compiled`): all crates, macros and their helpers included.
 
@@ -17,8 +19,40 @@ use crate::workspace::Result;
 
 /// Directories of a package whose sources may use its dependencies.
 const SOURCES: [&str; 1] = ["src"];
-/// And those that may use its dev-dependencies besides.
+/// Further directories, whose sources may use its dev-dependencies.
 const TESTS: [&str; 4] = ["tests", "benches", "examples", "fuzz_targets"];
+
+/// The crates that a program of the driver links, by their directories in `crates`.
+const DRIVER: [&str; 8] =
+    ["prm", "ring", "devx", "command", "queue", "doca", "flexio", "flexio-dev"];
+/// The packages that the driver builds on: system calls, maps, layouts, cache lines, typed views.
+const BUILDS_ON: [&str; 7] =
+    ["nix", "libc", "memmap2", "zerocopy", "bitfield-struct", "crossbeam-utils", "bytemuck"];
+
+/// One line for each package of [`BUILDS_ON`] that no crate of the driver declares and names.
+pub(crate) fn missing(root: &Path) -> Result<Vec<String>> {
+    let mut crates = Vec::new();
+    for name in DRIVER {
+        let package = root.join("crates").join(name);
+        if package.join("Cargo.toml").exists() {
+            let manifest = manifest(&package.join("Cargo.toml"))?;
+            crates.push((dependencies(&manifest, "dependencies"), sources(&package, &SOURCES)?));
+        }
+    }
+    let mut lines = Vec::new();
+    for package in BUILDS_ON {
+        let declares = |(declared, _): &&(Vec<(String, Value)>, String)| {
+            declared.iter().any(|(name, _)| name == package)
+        };
+        let declaring: Vec<_> = crates.iter().filter(declares).collect();
+        if declaring.is_empty() {
+            lines.push(format!("{package}: no crate of the driver declares it in [dependencies]"));
+        } else if !declaring.iter().any(|(_, code)| uses(code, package)) {
+            lines.push(format!("{package}: the crates that declare it do not name it"));
+        }
+    }
+    Ok(lines)
+}
 
 /// One line for each declaration without a user: in a package of the workspace at `root`, or in the
 /// workspace's own list.
@@ -43,7 +77,7 @@ pub(crate) fn unused(root: &Path) -> Result<Vec<String>> {
                         "{shown}: [{kind}] {name} is used by tests only; it is a dev-dependency"
                     ));
                 } else if !used {
-                    lines.push(format!("{shown}: [{kind}] {name} is used by nobody; take it out"));
+                    lines.push(format!("{shown}: [{kind}] {name} is not used; remove it"));
                 }
             }
         }
@@ -52,15 +86,15 @@ pub(crate) fn unused(root: &Path) -> Result<Vec<String>> {
     for (name, _) in dependencies(&all, "dependencies") {
         if !taken.contains(&name) {
             lines.push(format!(
-                "Cargo.toml: [workspace.dependencies] {name} is taken by no package; take it out"
+                "Cargo.toml: [workspace.dependencies] {name} is used by no package; remove it"
             ));
         }
     }
     Ok(lines)
 }
 
-/// Every crate, with its version, that is compiled for someone who depends on a package of ours
-/// with these features; those of procedural macros and build scripts too.
+/// Every crate, with its version, that a dependent of our package compiles with these features;
+/// those of procedural macros and build scripts too.
 #[cfg(test)]
 fn compiled(package: &str, features: &str) -> Result<BTreeSet<String>> {
     let output = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
@@ -73,7 +107,7 @@ fn compiled(package: &str, features: &str) -> Result<BTreeSet<String>> {
     }
     let text = String::from_utf8(output.stdout)?;
     let crates = text.lines().filter(|line| !line.is_empty());
-    // Name and version; what follows is a path or a mark.
+    // Name and version; a path or a mark may follow.
     Ok(crates.map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect())
 }
 
@@ -167,18 +201,24 @@ mod tests {
         assert_eq!(unused(crate::workspace::workspace_root()).unwrap(), Vec::<String>::new());
     }
 
+    #[test]
+    fn driver_uses_all_packages_that_it_builds_on() {
+        assert_eq!(missing(crate::workspace::workspace_root()).unwrap(), Vec::<String>::new());
+    }
+
     /// The kernel's part depends on the device, so this is both.
     #[test]
-    fn a_test_against_the_model_compiles_few_crates_and_no_parser_of_toml() {
+    fn model_test_compiles_few_crates_without_toml() {
         let crates = compiled("verbless-model-kernel", "").unwrap();
         assert!(crates.iter().any(|it| it.starts_with("verbless-model ")), "{crates:?}");
-        assert!(crates.len() <= 16, "{} crates: {crates:?}", crates.len());
+        // 7 of them derive layouts: zerocopy, bitfield-struct, and what procedural macros need.
+        assert!(crates.len() <= 23, "{} crates: {crates:?}", crates.len());
         let toml = |it: &String| it.starts_with("toml");
         assert!(!compiled("verbless", "model").unwrap().iter().any(toml), "in a program's tests");
     }
 
     #[test]
-    fn a_program_with_the_model_compiles_one_syn_at_most() {
+    fn model_feature_compiles_one_syn() {
         let crates = compiled("verbless", "model").unwrap();
         let syn: Vec<_> = crates.iter().filter(|it| it.starts_with("syn ")).collect();
         assert!(syn.len() <= 1, "{syn:?}");
@@ -202,25 +242,65 @@ mod tests {
         assert!(uses("use crossbeam_utils::CachePadded;", "crossbeam-utils"));
     }
 
-    #[test]
-    fn what_nobody_uses_is_named_with_its_place() {
-        let root = std::env::temp_dir().join(format!("verbless-unused-{}", std::process::id()));
-        let write = |path: &str, text: &str| {
+    /// Writes files below a new directory.
+    fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("verbless-{name}-{}", std::process::id()));
+        for (path, text) in files {
             let path = root.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
-        };
-        write(
-            "Cargo.toml",
-            "[workspace]\nmembers = [\"crates/*\"]\n[workspace.dependencies]\nlibc = \"1\"\nnix = \
-             \"1\"\n",
+        }
+        root
+    }
+
+    #[test]
+    fn missing_names_packages_that_are_undeclared_or_unused() {
+        let declared = "[dependencies]\nnix = \"1\"\nlibc = \"1\"\nmemmap2 = \"1\"\n\
+                        zerocopy = \"1\"\nbitfield-struct = \"1\"\nbytemuck = \"1\"\n";
+        let root = tree(
+            "missing",
+            &[
+                ("crates/prm/Cargo.toml", declared),
+                (
+                    "crates/prm/src/lib.rs",
+                    "use nix::poll;\nuse libc::c_int;\nuse memmap2::Mmap;\n\
+                     use bitfield_struct::bitfield;\nuse bytemuck::Pod;\n// zerocopy::IntoBytes\n",
+                ),
+                // No crate of the driver.
+                ("crates/model/Cargo.toml", "[dependencies]\ncrossbeam-utils = \"1\"\n"),
+                ("crates/model/src/lib.rs", "use crossbeam_utils::CachePadded;\n"),
+            ],
         );
-        write(
-            "crates/one/Cargo.toml",
-            "[dependencies]\nlibc.workspace = true\nonly-tests = \"1\"\nnobody = \"1\"\n",
+        let lines = missing(&root).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(
+            lines,
+            [
+                "zerocopy: the crates that declare it do not name it",
+                "crossbeam-utils: no crate of the driver declares it in [dependencies]",
+            ]
         );
-        write("crates/one/src/lib.rs", "// nobody::cares\nuse libc::c_int;\n");
-        write("crates/one/tests/it.rs", "use only_tests::X;\n");
+    }
+
+    #[test]
+    fn unused_dependency_is_reported_with_place() {
+        let root = tree(
+            "unused",
+            &[
+                (
+                    "Cargo.toml",
+                    "[workspace]\nmembers = [\"crates/*\"]\n[workspace.dependencies]\nlibc = \
+                     \"1\"\nnix = \"1\"\n",
+                ),
+                (
+                    "crates/one/Cargo.toml",
+                    "[dependencies]\nlibc.workspace = true\nonly-tests = \"1\"\nabsent = \
+                     \"1\"\n",
+                ),
+                ("crates/one/src/lib.rs", "// absent::cares\nuse libc::c_int;\n"),
+                ("crates/one/tests/it.rs", "use only_tests::X;\n"),
+            ],
+        );
         let lines = unused(&root).unwrap();
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(
@@ -228,8 +308,8 @@ mod tests {
             [
                 "crates/one/Cargo.toml: [dependencies] only-tests is used by tests only; it is a \
                  dev-dependency",
-                "crates/one/Cargo.toml: [dependencies] nobody is used by nobody; take it out",
-                "Cargo.toml: [workspace.dependencies] nix is taken by no package; take it out",
+                "crates/one/Cargo.toml: [dependencies] absent is not used; remove it",
+                "Cargo.toml: [workspace.dependencies] nix is used by no package; remove it",
             ]
         );
     }

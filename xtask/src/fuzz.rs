@@ -1,11 +1,10 @@
-//! `cargo xtask fuzz`: the fuzz targets of `tests/fuzz/`, each for so many seconds, under the
+//! `cargo xtask fuzz`: the fuzz targets of `tests/fuzz/`, each for a number of seconds, under the
 //! address sanitizer.
 //!
-//! cargo builds them below `target/fuzz`, with the flags that libFuzzer needs, which is C++ and
-//! runs them. What they learn stays in `target/fuzz/corpus` for the next run, which begins with
-//! `tests/fuzz/seeds` where there is nothing yet. A panic, a memory error, a leak, a
-//! turn that does not end or too much memory is a finding: its input is kept, and said how to run
-//! again.
+//! cargo builds them below `target/fuzz`, with the flags that libFuzzer, a C++ library that runs
+//! them, needs. Their inputs stay in `target/fuzz/corpus` for the next run; the first run begins
+//! with `tests/fuzz/seeds`. A panic, a memory error, a leak, a hang or too much memory is a
+//! finding: its input is kept, with the command that reproduces it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -15,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::workspace::{Result, workspace_root};
 
-/// How everything that is fuzzed is compiled. libFuzzer sees which edges were taken by counters and
-/// a table of their addresses, and what was compared; the address sanitizer sees the rest.
+/// Compiler flags of fuzzed code. Counters and a table of their addresses show libFuzzer the edges
+/// taken; it also sees the operands of comparisons. The address sanitizer sees the rest.
 const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
     "-Zsanitizer=address",
@@ -29,7 +28,7 @@ const FLAGS: &[&str] = &[
     // Two branches that fold into one are one edge.
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
-/// Seconds that one input may take: a hang, even where others keep the machine busy.
+/// Seconds that one input may take: longer is a hang, even on a busy machine.
 const TIMEOUT: u32 = 25;
 /// Bytes of the longest input: operations are short, files are not.
 const LONGEST: u32 = 2048;
@@ -40,13 +39,13 @@ const MEMORY: u32 = 3072;
 /// Seconds of each target in `cargo xtask test`.
 const SMOKE: u32 = 15;
 
-/// How much the targets are optimised, and where they are built below `target/fuzz`.
+/// The optimisation of the targets, and their directory below `target/fuzz`.
 #[derive(Clone, Copy)]
 enum Build {
-    /// For a run that lasts.
+    /// For a long run.
     Campaign,
-    /// For `cargo xtask test`, which compiles them for 15 s each: what better code would
-    /// save there is less than it costs.
+    /// For `cargo xtask test`, which fuzzes each for 15 s: optimisation would cost more than it
+    /// saves.
     Smoke,
 }
 
@@ -56,7 +55,7 @@ struct Target {
     what: &'static str,
     /// Bytes of the longest input.
     longest: u32,
-    /// Part of `cargo xtask test`.
+    /// Whether `cargo xtask test` runs it.
     smoke: bool,
 }
 
@@ -126,9 +125,9 @@ const TARGETS: &[Target] = &[
 /// Options of `cargo xtask fuzz`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The target to run; without it, all of them one after the other.
+    /// The target to run; without it, all of them in turn.
     target: Option<String>,
-    /// How long each runs.
+    /// Seconds for each.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
     /// Only run this input, once: to reproduce a finding.
@@ -139,7 +138,7 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// Runs the targets that were asked for; the result says whether nothing was found.
+/// Runs the chosen targets; returns whether there was no finding.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.list {
         for Target { name, what, .. } in TARGETS {
@@ -170,8 +169,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Runs each target that guards a boundary of the model for a short time, as many at once as there
-/// are processors; returns how many found nothing, and how many found something.
+/// Runs each target that guards a boundary of the model for a short time, one per processor at
+/// once; returns the numbers of targets without and with a finding.
 pub(crate) fn smoke() -> Result<(u64, u64)> {
     let targets: Vec<&Target> = TARGETS.iter().filter(|target| target.smoke).collect();
     let programs = build(&targets, Build::Smoke)?;
@@ -195,14 +194,14 @@ pub(crate) fn smoke() -> Result<(u64, u64)> {
     Ok(std::thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().fold((0, 0), |(passed, failed), worker| {
-            // A worker that panicked has told of nothing.
+            // A worker that panicked reports nothing.
             let (good, bad) = worker.join().unwrap_or((0, 1));
             (passed + good, failed + bad)
         })
     }))
 }
 
-/// The reason why nothing can be fuzzed here, if there is one.
+/// The reason why fuzzing cannot run here, if there is one.
 pub(crate) fn obstacle() -> Option<String> {
     let works = |program: &str| {
         let mut command = Command::new(program);
@@ -218,8 +217,8 @@ fn directory(part: &str) -> PathBuf {
     workspace_root().join("target/fuzz").join(part)
 }
 
-/// Builds all targets at once: what they share is compiled once. The programs of `targets`, in the
-/// same order.
+/// Builds all targets at once, so that shared crates compile once. Returns the programs of
+/// `targets`, in the same order.
 fn build(targets: &[&Target], how: Build) -> Result<Vec<PathBuf>> {
     if let Some(why) = obstacle() {
         return Err(why.into());
@@ -230,8 +229,8 @@ fn build(targets: &[&Target], how: Build) -> Result<Vec<PathBuf>> {
     };
     let host = crate::commands::host()?;
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    // With a target named, the flags do not reach build scripts. The sanitizer's is one of those
-    // that a stable compiler takes only when it is told to.
+    // With a target named, the flags do not reach build scripts. A stable compiler accepts the
+    // sanitizer's flag only with RUSTC_BOOTSTRAP.
     let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--release", "--locked", "--manifest-path", "tests/fuzz/Cargo.toml"])
         .args(["--target", &host, "--target-dir"])
@@ -247,7 +246,7 @@ fn build(targets: &[&Target], how: Build) -> Result<Vec<PathBuf>> {
     Ok(targets.iter().map(|target| output.join(&host).join("release").join(target.name)).collect())
 }
 
-/// Builds all targets; how many there are.
+/// Builds all targets; returns their number.
 pub(crate) fn build_all() -> Result<u64> {
     let programs = build(&TARGETS.iter().collect::<Vec<_>>(), Build::Smoke)?;
     match programs.iter().find(|program| !program.is_file()) {
@@ -256,7 +255,7 @@ pub(crate) fn build_all() -> Result<u64> {
     }
 }
 
-/// What libFuzzer said of a run.
+/// libFuzzer's statistics of a run.
 #[derive(Default)]
 struct Progress {
     runs: String,
@@ -266,7 +265,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Takes in a line like `#4096 pulse cov: 6132 ft: 18660 corp: 1130/396Kb lim: 2048 exec/s: 141
+    /// Reads a line like `#4096 pulse cov: 6132 ft: 18660 corp: 1130/396Kb lim: 2048 exec/s: 141
     /// rss: 538Mb`.
     fn read(&mut self, line: &str) {
         let behind = |label| line.split_once(label).and_then(|(_, rest)| rest.split(' ').next());
@@ -282,7 +281,7 @@ impl Progress {
     }
 }
 
-/// Runs a target for so many seconds; true if it found nothing.
+/// Runs a target for this time; returns whether it found nothing.
 fn fuzz(target: &Target, program: &Path, seconds: u32) -> Result<bool> {
     let (corpus, artifacts) = (directory("corpus"), directory("artifacts"));
     let (corpus, artifacts) = (corpus.join(target.name), artifacts.join(target.name));
@@ -309,7 +308,7 @@ fn fuzz(target: &Target, program: &Path, seconds: u32) -> Result<bool> {
     for line in BufReader::new(output).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         progress.read(&line);
-        // Progress is one line in the end; what went wrong is told whole.
+        // Progress ends as one line; errors are shown in full.
         if !line.starts_with('#') || line.contains(" in ") {
             said.push(line);
         }

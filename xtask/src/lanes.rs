@@ -1,37 +1,38 @@
-//! Which steps of `cargo xtask test` run beside each other.
+//! Schedules the steps of `cargo xtask test` beside each other.
 //!
-//! A step names its place: a directory that it builds in, or ports and devices that it uses. Steps
-//! of one place run one after the other; what builds in a directory of its own runs beside
-//! anything. Two run at a time, and a third one that only compiles, with the time that they leave:
-//! tests wait for devices, guests and each other. A step that measures, or whose worth is how much
-//! it does in a given time, runs alone, when all others are done. Among those that may start the
-//! first in the list does.
+//! A step names its resource: a directory that it builds in, or ports and devices that it uses.
+//! Steps of one resource run one after the other; a step with its own directory runs beside any
+//! other. Two run at a time, and a third one that only compiles uses their spare time: tests wait
+//! for devices, guests and each other. A step that measures, or that does as much as it can in a
+//! given time, runs alone after all others. Of the steps that may start, the first in the list
+//! starts.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Steps at a time: each compiles with all processors, and a compiler waits for its last crate.
+/// Steps at a time: each compiles with all processors, and a compile ends with a wait for its last
+/// crate.
 const WORKERS: usize = 2;
 
-/// A resource that a step must not share with one that runs at the same time.
+/// A resource that concurrent steps must not share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// `target/debug`.
     Debug,
     /// `target/release`, and TCP ports.
     Release,
-    /// `target/vm`, and where programs for the DPA are built.
+    /// `target/vm`, and the build directory of programs for the DPA.
     Guest,
     /// No resource: the step has a target directory of its own.
     Own,
-    /// The same, and the step only compiles: nothing of it fails for want of time.
+    /// As `Own`, and the step only compiles: slowness cannot make it fail.
     Spare,
-    /// Everything.
+    /// Every resource.
     Alone,
 }
 
-/// Runs `work` for the index of each place, and returns what it returned, in the same order; it is
-/// told whether to take only the time that others leave.
+/// Runs `work` for the index of each place, and returns its results, in the same order; the flag
+/// asks `work` to use only spare time.
 pub(crate) fn run<T: Send>(places: &[Resource], work: impl Fn(usize, bool) -> T + Sync) -> Vec<T> {
     let steps = places.iter().copied().enumerate().collect();
     let lanes =
@@ -48,11 +49,11 @@ pub(crate) fn run<T: Send>(places: &[Resource], work: impl Fn(usize, bool) -> T 
             });
         }
     });
-    // A worker that panics takes the whole run with it: each step that is left here has a result.
+    // A panic of a worker ends the whole run: each step that is left here has a result.
     results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
-/// The steps that are left, and those that run.
+/// The remaining steps, and the running ones.
 struct Lanes {
     state: Mutex<State>,
     free: Condvar,
@@ -64,8 +65,8 @@ struct State {
 }
 
 impl State {
-    /// The step that may run now: the first, but those that only compile are taken by whoever has
-    /// nothing else to do, and by the worker for spare time alone.
+    /// The step that may run next: the first one. Steps that only compile go to the spare-time
+    /// worker, or to a worker without other steps; the spare-time worker takes no others.
     fn next(&self, spare: bool) -> Option<usize> {
         let others = self.steps.iter().any(|&(_, place)| place != Resource::Alone);
         let may = |place| match place {
@@ -80,7 +81,7 @@ impl State {
         if spare { first(true) } else { first(false).or_else(|| first(true)) }
     }
 
-    /// Whether there is nothing left for a worker.
+    /// Whether no step is left for a worker.
     fn is_over(&self, spare: bool) -> bool {
         !self.steps.iter().any(|&(_, place)| !spare || place == Resource::Spare)
     }
@@ -91,7 +92,7 @@ impl Lanes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a step that may run; `None`: there are no more.
+    /// Waits for a step that may run; `None`: no step is left.
     fn take(&self, spare: bool) -> Option<(usize, Taken<'_>)> {
         let mut state = self.state();
         loop {
@@ -130,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// What ran while each step did, by index; the steps take a moment each.
+    /// The steps that ran beside each step, by index; each takes a moment.
     fn beside(places: &[Resource]) -> Vec<Vec<usize>> {
         let running = Mutex::new(Vec::new());
         let seen = Mutex::new(vec![Vec::new(); places.len()]);
@@ -150,7 +151,7 @@ mod tests {
         seen.into_inner().unwrap()
     }
 
-    /// Begins the next step that may run; its index.
+    /// Begins the next step that may run; returns its index.
     fn begin(state: &mut State) -> Option<usize> {
         let (index, place) = state.next(false).and_then(|at| state.steps.remove(at))?;
         state.busy.push(place);
@@ -158,11 +159,11 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_one_place_follow_each_other_and_others_run_beside_them() {
+    fn steps_of_one_resource_run_serially() {
         use Resource::{Debug, Guest, Own};
         let steps = [Debug, Debug, Guest, Own, Own].into_iter().enumerate().collect();
         let mut state = State { steps, busy: Vec::new() };
-        // The first that may run, which is not the second of a place in use.
+        // The first steps that may run; a second step of a place in use may not.
         let begun: Vec<_> = std::iter::from_fn(|| begin(&mut state)).collect();
         assert_eq!(begun, [0, 2, 3, 4]);
         state.busy.retain(|place| *place != Debug);
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_only_compiles_runs_in_the_time_that_two_others_leave() {
+    fn spare_step_runs_beside_others() {
         let running = AtomicUsize::new(0);
         let spared = run(&[Resource::Spare, Resource::Own, Resource::Own], |_, spare| {
             running.fetch_add(1, Ordering::Relaxed);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_measures_runs_alone_and_last() {
+    fn measuring_step_runs_alone_and_last() {
         let places =
             [Resource::Alone, Resource::Own, Resource::Alone, Resource::Release, Resource::Debug];
         let beside = beside(&places);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_panics_ends_the_run_and_nobody_waits_for_it() {
+    fn panicking_step_ends_run() {
         let places = [Resource::Debug, Resource::Debug, Resource::Alone];
         let ended = std::panic::catch_unwind(|| {
             run(&places, |index, _| assert!(index != 0, "the step is broken"));

@@ -13,21 +13,9 @@ const MARKDOWN_WIDTH: usize = 120;
 /// The lines that are too long in the files below `root` that git knows or may add, as
 /// `file:line: columns`.
 pub(crate) fn too_long(root: &Path) -> Result<Vec<String>> {
-    let listed = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.md"])
-        .current_dir(root)
-        .output()?;
-    if !listed.status.success() {
-        let errors = String::from_utf8_lossy(&listed.stderr);
-        return Err(format!("git does not list the files: {}", errors.trim()).into());
-    }
     let mut found = Vec::new();
-    for file in String::from_utf8(listed.stdout)?.lines() {
-        // One that is deleted and not committed is listed too.
-        if !root.join(file).exists() {
-            continue;
-        }
-        let text = std::fs::read_to_string(root.join(file))?;
+    for file in listed(root, &["*.rs", "*.md"])? {
+        let text = std::fs::read_to_string(root.join(&file))?;
         let (long, most) = match file.ends_with(".md") {
             true => (long_prose(&text), MARKDOWN_WIDTH),
             false => (numbered(&text).filter(|(_, line)| is_too_long(line)).collect(), WIDTH),
@@ -37,6 +25,22 @@ pub(crate) fn too_long(root: &Path) -> Result<Vec<String>> {
         }));
     }
     Ok(found)
+}
+
+/// The files below `root` of these patterns that git knows or may add.
+pub(crate) fn listed(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
+    let listed = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .args(patterns)
+        .current_dir(root)
+        .output()?;
+    if !listed.status.success() {
+        let errors = String::from_utf8_lossy(&listed.stderr);
+        return Err(format!("git does not list the files: {}", errors.trim()).into());
+    }
+    let files = String::from_utf8(listed.stdout)?;
+    // One that is deleted and not committed is listed too.
+    Ok(files.lines().filter(|file| root.join(file).exists()).map(str::to_owned).collect())
 }
 
 /// Lines and their numbers.
@@ -69,7 +73,7 @@ mod tests {
     use super::{is_too_long, long_prose, too_long};
 
     #[test]
-    fn columns_are_characters_and_a_url_alone_in_a_comment_may_be_longer() {
+    fn line_limit_counts_chars_and_spares_urls() {
         assert!(!is_too_long(&"ä".repeat(100)));
         assert!(is_too_long(&"a".repeat(101)));
         let url = format!("https://{}", "a".repeat(100));

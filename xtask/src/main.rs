@@ -1,7 +1,7 @@
 //! `cargo xtask`: the tasks of the project, one module per task.
 //!
 //! A task that needs the driver or the model is a program of its own that this one starts, so that
-//! `cargo xtask prm` builds in seconds and works while the rest of the tree does not compile.
+//! `cargo xtask prm` builds in seconds and works even if the rest of the tree does not compile.
 
 use std::process::ExitCode;
 
@@ -21,12 +21,16 @@ mod lanes;
 mod lines;
 mod mutants;
 mod outcome;
+mod packages;
 mod peers;
+mod phrases;
 mod pyverbs;
 mod run;
 mod sandbox;
 mod steps;
 mod test;
+#[cfg(test)]
+mod unsafe_code;
 mod vm;
 mod workspace;
 
@@ -50,11 +54,11 @@ enum Task {
     Test(test::Options),
     /// Boots a real kernel with the model as its PCI device and runs a program there.
     Vm(vm::Options),
-    /// What runs on a DPA's cores.
+    /// Builds and runs programs for a DPA's cores.
     #[command(subcommand)]
     Dpa(dpa::Task),
-    /// Records what Linux's mlx5_ib and rdma-core send in a guest, as evidence for the tests that
-    /// compare it with ours.
+    /// Records the commands of Linux's mlx5_ib and rdma-core in a guest, as evidence for the tests
+    /// that compare them with ours.
     Capture(capture::Options),
 }
 

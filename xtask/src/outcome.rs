@@ -1,20 +1,20 @@
-//! The outcome of a step of `cargo xtask test`, and which of its skips are right.
+//! The outcome of a step of `cargo xtask test`, and its expected skips.
 //!
 //! A test that cannot run here prints `skipped: NAME: REASON` to standard error, since its runner
-//! knows only ok and failed. Where `CI=true` such a skip fails the step, except for those in
-//! `xtask/expected-skips.toml`: what the environment cannot offer.
+//! knows only ok and failed. With `CI=true` such a skip fails the step, unless
+//! `xtask/expected-skips.toml` lists it: the environment cannot offer everything.
 
 use std::collections::BTreeMap;
 
 use crate::workspace::Result;
 
-/// The list of skips that are right everywhere, by step, as this program was built with it.
+/// The list of expected skips, by step, compiled into this program.
 const LIST: &str = include_str!("../expected-skips.toml");
 
 /// The outcome of a step.
 pub(crate) enum Outcome {
-    /// The step ran; these numbers of checks passed and failed, and these were skipped. `more`:
-    /// skips that the runner counted itself, and compares with lists of its own.
+    /// The step ran: the numbers of passed and failed checks, and the skipped ones. `more`: skips
+    /// that the runner counted itself, and compares with lists of its own.
     Ran { passed: u64, failed: u64, skips: Vec<Skip>, more: u64 },
     /// The step cannot run here.
     Skipped(String),
@@ -35,8 +35,8 @@ pub(crate) struct Skip {
 }
 
 impl Skip {
-    /// The one that a line of a test's output tells of. It stands behind the test's name where the
-    /// tests run one at a time.
+    /// The skip in a line of a test's output. The test's name precedes it if the tests run one at a
+    /// time.
     pub(crate) fn of_line(line: &str) -> Option<Self> {
         let behind_a_name = || line.strip_prefix("test ")?.split_once(" ... ").map(|it| it.1);
         let text = behind_a_name().unwrap_or(line).strip_prefix("skipped: ")?;
@@ -45,7 +45,7 @@ impl Skip {
     }
 }
 
-/// Names of checks that may be skipped in each step, with why.
+/// Names of checks that may be skipped in each step, with the reasons.
 pub(crate) struct ExpectedSkips(BTreeMap<String, BTreeMap<String, String>>);
 
 impl ExpectedSkips {
@@ -71,7 +71,7 @@ mod tests {
     use super::{ExpectedSkips, Skip};
 
     #[test]
-    fn a_skip_is_found_alone_on_its_line_and_behind_the_name_of_its_test() {
+    fn skip_line_is_parsed_with_test_name() {
         let skip = || Some(Skip { name: "a_test".into(), reason: "no python3: sorry".into() });
         assert_eq!(Skip::of_line("skipped: a_test: no python3: sorry"), skip());
         assert_eq!(Skip::of_line("test a_test ... skipped: a_test: no python3: sorry"), skip());
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_is_expected_in_its_step_alone() {
+    fn skip_is_expected_in_own_step_only() {
         let list = ExpectedSkips::read().unwrap();
         let (step, name) = list.entries().next().unwrap();
         let skip = Skip { name: name.into(), reason: String::new() };
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_expected_skip_names_a_step_and_a_test_or_sandbox_that_exist() {
+    fn expected_skips_name_existing_steps_and_tests() {
         let file = crate::workspace::workspace_root().join("crates/model-host/tests/preflight.rs");
         let tests = std::fs::read_to_string(file).unwrap();
         for (step, name) in ExpectedSkips::read().unwrap().entries() {

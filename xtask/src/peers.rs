@@ -1,5 +1,5 @@
-//! Programs on DOCA RDMA of this project that connect: with one on libibverbs, the samples of the
-//! guide with each other, and clients with a server of files. The steps `run: peers` and `VM:
+//! Programs on DOCA RDMA of this project: one connects to a program on libibverbs, the samples of
+//! the guide connect to each other, and clients to a file server. The steps `run: peers` and `VM:
 //! peers` of `cargo xtask test`.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 use crate::run::{Checks, model, on_the_path, program, target};
 use crate::workspace::{Result, workspace_root};
 
-/// Compiles the program on libibverbs; where it lies, or why it cannot be had.
+/// Compiles the program on libibverbs; returns its path, or why there is none.
 fn rdma_peer() -> Result<std::result::Result<PathBuf, String>> {
     let header = "/usr/include/infiniband/verbs.h";
     if !on_the_path("cc") || !Path::new(header).exists() {
@@ -29,7 +29,7 @@ fn rdma_peer() -> Result<std::result::Result<PathBuf, String>> {
     Ok(Ok(built))
 }
 
-/// The samples of the guide's chapter 6, in pairs: who is asked, and who asks.
+/// The samples of the guide's chapter 6, in pairs: responder and requester.
 const SAMPLES: [(&str, &str); 2] = [
     ("rdma_write_responder", "rdma_write_requester"),
     ("rdma_send_imm_receiver", "rdma_send_imm_sender"),
@@ -40,7 +40,7 @@ fn example(name: &str) -> Result<String> {
     Ok(program(&format!("examples/{name}"))?.display().to_string())
 }
 
-/// All of it under `verbless-model run`.
+/// Runs all of them under `verbless-model run`.
 pub(crate) fn under_run() -> Result<Outcome> {
     let peer = match rdma_peer()? {
         Ok(peer) => peer,
@@ -54,7 +54,7 @@ pub(crate) fn under_run() -> Result<Outcome> {
     Ok(checks.outcome())
 }
 
-/// A program on libibverbs, on both kinds of port, on the same device and on another.
+/// A program on libibverbs as the peer, on both kinds of port, on the same device and on another.
 fn with_libibverbs(model: &PathBuf, peer: &Path, checks: &mut Checks) -> Result<()> {
     let (peer, endpoint) = (peer.display(), example("verbs_peer")?);
     for (number, link) in LINKS.into_iter().enumerate() {
@@ -96,7 +96,7 @@ fn samples(model: &PathBuf, checks: &mut Checks) -> Result<()> {
 /// A link so slow that a file of some MiB takes a while.
 const SLOW: &str = "[[link]]\nbandwidth = \"400Mb/s\"\nloopback = true\n";
 
-/// A server of files, and its clients.
+/// A file server and its clients.
 fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     let (serve, get) = (example("rdma_serve")?, example("rdma_get")?);
     let place = target().join(format!("xtask-{}-files", std::process::id()));
@@ -134,8 +134,8 @@ fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     let zeros = [&[0, 0, 0, 69, b'C'][..], &[0; 68]].concat();
     let hostile: [&[u8]; 6] = [
         b"GET / HTTP/1.1\r\n\r\n",
-        // A length that never comes, a greeting of zeros, one that is short, one of 4 GiB, and a
-        // request without a greeting.
+        // A length without its data, a greeting of zeros, a short one, one of 4 GiB, and a request
+        // without a greeting.
         &[0, 0, 1],
         &zeros,
         &[0, 0, 0, 5, b'C', 1, 2, 3, 4],
@@ -163,8 +163,8 @@ fn files(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     Ok(())
 }
 
-/// What the guest of `VM: peers` gets, and what it runs. The programs are linked with the C library
-/// of this machine, and find that of the guest there: it must not be older.
+/// The files and the program of the guest of `VM: peers`. The programs are linked with this
+/// machine's C library, and use the guest's there: the guest's must not be older.
 pub(crate) fn in_a_guest() -> Result<std::result::Result<Vec<String>, String>> {
     let peer = match rdma_peer()? {
         Ok(peer) => peer.display().to_string(),

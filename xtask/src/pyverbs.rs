@@ -1,10 +1,9 @@
 //! rdma-core's own Python tests under `verbless-model run`: each in a run of its own, on InfiniBand
-//! and on Ethernet; those that are known to skip in one, where that is all they do. A step of
-//! `cargo xtask test`.
+//! and on Ethernet; tests that always skip share one run. A step of `cargo xtask test`.
 //!
-//! The tests are those of Debian 12's python3-pyverbs, which lie in its documentation. None may
-//! fail. One that skips must be in `tests/suite/pyverbs/skips.txt` with the reason, and what is
-//! there must skip, so that the list neither hides nor ages.
+//! The tests are those of Debian 12's python3-pyverbs, in its documentation directory. None may
+//! fail. A test that skips must be in `tests/suite/pyverbs/skips.txt` with the reason, and each
+//! listed test must skip, so that the list neither hides a test nor becomes outdated.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,14 +17,14 @@ use crate::outcome::Outcome;
 use crate::run::model;
 use crate::workspace::{Result, workspace_root};
 
-/// The release whose tests the list of skips is about.
+/// The release of the tests in the list of skips.
 const RELEASE: &str = "44.";
 const PACKAGE: &str = "python3-pyverbs";
-/// Debian's own Python, for which the package is built.
+/// Debian's own Python, the package's target.
 const PYTHON: &str = "/usr/bin/python3";
 /// The package's directory of tests, some of them compressed.
 const TESTS: &str = "usr/share/doc/rdma-core/tests";
-/// Seconds after which a test hangs; a test takes half of one.
+/// Seconds after which a test hangs; a test takes half a second.
 const LIMIT: &str = "60";
 
 /// The link type of a port.
@@ -50,13 +49,13 @@ impl Link {
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,
-    /// Skipped, with the reason that the test gave.
+    /// Skipped, with the test's reason.
     Skipped(String),
     Failed,
 }
 
 impl Verdict {
-    /// Reads what the runner of one test printed.
+    /// Reads the output of the runner of one test.
     fn of(success: bool, text: &str) -> Self {
         let ran = text.contains("Ran 1 test in");
         match text.lines().find_map(|line| line.split_once("... skipped ").map(|it| it.1)) {
@@ -68,7 +67,7 @@ impl Verdict {
 }
 
 /// Whether a runner of several tests says that this one skipped: in the line that names it, or,
-/// where the test has a description, in the next one.
+/// if the test has a description, in the next one.
 fn did_skip(text: &str, test: &str) -> bool {
     let named = format!("({test})");
     let mut lines = text.lines().skip_while(|line| !line.contains(&named));
@@ -77,22 +76,22 @@ fn did_skip(text: &str, test: &str) -> bool {
     skips(line) || !line.contains(" ... ") && skips(next)
 }
 
-/// A line of the list: which tests skip on which links.
+/// A line of the list: the tests, and the links on which they skip.
 #[derive(Debug, PartialEq, Eq)]
 struct Skip {
     link: Option<Link>,
-    /// The machine decides: a test that runs after all must pass.
+    /// The machine decides whether it skips: if it runs, it must pass.
     perhaps: bool,
-    /// Whether the test fails because of what the reason names, or skips; it never passes.
+    /// Whether the test fails, or skips, for the given reason; it never passes.
     fails: bool,
-    /// A test's name, or what it begins with.
+    /// A test's name, or its prefix.
     name: String,
     is_prefix: bool,
 }
 
 impl Skip {
-    /// Reads a line: `both`, `infiniband` or `ethernet`, perhaps with `?` or `!`; a test, or
-    /// its beginning and a star; the reason. Empty lines and those that begin with `#` say nothing.
+    /// Reads a line: `both`, `infiniband` or `ethernet`, perhaps with `?` or `!`; a test, or a
+    /// prefix and a star; the reason. Empty lines and comments (`#`) are ignored.
     fn parse(line: &str) -> std::result::Result<Option<Self>, String> {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -135,7 +134,7 @@ impl fmt::Display for Skip {
     }
 }
 
-/// Compares a verdict with the list; `None`: it is as listed.
+/// Compares a verdict with the list; `None` if it is as listed.
 fn complaint(skips: &[Skip], link: Link, test: &str, verdict: &Verdict) -> Option<String> {
     let listed = skips.iter().find(|skip| skip.is_about(link, test));
     match (verdict, listed) {
@@ -182,7 +181,7 @@ pub(crate) fn check() -> Result<Outcome> {
             skips.iter().any(|skip| skip.always() && skip.is_about(link, name.as_str()))
         };
         let listed: Vec<&str> = names.iter().filter(skips).map(String::as_str).collect();
-        // If anything else than skipping came of one, each is run by itself.
+        // If any of them did not skip, each runs by itself.
         let (success, text) = run(&model, &place, link, &listed);
         let skipped: Vec<&str> =
             listed.into_iter().filter(|test| success && did_skip(&text, test)).collect();
@@ -223,7 +222,7 @@ pub(crate) fn check() -> Result<Outcome> {
     Ok(Outcome::ran(sum(0) + bridge, sum(2) + 1 - bridge))
 }
 
-/// The example `bridge`, on a context and a protection domain of rdma-core's.
+/// The example `bridge`, on a context and a protection domain of rdma-core.
 fn bridge(model: &Path) -> Result<bool> {
     const SCRIPT: &str = "crates/doca/examples/bridge.py";
     let mut command = Command::new("timeout");
@@ -250,8 +249,8 @@ fn installed() -> Option<String> {
     text.strip_prefix("ii").map(|version| version.trim().to_string())
 }
 
-/// A directory with the tests, unpacked. They come from the package's documentation, or, where that
-/// is not installed (as in many containers), from the package itself.
+/// A directory with the tests, unpacked. They come from the package's documentation, or, if that is
+/// not installed (as in many containers), from the package itself.
 fn tests() -> Result<PathBuf> {
     let place = workspace_root().join("target/pyverbs");
     let tests = place.join("tests");
@@ -280,7 +279,7 @@ fn tests() -> Result<PathBuf> {
     Ok(place)
 }
 
-/// Python with the tests as a program yet without arguments.
+/// Python with the tests as a program, without arguments yet.
 fn python(mut command: Command, place: &Path) -> Command {
     command.arg("tests/run_tests.py").current_dir(place).env("PYTHONPATH", "tests");
     command.stdin(Stdio::null());
@@ -300,7 +299,7 @@ fn names(place: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Runs tests; whether none failed, and what they printed.
+/// Runs tests; returns whether none failed, and their output.
 fn run(model: &Path, place: &Path, link: Link, tests: &[&str]) -> (bool, String) {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", LIMIT]).arg(model);
@@ -325,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runners_text_says_what_became_of_its_test() {
+    fn verdict_is_parsed_from_unittest_output() {
         let text =
             "test_x (tests.test_a.B.test_x)\nWhat it does ... ok\n\nRan 1 test in 0.031s\n\nOK\n";
         assert_eq!(Verdict::of(true, text), Verdict::Passed);
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn which_of_several_tests_skipped_is_in_the_lines_that_name_them() {
+    fn did_skip_matches_named_test() {
         let text = "test_x (tests.a.B.test_x) ... skipped 'no luck'\n\
             test_y (tests.a.B.test_y)\nWhat it does ... skipped 'nor here'\n\
             test_z (tests.a.B.test_z) ... ok\ntest_xx (tests.a.B.test_xx)\nIt does ... ok\n\
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_that_is_not_listed_fails_and_so_does_a_listed_one_that_passes() {
+    fn unlisted_skip_or_passing_listed_one_fails() {
         let list = |line: &str| vec![Skip::parse(line).expect("a line").expect("a skip")];
         let skipped = Verdict::Skipped("'no'".into());
         let complains = |skips: &[Skip], verdict: &Verdict| {

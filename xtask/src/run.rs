@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::outcome::Outcome;
 use crate::workspace::{Result, workspace_root};
 
-/// Programs without which there is nothing to run.
+/// Programs that these steps require.
 const NEEDED: [&str; 2] = ["ibv_devinfo", "ib_write_bw"];
 /// Seconds after which a pair of programs hangs.
 const LIMIT: &str = "120";
@@ -28,7 +28,7 @@ const PAIRS: &[&str] = &[
     "ib_send_bw -d mlx5_0 -n 200",
     "ib_atomic_bw -d mlx5_0 -n 200",
 ];
-/// The same on an Ethernet port, by a GID of RoCE v2.
+/// The same on an Ethernet port, with a RoCE v2 GID.
 const ETHERNET_PAIRS: &[&str] = &[
     "ibv_rc_pingpong -d mlx5_0 -n 500 -e -g 1",
     "ibv_uc_pingpong -d mlx5_0 -n 500 -e -g 1",
@@ -82,8 +82,8 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
     Ok(checks.outcome())
 }
 
-/// Programs that are killed, and hostile clients, while others use the device: what is random
-/// comes from a seed that is printed with a failure.
+/// Programs that are killed, and hostile clients, while others use the device. A failure prints the
+/// seed of the random choices.
 pub(crate) fn chaos() -> Result<Outcome> {
     let model = model()?;
     let chaos = program("chaos")?;
@@ -100,9 +100,9 @@ pub(crate) fn chaos() -> Result<Outcome> {
     Ok(checks.outcome())
 }
 
-/// Cases of two programs on one model, on both kinds of port, over perfect links and over some that
-/// lose, double and delay one frame in a hundred, and of a host and its DPU; the example `kv`, its
-/// server and clients being processes; and the examples `graph` and `representors`.
+/// Cases of two programs on one model, on both kinds of port, over perfect links and over links
+/// that lose, duplicate and delay one frame in a hundred, and of a host and its DPU; the example
+/// `kv` with its server and clients as processes; and the examples `graph` and `representors`.
 pub(crate) fn process() -> Result<Outcome> {
     let model = model()?;
     let process = program("process")?;
@@ -139,8 +139,8 @@ pub(crate) fn process() -> Result<Outcome> {
     Ok(Outcome::ran(passed + checks.passed, failed + checks.failed))
 }
 
-/// The examples of a host and its DPU: `sync_event` in both modes, and `dma_copy` of files of some
-/// lengths. Either side starts first.
+/// The examples of a host and its DPU: `sync_event` in both modes, and `dma_copy` of files of
+/// several lengths. Either side starts first.
 fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
     let path = |name: &str| program(&format!("examples/{name}"));
     let (host, dpu) = (path("sync_event_host")?, path("sync_event_dpu")?);
@@ -162,7 +162,7 @@ fn of_both_sides(model: &PathBuf, checks: &mut Checks) -> Result<()> {
         let script = format!("'{host}' {listen} {flags}");
         checks.run(model, &options, &format!("example sync_event {flags}, host first"), &script);
     }
-    // The device and the representor by name, and by PCI address.
+    // The device and the representor, by name and by PCI address.
     for (d, r) in [("mlx5_0", "pf0hpf"), ("fb0b:03:00.0", "fb0b:0b:00.0"), ("03:00.1", "0b:00.4")] {
         let (listen, connect) = meeting();
         let there = format!("'{dpu}' -d {d} -r {r} -l 60 {listen}");
@@ -226,7 +226,8 @@ fn on_both_sides(model: &Path, process: &Path) -> Command {
     command
 }
 
-/// The cases over links that lose, double and delay frames. It fails unless each has happened.
+/// The cases over links that lose, duplicate and delay frames. It fails unless each fault has
+/// happened.
 fn lossy_process(model: &Path, process: &Path, link: &str) -> Command {
     const PLAN: &str = "tests/suite/lossy.toml";
     let name = format!("xtask-{}-lossy-{link}", std::process::id());
@@ -245,8 +246,8 @@ fn lossy_process(model: &Path, process: &Path, link: &str) -> Command {
     command
 }
 
-/// A script that starts the server of `kv`, sets a key, changes it, and reads it, each by a process
-/// of its own. The first client is tried until the server listens.
+/// A script that starts the server of `kv`, sets a key, changes it, and reads it, each in its own
+/// process. The first client retries until the server listens.
 fn key_value(kv: &Path) -> String {
     let (kv, address) = (kv.display(), "127.0.0.1:18810");
     format!(
@@ -262,7 +263,7 @@ fn key_value(kv: &Path) -> String {
     )
 }
 
-/// The conformance suite, which takes the modelled devices for the kernel's.
+/// The conformance suite, which sees the modelled devices as the kernel's.
 pub(crate) fn conformance() -> Result<Command> {
     let model = model()?;
     let suite = program("hwtest")?;
@@ -274,7 +275,7 @@ pub(crate) fn conformance() -> Result<Command> {
     Ok(command)
 }
 
-/// Checks one after the other, and how they went.
+/// Checks that run one after the other, and their results.
 #[derive(Default)]
 pub(crate) struct Checks {
     passed: u64,
@@ -282,7 +283,7 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Runs a script under the model; it passes when it succeeds, and nothing outlives its
+    /// Runs a script under the model; it passes if it succeeds and no process outlives its
     /// programs.
     pub(crate) fn run(&mut self, model: &PathBuf, options: &[&str], name: &str, script: &str) {
         let mut command = within_limit();
@@ -321,19 +322,19 @@ impl Checks {
     }
 }
 
-/// The beginning of a command that is ended when it takes too long.
+/// The beginning of a command with a time limit.
 fn within_limit() -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", LIMIT]);
     command
 }
 
-/// A script that runs a server and its client, and succeeds when both do.
+/// A script that runs a server and its client, and succeeds if both do.
 fn both(command: &str, port: usize) -> String {
     both_of(&format!("{command} -p {port}"), &format!("{command} -p {port} localhost"))
 }
 
-/// The client is tried until the server listens.
+/// The client retries until the server listens.
 pub(crate) fn both_of(server: &str, client: &str) -> String {
     format!(
         "{server} >/dev/null & server=$!; result=1\n\
@@ -379,15 +380,15 @@ const EXAMPLES: [&str; 18] = [
     "verbs_peer",
 ];
 
-/// Benchmarks that count what users' release builds execute.
+/// Benchmarks that count the instructions of users' release builds.
 const BENCHES: [&str; 2] = ["jobs", "rdma"];
 
-/// The program that runs others on the model; where it lies.
+/// The program that runs others on the model; returns its path.
 pub(crate) fn model() -> Result<PathBuf> {
     program("verbless-model")
 }
 
-/// One of our programs in release mode, by its path below the release directory.
+/// The path of one of our programs in release mode, by its path below the release directory.
 pub(crate) fn program(path: &str) -> Result<PathBuf> {
     let status = programs()?.arg("--quiet").current_dir(workspace_root()).status()?;
     if !status.success() {
@@ -396,9 +397,9 @@ pub(crate) fn program(path: &str) -> Result<PathBuf> {
     Ok(target().join("release").join(path))
 }
 
-/// cargo, with arguments that build all of our programs in release mode. They are built at once:
-/// what they share depends on what each asks of it, and one by one they would compile most of it
-/// several times.
+/// cargo, with arguments that build all of our programs in release mode. One build does all:
+/// features of shared crates depend on the programs in a build, so single builds would compile most
+/// crates several times.
 pub(crate) fn programs() -> Result<Command> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo

@@ -1,6 +1,6 @@
-//! `verbless-model run` within containers and sandboxes that are set up as their makers do by
-//! default, and programs under `run` within sandboxes. A step of `cargo xtask test`; what they
-//! forbid, call by call, is a test of the model (`tests/preflight.rs`).
+//! `verbless-model run` within containers and sandboxes with their default settings, and programs
+//! under `run` within sandboxes. A step of `cargo xtask test`; the forbidden calls, one by one, are
+//! a test of the model (`tests/preflight.rs`).
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -9,9 +9,9 @@ use crate::outcome::{Outcome, Skip};
 use crate::run::{model, on_the_path};
 use crate::workspace::Result;
 
-/// Without it there is no such step.
+/// The step is skipped without it.
 const NEEDED: &str = "bwrap";
-/// What is run there.
+/// The program that runs there.
 const PROGRAM: &str = "ibv_devinfo | grep -q PORT_ACTIVE";
 
 /// A way to start a program in a place: a command, up to the program's name.
@@ -21,7 +21,7 @@ struct Sandbox {
 }
 
 impl Sandbox {
-    /// Whether a program behind a filter may enter it: nothing in it takes privileges.
+    /// Whether a program behind a filter may enter it: it needs no privileges.
     fn is_of_a_user(&self) -> bool {
         self.command.starts_with(NEEDED)
     }
@@ -44,14 +44,17 @@ const PLACES: &[Sandbox] = &[
             no-new-privileges ROOT",
     },
 ];
-/// This machine's files, which the container may change as it likes, and limits that containers
-/// within one may have.
+/// This machine's files, which the container may change, and limits that containers within one may
+/// have.
 const ROOT: &str = "--ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --rootfs /:O";
-/// podman's runtime wants the second version of control groups alone.
+/// podman's runtime requires cgroups v2 only.
 const UNIFIED: &str =
     "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
 
-/// All of them; those that do not even start `true` here are skipped.
+/// The model's program within a sandbox that has a `/tmp` of its own.
+const SHOWN: &str = "/tmp/verbless-model";
+
+/// Checks all sandboxes; those that cannot start `true` here are skipped.
 pub(crate) fn check() -> Result<Outcome> {
     if !on_the_path(NEEDED) {
         return Ok(Outcome::Skipped(format!(
@@ -87,13 +90,13 @@ pub(crate) fn check() -> Result<Outcome> {
     Ok(Outcome::Ran { passed, failed, skips, more: 0 })
 }
 
-/// Whether there is one of this name.
+/// Whether a sandbox of this name exists.
 #[cfg(test)]
 pub(crate) fn has(name: &str) -> bool {
     PLACES.iter().any(|place| place.name == name)
 }
 
-/// Starts the program in a place, under `run` outside of it.
+/// Starts the program in a place, with `run` outside of it.
 fn start_within(place: &Sandbox, model: &Path) -> Result<Output> {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "60"]).arg(model).args(["run", "--"]);
@@ -110,6 +113,13 @@ fn start(place: &Sandbox, program: &Path, arguments: &[&str]) -> Result<Output> 
         command.args(["unshare", "--mount", "sh", "-c", UNIFIED, "sh"]);
     }
     let words = place.command.replace("ROOT", ROOT);
-    command.args(words.split_whitespace()).arg(program).args(arguments);
+    command.args(words.split_whitespace());
+    // The sandbox has a /tmp of its own, which may hide the program.
+    if place.is_of_a_user() && program.is_absolute() {
+        command.arg("--ro-bind").arg(program).arg(SHOWN);
+        command.arg(SHOWN).args(arguments);
+    } else {
+        command.arg(program).args(arguments);
+    }
     Ok(command.env_remove("TMPDIR").stdin(Stdio::null()).output()?)
 }

@@ -1,5 +1,5 @@
-//! A step of `cargo xtask test` as a process of its own, beside others: what it and its programs
-//! print goes to a file, `target/test/NAME.log`, and is shown whole when it has ended.
+//! A step of `cargo xtask test` as a process of its own, beside others: the output of the step and
+//! its programs goes to a file, `target/test/NAME.log`, and is printed in full when the step ends.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -13,25 +13,25 @@ use nix::unistd::Pid;
 use crate::vm::child::Signals;
 use crate::workspace::{Result, workspace_root};
 
-/// How a step ended, in its last words.
+/// The result of a step, from its last lines.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Report {
-    /// What it printed in front of these.
+    /// Its output before these lines.
     pub(crate) text: String,
     /// As in the summary.
     pub(crate) verdict: String,
     pub(crate) seconds: f64,
-    /// Seconds of processor time, of what it has waited for.
+    /// Seconds of processor time, of the processes that it has waited for.
     pub(crate) cpu: u64,
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
 }
 
-/// Set when the user has ended the run: nothing new begins.
+/// Set when the user has ended the run: no new step begins.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Runs a step, with less priority if it is to take only spare time; its report is printed, too.
+/// Runs a step, with less priority if it may use only spare time; prints its report.
 pub(crate) fn run(name: &str, spare: bool) -> Report {
     println!("started {name}");
     let start = Instant::now();
@@ -44,7 +44,7 @@ pub(crate) fn run(name: &str, spare: bool) -> Report {
         std::thread::park();
     }
     let Report { text, verdict, seconds, cpu, .. } = &report;
-    // One call, so that nothing of another step comes between.
+    // One call, so that no output of another step comes in between.
     println!("\n=== {name}\n{text}--- {name}: {verdict} ({seconds:.0} s, {cpu} s of CPU)\n");
     report
 }
@@ -54,7 +54,7 @@ fn process(name: &str, spare: bool) -> Result<(ExitStatus, String)> {
     std::fs::create_dir_all(&logs)?;
     let log: PathBuf = logs.join(format!("{}.log", name.replace(": ", "-").replace(' ', "-")));
     let output = File::create(&log)?;
-    // The file of this program may be built anew meanwhile.
+    // A rebuild may replace the file of this program meanwhile.
     let own = format!("/proc/{}/exe", std::process::id());
     let mut command = Command::new(if spare { "nice" } else { &own });
     if spare {
@@ -93,10 +93,10 @@ impl Report {
         Self { text, verdict: verdict.into(), seconds: 0.0, cpu, passed, failed, skipped }
     }
 
-    /// The lines that tell what failed, for those who see no more of a long output than its end: a
-    /// check's name, or a sanitizer's report or a signal, and what follows it.
+    /// The lines about failures, for readers who see only the end of a long output: a check's name,
+    /// or a sanitizer's report or a signal, and the lines that follow.
     pub(crate) fn trouble(&self) -> impl Iterator<Item = &str> {
-        /// Of one step.
+        /// The most lines of one step.
         const MOST: usize = 60;
         let mut left = 0_u32;
         let told = self.text.lines().filter(move |line| {
@@ -135,7 +135,7 @@ fn numbers(line: &str) -> Option<[u64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-/// From here on Ctrl-C and its like end every process that this one started, and what those did;
+/// From here on Ctrl-C and its like end every process that this one started, and their descendants;
 /// then this one ends.
 pub(crate) fn end_all_when_interrupted() -> Result {
     let signals = Signals::catch()?;
@@ -151,16 +151,16 @@ pub(crate) fn end_all_when_interrupted() -> Result {
     Ok(())
 }
 
-/// In the process of a step: signals end it and its programs again, which inherit what
-/// [`end_all_when_interrupted`] keeps from its own process.
+/// In the process of a step: unblocks the signals that [`end_all_when_interrupted`] blocked in its
+/// parent, so that they end the step and its programs.
 pub(crate) fn take_signals() -> Result {
     Ok(Signals::set().thread_unblock()?)
 }
 
-/// Ends all descendants: by SIGTERM, so that a guest is switched off, then by SIGKILL.
+/// Ends all descendants: by SIGTERM, so that a guest powers off, then by SIGKILL.
 fn end_all() {
     let start = Instant::now();
-    // Those whose parents end first become ours.
+    // Processes whose parents end first become ours.
     let _ = nix::sys::prctl::set_child_subreaper(true);
     while start.elapsed() < Duration::from_secs(10) {
         let left = descendants(std::process::id() as i32, &processes());
@@ -177,7 +177,7 @@ fn end_all() {
     }
 }
 
-/// Every process that has not ended, with its parent.
+/// Every live process, with its parent.
 fn processes() -> Vec<(i32, i32)> {
     let of = |entry: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(entry.ok()?.path().join("stat")).ok()?;
@@ -190,7 +190,7 @@ fn processes() -> Vec<(i32, i32)> {
     std::fs::read_dir("/proc").into_iter().flatten().filter_map(of).collect()
 }
 
-/// Those that descend from `root`, by pairs of a process and its parent.
+/// The descendants of `root`, from pairs of a process and its parent.
 fn descendants(root: i32, processes: &[(i32, i32)]) -> Vec<i32> {
     let mut found = vec![root];
     let mut next = 0;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_two_lines_of_a_step_are_its_verdict_and_its_counts() {
+    fn report_ends_with_verdict_and_counts() {
         let output = "a\nb\n--- VM: hwtest: ok, 61 passed, 2 skipped (12 s, 20 s of CPU)\n\
                       61 passed, 0 failed, 2 skipped\n";
         let report = read(output, 0);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_ends_otherwise_than_it_says_has_failed() {
+    fn inconsistent_step_end_is_failure() {
         let good =
             "--- VM: hwtest: ok, 1 passed (1 s, 2 s of CPU)\n1 passed, 0 failed, 0 skipped\n";
         for (output, status) in
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_found_among_what_passed() {
+    fn trouble_lists_failures_only() {
         let output = "test a ... ok\ntest b::c ... FAILED\n\nfailures:\n\n---- b::c stdout ----\n\n\
                       thread 'b::c' panicked at b.rs:1:2:\nit is 7\n\n\n\n\n\nfailures:\n    b::c\n\
                       FAIL  write\n      it is 9\n      not 8\npass  read\n";
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_process_of_tests_died_is_told() {
+    fn trouble_includes_cause_of_process_death() {
         let output = "test a ... ok\n==7==ERROR: AddressSanitizer: heap-use-after-free\n    #0 f\n\
                       SUMMARY: it\nerror: test failed, to rerun pass `-p a --lib`\n\nCaused by:\n  \
                       process didn't exit successfully: `a` (signal: 6)\nnothing\n";

@@ -5,7 +5,7 @@
 //! (the same under `verbless-model run`), with formatting, lints, documentation, the description of
 //! the PRM, the instruction counts of the data path, 15 s of each fuzz target and a check for
 //! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
-//! where `CI=true` such a skip is a failure, if `xtask/expected-skips.toml` does not list it.
+//! with `CI=true` such a skip is a failure, unless `xtask/expected-skips.toml` lists it.
 //!
 //! Several steps run beside each other ([`lanes`]), each as a process ([`crate::steps`]); a single
 //! one runs in this process.
@@ -47,21 +47,22 @@ struct Step {
 
 /// Features of `verbless` that programs may use; its documentation tests use the model.
 pub(crate) const FEATURES: &str = "verbless/doca,verbless/dpa,verbless/model,verbless/serde,\
-                                   verbless/toml,verbless/tracing,verbless-riscv/gdb";
+                                   verbless/toml,verbless/tokio,\
+                                   verbless/tracing,verbless-riscv/gdb";
 
 /// The features of `verbless-prm` that compile a family each.
 const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "registers"];
 
-/// Crates that a program depends on without the model: each builds with the features that it asks
-/// for itself, which a build of the workspace does not show.
+/// Crates that a program depends on without the model: each must build with only its own features,
+/// which a build of the workspace does not show.
 const EMBEDDED: [&str; 5] =
     ["verbless-command", "verbless-queue", "verbless-doca", "verbless-flexio", "verbless"];
 
-/// Crates of which a program compiles less than the workspace does, unless it asks for features.
+/// Crates of which a program compiles less than the workspace does, unless it requests features.
 const REDUCED: [&str; 3] = ["verbless-command", "verbless-model", "verbless-model-kernel"];
 
-/// In the order in which they start, as far as their places allow (see [`lanes`]): what says
-/// soonest that something is wrong comes first, and long steps come before short ones.
+/// The steps in the order of their start, as far as their places allow (see [`lanes`]): steps that
+/// find mistakes soonest come first, and long steps before short ones.
 const STEPS: &[Step] = &[
     Step { name: "format", place: Resource::Debug, run: format },
     Step { name: "dependencies", place: Resource::Debug, run: dependencies },
@@ -78,6 +79,7 @@ const STEPS: &[Step] = &[
     Step { name: "run: chaos", place: Resource::Release, run: crate::run::chaos },
     Step { name: "hwtest on the model", place: Resource::Release, run: hwtest_on_the_model },
     Step { name: "hwtest in packets", place: Resource::Release, run: hwtest_in_packets },
+    Step { name: "capability sweep", place: Resource::Release, run: sweep },
     Step { name: "run: process", place: Resource::Release, run: crate::run::process },
     Step { name: "run: sandboxes", place: Resource::Release, run: crate::sandbox::check },
     Step {
@@ -88,6 +90,7 @@ const STEPS: &[Step] = &[
     Step { name: "instruction counts", place: Resource::Release, run: bench },
     Step { name: "VM: hwtest", place: Resource::Guest, run: hwtest_in_a_vm },
     Step { name: "VM: frames", place: Resource::Guest, run: frames_in_a_vm },
+    Step { name: "VM: Ethernet", place: Resource::Guest, run: ethernet_in_a_vm },
     Step { name: "VM: process", place: Resource::Guest, run: process_in_a_vm },
     Step {
         name: "VM: rdma-core",
@@ -102,12 +105,13 @@ const STEPS: &[Step] = &[
     Step { name: "aarch64 barriers", place: Resource::Spare, run: aarch64_barriers },
     Step { name: "aarch64", place: Resource::Spare, run: aarch64 },
     Step { name: "riscv64imac", place: Resource::Spare, run: riscv64imac },
+    Step { name: "packages", place: Resource::Spare, run: crate::packages::check },
     Step { name: "dpa", place: Resource::Guest, run: crate::dpa::test },
     Step { name: "rates", place: Resource::Alone, run: rates },
     Step { name: "fuzz smoke", place: Resource::Alone, run: fuzz_smoke },
 ];
 
-/// Runs the steps and prints `N passed, N failed, N skipped`; the result says whether all is well.
+/// Runs the steps and prints `N passed, N failed, N skipped`; returns whether all passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if let Some(name) = &options.step {
         let step = STEPS.iter().find(|step| step.name == name).ok_or("there is no such step")?;
@@ -142,7 +146,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Runs a step in this process. Its last two lines are for [`crate::steps`].
+/// Runs a step in this process. [`crate::steps`] reads its last two lines [`crate::steps`].
 fn one(step: &Step) -> Result<bool> {
     let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
     let expected = ExpectedSkips::read()?;
@@ -186,7 +190,7 @@ fn one(step: &Step) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Processor time of this process and of those that it has waited for, in seconds.
+/// Processor time of this process and of the processes that it has waited for, in seconds.
 fn processor_seconds() -> Result<f64> {
     let of = |who| -> Result<f64> {
         let usage = getrusage(who)?;
@@ -196,7 +200,7 @@ fn processor_seconds() -> Result<f64> {
     Ok(of(UsageWho::RUSAGE_SELF)? + of(UsageWho::RUSAGE_CHILDREN)?)
 }
 
-/// The words for a step that ran.
+/// The verdict of a step that ran.
 fn verdict(passed: u64, failed: u64, skipped: u64) -> String {
     match (passed, failed, skipped) {
         (0, 0, skipped) => format!("skipped, all {skipped}"),
@@ -214,15 +218,16 @@ pub(crate) fn is_step(name: &str) -> bool {
     STEPS.iter().any(|step| step.name == name)
 }
 
-/// Every declared dependency has a user.
+/// Every declared dependency has a user, and the driver uses the packages that it builds on.
 fn dependencies() -> Result<Outcome> {
-    let unused = crate::dependencies::unused(workspace_root())?;
-    unused.iter().for_each(|line| println!("{line}"));
-    Ok(Outcome::ran(unused.is_empty().into(), unused.len() as u64))
+    let mut lines = crate::dependencies::unused(workspace_root())?;
+    lines.extend(crate::dependencies::missing(workspace_root())?);
+    lines.iter().for_each(|line| println!("{line}"));
+    Ok(Outcome::ran(lines.is_empty().into(), lines.len() as u64))
 }
 
-/// The tables of prm/, each family of what is generated from them compiled alone, and crates with
-/// the features that programs ask for alone.
+/// Checks the tables of prm/, each family of generated code compiled alone, and crates with only
+/// the features that programs request.
 fn prm_check() -> Result<Outcome> {
     let mut good = u64::from(xtask(&["prm", "check"]).status()?.success());
     for feature in PRM_FEATURES {
@@ -232,7 +237,7 @@ fn prm_check() -> Result<Outcome> {
     for package in EMBEDDED {
         good += u64::from(cargo(&["check", "-p", package]).status()?.success());
     }
-    // As programs have the model in their tests: the workspace's build has more of it.
+    // As programs have the model in their tests: the workspace's build has more features of it.
     let mut reduced = cargo(&["test", "-p", "verbless", "--features", "model"]);
     good += u64::from(reduced.env("VERBLESS_TEST_REDUCED", "1").status()?.success());
     let reduced = REDUCED.iter().flat_map(|package| ["-p", package]);
@@ -241,7 +246,7 @@ fn prm_check() -> Result<Outcome> {
     good += u64::from(lints.status()?.success());
     let mut doc = cargo(&["doc", "--no-deps"]);
     good += u64::from(doc.args(reduced).env("RUSTDOCFLAGS", "-D warnings").status()?.success());
-    // Of the model's features, what only one of the two asks for.
+    // A feature of the model that only one of the two requests.
     let one = ["check", "-p", "verbless-model", "--features", "dpa"];
     good += u64::from(cargo(&one).status()?.success());
     Ok(Outcome::ran(good, 5 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
@@ -264,19 +269,20 @@ fn counted(command: Command) -> Result<Outcome> {
     Ok(count(command)?.outcome())
 }
 
-/// Runs a command that counts its checks, and names each one that it skips and counts as such.
+/// Runs a command that counts its checks, and names and counts those that it skips.
 fn listed(command: Command) -> Result<Outcome> {
     let Counts { passed, failed, skipped, skips } = count(command)?;
     let more = skipped.saturating_sub(skips.len() as u64);
     Ok(Outcome::Ran { passed, failed, skips, more })
 }
 
-/// What the repository has, and a header of this machine: without one, that comparison is skipped.
+/// Compares with the repository's sources, and with a header of this machine; without one, that
+/// comparison is skipped.
 fn prm_verify() -> Result<Outcome> {
     verified(xtask(&["prm", "verify"]))
 }
 
-/// Runs a command that is one check, with others in it that it tells of where they are skipped.
+/// Runs a command that is one check and reports skipped parts.
 fn verified(mut command: Command) -> Result<Outcome> {
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -292,8 +298,8 @@ fn clippy() -> Result<Outcome> {
     once(clippy)
 }
 
-/// All but the examples, which this would link and not run: the release build has those that run,
-/// and clippy sees all.
+/// All tests but the examples, which this would link and not run: the release build has the
+/// examples that run, and clippy checks all.
 fn tests() -> Result<Outcome> {
     let all = ["test", "--workspace", "--no-fail-fast", "--features", FEATURES];
     let programs = count(cargo(&[&all[..], &["--lib", "--bins", "--tests"]].concat()))?;
@@ -306,13 +312,12 @@ fn rustdoc() -> Result<Outcome> {
     once(doc)
 }
 
-/// The workspace, and those that are not in it; and what rustfmt leaves too long.
+/// The workspace and the crates outside it, and the lines that rustfmt leaves too long.
 fn format() -> Result<Outcome> {
     let (mut passed, mut failed) = (0, 0);
     let programs = crate::dpa::examples::names()?;
     let programs = programs.iter().map(|name| format!("crates/flexio/programs/{name}/Cargo.toml"));
     let manifests = [
-        "Cargo.toml",
         "tests/fuzz/Cargo.toml",
         "tests/clients/loopback/Cargo.toml",
         "crates/ring/tests/device/Cargo.toml",
@@ -320,17 +325,31 @@ fn format() -> Result<Outcome> {
         "crates/flexio-dev/tests/program/Cargo.toml",
         "crates/flexio/tests/embedded/Cargo.toml",
     ];
-    for manifest in manifests.into_iter().map(String::from).chain(programs) {
-        let all = ["fmt", "--all", "--check", "--manifest-path", &manifest];
-        let good = cargo(&all).status()?.success();
-        if good { passed += 1 } else { failed += 1 }
+    let manifests = manifests.into_iter().map(String::from).chain(programs);
+    let workspace = ["fmt", "--all", "--check"].map(String::from).to_vec();
+    // With `--all`, each of these would check all workspace crates that it depends on.
+    let one = |manifest| {
+        ["fmt", "--check", "--manifest-path"]
+            .map(String::from)
+            .into_iter()
+            .chain([manifest])
+            .collect()
+    };
+    for words in std::iter::once(workspace).chain(manifests.map(one)) {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        if cargo(&words).status()?.success() { passed += 1 } else { failed += 1 }
     }
-    let long = crate::lines::too_long(workspace_root())?;
-    long.iter().for_each(|line| println!("{line}"));
-    Ok(Outcome::ran(passed + u64::from(long.is_empty()), failed + long.len() as u64))
+    for found in
+        [crate::lines::too_long(workspace_root())?, crate::phrases::banned(workspace_root())?]
+    {
+        found.iter().for_each(|line| println!("{line}"));
+        passed += u64::from(found.is_empty());
+        failed += found.len() as u64;
+    }
+    Ok(Outcome::ran(passed, failed))
 }
 
-/// Devices that can do less than those of `tests`.
+/// Devices with fewer capabilities than those of `tests`.
 const LESSER: [Hwtest; 2] = [
     ("connectx6dx-realtime", "ethernet", None, "model realtime"),
     ("connectx6vf", "infiniband", None, "model vf"),
@@ -342,8 +361,8 @@ fn hwtest_on_the_model() -> Result<Outcome> {
 }
 
 /// Runs the suite on both kinds of port, with messages in packets: over perfect links, where each
-/// case runs with messages carried whole as well and both must lead to the same, and over some that
-/// lose, double and delay one in a hundred.
+/// case also runs with messages carried whole and both runs must agree, and over links that lose,
+/// duplicate and delay one frame in a hundred.
 fn hwtest_in_packets() -> Result<Outcome> {
     const LOSSY: Option<&str> = Some("--faults=tests/suite/lossy.toml");
     hwtests(&[
@@ -354,7 +373,8 @@ fn hwtest_in_packets() -> Result<Outcome> {
     ])
 }
 
-/// Profile and link of a model, how messages go, and the environment whose skips are expected.
+/// Profile and link of a model, the mode of its messages, and the environment of the expected
+/// skips.
 type Hwtest = (&'static str, &'static str, Option<&'static str>, &'static str);
 
 /// The suite on models.
@@ -378,7 +398,7 @@ const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
 
 /// The engine's own tests, with messages that go in packets.
 fn engine_in_packets() -> Result<Outcome> {
-    // Of the workspace, so that what `tests` has built is not built again for the model alone.
+    // Of the workspace, so that nothing is rebuilt for the model alone.
     let engine = ["test", "--workspace", "--lib", "--features", FEATURES, "engine"];
     let mut tests = cargo(&engine);
     tests.env(IN_PACKETS, "1");
@@ -407,14 +427,14 @@ fn in_a_vm(other: &str, options: &[&str]) -> Result<Outcome> {
     counted(xtask(&[&guest[..], &["--model", &model], options].concat()))
 }
 
-/// The suite on a real kernel, which does the same for all cases of the matrix.
+/// The suite on a real kernel, which does the same for every case of the matrix.
 fn hwtest_in_a_vm() -> Result<Outcome> {
     suite_in_a_vm(&[], &["--matrix-step", "5", "--expect", "vm"])
 }
 
-/// Its cases of raw Ethernet, whose flow rules a real kernel enters, with those of programs for the
-/// DPA that ring for such queues of another device context. Without a network interface,
-/// which is not modelled, its ports count as DOWN, so that the second one is named.
+/// The cases of raw Ethernet, whose flow rules pass a real kernel, and those of programs for the
+/// DPA that ring for such queues of another device context. The model has no network interface, so
+/// its ports count as DOWN, and the options name the second port.
 fn frames_in_a_vm() -> Result<Outcome> {
     let choice = [
         "--peer",
@@ -431,7 +451,37 @@ fn frames_in_a_vm() -> Result<Outcome> {
     suite_in_a_vm(&["--link", "ethernet"], &choice)
 }
 
-/// The suite in a guest, with the program for the DPA where one can be compiled.
+/// Every 32nd capability, lowered or removed, one at a time; all of them take an hour: `cargo xtask
+/// hwtest --sweep`.
+fn sweep() -> Result<Outcome> {
+    let suite = crate::run::program("hwtest")?;
+    let mut command = Command::new(suite);
+    command.args(["--sweep", "1/32", "--profile", "bluefield3", "--matrix-step", "100"]);
+    listed(command)
+}
+
+/// Every kernel with Ethernet ports, whose steering its driver sets up when it probes, and its ways
+/// to leave with the drivers loaded: reboot, kexec, power off.
+fn ethernet_in_a_vm() -> Result<Outcome> {
+    if let Err(error) = crate::vm::fetch_for_shutdown() {
+        return Ok(Outcome::Skipped(error.to_string()));
+    }
+    let model = crate::run::model()?.display().to_string();
+    once(xtask(&[
+        "vm",
+        "--kernel",
+        "all",
+        "--link",
+        "ethernet",
+        "--shutdown",
+        "--model",
+        &model,
+        "--",
+        "true",
+    ]))
+}
+
+/// The suite in a guest, with the program for the DPA if it can be compiled.
 fn suite_in_a_vm(guest: &[&str], choice: &[&str]) -> Result<Outcome> {
     let hwtest = crate::run::program("hwtest")?.display().to_string();
     let hwtest = [&["--", &hwtest, "--device", "mlx5_0"], choice].concat();
@@ -459,7 +509,7 @@ fn peers_in_a_vm() -> Result<Outcome> {
     }
 }
 
-/// Programs between the model and Linux's own software implementation of RoCE.
+/// Programs between the model and Linux's software implementation of RoCE.
 fn rxe() -> Result<Outcome> {
     if let Err(error) = crate::vm::rxe::fetch(Series::Linux6_1) {
         return Ok(Outcome::Skipped(error.to_string()));
@@ -468,7 +518,7 @@ fn rxe() -> Result<Outcome> {
     listed(xtask(&["vm", "--kernel", "6.1", "--rxe", "--model", &model]))
 }
 
-/// Every fuzz target builds.
+/// Builds every fuzz target.
 fn fuzz_targets() -> Result<Outcome> {
     match crate::fuzz::obstacle() {
         Some(why) => Ok(Outcome::Skipped(why)),
@@ -487,8 +537,8 @@ fn fuzz_smoke() -> Result<Outcome> {
     }
 }
 
-/// BlueField's own cores are Arm: what runs there, all libraries, programs and examples of the
-/// workspace, is checked for them.
+/// BlueField's own cores are Arm: checks all libraries, programs and examples of the workspace for
+/// them.
 fn aarch64() -> Result<Outcome> {
     let sources = match std_sources() {
         Ok(sources) => sources,
@@ -516,7 +566,7 @@ fn aarch64_barriers() -> Result<Outcome> {
     }
 }
 
-/// The DPA's cores have no operating system: a program for them links the rings and nothing more.
+/// The DPA's cores have no operating system: a program for them links only the rings.
 fn riscv64imac() -> Result<Outcome> {
     match std_sources() {
         Ok(sources) => {
@@ -535,20 +585,20 @@ mod tests {
     use crate::outcome::Outcome;
 
     #[test]
-    fn the_engine_s_tests_ask_for_the_variable_that_their_step_sets() {
+    fn in_packets_variable_matches_engine_rig() {
         let rig = include_str!("../../crates/model/src/engine/tests/rig.rs");
         assert!(rig.contains(&format!("const IN_PACKETS: &str = {IN_PACKETS:?};")));
     }
 
     #[test]
-    fn what_the_suite_s_own_test_leaves_to_hwtest_is_what_hwtest_runs() {
+    fn hwtest_list_matches_suite_test() {
         let names = LESSER.map(|run| format!("{:?}", run.3)).join(", ");
         let test = include_str!("../../tests/suite/tests/model.rs");
         assert!(test.contains(&format!("const OF_HWTEST: [&str; 2] = [{names}];")), "{names}");
     }
 
     #[test]
-    fn what_one_check_leaves_out_is_counted_as_skipped() {
+    fn skipped_check_is_counted_as_skip() {
         let outcome = |script| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
@@ -567,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bench_skips_is_named_and_so_judged_and_counted_once() {
+    fn bench_skips_are_listed_once() {
         let mut command = Command::new("sh");
         let script = "echo 'skipped: run, compiles: there is no cc'; \
                       echo '3 passed, 0 failed, 1 skipped'";
@@ -580,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_which_everything_is_skipped_is_not_ok() {
+    fn step_with_only_skips_is_not_ok() {
         assert_eq!(verdict(0, 0, 4), "skipped, all 4");
         assert_eq!(verdict(2, 0, 2), "ok, 2 passed, 2 skipped");
         assert_eq!(verdict(2, 1, 0), "FAILED, 1 of 3");

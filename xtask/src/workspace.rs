@@ -1,8 +1,8 @@
-//! Parts that all tasks share: the source tree, and their results.
+//! Parts shared by all tasks: the source tree and the result type.
 
 use std::path::Path;
 
-/// The result of a task: nothing, or an error that is shown to the user as it is.
+/// The result of a task: nothing, or an error that is shown to the user verbatim.
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// The root of the workspace.

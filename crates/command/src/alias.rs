@@ -1,8 +1,8 @@
-//! Keys of other functions: the owner opens a memory key to those who know a secret
-//! (ALLOW_OTHER_VHCA_ACCESS), and they make an alias of it.
+//! Keys of other functions: the owner opens an mkey to functions with its access key
+//! (ALLOW_OTHER_VHCA_ACCESS), and they create an alias of it.
 //!
-//! An alias is a memory key here, whose memory and rights are those of the owner's key. It ends
-//! when the owner's key does: an access then fails as that by a key that does not exist. A DPU
+//! An alias is an mkey of this function with the memory and rights of the owner's mkey. It ends
+//! with the owner's mkey: an access then fails like that of an mkey that does not exist. A DPU
 //! reaches its host's memory in this way (UCX: `uct_ib_mlx5_devx_mem_attach`).
 
 use std::fmt;
@@ -20,27 +20,28 @@ use crate::mkey::MkeyObject;
 use crate::owned::Owned;
 use verbless_ring::number::{Lkey, Rkey};
 
-/// The secret that gives other functions access to an object: 32 bytes. `Debug` does not show it.
+/// The access key that gives other functions access to an object: 32 bytes. `Debug` does not show
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AccessKey([u8; 32]);
 
 impl AccessKey {
-    /// A secret of these bytes.
+    /// An access key of these bytes.
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Random bytes of the system's (`/dev/urandom`).
+    /// Random bytes of the system (`/dev/urandom`).
     ///
     /// # Errors
-    /// The system gives none.
+    /// The system provides none.
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 32];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         Ok(Self(bytes))
     }
 
-    /// The bytes, for the function that shall have access.
+    /// The bytes, to send to the other function.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -61,11 +62,11 @@ pub struct AliasAttr {
     pub vhca_id: u16,
     /// The key there.
     pub key: Rkey,
-    /// The secret that the key's owner set.
+    /// The access key that the owner set.
     pub access_key: AccessKey,
 }
 
-/// A key of another function, as this one names it.
+/// An alias in this function of another function's mkey.
 #[derive(Debug)]
 pub struct AliasKey {
     key: u32,
@@ -73,8 +74,8 @@ pub struct AliasKey {
 }
 
 impl Caps {
-    /// Whether the function can share its memory keys with others, and make aliases of theirs
-    /// (UCX's `uct_ib_mlx5_devx_check_xgvmi`).
+    /// Whether the function can share its mkeys with other functions, and create aliases of their
+    /// mkeys (UCX's `uct_ib_mlx5_devx_check_xgvmi`).
     pub fn shares_keys(&self) -> bool {
         self.general_2.as_ref().is_some_and(|page| {
             let (refers, opens) = (
@@ -88,12 +89,12 @@ impl Caps {
 }
 
 impl MkeyObject {
-    /// ALLOW_OTHER_VHCA_ACCESS: functions that know the secret may make aliases of this key, until
-    /// it is destroyed. A second secret replaces the first.
+    /// ALLOW_OTHER_VHCA_ACCESS: functions with the access key may create aliases of this mkey,
+    /// until it is destroyed. A second access key replaces the first.
     ///
     /// # Errors
-    /// The device shares no keys ([`Caps::shares_keys`]); the key is of another context than the
-    /// device.
+    /// The device cannot share mkeys ([`Caps::shares_keys`]); the mkey is of another context than
+    /// the device.
     pub fn allow(&self, device: &Device, secret: &AccessKey) -> Result<(), Error> {
         let Rkey(key) = self.rkey();
         if !self.is_of(device) {
@@ -113,8 +114,8 @@ impl Device {
     /// CREATE_GENERAL_OBJECT of an alias of a memory key of another function.
     ///
     /// # Errors
-    /// The device shares no keys; there is no such key of a function that this one may reach, or
-    /// the secret is not its owner's.
+    /// The device cannot share mkeys; no function in reach has such an mkey; the access key is not
+    /// its owner's.
     pub fn create_alias_key(&self, attr: AliasAttr) -> Result<AliasKey, Error> {
         const ATTEMPTED: &str = "CREATE_GENERAL_OBJECT";
         if !self.caps().shares_keys() {
@@ -158,7 +159,7 @@ impl Device {
 }
 
 impl AliasKey {
-    /// The key for local segments. Its addresses are the owner's.
+    /// The key for local segments. Its addresses are those of the owner's mkey.
     pub fn lkey(&self) -> Lkey {
         Lkey(self.key)
     }
@@ -173,7 +174,7 @@ impl AliasKey {
         self.owned.parents()
     }
 
-    /// DESTROY_GENERAL_OBJECT. The owner's key stays as it is.
+    /// DESTROY_GENERAL_OBJECT. The owner's mkey stays.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
     }

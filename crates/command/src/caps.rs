@@ -1,4 +1,4 @@
-//! Capabilities of a device: the capability pages, read once when it is opened.
+//! Capabilities of a device: the capability pages, read once at opening.
 
 use std::ops::RangeInclusive;
 
@@ -14,49 +14,49 @@ use verbless_ring::wr::{Capability, Fence, UmrRules};
 use crate::error::{fits, refused};
 use crate::send;
 
-/// Which capability page, by the number in QUERY_HCA_CAP's op_mod.
+/// The capability page, by its number in QUERY_HCA_CAP's op_mod.
 pub use prm::HcaCapPage as CapPage;
 
 /// Which capabilities to query: current or maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapMode {
-    /// The most that the device could be set to.
+    /// The maximum that the device supports.
     Maximum,
     /// Current capabilities.
     Current,
 }
 
-/// The capabilities that the driver uses, in plain units, and the capability pages behind them.
+/// The capabilities that the driver uses, in plain units, and the whole capability pages.
 #[derive(Clone)]
 pub struct Caps {
-    /// log2 of the WQEBBs (64 bytes) of a send ring, and of the WQEs of a receive ring, at most.
+    /// log2 of the maximum of WQEBBs (64 bytes) of a send ring, and of WQEs of a receive ring.
     pub log_max_qp_wqebbs: u8,
-    /// log2 of the number of queue pairs at most.
+    /// log2 of the maximum number of queue pairs.
     pub log_max_qps: u8,
-    /// log2 of the CQEs of a completion queue at most.
+    /// log2 of the maximum of CQEs of a completion queue.
     pub log_max_cqes: u8,
-    /// log2 of the number of completion queues at most.
+    /// log2 of the maximum number of completion queues.
     pub log_max_cqs: u8,
-    /// log2 of the number of memory keys at most.
+    /// log2 of the maximum number of memory keys.
     pub log_max_mkeys: u8,
-    /// log2 of the bytes of a message at most.
+    /// log2 of the maximum bytes of a message.
     pub log_max_message: u8,
-    /// Bytes of a send WQE at most.
+    /// Maximum bytes of a send WQE.
     pub max_send_wqe_bytes: u16,
-    /// Bytes of a receive WQE at most.
+    /// Maximum bytes of a receive WQE.
     pub max_receive_wqe_bytes: u16,
-    /// READs and atomics that a queue pair may have outstanding, as requester.
+    /// Maximum of outstanding READs and atomics of a queue pair, as requester.
     pub max_reads_out: u8,
-    /// READs and atomics that a queue pair may have outstanding, as responder.
+    /// Maximum of outstanding READs and atomics of a queue pair, as responder.
     pub max_reads_in: u8,
-    /// Ports.
+    /// Ports, including ports with a function of their own.
     pub ports: u8,
     /// InfiniBand or Ethernet.
     pub port_type: prm::PortType,
     /// BlueFlame: bytes of a register (two buffers), or `None`.
     pub blue_flame_register: Option<u16>,
-    /// Atomics of 8 bytes on queue pairs, compare-and-swap and fetch-and-add, whose results come in
-    /// the host's byte order.
+    /// 8-byte atomics on queue pairs, compare-and-swap and fetch-and-add, with results in the
+    /// host's byte order.
     pub atomics: bool,
     /// Keys may let the device's writes to memory pass each other on PCI.
     pub relaxed_writes: bool,
@@ -64,14 +64,14 @@ pub struct Caps {
     /// (`mkc_order_write_after_write_ro_only`).
     pub relaxed_writes_only: bool,
     /// Keys may let the device's reads pass each other on PCI. Not set if the device allows it only
-    /// with a certain setting of its PCI function (`relaxed_ordering_read_pci_enabled`): that
-    /// setting cannot be read here.
+    /// with a certain setting of its PCI function (`relaxed_ordering_read_pci_enabled`): a user
+    /// process cannot read that setting.
     pub relaxed_reads: bool,
     /// Keys state how reads are ordered behind writes (`mkc_order_read_after_write`). A key with
     /// relaxed ordering then lets reads pass writes.
     pub reads_behind_writes: bool,
-    /// Timestamp format for queue pair contexts: free-running clock, or the device default where
-    /// only real time exists.
+    /// Timestamp format for queue pair contexts: free-running clock, or the device default if only
+    /// real time exists.
     pub qp_timestamps: TimestampFormat,
     /// Timestamp format for contexts of raw Ethernet send queues.
     pub sq_timestamps: TimestampFormat,
@@ -89,10 +89,10 @@ pub struct Caps {
     pub ethernet: Option<Box<EthernetOffloadCap>>,
 }
 
-/// The timestamp format for a queue's context, by the capability of its type of queue: the
-/// free-running clock where the device has it, else the device's default. A device that is set to
-/// real time only refuses the free-running clock, whose value is 0, that of an unset field. Linux
-/// chooses in the same way (`get_ts_format` of mlx5_ib).
+/// The timestamp format for a queue's context, by the capability of its queue type: the
+/// free-running clock if the device has it, else the device's default. A device set to real time
+/// only refuses the free-running clock, whose value is 0, like an unset field. Linux chooses in the
+/// same way (`get_ts_format` of mlx5_ib).
 const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
     match offered {
         TimestampFormatCap::REAL_TIME => TimestampFormat::DEFAULT,
@@ -100,7 +100,7 @@ const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
     }
 }
 
-/// Refuses a clock for the CQEs of a queue whose kind has others.
+/// Refuses a CQE clock that the queue type does not support.
 pub(crate) fn offered(
     command: &'static str,
     format: TimestampFormat,
@@ -119,7 +119,7 @@ pub(crate) fn offered(
     Err(refused(command, what))
 }
 
-/// Whether the device has what InfiniBand calls atomics (`get_atomic_caps` of mlx5_ib): both
+/// Whether the device has atomics in InfiniBand's sense (`get_atomic_caps` of mlx5_ib): both
 /// operations, of 8 bytes, with the result in the host's byte order.
 fn has_atomics(page: &AtomicCap) -> bool {
     const COMPARE_SWAP_AND_FETCH_ADD: u16 = 1 | 1 << 1;
@@ -129,7 +129,7 @@ fn has_atomics(page: &AtomicCap) -> bool {
         && page.atomic_req_8b_endianness_mode() == AtomicReqEndianness::HOST
 }
 
-/// log2 of the largest page or entry of a key where the device states none.
+/// log2 of the largest page or entry of a key, if the device reports none.
 const LOG_MAX_ENTITY: u8 = 31;
 
 impl Caps {
@@ -165,7 +165,7 @@ impl Caps {
             }
             false => None,
         };
-        // The RoCE page speaks for queue pairs, where there is one.
+        // The RoCE page, if there is one, has the format of queue pairs.
         let qp_timestamps = roce.as_ref().map_or(g.sq_ts_format(), |roce| roce.qp_ts_format());
         Ok(Self {
             qp_timestamps: timestamp_format(qp_timestamps),
@@ -181,7 +181,8 @@ impl Caps {
             max_receive_wqe_bytes: g.max_wqe_sz_rq(),
             max_reads_out: 1u8.checked_shl(g.log_max_ra_req_qp().into()).unwrap_or(0x80),
             max_reads_in: 1u8.checked_shl(g.log_max_ra_res_qp().into()).unwrap_or(0x80),
-            ports: g.num_ports(),
+            // Each port of a dual-port card may be a function of its own.
+            ports: g.num_ports().max(g.num_vhca_ports()),
             port_type: g.port_type(),
             blue_flame_register: g
                 .bf()
@@ -200,21 +201,21 @@ impl Caps {
         })
     }
 
-    /// Whether the function may bond its ports, so that its driver chooses the port of what it
-    /// sends (`mlx5_lag_is_lacp_owner` of Linux).
+    /// Whether the function may bond its ports, so that its driver chooses the egress port
+    /// (`mlx5_lag_is_lacp_owner` of Linux).
     pub(crate) fn may_own_a_bond(&self) -> bool {
         let general = &self.general;
         general.vport_group_manager() && general.num_lag_ports() > 1 && general.lag_master()
     }
 
-    /// Whether the device has what an operation needs.
+    /// Whether the device has the capability that an operation needs.
     pub fn has(&self, capability: Capability) -> bool {
         match capability {
             Capability::Atomics => self.atomics,
-            // Linux asks for the same (`umr_check_mkey_mask` and `get_umr_update_access_mask` of
-            // mlx5_ib); what changes page sizes asks for `umr_modify_entity_size_disabled` as well.
+            // Linux checks the same (`umr_check_mkey_mask` and `get_umr_update_access_mask` of
+            // mlx5_ib); a change of page sizes also depends on `umr_modify_entity_size_disabled`.
             Capability::Umr => !self.general.umr_indirect_mkey_disabled(),
-            // rdma-core takes either (`mlx5.h`, `verbs.c`: RC and DCI support DMA MMO).
+            // rdma-core accepts either (`mlx5.h`, `verbs.c`: RC and DCI support DMA MMO).
             Capability::Dma => self.general.dma_mmo_qp() || self.general.dma_mmo_sq(),
             Capability::WaitOnData => self.general.wait_on_data(),
             Capability::FrameChecksums => {
@@ -229,8 +230,8 @@ impl Caps {
         }
     }
 
-    /// Bytes of a [memory copy](Capability::Dma) at most; 0 where the device has none. A device
-    /// that states no limit takes 2 GiB (rdma-core `MLX5_DMA_MMO_MAX_SIZE`).
+    /// Maximum bytes of a [memory copy](Capability::Dma); 0 if the device has none. A device that
+    /// reports no limit takes 2 GiB (rdma-core `MLX5_DMA_MMO_MAX_SIZE`).
     pub fn longest_memory_copy(&self) -> u64 {
         match self.general.log_dma_mmo_size() {
             _ if !self.has(Capability::Dma) => 0,
@@ -239,15 +240,15 @@ impl Caps {
         }
     }
 
-    /// Bytes of the largest operand of an atomic on a queue pair: an indirect key that allows
-    /// atomics begins at a multiple of it and has a multiple of it as its length.
+    /// Bytes of the largest operand of an atomic on a queue pair. An indirect key with atomics has
+    /// a start and a length that are multiples of it.
     pub fn largest_atomic(&self) -> u64 {
-        // A bit for each size, whose value is the size.
+        // One bit per size; the bit's value is the size.
         let sizes = self.atomic.as_ref().map_or(0, |page| page.atomic_size_qp());
         sizes.checked_ilog2().map_or(1, |log| 1 << log)
     }
 
-    /// What the device asks of requests that change keys. The fence is that of Linux
+    /// The device's requirements on requests that change keys. The fence is that of Linux
     /// (`mlx5_get_umr_fence`).
     pub fn umr_rules(&self) -> UmrRules {
         let fence = match self.general.umr_fence() {
@@ -255,7 +256,7 @@ impl Caps {
             prm::UmrFence::SMALL => Fence::Small,
             _ => Fence::Strong,
         };
-        // A word of 16 bits names the sizes.
+        // The sizes come from a word of 16 bits.
         UmrRules { fence, largest_atomic: self.largest_atomic() as u32 }
     }
 
@@ -276,26 +277,26 @@ impl Caps {
         self.general.fixed_buffer_size().then_some(least..=most)
     }
 
-    /// Scatter/gather entries of a send at most: what the largest WQE has room for beside its other
+    /// Maximum of scatter/gather entries of a send: the room in the largest WQE beside its other
     /// segments.
     pub fn max_send_sges(&self) -> usize {
         // An atomic has the longest head: control, remote address and atomic segments.
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
     }
 
-    /// The most scatter/gather entries of a READ: its WQE has at most 512 bytes (Linux
+    /// Maximum of scatter/gather entries of a READ: its WQE has at most 512 bytes (Linux
     /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`).
     pub fn max_read_sges(&self) -> usize {
         self.max_send_sges().min((512 - 32) / 16)
     }
 
-    /// Bytes of inline data of a send at most: what the largest WQE has room for beside control,
-    /// remote address and the inline header.
+    /// Maximum bytes of inline data of a send: the room in the largest WQE beside control, remote
+    /// address and the inline header.
     pub fn max_inline(&self) -> usize {
         usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES).saturating_sub(32 + 4)
     }
 
-    /// Scatter/gather entries of a receive at most.
+    /// Maximum of scatter/gather entries of a receive.
     pub fn max_receive_sges(&self) -> usize {
         usize::from(self.max_receive_wqe_bytes) / 16
     }
@@ -311,7 +312,7 @@ fn short() -> Error {
     crate::error::wrong_answer("QUERY_HCA_CAP", "the page is shorter than its description")
 }
 
-/// QUERY_HCA_CAP: one page, as the device sends it.
+/// QUERY_HCA_CAP: one page, as the device returns it.
 pub(crate) fn query_hca_cap(
     context: &Context,
     page: CapPage,

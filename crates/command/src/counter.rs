@@ -1,4 +1,4 @@
-//! Q counters: what happened to the queues that name one.
+//! Q counters: events of the queues that refer to them.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::owned::Owned;
 use crate::send;
 
-/// A set of counters. Queues that name it keep it.
+/// A Q counter set. Queues that use it keep it alive.
 pub struct QCounter {
     number: u8,
     owned: Owned<()>,
@@ -37,7 +37,7 @@ impl QCounter {
     /// receive.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device refuses.
     pub fn query(&self) -> Result<Box<QueryQCounterOut>, Error> {
         let mut input = QueryQCounterIn::new();
         input.set_counter_set_id(self.number);
@@ -46,10 +46,10 @@ impl QCounter {
         Ok(output)
     }
 
-    /// DEALLOC_Q_COUNTER. The device refuses it while a queue names it.
+    /// DEALLOC_Q_COUNTER. The device refuses it while a queue uses the counter.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
     }

@@ -46,7 +46,7 @@ pub enum CqElement {
 }
 
 impl CqElement {
-    /// Whether the receiver is one of the DPA, its type (ext_element_type) and its number.
+    /// Whether the receiver is on the DPA, its type (ext_element_type) and its number.
     fn raw(self) -> (bool, u8, u32) {
         match self {
             Self::Eq(eqn) => (false, 0, eqn.0),
@@ -56,7 +56,7 @@ impl CqElement {
     }
 }
 
-/// How many completions, or how much time, go by before an armed queue reports.
+/// Event moderation: the count of completions or the time before an armed queue makes an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moderation {
     /// Microseconds (12 bits); 0: at once.
@@ -68,23 +68,24 @@ pub struct Moderation {
 /// Attributes that few completion queues need; the default is right for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CqOptions {
-    /// Every CQE is written to entry 0, with the owner bit of the first round (0): its WQE counter
-    /// tells how far the queue is. The CQ overruns as others do, unless the consumer index in its
-    /// record follows or [`CqAttr::ignore_overrun`] is set. It alone may have a single entry.
+    /// The device writes every CQE to entry 0, with the owner bit of the first round (0): its WQE
+    /// counter tells the progress. The CQ overruns like others, unless the consumer index in its
+    /// record follows or [`CqAttr::ignore_overrun`] is set. Only a collapsed CQ may have a single
+    /// entry.
     pub collapsed: bool,
     /// Every CQE makes an event; arming is not needed.
     pub always_armed: bool,
     /// The initial event moderation.
     pub moderation: Moderation,
-    /// The time of moderation begins with a CQE, and not with an event.
+    /// The moderation period starts at a CQE instead of an event.
     pub period_from_cqe: bool,
-    /// Bursts of CQEs of receives are compressed, into mini CQEs of this format (capabilities
+    /// The device compresses bursts of receive CQEs into mini CQEs of this format (capabilities
     /// `cqe_compression`, or `cqe_compression_128` for CQEs of 128 bytes; `mini_cqe_resp_flow_tag`
-    /// and `mini_cqe_resp_stride_index` for the formats that carry a stride index).
+    /// and `mini_cqe_resp_stride_index` for the formats with a stride index).
     pub compression: Option<MiniCqeFormat>,
 }
 
-/// What the device's capabilities offer of event moderation.
+/// The device's capabilities for event moderation.
 #[derive(Debug, Clone, Copy)]
 struct Moderates {
     at_all: bool,
@@ -113,7 +114,7 @@ impl Moderates {
     }
 
     fn check_mode_changes(self, attempted: &'static str) -> Result<(), Error> {
-        let hint = "what the time of moderation begins with is set when a CQ is made, and not \
+        let hint = "only CREATE_CQ can set the start of the moderation period: it cannot be \
                     changed later (capability cq_period_mode_modify is 0)";
         needs(attempted, self.mode_changes, hint)
     }
@@ -133,7 +134,7 @@ impl Device {
         self.create_cq_with(attr, &CqOptions::default())
     }
 
-    /// CREATE_CQ with what few CQs have.
+    /// CREATE_CQ with the attributes that few CQs need.
     pub fn create_cq_with(&self, attr: CqAttr, options: &CqOptions) -> Result<CqObject, Error> {
         let most = self.caps().log_max_cqes;
         if attr.log_cqes > most {
@@ -150,7 +151,7 @@ impl Device {
             return Err(invalid("CREATE_CQ", hint));
         }
         if attr.element.raw().0 && !self.caps().general.apu() {
-            let hint = "the device has no DPA that could hear of CQEs (capability apu is 0)";
+            let hint = "this device has no DPA (capability apu is 0): a CQ cannot target one";
             return Err(invalid("CREATE_CQ", hint));
         }
         let moderates = Moderates::of(&self.caps().general);
@@ -192,8 +193,8 @@ impl Device {
 }
 
 impl Device {
-    /// Refuses compression that the device does not have (Linux `create_cq_user` of mlx5_ib; DPDK
-    /// for the flow tag).
+    /// Refuses compression that the device does not support (Linux `create_cq_user` of mlx5_ib;
+    /// DPDK for the flow tag).
     fn check_compression(&self, format: MiniCqeFormat, wide: bool) -> Result<(), Error> {
         let general = &self.caps().general;
         fits("CREATE_CQ", "the format of mini CQEs", format.0.into(), 2)?;
@@ -283,8 +284,8 @@ impl CqObject {
     /// EQE.
     ///
     /// # Errors
-    /// As [`CqObject::set_moderation`]; the device does not let the start be changed, or knows no
-    /// start at a CQE.
+    /// As [`CqObject::set_moderation`]; the device cannot change the start, or has no start at a
+    /// CQE.
     pub fn set_moderation_from(&self, moderation: Moderation, cqe: bool) -> Result<(), Error> {
         self.moderates.check_mode_changes("MODIFY_CQ")?;
         if cqe {
@@ -321,7 +322,7 @@ impl CqObject {
         Ok((moderation, context.cq_period_mode() == CqPeriodMode::START_FROM_CQE))
     }
 
-    /// QUERY_CQ: the context as the device holds it now.
+    /// QUERY_CQ: the current context.
     pub fn query(&self) -> Result<CqContext, Error> {
         let mut input = QueryCqIn::new();
         input.set_cqn(self.cqn.0);
@@ -333,8 +334,8 @@ impl CqObject {
     /// QUERY_CQ: fails if the device writes no more CQEs here.
     ///
     /// # Errors
-    /// [`ErrorKind::QueueFailed`]: the queue overran, or a CQE could not be written. The refusal of
-    /// QUERY_CQ.
+    /// [`ErrorKind::QueueFailed`]: the queue overran, or a CQE could not be written. The device
+    /// refuses QUERY_CQ.
     pub fn check(&self) -> Result<(), Error> {
         match self.query()?.status() {
             CqStatus::OK => Ok(()),

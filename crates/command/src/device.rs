@@ -1,4 +1,4 @@
-//! An open device, and what is asked of it once.
+//! An open device, and the results of queries at opening.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,11 +12,11 @@ use crate::caps::{CapMode, CapPage, Caps, query_hca_cap};
 use crate::query::{Adapter, lag_ports};
 use crate::send;
 
-/// An open device: a DevX context and what the device can do.
+/// An open device: a DevX context and its capabilities.
 ///
 /// Clones share the context, which closes when the last clone and the last object on it are
-/// dropped. It derefs to the [`Context`], whose functions are the kernel's own: ports, GIDs,
-/// protection domains, UMEMs, UARs and event channels.
+/// dropped. It derefs to the [`Context`], whose functions call the kernel: ports, GIDs, protection
+/// domains, UMEMs, UARs and event channels.
 #[derive(Clone)]
 pub struct Device {
     context: Context,
@@ -29,7 +29,7 @@ struct Known {
     adapter: Adapter,
     /// Ports of a bond, 1 without one.
     lag_ports: u8,
-    /// Queue pairs and TISs that were given a port of the bond.
+    /// Count of queue pairs and TISs with a port of the bond.
     lag_turns: AtomicU32,
 }
 
@@ -39,7 +39,7 @@ impl Device {
         Self::on(Context::open(backend, info)?)
     }
 
-    /// Reads the identity and capabilities of a device that is open already.
+    /// Reads the identity and capabilities of an open device.
     pub fn on(context: Context) -> Result<Self> {
         let (caps, adapter) = (Caps::read(&context)?, Adapter::read(&context)?);
         let lag_ports = lag_ports(&context, &caps);
@@ -53,7 +53,7 @@ impl Device {
     }
 
     /// Ports of the bond (LAG) that queue pairs and TISs of this device take turns to send from; 1
-    /// where the ports are not bonded. As it was when the device was opened.
+    /// without a bond. Read at opening.
     pub fn lag_ports(&self) -> u8 {
         self.known.lag_ports
     }
@@ -79,7 +79,7 @@ impl Device {
         self.adapter().is_model().then(|| self.context.as_model().ok().flatten()).flatten()
     }
 
-    /// QUERY_HCA_CAP: one page, as the device sends it.
+    /// QUERY_HCA_CAP: one page, as the device returns it.
     pub fn query_hca_cap(&self, page: CapPage, mode: CapMode) -> Result<Box<[u8; 0x1000]>> {
         query_hca_cap(&self.context, page, mode)
     }

@@ -1,7 +1,7 @@
-//! The DPA: processes from ELF files, threads that CQ events start, calls of functions, core dumps.
+//! The DPA: processes from ELF files, threads that CQ events start, function calls, core dumps.
 //!
-//! Hardware's commands are not published. These layouts are the software model's own (`prm/dpa`),
-//! so that every function that makes something takes a [`ModelToken`].
+//! The hardware's commands are not published. These layouts are the software model's own
+//! (`prm/dpa`), so every function that creates an object takes a [`ModelToken`].
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -24,7 +24,7 @@ const NONE: u16 = 0xffff;
 /// Attributes of a process.
 #[derive(Debug, Clone)]
 pub struct DpaProcessAttr {
-    /// The registration that holds the ELF file; the device reads it while it makes the process.
+    /// The registration that holds the ELF file; the device reads it while it creates the process.
     pub file: Arc<UserMemory>,
     /// Offset of the file in that registration, in bytes.
     pub offset: u64,
@@ -32,11 +32,11 @@ pub struct DpaProcessAttr {
     pub length: u64,
     /// Bytes of heap, rounded up to 4 KiB.
     pub heap: u32,
-    /// Instructions that one run may take; 0: as many as the device allows.
+    /// Instruction limit of one run; 0: the device's limit.
     pub watchdog: u64,
 }
 
-/// A process on the DPA. It lives until its threads, windows, keys and queues are gone, too.
+/// A process on the DPA. It lives until its threads, windows, keys and queues are dropped too.
 #[derive(Debug)]
 pub struct DpaProcess {
     object: GeneralObject,
@@ -46,7 +46,7 @@ pub struct DpaProcess {
     serial: u64,
 }
 
-/// The execution units on which something may run.
+/// The execution units on which a thread or call may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Affinity {
     /// Any.
@@ -68,7 +68,7 @@ impl Affinity {
     }
 }
 
-/// Entry point of a thread or call, and what it starts with.
+/// Entry point of a thread or call, and its initial configuration.
 #[derive(Debug, Clone, Default)]
 pub struct DpaEntry {
     /// Address of the function in the process.
@@ -84,7 +84,7 @@ pub struct DpaEntry {
 }
 
 impl DpaEntry {
-    /// The function at this address, with nothing else.
+    /// The function at this address, without outbox, windows and affinity.
     pub fn at(address: u64) -> Self {
         Self { address, ..Self::default() }
     }
@@ -119,11 +119,12 @@ pub struct DpaThreadKind {
     pub polling: bool,
     /// Whether the thread may yield: its next run then continues where it yielded.
     pub continuable: bool,
-    /// Whether events are lost and do not start the thread until [`DpaThread::run`].
+    /// Whether events do not start the thread until [`DpaThread::run`]; it then finds them as one
+    /// event.
     pub held: bool,
 }
 
-/// A thread, which an event of a CQ starts ([`CqElement::Thread`](crate::CqElement::Thread)).
+/// A thread. An event of a CQ starts it ([`CqElement::Thread`](crate::CqElement::Thread)).
 #[derive(Debug)]
 pub struct DpaThread {
     object: GeneralObject,
@@ -145,7 +146,7 @@ pub struct DpaThreadInfo {
     pub events: u32,
 }
 
-/// A call under way. Dropped, it is ended.
+/// A call in progress. A drop ends it.
 #[derive(Debug)]
 pub struct DpaCall {
     object: GeneralObject,
@@ -163,7 +164,7 @@ pub enum DpaCallState {
     ProcessEnded(DpaStatus),
 }
 
-/// `dpa_process_status`: how a process is.
+/// `dpa_process_status`: the status of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DpaStatus(pub u8);
 
@@ -173,7 +174,7 @@ impl DpaStatus {
         self.0 == 0
     }
 
-    /// Whether an error ended the process: it neither runs nor finished by itself.
+    /// Whether an error ended the process: it neither runs nor has finished by itself.
     pub fn is_error(self) -> bool {
         !self.runs() && self.0 != DpaFault::FINISHED.0
     }
@@ -215,11 +216,11 @@ impl fmt::Debug for DpaStatus {
 pub struct DpaProcessInfo {
     /// The process's status.
     pub status: DpaStatus,
-    /// Whether an error has ended the process except its error handler, which still runs.
+    /// Whether an error has ended the process, while its error handler still runs.
     pub ending: bool,
     /// Instructions of ended runs.
     pub instructions: u64,
-    /// The run that ended the process, if its status is that of an end.
+    /// The run that ended the process, if the process has ended.
     pub crash: Option<DpaCrash>,
     /// Token by which the user's debugger attaches to the process; 0 if it may not be debugged.
     pub udbg_token: u64,
@@ -228,7 +229,7 @@ pub struct DpaProcessInfo {
 /// The run that ended a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DpaCrash {
-    /// Whether the run was a call, and not a thread's.
+    /// Whether the run was a call instead of a thread's run.
     pub in_call: bool,
     /// The thread's or call's number.
     pub runner: u32,
@@ -259,10 +260,10 @@ impl fmt::Display for DpaProcessInfo {
 }
 
 impl Device {
-    /// Makes a process.
+    /// Creates a process.
     ///
     /// # Errors
-    /// The device has no DPA, the file is no program for it, or it has no memory left.
+    /// The device has no DPA; the file is no program for it; the DPA is out of memory.
     pub fn create_dpa_process(
         &self,
         _: &ModelToken,
@@ -286,10 +287,10 @@ impl Device {
         }))
     }
 
-    /// Makes a thread, which then waits for its first event.
+    /// Creates a thread, which then waits for its first event.
     ///
     /// # Errors
-    /// The process has ended, or has no stack left.
+    /// The process has ended, or has no free stack.
     pub fn create_dpa_thread(
         &self,
         process: &Arc<DpaProcess>,
@@ -318,11 +319,11 @@ impl Device {
         Ok(DpaThread { object, _parents: (process.clone(), entry.clone()) })
     }
 
-    /// Calls a function of a process, with up to 8 words. It runs from now on; ask
+    /// Calls a function of a process with up to 8 words. The call runs asynchronously; ask
     /// [`DpaCall::state`].
     ///
     /// # Errors
-    /// The process has ended, or has no stack left.
+    /// The process has ended, or has no free stack.
     pub fn begin_dpa_call(
         &self,
         process: &Arc<DpaProcess>,
@@ -350,7 +351,7 @@ impl Device {
     }
 
     /// Writes a core dump of a process, an ELF file, into registered memory from byte `offset` on,
-    /// and says how many bytes it has. If that is more than the memory has, nothing was written.
+    /// and returns its length in bytes. If the memory is shorter, it writes nothing.
     pub fn dump_dpa_core(
         &self,
         process: &DpaProcess,
@@ -381,7 +382,7 @@ pub(crate) fn make<S: Structure>(
 pub(crate) fn query<S: Structure>(object: &GeneralObject) -> Result<S, Error> {
     let bytes = object.query(S::BYTES)?;
     let mut context = S::default();
-    context.as_bytes_mut().copy_from_slice(&bytes);
+    context.as_mut_bytes().copy_from_slice(&bytes);
     Ok(context)
 }
 
@@ -391,12 +392,12 @@ impl DpaProcess {
         self.object.id()
     }
 
-    /// A number that no other process of any function has, nor had.
+    /// A number that no other process of any function ever has.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Address of the heap's first byte, as the process sees it.
+    /// Address of the heap's first byte, in the process's address space.
     pub fn heap_address(&self) -> u64 {
         self.heap_address
     }
@@ -414,10 +415,10 @@ impl DpaProcess {
         UserMemory::on_device(context, self.heap_umem, self.heap_address, length, self.clone())
     }
 
-    /// The function at this address runs in the process when an error ends it, before
-    /// [`query`](Self::query) says so: with the status as its argument, and with outbox, windows
-    /// and metadata of the run that made the error. Nothing else runs in the process then. What it
-    /// returns, and an error of its own, changes nothing.
+    /// Sets the function that runs in the process when an error ends it, before
+    /// [`query`](Self::query) reports the end. Its argument is the status; it has the outbox,
+    /// windows and metadata of the failed run. Nothing else runs in the process then. Its return
+    /// value, and an error of its own, change nothing.
     ///
     /// # Errors
     /// The process has had a thread, or has ended.
@@ -461,7 +462,7 @@ impl DpaProcess {
 }
 
 impl DpaThread {
-    /// The thread's object id, by which CQs refer to it.
+    /// The thread's object id. CQs refer to it.
     pub fn id(&self) -> u32 {
         self.object.id()
     }
@@ -478,7 +479,7 @@ impl DpaThread {
         })
     }
 
-    /// Lets events start the thread, if it was held; `argument` is that of its next runs.
+    /// Lets events start a held thread; `argument` is the argument of its next runs.
     ///
     /// # Errors
     /// The process has ended.
@@ -488,10 +489,10 @@ impl DpaThread {
         self.object.modify(context.as_bytes())
     }
 
-    /// Ends the thread, also while it runs.
+    /// Ends the thread, even while it runs.
     ///
     /// # Errors
-    /// A CQ still starts it.
+    /// A CQ still targets it.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }
@@ -508,7 +509,7 @@ impl DpaCall {
         })
     }
 
-    /// Ends the call, also while it runs.
+    /// Ends the call, even while it runs.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }
@@ -519,7 +520,7 @@ mod tests {
     use super::{Affinity, DpaAffinity};
 
     #[test]
-    fn an_affinity_is_sent_with_its_kind_and_the_number_of_its_unit_or_group() {
+    fn affinity_encodes_kind_and_eu_or_group_id() {
         assert_eq!(Affinity::None.raw(), (DpaAffinity::NONE, 0));
         assert_eq!(Affinity::Strict(5).raw(), (DpaAffinity::STRICT, 5));
         assert_eq!(Affinity::Group(3).raw(), (DpaAffinity::GROUP, 3));

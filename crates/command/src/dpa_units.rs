@@ -1,5 +1,5 @@
-//! The execution units of a DPA: groups of them, and partitions of them among the functions of a
-//! card, by registers (`register`; layouts published in mstflint).
+//! The execution units of a DPA: groups of units, and partitions of them among the functions of a
+//! card. The commands are registers (`register`; layouts published in mstflint).
 
 use verbless_devx::Error;
 use verbless_prm as prm;
@@ -11,28 +11,28 @@ use verbless_prm::{
 use crate::device::Device;
 use crate::error::limit;
 
-/// The operation that error messages name.
+/// The operation in error messages.
 const UNITS: &str = "sharing execution units of the DPA";
-/// Units that a mask can name.
+/// Maximum of units in a mask.
 const MOST_UNITS: u16 = 1024;
 
-/// How large a device's DPA is.
+/// The size of a device's DPA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DpaCaps {
     /// Execution units.
     pub units: u16,
-    /// Groups of units that there may be.
+    /// Maximum of groups.
     pub groups: u16,
-    /// Units that a group may have.
+    /// Maximum of units in a group.
     pub units_per_group: u16,
-    /// Partitions of units that there may be, besides the default one.
+    /// Maximum of partitions, besides the default one.
     pub partitions: u16,
-    /// Functions that a partition may name.
+    /// Maximum of functions in a partition.
     pub functions_per_partition: u16,
 }
 
-/// A group of execution units, to which threads and calls can be bound. It is destroyed when it is
-/// dropped; if threads are bound to it then, it stays, also after the context.
+/// A group of execution units, to which threads and calls can be bound. A drop destroys it; if
+/// threads are bound to it then, it stays, even after the context closes.
 #[derive(Debug)]
 pub struct DpaGroup {
     device: Device,
@@ -40,8 +40,8 @@ pub struct DpaGroup {
     partition: Option<u16>,
 }
 
-/// A partition of execution units: an isolated pool for the functions that it names. A card keeps
-/// it until somebody destroys it; dropping this does not.
+/// A partition of execution units: an isolated pool for its functions. A card keeps it until a
+/// program destroys it; a drop does not.
 #[derive(Debug, Clone)]
 pub struct DpaPartition {
     device: Device,
@@ -51,19 +51,20 @@ pub struct DpaPartition {
 /// Attributes of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DpaPartitionAttr {
-    /// The partition's units. Besides it, only the default partition may have them.
+    /// The partition's units. Only the default partition may share them.
     pub units: Vec<u16>,
-    /// The functions that may use the partition, by vhca_id: each is in one partition at most.
+    /// The functions that may use the partition, by vhca_id. A function is in at most one
+    /// partition.
     pub functions: Vec<u16>,
-    /// The most groups that may be made of the units.
+    /// Maximum of groups of these units.
     pub groups: u16,
 }
 
 impl Device {
-    /// How large the DPA is (register NIC_CAP_EXT).
+    /// Reads the size of the DPA (register NIC_CAP_EXT).
     ///
     /// # Errors
-    /// The device has no DPA, or its registers cannot be reached
+    /// The device has no DPA, or this process cannot access its registers
     /// ([`register_way`](Self::register_way)).
     pub fn dpa_caps(&self) -> Result<DpaCaps, Error> {
         let mut register = NicCapExtReg::default();
@@ -80,12 +81,12 @@ impl Device {
         })
     }
 
-    /// Makes a group of execution units of the function's own partition (register NIC_DPA_EUG). Of
-    /// the name the first 16 bytes count.
+    /// Creates a group of execution units of the function's own partition (register NIC_DPA_EUG).
+    /// The device keeps the first 16 bytes of the name.
     ///
     /// # Errors
-    /// A unit is not of the partition or is in another group, there are as many groups as may be,
-    /// or the user may not.
+    /// A unit is outside of the partition or in another group; the limit of groups is reached; the
+    /// user lacks the permission.
     pub fn create_dpa_group(&self, name: &str, units: &[u16]) -> Result<DpaGroup, Error> {
         self.create_dpa_group_of(None, name, units)
     }
@@ -107,11 +108,11 @@ impl Device {
         Ok(DpaGroup { device: self.clone(), id: register.eug_id(), partition })
     }
 
-    /// Makes a partition of execution units (register NIC_DPA_EU_PARTITION).
+    /// Creates a partition of execution units (register NIC_DPA_EU_PARTITION).
     ///
     /// # Errors
-    /// The function does not manage the card's units, a unit or function is in another partition
-    /// or in use, or there are as many partitions as may be.
+    /// The function does not manage the card's units; a unit or function is in another partition or
+    /// in use; the limit of partitions is reached.
     pub fn create_dpa_partition(&self, attr: &DpaPartitionAttr) -> Result<DpaPartition, Error> {
         let mut register = NicDpaEuPartitionReg::default();
         register.set_operation(NicDpaOperation::CREATE).set_max_num_eug(attr.groups);
@@ -220,7 +221,7 @@ impl DpaGroup {
 
 impl Drop for DpaGroup {
     fn drop(&mut self) {
-        // If it is gone already, or bound, there is no one to tell.
+        // If it is already destroyed, or threads are bound to it, a drop cannot report the error.
         let _ = self.destroy();
     }
 }
@@ -234,7 +235,7 @@ impl DpaPartition {
     /// Queries the partition's attributes.
     ///
     /// # Errors
-    /// The function neither uses it nor makes partitions, or it is gone.
+    /// The function neither uses it nor manages partitions; the partition does not exist.
     pub fn query(&self) -> Result<DpaPartitionAttr, Error> {
         let mut register = NicDpaEuPartitionReg::default();
         register.set_eu_partition_id(self.id);
@@ -267,21 +268,22 @@ impl DpaPartition {
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
-    /// Sets how many groups may be made of the partition's units.
+    /// Sets the maximum of groups of the partition's units.
     ///
     /// # Errors
-    /// There are more already.
+    /// More groups exist.
     pub fn set_groups(&self, groups: u16) -> Result<(), Error> {
         let mut register = self.modify(NicDpaEuPartitionModify::MAX_NUM_EUG);
         register.set_max_num_eug(groups);
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
-    /// Makes a group of the partition's units, as [`create_dpa_group`](Device::create_dpa_group).
+    /// Creates a group of the partition's units, like
+    /// [`create_dpa_group`](Device::create_dpa_group).
     ///
     /// # Errors
-    /// As for [`create_dpa_group`](Device::create_dpa_group); or the function neither uses the
-    /// partition nor makes partitions.
+    /// As for [`create_dpa_group`](Device::create_dpa_group); the function neither uses the
+    /// partition nor manages partitions.
     pub fn create_group(&self, name: &str, units: &[u16]) -> Result<DpaGroup, Error> {
         self.device.create_dpa_group_of(Some(self.id), name, units)
     }
@@ -289,8 +291,8 @@ impl DpaPartition {
     /// Destroys the partition: its units return to the default partition.
     ///
     /// # Errors
-    /// Functions that it names have processes, there are groups of its units, or the function does
-    /// not manage the card's units.
+    /// A function of it has processes; groups of its units exist; the function does not manage the
+    /// card's units.
     pub fn destroy(&self) -> Result<(), Error> {
         let mut register = NicDpaEuPartitionReg::default();
         register.set_operation(NicDpaOperation::DESTROY).set_eu_partition_id(self.id);

@@ -1,6 +1,7 @@
-//! Event queues of the DPA, PCI devices that its programs emulate, and doorbells of those.
+//! Event queues of the DPA, PCI devices that its programs emulate, and the doorbells of those
+//! devices.
 //!
-//! Hardware's commands for them are published nowhere. As with processes ([`Device::as_model`]),
+//! The hardware's commands for them are not published. As with processes ([`Device::as_model`]),
 //! these layouts are the software model's own.
 
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use crate::memory::QueueMemory;
 /// Attributes of an event queue of the DPA.
 #[derive(Debug, Clone)]
 pub struct DpaEqAttr {
-    /// Memory of the entries, 64 bytes each: the host's, or the heap of a process. Software has
-    /// marked each as the device's before (owner bit 1).
+    /// Memory of the entries, 64 bytes each: the host's, or the heap of a process. Software must
+    /// mark each entry as the device's (owner bit 1) before.
     pub ring: QueueMemory,
     /// log2 of the number of entries.
     pub log_entries: u8,
@@ -41,27 +42,29 @@ impl DpaEqAttr {
     }
 }
 
-/// An event queue of the DPA, which CQs name ([`CqElement::DpaEq`](crate::CqElement::DpaEq)). Its
-/// entries are those of other EQs; programs take them and tell the device so by an outbox.
+/// An event queue of the DPA. CQs target it ([`CqElement::DpaEq`](crate::CqElement::DpaEq)). Its
+/// entries have the format of other EQs; programs consume them and update the consumer index by an
+/// outbox.
 #[derive(Debug)]
 pub struct DpaEq {
     object: GeneralObject,
     attr: DpaEqAttr,
 }
 
-/// How far an event queue of the DPA is.
+/// Indexes and arm state of an event queue of the DPA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DpaEqInfo {
     /// Index of the next entry that the device writes (26 bits).
     pub producer: u32,
-    /// Entries that programs have taken, as the last doorbell said (26 bits).
+    /// Entries that programs have consumed, by the last doorbell (26 bits).
     pub consumer: u32,
     /// The next entry raises the vector.
     pub armed: bool,
 }
 
-/// A PCI device that programs of the DPA emulate. The model has no host for it: what that would do
-/// is [`ring`](Self::ring), what it would see is [`raised`](Self::raised).
+/// A PCI device that programs of the DPA emulate. The model has no host for it:
+/// [`ring`](Self::ring) does the host's part, and [`raised`](Self::raised) shows what a host would
+/// receive.
 #[derive(Debug)]
 pub struct EmulatedDevice {
     object: GeneralObject,
@@ -69,33 +72,32 @@ pub struct EmulatedDevice {
     vectors: u16,
 }
 
-/// A doorbell of an emulated device that makes CQEs of zeros, one each time that a program has
-/// armed it.
+/// A doorbell of an emulated device. A ring makes a CQE of zeros, one per arm.
 #[derive(Debug)]
 pub struct EmulatedDoorbell {
     object: GeneralObject,
     _parents: (Arc<EmulatedDevice>, Arc<CqObject>),
 }
 
-/// How a doorbell of an emulated device is.
+/// State of a doorbell of an emulated device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmulatedDoorbellInfo {
-    /// The value that was last written to the doorbell.
+    /// The last value written to the doorbell.
     pub value: u32,
     /// How often the doorbell was rung, modulo 2^32.
     pub rings: u32,
     /// Whether the next ring makes a CQE.
     pub armed: bool,
-    /// Whether the doorbell was rung and has made no CQE since: arming it makes one at once.
+    /// Whether the doorbell was rung and has made no CQE since: an arm then makes one at once.
     pub pending: bool,
 }
 
 impl Device {
-    /// Makes an event queue of the DPA.
+    /// Creates an event queue of the DPA.
     ///
     /// # Errors
-    /// The memory is too short for the entries; the emulated device has no such vector; it is
-    /// always armed and raises none.
+    /// The memory is too short for the entries; the emulated device has no such vector;
+    /// `always_armed` is set without a vector.
     pub fn create_dpa_eq(&self, _: &ModelToken, attr: DpaEqAttr) -> Result<DpaEq, Error> {
         let parts =
             [("memory of the ring", attr.ring.umem().context()), ("UAR", attr.uar.context())];
@@ -116,7 +118,7 @@ impl Device {
         Ok(DpaEq { object, attr })
     }
 
-    /// Makes an emulated device with these numbers of queues and MSI-X vectors.
+    /// Creates an emulated device with these numbers of queues and MSI-X vectors.
     ///
     /// # Errors
     /// It has no queue, or more than 64 vectors.
@@ -135,7 +137,7 @@ impl Device {
     /// Attaches to the doorbell of a queue of an emulated device, so that rings make CQEs.
     ///
     /// # Errors
-    /// The device has no such queue, or somebody has its doorbell already.
+    /// The device has no such queue; its doorbell is already attached.
     pub fn create_emulated_doorbell(
         &self,
         device: &Arc<EmulatedDevice>,
@@ -152,7 +154,7 @@ impl Device {
 }
 
 impl DpaEq {
-    /// The queue's object id, by which CQs and outboxes refer to it.
+    /// The queue's object id. CQs and outboxes refer to it.
     pub fn id(&self) -> u32 {
         self.object.id()
     }
@@ -175,7 +177,7 @@ impl DpaEq {
     /// Destroys the event queue.
     ///
     /// # Errors
-    /// A CQ still names it.
+    /// A CQ still targets it.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }
@@ -187,7 +189,7 @@ impl EmulatedDevice {
         self.object.id()
     }
 
-    /// The context in which the emulated device was made.
+    /// The context in which the emulated device was created.
     pub fn context(&self) -> &Context {
         self.object.context()
     }
@@ -205,12 +207,12 @@ impl EmulatedDevice {
     /// Destroys the emulated device.
     ///
     /// # Errors
-    /// Event queues or doorbells are still of it.
+    /// It still has event queues or doorbells.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }
 
-    /// Does what the host of such a device does: writes a word to the doorbell of a queue.
+    /// Does the host's part: writes a word to the doorbell of a queue.
     ///
     /// # Errors
     /// It has no such queue.
@@ -236,7 +238,7 @@ impl EmulatedDoorbell {
     /// Destroys the attachment: rings of the doorbell make no more CQEs.
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not respond.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }

@@ -1,9 +1,9 @@
-//! Errors of this layer: the ones below with what this layer knows, and requests that no device
-//! could be asked.
+//! Errors of this layer: errors of the layers below with hints added, and requests that are refused
+//! before they are sent.
 
 use verbless_devx::{Context, Error, ErrorKind};
 
-/// A request that cannot be expressed or that no device would take.
+/// A request that cannot be encoded or that every device would refuse.
 pub(crate) fn invalid(attempted: &'static str, what: &'static str) -> Error {
     Error::new(ErrorKind::Input, attempted, what)
 }
@@ -13,7 +13,7 @@ pub(crate) fn refused(attempted: &'static str, what: String) -> Error {
     Error::new(ErrorKind::Input, attempted, what)
 }
 
-/// A number above what the field, or this device, has room for.
+/// A number above the limit of its field, or of this device.
 pub(crate) fn limit(attempted: &'static str, what: &str, value: u64, most: u64) -> Error {
     Error::new(
         ErrorKind::Input,
@@ -22,13 +22,13 @@ pub(crate) fn limit(attempted: &'static str, what: &str, value: u64, most: u64) 
     )
 }
 
-/// An answer that contradicts the PRM.
+/// A response that contradicts the PRM.
 pub(crate) fn wrong_answer(attempted: &'static str, what: &'static str) -> Error {
     Error::new(ErrorKind::Answer, attempted, what)
 }
 
-/// Fails if a part of a request to `device` belongs to another device context: its number may be
-/// that of another object in this one.
+/// Fails if a part of a request to `device` belongs to another device context: its number may refer
+/// to another object in this one.
 pub(crate) fn all_of<'a>(
     device: &Context,
     attempted: &'static str,
@@ -43,7 +43,7 @@ pub(crate) fn all_of<'a>(
     Ok(())
 }
 
-/// Fails when `value` needs more than `bits` bits.
+/// Fails if `value` needs more than `bits` bits.
 pub(crate) fn fits(
     attempted: &'static str,
     what: &str,

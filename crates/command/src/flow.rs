@@ -1,4 +1,4 @@
-//! Flow rules: which received frames go to which TIR.
+//! Flow rules: they steer received frames to TIRs.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::{invalid, limit};
 use crate::transport::TirObject;
 
-/// Which frames a flow rule is for, and how it ranks: what is `None` may be anything.
+/// Match and priority of a flow rule. A field that is `None` matches any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowAttr {
     /// Destination MAC address.
@@ -18,19 +18,18 @@ pub struct FlowAttr {
     pub source: Option<[u8; 6]>,
     /// EtherType, behind VLAN tags.
     pub ethertype: Option<u16>,
-    /// Number of the first VLAN tag, which must be a customer's (0x8100); 12 bits.
+    /// VLAN id of the first tag, a C-tag (0x8100); 12 bits.
     pub vlan: Option<u16>,
-    /// Rules with a lower one come first: 0 to [`FlowAttr::LAST_PRIORITY`].
+    /// Priority: rules with a lower value come first, 0 to [`FlowAttr::LAST_PRIORITY`].
     pub priority: u16,
-    /// Flow tag in the completions of frames that match; 24 bits, and not 0xffffff. `None`: they
-    /// have tag 0.
+    /// Flow tag in the completions of matching frames; 24 bits, and not 0xffffff. `None`: tag 0.
     pub tag: Option<u32>,
 }
 
 /// A flow rule: while it lives, matching frames go to a TIR, which it keeps alive.
 #[derive(Debug)]
 pub struct FlowRule {
-    // Before the TIR, which the device keeps as long as rules lead to it.
+    // Before the TIR, which the device keeps as long as rules refer to it.
     rule: verbless_devx::FlowRule,
     tir: Arc<TirObject>,
 }
@@ -39,7 +38,7 @@ impl FlowAttr {
     /// The last priority that the kernel has (Linux `MLX5_IB_FLOW_LAST_PRIO`).
     pub const LAST_PRIORITY: u16 = 15;
 
-    /// Frames to this address.
+    /// Matches frames to this address.
     pub fn to(destination: [u8; 6]) -> Self {
         Self { destination: Some(destination), ..Self::default() }
     }
@@ -84,11 +83,11 @@ impl FlowAttr {
 }
 
 impl Device {
-    /// Lets the kernel lead frames to `tir` (FLOW_MATCHER_CREATE, CREATE_FLOW).
+    /// Lets the kernel steer frames to `tir` (FLOW_MATCHER_CREATE, CREATE_FLOW).
     ///
     /// # Errors
-    /// `attr` names no field, or a VLAN, tag or priority that cannot be; EPERM without CAP_NET_RAW;
-    /// the kernel's or the device's refusal.
+    /// `attr` has no field, or an invalid VLAN, tag or priority; EPERM without CAP_NET_RAW; the
+    /// kernel or the device refuses.
     pub fn create_flow_rule(
         &self,
         attr: &FlowAttr,
@@ -128,11 +127,11 @@ impl FlowRule {
         &self.tir
     }
 
-    /// Removes the rule, and returns whether that worked; a drop counts a failure in
+    /// Removes the rule, and returns whether that worked. A drop instead counts a failure in
     /// [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors
-    /// The kernel's or the device's refusal.
+    /// The kernel or the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         self.rule.destroy().map_err(Error::from)
     }
@@ -143,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mask_and_value_have_the_fields_that_are_named_and_no_others() {
+    fn headers_mask_and_match_named_fields_only() {
         let attr = FlowAttr {
             destination: Some([2, 0x11, 0x22, 0x33, 0x44, 0x55]),
             source: Some([2, 0x66, 0x77, 0x88, 0x99, 0xaa]),
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn each_method_adds_its_field_to_those_that_are_there() {
+    fn flow_attr_builder_sets_fields_in_any_order() {
         let to = [2, 0, 0, 0, 0, 1];
         let attr = FlowAttr::to(to).ethertype(0x88b5).tag(7);
         let expected = FlowAttr {

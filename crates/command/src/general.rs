@@ -1,8 +1,7 @@
-//! General objects: one create, query, modify and destroy for every type of object that came after
-//! the first commands.
+//! General objects: one create, query, modify and destroy command for every newer object type.
 //!
-//! The layout of an object follows its header and depends on its type; this layer carries it, the
-//! layers above describe it.
+//! The layout of an object follows its header and depends on its type. This layer passes it as
+//! bytes; the layers above define it.
 
 use std::os::fd::BorrowedFd;
 
@@ -40,7 +39,7 @@ impl Device {
         Ok(GeneralObject { id: output.obj_id(), kind, owned: Owned::new(object, ()) })
     }
 
-    /// ALLOW_OTHER_VHCA_ACCESS: lets another function that knows `key` make an alias of one of our
+    /// ALLOW_OTHER_VHCA_ACCESS: lets another function with `key` create an alias of one of our
     /// objects.
     pub fn allow_other_vhca_access(
         &self,
@@ -63,7 +62,7 @@ impl GeneralObject {
         self.id
     }
 
-    /// The context in which the object was made.
+    /// The context in which the object was created.
     pub fn context(&self) -> &Context {
         self.owned.object().context()
     }
@@ -77,8 +76,8 @@ impl GeneralObject {
         Ok(output.split_off(QueryGeneralObjectOut::BYTES))
     }
 
-    /// MODIFY_GENERAL_OBJECT: hands the object's own layout over; which fields count is in the
-    /// layout.
+    /// MODIFY_GENERAL_OBJECT: passes the object's own layout; the layout selects the fields to
+    /// change.
     pub fn modify(&self, body: &[u8]) -> Result<(), Error> {
         let mut head = ModifyGeneralObjectIn::new();
         head.set_obj_type(self.kind).set_obj_id(self.id);
@@ -90,7 +89,7 @@ impl GeneralObject {
     /// channel lives.
     ///
     /// # Errors
-    /// EINVAL: the device lets users hear of no such event, or the file is no eventfd.
+    /// EINVAL: the device does not deliver this event to users, or the file is no eventfd.
     pub fn signal_changes(
         &self,
         channel: &EventChannel,

@@ -1,15 +1,14 @@
 //! The mlx5 command layer: one typed function per PRM command that a user process may send.
 //!
 //! A [`Device`] is an open context with its capabilities. Objects ([`MkeyObject`], [`CqObject`],
-//! [`QpObject`], [`RmpObject`], [`SqObject`], [`RqObject`], [`GeneralObject`]) keep alive what they
-//! were made of and are destroyed when dropped; [`QpObject::destroy`] and its siblings also return
-//! whether that worked. They are the objects on the device only; `verbless_queue::Qp` and its
-//! siblings add the rings that a program posts to and polls.
+//! [`QpObject`], [`RmpObject`], [`SqObject`], [`RqObject`], [`GeneralObject`]) keep their parents
+//! alive and are destroyed when dropped; [`QpObject::destroy`] and its siblings also return whether
+//! that worked. They are the objects on the device only; `verbless_queue::Qp` and its siblings add
+//! the rings for posting and polling.
 //!
-//! The commands of the DPA, and those for registers, which only it needs, are there with the
-//! feature `dpa`.
+//! The feature `dpa` adds the DPA's commands, and the register commands, which only the DPA needs.
 //!
-//! Every error names the command, its status and syndrome, and what to check next.
+//! Every error has the command, its status and syndrome, and what to check next.
 
 mod alias;
 mod caps;

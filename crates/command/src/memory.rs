@@ -1,4 +1,4 @@
-//! Registered user memory together with what keeps it mapped.
+//! Registered user memory, and the owner that keeps it mapped.
 
 use std::any::Any;
 use std::fmt;
@@ -8,11 +8,11 @@ use verbless_devx::{Context, Umem, page_size};
 
 /// A registration and the owner of its memory, which is dropped only after deregistration.
 ///
-/// Keys and queues hold it in an `Arc`. If it cannot be deregistered the owner is leaked: the
-/// device may still write there. If the device was removed, the owner is kept until the device's
-/// file closes, and then dropped.
+/// Keys and queues hold it in an `Arc`. If deregistration fails, the owner is leaked: the device
+/// may still write there. If the device was removed, the owner is kept until the device's file
+/// closes, and then dropped.
 pub struct UserMemory {
-    /// `None` while dropping, and of memory that the device has and registered itself.
+    /// `None` during the drop, and for memory of the device itself.
     umem: Option<Umem>,
     context: Context,
     id: u32,
@@ -23,15 +23,15 @@ pub struct UserMemory {
 }
 
 impl UserMemory {
-    /// Joins a registration of `length` bytes at `address` with the owner of that memory.
+    /// Combines a registration of `length` bytes at `address` with the owner of that memory.
     pub fn new<T: Any + Send + Sync>(umem: Umem, address: u64, length: u64, owner: T) -> Self {
         let (id, context, page_limit) = (umem.id(), umem.context().clone(), umem.page_limit());
         let owner: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(owner));
         Self { umem: Some(umem), context, id, address, length, page_limit, owner }
     }
 
-    /// Memory of the device itself, such as a heap, which lives as long as `owner`, an object
-    /// there.
+    /// Memory of the device itself, such as a heap. It lives as long as `owner`, an object of the
+    /// device.
     #[cfg(feature = "dpa")]
     pub(crate) fn on_device<T: Any + Send + Sync>(
         context: Context,
@@ -50,12 +50,12 @@ impl UserMemory {
         &self.context
     }
 
-    /// The number by which commands refer to the registration.
+    /// The umem id for commands.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Address of the first byte in this process; of memory of the DPA, in that of its process.
+    /// Address of the first byte in this process; for memory of the DPA, in the DPA process.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -65,9 +65,9 @@ impl UserMemory {
         self.length
     }
 
-    /// Where byte `offset` is within a page of the registration, as far as it is known, and the
-    /// largest page that the registration may have. Pages larger than the system's begin where the
-    /// memory does, whatever its address.
+    /// The offset of byte `offset` within a page of the registration, as far as known, and the
+    /// largest page of the registration. Pages larger than the system's begin at the memory's first
+    /// byte, whatever its address.
     pub(crate) fn place(&self, offset: u64) -> (u64, u64) {
         let limit = self.page_limit;
         let first = if limit > page_size() as u64 { 0 } else { self.address };
@@ -79,8 +79,8 @@ impl Drop for UserMemory {
     fn drop(&mut self) {
         if let Some(Err(failed)) = self.umem.take().map(Umem::destroy) {
             let context = failed.object.context().clone();
-            // Dropping the registration tries once more and counts it. If the device refuses again
-            // and is not gone, its file never closes.
+            // Dropping the registration tries once more and counts a failure. If the device refuses
+            // again and is not removed, its file never closes.
             drop(failed);
             if let Some(owner) = self.owner.take() {
                 context.hold_until_closed(owner);
@@ -95,8 +95,8 @@ impl fmt::Debug for UserMemory {
     }
 }
 
-/// A place in registered memory that a queue lives in, and what must not be given back while the
-/// queue lives.
+/// The location of a queue in registered memory, and the owners to keep alive while the queue
+/// lives.
 #[derive(Clone)]
 pub struct QueueMemory {
     umem: Arc<UserMemory>,
@@ -117,7 +117,7 @@ impl QueueMemory {
     }
 
     /// Also keeps `owner` alive until the device has destroyed the queue. It is dropped before the
-    /// lease, as it may use the leased memory.
+    /// lease, because it may use the leased memory.
     #[must_use]
     pub fn keeping(mut self, owner: Arc<dyn Any + Send + Sync>) -> Self {
         self._lease = Some(match self._lease {

@@ -1,4 +1,4 @@
-//! Memory keys: what lets a queue pair, and the peer's, reach memory.
+//! Memory keys: they give a queue pair, and the peer's, access to memory.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -38,31 +38,31 @@ pub enum KeyMemory {
         /// First byte.
         offset: u64,
     },
-    /// Ranges of 1 byte to 2 GiB, one after the other. The keys that they refer to must outlive
-    /// this one.
+    /// Ranges of 1 byte to 2 GiB, one after the other. The keys of the entries must outlive this
+    /// one.
     Klms(Vec<Klm>),
     /// Ranges of one power-of-two length (KSM), which the device translates without a search. They
-    /// cover the key from the multiple of that length on that is before its start. The keys that
-    /// they name must outlive this one.
+    /// cover the key from the last multiple of that length at or before its start. The keys of the
+    /// entries must outlive this one.
     Ksms {
         /// log2 of the length of each in bytes.
         log_length: u8,
         /// The entries; their `length` is not used.
         klms: Vec<Klm>,
     },
-    /// A key of a function of this device, itself included; addresses count as there, and `start`
-    /// is 0. The rights of both keys count; the one of another function must be made for it
-    /// (`KeyAccess::crossing`), and one of this function must be of the same context.
+    /// A key of a function of this device, possibly this one. Addresses are those of that key, and
+    /// `start` is 0. An access needs the rights of both keys. Another function's key must be
+    /// created for it (`KeyAccess::crossing`); a key of this function must be of the same context.
     Crossing {
         /// The function that owns the key.
         vhca_id: u16,
         /// The key there.
         key: Rkey,
     },
-    /// None yet: UMR requests give the KLM entries and the rights. The key is free until then; its
+    /// None yet: UMR requests set the KLM entries and the rights. The key is free until then; its
     /// `length` is 0.
     Umr {
-        /// KLM entries that there is room for, 1 to 65532.
+        /// Capacity in KLM entries, 1 to 65532.
         klms: u32,
         /// A peer's SEND with invalidate may free the key.
         remote_invalidate: bool,
@@ -76,7 +76,7 @@ pub struct MkeyAttr {
     pub pd: Pd,
     /// Rights of holders of the key.
     pub access: KeyAccess,
-    /// Address of the first byte as WQEs will name it.
+    /// Address of the first byte, for WQEs.
     pub start: u64,
     /// Length in bytes.
     pub length: u64,
@@ -91,22 +91,22 @@ pub struct MkeyObject {
     owned: Owned<MkeyAttr>,
 }
 
-/// The variant of the next key: a key that is created anew differs from the one that had its index
-/// before, so that a peer which kept the old one fails. The first one is random, for a program that
-/// is started again gets the indexes of the one before.
+/// The variant of the next key: a new key differs from the last one with the same index, so that a
+/// peer's access by the old one fails. The first variant is random, because a restarted program
+/// gets the same indexes.
 fn next_variant() -> u8 {
     static FIRST: LazyLock<u8> = LazyLock::new(|| RandomState::new().hash_one(0_u8) as u8);
     static COUNT: AtomicU8 = AtomicU8::new(0);
     FIRST.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// KLM entries that one UMR request can count, in fours.
+/// KLM entries that one UMR request can count; a multiple of four.
 const MOST_KLMS: u32 = 65_532;
 
-/// A key that any queue pair of its protection domain may use.
+/// Any queue pair of the protection domain may use the key.
 const ANY_QP: u32 = 0xff_ffff;
 
-/// Bytes of a KLM entry at most (DPDK's `MLX5_MAX_KLM_BYTE_COUNT`).
+/// Maximum bytes of a KLM entry (DPDK's `MLX5_MAX_KLM_BYTE_COUNT`).
 const MOST_OF_KLM: u32 = 1 << 31;
 
 impl MkeyObject {
@@ -120,8 +120,8 @@ impl Device {
     /// CREATE_MKEY.
     ///
     /// # Errors
-    /// Memory that does not cover the key; a start that has another offset within a page of its
-    /// UMEM than its memory; rights that no key has together; sizes beyond the device's
+    /// The memory does not cover the key; `start` and the memory have different offsets within a
+    /// page of the UMEM; rights that no key has together; sizes beyond the device's
     /// ([`Caps::log_max_key_page`], [`Caps::log_fixed_buffers`]); an indirect key with
     /// `remote.atomic` whose start or length is no multiple of [`Caps::largest_atomic`].
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
@@ -144,8 +144,8 @@ impl Device {
         let (access, caps) = (attr.access, self.caps());
         let relaxed = access.relaxed_ordering || caps.relaxed_writes_only;
         let relaxed_writes = relaxed && caps.relaxed_writes || caps.relaxed_writes_only;
-        // A coming firmware that orders no writes refuses a key that orders reads behind them (DPDK
-        // `mlx5_devx_mkey_attr_set_ordering`).
+        // Future firmware without write ordering refuses a key that orders reads behind writes
+        // (DPDK `mlx5_devx_mkey_attr_set_ordering`).
         let reads = match relaxed && caps.reads_behind_writes {
             true => prm::MkeyReadAfterWrite::RELAXED,
             false => prm::MkeyReadAfterWrite::STRICT,
@@ -168,9 +168,9 @@ impl Device {
             .set_len(attr.length);
         match &attr.memory {
             KeyMemory::Umem { umem, offset } => {
-                // The UMEM has the pages, so that the key names neither their size nor their
-                // number. The 1 is what UCX writes into keys that it shares with other functions,
-                // as `crossing_target_mkey`, which lies over the number of translations.
+                // The UMEM has the pages, so the key has neither their size nor their number. UCX
+                // writes the 1 into keys that it shares with other functions, as
+                // `crossing_target_mkey`, which overlaps the number of translations.
                 set_access_mode(context, prm::MkeyAccessMode::MTT);
                 context.set_translations_octword_size(1);
                 head.set_translations_octword_actual_size(1)
@@ -273,13 +273,52 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
         KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length > MOST_OF_KLM) => {
             return Err(invalid("CREATE_MKEY", "a KLM entry has at most 2 GiB: split the range"));
         }
+        // The device's handling is not public: in a data segment, 0 means 2 GiB.
+        KeyMemory::Klms(klms) if klms.iter().any(|klm| klm.length == 0) => {
+            return Err(invalid("CREATE_MKEY", "a KLM entry has no bytes: leave it out"));
+        }
         _ => {}
     }
     Ok(())
 }
 
-/// Fails for what this device does not take.
+/// Fails if the key has more KLM entries than this device supports.
+fn check_entries(memory: &KeyMemory, caps: &Caps) -> Result<(), Error> {
+    let (entries, sent) = match memory {
+        KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } => (klms.len() as u64, true),
+        KeyMemory::Umr { klms, .. } => (u64::from(*klms), false),
+        _ => return Ok(()),
+    };
+    if caps.general.max_indirection() == 0 {
+        let what = "the device has no indirect keys (hca_cap.max_indirection is 0): make a key of \
+                    each region";
+        return Err(invalid("CREATE_MKEY", what));
+    }
+    let log = caps.general.log_max_klm_list_size();
+    if entries > 1 << log {
+        let what = format!(
+            "the key has {entries} KLM entries; this device supports at most {} (2^{log}, \
+             log_max_klm_list_size): use several keys",
+            1_u64 << log
+        );
+        return Err(refused("CREATE_MKEY", what));
+    }
+    if sent && entries > MOST_SENT {
+        let what = format!(
+            "the key has {entries} KLM entries, and CREATE_MKEY takes at most {MOST_SENT} (an \
+             ioctl's attribute has 65535 bytes): use several keys, or write them by UMR"
+        );
+        return Err(refused("CREATE_MKEY", what));
+    }
+    Ok(())
+}
+
+/// KLM entries that fit behind CREATE_MKEY's input in an ioctl attribute; a multiple of four.
+const MOST_SENT: u64 = ((u16::MAX as u64 - size_of::<CreateMkeyIn>() as u64) / 16) & !3;
+
+/// Fails if the attributes exceed this device's limits.
 fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
+    check_entries(&attr.memory, caps)?;
     match &attr.memory {
         KeyMemory::Umem { umem, offset } => {
             let (_, page) = umem.place(*offset);
@@ -314,9 +353,9 @@ fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails for entries of one size that the device does not have, or that do not reach: a device
-/// counts them from the multiple of their size that is before the start (UCX calls that a
-/// workaround for the range check of CREATE_MKEY).
+/// Fails for an entry size that the device does not support, or for entries that do not cover the
+/// key: a device counts them from the last multiple of their size at or before the start (UCX calls
+/// that a workaround for the range check of CREATE_MKEY).
 fn check_fixed(attr: &MkeyAttr, log: u8, klms: &[Klm], caps: &Caps) -> Result<(), Error> {
     let Some(sizes) = caps.log_fixed_buffers() else {
         let what = "the device has no keys with entries of one size (hca_cap.fixed_buffer_size): \
@@ -372,7 +411,7 @@ impl MkeyObject {
         Lkey(self.key)
     }
 
-    /// The key to give to a peer. It has the value of the local one; what it allows is in
+    /// The key to give to a peer. It has the value of the local one; its rights are in
     /// `KeyAccess::remote`.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.key)
@@ -388,7 +427,7 @@ impl MkeyObject {
         self.owned.object()
     }
 
-    /// QUERY_MKEY: the context as the device holds it now.
+    /// QUERY_MKEY: the current context.
     pub fn query(&self) -> Result<MkeyContext, Error> {
         let mut input = QueryMkeyIn::new();
         input.set_mkey_index(self.key >> 8);

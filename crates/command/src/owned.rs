@@ -1,4 +1,4 @@
-//! A device object together with what must outlive it.
+//! A device object and the parents that must outlive it.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use verbless_devx::{DevxObject, Error, ErrorKind};
 /// A DevX object and its parents: the protection domain, user memory and queues that the device may
 /// reach through it.
 ///
-/// The object goes first. If the device refuses to destroy it, it may still use the parents, so
-/// they are leaked with it (the context counts such objects) and their memory is never freed. If
-/// the device was removed, the parents are let go: their memory stays until the device's file
-/// closes (see [`UserMemory`](crate::UserMemory)).
+/// The object is destroyed first. If the device refuses, it may still use the parents, so they are
+/// leaked with it (the context counts such objects) and their memory is never freed. If the device
+/// was removed, the parents are dropped: their memory stays until the device's file closes (see
+/// [`UserMemory`](crate::UserMemory)).
 pub(crate) struct Owned<P> {
-    /// `None` only while dropping.
+    /// `None` only during the drop.
     held: Option<(DevxObject, P)>,
 }
 
@@ -33,7 +33,7 @@ impl<P> Owned<P> {
         self.held.as_ref().expect("an object is held until it is dropped")
     }
 
-    /// Destroys the object, then lets its parents go; on failure both are leaked.
+    /// Destroys the object, then drops its parents; on failure both are leaked.
     pub(crate) fn destroy(mut self) -> Result<(), Error> {
         self.take()
     }
@@ -51,7 +51,7 @@ impl<P> Owned<P> {
 
 impl<P> Drop for Owned<P> {
     fn drop(&mut self) {
-        // The context has counted the leak; there is no one to return the error to.
+        // The context has counted the leak; a drop cannot return the error.
         let _ = self.take();
     }
 }

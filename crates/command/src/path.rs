@@ -7,8 +7,8 @@ use verbless_ring::AddressHandle;
 
 use crate::error::invalid;
 
-/// The global route header: what carries a packet past its own subnet (InfiniBand) or at all
-/// (RoCE).
+/// The global route header: routes a packet beyond its subnet (InfiniBand); every RoCE packet has
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GlobalRoute {
     /// Destination GID.
@@ -55,7 +55,7 @@ pub enum Path {
     },
     /// Over an Ethernet port.
     Roce {
-        /// Version of the source GID; the port's GID table tells.
+        /// Version of the source GID, from the port's GID table.
         version: RoceVersion,
         /// Source and destination GIDs with the fields of the IP header.
         route: GlobalRoute,
@@ -66,9 +66,9 @@ pub enum Path {
         /// 802.1p priority, 0 to 7.
         priority: u8,
     },
-    /// Back to the own function, within the device (force loopback): no LID, GID or MAC is needed,
-    /// nor a network that is up. For reliable connected queue pairs of devices that
-    /// [have it](crate::Device::forces_loopback).
+    /// Force loopback to the own function, within the device: it needs no LID, GID or MAC, and no
+    /// network that is up. For reliable connected queue pairs of devices that [support
+    /// it](crate::Device::forces_loopback).
     Loopback,
 }
 
@@ -92,7 +92,7 @@ impl Path {
         }
     }
 
-    /// The reason why this path cannot be encoded, if there is one: a value does not fit its field.
+    /// The reason why this path cannot be encoded, if any: a value does not fit its field.
     pub(crate) fn problem(&self) -> Option<&'static str> {
         let route = match self {
             Self::InfiniBand { sl: 16.., .. } => return Some("service level above 15"),
@@ -134,7 +134,7 @@ impl Path {
                 vector.set_grh(grh.is_some());
                 grh.as_ref()
             }
-            // The bit for the header is InfiniBand's: here there always is one.
+            // The GRH bit is InfiniBand's: a RoCE packet always has the header.
             Self::Roce { version, route, destination_mac, udp_source_port, priority } => {
                 vector.set_rmac(destination_mac).set_sl(*priority << 1);
                 if *version == RoceVersion::V2 {
@@ -203,7 +203,7 @@ mod tests {
     const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1]);
 
     #[test]
-    fn an_infiniband_path_within_the_subnet_sets_lid_and_level_and_no_route() {
+    fn ib_path_without_grh_sets_lid_and_sl() {
         let mut context = AddressPath::zeroed();
         let path = Path::InfiniBand { dlid: 0x1234, sl: 5, source_path_bits: 3, grh: None };
         path.emit(2, &mut context);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_loops_back_names_nobody() {
+    fn loopback_path_sets_force_loopback_only() {
         let mut context = AddressPath::zeroed();
         Path::Loopback.emit(1, &mut context);
         let mut expected = AddressPath::zeroed();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_infiniband_path_with_a_route_says_so() {
+    fn ib_path_with_grh_sets_global_route() {
         let mut context = AddressPath::zeroed();
         let mut route = GlobalRoute::new(GID, 1);
         route.flow_label = 0xf_ffff;
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_roce_path_carries_the_mac_and_version_2_the_udp_port_and_dscp() {
+    fn roce_path_sets_mac_udp_port_and_dscp() {
         let mut route = GlobalRoute::new(GID, 3);
         route.traffic_class = 0b1010_1100;
         let mac = [0x02, 0x11, 0x22, 0x33, 0x44, 0x55];
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vector_of_a_roce_datagram_has_the_priority_above_the_lowest_bit_of_the_level() {
+    fn roce_av_has_priority_in_sl_bits_3_1() {
         for priority in 0..8 {
             let path = Path::Roce {
                 version: RoceVersion::V2,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_does_not_fit_is_named() {
+    fn invalid_path_field_is_named() {
         let roce = |udp_source_port, priority| Path::Roce {
             version: RoceVersion::V2,
             route: GlobalRoute::new(GID, 0),
@@ -297,10 +297,10 @@ mod tests {
         assert_eq!(roce(0xffff, 7).problem(), None);
     }
 
-    /// Compares with the bytes that libmlx5 builds of the same attributes: `mlx5_create_ah`, and
+    /// Compares with the bytes that libmlx5 builds from the same attributes: `mlx5_create_ah`, and
     /// the Q_Key and QPN that posting adds.
     #[test]
-    fn an_infiniband_destination_has_the_bytes_that_libmlx5_writes() {
+    fn ib_av_matches_libmlx5_bytes() {
         let mut grh = GlobalRoute::new(Gid(*b"the peer's gid.."), 3);
         (grh.traffic_class, grh.flow_label, grh.hop_limit) = (0x12, 0x3_4567, 9);
         let path = Path::InfiniBand { dlid: 0xbeef, sl: 5, source_path_bits: 2, grh: Some(grh) };
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_roce_destination_has_a_mac_a_port_and_no_bit_for_the_header_that_is_always_there() {
+    fn roce_av_has_mac_and_udp_port_without_grh_bit() {
         let route = GlobalRoute::new(Gid(*b"over ethernet..."), 1);
         let path = Path::Roce {
             version: RoceVersion::V2,

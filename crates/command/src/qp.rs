@@ -1,9 +1,9 @@
 //! Queue pairs: creation, the transitions between their states, and query.
 //!
-//! A queue pair is born in RESET. INIT, RTR (ready to receive) and RTS (ready to send) follow in
-//! this order; each step has a function that takes the attributes legal in that step and no others.
-//! They take `&mut self`: who owns the object and its rings can clean up what a transition leaves
-//! behind, such as completions of requests that RESET forgets.
+//! CREATE_QP leaves a queue pair in RESET. INIT, RTR (ready to receive) and RTS (ready to send)
+//! follow in this order; each transition has a function that takes its legal attributes only. The
+//! functions take `&mut self`, so the owner of the object and its rings can clean up after a
+//! transition, such as completions of requests that RESET discards.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use verbless_prm::{
     QpState, QueryQpIn, RqType, Rst2initQpIn, Rtr2rtsQpIn, Rts2rtsQpIn, ServiceType,
 };
 
+use crate::caps::Caps;
 use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit, refused};
@@ -28,7 +29,7 @@ use verbless_ring::access::RemoteAccess;
 use verbless_ring::number::{QKey, Qpn};
 use verbless_ring::wr::Capability;
 
-/// The optional fields that say what a peer may do.
+/// The optional fields for the peer's rights.
 const fn rights(service: ServiceType) -> u32 {
     match service {
         ServiceType::RC => OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0,
@@ -40,16 +41,16 @@ const fn rights(service: ServiceType) -> u32 {
 /// Attributes of a queue pair. The memory of its queues lies in user memory that the caller
 /// registered.
 ///
-/// Its `counter_set_id` stays 0: mlx5_ib gives its own queue pairs the counter set of their port in
-/// RST2INIT, whose number no DevX user is told. So the port's `hw_counters` of Linux need not count
-/// what these queue pairs do.
+/// Its `counter_set_id` stays 0. mlx5_ib gives its own queue pairs the counter set of their port in
+/// RST2INIT, but a DevX user cannot read the number of that set. So the port's `hw_counters` of
+/// Linux may not count these queue pairs.
 #[derive(Debug, Clone)]
 pub struct QpAttr {
     /// Transport service: RC, UC or UD.
     pub service: ServiceType,
     /// Protection domain of the queue pair and of the keys that it may use.
     pub pd: Pd,
-    /// The UAR page whose doorbells wake it.
+    /// The UAR page for its doorbells.
     pub uar: Arc<Uar>,
     /// Completion queue of sends.
     pub send_cq: Arc<CqObject>,
@@ -64,14 +65,14 @@ pub struct QpAttr {
     /// log2 of the number of receive WQEs; `None` for no receive queue of its own.
     pub log_receive_wqes: Option<u8>,
     /// The shared receive memory pool, if the queue pair has no receive queue of its own; `None`:
-    /// it receives nothing.
+    /// it has no receives.
     pub shared: Option<Arc<RmpObject>>,
-    /// log2 of the bytes per receive WQE, 4 (one data segment) and up.
+    /// log2 of the bytes per receive WQE, at least 4 (one data segment).
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
     pub user_index: u32,
     /// Whether the queue pair can copy memory ([`MemoryCopy`](verbless_ring::wr::MemoryCopy)); only
-    /// reliable connected ones, on devices with `dma_mmo_qp`.
+    /// RC queue pairs on devices with `dma_mmo_qp`.
     pub memory_copies: bool,
 }
 
@@ -93,7 +94,7 @@ pub struct DatagramAttr {
     pub port: u8,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// The Q_Key that a datagram must carry to be received.
+    /// The Q_Key that a datagram must carry.
     pub q_key: QKey,
 }
 
@@ -122,12 +123,12 @@ impl Mtu {
         128 << self as u32
     }
 
-    /// The MTU of `bytes` bytes; `None` if there is none.
+    /// The MTU of `bytes` bytes; `None` if no such MTU exists.
     pub fn of_bytes(bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// The MTU whose number in the device's contexts and in InfiniBand is `code`.
+    /// The MTU with this code in the device's contexts and in InfiniBand.
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&mtu| mtu as u8 == code)
     }
@@ -136,7 +137,7 @@ impl Mtu {
 /// Attributes of INIT → RTR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtrAttr {
-    /// The way to the peer.
+    /// The path to the peer.
     pub path: Path,
     /// Path MTU; at most the port's active MTU.
     pub mtu: Mtu,
@@ -145,8 +146,8 @@ pub struct RtrAttr {
     /// First packet sequence number that the peer will send (24 bits).
     pub receive_psn: u32,
     /// READs and atomics that the peer may have outstanding here, at most
-    /// [`Caps::max_reads_in`](crate::Caps::max_reads_in); a power of two is used. With 0 it has the
-    /// right to neither, whatever INIT said. Reliable services only.
+    /// [`Caps::max_reads_in`](crate::Caps::max_reads_in); rounded up to a power of two. 0 forbids
+    /// both, whatever rights INIT set. Reliable services only.
     pub max_destination_reads: u8,
     /// RNR NAK timer code, 0 to 31 (1: 0.01 ms, 12: 0.64 ms, 0: 655.36 ms). Reliable services only.
     pub min_rnr_timer: u8,
@@ -164,7 +165,7 @@ pub struct RtsAttr {
     /// Retries after the peer had no receive WQE, 0 to 7; 7 is for ever.
     pub rnr_retry: u8,
     /// READs and atomics that may be outstanding, at most
-    /// [`Caps::max_reads_out`](crate::Caps::max_reads_out); a power of two is used.
+    /// [`Caps::max_reads_out`](crate::Caps::max_reads_out); rounded up to a power of two.
     pub max_reads: u8,
 }
 
@@ -177,30 +178,33 @@ pub struct RtsChange {
     pub min_rnr_timer: Option<u8>,
 }
 
-/// A queue pair on the device, without rings and requests, which `verbless_queue::Qp` adds.
+/// A queue pair on the device, without rings and requests; `verbless_queue::Qp` adds them.
 #[derive(Debug)]
 pub struct QpObject {
     qpn: Qpn,
     /// The attributes of RST2INIT, which INIT2RTR repeats.
     init: InitAttr,
-    /// Whether INIT2RTR forbade reads of the peer. The context cannot state fewer outstanding reads
-    /// than one, so the peer's rights forbid them.
+    /// Whether INIT2RTR forbade reads of the peer. The context's minimum of outstanding reads is
+    /// one, so the peer's rights forbid them.
     no_reads: bool,
     log_max_message: u8,
     atomics: bool,
     max_reads_in: u8,
     max_reads_out: u8,
-    /// Port of a bond that the queue pair sends from, 0 without one.
+    /// Ports of the device, and entries of a port's P_Key table.
+    ports: u8,
+    pkeys: u32,
+    /// Port of a bond that the queue pair sends from, 0 without a bond.
     lag_port: u8,
     /// See [`QpObject::first_psn`].
     psn: u32,
-    /// The last one that went out in an address; [`NO_PSN`] if none has.
+    /// The last PSN that went out in an address; [`NO_PSN`] if none has.
     announced: AtomicU32,
     left_reset: bool,
-    /// Whether it has reached RTR since it was made or last reset.
+    /// Whether it has reached RTR since its creation or last reset.
     receives: bool,
-    /// Whether the context enables memory copies: only with `dma_mmo_qp`, not where the device has
-    /// `dma_mmo_sq` alone.
+    /// Whether the context enables memory copies: only with `dma_mmo_qp`, not with `dma_mmo_sq`
+    /// alone.
     sets_up_copies: bool,
     owned: Owned<QpAttr>,
 }
@@ -282,6 +286,8 @@ impl Device {
             atomics: caps.atomics,
             max_reads_in: caps.max_reads_in,
             max_reads_out: caps.max_reads_out,
+            ports: caps.ports,
+            pkeys: pkeys(caps),
             lag_port: self.next_lag_port(),
             psn: random_psn(),
             announced: AtomicU32::new(NO_PSN),
@@ -290,6 +296,15 @@ impl Device {
             sets_up_copies: attr.memory_copies && caps.general.dma_mmo_qp(),
             owned: Owned::new(object, attr),
         })
+    }
+}
+
+/// Entries of a port's P_Key table. For RoCE, Linux has only the default one
+/// (`mlx5_query_port_roce`).
+fn pkeys(caps: &Caps) -> u32 {
+    match caps.port_type {
+        prm::PortType::ETHERNET => 1,
+        _ => 128 << caps.general.pkey_table_size().0.min(16),
     }
 }
 
@@ -309,20 +324,20 @@ impl QpObject {
         self.owned.object()
     }
 
-    /// A packet sequence number to begin with, drawn at random when the queue pair was made or last
-    /// reset: so packets of a connection that is no more are not taken for the next one's.
+    /// The first packet sequence number, drawn at random at creation and at each reset, so that a
+    /// new connection does not accept packets of an old one.
     pub fn first_psn(&self) -> u32 {
         self.psn
     }
 
-    /// [`QpObject::first_psn`], which is from now on the one that the peer expects.
+    /// [`QpObject::first_psn`], noted as the one that the peer expects.
     pub fn announce_psn(&self) -> u32 {
         self.announced.store(self.psn, Ordering::Relaxed);
         self.psn
     }
 
     /// Fails if the queue pair was reset since its first PSN was last
-    /// [announced](QpObject::announce_psn): its peer would expect another one, and receive nothing.
+    /// [announced](QpObject::announce_psn): its peer would expect the old PSN, and receive nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Input`](verbless_devx::ErrorKind::Input).
@@ -332,7 +347,7 @@ impl QpObject {
             return Ok(());
         }
         let hint = format!(
-            "the peer was given an address of QP {} from before its reset, which drew PSN \
+            "the peer has an address of QP {} from before its reset, which drew PSN \
              {:#08x} in place of {announced:#08x}: take its address again, send that to the peer, \
              and connect then",
             self.qpn, self.psn
@@ -340,12 +355,13 @@ impl QpObject {
         Err(refused("connecting a queue pair", hint))
     }
 
-    /// RST2INIT_QP: RESET → INIT. Receives may be posted from here on.
+    /// RST2INIT_QP: RESET → INIT. Receives may be posted after it.
     pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
+        self.connected("RST2INIT_QP")?;
+        self.local_end("RST2INIT_QP", attr.port, attr.pkey_index)?;
         let mut input = Rst2initQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        self.connected("RST2INIT_QP")?;
         self.service(context);
         self.no_reads = false;
         self.access(context, attr.access);
@@ -359,8 +375,8 @@ impl QpObject {
         if self.sets_up_copies { self.enable_memory_copies() } else { Ok(()) }
     }
 
-    /// INIT2INIT_QP with mmo of the context's extension: from INIT to the next RESET, the queue
-    /// pair copies memory.
+    /// INIT2INIT_QP with mmo of the context's extension: enables memory copies until the next
+    /// RESET.
     fn enable_memory_copies(&mut self) -> Result<(), Error> {
         let mut input = prm::Init2initQpIn::new();
         input.set_qpn(self.qpn.0).set_qpc_ext(true);
@@ -372,6 +388,7 @@ impl QpObject {
 
     /// INIT2INIT_QP: changes port, partition key and access of a queue pair in INIT.
     pub fn change_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
+        self.local_end("INIT2INIT_QP", attr.port, attr.pkey_index)?;
         let mut input = prm::Init2initQpIn::new();
         input.set_qpn(self.qpn.0);
         self.connected("INIT2INIT_QP")?;
@@ -389,9 +406,10 @@ impl QpObject {
         Ok(())
     }
 
-    /// RST2INIT_QP of a datagram queue pair. Receives may be posted from here on.
+    /// RST2INIT_QP of a datagram queue pair. Receives may be posted after it.
     pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
         self.datagram("RST2INIT_QP")?;
+        self.local_end("RST2INIT_QP", attr.port, attr.pkey_index)?;
         let mut input = Rst2initQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
@@ -404,22 +422,20 @@ impl QpObject {
         self.modify(&input, "INIT needs RESET")
     }
 
-    /// INIT2RTR_QP of a datagram queue pair, which then can receive.
+    /// INIT2RTR_QP of a datagram queue pair, which can then receive.
     pub fn to_rtr_datagram(&mut self) -> Result<(), Error> {
         self.datagram("INIT2RTR_QP")?;
         let mut input = Init2rtrQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
         self.service(context);
-        // A message is one packet, and the port says how long that may be.
+        // A message is one packet; the port's MTU limits its length.
         context.set_mtu(prm::PathMtu(Mtu::B4096 as u8)).set_log_msg_max(LOG_DATAGRAM);
-        self.modify(&input, "RTR needs INIT")?;
-        self.receives = true;
-        Ok(())
+        self.init2rtr(&input, "RTR needs INIT")
     }
 
-    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Receivers do not
-    /// check its sequence numbers, which begin with `send_psn` (24 bits).
+    /// RTR2RTS_QP of a datagram queue pair: sends may be posted after it. Receivers do not check
+    /// its sequence numbers, which begin with `send_psn` (24 bits).
     pub fn to_rts_datagram(&mut self, send_psn: u32) -> Result<(), Error> {
         self.datagram("RTR2RTS_QP")?;
         fits("RTR2RTS_QP", "the send PSN", send_psn, 24)?;
@@ -431,7 +447,7 @@ impl QpObject {
         self.modify(&input, "RTS needs RTR")
     }
 
-    /// RTS2RTS_QP of a datagram queue pair: from now on messages must carry another key.
+    /// RTS2RTS_QP of a datagram queue pair: messages must then carry the new Q_Key.
     pub fn change_q_key(&mut self, q_key: QKey) -> Result<(), Error> {
         self.datagram("RTS2RTS_QP")?;
         let mut input = Rts2rtsQpIn::new();
@@ -442,7 +458,7 @@ impl QpObject {
         self.modify(&input, "the queue pair must be in RTS")
     }
 
-    /// INIT2RTR_QP: INIT → RTR. The queue pair answers its peer from here on.
+    /// INIT2RTR_QP: INIT → RTR. The queue pair then answers its peer.
     pub fn to_rtr(&mut self, attr: &RtrAttr) -> Result<(), Error> {
         self.connected("INIT2RTR_QP")?;
         if let Some(problem) = attr.path.problem() {
@@ -473,21 +489,19 @@ impl QpObject {
         let init = self.init;
         attr.path.emit(init.port, context.primary_address_path_mut());
         if self.is_reliable() {
-            // The atomic mode counts here, and not only where it was set first; the rights go with
-            // it.
+            // This transition needs the atomic mode too, not only the one that set it first; the
+            // rights go with it.
             self.no_reads = attr.max_destination_reads == 0;
             self.access(context, init.access);
             input.set_opt_param_mask(rights(self.owned.parents().service));
         }
-        self.modify(
+        self.init2rtr(
             &input,
             "RTR needs INIT, an MTU within the port's active one, and a source GID that exists",
-        )?;
-        self.receives = true;
-        Ok(())
+        )
     }
 
-    /// RTR2RTS_QP: RTR → RTS. Sends may be posted from here on.
+    /// RTR2RTS_QP: RTR → RTS. Sends may be posted after it.
     pub fn to_rts(&mut self, attr: &RtsAttr) -> Result<(), Error> {
         self.connected("RTR2RTS_QP")?;
         fits("RTR2RTS_QP", "the send PSN", attr.send_psn, 24)?;
@@ -515,7 +529,7 @@ impl QpObject {
         self.modify(&input, "RTS needs RTR")
     }
 
-    /// RTS2RTS_QP: changes a queue pair that is sending.
+    /// RTS2RTS_QP: changes attributes of a queue pair in RTS.
     pub fn change(&mut self, change: &RtsChange) -> Result<(), Error> {
         self.connected("RTS2RTS_QP")?;
         if change.min_rnr_timer.is_some() && !self.is_reliable() {
@@ -539,9 +553,9 @@ impl QpObject {
         self.modify(&input, "the queue pair must be in RTS")
     }
 
-    /// SQERR2RTS_QP: a queue pair of an unreliable service whose request failed sends again. What
-    /// was posted behind that request completes as flushed: count those completions before. The
-    /// queue goes on behind it.
+    /// SQERR2RTS_QP: lets a queue pair of an unreliable service send again after a failed request.
+    /// The requests posted behind the failed one complete as flushed: count those completions
+    /// first. The queue continues after them.
     pub fn recover(&mut self) -> Result<(), Error> {
         let mut input = prm::Sqerr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
@@ -552,16 +566,16 @@ impl QpObject {
         )
     }
 
-    /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed, but later: count the
-    /// completions before [`to_reset`](Self::to_reset), which discards what is left.
+    /// 2ERR_QP: from any state to ERR. Every posted request completes as flushed, but later: count
+    /// the completions before [`to_reset`](Self::to_reset), which discards the rest.
     pub fn to_error(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2errIn::new();
         input.set_qpn(self.qpn.0);
         self.modify(&input, "the queue pair or its context is gone")
     }
 
-    /// 2RST_QP: from any state to RESET. What was posted is forgotten, also what a queue pair in
-    /// ERR has not flushed yet; the rings start over.
+    /// 2RST_QP: from any state to RESET. It discards the posted requests, including those that a
+    /// queue pair in ERR has not flushed yet; the rings start over.
     pub fn to_reset(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2rstIn::new();
         input.set_qpn(self.qpn.0);
@@ -571,20 +585,20 @@ impl QpObject {
         Ok(())
     }
 
-    /// Whether the queue pair may have left RESET since it was made or last reset, so that it may
-    /// have written CQEs. Transitions that are sent as raw commands on [`QpObject::object`] are not
-    /// noticed: reset such a queue pair before it is dropped.
+    /// Whether the queue pair may have left RESET since its creation or last reset, and so may have
+    /// written CQEs. It does not see transitions sent as raw commands on [`QpObject::object`]:
+    /// reset such a queue pair before you drop it.
     pub fn has_left_reset(&self) -> bool {
         self.left_reset
     }
 
-    /// Whether the queue pair has reached RTR since it was made or last reset, so that it may have
+    /// Whether the queue pair has reached RTR since its creation or last reset, and so may have
     /// received.
     pub fn has_reached_rtr(&self) -> bool {
         self.receives
     }
 
-    /// QUERY_QP: the context as the device holds it now.
+    /// QUERY_QP: the current context.
     pub fn query(&self) -> Result<QpContext, Error> {
         let mut input = QueryQpIn::new();
         input.set_qpn(self.qpn.0);
@@ -598,7 +612,20 @@ impl QpObject {
         self.query().map(|context| context.state())
     }
 
-    /// DESTROY_QP. On failure the queue pair and all that it refers to are leaked.
+    /// Fails if the queue pair is in the error state. It executes a command (QUERY_QP).
+    ///
+    /// # Errors
+    /// [`ErrorKind::QueueFailed`]; the device refuses QUERY_QP.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.state()? != QpState::ERR {
+            return Ok(());
+        }
+        let attempted = format!("waiting for QP {}", self.qpn);
+        let hint = "it is in the error state, and its requests do not complete: reset it";
+        Err(Error::new(ErrorKind::QueueFailed, attempted, hint))
+    }
+
+    /// DESTROY_QP. On failure the queue pair and its parents are leaked.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
     }
@@ -629,7 +656,7 @@ impl QpObject {
         self.owned.parents().service == ServiceType::RC
     }
 
-    /// Refuses what a datagram queue pair has no use for.
+    /// Refuses an operation for connected queue pairs only.
     fn connected(&self, attempted: &'static str) -> Result<(), Error> {
         match self.owned.parents().service {
             ServiceType::UD => Err(invalid(
@@ -641,7 +668,7 @@ impl QpObject {
         }
     }
 
-    /// Refuses what a connected queue pair has no use for.
+    /// Refuses an operation for datagram queue pairs only.
     fn datagram(&self, attempted: &'static str) -> Result<(), Error> {
         match self.owned.parents().service {
             ServiceType::UD => Ok(()),
@@ -653,6 +680,27 @@ impl QpObject {
         }
     }
 
+    /// Refuses a port beyond the device's ports, and an index beyond the P_Key table.
+    fn local_end(&self, attempted: &'static str, port: u8, pkey_index: u16) -> Result<(), Error> {
+        if !(1..=self.ports).contains(&port) {
+            let what = format!("the port is {port}; this device has ports 1 to {}", self.ports);
+            return Err(refused(attempted, what));
+        }
+        let last = self.pkeys - 1;
+        if u32::from(pkey_index) > last {
+            return Err(limit(attempted, "the P_Key index", pkey_index.into(), last.into()));
+        }
+        Ok(())
+    }
+
+    /// INIT2RTR_QP. A command that times out may have been executed: then the queue pair may have
+    /// taken a receive from an SRQ.
+    fn init2rtr(&mut self, input: &Init2rtrQpIn, needs: &'static str) -> Result<(), Error> {
+        let moved = self.modify(input, needs);
+        self.receives = moved.is_ok() || !matches!(self.state(), Ok(QpState::RST | QpState::INIT));
+        moved
+    }
+
     fn modify<I: prm::CommandInput>(
         &mut self,
         input: &I,
@@ -660,6 +708,11 @@ impl QpObject {
     ) -> Result<(), Error> {
         self.left_reset = true;
         send::modify_object(self.owned.object(), input).map_err(|error| {
+            // Other statuses do not result from the state.
+            let states = [prm::CommandStatus::BAD_QP_STATE.0, prm::CommandStatus::BAD_RES_STATE.0];
+            if error.status().is_none_or(|status| !states.contains(&status)) {
+                return error;
+            }
             let state = self.state().ok().and_then(|state| state.name());
             match state {
                 Some(state) if error.kind() == ErrorKind::Command => {
@@ -671,22 +724,22 @@ impl QpObject {
     }
 }
 
-/// log2 of the bytes of a datagram at most.
+/// log2 of the maximum bytes of a datagram.
 const LOG_DATAGRAM: u8 = 12;
-/// No PSN, which have 24 bits.
+/// No PSN; a PSN has 24 bits.
 const NO_PSN: u32 = u32::MAX;
 
 /// log2 of the number of packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;
 
-/// A random PSN of 24 bits: the keys of the standard library's hash maps come from the system's
-/// random numbers.
+/// A random PSN of 24 bits: the hash map keys of the standard library come from the system's random
+/// numbers.
 fn random_psn() -> u32 {
     (RandomState::new().hash_one(0_u8) & 0xff_ffff) as u32
 }
 
-/// log2 of the reads and atomics that may be outstanding, rounded up; fails above the most that the
-/// device's capability allows, a power of two whose log2 fits the field.
+/// log2 of the number of outstanding reads and atomics, rounded up; fails above the device's
+/// capability, a power of two whose log2 fits the field.
 fn log_reads(
     attempted: &'static str,
     capability: &'static str,

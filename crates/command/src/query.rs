@@ -1,4 +1,4 @@
-//! Questions about the device that change nothing.
+//! Read-only queries of the device.
 
 use verbless_devx::{Context, Error, Gid, MODEL_PSID};
 use verbless_prm as prm;
@@ -35,15 +35,15 @@ fn printable(bytes: &[u8]) -> String {
     bytes.iter().filter(|byte| byte.is_ascii_graphic()).map(|&byte| char::from(byte)).collect()
 }
 
-/// The ports of a bond (LAG) that queue pairs may be spread over; 1 where there is no choice: the
-/// ports are not bonded, or the device spreads packets by a hash of its own.
+/// The ports of a bond (LAG) over which queue pairs may be spread; 1 without a choice: the ports
+/// are not bonded, or the device spreads packets by its own hash.
 pub(crate) fn lag_ports(context: &Context, caps: &Caps) -> u8 {
     let general = &caps.general;
     if !general.lag_tx_port_affinity() || general.num_lag_ports() < 2 {
         return 1;
     }
     let mut output = prm::QueryLagOut::zeroed();
-    // A device that does not answer has no bond that could be used.
+    // A device that does not respond has no usable bond.
     let asked = send::execute(context, &prm::QueryLagIn::new(), &mut output);
     let bond = output.ctx();
     match asked {
@@ -113,10 +113,10 @@ impl Device {
         Ok(*output.nic_vport_context())
     }
 
-    /// Whether reliable connected queue pairs may be looped back by force
-    /// ([`Path::Loopback`](crate::Path::Loopback)). It depends on whether RoCE is on, which the
-    /// port's context says where there is RoCE (rdma-core `providers/mlx5/dr_send.c`,
-    /// `dr_send_allow_fl`, and `dr_devx.c`, `dr_devx_query_device`).
+    /// Whether RC queue pairs may use force loopback ([`Path::Loopback`](crate::Path::Loopback)).
+    /// It depends on whether RoCE is enabled, from the port's context if the device has RoCE
+    /// (rdma-core `providers/mlx5/dr_send.c`, `dr_send_allow_fl`, and `dr_devx.c`,
+    /// `dr_devx_query_device`).
     pub fn forces_loopback(&self) -> Result<bool, Error> {
         let caps = self.caps();
         let Some(roce) = &caps.roce else { return Ok(caps.general.fl_rc_qp_when_roce_disabled()) };
@@ -166,7 +166,7 @@ impl Device {
     /// QUERY_VUID of another function, which this one manages ([`Device::query_host_vhca_id`]).
     ///
     /// # Errors
-    /// The device's refusal, for example of a function that this one does not manage.
+    /// The device refuses, for example for a function that this one does not manage.
     pub fn query_vuid_of(&self, vhca_id: u16) -> Result<String, Error> {
         let mut output = vec![0; prm::QueryVuidOut::BYTES + VUID_BYTES];
         let mut input = prm::QueryVuidIn::new();
@@ -175,11 +175,11 @@ impl Device {
         Ok(printable(&output[prm::QueryVuidOut::BYTES..]))
     }
 
-    /// QUERY_ESW_FUNCTIONS: the host's PF behind the embedded switch that this function, a PF of a
-    /// DPU, manages; `None` if there is none, or it is disabled: then its address may not be set.
+    /// QUERY_ESW_FUNCTIONS: the host's PF behind the embedded switch of this function, a PF of a
+    /// DPU; `None` if there is none, or if it is disabled, because its address may then be unset.
     ///
     /// # Errors
-    /// The device's refusal: this function manages no embedded switch.
+    /// The device refuses: this function manages no embedded switch.
     pub fn query_host_pf(&self) -> Result<Option<HostPf>, Error> {
         let mut output = prm::QueryEswFunctionsOut::zeroed();
         send::execute(self, &prm::QueryEswFunctionsIn::new(), &mut output)?;
@@ -198,10 +198,10 @@ impl Device {
     /// `mlx5_esw_query_vport_vhca_id`).
     ///
     /// # Errors
-    /// The device's refusal: there is no such function, or this one does not manage it.
+    /// The device refuses: the function does not exist, or this one does not manage it.
     pub fn query_host_vhca_id(&self, function_id: u16) -> Result<u16, Error> {
         let mut input = prm::QueryHcaCapIn::new();
-        // Linux asks for the maximum of other functions alone (`mlx5_vport_get_other_func_cap`).
+        // Linux queries only the maximum of other functions (`mlx5_vport_get_other_func_cap`).
         input.set_op_mod(prm::HcaCapPage::GENERAL.0 << 1);
         input.set_other_function(true).set_function_id(function_id);
         let mut output = Box::new(prm::QueryHcaCapOut::zeroed());
@@ -225,5 +225,5 @@ pub struct HostPf {
     pub vfs: u16,
 }
 
-/// Bytes of a VUID in the answer to QUERY_VUID.
+/// Bytes of a VUID in the output of QUERY_VUID.
 const VUID_BYTES: usize = 128;

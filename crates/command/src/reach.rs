@@ -1,8 +1,8 @@
-//! Access of DPA programs to the device: outboxes, windows, and UARs that are extended to processes
-//! of another function or context.
+//! Access of DPA programs to the device: outboxes, windows, and UARs extended to processes of
+//! another function or context.
 //!
-//! Hardware's commands for them are not published. As with processes ([`Device::as_model`]), these
-//! layouts are the software model's own.
+//! The hardware's commands for them are not published. As with processes ([`Device::as_model`]),
+//! these layouts are the software model's own.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct DpaOutbox {
     _parents: (Arc<Uar>, Option<Arc<DpaUarExtension>>),
 }
 
-/// A window of a process to memory that keys of a protection domain lead to.
+/// A window of a process onto memory under keys of a protection domain.
 #[derive(Debug)]
 pub struct DpaWindow {
     object: GeneralObject,
@@ -33,20 +33,20 @@ pub struct DpaWindow {
 }
 
 /// A UAR page that is extended to a process of another function or context, so that the process can
-/// ring its queues. When dropped, nobody can ring by it any more.
+/// ring its queues. After a drop no process can ring through it.
 #[derive(Debug)]
 pub struct DpaUarExtension {
     object: GeneralObject,
     device_id: u32,
-    // The page goes after what names it.
+    // The page outlives the extension.
     uar: Arc<Uar>,
 }
 
 impl Device {
-    /// Makes an outbox, by which a process rings for queues that name this UAR page.
+    /// Creates an outbox. A process rings through it for queues on this UAR page.
     ///
     /// # Errors
-    /// The process has ended, or has as many as it may.
+    /// The process has ended, or has reached its limit of outboxes.
     pub fn create_dpa_outbox(
         &self,
         process: &Arc<DpaProcess>,
@@ -55,8 +55,8 @@ impl Device {
         self.dpa_outbox(process, uar, None)
     }
 
-    /// Makes an outbox that at first rings for the queues of another function or context, to which
-    /// `extension` gives the process access. A program may switch it to the queues of `uar`.
+    /// Creates an outbox that initially rings for queues of another function or context, by
+    /// `extension`. A program may switch it to the queues of `uar`.
     ///
     /// # Errors
     /// As [`create_dpa_outbox`](Self::create_dpa_outbox).
@@ -86,10 +86,10 @@ impl Device {
         Ok(Arc::new(DpaOutbox { object, id, process: process.clone(), _parents: parents }))
     }
 
-    /// Makes a window. The process says which key it leads to; the key must be of this domain.
+    /// Creates a window. The process selects its key, which must be of this domain.
     ///
     /// # Errors
-    /// The process has ended, or has as many as it may.
+    /// The process has ended, or has reached its limit of windows.
     pub fn create_dpa_window(
         &self,
         process: &Arc<DpaProcess>,
@@ -103,11 +103,11 @@ impl Device {
     }
 
     /// Extends a UAR page of this device to a process of `owner`'s DPA. Both are functions of one
-    /// card, and `owner` reaches this one: a DPU's functions reach those of its side and the
-    /// host's, the host's reach their own side.
+    /// card, and `owner` must reach this one: a DPU's functions reach both sides, the host's
+    /// functions reach the host's side only.
     ///
     /// # Errors
-    /// They are not; the page is of another context.
+    /// `owner` does not reach this function; the page is of another context.
     pub fn create_dpa_uar_extension(
         &self,
         _: &ModelToken,
@@ -140,7 +140,7 @@ impl DpaOutbox {
     /// Destroys the outbox.
     ///
     /// # Errors
-    /// A thread or call begins with it.
+    /// A thread or call has it in its entry.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }
@@ -160,14 +160,14 @@ impl DpaWindow {
     /// Destroys the window.
     ///
     /// # Errors
-    /// A thread or call begins with it.
+    /// A thread or call has it in its entry.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }
 }
 
 impl DpaUarExtension {
-    /// The number by which programs refer to the extension.
+    /// The number of the extension for programs.
     pub const fn device_id(&self) -> u32 {
         self.device_id
     }
@@ -180,7 +180,7 @@ impl DpaUarExtension {
     /// Destroys the extension: doorbells through it then reach no queue.
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not respond.
     pub fn destroy(self) -> Result<(), Error> {
         self.object.destroy()
     }

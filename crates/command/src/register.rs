@@ -1,5 +1,5 @@
-//! Registers, by the way that the device and the kernel offer: ACCESS_REGISTER_USER through DevX,
-//! or ACCESS_REGISTER through the control file (`/dev/fwctl/fwctlN`).
+//! Registers, by the access that the device and the kernel offer: ACCESS_REGISTER_USER through
+//! DevX, or ACCESS_REGISTER through the control file (`/dev/fwctl/fwctlN`).
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl fmt::Display for RegisterWay {
     }
 }
 
-/// Whether a register is read or written, by the op_mod that both commands have for it.
+/// Read or write of a register, as op_mod of both commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Write,
@@ -39,13 +39,12 @@ enum Access {
 const WHAT: &str = "reaching registers of the device";
 
 impl Device {
-    /// How registers of this device are reached: by ACCESS_REGISTER_USER if the device has it, else
-    /// through the control file if there is one that may be opened.
+    /// The access to this device's registers: ACCESS_REGISTER_USER if the device has it, else the
+    /// control file if this user may open it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] when there is neither, or the firmware gives users of the
-    /// control file no access to registers; [`ErrorKind::Permission`] when this user may not open
-    /// the file.
+    /// [`ErrorKind::NotSupported`] if neither exists, or if the firmware gives users of the control
+    /// file no access to registers; [`ErrorKind::Permission`] if this user may not open the file.
     pub fn register_way(&self) -> Result<RegisterWay, Error> {
         if self.caps().general.access_register_user() {
             return Ok(RegisterWay::User);
@@ -91,7 +90,7 @@ impl Device {
         self.access_register(Access::Write, id, register)
     }
 
-    /// Sends the register and takes the device's answer over.
+    /// Sends the register and replaces it by the device's response.
     fn access_register<R: Structure>(
         &self,
         access: Access,
@@ -128,7 +127,7 @@ impl Device {
     }
 }
 
-/// A command whose mailboxes end in the register.
+/// A command whose mailboxes end with the register.
 fn exchange<R: Structure>(
     head: &[u8],
     answer: usize,
@@ -138,6 +137,6 @@ fn exchange<R: Structure>(
     let input = [head, register.as_bytes()].concat();
     let mut output = vec![0; answer + R::BYTES];
     send(&input, &mut output)?;
-    register.as_bytes_mut().copy_from_slice(&output[answer..]);
+    register.as_mut_bytes().copy_from_slice(&output[answer..]);
     Ok(())
 }

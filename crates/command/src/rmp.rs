@@ -1,4 +1,4 @@
-//! Receive memory pools (RMP): receives that several queue pairs share.
+//! Receive memory pools (RMP): receives shared by several queue pairs.
 
 use verbless_devx::{Error, Pd};
 use verbless_prm as prm;
@@ -14,25 +14,25 @@ use crate::send;
 use verbless_ring::number::Rmpn;
 
 /// Attributes of a receive memory pool. Each of its WQEs begins with the index of the next one,
-/// which counts if the pool is a list.
+/// which the device uses if the pool is a list.
 #[derive(Debug, Clone)]
 pub struct RmpAttr {
     /// Protection domain of the keys in its WQEs.
     pub pd: Pd,
     /// Memory of the ring.
     pub ring: QueueMemory,
-    /// Memory of the doorbell record: 8 bytes, of which the first word counts what was posted.
+    /// Memory of the doorbell record: 8 bytes; the first word counts posted receives.
     pub record: QueueMemory,
     /// log2 of the number of WQEs.
     pub log_wqes: u8,
     /// log2 of the bytes of a WQE, 5 (a link and one data segment) to 9.
     pub log_stride: u8,
-    /// The WQEs are used in the order of their places, and not of a list.
+    /// The device uses the WQEs in ring order instead of list order.
     pub cyclic: bool,
 }
 
-/// A receive memory pool on the device, without its ring, which `verbless_queue::Srq` adds. Queue
-/// pairs that use it keep it alive.
+/// A receive memory pool on the device, without its ring; `verbless_queue::Srq` adds the ring.
+/// Queue pairs that use it keep it alive.
 #[derive(Debug)]
 pub struct RmpObject {
     rmpn: Rmpn,
@@ -40,7 +40,7 @@ pub struct RmpObject {
 }
 
 impl Device {
-    /// CREATE_RMP: a pool of receives, which nothing uses yet.
+    /// CREATE_RMP: a pool of receives without users.
     pub fn create_rmp(&self, attr: RmpAttr) -> Result<RmpObject, Error> {
         let general = &self.caps().general;
         if general.log_max_rmp() == 0 {
@@ -100,7 +100,7 @@ impl RmpObject {
         self.owned.object()
     }
 
-    /// MODIFY_RMP: asks for one event when fewer than `limit` receives are left; 0 asks for none.
+    /// MODIFY_RMP: requests one event when fewer than `limit` receives are left; 0 requests none.
     pub fn arm_limit(&self, limit: u16) -> Result<(), Error> {
         let mut input = ModifyRmpIn::new();
         input.set_rmpn(self.rmpn.0).set_rmp_state(RmpState::RDY);
@@ -111,7 +111,7 @@ impl RmpObject {
         send::modify_object(self.owned.object(), &input)
     }
 
-    /// QUERY_RMP: the context as the device holds it now.
+    /// QUERY_RMP: the current context.
     pub fn query(&self) -> Result<RmpContext, Error> {
         let mut input = QueryRmpIn::new();
         input.set_rmpn(self.rmpn.0);

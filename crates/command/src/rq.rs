@@ -1,4 +1,4 @@
-//! Receive queues of Ethernet frames (RQ): creation, states and query.
+//! Raw Ethernet receive queues (RQ): creation, states and query.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ pub struct RqAttr {
     pub wqes: RqWqes,
     /// Number that the device puts into CQEs beside the queue's own (24 bits).
     pub user_index: u32,
-    /// Whether the receives in a ring of the queue's own complete as flushed when the queue is in
-    /// the error state. Those of a pool are not the queue's, and stay.
+    /// Whether the receives in the queue's own ring complete as flushed in the error state.
+    /// Receives of a pool do not belong to the queue, and stay.
     pub flush_in_error: bool,
-    /// Whether frames keep their VLAN tag; otherwise it is stripped, and the CQE has it, where
-    /// the device has `vlan_cap`.
+    /// Whether frames keep their VLAN tag; otherwise, on a device with `vlan_cap`, the device
+    /// strips the tag and reports it in the CQE.
     pub keep_vlan: bool,
     /// The clock of the CQE timestamps; every device supports the value of
     /// [`Caps::rq_timestamps`](crate::Caps::rq_timestamps).
@@ -45,24 +45,24 @@ pub struct RqAttr {
 /// The ring or pool that holds the WQEs of a receive queue.
 #[derive(Debug, Clone)]
 pub enum RqWqes {
-    /// A ring of the queue's own.
+    /// The queue's own ring.
     Own {
         /// Protection domain of the keys in its WQEs.
         pd: Pd,
         /// Memory of the ring.
         ring: QueueMemory,
-        /// Memory of the doorbell record: 8 bytes, of which the first word counts what was posted.
+        /// Memory of the doorbell record: 8 bytes; the first word counts posted receives.
         record: QueueMemory,
         /// log2 of the number of WQEs.
         log_wqes: u8,
         /// log2 of the bytes of a WQE, 4 (one data segment) to 9.
         log_stride: u8,
     },
-    /// A pool that is shared with other queues.
+    /// A pool shared with other queues.
     Pool(Arc<RmpObject>),
 }
 
-/// A receive queue on the device, without its ring. TIRs that lead to it keep it alive.
+/// A receive queue on the device, without its ring. TIRs that refer to it keep it alive.
 #[derive(Debug)]
 pub struct RqObject {
     rqn: Rqn,
@@ -154,24 +154,28 @@ impl RqObject {
         self.owned.object()
     }
 
-    /// MODIFY_RQ: RST → RDY. It receives from here on.
+    /// MODIFY_RQ: RST → RDY. It receives after it.
     pub fn to_ready(&self) -> Result<(), Error> {
         self.modify(RqState::RST, RqState::RDY)
     }
 
-    /// MODIFY_RQ to ERR from the current state. What was posted completes as flushed, if the queue
-    /// was made so ([`RqAttr::flush_in_error`]), but later: [`to_reset`](Self::to_reset) discards
-    /// what is left.
+    /// MODIFY_RQ to ERR from the current state. With [`RqAttr::flush_in_error`] the posted receives
+    /// complete as flushed, but later: [`to_reset`](Self::to_reset) discards the rest.
     pub fn to_error(&self) -> Result<(), Error> {
-        self.modify(self.query()?.state(), RqState::ERR)
+        self.leave_to(RqState::ERR)
     }
 
     /// MODIFY_RQ to RST from the current state: discards posted receives.
     pub fn to_reset(&self) -> Result<(), Error> {
-        self.modify(self.query()?.state(), RqState::RST)
+        self.leave_to(RqState::RST)
     }
 
-    /// MODIFY_RQ from a state, in which the queue must be, to another one.
+    /// MODIFY_RQ from the current state.
+    fn leave_to(&self, to: RqState) -> Result<(), Error> {
+        send::leave_to(to, || Ok(self.query()?.state()), |from| self.modify(from, to))
+    }
+
+    /// MODIFY_RQ from the given current state to another one.
     pub fn modify(&self, from: RqState, to: RqState) -> Result<(), Error> {
         for state in [from, to] {
             fits("MODIFY_RQ", "a state's number", state.0.into(), 4)?;
@@ -182,7 +186,7 @@ impl RqObject {
         send::modify_object(self.owned.object(), &input)
     }
 
-    /// QUERY_RQ: the context as the device holds it now.
+    /// QUERY_RQ: the current context.
     pub fn query(&self) -> Result<RqContext, Error> {
         let mut input = QueryRqIn::new();
         input.set_rqn(self.rqn.0);
@@ -191,7 +195,7 @@ impl RqObject {
         Ok(*output.rq_context())
     }
 
-    /// DESTROY_RQ. The device refuses it while a TIR leads to the queue; on failure the queue and
+    /// DESTROY_RQ. The device refuses it while a TIR refers to the queue; on failure the queue and
     /// its memory are leaked.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()

@@ -1,4 +1,4 @@
-//! Send queues of Ethernet frames (SQ): creation, states and query.
+//! Raw Ethernet send queues (SQ): creation, states and query.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const LOG_WQEBB: u8 = 6;
 pub struct SqAttr {
     /// Protection domain of the keys in its WQEs.
     pub pd: Pd,
-    /// The UAR page whose doorbells wake it.
+    /// The UAR page for its doorbells.
     pub uar: Arc<Uar>,
     /// Completion queue of the sends.
     pub cq: Arc<CqObject>,
@@ -35,11 +35,11 @@ pub struct SqAttr {
     pub tis: Option<Arc<TisObject>>,
     /// Memory of the ring.
     pub ring: QueueMemory,
-    /// Memory of the doorbell record: 8 bytes, of which the second word counts what was posted.
+    /// Memory of the doorbell record: 8 bytes; the second word counts posted requests.
     pub record: QueueMemory,
     /// log2 of the number of WQEBBs (64 bytes).
     pub log_wqebbs: u8,
-    /// How much of a frame's headers each WQE holds inline.
+    /// The headers of a frame that each WQE must have inline.
     pub min_inline: MinWqeInlineMode,
     /// Number that the device puts into CQEs beside the queue's own (24 bits).
     pub user_index: u32,
@@ -129,7 +129,7 @@ impl Device {
 }
 
 impl SqObject {
-    /// The queue's number, which its WQEs and doorbells carry.
+    /// The queue's number in its WQEs and doorbells.
     pub fn sqn(&self) -> Qpn {
         self.sqn
     }
@@ -144,25 +144,29 @@ impl SqObject {
         self.owned.object()
     }
 
-    /// MODIFY_SQ: RST → RDY. It sends from here on.
+    /// MODIFY_SQ: RST → RDY. It sends after it.
     pub fn to_ready(&self) -> Result<(), Error> {
         self.modify(SqState::RST, SqState::RDY)
     }
 
-    /// MODIFY_SQ to ERR from the current state. What was posted completes as flushed, if the queue
-    /// was made so (`flush_in_error`), but later: [`to_reset`](Self::to_reset) discards what is
-    /// left.
+    /// MODIFY_SQ to ERR from the current state. With `flush_in_error` the posted requests complete
+    /// as flushed, but later: [`to_reset`](Self::to_reset) discards the rest.
     pub fn to_error(&self) -> Result<(), Error> {
-        self.modify(self.query()?.state(), SqState::ERR)
+        self.leave_to(SqState::ERR)
     }
 
     /// MODIFY_SQ to RST from the current state: discards posted requests, and the next WQE has
     /// index 0.
     pub fn to_reset(&self) -> Result<(), Error> {
-        self.modify(self.query()?.state(), SqState::RST)
+        self.leave_to(SqState::RST)
     }
 
-    /// MODIFY_SQ from a state, in which the queue must be, to another one.
+    /// MODIFY_SQ from the current state.
+    fn leave_to(&self, to: SqState) -> Result<(), Error> {
+        send::leave_to(to, || Ok(self.query()?.state()), |from| self.modify(from, to))
+    }
+
+    /// MODIFY_SQ from the given current state to another one.
     pub fn modify(&self, from: SqState, to: SqState) -> Result<(), Error> {
         for state in [from, to] {
             fits("MODIFY_SQ", "a state's number", state.0.into(), 4)?;
@@ -173,7 +177,7 @@ impl SqObject {
         send::modify_object(self.owned.object(), &input)
     }
 
-    /// QUERY_SQ: the context as the device holds it now.
+    /// QUERY_SQ: the current context.
     pub fn query(&self) -> Result<SqContext, Error> {
         let mut input = QuerySqIn::new();
         input.set_sqn(self.sqn.0);

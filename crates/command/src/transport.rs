@@ -1,8 +1,8 @@
 //! Transport objects for Ethernet frames: transport domains, and transport interfaces for sending
 //! (TIS) and receiving (TIR).
 //!
-//! An SQ sends through a TIS. A flow rule leads to a TIR, and a TIR to an RQ. Both belong to a
-//! transport domain, within which a device may keep a sender's own frames from coming back.
+//! An SQ sends through a TIS. A flow rule forwards to a TIR, and a TIR to an RQ. Both belong to a
+//! transport domain, within which a device can block the loopback of a sender's own frames.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::rq::RqObject;
 use crate::send;
 use verbless_ring::number::{Tirn, Tisn};
 
-/// A transport domain. What is made in it keeps it.
+/// A transport domain. Its objects keep it alive.
 pub struct TransportDomain {
     number: u32,
     owned: Owned<()>,
@@ -38,18 +38,18 @@ pub struct TisAttr {
     pub pd: Option<Pd>,
 }
 
-/// A transport interface for sending (TIS): common settings of the frames of send queues. Where the
-/// ports are bonded, TISs and queue pairs take turns at the ports that they send from.
+/// A transport interface for sending (TIS): common settings of the frames of send queues. With
+/// bonded ports, TISs and queue pairs take turns in their egress ports.
 #[derive(Debug)]
 pub struct TisObject {
     tisn: Tisn,
     owned: Owned<TisAttr>,
 }
 
-/// Which of a transport domain's own frames come back to a TIR of it; by default none do.
+/// Which of a transport domain's own frames are looped back to a TIR of it; none by default.
 ///
-/// A set bit of `self_lb_block` lets frames come back, whatever the field's name says: so the
-/// public drivers use it (`TIR_ALLOW_SELF_LB_UC` and `_MC` of mlx5_ib, `mlx5e_refresh_tirs`, DPDK's
+/// A set bit of `self_lb_block` enables loopback, despite the field's name. The public drivers use
+/// it in this way (`TIR_ALLOW_SELF_LB_UC` and `_MC` of mlx5_ib, `mlx5e_refresh_tirs`, DPDK's
 /// `lpbk_mode`). The port must allow local loopback too (`disable_uc_local_lb` and
 /// `disable_mc_local_lb` of the NIC vport context).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,7 +67,8 @@ struct TirParents {
     rq: Arc<RqObject>,
 }
 
-/// A direct transport interface for receiving (TIR): flow rules lead to it, and it leads to one RQ.
+/// A direct transport interface for receiving (TIR): the target of flow rules; it forwards to one
+/// RQ.
 #[derive(Debug)]
 pub struct TirObject {
     tirn: Tirn,
@@ -97,7 +98,7 @@ impl Device {
             context.set_pd(pd.pdn());
         }
         match self.next_lag_port() {
-            // As Linux does for whom it assigns no port (`create_raw_packet_qp_tis` of mlx5_ib).
+            // As Linux does for a TIS without a port (`create_raw_packet_qp_tis` of mlx5_ib).
             0 => context.set_strict_lag_tx_port_affinity(self.caps().may_own_a_bond()),
             port => context.set_lag_tx_port_affinity(port),
         };
@@ -106,7 +107,7 @@ impl Device {
         Ok(TisObject { tisn: Tisn(output.tisn()), owned: Owned::new(object, attr) })
     }
 
-    /// CREATE_TIR: a direct one, which leads to one RQ.
+    /// CREATE_TIR: a direct TIR for one RQ.
     pub fn create_tir(
         &self,
         domain: Arc<TransportDomain>,
@@ -153,7 +154,7 @@ impl fmt::Debug for TransportDomain {
 }
 
 impl TisObject {
-    /// The device context in which the TIS was made.
+    /// The device context in which the TIS was created.
     pub fn context(&self) -> &Context {
         self.owned.object().context()
     }
@@ -178,7 +179,7 @@ impl TisObject {
         send::modify_object(self.owned.object(), &input)
     }
 
-    /// QUERY_TIS: the context as the device holds it now.
+    /// QUERY_TIS: the current context.
     pub fn query(&self) -> Result<TisContext, Error> {
         let mut input = QueryTisIn::new();
         input.set_tisn(self.tisn.0);
@@ -204,17 +205,17 @@ impl TirObject {
         &self.owned.parents().domain
     }
 
-    /// The receive queue that the TIR leads to.
+    /// The receive queue that the TIR forwards to.
     pub fn rq(&self) -> &Arc<RqObject> {
         &self.owned.parents().rq
     }
 
-    /// The DevX object, which flow rules name.
+    /// The DevX object, for flow rules.
     pub fn object(&self) -> &verbless_devx::DevxObject {
         self.owned.object()
     }
 
-    /// QUERY_TIR: the context as the device holds it now.
+    /// QUERY_TIR: the current context.
     pub fn query(&self) -> Result<TirContext, Error> {
         let mut input = QueryTirIn::new();
         input.set_tirn(self.tirn.0);
@@ -223,7 +224,7 @@ impl TirObject {
         Ok(*output.tir_context())
     }
 
-    /// DESTROY_TIR. The kernel refuses it while a flow rule leads to it.
+    /// DESTROY_TIR. The kernel refuses it while a flow rule forwards to it.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
     }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::handle::{DestroyError, Handle, Release};
 use crate::pd::Pd;
 use crate::sys::Request;
+use zerocopy::IntoBytes;
 
 const RELEASE: Release =
     Release { what: "ah", method: method::AH_DESTROY, attribute: ah_destroy::HANDLE };

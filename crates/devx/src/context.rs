@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use zerocopy::IntoBytes;
 
 use crate::abi::attr::{get_context, query_context, uhw};
 use crate::abi::method;
@@ -33,8 +34,8 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Whoever else has the device keeps its file open. Then what is held must stay, and nobody
-        // is left to drop it.
+        // Another owner of the device keeps its file open. The held memory must then stay, and no
+        // code can drop it later, so it leaks.
         if Arc::get_mut(&mut self.device).is_none() {
             let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(held));
@@ -215,7 +216,7 @@ impl ContextAttributes {
         core_support: u64,
         mut driver: AllocContextResponse,
     ) -> Result<Self> {
-        let bytes = driver.as_bytes_mut();
+        let bytes = driver.as_mut_bytes();
         let written = u32::from_ne_bytes(bytes[40..44].try_into().unwrap_or_default()) as usize;
         if !(LEAST_RESPONSE..=bytes.len()).contains(&written) {
             let what =
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_imported_context_has_the_attributes_that_the_kernel_tells_of_it() {
+    fn imported_context_has_kernel_attributes() {
         let context = Context::import(Arc::new(Opened), DeviceInfo::default()).unwrap();
         let attributes = context.attributes();
         assert_eq!((attributes.completion_vectors, attributes.core_support), (7, 5));
@@ -370,14 +371,14 @@ mod tests {
     }
 
     #[test]
-    fn the_null_mkey_counts_only_if_the_kernel_wrote_it() {
+    fn null_mkey_requires_long_response() {
         assert_eq!(ContextAttributes::parse(1, 0, response(72)).unwrap().null_mkey(), Some(0x300));
         let older = ContextAttributes::parse(1, 0, response(64)).unwrap();
         assert_eq!((older.null_mkey(), older.driver.dump_fill_mkey), (None, 0));
     }
 
     #[test]
-    fn a_capability_counts_only_if_its_own_bit_of_the_mask_is_set() {
+    fn attribute_requires_its_comp_mask_bit() {
         let offers = |comp_mask| {
             let driver = AllocContextResponse { comp_mask, ..response(72) };
             let it = ContextAttributes::parse(1, 0, driver).unwrap();
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mac_is_resolved_only_if_the_kernel_says_so_of_create_ah() {
+    fn resolves_mac_requires_create_ah_uhw() {
         for (cmds_supp_uhw, resolves) in
             [(0, false), (mlx5::SUPP_UHW_CREATE_AH, true), (!mlx5::SUPP_UHW_CREATE_AH, false)]
         {
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_shorter_than_its_own_length_field_or_longer_than_asked_is_refused() {
+    fn response_with_bad_length_is_rejected() {
         for length in [0, 43, 73, u32::MAX] {
             let error = ContextAttributes::parse(1, 0, response(length)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Answer, "{length}");
@@ -419,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blue_flame_register_that_leaves_the_page_is_refused() {
+    fn blueflame_size_beyond_page_is_rejected() {
         for bytes in [3, 768, 2048, 1 << 31, u32::MAX] {
             let driver = AllocContextResponse { bf_reg_size: bytes, ..response(72) };
             assert!(ContextAttributes::parse(1, 0, driver).is_err(), "{bytes}");
@@ -428,7 +429,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_response_is_parsed_or_refused(
+        fn random_response_is_parsed_or_rejected(
             bytes in proptest::array::uniform32(any::<u8>()),
             tail in proptest::array::uniform32(any::<u8>()),
             last: u64,
@@ -439,7 +440,7 @@ mod tests {
             whole[32..64].copy_from_slice(&tail);
             whole[64..].copy_from_slice(&last.to_ne_bytes());
             whole[40..44].copy_from_slice(&length.to_ne_bytes());
-            let driver = bytemuck::pod_read_unaligned(&whole);
+            let driver = zerocopy::transmute!(whole);
             if let Ok(attributes) = ContextAttributes::parse(1, 0, driver) {
                 prop_assert!(attributes.blue_flame_bytes() <= 512);
                 let _ = (attributes.null_mkey(), attributes.core_clock_offset());

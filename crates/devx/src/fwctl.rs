@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_errno_of_fwctl_has_a_kind_and_advice_of_its_own() {
+    fn fwctl_errno_maps_to_kind_and_hint() {
         let told = [
             (Errno::EBADMSG, ErrorKind::Refused, "does not pass this command through fwctl"),
             (Errno::EMSGSIZE, ErrorKind::Input, "too long, or too short"),

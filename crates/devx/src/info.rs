@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gid_reads_back_as_it_prints() {
+    fn gid_round_trips_through_text() {
         let text = "fe80:0000:0000:0000:0200:00ff:fe00:0001";
         let gid = Gid::parse(text).unwrap();
         assert_eq!(gid.0[..2], [0xfe, 0x80]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_links_and_gids_have_their_names() {
+    fn link_and_gid_codes_map_to_names() {
         let layers = [0, 1, 2, 3].map(LinkLayer::from_code);
         let unknown = LinkLayer::Unspecified;
         assert_eq!(layers, [unknown, LinkLayer::InfiniBand, LinkLayer::Ethernet, unknown]);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_eight_groups_is_no_gid() {
+    fn gid_parse_requires_eight_groups() {
         for text in [
             "",
             "::",

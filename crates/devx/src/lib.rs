@@ -40,7 +40,7 @@ mod uar;
 
 pub use ah::Ah;
 pub use channel::{
-    AsyncAnswer, AsyncEvent, AsyncEventChannel, CommandChannel, Event, EventChannel,
+    AsyncAnswer, AsyncEvent, AsyncEventChannel, CommandChannel, Event, EventChannel, Waiter,
 };
 pub use context::{Context, ContextAttributes};
 pub use error::{Command, Error, ErrorKind, Result};

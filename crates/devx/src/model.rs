@@ -98,6 +98,7 @@ mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use verbless_prm::Devx;
     use verbless_prm::reflect::{EnumInfo, FieldInfo, StructInfo};
+    use zerocopy::IntoBytes;
 
     use super::*;
     use crate::abi::attr::{devx_other, uhw};
@@ -246,7 +247,7 @@ mod tests {
     const OF_THE_MODEL: [(u16, u16, u32); 3] = [(0xb81, 0, 0), (0xb80, 0x7000, 0), (0xb80, 1, 9)];
 
     #[test]
-    fn hardware_never_sees_what_only_the_model_knows_whichever_way_it_is_sent() {
+    fn hardware_rejects_model_commands_on_every_path() {
         for psid in ["MT_0000000359", "", "VBL00000000001", "VBL0000000001X"] {
             let (board, context) = board(psid);
             assert!(context.as_model().unwrap().is_none(), "{psid}");
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_the_command_and_what_of_it_is_the_model_s() {
+    fn model_only_error_names_command_and_field() {
         let (_, context) = board("MT_0000000359");
         let send = |(opcode, kind, fast)| {
             let input = input(opcode, kind, fast);
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_takes_it_once_it_was_recognised_and_not_before() {
+    fn model_takes_its_commands_after_recognition() {
         let (_, context) = board(MODEL_PSID);
         let ours = input(0xb81, 0, 0);
         assert!(context.devx_other(&ours, &mut [0; 16]).is_err());

@@ -1,6 +1,7 @@
 //! Protection domains.
 
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 use crate::abi::attr::{invoke_write, pd_destroy, uhw};
 use crate::abi::core::{AllocPd, AllocPdResponse};

@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::info::{Gid, GidType, LinkLayer};
 use crate::sys::Request;
+use zerocopy::IntoBytes;
 
 /// State and properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,7 @@ impl Context {
         Request::new(method::QUERY_GID_TABLE)
             .input_u64(query_gid_table::ENTRY_SIZE, size_of::<GidEntry>() as u64)
             .input_u32(query_gid_table::FLAGS, 0)
-            .output(query_gid_table::RESP_ENTRIES, bytemuck::cast_slice_mut(&mut entries))
+            .output(query_gid_table::RESP_ENTRIES, entries.as_mut_bytes())
             .output_of(query_gid_table::RESP_NUM_ENTRIES, &mut count)
             .send(self.device())?
             .filled(&[query_gid_table::RESP_ENTRIES, query_gid_table::RESP_NUM_ENTRIES])?;
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_needs_a_grh_by_its_own_flag_alone() {
+    fn grh_required_is_port_flag_0() {
         for (flags, expected) in [(0, false), (1, true), (2, false), (3, true), (!1, false)] {
             let raw = QueryPortResponse { flags, ..Default::default() };
             assert_eq!(PortAttributes { raw }.is_grh_required(), expected, "{flags:#x}");
@@ -152,14 +153,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_gid_table_is_parsed_or_refused(
+        fn random_gid_table_is_parsed_or_rejected(
             bytes in proptest::collection::vec(any::<u8>(), 0..320),
             count in prop_oneof![0u64..12, any::<u64>()],
         ) {
             let whole = bytes.len() / 32 * 32;
             let entries: Vec<_> = bytes[..whole]
                 .chunks_exact(32)
-                .map(bytemuck::pod_read_unaligned)
+                .map(|entry| zerocopy::FromBytes::read_from_bytes(entry).unwrap())
                 .collect();
             match gids(&entries, count) {
                 Ok(table) => prop_assert_eq!(table.len() as u64, count),

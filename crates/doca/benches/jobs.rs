@@ -1,12 +1,12 @@
-//! What a DMA job costs in instructions beside what it is made of. Run by `cargo xtask bench` under
-//! callgrind, which counts what happens inside a function `measured_…`; the argument names the
-//! case. Alone it only checks that the cases work.
+//! Instructions of a DMA job, beside those of its request. `cargo xtask bench` runs this under
+//! callgrind, which counts the functions `measured_…`; the argument selects the case. Run alone, it
+//! only checks that the cases work.
 //!
-//! All cases copy the same 64 bytes by the same engine of a stepped model in this process, and
-//! what the model does is not counted. `queue` is the layer below: a copy posted to a queue pair
+//! All cases copy the same 64 bytes by the same engine of a stepped model in this process; the
+//! model's instructions are not counted. `queue` is the layer below: a copy posted to a queue pair
 //! that is its own peer, and polled. `pair` is the retrieve of a job with two buffers, and the
-//! submit of another one with the same buffers; `batch` is many submits and then as many
-//! retrieves, with the buffers kept meanwhile.
+//! submit of another one with the same buffers; `batch` is many submits and then as many retrieves,
+//! with the buffers kept meanwhile.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -23,7 +23,7 @@ use verbless_queue::access::KeyAccess;
 use verbless_queue::wr::{MemoryCopy, Scratch};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Qp, QpConfig, Sge};
 
-/// Operations of one round, between which the model does them.
+/// Operations per round; the model executes them between rounds.
 const ROUND: usize = 64;
 const ROUNDS: usize = 32;
 /// Bytes of a copy.
@@ -89,7 +89,7 @@ fn measured_poll(qp: &mut Qp, cq: &mut Cq) {
     }
 }
 
-/// Jobs of DOCA Core, one after the other.
+/// Jobs of DOCA Core, one at a time.
 fn pair(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
     let mut lab = Lab::new(backend)?;
     submit(&mut lab);
@@ -107,7 +107,7 @@ fn pair(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
     Ok(())
 }
 
-/// Each job that is retrieved gives its buffers to one that is submitted.
+/// Each retrieved job passes its buffers to a submitted one.
 #[inline(never)]
 fn measured_pair(workq: &mut WorkQ, dma: &Dma) {
     for number in 0..ROUND as u64 {
@@ -125,8 +125,8 @@ fn measured_pair(workq: &mut WorkQ, dma: &Dma) {
     }
 }
 
-/// Checks that the device keeps their order. It aborts, so that no code stands ready to drop what
-/// was retrieved.
+/// Checks that the device keeps the order. It aborts, so that the compiler emits no drop code for
+/// the retrieved event.
 #[inline(always)]
 fn in_order(user_data: UserData, number: u64) {
     if user_data.0 != number {
@@ -221,7 +221,7 @@ fn measured_retrieve(workq: &mut WorkQ, pairs: &mut Pairs) {
             }
             other => unexpected(other),
         };
-        // There is none, and to drop it would count.
+        // It is empty, and its drop would be counted.
         mem::forget(pair.replace(buffers));
     }
 }

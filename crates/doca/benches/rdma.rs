@@ -1,10 +1,11 @@
-//! What the jobs of RDMA cost in instructions beside the requests that they are. Run by
-//! `cargo xtask bench` under callgrind, which counts what happens inside a function `measured_…`;
-//! the arguments name the operation, and `queue` or `pair`. Alone it only checks that all work.
+//! Instructions of RDMA jobs, beside those of their requests. `cargo xtask bench` runs this under
+//! callgrind, which counts the functions `measured_…`; the arguments select the operation, and
+//! `queue` or `pair`. Run alone, it only checks that all work.
 //!
-//! Two devices of a stepped model in this process are connected, and what the model and the other
-//! side do is not counted. `queue` is the layer below: requests posted and then polled. `pair` is
-//! the retrieve of a job with its buffers, and the submit of another one with the same buffers.
+//! Two devices of a stepped model in this process are connected; the instructions of the model and
+//! of the other side are not counted. `queue` is the layer below: requests posted and then polled.
+//! `pair` is the retrieve of a job with its buffers, and the submit of another one with the same
+//! buffers.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -22,7 +23,7 @@ use verbless_queue::access::KeyAccess;
 use verbless_queue::wr::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Qp, QpConfig, Region, RemoteAddr, Sge};
 
-/// Operations of one round, between which the model does them.
+/// Operations per round; the model executes them between rounds.
 const ROUND: usize = 64;
 const ROUNDS: usize = 32;
 /// Bytes of a message.
@@ -30,7 +31,7 @@ const LENGTH: usize = 64;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// An operation: how it is done by both layers.
+/// An operation, as executed by both layers.
 struct Operation {
     name: &'static str,
     /// Bytes of the local buffer.
@@ -49,7 +50,7 @@ struct Operation {
 /// Local and remote buffer.
 type Bufs = (Option<Buf>, Option<Buf>);
 
-/// Declares an operation: a module with functions of their own, so that callgrind can tell them.
+/// Declares an operation: a module with its own functions, so that callgrind distinguishes them.
 macro_rules! operations {
     ($($name:ident: $length:expr, receives $receives:literal, takes $takes:literal,
        remote $remote:literal,
@@ -79,7 +80,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Each job that is retrieved gives its buffers to one that is submitted.
+            /// Each retrieved job passes its buffers to a submitted one.
             #[inline(never)]
             fn measured_pair(workq: &mut WorkQ, rdma: &Rdma) {
                 for number in 0..ROUND as u64 {
@@ -130,7 +131,7 @@ operations! {
         job |rdma, local, there| rdma.write_imm(local, there, 7);
     read: LENGTH, receives false, takes false, remote true,
         post |qp, sge, to, cookie| qp.post(&Read::new(sge, to).signaled(), cookie),
-        job |rdma, local, there| rdma.read(local, there);
+        job |rdma, local, there| rdma.read(there, local);
     compare_and_swap: 8, receives false, takes false, remote true,
         post |qp, sge, to, cookie| qp.post(&CompareSwap::new(sge, to, 1, 2).signaled(), cookie),
         job |rdma, local, there| match (local, there) {
@@ -165,8 +166,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Checks that the device keeps their order. It aborts, so that no code stands ready to drop what
-/// was retrieved.
+/// Checks that the device keeps the order. It aborts, so that the compiler emits no drop code for
+/// the retrieved event.
 #[inline(always)]
 fn in_order(user_data: UserData, number: u64) {
     if user_data.0 != number {
@@ -180,7 +181,7 @@ fn unexpected(other: std::result::Result<Event, Retrieve>) -> ! {
     panic!("the model is idle, and no job failed: {other:?}")
 }
 
-/// It is the same for all operations, and a linker would make one function of eight.
+/// The same code for all operations; inlined, a linker would merge eight copies into one function.
 #[inline(never)]
 fn measured_poll(qp: &mut Qp, cq: &mut Cq) {
     for cookie in 0..ROUND as u64 {
@@ -197,7 +198,7 @@ fn devices(backend: &Arc<dyn Backend>) -> Result<[Dev; 2]> {
 /// One end of the layer below.
 struct Bare {
     qp: Qp,
-    /// Of its sends, and of its receives.
+    /// The CQs of its sends and of its receives.
     cqs: [Cq; 2],
     region: Region,
 }
@@ -320,7 +321,7 @@ fn pair(model: &Model, backend: &Arc<dyn Backend>, operation: &Operation) -> Res
         })
         .collect::<Result<Vec<_>>>()?;
     let other = operation.takes_receives || operation.receives;
-    // What the device reaches is known from the first job of a buffer on.
+    // The first job of a buffer records how the device reaches it.
     if operation.takes_receives {
         (0..ROUND).try_for_each(|_| b.submit(true, Some(b.local(LENGTH)?)))?;
     }

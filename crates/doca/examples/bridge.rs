@@ -1,8 +1,8 @@
 //! DOCA on a verbs context and a protection domain that another library has made: the RDMA bridge.
 //!
-//! Whoever starts this leaves a duplicate of `cmd_fd` of rdma-core's `struct ibv_context` open for
-//! it, and says which descriptor that is; `bridge.py` beside this file does. A WRITE of the layers
-//! below and a copy of DOCA then work there, in the protection domain of rdma-core.
+//! The parent process leaves a duplicate of `cmd_fd` of rdma-core's `struct ibv_context` open and
+//! passes its number; `bridge.py` beside this file does both. A WRITE of the layers below and a
+//! copy of DOCA then run in the protection domain of rdma-core.
 #![allow(unsafe_code, reason = "rdma-core gives its descriptor as a number")]
 
 use std::os::fd::{BorrowedFd, RawFd};
@@ -35,7 +35,7 @@ const TEXT: &[u8] = b"through the bridge";
 
 fn main() -> Result {
     let Options { fd, pd } = Options::parse();
-    // SAFETY: it was left open for this program, and nothing here closes it.
+    // SAFETY: the parent left it open for this program, and nothing here closes it.
     let context = unsafe { BorrowedFd::borrow_raw(fd) };
     let dev = Dev::open_from_context(context.try_clone_to_owned()?, pd)?;
     let number = dev.domain().pd().pdn();

@@ -1,4 +1,4 @@
-//! The DPU's side of a copy by DMA: copies what the host exports into a file.
+//! The DPU's side of a copy by DMA: copies the exported memory of the host into a file.
 //!
 //! `dma_copy_dpu --listen 127.0.0.1:18600 --out GOT`, with `dma_copy_host` on the host. The device
 //! copies from the host's memory into a ring of buffers here, several copies at a time, and the
@@ -26,7 +26,7 @@ use support::{Channel, Common, Meeting, Result};
 const PART: u64 = 1 << 20;
 /// Jobs at a time.
 const DEPTH: usize = 8;
-/// How often the host hears how far it is.
+/// Interval of progress messages to the host.
 const TOLD: Duration = Duration::from_secs(1);
 
 /// Copies a file out of the host's memory by DMA.
@@ -37,8 +37,8 @@ struct Options {
     common: Common,
     #[command(flatten)]
     meeting: Meeting,
-    /// The host's device as the DPU has it: the PCI address or the name of its representor. What
-    /// the host exports names its device, too.
+    /// The host's device, by the PCI address or the name of its representor on the DPU. The host's
+    /// export identifies its device, too.
     #[arg(short = 'r', long = "rep-pci-addr", value_name = "ADDRESS")]
     representor: Option<String>,
     /// Where the copy goes.
@@ -108,7 +108,7 @@ fn copy(Options { common, out, .. }: &Options, dev: &Dev, channel: &mut Channel)
         written += bytes.len() as u64;
         progress.set_position(written);
         if told.elapsed() >= TOLD {
-            // So that the end does not take long, when nothing can be told.
+            // Keeps the final sync short, during which the program sends no progress.
             file.sync_data()?;
             Copying::Copied(written).send(channel)?;
             told = Instant::now();
@@ -125,7 +125,7 @@ fn create(path: &Path) -> Result<File> {
     File::create(path).map_err(|error| format!("writing {}: {error}", path.display()).into())
 }
 
-/// Shows how far it is, on a terminal.
+/// A progress bar, on a terminal.
 fn bar(length: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());

@@ -1,8 +1,8 @@
 //! The host's side of a copy by DMA: lets the DPU read a file's bytes out of the host's memory.
 //!
 //! `dma_copy_host --connect 127.0.0.1:18600 FILE`, with `dma_copy_dpu` on the DPU. It exports the
-//! memory, sends the descriptor, and waits until the other side has copied everything, however long
-//! that takes while it goes on.
+//! memory, sends the descriptor, and waits until the other side has copied everything, for as long
+//! as progress continues.
 
 #[path = "support/copying.rs"]
 mod copying;
@@ -40,7 +40,7 @@ fn run(Options { common, meeting, file }: &Options) -> Result {
     let named = |error: std::io::Error| format!("reading {}: {error}", file.display());
     let mut input = File::open(file).map_err(named)?;
     let length = usize::try_from(input.metadata().map_err(named)?.len())?;
-    // A map has at least one byte; how many of them are the file's is said beside it.
+    // A map has at least one byte; the file's length is sent separately.
     let memory = Memory::allocate(length.max(1))?;
     let map = Mmap::builder()
         .memrange(memory)
@@ -63,7 +63,7 @@ fn run(Options { common, meeting, file }: &Options) -> Result {
     channel.send(descriptor.as_bytes())?;
     channel.send(&(length as u64).to_be_bytes())?;
     common.say(50, &format!("{length} bytes are there for the DPU"));
-    // Until then the memory must stay.
+    // The memory must stay until then.
     Copying::wait(&mut channel, length as u64, |bytes| {
         common.say(60, &format!("the DPU has copied {bytes} of {length} bytes"));
     })?;

@@ -1,7 +1,7 @@
-//! A graph: a hash and a copy in parallel, and then a function that looks at both.
+//! A graph: a hash and a copy in parallel, and then a function that compares both results.
 //!
-//! `cargo run --release --example graph`, on the first device that copies memory. Without such a
-//! device: `verbless-model run -- target/release/examples/graph`.
+//! `cargo run --release --example graph`, on the first device that supports memory copies. Without
+//! such a device: `verbless-model run -- target/release/examples/graph`.
 
 use verbless_doca::dma::Dma;
 use verbless_doca::graph::Graph;
@@ -13,10 +13,10 @@ use verbless_doca::{
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const LENGTH: u64 = 1024;
-/// Each runs once, all at the same time.
+/// Instances; each runs once, all at the same time.
 const INSTANCES: u64 = 10;
 
-/// The first device that copies memory.
+/// The first device that supports memory copies.
 fn device() -> Result<Dev> {
     let mut why = String::from("there is no device");
     for info in DevInfo::list()? {
@@ -55,7 +55,7 @@ fn main() -> Result {
     let graph = graph.start()?;
     workq.add_graph(&graph)?;
 
-    // Of each instance: the source, the destination, the digest.
+    // For each instance: the source, the destination, the digest.
     let room = 3 * LENGTH;
     let map = Mmap::builder()
         .memrange(Memory::allocate((INSTANCES * room) as usize)?)

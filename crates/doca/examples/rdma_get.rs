@@ -1,9 +1,9 @@
 //! Reads files of an `rdma_serve` by RDMA READ.
 //!
-//! `rdma_get 127.0.0.1:18610 NAME --out OUT`, or several names and a directory. What has arrived is
-//! in `OUT.part` until all of it has. If the connection dies, or this program does and is started
-//! again, that goes on where it was: each part of it is compared with the server's digest, and only
-//! what differs is read. What both say to each other is in `support/files.rs`.
+//! `rdma_get 127.0.0.1:18610 NAME --out OUT`, or several names and a directory. Received data stays
+//! in `OUT.part` until the file is complete. If the connection dies, or this program dies and is
+//! restarted, the transfer resumes: the program compares each part with the server's digest, and
+//! reads only the parts that differ. `support/files.rs` documents the protocol.
 
 #[path = "support/files.rs"]
 mod files;
@@ -31,10 +31,10 @@ use verbless_doca::{AccessFlags, Dev, Event, Inventory, Memory, Mmap, WorkQ};
 struct Options {
     #[command(flatten)]
     common: Common,
-    /// Where the file goes; of several files, the directory where they go.
+    /// The output file; for several files, the output directory.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// How often to connect again without anything arriving, a second apart.
+    /// Reconnections without progress, a second apart, before it gives up.
     #[arg(long, default_value_t = 20)]
     retries: u32,
     /// The server.
@@ -63,11 +63,11 @@ fn run(options: &Options) -> Result {
     Ok(())
 }
 
-/// Why a file is not there.
+/// Why a file is incomplete.
 enum Failure {
-    /// The connection died: another one may do better.
+    /// The connection died: another one may succeed.
     Connection(String),
-    /// The server, or this machine's disk, will say the same again.
+    /// An error of the server or of this machine's disk: a retry would fail again.
     Final(String),
 }
 
@@ -97,7 +97,7 @@ fn get(options: &Options, dev: &Dev, name: &str, out: &Path) -> Result {
         match attempt(&options.server, dev, name, &file, &mut progress) {
             Ok(()) => break,
             Err(Failure::Final(why)) => {
-                // Of a name that is not served nothing is kept.
+                // A name that is not served leaves no file.
                 if file.metadata().is_ok_and(|data| data.len() == 0) {
                     let _ = std::fs::remove_file(&part);
                 }
@@ -122,7 +122,7 @@ fn get(options: &Options, dev: &Dev, name: &str, out: &Path) -> Result {
     Ok(())
 }
 
-/// A connection to the server, and memory for what is read.
+/// A connection to the server, and memory for the data.
 struct Link {
     channel: Channel,
     rdma: Rdma,
@@ -165,24 +165,24 @@ impl Link {
         Ok(Self { channel, rdma, workq, inventory, here, there })
     }
 
-    /// Reads what is in a slot, and checks it.
+    /// Reads a slot's data, and checks it.
     fn read(&mut self, filled: &Filled, into: &mut Vec<u8>) -> Attempt {
         let (at, length) = (u64::from(filled.slot) * SLOT, u64::from(filled.bytes));
         let source = self.inventory.buf_by_addr(&self.there, self.there.address() + at, length)?;
         let room = self.inventory.buf_by_data(&self.here, self.here.address() + at, length)?;
-        self.workq.submit(self.rdma.read(Some(room), Some(source)))?;
+        self.workq.submit(self.rdma.read(Some(source), Some(room)))?;
         let Some(Event::Rdma(done)) = self.workq.retrieve_within(None)? else {
             return Err("no job is done".into());
         };
         *into = done.local.ok_or("the buffer has not come back")?.to_vec()?;
         if sum(into) != filled.sum {
-            return Err("what was read is not what the server has".into());
+            return Err("the data read differs from the server's digest".into());
         }
         Ok(())
     }
 }
 
-/// Gets what is missing over one connection.
+/// Gets the missing parts over one connection.
 fn attempt(server: &str, dev: &Dev, name: &str, file: &File, progress: &mut Progress) -> Attempt {
     let disk = |error: std::io::Error| Failure::Final(format!("the disk: {error}"));
     let mut link = Link::new(server, dev)?;
@@ -196,7 +196,7 @@ fn attempt(server: &str, dev: &Dev, name: &str, file: &File, progress: &mut Prog
     let mut next = 0;
     let mut bytes = Vec::new();
     loop {
-        // While one slot is read the server fills the next.
+        // While the client reads one slot, the server fills the next.
         while asked.len() < usize::from(SLOTS) && next < length {
             let slot = (next / SLOT % u64::from(SLOTS)) as u8;
             Request::Fill { slot, offset: next }.send(&mut link.channel)?;
@@ -209,7 +209,7 @@ fn attempt(server: &str, dev: &Dev, name: &str, file: &File, progress: &mut Prog
         if (filled.slot, filled.offset) != (slot, offset) || u64::from(filled.bytes) != expected {
             return Err(Failure::Final("the server filled another slot".into()));
         }
-        // What is there from before, and still so, is not read again.
+        // An unchanged part from an earlier run is not read again.
         bytes.resize(expected as usize, 0);
         let there = file.read_exact_at(&mut bytes, offset).is_ok() && sum(&bytes) == filled.sum;
         if !there {
@@ -222,10 +222,10 @@ fn attempt(server: &str, dev: &Dev, name: &str, file: &File, progress: &mut Prog
     file.set_len(length).map_err(disk)
 }
 
-/// How far it is, on a terminal.
+/// Progress, on a terminal.
 struct Progress {
     bar: ProgressBar,
-    /// Bytes that were read, by all connections.
+    /// Bytes read over all connections.
     arrived: u64,
 }
 

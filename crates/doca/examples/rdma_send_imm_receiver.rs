@@ -1,5 +1,5 @@
-//! The guide's sample of a send with immediate (section 6.2), the side that receives: a work queue
-//! in polling mode.
+//! The guide's sample of a send with immediate (section 6.2), the receiver: a work queue in polling
+//! mode.
 //!
 //! `rdma_send_imm_receiver --listen 127.0.0.1:18612`, with `rdma_send_imm_sender --connect` on the
 //! other side. Either may start first.
@@ -46,7 +46,7 @@ fn run(Options { common, address, meeting }: &Options) -> Result {
     let mut channel = meeting.meet()?;
     connect(&rdma, &mut channel)?;
 
-    // A receive has what is from its data's begin to its end, whatever its data's length is.
+    // A receive uses the bytes from its data's begin to the buffer's end, whatever its data length.
     let destination = inventory.buf_by_data(&map, map.address(), BYTES as u64)?;
     workq.submit(rdma.receive(Some(destination)))?;
     meet(&mut channel)?;

@@ -1,4 +1,4 @@
-//! The guide's sample of a send with immediate (section 6.2), the side that sends: a work queue in
+//! The guide's sample of a send with immediate (section 6.2), the sender: a work queue in
 //! event-driven mode.
 //!
 //! `rdma_send_imm_sender --connect 127.0.0.1:18612`, with `rdma_send_imm_receiver --listen` on the
@@ -42,7 +42,7 @@ fn run(Options { common, address, meeting }: &Options) -> Result {
         .start()?;
     let inventory = Inventory::builder(1).start()?;
 
-    // Event-driven mode is set before a context is added, and its file is waited for by epoll.
+    // Event-driven mode is set before a context is added; epoll waits for its file.
     let mut workq = WorkQ::new(16)?;
     workq.set_event_driven(true)?;
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -53,7 +53,7 @@ fn run(Options { common, address, meeting }: &Options) -> Result {
 
     let source = inventory.buf_by_data(&map, map.address(), TEXT.len() as u64)?;
     map.write_at(0, TEXT)?;
-    // The receiver has a receive by then.
+    // The receiver has submitted a receive by then.
     meet(&mut channel)?;
     workq.submit(rdma.send_imm(Some(source), IMMEDIATE))?;
     let event = loop {

@@ -1,13 +1,13 @@
 //! A read-only directory over RDMA: `rdma_get` reads its files by RDMA READ.
 //!
 //! `rdma_serve DIR --listen 127.0.0.1:18610`. Each client gets a thread, a connection and a window
-//! of registered memory, which the thread fills with parts of the file. That is all that the server
-//! does: the device answers the client's READs, and no job is ever submitted here. What both say to
-//! each other is in `support/files.rs`.
+//! of registered memory, which the thread fills with parts of the file. The server does nothing
+//! else: the device answers the client's READs, and the server submits no job. `support/files.rs`
+//! documents the protocol.
 //!
 //! The windows of all clients are in one protection domain, that of the device: a client that
-//! guesses the key of another's window can read what that one reads. All of it is in the directory
-//! that is served to everybody.
+//! guesses the key of another client's window can read that client's data. All of it is in the
+//! directory that the server serves to every client.
 
 #[path = "support/files.rs"]
 mod files;
@@ -29,9 +29,9 @@ use support::{Channel, Common, Result};
 use verbless_doca::rdma::Rdma;
 use verbless_doca::{AccessFlags, Dev, Memory, Mmap};
 
-/// How long a client may take for its greeting.
+/// Time limit for a client's greeting.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long no client is accepted when there is no descriptor or no thread for one.
+/// Pause before the next accept if descriptors or threads have run out.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
 /// Lets clients read the files of a directory by RDMA.
@@ -40,10 +40,10 @@ const NO_ROOM: Duration = Duration::from_millis(50);
 struct Options {
     #[command(flatten)]
     common: Common,
-    /// Where clients connect by TCP.
+    /// TCP address for clients.
     #[arg(long, value_name = "ADDRESS")]
     listen: String,
-    /// Clients at a time; one more is told to come again.
+    /// Limit of simultaneous clients; the server refuses one more.
     #[arg(long, default_value_t = 64)]
     clients: u32,
     /// The directory.
@@ -70,7 +70,7 @@ fn run(options: Options) -> Result {
             Ok(stream) => stream,
             Err(error) => {
                 common.say(40, &format!("client {number}: {error}"));
-                // The client waits, and would be reported again at once.
+                // The client waits, and accept would report it again at once.
                 std::thread::sleep(NO_ROOM);
                 continue;
             }
@@ -100,7 +100,7 @@ fn run(options: Options) -> Result {
     Ok(())
 }
 
-/// Counts a client while it is there.
+/// Counts a client while it is connected.
 struct Present(Arc<AtomicU32>);
 
 impl Present {
@@ -116,7 +116,7 @@ impl Drop for Present {
     }
 }
 
-/// The greeting of a client, which arrives within `limit`.
+/// The greeting of a client, within `limit`.
 fn greeted(stream: TcpStream, limit: Duration) -> Result<(Channel, Hello)> {
     let mut channel = Channel::with_patience(stream, limit)?;
     match Hello::receive(&mut channel)? {
@@ -125,7 +125,7 @@ fn greeted(stream: TcpStream, limit: Duration) -> Result<(Channel, Hello)> {
     }
 }
 
-/// Does what a client asks for, until it is gone.
+/// Serves a client until it disconnects.
 fn serve(stream: TcpStream, dev: &Dev, dir: &Path) -> Result {
     let (mut channel, hello) = greeted(stream, HANDSHAKE)?;
     let window = match Window::new(dev, &hello, &mut channel) {
@@ -138,7 +138,7 @@ fn serve(stream: TcpStream, dev: &Dev, dir: &Path) -> Result {
     let mut channel = channel.patient();
     let mut open: Option<(File, Opened)> = None;
     loop {
-        // Without another request it is done.
+        // Without another request the client is done.
         let Ok(message) = channel.receive() else { return Ok(()) };
         let done = Request::parse(&message).map_err(Into::into).and_then(|request| match request {
             Request::Open(name) => {
@@ -159,10 +159,10 @@ fn serve(stream: TcpStream, dev: &Dev, dir: &Path) -> Result {
     }
 }
 
-/// What a client reads from.
+/// The memory that a client reads.
 struct Window {
     map: Mmap,
-    /// It answers the client's READs as long as it is there.
+    /// It answers the client's READs while it exists.
     _rdma: Rdma,
 }
 
@@ -202,13 +202,13 @@ fn told_of(file: &File) -> Result<Opened> {
     for part in
         [data.dev(), data.mtime() as u64, data.mtime_nsec() as u64, data.ctime_nsec() as u64]
     {
-        // FNV-1a over the parts: nobody gains by two files of one identity.
+        // FNV-1a over the parts: a collision of two files gains an attacker nothing.
         identity = (identity ^ part).wrapping_mul(0x100_0000_01b3).rotate_left(23);
     }
     Ok(Opened { length: data.len(), identity })
 }
 
-/// Opens a file of the directory, and nothing that is outside of it or no file.
+/// Opens a file of the directory, and refuses paths outside of it and other file types.
 fn beneath(dir: &Path, name: &str) -> Result<File> {
     let refuse = |why: &str| Err(format!("{name:?} is not served: {why}").into());
     let path = Path::new(name);
@@ -225,7 +225,8 @@ fn beneath(dir: &Path, name: &str) -> Result<File> {
     if !found.is_file() {
         return refuse("it is no file");
     }
-    // What became a pipe meanwhile does not hold us up; what became a link is found out below.
+    // A path that has become a pipe does not block this; a later check catches one that has become
+    // a link.
     let mut options = File::options();
     options.read(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW);
     let file = match options.open(&found) {
@@ -246,12 +247,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silent_client_is_left_in_time() {
+    fn silent_client_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut silent = TcpStream::connect(listener.local_addr().expect("one")).expect("it is");
         let (start, limit) = (std::time::Instant::now(), Duration::from_millis(300));
         let (stream, _) = listener.accept().expect("a client");
-        // Of a message that never ends, a byte arrives now and then.
+        // A slow client: a byte of an endless message arrives now and then.
         let slow = std::thread::spawn(move || {
             let bytes = [0, 0, 100].into_iter().chain(std::iter::repeat(0));
             for byte in bytes {

@@ -1,4 +1,4 @@
-//! The guide's sample of a write (section 6.1), the side that writes: a work queue in polling mode.
+//! The guide's sample of a write (section 6.1), the requester: a work queue in polling mode.
 //!
 //! `rdma_write_requester --connect 127.0.0.1:18611`, with `rdma_write_responder --listen` on the
 //! other side. Either may start first.
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn run(Options { common, address, meeting }: &Options) -> Result {
-    // As the preparation has it: a device, a context, a work queue, a map and an inventory.
+    // The guide's preparation: a device, a context, a work queue, a map and an inventory.
     let dev = common.open()?;
     let rdma = address.start(&dev, AccessFlags::default())?;
     let mut workq = WorkQ::new(16)?;
@@ -46,7 +46,7 @@ fn run(Options { common, address, meeting }: &Options) -> Result {
     connect(&rdma, &mut channel)?;
     let remote = Mmap::create_from_export(&channel.receive()?, &dev)?;
 
-    // A source with the text, and where it goes to.
+    // A source with the text, and its destination.
     let length = TEXT.len() as u64;
     let source = inventory.buf_by_data(&local, local.address(), length)?;
     local.write_at(0, TEXT)?;

@@ -1,5 +1,5 @@
-//! The guide's sample of a write (section 6.1), the side that is written to: it lets the peer write
-//! to its memory, and submits nothing.
+//! The guide's sample of a write (section 6.1), the responder: it lets the peer write to its
+//! memory, and submits nothing.
 //!
 //! `rdma_write_responder --listen 127.0.0.1:18611`, with `rdma_write_requester --connect` on the
 //! other side. Either may start first.
@@ -42,9 +42,9 @@ fn run(Options { common, address, meeting }: &Options) -> Result {
     let mut channel = meeting.meet()?;
     connect(&rdma, &mut channel)?;
     channel.send(map.export_rdma(&dev)?.as_bytes())?;
-    // A write tells this side nothing: the other one says when it is done.
+    // A write makes no event on this side: the other side reports its completion.
     if channel.receive()? != b"written" {
-        return Err("the other side says something else than that it has written".into());
+        return Err("the other side sent another message than `written`".into());
     }
     let mut bytes = vec![0; TEXT.len()];
     map.read_at(0, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! Lists devices, what they say that they can do, and on a DPU the representors at each.
+//! Lists devices, their capabilities, and on a DPU the representors of each.
 //!
 //! `representors` lists all; `representors -r 0b:00.2` opens the representor of the host's function
 //! with that PCI address, or the one of that name (`pf0vf0`).

@@ -1,4 +1,4 @@
-//! The DPU's side of a sync event: takes part in the host's, waits for its signal, and signals it.
+//! The DPU's side of a sync event: imports the host's, waits for its signal, and signals it.
 //!
 //! `sync_event_dpu --listen 127.0.0.1:18601`, with `sync_event_host` on the host and the same
 //! flags.
@@ -16,7 +16,7 @@ use verbless_doca::sync_event::SyncEvent;
 use support::{Channel, Common, Meeting, Result};
 use sync_event::{DPU_SIGNAL, HOST_SIGNAL, Handle, Options};
 
-/// Takes part in a host's sync event: waits for its signal, and signals it.
+/// Imports a host's sync event: waits for its signal, and signals it.
 #[derive(Parser)]
 #[command(version, disable_version_flag = true)]
 struct Flags {
@@ -26,8 +26,8 @@ struct Flags {
     meeting: Meeting,
     #[command(flatten)]
     options: Options,
-    /// The host's device as the DPU has it: the PCI address or the name of its representor. What
-    /// the host exports names its device, too.
+    /// The host's device, by the PCI address or the name of its representor on the DPU. The host's
+    /// export identifies its device, too.
     #[arg(short = 'r', long = "rep-pci-addr", value_name = "ADDRESS")]
     representor: Option<String>,
 }

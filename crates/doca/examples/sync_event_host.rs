@@ -1,5 +1,5 @@
-//! The host's side of a sync event: makes it, lets the DPU take part, signals the DPU, and waits
-//! for its signal.
+//! The host's side of a sync event: creates and exports it, signals the DPU, and waits for the
+//! DPU's signal.
 //!
 //! `sync_event_host --connect 127.0.0.1:18601`, with `sync_event_dpu` on the DPU and the same
 //! flags.
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
 
 fn run(Flags { common, meeting, options }: &Flags) -> Result {
     let dev = common.open()?;
+    SyncEvent::export_to_dpu_supported(&dev)?;
     let event = SyncEvent::builder(&dev)
         .publisher_add_location(Location::Cpu)?
         .subscriber_add_location(Location::Cpu)?;
@@ -47,7 +48,7 @@ fn run(Flags { common, meeting, options }: &Flags) -> Result {
     common.say(50, &format!("the host signals {HOST_SIGNAL}, and waits"));
     event.wait_gt(DPU_SIGNAL - 1)?;
     common.say(50, &format!("the DPU has signaled: the value is {}", event.get()?));
-    // Until the DPU has done with its handle, the event must stay.
+    // The event must stay until the DPU has destroyed its handle.
     let answer = channel.receive()?;
     if answer != b"done" {
         return Err(format!("the DPU failed: {}", String::from_utf8_lossy(&answer)).into());

@@ -1,7 +1,7 @@
-//! An end of a connection of DOCA RDMA whose peer is a program on rdma-core's libibverbs:
-//! `tests/clients/rdma_peer.c` of the repository. Each side does all operations to the other.
+//! An end of a DOCA RDMA connection whose peer is a program on rdma-core's libibverbs:
+//! `tests/clients/rdma_peer.c` of the repository. Each side executes all operations on the other.
 //!
-//! Such a program needs nothing of this library. It makes and reads connection descriptors and
+//! Such a program needs nothing of this library. It creates and parses connection descriptors and
 //! export descriptors by their documented formats: `verbless_doca::rdma::blob` and
 //! `verbless_doca::memory::export`.
 
@@ -23,7 +23,8 @@ struct Options {
     meeting: Meeting,
 }
 
-/// The memory of each side: a word, where the other one writes and reads, and what is its own.
+/// The memory of each side: a word, the area that the other side writes and reads, and its own
+/// area.
 const BYTES: u64 = 8192;
 const WORD_AT: u64 = 0;
 const WRITE_AT: u64 = 1024;
@@ -71,7 +72,7 @@ impl End {
         Ok(Self { channel, rdma, workq, inventory, here, there })
     }
 
-    /// Both sides are as far as this.
+    /// Waits until both sides have reached this point.
     fn meet(&mut self) -> Result {
         self.channel.send(b"x")?;
         must(self.channel.receive()? == b"x", "the other side is at the same step")
@@ -91,7 +92,7 @@ impl End {
         Ok(self.workq.submit(job).map_err(|refused| refused.error)?)
     }
 
-    /// The next job that is done.
+    /// The next completed job.
     fn done(&mut self) -> Result<RdmaDone> {
         match self.workq.retrieve_within(None)? {
             Some(Event::Rdma(done)) => Ok(done),
@@ -117,7 +118,7 @@ impl End {
         self.meet()
     }
 
-    /// What a receive is to bring: what was sent, its data, and the immediate.
+    /// Checks a receive: the opcode, its data, and the immediate.
     fn brings(
         &mut self,
         opcode: RdmaOpcode,
@@ -125,7 +126,7 @@ impl End {
         immediate: Option<u32>,
     ) -> Result {
         let done = self.done()?;
-        must(done.opcode == Some(opcode), "what was sent")?;
+        must(done.opcode == Some(opcode), "the opcode of a receive")?;
         must(done.immediate == immediate, "the immediate")?;
         if let Some((seed, length)) = data {
             let room = done.local.ok_or("the buffer of a receive has not come back")?;
@@ -150,7 +151,7 @@ impl End {
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// Does all operations to the other side.
+    /// Executes all operations on the other side.
     fn act(&mut self) -> Result {
         self.fill(LOCAL_AT, 100, 1)?;
         self.meet()?;
@@ -174,7 +175,7 @@ impl End {
         self.perform(job)?;
         self.meet()?;
         self.here.write_at(LOCAL_AT as usize, &[0; 300])?;
-        let job = self.rdma.read(self.data(LOCAL_AT, 300)?, Some(self.far(READ_AT, 300)?));
+        let job = self.rdma.read(Some(self.far(READ_AT, 300)?), self.data(LOCAL_AT, 300)?);
         self.perform(job)?;
         self.holds(LOCAL_AT, 300, 5)?;
         let word = |this: &Self| -> Result<(Buf, Buf)> {
@@ -183,16 +184,16 @@ impl End {
         };
         let (far, result) = word(self)?;
         self.perform(self.rdma.fetch_and_add(far, result, 2))?;
-        must(self.word(LOCAL_AT)? == 40, "what an addition found")?;
+        must(self.word(LOCAL_AT)? == 40, "the result of an addition")?;
         self.meet()?;
         self.meet()?;
         let (far, result) = word(self)?;
         self.perform(self.rdma.compare_and_swap(far, result, 42, 7))?;
-        must(self.word(LOCAL_AT)? == 42, "what a swap found")?;
+        must(self.word(LOCAL_AT)? == 42, "the result of a swap")?;
         self.meet()
     }
 
-    /// What the other side does to this one.
+    /// Checks the other side's operations on this one.
     fn serve(&mut self) -> Result {
         self.here.write_at(0, &[0; BYTES as usize])?;
         self.receive(1024)?;

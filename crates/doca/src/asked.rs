@@ -1,4 +1,4 @@
-//! Devices that capability queries accept: open or not.
+//! Arguments of capability queries: an open device, or the description of one.
 
 use crate::device::{Dev, DevInfo};
 use crate::error::Result;
@@ -15,7 +15,7 @@ mod sealed {
 use sealed::Sealed;
 
 /// The argument of the libraries' capability queries: an open device, or the description of one,
-/// which the query opens temporarily. So a device can be chosen by its capabilities.
+/// which the query opens temporarily. So a program can choose a device by its capabilities.
 pub trait AsDev: Sealed {}
 
 impl AsDev for Dev {}

@@ -9,7 +9,7 @@ use verbless_command as lower;
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Declares [`ErrorKind`] with what is known of each value.
+/// Declares [`ErrorKind`] with the number, name and advice of each value.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $c:literal, $advice:literal;)*) => {
         /// The values of `doca_error_t`, but for `DOCA_SUCCESS` (0), which is `Ok`.
@@ -38,29 +38,30 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A failure that has no better name.
+    /// A failure without a better name.
     Unknown = 1, "DOCA_ERROR_UNKNOWN", "read the text; the error below it says more";
     /// The operation is not allowed: a permission is missing, or the object may not do this.
     NotPermitted = 2, "DOCA_ERROR_NOT_PERMITTED",
         "give the memory map the permission, or run with more rights";
-    /// Something still uses the object.
+    /// The object is still in use.
     InUse = 3, "DOCA_ERROR_IN_USE", "give back what uses it first";
     /// This device, build or side does not support the operation.
     NotSupported = 4, "DOCA_ERROR_NOT_SUPPORTED",
         "ask the capability query first, or choose another device";
     /// There is nothing to retrieve, or no room, at this moment.
     Again = 5, "DOCA_ERROR_AGAIN", "retrieve completions, then try again";
-    /// An argument cannot be.
+    /// An argument is invalid.
     InvalidValue = 6, "DOCA_ERROR_INVALID_VALUE", "correct the argument that the text names";
-    /// Memory could not be had or pinned.
+    /// Memory could not be allocated or pinned.
     NoMemory = 7, "DOCA_ERROR_NO_MEMORY",
         "raise the limit of locked memory (ulimit -l), or request less";
     /// The device or a resource of it could not be set up.
     Initialization = 8, "DOCA_ERROR_INITIALIZATION",
         "check that the device is there and its kernel modules are loaded";
-    /// The time ran out before the operation was known to be done: it may be done, or still happen.
+    /// The time ran out before the operation was known to be done: it may be done, or still in
+    /// progress.
     TimeOut = 9, "DOCA_ERROR_TIME_OUT", "wait longer, or see why the other side is silent";
-    /// The object is being shut down, or is.
+    /// The object is shut down, or shutting down.
     Shutdown = 10, "DOCA_ERROR_SHUTDOWN", "make a new object";
     /// The peer reset the connection.
     ConnectionReset = 11, "DOCA_ERROR_CONNECTION_RESET", "connect again";
@@ -76,7 +77,7 @@ kinds! {
     NotFound = 16, "DOCA_ERROR_NOT_FOUND", "list what there is";
     /// A job failed.
     IoFailed = 17, "DOCA_ERROR_IO_FAILED", "the event says which job, and why";
-    /// The object is in a state in which this is not possible.
+    /// The object's state does not allow this.
     BadState = 18, "DOCA_ERROR_BAD_STATE", "bring it into the state that the text names first";
     /// The other side uses another version.
     UnsupportedVersion = 19, "DOCA_ERROR_UNSUPPORTED_VERSION",
@@ -85,7 +86,7 @@ kinds! {
     OperatingSystem = 20, "DOCA_ERROR_OPERATING_SYSTEM", "the text has its error";
     /// The device's driver or firmware refused.
     Driver = 21, "DOCA_ERROR_DRIVER", "the text has status and syndrome";
-    /// Something that should not be possible happened.
+    /// An impossible state.
     Unexpected = 22, "DOCA_ERROR_UNEXPECTED", "report it";
     /// The object exists already.
     AlreadyExist = 23, "DOCA_ERROR_ALREADY_EXIST", "use the one that is there";
@@ -103,7 +104,7 @@ impl ErrorKind {
         self as u32
     }
 
-    /// The kind of a number; `None` of 0, which is success, and of numbers that none has.
+    /// The kind of a number; `None` for 0, which is success, and for unknown numbers.
     pub fn of_number(number: u32) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.number() == number)
     }
@@ -111,7 +112,7 @@ impl ErrorKind {
 
 /// Why a call failed.
 ///
-/// Its text says what was attempted and what to do. To make one on the path of jobs allocates
+/// Its text says what was attempted and what to do. Creating one on the data path allocates
 /// nothing.
 ///
 /// ```
@@ -170,7 +171,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Errors of the layers below, under DOCA's name.
+/// Errors of the layers below, under DOCA's names.
 impl From<lower::Error> for Error {
     fn from(error: lower::Error) -> Self {
         use lower::ErrorKind as Lower;
@@ -197,19 +198,19 @@ impl From<lower::Error> for Error {
     }
 }
 
-/// Lets a callback use `?` on this crate's errors: only the kind is kept.
+/// Lets a callback use `?` on this crate's errors; it keeps only the kind.
 impl From<Error> for ErrorKind {
     fn from(error: Error) -> Self {
         error.kind
     }
 }
 
-/// A refused call that took an argument by value, which is returned in `given`.
+/// A refused call that took an argument by value; `given` returns it.
 #[derive(Debug)]
 pub struct Refused<T> {
-    /// Why.
+    /// The reason.
     pub error: Error,
-    /// The argument that was refused.
+    /// The refused argument.
     pub given: T,
 }
 
@@ -231,7 +232,7 @@ impl<T: fmt::Debug> std::error::Error for Refused<T> {
     }
 }
 
-/// Drops what was given.
+/// Drops the refused argument.
 impl<T> From<Refused<T>> for Error {
     fn from(refused: Refused<T>) -> Self {
         refused.error
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_c_enumeration_and_have_no_gap() {
+    fn error_numbers_match_c_enumeration() {
         for (index, kind) in ErrorKind::ALL.iter().enumerate() {
             assert_eq!(kind.number() as usize, index + 1);
             assert_eq!(ErrorKind::of_number(kind.number()), Some(*kind));
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_layers_below_has_a_kind_by_theirs_and_them_as_its_source() {
+    fn lower_error_maps_to_kind_and_stays_source() {
         use lower::ErrorKind as Lower;
         let kinds = [
             (Lower::NoDevice, ErrorKind::NotFound),
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_shows_its_error_and_becomes_it() {
+    fn refused_call_converts_to_its_error() {
         let below = || lower::Error::new(lower::ErrorKind::Full, "", "");
         let refused = || Refused::new(Error::from(below()), 5);
         assert_eq!(refused().to_string(), Error::from(below()).to_string());
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_shows_its_name_and_its_text() {
+    fn error_display_has_name_and_text() {
         let error = Error::plain(ErrorKind::Again, "the work queue is full");
         assert_eq!(error.to_string(), "DOCA_ERROR_AGAIN: the work queue is full");
     }

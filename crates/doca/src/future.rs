@@ -1,8 +1,8 @@
 //! Jobs as futures, on any executor.
 //!
-//! An [`AsyncWorkQ`] is a work queue that tasks share. Each submits its jobs and awaits their own
-//! events. The library has no thread and no reactor: somebody has to [drive](AsyncWorkQ::drive) the
-//! queue, one task for all, with what the executor knows of the queue's file.
+//! Tasks share an [`AsyncWorkQ`], a work queue. Each submits its jobs and awaits their own events.
+//! The library has no thread and no reactor: one task has to [drive](AsyncWorkQ::drive) the queue
+//! for all, with the executor's wait for the queue's file.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -34,9 +34,9 @@
 //! With tokio, where `file` is an `AsyncFd` of [`AsyncWorkQ::file`], it is
 //! `async || { file.readable().await?.clear_ready(); Ok(()) }`.
 //!
-//! A future that is dropped loses nothing but its event: the job goes on, and when it is done its
-//! buffers go back to where they came from. The event of one that is forgotten
-//! ([`mem::forget`]) is kept until the queue is dropped.
+//! A dropped future loses only its event: the job goes on, and when it is done its buffers return
+//! to their stores. The event of a forgotten future ([`mem::forget`]) is kept until the queue is
+//! dropped.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -74,12 +74,12 @@ struct Inner {
     listeners: Vec<Waker>,
 }
 
-/// Where the event of a job goes.
+/// The destination of a job's event.
 enum Slot {
     Free,
     /// A future waits for it.
     Waits(Option<Waker>),
-    /// The future is gone.
+    /// The future was dropped.
     Dropped,
     /// The event has arrived.
     Ended(Event),
@@ -89,8 +89,8 @@ impl AsyncWorkQ {
     /// Takes a work queue in event-driven mode that has nothing in flight.
     ///
     /// # Errors
-    /// [`ErrorKind::BadState`] if it is not so; [`ErrorKind::OperatingSystem`] when the process has
-    /// too many files.
+    /// [`ErrorKind::BadState`] if it is in polling mode or has jobs in flight;
+    /// [`ErrorKind::OperatingSystem`] if the process has too many files.
     #[expect(clippy::result_large_err, reason = "it gives back the work queue")]
     pub fn new(workq: WorkQ) -> std::result::Result<Self, Refused<WorkQ>> {
         let text = match (workq.is_event_driven(), workq.in_flight()) {
@@ -122,7 +122,7 @@ impl AsyncWorkQ {
         self.lock().workq.remove(context)
     }
 
-    /// Ends all jobs in flight of a context: [`WorkQ::abort`]. Their futures are done when the
+    /// Ends all jobs in flight of a context: [`WorkQ::abort`]. Their futures complete when the
     /// queue is driven.
     ///
     /// # Errors
@@ -147,13 +147,13 @@ impl AsyncWorkQ {
         self.lock().workq.remove_graph(graph)
     }
 
-    /// The work queue. Jobs whose futures were dropped may be in flight; their events are now
-    /// retrieved as those of other jobs. External events that nobody awaited are dropped.
+    /// Returns the work queue. Jobs of dropped futures may be in flight; the program retrieves
+    /// their events like those of other jobs. External events that no task awaited are dropped.
     pub fn into_inner(self) -> WorkQ {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).workq
     }
 
-    /// The file that becomes readable when there is something to do. It stays the same.
+    /// The file that becomes readable when there is work. It stays the same.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -170,11 +170,11 @@ impl AsyncWorkQ {
         self.lock().submit(job).map(|slot| JobFuture { queue: self, slot })
     }
 
-    /// Submits a job, after waiting for room if there is none. If the future is dropped before it
-    /// is done, nothing was submitted, and the job is dropped.
+    /// Submits a job, after waiting for room if there is none. If the future is dropped early,
+    /// nothing was submitted, and the job is dropped.
     ///
     /// # Errors
-    /// As [`WorkQ::submit`]; [`ErrorKind::Again`] only if nothing is in flight that makes room.
+    /// As [`WorkQ::submit`]; [`ErrorKind::Again`] only if no job in flight can make room.
     pub async fn submit_waiting<J: Job>(
         &self,
         job: J,
@@ -199,7 +199,7 @@ impl AsyncWorkQ {
         .await
     }
 
-    /// Submits an instance of a graph. The future is its event.
+    /// Submits an instance of a graph. The future yields its event.
     ///
     /// # Errors
     /// As [`WorkQ::submit_graph`].
@@ -220,8 +220,8 @@ impl AsyncWorkQ {
         }
     }
 
-    /// The next [external event](crate::async_event); events between calls are kept. If the future
-    /// is dropped before it is done, it has taken no event.
+    /// The next [external event](crate::async_event); events between calls are kept. A future that
+    /// is dropped early has taken no event.
     pub async fn external(&self) -> Event {
         poll_fn(|context| {
             let mut inner = self.lock();
@@ -236,10 +236,11 @@ impl AsyncWorkQ {
         .await
     }
 
-    /// Retrieves events and hands them to their futures, for good. One task does this for all.
-    /// `readable` waits until the [file](AsyncWorkQ::file) is readable; it may come back too early.
+    /// Retrieves events and hands them to their futures, for ever. One task does this for all.
+    /// `readable` waits until the [file](AsyncWorkQ::file) is readable; it may return too early.
     ///
-    /// Dropped, it has lost nothing; the futures wait until somebody drives the queue again.
+    /// A future that is dropped loses nothing; the other futures wait until a task drives the queue
+    /// again.
     ///
     /// # Errors
     /// The work queue failed ([`Retrieve::Failed`]), or `readable`
@@ -254,7 +255,7 @@ impl AsyncWorkQ {
                     break;
                 }
             }
-            // What is left makes the file readable at once, and other tasks have their turn.
+            // Remaining events make the file readable at once, and other tasks have their turn.
             self.lock().workq.rearm()?;
             readable().await.map_err(not_readable)?;
         }
@@ -283,7 +284,7 @@ impl AsyncWorkQ {
         .await
     }
 
-    /// Retrieves what there is; false if there is nothing to do.
+    /// Retrieves the available events; false if there is no work.
     fn step(&self) -> Result<bool> {
         let mut inner = self.lock();
         let before = inner.workq.in_flight();
@@ -300,13 +301,13 @@ impl AsyncWorkQ {
                     woken.append(&mut inner.listeners);
                     (Slot::Free, Ok(true))
                 }
-                // Nobody else submits here.
+                // No other code submits here.
                 _ => (Slot::Ended(event), Ok(true)),
             },
             Err(Retrieve::Failed(error)) => (Slot::Free, Err(error)),
             Err(_) => (Slot::Free, Ok(inner.workq.has_work() || !woken.is_empty())),
         };
-        // Wakers, and what goes with events, may come back here.
+        // Wakers, and drops of events, may call back into the queue.
         drop(inner);
         if let Slot::Waits(Some(waker)) = ended {
             waker.wake();
@@ -351,7 +352,7 @@ impl Inner {
         }
     }
 
-    /// Stores the event of a slot. Returns what is to be dropped or woken.
+    /// Stores the event of a slot. Returns the part to drop or wake.
     fn ended(&mut self, slot: u32, event: Event) -> Slot {
         if matches!(self.slots[slot as usize], Slot::Dropped) {
             self.release(slot);
@@ -361,7 +362,7 @@ impl Inner {
     }
 }
 
-/// The event of a job: see [`AsyncWorkQ::submit`]. The job goes on if this is dropped.
+/// The event of a job: see [`AsyncWorkQ::submit`]. If this is dropped, the job goes on.
 #[must_use = "dropped, it drops the event with the job's buffers"]
 pub struct JobFuture<'q> {
     queue: &'q AsyncWorkQ,
@@ -369,7 +370,7 @@ pub struct JobFuture<'q> {
 }
 
 impl Future for JobFuture<'_> {
-    /// The event; of a job that failed, in [`Retrieve::IoFailed`].
+    /// The event; for a failed job, in [`Retrieve::IoFailed`].
     type Output = std::result::Result<Event, Retrieve>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

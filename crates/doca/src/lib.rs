@@ -1,9 +1,9 @@
 //! DOCA Core's object model on mlx5 devices, in Rust and without any of the vendor's libraries.
 //!
-//! DOCA's objects have their DOCA names here, and their rules are expressed by types: *create* and
-//! *configure* are a builder, *start* turns it into the object, *submit* takes a job with its
-//! buffers, *retrieve* returns them, *stop* and *destroy* are methods that refuse while something
-//! is in use, or a drop.
+//! Objects have their DOCA names here, and types express their rules: a builder replaces *create*
+//! and *configure*, *start* turns it into the object, *submit* takes a job with its buffers,
+//! *retrieve* returns them, *stop* and *destroy* are drops, or methods that refuse while the object
+//! is in use.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -61,13 +61,15 @@
 //! | [`sync_event`] | `doca_sync_event.h` | counters that a host and its DPU share |
 //!
 //! # Threads
-//! The library makes no threads. Devices, their infos and contexts are `Send` and `Sync`, but for
-//! those of sync events; maps, buffers, inventories, work queues and sync events are `Send`, and
-//! used by one thread at a time.
+//! The library creates no threads. Devices, their infos and contexts, except those of sync events,
+//! are `Send` and `Sync`; so are maps, inventories and pools, so that threads may create buffers of
+//! them at the same time. Changing a map of 1.3 or stopping an inventory takes `&mut`. Buffers,
+//! work queues and sync events are `Send`, for one thread at a time, as in the guides: a lock or an
+//! atomic in each job would cost more than the job.
 //!
 //! # Cost
-//! Submitting and retrieving a job does not allocate, lock, or make virtual calls. To retrieve a
-//! copy and to submit the next one with its buffers takes 234 instructions on x86-64, 1.44 times
+//! Submitting and retrieving a job does not allocate, lock, or make virtual calls. Retrieving a
+//! copy and submitting the next one with its buffers takes 234 instructions on x86-64, 1.44 times
 //! the 163 that the queue layer takes to poll and post the same request; for 64 submits followed by
 //! 64 retrieves, it is 244 for each. The instructions in addition to the request:
 //!
@@ -90,32 +92,38 @@
 //! A receive takes 1.30 times its request, 384 of which 297: the queue layer has no short path for
 //! its completion.
 //!
-//! `cargo xtask bench` measures all of them as a release build has them, and fails above 1.5 times.
-//! The beginning of a job is inlined where it is submitted, so that only the code of the chosen
-//! operation remains; where the compiler cannot see which it is, that of all operations does.
+//! `cargo xtask bench` measures all of them in a release build, and fails above 1.5 times. The
+//! begin of a job is inlined at its submission, so that only the code of the chosen operation
+//! remains; if the compiler cannot see the operation, the code of all operations remains.
 //!
 //! These numbers are for single buffers, on a work queue of one device without running graphs.
-//! Chains, and the first job of a buffer with a device that is not the first of its map, are
-//! checked completely.
+//! Chains, and the first job of a buffer with a device that is not the first of its map, take the
+//! full checks.
 
-// Whoever copies an example is told of nothing that was forgotten.
+// An example that a reader copies compiles without warnings about unused results.
 #![doc(test(attr(deny(unused_must_use))))]
 
 #[cfg(any(doc, doctest))]
-#[doc = include_str!("../../../docs/doca.md")]
+#[doc = include_str!("../docs/doca.md")]
 pub mod chapter {}
 
 #[cfg(any(doc, doctest))]
 pub mod mapping {
-    #![doc = include_str!("../../../docs/mapping/doca-core.md")]
+    #![doc = include_str!("../docs/mapping/doca-core.md")]
     use super::*;
 }
 
 mod asked;
 #[cfg(any(doc, doctest))]
 pub mod mapping_rdma {
-    #![doc = include_str!("../../../docs/mapping/doca-rdma.md")]
+    #![doc = include_str!("../docs/mapping/doca-rdma.md")]
     use super::rdma::*;
+    use super::*;
+}
+
+#[cfg(any(doc, doctest))]
+pub mod mapping_programs {
+    #![doc = include_str!("../docs/mapping/doca-programs.md")]
     use super::*;
 }
 

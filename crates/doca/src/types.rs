@@ -1,4 +1,4 @@
-//! Types that many objects share (`doca_types.h`).
+//! Types shared by many objects (`doca_types.h`).
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitOrAssign};
@@ -39,7 +39,7 @@ impl<T> From<*mut T> for UserData {
 }
 
 impl UserData {
-    /// The pointer that the data was made from; of a number, that address.
+    /// The pointer that the data was made from; for a number, that address.
     pub fn as_ptr<T>(self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.0 as usize)
     }
@@ -113,12 +113,12 @@ impl AccessFlags {
         self.0 & other.0 != 0
     }
 
-    /// Whether a peer may do anything.
+    /// Whether a peer has any permission.
     pub const fn is_rdma(self) -> bool {
         self.intersects(Self(0b1110))
     }
 
-    /// Whether the DPU may do anything.
+    /// Whether the DPU has any permission.
     pub const fn is_dpu(self) -> bool {
         self.intersects(Self(0b11_0000))
     }
@@ -128,9 +128,9 @@ impl AccessFlags {
         self.contains(Self::LOCAL_READ_WRITE)
     }
 
-    /// The rights of the key that devices of this side and peers use; the DPU has another. A device
-    /// lets nobody write under a key that does not let itself, so the right to write locally comes
-    /// with that of a peer; that a job must not use it is checked when the job is submitted.
+    /// The rights of the key for devices of this side and peers; the DPU has another. A key with
+    /// remote write must have local write too, so the local right comes with the peer's; the
+    /// submission of a job checks that the job does not use it.
     pub(crate) const fn key(self) -> KeyAccess {
         let (write, atomic) = (self.contains(Self::RDMA_WRITE), self.contains(Self::RDMA_ATOMIC));
         KeyAccess {
@@ -143,8 +143,8 @@ impl AccessFlags {
 }
 
 impl AccessFlags {
-    /// The rights of the key that the DPU makes an alias of. It uses the alias in requests of its
-    /// own, as a local key, and as the remote key of a queue pair that is its own peer.
+    /// The rights of the key that the DPU aliases. The DPU uses the alias in its own requests, as a
+    /// local key, and as the remote key of a queue pair that is its own peer.
     pub(crate) const fn dpu_key(self) -> KeyAccess {
         let write = self.contains(Self::DPU_READ_WRITE);
         KeyAccess {
@@ -249,7 +249,7 @@ impl std::str::FromStr for PciAddress {
 
 impl PciAddress {
     /// Completes an address that was parsed from `text` without a domain: takes the domain of the
-    /// address in `there` that matches in the rest if there is only one, else 0.
+    /// only address in `there` that matches otherwise, else 0.
     pub(crate) fn in_domain_of(self, text: &str, there: impl Iterator<Item = Self>) -> Self {
         if text.matches(':').count() > 1 {
             return self;
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_have_the_bits_of_the_c_enumeration() {
+    fn access_flags_match_c_enumeration() {
         let all = AccessFlags::NAMES.map(|(flag, _)| flag.bits());
         assert_eq!(all, [1, 2, 4, 8, 16, 32]);
         assert_eq!(AccessFlags::LOCAL_READ_ONLY.bits(), 0);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_joined_cut_and_asked_for() {
+    fn flag_operators_and_predicates_follow_bits() {
         let (read, write) = (AccessFlags::RDMA_READ, AccessFlags::RDMA_WRITE);
         let mut both = read | write | write;
         assert_eq!((both.bits(), (both & write).bits()), (6, 4));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_an_alias_lets_the_dpu_read_and_write_where_it_may() {
+    fn dpu_flags_become_alias_rights() {
         let key = |local_write| KeyAccess {
             local_write,
             remote: RemoteAccess { read: true, write: local_write, atomic: local_write },
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_comes_back_from_user_data() {
+    fn pointer_round_trips_through_user_data() {
         let mut mine = 5_u32;
         let pointer = &raw mut mine;
         assert_eq!(UserData::from(pointer).as_ptr(), pointer);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_lets_its_device_write_only_where_somebody_may_write() {
+    fn local_write_follows_write_flags() {
         assert!(!AccessFlags::LOCAL_READ_ONLY.key().local_write);
         assert!(!(AccessFlags::RDMA_READ | AccessFlags::DPU_READ_ONLY).key().local_write);
         for flag in [AccessFlags::RDMA_WRITE, AccessFlags::RDMA_ATOMIC] {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn pci_addresses_are_read_with_and_without_a_domain_and_hostile_ones_refused() {
+    fn pci_address_parses_with_and_without_domain() {
         let address = PciAddress { domain: 0, bus: 0xb, device: 0, function: 2 };
         assert_eq!("0b:00.2".parse::<PciAddress>().unwrap(), address);
         assert_eq!("0000:0b:00.2".parse::<PciAddress>().unwrap(), address);
@@ -349,7 +349,7 @@ mod tests {
         }
     }
     #[test]
-    fn an_address_without_a_domain_is_of_the_only_one_that_has_it_or_of_0() {
+    fn missing_domain_resolves_to_only_match_or_0() {
         let there = |domains: &[u32]| {
             let other = PciAddress { domain: 7, bus: 1, device: 0, function: 0 };
             let alike = |&domain| PciAddress { domain, bus: 0xb, device: 0, function: 2 };

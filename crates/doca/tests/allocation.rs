@@ -1,4 +1,4 @@
-//! Once all is started, jobs and instances of graphs allocate nothing.
+//! After the start, jobs and instances of graphs allocate nothing.
 //!
 //! With a million instances, and a million jobs across races of arming and submitting:
 //! `cargo test --release -p verbless-doca --test stress --test allocation`.
@@ -17,24 +17,24 @@ use verbless_doca::{Buf, Event, JobType, Retrieve, WorkQ};
 
 use support::{dev, plain};
 
-/// Counts what the current thread allocates.
+/// Counts the allocations of the current thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as promised to us.
+        // SAFETY: the caller promises the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as promised to us.
+        // SAFETY: the caller promises the same.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// As many without optimization take about as long as a million with.
+/// Without optimization, this many take about as long as a million with it.
 const SUBMISSIONS: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
 const DEPTH: usize = 8;
 
@@ -58,7 +58,7 @@ fn hash_bufs(result: Option<Event>) -> (Buf, Buf) {
 }
 
 #[test]
-fn a_million_submissions_of_instances_allocate_nothing() {
+fn graph_submissions_allocate_nothing() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 1 << 16, 64);
     let sha = Sha::builder(&dev).start().unwrap();
@@ -102,7 +102,7 @@ fn a_million_submissions_of_instances_allocate_nothing() {
     let (mut submitted, mut ended) = (0, 0);
     while ended < SUBMISSIONS {
         while submitted < SUBMISSIONS && submitted - ended < DEPTH as u64 {
-            // The first to begin is not always the first to end.
+            // Instances may end in another order than they began.
             let idle = instances.iter().position(|(instance, _)| !instance.is_running()).unwrap();
             let (instance, inside) = &instances[idle];
             if let Some(event) = instance.take_result(hash).unwrap() {
@@ -127,7 +127,7 @@ fn a_million_submissions_of_instances_allocate_nothing() {
 }
 
 #[test]
-fn copies_in_a_graph_allocate_nothing_on_the_thread_that_submits() {
+fn graph_copies_allocate_nothing_after_warm_up() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 1 << 16, 4);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -143,7 +143,7 @@ fn copies_in_a_graph_allocate_nothing_on_the_thread_that_submits() {
     instance.set_ctx_node_data(copy, dma.memcpy(from, to)).unwrap();
     let mut before = 0;
     for round in 0..1000 {
-        // The model is in this process: what it makes room for at first is not ours.
+        // The model is in this process: its initial allocations are not the library's.
         if round == 100 {
             before = ALLOCATIONS.get();
         }

@@ -11,14 +11,14 @@ use support::backend;
 
 const CONNECTIONS: u32 = 10_000;
 
-/// Bytes of this process that are in memory.
+/// Resident bytes of this process.
 fn resident() -> u64 {
     let counts = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = counts.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4096
 }
 
-/// So many results, by the user data of their jobs: each once.
+/// Retrieves `jobs` results, by the user data of their jobs: each once.
 fn retrieve(workq: &mut WorkQ, jobs: u32) -> Vec<u32> {
     let mut seen = vec![0; jobs as usize];
     for _ in 0..jobs {
@@ -31,7 +31,7 @@ fn retrieve(workq: &mut WorkQ, jobs: u32) -> Vec<u32> {
 }
 
 #[test]
-fn ten_thousand_connections_are_on_one_work_queue() {
+fn workq_serves_ten_thousand_connections() {
     let devs = DevInfo::list_of(&backend("bluefield3")).unwrap();
     let mut workqs = [WorkQ::new(CONNECTIONS).unwrap(), WorkQ::new(CONNECTIONS).unwrap()];
     let before = resident();
@@ -66,7 +66,7 @@ fn ten_thousand_connections_are_on_one_work_queue() {
         assert!(retrieve(a, CONNECTIONS).iter().all(|&times| times == 1), "{lap}");
         assert!(retrieve(b, CONNECTIONS).iter().all(|&times| times == 1), "{lap}");
     }
-    // One that fails takes no other along.
+    // A failed one affects no other.
     let failing = &ends[0][7777];
     a.submit(failing.send(None)).unwrap_or_else(|refused| panic!("{refused}"));
     a.abort(failing).unwrap();

@@ -1,4 +1,4 @@
-//! What the samples say to each other over their channel.
+//! The protocols of the samples over their channel.
 
 #[path = "../examples/support/copying.rs"]
 mod copying;
@@ -25,7 +25,7 @@ fn connection() -> [TcpStream; 2] {
 
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a host of 100 bytes ends with when it is told this, and how far it was then.
+/// How a host with 100 bytes ends after these messages, and its progress until then.
 fn waits(tell: impl FnOnce(&mut Channel) + Send) -> (Result<(), String>, Vec<u64>) {
     let [here, there] = connection();
     let mut heard = Vec::new();
@@ -39,7 +39,7 @@ fn waits(tell: impl FnOnce(&mut Channel) + Send) -> (Result<(), String>, Vec<u64
 }
 
 #[test]
-fn a_host_waits_as_long_as_the_copy_goes_on() {
+fn host_waits_while_copy_progresses() {
     let start = Instant::now();
     let (result, heard) = waits(|there| {
         for bytes in [10, 20, 30, 40, 50, 100] {
@@ -53,7 +53,7 @@ fn a_host_waits_as_long_as_the_copy_goes_on() {
 }
 
 #[test]
-fn a_host_waits_no_longer_when_nothing_comes() {
+fn host_times_out_without_progress() {
     let (result, heard) = waits(|there| {
         Copying::Copied(10).send(there).unwrap();
         std::thread::sleep(3 * PATIENCE);
@@ -63,7 +63,7 @@ fn a_host_waits_no_longer_when_nothing_comes() {
 }
 
 #[test]
-fn a_host_believes_no_progress_that_is_none() {
+fn host_rejects_invalid_progress() {
     for told in [0, 10, 9, 101, u64::MAX] {
         let (result, heard) = waits(|there| {
             Copying::Copied(10).send(there).unwrap();
@@ -74,14 +74,14 @@ fn a_host_believes_no_progress_that_is_none() {
     }
     for message in [&b""[..], b"C", b"C1234567", b"C123456789", b"Dd", b"done", &[0; 64]] {
         let (result, _) = waits(|there| there.send(message).unwrap());
-        assert_eq!(result, Err("the DPU says what is no progress of a copy".into()));
+        assert_eq!(result, Err("the DPU sent no progress message".into()));
     }
     let (result, _) = waits(|there| Copying::Failed("no room".into()).send(there).unwrap());
     assert_eq!(result, Err("the DPU failed: no room".into()));
 }
 
 #[test]
-fn a_message_longer_than_any_is_refused_before_there_is_room_for_it() {
+fn oversized_message_is_rejected_before_allocation() {
     let [here, mut there] = connection();
     there.write_all(&u32::MAX.to_be_bytes()).unwrap();
     let refused = Channel::new(here).unwrap().receive().unwrap_err().to_string();
@@ -94,7 +94,7 @@ fn channel() -> [Channel; 2] {
 }
 
 #[test]
-fn what_the_file_server_and_its_client_say_is_what_the_other_hears() {
+fn file_server_messages_round_trip() {
     let [mut here, mut there] = channel();
     for request in [
         Request::Open(String::new()),
@@ -137,7 +137,7 @@ impl Random {
         (self.0 % bound as u64) as usize
     }
 
-    /// A message that begins as a good one does, or not, and is about as long as one.
+    /// A message that begins like a valid one, or not, of about the same length.
     fn message(&mut self) -> Vec<u8> {
         let lengths = [0, 1, 2, 9, 10, 16, 17, 45, 46, ConnectionDescriptor::BYTES, 5000];
         let length = (lengths[self.below(lengths.len())] + self.below(3)).saturating_sub(1);
@@ -153,7 +153,7 @@ impl Random {
 }
 
 #[test]
-fn a_request_that_is_understood_is_the_only_one_of_its_bytes_and_all_others_are_refused() {
+fn request_parse_is_canonical() {
     let [mut here, mut there] = channel();
     let (mut random, mut seen) = (Random(0x5eed_0f11), [0; 3]);
     for _ in 0..20_000 {
@@ -177,10 +177,10 @@ fn a_request_that_is_understood_is_the_only_one_of_its_bytes_and_all_others_are_
 }
 
 #[test]
-fn an_answer_of_any_bytes_is_understood_or_refused_and_never_more_than_there_is() {
+fn random_replies_parse_or_fail_within_bounds() {
     let [mut here, mut there] = channel();
     let (mut random, mut seen) = (Random(0x5eed_0f12), [[0; 3]; 3]);
-    /// Whether it is an answer, a refusal, or nothing of either.
+    /// Whether it is an answer, a refusal, or neither.
     fn sort<T>(heard: support::Result<Answer<T>>) -> (usize, Option<T>) {
         match heard {
             Ok(Answer::Is(answer)) => (0, Some(answer)),

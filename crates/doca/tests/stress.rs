@@ -1,5 +1,5 @@
-//! No order of arming, submitting, waiting, clearing and retrieving misses a completion, and who
-//! waits uses no CPU.
+//! No order of arming, submitting, waiting, clearing and retrieving misses a completion, and a
+//! waiting thread uses no CPU.
 //!
 //! With a million jobs, and a million instances of graphs:
 //! `cargo test --release -p verbless-doca --test stress --test allocation`.
@@ -16,7 +16,7 @@ use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
 
 use support::{dev, plain, stepped};
 
-/// A million when optimized. Else as many as take a few seconds.
+/// A million in an optimized build; otherwise as many as take a few seconds.
 const JOBS: u64 = if cfg!(debug_assertions) { 250_000 } else { 1_000_000 };
 const DEPTH: u32 = 16;
 
@@ -33,7 +33,7 @@ impl Random {
 }
 
 #[test]
-fn no_order_of_arm_submit_wait_clear_and_retrieve_misses_a_completion() {
+fn random_arm_wait_order_misses_no_completion() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 1 << 16, 2 * DEPTH as usize);
     let (dma, sha) = (Dma::builder(&dev).start().unwrap(), Sha::builder(&dev).start().unwrap());
@@ -79,7 +79,7 @@ fn no_order_of_arm_submit_wait_clear_and_retrieve_misses_a_completion() {
                 armed = false;
             }
             4 if armed && workq.in_flight() > 0 => {
-                // Whatever was done since it was armed.
+                // Whatever happened since the arm.
                 let mut files = [PollFd::new(workq.event_handle(), PollFlags::POLLIN)];
                 let woken = poll(&mut files, 10_000u16).unwrap();
                 assert_eq!(woken, 1, "{} jobs are in flight: {workq:?}", workq.in_flight());
@@ -114,7 +114,7 @@ fn cpu() -> Duration {
 }
 
 #[test]
-fn a_thread_that_waits_uses_no_cpu_unless_it_polls() {
+fn idle_wait_uses_no_cpu_in_event_driven_mode() {
     const WAIT: Duration = Duration::from_millis(200);
     let dev = dev();
     let dma = Dma::builder(&dev).start().unwrap();
@@ -134,9 +134,9 @@ fn a_thread_that_waits_uses_no_cpu_unless_it_polls() {
 }
 
 #[test]
-fn a_thread_that_waits_for_a_job_in_flight_uses_no_cpu_until_it_is_done() {
+fn wait_for_job_in_flight_uses_no_cpu() {
     const WAIT: Duration = Duration::from_millis(200);
-    // The device does nothing until it is told to.
+    // The model is stepped: the device does nothing by itself.
     let (model, dev) = stepped();
     let (map, inventory) = plain(&dev, 4096, 2);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -145,7 +145,7 @@ fn a_thread_that_waits_for_a_job_in_flight_uses_no_cpu_until_it_is_done() {
     let source = inventory.buf_by_data(&map, map.address(), 64).unwrap();
     let into = inventory.buf_by_addr(&map, map.address() + 64, 64).unwrap();
     workq.submit(dma.memcpy(source, into).user_data(8)).unwrap();
-    // With an end, which comes first, and without.
+    // With a time limit, which comes first, and without.
     let (start, before) = (Instant::now(), cpu());
     assert!(workq.retrieve_within(Some(WAIT)).unwrap().is_none());
     assert!(start.elapsed() >= WAIT && workq.in_flight() == 1);

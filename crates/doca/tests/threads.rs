@@ -1,4 +1,4 @@
-//! The library makes no threads. Alone in its program: others would make some meanwhile.
+//! The library creates no threads. Alone in its program: other tests would create some meanwhile.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn threads() -> usize {
 #[test]
 fn the_library_makes_no_threads() {
     let infos = DevInfo::list_of(&support::backend("bluefield3")).unwrap();
-    // Those of the model and of the test.
+    // Threads of the model and of the test.
     let before = threads();
     let dev = infos[0].open().unwrap();
     let (map, inventory) = plain(&dev, 4096, 8);

@@ -1,5 +1,5 @@
-//! What a process without a free file descriptor is told. Alone in its program: the limit is the
-//! whole process's.
+//! Errors of a process without a free file descriptor. Alone in its program: the limit is the whole
+//! process's.
 
 mod support;
 
@@ -12,7 +12,7 @@ use verbless_doca::{AsyncWorkQ, Context, Error, ErrorKind, WorkQ};
 use support::{dev, plain};
 
 #[test]
-fn a_process_that_has_too_many_files_is_told_so_and_goes_on_when_it_has_room() {
+fn emfile_is_reported_and_workq_recovers() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 2);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -34,7 +34,7 @@ fn a_process_that_has_too_many_files_is_told_so_and_goes_on_when_it_has_room() {
     let refused = AsyncWorkQ::new(workq).map(drop).unwrap_err();
     assert_eq!(of(refused.error), no_file);
 
-    // What was refused has taken nothing, and works with room.
+    // The refused call has taken nothing, and works once there is room.
     let mut workq = refused.given;
     files.truncate(files.len() - 8);
     assert_eq!(dma.workqs(), 0);

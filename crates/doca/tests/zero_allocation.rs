@@ -1,6 +1,6 @@
-//! Nothing is allocated once everything is started: buffers, pools, jobs and their results.
+//! After the start nothing allocates: buffers, pools, jobs and their results.
 //!
-//! In all of 3.1 and in 3.3.4.1 of 2.2.
+//! For all of 3.1 and 3.3.4.1 of 2.2.
 
 #![allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
 
@@ -16,10 +16,12 @@ use verbless_doca::{
     AccessFlags, BufArray, BufPool, Dev, Event, Extensions, Inventory, Mmap, Retrieve, WorkQ,
 };
 
+use verbless_prm::CqeSyndrome;
+
 use support::rdma::End;
 use support::{dev, map, plain};
 
-/// Counts what the current thread allocates and frees.
+/// Counts the allocations and frees of the current thread.
 struct Counting;
 
 thread_local! {
@@ -27,21 +29,21 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that ends frees after its counter is gone.
+    // A thread that ends frees after its counter is destroyed.
     let _ended = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as promised to us.
+        // SAFETY: the caller promises the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count();
-        // SAFETY: as promised to us.
+        // SAFETY: the caller promises the same.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -49,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often `work` allocates or frees.
+/// Counts the allocations and frees of `work`.
 fn allocations(work: impl FnOnce()) -> u32 {
     let before = ALLOCATIONS.get();
     work();
@@ -57,7 +59,7 @@ fn allocations(work: impl FnOnce()) -> u32 {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_counts() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 2);
 }
 
@@ -73,7 +75,7 @@ fn next(workq: &mut WorkQ) -> Event {
 }
 
 #[test]
-fn buffers_are_made_chained_copied_and_dropped_without_allocation() {
+fn bufs_are_used_without_allocation() {
     let (map, inventory) = plain(&dev(), 4096, 8);
     let at = map.address();
     let work = || {
@@ -89,7 +91,7 @@ fn buffers_are_made_chained_copied_and_dropped_without_allocation() {
             drop((buffer, copy));
             drop(reference);
         }
-        // All are out: refused, which has a text that is there already.
+        // All are out: the refusal has a constant text.
         let all: [_; 8] = std::array::from_fn(|_| inventory.buf_by_addr(&map, at, 1).unwrap());
         assert!(inventory.buf_by_addr(&map, at, 1).is_err());
         drop(all);
@@ -99,7 +101,7 @@ fn buffers_are_made_chained_copied_and_dropped_without_allocation() {
 }
 
 #[test]
-fn pools_and_arrays_allocate_nothing_once_they_are_started() {
+fn pools_and_arrays_are_used_without_allocation() {
     let map = map(&dev(), 4096, AccessFlags::LOCAL_READ_WRITE);
     let pool = BufPool::builder(&map, 8, 64).extensions(Extensions::LINKED_LIST).start().unwrap();
     let mut array = BufArray::builder(&map, 8, 64).start().unwrap();
@@ -130,7 +132,7 @@ fn lab(dev: &Dev, workq: WorkQ) -> (Mmap, Inventory, Dma, Sha, WorkQ) {
 }
 
 #[test]
-fn jobs_are_submitted_refused_and_retrieved_without_allocation() {
+fn jobs_are_handled_without_allocation() {
     let (map, inventory, dma, sha, mut workq) = lab(&dev(), WorkQ::new(8).unwrap());
     let at = map.address();
     let from = |length| inventory.buf_by_data(&map, at, length).unwrap();
@@ -138,7 +140,7 @@ fn jobs_are_submitted_refused_and_retrieved_without_allocation() {
     let mut session = Some(sha.partial(Algorithm::Sha256));
     let work = || {
         for lap in 0..200 {
-            // As many as the work queue takes: plain copies, chains, an empty one, hashes.
+            // The depth of the work queue: plain copies, chains, an empty one, hashes.
             for n in 0..3 {
                 workq.submit(dma.memcpy(from(64), to()).user_data(n)).unwrap();
             }
@@ -151,7 +153,7 @@ fn jobs_are_submitted_refused_and_retrieved_without_allocation() {
             workq.submit(sha.hash(Algorithm::Sha512, from(64), to())).unwrap();
             let part = session.take().unwrap();
             workq.submit(sha.update(part, from(64))).unwrap();
-            // One more is refused, and given back.
+            // One more is refused, and returned.
             assert!(workq.submit(dma.memcpy(from(1), to())).is_err(), "{lap}");
             for _ in 0..8 {
                 if let Event::Sha(HashDone { session: Some(back), .. }) = next(&mut workq) {
@@ -167,7 +169,7 @@ fn jobs_are_submitted_refused_and_retrieved_without_allocation() {
 }
 
 #[test]
-fn jobs_of_sync_events_are_submitted_and_retrieved_without_allocation() {
+fn sync_event_jobs_are_handled_without_allocation() {
     let dev = dev();
     let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu).unwrap();
     let event = event.subscriber_add_location(Location::Cpu).unwrap().as_ctx().start().unwrap();
@@ -175,8 +177,7 @@ fn jobs_of_sync_events_are_submitted_and_retrieved_without_allocation() {
     workq.add(&event).unwrap();
     let work = || {
         for _ in 0..50 {
-            // The lower threshold first: else the device's queue is stopped and started again,
-            // by commands.
+            // The lower threshold first: otherwise commands stop and restart the device's queue.
             workq.submit(event.set(0)).unwrap();
             drop(next(&mut workq));
             workq.submit(event.wait_gt(10)).unwrap();
@@ -190,7 +191,7 @@ fn jobs_of_sync_events_are_submitted_and_retrieved_without_allocation() {
 }
 
 #[test]
-fn jobs_of_rdma_are_submitted_refused_and_retrieved_without_allocation() {
+fn rdma_jobs_are_handled_without_allocation() {
     let [mut a, mut b] = support::rdma::pair("bluefield3");
     let receive = |b: &mut End, number: u64| {
         b.workq.submit(b.rdma().receive(b.room(64 * number, 64)).user_data(number)).unwrap();
@@ -204,12 +205,12 @@ fn jobs_of_rdma_are_submitted_refused_and_retrieved_without_allocation() {
             a.workq.submit(a.rdma().send_imm(a.data(0, 64), 1)).unwrap();
             a.workq.submit(a.rdma().write_imm(a.data(0, 8), a.remote(512, 8), 2)).unwrap();
             a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(512, 64))).unwrap();
-            a.workq.submit(a.rdma().read(a.data(64, 64), a.remote(512, 64))).unwrap();
+            a.workq.submit(a.rdma().read(a.remote(512, 64), a.data(64, 64))).unwrap();
             let (there, here) = (a.remote(1024, 8).unwrap(), a.data(128, 8).unwrap());
             a.workq.submit(a.rdma().fetch_and_add(there, here, 1)).unwrap();
             let (there, here) = (a.remote(1024, 8).unwrap(), a.data(128, 8).unwrap());
             a.workq.submit(a.rdma().compare_and_swap(there, here, 1, 2)).unwrap();
-            // One whose peer's buffer is too short is refused, and given back.
+            // One with a too short remote buffer is refused, and returned.
             assert!(a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(0, 8))).is_err());
             (0..7).for_each(|_| drop(next(&mut a.workq)));
             (0..3).for_each(|_| drop(next(&mut b.workq)));
@@ -220,7 +221,62 @@ fn jobs_of_rdma_are_submitted_refused_and_retrieved_without_allocation() {
 }
 
 #[test]
-fn an_event_driven_work_queue_arms_and_clears_without_allocation() {
+fn restarted_rdma_submits_without_allocation() {
+    let mut ends = support::rdma::pair("bluefield3");
+    for round in 0..3 {
+        ends.iter_mut().for_each(End::restart);
+        support::rdma::connect(&ends);
+        let [a, b] = &mut ends;
+        let work = || {
+            b.workq.submit(b.rdma().receive(b.room(0, 64))).unwrap();
+            a.workq.submit(a.rdma().send(a.data(0, 64))).unwrap();
+            a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(512, 64))).unwrap();
+            (0..2).for_each(|_| drop(next(&mut a.workq)));
+            drop(next(&mut b.workq));
+        };
+        assert_eq!(allocations(work), 0, "round {round}");
+    }
+    // The first job finds the instance stopped, and the one behind it, started.
+    let [a, _] = &mut ends;
+    let stopped = a.rdma.take().unwrap().stop().unwrap();
+    a.rdma = Some(stopped.start().unwrap());
+    let work = || a.workq.submit(a.rdma().receive(a.room(0, 64))).unwrap();
+    assert_eq!(allocations(work), 0, "a receive before the connection");
+}
+
+#[test]
+fn recovered_queues_submit_without_allocation() {
+    let (model, dev) = support::disturbed();
+    let (map, inventory, dma, _sha, mut workq) = lab(&dev, WorkQ::new(8).unwrap());
+    let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu).unwrap();
+    let event = event.subscriber_add_location(Location::Cpu).unwrap().as_ctx().start().unwrap();
+    workq.add(&event).unwrap();
+    let at = map.address();
+    let from = || inventory.buf_by_data(&map, at, 64).unwrap();
+    let to = || inventory.buf_by_addr(&map, at + 64, 64).unwrap();
+    let copies = |workq: &mut WorkQ| {
+        (0..3).for_each(|_| workq.submit(dma.memcpy(from(), to())).unwrap());
+        (0..3).filter(|_| next(workq).result().is_err()).count()
+    };
+    let counts = |workq: &mut WorkQ| {
+        (0..3).for_each(|_| workq.submit(event.add(1)).unwrap());
+        (0..3).filter(|_| next(workq).result().is_err()).count()
+    };
+    type Jobs<'a> = &'a dyn Fn(&mut WorkQ) -> usize;
+    for (what, jobs) in [("copies", &copies as Jobs<'_>), ("counts", &counts)] {
+        for round in 0..3 {
+            model.fail_request(0, None, 1, CqeSyndrome::REMOTE_ACCESS);
+            // Commands reset and reconnect the device's queue; their mailboxes are allocated.
+            assert_eq!(jobs(&mut workq), 1, "{what}, round {round}");
+            let mut failed = 0;
+            assert_eq!(allocations(|| failed = jobs(&mut workq)), 0, "{what}, round {round}");
+            assert_eq!(failed, 0, "{what}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn event_driven_workq_arms_without_allocation() {
     let workq = WorkQ::builder(8).event_driven().build().unwrap();
     let (map, inventory, dma, _sha, mut workq) = lab(&dev(), workq);
     let at = map.address();

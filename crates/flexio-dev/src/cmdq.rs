@@ -1,9 +1,9 @@
-//! Command queues: how a program works off, in the background, what its host asks of it.
+//! Command queues: a program executes its host's tasks in the background.
 //!
-//! A command queue has workers. Each is an event handler with a queue pair of its own, whose
-//! receives are tasks: the address of a function and its argument. The function that works them off
-//! is [`work`], which [`program!`](crate::program) exports as [`ENTRY`]. The layouts are the
-//! project's own; the C library's are not published.
+//! A command queue has workers. Each is an event handler with its own queue pair. Its receives are
+//! tasks: the address of a function and its argument. [`work`] executes them;
+//! [`program!`](crate::program) exports it as [`ENTRY`]. The layouts are the project's own; the C
+//! library's are not published.
 #![allow(unsafe_code)]
 
 use core::ptr::{with_exposed_provenance, without_provenance};
@@ -13,18 +13,18 @@ use crate::context::ThreadContext;
 use crate::event::CqRing;
 use crate::record;
 
-/// The name of the entry point, which has the layouts' version in it.
+/// The name of the entry point, with the version of the layouts.
 pub const ENTRY: &str = "verbless_cmdq_1";
 /// Bytes of a task: address of the function at 0, argument at 8, little-endian.
 pub const TASK_BYTES: usize = 16;
 /// Bytes of a [`Worker`]. Its address is a multiple of 8.
 pub const BYTES: usize = 0x40;
-/// Offset at which a [`Worker`] counts completed tasks (8 bytes, little-endian).
+/// Offset of the count of completed tasks in a [`Worker`] (8 bytes, little-endian).
 pub const DONE_AT: usize = 0x38;
-/// log2 of the most tasks that wait for a worker.
+/// log2 of the maximum of waiting tasks per worker.
 pub const MOST_LOG_DEPTH: u8 = 15;
 
-/// State of a worker, which the host writes before the worker's first run.
+/// State of a worker. The host writes it before the worker's first run.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Worker {
@@ -34,11 +34,11 @@ pub struct Worker {
     pub cq_record: u64,
     /// Address of the queue pair's doorbell record.
     pub rq_record: u64,
-    /// Address of the tasks: each arrives at the index of its receive WQE.
+    /// Address of the tasks; each is at the index of its receive WQE.
     pub tasks: u64,
     /// The CQ.
     pub cqn: u32,
-    /// The most tasks that are executed in one run.
+    /// Maximum of tasks per run.
     pub batch: u32,
     /// log2 of the tasks, of the receive WQEs and of the CQEs.
     pub log_depth: u32,
@@ -51,7 +51,7 @@ const _: () = assert!(size_of::<Worker>() == BYTES);
 const _: () = assert!(core::mem::offset_of!(Worker, done) == DONE_AT);
 
 impl Worker {
-    /// A worker that has worked nothing off.
+    /// A worker without completed tasks.
     pub const fn new(
         [cqes, cq_record, rq_record, tasks]: [u64; 4],
         cqn: u32,
@@ -87,13 +87,13 @@ impl Worker {
     }
 }
 
-/// Works off a batch of the tasks that have come, and arms the worker's CQ: an event comes at once
-/// if there are more.
+/// Executes a batch of the received tasks, and arms the worker's CQ: remaining tasks make an event
+/// at once.
 ///
 /// # Safety
-/// `at` is the address of a [`Worker`] whose addresses are of this process and lead to what their
-/// names say, which nobody else uses; its tasks name functions of this program. Only one thread
-/// does this with it.
+/// `at` is the address of a [`Worker`] whose addresses are of this process and refer to the objects
+/// of their names, which nothing else uses; its tasks refer to functions of this program. Only one
+/// thread at a time calls this function with it.
 pub unsafe fn work(context: &ThreadContext, at: u64) {
     // SAFETY: the caller's promise.
     let worker: &Worker = unsafe { &*with_exposed_provenance(at as usize) };
@@ -113,7 +113,7 @@ pub unsafe fn work(context: &ThreadContext, at: u64) {
     let rq_record: &AtomicU32 = unsafe { &*with_exposed_provenance(worker.rq_record as usize) };
     let tasks = words(worker.tasks, TASK_BYTES / 8);
     let consumer = worker.consumer.load(Ordering::Relaxed);
-    // A power of two of CQEs is never refused.
+    // A power of two of CQEs is always accepted.
     let Some(mut cqes) = CqRing::new(words(worker.cqes, crate::event::BYTES / 8), consumer) else {
         return;
     };
@@ -126,11 +126,11 @@ pub unsafe fn work(context: &ThreadContext, at: u64) {
         cqes.set_record(cq_record);
         worker.consumer.store(cqes.consumer(), Ordering::Relaxed);
         if !received {
-            // The queue pair has failed: there are no more tasks.
+            // The queue pair has failed: no more tasks come.
             continue;
         }
         record::rq_inc_pi(rq_record);
-        // SAFETY: the host names functions of this program with one argument or none.
+        // SAFETY: the host passes functions of this program with one argument or none.
         let function: extern "C" fn(u64) -> u64 = unsafe {
             core::mem::transmute::<*const (), extern "C" fn(u64) -> u64>(without_provenance(
                 function as usize,
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_is_in_memory_as_threads_read_it() {
+    fn worker_layout_matches_device_view() {
         let worker = Worker::new([1, 2, 3, 4], 5, 6, 7);
         let bytes = worker.to_bytes();
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());

@@ -1,9 +1,9 @@
-//! The thread context: 64 little-endian bytes that tell a thread where its outboxes and windows
-//! are, and in which the system leaves errors that do not end the process.
+//! The thread context: 64 little-endian bytes with the addresses of a thread's outboxes and
+//! windows, in which the system also stores errors that do not end the process.
 //!
-//! A thread finds its own by `ThreadContext::current`. The system writes it anew when a run begins,
-//! so that the outbox and the windows that a run chooses are forgotten when it ends; a thread that
-//! yields goes on with them.
+//! `ThreadContext::current` returns the thread's own. The system rewrites it at the start of each
+//! run, so the outbox and the windows that a run selects last until its end; a thread that yields
+//! keeps them.
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use crate::outbox::{self, Outbox};
 use crate::status::Failed;
 use crate::window::Window;
 
-/// Which of a thread's two windows is meant.
+/// One of a thread's two windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowEntity {
     /// The primary window; the only one of older versions of the API.
@@ -21,7 +21,7 @@ pub enum WindowEntity {
     Secondary = 1,
 }
 
-/// The thread context, laid out as the headers of FlexIO SDK 25.1 have it.
+/// The thread context, in the layout of the headers of FlexIO SDK 25.1.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct ThreadContext {
@@ -52,7 +52,7 @@ pub struct ThreadContext {
 }
 
 impl ThreadContext {
-    /// Means no outbox or window. The model's own choice.
+    /// No outbox or window. The model's own choice.
     pub const NONE: u16 = 0xffff;
 
     /// The last error that did not end the process; 0 if there was none (`flexio_dev_get_errno`).
@@ -60,7 +60,7 @@ impl ThreadContext {
         self.os_errno.load(Ordering::Relaxed)
     }
 
-    /// Forgets the last error (`flexio_dev_rst_errno`).
+    /// Clears the last error (`flexio_dev_rst_errno`).
     pub fn reset_errno(&self) {
         self.os_errno.store(0, Ordering::Relaxed);
     }
@@ -77,7 +77,7 @@ impl ThreadContext {
         self.metadata_parameter.load(Ordering::Relaxed)
     }
 
-    /// The thread's metadata; `None` if the host gave none, or an address that is no multiple of 8.
+    /// The thread's metadata; `None` if the host gave none, or a misaligned address.
     pub fn metadata(&self) -> Option<ThreadMetadata> {
         match self.metadata_parameter() {
             address if address != 0 && address.is_multiple_of(8) => {
@@ -87,43 +87,42 @@ impl ThreadContext {
         }
     }
 
-    /// Address of the page of the outbox that the thread rings by.
+    /// Address of the page of the thread's outbox.
     pub fn outbox_base(&self) -> u64 {
         self.outbox_base.load(Ordering::Relaxed)
     }
 
-    /// Address of the page of outbox `id`. That outboxes follow each other is the model's choice.
+    /// Address of the page of outbox `id`. Consecutive pages are the model's choice.
     pub fn outbox_address(&self, id: u16) -> u64 {
         let page = |id: u16| u64::from(id) * outbox::PAGE_BYTES as u64;
         self.outbox_base().wrapping_sub(page(self.outbox_id())).wrapping_add(page(id))
     }
 
-    /// The outbox that the thread rings by: the one that it was created with, or has chosen since;
-    /// [`Self::NONE`] if there is none.
+    /// The thread's outbox: the one that it was created with, or selected since; [`Self::NONE`] if
+    /// there is none.
     pub fn outbox_id(&self) -> u16 {
         self.default_outbox_config_id.load(Ordering::Relaxed)
     }
 
-    /// The outbox that the thread rings by. If there is none, ringing ends the process.
+    /// The thread's outbox. If there is none, ringing ends the process.
     pub fn outbox(&self) -> Outbox<'_> {
         Outbox::at(self.outbox_base())
     }
 
-    /// Rings by outbox `id` from now on, until the run is over (`flexio_dev_outbox_config`).
+    /// Selects outbox `id` until the end of the run (`flexio_dev_outbox_config`). A system call
+    /// checks that the process has it.
     ///
     /// # Errors
-    /// `id` is above that of any outbox that a process can have. Whether this one has it cannot be
-    /// seen: if not, the first doorbell ends the process.
+    /// The process has no such outbox: the thread keeps its current one.
     pub fn set_outbox(&self, id: u16) -> Result<(), Failed> {
-        if u32::from(id) >> self.window_ix_log_size != 0 {
-            return Err(Failed);
-        }
+        has(Config::Outbox, id)?;
         self.set_outbox_unchecked(id);
         Ok(())
     }
 
-    /// Rings by outbox `id` from now on, as [`Self::set_outbox`], without the check
-    /// (`flexio_dev_outbox_config_fast`).
+    /// Selects outbox `id` like [`Self::set_outbox`], without the check
+    /// (`flexio_dev_outbox_config_fast`): if the process does not have it, the first doorbell ends
+    /// the process.
     pub fn set_outbox_unchecked(&self, id: u16) {
         self.outbox_base.store(self.outbox_address(id), Ordering::Relaxed);
         self.default_outbox_config_id.store(id, Ordering::Relaxed);
@@ -142,10 +141,10 @@ impl ThreadContext {
         Window::at(id, config, base, self.window_log_size)
     }
 
-    /// The window that the thread was created with, or has chosen since.
+    /// The window that the thread was created with, or selected since.
     ///
     /// # Errors
-    /// It has none.
+    /// The thread has none.
     pub fn window(&self, entity: WindowEntity) -> Result<Window<'_>, Failed> {
         match self.window_id(entity).load(Ordering::Relaxed) {
             Self::NONE => Err(Failed),
@@ -153,33 +152,51 @@ impl ThreadContext {
         }
     }
 
-    /// Takes window `id` with the memory key `mkey` for `entity` from now on, until the run is over
-    /// (`flexio_dev_window_config`).
+    /// Selects window `id` with the memory key `mkey` for `entity`, until the end of the run
+    /// (`flexio_dev_window_config`). A system call checks that the process has it.
     ///
     /// # Errors
-    /// `id` is above that of any window that a process can have. If this one does not have it, the
-    /// process ends.
+    /// The process has no such window: the thread keeps its current one, and its key.
     pub fn set_window(&self, entity: WindowEntity, id: u16, mkey: u32) -> Result<(), Failed> {
-        if u32::from(id) >> self.window_ix_log_size != 0 {
-            return Err(Failed);
-        }
+        has(Config::Window, id)?;
         self.window_at(id).set_mkey(mkey);
         self.window_id(entity).store(id, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Address of the word that has the memory key of window `id`. How it is found is the model's
+    /// Address of the word with the memory key of window `id`. Its computation is the model's
     /// choice.
     pub fn window_config_address(&self, id: u16) -> u64 {
         self.window_config_base + (u64::from(id) << self.window_config_log_size)
     }
 
-    /// Address at which window `id` shows `host`, an address of the host's. It keeps the low
-    /// `window_log_size` bits of `host`. How it is made is the model's choice.
+    /// Address in window `id` for `host`, an address of the host. It keeps the low
+    /// `window_log_size` bits of `host`. Its computation is the model's choice.
     pub fn window_address(&self, id: u16, host: u64) -> u64 {
         let within = host & ((1 << self.window_log_size) - 1);
         u64::from(self.window_msbs) << 56 | u64::from(id) << self.window_log_size | within
     }
+}
+
+/// An object that a thread selects by its number.
+#[derive(Clone, Copy)]
+enum Config {
+    Outbox,
+    Window,
+}
+
+/// Checks that the process has it.
+fn has(config: Config, id: u16) -> Result<(), Failed> {
+    #[cfg(any(doc, test, all(target_arch = "riscv64", target_os = "none")))]
+    return match config {
+        Config::Outbox => crate::system::has_outbox(id),
+        Config::Window => crate::system::has_window(id),
+    };
+    #[cfg(not(any(doc, test, all(target_arch = "riscv64", target_os = "none"))))]
+    unreachable!("{}", {
+        let _ = (config, id);
+        "a thread of a DPA alone has a context"
+    });
 }
 
 #[cfg(test)]
@@ -218,13 +235,14 @@ mod tests {
     use core::mem::{offset_of, size_of};
 
     use super::*;
+    use crate::system::tests::answering;
 
     fn context() -> ThreadContext {
         ThreadContext::at(0x10_0000, 0x20_0000, 0xc0)
     }
 
     #[test]
-    fn fields_are_where_the_headers_have_them() {
+    fn thread_context_layout_matches_headers() {
         assert_eq!(size_of::<ThreadContext>(), 64);
         let offsets = [
             offset_of!(ThreadContext, version),
@@ -247,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_an_error_returns_the_old_one_and_leaves_none() {
+    fn take_errno_returns_and_clears() {
         let context = context();
         assert_eq!(context.errno(), 7);
         assert_eq!(context.take_errno(), 7);
@@ -258,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_where_the_host_says_if_that_can_be() {
+    fn metadata_requires_aligned_address() {
         let memory = [7_u64, 0x40, u64::from_le_bytes(*b"name\0\0\0\0"), 0];
         let address = memory.as_ptr().expose_provenance() as u64;
         let of = |address| context().with_metadata(address);
@@ -268,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn outboxes_and_windows_are_found_by_their_numbers() {
+    fn outbox_and_window_addresses_follow_ids() {
         let context = context();
         assert_eq!(context.outbox_address(3), 0x10_3000);
         assert_eq!(context.window_config_address(2), 0x20_0080);
@@ -278,15 +296,17 @@ mod tests {
     }
 
     #[test]
-    fn a_run_rings_by_the_outbox_that_it_chooses_and_by_none_that_cannot_be() {
+    fn unknown_outbox_or_window_keeps_current_one() {
         let context = context();
         assert_eq!((context.outbox_id(), context.outbox().address()), (1, 0x10_1000));
-        assert_eq!(context.set_outbox(256), Err(Failed));
-        assert_eq!(context.outbox_id(), 1);
+        answering(4, || {
+            assert_eq!(context.set_outbox(3), Err(Failed));
+            assert_eq!(context.set_window(WindowEntity::Primary, 3, 1), Err(Failed));
+        });
+        assert_eq!((context.outbox_id(), context.outbox().address()), (1, 0x10_1000));
+        assert_eq!(context.window(WindowEntity::Primary).unwrap().id(), 2);
         context.set_outbox(255).unwrap();
         assert_eq!(context.outbox().address(), 0x10_0000 + 255 * 4096);
         assert_eq!(context.outbox_id(), 255);
-        assert_eq!(context.set_window(WindowEntity::Secondary, 256, 1), Err(Failed));
-        assert!(context.window(WindowEntity::Secondary).is_err());
     }
 }

@@ -1,25 +1,29 @@
-//! EQEs and CQEs in rings that the device writes, and CQEs that it has compressed.
+//! EQEs and CQEs in rings of the device, and compressed CQEs.
 
 use core::marker::PhantomData;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use verbless_prm::hot::{CqRecordConsumer, EqeCqn, EqeOwner, OpOwn, cqe_opcode};
+use verbless_prm::hot::{self, EqeCqn, EqeOwner, OpOwn, cqe_opcode};
 pub use verbless_prm::{Cqe, CqeError, CqeOpcode, Eqe, EqeCompletion, EventType, MiniCqe};
 use verbless_prm::{CqeFormat, MiniCqeBlock};
 
+use crate::record::cq_set_ci;
+
 /// Bytes of a CQE or an EQE.
 pub const BYTES: usize = 64;
-/// A slot of a ring, which the device writes while the program reads.
+/// A slot of a ring: the device writes it while the program reads.
 type Slot = [AtomicU64; BYTES / 8];
 /// The word of a slot that ends with the owner bit.
 const LAST: usize = BYTES / 8 - 1;
 /// Offset of the CQ number in the last word of an EQE.
-const CQN: usize = Eqe::EVENT_DATA_AT + EqeCqn::AT - 8 * LAST;
+const CQN: usize =
+    offset_of!(hot::Eqe, event_data) + offset_of!(hot::EqeCompletion, eqe_cqn) - 8 * LAST;
 
-/// A ring of CQEs or EQEs in memory, and how far the program is with it.
+/// A ring of CQEs or EQEs in memory, and the program's consumer index.
 ///
-/// The entry that comes next is new when its owner bit is the low bit of how often the ring was
-/// gone round; a CQE that software has prepared has opcode 0xf besides.
+/// The next entry is new when its owner bit equals the low bit of the count of passes through the
+/// ring; a CQE that software has prepared also has opcode 0xf.
 #[derive(Debug)]
 pub struct Ring<'a, Entry> {
     slots: &'a [Slot],
@@ -34,8 +38,8 @@ pub type CqRing<'a> = Ring<'a, Cqe>;
 pub type EqRing<'a> = Ring<'a, Eqe>;
 
 impl<'a, Entry> Ring<'a, Entry> {
-    /// A ring of 8 words an entry; `consumer` entries were consumed before, modulo 2^32. `None` if
-    /// the number of entries is no power of two.
+    /// A ring with 8 words per entry; `consumer` entries were consumed before, modulo 2^32. `None`
+    /// if the number of entries is no power of two.
     pub fn new(words: &'a [AtomicU64], consumer: u32) -> Option<Self> {
         let (slots, rest) = words.as_chunks();
         let entries = slots.len();
@@ -47,7 +51,7 @@ impl<'a, Entry> Ring<'a, Entry> {
         })
     }
 
-    /// How many entries were consumed, modulo 2^32: what the consumer index and arming take.
+    /// The count of consumed entries, modulo 2^32: the consumer index, also for arming.
     pub const fn consumer(&self) -> u32 {
         self.consumer
     }
@@ -62,7 +66,7 @@ impl<'a, Entry> Ring<'a, Entry> {
         if !is_new(last[7], phase) {
             return None;
         }
-        // The rest is as the device wrote it before the owner bit.
+        // The device wrote the rest before the owner bit.
         fence(Ordering::Acquire);
         self.consumer = self.consumer.wrapping_add(1);
         Some((slot, last))
@@ -84,8 +88,8 @@ fn is_new_eqe(last: u8, phase: bool) -> bool {
 }
 
 impl CqRing<'_> {
-    /// Takes the next CQE, if there is one. Its slot is the device's again after
-    /// [`set_record`](Self::set_record).
+    /// Takes the next CQE, if there is one. [`set_record`](Self::set_record) returns its slot to
+    /// the device.
     pub fn poll(&mut self) -> Option<Cqe> {
         let (slot, _) = self.next(|last, phase| {
             let op_own = OpOwn::from_bits(last);
@@ -94,45 +98,44 @@ impl CqRing<'_> {
         Cqe::from_prefix(&bytes(slot)).copied()
     }
 
-    /// Gives the slots of all CQEs that were taken back to the device; `record` is the first word
-    /// of the CQ's doorbell record.
+    /// Returns the slots of all taken CQEs to the device; `record` is the first word of the CQ's
+    /// doorbell record.
     pub fn set_record(&self, record: &AtomicU32) {
         // A release: the CQEs have been read before.
-        record.store(CqRecordConsumer::pack(self.consumer).to_be(), Ordering::Release);
+        cq_set_ci(record, self.consumer);
     }
 }
 
 impl EqRing<'_> {
-    /// Takes the next EQE, if there is one. Its slot is the device's again after
-    /// [`update_eq`](crate::outbox::Outbox::update_eq).
+    /// Takes the next EQE, if there is one. [`update_eq`](crate::outbox::Outbox::update_eq) returns
+    /// its slot to the device.
     pub fn poll(&mut self) -> Option<Eqe> {
         let (slot, _) = self.next(is_new_eqe)?;
         Eqe::from_prefix(&bytes(slot)).copied()
     }
 
-    /// Takes the next EQE of an EQ that gets completions only, by one load; returns the number of
-    /// the CQ.
+    /// Takes the next EQE of an EQ with completions only, by one load; returns the CQ's number.
     pub fn poll_cqn(&mut self) -> Option<u32> {
         let (_, last) = self.next(is_new_eqe)?;
         let (_, cqn) = last.split_at(CQN);
-        cqn.first_chunk().map(|cqn| EqeCqn::from_be_bytes(*cqn).cqn())
+        cqn.first_chunk().map(|cqn| EqeCqn::from_raw(u32::from_ne_bytes(*cqn)).cqn())
     }
 }
 
-/// The CQ of a completion EQE (`flexio_dev_eqe_get_cqn`); meaningless of another EQE.
+/// The CQ of a completion EQE (`flexio_dev_eqe_get_cqn`); meaningless for other EQEs.
 pub fn eqe_cqn(eqe: &Eqe) -> u32 {
     EqeCompletion::from_prefix(eqe.event_data()).map_or(0, |it| it.cqn())
 }
 
 /// A block of CQEs that the device has compressed in a CQ with enhanced compression: up to seven
-/// mini CQEs of 8 bytes, and in place of an eighth their number, their format and the validity
-/// count. Which half of a mini CQE means what, the CQ's format says.
+/// mini CQEs of 8 bytes, and instead of an eighth their number, their format and the validity
+/// count. The CQ's format defines the halves of a mini CQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct CompressedCqe(MiniCqeBlock);
 
 impl CompressedCqe {
-    /// The block in a slot; `None` if the slot has one CQE that is not compressed
+    /// The block in a slot; `None` if the slot has one uncompressed CQE
     /// (`flexio_dev_comp_cqe_is_comp_cqe_array`).
     pub fn of(slot: &[u8; BYTES]) -> Option<Self> {
         let block = MiniCqeBlock::from_prefix(slot)?;
@@ -170,12 +173,12 @@ impl CompressedCqe {
 mod tests {
     use super::*;
 
-    /// A ring of `N` words, each byte of which is 0xff: prepared, as software does with a CQ.
+    /// A ring of `N` words with all bytes 0xff: prepared, as software does with a CQ.
     fn words<const N: usize>() -> [AtomicU64; N] {
         [const { AtomicU64::new(u64::MAX) }; N]
     }
 
-    /// Writes an entry as a device does: the word with the owner bit last.
+    /// Writes an entry like a device: the word with the owner bit last.
     fn write(words: &[AtomicU64], index: usize, bytes: &[u8; BYTES]) {
         let (parts, _) = bytes.as_chunks();
         for (word, part) in words[8 * index..][..8].iter().zip(parts) {
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn cqes_are_taken_in_order_over_the_end_of_the_ring_and_none_twice() {
+    fn cqes_are_polled_in_order_across_wrap() {
         let words = words::<32>();
         let mut ring = CqRing::new(&words, 0).unwrap();
         assert!(ring.poll().is_none());
@@ -207,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn a_prepared_slot_is_not_new_in_either_round() {
+    fn prepared_slot_is_not_new_in_either_round() {
         let words = words::<16>();
         assert!(CqRing::new(&words, 0).unwrap().poll().is_none());
         assert!(CqRing::new(&words, 2).unwrap().poll().is_none());
     }
 
     #[test]
-    fn an_eqe_tells_its_cq() {
+    fn eqe_carries_cqn() {
         let words = words::<16>();
         let mut ring = EqRing::new(&words, 0).unwrap();
         assert!(ring.poll().is_none());
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cq_of_an_eqe_is_taken_alone_in_each_round_once() {
+    fn poll_cqn_yields_each_eqe_once() {
         let words = words::<16>();
         let mut ring = EqRing::new(&words, 0).unwrap();
         for number in 0..6_u8 {
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_whose_entries_are_no_power_of_two_is_refused() {
+    fn ring_requires_power_of_two_entries() {
         assert!(CqRing::new(&words::<24>(), 0).is_none());
         assert!(CqRing::new(&words::<12>(), 0).is_none());
         assert!(CqRing::new(&[], 0).is_none());
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_block_has_as_many_mini_cqes_as_it_says_and_seven_at_most() {
+    fn compressed_block_has_at_most_seven_mini_cqes() {
         let mut slot: [u8; BYTES] = core::array::from_fn(|at| at as u8);
         slot[0x3f] = 2 << 4 | 3 << 2;
         CompressedCqe::prepare(&mut slot, 0x77);

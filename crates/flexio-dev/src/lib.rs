@@ -2,27 +2,27 @@
 //!
 //! - [`calls`]: the functions of the C API under their names, for a thread that rings doorbells and
 //!   copies through windows; [`calls::with_context`] has the signatures from before 24.10.
-//! - [`context`]: the thread context, which tells a thread where its outboxes and windows are.
+//! - [`context`]: the thread context, with the addresses of a thread's outboxes and windows.
 //! - [`outbox`], [`window`]: doorbells, and access to memory of the host.
-//! - [`system`]: how runs and processes end, and how a thread starts another.
-//! - [`event`]: CQEs and EQEs, as the device writes them into rings; [`record`]: doorbell records.
+//! - [`system`]: the end of runs and processes, and the start of other threads. [`perf`]: cycles
+//!   and instructions.
+//! - [`event`]: CQEs and EQEs in rings of the device; [`record`]: doorbell records.
 //! - [`segment`]: the 16-byte segments of send WQEs, made of the types of `verbless-prm`.
-//! - [`message`]: text for the host, and panics. [`trace`](mod@trace): records for the host, at
-//!   little cost.
-//! - [`stream`]: how messages and records reach the host.
+//! - [`message`]: text for the host, and panics. [`trace`](mod@trace): cheap records for the host.
+//! - [`stream`]: the transport of messages and records to the host.
 //! - [`cmdq`]: execution of the host's tasks.
 //! - [`lock`]: a spin lock between threads. [`metadata`]: a thread's number, storage and name, set
 //!   by the host.
 //!
-//! Of a DPA, the layouts of context, outbox and queues are published (FlexIO SDK 25.1, device
-//! headers under BSD-3-Clause); the numbers here are from there. System calls, the addresses of
-//! outboxes and windows, and the transport of messages are not published: here they are those of
-//! verbless's model, described in `docs/dpa.md`.
+//! The DPA's layouts of context, outbox and queues are published (FlexIO SDK 25.1, device headers
+//! under BSD-3-Clause); the numbers here are from there. System calls, the addresses of outboxes
+//! and windows, and the transport of messages are not published: here they are those of verbless's
+//! model, described in `docs/dpa.md`.
 //!
-//! `docs/mapping/flexio-dev.md` lists every name of the C API with its counterpart here, and where
-//! it works. The crate needs neither std nor alloc. It compiles for a host as well as for the DPA;
-//! the parts that need a core of the DPA ([`system`], [`calls`], [`program!`]) exist only on
-//! riscv64 without an operating system.
+//! `docs/mapping/flexio-dev.md` lists every name of the C API with its counterpart here, and its
+//! support. The crate needs neither std nor alloc. It compiles for a host as well as for the DPA;
+//! the parts that need a core of the DPA ([`system`], [`perf`], [`calls`], [`program!`]) exist only
+//! on riscv64 without an operating system.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -36,7 +36,7 @@ pub mod event;
 pub mod lock;
 #[cfg(doc)]
 pub mod mapping {
-    #![doc = include_str!("../../../docs/mapping/flexio-dev.md")]
+    #![doc = include_str!("../docs/mapping/flexio-dev.md")]
     use super::calls::*;
     use super::context::*;
     use super::event::*;
@@ -53,6 +53,8 @@ pub mod message;
 pub mod metadata;
 mod mmio;
 pub mod outbox;
+#[cfg(any(doc, test, all(target_arch = "riscv64", target_os = "none")))]
+pub mod perf;
 pub mod record;
 pub mod segment;
 pub mod status;
@@ -70,29 +72,31 @@ pub use metadata::ThreadMetadata;
 pub use outbox::Outbox;
 pub use segment::{Request, Segment};
 pub use status::{Failed, Status};
-/// Makes a function one that events start: `#[event_handler] fn on_cqe(argument: u64)`. It ends by
-/// returning: nothing, which waits for the next event, or a [`system::Next`]; or by any of the ways
-/// to end in [`system`].
+/// Turns a function into an event handler: `#[event_handler] fn on_cqe(argument: u64)`. It ends by
+/// returning nothing, which waits for the next event, or a [`system::Next`]; or by a call of
+/// [`system`] that ends the run.
 pub use verbless_flexio_macros::event_handler;
-/// Makes a function one that the host calls, under its name:
-/// `#[rpc] fn add(a: u64, b: u32) -> u64`.
+/// Turns a function into one that the host calls, under its name: `#[rpc] fn add(a: u64, b: u32) ->
+/// u64`.
 ///
-/// Up to 8 arguments and the result are integers or `bool`; the host's stub takes the same types.
+/// Up to 16 arguments and the result are integers or `bool`; the host's stub takes the same types.
+/// Registers hold 8; with more, the entry point unpacks all of them from a buffer that the host has
+/// packed.
 pub use verbless_flexio_macros::rpc;
 pub use verbless_prm::{Cqe, CqeError, Eqe};
 pub use window::Window;
 pub use word::{Address, Word};
 
-/// A function that the host calls with up to 8 words and that returns one
+/// A function that the host calls with words in up to 8 registers and that returns one
 /// (`flexio_dev_rpc_handler_t`).
 pub type RpcHandler = extern "C" fn(u64) -> u64;
-/// A function that the host calls and whose end it does not wait for
-/// (`flexio_dev_async_rpc_handler_t`).
+/// A function that the host calls without waiting for its end (`flexio_dev_async_rpc_handler_t`).
 pub type AsyncRpcHandler = extern "C" fn(u64);
 /// A function that runs once for each event (`flexio_dev_event_handler_t`).
 pub type EventHandler = extern "C" fn(u64);
 /// A function that polls for the lifetime of its process (`flexio_dev_poll_thread_t`).
 pub type PollThread = extern "C" fn(u64);
-/// Takes a host's arguments out of a buffer and calls a function with them
-/// (`flexio_dev_arg_unpack_func_t`).
+/// Unpacks a host's arguments from a buffer and calls a function with them
+/// (`flexio_dev_arg_unpack_func_t`): [`rpc`] generates it for a function with more than 8
+/// arguments, by [`word::unpack`].
 pub type ArgUnpack = unsafe extern "C" fn(*mut u8, *mut u8) -> u64;

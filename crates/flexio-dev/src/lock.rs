@@ -3,21 +3,21 @@
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// A lock that is waited for by spinning; `spinlock_s` of the C headers.
+/// A spin lock; `spinlock_s` of the C headers.
 ///
-/// A thread of a DPA runs to completion: one that ends while it holds the lock without dropping
-/// its guard leaves it locked.
+/// A thread of a DPA runs to completion: if it ends without dropping its guard, the lock stays
+/// locked.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct SpinLock(AtomicU32);
 
 impl SpinLock {
-    /// A lock that is free.
+    /// An unlocked lock.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Waits until the lock is free and takes it; it is free again when the guard is dropped.
+    /// Waits until the lock is free and takes it; the drop of the guard frees it.
     pub fn lock(&self) -> SpinGuard<'_> {
         loop {
             if let Some(guard) = self.try_lock() {
@@ -32,12 +32,12 @@ impl SpinLock {
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<SpinGuard<'_>> {
-        // `then_some` would make a guard in any case, and its drop would free another's lock.
+        // `then_some` would always create a guard, whose drop would free another thread's lock.
         (self.0.swap(1, Ordering::Acquire) == 0).then(|| SpinGuard(self))
     }
 }
 
-/// The lock is held as long as this lives.
+/// Holds the lock until the drop.
 #[derive(Debug)]
 #[must_use = "the lock is free again when its guard is dropped"]
 pub struct SpinGuard<'a>(&'a SpinLock);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_is_held_is_not_taken_again_until_its_guard_is_dropped() {
+    fn held_lock_is_not_taken_until_guard_drop() {
         let lock = SpinLock::new();
         let guard = lock.try_lock().unwrap();
         assert!(lock.try_lock().is_none());
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_that_lock_lose_no_update() {
+    fn concurrent_lockers_lose_no_update() {
         const ROUNDS: u32 = 20_000;
         let lock = SpinLock::new();
         let count = AtomicU32::new(0);
@@ -72,7 +72,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS {
                         let _held = lock.lock();
-                        // Two steps on purpose: without the lock, one of two is lost.
+                        // Two steps on purpose: without the lock, one of two increments is lost.
                         let seen = count.load(Ordering::Relaxed);
                         if seen.is_multiple_of(64) {
                             std::thread::yield_now();

@@ -1,7 +1,7 @@
-//! Text for the host: messages with a level, for a stream that the host has made, for the default
-//! stream, or for all. A long message takes several [entries](crate::stream::entry) in a row.
+//! Text for the host: messages with a level, for a stream of the host, for the default stream, or
+//! for all. A long message takes several consecutive [entries](crate::stream::entry).
 //!
-//! As long as the host has not made a stream, messages for it go nowhere, as with the C library.
+//! Until the host creates a stream, its messages are discarded, as with the C library.
 
 use core::fmt::{self, Write as _};
 
@@ -11,14 +11,13 @@ use crate::stream::entry::{CONTINUES, MORE, TEXT_BYTES, TEXT_ENTRY_BYTES, text_h
 pub use crate::stream::table::MAX_STREAMS;
 use crate::stream::table::with;
 
-/// How important a message is (`flexio_msg_dev_level`).
+/// The level of a message (`flexio_msg_dev_level`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// The message is not written; as a stream's level: no message is (`FLEXIO_MSG_DEV_NO_PRINT`).
+    /// Not written; as a stream's level: no message is written (`FLEXIO_MSG_DEV_NO_PRINT`).
     None = 0,
-    /// The message is written at every level of the stream except `None`
-    /// (`FLEXIO_MSG_DEV_ALWAYS_PRINT`).
+    /// Written at every level of the stream except `None` (`FLEXIO_MSG_DEV_ALWAYS_PRINT`).
     Always = 1,
     /// An error (`FLEXIO_MSG_DEV_ERROR`).
     Error = 2,
@@ -50,12 +49,12 @@ impl Level {
 pub struct Stream(u8);
 
 impl Stream {
-    /// The stream of messages that name none (`FLEXIO_MSG_DEV_DEFAULT_STREAM_ID`).
+    /// The default stream, for messages without a stream (`FLEXIO_MSG_DEV_DEFAULT_STREAM_ID`).
     pub const DEFAULT: Self = Self(0);
     /// All streams (`FLEXIO_MSG_DEV_BROADCAST_STREAM`).
     pub const BROADCAST: Self = Self(0xff);
 
-    /// Stream `number`, as the host told it to the program.
+    /// Stream `number`, which the host passes to the program.
     pub const fn new(number: u8) -> Self {
         Self(number)
     }
@@ -65,8 +64,9 @@ impl Stream {
         self.0
     }
 
-    /// Writes a message for a thread; gives the bytes of its text, 0 if it was not written: the
-    /// host has no such stream, its level is lower, or there is no room (which the stream counts).
+    /// Writes a message for a thread; returns the bytes of its text, or 0 if it was not written:
+    /// the host has no such stream, its level is lower, or there is no room (which the stream
+    /// counts).
     pub fn write(self, context: &ThreadContext, level: Level, text: fmt::Arguments<'_>) -> usize {
         if self == Self::BROADCAST {
             let all = (0..MAX_STREAMS as u8).map(Self);
@@ -93,7 +93,7 @@ fn write(
         return None;
     }
     let mut length = Length(0);
-    // The text's own parts may fail; what they have written counts.
+    // Parts of the text may fail; their output so far counts.
     let _ = length.write_fmt(text);
     let segments = length.0.div_ceil(TEXT_BYTES) as u64;
     if segments == 0 {
@@ -129,7 +129,7 @@ impl fmt::Write for Length {
     }
 }
 
-/// Writes text into the entries that were claimed for it.
+/// Writes text into its claimed entries.
 struct Segments<'a> {
     control: &'a Control,
     level: Level,
@@ -149,7 +149,7 @@ impl fmt::Write for Segments<'_> {
             if self.length == TEXT_BYTES {
                 self.flush();
             }
-            // A text that is longer the second time than the first is cut.
+            // A text that is longer the second time is cut.
             if self.index == self.end {
                 return Err(fmt::Error);
             }
@@ -163,7 +163,7 @@ impl fmt::Write for Segments<'_> {
 }
 
 impl Segments<'_> {
-    /// Writes the entry that is being filled.
+    /// Writes the current entry.
     fn flush(&mut self) {
         let more = if self.index + 1 != self.end { MORE } else { 0 };
         let continues = if self.index != self.first { CONTINUES } else { 0 };
@@ -176,7 +176,7 @@ impl Segments<'_> {
         self.length = 0;
     }
 
-    /// Writes what is left of the entries.
+    /// Writes the remaining entries.
     fn finish(mut self) -> usize {
         while self.index != self.end {
             self.flush();
@@ -185,8 +185,8 @@ impl Segments<'_> {
     }
 }
 
-/// Writes a message to a stream: `msg!(stream, level, "{} packets", n)` (`flexio_dev_msg`). Gives
-/// the bytes of its text, 0 if it was not written.
+/// Writes a message to a stream: `msg!(stream, level, "{} packets", n)` (`flexio_dev_msg`). Returns
+/// the bytes of its text, or 0 if it was not written.
 #[macro_export]
 macro_rules! msg {
     ($stream:expr, $level:expr, $($text:tt)+) => {
@@ -238,9 +238,9 @@ macro_rules! print {
     ($($text:tt)+) => { $crate::msg_dflt!($crate::Level::Info, $($text)+) };
 }
 
-/// Makes a crate a program for a DPA: what a panic does (a message to the default stream, then the
-/// process ends with status 0x43), the function by which the host manages streams, and that of
-/// command queues' workers.
+/// Makes a crate a program for a DPA: it defines the panic handler (a message to the default
+/// stream, then the process ends with status 0x43), the function for the host's management of
+/// streams, and the function of command queues' workers.
 #[macro_export]
 macro_rules! program {
     () => {
@@ -254,15 +254,15 @@ macro_rules! program {
         #[unsafe(link_section = ".text.dpa.verbless_stream")]
         extern "C" fn verbless_stream(first: u64, number: u64, address: u64) -> u64 {
             let context = $crate::ThreadContext::current();
-            // SAFETY: the host, which has made the process, promises it.
+            // SAFETY: the host created the process and promises it.
             unsafe { $crate::stream::table::manage(context, first, number, address) }
         }
 
         #[unsafe(no_mangle)]
         #[unsafe(link_section = ".text.dpa.verbless_cmdq_1")]
         extern "C" fn verbless_cmdq_1(worker: u64) -> ! {
-            // SAFETY: the host, which has made the process, promises it; nothing is on the stack
-            // when the run ends.
+            // SAFETY: the host created the process and promises it; nothing is on the stack when
+            // the run ends.
             unsafe {
                 $crate::cmdq::work($crate::ThreadContext::current(), worker);
                 $crate::system::reschedule()

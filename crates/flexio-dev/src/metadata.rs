@@ -1,5 +1,5 @@
-//! Metadata that a host gives each thread it makes with verbless-flexio: its number, its storage,
-//! its name. The layout is the project's own; the C library's is not published.
+//! Metadata of each thread that a host creates with verbless-flexio: its number, its storage, its
+//! name. The layout is the project's own; the C library's is not published.
 
 use crate::mmio;
 
@@ -47,7 +47,7 @@ impl ThreadMetadata {
         bytes
     }
 
-    /// Reads the metadata at `address`, a multiple of 8, which the host gave.
+    /// Reads the metadata at `address`, a multiple of 8 from the host.
     pub(crate) fn read(address: u64) -> Self {
         let mut name = [0; NAME_BYTES];
         name[..8].copy_from_slice(&mmio::read64(address + 16).to_le_bytes());
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_read_as_it_was_written() {
+    fn metadata_round_trips() {
         let metadata = ThreadMetadata::new(7, 0x1_0000_0040, "reflector");
         let bytes = metadata.to_bytes();
         assert_eq!(bytes[..17], [7, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 1, 0, 0, 0, b'r']);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_too_long_is_cut_and_one_that_is_no_text_is_shown_in_part() {
+    fn long_name_is_cut_and_invalid_utf8_truncated() {
         assert_eq!(ThreadMetadata::new(0, 0, "fifteen bytes, \u{e9}").name(), "fifteen bytes, ");
         assert_eq!(ThreadMetadata::new(0, 0, "sixteen bytes it").name(), "sixteen bytes it");
         let broken =

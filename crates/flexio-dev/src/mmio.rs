@@ -3,12 +3,12 @@
 //!
 //! The one invariant here: each address comes from the thread context, which the system writes, or
 //! from the control block of a stream, which the host writes, and is a multiple of the access's
-//! size. No Rust object is there, so that an access is a message to the device. An access that the
-//! device refuses ends the process before it takes effect.
+//! size. No Rust object is at the address, so an access is a message to the device. An access that
+//! the device refuses ends the process before it takes effect.
 //!
-//! A host can give a window a key over the process's own heap. A program that stores through it is
-//! then like a device that writes memory: code that makes references into the heap, which takes
-//! `unsafe`, must ensure that nobody does so.
+//! A host can give a window a key over the process's own heap. A program that stores through it
+//! then acts like a device that writes memory: code that makes references into the heap, which
+//! needs `unsafe`, must ensure that no thread does so.
 #![allow(unsafe_code)]
 
 use core::ptr::{
@@ -50,8 +50,8 @@ pub(crate) fn in_order() {
     core::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Makes the thread's earlier stores, to memory and through windows, visible before the doorbell
-/// that follows, and reads the control word before it.
+/// Makes the thread's earlier stores, to memory and through windows, and its read of the control
+/// word, complete before the next doorbell.
 #[inline(always)]
 pub(crate) fn before_doorbell() {
     #[cfg(target_arch = "riscv64")]

@@ -1,9 +1,9 @@
-//! The registers of an outbox, a page of 4 KiB of little-endian 64-bit words, and the words that
-//! ring its doorbells.
+//! The registers of an outbox, a page of 4 KiB of little-endian 64-bit words, and the words for its
+//! doorbells.
 //!
-//! A doorbell is rung by a store to its register after [`UCTL_BUSY`] of [`UCTL`] has been seen 0.
-//! A number that is wider than its field is cut off, as the C macros do not: those let it run into
-//! the next field.
+//! A thread rings a doorbell by a store to its register, after it has read [`UCTL_BUSY`] of
+//! [`UCTL`] as 0. A number wider than its field is truncated; the C macros instead let it overflow
+//! into the next field.
 
 use core::hint::spin_loop;
 use core::marker::PhantomData;
@@ -15,7 +15,7 @@ pub const PAGE_BYTES: usize = 4096;
 
 /// Offset of the control word: [`UCTL_BUSY`], [`UCTL_ERROR`], version in bits 39:32.
 pub const UCTL: usize = 0x000;
-/// Offset of what a read of an emulated doorbell returns.
+/// Offset of the result of a read of an emulated doorbell.
 pub const BUFFER: usize = 0x040;
 /// Offset of the doorbell [`cq_arm`].
 pub const CQ_DB: usize = 0x100;
@@ -34,7 +34,7 @@ pub const RXT_DB: usize = 0x280;
 /// Offset of the doorbell [`emulated_read`].
 pub const RXC_RD: usize = 0x300;
 
-/// A doorbell of this outbox is under way: another must not be rung.
+/// A doorbell of this outbox is in progress: do not ring another.
 pub const UCTL_BUSY: u64 = 1 << 0;
 /// The last doorbell failed.
 pub const UCTL_ERROR: u64 = 1 << 1;
@@ -44,18 +44,19 @@ const fn word(low: u32, high: u32, bits: u32) -> u64 {
     (low & 0xff_ffff) as u64 | ((high & (u32::MAX >> (32 - bits))) as u64) << 32
 }
 
-/// The word for [`CQ_DB`]: arms CQ `cqn`, of which `ci` CQEs are consumed (24 bits each).
+/// The word for [`CQ_DB`]: arms CQ `cqn` with consumer index `ci` (24 bits each).
 pub const fn cq_arm(cqn: u32, ci: u32) -> u64 {
     word(cqn, ci, 24)
 }
 
-/// The word for [`EQ_DB_REARM`] and [`EQ_DB_NO_REARM`]: `ci` EQEs of EQ `eqn` are consumed
-/// (26 and 24 bits).
+/// The word for [`EQ_DB_REARM`] and [`EQ_DB_NO_REARM`]: consumer index `ci` of EQ `eqn` (26 and 24
+/// bits).
 pub const fn eq_update(eqn: u32, ci: u32) -> u64 {
     word(eqn, ci, 26)
 }
 
-/// The word for [`SXD_DB`]: QP or SQ `number` (24 bits) has WQEs up to the WQEBB index `pi`.
+/// The word for [`SXD_DB`]: WQEs of QP or SQ `number` (24 bits) up to the WQEBB index `pi` are
+/// posted.
 pub const fn send(number: u32, pi: u16) -> u64 {
     word(pi as u32, number, 24)
 }
@@ -66,13 +67,13 @@ pub const fn emulation(cqn: u32, context: u32) -> u64 {
     word(cqn, context, 26)
 }
 
-/// The word for [`RXT_DB`]: a CQE of zeros on CQ `cqn` (24 bits), which wakes what waits for it: a
+/// The word for [`RXT_DB`]: a CQE of zeros on CQ `cqn` (24 bits), which triggers the CQ's target: a
 /// thread, or an EQ and its MSI-X.
 pub const fn zero_cqe(cqn: u32) -> u64 {
     word(cqn, 0, 24)
 }
 
-/// The word for [`RXC_RD`]: the value of the emulated doorbell at `address` (26 bits) is read into
+/// The word for [`RXC_RD`]: reads the value of the emulated doorbell at `address` (26 bits) into
 /// [`BUFFER`].
 pub const fn emulated_read(address: u32) -> u64 {
     ((address & 0x3ff_ffff) as u64) << 2
@@ -80,12 +81,12 @@ pub const fn emulated_read(address: u32) -> u64 {
 
 /// An outbox of the thread's process.
 ///
-/// One doorbell of an outbox is under way at a time: before each, [`UCTL`] is read until the one
-/// before is done. A doorbell for a queue that the outbox does not reach sets
-/// [`errno`](crate::ThreadContext::errno) and does nothing.
+/// An outbox has one doorbell in progress at a time: before each, the thread reads [`UCTL`] until
+/// the previous one is done. A doorbell for a queue out of the outbox's reach sets
+/// [`errno`](crate::ThreadContext::errno) and does nothing else.
 ///
 /// Two threads that ring by the same outbox at the same time may lose a doorbell: each thread needs
-/// one of its own, or a [`SpinLock`](crate::SpinLock) around it.
+/// its own, or a [`SpinLock`](crate::SpinLock) around it.
 #[derive(Debug, Clone, Copy)]
 pub struct Outbox<'a> {
     page: u64,
@@ -94,7 +95,7 @@ pub struct Outbox<'a> {
 }
 
 impl Outbox<'_> {
-    /// The outbox whose page is there, by a thread context.
+    /// The outbox at this page, from a thread context.
     pub(crate) const fn at(page: u64) -> Self {
         Self { page, process: PhantomData }
     }
@@ -108,13 +109,12 @@ impl Outbox<'_> {
         self.page + offset as u64
     }
 
-    /// The control word: [`UCTL_BUSY`], [`UCTL_ERROR`]. To read it is what makes a busy outbox
-    /// free.
+    /// The control word: [`UCTL_BUSY`], [`UCTL_ERROR`]. Reading it frees a busy outbox.
     pub fn control(&self) -> u64 {
         mmio::read64(self.register(UCTL))
     }
 
-    /// Waits until no doorbell is under way.
+    /// Waits until no doorbell is in progress.
     fn wait(&self) {
         while self.control() & UCTL_BUSY != 0 {
             spin_loop();
@@ -127,40 +127,41 @@ impl Outbox<'_> {
         mmio::write64(self.register(register), word);
     }
 
-    /// The next CQE of CQ `cqn`, of which `ci` are consumed, makes an event (`flexio_dev_cq_arm`).
-    /// CQEs that are behind `ci` already make one at once, so that none is missed.
+    /// Arms CQ `cqn` for the next CQE, with consumer index `ci` (`flexio_dev_cq_arm`). A CQE
+    /// already beyond `ci` makes an event at once, so that none is missed.
     pub fn arm_cq(&self, cqn: u32, ci: u32) {
         self.ring(CQ_DB, cq_arm(cqn, ci));
     }
 
-    /// `ci` EQEs of EQ `eqn` are consumed (`flexio_dev_eq_update_ci`).
+    /// Updates the consumer index of EQ `eqn` to `ci` (`flexio_dev_eq_update_ci`).
     pub fn update_eq(&self, eqn: u32, ci: u32) {
         self.ring(EQ_DB_NO_REARM, eq_update(eqn, ci));
     }
 
-    /// Reports that `ci` EQEs of EQ `eqn` are consumed, and arms it: the next EQE makes an event.
+    /// Updates the consumer index of EQ `eqn` to `ci`, and arms the EQ: the next EQE makes an
+    /// event.
     pub fn arm_eq(&self, eqn: u32, ci: u32) {
         self.ring(EQ_DB_REARM, eq_update(eqn, ci));
     }
 
-    /// QP or SQ `number` has WQEs up to the WQEBB index `pi` (`flexio_dev_qp_sq_ring_db`). The
-    /// doorbell says it all: the queue's record may be left alone.
+    /// Rings for QP or SQ `number`: WQEs up to the WQEBB index `pi` are posted
+    /// (`flexio_dev_qp_sq_ring_db`). The doorbell suffices: the queue's record need not be updated.
     pub fn send(&self, number: u32, pi: u16) {
         self.ring(SXD_DB, send(number, pi));
     }
 
     /// Writes a CQE of zeros to CQ `cqn` (`flexio_dev_zcqe_gen`, `flexio_dev_msix_send`): it starts
-    /// the thread, or makes the EQE and its MSI-X, that the CQ is made for.
+    /// the CQ's thread, or makes its EQE and MSI-X.
     pub fn trigger_cq(&self, cqn: u32) {
         self.ring(RXT_DB, zero_cqe(cqn));
     }
 
-    /// Arms context `context` of an emulated doorbell, whose CQ is `cqn` (`flexio_dev_db_ctx_arm`).
+    /// Arms context `context` of an emulated doorbell with CQ `cqn` (`flexio_dev_db_ctx_arm`).
     pub fn arm_emulated(&self, cqn: u32, context: u32) {
         self.ring(EMU_CAP, emulation(cqn, context));
     }
 
-    /// Triggers context `context` of an emulated doorbell, whose CQ is `cqn`
+    /// Triggers context `context` of an emulated doorbell with CQ `cqn`
     /// (`flexio_dev_db_ctx_force_trigger`).
     pub fn trigger_emulated(&self, cqn: u32, context: u32) {
         self.ring(EMU_CAP_TRIGGER, emulation(cqn, context));
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
     use crate::context::ThreadContext;
 
-    /// Two pages of registers that are memory: the context's outbox is the second.
+    /// Two pages of registers in memory: the context's outbox is the second.
     struct Pages([AtomicU64; 1024]);
 
     impl Pages {
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn each_doorbell_is_a_store_to_its_register() {
+    fn doorbells_store_their_registers() {
         let pages = Pages::new();
         let context = pages.context();
         let outbox = context.outbox();
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn no_doorbell_is_written_while_another_is_under_way() {
+    fn doorbell_waits_while_uctl_is_busy() {
         let pages = Pages::new();
         let uctl = &pages.0[(PAGE_BYTES + UCTL) / 8];
         uctl.store(UCTL_BUSY, Ordering::Relaxed);
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_have_their_fields_where_the_headers_have_them() {
+    fn doorbell_fields_match_headers() {
         assert_eq!(cq_arm(0x12_3456, 0xab_cdef), 0x00ab_cdef_0012_3456);
         assert_eq!(eq_update(0x12_3456, 0x3ab_cdef), 0x03ab_cdef_0012_3456);
         assert_eq!(send(0x12_3456, 0xfedc), 0x0012_3456_0000_fedc);
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_too_wide_does_not_reach_the_next_field() {
+    fn wide_numbers_stay_within_their_field() {
         assert_eq!(cq_arm(u32::MAX, u32::MAX), 0x00ff_ffff_00ff_ffff);
         assert_eq!(eq_update(u32::MAX, u32::MAX), 0x03ff_ffff_00ff_ffff);
         assert_eq!(send(u32::MAX, u16::MAX), 0x00ff_ffff_0000_ffff);

@@ -1,24 +1,23 @@
-//! Segments of send WQEs, 16 bytes each, as a program puts them into a ring one after another.
+//! Segments of send WQEs, 16 bytes each; a program writes them into a ring one after another.
 //!
-//! A segment that `verbless-prm` knows is made of its type there; one is not in its tables: that of
-//! a matrix to transpose (FlexIO SDK 25.1, device headers). Numbers that are wider than their field
-//! are cut off.
+//! Segments use the types of `verbless-prm`, except the transpose segment, which its tables lack
+//! (FlexIO SDK 25.1, device headers). Numbers wider than their field are truncated.
 
 use verbless_prm::hot::{
-    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, EthChecksums, EthSegment,
-    InlineHeader, InlineWord, RaddrSegment, SrqNextSegment, completion, opcode,
+    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, EthChecksums, EthInline,
+    EthSegment, EthSwpFlags, InlineHeader, InlineWord, RaddrSegment, SrqNextSegment, U16,
+    completion, opcode,
 };
 pub use verbless_prm::hot::{DatagramSegment, WaitDataSegment};
 
-/// log2 of the segments in a WQEBB, in which the depth of a send queue is counted
-/// (`LOG_SQE_NUM_SEGS`).
+/// log2 of the segments in a WQEBB, the unit of a send queue's depth (`LOG_SQE_NUM_SEGS`).
 pub const LOG_PER_WQEBB: u8 = 2;
 /// Bytes of a segment.
 pub const BYTES: usize = 16;
-/// Bytes that [`Segment::inline`] has room for.
+/// Maximum bytes of [`Segment::inline`].
 pub const INLINE_BYTES: usize = 12;
 
-/// Opcode of operations from memory to memory in the DPA's headers, where `verbless-prm` has MMO.
+/// Opcode of local memory operations in the DPA's headers, where `verbless-prm` has MMO.
 const LOCAL_MMO: u8 = 0x32;
 
 /// 16 bytes of a send WQE.
@@ -33,7 +32,7 @@ pub enum Request {
     EthernetSend,
     /// A message of an RC or UC QP: control, data.
     ConnectedSend,
-    /// A message of a UD QP to a peer whose address needs no extension: control, address, data.
+    /// A message of a UD QP to a peer without an address extension: control, address, data.
     DatagramSend,
     /// A copy in local memory: four segments.
     LocalDma,
@@ -41,15 +40,15 @@ pub enum Request {
     RdmaWrite,
     /// RDMA READ: control, remote address, data.
     RdmaRead,
-    /// Ethernet send that the device cuts into TCP segments: four segments.
+    /// Ethernet send with segmentation offload (TSO): four segments.
     Lso,
     /// NOP: the control segment alone.
     Nop,
     /// RDMA WRITE with immediate: control, remote address, data. See [`Segment::ctrl_with_imm`].
     RdmaWriteImm,
-    /// A matrix is transposed in local memory: four segments.
+    /// Transposes a matrix in local memory: four segments.
     Transpose,
-    /// Waits for a value in memory: control, and the two of [`Segment::wait_on_data`].
+    /// Waits for a value in memory: control, and the two segments of [`Segment::wait_on_data`].
     WaitOnData,
     /// Atomic compare and swap: control, remote address, atomic, data.
     CompareSwap,
@@ -92,14 +91,14 @@ pub enum CompletionMode {
 }
 
 impl Segment {
-    /// The control segment, which is the first of a WQE: WQEBB index `pi` of the QP or SQ `number`
-    /// (24 bits).
+    /// The control segment, the first one of a WQE: WQEBB index `pi` of the QP or SQ `number` (24
+    /// bits).
     pub const fn ctrl(pi: u16, number: u32, mode: CompletionMode, request: Request) -> Self {
         Self::ctrl_with_imm(pi, number, mode, request, 0)
     }
 
-    /// The control segment with immediate data (in host order), or the other value that the request
-    /// has in its place.
+    /// The control segment with immediate data (in host order), or the request's other value in its
+    /// place.
     pub const fn ctrl_with_imm(
         pi: u16,
         number: u32,
@@ -108,8 +107,13 @@ impl Segment {
         imm: u32,
     ) -> Self {
         let (code, modifier, ds) = request.parts();
-        let word = CtrlWord::pack(modifier, pi, code, number, ds);
-        let flags = CtrlFlags::pack(0, 0, 0, mode as u8, false, imm);
+        let word = CtrlWord::new()
+            .with_opmod(modifier)
+            .with_wqe_index(pi)
+            .with_opcode(code)
+            .with_qpn(number & 0xff_ffff)
+            .with_ds(ds);
+        let flags = CtrlFlags::new().with_ce(mode as u8).with_imm(imm);
         Self(*CtrlSegment::new(word, flags).as_bytes())
     }
 
@@ -118,42 +122,49 @@ impl Segment {
         Self(*RaddrSegment::new(address, rkey).as_bytes())
     }
 
-    /// `bytes` bytes at `address` under the local key `lkey`; a receive WQE is made of these, too.
+    /// `bytes` bytes at `address` under the local key `lkey`; receive WQEs use it too.
     pub const fn data(bytes: u32, lkey: u32, address: u64) -> Self {
         Self(*DataSegment::new(bytes, lkey, address).as_bytes())
     }
 
-    /// Up to [`INLINE_BYTES`] bytes of data in the WQE itself; nothing if there are more.
+    /// Up to [`INLINE_BYTES`] bytes of data in the WQE itself; `None` if there are more.
     pub fn inline(data: &[u8]) -> Option<Self> {
         let mut segment = Self::default();
         segment.0[4..].get_mut(..data.len())?.copy_from_slice(data);
-        let header = InlineHeader::new(InlineWord::pack(true, data.len() as u16));
+        let header = InlineHeader::new(
+            InlineWord::new().with_inline(true).with_byte_count(data.len() as u16),
+        );
         segment.0[..4].copy_from_slice(header.as_bytes());
         Some(segment)
     }
 
-    /// A segment of any 16 bytes: what follows an inline header or an Ethernet segment.
+    /// A segment of any 16 bytes, for the data after an inline header or an Ethernet segment.
     pub const fn bytes(bytes: [u8; BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The operands of an atomic. `compare` counts for compare and swap only.
+    /// The operands of an atomic. Only compare and swap uses `compare`.
     pub const fn atomic(swap_or_add: u64, compare: u64) -> Self {
         Self(*AtomicSegment::new(swap_or_add, compare).as_bytes())
     }
 
-    /// An Ethernet segment: checksum flags ([`eth`]), the TCP payload of a segment (0 but for
-    /// [`Request::Lso`]), the length of all inline headers in bytes, and their first two bytes.
+    /// An Ethernet segment: checksum flags ([`eth`]), the MSS (0 except for [`Request::Lso`]), the
+    /// length of all inline headers in bytes, and their first two bytes.
     pub const fn eth(flags: u16, mss: u16, header_bytes: u16, header: [u8; 2]) -> Self {
-        let mut segment = EthSegment::zeroed();
-        segment.set_mss(mss).set_inline_hdr_sz(header_bytes);
-        segment.set_inline_hdr_start(u16::from_be_bytes(header));
-        let mut bytes = *segment.as_bytes();
-        [bytes[EthChecksums::AT], bytes[EthChecksums::AT + 1]] = flags.to_be_bytes();
-        Self(bytes)
+        let [checksums, parser] = flags.to_be_bytes();
+        let segment = EthSegment {
+            eth_checksums: EthChecksums::from_bits(checksums),
+            eth_swp_flags: EthSwpFlags::from_bits(parser),
+            mss: U16::new(mss),
+            eth_inline: EthInline::new()
+                .with_inline_hdr_sz(header_bytes)
+                .with_inline_hdr_start(u16::from_be_bytes(header)),
+            ..EthSegment::zeroed()
+        };
+        Self(*segment.as_bytes())
     }
 
-    /// The first segment of a shared receive WQE: which one is next in the list.
+    /// The first segment of a shared receive WQE: the index of the next WQE in the list.
     pub fn shared_receive(next_wqe_index: u16, signature: u8) -> Self {
         let mut segment = SrqNextSegment::zeroed();
         segment.set_next_wqe_index(next_wqe_index);
@@ -170,26 +181,26 @@ impl Segment {
         Self(bytes)
     }
 
-    /// A peer's address, of which the first segment is enough if it has no extension.
+    /// A peer's address; without an extension its first segment is enough.
     pub fn datagram(address: &DatagramSegment) -> [Self; 3] {
         split(address.as_bytes())
     }
 
-    /// The condition that [`Request::WaitOnData`] waits for. Value and mask are given in host order
-    /// and written big-endian. The C function writes the bytes of its argument unchanged: a value
-    /// that is swapped for it is not swapped here.
+    /// The condition of [`Request::WaitOnData`]. Value and mask are in host order and written
+    /// big-endian. The C function writes the bytes of its argument unchanged: do not swap the value
+    /// here.
     pub fn wait_on_data(wait: &WaitDataSegment) -> [Self; 2] {
         split(wait.as_bytes())
     }
 
-    /// The address of a segment that [`Segment::data`] made, as of a receive WQE
+    /// The address of a segment of [`Segment::data`], for example of a receive WQE
     /// (`flexio_dev_rwqe_get_addr`).
     pub const fn data_address(&self) -> u64 {
         let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// The segment's bytes, as they are in the ring.
+    /// The segment's bytes in ring order.
     pub const fn as_bytes(&self) -> &[u8; BYTES] {
         &self.0
     }
@@ -204,13 +215,13 @@ fn split<const N: usize>(bytes: &[u8]) -> [Segment; N] {
     segments
 }
 
-/// Flags of [`Segment::eth`]: which checksums the device fills in, and what software has found of a
-/// packet's inner headers. The flags for outer headers have no name: Linux has them in bits 5 and 4
-/// (`enum mlx5_wqe_swp_flags`), the DPA's headers in 6 and 5, and no third source is at hand.
+/// Flags of [`Segment::eth`]: the checksums that the device fills in, and software's findings about
+/// a packet's inner headers. The flags for outer headers have no name here: Linux has them in bits
+/// 5 and 4 (`enum mlx5_wqe_swp_flags`), the DPA's headers in 6 and 5, and we have no third source.
 pub mod eth {
     use verbless_prm::hot::EthChecksums;
 
-    /// The flags are the word of the checksums and the byte behind it.
+    /// The flags are the checksum word and the byte behind it.
     const fn flags(checksums: EthChecksums) -> u16 {
         (checksums.into_bits() as u16) << 8
     }
@@ -243,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn control_segments_have_the_opcode_modifier_and_length_of_their_request() {
+    fn ctrl_segment_has_opcode_modifier_and_ds() {
         let rows = [
             (Request::EthernetSend, 0x0a, 0, 3),
             (Request::ConnectedSend, 0x0a, 0, 2),
@@ -268,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn completion_modes_and_immediate_data_are_where_the_device_looks_for_them() {
+    fn ctrl_segment_places_completion_mode_and_imm() {
         let modes = [
             (CompletionMode::OnError, 0x0),
             (CompletionMode::OnFirstError, 0x4),
@@ -282,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_the_bytes_that_the_headers_describe() {
+    fn segment_bytes_match_headers() {
         let rows = [
             (Segment::rdma(0x1122_3344, 0x0102_0304_0506_0708), "01020304050607081122334400000000"),
             (
@@ -307,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_software_has_found_of_inner_headers_is_where_the_ethernet_segment_has_it() {
+    fn eth_segment_places_inner_header_flags() {
         let of =
             |flags| *EthSegment::from_prefix(Segment::eth(flags, 0, 0, [0; 2]).as_bytes()).unwrap();
         let (udp, ipv6) = (of(eth::INNER_L4_UDP), of(eth::INNER_L3_IPV6));
@@ -316,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_a_data_segment_is_found_again() {
+    fn data_segment_returns_its_address() {
         assert_eq!(
             Segment::data(1, 2, 0x0102_0304_0506_0708).data_address(),
             0x0102_0304_0506_0708
@@ -324,13 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn inline_data_that_does_not_fit_is_refused() {
+    fn oversized_inline_data_is_rejected() {
         assert!(Segment::inline(&[0xa5; INLINE_BYTES]).is_some());
         assert_eq!(Segment::inline(&[0xa5; INLINE_BYTES + 1]), None);
     }
 
     #[test]
-    fn what_is_longer_than_a_segment_is_split_in_order() {
+    fn long_segments_are_split_in_order() {
         let mut address = DatagramSegment::zeroed();
         address.set_q_key(0x1122_3344);
         address.set_ext(true);

@@ -8,9 +8,7 @@ pub struct Failed;
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the outbox, window or address is none that the thread can have, or there is none",
-        )
+        f.write_str("the thread has no such outbox, window or address")
     }
 }
 

@@ -1,15 +1,15 @@
-//! System calls of a thread: to end its run or process, and to yield the processor.
+//! System calls of a thread: they end its run or process, and yield the processor.
 //!
-//! NVIDIA documents the meaning of the calls, but not how a program makes them. These are system
-//! calls of verbless's model: the number in a7, an argument in a0. Programs for hardware would need
-//! other ones, and other ways to find outboxes and windows than [`context`](crate::context).
+//! NVIDIA documents the meaning of the calls, but not their encoding. These are system calls of
+//! verbless's model: the number in a7, an argument in a0. Programs for hardware would need other
+//! ones, and another access to outboxes and windows than [`context`](crate::context).
 #![allow(unsafe_code)]
 
 use crate::context::ThreadContext;
 use crate::mmio;
 use crate::status::Failed;
 
-/// Numbers of the system calls; `docs/dpa.md` has what they do.
+/// Numbers of the system calls; `docs/dpa.md` documents them.
 mod number {
     pub(super) const RESCHEDULE: u64 = 1;
     pub(super) const FINISH_THREAD: u64 = 2;
@@ -22,17 +22,19 @@ mod number {
     pub(super) const YIELD_AND_RETRIGGER: u64 = 9;
     pub(super) const EXTEND: u64 = 10;
     pub(super) const RING: u64 = 11;
+    pub(super) const HAS: u64 = 12;
+    pub(super) const COUNT: u64 = 13;
 }
 
-/// Makes a system call that returns, and returns its answer. The only memory of the process that
-/// the system reads and writes is the thread context.
+/// Makes a system call that returns a result. The thread context is the only memory of the process
+/// that the system reads and writes.
 #[inline(always)]
 fn call_with(number: u64, arguments: [u64; 3]) -> u64 {
     let [argument, second, third] = arguments;
     #[cfg(all(target_arch = "riscv64", target_os = "none"))]
     {
         let answer;
-        // SAFETY: the system changes a0 and nothing else that the compiler knows; not marked
+        // SAFETY: the system changes a0 and nothing else that the compiler knows; it is not marked
         // `nomem`, so that the context is written before and read after it.
         unsafe {
             core::arch::asm!("ecall", in("a7") number, inout("a0") argument => answer,
@@ -54,7 +56,7 @@ fn call(number: u64, argument: u64) {
     call_with(number, [argument, 0, 0]);
 }
 
-/// Makes a system call that does not.
+/// Makes a system call that does not return.
 #[inline(always)]
 fn last_call(number: u64, argument: u64) -> ! {
     call(number, argument);
@@ -81,13 +83,13 @@ impl ThreadContext {
             address = core::ptr::null();
         }
         // SAFETY: the system has put the address of the thread's context into tp, and nothing
-        // changes tp. What changes in the context is atomic.
+        // changes tp. The fields that change are atomics.
         unsafe { &*address }
     }
 }
 
 /// How an event handler ends its run: the return value of a function with
-/// [`#[event_handler]`](crate::event_handler). One that returns nothing reschedules.
+/// [`#[event_handler]`](crate::event_handler). A handler without a result reschedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub enum Next {
@@ -107,7 +109,7 @@ impl From<()> for Next {
 }
 
 impl Next {
-    /// Ends the run in this way.
+    /// Ends the run accordingly.
     ///
     /// # Safety
     /// As [`reschedule`].
@@ -121,12 +123,12 @@ impl Next {
     }
 }
 
-/// Ends the run; the next event starts the thread again (`flexio_dev_thread_reschedule`). So does a
-/// handler that returns, or that returns [`Next`].
+/// Ends the run; the next event starts the thread again (`flexio_dev_thread_reschedule`). Returning
+/// from a handler, with or without [`Next`], does the same.
 ///
 /// # Safety
-/// The stack goes, with all that functions have there that have not returned, and nothing of it is
-/// dropped: nobody else may count on any of it, nor on it being dropped.
+/// The stack disappears, with all values of functions that have not returned, without a drop: no
+/// other code may rely on any of these values, nor on their drop.
 pub unsafe fn reschedule() -> ! {
     last_call(number::RESCHEDULE, 0)
 }
@@ -153,16 +155,16 @@ pub fn finish_process() -> ! {
     last_call(number::FINISH_PROCESS, 0)
 }
 
-/// The smallest code that [`error`] takes (000 says 129, the headers of 25.1 say 128).
+/// The smallest code for [`error`]: the headers of 25.1 say 128, the reference of 2022 says 129.
 pub const FIRST_ERROR: u8 = 128;
-/// Status of a process whose program named a code below [`FIRST_ERROR`]
+/// Status of a process whose program used a code below [`FIRST_ERROR`]
 /// (`FLEXIO_DEV_ERROR_ILLEGAL_ERR`).
 pub const ILLEGAL_ERROR: u8 = 0x42;
 /// Status of a process whose program panicked ([`program!`](crate::program)); the project's own.
 pub const PANIC: u8 = 0x43;
 
-/// Ends the process with an error of its own, which the host finds as its status
-/// (`flexio_dev_error`): 128 to 255. Another code makes it [`ILLEGAL_ERROR`].
+/// Ends the process with an error code, which the host gets as its status (`flexio_dev_error`): 128
+/// to 255. Another code becomes [`ILLEGAL_ERROR`].
 pub fn error(code: u8) -> ! {
     end(if code < FIRST_ERROR { ILLEGAL_ERROR } else { code })
 }
@@ -176,17 +178,17 @@ fn end(status: u8) -> ! {
     last_call(number::ERROR, status.into())
 }
 
-/// Lets others use the core for a moment: for loops that wait. The run continues, and keeps its
-/// execution unit.
+/// Yields the core to other threads for a moment, for loops that wait. The run continues, and keeps
+/// its execution unit.
 pub fn pause() {
     call(number::PAUSE, 0);
 }
 
-/// Starts a run of thread `number` of the same process, as an event of a CQ would
-/// (`flexio_dev_event_handler_activate`). If the process has no such thread,
-/// [`errno`](ThreadContext::errno) says so.
+/// Starts a run of thread `number` of the same process, like an event of a CQ
+/// (`flexio_dev_event_handler_activate`). If the process has no such thread, this sets
+/// [`errno`](ThreadContext::errno).
 ///
-/// What the thread has stored before, the other one sees.
+/// The other thread sees this thread's earlier stores.
 pub fn activate(number: u32) {
     mmio::in_order();
     call(number::ACTIVATE, number.into());
@@ -199,26 +201,52 @@ fn checked(answer: u64) -> Result<(), Failed> {
 
 /// Makes the outbox of the thread's context ring for the queues of the extended UAR with the id
 /// `device` (`flexio_uar_get_extended_id`), or with `None` for its own again
-/// (`flexio_dev_outbox_config_uar_extension`). This holds for all users of the outbox, also in
-/// later runs.
+/// (`flexio_dev_outbox_config_uar_extension`). This affects all users of the outbox, also in later
+/// runs.
 ///
 /// # Errors
-/// The thread has no outbox. If there is no such extension, [`errno`](ThreadContext::errno) is set
-/// when the outbox rings.
+/// The thread has no outbox. If there is no such extension, ringing the outbox sets
+/// [`errno`](ThreadContext::errno).
 pub fn extend_outbox(device: Option<u32>) -> Result<(), Failed> {
     mmio::in_order();
     checked(call_with(number::EXTEND, [device.unwrap_or(u32::MAX).into(), 0, 0]))
 }
 
-/// QP or SQ `number` of the extended UAR `device` has WQEs up to the WQEBB index `pi`
-/// (`flexio_dev_cross_device_ring_db`). No outbox is needed.
+/// Rings for QP or SQ `number` of the extended UAR `device`: WQEs up to the WQEBB index `pi` are
+/// posted (`flexio_dev_cross_device_ring_db`). It needs no outbox.
 ///
 /// # Errors
-/// The process has no such extension, or that reaches no such queue; then
-/// [`errno`](ThreadContext::errno) says so, too.
+/// The process has no such extension, or the extension reaches no such queue; this also sets
+/// [`errno`](ThreadContext::errno).
 pub fn ring_device(device: u32, number: u32, pi: u16) -> Result<(), Failed> {
     mmio::before_doorbell();
     checked(call_with(number::RING, [device.into(), number.into(), pi.into()]))
+}
+
+/// Checks that the process has outbox `id`.
+///
+/// # Errors
+/// It has none; this also sets [`errno`](ThreadContext::errno).
+pub fn has_outbox(id: u16) -> Result<(), Failed> {
+    checked(call_with(number::HAS, [id.into(), 0, 0]))
+}
+
+/// Checks that the process has window `id`.
+///
+/// # Errors
+/// It has none; this also sets [`errno`](ThreadContext::errno).
+pub fn has_window(id: u16) -> Result<(), Failed> {
+    checked(call_with(number::HAS, [id.into(), 1, 0]))
+}
+
+/// Cycles of the thread (`__dpa_thread_cycles`). The model has no timing: an instruction takes one.
+pub fn cycles() -> u64 {
+    call_with(number::COUNT, [0, 0, 0])
+}
+
+/// Instructions that the thread has executed (`__dpa_thread_inst_ret`).
+pub fn instructions() -> u64 {
+    call_with(number::COUNT, [1, 0, 0])
 }
 
 /// Suspends the run: the next event continues after this call, with stack and registers preserved
@@ -256,8 +284,7 @@ pub(crate) mod tests {
         static ANSWER: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// The system of the tests: notes the call, if a test wants to know, and answers what it was
-    /// told.
+    /// The tests' system: notes the call, if a test wants it, and returns the configured result.
     pub(super) fn answer(number: u64, arguments: [u64; 3]) -> u64 {
         CALLS.with_borrow_mut(|calls| {
             calls.iter_mut().for_each(|calls| calls.push((number, arguments)));
@@ -283,26 +310,29 @@ pub(crate) mod tests {
         CALLS.take().unwrap()
     }
 
-    /// The only system call of what ends a run.
+    /// The only system call of a function that ends a run.
     fn end(ends: impl FnOnce() + UnwindSafe) -> Call {
         let calls = calls(|| assert!(catch_unwind(ends).is_err(), "it came back"));
         assert_eq!(calls.len(), 1);
         calls[0]
     }
 
-    /// Calls with each answer, 0 and another.
+    /// Makes the system return `with` for all calls of `what`.
+    pub(crate) fn answering<T>(with: u64, what: impl FnOnce() -> T) -> T {
+        ANSWER.set(with);
+        let result = what();
+        ANSWER.set(0);
+        result
+    }
+
+    /// Calls with each result, 0 and another.
     fn both(call: impl Fn() -> Result<(), Failed>) -> [Result<(), Failed>; 2] {
-        [0, 2].map(|answer| {
-            ANSWER.set(answer);
-            let result = call();
-            ANSWER.set(0);
-            result
-        })
+        [0, 2].map(|answer| answering(answer, &call))
     }
 
     #[test]
-    fn each_way_to_end_is_a_system_call_that_does_not_return() {
-        // SAFETY: a call that the tests' system answers unwinds, and nothing counts on the stack.
+    fn thread_ends_map_to_system_calls() {
+        // SAFETY: a call to the tests' system unwinds, and nothing relies on the stack.
         let ends: [(fn(), u64, u64); 10] = unsafe {
             [
                 (|| reschedule(), 1, 0),
@@ -325,7 +355,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_returns_makes_its_system_call_once() {
+    fn returning_calls_make_one_system_call() {
         let one = |what: fn(), number, argument| {
             assert_eq!(calls(what), vec![(number, [argument, 0, 0])]);
         };
@@ -336,14 +366,22 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_system_refuses_outboxes_and_doorbells_by_its_answer() {
+    fn outbox_and_doorbell_calls_report_failure() {
         assert_eq!(both(|| extend_outbox(Some(3))), [Ok(()), Err(Failed)]);
         assert_eq!(both(|| ring_device(3, 4, 5)), [Ok(()), Err(Failed)]);
+        assert_eq!(both(|| has_outbox(3)), [Ok(()), Err(Failed)]);
+        assert_eq!(both(|| has_window(3)), [Ok(()), Err(Failed)]);
         let made = calls(|| {
             extend_outbox(Some(3)).unwrap();
             extend_outbox(None).unwrap();
             ring_device(3, 0x12_3456, 0xffff).unwrap();
         });
+        let asked = calls(|| {
+            has_outbox(3).unwrap();
+            has_window(4).unwrap();
+            assert_eq!((cycles(), answering(7, instructions)), (0, 7));
+        });
+        assert_eq!(asked, [(12, [3, 0, 0]), (12, [4, 1, 0]), (13, [0, 0, 0]), (13, [1, 0, 0])]);
         let own = u32::MAX.into();
         assert_eq!(made, [(10, [3, 0, 0]), (10, [own, 0, 0]), (11, [3, 0x12_3456, 0xffff])]);
     }

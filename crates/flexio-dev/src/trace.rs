@@ -1,16 +1,16 @@
-//! Records for the host, at little cost: a number and up to six words, stored where the thread is
-//! and sent in batches. The host turns them into text, if it wants any.
+//! Cheap records for the host: a number and up to six words, stored in the process's memory and
+//! sent in batches. The host can format them as text.
 //!
-//! - [`trace!`](crate::trace!) writes a record to a stream that the host has made with the mode
-//!   TRACER: the number is that of a format of the host's (`flexio_dev_trace_0` to
+//! - [`trace!`](crate::trace!) writes a record to a stream that the host has created with the mode
+//!   TRACER: the number is that of a format of the host (`flexio_dev_trace_0` to
 //!   `flexio_dev_trace_6`).
 //! - [`tp!`](crate::tp!) passes a trace point of the process's tracer, which the host starts and
-//!   stops: the number is the program's own. How NVIDIA's trace points look is not published: the
-//!   macro is verbless's own, and what it writes has the version of streams
+//!   stops: the number is the program's own. NVIDIA's macro for trace points is not published: this
+//!   one is verbless's own, and its records have the version of streams
 //!   ([`control::VERSION`](crate::stream::control::VERSION)).
 //!
-//! A trace point costs a load while no tracer is attached that runs. No clock of the DPA is
-//! published, so a record has no time; its number gives the order.
+//! A trace point costs a load while no tracer runs. No clock of the DPA is published, so a record
+//! has no time; its number gives the order.
 
 use crate::context::ThreadContext;
 use crate::message::{Level, Stream};
@@ -22,7 +22,7 @@ use crate::word::Word;
 
 /// Words of a record.
 pub trait Arguments {
-    /// The words in order; 0 for those that are not given.
+    /// The words in order; 0 for omitted ones.
     fn words(self) -> [u64; ARGUMENTS];
 }
 
@@ -48,8 +48,9 @@ arguments!(A 0, B 1, C 2, D 3);
 arguments!(A 0, B 1, C 2, D 3, E 4);
 arguments!(A 0, B 1, C 2, D 3, E 4, F 5);
 
-/// Writes a record to a stream of the mode TRACER; whether it was written. It is not if the host
-/// has no such stream, its level is lower, or there is no room (which the stream counts).
+/// Writes a record to a stream of the mode TRACER; returns whether it was written. It is not
+/// written if the host has no such stream, its level is lower, or there is no room (which the
+/// stream counts).
 pub fn record(
     stream: Stream,
     context: &ThreadContext,
@@ -86,7 +87,7 @@ fn write(control: &Control, context: &ThreadContext, id: u32, words: [u64; ARGUM
     true
 }
 
-/// Sends what a stream of the mode TRACER has, though it is no whole batch
+/// Sends the records of a stream of the mode TRACER, even if they fill no whole batch
 /// (`flexio_dev_tracer_flush`, `flexio_dev_tracer_notify_host`). Other threads may go on tracing.
 pub fn flush(stream: Stream, context: &ThreadContext) {
     with(stream.number().into(), |control| control.hand_over(context, 1));
@@ -99,7 +100,7 @@ pub fn flush_tracer(context: &ThreadContext) {
 }
 
 /// Writes a record to a stream of the mode TRACER: `trace!(stream, level, format, a, b)`, with up
-/// to six words (`flexio_dev_trace_0` to `flexio_dev_trace_6`). Whether it was written.
+/// to six words (`flexio_dev_trace_0` to `flexio_dev_trace_6`). Returns whether it was written.
 #[macro_export]
 macro_rules! trace {
     ($stream:expr, $level:expr, $format:expr $(, $argument:expr)* $(,)?) => {
@@ -109,12 +110,12 @@ macro_rules! trace {
     };
 }
 
-/// Passes a trace point of the process's tracer: `tp!(point, a, b)`, with up to six words. Whether
-/// its record was written.
+/// Passes a trace point of the process's tracer: `tp!(point, a, b)`, with up to six words. Returns
+/// whether its record was written.
 ///
 /// FlexIO's macro for trace points is not published; this one is verbless's own. Its record is an
 /// entry of a stream ([`entry`](crate::stream::entry)), of the version that host and program agree
-/// on when the tracer is made ([`control::VERSION`](crate::stream::control::VERSION)).
+/// on at the tracer's creation ([`control::VERSION`](crate::stream::control::VERSION)).
 #[macro_export]
 macro_rules! tp {
     ($point:expr $(, $argument:expr)* $(,)?) => {

@@ -1,8 +1,8 @@
-//! Windows: how a thread reaches memory of the host's, or of another process of the DPA, through a
+//! Windows: a thread's access to memory of the host, or of another process of the DPA, through a
 //! memory key.
 //!
-//! A window has one key at a time, which all threads that use the window share. What the key does
-//! not allow ends the process (status 10).
+//! A window has one key at a time, shared by all threads that use the window. An access beyond the
+//! key's rights ends the process (status 10).
 
 use core::marker::PhantomData;
 
@@ -15,15 +15,15 @@ pub struct Window<'a> {
     id: u16,
     /// Address of the register that holds the window's key.
     config: u64,
-    /// Address at which the window shows address 0 of its key.
+    /// Address in the window of address 0 of its key.
     base: u64,
     log_bytes: u8,
-    /// A window may be used by one thread only: another thread could change the key.
+    /// Only one thread may use a window: another thread could change the key.
     alone: PhantomData<(&'a (), *const ())>,
 }
 
 impl Window<'_> {
-    /// The window that a thread context has there.
+    /// The window at this place of a thread context.
     pub(crate) const fn at(id: u16, config: u64, base: u64, log_bytes: u8) -> Self {
         Self { id, config, base, log_bytes, alone: PhantomData }
     }
@@ -33,7 +33,7 @@ impl Window<'_> {
         self.id
     }
 
-    /// Leads to the memory of key `mkey` from now on (`flexio_dev_window_mkey_config`).
+    /// Selects the memory key `mkey` (`flexio_dev_window_mkey_config`).
     pub fn set_mkey(&self, mkey: u32) {
         mmio::write32(self.config, mkey);
     }
@@ -43,11 +43,11 @@ impl Window<'_> {
         mmio::read32(self.config)
     }
 
-    /// The address at which the thread sees `host`, an address under the key
+    /// The address in the window for `host`, an address under the key
     /// (`flexio_dev_window_ptr_acquire`).
     ///
     /// # Errors
-    /// The address has more bits than a window shows.
+    /// The address has more bits than the window.
     pub fn address(&self, host: u64) -> Result<u64, Failed> {
         self.range(host, 1)
     }
@@ -60,7 +60,7 @@ impl Window<'_> {
         }
     }
 
-    /// The address at which the thread sees the aligned word of `bytes` bytes at `host`.
+    /// The address in the window for the aligned word of `bytes` bytes at `host`.
     fn aligned(&self, host: u64, bytes: usize) -> Result<u64, Failed> {
         match host.is_multiple_of(bytes as u64) {
             true => self.range(host, bytes),
@@ -71,8 +71,8 @@ impl Window<'_> {
     /// Loads 1 byte at `host`.
     ///
     /// # Errors
-    /// The address has more bits than a window shows, or is no multiple of the size; so for the
-    /// others.
+    /// The address has more bits than the window, or is misaligned. This applies to the other
+    /// accesses, too.
     pub fn read_u8(&self, host: u64) -> Result<u8, Failed> {
         Ok(mmio::read8(self.range(host, 1)?))
     }
@@ -105,11 +105,11 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// Copies bytes of the host's, in accesses of up to 8 bytes and in the order of addresses
+    /// Copies bytes from the host, in accesses of up to 8 bytes and in the order of addresses
     /// (`flexio_dev_window_copy_from_host`).
     ///
     /// # Errors
-    /// The range has addresses of more bits than a window shows. Nothing was copied.
+    /// The range has addresses of more bits than the window. Then nothing was copied.
     pub fn copy_from_host(&self, into: &mut [u8], host: u64) -> Result<(), Failed> {
         let mut at = self.range(host, into.len())?;
         let mut rest = into;
@@ -131,7 +131,7 @@ impl Window<'_> {
     /// (`flexio_dev_window_copy_to_host`).
     ///
     /// # Errors
-    /// The range has addresses of more bits than a window shows. Nothing was copied.
+    /// The range has addresses of more bits than the window. Then nothing was copied.
     pub fn copy_to_host(&self, host: u64, from: &[u8]) -> Result<(), Failed> {
         let mut at = self.range(host, from.len())?;
         let mut rest = from;
@@ -152,7 +152,7 @@ impl Window<'_> {
     }
 }
 
-/// Bytes of the largest access at `at` that is aligned and not longer than `left`, which is not 0.
+/// Bytes of the largest aligned access at `at` that is not longer than `left`, which is not 0.
 const fn step(at: u64, left: usize) -> usize {
     let aligned = 1 << (at | 8).trailing_zeros();
     let fits = 1 << left.ilog2();
@@ -170,8 +170,8 @@ mod tests {
 
     const BYTES: usize = 64;
 
-    /// Memory of a host, and the place of three windows' keys; the tests' addresses have 48 bits
-    /// at most, and the context's window 2 is made window 0 so that its addresses are the host's.
+    /// Memory of a host, and slots for three windows' keys. The tests' addresses have at most 48
+    /// bits, and the context's window 2 becomes window 0 so that its addresses are the host's.
     struct Host {
         memory: Vec<u64>,
         keys: [AtomicU32; 48],
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_the_key_that_it_was_given_last() {
+    fn window_uses_last_mkey() {
         let host = Host::new();
         let context = host.context();
         let window = context.window(WindowEntity::Primary).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_range_is_copied_both_ways_and_nothing_beside_it() {
+    fn window_copies_every_range_exactly() {
         let mut host = Host::new();
         let base = host.address();
         let context = host.context();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_loaded_and_stored_whole() {
+    fn window_words_are_read_and_written_whole() {
         let mut host = Host::new();
         let base = host.address();
         let context = host.context();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_a_window_does_not_show_are_refused() {
+    fn addresses_outside_window_are_rejected() {
         let host = Host::new();
         let context = host.context();
         let window = context.window(WindowEntity::Primary).unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_are_aligned_and_as_large_as_can_be() {
+    fn access_step_is_largest_aligned_size() {
         assert_eq!((step(8, 9), step(8, 7), step(4, 8), step(6, 8), step(1, 8)), (8, 4, 4, 2, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! The accessors of CQEs read what the DPA's headers have at the same place.
+//! The accessors of CQEs read the fields at the offsets of the DPA's headers.
 
 use verbless_flexio_dev::{Cqe, CqeError};
 
@@ -8,7 +8,7 @@ fn bytes() -> [u8; 64] {
 }
 
 #[test]
-fn a_cqe_is_read_where_the_headers_have_its_fields() {
+fn cqe_fields_match_headers() {
     let bytes = bytes();
     let cqe = Cqe::from_prefix(&bytes).unwrap();
     assert_eq!(cqe.check_sum(), 0x1516);
@@ -26,7 +26,7 @@ fn a_cqe_is_read_where_the_headers_have_its_fields() {
 }
 
 #[test]
-fn a_failed_wqe_tells_three_syndromes() {
+fn error_cqe_carries_three_syndromes() {
     let bytes = bytes();
     let cqe = CqeError::from_prefix(&bytes).unwrap();
     assert_eq!(cqe.hw_error_syndrome(), 0x35);

@@ -1,4 +1,4 @@
-//! Levels and results, as numbers and in words.
+//! Numbers and texts of levels and results.
 
 use verbless_flexio_dev::{Failed, Level, Status};
 
@@ -16,5 +16,5 @@ fn a_level_has_the_number_of_the_c_enumeration() {
 fn a_result_is_the_status_of_older_versions() {
     assert_eq!(Status::from(Ok(())), Status::Success);
     assert_eq!(Status::from(Err(Failed)), Status::Failed);
-    assert!(Failed.to_string().contains("none that the thread can have"));
+    assert!(Failed.to_string().contains("the thread has no such outbox"));
 }

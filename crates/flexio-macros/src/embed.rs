@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
 use syn::parse::{Parse, ParseStream};
-use syn::{Attribute, Error, Ident, LitStr, Result, Token, Visibility};
+use syn::{Attribute, Error, Ident, LitStr, Result, Token, Visibility, parenthesized, token};
 use verbless_riscv::Program;
 
 use crate::WORDS;
 
-/// `pub mod NAME = "PATH";`
+/// `pub mod NAME = "PATH";`, with the path of `verbless-flexio` in parentheses before it.
 pub(crate) struct Embed {
+    library: Tokens,
     attributes: Vec<Attribute>,
     visibility: Visibility,
     name: Ident,
@@ -20,17 +21,24 @@ pub(crate) struct Embed {
 
 impl Parse for Embed {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let library = if input.peek(token::Paren) {
+            let library;
+            parenthesized!(library in input);
+            library.parse()?
+        } else {
+            quote!(::verbless_flexio)
+        };
         let (attributes, visibility) = (input.call(Attribute::parse_outer)?, input.parse()?);
         input.parse::<Token![mod]>()?;
         let name = input.parse()?;
         input.parse::<Token![=]>()?;
         let path = input.parse()?;
         input.parse::<Option<Token![;]>>()?;
-        Ok(Self { attributes, visibility, name, path })
+        Ok(Self { library, attributes, visibility, name, path })
     }
 }
 
-/// The module.
+/// Generates the module.
 pub(crate) fn expand(item: &Embed) -> Result<Tokens> {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
     let file = root.join(item.path.value());
@@ -40,7 +48,9 @@ pub(crate) fn expand(item: &Embed) -> Result<Tokens> {
     })?;
     let program = Program::parse(&bytes).map_err(|error| refused(error.to_string()))?;
     let entries = program.symbols().filter_map(|(name, _)| name.strip_prefix("dpa:"));
-    let entries = entries.map(|it| entry(it).map_err(&refused)).collect::<Result<Vec<_>>>()?;
+    let library = &item.library;
+    let entries = entries.map(|it| entry(library, it).map_err(&refused));
+    let entries = entries.collect::<Result<Vec<_>>>()?;
     if entries.is_empty() {
         return Err(refused("no function of it has #[rpc] or #[event_handler]".into()));
     }
@@ -51,8 +61,8 @@ pub(crate) fn expand(item: &Embed) -> Result<Tokens> {
         #[allow(non_upper_case_globals, reason = "the functions' own names")]
         #visibility mod #name {
             /// The program.
-            pub const APP: ::verbless_flexio::Embedded =
-                ::verbless_flexio::Embedded::new(#shown, include_bytes!(#path));
+            pub const APP: #library::Embedded =
+                #library::Embedded::new(#shown, include_bytes!(#path));
             #(#entries)*
         }
     })
@@ -62,8 +72,8 @@ fn path_of(file: &Path) -> String {
     std::path::absolute(file).unwrap_or_else(|_| file.into()).display().to_string()
 }
 
-/// The constant of an entry point, by its signature.
-fn entry(signature: &str) -> std::result::Result<Tokens, String> {
+/// Generates the constant of an entry point, from its signature.
+fn entry(library: &Tokens, signature: &str) -> std::result::Result<Tokens, String> {
     let odd = || format!("its symbol dpa:{signature} is no signature of an entry point");
     let (name, types) = match signature.split_once('(') {
         Some((name, types)) => (name, Some(types)),
@@ -74,8 +84,7 @@ fn entry(signature: &str) -> std::result::Result<Tokens, String> {
     let Some(types) = types else {
         return Ok(quote! {
             #[doc = #doc]
-            pub const #constant: ::verbless_flexio::Handler =
-                ::verbless_flexio::Handler::embedded(#name);
+            pub const #constant: #library::Handler = #library::Handler::embedded(#name);
         });
     };
     let (arguments, result) = types.split_once(')').ok_or_else(odd)?;
@@ -95,8 +104,8 @@ fn entry(signature: &str) -> std::result::Result<Tokens, String> {
     };
     Ok(quote! {
         #[doc = #doc]
-        pub const #constant: ::verbless_flexio::Function<(#(#arguments,)*), #result> =
-            ::verbless_flexio::Function::embedded(#signature);
+        pub const #constant: #library::Function<(#(#arguments,)*), #result> =
+            #library::Function::embedded(#signature);
     })
 }
 
@@ -104,22 +113,35 @@ fn entry(signature: &str) -> std::result::Result<Tokens, String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_entry_point_is_a_constant_with_its_types() {
-        let add = entry("add(u64,u32)->i64").unwrap().to_string();
-        assert!(
-            add.contains("pub const add : :: verbless_flexio :: Function < (u64 , u32 ,) , i64 >")
-        );
-        assert!(entry("reset()").unwrap().to_string().contains("Function < () , () >"));
-        assert!(entry("on_cqe").unwrap().to_string().contains(":: Handler = "));
+    fn of(signature: &str) -> std::result::Result<Tokens, String> {
+        entry(&quote!(::verbless_flexio), signature)
     }
 
     #[test]
-    fn symbols_that_are_no_signatures_are_refused() {
+    fn embed_takes_library_path() {
+        let item = "(verbless::flexio) pub mod program = \"none\";";
+        let item: Embed = syn::parse_str(item).unwrap();
+        assert_eq!(item.library.to_string(), "verbless :: flexio");
+        let item: Embed = syn::parse_str("mod program = \"none\";").unwrap();
+        assert_eq!(item.library.to_string(), ":: verbless_flexio");
+    }
+
+    #[test]
+    fn entry_points_become_typed_constants() {
+        let add = of("add(u64,u32)->i64").unwrap().to_string();
+        assert!(
+            add.contains("pub const add : :: verbless_flexio :: Function < (u64 , u32 ,) , i64 >")
+        );
+        assert!(of("reset()").unwrap().to_string().contains("Function < () , () >"));
+        assert!(of("on_cqe").unwrap().to_string().contains(":: Handler = "));
+    }
+
+    #[test]
+    fn invalid_signatures_are_rejected() {
         for text in
             ["", "a b", "add(u128)", "add(u64", "add(u64)u64", "add(u64)->f32", "1(u8)", "fn"]
         {
-            assert!(entry(text).is_err(), "{text}");
+            assert!(of(text).is_err(), "{text}");
         }
     }
 }

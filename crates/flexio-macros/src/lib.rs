@@ -1,9 +1,9 @@
 //! The attributes of `verbless_flexio_dev` that make functions of a DPA program callable by its
-//! host; they are re-exported and described there.
+//! host; that crate re-exports and documents them.
 //!
-//! A function keeps its Rust form. Beside it goes an entry point of its name that takes and returns
-//! words in registers, and a symbol that says to hosts what the function is:
-//! `dpa:add(u64,u32)->u64` of an RPC, `dpa:on_packet` of an event handler.
+//! A function keeps its Rust form. The macro adds an entry point of the same name that takes and
+//! returns words in registers, and a symbol that describes the function to hosts:
+//! `dpa:add(u64,u32)->u64` for an RPC, `dpa:on_packet` for an event handler.
 
 #[cfg(feature = "embed")]
 mod embed;
@@ -14,27 +14,30 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, FnArg, ItemFn, Result, ReturnType, Signature, Type, parse_macro_input};
 
-/// The types that arguments and results may have: those that fit a register.
+/// The types of arguments and results: those that fit a register.
 const WORDS: [&str; 11] =
     ["u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64", "isize", "bool"];
-/// Registers that arguments are passed in.
-const ARGUMENTS: usize = 8;
+/// Registers for arguments.
+const REGISTERS: usize = 8;
+/// Maximum of arguments. If registers cannot hold them, they are in a buffer, whose address is in
+/// the first register.
+const ARGUMENTS: usize = 16;
 
-/// A function that the host calls (`__dpa_rpc__`).
+/// A function for calls by the host (`__dpa_rpc__`).
 #[proc_macro_attribute]
 pub fn rpc(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as ItemFn);
     done(no_options(&attribute.into()).and_then(|()| expand_rpc(&item)))
 }
 
-/// A function that events start (`__dpa_global__`).
+/// A function for events (`__dpa_global__`).
 #[proc_macro_attribute]
 pub fn event_handler(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as ItemFn);
     done(no_options(&attribute.into()).and_then(|()| expand_handler(&item)))
 }
 
-/// Puts a program into the host's binary.
+/// Embeds a program into the host's binary.
 #[cfg(feature = "embed")]
 #[proc_macro]
 pub fn embed(item: TokenStream) -> TokenStream {
@@ -53,10 +56,10 @@ fn no_options(attribute: &Tokens) -> Result<()> {
     }
 }
 
-/// Names that a compiler's own calls go to.
+/// Names of functions that the compiler calls by itself.
 const RUNTIME: [&str; 6] = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];
 
-/// A function that C code could declare, of which there is one.
+/// Checks that C code could declare the function, and that it has no generic parameters.
 fn check(signature: &Signature) -> Result<()> {
     let refused = |what: &dyn Spanned, why| Err(Error::new(what.span(), why));
     let name = signature.ident.to_string();
@@ -81,7 +84,7 @@ fn check(signature: &Signature) -> Result<()> {
     }
 }
 
-/// The name of a type that a word holds.
+/// The name of a type that fits a word.
 fn word(of: &Type) -> Result<String> {
     let name = match of {
         Type::Path(path) => path.path.get_ident().map(ToString::to_string),
@@ -93,7 +96,7 @@ fn word(of: &Type) -> Result<String> {
     })
 }
 
-/// The types of its arguments.
+/// The types of the function's arguments.
 fn arguments(signature: &Signature) -> Result<Vec<&Type>> {
     let types = signature.inputs.iter().map(|argument| match argument {
         FnArg::Typed(typed) => Ok(&*typed.ty),
@@ -107,7 +110,7 @@ fn expand_rpc(item: &ItemFn) -> Result<Tokens> {
     check(signature)?;
     let types = arguments(signature)?;
     if let Some(more) = types.get(ARGUMENTS) {
-        let why = "a call has 8 arguments at most: pass the address of a block of memory";
+        let why = "a call has 16 arguments at most: pass the address of a block of memory";
         return Err(Error::new(more.span(), why));
     }
     let names = types.iter().map(|it| word(it)).collect::<Result<Vec<_>>>()?;
@@ -116,13 +119,23 @@ fn expand_rpc(item: &ItemFn) -> Result<Tokens> {
         ReturnType::Type(_, returned) => format!("->{}", word(returned)?),
     };
     let symbol = format!("dpa:{}({}){result}", signature.ident, names.join(","));
-    let registers: Vec<_> = (0..types.len()).map(|at| format_ident!("a{at}")).collect();
+    let words: Vec<_> = (0..types.len()).map(|at| format_ident!("a{at}")).collect();
     let name = &signature.ident;
-    let call = quote!(#name(#(::verbless_flexio_dev::Word::from_word(#registers)),*));
-    let body = quote! {
-        extern "C" fn entry(#(#registers: u64),*) -> u64 {
-            ::verbless_flexio_dev::Word::to_word(#call)
-        }
+    let call = quote!(#name(#(::verbless_flexio_dev::Word::from_word(#words)),*));
+    let body = match types.len() <= REGISTERS {
+        true => quote! {
+            extern "C" fn entry(#(#words: u64),*) -> u64 {
+                ::verbless_flexio_dev::Word::to_word(#call)
+            }
+        },
+        false => quote! {
+            #[allow(unsafe_code)]
+            extern "C" fn entry(packed: u64) -> u64 {
+                // SAFETY: the host calls it with a buffer of as many words as its signature has.
+                let [#(#words),*] = unsafe { ::verbless_flexio_dev::word::unpack(packed) };
+                ::verbless_flexio_dev::Word::to_word(#call)
+            }
+        },
     };
     Ok(entry_point(item, &symbol, &body))
 }
@@ -132,7 +145,7 @@ fn expand_handler(item: &ItemFn) -> Result<Tokens> {
     check(signature)?;
     let types = arguments(signature)?;
     let [argument] = types[..] else {
-        let why = "an event handler has one argument, a u64: what the host gave its thread";
+        let why = "an event handler has one argument, a u64, which the host sets";
         return Err(Error::new(signature.span(), why));
     };
     if word(argument)? != "u64" {
@@ -150,7 +163,7 @@ fn expand_handler(item: &ItemFn) -> Result<Tokens> {
             }
         }
     } else {
-        // What is no `Next` is refused where it is returned.
+        // A returned type other than `Next` is an error at the return type.
         let returned = signature.output.span();
         let ends = quote_spanned! {returned=>
             let next = ::core::convert::Into::<::verbless_flexio_dev::system::Next>::into(next);
@@ -168,11 +181,11 @@ fn expand_handler(item: &ItemFn) -> Result<Tokens> {
     Ok(entry_point(item, &format!("dpa:{name}"), &body))
 }
 
-/// The function as it is, its entry point, and the symbol that tells of it.
+/// The unchanged function, its entry point, and the symbol that describes it.
 fn entry_point(item: &ItemFn, symbol: &str, body: &Tokens) -> Tokens {
     let name = item.sig.ident.to_string();
     let section = format!(".text.dpa.{name}");
-    // Machines that are no DPA have no such sections, and call the function itself.
+    // Other machines than the DPA have no such sections, and call the function itself.
     quote! {
         #item
         #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -206,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_say_what_a_function_takes_and_returns() {
+    fn symbols_carry_signature() {
         let add = rpc_of("fn add(a: u64, b: i8) -> bool { a == b as u64 }").unwrap();
         assert!(add.contains("\"dpa:add(u64,i8)->bool\"") && add.contains("\"add\""), "{add}");
         assert!(rpc_of("fn reset() {}").unwrap().contains("\"dpa:reset()\""));
@@ -217,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_register_holds_is_refused_with_what_one_holds() {
+    fn non_word_types_are_rejected_with_alternatives() {
         for text in
             ["fn f(a: &u8) {}", "fn f(a: (u8, u8)) {}", "fn f(a: f32) {}", "fn f(a: core::u8) {}"]
         {
@@ -227,10 +240,19 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_are_no_entry_points_are_refused() {
-        let nine = "fn f(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8, h: u8, i: u8) {}";
+    fn invalid_entry_points_are_rejected() {
+        let with = |count| {
+            let arguments: Vec<_> = (0..count).map(|at| format!("a{at}: u8")).collect();
+            format!("fn f({}) {{}}", arguments.join(", "))
+        };
+        assert!(!rpc_of(&with(8)).unwrap().contains("unpack"));
+        for count in [9, 16] {
+            let entry = rpc_of(&with(count)).unwrap();
+            assert!(entry.contains("word :: unpack (packed)"), "{entry}");
+        }
+        let seventeen = with(17);
         let refused = [
-            (nine, "8 arguments at most"),
+            (seventeen.as_str(), "16 arguments at most"),
             ("async fn f() {}", "async"),
             ("unsafe fn f() {}", "unsafe"),
             ("extern \"C\" fn f() {}", "extern"),

@@ -1,5 +1,5 @@
-//! What `docs/flexio.md` goes through: a host that calls a function of its program, which makes
-//! events, and an event handler that takes them.
+//! The program of `docs/flexio.md`: a host that calls a function of its DPA program, which makes
+//! events, and an event handler that consumes them.
 //!
 //! `cargo xtask dpa examples` builds and runs it; by hand `guide target/dpa/guide.elf`.
 
@@ -12,8 +12,9 @@ use support::{Result, expect};
 use verbless::Device;
 use verbless_flexio::stream::Output;
 use verbless_flexio::{
-    App, CqElement, DpaCq, DpaCqConfig, EventHandler, EventHandlerConfig, Function, Handler,
-    MsgStream, MsgStreamConfig, Outbox, OutboxConfig, Process, ProcessConfig, Status,
+    App, AppSelect, Apps, CqElement, CqNumber, DpaCq, DpaCqConfig, EventHandler,
+    EventHandlerConfig, Function, Handler, HwModel, MsgStream, MsgStreamConfig, Outbox,
+    OutboxConfig, OutboxId, Process, ProcessConfig, Status,
 };
 
 const LOG_DEPTH: u8 = 6;
@@ -25,13 +26,18 @@ fn main() -> ExitCode {
 }
 
 fn guide(device: &Device, app: &App) -> Result {
+    let mut apps = Apps::default();
+    apps.register(app.clone(), HwModel::Default)?;
+    let select = AppSelect { device: Some(device), ..AppSelect::new(app.name()) };
+    let app = apps.get(&select)?;
+
     let config = ProcessConfig { timeout: PATIENCE, ..ProcessConfig::default() };
     let process = Process::create(device, app, &config)?;
 
     let default = MsgStreamConfig::default_stream();
     let stream = MsgStream::create(&process, &default, Output::stdout())?;
 
-    // The call and the handler run at the same time: each rings by an outbox of its own.
+    // The call and the handler run at the same time, so each rings by its own outbox.
     let outbox = Outbox::create(&process, &OutboxConfig::default())?;
     let handlers = Outbox::create(&process, &OutboxConfig::default())?;
     let handler = EventHandler::create(
@@ -48,13 +54,13 @@ fn guide(device: &Device, app: &App) -> Result {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&cq.ring_address().to_le_bytes());
     bytes[8..16].copy_from_slice(&cq.record_address().to_le_bytes());
-    bytes[16..20].copy_from_slice(&cq.number().to_le_bytes());
+    bytes[16..20].copy_from_slice(&cq.number().0.to_le_bytes());
     bytes[20..24].copy_from_slice(&u32::from(LOG_DEPTH).to_le_bytes());
     let work = process.alloc_from(&bytes)?;
 
     handler.run(work.address())?;
 
-    let make_events = Function::<(u16, u32, u32), u32>::named("make_events");
+    let make_events = Function::<(OutboxId, CqNumber, u32), u32>::named("make_events");
     let errno = process.call(make_events, (outbox.id(), cq.number(), EVENTS))?;
     expect("the errno of the call", errno, 0)?;
 
@@ -79,7 +85,7 @@ fn guide(device: &Device, app: &App) -> Result {
     failures(device, app)
 }
 
-/// What goes wrong, and how it is told.
+/// Failures, and how they are reported.
 fn failures(device: &Device, app: &App) -> Result {
     let process = Process::create(device, app, &ProcessConfig::default())?;
 
@@ -88,14 +94,22 @@ fn failures(device: &Device, app: &App) -> Result {
     expect("the status", error.status(), Status::Failed)?;
     println!("{error}");
 
-    // It has no outbox: the first doorbell ends it.
+    // The process has no such outbox: the function continues, and reports it.
     let make_events = Function::<(u16, u32, u32), u32>::named("make_events");
-    let error = process.call(make_events, (0, 0, 1)).err().ok_or("a doorbell without an outbox")?;
+    expect("an outbox of nothing", process.call(make_events, (200, 0, 1))?, u32::MAX)?;
+
+    let give_up = Function::<(u8,), u64>::named("give_up");
+    let error = process.call(give_up, (200,)).err().ok_or("a call that returned")?;
     expect("the status", error.status(), Status::FatalError)?;
     println!("{error}");
     let again = process.alloc(64).err().ok_or("an allocation of a process that has ended")?;
     expect("the status", again.status(), Status::FatalError)?;
     let crash = process.status()?.crash.ok_or("nothing tells where it ended")?;
     println!("it ended at pc {:#x}, address {:#x}", crash.pc, crash.address);
+    let core = std::env::temp_dir().join(format!("guide-core-{}", std::process::id()));
+    let core = process.core_dump(Some(&core))?;
+    let bytes = std::fs::metadata(&core)?.len();
+    println!("{bytes} bytes of core dump, for gdb-multiarch");
+    std::fs::remove_file(core)?;
     Ok(process.destroy()?)
 }

@@ -1,5 +1,5 @@
-//! A packet processor: frames that another function sends reach a receive queue of the DPA's, whose
-//! event handler swaps their addresses and sends them back.
+//! A packet processor: another function sends frames to a receive queue of the DPA, whose event
+//! handler swaps their addresses and sends them back.
 //!
 //! `cargo xtask dpa examples` builds and runs it; by hand `packets target/dpa/packets.elf`, or with
 //! the names of two devices on one Ethernet.
@@ -20,12 +20,12 @@ use verbless_flexio_dev::Segment;
 use verbless_queue::wr::Frame;
 use verbless_queue::{CqConfig, Domain, RqConfig, SqConfig};
 
-/// An EtherType that is free for experiments.
+/// An EtherType for experiments.
 const ETHERTYPE: u16 = 0x88b5;
 const LOG_DEPTH: u8 = 4;
 const DEPTH: usize = 1 << LOG_DEPTH;
 const FRAMES: usize = 200;
-/// Bytes that there are for a frame.
+/// Bytes of a frame buffer.
 const BYTES: usize = 2048;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -65,11 +65,12 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
     let sq = DpaSq::create(&process, &sent_cq, &DpaSqConfig::new(LOG_DEPTH))?;
     expect("bytes that the device wants inline", sq.inline_bytes(), 0)?;
 
-    // Frames arrive in the first half of the program's memory and are sent from the other.
+    // Frames arrive in the first half of the program's memory and are sent from the second half.
     let memory = process.alloc((2 * DEPTH * BYTES) as u64)?;
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..DEPTH as u64 {
-        let segment = Segment::data(BYTES as u32, key.id(), memory.address() + slot * BYTES as u64);
+        let segment =
+            Segment::data(BYTES as u32, key.id().0, memory.address() + slot * BYTES as u64);
         process.write(rq.ring_address() + 16 * slot, segment.as_bytes())?;
     }
     process.write(rq.record_address(), &(DEPTH as u32).to_be_bytes())?;
@@ -84,7 +85,8 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
         sent_cq.ring_address(),
         sent_cq.record_address(),
     ];
-    let numbers = [cq.number(), sq.number(), key.id(), LOG_DEPTH.into(), BYTES as u32, 0, 0, 0];
+    let numbers =
+        [cq.number().0, sq.number().0, key.id().0, LOG_DEPTH.into(), BYTES as u32, 0, 0, 0];
     let setup: Vec<u8> = addresses
         .iter()
         .flat_map(|word| word.to_le_bytes())
@@ -96,7 +98,7 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
     let frames = FlowAttr::to(here).ethertype(ETHERTYPE);
     let rule = process.domain().steer(&frames, rq.tir())?;
 
-    // The other function: it sends frames and takes those that come back.
+    // The other function: it sends frames and receives the returned ones.
     let domain = Domain::new(other)?;
     let mut send_cq = domain.completion_queue(&CqConfig::new(64))?;
     let mut receive_cq = domain.completion_queue(&CqConfig::new(64))?;
@@ -114,7 +116,7 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
             let bytes = frame(sent, here, there);
             let at = sent % DEPTH * BYTES;
             source.write_at(at, &bytes)?;
-            // As much of it as any device wants inline, and the rest out of memory.
+            // As much inline as any device requires, and the rest by an SGE.
             let rest = source.sge(at + 18, bytes.len() - 18)?;
             sender.post(&Frame::new(&bytes[..18], rest).signaled(), 0)?;
             sent += 1;

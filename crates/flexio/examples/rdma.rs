@@ -1,5 +1,5 @@
-//! RDMA from the DPA: an event handler takes messages of a host peer and posts an RDMA write to the
-//! peer's memory for each.
+//! RDMA from the DPA: an event handler receives messages of a host peer and posts an RDMA write to
+//! the peer's memory for each.
 //!
 //! `cargo xtask dpa examples` builds and runs it; by hand `rdma target/dpa/rdma.elf`.
 
@@ -19,7 +19,7 @@ use verbless_flexio_dev::Segment;
 use verbless_queue::wr::Send;
 use verbless_queue::{ConnectOptions, CqConfig, Operation, QpConfig};
 
-/// Messages that are under way at a time, and all of them.
+/// Messages in flight at a time, and in total.
 const LOG_DEPTH: u8 = 3;
 const DEPTH: usize = 1 << LOG_DEPTH;
 const MESSAGES: usize = 200;
@@ -45,7 +45,7 @@ fn run(device: &Device, app: &App) -> Result {
     let handler = EventHandler::create(&process, &config)?;
     let cq =
         DpaCq::create(&process, &DpaCqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
-    // Writes make CQEs of errors alone, which nobody takes.
+    // Only failed writes make CQEs, which no code polls.
     let mut errors = DpaCqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
     errors.overrun_ignore = true;
     let errors = DpaCq::create(&process, &errors)?;
@@ -53,7 +53,7 @@ fn run(device: &Device, app: &App) -> Result {
     config.receive = QpReceive::Regular { log_depth: LOG_DEPTH };
     let mut qp = DpaQp::create(&process, &config)?;
 
-    // The peer: a queue pair of the host's, and memory that it lets the program write.
+    // The peer: a queue pair of the host, and memory that the program may write.
     let domain = process.domain();
     let queues = QpConfig::new(DEPTH as u32, DEPTH as u32);
     let mut host_cq =
@@ -66,12 +66,13 @@ fn run(device: &Device, app: &App) -> Result {
     domain.connect(&mut host, &qp.address(&options)?, &options)?;
     qp.connect(&address, &options)?;
 
-    // Messages arrive in the first half of the program's memory, and answers are made in the other.
+    // Messages arrive in the first half of the program's memory, and answers are built in the
+    // second half.
     let memory = process.alloc(2 * (DEPTH * BYTES) as u64)?;
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..DEPTH as u64 {
         let into = memory.address() + slot * BYTES as u64;
-        let segment = Segment::data(BYTES as u32, key.id(), into);
+        let segment = Segment::data(BYTES as u32, key.id().0, into);
         process.write(qp.rq_address() + 16 * slot, segment.as_bytes())?;
     }
     process.write(qp.record_address(), &(DEPTH as u32).to_be_bytes())?;
@@ -86,14 +87,14 @@ fn run(device: &Device, app: &App) -> Result {
         to.address,
     ];
     let numbers = [
-        cq.number(),
-        qp.number(),
-        key.id(),
+        cq.number().0,
+        qp.number().0,
+        key.id().0,
         to.rkey.0,
         LOG_DEPTH.into(),
         BYTES as u32,
-        0, // CQEs that it has taken,
-        0, // and WQEs that it has posted.
+        0, // CQEs consumed,
+        0, // and WQEs posted.
     ];
     let setup: Vec<u8> = addresses
         .iter()
@@ -103,7 +104,7 @@ fn run(device: &Device, app: &App) -> Result {
     let setup = process.alloc_from(&setup)?;
     handler.run(setup.address())?;
 
-    // Answers tell their place by immediate data, which takes a receive without memory.
+    // An answer's immediate data has its slot; it takes a receive without memory.
     for _ in 0..DEPTH {
         host.post_receive(replies.sge(0, BYTES)?, 0)?;
     }

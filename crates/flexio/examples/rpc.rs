@@ -1,5 +1,5 @@
 //! Calls of functions on the DPA: arguments and results of every width, and a thousand calls in
-//! flight at a time through a command queue.
+//! flight at a time by a command queue.
 //!
 //! `cargo xtask dpa examples` builds and runs it; by hand `rpc target/dpa/rpc.elf`.
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Calls the function of one width with its least and its greatest value, and with one between.
+/// Calls the function of one width with its minimum and its maximum, and with a value between.
 macro_rules! next {
     ($process:expr, $($name:literal $word:ty),*) => {$({
         for value in [<$word>::MIN, <$word>::MAX, 77] {

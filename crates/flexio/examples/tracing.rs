@@ -1,9 +1,9 @@
-//! What a program on the DPA tells of itself: messages and trace records in files, which a tool of
-//! the host's reads back; and after a fatal error crash data, and a core dump in which a debugger
-//! finds the faulting line.
+//! Output of a DPA program: messages and trace records in files, which a tool of the host reads
+//! back; and after a fatal error crash data, and a core dump in which a debugger finds the faulting
+//! line.
 //!
 //! `cargo xtask dpa examples` builds and runs it; by hand `tracing target/dpa/tracing.elf`. The
-//! tool that reads is the same program: `tracing --read MESSAGES TRACE`.
+//! reading tool is the same program: `tracing --read MESSAGES TRACE`.
 
 mod support;
 
@@ -22,9 +22,9 @@ use verbless_flexio::{
 };
 
 const START: u64 = 27;
-/// The steps that it takes.
+/// The steps of the computation.
 const STEPS: u64 = 111;
-/// The program's source, in which the debugger finds a line.
+/// The program's source; the debugger finds a line in it.
 const SOURCE: &str = include_str!("../programs/tracing/src/main.rs");
 const FAULTING: &str = "// The faulting line.";
 
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The tool: what messages and records say, a line each.
+/// The tool: prints messages and records, one per line.
 fn show(messages: impl AsRef<Path>, trace: impl AsRef<Path>) -> Result {
     let mut from = BufReader::new(File::open(messages)?);
     while let Some(MsgBinReport(message)) = MsgBinReport::read(&mut from)? {
@@ -57,7 +57,7 @@ fn show(messages: impl AsRef<Path>, trace: impl AsRef<Path>) -> Result {
     Ok(())
 }
 
-/// The numbers on the way, with the steps to each.
+/// The intermediate numbers, with the steps to each.
 fn on_the_way() -> impl Iterator<Item = (u64, u64)> {
     let next = |number: &u64| match *number {
         1 => None,
@@ -67,7 +67,7 @@ fn on_the_way() -> impl Iterator<Item = (u64, u64)> {
     (0..).zip(std::iter::successors(Some(START), next)).take_while(|(_, number)| *number != 1)
 }
 
-/// A directory that goes with what is in it.
+/// A directory that is removed with its contents.
 struct Directory(PathBuf);
 
 impl Drop for Directory {
@@ -96,7 +96,7 @@ fn run(device: &Device, app: &App) -> Result {
     tracer.stop()?;
     stream.flush()?;
 
-    // Another process reads what there is.
+    // Another process reads the files.
     let trace = tracer.file().ok_or("the tracer writes no file")?;
     let mut tool = Command::new(std::env::current_exe()?);
     let read = tool.arg("--read").arg(&messages).arg(trace).output()?;
@@ -112,7 +112,7 @@ fn run(device: &Device, app: &App) -> Result {
     println!("a tool read back 2 messages and {} trace records", STEPS + 1);
     tracer.destroy()?;
 
-    // A counter of which the host knows nothing.
+    // A counter at an address outside of the process's memory.
     match process.call(Function::<(u64, u64), ()>::named("count"), (8, 3)) {
         Err(Error::Fatal(status)) => println!("the process has ended: {status}"),
         other => return Err(format!("a count at address 8: {other:?}").into()),
@@ -132,7 +132,7 @@ fn run(device: &Device, app: &App) -> Result {
     debug(&program, &dump)
 }
 
-/// Has a debugger look for the faulting line in a core dump.
+/// Makes a debugger find the faulting line in a core dump.
 fn debug(program: &Path, dump: &Path) -> Result {
     const GDB: &str = "gdb-multiarch";
     let mut gdb = Command::new(GDB);

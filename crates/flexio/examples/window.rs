@@ -1,5 +1,5 @@
-//! A program on the DPA reads and writes memory of the host through a window, and is stopped by
-//! protection when it leaves what the key allows.
+//! A DPA program reads and writes memory of the host through a window; protection stops it when it
+//! exceeds the key's rights.
 //!
 //! `cargo xtask dpa examples` builds and runs it; by hand `window target/dpa/window.elf`.
 
@@ -15,7 +15,7 @@ use verbless_prm::DpaFault;
 
 const WORDS: u64 = 1000;
 
-/// The window's number, a key, an address and how many words.
+/// The window's number, a key, an address and a word count.
 type Words = (u16, u32, u64, u64);
 
 fn sum() -> Function<Words, u64> {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What the key allows.
+/// Accesses within the key's rights.
 fn inside(device: &Device, app: &App) -> Result {
     let process = Process::create(device, app, &ProcessConfig::default())?;
     let window = Window::create(&process, process.pd())?;
@@ -44,7 +44,7 @@ fn inside(device: &Device, app: &App) -> Result {
     for word in 0..WORDS {
         memory.write_at(word as usize * 8, &word.to_le_bytes())?;
     }
-    let (id, mkey, at) = (window.id(), memory.lkey().0, memory.address());
+    let (id, mkey, at) = (window.id().0, memory.lkey().0, memory.address());
     expect("the sum", process.call(sum(), (id, mkey, at, WORDS))?, WORDS * (WORDS - 1) / 2)?;
     process.call(double(), (id, mkey, at, WORDS))?;
     expect("the sum", process.call(sum(), (id, mkey, at, WORDS))?, WORDS * (WORDS - 1))?;
@@ -62,7 +62,7 @@ fn inside(device: &Device, app: &App) -> Result {
     Ok(())
 }
 
-/// What it does not allow: an access behind its last byte, or a store where it only reads.
+/// Accesses beyond them: past the last byte, or a store under a read-only key.
 fn outside(device: &Device, app: &App, access: KeyAccess) -> Result {
     let process = Process::create(device, app, &ProcessConfig::default())?;
     let window = Window::create(&process, process.pd())?;
@@ -76,13 +76,13 @@ fn outside(device: &Device, app: &App, access: KeyAccess) -> Result {
         true => (513, memory.address() + 4096),
         false => (512, memory.address()),
     };
-    let all = (window.id(), memory.lkey().0, memory.address(), words);
+    let all = (window.id().0, memory.lkey().0, memory.address(), words);
     match process.call(double(), all) {
         Err(Error::Fatal(status)) => expect("the status", status, DpaStatus(DpaFault::WINDOW.0))?,
         other => return Err(format!("an access that the key does not allow: {other:?}").into()),
     }
     let crash = process.status()?.crash.ok_or("nothing tells where it was stopped")?;
-    // Above it is which window it went through.
+    // The upper bits have the window.
     expect("where it was stopped", crash.address & ((1 << 48) - 1), wrong)?;
     let mut bytes = [0; 4096];
     memory.read_at(0, &mut bytes)?;
@@ -105,7 +105,7 @@ fn foreign(device: &Device, app: &App) -> Result {
     let (process, other) = (process?, other?);
     let window = Window::create(&process, process.pd())?;
     let memory = other.domain().region(4096, KeyAccess::LOCAL)?;
-    match process.call(sum(), (window.id(), memory.lkey().0, memory.address(), 1)) {
+    match process.call(sum(), (window.id().0, memory.lkey().0, memory.address(), 1)) {
         Err(Error::Fatal(status)) => expect("the status", status, DpaStatus(DpaFault::WINDOW.0))?,
         other => return Err(format!("a key of another protection domain: {other:?}").into()),
     }

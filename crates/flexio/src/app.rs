@@ -21,12 +21,12 @@ use std::sync::Arc;
 use verbless_riscv::Program;
 
 use crate::error::Error;
-use crate::function::{Arguments, Function, Handler, Word};
+use crate::function::{Arguments, Function, Handler, Word, packed_bytes};
 
-/// Bytes that the names of programs and of their functions have at most (`FLEXIO_MAX_NAME_LEN`).
+/// Maximum bytes of the names of programs and of their functions (`FLEXIO_MAX_NAME_LEN`).
 pub const MAX_NAME_LEN: usize = 256;
 
-/// A program for a DPA, as a linker has written it (`flexio_app`).
+/// A program for a DPA, as a linker wrote it (`flexio_app`).
 #[derive(Debug, Clone)]
 pub struct App {
     name: String,
@@ -56,7 +56,7 @@ impl Embedded {
     /// The program.
     ///
     /// # Errors
-    /// The file is no program for a DPA. It was one when it was compiled in.
+    /// The file is no program for a DPA. It was one at compile time.
     pub fn app(&self) -> Result<App, Error> {
         App::new(self.name, self.file)
     }
@@ -64,18 +64,21 @@ impl Embedded {
 
 /// Description of a function or event handler of a program (`flexio_func_get_register_info`).
 ///
-/// There are no routines that pack arguments or take them out of a buffer, and no such buffer:
-/// arguments are words in registers.
+/// Registers hold up to 8 arguments; the host packs more into a buffer, and the function's stub
+/// unpacks them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionInfo<'a> {
     /// The function's name.
     pub name: &'a str,
     /// The name with the types of arguments and result; of an event handler, the name alone.
     pub signature: &'a str,
-    /// Whether it is an event handler, and not a function to call.
+    /// Whether it is an event handler instead of a function to call.
     pub event_handler: bool,
     /// The function's address in the program's processes.
     pub address: u64,
+    /// Bytes of the buffer for packed arguments (`argbuf_size`); `None` if registers hold them
+    /// (`pup` is 0).
+    pub packed: Option<usize>,
 }
 
 /// Prefix of the signatures of entry points in a program's symbols.
@@ -85,8 +88,8 @@ impl App {
     /// A program of an ELF file (`flexio_app_create`).
     ///
     /// # Errors
-    /// The file is no static ELF file for RV64IMAC; the error says what is wrong with it. The name,
-    /// or that of a function, has more than [`MAX_NAME_LEN`] bytes.
+    /// The file is no static ELF file for RV64IMAC (the error has the reason); the name, or that of
+    /// a function, exceeds [`MAX_NAME_LEN`] bytes.
     pub fn new(name: &str, file: &[u8]) -> Result<Self, Error> {
         check_name("a program", name)?;
         let program = Program::parse(file)
@@ -134,11 +137,14 @@ impl App {
         let signature = self.entry_points().find(|it| name_of(it) == name)?;
         let symbol = self.program.symbol(name).filter(|symbol| symbol.function)?;
         let (name, event_handler) = (name_of(signature), !signature.contains('('));
-        Some(FunctionInfo { name, signature, event_handler, address: symbol.address })
+        let types = signature.split_once('(').and_then(|(_, rest)| rest.split(')').next());
+        let count = types.map_or(0, |types| types.split(',').filter(|it| !it.is_empty()).count());
+        let packed = Some(packed_bytes(count)).filter(|&bytes| bytes > 0);
+        Some(FunctionInfo { name, signature, event_handler, address: symbol.address, packed })
     }
 
-    /// The function that has the instruction at an address in its processes, and how many bytes
-    /// behind its begin that is.
+    /// The function that contains an address in its processes, and the offset from the function's
+    /// begin.
     pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
         let functions = self.program.symbols().filter(|(_, symbol)| symbol.function);
         let before = functions.filter(|(_, symbol)| symbol.address <= address);
@@ -156,7 +162,7 @@ impl App {
     /// The function of this name, if it takes and returns these types.
     ///
     /// # Errors
-    /// The program has no such function, or one of other types; the error says which.
+    /// The program has no such function, or one of other types; the error has them.
     pub fn function<A: Arguments, R: Word>(&self, name: &str) -> Result<Function<A, R>, Error> {
         let function = Function::named(name);
         self.address_of(&function).map(|_| function)

@@ -1,4 +1,4 @@
-//! Programs to choose from: one for each model of hardware, by name.
+//! A registry of programs: one for each hardware model, by name.
 
 use verbless_command::Device;
 
@@ -6,8 +6,8 @@ use crate::app::App;
 use crate::error::Error;
 use crate::hw_model::HwModel;
 
-/// The programs that a host has (`flexio_app_get_list`, what constructors register in C). Dropping
-/// it frees the list (`flexio_app_list_free`) and no program that was taken out of it.
+/// The programs of a host (`flexio_app_get_list`; in C, constructors register them). A drop frees
+/// the list (`flexio_app_list_free`), but no program taken from it.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -34,25 +34,25 @@ pub struct Apps {
 pub struct AppSelect<'a> {
     /// The application's name.
     pub name: &'a str,
-    /// The hardware model that the program is for; [`HwModel::Default`] is that of the device.
+    /// The program's hardware model; [`HwModel::Default`] selects the device's.
     pub hw_model: HwModel,
-    /// The device whose hardware model is meant, with [`HwModel::Default`].
+    /// The device for [`HwModel::Default`].
     pub device: Option<&'a Device>,
 }
 
 impl<'a> AppSelect<'a> {
-    /// The program of this name for the model of a device that is still to be said.
+    /// Selects the program of this name for the model of a device, which the caller must add.
     pub fn new(name: &'a str) -> Self {
         Self { name, hw_model: HwModel::Default, device: None }
     }
 }
 
 impl Apps {
-    /// Adds a program for a model, or with [`HwModel::Default`] one for those that no other program
-    /// of its name is for.
+    /// Adds a program for a model. With [`HwModel::Default`] it serves models without another
+    /// program of its name.
     ///
     /// # Errors
-    /// There is one of this name for this model; the model is [`HwModel::NotAvailable`].
+    /// A program of this name for this model exists; the model is [`HwModel::NotAvailable`].
     pub fn register(&mut self, app: App, hw_model: HwModel) -> Result<(), Error> {
         if hw_model == HwModel::NotAvailable {
             return Err(Error::Failed(format!("{} is for no model: name one", app.name())));
@@ -70,12 +70,12 @@ impl Apps {
         self.all.iter().map(|(app, hw_model)| (app, *hw_model))
     }
 
-    /// The program of a name for a model (`flexio_app_get`): the one that was added for just this
-    /// model, else the one for any.
+    /// The program of a name for a model (`flexio_app_get`): the one added for this model, else the
+    /// one for any model. A device of unknown model, such as a VF, gets the one for any model.
     ///
     /// # Errors
-    /// There is none; the error says for which models there is one of this name. The model is to
-    /// be a device's, and there is no device, or it has none.
+    /// There is none (the error lists the models of this name); the model of a device is selected
+    /// without a device.
     pub fn get(&self, select: &AppSelect<'_>) -> Result<&App, Error> {
         let name = select.name;
         let wanted = match (select.hw_model, select.device) {
@@ -88,9 +88,11 @@ impl Apps {
             }
             (wanted, _) => wanted,
         };
-        if wanted == HwModel::NotAvailable {
-            return Err(Error::Failed(format!("the device of {name} has no known DPA")));
-        }
+        self.best(name, wanted)
+    }
+
+    /// The program of a name for this model, else the one for any model.
+    fn best(&self, name: &str, wanted: HwModel) -> Result<&App, Error> {
         let found = self.find(name, wanted).or_else(|| self.find(name, HwModel::Default));
         found.ok_or_else(|| {
             let models: Vec<_> = self
@@ -101,6 +103,11 @@ impl Apps {
                 .collect();
             Error::Failed(match models.is_empty() {
                 true => format!("there is no program {name}"),
+                false if wanted == HwModel::NotAvailable => format!(
+                    "the device's model is not known, as a VF's is not, and {name} is for {} \
+                     only: name one in AppSelect::hw_model, or register one for HwModel::Default",
+                    models.join(", ")
+                ),
                 false => format!("{name} is for {}, and not for {wanted}", models.join(", ")),
             })
         })

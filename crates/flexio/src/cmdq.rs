@@ -1,11 +1,11 @@
-//! Command queues: calls that the DPA makes in the background, while the host goes on.
+//! Command queues: background calls on the DPA, while the host continues.
 //!
-//! A queue has workers, each a thread that the arrival of a task starts. Tasks go to the workers in
-//! turns; those of one worker run one after another, those of several at the same time. What a task
-//! returns is lost: it leaves its result in memory.
+//! A queue has workers. Each is a thread that the arrival of a task starts. Tasks go to the workers
+//! in turn; tasks of one worker run one after another, tasks of several workers in parallel. The
+//! return value of a task is lost: a task leaves its result in memory.
 //!
-//! A worker receives its tasks by a queue pair of its own, so that adding one is a message and no
-//! command. `verbless_flexio_dev::program!` puts what a worker does into each program.
+//! A worker receives its tasks by its own queue pair, so that adding a task sends a message instead
+//! of executing a command. `verbless_flexio_dev::program!` adds the workers' code to each program.
 //!
 #![cfg_attr(verbless_dpa_program, doc = "```")]
 #![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
@@ -41,13 +41,14 @@ use crate::cq::{CQE, CqElement, DpaCq, DpaCqConfig, UNWRITTEN};
 use crate::error::Error;
 use crate::event_handler::{EventHandler, EventHandlerConfig};
 use crate::function::{Function, Handler, Word};
+use crate::holders::Holding;
 use crate::memory::{Buffer, QueueMemory};
 use crate::mkey::{Mkey, MkeyConfig};
 use crate::outbox::{Outbox, OutboxConfig};
 use crate::process::Process;
 use crate::qp::{DpaQp, DpaQpConfig, QpReceive};
 
-/// The pause between two looks for room.
+/// The pause between two polls for room.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Whether a queue executes its tasks or only collects them (`flexio_cmdq_state`).
@@ -61,23 +62,23 @@ pub enum CmdqState {
     Running = 1,
 }
 
-/// How a command queue is made (`flexio_cmdq_attr`). The last two are verbless's own.
+/// Configuration of a command queue (`flexio_cmdq_attr`). The last two are verbless's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CmdqConfig {
-    /// Threads that work tasks off.
+    /// Threads that execute tasks.
     pub workers: u32,
-    /// The number of tasks that a worker executes before others may have its execution unit.
+    /// The number of tasks that a worker executes before it yields its execution unit.
     pub batch_size: u32,
     /// The initial state.
     pub state: CmdqState,
-    /// log2 of the tasks that each worker has at most, 1 to 15.
+    /// log2 of the maximum of tasks per worker, 1 to 15.
     pub log_depth: u8,
     /// The execution units on which the workers run.
     pub affinity: Affinity,
 }
 
 impl Default for CmdqConfig {
-    /// One worker, running, for batches of 8 and 256 tasks.
+    /// One running worker, for batches of 8 and up to 256 tasks.
     fn default() -> Self {
         Self {
             workers: 1,
@@ -97,14 +98,14 @@ pub struct Cmdq {
     next: usize,
     state: CmdqState,
     process: Process,
+    _holding: Holding,
 }
 
 #[derive(Debug)]
 struct Worker {
-    // In the order in which they are dropped: what brings tasks, then who works them off. Each
-    // keeps what the device or the thread uses by it: the queue pair the tasks with their key, the
-    // CQ its thread, and that all the memory. So all of it stays if the device refuses to destroy
-    // one of them.
+    // In drop order: the transport of tasks first, then the workers. Each keeps its users'
+    // resources alive: the queue pair keeps the tasks with their key, the CQ its thread, and the
+    // thread all the memory. So all of it stays if the device refuses to destroy one of them.
     host: verbless_queue::Qp,
     host_cq: verbless_queue::Cq,
     staging: Region,
@@ -152,7 +153,7 @@ impl Worker {
         let memory = [&control, &buffer, &cqes, &receives, &cq_record, &qp_record];
         handler.keep(memory.map(Clone::clone));
         let mut cq = DpaCqConfig::new(log_depth, CqElement::Thread(handler.clone()));
-        // It is armed when its handler runs: what comes before would be lost.
+        // Its handler arms it, because it would lose earlier events.
         cq.no_arm = true;
         cq.ring = Some(QueueMemory::dpa(&cqes));
         cq.record = Some(QueueMemory::dpa(&cq_record));
@@ -160,7 +161,7 @@ impl Worker {
         let tasks = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL))?;
         let wqes: Vec<_> = (0..depth)
             .map(|slot| buffer.address() + slot * TASK_BYTES as u64)
-            .flat_map(|at| *Segment::data(TASK_BYTES as u32, tasks.id(), at).as_bytes())
+            .flat_map(|at| *Segment::data(TASK_BYTES as u32, tasks.id().0, at).as_bytes())
             .collect();
         debug_assert_eq!(wqes.len() as u64, receives.len());
         receives.write_at(0, &wqes)?;
@@ -183,7 +184,7 @@ impl Worker {
         process.write(qp.record_address(), &count.to_be_bytes())?;
         let places =
             [cq.ring_address(), cq.record_address(), qp.record_address(), buffer.address()];
-        let setup = Setup::new(places, cq.number(), config.batch_size, log_depth);
+        let setup = Setup::new(places, cq.number().0, config.batch_size, log_depth);
         control.write_at(0, &setup.to_bytes())?;
         let staging = domain.region(depth as usize * TASK_BYTES, KeyAccess::LOCAL)?;
         Ok(Self {
@@ -211,27 +212,27 @@ impl Worker {
         Ok(())
     }
 
-    /// The number of tasks that the worker has not completed, as of the last look.
+    /// The number of tasks that the worker has not completed, by the last read.
     const fn pending(&self) -> u64 {
         self.sent - self.done
     }
 
-    /// Reads how many tasks the worker has completed.
+    /// Reads the number of tasks that the worker has completed.
     fn look(&mut self, deadline: Deadline) -> Result<(), Error> {
         if self.pending() > 0 {
             let mut done = [0; 8];
             let at = self.control.address() + DONE_AT as u64;
             let process = self.control.process();
             process.copying_until(deadline, |copier| copier.read(at, &mut done))?;
-            // What a program counts is its own word: no more than it was sent.
+            // A program's counter is only its claim: no more than were sent.
             self.done = u64::from_le_bytes(done).clamp(self.done, self.sent);
         }
         Ok(())
     }
 
-    /// Sends the worker a task, for which there is room.
+    /// Sends the worker a task, with room for it.
     fn send(&mut self, task: &[u8; TASK_BYTES], deadline: Deadline) -> Result<(), Error> {
-        // Those that are answered give their places back; there are as many as tasks.
+        // Answered tasks free their slots; there are as many slots as tasks.
         while let Some(cqe) = self.host_cq.poll() {
             self.host.complete(cqe).map_err(failed)?;
         }
@@ -239,7 +240,7 @@ impl Worker {
         self.staging.write_at(at, task).map_err(failed)?;
         let request = Send::new(self.staging.sge(at, TASK_BYTES).map_err(failed)?).signaled();
         while self.host.post(&request, 0).is_err() {
-            // The worker has ended a task whose answer is still on its way.
+            // The worker has ended a task whose acknowledgement is still in flight.
             let cqe = self.host_cq.poll_within(deadline.left())?;
             let cqe = cqe.ok_or(Error::QueueTimeout(deadline.timeout()))?;
             self.host.complete(cqe).map_err(failed)?;
@@ -250,12 +251,12 @@ impl Worker {
 }
 
 impl Cmdq {
-    /// Makes one (`flexio_cmdq_create`).
+    /// Creates a command queue (`flexio_cmdq_create`).
     ///
     /// # Errors
-    /// The process has ended; no workers, no batch, or a depth that is not in 1-15; a program
-    /// without what works tasks off; no room in the heap or for stacks. [`Error::CopyTimeout`]:
-    /// nothing is left of it.
+    /// The process has ended; no workers, no batch, or a depth outside of 1-15; the program has no
+    /// code for workers; no room in the heap or for stacks. [`Error::CopyTimeout`]: nothing was
+    /// created.
     pub fn create(process: &Process, config: &CmdqConfig) -> Result<Self, Error> {
         process.alive()?;
         for (what, value, least, most) in [
@@ -269,22 +270,28 @@ impl Cmdq {
                 )));
             }
         }
+        let _holding = Holding::new("a command queue".into(), vec![process.key()]);
         let workers = (0..config.workers).map(|number| Worker::create(process, number, config));
         let workers = workers.collect::<Result<_, _>>()?;
-        let mut queue =
-            Self { workers, next: 0, state: CmdqState::Pending, process: process.clone() };
+        let mut queue = Self {
+            workers,
+            next: 0,
+            state: CmdqState::Pending,
+            process: process.clone(),
+            _holding,
+        };
         if config.state == CmdqState::Running {
             queue.state_running()?;
         }
         Ok(queue)
     }
 
-    /// Executes the tasks from now on (`flexio_cmdq_state_running`); does nothing if it runs
-    /// already.
+    /// Starts the execution of tasks (`flexio_cmdq_state_running`); does nothing if it already
+    /// runs.
     ///
     /// # Errors
-    /// The process has ended. [`Error::CopyTimeout`]: some workers may work their tasks off; the
-    /// state is still pending, and this can be tried again.
+    /// The process has ended. [`Error::CopyTimeout`]: some workers may execute their tasks; the
+    /// state is still pending, and the call can be repeated.
     pub fn state_running(&mut self) -> Result<(), Error> {
         self.process.alive()?;
         if self.state == CmdqState::Pending {
@@ -303,10 +310,10 @@ impl Cmdq {
     /// as soon as the task is sent.
     ///
     /// # Errors
-    /// [`Error::Fatal`]: the process has ended. [`Error::QueueTimeout`]: no worker had room for as
-    /// long as a call may take. [`Error::CopyTimeout`]: whether one has could not be seen within
-    /// the same time. [`Error::Failed`]: the program has no such function; the queue is full and
-    /// does not run. The task is not added then.
+    /// [`Error::Fatal`]: the process has ended. [`Error::QueueTimeout`]: no worker had room within
+    /// the timeout of a call. [`Error::CopyTimeout`]: the room could not be read within the same
+    /// time. [`Error::Failed`]: the program has no such function; the queue is full and does not
+    /// run. In all cases the task is not added.
     pub fn task_add<A: Word, R: Word>(
         &mut self,
         function: Function<(A,), R>,
@@ -336,7 +343,7 @@ impl Cmdq {
                 }
             }
             match self.workers.iter_mut().try_for_each(|worker| worker.look(deadline)) {
-                // There was none, and the time is over.
+                // There was no room, and the time is over.
                 Err(Error::CopyTimeout(_)) if seen => return Err(full),
                 looked => looked?,
             }
@@ -361,7 +368,8 @@ impl Cmdq {
     /// Tasks that were added and have not ended.
     ///
     /// # Errors
-    /// The process has ended. [`Error::CopyTimeout`]: it could not be seen; they go on.
+    /// The process has ended. [`Error::CopyTimeout`]: the count could not be read; the tasks
+    /// continue.
     pub fn pending(&mut self) -> Result<u64, Error> {
         let deadline = Deadline::after(self.process.timeout());
         self.workers.iter_mut().try_for_each(|worker| worker.look(deadline))?;
@@ -372,20 +380,20 @@ impl Cmdq {
         Ok(pending)
     }
 
-    /// Whether all tasks that were added have ended (`flexio_cmdq_is_empty`).
+    /// Whether all added tasks have ended (`flexio_cmdq_is_empty`).
     ///
     /// # Errors
-    /// The process has ended before they had. [`Error::CopyTimeout`]: as [`Cmdq::pending`].
+    /// The process ended before them. [`Error::CopyTimeout`]: as [`Cmdq::pending`].
     pub fn is_empty(&mut self) -> Result<bool, Error> {
         Ok(self.pending()? == 0)
     }
 
-    /// Waits until all have.
+    /// Waits until all added tasks have ended.
     ///
     /// # Errors
-    /// [`Error::QueueTimeout`]: none has ended for as long as a call may take; they go on.
-    /// [`Error::CopyTimeout`]: as [`Cmdq::pending`]. [`Error::Fatal`]: the process has ended before
-    /// they had.
+    /// [`Error::QueueTimeout`]: none has ended within the timeout of a call; they continue.
+    /// [`Error::CopyTimeout`]: as [`Cmdq::pending`]. [`Error::Fatal`]: the process ended before
+    /// them.
     pub fn wait_until_empty(&mut self) -> Result<(), Error> {
         let timeout = self.process.timeout();
         let (mut last, mut since) = (self.pending()?, Instant::now());
@@ -407,8 +415,8 @@ impl Cmdq {
         &self.process
     }
 
-    /// Destroys the queue (`flexio_cmdq_destroy`), as dropping does: tasks that have not begun are
-    /// dropped, a running one is terminated.
+    /// Destroys the queue (`flexio_cmdq_destroy`), like a drop: discards tasks that have not begun,
+    /// and terminates running ones.
     pub fn destroy(self) {
         drop(self);
     }

@@ -1,8 +1,8 @@
 //! Copies between memory of the host and a process's heap: RDMA WRITEs and READs of a queue pair
-//! that is connected to itself, by a key over the heap. So there is no command for them to know.
+//! connected to itself, by a key over the heap. So they need no command of their own.
 //!
-//! A process has one such queue pair, and its copies take turns. The time that a copy may take
-//! counts from when it is asked for: with its turn, and all of its requests.
+//! A process has one such queue pair, and its copies take turns. The time limit of a copy covers
+//! its wait for the turn, and all of its requests.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::error::Error;
 /// Bytes of one request.
 const PIECE: usize = 1 << 16;
 
-/// When something is given up.
+/// A time limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
-    /// `None`: never, because the end is beyond the clock's range.
+    /// `None`: never, because the clock cannot express the end.
     end: Option<Instant>,
     timeout: Duration,
 }
@@ -35,7 +35,7 @@ impl Deadline {
         self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether nothing is.
+    /// Whether no time is left.
     pub(crate) fn has_passed(&self) -> bool {
         self.left().is_zero()
     }
@@ -50,7 +50,7 @@ impl Deadline {
     }
 }
 
-/// A process's copier, which is made for the first copy: one copy at a time has it.
+/// A process's copier, created by the first copy: one copy at a time uses it.
 #[derive(Debug, Default)]
 pub(crate) struct CopierSlot {
     state: Mutex<SlotState>,
@@ -85,8 +85,8 @@ impl CopierSlot {
         Ok(CopierTurn { slot: self, copier: state.copier.take() })
     }
 
-    /// Runs `copy` once it is this copy's turn. After a failure the copier is made anew: destroying
-    /// its queue pair ensures that nothing of the copy is still in flight.
+    /// Runs `copy` once it is this copy's turn. After a failure the copier is recreated: destroying
+    /// its queue pair ensures that no request of the copy is still in flight.
     pub(crate) fn copy<T>(
         &self,
         deadline: Deadline,
@@ -114,7 +114,7 @@ impl Drop for CopierTurn<'_> {
     }
 }
 
-/// A queue pair for copies, and what it needs.
+/// A queue pair for copies, and its parts.
 #[derive(Debug)]
 pub(crate) struct Copier {
     qp: Qp,
@@ -180,7 +180,7 @@ impl Copier {
         Ok(())
     }
 
-    /// Heap to memory that a remote key leads to: the heap itself, or another's.
+    /// Heap to memory under a remote key: the heap itself, or another memory.
     pub(crate) fn forward(
         &mut self,
         mut from: u64,

@@ -1,4 +1,4 @@
-//! Completion queues, whose CQEs programs on the DPA take, or the host.
+//! Completion queues whose CQEs are consumed by programs on the DPA, or by the host.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -16,6 +16,7 @@
 //! # }
 //! ```
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use verbless_command::{
@@ -27,6 +28,8 @@ use verbless_queue::uar::FIRST_ARM;
 
 use crate::error::Error;
 use crate::event_handler::EventHandler;
+use crate::holders::{Holding, Key, in_use, key};
+use crate::ids::CqNumber;
 use crate::memory::{MemoryKind, QueueMemory, RECORD};
 use crate::process::Process;
 use crate::uar::Uar;
@@ -34,24 +37,26 @@ use crate::wq::cross;
 
 /// Bytes of a CQE.
 pub(crate) const CQE: usize = 64;
-/// A CQE that the device has not written: opcode 0xf.
-pub(crate) const UNWRITTEN: u8 = 0xf0;
+/// Last byte of a CQE that the device has not written: opcode 0xf, and the owner bit of the
+/// previous pass. A program that compares the owner bit alone finds no CQE, either.
+pub(crate) const UNWRITTEN: u8 = 0xf1;
 
-/// The receiver of a CQ's events: the element attached to it, by the C library's types.
+/// The receiver of a CQ's events: the element of the CQ, by the C library's types.
 #[derive(Debug, Clone)]
 pub enum CqElement {
-    /// An event handler, which an event starts (`FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD`).
+    /// An event handler; an event starts it (`FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD`).
     Thread(EventHandler),
     /// An event queue of the DPA (`FLEXIO_CQ_ELEMENT_TYPE_EXT_EQ`).
     ExtEq(Arc<DpaEq>),
-    /// Nobody on the DPA (`FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ`): the owner of the ring polls it. Its
-    /// EQ is that of a completion vector of the host, so that a program can raise MSI-X by it.
+    /// No receiver on the DPA (`FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ`): the owner of the ring polls
+    /// it. Its EQ is that of a completion vector of the host, so that a program can raise MSI-X by
+    /// it.
     NonDpa {
         /// The host's completion vector.
         vector: u32,
     },
-    /// An event queue of the DPA that raises a vector of an emulated device: by this CQ a program
-    /// sends MSI-X to that device's host (`FLEXIO_CQ_ELEMENT_TYPE_DPA_MSIX_EMULATED_CQ`).
+    /// An event queue of the DPA that raises a vector of an emulated device: a program sends MSI-X
+    /// to that device's host by this CQ (`FLEXIO_CQ_ELEMENT_TYPE_DPA_MSIX_EMULATED_CQ`).
     DpaMsixEmulated(Arc<DpaEq>),
 }
 
@@ -78,8 +83,8 @@ pub enum CqPeriodMode {
     Cqe = 1,
 }
 
-/// Event moderation: when an armed CQ makes its event. Events are held back only if both numbers
-/// are set.
+/// Event moderation: when an armed CQ makes its event. Events are delayed only if both numbers are
+/// set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CqModeration {
     /// The event comes after this number of CQEs at the latest (`cq_max_count`).
@@ -90,7 +95,7 @@ pub struct CqModeration {
     pub mode: CqPeriodMode,
 }
 
-/// How a CQ is made (`flexio_cq_attr`).
+/// Configuration of a CQ (`flexio_cq_attr`).
 #[derive(Debug, Clone)]
 pub struct DpaCqConfig {
     /// log2 of the number of CQEs.
@@ -104,28 +109,29 @@ pub struct DpaCqConfig {
     pub compression: Option<MiniCqeFormat>,
     /// The initial event moderation.
     pub moderation: CqModeration,
-    /// Whether the CQ is not armed when it is made; otherwise its first CQE makes an event.
+    /// Whether [`DpaCq::arm`] arms the CQ instead of its creation; otherwise its first CQE makes an
+    /// event.
     pub no_arm: bool,
     /// Whether all CQEs go to the first entry, whose WQE counter tells the progress (`cc`). Its
-    /// owner bit stays 0, and the CQ breaks as others do when the consumer index in the record does
+    /// owner bit stays 0, and the CQ overruns like others if the consumer index in the record does
     /// not follow.
     pub collapsed: bool,
     /// Whether new CQEs overwrite unread ones; otherwise the CQ breaks (`overrun_ignore`). Nothing
-    /// counts the requests of the DPA's queues against its entries: make `log_depth` as long as the
-    /// rings that complete here together.
+    /// counts the requests of the DPA's queues against its entries: make `log_depth` large enough
+    /// for all rings that complete here together.
     pub overrun_ignore: bool,
     /// Whether every CQE makes an event, without arming.
     pub always_armed: bool,
-    /// Memory of the CQEs (`cq_ring_qmem`), each marked as not written (opcode 0xf) beforehand.
-    /// `None`: it is allocated in the heap.
+    /// Memory of the CQEs (`cq_ring_qmem`), each marked as not written (0xf1 in its last byte)
+    /// beforehand. `None`: allocates it in the heap.
     pub ring: Option<QueueMemory>,
-    /// Memory of the doorbell record, 8 bytes of zeros (`cq_dbr_daddr`), in the heap if the element
-    /// is the DPA's. `None`: it is allocated in the heap.
+    /// Memory of the doorbell record, 8 bytes of zeros (`cq_dbr_daddr`), in the heap for an element
+    /// on the DPA. `None`: allocates it in the heap.
     pub record: Option<QueueMemory>,
 }
 
 impl DpaCqConfig {
-    /// 2^`log_depth` CQEs in the heap, of whose events `element` hears.
+    /// 2^`log_depth` CQEs in the heap, with events to `element`.
     pub const fn new(log_depth: u8, element: CqElement) -> Self {
         Self {
             log_depth,
@@ -143,33 +149,41 @@ impl DpaCqConfig {
     }
 }
 
-/// A completion queue (`flexio_cq`). Clones are the same one; the queues that complete here keep
-/// it, and it keeps its event handler.
+/// A completion queue (`flexio_cq`). Clones are the same CQ; the queues that complete here keep it
+/// alive, and it keeps its event handler alive.
 #[derive(Debug, Clone)]
 pub struct DpaCq {
     object: Arc<CqObject>,
     process: Process,
     ring: u64,
     record: u64,
+    /// Whether its element is on the DPA.
+    by_program: bool,
+    /// Whether the host has armed it.
+    armed: Arc<AtomicBool>,
 }
 
-/// Held while a doorbell page is mapped: a page is mapped only once at a time.
+/// Held while a doorbell page is mapped: a page can be mapped only once at a time.
 static MAPPING: Mutex<()> = Mutex::new(());
 
 impl DpaCq {
-    /// Makes one (`flexio_cq_create`).
+    /// Creates a CQ (`flexio_cq_create`).
     ///
     /// # Errors
-    /// The process has ended; the event handler is another's; what the device cannot do: the error
-    /// names the capability; the heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
+    /// The process has ended; the event handler is of another process; the device lacks a
+    /// capability (the error names it); the heap has no room. [`Error::CopyTimeout`]: nothing was
+    /// created.
     pub fn create(process: &Process, config: &DpaCqConfig) -> Result<Self, Error> {
         Self::make(process, process.device(), config)
     }
 
-    /// Makes a CQ on another device context than the process's (`flexio_cq_create` with its
-    /// `ibv_ctx`), for queues there. Ring and record are in host memory that is registered there,
-    /// and the UAR is of that context ([`Uar::extend`](crate::Uar::extend)). The element must be
-    /// [`CqElement::NonDpa`], because the DPA's receivers belong to the process's context.
+    /// Creates a CQ on another device context than the process's (`flexio_cq_create` with its
+    /// `ibv_ctx`), for queues there. Ring and record must be in host memory registered there, and
+    /// the UAR must be of that context ([`Uar::extend`](crate::Uar::extend)). The element is
+    /// [`CqElement::NonDpa`], or an event handler ([`CqElement::Thread`]) of the process that the
+    /// UAR was extended to. The handler reads the CQEs through a window, and arms the CQ by an
+    /// outbox of that UAR: the configuration needs [`DpaCqConfig::no_arm`] or
+    /// [`DpaCqConfig::always_armed`].
     ///
     /// # Errors
     /// `device` is the process's own context; a part of the configuration belongs to another one;
@@ -180,17 +194,28 @@ impl DpaCq {
         config: &DpaCqConfig,
     ) -> Result<Self, Error> {
         cross(process, device, [&config.ring, &config.record], &config.uar, None)?;
-        if !matches!(config.element, CqElement::NonDpa { .. }) {
-            let why = "a CQ of another device context has no element on the DPA, which would be of \
-                       the process's: CqElement::NonDpa";
-            return Err(Error::Failed(why.into()));
+        match config.element {
+            CqElement::NonDpa { .. } => {}
+            CqElement::Thread(_) if config.no_arm || config.always_armed => {}
+            CqElement::Thread(_) => {
+                let why = "a CQ of another device context that starts an event handler is armed by \
+                           its program: DpaCqConfig::no_arm or always_armed";
+                return Err(Error::Failed(why.into()));
+            }
+            CqElement::ExtEq(_) | CqElement::DpaMsixEmulated(_) => {
+                let why = "a CQ of another device context reports to no event queue of the DPA: \
+                           CqElement::NonDpa or CqElement::Thread";
+                return Err(Error::Failed(why.into()));
+            }
         }
         Self::make(process, device, config)
     }
 
     fn make(process: &Process, device: &Device, config: &DpaCqConfig) -> Result<Self, Error> {
         process.alive()?;
-        let (element, keeps) = element(process, device, &config.element)?;
+        let (element, keeps, holds) = element(process, device, &config.element)?;
+        // Dropped with the CQ, which its queues keep alive.
+        let holding = Arc::new(Holding::new("CQ".into(), holds));
         if config.log_depth > device.caps().log_max_cqes {
             return Err(Error::Failed(format!(
                 "a CQ of 2^{} CQEs: the device has 2^{} at most",
@@ -210,11 +235,14 @@ impl DpaCq {
             Some(record) => record.clone(),
             None => QueueMemory::holding(process, &[0; 8])?,
         };
-        let by_program = !matches!(config.element, CqElement::NonDpa { .. });
+        // The host can arm only a CQ in the heap, of the process's own context.
+        let by_program =
+            !matches!(config.element, CqElement::NonDpa { .. }) && device.is(process.device());
         if by_program && record.kind() == MemoryKind::Host {
             let why = "the doorbell record of a CQ with an element on the DPA must be in the heap";
             return Err(Error::Failed(why.into()));
         }
+        [&ring, &record].into_iter().filter_map(|it| it.buffer).for_each(|it| holding.add(it));
         ring.check("ring of the CQ", process, (CQE as u64) << config.log_depth)?;
         record.check("doorbell record of the CQ", process, RECORD)?;
         let page = config.uar.clone().unwrap_or_else(|| process.uar()).page().clone();
@@ -228,10 +256,7 @@ impl DpaCq {
         };
         let attr = CqAttr {
             uar: page,
-            ring: match keeps {
-                Some(keeps) => ring.for_command().keeping(keeps),
-                None => ring.for_command(),
-            },
+            ring: ring.for_command().keeping(Arc::new((keeps, holding.clone()))),
             record: record.for_command(),
             log_cqes: config.log_depth,
             wide: false,
@@ -240,12 +265,15 @@ impl DpaCq {
         };
         let object = device.create_cq_with(attr, &options);
         let object = object.map_err(|error| process.fatal_or(error))?;
+        holding.rename(format!("CQ {}", object.cqn().0));
         crate::log::debug!("made CQ {}", object.cqn());
         let cq = Self {
             object: Arc::new(object),
             process: process.clone(),
             ring: ring.address(),
             record: record.address(),
+            by_program,
+            armed: Arc::new(AtomicBool::new(config.always_armed)),
         };
         if by_program && !config.no_arm && !config.always_armed {
             cq.arm()?;
@@ -253,8 +281,31 @@ impl DpaCq {
         Ok(cq)
     }
 
-    /// Arms a CQ that was never armed and of which no CQE was consumed, by the host's doorbell.
-    pub(crate) fn arm(&self) -> Result<(), Error> {
+    /// Arms a CQ with [`DpaCqConfig::no_arm`], by the host's doorbell: its first CQE makes an
+    /// event, even if it is already there. After that the program arms it.
+    ///
+    /// # Errors
+    /// The CQ was armed before; it has no element on the DPA; the process has ended.
+    pub fn arm(&self) -> Result<(), Error> {
+        if !self.by_program {
+            let why = "the CQ has no element on the DPA, or is of another device context: the side \
+                       that reads it arms it";
+            return Err(Error::Failed(why.into()));
+        }
+        if self.armed.swap(true, Ordering::Relaxed) {
+            let why = "the CQ was armed before: its program arms it, from what it has consumed";
+            return Err(Error::Failed(why.into()));
+        }
+        let rung = self.ring_first_arm();
+        if rung.is_err() {
+            self.armed.store(false, Ordering::Relaxed);
+        }
+        rung
+    }
+
+    /// Writes the record and rings the doorbell of the first arm.
+    fn ring_first_arm(&self) -> Result<(), Error> {
+        self.process.alive()?;
         self.process.write(self.record + 4, &FIRST_ARM.to_be_bytes())?;
         let _one = MAPPING.lock().unwrap_or_else(PoisonError::into_inner);
         let page = map_uar(self.object.attr().uar.clone());
@@ -264,8 +315,8 @@ impl DpaCq {
     }
 
     /// The number of the CQ (`flexio_cq_get_cq_num`).
-    pub fn number(&self) -> u32 {
-        self.cqn().0
+    pub fn number(&self) -> CqNumber {
+        CqNumber(self.cqn().0)
     }
 
     /// The number of the CQ, as a type of `verbless-queue`.
@@ -278,7 +329,7 @@ impl DpaCq {
         &self.object
     }
 
-    /// Address of the CQEs for their reader: a program, or the host.
+    /// Address of the CQEs for their consumer: a program, or the host.
     pub const fn ring_address(&self) -> u64 {
         self.ring
     }
@@ -301,7 +352,7 @@ impl DpaCq {
     /// Changes the event moderation (`flexio_cq_modify_moderation`).
     ///
     /// # Errors
-    /// The process has ended; a period of more than 12 bits; the device does not moderate.
+    /// The process has ended; a period of more than 12 bits; the device has no moderation.
     pub fn modify_moderation(&self, moderation: CqModeration) -> Result<(), Error> {
         self.process.alive()?;
         let CqModeration { max_count, period, mode } = moderation;
@@ -312,7 +363,7 @@ impl DpaCq {
     /// The event moderation that the device reports (`flexio_cq_query_moderation`).
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not respond.
     pub fn query_moderation(&self) -> Result<CqModeration, Error> {
         let (Moderation { period, count }, from_cqe) = self.object.moderation()?;
         let mode = if from_cqe { CqPeriodMode::Cqe } else { CqPeriodMode::Event };
@@ -323,40 +374,45 @@ impl DpaCq {
     /// handle does the same.
     ///
     /// # Errors
-    /// A queue or a clone keeps it; the device's refusal.
+    /// A queue or a clone keeps it alive; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
-        let in_use = || Error::Failed("the CQ is in use: destroy its queues first".into());
+        let (name, key) = (format!("CQ {}", self.number()), key(&self.object));
+        let in_use = || in_use(&name, key);
         Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
     }
 }
 
 type Kept = Arc<dyn std::any::Any + Send + Sync>;
 
-/// The element as the command states it, and what must outlive the CQ for it.
+/// The element for the command, and the objects that must outlive the CQ for it.
 fn element(
     process: &Process,
     device: &Device,
     element: &CqElement,
-) -> Result<(Element, Option<Kept>), Error> {
-    Ok(match element {
+) -> Result<(Element, Option<Kept>, Vec<Key>), Error> {
+    let mut holds = vec![process.key()];
+    let (element, keeps) = match element {
         CqElement::Thread(handler) => {
             if !handler.process().is(process) {
                 let why = "the event handler of the CQ is of another process";
                 return Err(Error::Failed(why.into()));
             }
-            (Element::Thread(handler.object_id()), Some(Arc::new(handler.clone())))
+            holds.push(handler.key());
+            let keeps: Kept = Arc::new(handler.clone());
+            (Element::Thread(handler.object_id().0), Some(keeps))
         }
         CqElement::NonDpa { vector } => (Element::Eq(Eqn(device.query_eqn(*vector)?)), None),
-        CqElement::ExtEq(eq) => (Element::DpaEq(eq.id()), Some(eq.clone())),
+        CqElement::ExtEq(eq) => (Element::DpaEq(eq.id()), Some(eq.clone() as Kept)),
         CqElement::DpaMsixEmulated(eq) if eq.attr().raises.is_none() => {
             let why = "the event queue raises no vector of an emulated device (DpaEqAttr::raises)";
             return Err(Error::Failed(why.into()));
         }
-        CqElement::DpaMsixEmulated(eq) => (Element::DpaEq(eq.id()), Some(eq.clone())),
-    })
+        CqElement::DpaMsixEmulated(eq) => (Element::DpaEq(eq.id()), Some(eq.clone() as Kept)),
+    };
+    Ok((element, keeps, holds))
 }
 
-/// A CQ where queues complete: one of a process's, or one that the host polls.
+/// The CQ of a queue: one of a process, or one that the host polls.
 #[derive(Debug, Clone)]
 pub struct CqHandle(pub(crate) Arc<CqObject>);
 

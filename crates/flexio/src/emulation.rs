@@ -1,9 +1,9 @@
 //! PCI devices that programs on the DPA emulate: their queues' doorbells, which make CQEs, and
-//! their MSI-X vectors, which programs raise. The API of 2022 has this; 3.2.0 has no successor.
+//! their MSI-X vectors, which programs raise. The API of 2022 has them; 3.2.0 has no successor.
 //!
-//! A device itself is not FlexIO's to make. Here [`EmulatedDevice`] is verbless's model's, which
-//! has no host for it: what that would do is [`EmulatedDevice::ring`], what it would see is
-//! [`EmulatedDevice::raised`].
+//! FlexIO does not create the devices. [`EmulatedDevice`] is one of verbless's model, without a
+//! host: [`EmulatedDevice::ring`] does the host's part, and [`EmulatedDevice::raised`] shows what a
+//! host would receive.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -32,24 +32,26 @@ use verbless_command::{Device, DpaEq, DpaEqAttr, EmulatedDoorbell, EmulatedDoorb
 
 use crate::cq::{CqElement, DpaCq, DpaCqConfig};
 use crate::error::Error;
+use crate::holders::{Holding, in_use, key};
+use crate::ids::DoorbellId;
 use crate::memory::QueueMemory;
 use crate::process::Process;
 use crate::uar::Uar;
 
-/// The most vectors of a [`MsixMap`] (`FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS`, for which no value is
-/// published: it is verbless's own).
+/// Maximum of vectors of a [`MsixMap`] (`FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS`; its value is not
+/// published, so this is verbless's own).
 pub const MAX_EQ_TO_MSIX_MAP_PAIRS: u16 = 64;
 
-/// log2 of the entries of an event queue that a map has.
+/// log2 of the entries of a map's event queue.
 const LOG_ENTRIES: u8 = 6;
-/// log2 of the CQEs of an MSI-X's CQ, which nobody reads.
+/// log2 of the CQEs of an MSI-X's CQ, which no program reads.
 const LOG_CQES: u8 = 3;
 /// Bytes of an entry.
 const EQE: u64 = 64;
-/// An entry that is the device's to write.
+/// Marks an entry that the device may write.
 const OF_DEVICE: u8 = 0xff;
 
-/// Makes an emulated device with these numbers of queues and MSI-X vectors (64 at most).
+/// Creates an emulated device with these numbers of queues and MSI-X vectors (64 at most).
 ///
 /// # Errors
 /// The process has ended; no queue, or too many vectors.
@@ -62,7 +64,7 @@ pub fn create_device(
     Ok(process.device().create_emulated_device(process.token(), queues, vectors)?)
 }
 
-/// Fails if a device is of another context than the process, which then cannot use it.
+/// Fails if a device is of another context than the process, which cannot use it then.
 fn of_process(process: &Process, device: &EmulatedDevice) -> Result<(), Error> {
     match device.context().is(process.device()) {
         true => process.alive(),
@@ -75,11 +77,12 @@ fn of_process(process: &Process, device: &EmulatedDevice) -> Result<(), Error> {
 /// A doorbell of an emulated device that makes CQEs (`flexio_emu_db_to_cq_ctx`).
 ///
 /// A program arms it by its number before each CQE (`db_ctx_arm`), may make one without a doorbell
-/// (`db_ctx_force_trigger`), and reads what was written to it (`read_db_value`).
+/// (`db_ctx_force_trigger`), and reads its last value (`read_db_value`).
 #[derive(Debug)]
 pub struct DoorbellToCq {
     object: EmulatedDoorbell,
     cq: DpaCq,
+    _holding: Holding,
 }
 
 impl DoorbellToCq {
@@ -87,20 +90,22 @@ impl DoorbellToCq {
     /// (`flexio_emu_db_to_cq_map`).
     ///
     /// # Errors
-    /// The process has ended; the device has no such queue, or somebody has its doorbell; the
-    /// device is of another context than the CQ.
+    /// The process has ended; the device has no such queue, or its doorbell is already attached;
+    /// the device is of another context than the CQ.
     pub fn map(device: &Arc<EmulatedDevice>, queue: u16, cq: &DpaCq) -> Result<Self, Error> {
         let process = cq.process();
         of_process(process, device)?;
         let object = process.device().create_emulated_doorbell(device, queue, cq.object())?;
         crate::log::debug!("doorbell {queue} of {:#x} makes CQEs on {}", device.id(), cq.cqn());
-        Ok(Self { object, cq: cq.clone() })
+        let name = format!("emulated doorbell {}", object.id());
+        let _holding = Holding::new(name, vec![process.key(), key(cq.object())]);
+        Ok(Self { object, cq: cq.clone(), _holding })
     }
 
-    /// The number by which programs refer to the doorbell (`flexio_emu_db_to_cq_ctx_get_id`, which
-    /// the document of 2022 only mentions).
-    pub fn id(&self) -> u32 {
-        self.object.id()
+    /// The number of the doorbell for programs (`flexio_emu_db_to_cq_ctx_get_id`, which the
+    /// document of 2022 only mentions).
+    pub fn id(&self) -> DoorbellId {
+        DoorbellId(self.object.id())
     }
 
     /// The CQ that gets the CQEs.
@@ -111,7 +116,7 @@ impl DoorbellToCq {
     /// Queries the doorbell.
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not respond.
     pub fn query(&self) -> Result<EmulatedDoorbellInfo, Error> {
         Ok(self.object.query()?)
     }
@@ -119,37 +124,37 @@ impl DoorbellToCq {
     /// Detaches from the doorbell (`flexio_emu_db_to_cq_unmap`), as dropping does.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device refuses.
     pub fn unmap(self) -> Result<(), Error> {
         Ok(self.object.destroy()?)
     }
 }
 
-/// An event queue of the DPA, of which every entry raises a vector of an emulated device.
+/// An event queue of the DPA; every entry raises a vector of an emulated device.
 #[derive(Debug)]
 struct MsixEq {
     eq: Arc<DpaEq>,
     ring: u64,
 }
 
-/// Which event queue raises which vector of an emulated device (`flexio_emu_device_msix_map`).
+/// Maps event queues to the vectors of an emulated device (`flexio_emu_device_msix_map`).
 #[derive(Debug)]
 pub struct MsixMap {
     // By vector.
     eqs: Vec<Arc<MsixEq>>,
     process: Process,
     device: Arc<EmulatedDevice>,
+    _holding: Holding,
 }
 
 impl MsixMap {
-    /// The event queues of a device's first `max_msix` vectors, or of as many as it has
-    /// (`flexio_emulated_device_msix_map_create`). They are in the heap, with 64 entries each that
-    /// are overwritten if nobody takes them.
+    /// Creates event queues for a device's first `max_msix` vectors, or for all if it has fewer
+    /// (`flexio_emulated_device_msix_map_create`). They are in the heap, with 64 entries each; new
+    /// entries overwrite unread ones.
     ///
     /// # Errors
-    /// The process has ended; no vector is asked for, or more than [`MAX_EQ_TO_MSIX_MAP_PAIRS`];
-    /// the device is of another context; the heap has no room. [`Error::CopyTimeout`]: nothing is
-    /// left of it.
+    /// The process has ended; no vector, or more than [`MAX_EQ_TO_MSIX_MAP_PAIRS`]; the device is
+    /// of another context; the heap has no room. [`Error::CopyTimeout`]: nothing was created.
     pub fn create(
         process: &Process,
         device: &Arc<EmulatedDevice>,
@@ -177,7 +182,8 @@ impl MsixMap {
             Ok(Arc::new(MsixEq { eq, ring }))
         });
         let eqs = eqs.collect::<Result<_, Error>>()?;
-        Ok(Self { eqs, process: process.clone(), device: device.clone() })
+        let _holding = Holding::new("an MSI-X map".into(), vec![process.key()]);
+        Ok(Self { eqs, process: process.clone(), device: device.clone(), _holding })
     }
 
     /// The pairs: an event queue's number, and the vector that it raises.
@@ -194,27 +200,30 @@ impl MsixMap {
     /// dropping it and the vectors made of it does the same.
     ///
     /// # Errors
-    /// An [`Msix`] was made of it that is there still; the device's refusal.
+    /// An [`Msix`] of it exists; the device refuses.
     pub fn free(self) -> Result<(), Error> {
-        let in_use = || Error::Failed("the map is in use: destroy its MSI-X first".into());
-        let eqs = self.eqs.into_iter().map(|it| Arc::into_inner(it).ok_or_else(in_use));
+        let eqs = self.eqs.into_iter().map(|it| {
+            let key = key(&it);
+            Arc::into_inner(it).ok_or_else(|| in_use("the MSI-X map", key))
+        });
         for it in eqs.collect::<Result<Vec<_>, _>>()? {
-            Arc::into_inner(it.eq).ok_or_else(in_use)?.destroy()?;
+            let key = key(&it.eq);
+            Arc::into_inner(it.eq).ok_or_else(|| in_use("the MSI-X map", key))?.destroy()?;
         }
         Ok(())
     }
 }
 
-/// How an MSI-X of an emulated device is made: the arguments of
+/// Configuration of an MSI-X of an emulated device: the arguments of
 /// `flexio_emulated_device_msix_create`.
 #[derive(Debug, Clone, Default)]
 pub struct MsixConfig {
     /// The vector (`msix_id`).
     pub vector: u16,
-    /// The program uses the event queue itself (`direct_mode`), with CQs of its own; else there is
-    /// a CQ by which it sends.
+    /// The program uses the event queue itself (`direct_mode`), with its own CQs; otherwise the
+    /// MSI-X has a CQ for sending.
     pub direct: bool,
-    /// The UAR of the outboxes that send by that CQ (`target_uar_id`); without one, the process's.
+    /// The UAR of the outboxes that send by that CQ (`target_uar_id`); by default the process's.
     pub uar: Option<Uar>,
     /// The device context of that CQ (`target_ibv_ctx`): the process's, which is the default.
     pub target: Option<Device>,
@@ -223,19 +232,20 @@ pub struct MsixConfig {
 /// A vector of an emulated device that a program raises (`flexio_msix`).
 #[derive(Debug)]
 pub struct Msix {
-    // The CQ goes before the event queue that it names.
+    // The CQ is dropped before its event queue.
     cq: Option<DpaCq>,
     eq: Arc<MsixEq>,
     vector: u16,
+    _holding: Holding,
 }
 
 impl Msix {
-    /// Makes one of a vector of `map` (`flexio_emulated_device_msix_create`).
+    /// Creates an MSI-X of a vector of `map` (`flexio_emulated_device_msix_create`).
     ///
     /// # Errors
     /// The process has ended; the map has no such vector; a UAR in direct mode, which has no CQ;
     /// the target is another context than the process's, whose CQs do not reach the event queue;
-    /// the heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
+    /// the heap has no room. [`Error::CopyTimeout`]: nothing was created.
     pub fn create(map: &MsixMap, config: &MsixConfig) -> Result<Self, Error> {
         let process = &map.process;
         process.alive()?;
@@ -248,22 +258,23 @@ impl Msix {
                        is known to CQs of the process's context alone";
             return Err(Error::Failed(why.into()));
         }
+        let _holding = Holding::new(format!("MSI-X {vector}"), vec![process.key(), key(&eq)]);
         if config.direct {
             if config.uar.is_some() {
                 let why = "a UAR is for the CQ of an MSI-X, which has none in direct mode";
                 return Err(Error::Failed(why.into()));
             }
-            return Ok(Self { cq: None, eq, vector });
+            return Ok(Self { cq: None, eq, vector, _holding });
         }
         let element = CqElement::DpaMsixEmulated(eq.eq.clone());
         let config = DpaCqConfig {
             uar: config.uar.clone(),
-            // Nobody reads it.
+            // No program reads it.
             always_armed: true,
             overrun_ignore: true,
             ..DpaCqConfig::new(LOG_CQES, element)
         };
-        Ok(Self { cq: Some(DpaCq::create(process, &config)?), eq, vector })
+        Ok(Self { cq: Some(DpaCq::create(process, &config)?), eq, vector, _holding })
     }
 
     /// The vector.
@@ -271,7 +282,7 @@ impl Msix {
         self.vector
     }
 
-    /// The CQ by which a program sends (`flexio_dev_msix_send`); none in direct mode.
+    /// The CQ for sending (`flexio_dev_msix_send`); `None` in direct mode.
     pub const fn cq(&self) -> Option<&DpaCq> {
         self.cq.as_ref()
     }
@@ -290,7 +301,7 @@ impl Msix {
     /// (`flexio_emulated_device_msix_destroy`); dropping it does the same.
     ///
     /// # Errors
-    /// Somebody keeps its CQ; the device's refusal.
+    /// Another object keeps its CQ alive; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         self.cq.map_or(Ok(()), DpaCq::destroy)
     }

@@ -1,4 +1,4 @@
-//! Errors, by the kinds that FlexIO has.
+//! Errors, by FlexIO's kinds.
 
 use std::any::Any;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbless_command::DpaStatus;
 
-/// Why something could not be done.
+/// The reason of a failure.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,19 +14,19 @@ pub enum Error {
     Failed(String),
     /// The device or the kernel refused a command (`FLEXIO_STATUS_FAILED`).
     Device(verbless_command::Error),
-    /// A call took longer than this (`FLEXIO_STATUS_TIMEOUT`). It was ended where it was; the
-    /// process goes on with whatever the call has left in its memory.
+    /// A call took longer than this (`FLEXIO_STATUS_TIMEOUT`) and was terminated; the process
+    /// continues, with the memory as the call left it.
     Timeout(Duration),
-    /// A copy to or from the heap took longer than this (`FLEXIO_STATUS_TIMEOUT`). Which of its
-    /// bytes are copied is not known; the process goes on, and the next copy begins afresh.
+    /// A copy to or from the heap took longer than this (`FLEXIO_STATUS_TIMEOUT`). Any of its bytes
+    /// may be copied; the process continues, and the next copy starts afresh.
     CopyTimeout(Duration),
     /// A command queue had no room within this time (`FLEXIO_STATUS_TIMEOUT`), or did not become
-    /// empty: the task was not added, and those added before go on.
+    /// empty: the task was not added, and earlier ones continue.
     QueueTimeout(Duration),
     /// A recoverable buffer was not freed, because its bytes could not be copied to the host. The
-    /// status is that of the copy's error.
+    /// status is the copy error's.
     NotRecovered(Unfreed),
-    /// The process has ended, and how (`FLEXIO_STATUS_FATAL_ERR`).
+    /// The process has ended with this status (`FLEXIO_STATUS_FATAL_ERR`).
     Fatal(DpaStatus),
 }
 
@@ -56,8 +56,8 @@ impl Error {
     }
 }
 
-/// A recoverable buffer that was not freed; `into_buffer` gives it back, to be freed again.
-/// Dropping this tries once more, and frees it in any case.
+/// A recoverable buffer that was not freed; `into_buffer` returns it for another try. A drop tries
+/// once more, and frees it in any case.
 #[derive(Debug)]
 pub struct Unfreed {
     error: Box<Error>,
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_has_the_number_of_its_kind() {
+    fn error_status_matches_flexio_number() {
         let second = Duration::from_secs(1);
         for (error, number) in [
             (Error::Failed("no".into()), 1),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_is_not_freed_tells_why_and_has_that_error_s_number() {
+    fn unfreed_buffer_error_has_cause_and_status() {
         use std::error::Error as _;
         let unfreed = Unfreed::new(Error::Fatal(DpaStatus(9)), (0x40, 128), ());
         assert!(matches!(unfreed.error(), Error::Fatal(DpaStatus(9))));

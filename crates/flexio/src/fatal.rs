@@ -20,8 +20,7 @@
 //! # }
 //! ```
 //!
-//! All of it works after the process has ended, when everything else answers
-//! [`Error::Fatal`].
+//! All of it works after the process has ended, when all other operations return [`Error::Fatal`].
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -40,17 +39,17 @@ use crate::error::Error;
 use crate::function::Handler;
 use crate::process::Process;
 
-/// The host's record of its process's end.
+/// The host's record of the process's end.
 #[derive(Debug, Default)]
 pub(crate) struct End {
     signal: OnceLock<Signal>,
     displayed: AtomicBool,
 }
 
-/// An eventfd that the device's event signals.
+/// An eventfd, signalled by the device's event.
 #[derive(Debug)]
 struct Signal {
-    // The subscription goes before the file.
+    // The subscription is dropped before the file.
     _channel: EventChannel,
     file: EventFd,
 }
@@ -68,24 +67,24 @@ fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Error {
     move |error| Error::Failed(format!("{what}: {error}"))
 }
 
-/// The directory for core dumps with a relative name that cannot be created in the current one.
+/// The directory for core dumps with a relative name, if the current directory refuses them.
 const ELSEWHERE: &str = "/tmp";
-/// Room for a core dump at first, beside that of the heap.
+/// Initial room for a core dump, besides the heap's.
 const ROOM: u64 = 1 << 20;
 
 impl Process {
     /// Sets an event handler of the program that runs in the process when an error ends it, before
-    /// anything reports that it has ended (`flexio_process_error_handler_set`). Its argument is the
-    /// status; outbox, windows and metadata are those of the run that made the error. Nothing else
-    /// runs in the process by then; what the handler writes to message streams and through windows
-    /// reaches the host. It does not run when the process finishes without an error.
+    /// the end is reported (`flexio_process_error_handler_set`). Its argument is the status;
+    /// outbox, windows and metadata are those of the failed run. Nothing else runs in the process
+    /// by then; the handler's output to message streams and through windows reaches the host. It
+    /// does not run if the process finishes without an error.
     ///
     /// 3.2.0 takes a handle, which is a constant of [`embed!`](crate::embed); 2022 took a name:
     /// [`Handler::named`].
     ///
     /// # Errors
-    /// The program has no such event handler; an event handler was made for the process before;
-    /// the process has ended.
+    /// The program has no such event handler; the process already had an event handler; the process
+    /// has ended.
     pub fn set_error_handler(&self, handler: &Handler) -> Result<(), Error> {
         let address = self.app().address_of_handler(handler)?;
         self.object().set_error_handler(address).map_err(|error| match self.fatal_or(error) {
@@ -98,12 +97,12 @@ impl Process {
         })
     }
 
-    /// The status of a process that a fatal error has ended; 0 if there was none, or the process
-    /// finished without an error (`flexio_err_status`). [`display_error`](Self::display_error)
-    /// resets it to 0; [`status`](Self::status) keeps reporting the end.
+    /// The status of a process that a fatal error has ended; 0 without an error, or if the process
+    /// finished without one (`flexio_err_status`). [`display_error`](Self::display_error) resets it
+    /// to 0; [`status`](Self::status) keeps reporting the end.
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not respond.
     pub fn error_status(&self) -> Result<u8, Error> {
         let status = self.status()?.status;
         let shown = self.end().displayed.load(Ordering::Relaxed);
@@ -111,12 +110,12 @@ impl Process {
     }
 
     /// Writes a report of the process's end and its registers, if it has ended
-    /// (`flexio_err_display`, which writes to stderr). From then on
+    /// (`flexio_err_display`, which writes to stderr). After that
     /// [`error_status`](Self::error_status) is 0, and [`error_fd`](Self::error_fd) is cleared; an
-    /// event that was still on its way signals it again.
+    /// event still in flight signals it again.
     ///
     /// # Errors
-    /// The device does not answer; the text cannot be written.
+    /// The device does not respond; the text cannot be written.
     pub fn display_error(&self, to: &mut impl Write) -> Result<(), Error> {
         let info = self.status()?;
         if info.status.runs() {
@@ -125,37 +124,38 @@ impl Process {
         to.write_all(self.report(&info).as_bytes()).map_err(failed("writing an error"))?;
         self.end().displayed.store(true, Ordering::Relaxed);
         if let Some(signal) = self.end().signal.get() {
-            // EAGAIN: it was read, or the event is on its way.
+            // EAGAIN: it was read already, or the event is in flight.
             let _ = signal.file.read();
         }
         Ok(())
     }
 
-    /// A file that has something to read once the process has ended, for select, poll and epoll
+    /// A file that becomes readable when the process has ended, for select, poll and epoll
     /// (`flexio_err_handler_fd`). It is an eventfd: reading its 8 bytes clears it. It lives as long
-    /// as the process.
+    /// as the process. It stays silent when the device itself fails or is removed, which the
+    /// verbs report ([`Context::async_event_alloc`](verbless_devx::Context::async_event_alloc)).
     ///
     /// # Errors
-    /// The kernel's refusal: EMFILE, of too many files.
+    /// The kernel refuses, for example EMFILE (too many files).
     pub fn error_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         let signal = &self.end().signal;
         if signal.get().is_none() {
             let made = Signal::new(self.object(), self.device().event_channel(true)?)?;
-            // Of an end before this, no event comes any more.
+            // An earlier end makes no event any more.
             if !self.status()?.status.runs() {
                 made.file.write(1).map_err(failed("writing to an eventfd"))?;
             }
-            // If two ask at a time, one is enough.
+            // If two threads race, one suffices.
             let _ = signal.set(made);
         }
         Ok(signal.get().ok_or_else(|| Error::Failed("no eventfd".into()))?.file.as_fd())
     }
 
-    /// Writes how the process has ended to stderr and to a file: status, place in the program,
-    /// registers (`flexio_crash_data`). The file is named by the device's number N of the process:
-    /// `flexio_dev.N.crash`, or `path` with `.N.crash` behind it; unless that begins with a slash,
-    /// it is in the current directory, or if it cannot be made there, in `/tmp`. It is made for its
-    /// owner alone, and not where there is a symbolic link. Returns where.
+    /// Writes a report of the process's end to stderr and to a file: status, place in the program,
+    /// registers (`flexio_crash_data`). The file's name has the device's number N of the process:
+    /// `flexio_dev.N.crash`, or `path` with `.N.crash` behind it. Unless that begins with a slash,
+    /// it is in the current directory, or if that refuses it, in `/tmp`. Only its owner may access
+    /// it, and a symbolic link is refused. Returns the path.
     ///
     /// # Errors
     /// The process has not ended; the file cannot be written.
@@ -175,11 +175,11 @@ impl Process {
 
     /// Writes a core dump of the process, for gdb and readelf (`flexio_coredump_create`): an ELF
     /// file of its memory, without windows, and the registers of the run that ended it and of the
-    /// others that were under way then, which debuggers show as threads. It is named as that of
-    /// [`crash_data`](Self::crash_data), with `core` for `crash`. Returns where.
+    /// other runs at that time, which debuggers show as threads. Its name is that of
+    /// [`crash_data`](Self::crash_data), with `core` for `crash`. Returns the path.
     ///
     /// # Errors
-    /// There is no memory for it; the file cannot be written.
+    /// Too little memory for it; the file cannot be written.
     pub fn core_dump(&self, path: Option<&Path>) -> Result<PathBuf, Error> {
         let mut room = self.app().elf().len() as u64 + self.heap_info().size + ROOM;
         loop {
@@ -196,12 +196,12 @@ impl Process {
         }
     }
 
-    /// The token by which the user's debugger attaches to the process; 0: it may not be debugged
-    /// (`flexio_process_udbg_token_get`). The model allows it where it serves a debugger:
+    /// The token by which the user's debugger attaches to the process; 0: debugging is not allowed
+    /// (`flexio_process_udbg_token_get`). The model allows it if it serves a debugger:
     /// `verbless-model run --gdb`, `Model::debug_programs`.
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not respond.
     pub fn udbg_token(&self) -> Result<u64, Error> {
         Ok(self.status()?.udbg_token)
     }
@@ -227,7 +227,8 @@ impl Process {
     }
 }
 
-/// An empty file of this name, here or elsewhere. Both names can be guessed.
+/// Creates an empty file of this name, in the given directory or in [`ELSEWHERE`]. Both names can
+/// be guessed.
 fn create(path: PathBuf) -> Result<(PathBuf, File), Error> {
     let make = |path: PathBuf| -> io::Result<_> {
         let file = crate::file::create(&path)?;

@@ -1,4 +1,4 @@
-//! Files under names that others can guess.
+//! Files with names that other users can guess.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Error, ErrorKind};
@@ -8,8 +8,8 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 
-/// Creates or empties a file for writing that only its owner may open. In a directory where others
-/// may write, an existing file of another owner, or a link, is refused.
+/// Creates or empties a file for writing that only its owner may open. In a directory that other
+/// users may write, an existing file of another owner, or a link, is refused.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_its_owner_s_alone_whatever_was_there() {
+    fn created_file_is_owner_only_and_regular() {
         let directory = std::env::temp_dir().join(format!("verbless-file-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("file");
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(create(&linked).unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"new");
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        // Nobody reads it: that is ENXIO. With a reader, it is no file.
+        // Without a reader it fails with ENXIO; with a reader, it is no regular file.
         assert!(create(&fifo).is_err());
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());

@@ -1,4 +1,4 @@
-//! Functions of a program, with the types of their arguments and results.
+//! Functions of a program, with their argument and result types.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -24,7 +24,7 @@ use std::marker::PhantomData;
 
 /// A type that fits a register, with its name in a program's symbols.
 pub trait Word: verbless_flexio_dev::Word {
-    /// The type's name; empty of `()`.
+    /// The type's name; empty for `()`.
     const NAME: &'static str;
 }
 
@@ -42,20 +42,43 @@ impl Word for () {
     const NAME: &'static str = "";
 }
 
-/// Arguments of a call: a tuple of up to 8 words.
+/// Maximum of a call's arguments.
+pub const MAX_ARGUMENTS: usize = 16;
+
+/// Maximum of arguments in registers. A call with more packs all of them into a buffer of the heap,
+/// and the function's stub unpacks them.
+pub const REGISTERS: usize = 8;
+
+/// Arguments of a call: a tuple of up to 16 words ([`MAX_ARGUMENTS`]).
 pub trait Arguments {
-    /// The arguments as register values.
-    fn to_words(self) -> [u64; 8];
+    /// The number of arguments.
+    const COUNT: usize;
+    /// The arguments as words; 0 behind the last one.
+    fn to_words(self) -> [u64; MAX_ARGUMENTS];
     /// The names of the types, separated by commas.
     fn names() -> String;
+}
+
+/// Packs the words of a call with more than [`REGISTERS`] arguments: 8 bytes each, least
+/// significant byte first (`flexio_func_arg_pack_fn_t`).
+pub fn pack(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Bytes of the buffer for `count` packed arguments; 0 if registers hold them (`argbuf_size` of
+/// `flexio_func_get_register_info`).
+pub const fn packed_bytes(count: usize) -> usize {
+    if count > REGISTERS { 8 * count } else { 0 }
 }
 
 macro_rules! arguments {
     ($($word:ident $at:tt),*) => {
         impl<$($word: Word),*> Arguments for ($($word,)*) {
-            fn to_words(self) -> [u64; 8] {
+            const COUNT: usize = <[usize]>::len(&[$($at),*]);
+
+            fn to_words(self) -> [u64; MAX_ARGUMENTS] {
                 #[allow(unused_mut, reason = "of no arguments none is stored")]
-                let mut words = [0; 8];
+                let mut words = [0; MAX_ARGUMENTS];
                 $(words[$at] = self.$at.to_word();)*
                 words
             }
@@ -77,10 +100,18 @@ arguments!(A 0, B 1, C 2, D 3, E 4);
 arguments!(A 0, B 1, C 2, D 3, E 4, F 5);
 arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
 arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12, N 13);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12, N 13, O 14);
+arguments!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12, N 13, O 14, P 15);
 
-/// A function of a program that has `#[rpc]`, with the types of its arguments and of its result.
-/// [`embed!`](crate::embed) makes one for each; [`App::function`](crate::App::function) finds one
-/// in a file that is read at run time.
+/// A program's function with `#[rpc]`, with its argument and result types. [`embed!`](crate::embed)
+/// creates one for each; [`App::function`](crate::App::function) finds one in a file that is read
+/// at run time.
 pub struct Function<A, R> {
     /// `add(u64,u32)->u64`.
     signature: std::borrow::Cow<'static, str>,
@@ -97,8 +128,8 @@ impl<A: Arguments, R: Word> Function<A, R> {
 }
 
 impl<A, R> Function<A, R> {
-    /// A function that [`embed!`](crate::embed) has read in a program: types and signature are of
-    /// one symbol.
+    /// A function that [`embed!`](crate::embed) has read from a program: types and signature come
+    /// from one symbol.
     #[doc(hidden)]
     pub const fn embedded(signature: &'static str) -> Self {
         Self { signature: std::borrow::Cow::Borrowed(signature), types: PhantomData }
@@ -121,20 +152,20 @@ impl<A, R> fmt::Debug for Function<A, R> {
     }
 }
 
-/// A function of a program that has `#[event_handler]`.
+/// A program's function with `#[event_handler]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handler {
     name: std::borrow::Cow<'static, str>,
 }
 
 impl Handler {
-    /// An event handler that [`embed!`](crate::embed) has read in a program.
+    /// An event handler that [`embed!`](crate::embed) has read from a program.
     #[doc(hidden)]
     pub const fn embedded(name: &'static str) -> Self {
         Self { name: std::borrow::Cow::Borrowed(name) }
     }
 
-    /// The event handler of this name; whether the program has it is seen when it is used.
+    /// The event handler of this name; its use checks that the program has it.
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned().into() }
     }
@@ -150,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_are_those_of_the_program_s_symbols() {
+    fn signature_matches_program_symbol() {
         let add = Function::<(u64, i8), bool>::named("add");
         assert_eq!((add.signature(), add.name()), ("add(u64,i8)->bool", "add"));
         assert_eq!(Function::<(), ()>::named("reset").signature(), "reset()");
@@ -158,8 +189,23 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_words_in_order() {
-        assert_eq!((1_u8, -1_i8, true).to_words(), [1, u64::MAX, 1, 0, 0, 0, 0, 0]);
-        assert_eq!(().to_words(), [0; 8]);
+    fn arguments_convert_to_words_in_order() {
+        assert_eq!((1_u8, -1_i8, true).to_words()[..4], [1, u64::MAX, 1, 0]);
+        assert_eq!(().to_words(), [0; MAX_ARGUMENTS]);
+    }
+
+    #[test]
+    fn sixteen_arguments_are_packed_in_order() {
+        type Sixteen = (u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, i16, bool);
+        let given: Sixteen = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, -1, true);
+        let words = given.to_words();
+        assert_eq!((Sixteen::COUNT, <()>::COUNT, <(u8,)>::COUNT), (16, 0, 1));
+        let packed = pack(&words[..Sixteen::COUNT]);
+        assert_eq!(packed.len(), packed_bytes(Sixteen::COUNT));
+        assert_eq!(
+            (&packed[104..112], &packed[112..120]),
+            (&[13, 0, 0, 0, 0, 0, 0, 0][..], &[255; 8][..])
+        );
+        assert_eq!((packed_bytes(8), packed_bytes(9)), (0, 72));
     }
 }

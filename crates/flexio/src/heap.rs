@@ -1,9 +1,8 @@
-//! Which bytes of a process's heap are whose. The host gives them out; the device has one UMEM of
-//! them all.
+//! Allocation of a process's heap by the host; the device has one UMEM of the whole heap.
 
 use std::collections::BTreeMap;
 
-/// Every allocation begins at a multiple of this many bytes, and takes a multiple of them.
+/// Granularity: an allocation begins at a multiple of this many bytes, and takes a multiple.
 pub(crate) const GRANULE: u64 = 64;
 
 /// The bytes of a heap.
@@ -11,7 +10,7 @@ pub(crate) const GRANULE: u64 = 64;
 pub(crate) struct Heap {
     base: u64,
     size: u64,
-    /// Free ranges by address, no two of which touch: length.
+    /// Lengths of the free ranges by address; no two of them touch.
     free: BTreeMap<u64, u64>,
     /// Allocations by address.
     given: BTreeMap<u64, Given>,
@@ -23,7 +22,7 @@ struct Given {
     length: u64,
 }
 
-/// How full a heap is (`flexio_heap_mem_info`).
+/// Usage of a heap (`flexio_heap_mem_info`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeapInfo {
     /// Address of the heap's first byte, in the process.
@@ -42,7 +41,7 @@ impl Heap {
         Self { base, size, free, given: BTreeMap::new() }
     }
 
-    /// The lowest free range that fits; of no bytes it takes as many as of one. `alignment` is a
+    /// Allocates from the lowest free range that fits; 0 bytes take as much as 1. `alignment` is a
     /// power of two.
     pub(crate) fn allocate(&mut self, requested: u64, alignment: u64) -> Option<u64> {
         let alignment = alignment.max(GRANULE);
@@ -64,7 +63,7 @@ impl Heap {
         Some(at)
     }
 
-    /// Takes an allocation back.
+    /// Frees an allocation.
     pub(crate) fn free(&mut self, address: u64) {
         let Some(Given { mut length, .. }) = self.given.remove(&address) else { return };
         let mut from = address;
@@ -80,7 +79,7 @@ impl Heap {
         self.free.insert(from, length);
     }
 
-    /// Whether the heap has all of a range.
+    /// Whether the heap contains the whole range.
     pub(crate) fn holds(&self, address: u64, length: u64) -> bool {
         address >= self.base
             && address.checked_add(length).is_some_and(|end| end <= self.base + self.size)
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allocations_do_not_overlap_and_what_is_freed_is_whole_again() {
+    fn freed_allocations_merge() {
         let mut heap = Heap::new(0x1000, 0x1000);
         let sizes = [1_u64, 64, 65, 0, 200, 7];
         let given: Vec<_> = sizes.iter().map(|&size| heap.allocate(size, 1).unwrap()).collect();
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alignment_is_kept_and_what_it_skips_stays_free() {
+    fn alignment_is_respected_and_gap_stays_free() {
         let mut heap = Heap::new(0x1040, 0x3000);
         assert_eq!(heap.allocate(10, 4096), Some(0x2000));
         assert_eq!(heap.allocate(10, 64), Some(0x1040));
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ranges_inside_are_the_heap_s() {
+    fn holds_accepts_only_inner_ranges() {
         let heap = Heap::new(0x1000, 0x1000);
         assert!(heap.holds(0x1000, 0x1000) && heap.holds(0x2000, 0));
         assert!(

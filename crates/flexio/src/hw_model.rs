@@ -1,14 +1,14 @@
-//! Models of hardware that have a DPA.
+//! Hardware models with a DPA.
 
 use std::fmt;
 
 use verbless_command::Device;
 
-/// A model of hardware, by FlexIO's number (`flexio_hw_model_id`).
+/// A hardware model, by FlexIO's number (`flexio_hw_model_id`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum HwModel {
-    /// Whichever a device is (`FLEXIO_HW_MODEL_DEF`).
+    /// The model of the device (`FLEXIO_HW_MODEL_DEF`).
     Default = 0,
     /// ConnectX-7 (`FLEXIO_HW_MODEL_CX7`).
     Cx7 = 1,
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_have_flexio_s_numbers_and_linux_s_pci_ids() {
+    fn hw_models_match_flexio_numbers_and_pci_ids() {
         let of = |id| HwModel::of_pci_device(id) as u16;
         // ConnectX-6 Dx, its neighbours, and the id of VFs.
         assert_eq!([0x101d, 0x1021, 0xa2dc, 0x1023, 0x1025].map(of), [0xffff, 1, 2, 3, 4]);

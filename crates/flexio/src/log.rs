@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The library's log level (`flexio_log_lvl_t`): messages of this level and the ones before it are
-/// printed.
+/// The library's log level (`flexio_log_lvl_t`): it prints messages of this level and of more
+/// severe ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LogLevel {
-    /// Failures that no caller learns of otherwise.
+    /// Failures that no caller gets otherwise.
     Error = 0,
     /// Losses, and runs that were terminated.
     Warn = 1,
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_admits_those_before_it_and_the_one_before_is_told() {
+    fn level_admits_lower_levels_and_set_returns_old() {
         assert_eq!(set_log_level(LogLevel::Info), LogLevel::Warn);
         assert!(tells(LogLevel::Error) && tells(LogLevel::Info) && !tells(LogLevel::Debug));
         assert_eq!(set_log_level(LogLevel::Error), LogLevel::Info);
@@ -81,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_has_its_level_before_it() {
-        const NAME: &str = "log::tests::what_is_told_has_its_level_before_it";
+    fn log_lines_carry_level_prefix() {
+        const NAME: &str = "log::tests::log_lines_carry_level_prefix";
         const LEVEL: &str = "VERBLESS_TEST_LOG_LEVEL";
         if let Ok(level) = std::env::var(LEVEL) {
             set_log_level(LogLevel::ALL[level.parse::<usize>().unwrap()]);
@@ -94,7 +94,7 @@ mod tests {
         }
         let all = ["error: 1", "warning: 2", "info: 3", "debug: 4"];
         for level in LogLevel::ALL {
-            // A program of its own, whose stderr is looked at.
+            // A separate process, for its stderr.
             let mut program = std::process::Command::new(std::env::current_exe().unwrap());
             program.args([NAME, "--exact", "--nocapture"]).env(LEVEL, (level as u8).to_string());
             let said = program.output().unwrap();

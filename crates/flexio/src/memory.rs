@@ -1,8 +1,8 @@
-//! Memory of a process: buffers in its heap, copies between it and the host, and where queues are.
+//! Memory of a process: buffers in its heap, copies between it and the host, and memory of queues.
 //!
-//! The host gives out the heap. A [`Buffer`] is freed when the last of its clones is dropped, and a
-//! queue or key that lies in one keeps one. Copies are RDMA WRITEs and READs by a key over the
-//! heap: they are ordered to each other, but to nothing that the process does meanwhile.
+//! The host allocates the heap. A [`Buffer`] is freed when the last of its clones is dropped; a
+//! queue or key in it holds a clone. Copies are RDMA WRITEs and READs by a key over the heap: they
+//! are ordered to each other, but not to the process's own accesses.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -31,6 +31,7 @@ use verbless_queue::{RangeError, Region, RemoteAddr};
 
 use crate::error::{Error, Unfreed};
 use crate::heap::{GRANULE, HeapInfo};
+use crate::holders::{Holding, Key, in_use, key};
 use crate::process::Process;
 
 /// Bytes of a process's heap (`flexio_buf_dev_alloc`). Clones are the same bytes.
@@ -42,9 +43,10 @@ pub struct Buffer {
 #[derive(Debug)]
 struct BufferShared {
     process: Process,
+    _holding: Holding,
     address: u64,
     length: u64,
-    /// Host memory that gets a copy of the bytes when they are freed.
+    /// Host memory that gets a copy of the bytes at the free.
     recovered: Option<(Arc<Region>, RemoteAddr)>,
 }
 
@@ -71,8 +73,8 @@ impl Drop for BufferShared {
     }
 }
 
-/// Bytes of a memory block, of which a recoverable buffer has a power of two. No document says how
-/// large a block of a DPA is: this is verbless's own.
+/// Bytes of a memory block; a recoverable buffer has a power of two of them. No document states the
+/// block size of a DPA: this is verbless's own.
 pub const MEMORY_BLOCK: u64 = 4096;
 
 /// The source of [`Process::memcpy`].
@@ -110,10 +112,12 @@ pub enum MemoryKind {
 pub struct QueueMemory {
     place: verbless_command::QueueMemory,
     address: u64,
-    /// Bytes from there to the end of the buffer or registration.
+    /// Bytes to the end of the buffer or registration.
     room: u64,
-    /// The process whose heap it is in; `None`: it is host memory.
+    /// The process of the heap; `None` for host memory.
     process: Option<Process>,
+    /// The key of its buffer, for holders.
+    pub(crate) buffer: Option<Key>,
 }
 
 impl QueueMemory {
@@ -135,7 +139,8 @@ impl QueueMemory {
         let lease = buffer.shared.clone();
         let place = verbless_command::QueueMemory::leased(heap, in_heap, lease);
         let room = buffer.len().saturating_sub(offset);
-        Self { place, address, room, process: Some(process.clone()) }
+        let buffer_key = Some(buffer.key());
+        Self { place, address, room, process: Some(process.clone()), buffer: buffer_key }
     }
 
     /// Registered memory of the host, from byte `offset` on.
@@ -143,7 +148,7 @@ impl QueueMemory {
         let address = memory.address().saturating_add(offset);
         let room = memory.length().saturating_sub(offset);
         let place = verbless_command::QueueMemory::new(memory, offset);
-        Self { place, address, room, process: None }
+        Self { place, address, room, process: None, buffer: None }
     }
 
     /// Whether it is memory of the host or of the DPA.
@@ -154,7 +159,7 @@ impl QueueMemory {
         }
     }
 
-    /// Fails unless `bytes` of a queue of `process` find room there.
+    /// Fails unless the memory has `bytes` bytes for a queue of `process`.
     pub(crate) fn check(&self, what: &str, process: &Process, bytes: u64) -> Result<(), Error> {
         if self.process.as_ref().is_some_and(|of| !of.is(process)) {
             return Err(Error::Failed(format!("the {what} is in the heap of another process")));
@@ -173,7 +178,7 @@ impl QueueMemory {
         self.address
     }
 
-    /// The UMEM of the memory, and the offset in it in bytes.
+    /// The UMEM of the memory, and the byte offset in it.
     pub fn place(&self) -> (u32, u64) {
         (self.place.umem().id(), self.place.offset())
     }
@@ -189,7 +194,7 @@ impl QueueMemory {
         self
     }
 
-    /// The same memory as a command states it.
+    /// The same memory for a command.
     pub fn for_command(&self) -> verbless_command::QueueMemory {
         self.place.clone()
     }
@@ -213,11 +218,11 @@ fn range(error: RangeError) -> Error {
 }
 
 impl Process {
-    /// `length` bytes of the heap, at a multiple of 64 (`flexio_buf_dev_alloc`). What is in them is
-    /// not defined. A buffer of no bytes has an address that no other has.
+    /// Allocates `length` bytes of the heap, at a multiple of 64 (`flexio_buf_dev_alloc`). Their
+    /// contents are undefined. A buffer of 0 bytes has a unique address.
     ///
     /// # Errors
-    /// The heap has no such range free; the process has ended.
+    /// The heap has no such free range; the process has ended.
     pub fn alloc(&self, length: u64) -> Result<Buffer, Error> {
         self.alloc_aligned(length, GRANULE)
     }
@@ -231,10 +236,10 @@ impl Process {
         self.allocate(length, alignment, None)
     }
 
-    /// A buffer whose bytes are copied to `into` when it is freed, also after a fatal error
-    /// (`flexio_recoverable_buf_dev_alloc`). `length` is 2^n blocks of [`MEMORY_BLOCK`] bytes, and
-    /// `into` is as long, with a remote key that peers may write by, in the process's protection
-    /// domain: made by its [`domain`](Process::domain).
+    /// Allocates a buffer whose bytes are copied to `into` when it is freed, even after a fatal
+    /// error (`flexio_recoverable_buf_dev_alloc`). `length` must be 2^n blocks of [`MEMORY_BLOCK`]
+    /// bytes. `into` must be as long, with a remote key with write access, in the process's
+    /// protection domain: create it by the process's [`domain`](Process::domain).
     ///
     /// # Errors
     /// Another length; a region of another length, without such a key, or in another protection
@@ -293,21 +298,24 @@ impl Process {
                  bytes at a multiple of {alignment}; ProcessConfig::heap makes it larger"
             ))
         })?;
+        let name = format!("buffer of {length} bytes at {address:#x}");
+        let _holding = Holding::minor(name, vec![self.key()]);
         let process = self.clone();
-        Ok(Buffer { shared: Arc::new(BufferShared { process, address, length, recovered }) })
+        let shared = BufferShared { process, _holding, address, length, recovered };
+        Ok(Buffer { shared: Arc::new(shared) })
     }
 
     /// Allocates a buffer with these bytes (`flexio_copy_from_host`).
     ///
     /// # Errors
-    /// As [`Process::alloc`] and [`Process::write`]. No buffer is left.
+    /// As [`Process::alloc`] and [`Process::write`]. Then no buffer is left.
     pub fn alloc_from(&self, bytes: &[u8]) -> Result<Buffer, Error> {
         let buffer = self.alloc(bytes.len() as u64)?;
         buffer.write_at(0, bytes)?;
         Ok(buffer)
     }
 
-    /// How full the heap is (`flexio_process_mem_info_get`).
+    /// Usage of the heap (`flexio_process_mem_info_get`).
     pub fn heap_info(&self) -> HeapInfo {
         self.heap().info()
     }
@@ -329,7 +337,7 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Failed`]: the range is not in the heap. [`Error::Fatal`]: the process has ended.
-    /// [`Error::CopyTimeout`]: which bytes are copied is not known; nothing is under way any more.
+    /// [`Error::CopyTimeout`]: any of the bytes may be copied; nothing is in flight any more.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
         self.in_heap(address, bytes.len() as u64)?;
         self.copying(|copier| copier.write(address, bytes))
@@ -448,20 +456,21 @@ impl Buffer {
         self.process().fill(self.address(), self.len(), value)
     }
 
+    /// The key under which holders of the buffer are registered.
+    pub(crate) fn key(&self) -> Key {
+        key(&self.shared)
+    }
+
     /// Frees the buffer, and returns whether that worked (`flexio_buf_dev_free`); dropping the last
     /// clone does the same without a report.
     ///
     /// # Errors
-    /// A clone, a queue or a key keeps it. [`Error::NotRecovered`]: it is a recoverable buffer
-    /// whose bytes could not be copied to the host; it is still allocated, and the error has it.
+    /// A clone, a queue or a key keeps it. [`Error::NotRecovered`]: the bytes of a recoverable
+    /// buffer could not be copied to the host; it is still allocated, and the error has it.
     pub fn free(self) -> Result<(), Error> {
-        let (address, length) = (self.address(), self.len());
-        let mut shared = Arc::into_inner(self.shared).ok_or_else(|| {
-            Error::Failed(format!(
-                "the buffer of {length} bytes at {address:#x} is in use: drop its clones, and the \
-                 queues and keys in it"
-            ))
-        })?;
+        let (address, length, key) = (self.address(), self.len(), self.key());
+        let mut shared = Arc::into_inner(self.shared)
+            .ok_or_else(|| in_use(&format!("the buffer of {length} bytes at {address:#x}"), key))?;
         shared.recover().map_err(|error| {
             let buffer = Self { shared: Arc::new(shared) };
             Error::NotRecovered(Unfreed::new(error, (address, length), buffer))
@@ -498,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_take_no_memory_of_another_process_and_none_that_is_too_short() {
+    fn queue_memory_must_be_own_and_large_enough() {
         let (_model, own) = process(&RETURNS, &[], &[], &ProcessConfig::default());
         let other = Process::create(own.device(), own.app(), &ProcessConfig::default()).unwrap();
         let [mine, theirs] = [&own, &other].map(|it| {
@@ -520,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_begin_with_nothing_of_another_process() {
+    fn entry_rejects_outbox_or_storage_of_another_process() {
         let (_model, own) = process(&RETURNS, &[], &[], &ProcessConfig::default());
         let other = Process::create(own.device(), own.app(), &ProcessConfig::default()).unwrap();
         let outbox = |of| Outbox::create(of, &OutboxConfig::default()).unwrap();

@@ -21,14 +21,15 @@ use verbless_devx::Pd;
 use verbless_queue::RemoteAddr;
 
 use crate::error::Error;
+use crate::holders::Holding;
+use crate::ids::MkeyId;
 use crate::memory::Buffer;
 use crate::process::Process;
 
-/// How a key is made (`flexio_mkey_attr`): where in the heap and how many bytes, and what may be
-/// done by it.
+/// Configuration of a key (`flexio_mkey_attr`): its protection domain and its rights.
 #[derive(Debug, Clone)]
 pub struct MkeyConfig {
-    /// The protection domain; without one, the process's.
+    /// The protection domain; by default the process's.
     pub pd: Option<Pd>,
     /// Rights of holders of the key.
     pub access: KeyAccess,
@@ -49,19 +50,21 @@ pub struct Mkey {
     length: u64,
     process: Process,
     _buffer: Option<Buffer>,
+    holding: Holding,
 }
 
 impl Mkey {
-    /// Makes a key to a buffer, which it keeps alive (`flexio_device_mkey_create`).
+    /// Creates a key to a buffer, which it keeps alive (`flexio_device_mkey_create`).
     ///
     /// # Errors
     /// As [`Mkey::to_range`].
     pub fn create(buffer: &Buffer, config: &MkeyConfig) -> Result<Self, Error> {
         let made = Self::to_range(buffer.process(), buffer.address(), buffer.len(), config)?;
+        made.holding.add(buffer.key());
         Ok(Self { _buffer: Some(buffer.clone()), ..made })
     }
 
-    /// A key to a range of the heap, also one of no single buffer.
+    /// Creates a key to a range of the heap, which may span several buffers.
     ///
     /// # Errors
     /// The range is not in the heap or has no bytes; rights that no key has together.
@@ -86,12 +89,14 @@ impl Mkey {
             length,
             memory: KeyMemory::Umem { umem: heap, offset },
         })?;
-        Ok(Self { object, address, length, process: process.clone(), _buffer: None })
+        let name = format!("key {:#x}", object.lkey().0);
+        let holding = Holding::new(name, vec![process.key()]);
+        Ok(Self { object, address, length, process: process.clone(), _buffer: None, holding })
     }
 
     /// The key's number (`flexio_mkey_get_id`).
-    pub fn id(&self) -> u32 {
-        self.object.lkey().0
+    pub fn id(&self) -> MkeyId {
+        MkeyId(self.object.lkey().0)
     }
 
     /// The object of the device.
@@ -109,7 +114,7 @@ impl Mkey {
         self.object.rkey()
     }
 
-    /// The start of the key's range, for a request of a peer.
+    /// The start of the key's range, for a peer's request.
     pub fn remote(&self) -> RemoteAddr {
         RemoteAddr::new(self.address, self.rkey())
     }
@@ -133,7 +138,7 @@ impl Mkey {
     /// it does the same.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         Ok(self.object.destroy()?)
     }

@@ -20,34 +20,37 @@ use std::sync::Arc;
 use verbless_command::DpaOutbox;
 
 use crate::error::Error;
+use crate::holders::{Holding, in_use, key};
+use crate::ids::OutboxId;
 use crate::process::Process;
 use crate::uar::Uar;
 
-/// How an outbox is made (`flexio_outbox_attr`).
+/// Configuration of an outbox (`flexio_outbox_attr`).
 #[derive(Debug, Clone, Default)]
 pub struct OutboxConfig {
     /// The UAR whose queues the outbox rings for; `None`: the process's. Newer versions of the C
     /// library ignore this attribute and take the process's UAR. An extended UAR ([`Uar::extend`])
-    /// corresponds to the other context of 2022; programs may change to another extension and to
+    /// corresponds to the other context of 2022; programs may switch to another extension and to
     /// the process's own queues.
     pub uar: Option<Uar>,
-    /// Doorbells of congestion control, which the model does not have: `true` is refused.
+    /// Doorbells of congestion control; the model has none, and refuses `true`.
     pub congestion_control: bool,
 }
 
-/// A page of doorbells (`flexio_outbox`). Clones are the same one.
+/// A page of doorbells (`flexio_outbox`). Clones are the same page.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     object: Arc<DpaOutbox>,
     uar: Uar,
+    _holding: Arc<Holding>,
 }
 
 impl Outbox {
-    /// Makes one (`flexio_outbox_create`).
+    /// Creates an outbox (`flexio_outbox_create`).
     ///
     /// # Errors
-    /// The process has ended, or has as many as it may; the UAR is of another
-    /// context and was not extended to this process; congestion control is wanted.
+    /// The process has ended, or has reached its limit of outboxes; the UAR is of another context
+    /// and was not extended to this process; congestion control is requested.
     pub fn create(process: &Process, config: &OutboxConfig) -> Result<Self, Error> {
         if config.congestion_control {
             let why = "doorbells of congestion control (en_pcc) are not supported";
@@ -72,12 +75,14 @@ impl Outbox {
             None => device.create_dpa_outbox(owner, uar.page()),
         };
         let object = object.map_err(|error| process.fatal_or(error))?;
-        Ok(Self { object, uar })
+        let name = format!("outbox {}", object.id());
+        let _holding = Arc::new(Holding::new(name, vec![process.key()]));
+        Ok(Self { object, uar, _holding })
     }
 
-    /// The number by which threads refer to the outbox (`flexio_outbox_get_id`).
-    pub fn id(&self) -> u16 {
-        self.object.id()
+    /// The number of the outbox for threads (`flexio_outbox_get_id`).
+    pub fn id(&self) -> OutboxId {
+        OutboxId(self.object.id())
     }
 
     /// The outbox's UAR (`flexio_outbox_get_uar`).
@@ -93,9 +98,10 @@ impl Outbox {
     /// last clone does the same.
     ///
     /// # Errors
-    /// A clone or an event handler keeps it; the device's refusal.
+    /// A clone or an event handler keeps it alive; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
-        let in_use = || Error::Failed("the outbox is in use: drop its event handlers".into());
+        let (name, key) = (format!("outbox {}", self.id()), key(&self.object));
+        let in_use = || in_use(&name, key);
         Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
     }
 }

@@ -1,4 +1,4 @@
-//! Processes of programs: what they are made of, what they own, and calls of their functions.
+//! Processes of programs: their configuration, their objects, and calls of their functions.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -25,8 +25,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use verbless_command::{
-    Device, DpaCall, DpaCallState, DpaEntry, DpaProcess, DpaProcessAttr, DpaProcessInfo, ErrorKind,
-    ModelToken, UserMemory,
+    Device, DpaCall, DpaCallState, DpaEntry, DpaOutbox, DpaProcess, DpaProcessAttr, DpaProcessInfo,
+    ErrorKind, ModelToken, UserMemory,
 };
 use verbless_devx::{Pd, UarKind};
 use verbless_queue::{Domain, Memory};
@@ -37,26 +37,27 @@ use crate::error::Error;
 use crate::fatal::End;
 use crate::function::{Arguments, Function, Word};
 use crate::heap::Heap;
+use crate::holders::{Key, in_use, key};
+use crate::ids::OutboxId;
 use crate::stream::numbers::Streams;
 use crate::uar::Uar;
 
-/// How a process is made (`flexio_process_attr`, with a heap and limits that the C library does not
-/// let one choose).
+/// Configuration of a process (`flexio_process_attr`, with a heap size and limits that the C
+/// library does not expose).
 #[derive(Debug, Clone)]
 pub struct ProcessConfig {
-    /// The protection domain; `None`: the process makes one of its own.
+    /// The protection domain; `None`: the process creates one.
     pub pd: Option<Pd>,
     /// The process's name, for messages.
     pub name: String,
-    /// Whether it may do congestion control (`en_pcc`), which the model does not have: `true` is
-    /// refused.
+    /// Enables congestion control (`en_pcc`); the model has none, and refuses `true`.
     pub congestion_control: bool,
     /// Bytes of heap, rounded up to 4 KiB.
     pub heap: u32,
-    /// Instructions that one run may take; 0: as many as the device allows.
+    /// Instruction limit of one run; 0: the device's limit.
     pub watchdog: u64,
-    /// How long a call may take before [`Process::call`] ends it, and a copy before it is given up:
-    /// [what can time out](crate#what-can-time-out).
+    /// The time limit of a call, after which [`Process::call`] terminates it, and of a copy: [what
+    /// can time out](crate#what-can-time-out).
     pub timeout: Duration,
 }
 
@@ -75,10 +76,10 @@ impl Default for ProcessConfig {
 
 /// A process of a program on the DPA of a device (`flexio_process`).
 ///
-/// Clones are the same process. What is made for it (buffers, windows, queues, event handlers)
-/// keeps one, so a process outlives all of it; the device's process is destroyed with the last.
-/// Once it has ended by a fatal error, everything that needs it answers [`Error::Fatal`]; its
-/// status, crash data and core dump are there all the same, and all can be dropped.
+/// Clones are the same process. Its objects (buffers, windows, queues, event handlers) hold a
+/// clone, so a process outlives all of them; the last drop destroys the device's process. After a
+/// fatal error, every operation that needs the process returns [`Error::Fatal`]; its status, crash
+/// data and core dump stay available, and everything can be dropped.
 #[derive(Debug, Clone)]
 pub struct Process {
     shared: Arc<ProcessShared>,
@@ -86,11 +87,13 @@ pub struct Process {
 
 #[derive(Debug)]
 struct ProcessShared {
-    // In the order in which they are dropped: what uses the heap and the process, then the process.
+    // In drop order: the users of the heap and the process first, then the process.
     end: End,
     copier: CopierSlot,
     heap_memory: Arc<UserMemory>,
     heap: Mutex<Heap>,
+    /// The outbox of threads without a configured one.
+    outbox: Arc<DpaOutbox>,
     object: Arc<DpaProcess>,
     _told: Told,
     domain: Domain,
@@ -99,15 +102,15 @@ struct ProcessShared {
     app: App,
     name: String,
     timeout: Duration,
-    /// Threads that have got a number.
+    /// Count of numbered threads.
     threads: AtomicU32,
     /// Message streams and tracer.
     streams: Mutex<Streams>,
-    /// Calls that did not return, and runs of event handlers, that were ended where they were.
+    /// Count of terminated calls and event handler runs.
     taken_away: AtomicU64,
 }
 
-/// Logs when a process is made and when it is gone.
+/// Logs the creation and the end of a process.
 #[derive(Debug)]
 struct Told {
     process: u32,
@@ -127,7 +130,7 @@ impl Drop for Told {
     }
 }
 
-/// Looks at a call before the first pause, and the pause.
+/// Number of polls of a call before the first pause, and the pause.
 const EAGER: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -136,11 +139,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Process {
-    /// Makes a process of `app` (`flexio_process_create`).
+    /// Creates a process of `app` (`flexio_process_create`).
     ///
     /// # Errors
-    /// The device is not verbless's model, has no DPA, or has no room left; the protection domain
-    /// is of another context; congestion control is wanted.
+    /// The device is not verbless's model, has no DPA, or is out of memory; the protection domain
+    /// is of another context; congestion control is requested.
     pub fn create(device: &Device, app: &App, config: &ProcessConfig) -> Result<Self, Error> {
         let token = device.as_model().ok_or_else(|| {
             Error::Failed(
@@ -170,6 +173,7 @@ impl Process {
         };
         let domain = domain.build()?;
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
+        let outbox = device.create_dpa_outbox(&object, &uar)?;
         let heap = Heap::new(object.heap_address(), object.heap_bytes().into());
         Ok(Self {
             shared: Arc::new(ProcessShared {
@@ -177,6 +181,7 @@ impl Process {
                 copier: CopierSlot::default(),
                 heap_memory: Arc::new(object.heap()),
                 heap: Mutex::new(heap),
+                outbox,
                 _told: Told::made(object.id(), app),
                 object,
                 domain,
@@ -196,18 +201,13 @@ impl Process {
     /// the last clone does the same, without a report.
     ///
     /// # Errors
-    /// Something was made for it that is there still; the device's refusal.
+    /// An object of it still exists; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
-        let in_use = || {
-            Error::Failed(
-                "the process is in use: drop its clones, buffers, queues, windows, outboxes and \
-                 event handlers first"
-                    .into(),
-            )
-        };
+        let key = self.key();
+        let in_use = || in_use("the process", key);
         let shared = Arc::into_inner(self.shared).ok_or_else(in_use)?;
-        let ProcessShared { end, copier, heap_memory, object, .. } = shared;
-        drop((end, copier, heap_memory));
+        let ProcessShared { end, copier, heap_memory, outbox, object, .. } = shared;
+        drop((end, copier, heap_memory, outbox));
         Arc::into_inner(object).ok_or_else(in_use)?.destroy()?;
         Ok(())
     }
@@ -244,8 +244,8 @@ impl Process {
         self.shared.domain.pd()
     }
 
-    /// The process's domain, in which the host makes regions and queues that work together with
-    /// those of the process.
+    /// The process's domain: the host's regions and queues in it work together with those of the
+    /// process.
     pub fn domain(&self) -> &Domain {
         &self.shared.domain
     }
@@ -255,8 +255,7 @@ impl Process {
         Uar::of(self, self.shared.uar.clone())
     }
 
-    /// The UMEM of the process's heap, by which queues and keys refer to memory in it
-    /// (`flexio_process_get_dumem_id`).
+    /// The UMEM of the process's heap, for queues and keys in it (`flexio_process_get_dumem_id`).
     pub fn dumem_id(&self) -> u32 {
         self.shared.heap_memory.id()
     }
@@ -269,7 +268,7 @@ impl Process {
     /// The process's status, and the reason of its end if it has ended (`flexio_err_status_get`).
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not respond.
     pub fn status(&self) -> Result<DpaProcessInfo, Error> {
         Ok(self.shared.object.query()?)
     }
@@ -279,30 +278,51 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Fatal`]: the process has ended, by this call or before. [`Error::Timeout`]: the
-    /// call did not return within the configured time; it was ended where it was, and the process
-    /// goes on with whatever the call has left in its memory. [`Error::Failed`]: the program has
-    /// no function of this name and these types.
+    /// call did not return within the configured time; it was terminated, and the process
+    /// continues, with the memory as the call left it. [`Error::Failed`]: the program has no
+    /// function of this name and these types.
     pub fn call<A: Arguments, R: Word>(
         &self,
         function: Function<A, R>,
         arguments: A,
     ) -> Result<R, Error> {
-        let entry = DpaEntry::at(self.app().address_of(&function)?);
-        self.finish(self.begin(&entry, arguments.to_words())?).map(R::from_word)
+        let entry = self.entry(self.app().address_of(&function)?);
+        let (words, packed) = self.pack(arguments)?;
+        let call = self.begin(&entry, words)?;
+        let finished = self.finish(call).map(R::from_word);
+        keep_unless_ended(&finished, packed);
+        finished
     }
 
-    /// Begins a call at an entry.
+    /// An entry for a function at this address, with the process's own outbox.
+    pub(crate) fn entry(&self, address: u64) -> DpaEntry {
+        DpaEntry { outbox: Some(self.own_outbox().clone()), ..DpaEntry::at(address) }
+    }
+
+    /// The outbox of threads without a configured one.
+    pub(crate) fn own_outbox(&self) -> &Arc<DpaOutbox> {
+        &self.shared.outbox
+    }
+
+    /// The number of the process's own outbox, on its [`uar`](Process::uar): event handlers and
+    /// calls start with it by default. If threads ring by it at the same time, one may lose its
+    /// doorbell, and never wake if it was to arm a CQ: give each its own.
+    pub fn outbox_id(&self) -> OutboxId {
+        OutboxId(self.shared.outbox.id())
+    }
+
+    /// Starts a call at an entry.
     pub(crate) fn begin(&self, entry: &DpaEntry, words: [u64; 8]) -> Result<DpaCall, Error> {
         let begun = self.device().begin_dpa_call(&self.shared.object, entry, words);
         begun.map_err(|error| self.fatal_or(error))
     }
 
-    /// Waits for what a call returns.
+    /// Waits for the result of a call.
     pub(crate) fn finish(&self, call: DpaCall) -> Result<u64, Error> {
         self.finish_within(call, self.shared.timeout)
     }
 
-    /// Waits up to `timeout` for what a call returns.
+    /// Waits up to `timeout` for the result of a call.
     pub(crate) fn finish_within(&self, call: DpaCall, timeout: Duration) -> Result<u64, Error> {
         let begun = Instant::now();
         for look in 0.. {
@@ -314,25 +334,25 @@ impl Process {
                 DpaCallState::Running => thread::sleep(PAUSE),
             }
         }
-        // Dropping a call ends it; here a failure counts.
+        // A drop ends a call, too, but this reports a failure.
         call.destroy()?;
         self.count_taken_away();
         Err(Error::Timeout(timeout))
     }
 
-    /// Counts a run that was terminated before it ended.
+    /// Counts a terminated run.
     pub(crate) fn count_taken_away(&self) {
         self.shared.taken_away.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many runs, of calls and of event handlers, were ended where they were.
+    /// The count of terminated runs, of calls and event handlers.
     pub(crate) fn taken_away(&self) -> u64 {
         self.shared.taken_away.load(Ordering::Relaxed)
     }
 
     /// Turns a refused command into [`Error::Fatal`] if the process has ended. While its error
     /// handler runs, the process accepts no commands and has no status yet: this waits for the
-    /// status, for the configured time at most.
+    /// status, up to the configured time.
     pub(crate) fn fatal_or(&self, error: verbless_command::Error) -> Error {
         if error.kind() != ErrorKind::Command {
             return Error::Device(error);
@@ -371,19 +391,24 @@ impl Process {
         &self.shared.end
     }
 
-    /// How long a call or a copy may take.
+    /// The time limit of a call or a copy.
     pub(crate) fn timeout(&self) -> Duration {
         self.shared.timeout
     }
 
-    /// Which message streams there are.
+    /// The process's message streams.
     pub(crate) fn streams(&self) -> MutexGuard<'_, Streams> {
         lock(&self.shared.streams)
     }
 
-    /// A number for a thread that no other thread of the process has; 0 is none.
+    /// A number for a thread, unique in the process; 0 means none.
     pub(crate) fn next_thread(&self) -> u32 {
         self.shared.threads.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The key under which holders of the process are registered.
+    pub(crate) fn key(&self) -> Key {
+        key(&self.shared)
     }
 
     /// Whether both are the same process.
@@ -407,5 +432,12 @@ impl Process {
     ) -> Result<T, Error> {
         let make = || Copier::new(&self.shared.domain, &self.shared.heap_memory);
         self.shared.copier.copy(deadline, make, copy)
+    }
+}
+
+/// Leaks the memory of a call that could not be ended, because the call may still use it.
+pub(crate) fn keep_unless_ended<R>(finished: &Result<R, Error>, memory: impl Sized) {
+    if !matches!(finished, Ok(_) | Err(Error::Fatal(_) | Error::Timeout(_))) {
+        std::mem::forget(memory);
     }
 }

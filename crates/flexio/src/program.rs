@@ -1,4 +1,4 @@
-//! For tests that need a program: an ELF file of the instructions that the test gives.
+//! A program for tests: an ELF file of given instructions.
 
 use verbless::model::{InProcess, Model, Profile};
 use verbless::prelude::*;
@@ -10,8 +10,8 @@ use crate::process::{Process, ProcessConfig};
 pub(crate) const CODE: u64 = 0x4000_0000;
 pub(crate) const DATA: u64 = 0x8000_0000;
 
-/// A model, and a process of a program with these instructions, these words at the begin of its
-/// data, and a function that is called `name` at each index.
+/// A model, and a process of a program with these instructions, these words at the start of its
+/// data, and a function called `name` at each index.
 pub(crate) fn process(
     code: &[u32],
     data: &[u64],

@@ -1,6 +1,6 @@
-//! Queue pairs whose rings are in a process's heap, so that programs on the DPA post to them.
+//! Queue pairs with rings in a process's heap: programs on the DPA post to them.
 //!
-//! The ring has the receive queue first and the send queue behind it, as the device has it.
+//! The receive queue is first in the ring, and the send queue follows, as the device requires.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -35,6 +35,8 @@ use verbless_queue::{ConnectOptions, Domain, PeerAddress};
 
 use crate::cq::CqHandle;
 use crate::error::Error;
+use crate::holders::{Holding, key};
+use crate::ids::QpNumber;
 use crate::memory::{QueueMemory, RECORD};
 use crate::process::Process;
 use crate::uar::Uar;
@@ -42,10 +44,10 @@ use crate::wq::cross;
 
 mod route;
 
-/// Bytes of a WQEBB, in which send queues are counted.
+/// Bytes of a WQEBB, the unit of send queues.
 const WQEBB: u64 = 64;
 
-/// Transport services (`flexio_qp_transport_type`), of which the first three are supported.
+/// Transport services (`flexio_qp_transport_type`); the first three are supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum QpTransport {
@@ -62,11 +64,11 @@ pub enum QpTransport {
     IbL2 = 0x4,
     /// `FLEXIO_QPC_ST_DCI`: not supported.
     Dci = 0x5,
-    /// `FLEXIO_QPC_ST_QP0`: the kernel's.
+    /// `FLEXIO_QPC_ST_QP0`: reserved for the kernel.
     Qp0 = 0x7,
-    /// `FLEXIO_QPC_ST_QP1`: the kernel's.
+    /// `FLEXIO_QPC_ST_QP1`: reserved for the kernel.
     Qp1 = 0x8,
-    /// `FLEXIO_QPC_ST_RAW_DATAGRAM`: not supported; raw packets go by SQs and RQs.
+    /// `FLEXIO_QPC_ST_RAW_DATAGRAM`: not supported; SQs and RQs carry raw packets.
     RawDatagram = 0x9,
     /// `FLEXIO_QPC_ST_REG_UMR`: not supported.
     RegUmr = 0xc,
@@ -87,7 +89,7 @@ impl QpTransport {
     }
 }
 
-/// States of a queue pair (`flexio_qp_state`), including those that the C library has no name for.
+/// States of a queue pair (`flexio_qp_state`), including those without a name in the C library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum QpState {
     /// `FLEXIO_QP_STATE_RST`.
@@ -106,7 +108,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// The number that FlexIO and the device have for it.
+    /// The number of FlexIO and the device.
     pub const fn number(self) -> u8 {
         match self {
             Self::Rst => 0x0,
@@ -145,7 +147,7 @@ pub enum QpReceive {
     Rmp(Arc<RmpObject>),
 }
 
-/// How a queue pair is made (`flexio_qp_attr`, as far as `flexio_qp_create` reads it).
+/// Configuration of a queue pair (`flexio_qp_attr`, the fields that `flexio_qp_create` reads).
 #[derive(Debug, Clone)]
 pub struct DpaQpConfig {
     /// The transport service.
@@ -154,9 +156,10 @@ pub struct DpaQpConfig {
     pub uar: Option<Uar>,
     /// The user index in the CQEs, beside the queue's number (24 bits).
     pub user_index: u32,
-    /// The protection domain; without one, the process's.
+    /// The protection domain; by default the process's.
     pub pd: Option<Pd>,
-    /// log2 of the send queue's WQEBBs of 64 bytes (`log_sq_depth`); `None`: it has none (`no_sq`).
+    /// log2 of the send queue's WQEBBs of 64 bytes (`log_sq_depth`); `None`: no send queue
+    /// (`no_sq`).
     pub log_sq_depth: Option<u8>,
     /// Completion queue of sends (`sq_cqn`).
     pub sq_cq: CqHandle,
@@ -164,10 +167,10 @@ pub struct DpaQpConfig {
     pub receive: QpReceive,
     /// Completion queue of receives (`rq_cqn`).
     pub rq_cq: CqHandle,
-    /// Memory of the rings (`qp_wq_buff_qmem`); `None`: it is allocated in the heap.
+    /// Memory of the rings (`qp_wq_buff_qmem`); `None`: allocates it in the heap.
     pub ring: Option<QueueMemory>,
-    /// Memory of the doorbell record, 8 bytes of zeros (`qp_wq_dbr_qmem`); `None`: it is allocated
-    /// in the heap.
+    /// Memory of the doorbell record, 8 bytes of zeros (`qp_wq_dbr_qmem`); `None`: allocates it in
+    /// the heap.
     pub record: Option<QueueMemory>,
 }
 
@@ -190,13 +193,13 @@ impl DpaQpConfig {
     }
 }
 
-/// Attributes of a queue pair's transitions (`flexio_qp_attr`, as far as `flexio_qp_modify` reads
-/// it). Each transition reads only some of them; the defaults suit most connections.
+/// Attributes of a queue pair's transitions (`flexio_qp_attr`, the fields that `flexio_qp_modify`
+/// reads). Each transition reads only some of them; the defaults suit most connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpAttr {
     /// The state to go to.
     pub next_state: QpState,
-    /// Rights of the peer: set in INIT, and by later transitions if the mask says so
+    /// Rights of the peer: set in INIT, and by later transitions with the mask bit
     /// (`qp_access_mask`).
     pub access: RemoteAccess,
     /// The port, counted from 1 (INIT).
@@ -204,12 +207,12 @@ pub struct QpAttr {
     /// The Q_Key that datagrams must carry (INIT of UD).
     pub q_key: u32,
     /// The peer's queue pair (RTR).
-    pub remote_qp_num: u32,
+    pub remote_qp_num: QpNumber,
     /// The index of the own GID (RTR).
     pub gid_table_index: u8,
-    /// Loops back to the own function: the rest of the path is ignored (RTR; `fl`).
+    /// Force loopback to the own function: the rest of the path is ignored (RTR; `fl`).
     pub force_loopback: bool,
-    /// The MAC to send to, on Ethernet (RTR).
+    /// The destination MAC, on Ethernet (RTR).
     pub dest_mac: [u8; 6],
     /// The peer's GID (RTR; `rgid_or_rip`).
     pub rgid: Gid,
@@ -217,13 +220,13 @@ pub struct QpAttr {
     pub rlid: u16,
     /// A global route header, on InfiniBand (RTR).
     pub grh: bool,
-    /// The UDP port to send from, of RoCE v2 (RTR).
+    /// The UDP source port of RoCE v2 (RTR).
     pub udp_sport: u16,
-    /// Bytes of a packet (RTR).
+    /// Payload bytes of a packet (RTR).
     pub path_mtu: Mtu,
     /// The first PSN that the peer sends (RTR).
     pub next_rcv_psn: u32,
-    /// The code of the RNR timer: read for RTR, behind it if the mask says so.
+    /// The RNR NAK timer code: read for RTR, and after it with the mask bit.
     pub min_rnr_nak_timer: u8,
     /// log2 of the READs and atomics that the queue pair answers at a time (RTR).
     pub log_rra_max: u8,
@@ -245,7 +248,7 @@ impl Default for QpAttr {
             access: RemoteAccess::ALL,
             vhca_port_num: 1,
             q_key: 0,
-            remote_qp_num: 0,
+            remote_qp_num: QpNumber(0),
             gid_table_index: 0,
             force_loopback: false,
             dest_mac: [0; 6],
@@ -265,7 +268,7 @@ impl Default for QpAttr {
     }
 }
 
-/// Optional attributes that a transition shall set (`flexio_qp_attr_opt_param_mask`).
+/// Optional attributes for a transition (`flexio_qp_attr_opt_param_mask`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QpAttrMask {
     /// [`QpAttr::access`].
@@ -284,22 +287,23 @@ pub struct DpaQp {
     ring: u64,
     record: u64,
     receive_bytes: u64,
+    _holding: Holding,
 }
 
 impl DpaQp {
-    /// Makes one, in the state RST (`flexio_qp_create`).
+    /// Creates a queue pair in RST (`flexio_qp_create`).
     ///
     /// # Errors
     /// The process has ended; another transport than RC, UC and UD; the heap has no room; the
-    /// device's refusal. [`Error::CopyTimeout`]: nothing is left of it.
+    /// device refuses. [`Error::CopyTimeout`]: nothing was created.
     pub fn create(process: &Process, config: &DpaQpConfig) -> Result<Self, Error> {
         Self::make(process, process.domain().clone(), config)
     }
 
-    /// Makes a queue pair on another device context than the process's (`flexio_qp_create` with its
-    /// `ibv_ctx`). Ring and record are in host memory that is registered there, which the program
+    /// Creates a queue pair on another device context than the process's (`flexio_qp_create` with
+    /// its `ibv_ctx`). Ring and record must be in host memory registered there, which the program
     /// accesses through a window; protection domain, UAR ([`Uar::extend`](crate::Uar::extend)) and
-    /// CQs are of that context too.
+    /// CQs must be of that context too.
     ///
     /// # Errors
     /// `device` is the process's own context; a part of the configuration belongs to another one;
@@ -346,6 +350,9 @@ impl DpaQp {
         };
         ring.check("ring of the queue pair", process, bytes)?;
         record.check("doorbell record of the queue pair", process, RECORD)?;
+        let mut holds = vec![process.key(), key(&config.sq_cq.0), key(&config.rq_cq.0)];
+        holds.extend(shared.as_ref().map(key));
+        holds.extend([&ring, &record].into_iter().filter_map(|it| it.buffer));
         let attr = CommandAttr {
             service,
             pd: config.pd.as_ref().unwrap_or_else(|| process.pd()).clone(),
@@ -363,7 +370,9 @@ impl DpaQp {
         };
         let object = device.create_qp(attr).map_err(|error| process.fatal_or(error))?;
         crate::log::debug!("made QP {}", object.qpn());
+        let _holding = Holding::new(format!("QP {}", object.qpn().0), holds);
         Ok(Self {
+            _holding,
             object,
             process: process.clone(),
             domain,
@@ -374,8 +383,13 @@ impl DpaQp {
     }
 
     /// The number of the queue pair (`flexio_qp_get_qp_num`).
-    pub fn number(&self) -> u32 {
-        self.object.qpn().0
+    pub fn number(&self) -> QpNumber {
+        QpNumber(self.object.qpn().0)
+    }
+
+    /// The number of the queue pair, as a type of `verbless-command`.
+    pub fn qpn(&self) -> Qpn {
+        self.object.qpn()
     }
 
     /// The object of the device.
@@ -406,20 +420,20 @@ impl DpaQp {
     /// The state that the device reports (`flexio_qp_state_get`).
     ///
     /// # Errors
-    /// The device does not answer.
+    /// The device does not respond.
     pub fn state(&self) -> Result<QpState, Error> {
         Ok(QpState::of_number(self.object.state()?.0))
     }
 
     /// Moves the queue pair to another state (`flexio_qp_modify`): from any to RST and ERR, from
     /// RST to INIT, from INIT to INIT and RTR, from RTR to RTS, from RTS to RTS. For datagrams,
-    /// INIT to INIT changes nothing: the Q_Key is set on the way from RST. In ERR what is posted
-    /// completes as flushed, after this has returned; RST discards what has not.
+    /// INIT to INIT changes nothing: the transition from RST sets the Q_Key. In ERR the posted
+    /// requests complete as flushed, after this call returns; RST discards the rest.
     ///
     /// # Errors
-    /// The process has ended; no such transition; a value that the transition does not take. The
-    /// state is the one before then, but where the mask asked for more than one command: RTR and
-    /// RTS with what is optional there are a second one.
+    /// The process has ended; no such transition; a value that the transition does not accept. The
+    /// state is then the old one, unless the mask needs a second command: RTR and RTS with optional
+    /// attributes do.
     pub fn modify(&mut self, attr: &QpAttr, mask: &QpAttrMask) -> Result<(), Error> {
         self.process.alive()?;
         if attr.isolate_vl_tc {
@@ -445,7 +459,7 @@ impl DpaQp {
                 self.object.to_rtr(&RtrAttr {
                     path: self.path(attr)?,
                     mtu: attr.path_mtu,
-                    remote_qpn: Qpn(attr.remote_qp_num),
+                    remote_qpn: Qpn(attr.remote_qp_num.0),
                     receive_psn: attr.next_rcv_psn,
                     max_destination_reads: reads(attr.log_rra_max)?,
                     min_rnr_timer: attr.min_rnr_nak_timer,
@@ -498,12 +512,11 @@ impl DpaQp {
         Ok(self.domain.address_of(&self.object, options)?)
     }
 
-    /// Connects the queue pair with a peer, from RST to RTS: the transitions of [`DpaQp::modify`],
-    /// with what the peer's address says. The peer is connected with [`DpaQp::address`] under the
-    /// same options.
+    /// Connects the queue pair to a peer, from RST to RTS: the transitions of [`DpaQp::modify`],
+    /// with the peer's address. The peer connects with [`DpaQp::address`] under the same options.
     ///
     /// # Errors
-    /// As [`DpaQp::modify`]; a datagram queue pair; no way to the peer; the last
+    /// As [`DpaQp::modify`]; a datagram queue pair; no path to the peer; the last
     /// [`DpaQp::address`] is from before a reset.
     pub fn connect(&mut self, peer: &PeerAddress, options: &ConnectOptions) -> Result<(), Error> {
         self.process.alive()?;
@@ -537,7 +550,7 @@ impl DpaQp {
     /// does the same.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         Ok(self.object.destroy()?)
     }

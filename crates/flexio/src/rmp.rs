@@ -1,4 +1,4 @@
-//! Receive memory pools: receives that several queue pairs share.
+//! Receive memory pools: receives shared by several queue pairs.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -19,9 +19,11 @@
 
 use std::sync::Arc;
 
-use verbless_command::{Device, RmpAttr, RmpObject};
+use verbless_command::{Device, RmpAttr, RmpObject, Rmpn};
 
 use crate::error::Error;
+use crate::holders::{Holding, in_use, key};
+use crate::ids::RmpNumber;
 use crate::process::Process;
 use crate::qp::QpReceive;
 use crate::wq::{Places, WqConfig, WqType};
@@ -29,12 +31,13 @@ use crate::wq::{Places, WqConfig, WqType};
 /// log2 of the bytes of a link and a data segment.
 const LOG_LEAST: u8 = 5;
 
-/// How a receive memory pool is made (`flexio_wq_attr` with the `wq_type` of `flexio_wq_rq_attr`).
+/// Configuration of a receive memory pool (`flexio_wq_attr` with the `wq_type` of
+/// `flexio_wq_rq_attr`).
 #[derive(Debug, Clone)]
 pub struct RmpConfig {
     /// Parameters of every work queue.
     pub wq: WqConfig,
-    /// How the WQEs follow each other.
+    /// The order of the WQEs.
     pub wq_type: WqType,
 }
 
@@ -45,31 +48,32 @@ impl RmpConfig {
     }
 }
 
-/// A receive memory pool (`flexio_rmp`). Clones are the same one; its queue pairs keep it.
+/// A receive memory pool (`flexio_rmp`). Clones are the same pool; its queue pairs keep it alive.
 ///
 /// Each of its WQEs begins with the index of the next one
 /// (`verbless_flexio_dev::Segment::shared_receive`), and the data segments follow. In a ring
-/// ([`WqType::Cyclic`]) that segment is there as well, and says nothing.
+/// ([`WqType::Cyclic`]) that segment is present too, but unused.
 #[derive(Debug, Clone)]
 pub struct Rmp {
     object: Arc<RmpObject>,
     process: Process,
     places: Arc<Places>,
+    _holding: Arc<Holding>,
 }
 
 impl Rmp {
-    /// Makes one (`flexio_rmp_create`).
+    /// Creates a pool (`flexio_rmp_create`).
     ///
     /// # Errors
     /// The process has ended; WQEs of less than 32 or more than 512 bytes; the device has no pools;
-    /// the heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
+    /// the heap has no room. [`Error::CopyTimeout`]: nothing was created.
     pub fn create(process: &Process, config: &RmpConfig) -> Result<Self, Error> {
         Self::make(process, process.device(), config)
     }
 
-    /// Makes a pool on another device context than the process's (`flexio_rmp_create` with its
-    /// `ibv_ctx`). Ring and record are in host memory that is registered there; protection domain
-    /// and UAR ([`Uar::extend`](crate::Uar::extend)) are of that context too.
+    /// Creates a pool on another device context than the process's (`flexio_rmp_create` with its
+    /// `ibv_ctx`). Ring and record must be in host memory registered there; protection domain and
+    /// UAR ([`Uar::extend`](crate::Uar::extend)) must be of that context too.
     ///
     /// # Errors
     /// `device` is the process's own context; a part of the configuration belongs to another one;
@@ -98,12 +102,23 @@ impl Rmp {
         });
         let object = object.map_err(|error| process.fatal_or(error))?;
         crate::log::debug!("made RMP {}", object.rmpn().0);
-        Ok(Self { object: Arc::new(object), process: process.clone(), places: Arc::new(places) })
+        let name = format!("RMP {}", object.rmpn().0);
+        let _holding = Arc::new(Holding::new(
+            name,
+            [process.key()].into_iter().chain(places.buffers()).collect(),
+        ));
+        let (object, places) = (Arc::new(object), Arc::new(places));
+        Ok(Self { object, process: process.clone(), places, _holding })
     }
 
     /// The number of the pool (`flexio_rmp_get_wq_num`).
-    pub fn number(&self) -> u32 {
-        self.object.rmpn().0
+    pub fn number(&self) -> RmpNumber {
+        RmpNumber(self.object.rmpn().0)
+    }
+
+    /// The number of the pool, as a type of `verbless-command`.
+    pub fn rmpn(&self) -> Rmpn {
+        self.object.rmpn()
     }
 
     /// The object of the device.
@@ -116,7 +131,7 @@ impl Rmp {
         self.places.ring.address()
     }
 
-    /// Address of the doorbell record, whose first word counts posted WQEs.
+    /// Address of the doorbell record; its first word counts posted WQEs.
     pub fn record_address(&self) -> u64 {
         self.places.record.address()
     }
@@ -130,9 +145,10 @@ impl Rmp {
     /// handle does the same.
     ///
     /// # Errors
-    /// A queue pair or a clone keeps it; the device's refusal.
+    /// A queue pair or a clone keeps it alive; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
-        let in_use = || Error::Failed("the RMP is in use: destroy its queue pairs first".into());
+        let (name, key) = (format!("RMP {}", self.number()), key(&self.object));
+        let in_use = || in_use(&name, key);
         Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
     }
 }

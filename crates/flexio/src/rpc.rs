@@ -1,4 +1,5 @@
-//! Calls with attributes: where a call runs, and what its thread begins with.
+//! Calls with attributes: where a call runs, and its thread's initial configuration. Calls with
+//! packed arguments.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -28,10 +29,11 @@ use verbless_command::{Affinity, DpaEntry};
 use verbless_flexio_dev::metadata::{BYTES, ThreadMetadata};
 
 use crate::error::Error;
-use crate::function::{Arguments, Function, Word};
+use crate::event_handler::own_or;
+use crate::function::{Arguments, Function, REGISTERS, Word, pack};
 use crate::memory::{Buffer, storage_of};
 use crate::outbox::Outbox;
-use crate::process::Process;
+use crate::process::{Process, keep_unless_ended};
 use crate::window::Window;
 
 /// Attributes of a call's thread (`flexio_rpc_attr`). The C library publishes only the struct's
@@ -39,27 +41,64 @@ use crate::window::Window;
 /// type without a binary layout, so its version is the crate's.
 #[derive(Debug, Clone, Default)]
 pub struct RpcAttr {
-    /// The thread-local storage, which `get_thread_local_storage` returns.
+    /// The thread-local storage, for `get_thread_local_storage`.
     pub storage: Option<Buffer>,
     /// The thread's name, cut to 16 bytes.
     pub name: String,
-    /// The outbox that is configured at the start; `None`: the function chooses one by its number.
+    /// The outbox that is configured at the start; `None`: the process's own, until the function
+    /// selects another by its number.
     pub outbox: Option<Outbox>,
     /// The windows that are configured at the start.
     pub windows: [Option<Window>; 2],
     /// The execution units on which the call may run.
     pub affinity: Affinity,
-    /// How long the call may take; `None`: [`ProcessConfig::timeout`](crate::ProcessConfig).
+    /// The time limit of the call; `None`: [`ProcessConfig::timeout`](crate::ProcessConfig).
     pub timeout: Option<Duration>,
 }
 
 impl Process {
-    /// Calls a function as [`Process::call`] does, with attributes
-    /// (`flexio_process_call_with_attr`).
+    /// Calls a function with one argument, the address of a block of bytes in the heap, which has a
+    /// copy of `block` until the call returns: for structs shared by host and program, like the
+    /// buffer of a C program's own pack and unpack functions.
     ///
     /// # Errors
-    /// As [`Process::call`], and no such execution unit or group. [`Error::CopyTimeout`], where it
-    /// has storage or a name: it was not called.
+    /// As [`Process::call`]; the heap has no room. [`Error::CopyTimeout`]: the function was not
+    /// called.
+    pub fn call_packed<R: Word>(
+        &self,
+        function: Function<(u64,), R>,
+        block: &[u8],
+    ) -> Result<R, Error> {
+        let entry = self.entry(self.app().address_of(&function)?);
+        let block = self.alloc_from(block)?;
+        let mut words = [0; REGISTERS];
+        words[0] = block.address();
+        let call = self.begin(&entry, words)?;
+        let finished = self.finish(call).map(R::from_word);
+        keep_unless_ended(&finished, Some(block));
+        finished
+    }
+
+    /// The registers of a call with these arguments, and the buffer of packed ones.
+    pub(crate) fn pack<A: Arguments>(
+        &self,
+        arguments: A,
+    ) -> Result<([u64; REGISTERS], Option<Buffer>), Error> {
+        let (words, mut registers) = (arguments.to_words(), [0; REGISTERS]);
+        if A::COUNT <= REGISTERS {
+            registers.copy_from_slice(&words[..REGISTERS]);
+            return Ok((registers, None));
+        }
+        let buffer = self.alloc_from(&pack(&words[..A::COUNT]))?;
+        registers[0] = buffer.address();
+        Ok((registers, Some(buffer)))
+    }
+
+    /// Calls a function like [`Process::call`], with attributes (`flexio_process_call_with_attr`).
+    ///
+    /// # Errors
+    /// As [`Process::call`]; the execution unit or group does not exist. [`Error::CopyTimeout`],
+    /// with storage or a name: the function was not called.
     pub fn call_with_attr<A: Arguments, R: Word>(
         &self,
         attr: &RpcAttr,
@@ -67,7 +106,7 @@ impl Process {
         arguments: A,
     ) -> Result<R, Error> {
         let address = self.app().address_of(&function)?;
-        // A thread without anything of its own needs no metadata.
+        // A thread without storage and name needs no metadata.
         let metadata = match attr.storage.is_some() || !attr.name.is_empty() {
             true => {
                 let storage = storage_of(attr.storage.as_ref(), self)?;
@@ -80,7 +119,7 @@ impl Process {
         };
         let entry = DpaEntry {
             metadata: metadata.as_ref().map_or(0, Buffer::address),
-            outbox: attr.outbox.as_ref().map(|outbox| outbox.object().clone()),
+            outbox: Some(own_or(self, attr.outbox.as_ref())),
             windows: attr
                 .windows
                 .each_ref()
@@ -88,13 +127,48 @@ impl Process {
             affinity: attr.affinity,
             ..DpaEntry::at(address)
         };
-        let call = self.begin(&entry, arguments.to_words())?;
+        let (words, packed) = self.pack(arguments)?;
+        let call = self.begin(&entry, words)?;
         let timeout = attr.timeout.unwrap_or_else(|| self.timeout());
         let finished = self.finish_within(call, timeout).map(R::from_word);
-        // If the call could not be ended, it may go on to use them.
-        if !matches!(finished, Ok(_) | Err(Error::Fatal(_) | Error::Timeout(_))) {
-            std::mem::forget((metadata, attr.storage.clone()));
-        }
+        keep_unless_ended(&finished, (metadata, attr.storage.clone(), packed));
         finished
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ProcessConfig;
+    use crate::program::process;
+
+    #[test]
+    fn call_packs_arguments_beyond_registers() {
+        const LAST: &str = "dpa:last(u8,u8,u8,u8,u8,u8,u8,u8,u32,u8,u8,u8,u8,u8,u8,u16)->u64";
+        let instructions = [
+            0x0785_3283, // ld   t0, 120(a0): the last argument
+            0x0405_3303, // ld   t1, 64(a0): the ninth
+            0x0202_9293, // slli t0, t0, 32
+            0x0062_e533, // or   a0, t0, t1
+            0x0000_8067, // ret
+            0x0085_3503, // ld   a0, 8(a0): the second word of a block
+            0x0000_8067, // ret
+        ];
+        let functions = [(LAST, 0), ("last", 0), ("dpa:second(u64)->u64", 5), ("second", 5)];
+        let (_model, process) = process(&instructions, &[], &functions, &ProcessConfig::default());
+        let info = process.app().function_info("last").unwrap();
+        assert_eq!(info.packed, Some(128));
+        type Sixteen = (u8, u8, u8, u8, u8, u8, u8, u8, u32, u8, u8, u8, u8, u8, u8, u16);
+        let last = || Function::<Sixteen, u64>::named("last");
+        let given = (1, 2, 3, 4, 5, 6, 7, 8, 0x9999_9999, 10, 11, 12, 13, 14, 15, 0xffff);
+        let free = process.heap_info().allocated;
+        assert_eq!(process.call(last(), given).unwrap(), 0xffff_9999_9999);
+        let attr = RpcAttr { name: "packs".into(), ..RpcAttr::default() };
+        assert_eq!(process.call_with_attr(&attr, last(), given).unwrap(), 0xffff_9999_9999);
+        let second = Function::<(u64,), u64>::named("second");
+        assert_eq!(process.app().function_info("second").unwrap().packed, None);
+        let block = [7_u64.to_le_bytes(), 42_u64.to_le_bytes()].concat();
+        assert_eq!(process.call_packed(second, &block).unwrap(), 42);
+        assert_eq!(process.heap_info().allocated, free, "the buffers are free again");
     }
 }

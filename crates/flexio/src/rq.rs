@@ -1,7 +1,7 @@
-//! Receive queues of Ethernet frames, of which programs on the DPA take the frames.
+//! Raw Ethernet receive queues for programs on the DPA.
 //!
-//! Each has a TIR, to which flow rules lead. FlexIO has no functions for rules: the queue layer
-//! makes them, to [`DpaRq::tir`] ([`Domain::steer`](verbless_queue::Domain::steer)).
+//! Each has a TIR as the target of flow rules. FlexIO has no functions for rules: the queue layer
+//! creates them, with [`DpaRq::tir`] ([`Domain::steer`](verbless_queue::Domain::steer)).
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -23,10 +23,12 @@
 
 use std::sync::Arc;
 
-use verbless_command::{Device, QCounter, RqAttr, RqObject, RqWqes, SelfLoopback, TirObject};
+use verbless_command::{Device, QCounter, RqAttr, RqObject, RqWqes, Rqn, SelfLoopback, TirObject};
 
 use crate::cq::CqHandle;
 use crate::error::Error;
+use crate::holders::{Holding, key};
+use crate::ids::RqNumber;
 use crate::process::Process;
 use crate::transport::TransportDomain;
 use crate::wq::{Places, WqConfig, WqEndPadMode, WqTsFormat, WqType};
@@ -34,27 +36,27 @@ use crate::wq::{Places, WqConfig, WqEndPadMode, WqTsFormat, WqType};
 /// log2 of the bytes of a data segment.
 const LOG_SEGMENT: u8 = 4;
 
-/// How a receive queue is made (`flexio_wq_attr` with `flexio_wq_rq_attr`).
+/// Configuration of a receive queue (`flexio_wq_attr` with `flexio_wq_rq_attr`).
 #[derive(Debug, Clone)]
 pub struct DpaRqConfig {
     /// Parameters of every work queue.
     pub wq: WqConfig,
-    /// How the WQEs follow each other: in a ring. Lists are for pools.
+    /// The order of the WQEs: a ring. Lists are for pools.
     pub wq_type: WqType,
     /// Whether frames are padded: not supported.
     pub end_pad_mode: WqEndPadMode,
-    /// The transport domain of the TIR; `None`: the queue makes one.
+    /// The transport domain of the TIR; `None`: the queue creates one.
     pub td: Option<TransportDomain>,
     /// Frames keep their VLAN tag.
     pub vlan_strip_disable: bool,
     /// The clock of the CQE timestamps.
     pub ts_format: WqTsFormat,
-    /// The Q counter for frames that find no receive (ours: the C library has none).
+    /// The Q counter for frames that find no receive (verbless's own: the C library has none).
     pub counter: Option<Arc<QCounter>>,
 }
 
 impl DpaRqConfig {
-    /// 2^`log_wq_depth` WQEs of a segment each in the heap; frames keep their VLAN tag.
+    /// 2^`log_wq_depth` WQEs of one segment in the heap; frames keep their VLAN tag.
     pub const fn new(log_wq_depth: u8) -> Self {
         Self {
             wq: WqConfig::new(log_wq_depth),
@@ -68,23 +70,24 @@ impl DpaRqConfig {
     }
 }
 
-/// A receive queue of frames (`flexio_rq`), ready to receive.
+/// A frame receive queue (`flexio_rq`), in RDY.
 #[derive(Debug)]
 pub struct DpaRq {
-    // The TIR goes before the queue that it leads to.
+    // The TIR is dropped before its queue.
     tir: Arc<TirObject>,
     object: Arc<RqObject>,
     process: Process,
     places: Places,
+    _holding: Holding,
 }
 
 impl DpaRq {
-    /// Makes a receive queue that completes in `cq`, with its TIR (`flexio_rq_create`).
+    /// Creates a receive queue that completes in `cq`, with its TIR (`flexio_rq_create`).
     ///
     /// # Errors
     /// The process has ended; the transport domain is of another device context; the device has no
-    /// queues of frames, as where its port is InfiniBand; the heap has no room.
-    /// [`Error::CopyTimeout`]: nothing is left of it.
+    /// raw Ethernet queues, for example because its port is InfiniBand; the heap has no room.
+    /// [`Error::CopyTimeout`]: nothing was created.
     pub fn create(
         process: &Process,
         cq: impl Into<CqHandle>,
@@ -93,10 +96,10 @@ impl DpaRq {
         Self::make(process, process.device(), cq.into(), config)
     }
 
-    /// Makes a receive queue on another device context than the process's
-    /// (`flexio_rq_create_cross_dev`). Ring and record are in host memory that is registered there,
+    /// Creates a receive queue on another device context than the process's
+    /// (`flexio_rq_create_cross_dev`). Ring and record must be in host memory registered there,
     /// which the program accesses through a window; protection domain, UAR
-    /// ([`Uar::extend`](crate::Uar::extend)) and CQ are of that context too.
+    /// ([`Uar::extend`](crate::Uar::extend)) and CQ must be of that context too.
     ///
     /// # Errors
     /// `device` is the process's own context; a part of the configuration belongs to another one;
@@ -134,6 +137,8 @@ impl DpaRq {
         };
         let log_stride = config.wq.log_wq_stride.unwrap_or(LOG_SEGMENT);
         let places = config.wq.places(process, device, log_stride)?;
+        let mut holds = vec![process.key(), key(&cq.0), key(td.object())];
+        holds.extend(places.buffers());
         let object = device.create_rq(RqAttr {
             cq: cq.0,
             wqes: RqWqes::Own {
@@ -154,12 +159,18 @@ impl DpaRq {
         let tir = device.create_tir(td.object().clone(), object.clone(), loopback)?;
         object.to_ready()?;
         crate::log::debug!("made RQ {}", object.rqn().0);
-        Ok(Self { tir: Arc::new(tir), object, process: process.clone(), places })
+        let _holding = Holding::new(format!("RQ {}", object.rqn().0), holds);
+        Ok(Self { tir: Arc::new(tir), object, process: process.clone(), places, _holding })
     }
 
     /// The number of the receive queue (`flexio_rq_get_wq_num`).
-    pub fn number(&self) -> u32 {
-        self.object.rqn().0
+    pub fn number(&self) -> RqNumber {
+        RqNumber(self.object.rqn().0)
+    }
+
+    /// The number of the receive queue, as a type of `verbless-command`.
+    pub fn rqn(&self) -> Rqn {
+        self.object.rqn()
     }
 
     /// The object of the device (`flexio_rq_get_object`).
@@ -177,7 +188,7 @@ impl DpaRq {
         self.places.ring.address()
     }
 
-    /// Address of the doorbell record, whose first word counts posted WQEs.
+    /// Address of the doorbell record; its first word counts posted WQEs.
     pub const fn record_address(&self) -> u64 {
         self.places.record.address()
     }
@@ -187,12 +198,12 @@ impl DpaRq {
         &self.process
     }
 
-    /// Moves the queue to the error state: what is posted completes as flushed, after this has
-    /// returned, and frames are dropped (`flexio_rq_set_err_state`). What has not completed when
-    /// the queue is destroyed is lost.
+    /// Moves the queue to the error state (`flexio_rq_set_err_state`): the posted receives complete
+    /// as flushed, after this call returns, and the device drops frames. Receives that have not
+    /// completed at the queue's destroy are lost.
     ///
     /// # Errors
-    /// The process has ended; the device's refusal.
+    /// The process has ended; the device refuses.
     pub fn set_err_state(&self) -> Result<(), Error> {
         self.process.alive()?;
         Ok(self.object.to_error()?)
@@ -202,9 +213,15 @@ impl DpaRq {
     /// dropping it does the same.
     ///
     /// # Errors
-    /// A flow rule leads to it; the device's refusal.
+    /// A flow rule forwards to it; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
-        let in_use = || Error::Failed("the RQ is in use: destroy its flow rules first".into());
+        let number = self.number();
+        let in_use = || {
+            Error::Failed(format!(
+                "RQ {number} is in use by a flow rule, or a clone of its TIR or object: destroy \
+                 that first"
+            ))
+        };
         Arc::into_inner(self.tir).ok_or_else(in_use)?.destroy()?;
         Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
     }

@@ -1,4 +1,4 @@
-//! Send queues of Ethernet frames, which programs on the DPA post to.
+//! Raw Ethernet send queues for programs on the DPA.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -19,11 +19,13 @@
 
 use std::sync::Arc;
 
-use verbless_command::{Device, SqAttr, SqObject};
+use verbless_command::{Device, Qpn, SqAttr, SqObject};
 use verbless_queue::Domain;
 
 use crate::cq::CqHandle;
 use crate::error::Error;
+use crate::holders::{Holding, key};
+use crate::ids::SqNumber;
 use crate::process::Process;
 use crate::transport::{SqTis, TransportDomain};
 use crate::wq::{Places, WqConfig, WqTsFormat};
@@ -31,15 +33,15 @@ use crate::wq::{Places, WqConfig, WqTsFormat};
 /// log2 of the bytes of a WQEBB.
 const LOG_WQEBB: u8 = 6;
 
-/// How a send queue is made (`flexio_wq_attr` with `flexio_wq_sq_attr`).
+/// Configuration of a send queue (`flexio_wq_attr` with `flexio_wq_sq_attr`).
 #[derive(Debug, Clone)]
 pub struct DpaSqConfig {
     /// Parameters of every work queue.
     pub wq: WqConfig,
-    /// A WQE may hold several frames (`allow_multi_pkt_send_wqe`), where the device takes such
+    /// A WQE may hold several frames (`allow_multi_pkt_send_wqe`), if the device supports that
     /// (capability `enhanced_multi_pkt_send_wqe`).
     pub allow_multi_pkt_send_wqe: bool,
-    /// The TIS for its frames; `None`: the queue makes one, in a transport domain of its own.
+    /// The TIS for its frames; `None`: the queue creates one, in its own transport domain.
     pub tis: Option<SqTis>,
     /// Further attributes.
     pub ext: SqExtAttr,
@@ -64,26 +66,28 @@ impl DpaSqConfig {
 pub struct SqExtAttr {
     /// The clock of the CQE timestamps.
     pub ts_format: WqTsFormat,
-    /// Whether posted requests complete as flushed when the queue is in the error state.
+    /// Whether posted requests complete as flushed in the error state.
     pub flush_in_error: bool,
 }
 
-/// A send queue of frames (`flexio_sq`), ready to send.
+/// A frame send queue (`flexio_sq`), in RDY.
 #[derive(Debug)]
 pub struct DpaSq {
     object: SqObject,
     process: Process,
     places: Places,
     inline: u32,
+    _holding: Holding,
 }
 
 impl DpaSq {
-    /// Makes one that completes in `cq`, a CQ of the process or the host's (`flexio_sq_create`).
+    /// Creates a send queue that completes in `cq`, a CQ of the process or the host's
+    /// (`flexio_sq_create`).
     ///
     /// # Errors
-    /// The process has ended; the TIS is of another device context; the device has no queues of
-    /// frames, as where its port is InfiniBand, no such clock, or no WQEs of several frames; the
-    /// heap has no room. [`Error::CopyTimeout`]: nothing is left of it.
+    /// The process has ended; the TIS is of another device context; the device has no raw Ethernet
+    /// queues, for example because its port is InfiniBand, no such clock, or no multi-packet WQEs;
+    /// the heap has no room. [`Error::CopyTimeout`]: nothing was created.
     pub fn create(
         process: &Process,
         cq: impl Into<CqHandle>,
@@ -92,11 +96,11 @@ impl DpaSq {
         Self::make(process, process.device(), process.domain(), cq.into(), config)
     }
 
-    /// Makes a send queue on another device context than the process's
-    /// (`flexio_sq_create_cross_dev`). Ring and record are in host memory that is registered there,
+    /// Creates a send queue on another device context than the process's
+    /// (`flexio_sq_create_cross_dev`). Ring and record must be in host memory registered there,
     /// which the program accesses through a window; protection domain, UAR
-    /// ([`Uar::extend`](crate::Uar::extend)) and CQ are of that context too. The program rings
-    /// through an outbox to which it gives the UAR's extension, the host through the page.
+    /// ([`Uar::extend`](crate::Uar::extend)) and CQ must be of that context too. The program rings
+    /// through an outbox that it switches to the UAR's extension, the host through the page.
     ///
     /// # Errors
     /// `device` is the process's own context; a part of the configuration belongs to another one;
@@ -128,6 +132,8 @@ impl DpaSq {
         };
         let (min_inline, inline) = domain.least_header()?;
         let places = config.wq.places(process, device, LOG_WQEBB)?;
+        let mut holds = vec![process.key(), key(&cq.0), key(tis.object())];
+        holds.extend(places.buffers());
         let object = device.create_sq(SqAttr {
             pd: config.wq.pd(process).clone(),
             uar: config.wq.uar.clone().unwrap_or_else(|| process.uar()).page().clone(),
@@ -145,12 +151,18 @@ impl DpaSq {
         let object = object.map_err(|error| process.fatal_or(error))?;
         object.to_ready()?;
         crate::log::debug!("made SQ {}", object.sqn());
-        Ok(Self { object, process: process.clone(), places, inline })
+        let _holding = Holding::new(format!("SQ {}", object.sqn().0), holds);
+        Ok(Self { object, process: process.clone(), places, inline, _holding })
     }
 
     /// The number of the send queue (`flexio_sq_get_wq_num`).
-    pub fn number(&self) -> u32 {
-        self.object.sqn().0
+    pub fn number(&self) -> SqNumber {
+        SqNumber(self.object.sqn().0)
+    }
+
+    /// The number of the send queue, as a type of `verbless-command`.
+    pub fn sqn(&self) -> Qpn {
+        self.object.sqn()
     }
 
     /// The object of the device.
@@ -163,7 +175,7 @@ impl DpaSq {
         self.places.ring.address()
     }
 
-    /// Address of the doorbell record, whose second word counts posted WQEBBs.
+    /// Address of the doorbell record; its second word counts posted WQEBBs.
     pub const fn record_address(&self) -> u64 {
         self.places.record.address()
     }
@@ -182,7 +194,7 @@ impl DpaSq {
     /// the same.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         Ok(self.object.destroy()?)
     }

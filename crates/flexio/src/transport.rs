@@ -1,4 +1,4 @@
-//! Transport domains, and what send queues of frames send through (TIS).
+//! Transport domains, and the TISs of frame send queues.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -20,8 +20,9 @@ use std::sync::Arc;
 use verbless_command::{Device, TisAttr, TisObject, TransportDomain as Object};
 
 use crate::error::Error;
+use crate::holders::{Holding, in_use, key};
 
-/// A transport domain (`flexio_transport_domain`). Clones are the same one.
+/// A transport domain (`flexio_transport_domain`). Clones are the same domain.
 #[derive(Debug, Clone)]
 pub struct TransportDomain {
     object: Arc<Object>,
@@ -29,10 +30,10 @@ pub struct TransportDomain {
 }
 
 impl TransportDomain {
-    /// Makes one (`flexio_transport_domain_create`).
+    /// Creates a transport domain (`flexio_transport_domain_create`).
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device refuses.
     pub fn create(device: &Device) -> Result<Self, Error> {
         let object = Arc::new(device.alloc_transport_domain()?);
         Ok(Self { object, device: device.clone() })
@@ -52,10 +53,11 @@ impl TransportDomain {
     /// (`flexio_transport_domain_destroy`); dropping the last handle does the same.
     ///
     /// # Errors
-    /// A TIS, a queue or a clone keeps it; the device's refusal.
+    /// A TIS, a queue or a clone keeps it alive; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
-        let why = "the transport domain is in use: destroy its TISs and queues first";
-        let object = Arc::into_inner(self.object).ok_or_else(|| Error::Failed(why.into()))?;
+        let key = key(&self.object);
+        let in_use = || in_use("the transport domain", key);
+        let object = Arc::into_inner(self.object).ok_or_else(in_use)?;
         Ok(object.destroy()?)
     }
 }
@@ -65,18 +67,21 @@ impl TransportDomain {
 pub struct SqTis {
     object: Arc<TisObject>,
     device: Device,
+    _holding: Arc<Holding>,
 }
 
 impl SqTis {
-    /// Makes a TIS in a transport domain of the same device context (`flexio_sq_tis_create`).
+    /// Creates a TIS in a transport domain of the same device context (`flexio_sq_tis_create`).
     ///
     /// # Errors
-    /// The domain is of another context; the device's refusal.
+    /// The domain is of another context; the device refuses.
     pub fn create(device: &Device, domain: &TransportDomain) -> Result<Self, Error> {
         domain.on(device)?;
         let domain = domain.object.clone();
+        let holds = vec![key(&domain)];
         let object = device.create_tis(TisAttr { domain, priority: 0, pd: None })?;
-        Ok(Self { object: Arc::new(object), device: device.clone() })
+        let _holding = Arc::new(Holding::new("a TIS".into(), holds));
+        Ok(Self { object: Arc::new(object), device: device.clone(), _holding })
     }
 
     /// The object of the device.
@@ -93,10 +98,11 @@ impl SqTis {
     /// last handle does the same.
     ///
     /// # Errors
-    /// A queue or a clone keeps it; the device's refusal.
+    /// A queue or a clone keeps it alive; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
-        let why = "the TIS is in use: destroy its send queues first";
-        let object = Arc::into_inner(self.object).ok_or_else(|| Error::Failed(why.into()))?;
+        let key = key(&self.object);
+        let in_use = || in_use("the TIS", key);
+        let object = Arc::into_inner(self.object).ok_or_else(in_use)?;
         Ok(object.destroy()?)
     }
 }
@@ -105,7 +111,7 @@ fn same(own: &Device, other: &Device, what: &str) -> Result<(), Error> {
     match own.is(other) {
         true => Ok(()),
         false => Err(Error::Failed(format!(
-            "{what} is of another device context than what is made with it: make it on the same"
+            "{what} is of another device context than the new object: create both on one context"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! UARs: the pages that doorbells go to.
+//! UARs: the doorbell pages.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/documented.rs"));
@@ -21,21 +21,22 @@ use verbless_command::{Device, DpaUarExtension};
 use verbless_devx::UarKind;
 
 use crate::error::Error;
+use crate::holders::Holding;
+use crate::ids::{UarDeviceId, UarId};
 use crate::process::Process;
 
-/// A UAR of a process's device (`flexio_uar`): queues name it, and outboxes ring for the queues
-/// that name the same.
+/// A UAR of a process's device (`flexio_uar`): an outbox rings for the queues on the same UAR.
 #[derive(Debug, Clone)]
 pub struct Uar {
-    // What lets the process ring goes before the page.
+    // The extension is dropped before the page.
     extension: Option<Arc<DpaUarExtension>>,
     page: Arc<verbless_devx::Uar>,
     process: Process,
+    _holding: Arc<Holding>,
 }
 
 impl Uar {
-    /// Allocates a UAR (`flexio_uar_create`; in 2022 it was made of a DevX UAR, which [`Uar::of`]
-    /// takes).
+    /// Allocates a UAR (`flexio_uar_create`; in 2022 it took a DevX UAR, as [`Uar::of`] does).
     ///
     /// # Errors
     /// The process has ended; the device has no UAR left.
@@ -48,19 +49,21 @@ impl Uar {
 
     /// Wraps an existing UAR page (`flexio_uar_create` of 2022).
     pub fn of(process: &Process, page: Arc<verbless_devx::Uar>) -> Self {
-        Self { extension: None, page, process: process.clone() }
+        let name = format!("UAR {:#x}", page.page_id());
+        let _holding = Arc::new(Holding::minor(name, vec![process.key()]));
+        Self { extension: None, page, process: process.clone(), _holding }
     }
 
-    /// Makes a UAR of another device context, whose queues the process can then ring
+    /// Creates a UAR of another device context, whose queues the process can then ring
     /// (`flexio_uar_extend`): of another function of the card, or of the same one opened a second
-    /// time. Queues of that context refer to the new UAR by [`Uar::id`], programs by
+    /// time. Queues of that context use the new UAR by [`Uar::id`], programs by
     /// [`Uar::extended_id`]; an outbox may start with it
     /// ([`OutboxConfig::uar`](crate::OutboxConfig::uar)).
     ///
     /// # Errors
-    /// The process has ended; the context is the process's; the device is not of the same card, or
-    /// the process's function does not reach it, as one of the host does not reach the DPU's; it
-    /// has no UAR left.
+    /// The process has ended; the context is the process's; the device is of another card, or out
+    /// of reach of the process's function (the host's functions do not reach the DPU's); it has no
+    /// UAR left.
     pub fn extend(&self, device: &Device) -> Result<Self, Error> {
         self.process.alive()?;
         if device.is(self.process.device()) {
@@ -78,19 +81,19 @@ impl Uar {
         Ok(Self { extension: Some(Arc::new(extension)), ..Self::of(&self.process, page) })
     }
 
-    /// The number by which programs of the process refer to a UAR that [`Uar::extend`] made
-    /// (`flexio_uar_get_extended_id`, a `flexio_uar_device_id`); `None` of any other.
-    pub fn extended_id(&self) -> Option<u32> {
-        self.extension.as_ref().map(|extension| extension.device_id())
+    /// The number of a UAR from [`Uar::extend`] for programs of the process
+    /// (`flexio_uar_get_extended_id`, a `flexio_uar_device_id`); `None` for any other.
+    pub fn extended_id(&self) -> Option<UarDeviceId> {
+        self.extension.as_ref().map(|extension| UarDeviceId(extension.device_id()))
     }
 
     pub(crate) const fn extension(&self) -> Option<&Arc<DpaUarExtension>> {
         self.extension.as_ref()
     }
 
-    /// The page's number, by which queues refer to it (`flexio_uar_get_id`).
-    pub fn id(&self) -> u32 {
-        self.page.page_id()
+    /// The page's number, for queues (`flexio_uar_get_id`).
+    pub fn id(&self) -> UarId {
+        UarId(self.page.page_id())
     }
 
     /// The page.
@@ -98,7 +101,7 @@ impl Uar {
         &self.page
     }
 
-    /// The process that the UAR was made for.
+    /// The process of the UAR.
     pub fn process(&self) -> &Process {
         &self.process
     }

@@ -1,4 +1,4 @@
-//! Which version of FlexIO a host is written for.
+//! The FlexIO version that a host is written for.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use crate::error::Error;
 pub struct Version(u64);
 
 impl Version {
-    /// The version whose host header the fields of this library's structs come from
+    /// The version whose host header defines the fields of this library's structs
     /// (`FLEXIO_CURRENT_VERSION`): FlexIO's own numbers count years and releases.
     pub const CURRENT: Self = Self::new(25, 1, 0);
 
@@ -41,17 +41,17 @@ impl fmt::Display for Version {
 static VERSION: OnceLock<Version> = OnceLock::new();
 
 /// Declares the version that this host is written for, once (`flexio_version_set`); the same
-/// version may be declared again. This library has the functions of both 2022 and 3.2.0 where they
-/// differ, so that nothing else depends on it.
+/// version may be declared again. This library has the functions of both 2022 and 3.2.0 if they
+/// differ, so nothing else depends on it.
 ///
 /// # Errors
-/// Another version was set before; it is above [`Version::CURRENT`]. A host of a later release
-/// than that says [`Version::CURRENT`] here: all of 3.2.0's functions are there whichever is said.
+/// Another version was set before; the version is above [`Version::CURRENT`]. A host for a later
+/// release sets [`Version::CURRENT`]: all functions of 3.2.0 exist with any version.
 pub fn set_version(version: Version) -> Result<(), Error> {
     if version > Version::CURRENT {
         let current = Version::CURRENT;
         return Err(Error::Failed(format!(
-            "version {version} is above {current}, whose header this library is made by: say \
+            "version {version} is above {current}, the version of this library's headers: set \
              Version::CURRENT, which has the functions of DOCA 3.2.0, too"
         )));
     }
@@ -61,7 +61,7 @@ pub fn set_version(version: Version) -> Result<(), Error> {
     }
 }
 
-/// Which version was set; without, the current one.
+/// The version that was set; the current one by default.
 pub fn version() -> Version {
     VERSION.get().copied().unwrap_or(Version::CURRENT)
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_has_the_number_that_c_has_for_it() {
+    fn version_number_matches_c_encoding() {
         assert_eq!(Version::new(25, 1, 0).number(), 0x1901_0000);
         assert_eq!(Version::from(0xffff_ffff).to_string(), "255.255.65535");
         assert!(Version::new(24, 255, 0xffff) < Version::CURRENT);

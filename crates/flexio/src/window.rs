@@ -1,4 +1,4 @@
-//! Windows: how a process reaches memory that keys lead to, the host's above all.
+//! Windows: a process's access to memory under mkeys, mainly the host's.
 //!
 #![cfg_attr(verbless_dpa_program, doc = "```")]
 #![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
@@ -6,13 +6,13 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let process = compiled()?;
 //! use verbless_command::KeyAccess;
-//! use verbless_flexio::{Function, Window};
+//! use verbless_flexio::{Function, Window, WindowId};
 //!
 //! let window = Window::create(&process, process.pd())?;
 //! let region = process.domain().region(4096, KeyAccess::ALL)?;
 //! region.write_at(8, &77_u64.to_le_bytes())?;
 //! // The program loads the word there through the window.
-//! let peek = Function::<(u16, u32, u64), u64>::named("peek");
+//! let peek = Function::<(WindowId, u32, u64), u64>::named("peek");
 //! let seen = process.call(peek, (window.id(), region.lkey().0, region.address() + 8))?;
 //! assert_eq!(seen, 77);
 //! # Ok(())
@@ -25,21 +25,23 @@ use verbless_command::DpaWindow;
 use verbless_devx::Pd;
 
 use crate::error::Error;
+use crate::holders::{Holding, in_use, key};
+use crate::ids::WindowId;
 use crate::process::Process;
 
-/// A window of a process (`flexio_window`). Which key it leads by, a thread says. Clones are the
-/// same one.
+/// A window of a process (`flexio_window`). A thread selects its mkey. Clones are the same window.
 #[derive(Debug, Clone)]
 pub struct Window {
     object: Arc<DpaWindow>,
     process: Process,
+    _holding: Arc<Holding>,
 }
 
 impl Window {
-    /// Makes one for keys of `pd` (`flexio_window_create`).
+    /// Creates a window for keys of `pd` (`flexio_window_create`).
     ///
     /// # Errors
-    /// The process has ended, or has as many as it may; the domain is of another device.
+    /// The process has ended, or has reached its limit of windows; the domain is of another device.
     pub fn create(process: &Process, pd: &Pd) -> Result<Self, Error> {
         if !pd.context().is(process.device()) {
             let why = "the protection domain of the window is of another context than the process";
@@ -50,12 +52,14 @@ impl Window {
             .device()
             .create_dpa_window(process.object(), pd)
             .map_err(|error| process.fatal_or(error))?;
-        Ok(Self { object, process: process.clone() })
+        let name = format!("window {}", object.id());
+        let _holding = Arc::new(Holding::new(name, vec![process.key()]));
+        Ok(Self { object, process: process.clone(), _holding })
     }
 
-    /// The number by which threads refer to the window (`flexio_window_get_id`).
-    pub fn id(&self) -> u16 {
-        self.object.id()
+    /// The number of the window for threads (`flexio_window_get_id`).
+    pub fn id(&self) -> WindowId {
+        WindowId(self.object.id())
     }
 
     /// The process.
@@ -71,9 +75,10 @@ impl Window {
     /// last clone does the same.
     ///
     /// # Errors
-    /// A clone or an event handler keeps it; the device's refusal.
+    /// A clone or an event handler keeps it alive; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
-        let in_use = || Error::Failed("the window is in use: drop its event handlers".into());
+        let (name, key) = (format!("window {}", self.id()), key(&self.object));
+        let in_use = || in_use(&name, key);
         Ok(Arc::into_inner(self.object).ok_or_else(in_use)?.destroy()?)
     }
 }

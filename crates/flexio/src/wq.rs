@@ -4,29 +4,31 @@ use verbless_command::{Device, TimestampFormat};
 use verbless_devx::Pd;
 
 use crate::error::Error;
+use crate::holders::Key;
 use crate::memory::{MemoryKind, QueueMemory, RECORD};
 use crate::process::Process;
 use crate::uar::Uar;
 
-/// How the WQEs of a queue follow each other (`flexio_wq_type`).
+/// The order of a queue's WQEs (`flexio_wq_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum WqType {
-    /// Each names the next one (`FLEXIO_WQ_TYPE_LINKED_LIST`): receive memory pools alone.
+    /// Each has the index of the next one (`FLEXIO_WQ_TYPE_LINKED_LIST`): receive memory pools
+    /// only.
     LinkedList = 0,
     /// A ring (`FLEXIO_WQ_TYPE_CYCLIC`).
     #[default]
     Cyclic = 1,
 }
 
-/// Whether the end of what is received is padded (`flexio_wq_end_pad_mode`).
+/// Padding at the end of received data (`flexio_wq_end_pad_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum WqEndPadMode {
     /// No padding (`FLEXIO_WQ_END_PAD_NONE`).
     #[default]
     None = 0,
-    /// To the cache line (`FLEXIO_WQ_END_PAD_ALIGN`): not supported yet.
+    /// To the cache line (`FLEXIO_WQ_END_PAD_ALIGN`): not supported.
     Align = 1,
 }
 
@@ -36,16 +38,16 @@ pub enum WqEndPadMode {
 pub enum WqTsFormat {
     /// The device's counter (`FLEXIO_WQC_TS_FORMAT_FREE_RUNNING_TS`).
     FreeRunning = 0,
-    /// The one that the device prefers (`FLEXIO_WQC_TS_FORMAT_DEFAULT_TS`).
+    /// The device's default (`FLEXIO_WQC_TS_FORMAT_DEFAULT_TS`).
     #[default]
     Default = 1,
-    /// The time of day (`FLEXIO_WQC_TS_FORMAT_REAL_TIME_TS`), where the device keeps it
-    /// (capabilities `sq_ts_format` and `rq_ts_format`).
+    /// The time of day (`FLEXIO_WQC_TS_FORMAT_REAL_TIME_TS`), if the device keeps it (capabilities
+    /// `sq_ts_format` and `rq_ts_format`).
     RealTime = 2,
 }
 
 impl WqTsFormat {
-    /// The format as queue contexts state it.
+    /// The format for queue contexts.
     pub(crate) const fn of_context(self) -> TimestampFormat {
         match self {
             Self::FreeRunning => TimestampFormat::FREE_RUNNING,
@@ -61,9 +63,9 @@ const PAGE: u64 = 4096;
 /// Attributes of every work queue (`flexio_wq_attr`).
 #[derive(Debug, Clone)]
 pub struct WqConfig {
-    /// log2 of the bytes of a WQE, of receive queues; `None` is the least: 4, of a pool 5.
+    /// log2 of the bytes of a receive WQE; `None` is the minimum: 4, or 5 for a pool.
     pub log_wq_stride: Option<u8>,
-    /// log2 of the number of WQEs; of a send queue, of WQEBBs of 64 bytes.
+    /// log2 of the number of WQEs; for a send queue, of WQEBBs of 64 bytes.
     pub log_wq_depth: u8,
     /// The UAR whose outboxes ring for the queue; `None`: the process's.
     pub uar: Option<Uar>,
@@ -72,10 +74,10 @@ pub struct WqConfig {
     /// The protection domain of the keys in the WQEs; `None`: the process's.
     pub pd: Option<Pd>,
     /// Memory of the WQEs (`wq_ring_qmem`); they begin at a multiple of 64 in the first half of a
-    /// page of 4096 bytes. `None`: it is allocated in the heap.
+    /// page of 4096 bytes. `None`: allocates it in the heap.
     pub ring: Option<QueueMemory>,
-    /// Memory of the doorbell record, 8 bytes of zeros (`wq_dbr_qmem`); `None`: it is allocated in
-    /// the heap.
+    /// Memory of the doorbell record, 8 bytes of zeros (`wq_dbr_qmem`); `None`: allocates it in the
+    /// heap.
     pub record: Option<QueueMemory>,
 }
 
@@ -125,7 +127,7 @@ impl WqConfig {
         let ring = match &self.ring {
             Some(ring) => ring.clone(),
             None => {
-                // Work queues say in 5 bits only where in a page they begin.
+                // The offset of a work queue in a page has 5 bits only.
                 let buffer = process.alloc_aligned(1 << (log + log_stride), PAGE)?;
                 buffer.fill(0)?;
                 QueueMemory::dpa(&buffer)
@@ -143,7 +145,7 @@ impl WqConfig {
 
 /// Checks that all parts of a queue are of `device`, another device context than the process's.
 ///
-/// `pd`: `None` of a queue that has none.
+/// `pd` is `None` for a queue without one.
 pub(crate) fn cross(
     process: &Process,
     device: &Device,
@@ -179,4 +181,11 @@ pub(crate) fn cross(
 pub(crate) struct Places {
     pub(crate) ring: QueueMemory,
     pub(crate) record: QueueMemory,
+}
+
+impl Places {
+    /// The buffers of the memory, for the holder registry.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = Key> + use<> {
+        [self.ring.buffer, self.record.buffer].into_iter().flatten()
+    }
 }

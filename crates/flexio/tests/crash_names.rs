@@ -1,5 +1,5 @@
-//! Files of a crash with relative names are in the current directory, or in /tmp where none can be
-//! made there. The current directory is the program's, so that this test has one of its own.
+//! Crash files with relative names are in the current directory, or in /tmp if that refuses them.
+//! The current directory is the process's, so this test has its own program.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn a_relative_name_is_made_here_or_in_tmp() -> Result {
         assert_eq!(made, PathBuf::from(&name));
         assert!(std::fs::metadata(here.join(name))?.len() > 100);
     }
-    // In a directory that is gone nothing can be made.
+    // A removed directory refuses new files.
     std::fs::remove_dir_all(&here)?;
     let stem = format!("verbless-crash-gone-{}", std::process::id());
     for (made, end) in [

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -36,11 +36,11 @@ struct Rig {
 }
 
 impl Rig {
-    /// A process, and a place for a debugger of runs at `entry`; `None` if there is no debugger.
+    /// A process, and a port for a debugger of runs at `entry`; `None` without a debugger.
     fn new(entry: Option<u64>) -> Result<Option<Self>> {
         if let Err(error) = Command::new(GDB).arg("--version").stdout(Stdio::null()).status() {
             let line = format!("skipped: {}: {GDB}: {error}\n", test_name());
-            // What `eprintln!` says would be kept back of a test that passes.
+            // The test harness hides `eprintln!` of a passing test.
             std::io::stderr().write_all(line.as_bytes())?;
             return Ok(None);
         }
@@ -70,7 +70,7 @@ impl Rig {
         Ok(self.device.create_dpa_thread(self.object(), &entry, 0, DpaThreadKind::default())?)
     }
 
-    /// Has gdb do this, on a thread of its own; what it says.
+    /// Runs these commands in gdb, on a thread of its own; returns its output.
     fn gdb(&self, commands: &[&str]) -> JoinHandle<String> {
         let mut gdb = Command::new(GDB);
         gdb.args(["-nx", "-batch", "-ex", "set architecture riscv:rv64"]);
@@ -84,7 +84,7 @@ impl Rig {
     }
 }
 
-/// Waits for something.
+/// Polls until a value is available.
 fn until<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -100,7 +100,7 @@ fn end_of(call: &DpaCall) -> Result<DpaCallState> {
     until(|| Ok(Some(call.state()?).filter(|state| *state != DpaCallState::Running)))
 }
 
-/// That each of these comes in the text, in this order.
+/// Checks that the parts occur in the text, in this order.
 fn in_order(text: &str, parts: &[&str]) {
     let mut rest = text;
     for part in parts {
@@ -110,7 +110,7 @@ fn in_order(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn gdb_steps_a_call_which_then_returns_what_gdb_has_made_of_it() -> Result {
+fn gdb_steps_call_and_changes_its_result() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::COUNT, [3, 10])?;
     let commands = [
@@ -130,14 +130,14 @@ fn gdb_steps_a_call_which_then_returns_what_gdb_has_made_of_it() -> Result {
         ["$1 = 0x40000000", "$2 = 3", "$3 = 0x80000000", "Breakpoint 1,", "21", "exited normally"];
     in_order(&said, &expected);
     assert_eq!(end_of(&call)?, DpaCallState::Returned(21));
-    // The next call is nobody's.
+    // The next call is in no debugger.
     let call = rig.begin(function::COUNT, [1, 1])?;
     assert_eq!(end_of(&call)?, DpaCallState::Returned(22));
     Ok(())
 }
 
 #[test]
-fn gdb_has_all_runs_of_a_thread_and_leaves_it_as_it_was() -> Result {
+fn gdb_debugs_all_runs_of_thread_until_detach() -> Result {
     let Some(rig) = Rig::new(Some(function::HANDLER))? else { return Ok(()) };
     let thread = rig.thread()?;
     let activate = || -> Result {
@@ -149,7 +149,7 @@ fn gdb_has_all_runs_of_a_thread_and_leaves_it_as_it_was() -> Result {
     let commands =
         ["break *0x40000028", "continue", "print/x $t0", "continue", "x/1gd 0x80000000", "detach"];
     let gdb = rig.gdb(&commands);
-    // Its first run goes on with the debugger, and only then there is a second.
+    // Its first run continues under the debugger, and only then a second one starts.
     until(|| Ok((thread.query()?.state == DpaThreadState::IDLE).then_some(())))?;
     activate()?;
     let said = gdb.join().expect("gdb");
@@ -171,7 +171,7 @@ fn gdb_has_all_runs_of_a_thread_and_leaves_it_as_it_was() -> Result {
 }
 
 #[test]
-fn gdb_hears_of_a_fault_before_it_ends_the_process() -> Result {
+fn gdb_sees_fault_before_process_ends() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::FAULT, [0, 0])?;
     let commands = ["continue", "print/x $pc", "continue"];
@@ -184,7 +184,7 @@ fn gdb_hears_of_a_fault_before_it_ends_the_process() -> Result {
 }
 
 #[test]
-fn a_process_that_may_be_debugged_has_a_token_of_its_own() -> Result {
+fn processes_have_distinct_debug_tokens() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let other =
         Process::create(&rig.device, &App::new("other", &file())?, &ProcessConfig::default())?;
@@ -194,7 +194,7 @@ fn a_process_that_may_be_debugged_has_a_token_of_its_own() -> Result {
 }
 
 #[test]
-fn gdb_hears_of_a_second_fault_too_when_it_goes_on_elsewhere_behind_the_first() -> Result {
+fn gdb_sees_second_fault_after_moving_pc() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::FAULT, [0, 0])?;
     let elsewhere = format!("set $pc = {:#x}", function::FAULT_ELSEWHERE);
@@ -207,8 +207,8 @@ fn gdb_hears_of_a_second_fault_too_when_it_goes_on_elsewhere_behind_the_first() 
     Ok(())
 }
 
-/// Kills a process with or without an error handler, in the first run of a thread or behind it;
-/// how it has ended.
+/// Kills a process with or without an error handler, in the first run of a thread or after it;
+/// returns how it ended.
 fn killed(handler: bool, stopped: bool) -> Result<Option<(DpaStatus, u64)>> {
     let Some(rig) = Rig::new(Some(function::HANDLER))? else { return Ok(None) };
     if handler {
@@ -222,7 +222,7 @@ fn killed(handler: bool, stopped: bool) -> Result<Option<(DpaStatus, u64)>> {
     if stopped {
         rig.gdb(&["stepi", "kill"]).join().expect("gdb");
     } else {
-        // As gdb asks, to continue; interrupted when the run is over, to kill.
+        // Like gdb: continue, and after the run interrupt and kill.
         let gdb = gdb.insert(std::net::TcpStream::connect(("127.0.0.1", rig.port))?);
         gdb.write_all(b"$vCont;c#a8")?;
         until(|| {
@@ -239,7 +239,7 @@ fn killed(handler: bool, stopped: bool) -> Result<Option<(DpaStatus, u64)>> {
 }
 
 #[test]
-fn gdb_ends_a_process_in_a_run_and_between_two_and_its_error_handler_hears_of_neither() -> Result {
+fn gdb_kill_bypasses_error_handler() -> Result {
     // Three instructions of the call that starts the thread; one is stepped, or five run and one
     // precedes the system call that ends the run.
     for (stopped, instructions) in [(true, 3 + 1), (false, 3 + 5)] {
@@ -253,7 +253,7 @@ fn gdb_ends_a_process_in_a_run_and_between_two_and_its_error_handler_hears_of_ne
 }
 
 #[test]
-fn gdb_ends_a_process() -> Result {
+fn gdb_kill_ends_process() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::COUNT, [1 << 40, 1])?;
     let said = rig.gdb(&["stepi", "print/x $pc", "kill"]).join().expect("gdb");
@@ -263,7 +263,7 @@ fn gdb_ends_a_process() -> Result {
 }
 
 #[test]
-fn a_host_takes_away_what_a_debugger_has_without_waiting_for_it() -> Result {
+fn host_destroys_debugged_call_without_waiting() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::COUNT, [1 << 40, 1])?;
     let stepped = std::env::temp_dir().join(format!("verbless-stepped-{}", rig.port));
@@ -283,10 +283,13 @@ fn a_host_takes_away_what_a_debugger_has_without_waiting_for_it() -> Result {
 }
 
 #[test]
-fn a_debugger_that_vanishes_leaves_the_run_to_the_model() -> Result {
+fn disconnected_debugger_resumes_run() -> Result {
     let Some(rig) = Rig::new(None)? else { return Ok(()) };
     let call = rig.begin(function::COUNT, [1000, 2])?;
-    drop(std::net::TcpStream::connect(("127.0.0.1", rig.port))?);
+    let mut debugger = std::net::TcpStream::connect(("127.0.0.1", rig.port))?;
+    debugger.write_all(b"$?#3f")?;
+    debugger.read_exact(&mut [0])?;
+    drop(debugger);
     assert_eq!(end_of(&call)?, DpaCallState::Returned(2000));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The library tells of processes that are made, and that are gone.
+//! The library logs the creation and the end of processes.
 
 mod support;
 
@@ -26,11 +26,11 @@ fn processes() -> Result {
 }
 
 #[test]
-fn processes_that_are_made_and_gone_are_told_at_the_level_of_information() -> Result {
+fn process_creation_and_end_are_logged_at_info() -> Result {
     if std::env::var_os(CHILD).is_some() {
         return processes();
     }
-    let name = "processes_that_are_made_and_gone_are_told_at_the_level_of_information";
+    let name = "process_creation_and_end_are_logged_at_info";
     let mut program = Command::new(std::env::current_exe()?);
     let said = program.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output()?;
     assert!(said.status.success(), "{said:?}");

@@ -1,12 +1,12 @@
-//! The version is set once in a program, so that this test has one of its own.
+//! The version is set once per process, so this test has its own program.
 
 use verbless_flexio::version::{Version, set_version, version};
 
 #[test]
-fn an_older_version_is_set_and_another_one_refused() {
+fn set_version_accepts_one_older_version() {
     let older = Version::new(24, 10, 0);
     assert_eq!(version(), Version::CURRENT, "without one");
-    // What is refused sets nothing.
+    // A refused version sets nothing.
     let later = set_version(Version::new(25, 1, 1)).unwrap_err().to_string();
     assert!(later.contains("above 25.1.0") && later.contains("Version::CURRENT"), "{later}");
     assert_eq!(version(), Version::CURRENT, "behind a refusal");

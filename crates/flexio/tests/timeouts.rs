@@ -1,5 +1,5 @@
-//! What copies come to whose completions the device loses or delays: when they are given up, and
-//! what is left.
+//! Copies whose completions the device loses or delays: when they time out, and the state after
+//! that.
 
 mod support;
 
@@ -19,16 +19,16 @@ use support::{file, function};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Long enough that what a busy machine adds is short beside it.
+/// Long in comparison to delays of a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// What times out takes less than this. A copy that waited anew, for its turn or for each of its
-/// requests, would take twice the time or more; how much less than that a machine takes that has
-/// other things to do is nobody's promise.
+/// A timed-out operation takes less than this. A copy that restarted its time limit, for its turn
+/// or for each of its requests, would take at least twice the limit. The margin below that allows
+/// for a busy machine, but cannot be guaranteed.
 const TOO_LONG: Duration = TIMEOUT.saturating_mul(2);
-/// How much later what is to come second begins.
+/// Delay of the second operation's start.
 const LATER: Duration = Duration::from_millis(200);
 
-/// A model and a process on it, of which a copy was made: it has what copies need.
+/// A model and a process on it with a copier, created by a first copy.
 fn process() -> Result<(Model, Process)> {
     let model = Model::builder().device(Profile::load("bluefield3")?).build();
     let backend = InProcess::of(&model);
@@ -39,7 +39,7 @@ fn process() -> Result<(Model, Process)> {
     Ok((model, process))
 }
 
-/// That something times out as a copy does, no sooner and not much later.
+/// Checks that an operation times out like a copy, no sooner and not much later.
 fn times_out<T>(what: &str, copy: impl FnOnce() -> std::result::Result<T, Error>) -> Error {
     let begun = Instant::now();
     let Err(error) = copy() else { panic!("{what} did not time out") };
@@ -54,14 +54,14 @@ fn is_copy_timeout(error: &Error) -> bool {
 }
 
 #[test]
-fn a_copy_whose_completion_is_lost_times_out_and_the_next_one_works() -> Result {
+fn copy_with_lost_cqe_times_out_and_next_works() -> Result {
     let (model, process) = process()?;
     let buffer = process.alloc_from(&[1; 100])?;
     let mut back = [0; 100];
     model.inject(0, Fault::LoseCompletion, 0, 1);
     assert!(is_copy_timeout(&times_out("a write", || buffer.write_at(0, &[2; 100]))));
     buffer.read_at(0, &mut back)?;
-    // Which bytes are copied is not known, but each is one or the other.
+    // Any of the bytes may be copied, so each is one or the other.
     assert!(back.iter().all(|byte| [1, 2].contains(byte)), "{back:?}");
     for lost in 0..3 {
         model.inject(0, Fault::LoseCompletion, 0, 1);
@@ -76,7 +76,7 @@ fn a_copy_whose_completion_is_lost_times_out_and_the_next_one_works() -> Result 
         assert_eq!(back, [5; 100]);
     }
     assert_eq!(process.heap_info().requested, 100, "the new buffer is gone");
-    // The process goes on, too.
+    // The process continues, too.
     assert!(process.status()?.status.runs());
     let entry = verbless_command::DpaEntry::at(function::COUNT);
     let call =
@@ -90,11 +90,11 @@ fn a_copy_whose_completion_is_lost_times_out_and_the_next_one_works() -> Result 
 }
 
 #[test]
-fn the_time_of_a_copy_is_that_of_all_its_requests() -> Result {
+fn copy_timeout_covers_all_requests() -> Result {
     let (model, process) = process()?;
     let bytes = vec![7; 5 << 16];
     let buffer = process.alloc(bytes.len() as u64)?;
-    // Each of the five requests comes in time; all of them together do not.
+    // Each of the five requests completes in time; all of them together do not.
     let delay = Fault::DelayCompletion(TIMEOUT / 2);
     model.inject(0, delay, 0, 5);
     assert!(is_copy_timeout(&times_out("a long write", || buffer.write_at(0, &bytes))));
@@ -107,13 +107,13 @@ fn the_time_of_a_copy_is_that_of_all_its_requests() -> Result {
 }
 
 #[test]
-fn a_copy_waits_no_longer_for_its_turn_than_a_copy_may_take() -> Result {
+fn copy_timeout_includes_waiting_for_turn() -> Result {
     let (model, process) = process()?;
     let buffer = process.alloc_from(&[1; 8])?;
     model.inject(0, Fault::LoseCompletion, 0, 1);
     thread::scope(|scope| {
         let first = scope.spawn(|| times_out("the first", || buffer.write_at(0, &[2; 8])));
-        // The others come while that waits, and one after another.
+        // The others start while that one waits, one after another.
         let others = [1, 2, 3].map(|n| {
             thread::sleep(LATER);
             let buffer = &buffer;
@@ -126,12 +126,12 @@ fn a_copy_waits_no_longer_for_its_turn_than_a_copy_may_take() -> Result {
         assert!(is_copy_timeout(&first.join().expect("no panic")));
         for other in others {
             let (copied, took) = other.join().expect("no panic");
-            // The first one gives up a little before their time is over: that may be enough.
+            // The first one times out a little before the others: that may leave them enough time.
             assert!(copied.as_ref().err().is_none_or(is_copy_timeout), "{copied:?}");
             assert!(took < TOO_LONG, "it took {took:?}");
         }
     });
-    // Those whose time is over before it is their turn time out by themselves.
+    // Copies whose time is over before their turn time out by themselves.
     model.inject(0, Fault::DelayCompletion(TIMEOUT * 7 / 10), 0, 2);
     thread::scope(|scope| {
         let first = scope.spawn(|| buffer.write_at(0, &[2; 8]));
@@ -144,7 +144,7 @@ fn a_copy_waits_no_longer_for_its_turn_than_a_copy_may_take() -> Result {
 }
 
 #[test]
-fn what_copies_while_it_is_made_is_not_made_when_that_times_out() -> Result {
+fn creation_with_copy_timeout_leaves_no_memory() -> Result {
     let (model, process) = process()?;
     let before = process.heap_info();
     let config = || DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
@@ -166,14 +166,14 @@ fn what_copies_while_it_is_made_is_not_made_when_that_times_out() -> Result {
 }
 
 #[test]
-fn a_recoverable_buffer_that_cannot_be_copied_back_is_freed_once_it_can() -> Result {
+fn unrecovered_buffer_is_freed_after_copy_succeeds() -> Result {
     let (model, process) = process()?;
     let length = MEMORY_BLOCK as usize;
     let region = Arc::new(process.domain().region(length, KeyAccess::ALL)?);
     let buffer = process.alloc_recoverable(MEMORY_BLOCK, &region)?;
     let address = buffer.address();
     buffer.fill(0x5a)?;
-    // The request fails, so that nothing comes of it.
+    // The request fails, so it has no effect.
     model.fail_request(0, None, 1, verbless_prm::CqeSyndrome::REMOTE_ACCESS);
     let Err(Error::NotRecovered(unfreed)) = buffer.free() else {
         panic!("it is freed, and not copied");
@@ -200,7 +200,7 @@ fn a_recoverable_buffer_that_cannot_be_copied_back_is_freed_once_it_can() -> Res
 }
 
 #[test]
-fn a_recoverable_buffer_goes_to_a_region_that_the_process_can_write() -> Result {
+fn recoverable_buffer_needs_writable_region_in_own_pd() -> Result {
     let (_model, process) = process()?;
     let length = MEMORY_BLOCK as usize;
     let device = process.device();

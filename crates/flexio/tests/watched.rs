@@ -1,4 +1,4 @@
-//! Programs on the DPA, and watchers of the model that call it.
+//! Programs on the DPA, and watchers of the model that call it back.
 
 mod support;
 
@@ -14,12 +14,13 @@ use support::{file, function};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Begins and destroys runs that count in memory of the host, through a window; how far they came.
+/// Starts and destroys runs that count in memory of the host, through a window; returns their
+/// count.
 fn destroy_runs(device: &Device, times: u32) -> Result<u64> {
     let process = Process::create(device, &App::new("load", &file())?, &ProcessConfig::default())?;
     let window = Window::create(&process, process.pd())?;
     let memory = process.domain().region(4096, KeyAccess::LOCAL)?;
-    let id = u64::from(window.id());
+    let id = u64::from(window.id().0);
     let address = 1 << 63 | id << 48 | memory.address();
     let register = 0x5_0000_0000 + (id << 6);
     let entry = DpaEntry::at(function::COUNT_FOR_GOOD);
@@ -36,7 +37,7 @@ fn destroy_runs(device: &Device, times: u32) -> Result<u64> {
 }
 
 #[test]
-fn a_run_that_uses_a_window_is_destroyed_though_a_watcher_calls_the_model() -> Result {
+fn destroy_of_running_call_survives_command_watcher() -> Result {
     let device = || Profile::load("bluefield3");
     let model = Model::builder().device(device()?).device(device()?).build();
     let backend = InProcess::of(&model);
@@ -51,13 +52,13 @@ fn a_run_that_uses_a_window_is_destroyed_though_a_watcher_calls_the_model() -> R
         let destroyed = destroy_runs(&first, 500).map_err(|error| error.to_string());
         done.send(destroyed).expect("somebody waits");
     });
-    // Commands of the other function, of which the watcher hears all the time.
+    // Commands of the other function; the watcher is called for each.
     let other = std::thread::spawn({
         let second = second.clone();
         move || (0..20_000).try_for_each(|_| second.alloc_pd().map(drop))
     });
     let Ok(counted) = all.recv_timeout(Duration::from_secs(60)) else {
-        eprintln!("the model stands still: a destroy waits for a run that waits for the watcher");
+        eprintln!("the model is deadlocked: a destroy waits for a run that waits for the watcher");
         // It cannot be dropped either.
         std::process::exit(1);
     };

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -47,9 +48,9 @@ impl fmt::Display for Uplink {
 pub struct LinkOptions {
     /// The faults to inject.
     pub faults: FaultPlan,
-    /// The file to which every frame that a port sends or receives is written, in the format
-    /// pcapng.
-    pub pcap: Option<File>,
+    /// The file, with its path, to which every frame that a port sends or receives is written, in
+    /// the format pcapng.
+    pub pcap: Option<(PathBuf, File)>,
     /// The outside network to connect to.
     pub uplink: Option<Uplink>,
     /// Which MACs, GUIDs and link-local GIDs the devices have.
@@ -73,13 +74,13 @@ pub enum LinkError {
     Capture(io::Error),
     /// No port is at the Ethernet switch.
     #[error(
-        "the uplink {0} would reach nobody: no device has Ethernet ports; choose --link ethernet"
+        "the uplink {0} has no port to serve: no device has Ethernet ports; choose --link ethernet"
     )]
     NoEthernet(Uplink),
     /// The socket cannot be bound.
     #[error(
         "the local end of the uplink {uplink} cannot be bound: {source}; it must be an address of \
-         this machine that nobody uses, or a file that does not exist{}",
+         this machine that is not in use, or a file that does not exist{}",
         uplink.hint()
     )]
     Uplink {
@@ -109,14 +110,14 @@ impl Uplink {
 
 impl LinkOptions {
     /// Applies the options, for as long as the returned value lives.
-    pub(crate) fn apply(
-        self,
-        model: &Model,
-    ) -> Result<(Option<Watch>, Option<External>), LinkError> {
+    pub(crate) fn apply(self, model: &Model) -> Result<Applied, LinkError> {
         model.apply(&self.faults)?;
-        let capture = self.pcap.map(|file| model.capture(file)).transpose();
+        let capture = self.pcap.map(|(path, file)| Ok((path, model.capture(file)?)));
+        let capture = capture.transpose().map_err(LinkError::Capture)?;
+        // From now on what goes wrong ends it.
+        let mut applied = Applied { capture, external: None };
         let is_ethernet = |it: &usize| model.device(*it).profile().link() == Link::Ethernet;
-        let external = match self.uplink {
+        applied.external = match self.uplink {
             Some(uplink) => match (0..model.devices()).find(is_ethernet) {
                 None => return Err(LinkError::NoEthernet(uplink)),
                 Some(device) => Some(
@@ -127,7 +128,25 @@ impl LinkOptions {
             },
             None => None,
         };
-        Ok((capture.map_err(LinkError::Capture)?, external))
+        Ok(applied)
+    }
+}
+
+/// Options for links that are in force until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    capture: Option<(PathBuf, Watch)>,
+    external: Option<External>,
+}
+
+impl Drop for Applied {
+    fn drop(&mut self) {
+        drop(self.external.take());
+        if let Some((path, capture)) = self.capture.take()
+            && let missing @ 1.. = capture.end()
+        {
+            eprintln!("{missing} frames are missing in {}", path.display());
+        }
     }
 }
 
@@ -136,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_uplink_is_written_as_it_is_given() {
+    fn uplink_text_round_trips() {
         for (text, hint) in [
             ("127.0.0.1:4000,127.0.0.1:4001", ""),
             ("udp:127.0.0.1,127.0.0.2", "; UDP port 4791 is rdma_rxe's where that is loaded"),

@@ -2,9 +2,9 @@
 //! or hold it up.
 //!
 //! A place in the code says at most `LINES_A_SECOND` lines a second; what it leaves out, it counts.
-//! Lines are written by a thread of their own: whoever logs, often with the model's lock held,
-//! never waits for a terminal or a pipe. When that thread cannot keep up, lines are lost, and
-//! counted too.
+//! A separate thread writes the lines: a thread that logs, often with the model's lock held, never
+//! waits for a terminal or a pipe. When the writer cannot keep up, the log drops lines and counts
+//! them too.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -24,15 +24,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Lines a second of one place.
 const LINES_A_SECOND: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
-/// Lines that wait to be written.
+/// Lines that wait to be written: of the log, and of a trace, which leaves none out.
 const WAITING: usize = 4096;
+const WAITING_TRACE: usize = 1 << 18;
 /// How long the end of the process waits for lines to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Logs to the standard error from now on, what is of `level` and above; to be dropped last, so
 /// that every line is written.
 pub fn init(level: LevelFilter) -> LastWords {
-    let queue = Arc::new(Queue::new(io::stderr));
+    let queue = Arc::new(Queue::new(WAITING, io::stderr));
     let places = Throttles::default();
     let sink = queue.clone();
     let layer = tracing_subscriber::fmt::layer()
@@ -53,6 +54,25 @@ impl Drop for LastWords {
     }
 }
 
+/// Lines of a trace on the standard error, which no terminal or pipe can hold up.
+#[derive(Clone)]
+pub(crate) struct TraceLines(Arc<Queue>);
+
+impl TraceLines {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Queue::new(WAITING_TRACE, io::stderr)))
+    }
+
+    pub(crate) fn print(&self, line: &str) {
+        self.0.send(format!("{line}\n").into_bytes());
+    }
+
+    /// To be dropped last.
+    pub(crate) fn last_words(&self) -> LastWords {
+        LastWords(self.0.clone())
+    }
+}
+
 /// A line, or a request to be notified when all earlier lines were written.
 enum Message {
     Line(Vec<u8>),
@@ -62,19 +82,21 @@ enum Message {
 /// Lines on their way to the thread that writes them, which begins with the first.
 struct Queue {
     lines: OnceLock<SyncSender<Message>>,
+    /// Lines that wait at most.
+    room: usize,
     sink: Box<dyn Fn() -> Box<dyn Write> + Send + Sync>,
     lost: AtomicU64,
 }
 
 impl Queue {
-    fn new<W: Write + 'static>(sink: impl Fn() -> W + Send + Sync + 'static) -> Self {
+    fn new<W: Write + 'static>(room: usize, sink: impl Fn() -> W + Send + Sync + 'static) -> Self {
         let sink = Box::new(move || Box::new(sink()) as Box<dyn Write>);
-        Self { lines: OnceLock::new(), sink, lost: AtomicU64::new(0) }
+        Self { lines: OnceLock::new(), room, sink, lost: AtomicU64::new(0) }
     }
 
     fn send(self: &Arc<Self>, line: Vec<u8>) {
         let lines = self.lines.get_or_init(|| {
-            let (sender, receiver) = sync_channel(WAITING);
+            let (sender, receiver) = sync_channel(self.room);
             let queue = self.clone();
             // Signals are for the threads that wait for them.
             let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
@@ -96,8 +118,7 @@ impl Queue {
         for message in lines {
             let lost = self.lost.swap(0, Ordering::Relaxed);
             if lost != 0 {
-                let _ =
-                    writeln!(sink, "{lost} lines of the log were lost: nobody read fast enough");
+                let _ = writeln!(sink, "{lost} lines of the log were lost: its reader is too slow");
             }
             match message {
                 Message::Line(line) => _ = sink.write_all(&line),
@@ -208,9 +229,9 @@ mod tests {
     }
 
     #[test]
-    fn a_place_says_so_many_lines_a_second_and_then_how_many_it_left_out() {
+    fn log_rate_limit_reports_dropped_lines() {
         let (sender, lines) = channel();
-        let queue = Arc::new(Queue::new(move || Sink(sender.clone())));
+        let queue = Arc::new(Queue::new(WAITING, move || Sink(sender.clone())));
         let sink = queue.clone();
         let filter = PerPlace { queue: queue.clone(), places: Throttles::default() };
         let layer = tracing_subscriber::fmt::layer()
@@ -234,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_begins_with_a_line_and_what_it_leaves_out_is_told_in_the_next() {
+    fn throttle_reports_dropped_count_in_next_second() {
         let everything = tracing_subscriber::registry();
         let span = tracing::subscriber::with_default(everything, || tracing::info_span!("a place"));
         let place = || span.metadata().expect("it has one").callsite();
@@ -258,7 +279,7 @@ mod tests {
     #[test]
     fn the_end_waits_for_the_lines_and_not_for_ever() {
         let (sender, lines) = channel();
-        let queue = Arc::new(Queue::new(move || {
+        let queue = Arc::new(Queue::new(WAITING, move || {
             // It takes a while until somebody reads.
             std::thread::sleep(Duration::from_millis(20));
             Sink(sender.clone())
@@ -269,7 +290,7 @@ mod tests {
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["the last words\n"]);
         let (sender, receiver) = sync_channel::<()>(0);
         let stuck = Mutex::new(Some(receiver));
-        let queue = Arc::new(Queue::new(move || {
+        let queue = Arc::new(Queue::new(WAITING, move || {
             let _ = stuck.lock().unwrap().take().and_then(|it| it.recv().ok());
             io::sink()
         }));
@@ -282,10 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_logs_does_not_wait_for_a_reader_that_does_not_read() {
+    fn log_queue_does_not_block_on_stuck_writer() {
         let (sender, receiver) = sync_channel::<()>(0);
         let stuck = Mutex::new(Some(receiver));
-        let queue = Arc::new(Queue::new(move || {
+        let queue = Arc::new(Queue::new(WAITING, move || {
             let receiver = stuck.lock().unwrap().take();
             let _ = receiver.and_then(|receiver| receiver.recv().ok());
             io::sink()
@@ -296,6 +317,6 @@ mod tests {
         assert!(queue.lost.load(Ordering::Relaxed) >= (WAITING - 1) as u64);
         drop(sender);
         queue.flush();
-        assert_eq!(queue.lost.load(Ordering::Relaxed), 0, "who reads the log is told");
+        assert_eq!(queue.lost.load(Ordering::Relaxed), 0, "the log reports the lost lines");
     }
 }

@@ -116,6 +116,11 @@ enum Command {
         trace: Option<Option<PathBuf>>,
         #[command(flatten)]
         links: LinkArguments,
+        /// Permissions of /dev/fwctl/fwctlN, octal, as a rule of udev sets them. The kernel makes
+        /// the files with 600: root alone may open them.
+        #[arg(long, value_name = "MODE", value_parser = permissions, default_value = "600")]
+        #[arg(conflicts_with = "join")]
+        fwctl_mode: u32,
         /// Serve GDB at this TCP port of this machine (0: any, which is printed): the first run on
         /// a DPA waits for it. `gdb-multiarch PROGRAM.elf -ex 'target remote :PORT'`.
         #[arg(long, value_name = "PORT", conflicts_with = "join")]
@@ -136,11 +141,13 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
-    /// Explain a code: the syndrome of a command that the model refused (564c0008), a command
-    /// status (0x3, BAD_PARAM), or the syndrome of an error CQE (0x13).
+    /// Explain a number of a message, with every meaning that it has: ibv_wc_status and errno (12),
+    /// command status and CQE syndrome (0x3), vendor syndrome (0x81 or 129), the syndrome of a
+    /// command that the model refused (564c0008).
     Explain {
-        /// A hexadecimal number, with or without 0x, or a name.
-        #[arg(required = true)]
+        /// A number as the message prints it (12, 0x15, -22), or a name or the words for one
+        /// (IBV_WC_RETRY_EXC_ERR, bad parameter).
+        #[arg(required = true, allow_negative_numbers = true)]
         code: Vec<String>,
     },
 }
@@ -250,7 +257,7 @@ struct LinkArguments {
 impl LinkArguments {
     fn read(self) -> Result<LinkOptions, Box<dyn std::error::Error>> {
         let faults = self.faults.map_or(Ok(FaultPlan::default()), |it| FaultPlan::load(&it))?;
-        let pcap = self.pcap.as_deref().map(create).transpose()?;
+        let pcap = self.pcap.map(|path| create(&path).map(|file| (path, file))).transpose()?;
         Ok(LinkOptions { faults, pcap, uplink: self.uplink, identity: self.identity })
     }
 }
@@ -315,9 +322,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Explain { code } => {
-            for code in code {
-                println!("{}", explain::explain(&code)?);
-            }
+            println!("{}", explain::explain_all(&code)?);
             Ok(ExitCode::SUCCESS)
         }
         Command::Run {
@@ -333,6 +338,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             join,
             trace,
             links,
+            fwctl_mode,
             gdb,
             gdb_entry,
             program,
@@ -369,12 +375,19 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 dpu,
                 trace,
                 links,
+                fwctl_mode,
                 gdb,
                 gdb_entry,
             };
             Ok(exit_code(run::run(options)?))
         }
     }
+}
+
+/// Permissions of a file, octal.
+fn permissions(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
+    mode.ok_or_else(|| format!("{text:?} are no permissions: give octal digits, up to 777"))
 }
 
 /// An address, hexadecimal.
@@ -430,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_v_lets_more_be_logged_and_a_run_says_least() {
+    fn verbosity_flags_raise_log_level() {
         use LevelFilter as Level;
         let levels = [0, 1, 2, 3, 9].map(|verbose| [true, false].map(|run| level(verbose, run)));
         let [info, debug, trace] = [Level::INFO, Level::DEBUG, Level::TRACE].map(|it| [it; 2]);
@@ -438,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_addresses_are_read_as_help_shows_them() {
+    fn numbers_and_addresses_parse() {
         assert_eq!((number("69"), number("0x45")), (Ok(69), Ok(0x45)));
         assert!(number("x").is_err() && number("-1").is_err());
         for text in ["0x40000010", "40000010"] {
@@ -452,14 +465,14 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_is_the_programs_or_tells_its_signal() {
+    fn exit_code_is_status_or_128_plus_signal() {
         for (status, expected) in [(0, 0), (7 << 8, 7), (9, 137), (15, 143)] {
             assert_eq!(exit_code(ExitStatus::from_raw(status)), ExitCode::from(expected));
         }
     }
 
     #[test]
-    fn every_action_asks_for_what_it_is_named_for() {
+    fn control_actions_map_to_requests() {
         use Action::{Down, FailCq, FailQp, Kill, Remove, Reset, Show, Up};
         let (cq, qp) = (QueueKind::Cq, QueueKind::Qp);
         for (action, expected) in [
@@ -479,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_the_profiles_or_the_one_that_is_asked_for() {
+    fn link_argument_overrides_profile_link() {
         let profile = || Profile::load("bluefield3").unwrap();
         assert_eq!(link_of(profile(), None).link(), profile().link());
         for (link, expected) in

@@ -24,7 +24,7 @@ use verbless_queue::{
     RemoteAddr, Rkey,
 };
 
-const TEST: &str = "memory_is_that_of_the_program_that_registered_it";
+const TEST: &str = "memory_registered_before_exec_is_unreachable";
 const ROLE: &str = "VERBLESS_TEST_ROLE";
 const LENGTH: usize = 64 << 10;
 const OLD: u8 = 0x0d;
@@ -43,7 +43,7 @@ fn program(role: &str) -> Command {
 }
 
 #[test]
-fn memory_is_that_of_the_program_that_registered_it() {
+fn memory_registered_before_exec_is_unreachable() {
     match env::var(ROLE).as_deref() {
         Ok("peer") => return peer(),
         Ok("first") => return first(),
@@ -268,8 +268,8 @@ fn peer() {
     end.write(&from, remote).expect("a program that failed to leave is where it was");
     process.say("written again");
     assert_eq!(process.hear(), "second");
-    // As with a device that writes to pages which nobody sees any more, this need not fail; but it
-    // leads nowhere.
+    // A device may write to pages that no process maps. This need not fail either, but it has no
+    // effect.
     let _ = end.write(&from, remote);
     end.read(&from, remote).expect_err("that memory is no more");
     process.say("failed");

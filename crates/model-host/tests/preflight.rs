@@ -53,7 +53,12 @@ fn after(script: &str, arguments: &[&str]) -> Option<Command> {
         skipped("namespaces are not allowed here");
         return None;
     }
-    let script = format!("{script} && exec \"$@\"");
+    // What the script mounts over the directory of this binary hides it, but not what is open.
+    let hidden = ["/tmp", "/var/tmp", "/dev/shm"].iter().any(|it| BINARY.starts_with(it));
+    let script = match hidden && script.contains("/tmp") {
+        true => format!("exec 9<\"$1\" && shift && {script} && exec /proc/self/fd/9 \"$@\""),
+        false => format!("{script} && exec \"$@\""),
+    };
     let mut command = unshare();
     command.args(["sh", "-c", &script, "sh", BINARY]).args(arguments).env_remove("TMPDIR");
     Some(command)
@@ -120,7 +125,7 @@ fn works(output: &Output) {
 }
 
 #[test]
-fn a_call_that_a_sandbox_forbids_is_named_before_the_program_starts() {
+fn forbidden_syscall_is_reported_before_start() {
     let memory = ["--cap-add=SYS_PTRACE", "seccomp=unconfined"];
     for (number, errno, words) in [
         (libc::SYS_process_vm_readv, Errno::EPERM, ["process_vm_readv", memory[0]]),
@@ -140,7 +145,7 @@ fn a_call_that_a_sandbox_forbids_is_named_before_the_program_starts() {
 }
 
 #[test]
-fn a_program_that_is_out_of_reach_is_told_from_a_call_that_is_forbidden() {
+fn unreachable_program_is_distinct_from_seccomp() {
     // As Yama and security modules do: a process may look into itself.
     let mut run = run();
     let output = forbid_towards(&mut run, libc::SYS_process_vm_readv, Errno::EPERM, true).output();
@@ -150,7 +155,7 @@ fn a_program_that_is_out_of_reach_is_told_from_a_call_that_is_forbidden() {
 }
 
 #[test]
-fn what_only_some_programs_need_may_be_forbidden() {
+fn optional_syscalls_may_be_forbidden() {
     // As docker does by default.
     let output = forbid(&mut run(), libc::SYS_pidfd_getfd, Errno::EPERM).output();
     works(&output.expect("it starts"));
@@ -159,7 +164,7 @@ fn what_only_some_programs_need_may_be_forbidden() {
 }
 
 #[test]
-fn a_program_that_may_have_few_descriptors_finds_devices_too() {
+fn low_descriptor_limit_still_opens_device() {
     let python = "import os, stat\n\
         assert stat.S_ISCHR(os.fstat(os.open('/dev/infiniband/uverbs0', os.O_RDWR)).st_mode)";
     let script = "ulimit -n 64; exec \"$0\" -v run -- python3 -c \"$1\"";
@@ -176,7 +181,7 @@ fn a_program_that_may_have_few_descriptors_finds_devices_too() {
 }
 
 #[test]
-fn many_processes_may_have_a_device_open_when_each_may_have_few_descriptors() {
+fn many_processes_open_device_under_low_limit() {
     let script = "ulimit -S -n 64; exec \"$0\" run -- sh -c \"$1\"";
     let each = "ulimit -S -n; for i in $(seq 40); do \
         (exec 5<>/dev/infiniband/uverbs0 && sleep 0.5 && echo open) & done; wait";
@@ -188,13 +193,13 @@ fn many_processes_may_have_a_device_open_when_each_may_have_few_descriptors() {
 }
 
 #[test]
-fn namespaces_of_its_own_are_no_hindrance() {
+fn run_works_in_new_namespaces() {
     let Some(output) = run_after("true") else { return };
     works(&output);
 }
 
 #[test]
-fn without_a_proc_of_its_own_namespace_nothing_is_started() {
+fn hidden_proc_is_rejected_before_start() {
     const HIDDEN: &str = "mount -t tmpfs none /proc";
     // Sanitizers look into /proc themselves.
     let Some(version) = binary_after(HIDDEN, &["--version"]) else { return };
@@ -207,7 +212,7 @@ fn without_a_proc_of_its_own_namespace_nothing_is_started() {
 }
 
 #[test]
-fn a_read_only_system_with_one_place_for_temporary_files_is_enough() {
+fn one_writable_tmp_place_suffices() {
     let read_only = "mount -t tmpfs -o ro none /dev/shm && mount -t tmpfs -o ro none /var/tmp";
     let small = "mount -t tmpfs -o size=64k,nr_inodes=20 none /tmp";
     for (script, can_mount) in [
@@ -248,7 +253,7 @@ fn fallback_tree_is_not_given_across_roots() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_removed_by_the_next() {
+fn next_run_removes_files_of_killed_run() {
     let place = std::env::temp_dir().join(format!("killed-{}", std::process::id()));
     std::fs::create_dir(&place).expect("a new directory");
     let entries = |place: &Path| -> Vec<PathBuf> {
@@ -283,7 +288,7 @@ fn what_a_killed_run_left_is_removed_by_the_next() {
 }
 
 #[test]
-fn too_little_address_space_is_said_before_anything_starts() {
+fn low_address_space_is_rejected_before_start() {
     // A sanitizer takes more addresses than there are memories.
     let version = "ulimit -v 1000000; exec \"$0\" --version";
     let output = Command::new("sh").args(["-c", version, BINARY]).output().expect("it runs");

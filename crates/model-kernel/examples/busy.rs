@@ -1,10 +1,10 @@
-//! What else the model does while it moves much.
+//! How the model serves other work while it moves much data.
 //!
 //! `cargo run --release -p verbless-model-kernel --example busy [ROUNDS]` prints how long commands
-//! take while one device writes 1 GiB at a time to another: those of a third device, of the one
-//! that writes and of the one that is written to, both a query and commands that make a memory key
-//! and destroy it; then what two devices that talk to themselves
-//! move together, against one alone. Of several rounds the best counts.
+//! take while one device writes 1 GiB at a time to another: commands of a third device, of the
+//! writing device and of the written device. It measures a query and a pair of commands that
+//! creates and destroys an mkey. Then it compares the throughput of two devices that each talk to
+//! themselves with that of one alone. The best of several rounds counts.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,9 @@ use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region,
 
 type Error = Box<dyn std::error::Error>;
 
-/// Bytes of a long message: as many as a device takes.
+/// Bytes of a long message: the longest that a device takes.
 const LONG: usize = 1 << 30;
-/// Bytes of a message that a processor's cache holds, and how many wait at most.
+/// Bytes of a message that fits a CPU cache, and the most messages in flight.
 const SHORT: usize = 128 << 10;
 const DEPTH: usize = 256;
 const ROUND: Duration = Duration::from_millis(700);
@@ -86,7 +86,7 @@ fn answer_times(
     Ok(longest)
 }
 
-/// Messages per second that streams move together.
+/// Messages per second that all streams move together.
 fn moved(streams: &mut [&mut Stream]) -> Result<f64, Error> {
     let before: usize = streams.iter().map(|stream| stream.done).sum();
     let start = Instant::now();
@@ -94,7 +94,7 @@ fn moved(streams: &mut [&mut Stream]) -> Result<f64, Error> {
         for stream in &mut *streams {
             stream.go_on()?;
         }
-        // The processors are for the model: so many messages wait that it has enough to do.
+        // Leaves the CPUs to the model: enough messages wait.
         std::thread::sleep(Duration::from_micros(100));
     }
     let done = streams.iter().map(|stream| stream.done).sum::<usize>() - before;
@@ -137,7 +137,7 @@ impl Stream {
         Ok(Self { cq, qp, _peer: (peer_cq, peer), source, target, write, depth, posted, done })
     }
 
-    /// Posts as many messages as there is room for.
+    /// Posts messages until the SQ is full.
     fn go_on(&mut self) -> Result<(), Error> {
         self.poll()?;
         let mut batch = self.qp.batch();
@@ -163,7 +163,7 @@ impl Stream {
         }
     }
 
-    /// Waits for what was posted, and looks whether it is where it belongs.
+    /// Waits for the posted messages and checks the bytes at their target.
     fn finish(&mut self) -> Result<(), Error> {
         while self.done < self.posted {
             self.poll()?;
@@ -173,7 +173,7 @@ impl Stream {
             let mut found = [0; 8];
             self.target.read_at(at, &mut found)?;
             if &found != b"whatever" {
-                return Err(format!("all is written, and {found:x?} stands at {at:#x}").into());
+                return Err(format!("all writes completed, but {at:#x} holds {found:x?}").into());
             }
         }
         Ok(())

@@ -3,18 +3,17 @@
 //!
 //! `cargo run --release -p verbless-model-kernel --example speed [SECONDS [ROUNDS [OPERATIONS
 //! GIGABYTES]]]` prints operations and bytes per second for messages of 8 bytes and of 64 KiB,
-//! between two modelled devices in this process; one thread posts and polls, the model's own thread
-//! is the device. Of several rounds the best counts, and there are no more once one reaches so many
-//! operations, or gigabytes, per second. `--kernel` before the numbers takes the kernel's first
-//! device, which talks to itself; that is what `verbless-model run -- speed --kernel` shows.
-//! `--packets` lets the modelled devices carry messages in packets (RoCE v2, path MTU 4096), prints
-//! how many packets per second they send together, acknowledgements among them, and takes that
-//! rate for the one to reach with 8 bytes. The program and both devices are one thread then, as
-//! they would be on one core.
+//! between two modelled devices in this process. One thread posts and polls; the model's own thread
+//! is the device. The best of several rounds counts; the rounds end once one reaches OPERATIONS, or
+//! GIGABYTES, per second. `--kernel` before the numbers takes the kernel's first device, which
+//! talks to itself; `verbless-model run -- speed --kernel` shows that. `--packets` lets the
+//! modelled devices carry messages in packets (RoCE v2, path MTU 4096), prints how many packets per
+//! second they send together, acknowledgements included, and compares that rate with the target for
+//! 8 bytes. The program and both devices then share one thread, as they would share one core.
 //!
-//! A write carries its number at either end of its bytes, in a place that no other write in flight
-//! uses: it must be where it belongs when the completion is seen, or the program fails. When all
-//! are done, every byte must have arrived, if every place was used.
+//! A write carries its number at both ends of its bytes, in a slot that no other write in flight
+//! uses. The number must be in place when the program polls the completion, or the program fails.
+//! At the end every byte must have arrived, if the run used every slot.
 
 use std::time::{Duration, Instant};
 
@@ -29,12 +28,12 @@ type Error = Box<dyn std::error::Error>;
 
 /// Requests in flight at most.
 const DEPTH: usize = 128;
-/// Requests under one doorbell.
+/// Requests per doorbell.
 const BATCH: usize = 16;
 /// Bytes of a write's number.
 const STAMP: usize = 8;
 
-/// A card whose network lets packets of 4 KiB through.
+/// A card whose network accepts packets of 4 KiB.
 const JUMBO: &str = "base = \"connectx6dx\"\n[ethernet.port]\nactive_mtu = 4096\n";
 
 fn main() -> Result<(), Error> {
@@ -100,7 +99,7 @@ fn sent(model: &Model) -> u64 {
     (0..2).map(|device| model.traffic(device, 1)[0].frames).sum()
 }
 
-/// Writes `size` bytes again and again for `length`; how often, and how long it took. A stepped
+/// Writes `size` bytes repeatedly for `length`; returns the count and the elapsed time. A stepped
 /// `model` works whenever there is nothing to post.
 fn run(
     here: &Domain,
@@ -122,7 +121,7 @@ fn run(
     let pattern: Vec<u8> = (0..bytes).map(|at| (at * 251 / 7) as u8).collect();
     source.write_at(0, &pattern)?;
     let target = there.region(bytes, KeyAccess::ALL)?;
-    // Long messages are all of the region; short ones have a slot each.
+    // A long message covers the whole region; a short one has a slot.
     let at = |slot| if size == STAMP { slot * STAMP } else { 0 };
     let mut writes = Vec::new();
     for slot in 0..DEPTH {
@@ -183,7 +182,7 @@ fn check(target: &Region, number: usize) -> Result<(), Error> {
         target.read_at(at, &mut found)?;
         let found = u64::from_ne_bytes(found);
         if found != number as u64 + 1 {
-            return Err(format!("write {number} is done, and {found} stands at {at:#x}").into());
+            return Err(format!("write {number} completed, but {at:#x} holds {found}").into());
         }
     }
     Ok(())
@@ -194,7 +193,7 @@ fn compare(source: &Region, target: &Region) -> Result<(), Error> {
     source.read_at(0, &mut sent)?;
     target.read_at(0, &mut found)?;
     match sent.iter().zip(&found).position(|(sent, found)| sent != found) {
-        Some(at) => Err(format!("all writes are done, and byte {at:#x} is another").into()),
+        Some(at) => Err(format!("all writes completed, but byte {at:#x} differs").into()),
         None => Ok(()),
     }
 }

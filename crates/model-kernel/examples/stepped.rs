@@ -1,9 +1,9 @@
-//! What a modelled WRITE of 8 bytes costs the model in instructions, for `cargo xtask bench`, which
-//! runs it under callgrind.
+//! Counts the instructions that a modelled WRITE of 8 bytes costs the model. `cargo xtask bench`
+//! runs this example under callgrind.
 //!
-//! A stepped model of two devices in this process: 16 WRITEs are posted under one doorbell, and
-//! only [`measured_write`] counts, which lets the model do them. That is everything from the
-//! doorbell to the last CQE, with the model's lock taken and released for each piece of work. With
+//! Two devices of a stepped model in this process: the program posts 16 WRITEs under one doorbell.
+//! Only [`measured_write`] counts; it lets the model execute them. That covers everything from the
+//! doorbell to the last CQE; the model takes and releases its lock for each piece of work. With
 //! `--packets` each WRITE is a packet, and so is its acknowledgement.
 
 use verbless_command::{Device, KeyAccess};
@@ -13,7 +13,7 @@ use verbless_model_kernel::InProcess;
 use verbless_queue::wr::Write;
 use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig};
 
-/// Requests under one doorbell, and how often.
+/// Requests per doorbell.
 const BATCH: usize = 16;
 const ROUNDS: usize = 100;
 
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         batch.ring();
         measured_write(&model);
         let done = qp.poll_into(&mut cq, &mut places);
-        assert_eq!(done, BATCH, "the model is idle, and not every write is done");
+        assert_eq!(done, BATCH, "the model is idle before every write completed");
         for place in &mut places {
             place.take().ok_or("a place without a completion")??;
         }
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Lets the model do what was posted.
+/// Lets the model execute the posted requests.
 #[inline(never)]
 fn measured_write(model: &Model) {
     model.run_until_idle();

@@ -1,9 +1,9 @@
-//! Adds to an eventfd as the kernel does: it is signalled at the end of an asynchronous read
-//! (`IOCB_FLAG_RESFD` of `io_submit`), of an empty file.
+//! Adds to an eventfd as the kernel does: at the end of an asynchronous read of an empty file
+//! (`IOCB_FLAG_RESFD` of `io_submit`).
 //!
-//! A `write` is no way to do that: it waits while the counter is full, for as long as its owner
-//! likes, who can take O_NONBLOCK away again at any time.
-#![allow(unsafe_code)] // system calls that no crate of ours has
+//! A `write` would not do: it blocks while the counter is full, for as long as the eventfd's owner
+//! likes. The owner can clear O_NONBLOCK at any time.
+#![allow(unsafe_code)] // system calls that no dependency wraps
 
 use std::ffi::c_long;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 /// A read, of `io_submit`.
 const PREAD: u16 = 0;
-/// An eventfd is signalled once it is done.
+/// Signals an eventfd when the read ends.
 const RESFD: u32 = 1;
 
 /// `struct iocb`: a request.
@@ -38,16 +38,16 @@ struct Request {
 #[repr(C)]
 struct End([u64; 4]);
 
-/// Ends of requests that are taken at a time: a signal may keep one to the next.
+/// Most completed requests that one call takes: a signal may leave one to the next.
 const ROOM: usize = 4;
 
 /// A context for requests, and the empty file that they read.
 #[derive(Debug)]
 struct Context {
-    /// `aio_context_t`: an address in this process, which only the kernel uses.
+    /// `aio_context_t`: an address in this process; only the kernel uses it.
     number: u64,
     empty: OwnedFd,
-    /// A child of a fork has no context of its parent's.
+    /// The owning process: a forked child has no context.
     process: u32,
 }
 
@@ -55,7 +55,7 @@ impl Context {
     fn new() -> Result<Self, Errno> {
         let empty = super::descriptor::empty_file()?;
         let mut number = 0u64;
-        // SAFETY: the kernel writes the number, for which there is room.
+        // SAFETY: the kernel writes the number into a variable of its size.
         Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, ROOM, &raw mut number) })?;
         Ok(Self { number, empty, process: std::process::id() })
     }
@@ -73,12 +73,12 @@ impl Context {
             ..Request::default()
         };
         let (list, mut ends) = ([&raw const request], [const { End([0; 4]) }; ROOM]);
-        // SAFETY: the kernel reads a list of one request of this layout, which is a read of no
-        // bytes. It is done when the call returns: there is nothing to read.
+        // SAFETY: the kernel reads a list of one request of this layout, which reads zero bytes. It
+        // is done when the call returns.
         let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.context(), 1, list.as_ptr()) };
         Errno::result(taken)?;
-        // SAFETY: the kernel writes as many structures of this layout as there is room for; it does
-        // not wait for any.
+        // SAFETY: the kernel writes at most `ROOM` structures of this layout; it does not wait for
+        // any.
         unsafe {
             let (least, most, forever): (c_long, _, _) =
                 (0, ROOM as c_long, null_mut::<libc::timespec>());
@@ -98,7 +98,7 @@ impl Drop for Context {
     }
 }
 
-/// This process's context, from the first use on.
+/// This process's context, from its first use on.
 static CONTEXT: Mutex<Option<Context>> = Mutex::new(None);
 
 fn with_context<T>(use_it: impl FnOnce(&Context) -> Result<T, Errno>) -> Result<T, Errno> {
@@ -110,8 +110,8 @@ fn with_context<T>(use_it: impl FnOnce(&Context) -> Result<T, Errno>) -> Result<
     }
 }
 
-/// Whether eventfds can be signalled here. ENOSYS, EPERM: there is no asynchronous I/O; EAGAIN:
-/// `fs.aio-max-nr` allows no more of it.
+/// Whether this process can signal eventfds. ENOSYS, EPERM: there is no asynchronous I/O. EAGAIN:
+/// `fs.aio-max-nr` is exhausted.
 pub(super) fn check() -> Result<(), Errno> {
     with_context(|_| Ok(()))
 }
@@ -119,7 +119,7 @@ pub(super) fn check() -> Result<(), Errno> {
 /// Adds one to the counter of an eventfd, or nothing if it is full; never waits for a reader.
 ///
 /// # Errors
-/// EBADF, EINVAL: it is no eventfd; those of the kernel where asynchronous I/O is not allowed.
+/// EBADF, EINVAL: the descriptor is no eventfd. Others: the kernel allows no asynchronous I/O.
 pub fn signal_eventfd(eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
     with_context(|context| context.add_one(eventfd))
 }
@@ -139,7 +139,7 @@ mod tests {
             signal_eventfd(eventfd.as_fd()).expect("it is one");
         }
         assert_eq!(eventfd.read(), Ok(300));
-        // A blocking one, whose counter is as full as a program can make it.
+        // A blocking eventfd, with its counter as full as a program can make it.
         let eventfd = EventFd::from_flags(EfdFlags::empty()).expect("an eventfd");
         eventfd.write(u64::MAX - 1).expect("there is room");
         for _ in 0..3 {

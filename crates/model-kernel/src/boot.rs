@@ -1,9 +1,8 @@
-//! Bringing a function up and taking it down, step by step as `mlx5_core` does.
+//! Brings a function up and takes it down, step by step as `mlx5_core` does.
 //!
-//! ENABLE_HCA, the software interface, pages that the device asks for before anything, pages that
-//! it asks for to run, INIT_HCA; and while it runs, the pages that it asks for and gives back. On
-//! an Ethernet port the GID table is then filled, as `mlx5_ib` does when a network device has its
-//! addresses.
+//! The order is ENABLE_HCA, the software interface, boot pages, init pages, INIT_HCA. While the
+//! function runs, the device requests pages and returns pages. On an Ethernet port the GID table is
+//! then filled, as `mlx5_ib` does when a network device gets its addresses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use super::reach::{Function, command, exec};
 /// The newest software interface that the kernel speaks.
 const ISSI: u16 = 1;
 
-/// A page of memory for the device. Nobody here reads it.
+/// A page of memory for the device. The kernel never reads it.
 #[repr(align(4096))]
 struct Page {
     _bytes: [u8; PAGE as usize],
@@ -30,9 +29,9 @@ struct Page {
 /// A function that is up. Dropping it takes the function down.
 pub(super) struct Booted {
     function: Arc<dyn Function>,
-    /// The pages that the device was given, by address.
+    /// The pages given to the device, by address.
     pages: BTreeMap<u64, Box<Page>>,
-    /// Whether the function was initialized.
+    /// Whether INIT_HCA succeeded.
     up: bool,
 }
 
@@ -58,8 +57,8 @@ impl Booted {
         Ok(booted)
     }
 
-    /// Answers a page request event: gives that many pages, or takes back as many as it has, when
-    /// negative.
+    /// Answers a page request event: gives `count` pages, or takes back up to `-count` pages if it
+    /// is negative.
     pub(super) fn page_request(&mut self, count: i32) {
         let done = if count < 0 {
             self.take_pages(count.unsigned_abs())
@@ -107,7 +106,7 @@ impl Booted {
     /// Enters the GIDs of a network device with this MAC and these addresses, each for both
     /// versions of RoCE.
     pub(super) fn set_gids(&self, mac: [u8; 6], gids: &[[u8; 16]]) -> Result<(), Errno> {
-        // The type says something in version 2 only.
+        // The L3 type matters in RoCE version 2 only.
         let entries = gids.iter().flat_map(|gid| {
             let routed = if is_ipv4(gid) { RoceL3Type::IPV4 } else { RoceL3Type::IPV6 };
             [(gid, RoceVersion::V1, RoceL3Type::IPV4), (gid, RoceVersion::V2, routed)]

@@ -1,30 +1,41 @@
 //! File descriptors that a client reads records from: event channels, async event files, async
 //! command files.
 //!
-//! Each is a SOCK_SEQPACKET socketpair, so that a read gives one record as the kernel's files do.
-//! The kernel keeps unread records in a list that ends where its memory does; here the socket holds
-//! what fits and a backlog of at most [`MOST_WAITING`] records the rest, which a thread feeds on
-//! while there is one. The device never waits for a slow reader: what comes when the backlog is
-//! full is lost. End of file stands for the kernel's EIO.
+//! Each channel is a SOCK_SEQPACKET socketpair, so that a read returns one record as the kernel's
+//! files do. The kernel's list of unread records ends where its memory does. Here the socket holds
+//! what fits, and a backlog of at most [`MOST_WAITING`] records holds the rest; a thread feeds the
+//! backlog into the socket. The device never waits for a slow reader: a record that finds the
+//! backlog full is lost. End of file stands for the kernel's EIO.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::client::{Client, FileId, identify};
+use super::client::{Claim, Client, FileId, identify};
 use crate::descriptor;
 
-/// How long the feeding thread waits for room before it looks whether the channel still is.
+/// How long the feeding thread waits for room before it checks that the channel still exists.
 const FEED_MILLISECONDS: u8 = 20;
-/// Records in the backlog of one channel: more than async commands can have there, whose bytes have
-/// a limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
+/// Most records in the backlog of one channel. Async commands never reach it: their bytes have a
+/// limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
 const MOST_WAITING: usize = 65536;
-/// Records of which a channel remembers that it sent them, before it looks which of them were read:
-/// more than a socket holds.
+/// Bytes in the backlogs of all channels; above it a channel keeps only [`FEW_WAITING`] records.
+const MOST_BYTES: usize = 256 << 20;
+/// Most records in the backlog of a channel once all channels together hold [`MOST_BYTES`].
+const FEW_WAITING: usize = 1024;
+/// Bytes that a record in a backlog costs besides its contents.
+const RECORD: usize = 64;
+
+/// Bytes in the backlogs of all channels of this process.
+static BACKLOGS: AtomicUsize = AtomicUsize::new(0);
+/// Sent records that a channel remembers before it checks which of them were read: more than a
+/// socket holds.
 const MOST_SENT: usize = 4096;
 
 /// The kernel's end of a channel.
@@ -36,17 +47,24 @@ pub(super) struct Channel {
     /// otherwise 0.
     record_cost: usize,
     state: Mutex<ChannelState>,
+    /// Counts the socket among those that are kept for the client.
+    claim: OnceLock<Claim>,
 }
 
 #[derive(Debug)]
 struct ChannelState {
     /// None once either side has closed.
     socket: Option<OwnedFd>,
-    backlog: VecDeque<Record>,
-    /// Tags and sizes of the records that the socket holds, oldest first; may lag behind the
-    /// reader.
-    sent: VecDeque<(u64, usize)>,
+    backlog: Backlog,
+    /// The records that the socket holds, oldest first; may lag behind the reader.
+    sent: VecDeque<Sent>,
+    /// How many records of each tag but 0 are in `sent` and `backlog`.
+    tags: HashMap<u64, u32>,
     feeding: bool,
+    /// Whether `sent` has the bytes of records without a tag too: they lie among those with one.
+    keeps_bytes: bool,
+    /// [`Channel::retract`] empties the socket; records go to the backlog meanwhile.
+    retracting: bool,
 }
 
 #[derive(Debug)]
@@ -55,9 +73,70 @@ struct Record {
     bytes: Vec<u8>,
 }
 
+/// Records that wait for room in the socket, and their bytes.
+#[derive(Debug, Default)]
+struct Backlog {
+    records: VecDeque<Record>,
+    bytes: usize,
+}
+
+impl Backlog {
+    fn charge(record: &Record) -> usize {
+        RECORD + record.bytes.capacity()
+    }
+
+    fn push_back(&mut self, record: Record) {
+        self.bytes += Self::charge(&record);
+        BACKLOGS.fetch_add(Self::charge(&record), Ordering::Relaxed);
+        self.records.push_back(record);
+    }
+
+    fn pop(&mut self, end: fn(&mut VecDeque<Record>) -> Option<Record>) -> Option<Record> {
+        let record = end(&mut self.records)?;
+        self.bytes -= Self::charge(&record);
+        BACKLOGS.fetch_sub(Self::charge(&record), Ordering::Relaxed);
+        Some(record)
+    }
+
+    /// Replaces the records; returns the old ones.
+    fn replace(&mut self, records: VecDeque<Record>) -> VecDeque<Record> {
+        let before = std::mem::take(&mut self.records);
+        BACKLOGS.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        records.into_iter().for_each(|record| self.push_back(record));
+        before
+    }
+
+    fn clear(&mut self) {
+        self.replace(VecDeque::new());
+    }
+
+    /// How many records the backlog may have.
+    fn most() -> usize {
+        match BACKLOGS.load(Ordering::Relaxed) > MOST_BYTES {
+            true => FEW_WAITING,
+            false => MOST_WAITING,
+        }
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A record that was sent.
+#[derive(Debug)]
+struct Sent {
+    tag: u64,
+    length: usize,
+    /// The record's bytes, if it has a tag: `retract` finds it by them.
+    bytes: Vec<u8>,
+}
+
 impl Channel {
-    /// A channel, and the descriptor for the client. `record`: bytes of each record, so that unread
-    /// ones can be counted one by one; 0 when they differ.
+    /// Makes a channel and the descriptor for the client. `record`: bytes of each record, so that
+    /// unread ones can be counted one by one; 0 when sizes differ.
     pub(super) fn new(record: usize) -> Result<(Arc<Self>, OwnedFd), Errno> {
         let (ours, theirs) = descriptor::record_sockets()?;
         let mut record_cost = 0;
@@ -69,12 +148,21 @@ impl Channel {
         }
         let state = ChannelState {
             socket: Some(ours),
-            backlog: VecDeque::new(),
+            backlog: Backlog::default(),
             sent: VecDeque::new(),
+            tags: HashMap::new(),
             feeding: false,
+            keeps_bytes: record != 0,
+            retracting: false,
         };
-        let channel = Self { file: identify(&theirs)?, record_cost, state: Mutex::new(state) };
+        let (file, state) = (identify(&theirs)?, Mutex::new(state));
+        let channel = Self { file, record_cost, state, claim: OnceLock::new() };
         Ok((Arc::new(channel), theirs))
+    }
+
+    /// Ties a claim to the life of this channel.
+    pub(super) fn keep(&self, claim: Claim) {
+        let _ = self.claim.set(claim);
     }
 
     fn lock(&self) -> MutexGuard<'_, ChannelState> {
@@ -86,59 +174,74 @@ impl Channel {
         self.push(Record { tag: 0, bytes });
     }
 
-    /// Queues a record that [`Channel::retract`] knows by its tag. False: it is lost, as so many
-    /// wait to be read.
+    /// Queues a record that [`Channel::retract`] finds by its tag. False: the backlog is full and
+    /// the record is lost.
     pub(super) fn send_tagged(self: &Arc<Self>, tag: u64, bytes: Vec<u8>) -> bool {
         self.push(Record { tag, bytes })
     }
 
-    /// Takes back the records with a tag that nobody has read; says how many there were.
+    /// Takes back the unread records with a tag; returns their count.
     ///
-    /// The kernel takes them off its list. Here they may lie in the socket, of which the other end
-    /// is the client's: it is borrowed for a moment, and what it gives that has another tag goes
-    /// back in. A client that reads at that very moment finds nothing, and is woken again.
+    /// The kernel takes them off its list. Here they may lie in the socket, whose other end is the
+    /// client's. This borrows the client's end for a moment and sends records of other tags again.
+    /// A client that reads at that very moment finds nothing, and is woken again. The channel is
+    /// unlocked while this searches the client's descriptors and reads its socket, which can take
+    /// as long as the client wants: the device keeps sending meanwhile.
     pub(super) fn retract(self: &Arc<Self>, tag: u64, client: &dyn Client) -> u32 {
+        let is_sent = |state: &ChannelState| state.sent.iter().any(|sent| sent.tag == tag);
+        let mut theirs = None;
         let mut state = self.lock();
         state.reconcile(self.record_cost);
-        let waiting = state.backlog.len();
-        state.backlog.retain(|record| record.tag != tag);
-        let mut unread = waiting - state.backlog.len();
-        let in_socket = state.sent.iter().filter(|&&(sent, _)| sent == tag).count();
-        unread += in_socket;
-        if in_socket != 0
-            && let Some(theirs) = client.find(self.file)
-        {
-            let mut kept = VecDeque::new();
-            let mut bytes = [0; 64];
-            while let Ok(len) = descriptor::receive(&theirs, &mut bytes)
-                && len != 0
-            {
-                let Some((sent, _)) = state.sent.pop_front() else { break };
-                if sent != tag {
-                    kept.push_back(Record { tag: sent, bytes: bytes[..len].to_vec() });
-                }
-            }
-            state.sent.clear();
-            kept.append(&mut state.backlog);
-            state.backlog = kept;
-            state.flush();
+        if !state.backlog.records.is_empty() || is_sent(&state) {
+            drop(state);
+            theirs = client.find(self.file);
+            state = self.lock();
+            state.reconcile(self.record_cost);
         }
-        unread as u32
+        let mut records = state.backlog.replace(VecDeque::new());
+        let waiting = records.len();
+        records.retain(|record| record.tag != tag);
+        let mut unread = waiting - records.len();
+        state.backlog.replace(records);
+        match theirs {
+            Some(theirs) if is_sent(&state) => {
+                let sent = std::mem::take(&mut state.sent);
+                state.retracting = true;
+                drop(state);
+                let _retracting = Retracting(self);
+                let mut kept = VecDeque::new();
+                // A reader whose buffer is a page that never arrives keeps the socket locked
+                // meanwhile.
+                client.wait_for_client(&mut || (kept, unread) = taken(&theirs, &sent, tag, unread));
+                let mut state = self.lock();
+                let mut behind = state.backlog.replace(VecDeque::new());
+                kept.append(&mut behind);
+                state.backlog.replace(kept);
+                state.count_tags();
+                unread as u32
+            }
+            // The client has closed its end: it reads none of them.
+            _ => {
+                unread += state.sent.iter().filter(|sent| sent.tag == tag).count();
+                state.sent.retain(|sent| sent.tag != tag);
+                state.count_tags();
+                unread as u32
+            }
+        }
     }
 
     /// Queues an 8-byte record, unless one with the same tag waits to be read.
     pub(super) fn send_once(self: &Arc<Self>, tag: u64, bytes: [u8; 8]) {
         let mut state = self.lock();
         state.reconcile(self.record_cost);
-        let waits = state.sent.iter().any(|&(sent, _)| sent == tag)
-            || state.backlog.iter().any(|record| record.tag == tag);
+        let waits = state.tags.contains_key(&tag);
         drop(state);
         if !waits {
             self.push(Record { tag, bytes: bytes.to_vec() });
         }
     }
 
-    /// Queues a record; false if it is lost, since [`MOST_WAITING`] wait to be read.
+    /// Queues a record; false if it is lost because [`MOST_WAITING`] records already wait.
     fn push(self: &Arc<Self>, record: Record) -> bool {
         let mut state = self.lock();
         if state.socket.is_none() {
@@ -146,33 +249,37 @@ impl Channel {
         }
         if state.sent.len() > MOST_SENT {
             state.reconcile(self.record_cost);
+            // A socket holds fewer: the oldest were read.
+            state.forget_sent(MOST_SENT);
         }
+        state.add_tag(record.tag);
         state.backlog.push_back(record);
         state.flush();
-        if state.backlog.len() > MOST_WAITING {
-            state.backlog.pop_back();
+        let waiting = state.backlog.records.len();
+        if waiting > Backlog::most() {
+            if let Some(record) = state.backlog.pop(VecDeque::pop_back) {
+                state.remove_tag(record.tag);
+            }
             drop(state);
-            tracing::warn!(
-                waiting = MOST_WAITING,
-                "a client does not read its events: one is lost"
-            );
+            tracing::warn!(waiting, "a client does not read its events: one is lost");
             return false;
         }
-        if !state.backlog.is_empty() && !state.feeding {
+        if waiting != 0 && !state.feeding {
             let channel = Arc::downgrade(self);
-            // Without a thread the backlog goes on with the next record.
+            // If no thread starts, the next record restarts the backlog.
             state.feeding = thread::Builder::new().spawn(move || feed(&channel)).is_ok();
         }
         true
     }
 
-    /// Bytes behind the first `head` of each record that waits to be read; may count some that were
-    /// read of late.
+    /// Bytes behind the first `head` of each unread record; may count some that were read a moment
+    /// ago.
     pub(super) fn waiting(&self, head: usize) -> usize {
         let mut state = self.lock();
         state.reconcile(self.record_cost);
-        let sent = state.sent.iter().map(|&(_, size)| size);
-        let sizes = sent.chain(state.backlog.iter().map(|record| record.bytes.len()));
+        let sent = state.sent.iter().map(|sent| sent.length);
+        let waiting = state.backlog.records.iter().map(|record| record.bytes.len());
+        let sizes = sent.chain(waiting);
         sizes.map(|size| size.saturating_sub(head)).sum()
     }
 
@@ -182,7 +289,7 @@ impl Channel {
         let Some(socket) = &state.socket else { return false };
         let mut poll_fd = [PollFd::new(socket.as_fd(), PollFlags::empty())];
         let _ = poll(&mut poll_fd, PollTimeout::ZERO);
-        // Nothing was asked for, so that only an error or the other end's close is told.
+        // With no events requested, poll reports only an error or the other end's close.
         let gone = poll_fd[0].revents().is_some_and(|events| !events.is_empty());
         if gone {
             state.socket = None;
@@ -200,13 +307,42 @@ impl Channel {
 }
 
 impl ChannelState {
+    fn add_tag(&mut self, tag: u64) {
+        if tag != 0 {
+            *self.tags.entry(tag).or_default() += 1;
+        }
+    }
+
+    fn remove_tag(&mut self, tag: u64) {
+        if let Some(count) = self.tags.get_mut(&tag) {
+            *count -= 1;
+            if *count == 0 {
+                self.tags.remove(&tag);
+            }
+        }
+    }
+
+    fn count_tags(&mut self) {
+        self.tags.clear();
+        let sent: Vec<u64> = self.sent.iter().map(|sent| sent.tag).collect();
+        let waiting: Vec<u64> = self.backlog.records.iter().map(|record| record.tag).collect();
+        sent.into_iter().chain(waiting).for_each(|tag| self.add_tag(tag));
+    }
+
     /// Moves records from the backlog into the socket while they fit.
     fn flush(&mut self) {
-        while let (Some(socket), Some(record)) = (&self.socket, self.backlog.front()) {
+        if self.retracting {
+            return;
+        }
+        while let (Some(socket), Some(record)) = (&self.socket, self.backlog.records.front()) {
             match descriptor::send(socket, &record.bytes) {
                 Ok(()) => {
-                    self.sent.push_back((record.tag, record.bytes.len()));
-                    self.backlog.pop_front();
+                    let record = self.backlog.pop(VecDeque::pop_front);
+                    let Some(Record { tag, bytes }) = record else { break };
+                    let length = bytes.len();
+                    let keeps = tag != 0 || self.keeps_bytes;
+                    let bytes = if keeps { bytes } else { Vec::new() };
+                    self.sent.push_back(Sent { tag, length, bytes });
                 }
                 Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => break,
                 Err(_) => {
@@ -217,8 +353,8 @@ impl ChannelState {
         }
     }
 
-    /// Forgets records that were read. With records of one known cost exactly; else only once all
-    /// were.
+    /// Forgets records that were read: exactly, if records have one known cost; otherwise only once
+    /// all were read.
     fn reconcile(&mut self, record_cost: usize) {
         let unread = self.socket.as_ref().map_or(0, descriptor::unread);
         let records = match (unread, record_cost) {
@@ -226,10 +362,54 @@ impl ChannelState {
             (_, 0) => return,
             (unread, cost) => unread.div_ceil(cost),
         };
-        while self.sent.len() > records {
-            self.sent.pop_front();
+        self.forget_sent(records);
+    }
+
+    /// Forgets records that were read, but for the last `most`.
+    fn forget_sent(&mut self, most: usize) {
+        while self.sent.len() > most {
+            if let Some(sent) = self.sent.pop_front() {
+                self.remove_tag(sent.tag);
+            }
         }
     }
+}
+
+/// Ends [`Channel::retract`] on every path: records go into the socket again.
+struct Retracting<'a>(&'a Channel);
+
+impl Drop for Retracting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.retracting = false;
+        match state.socket {
+            Some(_) => state.flush(),
+            None => state.backlog.clear(),
+        }
+    }
+}
+
+/// Takes all `sent` records out of the client's end of a channel. Returns those of other tags than
+/// `tag`, and `unread` plus the number of those with it. The client may have read some of them:
+/// each is found by its bytes.
+fn taken(
+    theirs: &OwnedFd,
+    sent: &VecDeque<Sent>,
+    tag: u64,
+    mut unread: usize,
+) -> (VecDeque<Record>, usize) {
+    let (mut kept, mut bytes) = (VecDeque::new(), [0; 64]);
+    let mut sent = sent.iter();
+    while let Ok(length) = descriptor::receive(theirs, &mut bytes)
+        && let Some(bytes) = bytes.get(..length).filter(|bytes| !bytes.is_empty())
+        && let Some(of) = sent.by_ref().find(|sent| sent.bytes == bytes)
+    {
+        match of.tag == tag {
+            true => unread += 1,
+            false => kept.push_back(Record { tag: of.tag, bytes: bytes.to_vec() }),
+        }
+    }
+    (kept, unread)
 }
 
 /// Feeds a channel's backlog into its socket until there is none.
@@ -240,13 +420,19 @@ fn feed(channel: &Weak<Channel>) {
             let Some(channel) = channel.upgrade() else { return };
             let mut state = channel.lock();
             state.flush();
-            if state.backlog.is_empty() {
+            if state.backlog.records.is_empty() {
                 state.feeding = false;
                 return;
             }
-            state.socket.as_ref().and_then(|socket| socket.try_clone().ok())
+            match state.retracting {
+                true => None,
+                false => state.socket.as_ref().and_then(|socket| socket.try_clone().ok()),
+            }
         };
-        let Some(socket) = waiting else { continue };
+        let Some(socket) = waiting else {
+            thread::sleep(Duration::from_millis(FEED_MILLISECONDS.into()));
+            continue;
+        };
         let mut poll_fd = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
         let _ = poll(&mut poll_fd, PollTimeout::from(FEED_MILLISECONDS));
     }
@@ -254,6 +440,7 @@ fn feed(channel: &Weak<Channel>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::client::Ourselves;
     use super::*;
 
     fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
@@ -264,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn each_read_gives_one_record_in_order() {
+    fn read_returns_one_record_in_order() {
         let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 72]);
         channel.send(vec![2; 16]);
@@ -274,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_blocks_nobody_and_loses_nothing() {
+    fn slow_reader_loses_no_record() {
         let (channel, fd) = Channel::new(0).expect("a socketpair");
         for number in 0..5000u32 {
             channel.send(number.to_ne_bytes().to_vec());
@@ -287,15 +474,19 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_kept_up_to_a_limit_and_the_rest_lost() {
+    fn tagged_backlog_is_bounded() {
         let (channel, fd) = Channel::new(8).expect("a socketpair");
         let (mut kept, mut number) = (0, 0u64);
         while channel.send_tagged(1, number.to_ne_bytes().to_vec()) {
             number += 1;
             assert!(number < 1 << 20, "there is no limit");
         }
-        assert_eq!(channel.lock().backlog.len(), MOST_WAITING, "besides what the socket holds");
-        assert!(!channel.send_tagged(1, vec![0xff; 8]), "it stays so until somebody reads");
+        assert_eq!(
+            channel.lock().backlog.records.len(),
+            MOST_WAITING,
+            "besides what the socket holds"
+        );
+        assert!(!channel.send_tagged(1, vec![0xff; 8]), "the backlog is full until a read");
         let mut bytes = [0; 8];
         while kept < number {
             nix::unistd::read(&fd, &mut bytes).expect("a record comes");
@@ -307,7 +498,59 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_waits_to_be_read_is_not_queued_twice() {
+    fn tags_are_counted_until_their_records_are_read() {
+        let (channel, fd) = crowded();
+        let counted = || {
+            let state = channel.lock();
+            (state.tags.get(&1).copied(), state.tags.len())
+        };
+        assert_eq!(counted(), (Some(2048), 2));
+        assert_eq!(channel.retract(1, &Ourselves::default()), 2048);
+        assert_eq!(counted(), (None, 1));
+        assert!((0..2048).all(|at| number(&fd) == 2 * at + 1));
+        channel.lock().reconcile(channel.record_cost);
+        assert_eq!(counted(), (None, 0));
+    }
+
+    #[test]
+    fn retract_keeps_records_without_a_tag() {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        channel.send(vec![1; 8]);
+        channel.send_tagged(1, vec![2; 8]);
+        channel.send(vec![3; 8]);
+        assert_eq!(channel.retract(1, &Ourselves::default()), 1);
+        let records = [read(&fd), read(&fd), read(&fd)];
+        assert_eq!(records, [Ok(vec![1; 8]), Ok(vec![3; 8]), Err(Errno::EAGAIN)]);
+    }
+
+    #[test]
+    fn reader_that_leaves_one_record_makes_no_list_grow() {
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
+        channel.send(vec![1; 72]);
+        for _ in 0..2 * MOST_SENT {
+            channel.send(vec![1; 72]);
+            assert_eq!(read(&fd).map(|record| record.len()), Ok(72));
+        }
+        assert!(channel.lock().sent.len() <= MOST_SENT + 1);
+    }
+
+    #[test]
+    fn backlog_counts_its_bytes_until_it_is_gone() {
+        let mut backlog = Backlog::default();
+        for tag in 0..10 {
+            backlog.push_back(Record { tag, bytes: vec![0; 100] });
+        }
+        assert_eq!(backlog.bytes, 10 * 164);
+        drop(backlog.pop(VecDeque::pop_front));
+        drop(backlog.pop(VecDeque::pop_back));
+        assert_eq!((backlog.bytes, backlog.records.len()), (8 * 164, 8));
+        let records = backlog.replace(VecDeque::new());
+        assert_eq!((backlog.bytes, records.len()), (0, 8));
+        assert!(BACKLOGS.load(Ordering::Relaxed) < MOST_BYTES);
+    }
+
+    #[test]
+    fn unread_tag_is_queued_once() {
         let (channel, fd) = Channel::new(8).expect("a socketpair");
         for _ in 0..3 {
             channel.send_once(1, [1; 8]);
@@ -322,8 +565,20 @@ mod tests {
     }
 
     #[test]
-    fn records_that_nobody_read_are_taken_back_by_their_tag() {
-        let client = super::super::client::Ourselves::default();
+    fn retract_skips_record_read_meanwhile() {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        for (tag, byte) in [(1, 1), (1, 1), (2, 2), (1, 1), (3, 3)] {
+            channel.send_tagged(tag, vec![byte; 8]);
+        }
+        let reads = || assert_eq!(read(&fd), Ok(vec![1; 8]));
+        assert_eq!(channel.retract(1, &Slow(Ourselves::default(), &|| (), &reads)), 2);
+        let records = [read(&fd), read(&fd), read(&fd)];
+        assert_eq!(records, [Ok(vec![2; 8]), Ok(vec![3; 8]), Err(Errno::EAGAIN)]);
+    }
+
+    #[test]
+    fn retract_removes_unread_records_by_tag() {
+        let client = Ourselves::default();
         let (channel, fd) = Channel::new(8).expect("a socketpair");
         for (tag, byte) in [(1, 1), (2, 2), (1, 3), (2, 4), (1, 5)] {
             channel.send_tagged(tag, vec![byte; 8]);
@@ -337,13 +592,110 @@ mod tests {
         assert_eq!(channel.retract(2, &client), 0);
     }
 
-    /// A channel with so many records that its backlog has some, of tags 1 and 2 in turn.
+    /// A client that runs a closure while its descriptors are searched, or while the kernel waits
+    /// for it.
+    struct Slow<'a>(Ourselves, &'a (dyn Fn() + Sync), &'a (dyn Fn() + Sync));
+
+    impl Client for Slow<'_> {
+        fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+            self.0.read(address, into)
+        }
+
+        fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
+            self.0.write(address, from)
+        }
+
+        fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
+            self.0.pin(address, length, writable)
+        }
+
+        fn dma_address(&self, address: u64) -> u64 {
+            self.0.dma_address(address)
+        }
+
+        fn memlock(&self) -> u64 {
+            self.0.memlock()
+        }
+
+        fn pinned(&self) -> &std::sync::atomic::AtomicU64 {
+            self.0.pinned()
+        }
+
+        fn eventfds(&self) -> &crate::eventfds::Eventfds {
+            self.0.eventfds()
+        }
+
+        fn capable(&self, capability: crate::client::Capability) -> bool {
+            self.0.capable(capability)
+        }
+
+        fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {
+            self.0.install(fd)
+        }
+
+        fn identify(&self, fd: i32) -> Result<FileId, Errno> {
+            self.0.identify(fd)
+        }
+
+        fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
+            self.0.borrow(fd)
+        }
+
+        fn descriptors(&self) -> Vec<i32> {
+            self.1();
+            self.0.descriptors()
+        }
+
+        fn wait_for_client(&self, work: &mut dyn FnMut()) {
+            self.2();
+            work();
+        }
+    }
+
+    #[test]
+    fn channel_is_unlocked_during_retract_lookup() {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        channel.send_tagged(1, vec![1; 8]);
+        let meanwhile = || {
+            assert!(channel.state.try_lock().is_ok(), "it is locked");
+            channel.send_tagged(2, vec![2; 8]);
+            channel.send_tagged(1, vec![3; 8]);
+        };
+        assert_eq!(channel.retract(1, &Slow(Ourselves::default(), &meanwhile, &|| ())), 2);
+        assert_eq!((read(&fd), read(&fd)), (Ok(vec![2; 8]), Err(Errno::EAGAIN)));
+    }
+
+    #[test]
+    fn channel_is_unlocked_while_draining_socket() {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        channel.send_tagged(1, vec![1; 8]);
+        channel.send_tagged(2, vec![2; 8]);
+        let meanwhile = || {
+            assert!(channel.state.try_lock().is_ok(), "it is locked");
+            channel.send_tagged(3, vec![3; 8]);
+            assert_eq!(channel.lock().backlog.records.len(), 1, "behind those that are taken back");
+        };
+        assert_eq!(channel.retract(1, &Slow(Ourselves::default(), &|| (), &meanwhile)), 1);
+        let records = [read(&fd), read(&fd), read(&fd)];
+        assert_eq!(records, [Ok(vec![2; 8]), Ok(vec![3; 8]), Err(Errno::EAGAIN)]);
+    }
+
+    #[test]
+    fn client_cannot_send_to_a_channel() {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        assert_eq!(descriptor::send(&fd, &[1]), Err(Errno::EPIPE));
+        channel.send(vec![1; 8]);
+        assert!(channel.is_open());
+        assert_eq!(read(&fd), Ok(vec![1; 8]));
+    }
+
+    /// A channel with records of tags 1 and 2 in turn, enough to fill its backlog partly.
     fn crowded() -> (Arc<Channel>, OwnedFd) {
         let (channel, fd) = Channel::new(8).expect("a socketpair");
         for number in 0..4096u64 {
             channel.send_tagged(1 + number % 2, number.to_ne_bytes().to_vec());
         }
-        assert!(!channel.lock().backlog.is_empty(), "the socket holds them all");
+        assert!(!channel.lock().backlog.records.is_empty(), "the socket holds them all");
         (channel, fd)
     }
 
@@ -356,7 +708,7 @@ mod tests {
 
     #[test]
     fn records_of_the_backlog_too_are_taken_back_by_their_tag() {
-        let client = super::super::client::Ourselves::default();
+        let client = Ourselves::default();
         let (channel, fd) = crowded();
         assert_eq!(channel.retract(1, &client), 2048);
         assert_eq!(channel.waiting(0), 2048 * 8);
@@ -367,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_waits_in_the_backlog_is_not_queued_twice() {
+    fn backlogged_tag_is_queued_once() {
         let (channel, fd) = crowded();
         for _ in 0..2 {
             channel.send_once(3, [0xff; 8]);
@@ -379,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_long_ago_is_not_remembered() {
+    fn read_records_are_forgotten() {
         for record in [0, 8] {
             let (channel, fd) = Channel::new(record).expect("a socketpair");
             for count in 1..=MOST_SENT + 1 {
@@ -393,7 +745,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_channel_reads_as_end_of_file() {
+    fn closed_channel_reads_end_of_file() {
         let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 8]);
         channel.close();
@@ -403,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_closed_its_end_is_noticed() {
+    fn is_open_ends_when_reader_closes() {
         let (channel, fd) = Channel::new(0).expect("a socketpair");
         assert!(channel.is_open());
         drop(fd);
@@ -413,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_counted_until_it_is_read() {
+    fn waiting_counts_unread_bytes() {
         let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 100]);
         channel.send(vec![1; 20]);

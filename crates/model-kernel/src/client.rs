@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use nix::errno::Errno;
@@ -15,6 +16,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
 use super::eventfds::Eventfds;
+use super::refused::refused;
 use crate::descriptor;
 
 /// Bytes per page, as the kernel pins and maps them.
@@ -24,6 +26,8 @@ pub const PAGE: u64 = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Capability {
+    /// CAP_DAC_OVERRIDE.
+    DacOverride = 1,
     /// CAP_NET_RAW.
     NetRaw = 13,
     /// CAP_IPC_LOCK.
@@ -35,6 +39,19 @@ pub enum Capability {
 /// Which file a descriptor refers to: device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64, pub u64);
+
+/// Counts as a descriptor that is kept for a client, until this is dropped.
+#[derive(Debug, Clone, Default)]
+pub struct Claim(Arc<()>);
+
+impl Claim {
+    /// One more of those that `self` counts; `None`: there are `most`.
+    pub fn one_of(&self, most: usize) -> Option<Self> {
+        let claim = self.clone();
+        // It counts itself, and the one that all are of.
+        (Arc::strong_count(&claim.0) <= most.saturating_add(1)).then_some(claim)
+    }
+}
 
 /// A process that uses the devices.
 pub trait Client: Send + Sync {
@@ -59,10 +76,19 @@ pub trait Client: Send + Sync {
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno>;
     /// Identifies the file of a client's descriptor; EBADF when it is not open.
     fn identify(&self, fd: i32) -> Result<FileId, Errno>;
-    /// Duplicates a client's descriptor for us; EBADF when it is not open.
+    /// Duplicates an eventfd of the client for us; EBADF when it is not open.
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno>;
     /// The numbers of the client's descriptors.
     fn descriptors(&self) -> Vec<i32>;
+    /// Counts a descriptor that we keep for the client, until the claim ends; EMFILE: so many are
+    /// kept for it.
+    fn claim(&self) -> Result<Claim, Errno> {
+        Ok(Claim::default())
+    }
+    /// Runs `work`, which takes as long as the client wants.
+    fn wait_for_client(&self, work: &mut dyn FnMut()) {
+        work();
+    }
     /// The thread whose call is answered, by which a log names it.
     fn thread(&self) -> u32 {
         nix::unistd::gettid().as_raw() as u32
@@ -111,7 +137,8 @@ impl Client for Ourselves {
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
         pin_mapped(|| {
             let maps = fs::read_to_string("/proc/self/maps").map_err(io_errno)?;
-            check_mappings(&maps, address, length, writable)?;
+            let mounts = || fs::read_to_string("/proc/self/mountinfo").map_err(io_errno);
+            check_mappings(&maps, mounts, address, length, writable)?;
             verbless_model::memory::probe(address, length, writable).map_err(|_| Errno::EFAULT)
         })
     }
@@ -199,12 +226,19 @@ pub fn pin_mapped(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Err
 }
 
 /// Whether a long-term pin of the range would succeed, by the process's mappings as
-/// `/proc/PID/maps` lists them.
+/// `/proc/PID/maps` lists them, and its mounts as `/proc/PID/mountinfo` does.
 ///
 /// As the kernel does: every page mapped and readable; for writing also writable, and then not a
-/// shared mapping of a file on disk, which cannot be kept up to date. Shared memory (memfd, tmpfs,
-/// hugetlbfs) can.
-pub fn check_mappings(maps: &str, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
+/// shared mapping of a file whose dirty pages are written to a disk: the kernel would not see what
+/// a device writes (`mm/gup.c`, `writeable_file_mapping_allowed`). Shared memory (memfd, tmpfs,
+/// hugetlbfs) has none.
+pub fn check_mappings(
+    maps: &str,
+    mounts: impl Fn() -> Result<String, Errno>,
+    address: u64,
+    length: u64,
+    writable: bool,
+) -> Result<(), Errno> {
     let mut next = address & !(PAGE - 1);
     let end = address.checked_add(length).ok_or(Errno::EFAULT)?;
     for line in maps.lines() {
@@ -215,9 +249,17 @@ pub fn check_mappings(maps: &str, address: u64, length: u64, writable: bool) -> 
         if next >= end {
             break;
         }
-        let allowed = if writable { mapping.write && !mapping.shared_file() } else { mapping.read };
+        let allowed = if writable { mapping.write } else { mapping.read };
         if mapping.start > next || !allowed {
             return Err(Errno::EFAULT);
+        }
+        if writable && mapping.is_of_a_file() && !mapping.is_in_memory(&mounts()?) {
+            let words = format!(
+                "a shared mapping of a file on disk cannot be pinned for writing: {} at {next:#x}; \
+                 map it MAP_PRIVATE, or a file of a tmpfs",
+                mapping.path
+            );
+            return Err(refused(Errno::EFAULT, words));
         }
         next = mapping.end;
     }
@@ -231,6 +273,8 @@ struct Mapping<'a> {
     read: bool,
     write: bool,
     shared: bool,
+    /// The file system's device: major and minor number.
+    device: (u32, u32),
     path: &'a str,
 }
 
@@ -239,24 +283,43 @@ impl<'a> Mapping<'a> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let flags = words.next()?.as_bytes();
-        let path = words.nth(3).unwrap_or("").trim_start();
+        let (major, minor) = words.nth(1)?.split_once(':')?;
+        let path = words.nth(1).unwrap_or("").trim_start();
         Some(Self {
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
             read: flags.first() == Some(&b'r'),
             write: flags.get(1) == Some(&b'w'),
             shared: flags.get(3) == Some(&b's'),
+            device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
             path,
         })
     }
 
-    /// A shared mapping of a file that lives on disk.
-    fn shared_file(&self) -> bool {
-        let memory = ["/memfd:", "/dev/zero", "/dev/shm/", "/SYSV", "/anon_hugepage", "[anon"];
+    /// A shared mapping of a file that a program can open; those of the kernel's own mounts live
+    /// in memory.
+    fn is_of_a_file(&self) -> bool {
+        let internal = ["/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage", "[anon"];
         self.shared
             && !self.path.is_empty()
-            && !memory.iter().any(|prefix| self.path.starts_with(prefix))
+            && !internal.iter().any(|prefix| self.path.starts_with(prefix))
     }
+
+    /// Whether its file is on one of the file systems that track no dirty pages.
+    fn is_in_memory(&self, mounts: &str) -> bool {
+        match file_system(mounts, self.device) {
+            Some(kind) => ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs"].contains(&kind),
+            // The file came from a process with other mounts.
+            None => self.path.starts_with("/dev/shm/"),
+        }
+    }
+}
+
+/// The type of the file system with a device number, by the lines of `/proc/PID/mountinfo`.
+fn file_system(mounts: &str, (major, minor): (u32, u32)) -> Option<&str> {
+    let number = format!("{major}:{minor}");
+    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
+    mount.split_once(" - ")?.1.split(' ').next()
 }
 
 #[cfg(test)]
@@ -271,10 +334,20 @@ mod tests {
 5000-6000 rw-s 00000000 fe:01 77                         /tmp/on disk
 6000-7000 rw-s 00000000 00:01 78                         /memfd:ring (deleted)
 7000-8000 ---p 00000000 00:00 0
-a000-b000 rw-p 00000000 00:00 0";
+a000-b000 rw-p 00000000 00:00 0
+c000-d000 rw-s 00000000 00:1f 79                         /run/user/1000/ring
+d000-e000 rw-s 00000000 00:20 80                         /dev/shm/on disk
+e000-f000 rw-s 00000000 00:21 81                         /dev/shm/of another's mounts
+f000-10000 rw-s 00000000 fe:01 82                        /dev/zero (deleted)";
+
+    /// `fe:01` is 254:1, `00:1f` is 0:31; the last has optional fields.
+    const MOUNTS: &str = "\
+27 1 254:1 / / rw,relatime - ext4 /dev/vda rw
+31 27 0:31 / /run/user/1000 rw,nosuid shared:7 master:2 - tmpfs tmpfs rw,size=4k
+32 27 0:32 / /dev/shm rw - overlay overlay rw";
 
     #[test]
-    fn a_range_is_pinned_where_its_mappings_allow_it() {
+    fn pin_follows_mapping_permissions() {
         let cases = [
             (0x1000, 0x4000, false, Ok(())),
             (0x1000, 0x4000, true, Err(Errno::EFAULT)),
@@ -287,16 +360,33 @@ a000-b000 rw-p 00000000 00:00 0";
             (0x8000, 1, false, Err(Errno::EFAULT)),
             (0xa000, 0x1001, true, Err(Errno::EFAULT)),
             (0xfff, 2, false, Err(Errno::EFAULT)),
+            (0xc000, 0x1000, true, Ok(())),
+            (0xd000, 0x1000, true, Err(Errno::EFAULT)),
+            (0xd000, 0x1000, false, Ok(())),
+            (0xe000, 0x2000, true, Ok(())),
             (u64::MAX, 2, false, Err(Errno::EFAULT)),
         ];
         for (address, length, writable, expected) in cases {
-            let got = check_mappings(MAPS, address, length, writable);
+            let mounts = || Ok(MOUNTS.into());
+            let got = check_mappings(MAPS, mounts, address, length, writable);
             assert_eq!(got, expected, "{address:#x}+{length:#x} writable={writable}");
         }
     }
 
     #[test]
-    fn a_range_is_refused_when_every_look_at_it_says_so() {
+    fn pin_of_a_file_on_disk_names_the_rule() {
+        let mounts = || Ok(MOUNTS.into());
+        crate::refused::take();
+        assert_eq!(check_mappings(MAPS, mounts, 0x5000, 8, true), Err(Errno::EFAULT));
+        let (_, words) = crate::refused::take().expect("a reason");
+        let rule = "a shared mapping of a file on disk cannot be pinned for writing: /tmp/on disk";
+        assert!(words.starts_with(rule), "{words}");
+        assert_eq!(check_mappings(MAPS, mounts, 0x7000, 8, true), Err(Errno::EFAULT));
+        assert_eq!(crate::refused::take(), None);
+    }
+
+    #[test]
+    fn pin_fails_after_three_failed_lookups() {
         let fault = Err(Errno::EFAULT);
         for (answers, expected, left) in [
             (vec![Ok(()), fault], Ok(()), 1),
@@ -327,7 +417,7 @@ a000-b000 rw-p 00000000 00:00 0";
     }
 
     #[test]
-    fn a_descriptor_is_known_by_the_file_behind_it() {
+    fn descriptor_is_identified_by_its_file() {
         let client = Ourselves::default();
         let file = OwnedFd::from(fs::File::open("/dev/null").expect("there is /dev/null"));
         let copy = client.borrow(file.as_raw_fd()).expect("it is open");
@@ -341,7 +431,7 @@ a000-b000 rw-p 00000000 00:00 0";
     }
 
     #[test]
-    fn this_process_has_its_own_threads_limit_and_privileges() {
+    fn own_client_reports_thread_memlock_and_capabilities() {
         let client = Ourselves::default();
         assert_eq!(client.thread(), nix::unistd::gettid().as_raw() as u32);
         let limits = fs::read_to_string("/proc/self/limits").expect("the limits");
@@ -360,7 +450,7 @@ a000-b000 rw-p 00000000 00:00 0";
     }
 
     #[test]
-    fn what_a_process_may_do_is_the_hexadecimal_number_of_its_line() {
+    fn effective_capabilities_parse_cap_eff_line() {
         let status = "Name:\tx\nCapInh:\t0000000000000001\nCapEff:\t000001ffffffffff\n";
         assert_eq!(effective_capabilities(status), 0x1ff_ffff_ffff);
         for none in ["", "CapEff:\tx\n", "CapInh:\t0000000000000001\n"] {

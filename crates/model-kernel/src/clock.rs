@@ -1,11 +1,10 @@
-//! The page by which a library turns timestamps of CQEs into nanoseconds of real time:
-//! `mlx5_ib_clock_info`.
+//! `mlx5_ib_clock_info`: the page by which a library turns timestamps of CQEs into nanoseconds of
+//! real time.
 //!
-//! It holds a time, the value of the device's counter at that time, and the factor between them;
-//! whoever reads it looks at `sign` before and after, which is odd while the rest changes. The
-//! factor is such that a product overflows after a while, so that the page is brought up to date
-//! more often than that, by a thread that lives while some page is mapped. Source: Linux
-//! `net/ethernet/mellanox/mlx5/core/lib/clock.c`.
+//! The page holds a time, the value of the device's counter at that time, and the factor between
+//! them. A reader checks `sign` before and after; it is odd while the rest changes. A product with
+//! the factor overflows after a while, so a thread updates the page more often than that while any
+//! page is mapped. Source: Linux `net/ethernet/mellanox/mlx5/core/lib/clock.c`.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -20,9 +19,9 @@ use super::kernel::Kernel;
 
 /// Mask of the counter's bits.
 const MASK: u64 = (1 << 41) - 1;
-/// How often pages are brought up to date: much more often than any factor asks for.
+/// How often pages are updated: much more often than any factor requires.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Jiffies a second, in which Linux says how often that must be.
+/// Jiffies per second: the unit of the page's overflow period.
 const JIFFIES: u64 = 250;
 
 /// The device's counter as a clock.
@@ -57,9 +56,10 @@ impl Time {
         self.cycles = cycles;
     }
 
-    /// Jiffies within which the page must be brought up to date, as Linux says it there.
+    /// Jiffies within which the page must be updated: the page's overflow period.
     fn period(&self) -> u64 {
-        // The multiplier has 31 bits or more: these are fewer than a third of the counter's.
+        // The multiplier has 31 bits or more: these cycles are fewer than a third of the counter's
+        // range.
         let cycles = u64::MAX / 2 / u64::from(self.multiplier);
         let nanoseconds = (u128::from(cycles) * u128::from(self.multiplier)) >> self.shift;
         (nanoseconds as u64 / (1_000_000_000 / JIFFIES)).max(1)
@@ -106,7 +106,7 @@ impl ClockPage {
         &self.file
     }
 
-    /// Writes the page by separate system calls, so that readers of the mapping see the stores in
+    /// Writes the page with separate system calls, so that readers of the mapping see the stores in
     /// this order.
     fn write(&self, time: &Time) -> Result<(), Errno> {
         let mut sign = self.sign.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +118,7 @@ impl ClockPage {
     }
 }
 
-/// The clock of one device, and the pages that tell it.
+/// The clock of one device, and the pages that show it.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     inner: Mutex<Inner>,
@@ -128,12 +128,12 @@ pub(super) struct Clock {
 struct Inner {
     time: Option<Time>,
     pages: Vec<Weak<ClockPage>>,
-    /// The thread that keeps pages up to date lives.
+    /// A thread keeps the pages up to date.
     kept: bool,
 }
 
 impl Clock {
-    /// Writes a page, and keeps it up to date for as long as somebody has it.
+    /// Writes a page, and keeps it up to date while any client has it.
     pub(super) fn show(&self, kernel: &Arc<Kernel>, page: &Arc<ClockPage>) -> Result<(), Errno> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let time = inner.now(kernel).ok_or(Errno::EOPNOTSUPP)?;
@@ -154,7 +154,7 @@ impl Clock {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).kept
     }
 
-    /// Brings all pages up to date; false when there is none.
+    /// Updates all pages; false when there is none.
     pub(super) fn refresh(&self, kernel: &Kernel) -> bool {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.pages.retain(|page| page.strong_count() > 0);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timestamp_becomes_the_time_at_which_the_counter_had_that_value() {
+    fn timestamp_converts_to_nanoseconds_across_wraps() {
         let mut time = Time::new(156_250, 1_000_000, 500).expect("a clock");
         assert_eq!((time.shift, time.multiplier), (29, 3_435_973_837), "as Linux computes them");
         let page = ClockPage::alone().expect("a page");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_of_a_nanosecond_are_carried_from_one_reading_to_the_next() {
+    fn fractional_nanoseconds_accumulate() {
         let mut time = Time::new(156_250, 0, 0).expect("a clock");
         for cycle in 1..=1000 {
             time.advance(cycle);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_how_soon_it_must_be_brought_up_to_date() {
+    fn clock_period_avoids_multiplication_overflow() {
         let time = Time::new(156_250, 0, 0).expect("a clock");
         let seconds = time.period() / JIFFIES;
         assert_eq!(seconds, 17);

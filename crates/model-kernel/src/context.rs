@@ -8,6 +8,7 @@ use super::client::Capability;
 use super::file::{File, Method};
 use super::handles::Context;
 use super::kernel::Kernel;
+use super::refused::refused;
 use super::uar::static_offset;
 
 /// Doorbell registers per UAR page that a client may use.
@@ -33,7 +34,7 @@ impl Context {
         Self { uid: 1, transport_domain: None, cqe_version: 1, dynamic_uars: false, static_uars }
     }
 
-    /// The user index that a queue pair of a client gets, which the client chose.
+    /// The user index of a client's queue pair; the client chooses it.
     pub(super) fn user_index(&self, asked: u32) -> Result<u32, Errno> {
         user_index(self.cqe_version, asked)
     }
@@ -61,14 +62,16 @@ struct ContextRequest {
     flags: u32,
     max_cqe_version: u8,
     reserved: bool,
-    /// The lower half of them, where all are that there are.
+    /// The lower half of the capabilities, which holds every defined one.
     lib_caps: u32,
 }
 
 impl ContextRequest {
     fn parse(bytes: &[u8]) -> Result<Self, Errno> {
         if bytes.len() != 8 && bytes.len() < 16 {
-            return Err(Errno::EINVAL);
+            let words =
+                format!("the driver's data has {} bytes, not 8, or 16 and more", bytes.len());
+            return Err(refused(Errno::EINVAL, words));
         }
         let mut whole = [0; 32];
         let len = bytes.len().min(32);
@@ -97,7 +100,7 @@ impl Method<'_> {
         self.attrs.put_if_asked(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
         self.state.insist_on_device()?;
         if self.state.context.is_some() {
-            return Err(Errno::EINVAL);
+            return Err(refused(Errno::EINVAL, "the open file has a context already"));
         }
         let bytes = match self.attrs.prefix(attr::UHW_IN, 32) {
             Err(Errno::ENOENT) => Vec::new(),
@@ -127,11 +130,19 @@ impl Method<'_> {
     fn new_context(&mut self, request: ContextRequest) -> Result<Context, Errno> {
         let kernel = &self.file.kernel;
         if request.flags & !FLAG_DEVX != 0 || request.reserved {
-            return Err(Errno::EOPNOTSUPP);
+            let words = format!(
+                "flags {:#x} have more than DEVX (0x1), or reserved fields are not 0",
+                request.flags
+            );
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let registers = request.registers.wrapping_next_multiple(REGISTERS_PER_PAGE);
         if request.low_latency > registers.wrapping_sub(1) {
-            return Err(Errno::EINVAL);
+            let words = format!(
+                "num_low_latency_bfregs is {}: it must be below total_num_bfregs, {registers}",
+                request.low_latency
+            );
+            return Err(refused(Errno::EINVAL, words));
         }
         let mut context = Context {
             uid: 0,
@@ -152,13 +163,14 @@ impl Method<'_> {
         }
     }
 
-    /// A DevX context with the privileges that both client and device have.
+    /// A DevX context with the privileges that both the client and the device have.
     fn create_devx_context(&self) -> Result<u16, Errno> {
         const RAW_TX: u32 = 1;
         const INTERNAL_DEV_RES: u32 = 2;
         let kernel = &self.file.kernel;
         if kernel.caps.log_max_uctx() == 0 {
-            return Err(Errno::EINVAL);
+            let words = "the device has no DevX contexts (log_max_uctx is 0)";
+            return Err(refused(Errno::EINVAL, words));
         }
         let mut cap = 0;
         if self.attrs.client.capable(Capability::NetRaw) {
@@ -174,10 +186,11 @@ impl Method<'_> {
         let kernel = &self.file.kernel;
         if !context.dynamic_uars {
             if registers == 0 {
-                return Err(Errno::EINVAL);
+                return Err(refused(Errno::EINVAL, "total_num_bfregs is 0"));
             }
             if registers > MAX_REGISTERS {
-                return Err(Errno::ENOMEM);
+                let words = format!("total_num_bfregs is {registers}; at most {MAX_REGISTERS}");
+                return Err(refused(Errno::ENOMEM, words));
             }
             for index in 0..(registers / REGISTERS_PER_PAGE) as usize {
                 let page = kernel.allocate(Opcode::ALLOC_UAR, context.uid)?;
@@ -214,7 +227,7 @@ impl WrappingMultiple for u32 {
     }
 }
 
-/// `mlx5_ib_alloc_ucontext_resp` without its length. The core clock page is not offered, because it
+/// `mlx5_ib_alloc_ucontext_resp` without its length. It does not offer the core clock page, which
 /// is not modelled.
 fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
     const DUMP_FILL_MKEY: u32 = 1 << 1;
@@ -242,7 +255,7 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
         mask |= if offered { flag } else { 0 };
     }
     let pages = context.static_uars.len() as u32;
-    // One more than what the device says; not required is 0 there.
+    // One more than the device's value; 0 means not required.
     let min_inline = match (caps.port_type() == PortType::ETHERNET, kernel.inline_mode) {
         (false, _) => 0,
         (true, 0) => 2,
@@ -269,10 +282,14 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
     bytes
 }
 
-/// Whether a client's user index is one.
+/// Checks a client's user index.
 fn user_index(cqe_version: u8, asked: u32) -> Result<u32, Errno> {
     if cqe_version == 0 {
         return Ok(NO_USER_INDEX);
     }
-    if asked >= NO_USER_INDEX { Err(Errno::EINVAL) } else { Ok(asked) }
+    if asked >= NO_USER_INDEX {
+        let words = format!("uidx is {asked:#x}: it must be below {NO_USER_INDEX:#x}");
+        return Err(refused(Errno::EINVAL, words));
+    }
+    Ok(asked)
 }

@@ -1,14 +1,14 @@
-//! The control file of a function, `/dev/fwctl/fwctlN`: firmware commands that uverbs do not pass,
-//! answered like Linux's `drivers/fwctl/{main,mlx5/main}.c`.
+//! The control file of a function, `/dev/fwctl/fwctlN`: passes the firmware commands that uverbs
+//! refuse, as Linux's `drivers/fwctl/{main,mlx5/main}.c` does.
 
 use std::sync::Arc;
 
-use bytemuck::Pod;
 use nix::errno::Errno;
 use verbless_devx::abi::fwctl::{
     DEVICE_TYPE_MLX5, FWCTL_INFO, FWCTL_RPC, Info, MAILBOX_BYTES, Mlx5Info, Rpc, scope,
 };
 use verbless_prm::{Opcode, UctxCap};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::client::{Capability, Client};
 use super::kernel::Kernel;
@@ -16,10 +16,10 @@ use super::mailbox::{OP_MOD, UID};
 use super::refused::refused;
 use super::rules;
 
-/// Bytes of a structure's end that are looked at in one go.
+/// Bytes of a structure's tail that one read checks.
 const PIECE: usize = 4096;
-/// Bytes of a structure, or of the room for what is told of a driver, at most. Linux has no bound
-/// but the 4 GiB of its field, and looks through them in the caller's own time; here others wait.
+/// Most bytes of a structure, or of the room for the driver's data. Linux has no bound but the 4
+/// GiB of its field, and scans them in the caller's own time; here other clients wait.
 const MOST: usize = *MAILBOX_BYTES.end();
 
 fn bounded(what: &str, bytes: usize) -> Result<(), Errno> {
@@ -61,12 +61,18 @@ impl Control {
         match request {
             FWCTL_INFO => self.call(client, argument, Self::info),
             FWCTL_RPC => self.call(client, argument, Self::rpc),
-            _ => Err(refused(Errno::ENOTTY, format!("fwctl has no ioctl {request:#x}"))),
+            _ => {
+                let words = format!(
+                    "fwctl has no ioctl {request:#x}: it has FWCTL_INFO ({FWCTL_INFO:#x}) and \
+                     FWCTL_RPC ({FWCTL_RPC:#x})"
+                );
+                Err(refused(Errno::ENOTTY, words))
+            }
         }
     }
 
     /// Reads a request's structure, answers it, and writes it back.
-    fn call<T: Pod + Default>(
+    fn call<T: FromBytes + IntoBytes + Immutable + Default>(
         &self,
         client: &dyn Client,
         address: u64,
@@ -76,23 +82,24 @@ impl Control {
         client.read(address, &mut size)?;
         let (size, own) = (u32::from_ne_bytes(size) as usize, size_of::<T>());
         if size < own {
-            let words = format!("the structure has {size} bytes: it is of {own}");
+            let words = format!("the structure has {size} bytes, fewer than {own}");
             return Err(refused(Errno::EINVAL, words));
         }
         bounded("the structure", size)?;
         insist_on_zeros(client, address, own, size)?;
         let mut structure = T::default();
-        client.read(address, bytemuck::bytes_of_mut(&mut structure))?;
+        client.read(address, structure.as_mut_bytes())?;
         if self.kernel.function.is_removed() {
-            return Err(Errno::ENODEV);
+            return Err(refused(Errno::ENODEV, "the device was removed: close the file"));
         }
         answer(self, client, &mut structure)?;
-        client.write(address, bytemuck::bytes_of(&structure))
+        client.write(address, structure.as_bytes())
     }
 
     fn info(&self, client: &dyn Client, info: &mut Info) -> Result<(), Errno> {
         if info.flags != 0 {
-            return Err(refused(Errno::EOPNOTSUPP, format!("flags {:#x}", info.flags)));
+            let words = format!("flags {:#x}: FWCTL_INFO has none, they must be 0", info.flags);
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let mut written = 0;
         if info.device_data_len != 0 {
@@ -113,7 +120,7 @@ impl Control {
         let [in_len, out_len] = [rpc.in_len, rpc.out_len].map(|length| length as usize);
         let (least, most) = (*MAILBOX_BYTES.start(), *MAILBOX_BYTES.end());
         if in_len > most || out_len > most {
-            return Err(refused(Errno::EMSGSIZE, format!("a mailbox is longer than {most} bytes")));
+            return Err(lengths(rpc, &format!("longer than {most}")));
         }
         match rpc.scope {
             scope::CONFIGURATION | scope::DEBUG_READ_ONLY | scope::DEBUG_WRITE => {}
@@ -121,25 +128,32 @@ impl Control {
             scope::DEBUG_WRITE_FULL => {
                 return Err(refused(Errno::EPERM, "DEBUG_WRITE_FULL needs CAP_SYS_RAWIO"));
             }
-            other => return Err(refused(Errno::EOPNOTSUPP, format!("there is no scope {other}"))),
+            other => {
+                let words = format!("there is no scope {other}: scopes are 0 to 3");
+                return Err(refused(Errno::EOPNOTSUPP, words));
+            }
         }
         let mut input = vec![0; in_len];
         client.read(rpc.input, &mut input)?;
         if in_len < least || out_len < least {
-            return Err(refused(
-                Errno::EMSGSIZE,
-                format!("a mailbox is shorter than {least} bytes"),
-            ));
+            return Err(lengths(rpc, &format!("shorter than {least}")));
         }
         let opcode = rules::opcode(&input);
-        if !is_passed(opcode, OP_MOD.get(&input) as u16, rpc.scope) {
-            let words = format!("{opcode:?} is not passed through fwctl in scope {}", rpc.scope);
+        let op_mod = OP_MOD.get(&input) as u16;
+        if !is_passed(opcode, op_mod, rpc.scope) {
+            let mut others = rpc.scope + 1..=scope::DEBUG_WRITE_FULL;
+            let remedy = match others.find(|&other| is_passed(opcode, op_mod, other)) {
+                Some(least) => format!("it needs scope {least} or higher"),
+                None => "nor in any other".to_owned(),
+            };
+            let words =
+                format!("{opcode:?} is not passed through fwctl in scope {}: {remedy}", rpc.scope);
             return Err(refused(Errno::EBADMSG, words));
         }
         UID.set(&mut input, self.uid.into());
         let mut output = vec![0; out_len];
         match self.kernel.run(&input, &mut output) {
-            // What the device has against it is in the outbox.
+            // The outbox carries the device's refusal.
             Ok(()) | Err(Errno::EREMOTEIO) => client.write(rpc.output, &output),
             Err(errno) => Err(errno),
         }
@@ -150,6 +164,13 @@ impl Drop for Control {
     fn drop(&mut self) {
         self.kernel.destroy_uctx(self.uid);
     }
+}
+
+/// The refusal of mailboxes for their lengths.
+fn lengths(rpc: &Rpc, why: &str) -> Errno {
+    let Rpc { in_len, out_len, .. } = rpc;
+    let words = format!("an inbox of {in_len} and an outbox of {out_len} bytes: one is {why}");
+    refused(Errno::EMSGSIZE, words)
 }
 
 /// A structure may be longer than ours if what follows is 0 (`copy_struct_from_user`).
@@ -165,7 +186,7 @@ fn insist_on_zeros(client: &dyn Client, at: u64, from: usize, to: usize) -> Resu
     Ok(())
 }
 
-/// Room that nothing is written to is cleared.
+/// Clears room that gets no output.
 fn clear(client: &dyn Client, at: u64, from: usize, to: usize) -> Result<(), Errno> {
     for offset in (from..to).step_by(PIECE) {
         let at = at.checked_add(offset as u64).ok_or(Errno::EFAULT)?;

@@ -1,7 +1,7 @@
-//! An ioctl in words: what it asks for and what it was answered, for people who watch.
+//! Prints an ioctl in words, for a watcher: its request and its answer.
 //!
-//! The structures of the old interface's commands are described here as far as their numbers tell
-//! something; the source is Linux's `include/uapi/rdma/ib_user_verbs.h`.
+//! The tables describe the structures of the write interface's commands as far as their numbers are
+//! useful; the source is Linux's `include/uapi/rdma/ib_user_verbs.h`.
 
 use std::fmt::Write as _;
 
@@ -12,15 +12,15 @@ use super::client::Client;
 use super::ioctl::{RawAttr, take_apart};
 use super::write;
 
-/// Numbers from here on are printed in hexadecimal.
+/// Numbers from this value on are printed in hexadecimal.
 const SMALL: u64 = 4096;
-/// Bytes of a structure that is looked into.
+/// Most bytes of a structure that are decoded.
 const LONGEST: usize = 256;
 
 /// An ioctl in words.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Described {
-    /// The method, or the command of the old interface.
+    /// The method, or the command of the write interface.
     pub name: String,
     /// The request's attributes: `name=value`, separated by commas.
     pub given: String,
@@ -31,7 +31,7 @@ pub struct Described {
 /// A number in a structure: its name, offset and size in bytes.
 type Field = (&'static str, usize, usize);
 
-/// A command of the old interface: its name, request and response.
+/// A command of the write interface: its name, request and response.
 type Layout = (&'static str, &'static [Field], &'static [Field]);
 
 static LAYOUTS: &[Layout] = &[
@@ -166,8 +166,8 @@ const MODIFY_QP: &[Field] = &[
 
 /// Describes an ioctl in words: its header and attributes before and after the call.
 ///
-/// What lies behind a pointer is read again here: a client that changes it meanwhile misleads its
-/// own watcher.
+/// This reads the data behind a pointer again: a client that changes it meanwhile misleads its own
+/// watcher.
 pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> Described {
     let (method, attributes) = take_apart(before);
     let Some(method) = method else {
@@ -222,7 +222,7 @@ fn number(value: u64) -> String {
     if value < SMALL { value.to_string() } else { format!("{value:#x}") }
 }
 
-/// The numbers of a structure that are there, but those that are 0 unless they are handles.
+/// Prints the fields that are present, and skips those that are 0 unless they are handles.
 fn numbers(text: &mut String, fields: &[Field], bytes: &[u8]) {
     for &(name, at, size) in fields {
         match bytes.get(at..at + size).map(little) {
@@ -258,7 +258,7 @@ fn input(name: &str, attribute: RawAttr, client: &dyn Client) -> String {
     if attribute.len <= 8 {
         return number(little(&bytes(attribute, client)));
     }
-    // A command's mailbox: the command itself is on a line of its own.
+    // A command's mailbox: the command itself has a line of its own.
     let opcode = behind(attribute, client).first_chunk().map(|it| u16::from_be_bytes(*it));
     match opcode.and_then(CommandInfo::by_opcode).filter(|_| name == "in") {
         Some(command) => command.name.into(),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_is_unknown_is_said_so() {
+    fn unknown_and_unreadable_attributes_are_described() {
         let words = head(77, 3, 0);
         let unknown = describe(&words, &words, &Ourselves::default());
         assert_eq!(unknown.name, "object 0x4d, method 0x3");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_goes_by_its_name_and_an_answer_of_eight_bytes_by_its_number() {
+    fn describe_names_command_and_prints_u64_answer() {
         let input = [0x08, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let mut before = head(abi::object::DEVX, 0x1000, 2);
         before.extend(attribute(attr::OTHER_IN, 16, input.as_ptr() as u64));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layout_is_one_of_a_command() {
+    fn layouts_are_those_of_known_commands() {
         for (name, ..) in LAYOUTS {
             assert!(
                 (0..=0xff).any(|number| {

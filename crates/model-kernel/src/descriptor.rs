@@ -1,13 +1,14 @@
-//! File descriptors: one of a client in this process, which came as a number, the sockets that
-//! event channels are, and an empty file.
+//! File descriptors: one that a client in this process names by number, the sockets of event
+//! channels, and an empty file.
 //!
-//! nix has most of these calls too, but only with its feature `socket`, which brings two more
-//! crates into whatever is tested against the model.
-#![allow(unsafe_code)] // a descriptor that came as a number, and system calls
+//! nix has most of these calls too, but only with its feature `socket`, which adds two more crates
+//! to every program that tests against the model.
+#![allow(unsafe_code)] // a descriptor given as a number, and system calls
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
+use nix::sys::socket::{Shutdown, shutdown};
 
 nix::ioctl_read_bad!(
     /// Bytes that a socket sent and its peer has yet to read, as the kernel accounts for them.
@@ -16,25 +17,25 @@ nix::ioctl_read_bad!(
     libc::c_int
 );
 
-/// A second descriptor of what `fd` refers to; EBADF when that is not open.
+/// A second descriptor of the file that `fd` refers to; EBADF when `fd` is not open.
 pub(crate) fn duplicate(fd: RawFd) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: the descriptor is borrowed for one fcntl only, which checks that it is open; nothing
-    // is done to it.
+    // SAFETY: the descriptor is borrowed for one fcntl only, which checks that it is open; fcntl
+    // changes nothing of it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     borrowed
         .try_clone_to_owned()
         .map_err(|error| error.raw_os_error().map_or(Errno::EBADF, Errno::from_raw))
 }
 
-/// A file without content, of memory.
+/// An empty file in memory.
 pub(crate) fn empty_file() -> Result<OwnedFd, Errno> {
     // SAFETY: the name ends with a zero; the kernel copies it.
     let fd = unsafe { libc::memfd_create(c"verbless-empty".as_ptr(), libc::MFD_CLOEXEC) };
     Errno::result(fd)?;
-    // SAFETY: it was opened by the call above, and has no other owner.
+    // SAFETY: the call above opened it, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -42,38 +43,42 @@ pub(crate) fn empty_file() -> Result<OwnedFd, Errno> {
 /// amount for each record of one size.
 pub(crate) fn unread(socket: &OwnedFd) -> usize {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: TIOCOUTQ writes one int to the pointer, which is valid for it; the descriptor is
-    // open, it is borrowed.
+    // SAFETY: TIOCOUTQ writes one int to the pointer, which is valid for it; the borrowed
+    // descriptor is open.
     match unsafe { tiocoutq(socket.as_raw_fd(), &raw mut bytes) } {
         Ok(_) => usize::try_from(bytes).unwrap_or(0),
         Err(_) => 0,
     }
 }
 
-/// A pair of connected sockets that keep records apart (SOCK_SEQPACKET).
+/// A pair of connected sockets that keep records apart (SOCK_SEQPACKET). The second cannot send:
+/// its holder could send descriptors, which close with the first, and closing a file can block
+/// (SO_LINGER, FUSE).
 pub(crate) fn record_sockets() -> Result<(OwnedFd, OwnedFd), Errno> {
     let mut pair = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: socketpair writes two descriptors to the array, which has room for them.
     Errno::result(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) })?;
-    // SAFETY: both were opened by the call above, and nobody else knows them.
-    Ok(unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) })
+    // SAFETY: the call above opened both, and no other code knows them.
+    let pair = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
+    shutdown(pair.0.as_raw_fd(), Shutdown::Read)?;
+    Ok(pair)
 }
 
 /// Sends a record, or fails with EAGAIN when the socket is full; no signal when the peer is closed.
 pub(crate) fn send(socket: &OwnedFd, record: &[u8]) -> Result<(), Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the pointer is valid for as many bytes; the descriptor is open, it is borrowed.
+    // SAFETY: the pointer is valid for as many bytes; the borrowed descriptor is open.
     let sent =
         unsafe { libc::send(socket.as_raw_fd(), record.as_ptr().cast(), record.len(), flags) };
     Errno::result(sent).map(drop)
 }
 
-/// Receives a record, as far as there is room for it, or fails with EAGAIN when there is none;
-/// gives its length. 0: the peer is closed.
+/// Receives a record, cut to the buffer, and returns its length; EAGAIN when there is none. 0: the
+/// peer is closed.
 pub(crate) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT;
-    // SAFETY: the pointer is valid for as many bytes; the descriptor is open, it is borrowed.
+    // SAFETY: the pointer is valid for as many bytes; the borrowed descriptor is open.
     let length =
         unsafe { libc::recv(socket.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) };
     Errno::result(length).map(|length| length as usize)

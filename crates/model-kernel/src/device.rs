@@ -22,15 +22,16 @@ impl Method<'_> {
         self.state.context()?;
         let number = self.attrs.number(attr::PORT_NUM, u8::MAX.into())? as u32;
         let kernel = &self.file.kernel;
-        let port = kernel.function.port(number).ok_or(Errno::EINVAL)?;
+        let port = kernel.function.port(number).ok_or_else(|| no_port(number))?;
         let response = port_response(kernel, &port);
         self.attrs.put_or_zero(attr::PORT_RESP, &response)
     }
 
-    /// QUERY_PORT by the old write command, whose structure is the beginning of the new one.
+    /// QUERY_PORT of the write interface; its structure is the beginning of the new one.
     pub(super) fn write_query_port(&mut self, request: &Core) -> Result<(), Errno> {
         let kernel = &self.file.kernel;
-        let port = kernel.function.port(request.u8(8).into()).ok_or(Errno::EINVAL)?;
+        let number = request.u8(8).into();
+        let port = kernel.function.port(number).ok_or_else(|| no_port(number))?;
         let response = port_response(kernel, &port);
         self.attrs.put_or_zero(attr::CORE_OUT, &response[..40])
     }
@@ -40,17 +41,20 @@ impl Method<'_> {
         let entry_size = self.attrs.data(attr::GID_ENTRY_SIZE)?;
         let room = self.attrs.len(attr::GID_ENTRIES)? as u64;
         if entry_size == 0 || !room.is_multiple_of(entry_size) || room == 0 {
-            return Err(Errno::EINVAL);
+            let words = format!("entry size {entry_size} does not divide the room of {room} bytes");
+            return Err(refused::refused(Errno::EINVAL, words));
         }
         self.state.context()?;
         let kernel = &self.file.kernel;
         let mut entries = Vec::new();
         for number in 1..=u32::from(kernel.caps.num_ports()) {
-            let port = kernel.function.port(number).ok_or(Errno::EINVAL)?;
+            let port = kernel.function.port(number).ok_or_else(|| no_port(number))?;
             entries.extend(port.gids.iter().map(|entry| gid_entry(number, entry)));
         }
         if entries.len() as u64 > room / entry_size {
-            return Err(Errno::EINVAL);
+            let (has, room) = (entries.len(), room / entry_size);
+            let words = format!("there are {has} GIDs, and room for {room}");
+            return Err(refused::refused(Errno::EINVAL, words));
         }
         let mut bytes = Vec::new();
         for entry in &entries {
@@ -68,9 +72,9 @@ impl Method<'_> {
         let index = self.attrs.number(attr::GID_INDEX, u32::MAX.into())? as u32;
         self.state.context()?;
         let kernel = &self.file.kernel;
-        let port = kernel.function.port(number).ok_or(Errno::EINVAL)?;
+        let port = kernel.function.port(number).ok_or_else(|| no_port(number))?;
         let entry = find_gid(kernel, &port, index).map_err(|errno| match errno {
-            // Programs that list a table ask for every index.
+            // Programs that list a table query every index.
             Errno::ENODATA => refused::probe(errno, format!("no GID at index {index}")),
             errno => errno,
         })?;
@@ -79,23 +83,31 @@ impl Method<'_> {
 }
 
 impl PortState {
-    /// Whether a path from the port is refused without a GRH (`rdma_is_grh_required`).
+    /// Whether the port refuses a path without a GRH (`rdma_is_grh_required`).
     pub(super) fn needs_grh(&self) -> bool {
         self.ethernet || self.grh_required
     }
 
-    /// The capabilities of a port as verbs tell of them.
+    /// The capabilities of a port in verbs' flags.
     pub fn flags(&self) -> u32 {
         if self.ethernet { CAP_CM | CAP_IP_GIDS } else { self.capability_mask }
     }
 }
 
-/// An entry of a port's GID table: EINVAL past its end, ENODATA where nothing is.
+/// An entry of a port's GID table: EINVAL past its end, ENODATA if the entry is empty.
 pub(super) fn find_gid(kernel: &Kernel, port: &PortState, index: u32) -> Result<GidEntry, Errno> {
-    if index >= table_len(kernel, port) {
-        return Err(Errno::EINVAL);
+    let length = table_len(kernel, port);
+    if index >= length {
+        let words = format!("GID index {index} is past the table's {length} entries");
+        return Err(refused::refused(Errno::EINVAL, words));
     }
-    port.gids.iter().find(|entry| entry.index == index).copied().ok_or(Errno::ENODATA)
+    let none = || refused::refused(Errno::ENODATA, format!("no GID at index {index}"));
+    port.gids.iter().find(|entry| entry.index == index).copied().ok_or_else(none)
+}
+
+/// The errno for a port that does not exist.
+pub(super) fn no_port(number: u32) -> Errno {
+    refused::refused(Errno::EINVAL, format!("there is no port {number}"))
 }
 
 /// Entries of a port's GID table.

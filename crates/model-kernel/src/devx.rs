@@ -1,5 +1,5 @@
-//! The methods of DevX that carry commands: OTHER, OBJ_CREATE, OBJ_MODIFY, OBJ_QUERY, and the two
-//! numbers that a client cannot know: an event queue's and a UAR page's.
+//! The methods of DevX that carry commands: OTHER, OBJ_CREATE, OBJ_MODIFY, OBJ_QUERY; and the
+//! queries for two numbers that a client cannot know, of an event queue and of a UAR page.
 
 use verbless_prm::Opcode;
 
@@ -10,28 +10,39 @@ use super::context::REGISTERS_PER_PAGE;
 use super::file::Method;
 use super::handles::{DevxObject, Object};
 use super::mailbox::{UID, VHCA_TUNNEL_ID};
+use super::refused::refused;
 use super::rules::{self, ObjectId};
 
+/// The errno for a command that this DevX method does not pass.
+fn not_passed(input: &[u8], method: &str) -> Errno {
+    let opcode = rules::opcode(input);
+    refused(Errno::EINVAL, format!("{opcode:?} is not passed by {method}"))
+}
+
 impl Method<'_> {
-    /// The uid with which a command is sent.
+    /// The uid of a command.
     fn devx_uid(&self, input: &[u8]) -> Result<u16, Errno> {
         let own = self.state.context()?.uid;
         if own != 0 {
             return Ok(own);
         }
         if !rules::is_harmless(input) {
-            return Err(Errno::EINVAL);
+            let words = "a context without DevX (flag DEVX 0x1) may only query capabilities";
+            return Err(refused(Errno::EINVAL, words));
         }
         match self.file.kernel.spare_uid {
-            0 => Err(Errno::EOPNOTSUPP),
+            0 => Err(refused(Errno::EOPNOTSUPP, "the device has no uid for contexts without DevX")),
             spare => Ok(spare),
         }
     }
 
-    /// A uid stamped into a command for an object; EINVAL for one that goes to another vhca.
+    /// Stamps the uid into a command for an object; EINVAL for a command to another vhca.
     fn stamp(&self, input: &mut [u8]) -> Result<(), Errno> {
         if VHCA_TUNNEL_ID.get(input) != 0 {
-            return Err(Errno::EINVAL);
+            return Err(refused(
+                Errno::EINVAL,
+                "the command goes to another vhca (vhca_tunnel_id)",
+            ));
         }
         let uid = self.devx_uid(input)?;
         UID.set(input, uid.into());
@@ -56,7 +67,7 @@ impl Method<'_> {
         let uid = self.devx_uid(&input)?;
         let tunnel = self.file.kernel.caps.vhca_tunnel_commands() != 0;
         if !rules::is_general(&input, tunnel) {
-            return Err(Errno::EINVAL);
+            return Err(not_passed(&input, "OTHER"));
         }
         UID.set(&mut input, uid.into());
         self.pass(&input, attr::OTHER_OUT)
@@ -67,11 +78,13 @@ impl Method<'_> {
         let kernel = &self.file.kernel;
         self.stamp(&mut input)?;
         if !rules::is_create(&input) {
-            return Err(Errno::EINVAL);
+            return Err(not_passed(&input, "OBJ_CREATE"));
         }
         if rules::opcode(&input) == Opcode::CREATE_MKEY {
             if input.len() < rules::CREATE_MKEY_MIN {
-                return Err(Errno::EINVAL);
+                let (has, least) = (input.len(), rules::CREATE_MKEY_MIN);
+                let words = format!("the inbox of CREATE_MKEY has {has} bytes; it needs {least}");
+                return Err(refused(Errno::EINVAL, words));
             }
             rules::insist_on_mkey_umem(&mut input);
         } else {
@@ -80,7 +93,8 @@ impl Method<'_> {
         if let Some(queue) = rules::cq_event_queue(&input, kernel.caps.apu())
             && !kernel.is_completion_queue(queue)
         {
-            return Err(Errno::ENOENT);
+            let words = format!("EQ {queue} belongs to no completion vector (QUERY_EQN)");
+            return Err(refused(Errno::ENOENT, words));
         }
         let mut output = vec![0; self.attrs.len(attr::OBJ_OUT)?];
         match kernel.run(&input, &mut output) {
@@ -104,11 +118,13 @@ impl Method<'_> {
         }))
     }
 
-    /// Checks that a command is for the object that the handle stands for: one of DevX, or a queue
-    /// of verbs by the number that the device knows it by.
+    /// Checks that a command names the object that the handle stands for: an object of DevX, or a
+    /// queue of verbs by the device's number.
     fn check_object(&self, input: &[u8]) -> Result<(), Errno> {
-        let named = rules::named_object(input).ok_or(Errno::EINVAL)?;
-        let handle = self.named.handle.ok_or(Errno::EINVAL)?;
+        let named = rules::named_object(input);
+        let named = named.ok_or_else(|| not_passed(input, "a command for an object"))?;
+        let no_handle = || refused(Errno::EINVAL, "the request names no object");
+        let handle = self.named.handle.ok_or_else(no_handle)?;
         let made_by = |opcode, number| named == ObjectId { number, opcode, general_type: 0 };
         let same = match self.state.object(handle) {
             Some(Object::Devx(object))
@@ -123,14 +139,18 @@ impl Method<'_> {
             }
             _ => false,
         };
-        if same { Ok(()) } else { Err(Errno::EINVAL) }
+        if same {
+            return Ok(());
+        }
+        let words = format!("the command names another object than handle {handle} does");
+        Err(refused(Errno::EINVAL, words))
     }
 
     pub(super) fn obj_modify(&mut self) -> Result<(), Errno> {
         let mut input = self.attrs.bytes(attr::OBJ_IN)?;
         self.stamp(&mut input)?;
         if !rules::is_modify(&input) {
-            return Err(Errno::EINVAL);
+            return Err(not_passed(&input, "OBJ_MODIFY"));
         }
         self.check_object(&input)?;
         rules::insist_on_umem(&mut input);
@@ -147,12 +167,12 @@ impl Method<'_> {
     fn query_command(&self) -> Result<Vec<u8>, Errno> {
         let mut input = self.attrs.bytes(attr::OBJ_IN)?;
         self.stamp(&mut input)?;
-        if rules::is_query(&input) { Ok(input) } else { Err(Errno::EINVAL) }
+        if rules::is_query(&input) { Ok(input) } else { Err(not_passed(&input, "OBJ_QUERY")) }
     }
 
     /// A query whose outbox arrives as a record of an async command file.
     pub(super) fn obj_async_query(&mut self) -> Result<(), Errno> {
-        /// Bytes of outboxes that may wait in one file.
+        /// Most bytes of outboxes that may wait in one file.
         const MAX_WAITING: usize = 1 << 20;
         /// Bytes of the `wr_id` before an outbox.
         const HEAD: usize = 8;
@@ -161,7 +181,8 @@ impl Method<'_> {
         self.check_object(&input)?;
         let stream = self.stream()?;
         if stream.channel().waiting(HEAD) + len > MAX_WAITING {
-            return Err(Errno::EAGAIN);
+            let words = format!("more than {MAX_WAITING} bytes would wait in the file");
+            return Err(refused(Errno::EAGAIN, words));
         }
         let mut record = self.attrs.bytes(attr::ASYNC_QUERY_WR_ID)?;
         let mut output = vec![0; len];
@@ -177,19 +198,26 @@ impl Method<'_> {
     pub(super) fn query_eqn(&mut self) -> Result<(), Errno> {
         let vector = self.attrs.data(attr::QUERY_IN)? as u16;
         self.state.context()?;
-        let queue = self.file.kernel.completion_queue(vector).ok_or(Errno::EINVAL)?;
+        let queue = self.file.kernel.completion_queue(vector).ok_or_else(|| {
+            refused(Errno::EINVAL, format!("there is no completion vector {vector}"))
+        })?;
         self.attrs.put(attr::QUERY_OUT, &queue.to_ne_bytes()).map_err(|_| Errno::EFAULT)
     }
 
-    /// The page of a doorbell register that came with the context.
+    /// The page of a doorbell register that the context allocated.
     pub(super) fn query_uar(&mut self) -> Result<(), Errno> {
         let context = self.state.context()?;
         let register = self.attrs.data(attr::QUERY_IN)? as u32;
         if context.dynamic_uars {
-            return Err(Errno::EINVAL);
+            return Err(refused(
+                Errno::EINVAL,
+                "no registers came with the context (dynamic UARs)",
+            ));
         }
         let index = (register / REGISTERS_PER_PAGE) as usize;
-        let page = *context.static_uars.get(index).ok_or(Errno::EINVAL)?;
+        let page = *context.static_uars.get(index).ok_or_else(|| {
+            refused(Errno::EINVAL, format!("no register {register} came with the context"))
+        })?;
         self.attrs.put(attr::QUERY_OUT, &page.to_ne_bytes()).map_err(|_| Errno::EFAULT)
     }
 }

@@ -7,7 +7,7 @@ use verbless_prm::{CreateEqIn, Eqe};
 
 use super::client::PAGE;
 
-/// Bytes of an event queue entry, and the words that it is read in; the last has the owner bit.
+/// Bytes of an event queue entry; the reader takes it in words, and the last holds the owner bit.
 const EQE_BYTES: u64 = Eqe::BYTES as u64;
 const WORDS: usize = Eqe::BYTES / 8;
 const LAST: usize = WORDS - 1;
@@ -63,8 +63,8 @@ impl EventQueue {
         Self { pages, log_size, number: 0, vector, consumer: 0 }
     }
 
-    /// The CREATE_EQ command for the queue. Without events it is a completion queue, which users
-    /// may use.
+    /// The CREATE_EQ command for the queue. A queue without events is a completion queue, open to
+    /// users.
     pub(super) fn create(&self, uar_page: u32, events: [u64; 4]) -> Vec<u8> {
         let pages = (EQE_BYTES << self.log_size).div_ceil(PAGE);
         let uid = if events == [0; 4] { SHARED_UID } else { 0 };
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_taken_when_their_owner_bit_says_so_round_after_round() {
+    fn eqe_ownership_alternates_per_round() {
         let mut queue = EventQueue::new(1, 3);
         assert_eq!(queue.next(), None);
         for round in 0..4u64 {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_lies_on_whole_pages_that_its_command_lists() {
+    fn create_eq_lists_page_aligned_pas() {
         let queue = EventQueue::new(7, 9);
         let input = queue.create(0x1234, [1 << 9, 0, 0, 0]);
         assert_eq!(input.len(), 0x110 + 16);

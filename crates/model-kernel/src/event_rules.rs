@@ -8,13 +8,13 @@
 use verbless_prm::hot::event_type as event;
 use verbless_prm::{
     Eqe, EqeCompletion, EqeCqError, EqeDct, EqeObjectChange, EqePageRequest, EqeQpSrq,
-    EqeQueueType, EqeXrqError, Layout, Opcode, Packed,
+    EqeQueueType, EqeXrqError, Opcode, Structure,
 };
 
 use super::rules::ObjectId;
 
-/// The events that a device lets users subscribe to, from its event capabilities; `None`: it has
-/// none, and the list is fixed.
+/// The events that a device lets users subscribe to, from its event capabilities. `None`: the
+/// device has no event capabilities, and the list is fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Subscribable {
     pub affiliated: [u64; 4],
@@ -25,7 +25,7 @@ fn has(mask: &[u64; 4], kind: u8) -> bool {
     mask[usize::from(kind / 64)] >> (kind % 64) & 1 == 1
 }
 
-/// Events of one object that every device had before there were event capabilities.
+/// Events of one object that every device had before event capabilities existed.
 fn is_old_affiliated(kind: u16) -> bool {
     let Ok(kind) = u8::try_from(kind) else { return false };
     matches!(
@@ -48,7 +48,7 @@ fn is_old_affiliated(kind: u16) -> bool {
     )
 }
 
-/// Whether event `kind` may be subscribed to, for one object or for the device as a whole.
+/// Whether a client may subscribe to event `kind`, for one object or for the device as a whole.
 pub(super) fn may_subscribe(device: Option<&Subscribable>, kind: u16, with_object: bool) -> bool {
     let Some(device) = device else {
         return if with_object {
@@ -95,15 +95,13 @@ pub(super) fn subscribed_type(object: ObjectId, kind: u16) -> u16 {
     }
 }
 
-/// Bytes of an entry's event data, whatever its event is.
-const DATA: usize = EqeQpSrq::BYTES;
-
 /// An entry's event data, as events of its type have it.
-pub(super) fn data<L: Layout>(eqe: &Eqe) -> &Packed<L, DATA> {
-    bytemuck::must_cast_ref(eqe.event_data())
+pub(super) fn data<T: Structure>(eqe: &Eqe) -> &T {
+    let (data, _) = T::ref_from_prefix(&eqe.event_data).expect("all event data has as many bytes");
+    data
 }
 
-/// The number of pages that a page request event asks for; negative if it returns pages.
+/// The number of pages that a page request event requests; negative if it returns pages.
 pub(super) fn pages(eqe: &Eqe) -> i32 {
     let request: &EqePageRequest = data(eqe);
     request.num_pages().cast_signed()
@@ -115,8 +113,8 @@ pub(super) fn completed_cq(eqe: &Eqe) -> u32 {
     completion.cqn()
 }
 
-/// The keys under which subscriptions to an asynchronous event are kept: with an object's number,
-/// or for the whole device.
+/// The keys of subscriptions to an asynchronous event: with an object's number, or for the whole
+/// device.
 pub(super) fn keys(device: Option<&Subscribable>, eqe: &Eqe) -> (u32, Option<u32>) {
     let kind = eqe.event_type().0;
     let whole_device =
@@ -150,7 +148,7 @@ pub(super) fn keys(device: Option<&Subscribable>, eqe: &Eqe) -> (u32, Option<u32
             let dct: &EqeDct = data(eqe);
             (EqeQueueType::DCT.0.into(), dct.dctn())
         }
-        // Whatever has no layout of its own here begins with type and number of its object.
+        // An event without a layout here begins with the type and number of its object.
         _ => {
             let object: &EqeObjectChange = data(eqe);
             (object.obj_type().0, object.obj_id())
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_finds_the_subscription_to_the_object_that_it_names() {
+    fn event_key_matches_subscription_of_object() {
         let cases = [
             (Opcode::CREATE_CQ, event::CQ_ERROR, eqe(event::CQ_ERROR, &[(0, 77)])),
             (
@@ -233,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_has_the_number_of_its_type() {
+    fn subscribed_type_depends_on_object_and_event() {
         let old = [
             (Opcode::CREATE_RQ, EqeQueueType::RQ),
             (Opcode::CREATE_RMP, EqeQueueType::RQ),

@@ -1,29 +1,42 @@
 //! The eventfds that a client's subscriptions signal.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::errno::Errno;
 
 use super::aio;
+use super::client::{Claim, Client};
 use super::refused::refused;
 
-/// Eventfds of one client that subscriptions may signal at one time. Linux holds them by a
-/// reference each; here each takes a descriptor of the process that all clients share.
+/// Most eventfds of one client that subscriptions signal at one time. Linux holds a reference to
+/// each; here each takes a descriptor of the process that all clients share.
 pub(super) const MOST_EVENTFDS: usize = 512;
 
-/// The eventfds that a client's subscriptions signal: each once, however many signal it. They are
-/// known by the number that the kernel gives each (Linux 5.2; before that a duplicate counts as
-/// another).
+/// The eventfds that a client's subscriptions signal, each held once. The key is the number that
+/// the kernel gives each eventfd (Linux 5.2; before that a duplicate counts as another).
 #[derive(Debug, Default)]
-pub struct Eventfds(Mutex<BTreeMap<u64, Weak<OwnedFd>>>);
+pub struct Eventfds(Mutex<BTreeMap<u64, Weak<Eventfd>>>);
+
+/// An eventfd of a client, which counts as a descriptor that is kept for it.
+#[derive(Debug)]
+pub(super) struct Eventfd {
+    fd: OwnedFd,
+    _claim: Claim,
+}
+
+impl AsFd for Eventfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
 
 impl Eventfds {
     /// Holds what a duplicate of a client's descriptor refers to, as long as the answer lives.
-    /// EINVAL: it is no eventfd. ENOMEM: the client has so many others here. Others: eventfds
-    /// cannot be signalled here.
-    pub(super) fn hold(&self, fd: OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
+    /// EINVAL: it is no eventfd. ENOMEM: the client has so many others here. EMFILE: so many
+    /// descriptors are kept for it. Others: eventfds cannot be signalled here.
+    pub(super) fn hold(&self, fd: OwnedFd, client: &dyn Client) -> Result<Arc<Eventfd>, Errno> {
         check_eventfd(&fd)?;
         aio::check().map_err(|errno| {
             let words = "eventfds cannot be signalled without asynchronous I/O (io_setup): allow \
@@ -31,7 +44,7 @@ impl Eventfds {
             refused(errno, words)
         })?;
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a number of its own: the descriptor's, above those of eventfds.
+        // No eventfd number: use the descriptor's, above all eventfd numbers.
         let number = eventfd_id(&fd).unwrap_or(1 << 63 | fd.as_raw_fd() as u64);
         if let Some(known) = held.get(&number).and_then(Weak::upgrade) {
             return Ok(known);
@@ -46,7 +59,12 @@ impl Eventfds {
             );
             return Err(refused(Errno::ENOMEM, words));
         }
-        let fd = Arc::new(fd);
+        let claim = client.claim().map_err(|errno| {
+            let words = "as many descriptors are kept for the process as may be, and each eventfd \
+                         counts as one: raise `ulimit -n`, or end subscriptions";
+            refused(errno, words)
+        })?;
+        let fd = Arc::new(Eventfd { fd, _claim: claim });
         held.insert(number, Arc::downgrade(&fd));
         Ok(fd)
     }
@@ -63,6 +81,6 @@ fn check_eventfd(fd: &OwnedFd) -> Result<(), Errno> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     match link {
         Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
-        _ => Err(Errno::EINVAL),
+        _ => Err(refused(Errno::EINVAL, "the descriptor is no eventfd")),
     }
 }

@@ -9,18 +9,18 @@ use super::channel::Channel;
 use super::event_rules::{may_subscribe, subscribed_type};
 use super::file::{Made, Method};
 use super::handles::{Object, Stream};
-use super::refused::refused;
+use super::refused::{no_descriptor, refused};
 use super::subscriptions::{EventChannel, Subscription};
 
 /// Bytes of an `ib_uverbs_async_event_desc`.
 pub(super) const ASYNC_RECORD: usize = 16;
 /// Channel flag: records are cookies without event data.
 const FLAG_OMIT_DATA: u32 = 1;
-/// Events that one call may subscribe to.
+/// Most events that one call may subscribe to.
 const MAX_EVENTS: usize = 16;
 
-/// Subscriptions of one channel. Linux takes as many as it has memory for; here that is the memory
-/// of all clients.
+/// Most subscriptions of one channel. Linux is bounded by memory only; here all clients share that
+/// memory.
 pub(super) const MOST_SUBSCRIPTIONS: usize = 1 << 16;
 
 impl Method<'_> {
@@ -38,19 +38,21 @@ impl Method<'_> {
         let flags = self.attrs.flags(attr::CHANNEL_FLAGS, FLAG_OMIT_DATA)?;
         let omit_data = flags & FLAG_OMIT_DATA != 0;
         let (channel, fd) = Channel::new(if omit_data { 8 } else { 0 })?;
-        let channel = Arc::new(EventChannel { channel, omit_data });
+        let channel = Arc::new(EventChannel::new(channel, omit_data));
         Ok(Made::Stream(Stream::Events(channel), fd))
     }
 
     pub(super) fn subscribe(&mut self) -> Result<(), Errno> {
         if self.state.context()?.uid == 0 {
-            return Err(Errno::EINVAL);
+            return Err(refused(Errno::EINVAL, "the context has no flag DEVX (0x1)"));
         }
         let object = match self.named.handle.and_then(|handle| self.state.object(handle)) {
             Some(Object::Devx(object)) => Some(object),
             _ => None,
         };
-        let Stream::Events(channel) = self.stream()? else { return Err(Errno::EBADF) };
+        let Stream::Events(channel) = self.stream()? else {
+            return Err(refused(Errno::EBADF, "the descriptor is no event channel of DevX"));
+        };
         let eventfd = if self.attrs.has(attr::SUBSCRIBE_FD_NUM) {
             Some(self.attrs.data(attr::SUBSCRIBE_FD_NUM)? as u32 as i32)
         } else {
@@ -58,7 +60,7 @@ impl Method<'_> {
         };
         let cookie = if self.attrs.has(attr::SUBSCRIBE_COOKIE) {
             if eventfd.is_some() {
-                return Err(Errno::EINVAL);
+                return Err(refused(Errno::EINVAL, "an eventfd carries no cookie"));
             }
             self.attrs.data(attr::SUBSCRIBE_COOKIE)?
         } else {
@@ -66,13 +68,18 @@ impl Method<'_> {
         };
         let list = self.attrs.bytes(attr::SUBSCRIBE_TYPES)?;
         if !list.len().is_multiple_of(2) || list.len() / 2 > MAX_EVENTS {
-            return Err(Errno::EINVAL);
+            let bytes = list.len();
+            let words = format!("{bytes} bytes of event types: 2 for each, {MAX_EVENTS} at most");
+            return Err(refused(Errno::EINVAL, words));
         }
         let kinds: Vec<u16> =
             list.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])).collect();
         let known = self.file.kernel.subscribable.as_ref();
-        if !kinds.iter().all(|&kind| may_subscribe(known, kind, object.is_some())) {
-            return Err(Errno::EINVAL);
+        let of_object = object.is_some();
+        if let Some(kind) = kinds.iter().find(|&&kind| !may_subscribe(known, kind, of_object)) {
+            let of = if of_object { "of an object" } else { "without an object" };
+            let words = format!("a client cannot subscribe to event type {kind:#x} {of}");
+            return Err(refused(Errno::EINVAL, words));
         }
         // Each subscription holds its channel.
         if Arc::strong_count(&channel) + kinds.len() > MOST_SUBSCRIPTIONS {
@@ -81,11 +88,19 @@ impl Method<'_> {
         }
         let client = self.attrs.client;
         let eventfd = match eventfd {
-            Some(fd) => Some(client.eventfds().hold(client.borrow(fd)?)?),
+            Some(fd) => {
+                let ours = client.borrow(fd).map_err(|errno| no_descriptor(errno, fd))?;
+                Some(client.eventfds().hold(ours, client)?)
+            }
             None => None,
         };
+        let claims = channel.claims(kinds.len(), client).map_err(|errno| {
+            let words = "the process has no descriptor left for the client, and each 64 \
+                         subscriptions take one: raise `ulimit -n`, or end subscriptions";
+            refused(errno, words)
+        })?;
         let mut subscriptions = Vec::new();
-        for &kind in &kinds {
+        for (&kind, claim) in kinds.iter().zip(claims) {
             let kind_of_object = object.map_or(0, |object| subscribed_type(object.id, kind));
             subscriptions.push(Subscription {
                 key: u32::from(kind) + (u32::from(kind_of_object) << 16),
@@ -94,6 +109,7 @@ impl Method<'_> {
                 channel: channel.clone(),
                 cookie,
                 eventfd: eventfd.clone(),
+                _claim: claim,
             });
         }
         self.file.kernel.subscriptions.add(subscriptions);

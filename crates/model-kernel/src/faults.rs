@@ -1,4 +1,4 @@
-//! Ioctls that somebody asked to fail, by a plan of faults or `Model::fail_ioctl`.
+//! Fails ioctls on request: of a fault plan or of `Model::fail_ioctl`.
 
 use nix::errno::Errno;
 
@@ -9,7 +9,7 @@ use super::refused::refused;
 use super::write;
 
 impl File {
-    /// Fails an ioctl for which a fault was requested.
+    /// Fails an ioctl if a fault was requested for it.
     pub(super) fn fails_as_asked(&self, request: &Request<'_>) -> Result<(), Errno> {
         let method = request.method;
         let attributes = (0..request.len()).map(|index| request.raw(index));
@@ -18,7 +18,7 @@ impl File {
             .find_map(|it| write::name(it.data));
         let names: Vec<&str> = [method.name].into_iter().chain(command).collect();
         match self.kernel.function.fails_ioctl((method.object, method.id), &names) {
-            Some(errno) => Err(refused(errno, "it was asked to fail")),
+            Some(errno) => Err(refused(errno, "a fault plan or Model::fail_ioctl requested it")),
             None => Ok(()),
         }
     }

@@ -1,8 +1,8 @@
-//! An open device file: its ioctls and mappings, and the destruction of its objects when it is
-//! closed.
+//! An open device file: its ioctls and mappings, and the destruction of its objects on close.
 //!
-//! An ioctl runs in the kernel's order: header, attributes one by one (each read, looked up or
-//! reserved as it comes), mandatory ones, then the method. One ioctl of a file runs at a time.
+//! An ioctl runs in the kernel's order: header; each attribute in turn (read it, look its object up
+//! or reserve one); the check for mandatory attributes; the method. One ioctl of a file runs at a
+//! time.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,14 @@ use super::clock::ClockPage;
 use super::handles::{Entry, FileState, Object, Stream};
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
+use super::refused::refused;
 use super::uar;
 use super::wire::{Core, Heard, heard_of_cq};
 
 /// The result of a method.
 pub(super) enum Made {
     Nothing,
-    /// An object, with the handles of those that it uses.
+    /// An object, and the handles of the objects that it uses.
     Object(Object, Vec<u32>),
     Stream(Stream, OwnedFd),
 }
@@ -33,34 +34,37 @@ pub(super) enum Made {
 /// The objects that a call's attributes named.
 #[derive(Debug, Default)]
 pub(super) struct Named {
-    /// Attribute and handle of an object to be made.
+    /// Attribute and handle of an object to create.
     new: Option<(u16, u32)>,
-    /// Attribute of a descriptor to be made.
+    /// Attribute of a descriptor to create.
     new_stream: Option<u16>,
-    /// Handle of an object that is used.
+    /// Handle of an object that the call uses.
     pub handle: Option<u32>,
-    /// Handle of an object to be destroyed.
+    /// Handle of an object to destroy.
     destroy: Option<u32>,
     pub stream: Option<Stream>,
-    /// The handles of all objects that are used, by attribute.
+    /// The handles of all objects that the call uses, by attribute.
     handles: Vec<(u16, u32)>,
     streams: Vec<(u16, Stream)>,
 }
 
-/// Numbers of objects from this bit on are a driver's own (UVERBS_ID_NS_SHIFT).
+/// Object ids from this bit on belong to a driver (UVERBS_ID_NS_SHIFT).
 const DRIVER_NAMESPACE: u32 = 12;
+/// Objects whose destruction takes as long as the end of a stream.
+const STREAM: usize = 50;
 
 /// An open device file.
 pub(super) struct File {
     pub kernel: Arc<Kernel>,
-    /// Who opened it, for what is done when it is closed; ioctls go by the one that makes them.
+    /// The client that opened the file, for the work on close. An ioctl goes by the client that
+    /// calls it.
     pub client: Arc<dyn Client>,
-    /// The file from which the client maps its UAR pages, if it maps them by itself.
+    /// The file from which the client maps its UAR pages, if it maps them itself.
     doorbells: Option<Arc<OwnedFd>>,
     state: Mutex<FileState>,
 }
 
-/// Whether the page of the clock is mapped at an offset.
+/// Whether an offset is that of the clock page.
 fn maps_clock(state: &FileState, offset: u64, length: u64) -> Result<bool, Errno> {
     if !offset.is_multiple_of(PAGE) || !uar::is_clock(offset / PAGE) {
         return Ok(false);
@@ -68,24 +72,24 @@ fn maps_clock(state: &FileState, offset: u64, length: u64) -> Result<bool, Errno
     state.context()?;
     match length.checked_next_multiple_of(PAGE) {
         Some(PAGE) => Ok(true),
-        _ => Err(Errno::EINVAL),
+        _ => Err(refused(Errno::EINVAL, format!("{length} bytes to map: the clock has one page"))),
     }
 }
 
-/// The UAR page that is mapped at an offset.
+/// The UAR page at an mmap offset.
 fn mapped_page(state: &FileState, offset: u64, length: u64) -> Result<u32, Errno> {
     let context = state.context()?;
     if !offset.is_multiple_of(PAGE) {
-        return Err(Errno::EINVAL);
+        return Err(refused(Errno::EINVAL, format!("offset {offset:#x} is not of a page")));
     }
     let page = uar::mapped_page(state, context, offset / PAGE)?;
     match length.checked_next_multiple_of(PAGE) {
         Some(PAGE) => Ok(page),
-        _ => Err(Errno::EINVAL),
+        _ => Err(refused(Errno::EINVAL, format!("{length} bytes to map: a UAR has one page"))),
     }
 }
 
-/// A method at work.
+/// A running method.
 pub(super) struct Method<'a> {
     pub file: &'a File,
     /// The calling client.
@@ -106,7 +110,7 @@ impl File {
         self
     }
 
-    /// Lets a UAR page be the one that the client maps at `offset`.
+    /// Makes the client's mapping at `offset` the backing of a UAR page.
     pub(super) fn back(&self, page: u32, offset: u64) -> Result<(), Errno> {
         match &self.doorbells {
             Some(file) => self.kernel.function.back_uar(page, file.as_fd(), offset),
@@ -114,26 +118,33 @@ impl File {
         }
     }
 
-    /// The client has no part in a UAR page any more.
+    /// Ends the client's mapping of a UAR page.
     pub(super) fn unback(&self, page: u32) {
         if self.doorbells.is_some() {
             self.kernel.function.unback_uar(page);
         }
     }
 
+    /// How many objects the file has; `None` while it answers an ioctl.
+    pub(super) fn objects(&self) -> Option<usize> {
+        let state = self.state.try_lock().ok()?;
+        // The end of a stream looks through the subscriptions of the device.
+        Some(state.objects.len() + STREAM * state.streams.len())
+    }
+
     fn lock(&self) -> MutexGuard<'_, FileState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.dead = self.kernel.is_dead();
+        state.removed = self.kernel.is_dead() && self.kernel.is_gone();
         state
     }
 
-    /// Answers an ioctl of the one who opened the file.
+    /// Answers an ioctl of the client that opened the file.
     pub(super) fn ioctl(&self, words: &mut [u64]) -> Result<(), Errno> {
         self.ioctl_of(&self.client, words)
     }
 
-    /// Answers an ioctl of `client`: `words` is its header and attributes, in which new handles and
-    /// output flags are stored. The caller logs refusals.
+    /// Answers an ioctl of `client`. `words` holds its header and attributes, and receives new
+    /// handles and output flags. The caller logs refusals.
     pub(super) fn ioctl_of(
         &self,
         client: &Arc<dyn Client>,
@@ -144,12 +155,12 @@ impl File {
         let mut state = self.lock();
         self.forget_closed_streams(&mut state);
         let call = request.method.call;
-        // The methods of a driver that let go of its device are gone, but those that destroy
-        // (`uverbs_disassociate_api_pre`). The others ask for the context or an object in their
-        // turn.
+        // A removed device has no driver methods left but those that destroy
+        // (`uverbs_disassociate_api_pre`). The others look up the context or an object, and fail
+        // there.
         let drivers = (request.method.object | request.method.id) >> DRIVER_NAMESPACE != 0;
-        if state.dead && drivers && call != Call::Destroy {
-            return Err(Errno::EIO);
+        if state.removed && drivers && call != Call::Destroy {
+            return Err(refused(Errno::EIO, "the device is gone"));
         }
         let attrs = Attrs::new(request, &**client);
         let named = Named::default();
@@ -174,7 +185,7 @@ impl File {
         method.commit(made)
     }
 
-    /// Maps what an ioctl gave an offset for.
+    /// Maps the page at an offset that an ioctl returned.
     pub(super) fn mmap(
         &self,
         offset: u64,
@@ -193,8 +204,8 @@ impl File {
         self.kernel.function.map_uar(page, length, protection)
     }
 
-    /// The client is about to map a page by itself, with these `PROT_` bits, from the file of its
-    /// doorbells. The device looks at one place of a page only, which is where it was mapped first.
+    /// The client is about to map a page itself, with these `PROT_` bits, from its doorbell file.
+    /// The device reads a page at one offset only: the offset of its first mapping.
     pub(super) fn mapped_by_client(
         &self,
         offset: u64,
@@ -218,7 +229,7 @@ impl File {
         self.back(page, offset)
     }
 
-    /// The file's page of the clock, which is made when it is mapped first.
+    /// The file's clock page; its first mapping creates it.
     fn show_clock(
         &self,
         state: &mut FileState,
@@ -233,11 +244,10 @@ impl File {
         Ok(page)
     }
 
-    /// Closes the file: destroys what is left, in rounds for as long as something goes.
+    /// Closes the file: destroys the remaining objects, in rounds while a round destroys any.
     ///
-    /// The newest goes first, as with the kernel; but before all else go queue pairs, so that of a
-    /// program that is no more the others notice nothing but its silence, and not that its keys
-    /// went before.
+    /// The newest object goes first, as with the kernel; but queue pairs go before all others. The
+    /// peers of a program that ended then see only its silence, not the loss of its keys.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closing = true;
@@ -261,7 +271,7 @@ impl File {
                 }
             }
             if !progress {
-                // As the kernel does: what the device will not let go is leaked there.
+                // As in the kernel, an object that the device refuses to destroy leaks.
                 tracing::warn!(
                     left = state.objects.len(),
                     "objects could not be destroyed when their file was closed"
@@ -276,7 +286,7 @@ impl File {
 
     /// Destroys an object and frees its handle; both stay when the device refuses.
     ///
-    /// Says how many records of its the client has read.
+    /// Returns how many of its records the client has read.
     pub(super) fn destroy(
         &self,
         state: &mut FileState,
@@ -284,10 +294,13 @@ impl File {
         handle: u32,
     ) -> Result<Heard, Errno> {
         let uid = state.context.as_ref().map_or(0, |context| context.uid);
-        let entry = state.objects.get(&handle).ok_or(Errno::ENOENT)?;
-        // A dead device's kernel has destroyed them all by itself, and has only their handles.
-        if entry.users != 0 && !state.dead {
-            return Err(Errno::EBUSY);
+        let entry = state.objects.get(&handle).ok_or_else(|| {
+            refused(Errno::ENOENT, format!("the open device has no object of handle {handle}"))
+        })?;
+        // After a device died, its kernel has destroyed all objects and keeps only their handles.
+        if entry.users != 0 && !state.removed {
+            let words = format!("handle {handle} has {} users: destroy them first", entry.users);
+            return Err(refused(Errno::EBUSY, words));
         }
         let mut listener = None;
         match &entry.object {
@@ -301,8 +314,7 @@ impl File {
             }
             Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
             &Object::Uar { page, mmap } => {
-                // A real kernel waits for the last mapping of the page to go; here it cannot see
-                // them.
+                // A real kernel waits for the page's last unmap; this one cannot see it.
                 let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
                 self.unback(page);
                 state.mmaps.remove(&mmap);
@@ -311,11 +323,14 @@ impl File {
             }
         }
         state.remove(handle);
+        // No client reads the channels of a file that closes, and its process may be one whose
+        // descriptors cannot be searched.
+        let listener = listener.filter(|_| !state.closing);
         let heard = listener.map(|listener| listener.end(&**client));
         Ok(heard.unwrap_or(Heard { completions: 0, events: 0 }))
     }
 
-    /// Ends the stream that was made as number `order`.
+    /// Ends the stream with order number `order`.
     fn end_stream(&self, state: &mut FileState, order: u64) -> bool {
         let Some(at) = state.streams.iter().position(|&(made, _)| made == order) else {
             return false;
@@ -338,7 +353,7 @@ impl File {
             .filter(|(_, stream)| !stream.channel().is_open())
             .map(|&(order, _)| order)
             .collect();
-        if state.dead {
+        if state.removed {
             return;
         }
         for order in closed {
@@ -387,7 +402,8 @@ impl Method<'_> {
 
     /// The stream that a mandatory attribute named.
     pub(super) fn stream(&self) -> Result<Stream, Errno> {
-        self.named.stream.clone().ok_or(Errno::EBADF)
+        let none = || refused(Errno::EBADF, "the request names no event file");
+        self.named.stream.clone().ok_or_else(none)
     }
 
     /// The handle that an attribute named.
@@ -406,24 +422,28 @@ impl Method<'_> {
         named.or_else(|| self.state.default_async_file())
     }
 
-    /// The driver's part of a request: at least `least` bytes of it, as many as its structure has,
-    /// and zeros after that.
+    /// The driver's part of a request: at least `least` bytes, all that its structure has, and a
+    /// tail of zeros.
     pub(super) fn driver_request(&self, least: usize, bytes: usize) -> Result<Core, Errno> {
         let mut request = match self.attrs.bytes(attr::UHW_IN) {
             Err(Errno::ENOENT) => Vec::new(),
             other => other?,
         };
         if request.len() < least {
-            return Err(Errno::EINVAL);
+            let has = request.len();
+            let words = format!("the driver's data has {has} bytes; at least {least} are needed");
+            return Err(refused(Errno::EINVAL, words));
         }
         if request.iter().skip(bytes).any(|&byte| byte != 0) {
-            return Err(Errno::EOPNOTSUPP);
+            let words =
+                format!("the driver's data has bytes other than 0 behind {bytes} known ones");
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         request.resize(bytes, 0);
         Ok(Core(request))
     }
 
-    /// Writes the driver's part of a response, cut to the room that there is.
+    /// Writes the driver's part of a response, cut to the client's room.
     pub(super) fn put_driver_response(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         match self.attrs.put(attr::UHW_OUT, bytes) {
             Err(Errno::ENOENT) => Err(Errno::EFAULT),
@@ -459,11 +479,11 @@ impl Method<'_> {
             Call::AsyncEventAlloc => self.async_event_alloc(),
             Call::CommandFdAlloc => self.command_fd_alloc(),
             Call::EventFdAlloc => self.event_fd_alloc(),
-            Call::Destroy => Err(Errno::EINVAL),
+            Call::Destroy => Err(refused(Errno::EINVAL, "the request names nothing to destroy")),
         }
     }
 
-    /// Gives what a method made to the client.
+    /// Hands the result of a method to the client.
     fn commit(mut self, made: Made) -> Result<(), Errno> {
         match (made, self.named.new, self.named.new_stream) {
             (Made::Object(object, uses), Some((_, handle)), _) => {
@@ -478,9 +498,13 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// Registers a stream and gives its descriptor to the client; returns the client's number of
-    /// it.
+    /// Registers a stream and gives its descriptor to the client; returns the client's descriptor
+    /// number.
     pub(super) fn give_stream(&mut self, stream: Stream, fd: OwnedFd) -> Result<i32, Errno> {
+        let claim = self.attrs.client.claim().map_err(|errno| {
+            refused(errno, "the process has no descriptor left for the client: raise `ulimit -n`")
+        })?;
+        stream.channel().keep(claim);
         let subscriptions = &self.file.kernel.subscriptions;
         match &stream {
             Stream::Async(channel) => subscriptions.add_async_file(channel.clone()),

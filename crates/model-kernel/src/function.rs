@@ -1,5 +1,5 @@
-//! A function of the model as its driver reaches it: commands and registers, and what a driver
-//! learns by other ways.
+//! A function of the model as its driver reaches it: commands, registers, and facts that a driver
+//! learns from other sources.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const GID_ROCE_V2: u32 = 2;
 /// IB_PORT_CAP_MASK2_SUP.
 const CAP_MASK2: u32 = 1 << 15;
 
-/// A device of a model, and all that are on its fabric.
+/// A device of a model, and all devices of its fabric.
 pub(super) struct Modelled {
     pub device: Device,
     pub fabric: Arc<[Device]>,
@@ -115,8 +115,8 @@ impl Function for Modelled {
             let (high, low) = (entry.source_mac_47_32(), entry.source_mac_31_0());
             Some(mac((u64::from(high) << 32) + u64::from(low)))
         });
-        // Network devices answer for their addresses whether or not a program has the RDMA device
-        // open, without which its GID table is empty here.
+        // A network device answers for its addresses even if no program has the RDMA device open;
+        // its GID table is empty here then.
         entered
             .or_else(|| {
                 self.fabric.iter().find_map(|device| {
@@ -127,13 +127,13 @@ impl Function for Modelled {
             })
             .or_else(|| self.device.gateway(gid).map(mac))
             .or_else(|| self.network.neighbour(gid))
-            // Nobody asks a neighbour outside the model for its MAC; its link-local address has it.
+            // No ARP goes to a neighbour outside the model; its link-local address holds its MAC.
             .or_else(|| self.device.leads_outside().then(|| mac_of_link_local(gid)).flatten())
     }
 }
 
 /// The addresses of the network device on port 1 of a device, as GIDs, in the order in which Linux
-/// enters them: its link-local one, those of networks, and those that it was given.
+/// enters them: the link-local one, those of networks, and the added ones.
 fn addresses(device: &Device, first: &Port, network: &Network) -> Vec<[u8; 16]> {
     if !network.is_here(device.number()) {
         return Vec::new();
@@ -142,7 +142,7 @@ fn addresses(device: &Device, first: &Port, network: &Network) -> Vec<[u8; 16]> 
     of_networks.chain(network.addresses(device.number())).collect()
 }
 
-/// The MAC that a link-local address is made of, by the modified EUI-64 (RFC 4291, appendix A).
+/// The MAC in a link-local address, by the modified EUI-64 (RFC 4291, appendix A).
 fn mac_of_link_local(gid: &[u8; 16]) -> Option<[u8; 6]> {
     match *gid {
         [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
@@ -195,7 +195,7 @@ fn port(device: &Device, number: u32) -> Option<PortState> {
 }
 
 /// The VLs in the port's register, in the code of verbs: code n is 2^(n - 1), and 5 is 15. The
-/// register's code is the number itself.
+/// register holds the number itself.
 fn max_vls(profile: &Profile) -> u8 {
     let register = profile.registers().get(&RegisterId::PVLC.0);
     let vls = register.and_then(|it| View::new(it.info, &it.bytes).get("vl_hw_cap"));
@@ -212,7 +212,7 @@ fn ib_gids(port: &Port) -> Vec<GidEntry> {
     entries.map(|(index, &gid)| GidEntry { index, gid, kind: GID_IB }).collect()
 }
 
-/// The GIDs of an Ethernet port: the entries of its address table that are in use.
+/// The GIDs of an Ethernet port: the used entries of its address table.
 fn roce_gids(device: &Device) -> Vec<GidEntry> {
     let addresses = device.roce_addresses();
     let used = (0..).zip(&addresses);
@@ -225,8 +225,8 @@ fn roce_gids(device: &Device) -> Vec<GidEntry> {
         .collect()
 }
 
-/// The description of port `number` before the device is opened, with the GIDs that it gets when it
-/// comes up.
+/// The description of port `number` before a client opens the device, with the GIDs that it gets
+/// when it comes up.
 pub(super) fn described_port(device: &Device, number: u32, network: &Network) -> Option<PortState> {
     let mut state = port(device, number)?;
     if let (true, [], Some(first)) = (state.ethernet, &state.gids[..], device.port(1)) {
@@ -251,7 +251,7 @@ mod tests {
     use crate::{InProcess, Neighbour};
 
     #[test]
-    fn a_neighbour_outside_is_known_by_its_link_local_address_while_there_is_an_outside() {
+    fn link_local_gid_gives_mac_while_uplink_exists() {
         let profile = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
         let model = Model::builder().device(profile).threaded().build();
         let device = model.device(0);
@@ -264,13 +264,13 @@ mod tests {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let external = model.join_ethernet(&Uplink::Inet { local: free, remote: free }).unwrap();
         assert_eq!(modelled.neighbour(&gid), Some([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
-        // Not made of a MAC, of another network, and of IPv4.
+        // No EUI-64, another network, IPv4.
         for at in [11, 12, 7, 0] {
             let mut other = gid;
             other[at] ^= 1;
             assert_eq!(modelled.neighbour(&other), None, "byte {at}");
         }
-        // The model's own are known as before.
+        // Neighbours of the model resolve as before.
         let own = model.device(0).port(1).unwrap();
         assert_eq!(modelled.neighbour(&own.link_local_gid), Some(super::mac(own.mac)));
         drop(external);
@@ -287,7 +287,7 @@ mod tests {
         let told: Vec<_> = backend.port(1, 1).unwrap().gids;
         let kinds: Vec<_> = told.iter().map(|it| (it.index, it.gid == gid, it.kind)).collect();
         assert_eq!(kinds, [(0, false, 1), (1, false, 2), (2, true, 1), (3, true, 2)]);
-        // Before and after the other one is open; its table is then as it was told of.
+        // The result is the same before and after the neighbour is open, when its GID table fills.
         let neighbour = || backend.lease(0).unwrap().kernel.function.neighbour(&gid);
         let own = super::mac(model.device(1).port(1).unwrap().mac);
         assert_eq!(neighbour(), Some(own));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_outside_is_known_by_what_was_told() {
+    fn added_neighbour_resolves_gid_to_mac() {
         let card = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
         let model = Model::builder().device(card).stepped().build();
         let backend = InProcess::of(&model);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_be_is_refused_with_the_reason() {
+    fn bad_address_is_rejected_with_reason() {
         let profile = |link| Profile::load("connectx6dx").unwrap().with_link(link);
         let (ethernet, infiniband) = (profile(Link::Ethernet), profile(Link::Infiniband));
         let model = Model::builder().device(ethernet).device(infiniband).stepped().build();

@@ -1,5 +1,5 @@
-//! An open device file whose client is not this process: what fuzzers drive. The client's memory is
-//! whatever they say that it is, so it may change between two looks.
+//! An open device file that a fuzzer drives. The client is not this process: the fuzzer supplies
+//! its memory, which may change between two reads.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
@@ -16,17 +16,17 @@ use super::in_process::{InProcess, Lease};
 use verbless_model::Model;
 use verbless_model::memory::HostMemory;
 
-/// A device file that is open.
+/// An open device file.
 pub struct FuzzFile {
     file: File,
     control: Option<Control>,
-    /// Ends after the files.
+    /// Must drop after the files.
     _lease: Lease,
 }
 
-/// A method, and what its attributes are.
+/// A method and its attributes.
 pub struct Method {
-    /// The object that it is a method of.
+    /// The object type.
     pub object: u16,
     /// The method's id.
     pub id: u16,
@@ -37,21 +37,21 @@ pub struct Method {
 /// The content of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// Data in: at least this number of bytes.
+    /// Data in: at least so many bytes.
     In(u16),
-    /// Data out: at least this number of bytes.
+    /// Data out: at least so many bytes.
     Out(u16),
     /// The handle of an object of this kind, or of any (0xffff).
     Handle(u16),
-    /// A handle that the call gives.
+    /// A handle that the call returns.
     New(u16),
     /// A descriptor.
     Descriptor,
 }
 
 impl FuzzFile {
-    /// Opens a device of a model; `rights`: the client holds every privilege. `None`: the device
-    /// would not come up.
+    /// Opens a device of a model. `rights`: the client holds every privilege. `None`: the device
+    /// did not come up.
     pub fn open(
         model: &Model,
         device: usize,
@@ -70,7 +70,7 @@ impl FuzzFile {
         Some(Self { file: File::new(lease.kernel.clone(), client), control, _lease: lease })
     }
 
-    /// Every method that there is.
+    /// Every method of the ABI.
     pub fn methods() -> Vec<Method> {
         let sort = |kind| match kind {
             AttrKind::In { min, .. } => Sort::In(min),
@@ -88,12 +88,12 @@ impl FuzzFile {
         methods.collect()
     }
 
-    /// An ioctl; the errno, if it fails.
+    /// Calls an ioctl; the errno, if it fails.
     pub fn ioctl(&self, words: &mut [u64]) -> Result<(), i32> {
         self.file.ioctl(words).map_err(|errno| errno as i32)
     }
 
-    /// An ioctl of the function's control file; the errno, if it fails.
+    /// Calls an ioctl of the function's control file; the errno, if it fails.
     pub fn control(&self, request: u32, argument: u64) -> Result<(), i32> {
         let Some(control) = &self.control else { return Err(Errno::ENODEV as i32) };
         control.ioctl(&*self.file.client, request, argument).map_err(|errno| errno as i32)
@@ -114,7 +114,7 @@ struct Elsewhere {
     descriptors: Mutex<Vec<OwnedFd>>,
 }
 
-/// Bytes that it may pin without a privilege.
+/// Bytes that the client may pin without a privilege.
 const MEMLOCK: u64 = 1 << 20;
 
 impl Elsewhere {

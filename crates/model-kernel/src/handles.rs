@@ -12,13 +12,14 @@ use super::channel::Channel;
 use super::client::Client;
 use super::clock::ClockPage;
 use super::pinned::Pinned;
+use super::refused::{no_descriptor, refused};
 use super::rules::ObjectId;
 use super::steering::{Flow, FlowMatcher};
 use super::subscriptions::EventChannel;
 use super::verbs::objects::Verbs;
 use crate::numbers::Numbers;
 
-/// The object of a handle.
+/// The object behind a handle.
 #[derive(Debug)]
 pub(super) enum Object {
     Pd {
@@ -64,7 +65,7 @@ impl Object {
     }
 }
 
-/// An object that a client made with a command of its own.
+/// An object that a client created with a DevX command.
 #[derive(Debug)]
 pub(super) struct DevxObject {
     pub id: ObjectId,
@@ -72,11 +73,11 @@ pub(super) struct DevxObject {
     pub destroy: Vec<u8>,
     /// The number of flow counters, if the object is a bulk of them.
     pub bulk: u32,
-    /// A number unique among all objects that files of the device ever had.
+    /// A number unique among all objects that the device's files ever had.
     pub serial: u64,
 }
 
-/// The event channel of a descriptor that the kernel made.
+/// The event channel behind a descriptor.
 #[derive(Debug, Clone)]
 pub(super) enum Stream {
     Events(Arc<EventChannel>),
@@ -103,19 +104,19 @@ impl Stream {
     }
 }
 
-/// An object, with its dependencies.
+/// An object and its dependencies.
 #[derive(Debug)]
 pub(super) struct Entry {
     /// Position in the order of creation.
     pub(super) order: u64,
     pub(super) object: Object,
-    /// Handles of objects that this one uses, which must be destroyed later.
+    /// Handles of the objects that this one uses; they must outlive it.
     uses: Vec<u32>,
-    /// The number of objects that use this one.
+    /// How many objects use this one.
     pub(super) users: u32,
 }
 
-/// The most objects of one file. Linux limits them only by memory, which is charged to each client;
+/// The most objects of one file. Linux limits them by memory only, which it charges to each client;
 /// here they take memory of the process that all clients share.
 const MOST_OBJECTS: u32 = 1 << 20;
 
@@ -132,20 +133,20 @@ impl Default for Handles {
 /// A user context.
 #[derive(Debug)]
 pub(super) struct Context {
-    /// The device's uid of the context; 0 without DevX.
+    /// The device's uid for the context; 0 without DevX.
     pub uid: u16,
     pub(super) transport_domain: Option<u32>,
     pub(super) cqe_version: u8,
     /// The client allocates UAR pages one by one.
     pub dynamic_uars: bool,
-    /// UAR pages that came with the context.
+    /// UAR pages that the context allocated.
     pub static_uars: Vec<u32>,
 }
 
-/// The first command of pages that are allocated one by one.
+/// The first mmap command of individually allocated pages.
 pub(super) const MMAP_OFFSETS: u64 = 9;
 
-/// The mmap offsets of pages that are allocated one by one: command << 16 | index.
+/// The mmap offsets of individually allocated pages: command << 16 | index.
 #[derive(Debug)]
 pub(super) struct MmapNumbers(pub Numbers);
 
@@ -165,28 +166,30 @@ pub(super) struct FileState {
     /// UAR page by page number within the file.
     pub mmaps: BTreeMap<u32, u32>,
     pub mmap_numbers: MmapNumbers,
-    /// Addresses at which the client mapped UAR pages by itself.
+    /// Offsets at which the client mapped UAR pages itself.
     pub mapped: BTreeMap<u32, u64>,
     /// The clock page, which converts timestamps to time, once it is mapped.
     pub(super) clock: Option<Arc<ClockPage>>,
-    /// The file is being closed: what would be in the way goes as well.
+    /// The file is closing: dependencies do not stop a destruction.
     pub(super) closing: bool,
-    /// The device is dead: nothing can be done but destroy objects.
-    pub(super) dead: bool,
-    /// Counts objects, in the order in which they were made.
+    /// The device was removed: clients can only destroy objects. After a fatal error ioctls still
+    /// reach the driver, whose commands then fail (ENXIO, ENOLINK).
+    pub(super) removed: bool,
+    /// Counts objects in their order of creation.
     sequence: u64,
 }
 
 impl FileState {
-    /// The context; EINVAL before there is one, EIO when the device is dead.
+    /// The context; EINVAL before there is one, EIO when the device was removed.
     pub(super) fn context(&self) -> Result<&Context, Errno> {
         self.insist_on_device()?;
-        self.context.as_ref().ok_or(Errno::EINVAL)
+        let none = || refused(Errno::EINVAL, "the open file has no context yet (GET_CONTEXT)");
+        self.context.as_ref().ok_or_else(none)
     }
 
-    /// EIO when the device is dead.
+    /// EIO when the device was removed.
     pub(super) fn insist_on_device(&self) -> Result<(), Errno> {
-        if self.dead { Err(Errno::EIO) } else { Ok(()) }
+        if self.removed { Err(refused(Errno::EIO, "the device is gone")) } else { Ok(()) }
     }
 
     pub(super) fn object(&self, handle: u32) -> Option<&Object> {
@@ -197,10 +200,11 @@ impl FileState {
         self.objects.get_mut(&handle).map(|entry| &mut entry.object)
     }
 
-    /// The handle that the next object gets: the lowest that is free.
-    /// ENOMEM when the file holds as many as it may.
+    /// The handle that the next object gets: the lowest free one. ENOMEM when the file holds the
+    /// most objects.
     pub(super) fn free_handle(&self) -> Result<u32, Errno> {
-        self.handles.0.lowest().ok_or(Errno::ENOMEM)
+        let full = || refused(Errno::ENOMEM, "the open file has the most objects, 2^20");
+        self.handles.0.lowest().ok_or_else(full)
     }
 
     /// The next number of the sequence.
@@ -213,7 +217,7 @@ impl FileState {
         self.insert_using(handle, object, Vec::new());
     }
 
-    /// Inserts an object and the handles of those that it uses.
+    /// Inserts an object and the handles of the objects that it uses.
     pub(super) fn insert_using(&mut self, handle: u32, object: Object, uses: Vec<u32>) {
         for used in &uses {
             if let Some(entry) = self.objects.get_mut(used) {
@@ -225,12 +229,12 @@ impl FileState {
         self.objects.insert(handle, Entry { order, object, uses, users: 0 });
     }
 
-    /// The handles of what an object uses.
+    /// The handles of the objects that an object uses.
     pub(super) fn uses(&self, handle: u32) -> &[u32] {
         self.objects.get(&handle).map_or(&[], |entry| &entry.uses)
     }
 
-    /// Adds handles of objects that an object uses from now on.
+    /// Adds handles of objects that an object uses from this call on.
     pub(super) fn now_uses(&mut self, handle: u32, uses: Vec<u32>) {
         for used in &uses {
             if let Some(entry) = self.objects.get_mut(used) {
@@ -255,7 +259,7 @@ impl FileState {
         }
     }
 
-    /// The first async event file, which gets the events of objects that name none.
+    /// The first async event file: it gets the events of objects that name no other.
     pub(super) fn default_async_file(&self) -> Option<Arc<Channel>> {
         self.streams.iter().find_map(|(_, stream)| match stream {
             Stream::Async(channel) => Some(channel.clone()),
@@ -263,24 +267,32 @@ impl FileState {
         })
     }
 
-    /// Finds an object by what a client wrote as its handle; EIO when it is found, and the device
-    /// is dead.
+    /// Finds an object by the handle that a client wrote; EIO when it exists and the device was
+    /// removed.
     pub(super) fn lookup(&self, data: u64, kind: u16) -> Result<u32, Errno> {
         let handle = self.lookup_to_destroy(data, kind)?;
         self.insist_on_device().map(|()| handle)
     }
 
-    /// Finds an object that is to be destroyed, which it can be without its device, too.
+    /// Finds an object to destroy; its device may be gone.
     pub(super) fn lookup_to_destroy(&self, data: u64, kind: u16) -> Result<u32, Errno> {
         let handle = match i64::try_from(data) {
-            Ok(id) => u32::try_from(id).map_err(|_| Errno::ENOENT)?,
-            Err(_) => return Err(Errno::EINVAL),
+            Ok(id) => u32::try_from(id).map_err(|_| {
+                refused(Errno::ENOENT, format!("{id:#x} is no handle: they have 32 bits"))
+            })?,
+            Err(_) => {
+                return Err(refused(Errno::EINVAL, format!("{data:#x} is no handle")));
+            }
         };
-        let object = self.object(handle).ok_or(Errno::ENOENT)?;
+        let object = self.object(handle).ok_or_else(|| {
+            refused(Errno::ENOENT, format!("the open device has no object of handle {handle}"))
+        })?;
         if kind == super::abi::ANY_OBJECT || object.kind() == kind {
             Ok(handle)
         } else {
-            Err(Errno::EINVAL)
+            let found = object.kind();
+            let words = format!("handle {handle} is an object of type {found}, not {kind}");
+            Err(refused(Errno::EINVAL, words))
         }
     }
 
@@ -290,15 +302,19 @@ impl FileState {
         data: u64,
         kind: u16,
     ) -> Result<Stream, Errno> {
-        let fd = i32::try_from(data as i64).map_err(|_| Errno::EINVAL)?;
-        let file = client.identify(fd)?;
+        let fd = i32::try_from(data as i64)
+            .map_err(|_| refused(Errno::EINVAL, format!("{data:#x} is no descriptor")))?;
+        let file = client.identify(fd).map_err(|errno| no_descriptor(errno, fd))?;
         let stream = self
             .streams
             .iter()
             .map(|(_, stream)| stream)
             .find(|stream| stream.channel().file == file && stream.kind() == kind)
             .cloned()
-            .ok_or(Errno::EBADF)?;
+            .ok_or_else(|| {
+                let words = format!("descriptor {fd} is no event file of this device and type");
+                refused(Errno::EBADF, words)
+            })?;
         self.insist_on_device().map(|()| stream)
     }
 }
@@ -308,12 +324,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_the_lowest_that_is_free_and_a_file_holds_so_many() {
+    fn free_handle_is_lowest_and_bounded() {
         let mut state = FileState::default();
         for pdn in 0..MOST_OBJECTS {
             let handle = state.free_handle().unwrap();
             assert_eq!(handle, pdn);
-            assert_eq!(state.free_handle(), Ok(handle), "nobody has taken it yet");
+            assert_eq!(state.free_handle(), Ok(handle), "the handle is still free");
             state.insert(handle, Object::Pd { pdn });
         }
         assert_eq!(state.free_handle(), Err(Errno::ENOMEM));

@@ -25,11 +25,11 @@ use super::refusal_log::{logged, logged_control};
 use super::topology;
 
 /// The devices of a model as `verbless-devx` sees them, all or those of one side. Cloning gives
-/// another handle to the same.
+/// another handle to the same devices.
 #[derive(Clone)]
 pub struct InProcess {
     inner: Arc<Inner>,
-    /// The side whose devices are shown; `None`: all devices.
+    /// The side whose devices are visible; `None`: all devices.
     side: Option<Side>,
 }
 
@@ -39,11 +39,11 @@ struct Inner {
     network: Arc<Network>,
     /// The kernels of the devices, by device number.
     kernels: Mutex<Vec<Attached>>,
-    /// Devices that are not plugged in.
+    /// Unplugged devices.
     absent: Mutex<BTreeSet<usize>>,
 }
 
-/// The kernel's side of a device while somebody has it open, and how many have.
+/// The kernel's side of an open device, and how many clients have it open.
 type Attached = Option<(Arc<Kernel>, usize)>;
 
 impl Inner {
@@ -57,7 +57,7 @@ impl Inner {
     }
 }
 
-/// A device that is kept attached.
+/// Keeps a device attached.
 pub(super) struct Lease {
     inner: Arc<Inner>,
     id: usize,
@@ -66,8 +66,8 @@ pub(super) struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Detaching and attaching exclude each other, so that whoever opens the device next finds
-        // it down.
+        // Detaching and attaching exclude each other, so that the next client to open the device
+        // finds it down.
         let mut kernels = self.inner.kernels();
         if let Some(entry) = kernels.get_mut(self.id)
             && let Some((kernel, users)) = entry
@@ -100,14 +100,25 @@ impl InProcess {
         Self { side: Some(side), ..self }
     }
 
+    /// The uid of the user context that the kernel made for itself on a device; `None`: the device
+    /// is not open, or it has no user contexts.
+    ///
+    /// The device lists it among its [`Resources`](verbless_model::Resources), and a kernel's
+    /// accounting does not.
+    pub fn own_context(&self, device: usize) -> Option<u16> {
+        let kernels = self.inner.kernels();
+        let (kernel, _) = kernels.get(device)?.as_ref()?;
+        Some(kernel.spare_uid).filter(|&uid| uid != 0)
+    }
+
     /// A port of a device, counted from 1, as its kernel tells of it.
     pub fn port(&self, device: usize, number: u32) -> Option<PortState> {
         described_port(self.inner.devices.get(device)?, number, &self.inner.network)
     }
 
     /// Gives the network device of device `device` an address, as `ip address add` does: it becomes
-    /// two GIDs, one for each version of RoCE, behind those that are there. Devices are numbered as
-    /// in the methods of [`Model`].
+    /// two GIDs, one for each version of RoCE, after the existing ones. `device` is a number as in
+    /// the methods of [`Model`].
     ///
     /// ```
     /// # use verbless_devx::Backend;
@@ -124,8 +135,8 @@ impl InProcess {
     /// ```
     ///
     /// # Errors
-    /// There is no such device, or it has no Ethernet port; somebody has it open; the address is
-    /// there already, or is none of a host; the GID table is full.
+    /// There is no such device, or it has no Ethernet port; a client has it open; the device has
+    /// the address already, or it is no host address; the GID table is full.
     pub fn add_address(&self, device: usize, address: IpAddr) -> Result<(), Error> {
         let refuse = |hint: String| {
             Error::new(ErrorKind::Input, format!("adding {address} to device {device}"), hint)
@@ -157,26 +168,26 @@ impl InProcess {
         Ok(())
     }
 
-    /// Moves the network device of device `device` to a network namespace of other programs, as `ip
-    /// link set netns` does: an Ethernet port then has no GID here. Programs that have the device
-    /// open keep theirs.
+    /// Moves the network device of device `device` to another network namespace, as `ip link set
+    /// netns` does: an Ethernet port then has no GID here. Programs that have the device open keep
+    /// theirs.
     pub fn take_network_away(&self, device: usize) {
         self.inner.network.take_away(device);
     }
 
-    /// Tells all devices the MAC of a neighbour, as `ip neigh add` does: for one outside the model,
-    /// which nobody asks for it.
+    /// Gives all devices the MAC of a neighbour, as `ip neigh add` does: for one outside the model,
+    /// where no ARP goes.
     pub fn add_neighbour(&self, neighbour: &Neighbour) {
         self.inner.network.add_neighbour(gid_of(neighbour.address), neighbour.mac);
     }
 
-    /// The devices that are shown, in the order of their numbers.
+    /// The visible devices, in the order of their numbers.
     pub fn shown(&self) -> impl Iterator<Item = &Device> {
         self.numbered().map(|(_, device)| device)
     }
 
-    /// The devices that are shown, with their numbers, which stay the same while other devices come
-    /// and go.
+    /// The visible devices, with their numbers, which stay the same while other devices come and
+    /// go.
     fn numbered(&self) -> impl Iterator<Item = (usize, &Device)> {
         let side = self.side;
         let is_shown =
@@ -185,9 +196,9 @@ impl InProcess {
         of_side.filter(|(_, device)| self.inner.is_present(device))
     }
 
-    /// Takes a device away from where devices and representors are listed, or puts it back there,
-    /// as when the number of VFs changes. Who has it open keeps it. Devices are numbered as in the
-    /// methods of [`Model`]; all are there at first.
+    /// Removes a device from the lists of devices and representors, or puts it back, as when the
+    /// number of VFs changes. A client that has it open keeps it. `device` is a number as in the
+    /// methods of [`Model`]; all devices are present at first.
     pub fn set_present(&self, device: usize, present: bool) {
         let mut absent = self.inner.absent.lock().unwrap_or_else(PoisonError::into_inner);
         if present {
@@ -205,7 +216,7 @@ impl InProcess {
         all.get(device).map_or(Vec::new(), |device| topology::representors(device, present))
     }
 
-    /// Device `id`, attached if it is not yet.
+    /// Device `id`; attaches it if necessary.
     pub(super) fn lease(&self, id: usize) -> Result<Lease, Errno> {
         let mut kernels = self.inner.kernels();
         let len = kernels.len().max(id + 1);
@@ -288,16 +299,16 @@ impl Backend for InProcess {
     }
 }
 
-/// A device that another process has open.
+/// A device that another process opened.
 pub struct DeviceFile {
     file: File,
-    /// Ends after the file.
+    /// Must drop after the file.
     _lease: Lease,
 }
 
 impl DeviceFile {
-    /// Opens a device for a client, which maps its doorbells from `doorbells` by itself: a sealed
-    /// file of `MMAP_SPAN` bytes.
+    /// Opens a device for a client that maps its doorbells itself from `doorbells`: a sealed file
+    /// of `MMAP_SPAN` bytes.
     pub fn open(
         backend: &InProcess,
         device: usize,
@@ -309,46 +320,51 @@ impl DeviceFile {
         Ok(Self { file, _lease: lease })
     }
 
-    /// Answers an ioctl of a client's, who may be another than the one who opened the device.
+    /// Answers an ioctl of a client, which may differ from the client that opened the device.
     pub fn ioctl(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
         logged(&**client, words, |words| self.file.ioctl_of(client, words))
     }
 
-    /// Whether a client may map what is at an offset of its doorbells, with these `PROT_` bits.
+    /// How many objects the file has; `None` while it answers an ioctl.
+    pub fn objects(&self) -> Option<usize> {
+        self.file.objects()
+    }
+
+    /// Whether a client may map the page at an offset of its doorbells, with these `PROT_` bits.
     pub fn map(&self, offset: u64, length: u64, protection: i32) -> Result<(), Errno> {
         self.file.mapped_by_client(offset, length, protection)
     }
 }
 
-/// A control file that another process has open.
+/// A control file that another process opened.
 pub struct ControlFile {
     control: Control,
-    /// Ends after the file.
+    /// Must drop after the file.
     _lease: Lease,
 }
 
 impl ControlFile {
-    /// Whether a device, by its number in the model, has a control file.
+    /// Whether a device has a control file.
     pub fn is_offered(device: &Device) -> bool {
         control::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
     }
 
-    /// Opens that of a device, which has one.
+    /// Opens the control file of a device that has one.
     ///
     /// # Errors
-    /// What Linux answers if the device refuses a user context.
+    /// Linux's errno, if the device refuses a user context.
     pub fn open(backend: &InProcess, device: usize) -> Result<Self, Errno> {
         let lease = backend.lease(device)?;
         Ok(Self { control: Control::open(lease.kernel.clone())?, _lease: lease })
     }
 
-    /// Answers an ioctl of a client's, whose structure is at `argument`.
+    /// Answers an ioctl of a client; its structure is at `argument`.
     pub fn ioctl(&self, client: &dyn Client, request: u32, argument: u64) -> Result<(), Errno> {
         logged_control(client, request, || self.control.ioctl(client, request, argument))
     }
 }
 
-/// The control file that this process has open.
+/// A control file that this process opened.
 struct OpenedControl {
     file: ControlFile,
     client: Arc<dyn Client>,
@@ -359,8 +375,8 @@ struct OpenedControl {
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
 impl verbless_devx::ControlFile for OpenedControl {
-    // SAFETY (of the callee): the structure is as long as its request and it say, or nothing of it
-    // is touched; pointers in it are followed by system calls only, which answer EFAULT for wild
+    // SAFETY (of the callee): the structure must be as long as its request and itself say, or none
+    // of it is accessed; only system calls follow its pointers, and they answer EFAULT for wild
     // ones.
     unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
         let fwctl = verbless_devx::abi::fwctl::structure_bytes(request);
@@ -372,11 +388,11 @@ impl verbless_devx::ControlFile for OpenedControl {
     }
 }
 
-/// A device that this process has open.
+/// A device that this process opened.
 struct Opened {
     file: File,
     backend: InProcess,
-    /// Ends after the file.
+    /// Must drop after the file.
     lease: Lease,
 }
 
@@ -385,7 +401,7 @@ struct Opened {
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
 impl OpenDevice for Opened {
-    // SAFETY (of the callee): pointers are followed by system calls only, which answer EFAULT for
+    // SAFETY (of the callee): only system calls follow the pointers, and they answer EFAULT for
     // wild ones.
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         logged(&*self.file.client, request, |request| self.file.ioctl(request))
@@ -409,12 +425,12 @@ impl OpenDevice for Opened {
     }
 }
 
-/// The RDMA device of this number.
+/// The name of the RDMA device with this number.
 fn name(number: usize) -> String {
     format!("mlx5_{number}")
 }
 
-/// Describes a device before it is opened, by the number under which it is shown.
+/// Describes an unopened device, under its visible number.
 fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
     let profile = device.profile();
     let numbers = profile.device();

@@ -1,15 +1,15 @@
-//! An ioctl's buffer, taken apart as Linux's `drivers/infiniband/core/uverbs_ioctl.c` does, and its
-//! outputs.
+//! Parses an ioctl's buffer as Linux's `drivers/infiniband/core/uverbs_ioctl.c` does, and writes
+//! its outputs.
 //!
 //! A buffer is a header of 24 bytes and 16 bytes per attribute. [`Request::parse`] checks the
-//! header and finds the method; [`Attrs`] holds its attributes once each has been held against its
-//! description in [`super::abi`]. Looking up handles is for the caller, in the order in which the
-//! client wrote them.
+//! header and finds the method; [`Attrs`] checks each attribute against its description in
+//! [`super::abi`] and holds it. The caller looks handles up, in the client's order.
 
 use nix::errno::Errno;
 
 use super::abi::{self, AttrKind, MethodSpec, methods};
 use super::client::{Client, PAGE};
+use super::refused::refused;
 use super::unmodelled;
 
 /// Words of the header: length, ids and count; reserved; driver id and reserved.
@@ -23,12 +23,12 @@ pub(super) struct RawAttr {
     pub id: u16,
     pub len: u16,
     pub flags: u16,
-    /// Element id and reserved byte: zero in every kind that we have.
+    /// Element id and reserved byte: zero in every kind of attribute here.
     pub reserved: u16,
     pub data: u64,
 }
 
-/// A request whose header made sense.
+/// A request with a valid header.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub method: &'static MethodSpec,
@@ -36,8 +36,7 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Checks the header. `words` is the buffer as the client wrote it; results are written into it
-    /// in place.
+    /// Checks the header. `words` is the client's buffer; results are written into it in place.
     pub(super) fn parse(words: &'a mut [u64]) -> Result<Self, Errno> {
         let header = words.first_chunk().ok_or(Errno::EFAULT)?;
         let (expected, method) = check_header(header)?;
@@ -50,7 +49,7 @@ impl<'a> Request<'a> {
         (self.words.len() - HEADER_WORDS) / ATTR_WORDS
     }
 
-    /// Attribute number `index` as it stands in the buffer.
+    /// Attribute number `index` of the buffer, unchecked.
     pub(super) fn raw(&self, index: usize) -> RawAttr {
         let at = HEADER_WORDS + ATTR_WORDS * index;
         let [id, len, flags, reserved] = halves(self.words[at]);
@@ -68,7 +67,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Bytes of the request that a header begins, if it is one that can be.
+/// The length in bytes of the request behind a header, if the header is valid.
 pub fn length(header: &[u64; HEADER_WORDS]) -> Result<usize, Errno> {
     check_header(header).map(|(length, _)| length)
 }
@@ -79,19 +78,24 @@ fn check_header(header: &[u64; HEADER_WORDS]) -> Result<(usize, &'static MethodS
     let [length, object, method, count] = halves(ids);
     let expected = (HEADER_WORDS + ATTR_WORDS * usize::from(count)) * 8;
     if u64::from(length) > PAGE || usize::from(length) != expected {
-        return Err(Errno::EINVAL);
+        let words = format!(
+            "length {length} of the header is not {expected}, which {count} attributes need, or \
+             more than a page"
+        );
+        return Err(refused(Errno::EINVAL, words));
     }
     if reserved1 != 0 || driver >> 32 != 0 {
-        return Err(Errno::EPROTONOSUPPORT);
+        return Err(refused(Errno::EPROTONOSUPPORT, "reserved fields of the header are not 0"));
     }
     if driver as u32 != abi::DRIVER_ID {
-        return Err(Errno::EINVAL);
+        let words = format!("driver_id {} of the header is not mlx5's", driver as u32);
+        return Err(refused(Errno::EINVAL, words));
     }
     let known = methods().find(|known| (known.object, known.id) == (object, method));
     Ok((expected, known.ok_or_else(|| unmodelled::method(object, method))?))
 }
 
-/// The method that a header names, and its attributes one by one.
+/// The method that a header names, and the attributes one by one.
 pub(super) fn take_apart(
     words: &[u64],
 ) -> (Option<&'static MethodSpec>, impl Iterator<Item = RawAttr> + '_) {
@@ -117,20 +121,20 @@ struct Attr {
     index: usize,
     len: u16,
     data: u64,
-    /// The data that the client's pointer refers to, if it is read before the method runs.
+    /// The data behind the client's pointer, if it is read before the method runs.
     copy: Option<Vec<u8>>,
 }
 
 /// The action on an attribute before the next one is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing: unknown and not mandatory, or plain data.
+    /// None: the attribute is unknown and not mandatory, or plain data.
     Go,
     /// Find or make the object that the attribute names.
     Resolve { id: u16, object: u16, access: abi::Access, fd: bool, data: u64 },
 }
 
-/// The attributes of one call, and the way to the client's memory.
+/// The attributes of one call, and access to the client's memory.
 pub(super) struct Attrs<'a> {
     pub request: Request<'a>,
     pub client: &'a dyn Client,
@@ -142,23 +146,30 @@ impl<'a> Attrs<'a> {
         Self { request, client, present: Vec::new() }
     }
 
-    /// Reads attribute `index`: checks it against its description, and copies its data if it is
-    /// needed before the method runs.
+    /// Reads attribute `index`: checks it against its description, and copies its data if the
+    /// method needs that before it runs.
     pub(super) fn accept(&mut self, index: usize) -> Result<Next, Errno> {
         let raw = self.request.raw(index);
         let Some(spec) = self.request.method.attrs.iter().find(|spec| spec.id == raw.id) else {
-            let mandatory = raw.flags & abi::MANDATORY != 0;
-            return if mandatory { Err(Errno::EPROTONOSUPPORT) } else { Ok(Next::Go) };
+            if raw.flags & abi::MANDATORY == 0 {
+                return Ok(Next::Go);
+            }
+            let words = format!("this method has no mandatory {}", named(raw.id));
+            return Err(refused(Errno::EPROTONOSUPPORT, words));
         };
         if self.get(raw.id).is_some() {
-            return Err(Errno::EINVAL);
+            return Err(refused(Errno::EINVAL, format!("{} occurs twice", named(raw.id))));
         }
         let mut copy = None;
         let mut next = Next::Go;
         match spec.kind {
             AttrKind::In { min, len, zero_tail, copied } => {
                 if zero_tail && raw.len > len && !self.is_clear(raw, len) {
-                    return Err(Errno::EOPNOTSUPP);
+                    let words = format!(
+                        "{} has bytes other than 0 behind the {len} that are known",
+                        named(raw.id)
+                    );
+                    return Err(refused(Errno::EOPNOTSUPP, words));
                 }
                 check_length(raw, min, len, zero_tail)?;
                 if copied && raw.len > 8 {
@@ -170,14 +181,18 @@ impl<'a> Attrs<'a> {
             AttrKind::Out { min, len, zero_tail } => check_length(raw, min, len, zero_tail)?,
             AttrKind::Handle { object, access } | AttrKind::Fd { object, access } => {
                 if raw.reserved != 0 || raw.len != 0 {
-                    return Err(Errno::EINVAL);
+                    return Err(no_bytes(raw));
                 }
                 let fd = matches!(spec.kind, AttrKind::Fd { .. });
                 next = Next::Resolve { id: raw.id, object, access, fd, data: raw.data };
             }
             AttrKind::RawFd => {
-                if raw.reserved != 0 || raw.len != 0 || i32::try_from(raw.data as i64).is_err() {
-                    return Err(Errno::EINVAL);
+                if raw.reserved != 0 || raw.len != 0 {
+                    return Err(no_bytes(raw));
+                }
+                if i32::try_from(raw.data as i64).is_err() {
+                    let words = format!("{} is no descriptor: {:#x}", named(raw.id), raw.data);
+                    return Err(refused(Errno::EINVAL, words));
                 }
             }
         }
@@ -185,7 +200,7 @@ impl<'a> Attrs<'a> {
         Ok(next)
     }
 
-    /// Whether what lies past `len` bytes of an input is zero.
+    /// Whether the bytes past `len` of an input are zero.
     fn is_clear(&self, raw: RawAttr, len: u16) -> bool {
         let mut bytes = vec![0; usize::from(raw.len - len)];
         if raw.len <= 8 {
@@ -199,10 +214,10 @@ impl<'a> Attrs<'a> {
     /// Whether every mandatory attribute is present.
     pub(super) fn complete(&self) -> Result<(), Errno> {
         let missing = |spec: &&abi::AttrSpec| spec.mandatory && self.get(spec.id).is_none();
-        if self.request.method.attrs.iter().any(|spec| missing(&spec)) {
-            return Err(Errno::EINVAL);
+        match self.request.method.attrs.iter().find(missing) {
+            Some(spec) => Err(refused(Errno::EINVAL, format!("{} is missing", named(spec.id)))),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn get(&self, id: u16) -> Option<&Attr> {
@@ -226,19 +241,32 @@ impl<'a> Attrs<'a> {
 
     /// A number (sent as eight bytes) not above `max`; EINVAL when it is.
     pub(super) fn number(&self, id: u16, max: u64) -> Result<u64, Errno> {
-        self.data(id).and_then(|value| if value <= max { Ok(value) } else { Err(Errno::EINVAL) })
+        match self.data(id)? {
+            value if value <= max => Ok(value),
+            value => {
+                let words = format!("{} is {value}; at most {max} is allowed", named(id));
+                Err(refused(Errno::EINVAL, words))
+            }
+        }
     }
 
-    /// Flags of four or eight bytes, 0 if the attribute is not present; EINVAL for one that is not
+    /// Flags of four or eight bytes, 0 if the attribute is absent; EINVAL for a flag that is not
     /// allowed.
     pub(super) fn flags(&self, id: u16, allowed: u32) -> Result<u32, Errno> {
         let Some(attr) = self.get(id) else { return Ok(0) };
         let flags = match attr.len {
             8 => attr.data,
             4 => attr.data & 0xffff_ffff,
-            _ => return Err(Errno::EINVAL),
+            length => {
+                let words = format!("{} has {length} bytes: flags have 4 or 8", named(id));
+                return Err(refused(Errno::EINVAL, words));
+            }
         };
-        if flags & !u64::from(allowed) != 0 { Err(Errno::EINVAL) } else { Ok(flags as u32) }
+        if flags & !u64::from(allowed) != 0 {
+            let words = format!("{} is {flags:#x}; {allowed:#x} may be set", named(id));
+            return Err(refused(Errno::EINVAL, words));
+        }
+        Ok(flags as u32)
     }
 
     /// All bytes of an input.
@@ -273,19 +301,19 @@ impl<'a> Attrs<'a> {
         Ok(())
     }
 
-    /// Writes an output that the client may leave out.
+    /// Writes an output if the client gave room for it.
     pub(super) fn put_if_asked(&mut self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
         if self.has(id) { self.put(id, bytes) } else { Ok(()) }
     }
 
-    /// Writes an output and zeroes what room is left.
+    /// Writes an output and zeroes the rest of its room.
     pub(super) fn put_or_zero(&mut self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
         let mut whole = bytes.to_vec();
         whole.resize(self.len(id)?.max(bytes.len()), 0);
         self.put(id, &whole)
     }
 
-    /// Marks an output that was written by other means.
+    /// Marks an output that other code wrote.
     pub(super) fn written(&mut self, id: u16) {
         if let Some(index) = self.get(id).map(|attr| attr.index) {
             self.request.set_output(index);
@@ -301,8 +329,25 @@ impl<'a> Attrs<'a> {
 }
 
 fn check_length(raw: RawAttr, min: u16, len: u16, zero_tail: bool) -> Result<(), Errno> {
-    if raw.len < min || (!zero_tail && raw.len > len) || raw.reserved != 0 {
-        return Err(Errno::EINVAL);
+    if raw.reserved != 0 {
+        let words = format!("the reserved field of {} is not 0", named(raw.id));
+        return Err(refused(Errno::EINVAL, words));
+    }
+    if raw.len < min || (!zero_tail && raw.len > len) {
+        let most = if zero_tail { "more".into() } else { len.to_string() };
+        let words = format!("{} has {} bytes, not {min} to {most}", named(raw.id), raw.len);
+        return Err(refused(Errno::EINVAL, words));
     }
     Ok(())
+}
+
+/// The errno for an object's attribute with a length.
+fn no_bytes(raw: RawAttr) -> Errno {
+    let words = format!("{} names an object, and has a length or reserved bits", named(raw.id));
+    refused(Errno::EINVAL, words)
+}
+
+/// The name of an attribute for messages.
+fn named(id: u16) -> String {
+    format!("attribute {id:#x}")
 }

@@ -1,9 +1,9 @@
-//! The kernel's side of one device: what `mlx5_core` and `mlx5_ib` do when they take it, and what
-//! they keep.
+//! The kernel's side of one device: the work of `mlx5_core` and `mlx5_ib` when they attach to it,
+//! and their state.
 //!
-//! It drives the device with commands and doorbells only. It is attached when the first client
-//! opens the device and detached after the last one closed it, so that a device that nobody uses
-//! holds no object at all.
+//! It drives the device with commands and doorbells only. It attaches when the first client opens
+//! the device and detaches after the last one closes it, so that an unused device holds no object
+//! at all.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
@@ -27,15 +27,15 @@ use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
 use verbless_model::memory::Interrupts;
 
-/// Completion vectors, each with an event queue and an interrupt of its own: at most these, fewer
-/// if the device has fewer. A choice of the kernel's, as its CPUs are.
+/// Most completion vectors, each with an event queue and an interrupt of its own; fewer if the
+/// device has fewer. The kernel chooses the number, as Linux does by its CPUs.
 const COMPLETION_VECTORS: u32 = 4;
-/// log2 of the entries of the queue for asynchronous events, and of those for completions.
+/// log2 of the entries of the queue for asynchronous events, and of the queues for completions.
 const LOG_ASYNC: u32 = 12;
 const LOG_COMPLETION: u32 = 10;
 /// MSI-X vector of asynchronous events; completion vector n is n + 1.
 const ASYNC_VECTOR: u32 = 0;
-/// Offset of an event queue's register in its UAR page: consumer index, arming.
+/// Offset of an event queue's doorbell in its UAR page: consumer index, arming.
 const EQ_ARM: u64 = 0x40;
 
 /// `ib_event_type` values that async event files carry.
@@ -53,7 +53,7 @@ pub(super) mod ib_event {
 pub(super) struct Kernel {
     pub function: Arc<dyn Function>,
     pub caps: HcaCap,
-    /// Which events users may subscribe to; `None`: the device does not say.
+    /// The events that users may subscribe to; `None`: the device does not report them.
     pub subscribable: Option<Subscribable>,
     /// `qp_ts_format` of the RoCE capabilities; 0 without RoCE.
     pub roce_timestamps: u32,
@@ -63,15 +63,15 @@ pub(super) struct Kernel {
     pub inline_mode: u32,
     /// The key of dump-fill memory, if the device has one.
     pub dump_fill_mkey: u32,
-    /// The uid for a few harmless queries of clients without DevX; 0 when there is none.
+    /// The uid for a few harmless queries of clients without DevX; 0 if the device gave none.
     pub spare_uid: u16,
     pub subscriptions: Subscriptions,
     pub clock: Clock,
-    /// The receivers of events of objects made by verbs.
+    /// The receivers of events of verbs' objects.
     pub listeners: Listeners,
-    /// Rules that steer what the port receives.
+    /// Rules that steer the packets that the port receives.
     pub flows: Flows,
-    /// The device has the atomics of InfiniBand.
+    /// The device supports InfiniBand atomics.
     pub atomics: bool,
     /// The low byte of the last memory key.
     key_variant: AtomicU8,
@@ -80,9 +80,11 @@ pub(super) struct Kernel {
     /// The queue for asynchronous events, then those of the completion vectors.
     queues: Mutex<Vec<EventQueue>>,
     completion_queues: Vec<u32>,
-    /// One bit per queue: its interrupt fired, and its events were not read yet.
+    /// One bit per queue: its interrupt fired, and its events are unread.
     pending: AtomicU64,
     dead: AtomicBool,
+    /// The device was removed, and its channels have ended.
+    ended: AtomicBool,
     /// `None` once detached.
     booted: Mutex<Option<Booted>>,
 }
@@ -94,7 +96,7 @@ fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
     Ok(output.split_off(0x10))
 }
 
-/// Hands a fired vector to the device's kernel, while there is one.
+/// Passes a fired vector to the device's kernel, while that exists.
 struct Vectors(Weak<Kernel>);
 
 impl Interrupts for Vectors {
@@ -112,7 +114,7 @@ impl Interrupts for Vectors {
 }
 
 impl Kernel {
-    /// Attaches to a device: reads its capabilities, makes the kernel's event queues, and handles
+    /// Attaches to a device: reads its capabilities, creates the kernel's event queues, and handles
     /// its interrupts.
     pub(super) fn attach(function: Arc<dyn Function>) -> Result<Arc<Self>, Errno> {
         let booted = Booted::new(function.clone())?;
@@ -152,6 +154,7 @@ impl Kernel {
             completion_queues: Vec::new(),
             pending: AtomicU64::new(0),
             dead: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             booted: Mutex::new(Some(booted)),
         };
         kernel.bring_up()?;
@@ -163,7 +166,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Makes the kernel's own objects; what was made is undone by [`Kernel::detach`] if one fails.
+    /// Creates the kernel's own objects; if one fails, [`Kernel::detach`] destroys the others.
     fn bring_up(&mut self) -> Result<(), Errno> {
         let mut output = [0; 16];
         self.exec(&inbox(Opcode::ALLOC_UAR, 0, 0, 16), &mut output)?;
@@ -224,12 +227,12 @@ impl Kernel {
         run(&*self.function, input, output)
     }
 
-    /// Executes a command for the kernel itself: an errno for what the device answered.
+    /// Executes a command for the kernel itself; turns the device's status into an errno.
     pub(super) fn exec(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
         exec(&*self.function, input, output)
     }
 
-    /// Makes a user context with the privileges `cap`; returns its uid.
+    /// Creates a user context with the privileges `cap`; returns its uid.
     pub(super) fn create_uctx(&self, cap: u32) -> Result<u16, Errno> {
         let mut input = inbox(Opcode::CREATE_UCTX, 0, 0, 0x40);
         Field(0x10, 31, 0).set(&mut input, cap);
@@ -244,14 +247,14 @@ impl Kernel {
         let _ = self.exec(&input, &mut [0; 16]);
     }
 
-    /// Allocates something by a command that takes no arguments and answers with a number.
+    /// Allocates an object by a command without arguments that returns a number.
     pub(super) fn allocate(&self, opcode: Opcode, uid: u16) -> Result<u32, Errno> {
         let mut output = [0; 16];
         self.exec(&inbox(opcode, 0, uid, 16), &mut output)?;
         Ok(NUMBER.get(&output))
     }
 
-    /// Frees what [`Kernel::allocate`] gave.
+    /// Frees an object of [`Kernel::allocate`].
     pub(super) fn free(&self, opcode: Opcode, uid: u16, number: u32) -> Result<(), Errno> {
         let mut input = inbox(opcode, 0, uid, 16);
         UID.set(&mut input, uid.into());
@@ -259,21 +262,26 @@ impl Kernel {
         self.exec(&input, &mut [0; 16])
     }
 
-    /// The low byte of the next memory key, which makes destroyed keys invalid.
+    /// The low byte of the next memory key; it makes destroyed keys invalid.
     pub(super) fn next_key_variant(&self) -> u8 {
         self.key_variant.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// Entries of a port's P_Key table.
     pub(super) fn pkeys(&self) -> u16 {
-        match (self.caps.port_type() == PortType::ETHERNET, self.caps.pkey_table_size().0) {
-            (true, _) => 1,
-            (false, log @ 0..=5) => 128 << log,
-            (false, _) => 0,
+        if self.caps.port_type() == PortType::ETHERNET { 1 } else { self.max_pkeys() }
+    }
+
+    /// The most entries of a P_Key table: the capability's value, on Ethernet too
+    /// (`mlx5_query_max_pkeys`).
+    pub(super) fn max_pkeys(&self) -> u16 {
+        match self.caps.pkey_table_size().0 {
+            log @ 0..=5 => 128 << log,
+            _ => 0,
         }
     }
 
-    /// How many completion vectors there are.
+    /// Number of completion vectors.
     pub(super) fn completion_vectors(&self) -> u32 {
         self.completion_queues.len() as u32
     }
@@ -288,22 +296,41 @@ impl Kernel {
         self.completion_queues.contains(&number)
     }
 
-    /// True after the device died; its async event files have been notified by then.
+    /// True after the device died. The async event files of the verbs report that at once; files of
+    /// DevX report nothing, and end when the device is removed (Linux `devx_event_notifier`, which
+    /// receives events of EQs alone, and `devx_async_event_destroy_uobj`).
     pub(super) fn is_dead(&self) -> bool {
+        let mut told = false;
         if !self.dead.load(Ordering::Acquire)
             && !self.function.is_alive()
             && !self.dead.swap(true, Ordering::AcqRel)
         {
-            self.subscriptions.tell_async_files(0, ib_event::DEVICE_FATAL);
+            told = true;
+            // The element is what mlx5_core passes on (Linux `mlx5_enter_error_state`).
+            let element = if self.function.is_removed() { 0 } else { 1 };
+            self.subscriptions.tell_async_files(element, ib_event::DEVICE_FATAL);
+        }
+        let dead = self.dead.load(Ordering::Acquire);
+        if dead && self.is_gone() && !self.ended.swap(true, Ordering::AcqRel) {
+            if !told {
+                // A file that was made since the device died learns of it now.
+                self.subscriptions.tell_async_files(0, ib_event::DEVICE_FATAL);
+            }
             self.subscriptions.close_channels();
         }
-        self.dead.load(Ordering::Acquire)
+        dead
     }
 
-    /// Takes what the device put into the queues of `vector`, tells subscribers, and arms the
-    /// queues again.
+    /// True after the kernel's driver left a dead device: it was removed, or reset.
+    pub(super) fn is_gone(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+            && (self.function.is_removed() || self.function.is_alive())
+    }
+
+    /// Takes the entries that the device wrote into the queues of `vector`, passes them to
+    /// subscribers, and arms the queues again.
     ///
-    /// An interrupt while another is served, by this thread or another, is left to that one.
+    /// An interrupt that arrives while this serves another is left to the serving thread.
     fn interrupt(&self, vector: u32) {
         if self.is_dead() {
             return;
@@ -368,8 +395,8 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// Gives the device up: destroys what the kernel made and takes the function down. Once is
-    /// enough.
+    /// Detaches: destroys the kernel's objects and takes the function down. Repeated calls have no
+    /// effect.
     pub(super) fn detach(&self) {
         let Some(booted) = self.booted.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return;
@@ -409,8 +436,8 @@ fn mask(page: &[u8], at: usize) -> [u64; 4] {
     })
 }
 
-/// Whether the device's atomics are atomic with each other, for queue pairs of eight bytes in the
-/// host's byte order.
+/// Whether the device's atomics are atomic with each other, for QPs with operands of eight bytes in
+/// the host's byte order.
 fn atomics(capabilities: &[u8]) -> bool {
     const COMPARE_SWAP_AND_FETCH_ADD: u16 = 3;
     const EIGHT_BYTES: u16 = 1 << 3;

@@ -1,5 +1,5 @@
-//! A small kernel in front of the modelled device: it answers ioctls of uverbs with Linux's own
-//! rules, DevX and verbs, for the process that holds the model and for others.
+//! A small kernel in front of the modelled device: it answers uverbs ioctls, of DevX and of verbs,
+//! with Linux's own rules, for the process that holds the model and for others.
 //!
 //! A test opens the devices of a model through [`InProcess`], a backend of `verbless-devx`:
 //!
@@ -20,30 +20,30 @@
 //!
 //! ```text
 //!   in_process   Backend and OpenDevice of verbless-devx, for this process as its own client
-//!   file         an open device file: handles, descriptors, what becomes of them
-//!     ioctl, abi     the buffer taken apart, and the tables that say what may be in it
+//!   file         an open device file: handles, descriptors, their end
+//!     ioctl, abi     parses the buffer; the tables of methods and attributes
 //!     context, device, write, devx, umem, uar, events     the methods
 //!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
-//!     verbs          what libraries ask for that do not use DevX (feature `verbs`)
+//!     verbs          the interface for libraries without DevX (feature `verbs`)
 //!   control      the function's other file: commands through fwctl
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
-//!     clock          the page by which timestamps become times
-//!     boot           how the device comes up and goes down
-//!     reach, port    how a function is reached, what a port is
+//!     clock          the page that converts timestamps to times
+//!     boot           brings the device up and takes it down
+//!     reach, port    the access to a function; the state of a port
 //!     network        IP addresses of Ethernet ports, and their neighbours
-//!     topology       a function's place on its card, and what represents others
-//!   refused, refusal_log, unmodelled   why an ioctl is refused, in words for the log
-//!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
+//!     topology       a function's place on its card, and its representors
+//!   refused, refusal_log, unmodelled   the reasons of refused ioctls, for the log
+//!   client       the calling process: memory, descriptors, limits, privileges
 //! ```
 //!
 //! The rules are those of Linux 6.12: `drivers/infiniband/core/uverbs_*.c`, `rdma_core.c`, `umem.c`
-//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`; for fwctl those of 6.15. Differences from Linux
-//! are in docs/fidelity.md. Two follow from running in one process: registered pages are checked,
-//! not pinned; a UAR page is freed even while it is mapped.
+//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`; for fwctl those of 6.15. docs/fidelity.md lists
+//! the differences from Linux. Two follow from running in one process: registered pages are
+//! checked, not pinned; a UAR page is freed even while it is mapped.
 
 #![cfg_attr(
     not(feature = "verbs"),
-    allow(dead_code, reason = "all over the crate are parts that serve verbs alone")
+    allow(dead_code, reason = "many items of the crate serve the feature `verbs` alone")
 )]
 
 mod abi;
@@ -106,7 +106,7 @@ pub mod remote {
     pub use crate::abi::DRIVER_ID;
     pub use crate::aio::signal_eventfd;
     pub use crate::client::{
-        Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
+        Capability, Claim, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
         numbers, pin_mapped,
     };
     pub use crate::describe::{Described, describe};

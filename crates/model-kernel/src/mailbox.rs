@@ -1,8 +1,8 @@
-//! Single fields of command mailboxes, for the few that the kernel reads or sets in a mailbox of
-//! any length.
+//! Single fields of command mailboxes: the few that the kernel reads or sets in a mailbox of any
+//! length.
 //!
-//! A DevX client may send a mailbox that is shorter than the command's layout: reading a field past
-//! its end gives zero, and setting one does nothing; the device will refuse the length.
+//! A DevX client may send a mailbox that is shorter than the command's layout: a field past its end
+//! reads as zero, and setting one does nothing; the device will refuse the length.
 
 use verbless_prm::Opcode;
 
@@ -49,9 +49,9 @@ pub(super) const OP_MOD: Field = Field(0x4, 15, 0);
 /// The header of every outbox.
 pub(super) const STATUS: Field = Field(0x0, 31, 24);
 pub(super) const SYNDROME: Field = Field(0x4, 31, 0);
-/// The number that most commands have in their third dword.
+/// The number field in the third dword of most commands.
 pub(super) const NUMBER: Field = Field(0x8, 23, 0);
-/// The object's number where it has 32 bits.
+/// The number field of commands whose number has 32 bits.
 pub(super) const NUMBER_32: Field = Field(0x8, 31, 0);
 
 /// An inbox of `bytes` zeros with the opcode, op_mod and uid set.
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_changes_its_own_bits_only() {
+    fn field_set_changes_own_bits_only() {
         let mut mailbox = [0xa5; 16];
         Field(0x4, 11, 4).set(&mut mailbox, 0x1_3c);
         assert_eq!(mailbox[4..8], [0xa5, 0xa5, 0xa3, 0xc5]);

@@ -14,11 +14,11 @@ pub(super) struct Network {
 
 #[derive(Default)]
 struct Told {
-    /// By device, in the order in which they were added.
+    /// The addresses of each device, in the order in which they were added.
     addresses: BTreeMap<usize, Vec<[u8; 16]>>,
-    /// Devices whose network device is elsewhere.
+    /// Devices whose network device is in another namespace.
     away: BTreeSet<usize>,
-    /// By address.
+    /// MACs by address.
     neighbours: BTreeMap<[u8; 16], [u8; 6]>,
 }
 
@@ -27,7 +27,7 @@ impl Network {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses of a device as GIDs, behind its link-local one.
+    /// The added addresses of a device as GIDs; the link-local one precedes them.
     pub(super) fn addresses(&self, device: usize) -> Vec<[u8; 16]> {
         self.told().addresses.get(&device).cloned().unwrap_or_default()
     }
@@ -36,7 +36,7 @@ impl Network {
         self.told().addresses.entry(device).or_default().push(gid);
     }
 
-    /// Whether the network device of a device is where its programs are.
+    /// Whether the network device of a device is in its programs' namespace.
     pub(super) fn is_here(&self, device: usize) -> bool {
         !self.told().away.contains(&device)
     }
@@ -78,7 +78,7 @@ impl FromStr for Neighbour {
     }
 }
 
-/// Whether a GID is that of an IPv4 address.
+/// Whether a GID is an IPv4 address.
 pub(super) fn is_ipv4(gid: &[u8; 16]) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
 }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_address_is_mapped_and_an_ipv6_address_is_its_gid() {
+    fn gid_of_maps_ipv4_and_keeps_ipv6() {
         let mapped = gid_of([192, 0, 2, 1].into());
         assert_eq!(mapped[8..], [0, 0, 0xff, 0xff, 192, 0, 2, 1]);
         assert!(is_ipv4(&mapped));

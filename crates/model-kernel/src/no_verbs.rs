@@ -1,5 +1,5 @@
-//! What stands for `verbs` in a build without that feature: nothing is made by verbs, and what
-//! would make it answers as on a kernel that does not have it.
+//! Replaces `verbs` in a build without that feature: verbs create no object, and their methods
+//! answer as on a kernel without them.
 
 use super::write::Command;
 
@@ -14,7 +14,7 @@ pub(super) mod objects {
     use super::super::kernel::Kernel;
     use super::listener::Listener;
 
-    /// An object that nobody makes.
+    /// An object of verbs, which cannot exist here.
     #[derive(Debug)]
     pub(crate) enum Verbs {}
 
@@ -43,7 +43,7 @@ pub(super) mod listener {
     use super::super::client::Client;
     use super::super::wire::Heard;
 
-    /// A receiver of events that there is none of.
+    /// A receiver of events, which cannot exist here.
     pub(crate) enum Listener {}
 
     impl Listener {
@@ -52,7 +52,7 @@ pub(super) mod listener {
         }
     }
 
-    /// Nobody hears of events by verbs.
+    /// The receivers of verbs' events: none.
     #[derive(Debug, Default)]
     pub(crate) struct Listeners(());
 

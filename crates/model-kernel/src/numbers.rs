@@ -1,5 +1,5 @@
-//! Numbers for handles and pages: the lowest free one, as IDAs give them, so that a stale number
-//! soon means something else.
+//! Numbers for handles and pages: the lowest free one, as IDAs return them, so that a stale number
+//! soon names another object.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ impl Numbers {
         Self { next: first, end, free: BTreeSet::new() }
     }
 
-    /// The lowest free number, if there is one.
+    /// The lowest free number, if any.
     pub(crate) fn lowest(&self) -> Option<u32> {
         let new = (self.next < self.end).then_some(self.next);
         self.free.first().copied().or(new)
     }
 
-    /// Takes a number that [`Numbers::lowest`] gave.
+    /// Takes a number that [`Numbers::lowest`] returned.
     pub(crate) fn take_this(&mut self, number: u32) {
         if number == self.next {
             self.next += 1;
@@ -33,7 +33,7 @@ impl Numbers {
         }
     }
 
-    /// Gives a number back.
+    /// Returns a number.
     pub(crate) fn give(&mut self, number: u32) {
         debug_assert!(number < self.next, "a number that was never taken");
         let new = self.free.insert(number);

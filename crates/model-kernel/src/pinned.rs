@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use nix::errno::Errno;
 
 use super::client::{Capability, Client, PAGE};
+use super::refused::{self, refused};
 
 /// Memory of a client that counts as pinned until this is dropped.
 pub(super) struct Pinned {
@@ -44,21 +45,44 @@ fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result
     let end = address
         .checked_add(length)
         .and_then(|end| end.checked_next_multiple_of(PAGE))
-        .ok_or(Errno::EINVAL)?;
+        .ok_or_else(|| {
+            let words = format!("{length} bytes at {address:#x} end beyond the last address");
+            refused(Errno::EINVAL, words)
+        })?;
     let limit = client.memlock();
     let unlimited = client.capable(Capability::IpcLock);
     if limit == 0 && !unlimited {
-        return Err(Errno::EPERM);
+        return Err(refused(Errno::EPERM, "no memory may be locked: RLIMIT_MEMLOCK is 0"));
     }
     let pages = (end - (address & !(PAGE - 1))) / PAGE;
     if length == 0 || pages > u64::from(u32::MAX) {
-        return Err(Errno::EINVAL);
+        let words = format!("{length} bytes cannot be pinned: from 1 byte to {} pages", u32::MAX);
+        return Err(refused(Errno::EINVAL, words));
     }
     let pinned = client.pinned().fetch_add(pages, Ordering::AcqRel) + pages;
     let result = if pinned > limit / PAGE && !unlimited {
-        Err(Errno::ENOMEM)
+        let words = format!(
+            "{pages} pages more would make {pinned}, and RLIMIT_MEMLOCK allows {}: raise it \
+             (ulimit -l)",
+            limit / PAGE
+        );
+        Err(refused(Errno::ENOMEM, words))
     } else {
-        client.pin(address, length, writable)
+        refused::take();
+        let result = client.pin(address, length, writable);
+        // The words of the client's own check, of the last look.
+        let said = refused::take();
+        result.map_err(|errno| {
+            let access = if writable { "written" } else { "read" };
+            let words = said.map_or_else(
+                || {
+                    let range = format!("{length} bytes at {address:#x}");
+                    format!("not all of {range} is memory that can be {access}").into()
+                },
+                |(_, words)| words,
+            );
+            refused(errno, words)
+        })
     };
     if let Err(errno) = result {
         unpin(client, pages);

@@ -15,7 +15,7 @@ pub struct PortState {
     pub grh_required: bool,
     /// The port's capabilities, on InfiniBand.
     pub capability_mask: u32,
-    /// The second capability mask, if the first says that there is one.
+    /// The second capability mask, if the first announces one.
     pub capability_mask_2: u32,
     /// Path bits of the LID.
     pub lmc: u8,
@@ -25,7 +25,7 @@ pub struct PortState {
     pub subnet_timeout: u8,
     /// Encoded as in PortInfo.
     pub init_type_reply: u8,
-    /// How many data VLs there are, by the code of verbs; 0 on Ethernet.
+    /// Number of data VLs, in verbs' code; 0 on Ethernet.
     pub max_vls: u8,
     /// The largest MTU, an `ib_mtu` code.
     pub max_mtu: u8,

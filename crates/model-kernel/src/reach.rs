@@ -1,4 +1,4 @@
-//! How the kernel reaches a function of a device, and what the answers to its commands mean.
+//! How the kernel reaches a function of a device, and what the statuses of its commands mean.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 use verbless_model::memory::{Interrupts, Iommu};
-use verbless_prm::{CommandInput, MkeyContext, Opcode, Structure};
+use verbless_prm::{CommandInput, IntoBytes, MkeyContext, Opcode};
 
 use super::mailbox::{STATUS, SYNDROME};
 use super::port::PortState;
+use super::refused::refused;
 use super::rules;
 
 /// Contents of a function's PCI registers and initialization segment.
@@ -40,10 +41,10 @@ pub(super) trait Function: Send + Sync {
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
     /// The contents of its PCI registers and initialization segment.
     fn about(&self) -> About;
-    /// Lets a UAR page be that of a file of a client's, which maps it by itself. Nobody can cut the
-    /// file short.
+    /// Makes a page of a client's file the backing of a UAR page; the client maps that file itself.
+    /// The file must be sealed against truncation.
     fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno>;
-    /// Lets a UAR page be one of the device's own again.
+    /// Gives a UAR page memory of the device's own again.
     fn unback_uar(&self, page: u32);
     /// Maps a UAR page into this process.
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
@@ -53,20 +54,20 @@ pub(super) trait Function: Send + Sync {
     fn port(&self, number: u32) -> Option<PortState>;
     /// MAC and addresses, as GIDs, of the network device on an Ethernet port.
     fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)>;
-    /// Sets another PD and other access rights of a key, by UMR on a queue of the driver's; waits
-    /// until it is done.
+    /// Sets another PD and other access rights of a key, by UMR on a queue of the driver's, and
+    /// waits for the completion.
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
     /// The IOMMU that gives registered memory its bus addresses.
     fn iommu(&self) -> Arc<Iommu>;
-    /// The errno with which this ioctl of the device is to fail, if a fault was requested.
+    /// The errno that a fault request sets for this ioctl of the device.
     fn fails_ioctl(&self, _ids: (u16, u16), _names: &[&str]) -> Option<Errno> {
         None
     }
-    /// The MAC that a GID belongs to, as the neighbour table knows it.
+    /// The MAC of a GID in the neighbour table.
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]>;
 }
 
-/// The errno for the status of a command of the kernel's own.
+/// The errno for the status of one of the kernel's own commands.
 pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
     match STATUS.get(output) {
         0x00 => Ok(()),
@@ -78,7 +79,7 @@ pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Commands that count as done when the device is dead: what they would have destroyed is no more.
+/// Commands that count as done on a dead device: their objects are gone.
 fn destroys(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -124,13 +125,20 @@ fn destroys(opcode: Opcode) -> bool {
 /// outbox.
 pub(super) fn run(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
     if !function.is_alive() {
-        return Err(Errno::ENXIO);
+        return Err(refused(Errno::ENXIO, "the device is gone"));
     }
     function.execute(input, output);
-    if STATUS.get(output) == 0 { Ok(()) } else { Err(Errno::EREMOTEIO) }
+    let status = STATUS.get(output);
+    if status == 0 {
+        return Ok(());
+    }
+    let (opcode, syndrome) = (rules::opcode(input), SYNDROME.get(output));
+    let words =
+        format!("the device refused {opcode:?}: status {status:#x}, syndrome {syndrome:#x}");
+    Err(refused(Errno::EREMOTEIO, words))
 }
 
-/// Executes a command for the kernel itself: an errno for what the device answered.
+/// Executes one of the kernel's own commands; turns its status into an errno.
 pub(super) fn exec(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
     match run(function, input, output) {
         Err(Errno::EREMOTEIO) => {
@@ -138,7 +146,7 @@ pub(super) fn exec(function: &dyn Function, input: &[u8], output: &mut [u8]) -> 
                 opcode = ?rules::opcode(input),
                 status = format_args!("{:#x}", STATUS.get(output)),
                 syndrome = format_args!("{:#x}", SYNDROME.get(output)),
-                "a command of the kernel's own failed"
+                "a command of the kernel failed"
             );
             status_to_errno(output)
         }
@@ -148,13 +156,13 @@ pub(super) fn exec(function: &dyn Function, input: &[u8], output: &mut [u8]) -> 
     }
 }
 
-/// Executes a command of the kernel's own.
+/// Executes one of the kernel's own commands.
 pub(super) fn command<I: CommandInput>(
     function: &dyn Function,
     input: &I,
 ) -> Result<I::Output, Errno> {
     let mut output = I::Output::default();
-    exec(function, input.as_bytes(), output.as_bytes_mut())?;
+    exec(function, input.as_bytes(), output.as_mut_bytes())?;
     Ok(output)
 }
 
@@ -163,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_status_has_the_errno_that_linux_gives_it() {
+    fn command_status_maps_to_linux_errno() {
         for (statuses, expected) in [
             (&[0x00][..], Ok(())),
             (&[0x02, 0x03, 0x05, 0x09, 0x0a, 0x10, 0x30, 0x40], Err(Errno::EINVAL)),

@@ -8,7 +8,7 @@ use super::client::Client;
 use super::describe::describe;
 use super::refused;
 
-/// Answers an ioctl; a refusal is logged.
+/// Answers an ioctl; logs a refusal.
 pub(super) fn logged(
     client: &dyn Client,
     words: &mut [u64],
@@ -53,7 +53,7 @@ pub fn control_request(request: u32) -> String {
     }
 }
 
-/// Logs that a request was refused, of which the header at least is there.
+/// Logs a refused request; at least its header is readable.
 pub fn log(client: &dyn Client, request: &[u64], errno: Errno) {
     if !tracing::enabled!(Level::INFO) {
         return;
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_logged_with_the_ioctl_and_the_words_that_belong_to_it() {
+    fn refusal_log_names_ioctl_and_reason() {
         let client = Ourselves::default();
         let mut request = [24 | 77 << 16 | 3 << 32, 0, 1];
         let answer = logged(&client, &mut request, |_| {

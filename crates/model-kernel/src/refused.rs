@@ -1,15 +1,15 @@
-//! Refusals in words: what the errno of a refused ioctl cannot say.
+//! Reasons for refused ioctls: an errno alone does not explain a refusal.
 //!
-//! Code that refuses something that a user may expect to be supported gives the reason there:
+//! Code that refuses a request gives the reason on the spot:
 //!
 //! ```text
 //!   return Err(refused(Errno::EOPNOTSUPP, "on-demand paging is not modelled"));
 //! ```
 //!
-//! The text is kept in the thread that answers the ioctl, and logged with the ioctl's name when it
-//! has failed and all locks are released, at level INFO: `verbless-model -v run` shows it, and so
-//! does a subscriber in a test. Calls that libraries make to probe for a feature ([`probe`]) are
-//! logged at level DEBUG (`-vv`).
+//! The thread that answers the ioctl keeps the text. Once the ioctl has failed and all locks are
+//! released, the log gets the text with the ioctl's name at level INFO: `verbless-model -v run`
+//! shows it, and so does a subscriber in a test. Calls that libraries make to probe for a feature
+//! ([`probe`]) are logged at level DEBUG (`-vv`).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -21,20 +21,30 @@ thread_local! {
     static WORDS: RefCell<Option<(Level, Cow<'static, str>)>> = const { RefCell::new(None) };
 }
 
-/// The errno itself; `words` are kept for the log: what is refused, and the value or limit.
+/// Returns the errno; keeps `words` for the log: the refused item, and the value or limit.
 pub(super) fn refused(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno {
     WORDS.set(Some((Level::INFO, words.into())));
     errno
 }
 
-/// As [`refused`], for a call that libraries make in every program to learn what is supported: its
-/// refusal is not a mistake.
+/// Like [`refused`], for a call that libraries make in every program to learn what is supported:
+/// its refusal is not a mistake.
 pub(super) fn probe(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno {
     WORDS.set(Some((Level::DEBUG, words.into())));
     errno
 }
 
-/// The text of this thread's last refusal; returned once.
+/// The errno for a number that is no open descriptor of the client, or an unusable one.
+pub(super) fn no_descriptor(errno: Errno, fd: i32) -> Errno {
+    refused(errno, format!("descriptor {fd} cannot be used: {}", errno.desc()))
+}
+
+/// Why a context with dynamic UARs alone cannot have the object.
+#[cfg(feature = "verbs")]
+pub(super) const NO_REGISTERS: &str =
+    "no registers came with the context (dynamic UARs): the driver must name a UAR page";
+
+/// Takes the text of this thread's last refusal.
 pub(super) fn take() -> Option<(Level, Cow<'static, str>)> {
     WORDS.take()
 }

@@ -1,9 +1,9 @@
 //! The commands that DevX passes, and its changes to their mailboxes: the rules of Linux 6.12
 //! `hw/mlx5/devx.c`.
 //!
-//! An object's id within the kernel is its number and the opcode of the command that made it (for
-//! general objects the object type too), since numbers of different kinds may be equal. A query or
-//! modify passes only when the id in its mailbox is that of the handle.
+//! An object's id within the kernel is its number and the opcode of the command that created it
+//! (for general objects the object type too), since numbers of different kinds may be equal. A
+//! query or modify passes only when the id in its mailbox is that of the handle.
 
 use verbless_prm::Opcode;
 
@@ -18,7 +18,7 @@ pub(super) fn opcode(input: &[u8]) -> Opcode {
     Opcode(OPCODE.get(input) as u16)
 }
 
-/// Commands that OTHER passes for a context without DevX too, under a uid of the kernel's own.
+/// Commands that OTHER also passes for a context without DevX, under the kernel's spare uid.
 pub(super) fn is_harmless(input: &[u8]) -> bool {
     matches!(
         opcode(input),
@@ -29,7 +29,7 @@ pub(super) fn is_harmless(input: &[u8]) -> bool {
     )
 }
 
-/// Commands that OTHER passes; with `tunnel` (capability vhca_tunnel_commands) any that goes to
+/// Commands that OTHER passes; with `tunnel` (capability vhca_tunnel_commands) any command to
 /// another vhca.
 pub(super) fn is_general(input: &[u8], tunnel: bool) -> bool {
     let opcode = opcode(input);
@@ -58,18 +58,18 @@ pub(super) fn is_general(input: &[u8], tunnel: bool) -> bool {
     )
 }
 
-/// The description of a command that makes an object.
+/// The description of a command that creates an object.
 #[derive(Debug, Clone, Copy)]
 struct Creation {
     opcode: Opcode,
-    /// The place of the object's number: in the outbox, or in the inbox that chose it.
+    /// The place of the object's number: in the outbox, or in the inbox if the client chose it.
     number: Where,
     destroy: Opcode,
     /// The field of the destroy command that takes the number.
     destroy_number: Field,
     /// Length of the destroy command in bytes.
     destroy_bytes: usize,
-    /// Fields that the destroy command takes over from the creation, in the same place.
+    /// Fields that the destroy command copies from the creation, at the same offset.
     copied: &'static [Field],
 }
 
@@ -188,7 +188,7 @@ static CREATIONS: &[Creation] = &[
     },
 ];
 
-/// Commands that OBJ_CREATE passes: they make one object that the kernel knows how to destroy.
+/// Commands that OBJ_CREATE passes: each creates one object that the kernel can destroy.
 pub(super) fn is_create(input: &[u8]) -> bool {
     match opcode(input) {
         Opcode::SET_FLOW_TABLE_ENTRY => OP_MOD.get(input) == 0,
@@ -225,7 +225,7 @@ enum Use {
     Modify,
 }
 
-/// Commands on an object: the opcode, the one that made the object, where its number is.
+/// Commands on an object: the opcode, the opcode that created the object, the field of its number.
 static USES: &[(Opcode, Opcode, Field, Use)] = &[
     (Opcode::MODIFY_GENERAL_OBJECT, Opcode::CREATE_GENERAL_OBJECT, NUMBER_32, Use::Modify),
     (Opcode::QUERY_GENERAL_OBJECT, Opcode::CREATE_GENERAL_OBJECT, NUMBER_32, Use::Query),
@@ -319,12 +319,12 @@ pub(super) fn named_object(input: &[u8]) -> Option<ObjectId> {
 pub(super) struct Created {
     pub id: ObjectId,
     pub destroy: Vec<u8>,
-    /// How many flow counters one ALLOC_FLOW_COUNTER gave.
+    /// Flow counters of one ALLOC_FLOW_COUNTER.
     pub bulk: u32,
 }
 
-/// Finds the object that a command made by its mailboxes, and builds the command that destroys it.
-/// `None` if the command makes no object.
+/// Finds the object that a command created, by its mailboxes, and builds the command that destroys
+/// it. `None` if the command creates no object.
 pub(super) fn created_object(input: &[u8], output: &[u8]) -> Option<Created> {
     let code = opcode(input);
     let creation = CREATIONS.iter().find(|creation| creation.opcode == code)?;
@@ -354,7 +354,7 @@ pub(super) fn created_object(input: &[u8], output: &[u8]) -> Option<Created> {
     Some(Created { id, destroy, bulk })
 }
 
-/// The number of the object that a destroy command destroys.
+/// The object number in a destroy command.
 #[cfg(test)]
 pub(super) fn destroyed_number(input: &[u8]) -> Option<u32> {
     let code = opcode(input);
@@ -362,8 +362,8 @@ pub(super) fn destroyed_number(input: &[u8]) -> Option<u32> {
     Some(creation.destroy_number.get(input))
 }
 
-/// The flags that say "in user memory that the client registered". The kernel sets them, so that no
-/// client can hand the device an address of its own; MKEY has a rule of its own.
+/// Sets the "umem valid" flags, so that no client can hand the device an address of its own. MKEY
+/// has a rule of its own.
 pub(super) fn insist_on_umem(input: &mut [u8]) {
     const WQ: &[Field] = &[Field(0x20 + 0x30 + 0x24, 31, 31), Field(0x20 + 0x30 + 0x24, 30, 30)];
     let flags: &[Field] = match opcode(input) {
@@ -385,10 +385,10 @@ pub(super) fn insist_on_umem(input: &mut [u8]) {
 
 /// mkey_umem_valid in CREATE_MKEY.
 const MKEY_UMEM_VALID: Field = Field(0xc, 30, 30);
-/// Bytes of CREATE_MKEY that must be there: the header, and the mkey context.
+/// Least bytes of CREATE_MKEY: the header and the mkey context.
 pub(super) const CREATE_MKEY_MIN: usize = 0x50;
 
-/// Sets mkey_umem_valid, except for keys made of other keys (KLM, KSM), which refer to no memory.
+/// Sets mkey_umem_valid, except for KLM and KSM keys, which refer to other keys and not to memory.
 pub(super) fn insist_on_mkey_umem(input: &mut [u8]) {
     const KLM: u32 = 2;
     const KSM: u32 = 3;
@@ -398,7 +398,7 @@ pub(super) fn insist_on_mkey_umem(input: &mut [u8]) {
     }
 }
 
-/// The event queue that CREATE_CQ names, unless the CQ reports to an APU.
+/// The event queue that CREATE_CQ names, unless the CQ's events go to an APU.
 pub(super) fn cq_event_queue(input: &[u8], apu: bool) -> Option<u32> {
     let to_apu = apu && Field(0x10, 24, 24).get(input) == 1;
     (opcode(input) == Opcode::CREATE_CQ && !to_apu).then(|| Field(0x24, 31, 0).get(input))
@@ -411,32 +411,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_is_described_as_passed_by_devx_just_as_these_rules_pass_it() {
+    fn devx_rules_agree_with_command_table() {
         for command in COMMANDS {
             let mut input = vec![0; command.input.bytes.max(16)];
             OPCODE.set(&mut input, command.opcode.into());
             if command.opcode == Opcode::CREATE_PSV.0 {
                 NUM_PSV.set(&mut input, 1);
             }
-            let destroys = CREATIONS.iter().any(|it| it.destroy.0 == command.opcode);
-            let passed = match () {
-                () if is_create(&input) => Devx::Create,
-                () if is_modify(&input) => Devx::Modify,
-                () if is_query(&input) => Devx::Query,
-                () if is_general(&input, false) => Devx::General,
-                () if destroys => Devx::Destroy,
-                () => Devx::None,
-            };
-            assert_eq!(command.devx, passed, "{}", command.name);
+            for op_mod in [0, 1] {
+                OP_MOD.set(&mut input, op_mod);
+                let passed = passed(command.opcode, &input);
+                let described = command.devx_of(op_mod as u16);
+                assert_eq!(described, passed, "{} with op_mod {op_mod}", command.name);
+            }
             let uid = command.input.field("uid").map(|field| (field.offset, field.width));
-            if passed != Devx::None {
+            if command.devx != Devx::None {
                 assert_eq!(uid, Some((16, 16)), "{}: the kernel stamps a uid there", command.name);
             }
         }
     }
 
+    /// The rule under which DevX passes a command.
+    fn passed(opcode: u16, input: &[u8]) -> Devx {
+        let destroys = CREATIONS.iter().any(|it| it.destroy.0 == opcode);
+        match () {
+            () if is_create(input) => Devx::Create,
+            () if is_modify(input) => Devx::Modify,
+            () if is_query(input) => Devx::Query,
+            () if is_general(input, false) => Devx::General,
+            () if destroys => Devx::Destroy,
+            () => Devx::None,
+        }
+    }
+
     #[test]
-    fn the_flags_of_registered_memory_are_set_wherever_a_command_has_them() {
+    fn umem_valid_flags_are_set_per_command() {
         use verbless_prm::{
             CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, CreateRqIn, CreateSqIn,
             CreateXrcSrqIn, ModifyCqIn,
@@ -487,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_over_memory_name_memory_that_was_registered_and_keys_of_keys_do_not() {
+    fn mkey_umem_valid_is_unset_for_klm_and_ksm() {
         use verbless_prm::CreateMkeyIn;
         for mode in 0..32 {
             let mut input = CreateMkeyIn::new();

@@ -1,6 +1,6 @@
-//! The kernel's flow tables, of what the port receives: one for each rank that has rules, of which
-//! the first is the root and each leads its misses to the next; in a table groups for each mask,
-//! and in a group an entry for each value, which leads everywhere that rules of this value lead.
+//! The kernel's flow tables for packets that the port receives. Each rank with rules has one table.
+//! The first table is the root; each sends its misses to the next. A table has a group per mask; a
+//! group has an entry per value; an entry sends to the destinations of all rules of its value.
 //!
 //! Source: Linux `drivers/net/ethernet/mellanox/mlx5/core/fs_core.c` (`add_rule_fg`,
 //! `check_conflicting_ftes`, `check_valid_spec`), `drivers/infiniband/hw/mlx5/fs.c`
@@ -18,16 +18,17 @@ use verbless_prm::{
 };
 
 use super::reach::{Function, command, exec};
+use super::refused::refused;
 
-/// log2 of the entries of a table (`MLX5_FS_MAX_ENTRIES`), and of those of a group.
+/// log2 of the entries of a table (`MLX5_FS_MAX_ENTRIES`), and of a group.
 const LOG_TABLE: u8 = 16;
 const LOG_GROUP: u8 = 5;
 
-/// The rank of rules for frames to groups of receivers alone, whatever their priority: behind all
-/// others (`MLX5_IB_FLOW_MCAST_PRIO`). That of others is their priority.
+/// The rank of rules that match multicast frames only, whatever their priority: behind all others
+/// (`MLX5_IB_FLOW_MCAST_PRIO`). The rank of other rules is their priority.
 const MULTICAST_RANK: u16 = 16;
 
-/// The tag of an entry whose first rule says none (`MLX5_FS_DEFAULT_FLOW_TAG`).
+/// The tag of an entry whose first rule has none (`MLX5_FS_DEFAULT_FLOW_TAG`).
 const NO_TAG: u32 = 0;
 
 /// The fields that the rules of a matcher compare.
@@ -42,13 +43,13 @@ pub(super) struct FlowMatcher {
 #[derive(Debug)]
 pub(super) struct Rule {
     pub value: Box<FteMatchParam>,
-    /// `None`: it does not care.
+    /// `None`: the rule accepts any tag.
     pub tag: Option<u32>,
-    /// `None`: the frames are dropped.
+    /// `None`: the rule drops the frames.
     pub to: Option<FlowDestination>,
 }
 
-/// The place of a rule among the entries of the device.
+/// The position of a rule in the device's tables.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flow {
     rank: u16,
@@ -64,7 +65,7 @@ pub(super) struct Flows(Mutex<BTreeMap<u16, Table>>);
 #[derive(Debug)]
 struct Table {
     id: u32,
-    /// By the number of the range of entries that each group has.
+    /// By the position of each group's range of entries.
     groups: BTreeMap<u32, Group>,
 }
 
@@ -82,12 +83,12 @@ struct Group {
 struct Entry {
     value: Box<FteMatchParam>,
     tag: u32,
-    /// The destination of each of the rules.
+    /// The destination of each rule.
     rules: Vec<Option<FlowDestination>>,
 }
 
 impl FlowMatcher {
-    /// Among which rules one of this matcher is.
+    /// The rank of a rule of this matcher with this value.
     fn rank(&self, value: &FteMatchParam) -> u16 {
         const OUTER: u8 = MatchCriteriaEnable::OUTER_HEADERS.0;
         let group = |headers: &FteMatchParam| headers.outer_headers().dmac_47_16() >> 24 & 1 != 0;
@@ -105,7 +106,7 @@ impl FlowMatcher {
 }
 
 impl Flows {
-    /// Makes a rule.
+    /// Adds a rule.
     pub(super) fn add(
         &self,
         function: &dyn Function,
@@ -113,7 +114,8 @@ impl Flows {
         rule: Rule,
     ) -> Result<Flow, Errno> {
         if !matcher.covers(&rule.value) {
-            return Err(Errno::EINVAL);
+            let words = "the rule's value has bits outside the matcher's mask or criteria";
+            return Err(refused(Errno::EINVAL, words));
         }
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (rank, to) = (matcher.rank(&rule.value), rule.to);
@@ -126,7 +128,7 @@ impl Flows {
         added.map(|index| Flow { rank, index, to })
     }
 
-    /// Takes a rule away.
+    /// Removes a rule.
     pub(super) fn remove(&self, function: &dyn Function, flow: Flow) -> Result<(), Errno> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = tables.get_mut(&flow.rank) {
@@ -137,7 +139,7 @@ impl Flows {
     }
 }
 
-/// Sees to it that there is a table for a rank.
+/// Creates the table of a rank unless it exists.
 fn add_table(
     function: &dyn Function,
     tables: &mut BTreeMap<u16, Table>,
@@ -163,8 +165,8 @@ fn set_miss(context: &mut FlowTableContext, next: Option<u32>) {
     }
 }
 
-/// Lets whatever is before a rank lead to a table, or, with none, nowhere: the misses of the
-/// table before it, or the root.
+/// Sets what precedes a rank (the miss path of the table before it, or the root) to a table; with
+/// no table, to none.
 fn lead_to(
     function: &dyn Function,
     tables: &BTreeMap<u16, Table>,
@@ -189,7 +191,7 @@ fn lead_to(
     command(function, &input).map(|_| ())
 }
 
-/// A table without rules goes.
+/// Removes a table without rules.
 fn remove_if_empty(function: &dyn Function, tables: &mut BTreeMap<u16, Table>, rank: u16) {
     let Some(table) = tables.get(&rank).filter(|table| table.groups.is_empty()) else { return };
     let next = tables.range(rank + 1..).next().map(|(_, next)| next.id);
@@ -212,14 +214,13 @@ impl Entry {
         all.concat()
     }
 
-    /// Whether a rule can be of this entry as well: it does the same with a frame, and asks for no
-    /// other tag.
+    /// Whether this entry can take a rule: the rule has the same action and no other tag.
     fn takes(&self, rule: &Rule) -> bool {
         let drops = self.rules.iter().all(Option::is_none);
         drops == rule.to.is_none() && rule.tag.is_none_or(|tag| tag == self.tag)
     }
 
-    /// Enters it at a place, anew or with a changed list of destinations.
+    /// Writes the entry at an index, as a new one or with a changed list of destinations.
     fn enter(
         &self,
         function: &dyn Function,
@@ -247,8 +248,7 @@ impl Entry {
 }
 
 impl Table {
-    /// Makes an entry for a rule, or adds the rule to the one that there is for its value; its
-    /// index.
+    /// Creates an entry for a rule, or adds the rule to the entry of its value; returns the index.
     fn add(
         &mut self,
         function: &dyn Function,
@@ -261,7 +261,8 @@ impl Table {
                 |(_, entry): &(&u32, &mut Entry)| entry.value.as_bytes() == rule.value.as_bytes();
             let Some((&index, entry)) = group.entries.iter_mut().find(same) else { continue };
             if !entry.takes(&rule) {
-                return Err(Errno::EEXIST);
+                let words = "another rule of this value has another tag, or drops";
+                return Err(refused(Errno::EEXIST, words));
             }
             let before = entry.destinations();
             entry.rules.push(rule.to);
@@ -276,7 +277,7 @@ impl Table {
         let place = self.place(function, matcher)?;
         let group = self.groups.get_mut(&place).ok_or(Errno::EINVAL)?;
         let mut free = range(place).filter(|index| !group.entries.contains_key(index));
-        let index = free.next().ok_or(Errno::ENOSPC)?;
+        let index = free.next().ok_or_else(no_room)?;
         let tag = rule.tag.unwrap_or(NO_TAG);
         let entry = Entry { value: rule.value, tag, rules: vec![rule.to] };
         let entered = entry.enter(function, (id, group.id, index), false);
@@ -287,7 +288,7 @@ impl Table {
         entered.map(|()| index)
     }
 
-    /// The range of a group for a matcher that has room, which is made if there is none.
+    /// The range of a group of this matcher with room; creates the group if there is none.
     fn place(&mut self, function: &dyn Function, matcher: &FlowMatcher) -> Result<u32, Errno> {
         let fits = |group: &Group| group.is_of(matcher) && group.entries.len() < 1 << LOG_GROUP;
         if let Some((&place, _)) = self.groups.iter().find(|(_, group)| fits(group)) {
@@ -295,7 +296,7 @@ impl Table {
         }
         let places = 0..1_u32 << (LOG_TABLE - LOG_GROUP);
         let mut free = places.into_iter().filter(|place| !self.groups.contains_key(place));
-        let place = free.next().ok_or(Errno::ENOSPC)?;
+        let place = free.next().ok_or_else(no_room)?;
         let mut input = CreateFlowGroupIn::new();
         let range = range(place);
         input.set_table_id(self.id).set_start_flow_index(range.start);
@@ -308,7 +309,7 @@ impl Table {
         Ok(place)
     }
 
-    /// Takes a rule out of its entry, the entry with its last rule, and the group with its last
+    /// Removes a rule from its entry, the entry with its last rule, and the group with its last
     /// entry.
     fn remove(&mut self, function: &dyn Function, flow: Flow) -> Result<(), Errno> {
         let (id, index, place) = (self.id, flow.index, flow.index >> LOG_GROUP);
@@ -358,7 +359,12 @@ impl Group {
     }
 }
 
-/// The indexes of the group at a place.
+/// The entry indexes of the group at a position.
 fn range(place: u32) -> std::ops::Range<u32> {
     place << LOG_GROUP..(place + 1) << LOG_GROUP
+}
+
+/// The errno for a rule that finds no room in a table.
+fn no_room() -> Errno {
+    refused(Errno::ENOSPC, "the flow table has no room for another rule")
 }

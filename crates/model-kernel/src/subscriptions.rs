@@ -1,36 +1,43 @@
-//! Receivers of events: the device's table of DevX subscriptions, and its async event files.
+//! Receivers of events: a device's table of DevX subscriptions, and its async event files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use nix::errno::Errno;
 use verbless_prm::Eqe;
 
 use super::aio::signal_eventfd;
 use super::channel::Channel;
+use super::client::{Claim, Client};
+use super::eventfds::Eventfd;
 
-/// A channel for subscriptions.
+/// An event channel.
 #[derive(Debug)]
 pub(super) struct EventChannel {
     pub channel: Arc<Channel>,
-    /// Records are cookies alone, each at most once while it waits to be read.
+    /// The claim of the newest subscriptions, and how many subscriptions it covers.
+    claim: Mutex<(Arc<Claim>, usize)>,
+    /// Records are cookies alone; each waits at most once.
     pub omit_data: bool,
 }
 
 /// A requested subscription.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    /// Event and type of object.
+    /// Event and object type.
     pub key: u32,
     /// Number of the object; None for the whole device.
     pub number: Option<u32>,
-    /// The serial number of the DevX object with which the subscription ends.
+    /// The serial number of the DevX object whose end ends the subscription.
     pub object: Option<u64>,
     pub channel: Arc<EventChannel>,
     pub cookie: u64,
     /// Signalled instead of the channel.
-    pub eventfd: Option<Arc<OwnedFd>>,
+    pub eventfd: Option<Arc<Eventfd>>,
+    /// Counts it, together with others, as a descriptor that is kept for the client.
+    pub _claim: Arc<Claim>,
 }
 
 /// An event type with the type and number of the object; `None` for the whole device.
@@ -40,14 +47,14 @@ type EventKey = (u32, Option<u32>);
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     table: Mutex<Table>,
-    /// Objects that could be subscribed to, of all files.
+    /// Serial numbers given to objects of all files.
     serials: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    by_event: BTreeMap<EventKey, Vec<(u64, Subscription)>>,
-    /// The events that a DevX object's subscriptions are for; may name some that ended with their
+    by_event: BTreeMap<EventKey, Vec<(u64, Arc<Subscription>)>>,
+    /// The event keys of a DevX object's subscriptions; may name some that ended with their
     /// channel.
     by_object: BTreeMap<u64, BTreeSet<EventKey>>,
     channels: Vec<Weak<Channel>>,
@@ -60,8 +67,7 @@ impl Subscriptions {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A serial number for a new object, unique among all objects that files of the device ever
-    /// had.
+    /// A serial number for a new object, unique among all objects that the device's files ever had.
     pub(super) fn serial(&self) -> u64 {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
@@ -75,20 +81,20 @@ impl Subscriptions {
             if let Some(object) = subscription.object {
                 table.by_object.entry(object).or_default().insert(event);
             }
-            table.by_event.entry(event).or_default().push((tag, subscription));
+            table.by_event.entry(event).or_default().push((tag, Arc::new(subscription)));
         }
     }
 
-    /// Delivers an event to every subscriber. Subscribers that are gone are removed.
+    /// Delivers an event to every subscriber. The table is unlocked meanwhile: many subscribers to
+    /// one event delay nothing else.
     pub(super) fn dispatch(&self, key: u32, number: Option<u32>, eqe: &Eqe) {
-        let mut table = self.lock();
-        let Some(found) = table.by_event.get_mut(&(key, number)) else { return };
-        for (tag, subscription) in found {
-            subscription.deliver(*tag, eqe);
+        let found = self.lock().by_event.get(&(key, number)).cloned();
+        for (tag, subscription) in found.unwrap_or_default() {
+            subscription.deliver(tag, eqe);
         }
     }
 
-    /// Ends the subscriptions to a DevX object that is no more.
+    /// Ends the subscriptions to a DevX object that was destroyed.
     pub(super) fn object_gone(&self, object: u64) {
         let mut table = self.lock();
         for event in table.by_object.remove(&object).unwrap_or_default() {
@@ -100,7 +106,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions of a channel that is no more.
+    /// Ends the subscriptions of a channel that was closed.
     pub(super) fn channel_gone(&self, channel: &Arc<Channel>) {
         self.lock().by_event.retain(|_, found| {
             found.retain(|(_, subscription)| !Arc::ptr_eq(&subscription.channel.channel, channel));
@@ -108,7 +114,7 @@ impl Subscriptions {
         });
     }
 
-    /// Registers a channel, which is closed when the device dies.
+    /// Registers a channel, so that the device's death closes it.
     pub(super) fn add_channel(&self, channel: &Arc<Channel>) {
         let mut table = self.lock();
         table.channels.retain(|known| known.strong_count() != 0);
@@ -136,7 +142,7 @@ impl Subscriptions {
         self.lock().async_files.retain(|file| !Arc::ptr_eq(file, channel));
     }
 
-    /// Queues an `ib_uverbs_async_event_desc` on every async event file: `element` is the port.
+    /// Queues an `ib_uverbs_async_event_desc` on every async event file; `element` is the port.
     pub(super) fn tell_async_files(&self, element: u64, event: u32) {
         let mut record = element.to_ne_bytes().to_vec();
         record.extend(event.to_ne_bytes());
@@ -147,10 +153,38 @@ impl Subscriptions {
     }
 }
 
+/// Subscriptions that count as one descriptor kept for a client: they take about as much memory.
+const SUBSCRIPTIONS_PER_CLAIM: usize = 64;
+
+impl EventChannel {
+    pub(super) fn new(channel: Arc<Channel>, omit_data: bool) -> Self {
+        let claim = Mutex::new((Arc::default(), SUBSCRIPTIONS_PER_CLAIM));
+        Self { channel, claim, omit_data }
+    }
+
+    /// Claims for `count` more subscriptions.
+    pub(super) fn claims(
+        &self,
+        count: usize,
+        client: &dyn Client,
+    ) -> Result<Vec<Arc<Claim>>, Errno> {
+        let mut last = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut claims = Vec::with_capacity(count);
+        while claims.len() < count {
+            if last.1 == SUBSCRIPTIONS_PER_CLAIM {
+                *last = (Arc::new(client.claim()?), 0);
+            }
+            last.1 += 1;
+            claims.push(last.0.clone());
+        }
+        Ok(claims)
+    }
+}
+
 impl Subscription {
     fn deliver(&self, tag: u64, eqe: &Eqe) {
         if let Some(eventfd) = &self.eventfd {
-            // A full counter is a signal that waits already.
+            // A full counter already signals.
             if let Err(errno) = signal_eventfd(eventfd.as_fd()) {
                 tracing::warn!(%errno, "an event was lost: its eventfd cannot be signalled");
             }

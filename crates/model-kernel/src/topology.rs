@@ -13,12 +13,12 @@ pub(super) fn kind(place: &FunctionPlace) -> FunctionKind {
     }
 }
 
-/// The PCI address, with domain 0, that of most machines.
+/// The PCI address in domain 0, the domain of most machines.
 pub(super) fn pci_address(place: &FunctionPlace) -> Option<String> {
     place.address.as_ref().map(|address| format!("0000:{address}"))
 }
 
-/// The representors on a function's switch, of the functions in `others`: a PF of an embedded CPU
+/// The representors on a function's switch, of the functions in `others`. A PF of an embedded CPU
 /// has those of the host's PF with its number, of that PF's VFs, and of its own SFs.
 pub(super) fn representors<'a>(
     function: &Device,

@@ -1,10 +1,9 @@
 //! UAR pages: allocation, and the offsets at which a client maps them.
 //!
-//! An mmap offset counts pages: bits 15:8 are a command, bits 7:0 an index. Pages that a client
-//! allocates one by one have commands from 9 on, and bits 23:16 are the high byte of their index.
-//! Those that came with the context, and the page of the clock, go by commands of their own, whose
-//! index is bits 7:0 alone: Linux's `get_index` ignores all above, where `get_extended_index` and
-//! `mlx5_ib_mmap_offset` take the byte.
+//! An mmap offset counts pages: bits 15:8 are a command, bits 7:0 an index. Individually allocated
+//! pages have commands from 9 on, and bits 23:16 are the high byte of their index. The pages of the
+//! context and the clock page have commands of their own with an 8-bit index: Linux's `get_index`
+//! ignores all bits above, while `get_extended_index` and `mlx5_ib_mmap_offset` take the high byte.
 
 use verbless_prm::Opcode;
 
@@ -24,7 +23,7 @@ const MMAP_WC: u64 = 2;
 const MMAP_NC: u64 = 3;
 const MMAP_CORE_CLOCK: u64 = 5;
 const MMAP_CLOCK_INFO: u64 = 7;
-/// Bytes of a file whose every offset has a command and an index of 16 bits.
+/// Bytes of a file that covers every command and 16-bit index.
 pub const MMAP_SPAN: u64 = (1 << 24) * PAGE;
 
 impl Method<'_> {
@@ -32,10 +31,12 @@ impl Method<'_> {
         let uid = self.state.context()?.uid;
         let kind = self.attrs.number(attr::UAR_TYPE, u32::MAX.into())?;
         if kind != TYPE_BLUEFLAME && kind != TYPE_NON_CACHED {
-            return Err(Errno::EOPNOTSUPP);
+            let words = format!("UAR type {kind} is neither BF (0) nor NC (1)");
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let kernel = &self.file.kernel;
-        let mmap = self.state.mmap_numbers.0.lowest().ok_or(Errno::ENOMEM)?;
+        let full = || refused(Errno::ENOMEM, "the file has all the UARs that it may have");
+        let mmap = self.state.mmap_numbers.0.lowest().ok_or_else(full)?;
         let page = kernel.allocate(Opcode::ALLOC_UAR, uid)?;
         let mut put = |id, bytes: &[u8]| self.attrs.put(id, bytes);
         let written = put(attr::UAR_MMAP_OFFSET, &offset(mmap).to_ne_bytes())
@@ -55,12 +56,12 @@ impl Method<'_> {
     }
 }
 
-/// The byte offset at which page `index` of those that came with the context is mapped.
+/// The byte offset at which a client maps page `index` of the context's pages.
 pub(super) fn static_offset(index: usize) -> u64 {
     ((MMAP_REGULAR << 8) + index as u64) * PAGE
 }
 
-/// The byte offset at which entry `mmap` (command << 16 | index) is mapped.
+/// The byte offset at which a client maps entry `mmap` (command << 16 | index).
 fn offset(mmap: u32) -> u64 {
     let (command, index) = (u64::from(mmap >> 16), u64::from(mmap & 0xffff));
     (((index >> 8) << 16) + (command << 8) + (index & 0xff)) * PAGE
@@ -81,7 +82,7 @@ fn extended_index(at: u64) -> u64 {
     index(at) + ((at >> 16 & 0xff) << 8)
 }
 
-/// Whether a client maps the page by which timestamps become times: version 1 of it, with index 0.
+/// Whether the offset is that of the clock page: version 1, index 0.
 pub(super) fn is_clock(at: u64) -> bool {
     command(at) == MMAP_CLOCK_INFO && index(at) == 0
 }
@@ -96,7 +97,7 @@ pub(super) fn mapped_page(state: &FileState, context: &Context, at: u64) -> Resu
         }
         1 => Err(Errno::ENOSYS),
         MMAP_CORE_CLOCK => Err(refused(Errno::EOPNOTSUPP, "the core clock page is not modelled")),
-        // Of the page for timestamps there is one version, and it is no doorbell page.
+        // The clock page has one version, and it is no doorbell page.
         MMAP_CLOCK_INFO => Err(Errno::EOPNOTSUPP),
         command => {
             let entry = (command << 16) + extended_index(at);
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_offset_leads_back_to_its_page() {
+    fn mmap_offset_resolves_to_uar_page() {
         let context = Context::for_tests(vec![70, 71]);
         let mut state = FileState::default();
         for (mmap, page) in [(0x9_0000, 5), (0x9_0001, 6), (0x9_0123, 7), (0xff_ffff, 8)] {
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pages_that_were_allocated_one_by_one_have_a_high_byte_in_their_index() {
+    fn high_offset_byte_selects_allocated_uars_only() {
         let context = Context::for_tests(vec![70, 71]);
         let mut state = FileState::default();
         state.mmaps.insert(0x9_0001, 6);
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(
             mapped_page(&state, &context, 0x100_0901),
             Ok(6),
-            "nobody reads bits from 24 on"
+            "bits from 24 on have no effect"
         );
     }
 }

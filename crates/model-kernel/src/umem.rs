@@ -1,9 +1,11 @@
 //! Registered memory: UMEM_REG with the checks of `ib_umem_get` and of `hw/mlx5/devx.c`.
 //!
-//! The device reaches a client's memory through an IOMMU, at consecutive bus addresses that have
-//! nothing to do with the virtual ones; so the page size is the best that the bitmap and the length
-//! allow, unless the memory begins within a page. Pages are not held: a client that unmaps
-//! registered memory takes it from the device.
+//! The device reaches a client's memory through an IOMMU, at consecutive bus addresses unrelated to
+//! the virtual ones. The page size is therefore the largest that the bitmap and the length allow,
+//! unless the memory begins within a page. Pages are not pinned: a client that unmaps registered
+//! memory takes it from the device.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use verbless_prm::{CreateUmemIn, Opcode};
 
@@ -15,13 +17,13 @@ use super::file::Method;
 use super::handles::Object;
 use super::mailbox::{NUMBER, inbox};
 use super::pinned::Pinned;
-use super::rules;
+use super::refused::{no_descriptor, refused};
 
 const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 1 << 1;
 const REMOTE_READ: u32 = 1 << 2;
 const RELAXED_ORDERING: u32 = 1 << 20;
-/// Low bits of a page's entry: what the device may do there.
+/// Low bits of a page's entry: the device's rights.
 const MTT_READ: u64 = 1;
 const MTT_WRITE: u64 = 2;
 
@@ -29,14 +31,16 @@ impl Method<'_> {
     pub(super) fn umem_reg(&mut self) -> Result<Object, Errno> {
         let uid = self.state.context()?.uid;
         if uid == 0 {
-            return Err(Errno::EINVAL);
+            return Err(refused(Errno::EINVAL, "the context has no flag DEVX (0x1)"));
         }
         let allowed = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | RELAXED_ORDERING;
         let access = self.attrs.flags(attr::UMEM_ACCESS, allowed)?;
         let address = self.attrs.data(attr::UMEM_ADDR)?;
         let length = self.attrs.data(attr::UMEM_LEN)?;
         if access & REMOTE_WRITE != 0 && access & LOCAL_WRITE == 0 {
-            return Err(Errno::EINVAL);
+            let words =
+                format!("access {access:#x} has REMOTE_WRITE (0x2) and not LOCAL_WRITE (0x1)");
+            return Err(refused(Errno::EINVAL, words));
         }
         if self.attrs.has(attr::UMEM_DMABUF_FD) {
             let fd = self.attrs.data(attr::UMEM_DMABUF_FD)? as i32;
@@ -61,14 +65,32 @@ impl Method<'_> {
         };
         let mapped = self.file.kernel.function.iommu();
         let mapped = mapped.map(self.attrs.client.dma_address(address), length);
-        let mapped = mapped.ok_or(Errno::ENOMEM)?;
+        let mapped = mapped.ok_or_else(|| {
+            let words = format!("no bus addresses are left for {length} bytes");
+            refused(Errno::ENOMEM, words)
+        })?;
         let start = mapped.bus_address();
-        // `devx_umem_find_best_pgsize` returns 32 bits: a larger page is none.
+        let bitmap = if mapped.is_fragmented() { bitmap & PAGE } else { bitmap };
+        // `devx_umem_find_best_pgsize` returns 32 bits: a larger page size becomes 0.
         let size = best_page_size(start, length, bitmap).filter(|&size| size <= u32::MAX.into());
-        let size = size.ok_or(Errno::EINVAL)?;
-        let input = create_umem(uid, start, length, size, writable);
+        let size = size.ok_or_else(|| {
+            let words = format!(
+                "no page size of pgsz_bitmap {bitmap:#x} suits {length:#x} bytes at bus address \
+                 {start:#x}"
+            );
+            refused(Errno::EINVAL, words)
+        })?;
+        let input = create_umem(uid, start, length, size, writable).ok_or_else(|| {
+            let pages = length / size;
+            let words = format!(
+                "a list of {pages} pages of {size:#x} bytes: at most {MOST_PAGES} at a time, of \
+                 all that are registered at once"
+            );
+            refused(Errno::ENOMEM, words)
+        })?;
         let mut output = [0; 16];
-        self.file.kernel.exec(&input, &mut output)?;
+        self.file.kernel.exec(&input.input, &mut output)?;
+        drop(input);
         let number = NUMBER.get(&output);
         let mut destroy = inbox(Opcode::DESTROY_UMEM, 0, uid, 16);
         NUMBER.set(&mut destroy, number);
@@ -76,29 +98,30 @@ impl Method<'_> {
             let _ = self.file.kernel.exec(&destroy, &mut [0; 16]);
             return Err(errno);
         }
-        debug_assert_eq!(rules::opcode(&input), Opcode::CREATE_UMEM);
         Ok(Object::Umem { destroy, _mapped: mapped, _pinned: pinned })
     }
 }
 
-/// The errno for a descriptor that should be a dmabuf; the model can import none.
+/// The errno for a dmabuf descriptor; the model cannot import one.
 fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
     use std::os::fd::AsRawFd;
     if offset.checked_add(length).is_none() {
-        return Errno::EINVAL;
+        return refused(Errno::EINVAL, "offset and length of the dmabuf go past 2^64");
     }
-    let fd = match client.borrow(fd) {
-        Ok(fd) => fd,
-        Err(errno) => return errno,
+    let ours = match client.borrow(fd) {
+        Ok(ours) => ours,
+        Err(errno) => return no_descriptor(errno, fd),
     };
-    match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
-        Ok(target) if target.to_string_lossy().starts_with("/dmabuf:") => Errno::EOPNOTSUPP,
-        _ => Errno::EINVAL,
+    match std::fs::read_link(format!("/proc/self/fd/{}", ours.as_raw_fd())) {
+        Ok(target) if target.to_string_lossy().starts_with("/dmabuf:") => {
+            refused(Errno::EOPNOTSUPP, "regions of a dmabuf are not modelled")
+        }
+        _ => refused(Errno::EINVAL, "the descriptor is no dmabuf"),
     }
 }
 
-/// The page size for a range that is contiguous from `start`, out of those in `bitmap`. `None`:
-/// none will do.
+/// The largest page size in `bitmap` for a range that is contiguous from `start`. `None`: none
+/// fits.
 pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64> {
     let ahead = length.checked_sub(1)?;
     start.checked_add(ahead)?;
@@ -108,28 +131,70 @@ pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64
     if bitmap == 0 {
         return None;
     }
-    // None that is left is larger than the range, rounded up: the largest there is.
+    // Every remaining size is at most the range, rounded up: take the largest.
     let mut size = 1 << (63 - bitmap.leading_zeros());
-    // A page larger than the CPU's may not reach past the range.
+    // A page larger than the CPU's must not reach past the range.
     while (!start.is_multiple_of(size) || !length.is_multiple_of(size)) && size > PAGE {
         size /= 2;
     }
     Some(size)
 }
 
-/// The CREATE_UMEM command: one entry per page of `size` bytes.
-fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> Vec<u8> {
+/// Most page entries of all CREATE_UMEM commands in flight: 64 GiB in pages of 4 KiB, in lists of
+/// 128 MiB.
+const MOST_PAGES: usize = 1 << 24;
+/// Page entries of the commands in flight.
+static PAGES: AtomicUsize = AtomicUsize::new(0);
+
+/// Pages of a list on its way, until this is dropped.
+#[derive(Debug)]
+pub(super) struct ListedPages(usize);
+
+impl ListedPages {
+    /// `None`: too many are on their way.
+    pub(super) fn of(pages: u64) -> Option<Self> {
+        let count = usize::try_from(pages).ok().filter(|&count| count <= MOST_PAGES)?;
+        let before = PAGES.fetch_add(count, Ordering::Relaxed);
+        let listed = Self(count);
+        (before <= MOST_PAGES - count).then_some(listed)
+    }
+}
+
+impl Drop for ListedPages {
+    fn drop(&mut self) {
+        PAGES.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// A CREATE_UMEM command.
+#[derive(Debug)]
+struct CreateUmem {
+    input: Vec<u8>,
+    _pages: ListedPages,
+}
+
+/// The CREATE_UMEM command: one entry per page of `size` bytes. `None`: too many entries are in
+/// flight.
+fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> Option<CreateUmem> {
     let first = start & !(size - 1);
     let pages = (start + length).next_multiple_of(size).wrapping_sub(first) / size;
+    let listed = ListedPages::of(pages)?;
+    let count = listed.0;
+    let mut whole = CreateUmem { input: Vec::new(), _pages: listed };
     let mut command = CreateUmemIn::zeroed();
     command.set_opcode(Opcode::CREATE_UMEM.0).set_uid(uid);
     let umem = command.umem_mut();
     umem.set_log_page_size((size.trailing_zeros() - PAGE.trailing_zeros()) as u8);
     umem.set_page_offset((start - first) as u32).set_num_of_mtt(pages);
-    let mut input = command.as_bytes().to_vec();
+    let input = &mut whole.input;
+    let bytes = command.as_bytes();
+    input.try_reserve_exact(bytes.len() + count * 8).ok()?;
+    input.extend_from_slice(bytes);
     let rights = if writable { MTT_READ + MTT_WRITE } else { MTT_READ };
-    input.extend((0..pages).flat_map(|page| (first + page * size + rights).to_be_bytes()));
-    input
+    for page in 0..pages {
+        input.extend_from_slice(&(first + page * size + rights).to_be_bytes());
+    }
+    Some(whole)
 }
 
 #[cfg(test)]
@@ -140,7 +205,19 @@ mod tests {
     const ANY: u64 = !0xfff;
 
     #[test]
-    fn the_page_size_is_the_best_that_bitmap_address_and_length_allow() {
+    fn page_lists_have_a_bound() {
+        let most = (MOST_PAGES as u64) << 12;
+        assert!(create_umem(7, 0, 16 << 40, 0x1000, true).is_none(), "16 TiB");
+        assert!(create_umem(7, 0, most + 0x1000, 0x1000, true).is_none());
+        let half = || create_umem(7, 0, most / 2 + 0x1000, 0x1000, true);
+        let one = half().expect("half of it");
+        assert!(half().is_none(), "together they are too many");
+        drop(one);
+        assert!(half().is_some(), "the first one is gone");
+    }
+
+    #[test]
+    fn best_page_size_follows_bitmap_address_and_length() {
         let cases = [
             (0x10000, 0x1000, ANY, Some(0x1000)),
             (0x10000, 0x10000, ANY, Some(0x10000)),
@@ -162,15 +239,17 @@ mod tests {
     }
 
     #[test]
-    fn a_umem_command_lists_every_page_with_its_rights() {
-        let input = create_umem(7, 0x7fff_0000_1040, 0x2000, 0x1000, true);
+    fn create_umem_lists_pages_with_rights() {
+        let input = create_umem(7, 0x7fff_0000_1040, 0x2000, 0x1000, true).expect("a list");
+        let input = &input.input;
         assert_eq!(input.len(), 0x30 + 3 * 8);
         assert_eq!(input[..4], [0x0a, 0x08, 0, 7]);
         assert_eq!(input[0x20..0x30], [0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 3]);
         assert_eq!(input[0x30..0x38], 0x7fff_0000_1003u64.to_be_bytes());
         assert_eq!(input[0x40..0x48], 0x7fff_0000_3003u64.to_be_bytes());
-        let read_only = create_umem(7, 0x10000, 0x10000, 0x10000, false);
+        let read_only = create_umem(7, 0x10000, 0x10000, 0x10000, false).expect("a list");
+        let read_only = &read_only.input;
         assert_eq!(read_only[0x30..], 0x10001u64.to_be_bytes());
-        assert_eq!(Field(0x20, 4, 0).get(&read_only), 4);
+        assert_eq!(Field(0x20, 4, 0).get(read_only), 4);
     }
 }

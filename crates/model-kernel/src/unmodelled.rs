@@ -1,11 +1,11 @@
-//! Commands and methods that this kernel does not implement, and what they are for: the text of
-//! their refusals.
+//! Commands and methods that this kernel does not implement, with their purpose: the text of their
+//! refusals.
 
 use nix::errno::Errno;
 
 use super::refused::refused;
 
-/// Commands of the old interface that are not answered: number, name, and what they are for.
+/// Commands of the write interface without an implementation: number, name, purpose.
 static COMMANDS: &[(u32, &str, &str)] = &[
     (6, "MODIFY_AH", "changing an address handle"),
     (7, "QUERY_AH", "querying an address handle"),
@@ -31,7 +31,7 @@ static COMMANDS: &[(u32, &str, &str)] = &[
     (56, "DESTROY_RWQ_IND_TBL", "receive side scaling"),
 ];
 
-/// Objects, or single methods of one, that are not answered: object, method, and what they are for.
+/// Objects, or single methods, without an implementation: object, method, purpose.
 static METHODS: &[(u16, Option<u16>, &str)] = &[
     (0, Some(1), "listing an open file's handles"),
     (0, Some(0x1000), "the mlx5-specific query of a port (mlx5dv_query_port)"),
@@ -49,7 +49,10 @@ static METHODS: &[(u16, Option<u16>, &str)] = &[
     (0x1009, None, "flow steering"),
 ];
 
-/// The errno of a command of the old interface, by its number with the flag of an extended one.
+/// UVERBS_METHOD_REG_DMABUF_MR of memory regions.
+const DMABUF: (u16, u16) = (7, 4);
+
+/// The errno of a command of the write interface; its number includes the flag of an extended one.
 pub(super) fn command(number: u32) -> Errno {
     let words = match COMMANDS.iter().find(|command| command.0 == number & 0xff) {
         Some((_, name, what)) => format!("{what} ({name}): not modelled"),
@@ -58,7 +61,7 @@ pub(super) fn command(number: u32) -> Errno {
     refused(Errno::EOPNOTSUPP, words)
 }
 
-/// The errno of a method, which is that of a kernel too old for it.
+/// The errno of a method: that of a kernel that predates it, or of a driver without it.
 pub(super) fn method(object: u16, method: u16) -> Errno {
     let about = |known: &&(u16, Option<u16>, &str)| {
         known.0 == object && known.1.is_none_or(|known| known == method)
@@ -67,10 +70,16 @@ pub(super) fn method(object: u16, method: u16) -> Errno {
         Some((_, _, what)) => format!("{what}: not modelled"),
         None => format!("object {object:#x} has no method {method:#x}{OR_VERBS}"),
     };
-    refused(Errno::EPROTONOSUPPORT, words)
+    // A device without on-demand paging has this method, and its driver refuses the call
+    // (`mlx5_ib_reg_user_mr_dmabuf`). The driver does not offer objects of device memory.
+    let errno = match (object, method) {
+        DMABUF => Errno::EOPNOTSUPP,
+        _ => Errno::EPROTONOSUPPORT,
+    };
+    refused(errno, words)
 }
 
-/// What else may be wrong with a call that nothing is known of.
+/// Another cause for a call to an unknown command or method.
 const OR_VERBS: &str = if cfg!(feature = "verbs") {
     ""
 } else {
@@ -85,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_answered_is_not_among_what_is_refused() {
+    fn modelled_methods_are_not_listed_unmodelled() {
         for &(number, name, _) in COMMANDS {
             assert_eq!(write::name(number.into()), None, "{name}");
         }
@@ -98,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_it_refused() {
+    fn refusal_names_unmodelled_method() {
         let said = |errno, expected| (errno, refused::take().is_some_and(|it| it.1 == expected));
         let old = [
             (12, "querying a memory region by the old command (QUERY_MR): not modelled"),
@@ -117,7 +126,11 @@ mod tests {
         ];
         for (object, id, expected) in methods {
             let (errno, told) = said(method(object, id), expected);
-            assert!(errno == Errno::EPROTONOSUPPORT && told, "{object:#x}, {id:#x}");
+            let expected = match (object, id) {
+                (7, 4) => Errno::EOPNOTSUPP,
+                _ => Errno::EPROTONOSUPPORT,
+            };
+            assert!(errno == expected && told, "{object:#x}, {id:#x}");
         }
     }
 }

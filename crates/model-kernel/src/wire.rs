@@ -1,4 +1,4 @@
-//! Requests and responses of verbs, field by field: structures of the uapi in the CPU's byte order.
+//! Requests and responses of verbs, field by field: the uapi's structures in the CPU's byte order.
 
 /// A request, zero-extended to its structure.
 #[derive(Debug)]

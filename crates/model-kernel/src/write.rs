@@ -2,6 +2,7 @@
 //!
 //! A command that is not listed answers as a kernel that lacks the method does.
 
+use verbless_model::wire::multicast_mac;
 use verbless_prm::Opcode;
 
 use nix::errno::Errno;
@@ -10,8 +11,11 @@ use super::abi::{attr, object};
 use super::device::find_gid;
 use super::file::Method;
 use super::handles::Object;
+use super::kernel::Kernel;
+use super::port::PortState;
+use super::refused::{probe, refused};
 use super::wire::Core;
-use super::{refused, unmodelled, verbs};
+use super::{unmodelled, verbs};
 
 /// Bit of a command number: the extended form.
 pub(super) const EXTENDED: u32 = 1 << 31;
@@ -84,7 +88,8 @@ impl Method<'_> {
     pub(super) fn invoke_write(&mut self) -> Result<(), Errno> {
         let number = self.attrs.number(attr::WRITE_CMD, u32::MAX.into())? as u32;
         if number & !COMMAND_BITS != 0 {
-            return Err(Errno::EINVAL);
+            let words = format!("there is no write command {number:#x}");
+            return Err(refused(Errno::EINVAL, words));
         }
         let command = commands().find(|command| command.number == number);
         let command = command.ok_or_else(|| unmodelled::command(number))?;
@@ -103,14 +108,17 @@ impl Method<'_> {
     fn check_sizes(&self, command: &Command) -> Result<(), Errno> {
         if !self.attrs.has(attr::CORE_IN) && !self.attrs.has(attr::CORE_OUT) {
             // libibverbs, `has_ioctl_write`: ENOSPC tells it that ioctls carry these commands.
-            return Err(refused::probe(
-                Errno::ENOSPC,
-                "asked without a request and room for an answer",
-            ));
+            return Err(probe(Errno::ENOSPC, "asked without a request and room for an answer"));
         }
         let room = |id| self.attrs.len(id).unwrap_or(0);
-        if room(attr::CORE_IN) < command.request || room(attr::CORE_OUT) < command.response {
-            return Err(Errno::ENOSPC);
+        let (request, response) = (room(attr::CORE_IN), room(attr::CORE_OUT));
+        if request < command.request || response < command.response {
+            let words = format!(
+                "the request has {request} bytes and room for {response} of the response; it needs \
+                 {} and {}",
+                command.request, command.response
+            );
+            return Err(refused(Errno::ENOSPC, words));
         }
         Ok(())
     }
@@ -122,7 +130,8 @@ impl Method<'_> {
             other => other?,
         };
         if request.iter().skip(bytes).any(|&byte| byte != 0) {
-            return Err(Errno::EOPNOTSUPP);
+            let words = format!("the request has bytes other than 0 behind the {bytes} known ones");
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         request.resize(bytes, 0);
         Ok(Core(request))
@@ -167,9 +176,10 @@ impl Method<'_> {
 
     /// The data of a PD for a process that shares the file and imports it.
     pub(super) fn query_pd(&mut self) -> Result<(), Errno> {
-        let handle = self.named.handle.ok_or(Errno::EINVAL)?;
+        let no_pd = || refused(Errno::EINVAL, "the request names no PD");
+        let handle = self.named.handle.ok_or_else(no_pd)?;
         let Some(&Object::Pd { pdn }) = self.state.object(handle) else {
-            return Err(Errno::EINVAL);
+            return Err(no_pd());
         };
         self.attrs.put(attr::QUERY_PD_NUMBER, &pdn.to_ne_bytes())
     }
@@ -179,19 +189,23 @@ impl Method<'_> {
         self.state.context()?;
         let kernel = &self.file.kernel;
         let [is_global, number] = [request.u8(53), request.u8(54)];
-        let port = kernel.function.port(number.into()).ok_or(Errno::EINVAL)?;
+        let port = kernel.function.port(number.into()).ok_or_else(|| {
+            refused(Errno::EINVAL, format!("ah_attr.port_num {number}: there is no such port"))
+        })?;
         let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
         if is_global != 0 {
             find_gid(kernel, &port, request.u8(44).into())?;
         } else if port.needs_grh() {
-            return Err(Errno::EINVAL);
+            return Err(no_grh(&port));
         }
+        check_rate(request.u8(52))?;
         if port.ethernet {
-            let gid = request.gid(24);
-            // No answer from the neighbour; a real kernel takes a second or more to give up.
-            let mac = kernel.function.neighbour(&gid).ok_or(Errno::ETIMEDOUT)?;
-            if self.attrs.len(attr::UHW_OUT).unwrap_or(0) < AH_RESPONSE {
-                return Err(Errno::EINVAL);
+            let mac = destination_mac(kernel, &request.gid(24))?;
+            let room = self.attrs.len(attr::UHW_OUT).unwrap_or(0);
+            if room < AH_RESPONSE {
+                let words =
+                    format!("the driver's data has room for {room} bytes, not {AH_RESPONSE}");
+                return Err(refused(Errno::EINVAL, words));
             }
             let mut response = [0; AH_RESPONSE];
             response[..4].copy_from_slice(&(AH_RESPONSE as u32).to_ne_bytes());
@@ -203,6 +217,41 @@ impl Method<'_> {
         self.state.insert_using(handle, Object::Ah, vec![pd]);
         Ok(())
     }
+}
+
+/// Refuses a static rate (`ib_rate`) that does not exist, as `mlx5r_ib_rate`: 0 is none, and 2 to
+/// 23 are 2.5 to 800 Gb/s.
+pub(super) fn check_rate(rate: u8) -> Result<(), Errno> {
+    match rate {
+        0 | 2..=23 => Ok(()),
+        other => {
+            let words = format!("static_rate {other} is none: 0, or 2 to 23");
+            Err(refused(Errno::EINVAL, words))
+        }
+    }
+}
+
+/// The errno for a path without a GRH from a port that needs one.
+pub(super) fn no_grh(port: &PortState) -> Errno {
+    let why = match port.ethernet {
+        true => "a path of RoCE needs a GRH",
+        false => "this port requires a GRH in every packet (grh_required), as it shares its LID",
+    };
+    let words = format!(
+        "ah_attr.is_global is 0: {why}; set is_global to 1, grh.dgid to the peer's GID and \
+         grh.sgid_index"
+    );
+    refused(Errno::EINVAL, words)
+}
+
+/// The MAC that a GID leads to on RoCE, as `ib_resolve_eth_dmac` finds it: a multicast group's
+/// follows from the GID, another is a neighbour's.
+pub(super) fn destination_mac(kernel: &Kernel, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
+    // Where no neighbour answers, Linux takes a second or more to give up.
+    multicast_mac(gid).or_else(|| kernel.function.neighbour(gid)).ok_or_else(|| {
+        let gid = std::net::Ipv6Addr::from(*gid);
+        refused(Errno::ETIMEDOUT, format!("no neighbour has GID {gid}: its MAC is not known"))
+    })
 }
 
 #[cfg(test)]

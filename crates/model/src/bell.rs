@@ -1,19 +1,19 @@
 //! Wakes the engine's threads.
 //!
-//! One thread looks for work all the time and sleeps between looks; whoever gives it work rings.
-//! The others sleep until they are called for help.
+//! One thread, the looker, looks for work all the time and sleeps between looks; a thread with new
+//! work rings the bell. Helpers sleep until the looker calls them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A bell for one thread that looks, and others that help.
+/// A bell for one looker thread and its helpers.
 #[derive(Default)]
 pub(crate) struct Bell {
     rings: AtomicU64,
-    /// The thread that looks sleeps, or is about to.
+    /// The looker sleeps, or is about to.
     asleep: AtomicBool,
-    /// How many helpers sleep.
+    /// Number of sleeping helpers.
     resting: AtomicU64,
     state: Mutex<BellState>,
     rung: Condvar,
@@ -22,7 +22,7 @@ pub(crate) struct Bell {
 
 #[derive(Default)]
 struct BellState {
-    /// Helpers that are called and have not yet come.
+    /// Calls for help that no helper has answered.
     calls: u64,
     closed: bool,
 }
@@ -32,7 +32,7 @@ impl Bell {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often it was rung. Whoever is about to look for work asks before.
+    /// How often the bell was rung. The looker reads this before it looks for work.
     pub(crate) fn rings(&self) -> u64 {
         self.rings.load(Ordering::SeqCst)
     }
@@ -46,7 +46,7 @@ impl Bell {
         }
     }
 
-    /// Sleeps for so long at most, unless the bell was rung since it had been rung so often.
+    /// Sleeps for `longest` at most; returns at once if the bell was rung after `rings` was read.
     pub(crate) fn sleep(&self, rings: u64, longest: Duration) {
         let state = self.state();
         self.asleep.store(true, Ordering::SeqCst);
@@ -56,7 +56,7 @@ impl Bell {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Wakes one more thread to help, if one sleeps.
+    /// Wakes one helper, if one sleeps.
     pub(crate) fn call_help(&self) {
         if self.resting.load(Ordering::Relaxed) > 0 {
             self.state().calls = 1;
@@ -64,7 +64,7 @@ impl Bell {
         }
     }
 
-    /// Rests until help is called for; false: there is nothing to help with any more.
+    /// Sleeps until a call for help; false: the bell is closed.
     pub(crate) fn rest(&self) -> bool {
         let mut state = self.state();
         self.resting.fetch_add(1, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Bell {
         !state.closed
     }
 
-    /// Lets all go.
+    /// Wakes all threads for the last time.
     pub(crate) fn close(&self) {
         self.state().closed = true;
         self.rung.notify_all();

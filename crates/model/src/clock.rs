@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Time in nanoseconds since the model began.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// Virtual time; in threaded mode it follows the real one.
+    /// Virtual time; in threaded mode it follows real time.
     pub now: u64,
-    /// When the model began, in threaded mode.
+    /// The real time of the model's start, in threaded mode.
     pub began: Option<std::time::Instant>,
 }
 
@@ -20,7 +20,7 @@ impl Clock {
         self.now = self.now.saturating_add(nanoseconds(by));
     }
 
-    /// Lets the time follow the real one, in threaded mode.
+    /// Advances the time to the real time, in threaded mode.
     pub(crate) fn tick(&mut self) {
         if let Some(began) = self.began {
             self.now = nanoseconds(began.elapsed());
@@ -28,7 +28,7 @@ impl Clock {
     }
 }
 
-/// Nanoseconds of a duration; the longest ones are as long as 64 bits say.
+/// Nanoseconds of a duration, saturated to 64 bits.
 pub(crate) fn nanoseconds(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! State of a connected QP whose messages travel in packets: the requests that are not acknowledged
-//! yet, the message that is arriving, and the answers that are still to be sent.
+//! State of a connected QP whose messages travel in packets: the unacknowledged requests, the
+//! arriving message, and the responses still to send.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use crate::wire::Message;
 
 /// PSNs and MSNs count in 24 bits.
 pub(crate) const PSN_MASK: u32 = 0xff_ffff;
-/// A PSN that is less than this far ahead is ahead; else it lies behind.
+/// A PSN less than this distance ahead counts as ahead; any other counts as behind.
 const PSN_HALF: u32 = 1 << 23;
 
-/// How far `psn` lies behind `from`, or how far ahead of it.
+/// The distance of `psn` behind or ahead of `from`.
 pub(crate) fn distance(from: u32, psn: u32) -> Distance {
     match psn.wrapping_sub(from) & PSN_MASK {
         0 => Distance::Same,
@@ -19,7 +19,7 @@ pub(crate) fn distance(from: u32, psn: u32) -> Distance {
     }
 }
 
-/// The PSN that is `by` PSNs after `psn`.
+/// The PSN `by` PSNs after `psn`.
 pub(crate) fn advance(psn: u32, by: u32) -> u32 {
     psn.wrapping_add(by) & PSN_MASK
 }
@@ -37,67 +37,80 @@ pub(crate) enum Distance {
 pub(crate) struct Connection {
     pub window: Window,
     pub arriving: Arriving,
-    /// Whether it waits for a turn to send its answers.
+    /// Whether the QP waits for a turn to send its responses.
     pub answers: bool,
 }
 
-/// Requests that were fetched and are not completed, oldest first.
+/// Fetched requests that are not complete, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     pub requests: VecDeque<Request>,
-    /// The one that sends next, counted from the oldest; their number when all were sent.
+    /// Index from the oldest of the request that sends next; the number of requests when all were
+    /// sent.
     pub next: usize,
-    /// The PSN that the peer was last found to miss, or whose response was, since anything
-    /// arrived: hearing of it once more is no other loss.
+    /// The PSN that the peer was last found to miss, or the PSN of the missing response, since any
+    /// packet arrived: a second report of it is no new loss.
     pub missed: Option<u32>,
+    /// The PSN of the last response that arrived in place of the missing one.
+    pub revealed: Option<u32>,
     /// The purpose of the QP's timer.
     pub timer: Timer,
-    /// WQE buffers that are free.
+    /// When the acknowledgement timer started.
+    pub since: u64,
+    /// When the timer expires at the latest.
+    pub expires: u64,
+    /// How long the rest of a begun response may be missing before the requester requests it again.
+    pub patience: Option<u64>,
+    /// Whether the requester requested it again since the timer started.
+    pub repeated: bool,
+    /// The longest time in nanoseconds between progress without such a repetition.
+    pub slowest: u64,
+    /// Free WQE buffers.
     spare: Vec<Vec<u8>>,
 }
 
 /// The purpose of a QP's running timer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// The peer was not ready to receive: nothing is sent before it runs out.
+    /// The peer was not ready to receive: the QP sends no packet before the timer expires.
     #[default]
     NotReady,
     /// The oldest request waits for its acknowledgement.
     Acknowledge,
 }
 
-/// A request that was fetched.
+/// A fetched request.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// Index and size of its WQE.
     pub index: u16,
     pub wqebbs: u16,
     pub wqe: Vec<u8>,
-    /// Bytes that its data segments name.
+    /// Bytes in the data segments.
     pub length: u64,
-    /// The first PSN, and the number of PSNs: of its packets, or of those of its response.
+    /// The first PSN and the number of PSNs: of the request's packets, or of its response's.
     pub psn: u32,
     pub packets: u32,
-    /// Packets that went out since the last return, and the most that ever did.
+    /// Packets sent since the last go-back, and the most ever sent.
     pub sent: u32,
     pub reached: u32,
-    /// Packets that are acknowledged; of a READ, those of its response that arrived.
+    /// Acknowledged packets; for a READ, the response packets that arrived.
     pub done: u32,
-    /// The answer that acknowledges the request.
+    /// The response that acknowledges the request.
     pub response: Response,
-    /// Whether it is a READ of whose response a missing part was requested again, in several
-    /// requests: then the last packet of each is marked as last.
+    /// Whether the requester requested a missing part of this READ's response again, in several
+    /// requests: the last packet of each is then marked as last.
     pub in_parts: bool,
-    /// The first bytes of a response that goes into the CQE.
+    /// The first bytes of a response that the CQE carries inline.
     pub inline: [u8; 64],
-    /// The syndrome that it failed with.
+    /// The syndrome of the failure.
     pub failed: Option<u8>,
 }
 
-/// The answer that acknowledges a request.
+/// The kind of response that acknowledges a request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Response {
-    /// An ACK, of it or of what follows it.
+    /// An ACK of this request or of a later one.
     #[default]
     Acknowledgement,
     /// The data of a READ; an ACK is not enough.
@@ -107,7 +120,7 @@ pub(crate) enum Response {
 }
 
 impl Request {
-    /// Whether only its response acknowledges the request.
+    /// Whether only a response acknowledges the request.
     pub(crate) fn responds(&self) -> bool {
         self.response != Response::Acknowledgement
     }
@@ -116,13 +129,13 @@ impl Request {
         self.failed.is_some() || self.done == self.packets
     }
 
-    /// Every packet that it sends has gone out.
+    /// Whether every packet of the request was sent.
     pub(crate) fn is_sent(&self) -> bool {
         self.failed.is_some() || self.sent == self.packets
     }
 }
 
-/// The position of a PSN in a window: the request, and the packet in it.
+/// The position of a PSN in a window: the request, and its packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PsnPosition {
     pub request: usize,
@@ -130,24 +143,24 @@ pub(crate) struct PsnPosition {
 }
 
 impl Window {
-    /// A buffer for a WQE.
+    /// Returns a buffer for a WQE.
     pub(crate) fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes the oldest request out, if it is over.
+    /// Removes the oldest request, if it is complete.
     pub(crate) fn retire(&mut self) -> Option<Request> {
         self.requests.front().filter(|request| request.is_over())?;
         self.next = self.next.saturating_sub(1);
         self.requests.pop_front()
     }
 
-    /// Takes a buffer back.
+    /// Keeps a buffer for another WQE.
     pub(crate) fn reuse(&mut self, buffer: Vec<u8>) {
         self.spare.push(buffer);
     }
 
-    /// The position of a PSN that was sent; `None` if it was not, or is acknowledged and forgotten.
+    /// The position of a sent PSN; `None` if it was not sent, or was acknowledged and removed.
     pub(crate) fn place(&self, psn: u32) -> Option<PsnPosition> {
         let sent = |request: &Request| psn.wrapping_sub(request.psn) & PSN_MASK < request.reached;
         let request = self.requests.iter().position(sent)?;
@@ -157,18 +170,35 @@ impl Window {
         })
     }
 
-    /// PSNs that went out and are not acknowledged.
+    /// Number of sent, unacknowledged PSNs.
     pub(crate) fn in_flight(&self) -> u32 {
         self.requests.iter().map(|request| request.sent.saturating_sub(request.done)).sum()
     }
 
-    /// READs and atomics that wait for their responses.
+    /// Number of READs and atomics that wait for their responses.
     pub(crate) fn responses(&self) -> usize {
         self.requests.iter().filter(|request| request.responds() && !request.is_over()).count()
     }
 
-    /// Everything before `place` has arrived, as the peer says. The error is where it cannot be so:
-    /// a response is missing.
+    /// Whether the oldest response has begun: the peer is sending the rest of it.
+    pub(crate) fn response_has_begun(&self) -> bool {
+        let oldest = self.oldest().and_then(|place| self.requests.get(place.request));
+        oldest.is_some_and(|request| request.responds() && request.done > 0)
+    }
+
+    /// Forgets the last reported loss: the next report counts as new.
+    pub(crate) fn forget_loss(&mut self) {
+        (self.missed, self.revealed) = (None, None);
+    }
+
+    /// The PSN at a position.
+    pub(crate) fn psn(&self, place: PsnPosition) -> Option<u32> {
+        let request = self.requests.get(place.request)?;
+        Some(advance(request.psn, place.packet))
+    }
+
+    /// The peer has acknowledged everything before `place`. The error is the position of a missing
+    /// response, which contradicts the acknowledgement.
     pub(crate) fn acknowledge_before(&mut self, place: PsnPosition) -> Result<(), PsnPosition> {
         for (number, request) in self.requests.iter_mut().enumerate().take(place.request + 1) {
             let whole = number < place.request;
@@ -186,7 +216,7 @@ impl Window {
         Ok(())
     }
 
-    /// Goes back: from `place` on everything that is not acknowledged is sent again.
+    /// Goes back: sends everything unacknowledged from `place` on again.
     pub(crate) fn go_back(&mut self, place: PsnPosition) {
         self.next = place.request;
         for request in self.requests.iter_mut().skip(place.request) {
@@ -195,31 +225,31 @@ impl Window {
         self.skip_sent();
     }
 
-    /// Moves on to the first request that has something to send.
+    /// Moves on to the first request with packets to send.
     pub(crate) fn skip_sent(&mut self) {
         while self.requests.get(self.next).is_some_and(Request::is_sent) {
             self.next += 1;
         }
     }
 
-    /// Whether a request before the next one failed: then no later request is sent any more, while
-    /// earlier ones may have to be sent again.
+    /// Whether a request before the next one failed: the QP then sends no later request; it may
+    /// have to send earlier ones again.
     pub(crate) fn has_failed(&self) -> bool {
         self.requests.iter().take(self.next).any(|request| request.failed.is_some())
     }
 
-    /// Takes the oldest request out, to flush it.
+    /// Removes the oldest request, to flush it.
     pub(crate) fn flush(&mut self) -> Option<Request> {
         self.next = 0;
         self.requests.pop_front()
     }
 
-    /// The request that sends next has nothing left to send.
+    /// Whether the request that sends next has no packet left to send.
     pub(crate) fn is_sent(&self) -> bool {
         self.requests.get(self.next).is_none_or(Request::is_sent)
     }
 
-    /// The oldest packet that is not acknowledged, if one went out.
+    /// The oldest unacknowledged packet, if any was sent.
     pub(crate) fn oldest(&self) -> Option<PsnPosition> {
         let request = self.requests.iter().position(|request| !request.is_over())?;
         let oldest = &self.requests[request];
@@ -227,43 +257,43 @@ impl Window {
     }
 }
 
-/// The responder's state: what arrives, and the answers to it.
+/// The responder's state: the arriving message, and the responses to send.
 #[derive(Debug, Default)]
 pub(crate) struct Arriving {
-    /// The message whose first packet, but not its last, has arrived.
+    /// The message whose first packet has arrived, and whose last has not.
     pub message: Option<Incoming>,
-    /// A receive of a shared queue that a message was cut off from (UC): the next one gets it.
+    /// A receive WQE of a shared queue whose message was cut off (UC): the next message gets it.
     pub held: Option<(u16, Vec<u8>)>,
-    /// The PSN of the last packet of a SEND or WRITE that was executed.
+    /// The PSN of the last packet of an executed SEND or WRITE.
     pub executed: Option<u32>,
-    /// A gap was reported: nothing more is said of it before it closes.
+    /// A gap was reported: the responder sends no other NAK for it until it closes.
     pub reported: bool,
-    /// Answers to be sent, in order.
+    /// Responses to send, in order.
     pub answers: VecDeque<Answer>,
-    /// READs and atomics that may be asked for again, oldest first.
+    /// READs and atomics that the requester may repeat, oldest first.
     pub replay: VecDeque<Replay>,
 }
 
-/// A message of several packets that is arriving.
+/// An arriving message of several packets.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     /// The destination of the message.
     pub into: Target,
-    /// Bytes that arrived.
+    /// Bytes that arrived so far.
     pub bytes: u64,
 }
 
 /// The destination of a message.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// To the memory of a receive WQE, of which this is a copy.
+    /// The memory of a receive WQE; `wqe` is a copy of it.
     Receive { index: u16, wqe: Vec<u8> },
-    /// To a range of a key.
+    /// A range of a key.
     Range { key: u32, address: u64, length: u64 },
 }
 
 impl Target {
-    /// Whether such a message goes there.
+    /// Whether the target suits a message.
     pub(crate) fn is_of(&self, message: Message) -> bool {
         match self {
             Self::Receive { .. } => message == Message::Send,
@@ -278,14 +308,15 @@ impl Default for Target {
     }
 }
 
-/// Something that goes back.
+/// A response packet, or a sequence of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Everything up to this PSN has arrived.
     Acknowledge { psn: u32, msn: u32 },
     /// A NAK of any kind, by its syndrome.
     Refuse { psn: u32, msn: u32, syndrome: u8 },
-    /// The data of a READ, of whose packets `sent` have gone out; `again`: it was asked for before.
+    /// The data of a READ; `sent` of its packets were sent. `again`: the requester repeated the
+    /// READ.
     Read {
         psn: u32,
         msn: u32,
@@ -300,7 +331,18 @@ pub(crate) enum Answer {
     Atomic { psn: u32, msn: u32, value: u64, again: bool },
 }
 
-/// A READ or atomic that was executed.
+impl Answer {
+    /// The first PSN of the response.
+    fn psn(&self) -> u32 {
+        let (Self::Acknowledge { psn, .. }
+        | Self::Refuse { psn, .. }
+        | Self::Read { psn, .. }
+        | Self::Atomic { psn, .. }) = *self;
+        psn
+    }
+}
+
+/// An executed READ or atomic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replay {
     Read { psn: u32, packets: u32 },
@@ -308,8 +350,7 @@ pub(crate) enum Replay {
 }
 
 impl Arriving {
-    /// Adds an answer; an acknowledgement speaks for those right before it, and nothing is said
-    /// twice in a row.
+    /// Adds a response; an ACK replaces the ACK right before it, and no response is repeated.
     pub(crate) fn answer(&mut self, answer: Answer) {
         if self.answers.back() == Some(&answer) {
             return;
@@ -322,7 +363,7 @@ impl Arriving {
         self.answers.push_back(answer);
     }
 
-    /// Remembers an answer that may be asked for again, and forgets the oldest beyond `most`.
+    /// Remembers a response that the requester may request again; forgets the oldest beyond `most`.
     pub(crate) fn remember(&mut self, replay: Replay, most: u8) {
         while self.replay.len() >= usize::from(most.max(1)) {
             self.replay.pop_front();
@@ -330,7 +371,7 @@ impl Arriving {
         self.replay.push_back(replay);
     }
 
-    /// READs and atomics that are not answered yet, without those that were asked for once more.
+    /// READs and atomics without a response so far, repeated ones excluded.
     pub(crate) fn unanswered(&self) -> usize {
         let pending = |answer: &&Answer| {
             matches!(
@@ -341,8 +382,8 @@ impl Arriving {
         self.answers.iter().filter(pending).count()
     }
 
-    /// Answers a READ or atomic once more: in the place of an answer that waits and has that PSN
-    /// among its own, if there is one.
+    /// Answers a repeated READ or atomic: in place of a waiting response that covers its PSN, or
+    /// else before those of later requests, in the requester's order.
     pub(crate) fn answer_again(&mut self, answer: Answer) {
         let (Answer::Read { psn: of, .. } | Answer::Atomic { psn: of, .. }) = answer else {
             return self.answer(answer);
@@ -352,10 +393,13 @@ impl Arriving {
             Answer::Atomic { psn, .. } => psn == of,
             _ => false,
         });
-        match waiting {
-            Some(waiting) => *waiting = answer,
-            None => self.answer(answer),
+        if let Some(waiting) = waiting {
+            *waiting = answer;
+            return;
         }
+        let is_later = |other: &Answer| matches!(distance(of, other.psn()), Distance::Ahead(_));
+        let place = self.answers.iter().position(is_later).unwrap_or(self.answers.len());
+        self.answers.insert(place, answer);
     }
 }
 
@@ -397,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_counts_for_all_before_it_but_responses() {
+    fn ack_is_cumulative_up_to_outstanding_read() {
         let mut all =
             window([request(0xff_fffe, 3, false), request(1, 2, true), request(3, 4, false)]);
         let place = all.place(4).unwrap();
@@ -415,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn going_back_sends_again_what_is_not_acknowledged_and_nothing_else() {
+    fn go_back_resends_only_unacknowledged_packets() {
         let mut all = window([request(0, 4, false), request(4, 1, false), request(5, 8, true)]);
         let place = all.place(2).unwrap();
         all.acknowledge_before(place).unwrap();
@@ -430,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_in_a_row_become_one_and_nothing_overtakes_a_read() {
+    fn acks_coalesce_but_not_across_a_read() {
         let mut all = Arriving::default();
         let read = Answer::Read {
             psn: 3,
@@ -451,5 +495,30 @@ mod tests {
             (Answer::Acknowledge { psn: 2, msn: 2 }, Answer::Acknowledge { psn: 5, msn: 5 });
         assert_eq!(all.answers, [first, read, last]);
         assert_eq!(all.unanswered(), 1);
+    }
+
+    #[test]
+    fn repeated_answer_goes_before_later_ones() {
+        let read = |psn: u32, sent: u32| Answer::Read {
+            psn: psn & PSN_MASK,
+            msn: 0,
+            packets: 128,
+            sent,
+            key: 0,
+            address: 0,
+            length: 1 << 15,
+            again: true,
+        };
+        let acknowledge = |psn: u32| Answer::Acknowledge { psn, msn: 0 };
+        let mut arriving = Arriving::default();
+        arriving.answer(acknowledge(PSN_MASK - 200));
+        arriving.answer(read(0, 9));
+        arriving.answer(acknowledge(128));
+        // The part before the waiting ones, across the wrap; and one in its own place.
+        arriving.answer_again(read(PSN_MASK - 127, 0));
+        arriving.answer_again(read(0, 0));
+        let expected =
+            [acknowledge(PSN_MASK - 200), read(PSN_MASK - 127, 0), read(0, 0), acknowledge(128)];
+        assert_eq!(arriving.answers, expected);
     }
 }

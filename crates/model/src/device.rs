@@ -1,18 +1,18 @@
-//! A device as whoever plays its host reaches it: commands, registers, interrupts, memory. This is
-//! the whole interface between the model and its front ends.
+//! A device as its host side reaches it: commands, registers, interrupts, memory. This is the whole
+//! interface between the model and its front ends.
 //!
-//! A front end plays the driver's side of the bus: the modelled kernel (`verbless-model-kernel`)
-//! in the process that holds the model, or for another process; or the PCI bus of a virtual machine
-//! (`verbless-model-host`). It needs of a device
-//! - [`execute`](Device::execute): a command with its mailboxes, whole;
+//! A front end plays the driver's side of the bus: the modelled kernel (`verbless-model-kernel`) in
+//! the process that holds the model, or for another process; or the PCI bus of a virtual machine
+//! (`verbless-model-host`). It uses these methods of a device:
+//! - [`execute`](Device::execute): a whole command with its mailboxes;
 //! - [`mmio_write`](Device::mmio_write) and [`trapped_write`](Device::trapped_write): stores to UAR
 //!   pages; [`uars`](Device::uars): the pages themselves, to map them or to back them by a file;
-//! - [`set_interrupts`](Device::set_interrupts): where interrupts go;
-//! - [`memory`](Device::memory): where it does DMA; [`Model::pause`] while that changes;
+//! - [`set_interrupts`](Device::set_interrupts): the receiver of interrupts;
+//! - [`memory`](Device::memory): the target of DMA; [`Model::pause`] while that changes;
 //! - [`profile`](Device::profile), [`capabilities`](Device::capabilities), [`port`](Device::port)
-//!   and others: what a driver learns from registers or tells users about.
+//!   and others: the facts that a driver reads from registers or reports to users.
 //!
-//! A user's test needs none of this: it has the methods of [`Model`] and a backend.
+//! A user's test needs none of this: it uses the methods of [`Model`] and a backend.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -46,11 +46,11 @@ pub struct Port {
     pub gids: Vec<[u8; 16]>,
     /// The port's MAC, in the low 48 bits.
     pub mac: u64,
-    /// The link-local GID that belongs to its GUID.
+    /// The link-local GID of the port's GUID.
     pub link_local_gid: [u8; 16],
 }
 
-/// While it exists, no device accesses memory: what [`Model::pause`] gives.
+/// While this guard of [`Model::pause`] exists, no device accesses memory.
 pub struct Paused<'a> {
     _world: World,
     _model: std::marker::PhantomData<&'a Model>,
@@ -71,18 +71,16 @@ impl Model {
         (0..self.devices()).map(|id| Device { shared: self.shared.clone(), id }).collect()
     }
 
-    /// Holds all devices still for as long as the guard lives. Whoever has it must not call the
-    /// model.
+    /// Stops all devices while the guard lives. Its holder must not call the model.
     pub fn pause(&self) -> Paused<'_> {
         Paused { _world: self.shared.all(), _model: std::marker::PhantomData }
     }
 
-    /// The driver of this model's devices, of which there is one: made by the first call, and kept
-    /// until the last handle to the model goes. It may hold [`Device`]s, and must hold no
-    /// [`Model`].
+    /// The one driver of this model's devices: the first call creates it, and it lives until the
+    /// last handle to the model is dropped. It may hold [`Device`]s, and must hold no [`Model`].
     ///
     /// # Panics
-    /// When a driver of another type has taken the devices.
+    /// When the devices already have a driver of another type.
     pub fn driver<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let driver = self.driver.get_or_init(|| Arc::new(make())).clone();
         driver.downcast().unwrap_or_else(|_| panic!("the model's devices have another driver"))
@@ -95,12 +93,12 @@ impl Device {
         self.id
     }
 
-    /// Looks at the function, with no interrupts to deliver.
+    /// Reads the function; `look` must cause no interrupts.
     fn look<R>(&self, look: impl FnOnce(&Hca) -> R) -> R {
         self.shared.look(self.id, |function| look(&function.hca))
     }
 
-    /// Executes a command: the whole input mailbox, and the whole output mailbox.
+    /// Executes a command with its whole input and output mailboxes.
     pub fn execute(&self, input: &[u8], output: &mut [u8]) {
         let begin = |world: &mut World| engine::begin(world, self.id, input, &mut *output);
         let mut rest = match engine::concerns_others(input) {
@@ -113,15 +111,15 @@ impl Device {
         }
     }
 
-    /// A store to the UAR pages by the driver itself; `offset` counts from the first page.
+    /// A store by the driver to the UAR pages; `offset` counts from the first page.
     pub fn mmio_write(&self, offset: u64, bytes: &[u8]) {
         self.shared.with_function(self.id, |world| {
             engine::mmio_write(world, self.id, offset, bytes);
         });
     }
 
-    /// A store of a user's to UAR pages that are trapped. Unlike [`mmio_write`](Self::mmio_write)
-    /// it may be part of a WQE copied by BlueFlame.
+    /// A user's store to trapped UAR pages. Unlike [`mmio_write`](Self::mmio_write) it may be part
+    /// of a WQE copied by BlueFlame.
     pub fn trapped_write(&self, offset: u64, bytes: &[u8]) {
         self.shared.with_function(self.id, |world| {
             engine::trapped_write(world, self.id, offset, bytes);
@@ -137,10 +135,16 @@ impl Device {
         });
     }
 
-    /// The driver disables the function: everything that commands did is undone. One that died
-    /// stays dead.
+    /// Disables the function as its driver does: undoes everything that commands did. A dead
+    /// function stays dead.
     pub fn disable(&self) {
         self.shared.with_function(self.id, |world| engine::reset(world, self.id));
+    }
+
+    /// Whether a forced or fast TEARDOWN_HCA has stopped what the function does on the bus: it
+    /// answers no command until a driver starts it anew.
+    pub fn is_closed(&self) -> bool {
+        self.look(|hca| hca.closed)
     }
 
     /// Sets the receiver of interrupts.
@@ -160,16 +164,16 @@ impl Device {
     }
 
     /// Sets another PD and other access rights of memory key `index`, as UMR on a queue of the
-    /// driver's does. False: there is no such key, or the device cannot.
+    /// driver's does. False: no such key exists, or the device cannot change it.
     pub fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
         self.shared.with_function(self.id, |world| {
             hca::reconfigure_key(&mut world.functions[self.id].hca, index, change)
         })
     }
 
-    /// Whether an ioctl that a client sends the driver is to fail, and with which errno: it has
-    /// these ids of object and method, and goes by these names of [`NAMES`](crate::ioctl::NAMES).
-    /// Asked once for each ioctl, before it does anything.
+    /// Whether an ioctl of a client to the driver is to fail, and its errno. `ids` are its object
+    /// and method ids, `names` its names in [`NAMES`](crate::ioctl::NAMES). Call this once for each
+    /// ioctl, before the ioctl has any effect.
     pub fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<i32> {
         self.shared.look(self.id, |function| {
             function.hca.ioctl_faults.strike(|ioctl| ioctl.is(ids, names))
@@ -186,21 +190,21 @@ impl Device {
         self.look(|hca| hca.memory.clone())
     }
 
-    /// The IOMMU in front of the function, behind which memory can be registered.
+    /// The IOMMU of the function; a driver registers memory behind it.
     pub fn iommu(&self) -> Arc<Iommu> {
         self.look(|hca| hca.iommu.clone())
     }
 
-    /// Takes every range of a guest's memory that lies within the `length` bytes from `address`
-    /// away from the devices of this model, while none of them accesses memory. A guest's memory is
-    /// that of devices of one model.
+    /// Removes every range of a guest's memory within the `length` bytes from `address` from the
+    /// devices of this model; none of them accesses memory meanwhile. A guest's memory belongs to
+    /// devices of one model.
     pub fn unmap(&self, memory: &GuestMemory, address: u64, length: u64) {
         self.shared.with(|world| memory.unmap(&world.held(), address, length));
     }
 
-    /// Lets the function reach a guest's memory or not, as bus mastering in its PCI command
-    /// register says, while no function of this model accesses memory. Without, each of its
-    /// accesses is a fault, as one to memory that is not there is.
+    /// Allows or forbids the function's access to a guest's memory, as bus mastering in its PCI
+    /// command register does; no function of this model accesses memory meanwhile. Without bus
+    /// mastering, each access is a fault, like one to absent memory.
     pub fn set_bus_master(&self, memory: &GuestMemory, on: bool) {
         self.shared.with(|world| memory.cut_off(&world.held(), !on));
     }
@@ -228,7 +232,7 @@ impl Device {
         self.look(|hca| hca.caps.pkeys())
     }
 
-    /// False after the function died: its health counter stands still, and it answers no command.
+    /// False after the function died: its health counter has stopped, and it answers no command.
     pub fn is_alive(&self) -> bool {
         self.look(|hca| !hca.fatal)
     }
@@ -253,7 +257,7 @@ impl Device {
         self.look(|hca| hca.on_card.clone())
     }
 
-    /// The PCI device id: that of a VF differs from that of its parent.
+    /// The PCI device id: a VF has another than its parent.
     pub fn device_id(&self) -> u16 {
         self.look(|hca| {
             let numbers = hca.profile.device();
@@ -269,7 +273,7 @@ impl Device {
         String::from_utf8_lossy(text).into_owned()
     }
 
-    /// Port `number`, counted from 1; `None`: there is none.
+    /// Port `number`, counted from 1; `None`: no such port exists.
     pub fn port(&self, number: u32) -> Option<Port> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         self.look(|hca| {
@@ -284,7 +288,7 @@ impl Device {
         })
     }
 
-    /// The table of RoCE addresses; entries that are not in use are all 0. Empty on InfiniBand.
+    /// The table of RoCE addresses; unused entries are all 0. Empty on InfiniBand.
     pub fn roce_addresses(&self) -> Vec<RoceAddrLayout> {
         self.look(|hca| hca.roce_addresses.clone())
     }
@@ -295,15 +299,15 @@ impl Device {
         self.shared.common.fabric.lock().has_neighbours()
     }
 
-    /// The addresses, as GIDs, that the network device of port 1 has by
-    /// [`Model::join_roce`](crate::Model::join_roce).
+    /// The GIDs of the addresses that [`Model::join_roce`](crate::Model::join_roce) gave the
+    /// network device of port 1.
     pub fn network_gids(&self) -> Vec<[u8; 16]> {
         let fabric = self.shared.common.fabric.lock();
         fabric.gateways(self.id).map(|gateway| gateway.local).collect()
     }
 
-    /// The MAC, in the low 48 bits, of the router to a host outside the model that
-    /// [`Model::join_roce`](crate::Model::join_roce) joined this device with.
+    /// The MAC, in the low 48 bits, of the router to a host outside the model;
+    /// [`Model::join_roce`](crate::Model::join_roce) joined this device with that host.
     pub fn gateway(&self, gid: &[u8; 16]) -> Option<u64> {
         let fabric = self.shared.common.fabric.lock();
         let mut gateways = fabric.gateways(self.id);
@@ -316,7 +320,7 @@ impl Device {
         self.shared.clock().now
     }
 
-    /// The device's timer, which timestamps are taken from, as it is now.
+    /// The current value of the device's timer, the source of timestamps.
     pub fn timer(&self) -> u64 {
         let now = self.now();
         self.look(|hca| hca.objects.limits.ticks(now))

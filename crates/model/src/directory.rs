@@ -1,5 +1,5 @@
-//! Which function a LID or a GID reaches, for messages that are carried whole. One switch joins all
-//! devices of a model, every port connected to it.
+//! Maps a LID or a GID to a function, for messages that are carried whole. One switch joins every
+//! port of all devices of a model.
 
 use verbless_prm::{RoceAddrLayout, RoceL3Type, RoceVersion};
 
@@ -7,31 +7,31 @@ use crate::hca::objects::Address;
 use crate::hca::state::Hca;
 use crate::profile::Link;
 
-/// The addresses of all functions as they were told last.
+/// The last reported addresses of all functions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory {
     entries: Vec<Entry>,
-    /// The ports that are up, in the order of their functions: every message is looked up here.
+    /// The ports that are up, in the order of their functions; every message takes a lookup here.
     reachable: Vec<Reachable>,
     /// The RoCE addresses of those ports, with their functions.
     roce: Vec<(RoceName, usize)>,
 }
 
-/// A port that addresses reach.
+/// A reachable port.
 #[derive(Clone, Debug)]
 struct Reachable {
     function: usize,
     link: Link,
-    /// Zero: none.
+    /// 0: the port has none.
     lid: u16,
-    /// The LID where it is enough. A virtual port shares its LID: without a GRH nobody knows whose
-    /// a packet is.
+    /// The LID, if it identifies the port alone. A virtual port shares its LID: a packet without a
+    /// GRH does not identify its destination.
     lid_alone: u16,
     gids: Vec<[u8; 16]>,
 }
 
-/// What an entry of a table of RoCE addresses says: a packet is for a port if it names the GID and
-/// the MAC, in the VLAN and by the version. Every message is looked up by it.
+/// An entry of a table of RoCE addresses. A packet is for a port if it names the GID and the MAC,
+/// in the VLAN and the RoCE version. Every message takes a lookup by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RoceName {
     /// The MAC in bits 63:16, the VLAN (0: none) in bits 15:4, the version in bits 3:0.
@@ -55,7 +55,7 @@ impl RoceName {
         Some(Self { key, gid: *entry.source_l3_address() })
     }
 
-    /// The name of who has this MAC and GID, in the VLAN and by the version of this name.
+    /// The name of the peer with this MAC and GID, in the VLAN and RoCE version of this name.
     #[inline]
     fn of_peer(&self, mac: [u8; 6], gid: [u8; 16]) -> Self {
         let [a, b, c, d, e, f] = mac;
@@ -110,13 +110,13 @@ impl Entry {
 }
 
 impl Directory {
-    /// Takes in what the functions are called, in their order.
+    /// Builds the directory from the functions' addresses, in function order.
     pub(crate) fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
         let entries: Vec<Entry> = entries.into_iter().collect();
         Self { reachable: reachable(&entries), roce: roce(&entries), entries }
     }
 
-    /// Takes in what a function is called now; whether that is something new.
+    /// Replaces the addresses of a function; returns whether they changed.
     pub(crate) fn set(&mut self, function: usize, entry: Entry) -> bool {
         match self.entries.get_mut(function).filter(|known| **known != entry) {
             Some(known) => {
@@ -132,7 +132,7 @@ impl Directory {
     /// The function that an address reaches from port `port` (from 1) of function `from`.
     #[inline]
     pub(crate) fn reach(&self, from: usize, port: u8, to: Address) -> Option<usize> {
-        // What does not leave the device needs no port that is up.
+        // Traffic that stays in the device needs no port that is up.
         if to == Address::Own {
             return Some(from);
         }
@@ -154,9 +154,9 @@ impl Directory {
         found.map(|port| port.function)
     }
 
-    /// Whether a QP of function `to`, at port `port` and whose peer is `peer`, takes messages that
-    /// a QP of function `from` sends to `sent`, as the two QPs know each other; and whether its
-    /// answers come back. `None`: it does not take them.
+    /// Whether a QP of function `to` at port `port` with peer `peer` accepts messages that a QP of
+    /// function `from` sends to `sent`, by the addresses that the two QPs have; and whether its
+    /// responses come back. `None`: it does not accept them.
     #[inline]
     pub(crate) fn answers(
         &self,
@@ -170,7 +170,7 @@ impl Directory {
                 if one.gid != gid || other.gid != there {
                     return None;
                 }
-                // Most often the name that it answers to is the one that the message came from.
+                // Most often the name of the reply is the name that the message came from.
                 let same = port == 1 && one.is(&other.of_peer(mac, gid));
                 Some(same || self.reach(to, port, peer) == Some(from))
             }
@@ -179,7 +179,7 @@ impl Directory {
     }
 }
 
-/// The ports of functions that are up.
+/// The ports that are up.
 fn reachable(entries: &[Entry]) -> Vec<Reachable> {
     let of_entry = |(function, entry): (usize, &Entry)| {
         let Entry { link, grh_required, .. } = *entry;
@@ -196,7 +196,7 @@ fn reachable(entries: &[Entry]) -> Vec<Reachable> {
     entries.iter().enumerate().flat_map(of_entry).collect()
 }
 
-/// The RoCE addresses of ports that are up, which are those of the first port of a function.
+/// The RoCE addresses of ports that are up; only a function's first port has any.
 fn roce(entries: &[Entry]) -> Vec<(RoceName, usize)> {
     let up =
         entries.iter().zip(0..).filter(|(entry, _)| entry.ports.first().is_some_and(|it| it.up));

@@ -1,9 +1,9 @@
-//! Somebody outside this process at the Ethernet switch of a model: a datagram socket that carries
-//! a frame in each datagram, as `-netdev dgram` of QEMU does, or RoCE v2 packets ([`roce`]).
+//! A peer outside this process at a model's Ethernet switch: a datagram socket that carries a frame
+//! in each datagram, as QEMU's `-netdev dgram` does, or RoCE v2 packets ([`roce`]).
 //!
-//! Anything may come in: what is no frame is dropped, and what a frame holds is for the port that
-//! gets it to judge. What cannot be sent at once, because nobody listens or the other side is slow,
-//! is lost, as on a wire.
+//! Any datagram may arrive. The switch drops one that is no frame; the receiving port checks the
+//! frame's contents. A frame that the socket cannot send at once, because no peer listens or the
+//! peer is slow, is lost, as on a wire.
 
 mod option;
 mod roce;
@@ -27,25 +27,25 @@ use crate::model::Model;
 use crate::profile::Link;
 use crate::shared::SharedWorld;
 
-/// Two ends of a datagram socket: ours, which is bound, and the other, to which frames are sent. As
-/// text it is `LOCAL,REMOTE`, each the path of a Unix socket (with a `/`), or `ADDRESS:PORT`.
+/// Two ends of a datagram socket: the local end is bound; frames go to the remote end. As text it
+/// is `LOCAL,REMOTE`, each the path of a Unix socket (with a `/`), or `ADDRESS:PORT`.
 ///
-/// QEMU's end is the other way round: `-netdev dgram,id=n,local.type=unix,local.path=REMOTE,`
+/// QEMU's command line swaps the ends: `-netdev dgram,id=n,local.type=unix,local.path=REMOTE,`
 /// `remote.type=unix,remote.path=LOCAL`, or with `type=inet`, `host` and `port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uplink {
     /// Unix datagram sockets.
     Unix {
-        /// Ours; the file must not exist.
+        /// The local end; the file must not exist.
         local: PathBuf,
-        /// The other end.
+        /// The remote end.
         remote: PathBuf,
     },
     /// UDP sockets.
     Inet {
-        /// Ours.
+        /// The local end.
         local: SocketAddr,
-        /// The other end.
+        /// The remote end.
         remote: SocketAddr,
     },
 }
@@ -83,7 +83,7 @@ impl fmt::Display for Uplink {
     }
 }
 
-/// A socket at the switch, which is removed when this is dropped.
+/// A socket at the switch; dropping this removes it.
 #[must_use = "the socket leaves the switch when this is dropped"]
 #[derive(Debug)]
 pub struct External {
@@ -95,9 +95,9 @@ pub struct External {
     file: Option<PathBuf>,
 }
 
-/// A socket that neither waits to send nor to receive, as the switch sees it.
+/// A socket that blocks neither to send nor to receive, as the switch uses it.
 trait Outside: Send + Sync + 'static {
-    /// Sends a frame. `scratch` is what an earlier call left there.
+    /// Sends a frame. `scratch` keeps a buffer from call to call.
     fn send(&self, frame: &[u8], scratch: &mut Vec<u8>);
     /// Receives a datagram; `None` if it holds no frame.
     fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Vec<u8>>>;
@@ -112,7 +112,7 @@ enum Socket {
 
 /// Bytes of the longest datagram.
 const LONGEST: usize = 0xffff;
-/// Frames that are handed in under one lock.
+/// Frames that the reader hands in under one lock.
 const BATCH: usize = 64;
 /// Milliseconds after which the reader checks whether it must stop.
 const PATIENCE: u8 = 100;
@@ -141,7 +141,7 @@ impl Outside for Socket {
             Self::Inet(socket, to) => socket.send_to(frame, to),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "a frame for somebody outside is lost");
+            tracing::debug!(%error, "a frame for an outside peer is lost");
         }
     }
 
@@ -162,12 +162,13 @@ impl Outside for Socket {
 }
 
 impl Model {
-    /// Joins a datagram socket to the Ethernet switch, until the guard is dropped: it gets what is
-    /// for nobody in the model, and what is for all; what it sends is for the ports of the model
-    /// that have its destination address. While a socket is joined, all messages travel in packets.
+    /// Joins a datagram socket to the Ethernet switch, until the guard is dropped. The socket gets
+    /// frames for destinations outside the model, and broadcast and multicast frames. Its own
+    /// frames go to the ports of the model with their destination address. While a socket is
+    /// joined, all messages travel in packets.
     ///
-    /// The switch knows no protocol: a peer that asks for a MAC by ARP or neighbour discovery gets
-    /// no answer from the model's ports, so it must be told their MACs.
+    /// The switch knows no protocol: the model's ports answer no ARP or neighbour discovery, so a
+    /// peer needs static entries for their MACs.
     ///
     /// # Errors
     /// The socket cannot be bound: a Unix socket's file exists, an address is in use or not of this
@@ -202,14 +203,14 @@ impl Model {
     }
 }
 
-/// Hands in what comes, until it is told to stop or the model is no more.
+/// Hands in arriving frames until `stop` is set or the model is gone.
 fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedWorld>, stop: &AtomicBool) {
     let mut buffer = vec![0; LONGEST + 1];
     let mut batch: Vec<Vec<u8>> = Vec::new();
     while !stop.load(Ordering::Acquire) {
         let mut events = [PollFd::new(socket.file(), PollFlags::POLLIN)];
         let _ = poll(&mut events, PollTimeout::from(PATIENCE));
-        // Errors of a datagram socket are of datagrams that were sent: nobody listened.
+        // An error of a datagram socket belongs to an earlier send: no peer listened.
         for _ in 0..BATCH {
             match socket.receive(&mut buffer) {
                 Ok(frame) => batch.extend(frame),
@@ -231,7 +232,7 @@ impl Drop for External {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(reader) = self.reader.take() {
-            // Its panic is one of the model's, which has said so.
+            // The model has reported its own panic.
             let _ = reader.join();
         }
         if let Some(shared) = self.shared.upgrade() {
@@ -276,7 +277,7 @@ mod tests {
         model.traffic(0, 1)[1].frames
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     fn wait(what: &str, mut is: impl FnMut() -> bool) {
         let start = Instant::now();
         while !is() {
@@ -285,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Frames come in and go out, whatever else comes; then the socket leaves.
+    /// Exchanges frames in both directions, with junk datagrams in between; then the socket leaves.
     fn exchange(uplink: &Uplink, peer: &Socket) {
         let model = model();
         let (sender, heard) = std::sync::mpsc::channel();
@@ -299,7 +300,7 @@ mod tests {
         }
         wait("the frame for the port arrives", || arrived(&model) >= 2);
         assert!(model.device(0).is_alive());
-        // An answer goes where the frame came from.
+        // A reply goes back to the sender of the frame.
         let answer = Buffers::default().of_bytes(Link::Ethernet, &frame([4; 6], here));
         let from = crate::fabric::Vport { function: 0, port: 1 };
         model.shared.common.fabric.lock().transmit(0, from, answer);

@@ -1,9 +1,9 @@
-//! Functions, and who has them: each is lent to one thread at a time.
+//! The functions of a model: each is held by one thread at a time.
 //!
-//! A thread that works with a function takes it out of its slot and puts it back. One that needs
-//! several waits only for those whose numbers are above all that it has, so that no two threads
-//! wait for each other; below that it takes what nobody has, or gives back everything and begins
-//! again in order.
+//! A thread takes a function out of its slot, works with it, and puts it back. A thread that needs
+//! several waits only for a function with a higher number than all that it holds, so that no two
+//! threads wait for each other. A function with a lower number it takes only if that is free;
+//! otherwise it gives back everything and starts again in order.
 
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,22 +12,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::engine::function::Function;
 use crate::memory::UarSpace;
 
-/// The functions that a thread has, by their numbers.
+/// The functions that a thread holds, by their numbers.
 #[derive(Default)]
 pub(crate) struct Functions(Vec<Option<Box<Function>>>);
 
 impl Functions {
-    /// All functions, at hand.
+    /// Holds all functions.
     pub(crate) fn all(functions: Vec<Function>) -> Self {
         Self(functions.into_iter().map(|function| Some(Box::new(function))).collect())
     }
 
-    /// As many functions as `count`, none of them at hand.
+    /// `count` functions; none is held.
     pub(crate) fn none(count: usize) -> Self {
         Self((0..count).map(|_| None).collect())
     }
 
-    /// How many there are, at hand or not.
+    /// How many functions exist, held or not.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -40,7 +40,7 @@ impl Functions {
         self.0.iter().all(Option::is_some)
     }
 
-    /// The highest number that is at hand.
+    /// The highest number of a held function.
     pub(crate) fn last(&self) -> Option<usize> {
         self.0.iter().rposition(Option::is_some)
     }
@@ -53,30 +53,30 @@ impl Functions {
         self.0[id].take()
     }
 
-    /// One function, mutable, and the others beside it.
+    /// A function, mutable, and the other held functions.
     ///
     /// # Panics
-    /// If function `id` is not at hand.
+    /// If function `id` is not held.
     #[inline]
     pub(crate) fn split(&mut self, id: usize) -> (&mut Function, Others<'_>) {
         let (before, rest) = self.0.split_at_mut(id);
         let (one, after) = rest.split_first_mut().expect("a function that exists");
-        let one = one.as_mut().expect("a function that is at hand");
+        let one = one.as_mut().expect("a held function");
         (one, Others { before, after })
     }
 
-    /// The functions at hand.
+    /// The held functions.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Function> {
         self.0.iter().flatten().map(|function| &**function)
     }
 
-    /// The functions at hand, mutable.
+    /// The held functions, mutable.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Function> {
         self.0.iter_mut().flatten().map(|function| &mut **function)
     }
 }
 
-/// The functions that a thread has beside one that it works with.
+/// The held functions beside one that is borrowed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Others<'a> {
     before: &'a [Option<Box<Function>>],
@@ -84,7 +84,7 @@ pub(crate) struct Others<'a> {
 }
 
 impl<'a> Others<'a> {
-    /// Function `id`, if it is at hand and not the one in the middle.
+    /// Function `id`, if it is held and not the borrowed one.
     pub(crate) fn get(self, id: usize) -> Option<&'a Function> {
         let slot = match id.checked_sub(self.before.len()) {
             None => self.before.get(id),
@@ -94,38 +94,38 @@ impl<'a> Others<'a> {
     }
 }
 
-/// Panics if the function is not at hand, as indexing beyond bounds does.
+/// Panics if the function is not held, as indexing out of bounds does.
 impl Index<usize> for Functions {
     type Output = Function;
 
     fn index(&self, id: usize) -> &Function {
-        self.0[id].as_ref().expect("a function that is at hand")
+        self.0[id].as_ref().expect("a held function")
     }
 }
 
 impl IndexMut<usize> for Functions {
     fn index_mut(&mut self, id: usize) -> &mut Function {
-        self.0[id].as_mut().expect("a function that is at hand")
+        self.0[id].as_mut().expect("a held function")
     }
 }
 
-/// The slot of a function: where it is while no thread has it. Those who wait for it get it in the
-/// order in which they came.
+/// The slot of a function: its place while no thread holds it. Threads that wait for it get it in
+/// FIFO order.
 pub(crate) struct Slot {
     state: Mutex<Waiting>,
     returned: Condvar,
-    /// Whether the function has work that it can do now; false while a thread has it.
+    /// Whether the function has work to do at once; false while a thread holds it.
     pub busy: AtomicBool,
-    /// When its next timer runs out; `u64::MAX`: none runs, or a thread has it.
+    /// When its next timer expires; `u64::MAX`: none runs, or a thread holds it.
     pub due: AtomicU64,
-    /// The UAR pages in which its doorbells are rung.
+    /// The UAR pages that hold its doorbells.
     pub bar: Arc<UarSpace>,
 }
 
 #[derive(Default)]
 struct Waiting {
     function: Option<Box<Function>>,
-    /// The number of the next who comes, and of the next whose turn it is.
+    /// The ticket of the next arrival, and the ticket that is served next.
     next: u64,
     turn: u64,
 }
@@ -145,7 +145,7 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the function, and takes it.
+    /// Waits for the function and takes it.
     pub(crate) fn take(&self) -> Box<Function> {
         let mut state = self.state();
         let mine = state.next;
@@ -161,15 +161,15 @@ impl Slot {
         }
     }
 
-    /// Takes the function, if nobody has it or waits for it.
+    /// Takes the function if it is in its slot and no thread waits for it.
     pub(crate) fn try_take(&self) -> Option<Box<Function>> {
         let mut state = self.state();
         let function = if state.turn == state.next { state.function.take() } else { None };
         function.map(|function| self.taken(function))
     }
 
-    /// Resets the hints about the function's work, which the thread that has the function knows
-    /// better.
+    /// Resets the hints about the function's work: the thread that takes the function knows its
+    /// work.
     fn taken(&self, function: Box<Function>) -> Box<Function> {
         self.busy.store(false, Ordering::Relaxed);
         self.due.store(u64::MAX, Ordering::Relaxed);
@@ -194,7 +194,7 @@ impl Slot {
         state.turn != state.next
     }
 
-    /// Whether no thread has it.
+    /// Whether no thread holds it.
     #[cfg(test)]
     pub(crate) fn is_free(&self) -> bool {
         self.state().function.is_some()
@@ -211,12 +211,12 @@ mod tests {
     use crate::profile::Profile;
 
     #[test]
-    fn those_who_wait_get_a_function_in_the_order_in_which_they_came_and_before_who_does_not() {
+    fn function_lock_is_fifo() {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         let slot = Arc::new(Slot::new(hca.bar.clone()));
         slot.put_back(Box::new(Function::new(hca)));
-        let mine = slot.try_take().expect("nobody has it");
+        let mine = slot.try_take().expect("it is free");
         assert!(slot.try_take().is_none(), "there is one");
         let (sender, came) = channel();
         let threads: Vec<_> = (0..4_u32)

@@ -1,30 +1,36 @@
-//! Watchers of a model, and how long they watch.
+//! Guards of a model's watchers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::shared::SharedWorld;
 use crate::watch::{Command, Executed, Request, SeenFrame};
 
-/// Somebody watches a model until this is dropped.
+/// Keeps a watcher of a model registered until this is dropped.
 ///
-/// Dropping it first tells the watcher what was executed before, also while a thread unwinds, then
-/// drops the watcher with all that it owns: when the drop returns, nothing of the watcher runs any
-/// more. So the drop waits for a watcher that runs: hold no lock then that the watcher takes.
-/// Inside a watcher, where waiting for another could deadlock, the drop may return before.
+/// Dropping it first reports everything executed before, also while a thread unwinds, then drops
+/// the watcher with all that it owns. When the drop returns, no code of the watcher runs. The drop
+/// therefore waits for a running watcher: hold no lock then that the watcher takes. Inside a
+/// watcher, where waiting for another could deadlock, the drop may return earlier.
 ///
-/// A watcher may own a clone of its own [`Model`](crate::Model), which it can call:
-/// the model then lives as long as it is watched, so keep the guard outside the watcher. Where the
-/// guard is forgotten ([`std::mem::forget`]) or moved into such a watcher, the model and its
-/// threads live as long as the process.
+/// A watcher may own a clone of its own [`Model`](crate::Model) and call it. The model then lives
+/// as long as the watcher, so keep the guard outside the watcher. If the guard is forgotten
+/// ([`std::mem::forget`]) or moved into such a watcher, the model and its threads live as long as
+/// the process.
 ///
-/// The guard does not keep the model alive: the watching ends with the last handle as well, and
-/// dropping that handle tells watchers what was executed before.
+/// The guard does not keep the model alive: watching ends with the last handle as well, and
+/// dropping that handle reports everything executed before.
 #[must_use = "the watching ends when this is dropped: keep it as long as you want to watch"]
 pub struct Watch {
     shared: Weak<SharedWorld>,
     watched: Watched,
     id: u64,
+    /// The count of events that did not fit for any watcher of the kind, and what it was at first.
+    lost: Arc<AtomicU64>,
+    before: u64,
+    /// How many a capture could not write.
+    failed: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,30 +46,68 @@ impl Watch {
         mut watcher: impl FnMut(&Executed<'_>) + Send + 'static,
     ) -> Self {
         let watcher = move |command: &Command| watcher(&command.executed());
-        let id = shared.common.outbox.commands.add(watcher);
-        Self { shared: Arc::downgrade(shared), watched: Watched::Commands, id }
+        let queue = &shared.common.outbox.commands;
+        Self::new(shared, Watched::Commands, queue.lost_count(), || queue.add(watcher))
     }
 
     pub(crate) fn requests(
         shared: &Arc<SharedWorld>,
         watcher: impl FnMut(&Request) + Send + 'static,
     ) -> Self {
-        let id = shared.common.outbox.requests.add(watcher);
+        let queue = &shared.common.outbox.requests;
+        let watch = Self::new(shared, Watched::Requests, queue.lost_count(), || queue.add(watcher));
         if !shared.stepped {
-            shared.start_teller(id, |outbox| &outbox.requests);
+            shared.start_teller(watch.id, |outbox| &outbox.requests);
         }
-        Self { shared: Arc::downgrade(shared), watched: Watched::Requests, id }
+        watch
     }
 
     pub(crate) fn frames(
         shared: &Arc<SharedWorld>,
         watcher: impl FnMut(&SeenFrame) + Send + 'static,
     ) -> Self {
-        let id = shared.common.outbox.frames.add(watcher);
+        let queue = &shared.common.outbox.frames;
+        let watch = Self::new(shared, Watched::Frames, queue.lost_count(), || queue.add(watcher));
         if !shared.stepped {
-            shared.start_teller(id, |outbox| &outbox.frames);
+            shared.start_teller(watch.id, |outbox| &outbox.frames);
         }
-        Self { shared: Arc::downgrade(shared), watched: Watched::Frames, id }
+        watch
+    }
+
+    /// A capture of frames, which the engine's threads wait for; it counts in `failed` what it
+    /// cannot write.
+    pub(crate) fn capture(
+        shared: &Arc<SharedWorld>,
+        failed: Arc<AtomicU64>,
+        watcher: impl FnMut(&SeenFrame) + Send + 'static,
+    ) -> Self {
+        let queue = &shared.common.outbox.frames;
+        let add = || queue.add_awaited(watcher);
+        let mut watch = Self::new(shared, Watched::Frames, queue.lost_count(), add);
+        if !shared.stepped {
+            shared.start_teller(watch.id, |outbox| &outbox.frames);
+        }
+        watch.failed = failed;
+        watch
+    }
+
+    fn new(
+        shared: &Arc<SharedWorld>,
+        watched: Watched,
+        lost: &Arc<AtomicU64>,
+        add: impl FnOnce() -> u64,
+    ) -> Self {
+        let (lost, before) = (lost.clone(), lost.load(Ordering::Relaxed));
+        let id = add();
+        Self { shared: Arc::downgrade(shared), watched, id, lost, before, failed: Arc::default() }
+    }
+
+    /// Ends the watching, as the drop does; gives how many commands, requests or frames the watcher
+    /// was not told, or the capture has not written.
+    pub fn end(self) -> u64 {
+        let (lost, before, failed) = (self.lost.clone(), self.before, self.failed.clone());
+        drop(self);
+        lost.load(Ordering::Relaxed) - before + failed.load(Ordering::Relaxed)
     }
 }
 
@@ -105,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_dropped_while_unwinding_tells_the_rest_though_another_watcher_panics() {
+    fn unwinding_guard_delivers_despite_watcher_panic() {
         for other_panics in [false, true] {
             let model = model();
             let (sender, heard) = channel();
@@ -124,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_ends_its_watcher_though_another_panics_and_passes_the_panic_on() {
+    fn dropped_guard_ends_watcher_and_passes_panic_on() {
         let model = model();
         let (sender, heard) = channel();
         let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));

@@ -1,22 +1,22 @@
-//! The ioctls of a device's driver, as faults name them.
+//! The ioctls of a device's driver, as fault requests name them.
 //!
-//! The model answers no ioctl: a front end that plays the kernel does, and asks here first
-//! ([`Device::fails_ioctl`](crate::device::Device::fails_ioctl)). It holds [`NAMES`] against what
-//! it answers.
+//! The model answers no ioctl. A front end that plays the kernel answers them, and checks here
+//! first ([`Device::fails_ioctl`](crate::device::Device::fails_ioctl)). That front end compares
+//! [`NAMES`] with the ioctls that it implements.
 
 use std::ops::RangeInclusive;
 
 /// The valid values of an errno.
 pub(crate) const ERRNOS: RangeInclusive<i32> = 1..=4095;
 
-/// Which ioctls are meant.
+/// Selects ioctls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ioctl {
     /// All.
     Any,
-    /// The ioctls of a method, or of a command of the old interface, by its name in [`NAMES`].
+    /// The ioctls of a method, or of a command of the write interface, by its name in [`NAMES`].
     Named(&'static str),
-    /// The ioctls of a method by its ids.
+    /// The ioctls of a method, by its ids.
     Method {
         /// `UVERBS_OBJECT_` or `MLX5_IB_OBJECT_`.
         object: u16,
@@ -25,8 +25,8 @@ pub enum Ioctl {
     },
 }
 
-/// The methods of uverbs that are modelled, and the commands of the old interface that come by
-/// `INVOKE_WRITE`, as `verbless-model run --trace` names them.
+/// The modelled methods of uverbs, and the commands of the write interface that `INVOKE_WRITE`
+/// carries, by the names that `verbless-model run --trace` prints.
 pub const NAMES: &[&str] = &[
     "ALLOC_MW",
     "ALLOC_PD",
@@ -96,12 +96,12 @@ pub const NAMES: &[&str] = &[
 ];
 
 impl Ioctl {
-    /// The ioctls of this name; `None`: there is no such name.
+    /// The ioctls of this name; `None`: no such name exists.
     pub fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|known| **known == name).map(|known| Self::Named(known))
     }
 
-    /// Whether an ioctl with these ids and names is one of them.
+    /// Whether this selects an ioctl with these ids and names.
     pub(crate) fn is(self, ids: (u16, u16), names: &[&str]) -> bool {
         match self {
             Self::Any => true,
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ioctl_is_known_by_its_ids_by_its_names_or_as_any() {
+    fn ioctl_matches_by_ids_name_or_any() {
         let names = &["INVOKE_WRITE", "CREATE_CQ"];
         let is = |ioctl: Ioctl| ioctl.is((0, 0), names);
         let named = |name| Ioctl::named(name).unwrap();

@@ -1,7 +1,7 @@
 //! A software model of the mlx5 device.
 //!
 //! It is the device alone: objects and commands, the data path, the fabric between devices. It uses
-//! `verbless-prm` and nothing else of the driver, so a bug of the driver is not repeated here.
+//! `verbless-prm` and nothing else of the driver, so that it cannot repeat a bug of the driver.
 //! Front ends, which play the host, access it through [`device`]:
 //!
 //! ```text
@@ -19,7 +19,7 @@
 //!                  external: a socket at the switch
 //! ```
 //!
-//! Where new things go:
+//! Where to add:
 //! - an operation of send queues: an entry of the table in `engine/operation.rs`, which names the
 //!   methods that execute it. If it has a segment of a new kind: a `Part` there, which
 //!   `engine/work.rs` reads. If its packets have opcodes of their own: a `Message` and entries of
@@ -29,14 +29,15 @@
 //!   `engine/transport`, which says who may have it and how its messages travel, its name in
 //!   `TRANSPORTS` there, and in `carriers` of the operations that it carries. If its packets have
 //!   opcodes of their own: the service in `wire/opcode.rs`;
-//! - a kind of object: an entry of the registry in `hca/kinds`, the comment of which explains what
-//!   stands there; its structure, and a module of `hca/commands` with the functions that the entry
-//!   names. What its commands mean for queues at work is an `Effect`;
+//! - a kind of object: an entry of the registry in `hca/kinds`, whose module comment explains
+//!   entries; its structure, and a module of `hca/commands` with the functions that the entry
+//!   names. The effects of its commands on the engine's queues are `Effect`s;
 //! - another command: an entry of the table in `hca/commands/execute.rs`;
-//! - a header of packets: its layout in `prm/packet.toml`, and where it stands in [`wire`].
+//! - a header of packets: its layout in `prm/packet.toml`, and its position in [`wire`].
 //!
-//! `hca` knows nothing of `engine`, nor `fabric` of `hca`, nor `wire` and `memory` of any of them,
-//! and no circle of modules has more than three files: a test (`tests/modules.rs`) reads the paths.
+//! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `wire` and `memory` nothing of
+//! these three. No circle of modules has more than three files: a test (`tests/modules.rs`) reads
+//! the paths.
 
 mod bell;
 #[cfg(test)]
@@ -67,16 +68,19 @@ mod watch;
 pub mod wire;
 mod world;
 
-/// Whether this build has DPAs (the feature `dpa`); without them, no device has one, whatever its
-/// profile says.
+/// Whether this build has DPAs (the feature `dpa`); without the feature no device has one, whatever
+/// its profile says.
 pub const HAS_DPA: bool = cfg!(feature = "dpa");
 
 pub use engine::{Fault, QueueKind};
 pub use external::{External, RoceUplink, Uplink};
 pub use fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, Traffic};
 pub use guard::Watch;
-pub use hca::Refusal;
 pub use hca::objects::ObjectCounts;
+pub use hca::resources::{
+    CqResource, MkeyResource, PdResource, QpResource, Resources, SrqResource,
+};
+pub use hca::{Refusal, Times};
 pub use ioctl::Ioctl;
 pub use model::{Builder, Model};
 #[cfg(feature = "toml")]

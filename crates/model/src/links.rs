@@ -1,9 +1,9 @@
-//! The links of a model from outside: how they are, who watches them, what goes wrong on them.
+//! Control of a model's links: their settings, counters, captures and faults.
 
 use std::io::Write;
 
 use crate::engine;
-use crate::fabric::{LinkSettings, Pcapng, PhysicalPort, Traffic, Vport};
+use crate::fabric::{Capture, LinkSettings, PhysicalPort, Traffic, Vport};
 use crate::guard::Watch;
 use crate::model::Model;
 #[cfg(feature = "toml")]
@@ -12,8 +12,8 @@ use crate::watch::SeenFrame;
 use crate::world::World;
 
 impl Model {
-    /// How the link of a port (numbered from 1) of device `device` is. The functions of one card,
-    /// such as the two sides of a DPU, share the links of its ports.
+    /// The settings of the link of a port (numbered from 1) of device `device`. The functions of
+    /// one card, such as the two sides of a DPU, share the links of its ports.
     ///
     /// # Panics
     /// When there is no such device, or it has no such port.
@@ -24,9 +24,8 @@ impl Model {
 
     /// Changes the link of a port. While any link of the model has a latency, a bandwidth, a
     /// partition or a fault, all messages travel in packets of the path MTU. Packets take the time
-    /// of the links that they cross, and the transport sends again what a fault has lost, as on
-    /// hardware. A link that goes up or down is reported by an event to each function that shares
-    /// it.
+    /// of the links that they cross, and the transport retransmits after a fault loses one, as on
+    /// hardware. When a link goes up or down, each function that shares it gets an event.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -59,8 +58,8 @@ impl Model {
         self.shared.with(|world| set_link(world, at, settings));
     }
 
-    /// Counts of the frames that the card sent over the link of a port, and of those that came over
-    /// it. Messages of connections that were carried whole are no frames; datagrams are.
+    /// Counts of the frames that the card sent over the link of a port, and of those that it
+    /// received there. Messages of connections that are carried whole are no frames; datagrams are.
     ///
     /// # Panics
     /// When there is no such device, or it has no such port.
@@ -70,7 +69,7 @@ impl Model {
     }
 
     /// Counts of the frames that stayed in the card of a port: from one function to another, or to
-    /// itself. Faults touch them if the link's settings say so by
+    /// itself. Faults apply to them if the link's settings say so by
     /// [`loopback`](LinkSettings::loopback).
     ///
     /// # Panics
@@ -80,7 +79,7 @@ impl Model {
         self.shared.common.fabric.lock().traffic_inside(at)
     }
 
-    /// A frame leaves the card of a port as if it had sent it, any bytes.
+    /// Sends a frame of arbitrary bytes from the card of a port.
     ///
     /// # Panics
     /// When there is no such device, or it has no such port.
@@ -93,8 +92,8 @@ impl Model {
         });
     }
 
-    /// Which port of the fabric is port `port` of device `device`. An invalid number is the
-    /// caller's mistake, and this panics with nothing locked.
+    /// The fabric's port for port `port` of device `device`. An invalid number is the caller's
+    /// mistake, and this panics with nothing locked.
     fn port(&self, device: usize, port: u8) -> PhysicalPort {
         let ports = self.ports(device);
         let found =
@@ -104,11 +103,11 @@ impl Model {
         })
     }
 
-    /// Applies a plan of faults: changes links, adds faults of frames, and makes commands, ioctls
-    /// and queues fail.
+    /// Applies a fault plan: changes links, adds faults of frames, and makes commands, ioctls and
+    /// queues fail.
     ///
     /// # Errors
-    /// The plan names a device or port that there is not; then nothing is changed.
+    /// The plan names a device or port that does not exist; nothing is changed then.
     #[cfg(feature = "toml")]
     pub fn apply(&self, plan: &FaultPlan) -> Result<(), FaultPlanError> {
         let ports: Vec<usize> = (0..self.devices()).map(|device| self.ports(device)).collect();
@@ -126,34 +125,38 @@ impl Model {
             }
             for fault in plan.commands() {
                 let faults = &mut world.functions[fault.device].hca.faults;
-                faults.add(fault.opcode, fault.nth, (fault.status, fault.syndrome));
+                faults.add(fault.opcode, fault.when, (fault.status, fault.syndrome));
             }
-            for IoctlFault { device, ioctl, nth, errno } in plan.ioctls().iter().copied() {
-                world.functions[device].hca.ioctl_faults.add(ioctl, nth, errno);
+            for IoctlFault { device, ioctl, when, errno } in plan.ioctls().iter().copied() {
+                world.functions[device].hca.ioctl_faults.add(ioctl, when, errno);
             }
-            for QueueFault { device, kind, number, nth } in plan.queues().iter().copied() {
-                world.functions[device].engine.faults.fail_queue(kind, number, nth);
+            for QueueFault { device, kind, number, when } in plan.queues().iter().copied() {
+                world.functions[device].engine.faults.fail_queue(kind, number, when);
             }
         });
         Ok(())
     }
 
     /// Calls `watcher` for every frame that a port sends or receives, until the guard is dropped. A
-    /// watcher may call the model. While somebody watches, all messages travel in packets.
+    /// watcher may call the model. While a watcher exists, all messages travel in packets.
     ///
-    /// A stepped model tells it before [`Model::step`] returns. In threaded mode a thread tells it
-    /// soon after, and the data path does not wait for a slow watcher: when 16 MiB wait for it,
-    /// further frames are not told, and the log says how many.
+    /// A stepped model calls it before [`Model::step`] returns. In threaded mode a thread calls it
+    /// soon after, and the data path does not wait for a slow watcher: when 16 MiB wait for it, it
+    /// misses further frames, and the log says how many.
     pub fn watch_frames(&self, watcher: impl FnMut(&SeenFrame) + Send + 'static) -> Watch {
         Watch::frames(&self.shared, watcher)
     }
 
     /// Writes every frame that a port sends or receives to `sink` in the format pcapng, which
-    /// Wireshark reads, until the guard is dropped. Times are those of the model's clock. What
-    /// cannot be written is lost, and the log says so once; see also [`Model::watch_frames`].
+    /// Wireshark reads, until the guard is dropped. Times are those of the model's clock.
+    ///
+    /// In threaded mode the data path waits for `sink`, which must not wait for the model: when
+    /// nothing is written for five seconds, frames that do not fit into 16 MiB are dropped, until
+    /// something is. They and those that cannot be written are counted by [`Watch::end`], and the
+    /// former in the capture's last blocks (`isb_ifdrop`).
     ///
     /// # Errors
-    /// The capture cannot be begun.
+    /// The header of the capture cannot be written.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -170,15 +173,10 @@ impl Model {
     /// # }
     /// ```
     pub fn capture(&self, sink: impl Write + Send + 'static) -> std::io::Result<Watch> {
-        let mut capture = Pcapng::new(sink)?;
-        let mut lost = false;
-        Ok(self.watch_frames(move |frame| {
-            if let Err(error) = capture.frame(frame)
-                && !std::mem::replace(&mut lost, true)
-            {
-                tracing::warn!(%error, "a frame was not captured: the capture is incomplete");
-            }
-        }))
+        let unseen = self.shared.common.outbox.unseen.clone();
+        let mut capture = Capture::new(sink, unseen)?;
+        let failed = capture.failed.clone();
+        Ok(Watch::capture(&self.shared, failed, move |frame| capture.frame(frame)))
     }
 }
 
@@ -219,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sides_of_a_card_share_the_link_of_its_port() {
+    fn card_sides_share_the_link_of_their_port() {
         let model = model();
         model.set_link(2, 1, slow());
         assert_eq!(model.link(1, 1), slow());
@@ -228,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_goes_down_takes_the_ports_of_its_functions_down() {
+    fn link_down_takes_function_ports_down() {
         let model = model();
         let up = || [0, 1, 2].map(|id| model.shared.look(id, |function| function.hca.is_up(1)));
         model.set_link(1, 1, LinkSettings { up: false, ..slow() });
         assert_eq!(up(), [true, false, false]);
         model.set_link(2, 1, slow());
         assert_eq!(up(), [true; 3]);
-        // Who took a port down by itself keeps it down while the link only changes.
+        // A port that its administrator took down stays down when only the link changes.
         model.set_port(1, 1, false);
         model.set_link(1, 1, LinkSettings::default());
         assert_eq!(up(), [true, false, true]);
@@ -259,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_on_top_of_another_leaves_what_that_one_has_done() {
+    fn later_plan_keeps_state_of_earlier_faults() {
         let model = model();
         let apply = |text| model.apply(&FaultPlan::parse(text).unwrap()).unwrap();
         let lost = || {

@@ -1,17 +1,18 @@
-//! The model's public face: build it, move it, look into it, break it.
+//! The model's public interface: build, step, inspect, and inject faults.
 
 use std::any::Any;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use verbless_prm::CqeSyndrome;
+use verbless_prm::{CommandStatus, CqeSyndrome, Opcode};
 
 use crate::engine;
 use crate::engine::faults::{Fault, QueueKind};
 use crate::guard::Watch;
-use crate::hca::Hca;
 use crate::hca::objects::ObjectCounts;
+use crate::hca::resources::Resources;
+use crate::hca::{Hca, Times};
 use crate::ioctl::{ERRNOS, Ioctl};
 use crate::memory::HostMemory;
 use crate::profile::{FunctionPlace, Profile, Side};
@@ -20,7 +21,7 @@ use crate::watch::{ArrivalRecording, Executed, Request};
 use crate::world::World;
 
 /// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to
-/// the same one.
+/// the same model.
 #[derive(Clone)]
 pub struct Model {
     pub(crate) shared: Arc<SharedWorld>,
@@ -29,20 +30,20 @@ pub struct Model {
     pub(crate) driver: Arc<OnceLock<Arc<dyn Any + Send + Sync>>>,
 }
 
-/// A function of a device that is to be built.
+/// A function of a device to build.
 struct Function {
     profile: Profile,
-    /// The number of functions of its device before it.
+    /// The number of earlier functions of its device.
     place: usize,
     /// The function's index on its side, from 0.
     number: u16,
     /// The function's place on the card.
     on_card: FunctionPlace,
-    /// The memory for its DMA, if it has one of its own.
+    /// The memory for its DMA, if not the model's.
     memory: Option<Arc<dyn HostMemory>>,
 }
 
-/// Builds a model; [`Model::builder`] makes one.
+/// Builds a model; see [`Model::builder`].
 #[derive(Default)]
 pub struct Builder {
     functions: Vec<Function>,
@@ -54,21 +55,21 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds a device with one function, that of the profile's side.
+    /// Adds a device with one function, on the profile's side.
     pub fn device(mut self, profile: Profile) -> Self {
         let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
         self.functions.push(Function { profile, place: 0, number: 0, on_card, memory: None });
         self
     }
 
-    /// Adds a device with a function for each side that it has: the host's, then the DPU's. Each
-    /// counts as a device in the methods of [`Model`]; a backend can show those of one side.
+    /// Adds a device with a function for each of its sides: the host's, then the DPU's. Each counts
+    /// as a device in the methods of [`Model`]; a backend can show those of one side.
     pub fn device_with_sides(self, profile: Profile) -> Self {
         self.sides(profile.sides().map(|profile| (profile, None)))
     }
 
-    /// Adds a device with a function for each side, as [`Self::device_with_sides`], that do DMA in
-    /// memories of their own: the host's, then the DPU's.
+    /// Adds a device with a function for each side, like [`Self::device_with_sides`]; each function
+    /// does DMA in its own memory: the host's, then the DPU's.
     pub fn device_with_sides_in(
         self,
         profile: Profile,
@@ -89,7 +90,7 @@ impl Builder {
     }
 
     /// Adds a device with all functions that its profile lists in `topology`, PFs, VFs and SFs of
-    /// both sides in that order; without such a list, as [`Builder::device_with_sides`]. Each
+    /// both sides in that order; without such a list, like [`Builder::device_with_sides`]. Each
     /// counts as a device in the methods of [`Model`].
     ///
     /// ```
@@ -108,7 +109,7 @@ impl Builder {
         }
         let mut numbers = [0; 2];
         for (place, on_card) in profile.topology().iter().enumerate() {
-            // A profile lists functions of sides that it has.
+            // A profile lists only functions on sides that it has.
             let Some(profile) = profile.clone().on(on_card.side) else { continue };
             let next = &mut numbers[on_card.side as usize];
             let (number, on_card) = (*next, on_card.clone());
@@ -118,8 +119,8 @@ impl Builder {
         self
     }
 
-    /// Adds a device whose functions, one for each memory, do DMA in memories of their own. Each
-    /// function counts as a device in the methods of [`Model`].
+    /// Adds a device with a function for each memory, which does DMA in that memory. Each function
+    /// counts as a device in the methods of [`Model`].
     pub fn device_in(
         mut self,
         profile: Profile,
@@ -142,12 +143,12 @@ impl Builder {
         self
     }
 
-    /// Lets an idle stepped model advance its clock by itself: when there is nothing else to do,
-    /// [`Model::step`] advances the clock to the next timer. So [`Model::run_until_idle`] carries
-    /// out all retries and delays, and a lost message costs a test no real time.
+    /// Lets an idle stepped model advance its clock itself: without other work, [`Model::step`]
+    /// advances the clock to the next timer. [`Model::run_until_idle`] then executes all retries
+    /// and delays, and a lost message costs a test no real time.
     ///
-    /// A request that is retried forever (an RNR retry count of 7, and no receive) always has a
-    /// next timer: `run_until_idle` then does not return; call `step` as often as needed instead.
+    /// A request that is retried forever (an RNR retry count of 7 without a receive) always has a
+    /// next timer, so `run_until_idle` does not return; call `step` as often as needed instead.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -163,24 +164,23 @@ impl Builder {
         self
     }
 
-    /// Lets every message travel in packets of the path MTU, with their headers, acknowledgements
-    /// and timers, as on a wire. Otherwise messages of connections are carried whole, which is
-    /// faster, while nothing can happen to them on the way and nobody watches frames; datagrams
-    /// always are packets.
+    /// Sends every message in packets of the path MTU, with headers, acknowledgements and timers,
+    /// as on a wire. By default messages of connections are carried whole, which is faster, while
+    /// no link setting can affect them and no watcher sees frames; datagrams are always packets.
     ///
-    /// Over perfect links CQEs, events and counters are the same both ways, except in packets: a
-    /// message that fails halfway leaves its first packets in memory, where a whole one leaves
-    /// parts of 256 KiB; a WRITE with immediate that waits for a receive has written all but its
-    /// last packet, a whole one all but its last part; READs beyond the responder's
-    /// `max_dest_rd_atomic` are refused; several requests of a QP are on their way at a time; two
-    /// ends with different path MTUs fail. docs/fidelity.md lists all differences.
+    /// Over perfect links CQEs, events and counters are the same in both modes, with these
+    /// exceptions in packets. A message that fails halfway leaves its first packets in memory,
+    /// where a whole one leaves parts of 256 KiB. A WRITE with immediate that waits for a receive
+    /// has written all but its last packet, a whole one all but its last part. READs beyond the
+    /// responder's `max_dest_rd_atomic` are refused. Several requests of a QP are in flight at a
+    /// time. Two ends with different path MTUs fail. docs/fidelity.md lists all differences.
     pub fn in_packets(mut self) -> Self {
         self.in_packets = true;
         self
     }
 
-    /// Gives the devices other MACs, GUIDs and link-local GIDs than those of models with another
-    /// number, so that several models can be on one network. The default is 0.
+    /// Gives the devices other MACs, GUIDs and link-local GIDs than those of a model with another
+    /// number, so that several models can share a network. The default is 0.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -197,14 +197,14 @@ impl Builder {
         self
     }
 
-    /// Lets threads of the model drive the devices, in real time: as many as there are devices and
-    /// processors for, up to eight. This is the default.
+    /// Lets threads of the model drive the devices, in real time: one per device, at most one per
+    /// processor, and at most eight. This is the default.
     pub fn threaded(mut self) -> Self {
         self.stepped = false;
         self
     }
 
-    /// The memory in which devices without their own do DMA; the default is this process's memory.
+    /// The memory for the DMA of devices without their own; the default is this process's memory.
     pub fn memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.memory = Some(memory);
         self
@@ -241,7 +241,7 @@ impl Builder {
 }
 
 impl Model {
-    /// Stray doorbells that are kept; later ones are only logged.
+    /// The most stray doorbells that are kept; later ones are only logged.
     pub const MOST_STRAYS: usize = engine::state::MOST_STRAYS;
 
     /// Starts the description of a model.
@@ -254,7 +254,7 @@ impl Model {
         self.shared.count()
     }
 
-    /// The side that device `device` is on.
+    /// The side of device `device`.
     ///
     /// # Panics
     /// When there is no such device.
@@ -274,9 +274,9 @@ impl Model {
         engine::step(world) || jumps && engine::jump(world)
     }
 
-    /// Steps until nothing is left to do at the current virtual time.
+    /// Steps until no work is left at the current virtual time.
     pub fn run_until_idle(&self) {
-        // Whoever is to hear of a step hears of it before the next one.
+        // Watchers and interrupt receivers get each step's events before the next step.
         let rest = |world: &mut World| {
             while self.step_in(world) {
                 if world.has_news() {
@@ -293,18 +293,40 @@ impl Model {
         self.shared.with(|world| world.clock.advance(by));
     }
 
-    /// Makes the `nth` command with this opcode from now on (1 is the next one) fail on device
-    /// `device`, with this status and syndrome; the command has no other effect.
+    /// Makes commands with this opcode fail on device `device`, with this status and syndrome; a
+    /// failed command has no other effect. `when` counts from this call on: 1 is the next command.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile, Times};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// use verbless_prm::{CommandStatus, Opcode};
+    ///
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// // The second CREATE_CQ fails, then each from the fourth on.
+    /// model.fail_command(0, Opcode::CREATE_CQ, 2, CommandStatus::NO_RES, 0x1234);
+    /// let rest = Times::from(4).always();
+    /// model.fail_command(0, Opcode::CREATE_CQ, rest, CommandStatus::NO_RES, 0x1234);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// When there is no such device.
-    pub fn fail_command(&self, device: usize, opcode: u16, nth: u32, status: u8, syndrome: u32) {
-        self.look(device, |function| function.hca.faults.add(opcode, nth, (status, syndrome)));
+    pub fn fail_command(
+        &self,
+        device: usize,
+        opcode: Opcode,
+        when: impl Into<Times>,
+        status: CommandStatus,
+        syndrome: u32,
+    ) {
+        let failure = (status.0, syndrome);
+        self.look(device, |function| function.hca.faults.add(opcode.0, when.into(), failure));
     }
 
-    /// Makes the `nth` of these ioctls of a device's driver from now on (1 is the next one) fail
-    /// with this errno, whoever sends it; the ioctl has no other effect. The modelled kernel makes
-    /// it fail, in process or under `verbless-model run`.
+    /// Makes these ioctls of a device's driver fail with this errno, from any process; a failed
+    /// ioctl has no other effect. `when` counts from this call on: 1 is the next one. The modelled
+    /// kernel makes it fail, in process or under `verbless-model run`.
     ///
     /// ```
     /// # use verbless_model::{Ioctl, Model, Profile};
@@ -318,14 +340,14 @@ impl Model {
     /// ```
     ///
     /// # Panics
-    /// When there is no such device, or it is no errno: they are from 1 to 4095.
-    pub fn fail_ioctl(&self, device: usize, ioctl: Ioctl, nth: u32, errno: i32) {
+    /// When there is no such device, or `errno` is not from 1 to 4095.
+    pub fn fail_ioctl(&self, device: usize, ioctl: Ioctl, when: impl Into<Times>, errno: i32) {
         assert!(ERRNOS.contains(&errno), "{errno} is no errno: they are from 1 to 4095");
-        self.look(device, |function| function.hca.ioctl_faults.add(ioctl, nth, errno));
+        self.look(device, |function| function.hca.ioctl_faults.add(ioctl, when.into(), errno));
     }
 
     /// Injects `fault` into device `device` at `count` consecutive occurrences, after the first
-    /// `skip`. A new call for the same fault replaces the previous one.
+    /// `skip`. A later call for the same fault replaces this one.
     ///
     /// # Panics
     /// When there is no such device.
@@ -333,17 +355,17 @@ impl Model {
         self.look(device, |function| function.engine.faults.set(fault, skip, count));
     }
 
-    /// Makes the `nth` send request that a QP starts from now on (1 is the next one) fail: it is
-    /// not executed, its CQE has this syndrome, and the QP
-    /// changes to the state of any failed request: ERR, or SQER for UC and UD. `qpn` selects one
-    /// QP; `None` counts the requests of all QPs of the device. Retries of a request and WQEs that
-    /// are not requests do not count, and SQs are not affected. A fault of one QP ends when the QP
-    /// is reset or destroyed.
+    /// Makes send requests fail when a QP starts them: such a request is not executed, its CQE has
+    /// this syndrome, and the QP changes to the state after any failed request: ERR, or SQER for UC
+    /// and UD. `when` counts from this call on: 1 is the next request. `qpn` selects one QP; `None`
+    /// counts the requests of all QPs of the device. Retries of a request and WQEs that are not
+    /// requests do not count, and SQs are not affected. A fault of one QP ends when the QP is reset
+    /// or destroyed.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
     /// # fn main() -> Result<(), verbless_model::ProfileError> {
-    /// use verbless_prm::CqeSyndrome;
+    /// use verbless_prm::{CommandStatus, CqeSyndrome, Opcode};
     ///
     /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
     /// // The third request on device 0 fails as if its peer had refused the remote key.
@@ -354,21 +376,28 @@ impl Model {
     ///
     /// # Panics
     /// When there is no such device.
-    pub fn fail_request(&self, device: usize, qpn: Option<u32>, nth: u32, syndrome: CqeSyndrome) {
-        self.look(device, |function| function.engine.faults.fail_request(qpn, nth, syndrome.0));
+    pub fn fail_request(
+        &self,
+        device: usize,
+        qpn: Option<u32>,
+        when: impl Into<Times>,
+        syndrome: CqeSyndrome,
+    ) {
+        let when = when.into();
+        self.look(device, |function| function.engine.faults.fail_request(qpn, when, syndrome.0));
     }
 
-    /// Lets the queue of this number fail at once. A QP changes to the error state, with the event
-    /// WQ_CATASTROPHIC_ERROR; what is posted to it is flushed. A CQ takes no more CQEs, with the
-    /// event CQ_ERROR; a QP that has one for it fails in turn. False: there is no such queue, it
-    /// has failed already, or it is a QP in RESET.
+    /// Makes the queue of this number fail at once. A QP changes to the error state with the event
+    /// WQ_CATASTROPHIC_ERROR, and its posted requests are flushed. A CQ accepts no more CQEs, with
+    /// the event CQ_ERROR; a QP that has a CQE for it fails in turn. False: no such queue exists,
+    /// it has failed already, or it is a QP in RESET.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile, QueueKind};
     /// # fn main() -> Result<(), verbless_model::ProfileError> {
     /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
     /// let failed = model.fail_queue(0, QueueKind::Qp, 0x80);
-    /// assert!(!failed, "nobody has created it");
+    /// assert!(!failed, "no such QP exists");
     /// # Ok(())
     /// # }
     /// ```
@@ -380,20 +409,27 @@ impl Model {
         self.shared.with_function(device, |world| engine::fail_queue(world, device, kind, number))
     }
 
-    /// Lets a queue fail as by [`Model::fail_queue`] at its `nth` occurrence from now on (1 is the
-    /// next one): a QP as it begins a send request, which is flushed, a CQ instead of taking a CQE.
-    /// `None` counts all queues of the kind.
+    /// Makes a queue fail as [`Model::fail_queue`] does: a QP when it starts a send request, which
+    /// is flushed; a CQ instead of accepting a CQE. `when` counts these from this call on: 1 is the
+    /// next one. `None` counts all queues of the kind.
     ///
     /// # Panics
     /// When there is no such device.
-    pub fn fail_queue_later(&self, device: usize, kind: QueueKind, number: Option<u32>, nth: u32) {
-        self.look(device, |function| function.engine.faults.fail_queue(kind, number, nth));
+    pub fn fail_queue_later(
+        &self,
+        device: usize,
+        kind: QueueKind,
+        number: Option<u32>,
+        when: impl Into<Times>,
+    ) {
+        let when = when.into();
+        self.look(device, |function| function.engine.faults.fail_queue(kind, number, when));
     }
 
-    /// Drops `count` consecutive messages that one QP sends, after the first `skip`; each attempt
-    /// to send a request is a message, of which the first packet is dropped where messages go in
-    /// packets. A new call for the same QP replaces the previous one, and the fault ends when the
-    /// QP is reset or destroyed. [`Fault::LoseMessage`] does the same for all QPs of a device.
+    /// Drops `count` consecutive messages of one QP, after the first `skip`. Each attempt to send a
+    /// request is a message; in packet mode its first packet is dropped. A later call for the same
+    /// QP replaces this one, and the fault ends when the QP is reset or destroyed.
+    /// [`Fault::LoseMessage`] does the same for all QPs of a device.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -411,9 +447,9 @@ impl Model {
         self.look(device, |function| function.engine.faults.lose_messages_of(qpn, skip, count));
     }
 
-    /// Puts device `device` into a fatal error: from now on every command fails, and no work
-    /// request is carried out, until the function is reset
-    /// ([`Device::reset`](crate::device::Device::reset)), as a driver that recovers has it.
+    /// Puts device `device` into a fatal error: every command fails, and no work request is
+    /// executed, until the function is reset ([`Device::reset`](crate::device::Device::reset)), as
+    /// a recovering driver does.
     ///
     /// # Panics
     /// When there is no such device.
@@ -421,9 +457,19 @@ impl Model {
         self.end(device, false);
     }
 
+    /// Makes the pages of memory that is registered with device `device` after this call count as
+    /// not adjacent, as on a host without an IOMMU and with fragmented memory. The kernel then
+    /// creates UMEMs of 4 KiB pages, whatever the alignment of the memory.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn fragment_memory(&self, device: usize) {
+        self.look(device, |function| function.hca.iommu.set_fragmented(true));
+    }
+
     /// Removes device `device`, as by hot-unplug: it fails as by [`Model::kill`], and the kernel's
     /// driver has released it, so that requests to the driver, including those that destroy
-    /// objects, fail with EIO. What clients hold is freed when they close their files.
+    /// objects, fail with EIO. Objects of clients are freed when the clients close their files.
     ///
     /// # Panics
     /// When there is no such device.
@@ -442,9 +488,9 @@ impl Model {
         }
     }
 
-    /// Looks at a device, or changes what neither its engine nor a watcher hears of. An invalid
-    /// number is the caller's mistake: this panics with nothing locked, since a panic under a lock
-    /// ends the model.
+    /// Reads a device, or makes a change that neither its engine nor a watcher needs to see. An
+    /// invalid number is the caller's mistake: this panics with nothing locked, since a panic under
+    /// a lock ends the model.
     fn look<R>(&self, device: usize, look: impl FnOnce(&mut engine::Function) -> R) -> R {
         self.check_device(device);
         self.shared.look(device, look)
@@ -459,7 +505,7 @@ impl Model {
         );
     }
 
-    /// How many ports a device has.
+    /// Number of ports of a device.
     pub(crate) fn ports(&self, device: usize) -> usize {
         self.look(device, |function| function.hca.ports.len())
     }
@@ -478,7 +524,7 @@ impl Model {
         self.shared.with_function(device, |world| engine::set_port(world, device, port, up));
     }
 
-    /// The number of pages of host memory that device `device` was given and has not returned.
+    /// The number of pages of host memory that device `device` got and has not returned.
     ///
     /// # Panics
     /// When there is no such device.
@@ -494,8 +540,16 @@ impl Model {
         self.look(device, |function| function.hca.objects.counts())
     }
 
-    /// Doorbells of device `device` that named no send queue, or no CQ, of the UAR page on which
-    /// they were rung, and so did nothing: the page and the word of the first
+    /// The objects of device `device` that programs use, one by one.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn resources(&self, device: usize) -> Resources {
+        self.look(device, |function| function.hca.objects.resources())
+    }
+
+    /// Doorbells of device `device` that named no send queue, or no CQ, of the UAR page of the
+    /// doorbell, and so had no effect: the page and the word of the first
     /// [`MOST_STRAYS`](Self::MOST_STRAYS). A correct driver rings none.
     ///
     /// # Panics
@@ -505,9 +559,9 @@ impl Model {
     }
 
     /// Calls `watcher` after every command that any function executes, refused ones included, in
-    /// order, until the guard is dropped. Whoever sends a command waits for its watchers: a slow
-    /// one holds up commands, not the data path. A watcher may call the model; it is told next what
-    /// that did.
+    /// order, until the guard is dropped. The sender of a command waits for its watchers: a slow
+    /// one delays commands, not the data path. A watcher may call the model; it sees the commands
+    /// of that call next.
     pub fn watch_commands(&self, watcher: impl FnMut(&Executed<'_>) + Send + 'static) -> Watch {
         Watch::commands(&self.shared, watcher)
     }
@@ -515,9 +569,9 @@ impl Model {
     /// Calls `watcher` whenever a QP has finished a send request, in order: signaled or not, failed
     /// and flushed ones included, until the guard is dropped. A watcher may call the model.
     ///
-    /// A stepped model tells it before [`Model::step`] returns. In threaded mode a thread tells it
-    /// soon after, and the data path does not wait for a slow watcher: when 16 MiB wait for it,
-    /// further requests are not told, and the log says how many.
+    /// A stepped model calls it before [`Model::step`] returns. In threaded mode a thread calls it
+    /// soon after, and the data path does not wait for a slow watcher: when 16 MiB wait for it, it
+    /// misses further requests, and the log says how many.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -536,9 +590,9 @@ impl Model {
         Watch::requests(&self.shared, watcher)
     }
 
-    /// Writes down, queue by queue, every CQE and a digest of all data that arrives in memory,
-    /// until the guard is dropped: to compare one run of a program with another. What a queue gets
-    /// is there once its CQE has been written. CQEs are kept, 64 or 128 bytes each.
+    /// Records, per queue, every CQE and a digest of all data that arrives in memory, until the
+    /// guard is dropped: to compare one run of a program with another. The data of a queue is
+    /// recorded once its CQE was written. CQEs are kept, 64 or 128 bytes each.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -547,7 +601,7 @@ impl Model {
     /// let recording = model.record_arrivals();
     /// // … after the program under test has posted:
     /// model.run_until_idle();
-    /// assert!(recording.arrivals().is_empty(), "nobody has posted anything");
+    /// assert!(recording.arrivals().is_empty(), "the program posted no request");
     /// # Ok(())
     /// # }
     /// ```
@@ -556,16 +610,18 @@ impl Model {
     }
 
     /// Serves a debugger with GDB's remote protocol at a listener, for the lifetime of the model:
-    /// one debugger at a time sees one thread or call of a DPA. It gets the next run that begins,
-    /// or the next that begins at address `entry`, and from then on all runs of that thread or
-    /// call. The first such run waits for a debugger. Everything else goes on meanwhile; the
+    /// one debugger at a time sees one thread or call of a DPA. It gets the next run, or with
+    /// `entry` the next run that begins at that address, and from then on all runs of that thread
+    /// or call. The first such run waits for a debugger. Everything else continues meanwhile; the
     /// watchdog counts instructions, not time.
     ///
-    /// A debugger that detaches leaves the thread to the model; one that kills ends its process,
+    /// A debugger of another user of this machine is refused, except root's.
+    ///
+    /// A debugger that detaches leaves the thread to the model; one that kills ends its process
     /// with status 7. Needs a model that is not stepped, and the feature `gdb`.
     ///
     /// # Errors
-    /// No device has a DPA, or the system has no thread for it.
+    /// No device has a DPA, or the system cannot start a thread for it.
     #[cfg(feature = "gdb")]
     pub fn debug_programs(
         &self,
@@ -575,9 +631,9 @@ impl Model {
         engine::debug::spawn(&self.shared, listener, entry)
     }
 
-    /// Writes every command to `sink`, until the guard is dropped, as text that
-    /// `cargo xtask prm decode` reads. A command returns when it is written, so nothing is missing
-    /// however slow `sink` is. What cannot be written is lost, and the log says so once.
+    /// Writes every command to `sink`, until the guard is dropped, as text that `cargo xtask prm
+    /// decode` reads. A command returns once it is written, so the recording is complete however
+    /// slow `sink` is. A command that cannot be written is lost, and the log says so once.
     pub fn record_commands(&self, mut sink: impl Write + Send + 'static) -> Watch {
         let mut lost = false;
         self.watch_commands(move |executed| {

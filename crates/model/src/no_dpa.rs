@@ -1,11 +1,10 @@
-//! What stands for `dpa` in a build without that feature: a device that has no DPA, whatever its
-//! profile says.
+//! Replaces `dpa` in a build without that feature: no device has a DPA, whatever its profile says.
 
 use std::sync::Arc;
 
 use crate::profile::DpaNumbers;
 
-/// The DPA that no device has.
+/// A DPA, which cannot exist here.
 pub(crate) enum Dpa {}
 
 impl Dpa {
@@ -26,7 +25,7 @@ impl Dpa {
     }
 }
 
-/// There are no programs, nor anybody who runs them.
+/// There are no programs, and no threads that run them.
 #[derive(Default)]
 pub(crate) struct Waker;
 

@@ -1,8 +1,8 @@
 //! A map from numbers to objects, iterated in ascending order of the numbers.
 //!
-//! The model has such a map for each kind of object, and a `BTreeMap` would be compiled anew for
-//! each kind, which made a third of this crate's unoptimised code. Here one type of tree, from
-//! numbers to indexes, is the same for all kinds, and only a vector of the objects is of theirs.
+//! The model has such a map for each kind of object. A `BTreeMap` would be compiled anew for each
+//! kind, which was a third of this crate's unoptimised code. Here all kinds share one type of tree,
+//! from numbers to indexes; only the vector of objects is specific to a kind.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
@@ -31,15 +31,15 @@ numbers!(u8 u16 u32 u64 usize);
 /// A map from numbers to values, iterated in ascending order of the numbers.
 #[derive(Clone)]
 pub(crate) struct Numbered<K, V> {
-    /// The place of each number in `entries`.
+    /// The index of each number in `entries`.
     places: BTreeMap<u64, usize>,
-    /// In no order, without holes.
+    /// Unordered, without holes.
     entries: Vec<(K, V)>,
     last: Last,
 }
 
-/// The place of what was looked for last: who looks for it again, as the data path does, does not
-/// search. It may be out of date, so that the number there is compared.
+/// The index of the last lookup: a repeated lookup, as in the data path, needs no search. It may be
+/// stale, so the number there is compared.
 #[derive(Default)]
 struct Last(AtomicUsize);
 
@@ -56,8 +56,8 @@ impl<K, V> Default for Numbered<K, V> {
 }
 
 impl<K, V> Numbered<K, V> {
-    /// Approximate bytes of an entry, without what its value owns: itself, and a node of the tree
-    /// that is half full.
+    /// Approximate bytes of an entry, without memory that its value owns: the entry, and a
+    /// half-full node of the tree.
     pub(crate) const ENTRY_BYTES: usize = size_of::<(K, V)>() + 2 * size_of::<(u64, usize)>();
 
     pub(crate) const fn new() -> Self {
@@ -98,7 +98,7 @@ impl<K, V> Numbered<K, V> {
         self.iter_mut().map(|(_, value)| value)
     }
 
-    /// How many values pass.
+    /// How many values satisfy `pass`.
     pub(crate) fn count(&self, pass: fn(&V) -> bool) -> usize {
         let mut count = 0;
         for (_, value) in &self.entries {
@@ -108,8 +108,8 @@ impl<K, V> Numbered<K, V> {
     }
 }
 
-/// The numbers and values in a range. It is a type of its own, and no chain of closures, because
-/// each of those is compiled for each kind of object and for each use.
+/// The numbers and values in a range. It is a type of its own instead of a chain of closures,
+/// because each closure is compiled for each kind of object and for each use.
 pub(crate) struct Iter<'a, K, V> {
     places: btree_map::Range<'a, u64, usize>,
     entries: &'a [(K, V)],
@@ -150,7 +150,7 @@ impl<K: Number, V> Numbered<K, V> {
         Some(&mut self.entries[place].1)
     }
 
-    /// Searches for the place of a number, for the next one who looks for it, too.
+    /// Finds the index of a number, and caches it for the next lookup.
     #[cold]
     fn find(&self, number: K) -> Option<usize> {
         let place = *self.places.get(&number.widen())?;
@@ -162,7 +162,7 @@ impl<K: Number, V> Numbered<K, V> {
         self.places.contains_key(&number.widen())
     }
 
-    /// Puts a value in the place of a number; what was there.
+    /// Inserts a value under a number; returns the old value.
     pub(crate) fn insert(&mut self, number: K, value: V) -> Option<V> {
         if let Some(known) = self.get_mut(&number) {
             return Some(std::mem::replace(known, value));
@@ -172,21 +172,21 @@ impl<K: Number, V> Numbered<K, V> {
         None
     }
 
-    /// The last entry takes the place of the one that goes.
+    /// Removes a value; the last entry moves to its index.
     pub(crate) fn remove(&mut self, number: &K) -> Option<V> {
         let place = self.places.remove(&number.widen())?;
         let (_, value) = self.entries.swap_remove(place);
         if let Some((moved, _)) = self.entries.get(place) {
             self.places.insert(moved.widen(), place);
         }
-        // What many had is not kept for the few that are left.
+        // A map that shrank returns its memory.
         if self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.capacity() / 2);
         }
         Some(value)
     }
 
-    /// The value of a number, made first if there is none.
+    /// The value of a number; `make` creates it if there is none.
     pub(crate) fn get_or_insert_with(&mut self, number: K, make: impl FnOnce() -> V) -> &mut V {
         let place = match self.find(number) {
             Some(place) => place,
@@ -205,7 +205,7 @@ impl<K: Number, V> Numbered<K, V> {
         Iter { places, entries: &self.entries }
     }
 
-    /// The numbers of the values that pass, in ascending order.
+    /// The numbers of the values that satisfy `pass`, in ascending order.
     pub(crate) fn numbers_of(&self, pass: &dyn Fn(&V) -> bool) -> Vec<K> {
         let mut numbers = Vec::new();
         for (number, value) in self.iter() {
@@ -222,7 +222,7 @@ impl<K: Number, V> Numbered<K, V> {
         places.into_values().map(move |place| entries[place].0)
     }
 
-    /// Removes what does not pass.
+    /// Removes the values that do not satisfy `pass`.
     pub(crate) fn retain(&mut self, mut pass: impl FnMut(&K, &mut V) -> bool) {
         let fails = self.iter_mut().filter_map(|(number, value)| {
             let stays = pass(number, value);
@@ -294,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_done_it_holds_what_a_map_of_the_standard_library_holds(
+        fn numbered_behaves_like_a_btree_map(
             steps in proptest::collection::vec(step(), 0..60),
             from: u16,
             to in 0_u16..14,
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_gives_its_memory_back() {
+    fn removal_releases_memory() {
         let mut numbered: Numbered<u32, [u64; 8]> = (0..4096).map(|it| (it, [0; 8])).collect();
         assert!(numbered.entries.capacity() >= 4096);
         (1..4096).for_each(|it| assert!(numbered.remove(&it).is_some()));

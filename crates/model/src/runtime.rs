@@ -1,5 +1,5 @@
-//! The engine's state of each queue. Commands make it with the queue (the default), discard it when
-//! they reset the queue, hand it to the engine when the queue is destroyed, and never look inside.
+//! The engine's state of each queue. Commands create it with the queue (the default), discard it
+//! when they reset the queue, hand it to the engine when the queue is destroyed, and never read it.
 
 use std::collections::VecDeque;
 
@@ -7,28 +7,27 @@ use verbless_prm::hot::WQEBB;
 
 use crate::connection::Connection;
 
-/// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
+/// Most BlueFlame copies that wait for one queue; the engine reads further WQEs from the ring.
 const MOST_COPIES: usize = 1 << 4;
 
 /// The engine's state of a CQ.
 #[derive(Debug, Default)]
 pub(crate) struct CqRuntime {
-    /// Consumer index as last read from the record (24 bits count).
+    /// Consumer index as last read from the record (24 bits are significant).
     pub consumer: u32,
-    /// Arm word of the last request that was taken: the same word in the record asks for nothing
-    /// new.
+    /// Arm word of the last accepted request: the same word in the record is no new request.
     pub arm_word: Option<u32>,
-    /// Sequence number of the arm request that was answered by an event. Not of one that was
-    /// guessed: software that made none may use its number yet.
+    /// Sequence number of the arm request that an event answered. A guessed request does not set
+    /// it: software that made no request may still use its number.
     pub fired: Option<u8>,
-    /// Whether the last request is a record of zeros, which may be none.
+    /// Whether the last request is a record of zeros, which may be no request.
     pub guessed: bool,
-    /// When its last CQE was written, and when it last reported.
+    /// When the CQ's last CQE was written, and when it last reported.
     pub written_at: u64,
     pub reported_at: u64,
-    /// The time until which event moderation holds the CQ back, if it does.
+    /// The time until which event moderation delays the CQ's event, if it does.
     pub moderated: Option<u64>,
-    /// CQEs of it that a fault holds back, and when the last of them is due.
+    /// CQEs that a fault delays, and when the last of them is due.
     pub delayed: (u32, u64),
 }
 
@@ -37,16 +36,16 @@ pub(crate) struct CqRuntime {
 pub(crate) struct SendRuntime {
     /// Whether the queue waits for its turn.
     pub queued: bool,
-    /// Whether its doorbell rang, since it was made.
+    /// Whether its doorbell rang since its creation.
     pub rung: bool,
-    /// Whether a doorbell of the DPA said how far it was posted to: from then on its record, which
-    /// such programs need not write, is not read.
+    /// Whether a doorbell of the DPA carried the producer index: the engine then does not read
+    /// the record, which such programs need not write.
     pub indexed: bool,
-    /// Bytes that it has moved beyond its share, and that others may move first.
+    /// Bytes beyond the queue's share that it has moved; other queues may move as many first.
     pub owed: i64,
-    /// WQEs that came by BlueFlame.
+    /// WQEs from BlueFlame writes.
     pub copies: Copies,
-    /// WQEs that were read before their turn.
+    /// WQEs read before their turn.
     pub ahead: Ahead,
 }
 
@@ -69,42 +68,42 @@ impl Ahead {
 /// The engine's state of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct QpRuntime {
-    /// COMM_EST was reported.
+    /// Whether COMM_EST was reported.
     pub established: bool,
-    /// The request at hand was begun before: this is not its first turn.
+    /// Whether the current request has had an earlier turn.
     pub begun: bool,
-    /// Bytes of the request at hand that were carried to the peer, of a message that is carried
-    /// whole, part by part.
+    /// Bytes of the current request that were carried to the peer so far, for a message that is
+    /// carried whole, part by part.
     pub carried: u64,
-    /// Whether the present request got no answer, so that the QP goes on because its ACK timeout
-    /// expired.
+    /// Whether the current request got no response, so that the QP continues because its ACK
+    /// timeout expired.
     pub overdue: bool,
-    /// When a waiting request goes out again.
+    /// When a waiting request is sent again.
     pub resume_at: Option<u64>,
-    /// Whether the QP failed on a shared receive queue, and the event that says that it has flushed
-    /// is yet to come.
+    /// Whether the QP failed on a shared receive queue, and the event for the end of its flush is
+    /// still due.
     pub last_wqe_due: bool,
-    /// Whether the engine keeps the key that the last request changed, as it was before.
+    /// Whether the engine keeps the old version of the key that the last request changed.
     pub unfenced: bool,
-    /// Messages that it has executed, modulo 2^24: what an ACK tells of them.
+    /// Messages that the QP has executed, modulo 2^24: the MSN of its ACKs.
     pub msn: u32,
     /// State of a connected QP for messages in packets.
     connection: Option<Box<Connection>>,
 }
 
 impl QpRuntime {
-    /// The state for messages in packets; made when first needed.
+    /// The state for messages in packets; the first call creates it.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         self.connection.get_or_insert_default()
     }
 
-    /// The state for messages in packets, if there ever was one.
+    /// The state for messages in packets, if it was ever created.
     pub(crate) fn started(&self) -> Option<&Connection> {
         self.connection.as_deref()
     }
 }
 
-/// WQEs that were copied to a doorbell register, by their index, in the order of their indexes.
+/// WQEs that were copied to a doorbell register, with their indexes, in index order.
 #[derive(Debug, Default)]
 pub(crate) struct Copies(VecDeque<(u16, Vec<u8>)>);
 
@@ -116,12 +115,12 @@ impl Copies {
         }
     }
 
-    /// Puts the WQE at `index` back, if it came as a copy: it is taken again.
+    /// Returns the WQE at `index`, if it came as a copy, to be taken again.
     pub(crate) fn put_back(&mut self, index: u16, wqe: &[u8]) {
         self.0.push_front((index, wqe.to_vec()));
     }
 
-    /// The WQE at `index`, if it was copied; those before it are forgotten.
+    /// The WQE at `index`, if it was copied; drops the ones before it.
     pub(crate) fn take(&mut self, index: u16) -> Option<Vec<u8>> {
         let position = self.0.iter().position(|(at, _)| *at == index)?;
         self.0.drain(..=position).next_back().map(|(_, bytes)| bytes)
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wqebbs_that_were_read_ahead_are_found_by_their_index_and_no_others() {
+    fn read_ahead_wqebbs_are_found_only_by_index() {
         let mut ahead = Ahead { first: u16::MAX, bytes: vec![1; 2 * WQEBB] };
         ahead.bytes[WQEBB..].fill(2);
         assert_eq!(ahead.wqebbs(u16::MAX, WQEBB), Some(&[1; WQEBB][..]));

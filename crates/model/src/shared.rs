@@ -1,5 +1,5 @@
-//! A model as front ends and the engine's threads share it: who gets which functions, when those
-//! who watch are told, and what becomes of it when a thread panics.
+//! A model as front ends and the engine's threads share it: it lends out functions, calls watchers,
+//! and handles panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,17 +25,17 @@ pub(crate) struct SharedWorld {
     pub bell: Arc<Bell>,
     /// Wakes the threads that run programs on DPAs.
     pub programs: Arc<Waker>,
-    /// When the model began; `None`: its clock stands at `now`.
+    /// When the model began; `None`: its clock does not run and is at `now`.
     began: Option<Instant>,
     now: AtomicU64,
-    /// Buffers of those who have all functions.
+    /// Buffers for a thread that holds all functions.
     scratch: Mutex<Scratch>,
     in_packets: AtomicBool,
     /// Whether the devices work only when [`crate::Model::step`] is called.
     pub stepped: bool,
 }
 
-/// Which functions something is done with.
+/// The functions that an operation needs.
 enum Which {
     All,
     One(usize),
@@ -59,7 +59,7 @@ impl SharedWorld {
         Arc::new(shared)
     }
 
-    /// How many functions there are.
+    /// Number of functions.
     pub(crate) fn count(&self) -> usize {
         self.common.slots.len()
     }
@@ -69,9 +69,8 @@ impl SharedWorld {
         &self.common.slots[id]
     }
 
-    /// Runs `f` with all functions at hand, then delivers the interrupts that it caused and tells
-    /// watchers what they are to see, with nothing locked; the engine's threads wake up if they
-    /// sleep, since there may be work for them now.
+    /// Runs `f` with all functions held. Then, with nothing locked, delivers its interrupts and
+    /// calls watchers; wakes sleeping threads of the engine, since they may have work.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         self.front_end(Which::All, |world| {
             let scratch = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +81,7 @@ impl SharedWorld {
         })
     }
 
-    /// Calls `f` for a front end with one function at hand.
+    /// Calls `f` for a front end with one function held.
     pub(crate) fn with_function<R>(&self, id: usize, f: impl FnOnce(&mut World) -> R) -> R {
         self.front_end(Which::One(id), f)
     }
@@ -95,7 +94,7 @@ impl SharedWorld {
         result
     }
 
-    /// Something has come from outside: wakes the engine's threads, or tells those who watch.
+    /// Handles an event from outside: wakes the engine's threads, or calls watchers.
     pub(crate) fn heard(&self) {
         match self.stepped {
             true => self.tell(|outbox| outbox.frames.tell()),
@@ -103,7 +102,7 @@ impl SharedWorld {
         }
     }
 
-    /// Looks at a function, or changes what neither the engine nor a watcher hears of.
+    /// Reads a function, or makes a change that neither the engine nor a watcher needs to see.
     pub(crate) fn look<R>(&self, id: usize, look: impl FnOnce(&mut Function) -> R) -> R {
         look(&mut self.world(Which::One(id)).functions[id])
     }
@@ -113,18 +112,20 @@ impl SharedWorld {
         self.world(Which::All)
     }
 
-    /// Lets the engine work with function `id`, if no other thread has it: without a word to
-    /// watchers, for whom its thread does not wait. Gives what `work` gives; where that needs a
-    /// function that another thread has, it is done again with all that it needs.
+    /// Lets the engine work with function `id`, if no other thread has it. This calls no watcher:
+    /// the engine's thread does not wait for them, except at first for captures. Gives what `work`
+    /// gives; where that needs a function that another thread has, it is done again with all that
+    /// it needs.
     pub(crate) fn work<R>(
         &self,
         id: usize,
         scratch: &mut Scratch,
         mut work: impl FnMut(&mut World) -> R,
     ) -> Option<R> {
+        self.common.outbox.frames.wait_for_room();
         let mut world = self.common.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
         let slot = self.slot(id);
-        // Those who wait have it for a moment each, and then it is this thread's turn.
+        // Waiting threads hold it for a moment each; then it is this thread's turn.
         let function = match slot.try_take() {
             None if slot.is_wanted() => slot.take(),
             function => function?,
@@ -146,7 +147,7 @@ impl SharedWorld {
         }
     }
 
-    /// Waits for functions, and for no other while it has a higher one.
+    /// Waits for functions; while it waits for one, it holds no higher one.
     fn world(&self, which: Which) -> World {
         let mut world = self.common.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
         let mut take = |id: usize| world.put(id, self.common.slots[id].take());
@@ -155,34 +156,34 @@ impl SharedWorld {
             Which::One(id) => take(id),
             Which::These(ids) => ids.into_iter().for_each(take),
         }
-        // Who had them before may have moved the clock.
+        // An earlier holder may have moved the clock.
         world.clock = self.clock();
         world
     }
 
-    /// The time, as all see it.
+    /// The time, the same for all threads.
     pub(crate) fn clock(&self) -> Clock {
         let mut clock = Clock { now: self.now.load(Ordering::Relaxed), began: self.began };
         clock.tick();
         clock
     }
 
-    /// A panic of `f` is a mistake of the model's and leaves what it had in no known state, so that
-    /// every function is dead from then on, as after a fatal error of hardware: no command is
-    /// answered as if nothing had happened while no data moves. A panic of a watcher has the same
-    /// consequences, so that an assertion in a watcher does not pass unnoticed.
+    /// A panic of `f` is a bug of the model and leaves its functions in an unknown state. Every
+    /// function is then dead, as after a fatal error of hardware: no command succeeds while data no
+    /// longer moves. A panic of a watcher has the same consequences, so that an assertion in a
+    /// watcher does not pass unnoticed.
     fn run<R>(&self, world: World, f: impl FnOnce(&mut World) -> R, heard: bool) -> R {
         let (mut f, mut answer) = (Some(f), None);
-        // One function for all that is done with a world: it is compiled once.
+        // One function for all operations on a world: it is compiled once.
         self.run_whole(world, &mut |world| answer = f.take().map(|f| f(world)), heard);
         answer.expect("what is run is run once, or has panicked")
     }
 
-    /// [`Self::run`], of what keeps its answer itself.
+    /// [`Self::run`] for a closure that stores its result itself.
     fn run_whole(&self, mut world: World, f: &mut dyn FnMut(&mut World), heard: bool) {
         let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
         if result.is_err() {
-            // Whoever takes them next finds them dead, and nothing of theirs waits to be written.
+            // The next holder of these functions finds them dead; their pending writes are dropped.
             self.common.dead.store(true, Ordering::Release);
             for function in world.functions.iter_mut() {
                 function.hca.die();
@@ -196,7 +197,7 @@ impl SharedWorld {
         }
         drop(world);
         let dead = if result.is_err() { self.die() } else { Vec::new() };
-        // Drivers do not wait for those who watch.
+        // Drivers do not wait for watchers.
         for (interrupts, vector) in raised {
             interrupts.raise(vector);
         }
@@ -227,22 +228,21 @@ impl SharedWorld {
         result.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
-    /// Tells watchers or the log what they have not heard; if they panic, every device dies.
+    /// Delivers pending events to watchers and to the log; if they panic, every device dies.
     pub(crate) fn tell(&self, tell: impl FnOnce(&Outbox)) {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&self.common.outbox))) else {
             return;
         };
         tracing::error!(
-            "whoever watches the model or writes its log has panicked: every device is dead from \
-             now on; correct the watcher and start the model anew"
+            "a watcher of the model or of its log panicked: every device is dead; fix the watcher \
+             and build the model again"
         );
         let dead = self.die();
         dead.iter().for_each(|interrupts| interrupts.fatal());
         resume_unwind(panic)
     }
 
-    /// A program of the DPA could not be executed, which is a mistake of the model's: every device
-    /// is dead from now on.
+    /// A program of the DPA could not be executed, which is a bug of the model: kills every device.
     #[cfg(feature = "dpa")]
     pub(crate) fn fail(&self) {
         tracing::error!(
@@ -252,15 +252,15 @@ impl SharedWorld {
         self.die().iter().for_each(|interrupts| interrupts.fatal());
     }
 
-    /// Every function dies; who is to hear of it.
+    /// Kills every function; returns the interrupt receivers to notify.
     fn die(&self) -> Vec<Arc<dyn Interrupts>> {
         self.common.dead.store(true, Ordering::Release);
         let world = self.all();
         world.functions.iter().filter_map(|function| function.hca.interrupts.clone()).collect()
     }
 
-    /// Starts the thread that tells of what is in a queue, so that the engine's does not wait for
-    /// those who watch it. It ends when that watcher does.
+    /// Starts the thread that calls a queue's watcher, so that the engine's thread does not wait
+    /// for it. It ends with the watcher.
     pub(crate) fn start_teller<T: 'static>(
         self: &Arc<Self>,
         id: u64,
@@ -275,17 +275,17 @@ impl SharedWorld {
                     if let Err(panic) = told
                         && let Some(shared) = shared.upgrade()
                     {
-                        // The other watchers are still to be told.
+                        // The other watchers still get their events.
                         let _ = catch_unwind(AssertUnwindSafe(|| {
                             shared.tell(|_| resume_unwind(panic));
                         }));
                     }
                 }
             })
-            .expect("a thread for who watches the model");
+            .expect("a thread for the watcher");
     }
 
-    /// Whether no thread has any function.
+    /// Whether no thread holds any function.
     #[cfg(test)]
     fn is_free(&self) -> bool {
         self.common.slots.iter().all(Slot::is_free)

@@ -1,20 +1,22 @@
-//! Seeing the commands and the send requests of a model as they are executed: for traces,
+//! Watches the commands and the send requests of a model as they are executed: for traces,
 //! recordings and tests.
 //!
-//! Whoever plays the kernel, a command reaches a function in one place, and there it is seen: the
-//! whole input, the uid stamped, and the whole output. A request is seen when its QP is done with
-//! it. Watchers are told once no function is held for it any more ([`Outbox`]).
+//! Every front end's commands reach a function in one place, which reports the whole input, with
+//! the uid stamped, and the whole output. A request is reported when its QP has finished it.
+//! Watchers are called once no function is held for it ([`Outbox`]).
 //!
-//! A watcher that is slow holds up commands and never the data path. Whoever sent a command waits
-//! until its watchers have been told, so a recording is complete however slow its file is. What a
-//! threaded model does with requests goes on: a thread of their own tells their watchers, and what
-//! does not fit between is lost, counted, and reported in the log.
+//! A watcher that is slow holds up commands and never the data path. The sender of a command
+//! waits until the watchers have seen it, so a recording is complete however slow its file is. A
+//! threaded model does not wait with requests: a separate thread calls their watchers. The queue
+//! between loses requests that do not fit, counts them, and reports them in the log. A capture of
+//! frames is the exception: the engine's threads wait for it, with nothing locked, before they send
+//! more.
 
 mod arrivals;
 mod queue;
 
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use verbless_prm::CommandInfo;
@@ -23,14 +25,15 @@ use verbless_prm::dump::write_command;
 use self::arrivals::ArrivalLog;
 pub use self::arrivals::{ArrivalRecording, Arrivals, Arrived, QueueId, QueueSide};
 pub(crate) use self::queue::Queue;
+use crate::numbered::Numbered;
 use crate::profile::Link;
 
 /// A command that a function has executed or refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Executed<'a> {
-    /// Which function, from 0, as the methods of [`Model`](crate::Model) number them.
+    /// The function, from 0, in the numbering of the methods of [`Model`](crate::Model).
     pub function: usize,
-    /// When, counted from the start of the model, by its own clock.
+    /// The time since the start of the model, by its own clock.
     pub at: Duration,
     /// The whole input.
     pub input: &'a [u8],
@@ -51,21 +54,21 @@ impl Executed<'_> {
     }
 }
 
-/// A send request that a QP is done with.
+/// A send request that a QP has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which function, from 0, as the methods of [`Model`](crate::Model) number them.
+    /// The function, from 0, in the numbering of the methods of [`Model`](crate::Model).
     pub function: usize,
-    /// When, counted from the start of the model, by its own clock.
+    /// The time since the start of the model, by its own clock.
     pub at: Duration,
     /// The QP.
     pub qpn: u32,
-    /// The index of its WQE, in units of 64 bytes, as the CQE has it in `wqe_counter`.
+    /// The index of its WQE in WQEBBs (64 bytes), as in the CQE's `wqe_counter`.
     pub index: u16,
-    /// The request's operation, by the PRM's name; `"unknown"` where the model knows no such
-    /// opcode.
+    /// The request's operation, by the PRM's name; `"unknown"` for an opcode that the model does
+    /// not know.
     pub operation: &'static str,
-    /// Bytes that its data segments name; 0 if it failed.
+    /// Bytes in its data segments; 0 if it failed.
     pub bytes: u64,
     /// The CQE's syndrome if it failed or was flushed; `None`: it succeeded.
     pub syndrome: Option<u8>,
@@ -74,16 +77,16 @@ pub struct Request {
 /// A frame that a physical port has sent or received.
 ///
 /// A frame that crosses the links of two ports is seen at both, when it is sent and when it
-/// arrives; one that is switched inside a card is seen once, as it is sent.
+/// arrives. A frame that is switched inside a card is seen once, when it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenFrame {
-    /// Which physical port of the fabric, from 0.
+    /// The physical port of the fabric, from 0.
     pub port: usize,
     /// The port's name.
     pub name: Arc<str>,
     /// The port's link layer.
     pub link: Link,
-    /// When, counted from the start of the model, by its own clock.
+    /// The time since the start of the model, by its own clock.
     pub at: Duration,
     /// Whether the port sent it.
     pub leaving: bool,
@@ -91,7 +94,7 @@ pub struct SeenFrame {
     pub bytes: Box<[u8]>,
 }
 
-/// A command that was executed and is yet to be told.
+/// An executed command that watchers have not seen.
 pub(crate) struct Command {
     pub function: usize,
     pub at: u64,
@@ -100,41 +103,63 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// The command as watchers see it.
+    /// The command in the form that watchers get.
     pub(crate) fn executed(&self) -> Executed<'_> {
         let Self { function, at, input, output } = self;
         Executed { function: *function, at: Duration::from_nanos(*at), input, output }
     }
 }
 
-/// Events for watchers: written by threads that have functions, told once these are put back. In a
-/// model that nobody watches each costs one load.
+/// Events for watchers: threads that hold functions write them, and watchers get them once the
+/// functions are put back. In a model without watchers each costs one load.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub commands: Queue<Command>,
     pub requests: Queue<Request>,
     pub frames: Queue<SeenFrame>,
-    /// The log of arrivals, which is told to nobody.
+    /// The frames that did not fit into `frames`.
+    pub unseen: Arc<Unseen>,
+    /// The log of arrivals, which has no watchers.
     pub arrivals: ArrivalLog,
 }
 
 impl Outbox {
-    /// A command was executed.
+    /// Reports an executed command.
     pub(crate) fn command(&self, function: usize, at: u64, input: &[u8], output: &[u8]) {
         let bytes = input.len() + output.len() + size_of::<Command>();
         let (input, output) = (input.into(), output.into());
-        self.commands.push(Command { function, at, input, output }, bytes);
+        let _ = self.commands.push(Command { function, at, input, output }, bytes);
     }
 
-    /// A request is done with.
+    /// Reports a finished request.
     pub(crate) fn request(&self, request: Request) {
-        self.requests.push(request, size_of::<Request>());
+        let _ = self.requests.push(request, size_of::<Request>());
     }
 
-    /// A port has sent or received a frame.
+    /// Reports a frame that a port sent or received.
     pub(crate) fn frame(&self, frame: SeenFrame) {
         let bytes = frame.bytes.len() + size_of::<SeenFrame>();
-        self.frames.push(frame, bytes);
+        if let Some(lost) = self.frames.push(frame, bytes) {
+            self.unseen.add(lost);
+        }
+    }
+}
+
+/// Counts of frames that watchers were not told of, by physical port, with the last of each.
+#[derive(Default)]
+pub(crate) struct Unseen(Mutex<Numbered<usize, (u64, SeenFrame)>>);
+
+impl Unseen {
+    pub(crate) fn add(&self, frame: SeenFrame) {
+        let mut ports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = ports.get(&frame.port).map_or(0, |(count, _)| *count);
+        ports.insert(frame.port, (count + 1, frame));
+    }
+
+    /// For each port that has some: how many, and the last.
+    pub(crate) fn counts(&self) -> Vec<(u64, SeenFrame)> {
+        let ports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ports.values().cloned().collect()
     }
 }
 
@@ -168,7 +193,7 @@ mod tests {
         Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build()
     }
 
-    /// Executes a command whose input is 6 bytes longer than it needs; gives its status.
+    /// Executes a command whose input is 6 bytes longer than needed; returns its status.
     fn send(model: &Model, opcode: u16) -> u8 {
         let mut input = vec![0; 16];
         input[..2].copy_from_slice(&opcode.to_be_bytes());
@@ -179,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_holds_every_command_with_its_output_and_reads_back() {
+    fn recording_holds_every_command_and_reads_back() {
         let model = model();
         let text = Text::default();
         let _watch = model.record_commands(text.clone());
@@ -197,19 +222,25 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_command_is_seen_with_its_status() {
+    fn rejected_command_is_seen_with_its_status() {
         let model = model();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = seen.clone();
         let _watch =
             model.watch_commands(move |executed| sink.lock().unwrap().push(executed.output[0]));
-        model.fail_command(0, verbless_prm::NOP.opcode, 1, 0x0f, 1);
+        model.fail_command(
+            0,
+            verbless_prm::Opcode(verbless_prm::NOP.opcode),
+            1,
+            verbless_prm::CommandStatus(0x0f),
+            1,
+        );
         assert_eq!(send(&model, verbless_prm::NOP.opcode), 0x0f);
         assert_eq!(*seen.lock().unwrap(), [0x0f]);
     }
 
     #[test]
-    fn a_watcher_may_call_the_model_and_hears_of_what_that_did_next() {
+    fn watcher_may_call_the_model() {
         let model = model();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (sink, called) = (heard.clone(), model.clone());
@@ -227,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_whose_watcher_owns_it_is_freed_when_the_guard_is_dropped() {
+    fn model_owned_by_its_watcher_is_freed_with_guard() {
         for stepped in [true, false] {
             let builder = Model::builder().device(Profile::load("bluefield3").unwrap());
             let model = if stepped { builder.stepped() } else { builder }.build();
@@ -243,7 +274,7 @@ mod tests {
             drop(watches);
             let start = Instant::now();
             while shared.strong_count() > 0 {
-                // The model's own threads have it for a moment at a time.
+                // The model's own threads hold it for a moment at a time.
                 assert!(!stepped && start.elapsed() < Duration::from_secs(20), "it is not freed");
                 std::thread::yield_now();
             }
@@ -275,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn two_watch_at_once_and_one_may_end_the_other_from_within() {
+    fn watcher_may_end_another_from_within() {
         let model = model();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (first, second) = (heard.clone(), heard.clone());
@@ -289,11 +320,11 @@ mod tests {
             Some(model.watch_commands(move |_| second.lock().unwrap().push(2)));
         send(&model, verbless_prm::NOP.opcode);
         send(&model, verbless_prm::NOP.opcode);
-        assert_eq!(*heard.lock().unwrap(), [1, 2, 1], "the command at hand is told to both");
+        assert_eq!(*heard.lock().unwrap(), [1, 2, 1], "both get the current command");
     }
 
     #[test]
-    fn a_slow_recording_holds_up_the_next_command_and_misses_none() {
+    fn slow_watcher_delays_commands_and_misses_none() {
         let model = model();
         let (go, goes) = std::sync::mpsc::sync_channel::<()>(0);
         let heard = Arc::new(Mutex::new(0));
@@ -312,7 +343,7 @@ mod tests {
             }
             for told in 1..=3 {
                 std::thread::sleep(Duration::from_millis(5));
-                assert!(done.load(Ordering::SeqCst) < told, "one returns before it is told");
+                assert!(done.load(Ordering::SeqCst) < told, "a command returns before its watcher");
                 go.send(()).unwrap();
             }
         });
@@ -321,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_do_not_fit_are_counted_and_the_data_path_does_not_wait() {
+    fn excess_requests_are_counted_without_blocking() {
         let model =
             Model::builder().device(Profile::load("bluefield3").unwrap()).threaded().build();
         let (go, goes) = std::sync::mpsc::channel::<()>();
@@ -347,15 +378,15 @@ mod tests {
             let mut pushed = |world: &mut World| {
                 (0..count).for_each(|_| world.outbox().request(request));
             };
-            // Not while the engine's own thread has the function.
+            // Not while the engine's own thread holds the function.
             while model.shared.work(0, &mut Default::default(), &mut pushed).is_none() {
                 std::thread::yield_now();
             }
         };
-        // It goes before the watch, which waits for the watcher, also if something fails below.
+        // Drops before the watch, which waits for the watcher, also if an assertion below fails.
         let go = go;
-        // The watcher hears the first; until it has, the log may be told of what is lost, and the
-        // count begins anew.
+        // The watcher gets the first; until then the log may report a loss, which restarts the
+        // count.
         push(1);
         entered.recv().unwrap();
         push(fit + 9);
@@ -367,11 +398,11 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_several_threads_are_told_in_the_order_in_which_they_were_executed() {
+    fn commands_are_reported_in_execution_order() {
         let model = model();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let sink = heard.clone();
-        // A stepped model's clock stands still, so the order is that of the marks.
+        // The clock of a stepped model does not run, so the marks decide the order.
         let _watch =
             model.watch_commands(move |executed| sink.lock().unwrap().push(executed.input[15]));
         let order = Mutex::new(Vec::new());

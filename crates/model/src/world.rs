@@ -1,5 +1,5 @@
-//! The world of a thread: the functions that it has, each with a lock of its own, the fabric
-//! between them, the clock.
+//! The world of a thread: the functions that it holds, each with a lock of its own, the fabric
+//! between them, and the clock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,20 +15,20 @@ use crate::memory::{Interrupts, NothingMoves, Space, Spaces};
 use crate::profile::{Link, Role, Side};
 use crate::watch::Outbox;
 
-/// The world of one thread: the functions that it has, and the state that all threads share.
+/// The world of one thread: the functions that it holds, and the state that all threads share.
 pub(crate) struct World {
     pub functions: Functions,
     pub clock: Clock,
-    /// The function that each address reaches.
+    /// The directory of addresses.
     pub directory: Arc<Directory>,
-    /// Which state of the addresses that is.
+    /// The version of the addresses in `directory`.
     version: u64,
-    /// Every message goes in packets, also where nobody could tell.
+    /// Whether every message travels in packets, even where the result is the same.
     pub in_packets: bool,
-    /// Buffers of this thread's.
+    /// Buffers of this thread.
     pub scratch: Scratch,
-    /// A function that the turn at hand needs and another thread has: who has this world begins
-    /// again with both.
+    /// A function that the current turn needs and another thread holds: the turn starts again with
+    /// both.
     pub wanted: Option<usize>,
     /// State that all threads share.
     pub common: Arc<ModelCommon>,
@@ -42,12 +42,12 @@ pub(crate) struct ModelCommon {
     version: AtomicU64,
     /// The model has failed.
     pub dead: AtomicBool,
-    /// Events for watchers, which are told once the locks are released.
+    /// Events for watchers; delivered once the locks are released.
     pub outbox: Arc<Outbox>,
 }
 
 impl ModelCommon {
-    /// A world with no function at hand.
+    /// A world without held functions.
     pub(crate) fn world(self: &Arc<Self>, clock: Clock, in_packets: bool) -> World {
         World {
             functions: Functions::none(self.slots.len()),
@@ -63,7 +63,7 @@ impl ModelCommon {
 }
 
 impl World {
-    /// A world of these functions, all of which are at hand.
+    /// A world that holds all these functions.
     pub(crate) fn new(mut functions: Vec<Function>, stepped: bool) -> Self {
         let outbox = Arc::<Outbox>::default();
         for (number, function) in functions.iter_mut().enumerate() {
@@ -110,7 +110,7 @@ impl World {
         world
     }
 
-    /// The fabric that the functions share; nothing else of a world waits for it.
+    /// The fabric that the functions share; it has a lock of its own.
     pub(crate) fn fabric(&self) -> &SharedFabric {
         &self.common.fabric
     }
@@ -120,8 +120,7 @@ impl World {
         &self.common.outbox
     }
 
-    /// Tells the fabric and the directory what the ports of a function, which is at hand, are
-    /// called.
+    /// Reports the port addresses of a held function to the fabric and the directory.
     pub(crate) fn tell_addresses(&mut self, function: usize) {
         let hca = &self.functions[function].hca;
         let mut fabric = self.common.fabric.lock();
@@ -135,7 +134,7 @@ impl World {
         }
     }
 
-    /// Looks addresses up anew, if any has changed.
+    /// Rebuilds the directory if any address changed.
     pub(crate) fn renew_directory(&mut self) {
         let version = self.common.version.load(Ordering::Acquire);
         if self.version != version {
@@ -145,14 +144,14 @@ impl World {
         }
     }
 
-    /// A function is at hand; it is dead if the model has failed.
+    /// Adds a held function; it is dead if the model has failed.
     pub(crate) fn put(&mut self, id: usize, mut function: Box<Function>) {
         function.hca.fatal |= self.common.dead.load(Ordering::Acquire);
         self.functions.put(id, function);
     }
 
-    /// Sees to it that another function is at hand. False: another thread has it, which may wait
-    /// for one that is at hand here; then [`World::wanted`] says so.
+    /// Locks another function. False: another thread holds it, and may wait for one that this
+    /// thread holds; [`World::wanted`] is then set.
     pub(crate) fn have(&mut self, id: usize) -> bool {
         if self.functions.has(id) {
             return true;
@@ -166,7 +165,7 @@ impl World {
             Some(function) => {
                 function.hca.memory.hold();
                 self.put(id, function);
-                // It may have waited, and others may have been told of addresses meanwhile.
+                // The thread may have waited, and addresses may have changed meanwhile.
                 self.clock.tick();
                 self.renew_directory();
                 true
@@ -178,8 +177,8 @@ impl World {
         }
     }
 
-    /// Sees to it that the functions are at hand whose memory keys of function `id`, which is, lead
-    /// to; false as for [`World::have`].
+    /// Locks every function that the aliased and crossing mkeys of the held function `id` refer to;
+    /// false as in [`World::have`].
     #[inline]
     pub(crate) fn have_owners(&mut self, id: usize) -> bool {
         self.functions[id].hca.leads_to.is_empty() || self.have_those_of(id)
@@ -191,37 +190,36 @@ impl World {
         owners.into_iter().all(|owner| self.have(owner))
     }
 
-    /// The functions with which a thread must begin again, if it must: those at hand and the wanted
-    /// one.
+    /// The functions to start a turn again with, if it must: the held ones and the wanted one.
     pub(crate) fn needed(&self) -> Option<Vec<usize>> {
         let wanted = self.wanted?;
         let needed = |&id: &usize| id == wanted || self.functions.has(id);
         Some((0..self.functions.len()).filter(needed).collect())
     }
 
-    /// Shows that nothing moves as long as it lives.
+    /// Proves that no data moves while the proof lives.
     ///
     /// # Panics
-    /// Unless all functions are at hand.
+    /// Unless all functions are held.
     pub(crate) fn held(&mut self) -> NothingMoves<'_> {
         assert!(self.functions.has_all(), "a function that is elsewhere may move");
         NothingMoves::new(self)
     }
 
-    /// Whether somebody is to hear of what was done: of interrupts, or by watching.
+    /// Whether there are interrupts or events to deliver.
     pub(crate) fn has_news(&self) -> bool {
         let raised = self.functions.iter().any(|function| !function.hca.raised.is_empty());
-        let Outbox { commands, requests, frames, arrivals: _ } = self.outbox();
+        let Outbox { commands, requests, frames, .. } = self.outbox();
         raised || commands.is_watched() || requests.is_watched() || frames.is_watched()
     }
 
-    /// Takes the refusals that the log has yet to hear of.
+    /// Takes the refusals that are not logged so far.
     pub(crate) fn take_refused(&mut self) -> Vec<Refused> {
         let functions = self.functions.iter_mut();
         functions.flat_map(|function| std::mem::take(&mut function.hca.refused)).collect()
     }
 
-    /// Takes the interrupts that were raised under the locks and are yet to be delivered.
+    /// Takes the interrupts that were raised under the locks and not delivered so far.
     pub(crate) fn take_interrupts(&mut self) -> Vec<(Arc<dyn Interrupts>, u32)> {
         let mut raised = Vec::new();
         for Function { hca, .. } in self.functions.iter_mut() {
@@ -234,8 +232,8 @@ impl World {
     }
 }
 
-/// Tells the functions of a card which of them they may reach: a DPU's functions reach the host's,
-/// and not the other way round.
+/// Sets which functions of a card each function may reach: a DPU's functions reach the host's, and
+/// not the other way round.
 fn tell_neighbours(functions: &mut [Function], card: &[usize]) {
     for &id in card {
         let side = functions[id].hca.profile.side();
@@ -260,16 +258,18 @@ fn tell_neighbours(functions: &mut [Function], card: &[usize]) {
         .flat_map(|&id| {
             let hca = &functions[id].hca;
             let by = (hca.caps.general().vhca_id(), id);
-            hca.neighbours.values().map(move |&other| (by, other))
+            let dpa = hca.dpa.as_ref().map(Arc::downgrade);
+            hca.neighbours.values().map(move |&other| (by, dpa.clone(), other))
         })
         .collect();
-    for (by, other) in reaching {
+    for (by, dpa, other) in reaching {
         functions[other].hca.reached_by.insert(by);
+        functions[other].hca.reaching_dpas.extend(dpa.map(|dpa| (by.1, dpa)));
     }
 }
 
 impl Drop for World {
-    /// Gives back the functions that are at hand.
+    /// Puts the held functions back.
     fn drop(&mut self) {
         for (id, slot) in self.common.slots.iter().enumerate().rev() {
             if let Some(function) = self.functions.take(id) {
@@ -284,7 +284,7 @@ mod tests {
     use crate::{Model, Profile};
 
     #[test]
-    fn a_function_is_reached_by_those_of_its_card_that_have_a_dpa_and_a_host_s_not_from_a_host() {
+    fn dpu_function_is_not_reachable_from_host() {
         let card = || Profile::load("bluefield3").expect("it comes along");
         let without_dpa = Profile::load("connectx6dx").expect("it comes along");
         let model = Model::builder()
@@ -294,7 +294,7 @@ mod tests {
             .stepped()
             .build();
         let vhca = |id| model.shared.look(id, |it| it.hca.caps.general().vhca_id());
-        // Each with those that may name it for their processes.
+        // Each with the functions that may name it for their processes.
         let expected: [&[usize]; 5] = [&[0, 1], &[1], &[], &[3, 4], &[4]];
         for (id, by) in expected.into_iter().enumerate() {
             let by = by.iter().map(|&by| (vhca(by), by)).collect();

@@ -1,4 +1,5 @@
-//! What programs and front ends call: the model's steps and clock, and a device from outside.
+//! The interface for programs and front ends: the model's steps and clock, and a device from
+//! outside.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,7 @@ fn model(link: Link) -> Model {
     Model::builder().device(profile).stepped().build()
 }
 
-/// Executes a command on the first device; the status.
+/// Executes a command on the first device; returns its status.
 fn send<I: CommandInput>(model: &Model) -> u8 {
     let mut input = I::default().as_bytes().to_vec();
     input[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
@@ -28,7 +29,7 @@ fn send<I: CommandInput>(model: &Model) -> u8 {
 }
 
 #[test]
-fn a_stepped_model_has_nothing_to_do_and_its_clock_stands_still() {
+fn stepped_model_clock_moves_only_by_advance() {
     let model = model(Link::Infiniband);
     assert!(!model.step());
     model.run_until_idle();
@@ -41,7 +42,7 @@ fn a_stepped_model_has_nothing_to_do_and_its_clock_stands_still() {
 }
 
 #[test]
-fn an_idle_model_that_advances_by_itself_jumps_to_no_timer_that_does_not_run() {
+fn auto_advance_ends_without_running_timer() {
     let profile = Profile::load("connectx6dx").unwrap();
     let model = Model::builder().device(profile).stepped().auto_advance().build();
     assert!(!model.step(), "no timer runs");
@@ -49,7 +50,7 @@ fn an_idle_model_that_advances_by_itself_jumps_to_no_timer_that_does_not_run() {
 }
 
 #[test]
-fn a_queue_that_nobody_made_cannot_fail() {
+fn fail_queue_returns_false_for_missing_queue() {
     let model = model(Link::Infiniband);
     for kind in [QueueKind::Qp, QueueKind::Cq] {
         assert!(!model.fail_queue(0, kind, 0x77), "{kind:?}");
@@ -57,7 +58,7 @@ fn a_queue_that_nobody_made_cannot_fail() {
 }
 
 #[test]
-fn a_reset_undoes_what_commands_did_and_revives_and_disabling_does_not() {
+fn reset_revives_a_device_and_disable_does_not() {
     let model = model(Link::Infiniband);
     let device = model.device(0);
     assert_eq!(send::<InitHcaIn>(&model), CommandStatus::BAD_SYS_STATE.0);
@@ -81,7 +82,7 @@ fn a_reset_undoes_what_commands_did_and_revives_and_disabling_does_not() {
 }
 
 #[test]
-fn a_device_says_how_large_its_tables_are() {
+fn device_reports_its_table_sizes() {
     let infiniband = model(Link::Infiniband).device(0);
     let ethernet = model(Link::Ethernet).device(0);
     let caps = infiniband.capabilities();
@@ -93,7 +94,7 @@ fn a_device_says_how_large_its_tables_are() {
 }
 
 #[test]
-fn a_capture_begins_with_its_header_and_a_second_one_is_another() {
+fn capture_begins_with_pcapng_section_header() {
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
     impl Write for Sink {
@@ -143,7 +144,7 @@ fn addresses_and_refused_packets_are_printed_for_people() {
     assert!(std::error::Error::source(&missing).is_some(), "{missing}");
 }
 
-/// Executes a command with a list behind it, on the first device; it succeeds.
+/// Executes a command with a list behind it on the first device; it must succeed.
 fn done<I: CommandInput>(
     model: &Model,
     op_mod: u16,
@@ -178,7 +179,7 @@ fn bring_up(model: &Model) {
 }
 
 #[test]
-fn an_event_is_told_to_the_queue_that_asked_for_it_which_a_trapped_store_arms() {
+fn event_reaches_subscribed_eq_armed_by_trapped_store() {
     const PORT_STATE_CHANGE: u8 = 9;
     #[derive(Default)]
     struct Vectors(Mutex<Vec<u32>>);
@@ -210,7 +211,7 @@ fn an_event_is_told_to_the_queue_that_asked_for_it_which_a_trapped_store_arms() 
     assert_eq!(*vectors.0.lock().unwrap(), [3]);
 }
 
-/// A file of so many pages, each of which holds its number, that nobody else finds.
+/// An unlinked file of `count` pages; each page holds its number.
 fn pages(name: &str, count: u8) -> std::fs::File {
     let name = format!("verbless-{name}-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
@@ -222,7 +223,7 @@ fn pages(name: &str, count: u8) -> std::fs::File {
 }
 
 #[test]
-fn devices_do_dma_in_the_memories_that_they_were_given() {
+fn devices_do_dma_in_their_own_memories() {
     let card = || Profile::load("bluefield3").unwrap();
     let file = pages("memories", 5);
     let [all, first, second, host, dpu] = [0, 1, 2, 3, 4].map(|page| {
@@ -245,7 +246,7 @@ fn devices_do_dma_in_the_memories_that_they_were_given() {
 }
 
 #[test]
-fn a_guest_s_memory_is_taken_away_in_whole_ranges_and_as_a_whole_without_bus_mastering() {
+fn unmap_takes_whole_ranges_of_guest_memory() {
     let file = pages("guest", 4);
     let guest = Arc::new(GuestMemory::default());
     for (address, length) in [(0x1_0000, 0x2000), (0x1_2000, 0x1000), (0x2_0000, 0x1000)] {
@@ -271,7 +272,7 @@ fn a_guest_s_memory_is_taken_away_in_whole_ranges_and_as_a_whole_without_bus_mas
 }
 
 #[test]
-fn the_driver_s_own_queues_change_a_key_that_umr_may_change_and_no_other() {
+fn reconfigure_key_needs_umr_en() {
     let model = model(Link::Ethernet);
     bring_up(&model);
     let [pd, other] = [(); 2].map(|()| done::<AllocPdIn>(&model, 0, &[], |_| {}).pd());

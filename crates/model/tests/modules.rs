@@ -1,8 +1,8 @@
-//! Which file of a crate uses which: no circle of files may be larger than [`MOST`], and a layer of
-//! the model uses only those below it.
+//! Checks which file of a crate uses which: no circle of files is larger than [`MOST`], and a layer
+//! of the model uses only the layers below it.
 //!
-//! Paths that begin with `crate`, `super`, `self` or a child module are read from the text, as far
-//! as they lead to a file; methods on types show no path and make no edge. Tests do not count.
+//! Reads paths that begin with `crate`, `super`, `self` or a child module from the text, as far as
+//! they lead to a file; methods on types show no path and make no edge. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The largest circle that a crate may have.
 const MOST: usize = 3;
 
-/// A module by the names that lead to it from the crate's root.
+/// A module, as its path from the crate's root.
 type Module = Vec<String>;
 
 #[test]
@@ -39,7 +39,7 @@ fn no_crate_has_a_large_circle_of_modules() {
     assert!(large.is_empty(), "circles of more than {MOST} files:\n{}", large.join("\n"));
 }
 
-/// Layers of the model, and what the files of each must not use, be it by others.
+/// Layers of the model, and the layers that their files must not use, directly or indirectly.
 const LAYERS: [(&str, &[&str]); 5] = [
     ("dpa", &["hca", "fabric", "wire", "memory", "engine", "world", "functions", "model"]),
     ("hca", &["engine", "world", "functions", "model", "device", "links", "plan", "external"]),
@@ -49,11 +49,11 @@ const LAYERS: [(&str, &[&str]); 5] = [
 ];
 
 #[test]
-fn no_layer_of_the_model_uses_one_above_it() {
+fn no_model_layer_uses_a_higher_one() {
     let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     for (layer, forbidden) in LAYERS {
         let above = upward(&graph, layer, forbidden);
-        assert!(above.is_empty(), "{layer} uses what is above it:\n{}", above.join("\n"));
+        assert!(above.is_empty(), "{layer} uses layers above it:\n{}", above.join("\n"));
         let known =
             |name: &&&str| graph.keys().any(|module| module.first().is_some_and(|it| it == **name));
         let all = [&[layer], forbidden].concat();
@@ -62,7 +62,7 @@ fn no_layer_of_the_model_uses_one_above_it() {
 }
 
 #[test]
-fn a_use_of_a_higher_layer_is_found_though_another_module_stands_between() {
+fn indirect_upward_use_is_found() {
     let module = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Module>();
     let graph = BTreeMap::from([
         (module(&["hca", "a"]), [module(&["between"])].into()),
@@ -77,7 +77,7 @@ fn a_use_of_a_higher_layer_is_found_though_another_module_stands_between() {
     assert!(upward(&graph, "engine", &["hca"]).is_empty());
 }
 
-/// The ways by which files of a layer come to use something forbidden, a shortest one for each.
+/// The paths by which files of a layer use a forbidden layer; the shortest one for each.
 fn upward(
     graph: &BTreeMap<Module, BTreeSet<Module>>,
     layer: &str,
@@ -87,7 +87,7 @@ fn upward(
     of_layer.filter_map(|from| way(graph, from, forbidden)).collect()
 }
 
-/// The shortest way from a module to one in a forbidden layer.
+/// The shortest path from a module to one in a forbidden layer.
 fn way(
     graph: &BTreeMap<Module, BTreeSet<Module>>,
     from: &Module,
@@ -139,7 +139,7 @@ fn a_circle_is_found_through_every_form_of_path() {
     assert_eq!(circles(&graph), [vec![module(&["a"]), module(&["b", "c"])]]);
 }
 
-/// Every module that is a file, and those that it uses.
+/// Every file module, and the modules that it uses.
 fn graph(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
     let mut files = BTreeMap::new();
     collect(src, &mut Vec::new(), &mut files);
@@ -196,7 +196,7 @@ fn uses(text: &str, module: &Module, modules: &BTreeSet<Module>) -> BTreeSet<Mod
     found
 }
 
-/// Follows a path, or a tree of them, from token `at` on.
+/// Follows a path, or a tree of paths, from token `at` on.
 fn paths(
     tokens: &[&str],
     at: &mut usize,
@@ -240,7 +240,7 @@ fn paths(
     found.insert(path);
 }
 
-/// Words, `::` and single characters, without comments, texts and what is for tests alone.
+/// Words, `::` and single characters, without comments, string literals and test-only items.
 fn tokens(text: &str) -> Vec<&str> {
     let mut all = Vec::new();
     let mut rest = text.trim_start();
@@ -267,7 +267,7 @@ fn tokens(text: &str) -> Vec<&str> {
     without_tests(&all)
 }
 
-/// Bytes up to the end of a text and its quotation mark.
+/// Bytes up to the end of a string literal and its quotation mark.
 fn end_of_text(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices() {
@@ -280,7 +280,7 @@ fn end_of_text(text: &str) -> usize {
     text.len()
 }
 
-/// Leaves out each item behind `#[cfg(test)]`.
+/// Removes each item behind `#[cfg(test)]`.
 fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();
@@ -304,7 +304,7 @@ fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     kept
 }
 
-/// The circles: modules that all use each other, be it by others (Tarjan's algorithm).
+/// The circles: modules that all use each other, directly or indirectly (Tarjan's algorithm).
 fn circles(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
     struct Search<'a> {
         graph: &'a BTreeMap<Module, BTreeSet<Module>>,
@@ -313,7 +313,7 @@ fn circles(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
         circles: Vec<Vec<Module>>,
     }
     impl<'a> Search<'a> {
-        /// The lowest place on the stack that `module` reaches.
+        /// The lowest stack index that `module` reaches.
         fn visit(&mut self, module: &'a Module) -> usize {
             let place = self.order.len();
             self.order.insert(module, place);

@@ -15,8 +15,7 @@ pub(crate) struct At {
 /// The part of an `at` after the dword's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// No bits are given: the whole dword, or as much as the field's `bits`, `bytes` or `struct`
-    /// say.
+    /// No bits: the whole dword, or as much as the field's `bits`, `bytes` or `struct` states.
     None,
     /// `.hi:lo` or `.bit`, bit 31 being the first.
     Bits(u32, u32),
@@ -89,7 +88,7 @@ impl At {
             }
     }
 
-    /// The width that the text itself says, 32 if it says none.
+    /// The width in the text, 32 if there is none.
     pub(crate) fn width(self) -> u32 {
         match self.rest {
             Rest::None => 32,
@@ -98,13 +97,13 @@ impl At {
         }
     }
 
-    /// The span that the text itself says.
+    /// The span in the text.
     pub(crate) fn span(self) -> Span {
         Span { start: self.start(), width: self.width() }
     }
 
-    /// How to write a field of `width` bits that starts at bit `start`: `at`, and `bits` where the
-    /// field is more than what `at` alone would say.
+    /// How to write a field of `width` bits that starts at bit `start`: `at`, and `bits` if the
+    /// field is wider than `at` alone would state.
     pub(crate) fn of_field(start: u32, width: u32) -> (Self, Option<u32>) {
         let (dword, bit) = (start / 32 * 4, start % 32);
         if bit == 0 && width == 32 {
@@ -159,20 +158,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_prints_as_it_was_written() {
+    fn place_text_round_trips() {
         for text in ["0x00", "0x00.17", "0x00.31:28", "0x30:8", "0x110", "0x100000"] {
             assert_eq!(At::parse(text).unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn bit_31_of_a_dword_is_its_first() {
+    fn bit_31_is_first_of_dword() {
         assert_eq!(At::parse("0x04.31").unwrap().span(), Span { start: 32, width: 1 });
         assert_eq!(At::parse("0x04.3:0").unwrap().span(), Span { start: 60, width: 4 });
     }
 
     #[test]
-    fn a_wrong_place_is_refused_with_the_right_way_to_write_it() {
+    fn malformed_place_is_rejected_with_hint() {
         for (text, says) in [
             ("12", "byte offset"),
             ("", "byte offset"),
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_written_by_its_dword_and_its_width_where_the_bits_do_not_tell_it() {
+    fn field_place_gives_width_if_ambiguous() {
         for (start, width, at, bits) in [
             (32, 32, "0x04", None),
             (40, 8, "0x04.23:16", None),
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_written_in_whole_dwords_where_it_can() {
+    fn gap_is_written_in_whole_dwords() {
         let written = |start, width| -> Vec<String> {
             At::of_gap(Span { start, width }).iter().map(At::to_string).collect()
         };

@@ -1,9 +1,9 @@
-//! `prm check`: the description held against its own rules, apart from generation.
+//! `prm check`: checks the description by its own rules, apart from generation.
 //!
-//! Rules: nothing overlaps but what says so, every gap is named in `reserved`, every name that is
-//! used exists, values are unique and fit, commands begin and answer as every command does, every
-//! field has a text and every entry a source. Rules of structures and of commands are in files of
-//! their own.
+//! Rules: only fields marked `overlay` overlap, every gap is named in `reserved`, every used name
+//! exists, values are unique and fit, inputs and outputs of commands have the common header, every
+//! field has a text and every entry a source. Rules of structures and of commands have their own
+//! files.
 
 mod commands;
 mod structures;
@@ -55,7 +55,7 @@ pub(crate) fn load_sound(root: &Path) -> crate::repository::Result<Description> 
     Err(format!("{} mistakes in the description:\n{}", lines.len(), lines.join("\n")).into())
 }
 
-/// Every mistake, those of reading included, in file order.
+/// Every mistake, including those of reading, in file order.
 pub(crate) fn all(description: &Description) -> Vec<Problem> {
     let mut check = Check { description, problems: description.problems.clone() };
     check.names();
@@ -76,7 +76,7 @@ pub(crate) fn all(description: &Description) -> Vec<Problem> {
     check.problems
 }
 
-/// Whether a doc has no word that the name does not have; articles and the like do not count.
+/// Whether a doc only repeats the words of the name; articles and the like do not count.
 fn restates(name: &str, doc: &str) -> bool {
     let words = |text: &str| -> Vec<String> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
@@ -99,8 +99,8 @@ fn restates(name: &str, doc: &str) -> bool {
         || letters(&doc_words) == letters(&name_words)
 }
 
-/// Names of Linux in `sources` that its recorded header does not have, or has with another value.
-/// Those of another version of Linux say so: `linux: Linux 6.1 mlx5_ifc_…`.
+/// Linux names in `sources` that the recorded header lacks, or has with another value. A name of
+/// another Linux version states it: `linux: Linux 6.1 mlx5_ifc_…`.
 pub(crate) fn linux_names(description: &Description, facts: &Facts) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut problem = |file: &str, place: String, message: String| {
@@ -160,10 +160,9 @@ impl Check<'_> {
         let entries = (description.structures.iter().map(|s| (&s.name, &s.file, true)))
             .chain(description.enums.iter().map(|e| (&e.name, &e.file, true)))
             .chain(description.commands.iter().map(|c| (&c.name, &c.file, false)));
-        let words = description
-            .structures
-            .iter()
-            .flat_map(|s| s.words.iter().map(|word| (&word.name, &s.file, true)));
+        let words = description.structures.iter().flat_map(|s| {
+            s.words.iter().filter(|word| word.of.is_none()).map(|word| (&word.name, &s.file, true))
+        });
         let modules = description.enums.iter().filter_map(|e| Some((e.hot.as_ref()?, &e.file)));
         let mut hot: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, file) in modules {
@@ -196,7 +195,7 @@ impl Check<'_> {
     fn entry(&mut self, file: &str, name: &str, doc: &str, sources: &[String]) {
         let place = format!("[{name}]");
         if doc.trim().is_empty() {
-            self.harmless(file, place.clone(), "has no doc; say what it is in a sentence");
+            self.harmless(file, place.clone(), "has no doc; describe it in a sentence");
         }
         if sources.is_empty() {
             let message = "has no sources; name where it is known from, or \"model\"";
@@ -271,7 +270,7 @@ impl Check<'_> {
         }
     }
 
-    /// An alias is a C identifier that leads to one entry, and not there already.
+    /// An alias is a C identifier that refers to one entry, which does not already have that name.
     fn aliases(&mut self) {
         let description = self.description;
         let structures = description.structures.iter().map(|s| (&s.file, &s.name, &s.aliases));

@@ -1,99 +1,327 @@
-//! `prm decode`: a hexdump as named fields.
+//! `prm decode`: pasted logs and dumps as named fields and sentences.
+//!
+//! The text is cut into dumps, dumped commands and lines (`paste`, `rows`). Dumps are recognized by
+//! their bytes (`entry`, `wqe`), lines with numbers are explained (`message`), and all other lines
+//! are listed at the end.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use verbless_prm::command::Decoded;
 use verbless_prm::dump::{Dumped, parse_hex, parse_log};
 use verbless_prm::reflect::View;
 
 use super::runtime::Runtime;
+use known::{Known, shortfall};
+use paste::{Command, Dump, Line, Piece};
+
+mod entry;
+mod known;
+mod message;
+mod paste;
+mod rows;
+mod wqe;
+mod wrapped;
+
+/// The most leftover lines that are shown; of a longer run, only the first and last.
+const SHOWN: usize = 40;
 
 /// Options of `prm decode`.
 #[derive(Args)]
 pub struct Options {
-    /// A kernel log with dumped commands, a recording of the model, or plain hex of one command's
-    /// input; - is standard input.
+    /// A pasted log with dumped CQEs, WQEs and commands and lines of failures; a recording of the
+    /// model; plain hex of a CQE, a WQE or a command's input. - is standard input.
     file: PathBuf,
-    /// Plain hex of the output that belongs to it.
+    /// Plain hex of the matching output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The hex is this structure, not a command's input (cq_context, cqe, create_cq_out).
+    /// The hex is this structure (cq_context, create_cq_out).
     #[arg(long, value_name = "NAME")]
     of: Option<String>,
-    /// Show fields that are zero, too.
+    /// Also show zero fields, entries without an error and every leftover line.
     #[arg(long)]
     all: bool,
 }
 
 /// Runs the task.
 pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
-    let runtime = Runtime::new(&super::check::load_sound(root)?);
-    super::repository::print(&decode(&runtime, options)?)
+    let description = super::check::load_sound(root)?;
+    let runtime = Runtime::new(&description);
+    let known = Known::new(&description, &runtime, options.all);
+    super::repository::print(&decode(&known, options)?)
 }
 
-fn decode(runtime: &Runtime, options: &Options) -> crate::repository::Result<String> {
+fn decode(known: &Known<'_>, options: &Options) -> crate::repository::Result<String> {
     let text = read(&options.file)?;
     let output = match &options.output {
         Some(file) => Some(read(file)?),
         None => None,
     };
-    decode_text(runtime, options, &text, output.as_deref())
+    decode_text(known, options, &text, output.as_deref())
 }
 
 fn decode_text(
-    runtime: &Runtime,
+    known: &Known<'_>,
     options: &Options,
     text: &str,
     output: Option<&str>,
 ) -> crate::repository::Result<String> {
     if let Some(name) = &options.of {
-        let info = runtime.structure(name).ok_or(format!("there is no structure [{name}]"))?;
-        let bytes = parse_hex(text)?;
-        let view = View::new(info, &bytes);
-        let lines = if options.all { format!("{view:#}") } else { view.to_string() };
-        return Ok(format!("{name}{}\n{lines}", shortfall(bytes.len(), info.bytes)));
+        return of_structure(known, name, text);
     }
-    let log = parse_log(text)?;
-    let commands = if log.is_empty() {
-        let input = parse_hex(text)?;
-        let output = output.map(parse_hex).transpose()?;
-        vec![Dumped { input_length: input.len(), input, output, ..Dumped::default() }]
-    } else {
-        log
-    };
+    if let Some(output) = output {
+        let (input, output) = (parse_hex(text)?, parse_hex(output)?);
+        return Ok(dumped(
+            known,
+            &Dumped { input_length: input.len(), input, output: Some(output), ..Dumped::default() },
+        ));
+    }
+    let mut pieces = paste::pieces(text);
+    if pieces.iter().all(|piece| matches!(piece, Piece::Line(_)))
+        && let Ok(bytes) = parse_hex(text)
+    {
+        // Hex with its own grouping.
+        let lines = (1, text.lines().count());
+        pieces = vec![Piece::Dump(Dump { lines, bytes, ..Dump::default() })];
+    }
     let mut out = String::new();
-    for dumped in &commands {
-        if !dumped.origin.is_empty() {
-            out += &format!("{}\n", dumped.origin);
+    let mut left: Vec<Line> = Vec::new();
+    let outputs = outputs(&pieces);
+    let is_one = pieces.len() == 1;
+    let mut same = Same::default();
+    for (at, piece) in pieces.iter().enumerate() {
+        if !matches!(piece, Piece::Line(_)) {
+            same.end(&mut out);
         }
-        let input = dumped.input.as_slice();
-        match runtime.command_of(input) {
-            None => {
-                let start: Vec<String> =
-                    input.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-                out += &format!("unknown opcode: {}\n", start.join(" "));
+        match piece {
+            Piece::Dump(dump) => {
+                if !is_one {
+                    head(&mut out, dump.lines, &dump.title);
+                }
+                out += &entry::show(known, dump);
             }
-            Some(command) => {
-                let decoded = Decoded { command, input, output: dumped.output.as_deref() };
-                out += &match options.all {
-                    true => format!("{decoded:#}"),
-                    false => decoded.to_string(),
-                };
-                let whole = dumped.input_length.max(command.input.bytes);
-                let short = shortfall(input.len(), whole);
-                if !short.is_empty() {
-                    out += &format!("  input{short}\n");
+            Piece::Command(command) if command.is_input => {
+                out += &dumped_command(known, command, outputs.of_input.get(&at).copied());
+            }
+            Piece::Command(command) => {
+                if !outputs.joined.contains(&at) {
+                    head(&mut out, command.lines, &command.title);
+                    out += "  an output without an input before it:\n";
+                    command.text.lines().for_each(|line| out += &format!("    {line}\n"));
                 }
             }
+            Piece::Line(line) => match message::explain(known, &line.text) {
+                Some(text) if !known.all && same.is_it(&line.text, &text) => {
+                    same.lines.push(line.number);
+                }
+                Some(text) => {
+                    same.end(&mut out);
+                    head(&mut out, (line.number, line.last), &line.text);
+                    out += &text;
+                    (same.shape, same.text) = (shape(&line.text), text);
+                }
+                None => left.push(line.clone()),
+            },
         }
+    }
+    same.end(&mut out);
+    let titles: BTreeSet<usize> = pieces
+        .iter()
+        .filter_map(|piece| if let Piece::Dump(dump) = piece { dump.title_line } else { None })
+        .collect();
+    left.retain(|line| !titles.contains(&line.number));
+    if out.is_empty() {
+        return Err(match left.first() {
+            None => "there is nothing to decode: the text is empty".into(),
+            Some(line) => format!(
+                "line {}: `{}` is no hexdump and no message that is known, nor is any of {} lines; \
+                 `cargo xtask prm show` explains single numbers",
+                line.number,
+                line.text,
+                left.len()
+            )
+            .into(),
+        });
+    }
+    leftover(&mut out, &left, known.all);
+    Ok(out)
+}
+
+/// Lines with the same words as the last shown line.
+#[derive(Default)]
+struct Same {
+    /// The last shown line, and its words without numbers.
+    text: String,
+    shape: String,
+    /// The line numbers of the others.
+    lines: Vec<usize>,
+}
+
+impl Same {
+    fn is_it(&self, line: &str, text: &str) -> bool {
+        self.text == text && self.shape == shape(line)
+    }
+
+    /// Writes their number, and clears them.
+    fn end(&mut self, out: &mut String) {
+        let _ = match self.lines.as_slice() {
+            [] => Ok(()),
+            [line] => writeln!(out, "  the same once more: line {line} (--all shows each)"),
+            [first, .., last] => writeln!(
+                out,
+                "  the same {} more times: lines {first} to {last} (--all shows each)",
+                self.lines.len()
+            ),
+        };
+        *self = Self::default();
+    }
+}
+
+/// A line's words without digits: no times, numbers, host names.
+fn shape(line: &str) -> String {
+    let words = line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let words = words.filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Decodes the hex of a named structure.
+fn of_structure(known: &Known<'_>, name: &str, text: &str) -> crate::repository::Result<String> {
+    let info = known.runtime.structure(name).ok_or(format!("there is no structure [{name}]"))?;
+    let dumps: Vec<Vec<u8>> = match parse_hex(text) {
+        Ok(bytes) => vec![bytes],
+        Err(error) => {
+            let dumps = paste::pieces(text).into_iter().filter_map(|piece| match piece {
+                Piece::Dump(dump) => Some(dump.bytes),
+                _ => None,
+            });
+            let dumps: Vec<_> = dumps.collect();
+            if dumps.is_empty() {
+                return Err(error.into());
+            }
+            dumps
+        }
+    };
+    let mut out = String::new();
+    for bytes in dumps {
+        let view = View::new(info, &bytes);
+        let lines = if known.all { format!("{view:#}") } else { view.to_string() };
+        let _ = write!(out, "{name}{}\n{lines}", shortfall(bytes.len(), info.bytes));
     }
     Ok(out)
 }
 
-fn shortfall(got: usize, whole: usize) -> String {
-    if got < whole { format!(" (only {got} of {whole} bytes)") } else { String::new() }
+/// Writes the line numbers of the text that the next lines describe.
+fn head(out: &mut String, (first, last): (usize, usize), title: &str) {
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    let _ = match first == last {
+        true => write!(out, "line {first}"),
+        false => write!(out, "lines {first} to {last}"),
+    };
+    let _ = if title.is_empty() { writeln!(out) } else { writeln!(out, ": {title}") };
+}
+
+/// The outputs that belong to inputs.
+#[derive(Default)]
+struct Outputs<'a> {
+    /// The output of the input at an index.
+    of_input: BTreeMap<usize, &'a Command>,
+    /// Indexes of outputs that have an input.
+    joined: BTreeSet<usize>,
+}
+
+/// The outputs among the pieces. An output belongs to the last input of its name and token without
+/// an output.
+fn outputs(pieces: &[Piece]) -> Outputs<'_> {
+    let mut outputs = Outputs::default();
+    // Inputs without an output, by name.
+    let mut open: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, piece) in pieces.iter().enumerate() {
+        let Piece::Command(command) = piece else { continue };
+        let inputs = open.entry(&command.title).or_default();
+        if command.is_input {
+            inputs.push(at);
+            continue;
+        }
+        let found = inputs.iter().rposition(|&input| match &pieces[input] {
+            Piece::Command(input) => {
+                join(input, Some(command)).is_some_and(|dumped| dumped.output.is_some())
+            }
+            _ => false,
+        });
+        if let Some(index) = found {
+            outputs.of_input.insert(inputs.remove(index), command);
+            outputs.joined.insert(at);
+        }
+    }
+    outputs
+}
+
+/// Input and output as one command; `None` if they are not a command.
+fn join(input: &Command, output: Option<&Command>) -> Option<Dumped> {
+    let text = format!("{}{}", input.text, output.map_or("", |output| &output.text));
+    parse_log(&text).ok()?.pop()
+}
+
+/// A dumped command, with its output if there is one.
+fn dumped_command(known: &Known<'_>, command: &Command, output: Option<&Command>) -> String {
+    let Some(found) = join(command, output) else {
+        let mut out = String::new();
+        head(&mut out, command.lines, &command.title);
+        out += "  cut off: a dump starts with the 64 bytes of the command queue entry:\n";
+        command.text.lines().for_each(|line| out += &format!("    {line}\n"));
+        return out;
+    };
+    dumped(known, &found)
+}
+
+fn dumped(known: &Known<'_>, dumped: &Dumped) -> String {
+    let mut out = String::new();
+    if !dumped.origin.is_empty() {
+        out += &format!("{}\n", dumped.origin);
+    }
+    let Dumped { input, output, input_length, .. } = dumped;
+    match known.runtime.command_of(input) {
+        None => {
+            let start: Vec<String> = input.iter().take(16).map(|it| format!("{it:02x}")).collect();
+            out + &format!("unknown opcode: {}\n", start.join(" "))
+        }
+        Some(command) => {
+            out + &entry::input(known, command, input, *input_length, output.as_deref())
+        }
+    }
+}
+
+/// Lists the lines that were not decoded.
+fn leftover(out: &mut String, left: &[Line], all: bool) {
+    if left.is_empty() {
+        return;
+    }
+    let plural = if left.len() == 1 { "" } else { "s" };
+    let _ = writeln!(out, "\nnot decoded, {} line{plural}:", left.len());
+    let mut runs: Vec<&[Line]> = left.chunk_by(|one, next| one.number + 1 == next.number).collect();
+    if all || left.len() <= SHOWN {
+        runs = left.chunks(1).collect();
+    }
+    for run in runs {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        let _ = match run.len() {
+            1 => writeln!(out, "  {}: {}", first.number, first.text),
+            2 => writeln!(
+                out,
+                "  {}: {}\n  {}: {}",
+                first.number, first.text, last.number, last.text
+            ),
+            count => writeln!(
+                out,
+                "  {} to {}, {count} lines: {} … {} (--all shows each)",
+                first.number, last.number, first.text, last.text
+            ),
+        };
+    }
 }
 
 fn read(file: &Path) -> crate::repository::Result<String> {
@@ -112,84 +340,4 @@ fn read(file: &Path) -> crate::repository::Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::check::load_sound;
-    use super::super::repository::root;
-    use super::*;
-    use crate::repository::Scratch;
-    use std::io::Write as _;
-    use verbless_prm::dump;
-
-    fn decoded(
-        of: Option<&str>,
-        text: &str,
-        output: Option<&str>,
-    ) -> crate::repository::Result<String> {
-        let runtime = Runtime::new(&load_sound(&root()).unwrap());
-        let (file, of) = (PathBuf::new(), of.map(str::to_owned));
-        let options = Options { file, output: None, of, all: false };
-        decode_text(&runtime, &options, text, output)
-    }
-
-    #[test]
-    fn plain_hex_of_a_command_is_shown_as_named_fields() {
-        let shown =
-            decoded(None, "0107 0000 0000 0001", Some("00000000 00000000 00000000 00000006"));
-        let shown = shown.unwrap();
-        for part in ["QUERY_PAGES (0x107)", "in  op_mod = ", "out num_pages = 6", "only 8 of 16"] {
-            assert!(shown.contains(part), "{part} is not in {shown}");
-        }
-    }
-
-    #[test]
-    fn a_recording_shows_when_and_by_which_function_a_command_was_executed() {
-        let mut text = Vec::new();
-        let origin = "[     0.500000] function 3";
-        let input = [1, 7, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-        dump::write_command(&mut text, origin, "QUERY_PAGES(0x107)", &input, &[0; 16]).unwrap();
-        let shown = decoded(None, &String::from_utf8(text).unwrap(), None).unwrap();
-        assert!(shown.starts_with(origin), "{shown}");
-        assert!(shown.contains("QUERY_PAGES (0x107)") && shown.contains("op_mod = 1"), "{shown}");
-    }
-
-    #[test]
-    fn hex_of_a_structure_is_shown_under_its_name() {
-        let shown = decoded(Some("ctrl_segment"), "00001008 00012303 00000008", None).unwrap();
-        for part in ["opcode = WRITE", "wqe_index = 0x10", "ds = 3", "ce = ALWAYS", "12 of 16"] {
-            assert!(shown.contains(part), "{part} is not in {shown}");
-        }
-        assert!(decoded(Some("nonsense"), "00", None).is_err());
-    }
-
-    #[test]
-    fn what_is_no_command_is_said_to_be_none() {
-        assert!(decoded(None, "ffff 0000", None).unwrap().contains("unknown opcode: ff ff 00 00"));
-        assert!(decoded(None, "this is no hex", None).is_err());
-        assert!(decoded(None, "", None).is_err());
-    }
-
-    #[test]
-    fn files_are_read_as_text_or_gzip_and_zeros_are_shown_on_request() {
-        let runtime = Runtime::new(&load_sound(&root()).unwrap());
-        let input = "0107 0000 0000 0001 0000 0000 0000 0000";
-        let scratch = Scratch::new("decode", &[("in", input), ("out", "00000000 00000005")]);
-        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        packed.write_all(input.as_bytes()).unwrap();
-        scratch.write("in.gz", packed.finish().unwrap());
-        scratch.write("binary", [0xff, 0xfe]);
-        let shown = |input: &str, output: Option<&str>, all| {
-            let path = |name: &str| scratch.path().join(name);
-            let options = Options { file: path(input), output: output.map(path), of: None, all };
-            decode(&runtime, &options).map_err(|error| error.to_string())
-        };
-        let plain = shown("in", None, false).unwrap();
-        assert!(plain.contains("QUERY_PAGES") && !plain.contains("only"), "{plain}");
-        assert!(!plain.contains("function_id"), "{plain}");
-        assert_eq!(shown("in.gz", None, false).unwrap(), plain);
-        let whole = shown("in", None, true).unwrap();
-        assert!(whole.contains("function_id = 0"), "{whole}");
-        assert!(shown("in", Some("out"), false).unwrap().contains("syndrome = 5"));
-        assert!(shown("binary", None, false).unwrap_err().ends_with("binary is not text"));
-        assert!(shown("none", None, false).unwrap_err().contains("none: "));
-    }
-}
+mod tests;

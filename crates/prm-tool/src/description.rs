@@ -1,7 +1,7 @@
-//! The description in memory: what the TOML files of `prm/` say, with every mistake collected.
+//! The description in memory: the content of the TOML files of `prm/`, and every mistake in them.
 //!
-//! Reading stops at nothing: each mistake becomes a [`Problem`] that names file, table and field,
-//! and the rest is read on, so that one run shows them all.
+//! Reading does not stop at a mistake: each becomes a [`Problem`] that names file, table and field,
+//! and reading continues, so that one run shows them all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,12 +12,12 @@ use serde::de::DeserializeOwned;
 use toml::Value;
 
 use super::at::{At, Span};
-use super::raw::{RawCommand, RawEnum, RawField, RawStatus, RawStructure, RawValue};
+use super::raw::{RawCommand, RawEnum, RawField, RawStatus, RawStructure, RawValue, RawWord};
 
 /// The largest size of a structure in bytes; a larger number is a mistake.
 const LARGEST: u32 = 0x10_0000;
 
-/// A mistake in the description: where, what, and what to do about it.
+/// A mistake in the description: its place, the message and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     /// File, relative to the repository.
@@ -26,7 +26,7 @@ pub(crate) struct Problem {
     pub(crate) place: String,
     /// The mistake, and what to write instead.
     pub(crate) message: String,
-    /// Code can be generated all the same: a text is missing, or a rule names what does not exist.
+    /// Code can still be generated: a text is missing, or a rule names a thing that does not exist.
     pub(crate) harmless: bool,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that `prm/` says.
+/// The whole content of `prm/`.
 #[derive(Debug, Default)]
 pub(crate) struct Description {
     /// The files, relative to the repository, sorted.
@@ -60,28 +60,32 @@ pub(crate) struct Description {
 pub(crate) struct Structure {
     pub(crate) name: String,
     pub(crate) file: String,
-    /// Part of a queue entry, a record or a UAR page rather than of a command.
+    /// Whether it is part of a queue entry, a record or a UAR page rather than of a command.
     pub(crate) segment: bool,
-    /// The data path uses it: `hot.rs` has its words.
+    /// The data path uses it: it is a structure of `hot.rs`.
     pub(crate) hot: bool,
-    /// Words that hold several fields, by the name of their type.
+    /// Words that hold several fields, by type name.
     pub(crate) words: Vec<Word>,
     pub(crate) bytes: u32,
     pub(crate) doc: String,
     pub(crate) sources: Vec<String>,
-    /// Names that it has elsewhere, beside those in its sources.
+    /// Further names elsewhere, beside those in its sources.
     pub(crate) aliases: Vec<String>,
     pub(crate) reserved: Vec<At>,
-    /// Fields of the C structure that the table leaves out, being described in another way.
+    /// Fields of the C structure that the table omits because it describes them in another way.
     pub(crate) without: Vec<String>,
     pub(crate) fields: Vec<Field>,
 }
 
-/// A word of a hot structure that the data path reads or writes whole.
+/// A word of a hot structure that the data path reads or writes as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) name: String,
     pub(crate) span: Span,
+    /// Its fields, where not all that are within it are: those that overlap need two words.
+    pub(crate) only: Option<Vec<String>>,
+    /// The structure that defines the word, if it is another.
+    pub(crate) of: Option<String>,
 }
 
 /// A field of a structure.
@@ -132,6 +136,12 @@ pub(crate) struct Enum {
     pub(crate) doc: String,
     pub(crate) sources: Vec<String>,
     pub(crate) aliases: Vec<String>,
+    /// The noun for its numbers in a sentence, if messages of drivers and programs show them.
+    pub(crate) called: Option<String>,
+    /// Whether these messages print it in decimal.
+    pub(crate) decimal: bool,
+    /// The messages.
+    pub(crate) shown_in: Vec<String>,
     pub(crate) values: Vec<EnumValue>,
 }
 
@@ -140,13 +150,16 @@ pub(crate) struct Enum {
 pub(crate) struct EnumValue {
     pub(crate) name: String,
     pub(crate) value: u64,
+    /// Its words in messages.
+    pub(crate) says: Vec<String>,
+    /// For an op_mod: how DevX passes the command with this op_mod, if not as with the others.
+    pub(crate) devx: Option<String>,
     pub(crate) doc: String,
     /// The value's own sources, if they are not the enum's.
     pub(crate) sources: Option<Vec<String>>,
 }
 
-/// Whether the model is the only one of these sources, so that no hardware must see what comes from
-/// them.
+/// Whether the model is the only source, so that the definition must not reach hardware.
 fn are_model_only(sources: &[String]) -> bool {
     !sources.is_empty() && sources.iter().all(|source| source == "model")
 }
@@ -175,7 +188,7 @@ pub(crate) struct Command {
     pub(crate) state: Option<String>,
     /// States of the object in which it is legal, or `any`.
     pub(crate) states: Vec<String>,
-    /// From which state to which it may bring the object, as `RST -> INIT`.
+    /// Transitions of its object that it may cause, as `RST -> INIT`.
     pub(crate) transitions: Vec<String>,
     pub(crate) capability: Option<String>,
     pub(crate) statuses: Vec<Status>,
@@ -204,17 +217,17 @@ pub(crate) struct Variant {
 }
 
 impl Field {
-    /// Whether only the model knows it, though others may know the structure.
+    /// Whether only the model knows it, even if others know the structure.
     pub(crate) fn is_model_only(&self) -> bool {
         self.sources.as_deref().is_some_and(are_model_only)
     }
 
-    /// The bits of the field; none for a tail.
+    /// The bits of the field; empty for a tail.
     pub(crate) fn span(&self) -> Span {
         Span { start: self.start, width: if self.tail { 0 } else { self.width * self.count } }
     }
 
-    /// The field's position as an `at` would state it.
+    /// The field's position in `at` notation.
     pub(crate) fn place(&self) -> String {
         match At::of_field(self.start, self.width * self.count) {
             (place, None) => place.to_string(),
@@ -225,15 +238,16 @@ impl Field {
 }
 
 impl Word {
-    /// Whether a field is within it.
+    /// Whether the structure contains a field.
     pub(crate) fn holds(&self, field: &Field) -> bool {
         let field = field.span();
         field.width > 0 && self.span.start <= field.start && field.end() <= self.span.end()
     }
 
-    /// The fields within it, in order.
+    /// Its fields, in order.
     pub(crate) fn fields<'a>(&self, structure: &'a Structure) -> impl Iterator<Item = &'a Field> {
-        structure.fields.iter().filter(|field| self.holds(field))
+        let named = |name| self.only.as_ref().is_none_or(|only| only.contains(name));
+        structure.fields.iter().filter(move |field| self.holds(field) && named(&field.name))
     }
 }
 
@@ -317,7 +331,7 @@ impl Description {
         }
     }
 
-    /// Notes a mistake.
+    /// Records a mistake.
     pub(crate) fn problem(&mut self, file: &str, place: &str, message: String) {
         let (file, place) = (file.to_owned(), place.to_owned());
         self.problems.push(Problem { file, place, message, harmless: false });
@@ -362,10 +376,16 @@ impl Description {
             }
         }
         let mut words = Vec::new();
-        for (word, at) in raw.words {
+        for (word, value) in raw.words {
             let place = format!("[{name}] words: {word}");
-            match at.as_str().ok_or("is not a place as text".to_owned()).and_then(At::parse) {
-                Ok(at) => words.push(Word { name: word, span: at.span() }),
+            let Some(raw) = self.typed::<RawWord>(file, &place, value) else { continue };
+            let (at, only, of) = match raw {
+                RawWord::At(at) => (at, None, None),
+                RawWord::Only { at, fields } => (at, Some(fields), None),
+                RawWord::Of { at, of } => (at, None, Some(of)),
+            };
+            match At::parse(&at) {
+                Ok(at) => words.push(Word { name: word, span: at.span(), only, of }),
                 Err(error) => self.problem(file, &place, error),
             }
         }
@@ -401,10 +421,26 @@ impl Description {
         let Some(raw) = self.typed::<RawEnum>(file, &place, Value::Table(table)) else {
             return;
         };
-        let RawEnum { bits, hot, doc, sources, aliases, values } = raw;
+        let RawEnum { bits, hot, doc, sources, aliases, called, decimal, shown_in, values } = raw;
         let values = self.read_values(file, &name, values);
+        if called.is_some() == shown_in.is_empty() {
+            let message = "`called` and `shown_in` belong together".to_owned();
+            self.problem(file, &place, message);
+        }
         let file = file.to_owned();
-        self.enums.push(Enum { name, file, bits, hot, doc, sources, aliases, values });
+        self.enums.push(Enum {
+            name,
+            file,
+            bits,
+            hot,
+            doc,
+            sources,
+            aliases,
+            called,
+            decimal,
+            shown_in,
+            values,
+        });
     }
 
     fn read_command(&mut self, file: &str, name: String, table: toml::Table) {
@@ -459,14 +495,15 @@ impl Description {
                 other => other,
             };
             let place = format!("[{entry}] {name}");
-            if let Some(RawValue { value, doc, sources }) = self.typed(file, &place, raw) {
-                values.push(EnumValue { name, value, doc, sources });
+            let raw = self.typed(file, &place, raw);
+            if let Some(RawValue { value, says, devx, doc, sources }) = raw {
+                values.push(EnumValue { name, value, says, devx, doc, sources });
             }
         }
         values
     }
 
-    /// `value` as a `T`, or a problem with the text of what is unknown, missing or of another type.
+    /// `value` as a `T`, or a problem that names the unknown, missing or mistyped part.
     fn typed<T: DeserializeOwned>(&mut self, file: &str, place: &str, value: Value) -> Option<T> {
         value
             .try_into()
@@ -478,11 +515,13 @@ impl Description {
     }
 
     /// The enum `opcode` names every command: those with a table of their own, and those that its
-    /// own table lists. It is of no file where it has no table.
+    /// own table lists. Without a table of its own it belongs to no file.
     fn name_opcodes(&mut self) {
         let described = self.commands.iter().map(|command| EnumValue {
             name: command.name.to_uppercase(),
             value: command.opcode.into(),
+            says: Vec::new(),
+            devx: None,
             doc: command.doc.clone(),
             sources: Some(command.sources.clone()),
         });
@@ -500,12 +539,15 @@ impl Description {
                 doc: "Opcodes of commands.".into(),
                 sources: vec!["the commands' own".into()],
                 aliases: Vec::new(),
+                called: None,
+                decimal: false,
+                shown_in: Vec::new(),
                 values: described,
             });
         }
     }
 
-    /// Gives fields that hold a structure their width.
+    /// Sets the width of fields that hold a structure.
     fn resolve(&mut self) {
         let sizes: BTreeMap<String, u32> =
             self.structures.iter().map(|s| (s.name.clone(), s.bytes)).collect();
@@ -538,7 +580,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_states_its_place_in_bytes_where_it_has_whole_ones() {
+    fn field_place_is_in_whole_bytes_if_possible() {
         let text = "[thing]\nbytes = 0x18\n\
                     fields.a = { at = \"0x00.31:28\" }\n\
                     fields.b = { at = \"0x04\", bits = 36 }\n\
@@ -551,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_what_no_field_with_bits_covers() {
+    fn gaps_are_bits_without_field() {
         let span = |(start, width)| Span { start, width };
         for (spans, wanted) in [
             (&[][..], &[(0, 64)][..]),

@@ -49,7 +49,7 @@ impl Layout {
     }
 }
 
-/// Whether a field of that name is a gap: `reserved_at_40`, `reserved_1`.
+/// Whether a field of this name is a gap: `reserved_at_40`, `reserved_1`.
 pub(crate) fn is_reserved(name: &str) -> bool {
     let rest = name.strip_prefix("reserved_").or_else(|| name.strip_prefix("resereved_"));
     rest.map(|rest| rest.strip_prefix("at_").unwrap_or(rest))

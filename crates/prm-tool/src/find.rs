@@ -1,4 +1,4 @@
-//! Finding by name: whatever an entry, a field or a value is called, in `prm/` or in the drivers.
+//! Finds entries, fields and values by any name, in `prm/` or in the drivers.
 //!
 //! Names elsewhere come from the data: every identifier in `sources`, the `aliases` of an entry,
 //! and `linux` of a field. A source `MLX5_CQC_ST_*` gives each value of its enum a name with that
@@ -21,13 +21,13 @@ pub(crate) enum Target<'a> {
 /// The result of looking up a name.
 #[derive(Debug, Default)]
 pub(crate) struct Found<'a> {
-    /// The best matches: one, or candidates among which the name does not decide.
+    /// The best matches: one, or several equally good candidates.
     pub(crate) targets: Vec<Target<'a>>,
-    /// Other entries that have the name less directly.
+    /// Other entries with a less direct match.
     pub(crate) others: Vec<Target<'a>>,
 }
 
-/// How directly a name leads to its target; a smaller one goes first.
+/// How directly a name refers to its target; smaller comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// The name of the entry, its opcode or register id, or STRUCTURE.FIELD.
@@ -41,7 +41,7 @@ enum Rank {
 }
 
 impl Target<'_> {
-    /// A name that leads to it and to nothing else.
+    /// A name that refers only to it.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Command(command) => command.name.to_uppercase(),
@@ -75,7 +75,7 @@ impl Target<'_> {
     }
 }
 
-/// Everything of that name, the most direct first.
+/// Everything with this name, the most direct first.
 pub(crate) fn find<'a>(description: &'a Description, query: &str) -> Found<'a> {
     let query = query.trim().to_lowercase();
     // UCX puts its own prefix before the names that it shares with Linux.
@@ -131,7 +131,7 @@ fn field_is(field: &Field, name: &str) -> bool {
     field.name == name || field.linux.as_ref().is_some_and(|linux| linux.to_lowercase() == name)
 }
 
-/// Calls `f` with every entry and every name of it, in lower case.
+/// Calls `f` for every entry and each of its names, in lower case.
 fn entries<'a>(description: &'a Description, f: &mut dyn FnMut(Target<'a>, &str, Rank)) {
     let mut entry = |target: Target<'a>, name: &str, sources: &[String], aliases: &[String]| {
         f(target, name, Rank::Own);
@@ -158,20 +158,27 @@ fn entries<'a>(description: &'a Description, f: &mut dyn FnMut(Target<'a>, &str,
     }
 }
 
+/// The prefixes of an enum's values elsewhere: the patterns among its sources.
+pub(crate) fn prefixes(e: &Enum) -> Vec<String> {
+    let names = e.sources.iter().flat_map(|source| identifiers(source));
+    let mut prefixes: Vec<String> =
+        names.filter_map(|name| Some(name.strip_suffix('*')?.to_owned())).collect();
+    prefixes.dedup();
+    prefixes
+}
+
 fn parts<'a>(description: &'a Description, query: &str, found: &mut Vec<(Rank, Target<'a>)>) {
     for structure in &description.structures {
         let fields = structure.fields.iter().filter(|field| field_is(field, query));
         found.extend(fields.map(|field| (Rank::Part, Target::Field(structure, field))));
     }
-    // Most values of the enum of opcodes are the commands once more.
+    // Most values of the enum of opcodes repeat the commands.
     let described = |e: &Enum, value: &EnumValue| {
         e.name == "opcode"
             && description.commands.iter().any(|it| u64::from(it.opcode) == value.value)
     };
     for e in &description.enums {
-        let prefixes: Vec<String> = (e.sources.iter().flat_map(|source| identifiers(source)))
-            .filter_map(|name| Some(name.strip_suffix('*')?.to_lowercase()))
-            .collect();
+        let prefixes: Vec<String> = prefixes(e).iter().map(|it| it.to_lowercase()).collect();
         for value in e.values.iter().filter(|value| !described(e, value)) {
             let name = value.name.to_lowercase();
             let elsewhere = prefixes.iter().filter_map(|prefix| query.strip_prefix(prefix));
@@ -198,7 +205,7 @@ pub(crate) fn identifiers(source: &str) -> impl Iterator<Item = &str> {
 }
 
 /// An identifier and its other forms: `mlx5_ifc_cqc_bits` is also `cqc`, `mlx5_cqe64` also `cqe64`;
-/// what UCX calls `uct_ib_mlx5_cqc_bits` is looked for without its first part.
+/// UCX's `uct_ib_mlx5_cqc_bits` is looked up without its prefix.
 fn spellings(name: &str) -> Vec<String> {
     let name = name.strip_prefix("uct_ib_").unwrap_or(name);
     let mut all = vec![name.to_owned()];
@@ -215,7 +222,7 @@ fn spellings(name: &str) -> Vec<String> {
     all
 }
 
-/// Names that look like one that nothing has, the nearest first.
+/// Existing names that resemble an unknown one, the nearest first.
 pub(crate) fn near(description: &Description, query: &str, most: usize) -> Vec<String> {
     let query = query.trim().to_lowercase();
     let query = spellings(&query).pop().unwrap_or(query);
@@ -245,7 +252,7 @@ pub(crate) fn near(description: &Description, query: &str, most: usize) -> Vec<S
     near.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
-/// How many letters must be changed, added or left out to make one of the other.
+/// Edit distance: the number of letters to change, add or leave out.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -272,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_found_by_its_own_name_and_by_those_of_the_drivers() {
+    fn find_accepts_own_and_driver_names() {
         let description = load_sound(&root()).unwrap();
         for (query, wanted) in [
             ("cq_context", "cq_context"),
@@ -321,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_pen_is_told_what_was_meant() {
+    fn near_suggests_intended_name() {
         let description = load_sound(&root()).unwrap();
         for (query, wanted) in [
             ("cq_contex", "cq_context"),
@@ -336,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_near_that_contain_each_other_or_differ_in_few_letters_for_their_length() {
+    fn near_needs_containment_or_small_distance() {
         let near = |name: &str, query: &str| {
             let text = format!("[s]\nbytes = 4\nfields.{name} = {{ at = \"0x00\" }}");
             let description = Description::parse([("prm/x.toml", text.as_str())]);
@@ -358,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_of_two_words_is_the_letters_to_change_add_or_leave_out() {
+    fn distance_is_levenshtein() {
         for (one, other, letters) in
             [("", "ab", 2), ("ab", "", 2), ("same", "same", 0), ("kitten", "sitting", 3)]
         {

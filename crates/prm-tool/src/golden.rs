@@ -1,8 +1,7 @@
-//! Golden WQEs, doorbells and CQEs held against the segment tables: what libmlx5 wrote for a
-//! request, read as our fields, must be the request.
+//! Compares golden WQEs, doorbells and CQEs with the segment tables: libmlx5's bytes for a request,
+//! decoded into our fields, must give the request.
 //!
-//! What counts as a confirmation of a field: it was expected to hold a value that is not zero, and
-//! did.
+//! A vector confirms a field if the field was expected to hold a nonzero value, and held it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,11 +17,11 @@ pub(crate) const GOLDEN: &str = "prm/evidence/wqe-golden.json";
 /// Results of checking the vectors.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
-    /// WQEs, records, doorbells and CQEs that were read.
+    /// WQEs, records, doorbells and CQEs read.
     pub(crate) vectors: usize,
-    /// Fields that were compared.
+    /// Fields compared.
     pub(crate) comparisons: usize,
-    /// Fields that do not hold what they must.
+    /// Fields with a wrong value.
     pub(crate) problems: Vec<String>,
     /// (structure, field) pairs that the vectors confirm.
     pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
@@ -36,7 +35,7 @@ pub(crate) fn read(root: &Path) -> crate::repository::Result<Value> {
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// Holds every vector against the tables.
+/// Compares every vector with the tables.
 pub(crate) fn check(runtime: &Runtime, golden: &Value) -> Checked {
     let mut checker = Checker { runtime, checked: Checked::default(), vector: String::new() };
     for post in list(golden, "post") {
@@ -61,7 +60,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// The fields of structure `name` in `bytes`, each with what it must hold.
+    /// The fields of structure `name` in `bytes`, each with its expected value.
     fn expect(&mut self, name: &str, bytes: &[u8], fields: &[(&str, u64)]) {
         let Some(info) = self.runtime.structure(name) else {
             return self.wrong(format!("there is no structure [{name}]"));
@@ -92,7 +91,7 @@ impl Checker<'_> {
         self.checked.problems.push(problem);
     }
 
-    /// A named value of the enum that a field has.
+    /// A named value of a field's enum.
     fn named(&mut self, structure: &str, field: &str, value: &str) -> u64 {
         let info = self.runtime.structure(structure).and_then(|info| info.field(field));
         let found = match info.map(|field| field.kind) {
@@ -121,7 +120,7 @@ impl Checker<'_> {
             self.segments(request, &bytes);
             last = bytes;
         }
-        // The UAR gets the head of the last WQE under this doorbell.
+        // This doorbell writes the head of its last WQE to the UAR.
         for uar in list(post, "uar") {
             if uar["kind"] == "doorbell" && last.len() >= 8 {
                 let rung = hex(&uar["hex"]);
@@ -181,7 +180,7 @@ impl Checker<'_> {
             (Value::Null, key) => number(key),
             (imm, _) => number(imm),
         };
-        // Some calls leave imm as it was where the opcode has none.
+        // For an opcode without immediate data, some calls leave imm unchanged.
         if written.get(12..16).is_some_and(|written| written.iter().all(|&byte| byte == 0xff)) {
             fields.push(("imm", imm));
         }
@@ -384,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_golden_wqe_doorbell_and_cqe_reads_as_what_was_asked_for() {
+    fn golden_vectors_match_requests() {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
         let checked = check(&runtime, &read(&root()).unwrap());
         assert_eq!(checked.problems, Vec::<String>::new());
@@ -398,10 +397,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_digit_anywhere_in_a_golden_vector_is_noticed_as_the_field_that_it_is_in() {
+    fn wrong_golden_digit_names_its_field() {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
         let golden = read(&root()).unwrap();
-        // (post, recv, arm or cqe; where it has digits; which of them; what is said)
+        // (post, recv, arm or cqe; position of the digit; which of them; message)
         for (vector, place, digit, says) in [
             ("/post/0", "/wqes/0/hex", 7, "[ctrl_segment] opcode is 0xf, not 0x8"),
             ("/post/0", "/wqes/0/hex", 5, "[ctrl_segment] wqe_index is 0x7, not 0x0"),
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_json_s_or_hexadecimal_and_lists_may_be_missing() {
+    fn golden_numbers_are_json_or_hex() {
         let value = serde_json::json!({ "a": 17, "b": "0x1f", "c": "1f", "d": "", "e": [1] });
         let numbers = ["a", "b", "c", "d"].map(|key| number(&value[key]));
         assert_eq!(numbers, [17, 0x1f, 0x1f, 0]);

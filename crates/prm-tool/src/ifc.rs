@@ -1,11 +1,11 @@
-//! Layouts out of a C header in the manner of Linux's `mlx5_ifc.h`, where each array element is a
-//! bit: `u8 cqe_sz[0x3];` is a field of three bits.
+//! Reads layouts from a C header in the style of Linux's `mlx5_ifc.h`, where each array element is
+//! a bit: `u8 cqe_sz[0x3];` is a field of three bits.
 
 use std::collections::BTreeMap;
 
 use super::facts::{Facts, Layout};
 
-/// A member of a C structure or union, its size not yet known where it names another.
+/// A member of a C structure or union; its size is unknown if it names another one.
 #[derive(Clone, Debug)]
 enum Member {
     Bits(String, u32),
@@ -14,9 +14,9 @@ enum Member {
         of: String,
         count: u32,
     },
-    /// A nested structure; without a name, its members belong to the outer structure.
+    /// A nested structure; if it is anonymous, its members belong to the outer structure.
     Inline(Option<String>, Body),
-    /// The size is a constant that is not known here.
+    /// The size is an unknown constant.
     Unknown,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn parse(text: &str) -> Result<Facts, String> {
     let mut structs = BTreeMap::new();
     for (name, body) in &bodies {
         let mut fields = BTreeMap::new();
-        // What names a structure of another header has no size here, and is left out.
+        // A structure that names one of another header has no size here, and is left out.
         if let Some(bits) = lay_out(&bodies, body, 0, &mut fields, 0) {
             structs.insert(name.clone(), Layout { bits, fields });
         }
@@ -136,7 +136,7 @@ fn next(tokens: &[&str], at: &mut usize) -> Result<String, String> {
     Ok((*token).to_owned())
 }
 
-/// The sizes in brackets; `[]` and `[0]` are 0, a flexible array; nothing if one is a constant.
+/// The sizes in brackets; `[]` and `[0]` are 0, a flexible array; `None` if one is a constant.
 fn sizes(tokens: &[&str], at: &mut usize) -> Result<Option<Vec<u32>>, String> {
     let mut sizes = Vec::new();
     let mut known = true;
@@ -167,8 +167,8 @@ fn sizes(tokens: &[&str], at: &mut usize) -> Result<Option<Vec<u32>>, String> {
     Ok(known.then_some(sizes))
 }
 
-/// Writes where each member is into `fields`, and returns the number of bits; nothing if a
-/// structure is named that is not known.
+/// Writes the position of each member to `fields`, and returns the number of bits; `None` if the
+/// structure names an unknown one.
 fn lay_out(
     bodies: &BTreeMap<String, Body>,
     body: &Body,
@@ -254,7 +254,7 @@ struct mlx5_ifc_foreign_bits {
 ";
 
     #[test]
-    fn structures_unions_and_arrays_are_laid_out_as_a_compiler_would() {
+    fn ifc_layout_matches_compiler() {
         let facts = parse(HEADER).unwrap();
         let outer = &facts.structs["mlx5_ifc_outer_bits"];
         assert_eq!(outer.bits, 32 + 32 + 64 + 32 + 96 + 32 + 128);
@@ -280,7 +280,7 @@ struct mlx5_ifc_foreign_bits {
     }
 
     #[test]
-    fn what_is_no_layout_is_an_error_and_no_panic() {
+    fn malformed_layout_is_rejected() {
         for text in [
             "struct mlx5_ifc_a_bits { u8 a[0x8];",
             "struct mlx5_ifc_a_bits { int a; };",
@@ -302,7 +302,7 @@ struct mlx5_ifc_foreign_bits {
     }
 
     #[test]
-    fn what_declares_no_structure_is_passed_over() {
+    fn non_structure_declarations_are_ignored() {
         let last = "struct mlx5_ifc_last_bits { u8 a[0x8]; };";
         for before in [
             "struct other { int a; };",
@@ -317,7 +317,7 @@ struct mlx5_ifc_foreign_bits {
     }
 
     #[test]
-    fn structures_within_structures_are_laid_out_to_a_depth_of_sixteen() {
+    fn nesting_is_limited_to_sixteen_levels() {
         let mut header = "struct mlx5_ifc_s0_bits { u8 a[0x8]; };".to_owned();
         for i in 1..=17 {
             let inner = i - 1;

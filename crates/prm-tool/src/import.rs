@@ -1,11 +1,12 @@
-//! `prm import`: offsets from recorded facts into the tables, by hand written texts untouched.
+//! `prm import`: takes offsets from recorded facts into the tables, and leaves hand-written texts
+//! untouched.
 //!
-//! A table says which C structure it comes from by `sources = ["linux: mlx5_ifc_cqc_bits"]`. Import
-//! adds the fields that it lacks, corrects `at` and `bits` of those that differ, and writes the
-//! `reserved` list anew where the gaps are others. A field that has another name than in C says
-//! `linux = "name"` (import adds that itself where the place tells); a field that C does not have
-//! names its own `sources`, and is left alone. What C has and the table does not want is listed in
-//! `without`; what other fields cover already (a union) is not added either.
+//! A table names its C structure by `sources = ["linux: mlx5_ifc_cqc_bits"]`. Import adds missing
+//! fields, corrects `at` and `bits` of those that differ, and rewrites the `reserved` list if the
+//! gaps differ. A field with another name than in C has `linux = "name"` (import adds that itself
+//! if the position shows it). A field that C does not have names its own `sources`, and is left
+//! alone. `without` lists fields of C that the table omits; fields whose bits other fields already
+//! cover (a union) are not added either.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,7 @@ pub struct Options {
     /// Add a command with its opcode, input and output (create_cq).
     #[arg(long, value_name = "NAME", requires = "file")]
     command: Vec<String>,
-    /// The TOML file that --new and --command append to; it is made if it does not exist.
+    /// The TOML file that --new and --command append to; it is created if missing.
     #[arg(long, value_name = "TOML")]
     file: Option<PathBuf>,
     /// Only these structures, by our names; all if none is given.
@@ -64,7 +65,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     Ok(())
 }
 
-/// Brings the tables that name a C structure up to date with the facts.
+/// Updates the tables that name a C structure from the facts.
 fn import_all(root: &Path, facts: &Facts, only: &[String]) -> crate::repository::Result {
     let description = Description::load(root)?;
     let mut problems: Vec<Problem> = description.problems.clone();
@@ -188,7 +189,7 @@ fn import_file(
     }
 }
 
-/// Corrects `at` and `bits` of a field that the facts place elsewhere.
+/// Corrects `at` and `bits` of a field whose facts differ.
 fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), String> {
     if field.sources.is_some() || (field.start == span.start && field.span().width == span.width) {
         return Ok(());
@@ -203,8 +204,7 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
     }
     let sized = field.array || matches!(field.content, Content::Struct(_) | Content::Bytes);
     if sized && (field.span().width == span.width || field.tail) {
-        // Its size is said by struct, bytes or bits; only an array of bits within `at` needs both
-        // ends.
+        // struct, bytes or bits give its size; only an array of bits within `at` needs both ends.
         let within = field.content == Content::Number && !table.contains_key("bits");
         let width = if within { field.width } else { 64 };
         table.insert("at", string_item(&At::of_field(span.start, width).0.to_string()));
@@ -237,7 +237,7 @@ fn sort_fields(table: &mut Table, spans: &[(String, Span)]) {
     }
 }
 
-/// Writes `reserved` anew if it does not name exactly the gaps.
+/// Rewrites `reserved` if it does not name exactly the gaps.
 fn write_reserved(table: &mut Table, structure: &Structure, spans: impl Iterator<Item = Span>) {
     let bits = structure.bytes * 8;
     let wanted = gaps(bits, spans);
@@ -313,7 +313,7 @@ fn new_command(
     Ok(text)
 }
 
-/// `{ at = …, bits = …, doc = "" }`; the fields that every command has get their texts, too.
+/// `{ at = …, bits = …, doc = "" }`; the common fields of commands get their texts, too.
 fn new_field(name: &str, span: Span, layout: &Layout) -> InlineTable {
     let mut table = InlineTable::new();
     let tail = span.width == 0;

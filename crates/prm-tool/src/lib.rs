@@ -1,5 +1,4 @@
-//! The PRM as data in `prm/`, and everything that is done with it: import, generate, check, verify,
-//! show, decode.
+//! The PRM as data in `prm/`, and its tasks: import, generate, check, verify, show, decode.
 //!
 //! `cargo xtask prm` runs a [`Task`] of this crate. The tools work on the tables alone, so they
 //! also work while the generated code or the driver does not compile.
@@ -19,6 +18,7 @@ mod import;
 mod mailbox;
 mod names;
 mod raw;
+mod refusals;
 mod repository;
 mod runtime;
 mod show;
@@ -30,7 +30,7 @@ pub use repository::Result;
 /// The tasks of `cargo xtask prm`.
 #[derive(Subcommand)]
 pub enum Task {
-    /// Take offsets from recorded facts into the tables that name them as source; docs, enums and
+    /// Take offsets from recorded facts into the tables that name them as sources; docs, enums and
     /// comments stay.
     Import(import::Options),
     /// Write crates/prm/src/generated from prm/, and the model's profiles as Rust from
@@ -39,14 +39,16 @@ pub enum Task {
     /// Check that prm/ is consistent (no overlaps, no unnamed gaps, every enum and source known)
     /// and that the generated code is up to date.
     Check,
-    /// Hold every field against descriptions that it did not come from: a Linux header, the trace
+    /// Compare every field with descriptions that it does not come from: a Linux header, the trace
     /// of a real device, golden WQEs.
     Verify(verify::Options),
     /// A structure, command, enum, register, field or value as a page of text: bit diagram, fields,
-    /// who confirms them, sources, users.
+    /// their confirmations, sources, users. For a number in a message, every meaning.
     Show {
         /// Any of the entry's names: cq_context, cqc, mlx5_ifc_cqc_bits, MLX5_CMD_OP_CREATE_CQ,
-        /// mlx5_cqe64, dbr_addr, cqc.oi, an opcode (0x400) or a register id (0x5003).
+        /// mlx5_cqe64, dbr_addr, cqc.oi, an opcode (0x400) or a register id (0x5003); or a number
+        /// of a message, or its words: 12, 0x15, err(-22), IBV_WC_RETRY_EXC_ERR, "bad parameter".
+        #[arg(allow_negative_numbers = true)]
         name: String,
     },
     /// A hexdump as named fields.
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_fails_of_reaches_its_caller() {
+    fn task_error_reaches_caller() {
         for (line, says) in [
             ("prm import --from /nowhere/facts.json", "/nowhere/facts.json: "),
             ("prm verify --ifc /nowhere/mlx5_ifc.h", "/nowhere/mlx5_ifc.h: "),

@@ -1,12 +1,12 @@
-//! The kernel's own mailboxes beside ours: `prm/evidence/linux-*-commands.txt.gz`.
+//! Compares the kernel's own mailboxes with ours: `prm/evidence/linux-*-commands.txt.gz`.
 //!
-//! Linux's mlx5_ib and our driver did the same cases, and a recorder at the device wrote down what
-//! came. What counts as a confirmation of a field: two cases ask for different values of it, and in
-//! every case both drivers wrote the same one. So a field is confirmed whose meaning the two know
-//! alike, not one that happens to hold a plausible number, and none on which they ever differ,
-//! whatever the reason. The device was the model, so that its answers confirm nothing: what speaks
-//! here is the code that drives real devices, which is another witness than the header that it was
-//! compiled with.
+//! Linux's mlx5_ib and our driver ran the same cases, and a recorder at the device wrote down their
+//! commands. The recordings confirm a field if two cases request different values of it, and in
+//! every case both drivers wrote the same value. So they confirm a field whose meaning both drivers
+//! share, not one that happens to hold a plausible number, and none on which the drivers ever
+//! differ, for any reason. The device was the model, so its answers confirm nothing: the evidence
+//! is the code that drives real devices, which is independent of the header that it was compiled
+//! with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -23,20 +23,20 @@ use super::runtime::Runtime;
 pub(crate) struct Alike {
     /// Commands that both drivers sent.
     pub(crate) commands: usize,
-    /// (structure, field) pairs that follow what is asked for, on both sides alike.
+    /// (structure, field) pairs that follow the request, with equal values on both sides.
     pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
     /// Commands that are unknown.
     pub(crate) problems: Vec<String>,
 }
 
-/// Values that a field was recorded with.
+/// Recorded values of a field.
 #[derive(Debug, Default)]
 struct Seen {
     values: BTreeSet<Vec<u8>>,
     differed: bool,
 }
 
-/// A side's commands by case and opcode, in the order in which they came.
+/// A side's commands by case and opcode, in order of arrival.
 type Side = BTreeMap<(String, u16), Vec<Vec<u8>>>;
 
 /// Reads the recordings of the repository at `root`, by name.
@@ -58,7 +58,7 @@ pub(crate) fn read(root: &Path) -> crate::repository::Result<Vec<(String, Vec<Du
     Ok(recordings)
 }
 
-/// Holds the sides of each recording against each other.
+/// Compares the sides of each recording.
 pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>) -> Alike {
     let mut alike = Alike::default();
     let mut seen: BTreeMap<(&'static str, &'static str), Seen> = BTreeMap::new();
@@ -69,7 +69,8 @@ pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>)
             .extend(unknown.map(|it| format!("{name}: {} is not a command of prm/", it.title)));
         let (theirs, ours) = sides(&commands);
         for (key, theirs) in &theirs {
-            // Where one sends a command more often than the other, nobody can say which is which.
+            // If one side sends a command more often than the other, the commands cannot be
+            // matched.
             let Some(ours) = ours.get(key).filter(|ours| ours.len() == theirs.len()) else {
                 continue;
             };
@@ -110,7 +111,7 @@ fn sides(commands: &[Dumped]) -> (Side, Side) {
     (theirs, ours)
 }
 
-/// Notes what each field of a command holds, and whether it is the same on both sides.
+/// Records the value of each field of a command, and whether it is the same on both sides.
 fn note(
     runtime: &Runtime,
     theirs: &[u8],
@@ -120,7 +121,7 @@ fn note(
     let Some(command) = runtime.command_of(theirs) else { return };
     let view = command.view_input(theirs);
     view.leaves(&mut |path, leaf| {
-        // A list of pages is the memory's, and a second name is none of its own.
+        // A list of pages depends on the memory, and an overlay is only a second name.
         let mut part = Some(path);
         while let Some(at) = part {
             if at.field.is_tail() || at.field.overlay {
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_confirmed_that_follows_what_is_asked_for_on_both_sides_alike() {
+    fn confirmation_needs_varying_equal_values() {
         let same = |period, count| (moderate(period, count), moderate(period, count));
         let both = confirmed(&[same(3, 7), same(4, 9)]);
         assert_eq!(both.len(), 2, "{both:?}");
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recordings_of_the_repository_confirm_fields_of_queue_pairs_and_keys() {
+    fn repository_recordings_confirm_qp_and_mkey_fields() {
         let alike = compare(&runtime(), read(&root()).unwrap());
         assert_eq!(alike.problems, Vec::<String>::new());
         for field in [
@@ -210,7 +211,7 @@ mod tests {
         assert!(!alike.confirmed.contains(&("qp_context", "log_sq_size")), "they differ there");
     }
 
-    /// A command with what can be confirmed, and what cannot.
+    /// A command with fields that can be confirmed, and fields that cannot.
     const TABLES: &str = r#"
         [make_thing]
         kind = "command"
@@ -238,7 +239,8 @@ mod tests {
         command(&[&[9, 0][..], &[0; 9], &[number, 0, 0, 0, raw, 0, 0, 0, page]].concat())
     }
 
-    /// What the given inputs of both sides confirm, and how many commands both sent.
+    /// The fields that the given inputs of both sides confirm, and the number of commands that both
+    /// sent.
     fn things(theirs: &[Dumped], ours: &[Dumped]) -> (Vec<&'static str>, usize) {
         let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
         let mut commands = vec![mark("theirs: case")];
@@ -250,23 +252,23 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_bytes_are_confirmed_but_no_second_names_and_no_tails() {
+    fn confirmation_skips_overlays_and_tails() {
         let all = [make(1, 2, 3), make(4, 5, 6)];
         assert_eq!(things(&all, &all), (vec!["number", "raw"], 2));
         let same_bytes = [make(1, 2, 3), make(4, 2, 6)];
         assert_eq!(things(&same_bytes, &same_bytes), (vec!["number"], 2));
-        assert_eq!(things(&all, &all[..1]), (vec![], 0), "nobody can say which is which");
+        assert_eq!(things(&all, &all[..1]), (vec![], 0), "unmatched commands confirm nothing");
     }
 
     #[test]
-    fn a_field_behind_the_end_of_an_input_is_not_the_same_as_one_within_the_other() {
+    fn confirmation_skips_field_past_input_end() {
         let mut short = [make(1, 2, 3), make(4, 5, 6)];
         short.iter_mut().for_each(|it| it.input.truncate(12));
         assert_eq!(things(&[make(1, 2, 3), make(4, 5, 6)], &short), (vec!["number"], 2));
     }
 
     #[test]
-    fn commands_belong_to_the_side_and_case_of_the_last_nop_with_text() {
+    fn marker_nop_assigns_commands_to_side_and_case() {
         let bare_nop = command(&[&[8, 13][..], &[0; 14]].concat());
         let failed = Dumped { output: Some(vec![1; 8]), ..make(7, 7, 7) };
         let commands = [

@@ -1,4 +1,4 @@
-//! From names in `prm/` to names in Rust.
+//! Converts names in `prm/` to names in Rust.
 
 /// `cq_context` as `CqContext`.
 pub(crate) fn type_name(name: &str) -> String {
@@ -26,7 +26,7 @@ pub(crate) fn unsigned(bits: u32) -> &'static str {
     }
 }
 
-/// Whether it is a `snake_case` name that can be a Rust method.
+/// Whether it is a `snake_case` name and can be a Rust method.
 pub(crate) fn is_snake(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_lowercase())
@@ -34,14 +34,14 @@ pub(crate) fn is_snake(name: &str) -> bool {
         && !["self", "super", "crate"].contains(&name)
 }
 
-/// Whether it is an `UPPER_CASE` name that can be a Rust constant.
+/// Whether it is an `UPPER_CASE` name and can be a Rust constant.
 pub(crate) fn is_upper(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_uppercase())
         && bytes.all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Methods that every view has, which no field may be called.
+/// Methods of every view; no field may have these names.
 pub(crate) const TAKEN: &[&str] =
     &["new", "zeroed", "from_prefix", "from_prefix_mut", "as_bytes", "as_bytes_mut"];
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_methods_and_constants_begin_with_a_letter_and_keep_to_one_case() {
+    fn is_snake_and_is_upper_require_leading_letter() {
         for (name, snake, upper) in [
             ("a_1", true, false),
             ("A_1", false, true),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_rust_are_camel_case_for_types_and_raw_where_they_are_keywords() {
+    fn rust_names_are_camel_case_or_raw() {
         assert_eq!(type_name("cq_context"), "CqContext");
         assert_eq!(type_name("cqe_inline_32"), "CqeInline32");
         assert_eq!((method_name("type"), method_name("types")), ("r#type".into(), "types".into()));

@@ -1,4 +1,4 @@
-//! Tables as they are written, and the rules of writing a field.
+//! Tables as written, and the rules for writing a field.
 
 use serde::Deserialize;
 
@@ -25,6 +25,15 @@ pub(super) struct RawStructure {
     pub(super) without: Vec<String>,
     #[serde(default)]
     pub(super) fields: toml::Table,
+}
+
+/// A word: its place; which of the fields there are its own; or the structure that defines it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum RawWord {
+    At(String),
+    Only { at: String, fields: Vec<String> },
+    Of { at: String, of: String },
 }
 
 #[derive(Deserialize)]
@@ -131,6 +140,11 @@ pub(super) struct RawEnum {
     pub(super) sources: Vec<String>,
     #[serde(default)]
     pub(super) aliases: Vec<String>,
+    pub(super) called: Option<String>,
+    #[serde(default)]
+    pub(super) decimal: bool,
+    #[serde(default)]
+    pub(super) shown_in: Vec<String>,
     #[serde(default)]
     pub(super) values: toml::Table,
 }
@@ -139,6 +153,9 @@ pub(super) struct RawEnum {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawValue {
     pub(super) value: u64,
+    #[serde(default)]
+    pub(super) says: Vec<String>,
+    pub(super) devx: Option<String>,
     #[serde(default)]
     pub(super) doc: String,
     pub(super) sources: Option<Vec<String>>,
@@ -193,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_opaque_at_any_width_and_bits_are_a_number_up_to_64() {
+    fn bits_above_64_are_opaque_bytes() {
         for (text, content, width) in [
             ("bytes = 4", Content::Bytes, 32),
             ("bits = 64", Content::Number, 64),

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The result of a task: nothing, or an error that is shown to the user as it is.
+/// The result of a task: nothing, or an error that is shown to the user verbatim.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Prints a page; a reader that has seen enough (`| head`) is no error.
+/// Prints a page; a reader that closes the pipe (`| head`) is no error.
 pub(crate) fn print(text: &str) -> Result {
     print_to(&mut std::io::stdout(), text)
 }
@@ -24,13 +24,13 @@ pub(crate) fn root() -> PathBuf {
     crates.and_then(Path::parent).expect("this crate is in the workspace").to_owned()
 }
 
-/// A directory of a test's own, with some files; it goes with the value.
+/// A test's own directory with some files; drop removes it.
 #[cfg(test)]
 pub(crate) struct Scratch(PathBuf);
 
 #[cfg(test)]
 impl Scratch {
-    /// Makes the directory; `test` is a name that no other test uses.
+    /// Makes the directory; `test` must be a unique name.
     pub(crate) fn new(test: &str, files: &[(&str, &str)]) -> Self {
         let name = format!("verbless-prm-{test}-{}", std::process::id());
         let this = Self(std::env::temp_dir().join(name));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_printed_whole_and_a_reader_that_leaves_early_is_no_error() {
+    fn print_to_ignores_broken_pipe() {
         let mut out = Vec::new();
         print_to(&mut out, "a page\n").unwrap();
         assert_eq!(out, b"a page\n");

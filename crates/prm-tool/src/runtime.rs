@@ -1,16 +1,18 @@
-//! The description as reflection: what `verbless_prm::reflect` shows of the generated code, made
-//! straight from the tables, so that decoding works before anything is generated.
+//! The description as reflection: the `verbless_prm::reflect` view of the generated code, made
+//! directly from the tables, so that decoding works before generation.
 
 use std::collections::BTreeMap;
 
 use verbless_prm::command::Variant;
+use verbless_prm::numbers::{Number, Numbers};
 use verbless_prm::reflect::{EnumInfo, FieldInfo, StructInfo};
 use verbless_prm::{CommandInfo, Devx};
 
 use super::description::{Command, Content, Description, Structure};
+use super::find::prefixes;
 
-/// Structures and commands of a description. They live as long as the program: there is one
-/// description in a run.
+/// Structures and commands of a description. They live as long as the program: a run has one
+/// description.
 pub(crate) struct Runtime {
     structures: BTreeMap<String, &'static StructInfo>,
     enums: BTreeMap<String, &'static EnumInfo>,
@@ -18,7 +20,7 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Converts a description that has no mistakes except missing texts.
+    /// Converts a description whose only mistakes are missing texts.
     pub(crate) fn new(description: &Description) -> Self {
         let mut this =
             Self { structures: BTreeMap::new(), enums: BTreeMap::new(), commands: BTreeMap::new() };
@@ -44,17 +46,22 @@ impl Runtime {
         this
     }
 
-    /// The structure of that name.
+    /// The structure of this name.
     pub(crate) fn structure(&self, name: &str) -> Option<&'static StructInfo> {
         self.structures.get(name).copied()
     }
 
-    /// The command with that opcode.
+    /// The enum of this name.
+    pub(crate) fn enumeration(&self, name: &str) -> Option<&'static EnumInfo> {
+        self.enums.get(name).copied()
+    }
+
+    /// The command with this opcode.
     pub(crate) fn command(&self, opcode: u16) -> Option<&'static CommandInfo> {
         self.commands.get(&opcode).copied()
     }
 
-    /// The command that an input buffer is for.
+    /// The command of an input buffer.
     pub(crate) fn command_of(&self, input: &[u8]) -> Option<&'static CommandInfo> {
         self.command(u16::from_be_bytes(*input.first_chunk()?))
     }
@@ -132,6 +139,28 @@ impl Runtime {
     }
 }
 
+/// The numbers that appear in messages.
+pub(crate) fn numbers(description: &Description) -> &'static [Numbers] {
+    let mut all = Vec::new();
+    for e in &description.enums {
+        let Some(called) = &e.called else { continue };
+        let values = e.values.iter().map(|value| Number {
+            value: value.value,
+            name: leak(&value.name),
+            says: leak_all(&value.says),
+            doc: leak(&value.doc),
+        });
+        all.push(Numbers {
+            called: leak(called),
+            decimal: e.decimal,
+            prefixes: leak_all(&prefixes(e)),
+            shown_in: leak_all(&e.shown_in),
+            values: values.collect::<Vec<_>>().leak(),
+        });
+    }
+    all.leak()
+}
+
 fn leak(text: &str) -> &'static str {
     Box::leak(text.to_owned().into_boxed_str())
 }
@@ -147,8 +176,8 @@ mod tests {
     use super::super::generate;
     use super::*;
 
-    /// A public command with parts that only the model knows, and a command that is the model's
-    /// altogether.
+    /// A public command with parts that only the model knows, and a command that only the model
+    /// knows.
     const MIXED: &str = r#"
         [make_thing]
         kind = "command"
@@ -240,14 +269,14 @@ mod tests {
     const MAKE: (usize, u32) = (0, 0x0900_0000);
 
     #[test]
-    fn a_public_command_is_hardware_s_as_long_as_it_carries_nothing_of_the_model_s() {
+    fn public_command_is_not_model_only() {
         assert_eq!(of(&[MAKE]), None);
         assert_eq!(of(&[MAKE, (4, 2), (0xc, 1 << 31), (0x10, 7)]), None);
         assert_eq!(of(&[MAKE, (4, 0x7002), (0x10, 7)]), None);
     }
 
     #[test]
-    fn a_type_a_field_a_nested_and_a_chosen_structure_of_the_model_s_are_found_wherever_they_are() {
+    fn model_only_parts_are_found_at_any_depth() {
         let thread = ModelOnly::Value { field: "obj_type", value: 0x7000, name: "THREAD" };
         assert_eq!(of(&[MAKE, (4, 0x7000)]), Some(thread));
         assert_eq!(of(&[MAKE, (8, 1)]), Some(ModelOnly::Field("fast")));
@@ -257,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn devx_s_class_of_a_command_is_the_table_s() {
+    fn devx_class_comes_from_table() {
         for (text, devx) in [
             ("create", Devx::Create),
             ("query", Devx::Query),
@@ -273,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_code_marks_what_only_the_model_knows() {
+    fn generated_code_marks_model_only_parts() {
         let description = Description::parse([("prm/dpa/thing.toml", MIXED)]);
         let code = generate::one_file(&description, "prm/dpa/thing.toml");
         for line in [

@@ -1,19 +1,23 @@
-//! `prm show NAME`: one entry, field or value as a page of text: bit diagram, field table, who
-//! confirms what, sources, users.
+//! `prm show NAME`: one entry, field or value as a page of text: bit diagram, field table with
+//! confirmations, sources, users.
 
 use std::fmt::Write as _;
 use std::path::Path;
+
+use verbless_prm::numbers::{Meaning, Numbers, Reading, beyond, explain, readings};
 
 use super::at::At;
 use super::description::{
     Command, Content, Description, Enum, EnumValue, Field, Status, Structure,
 };
 use super::find::{Target, find, near};
+use super::refusals;
+use super::runtime::numbers;
 use super::verify::{Evidence, LEGEND};
 
 /// Width of a dword in the diagram: three columns per bit, one of them the bar between cells.
 const COLUMNS: usize = 32 * 3 - 1;
-/// Most candidates that are listed of a name that many share.
+/// The most listed candidates of a shared name.
 const CANDIDATES: usize = 40;
 
 /// Runs the task.
@@ -23,7 +27,7 @@ pub(crate) fn run(root: &Path, name: &str) -> crate::repository::Result {
     super::repository::print(&page(&description, &evidence, name)?)
 }
 
-/// The page of whatever has that name, or the list of all that have it.
+/// The page of the entry with this name, or the list of all entries with it.
 pub(crate) fn page(
     description: &Description,
     evidence: &Evidence<'_>,
@@ -31,11 +35,19 @@ pub(crate) fn page(
 ) -> crate::repository::Result<String> {
     let mut out = String::new();
     let found = find(description, name);
+    let numbers = numbers(description);
+    let meanings = explain(numbers, name).or_else(|| refusals::explain(name));
     match found.targets.as_slice() {
+        [] if meanings.is_some() => {}
+        [] if is_beyond(name).is_some() => {
+            let value = is_beyond(name).unwrap_or_default();
+            return Err(format!("prm/ has no entry `{name}`: {}", beyond(numbers, value)).into());
+        }
         [] => {
             let hint = match near(description, name, 8).as_slice() {
                 [] => "names are as in prm/*.toml or Linux's headers: cq_context, create_cq, cqc, \
-                       mlx5_cqe64, dbr_addr; numbers are opcodes or register ids: 0x400, 0x5003"
+                       mlx5_cqe64, dbr_addr; numbers are opcodes, register ids and codes of \
+                       messages: 0x400, 0x5003, 12"
                     .to_owned(),
                 near => format!("near: {}", near.join(", ")),
             };
@@ -51,7 +63,26 @@ pub(crate) fn page(
         let _ = writeln!(out, "\n`{name}` is also in the names of:");
         list(&mut out, &found.others);
     }
+    // The page of a value names its messages itself.
+    let shown = |target: &Target<'_>| matches!(target, Target::Value(..));
+    if let Some(meanings) = meanings
+        && !found.targets.iter().any(shown)
+    {
+        let _ = writeln!(out, "{}{meanings}", if out.is_empty() { "" } else { "\n" });
+    }
     Ok(out)
+}
+
+/// The number that a name is, where it is above the codes of 8 bits.
+fn is_beyond(name: &str) -> Option<u64> {
+    // Names may have no other letters than hexadecimal has.
+    name.starts_with(|c: char| c.is_ascii_digit()).then_some(())?;
+    match readings(name).first()? {
+        Reading::Hexadecimal(value) | Reading::Decimal(value) | Reading::Bare(value) => {
+            Some(*value).filter(|value| *value > 0xff)
+        }
+        Reading::Negative(_) => None,
+    }
 }
 
 fn list(out: &mut String, targets: &[Target<'_>]) {
@@ -129,7 +160,7 @@ fn field(
     }
 }
 
-/// Prints a value, and the structure that commands carry for it, such as a register's.
+/// Prints a value, and the structure that commands carry for this value, such as a register's.
 fn value(
     out: &mut String,
     description: &Description,
@@ -137,10 +168,17 @@ fn value(
     e: &Enum,
     value: &EnumValue,
 ) {
-    let EnumValue { name, value, doc, sources } = value;
+    let EnumValue { name, value, doc, sources, .. } = value;
     let _ = writeln!(out, "{}.{name} (value {value:#x}, {})\n  {doc}", e.name, e.file);
     let _ = writeln!(out, "\n  source: {}", sources.as_ref().unwrap_or(&e.sources).join("; "));
     let _ = writeln!(out, "  the others: prm show {}", e.name);
+    if let Some(called) = &e.called {
+        let numbers = Numbers::called(numbers(description), called);
+        let _ = writeln!(out, "  occurs as {called} in:");
+        for message in numbers.and_then(|it| it.get(*value)).iter().flat_map(Meaning::messages) {
+            let _ = writeln!(out, "    {message}");
+        }
+    }
     let users = users(description, &e.name);
     if !users.is_empty() {
         let _ = writeln!(out, "  used by: {}", users.join(", "));
@@ -175,7 +213,9 @@ fn command(out: &mut String, command: &Command) {
         let _ = writeln!(out, "  needs: {capability}");
     }
     for value in &command.op_mods {
-        let _ = writeln!(out, "  op_mod {:#x} {}: {}", value.value, value.name, value.doc);
+        let devx = value.devx.as_ref().map(|devx| format!(" (DevX: {devx})"));
+        let EnumValue { value, name, doc, .. } = value;
+        let _ = writeln!(out, "  op_mod {value:#x} {name}: {doc}{}", devx.unwrap_or_default());
     }
     for Status { name, why, from } in &command.statuses {
         let from = if from == "reading" { "our reading" } else { from };
@@ -221,7 +261,7 @@ fn structure(
     }
 }
 
-/// Draws a line of boxes per dword: bit 31 at the left; equal dwords in a row are drawn once.
+/// Draws a line of boxes per dword: bit 31 at the left; a run of equal dwords is drawn once.
 fn diagram(out: &mut String, structure: &Structure) {
     let mut cells: Vec<(u32, u32, String)> = Vec::new();
     for field in structure.fields.iter().filter(|f| !f.tail && !overlaid(structure, f)) {
@@ -271,7 +311,7 @@ fn diagram(out: &mut String, structure: &Structure) {
     let _ = writeln!(out, "{rule}");
 }
 
-/// Whether a field lies over one before it, so that the diagram cannot show both.
+/// Whether a field overlaps one before it, so that the diagram cannot show both.
 fn overlaid(structure: &Structure, field: &Field) -> bool {
     structure.fields.iter().take_while(|other| other.name != field.name).any(|other| {
         !other.tail && other.start < field.span().end() && field.start < other.span().end()

@@ -1,12 +1,10 @@
-//! The bring-up of a real ConnectX-4 replayed: each command decoded, put together again, and
-//! counted.
+//! Replays the bring-up of a real ConnectX-4: decodes, re-encodes and counts each command.
 //!
-//! What counts as a confirmation of a field: in a command that the device answered with OK, the
-//! field held a value that says something: not zero; if it has named values, one of them; if it has
-//! several bits, not all of them set. A single bit says something only where every gap of its
-//! buffer was zero, for then the device agrees with us about which bits exist. Outputs are
-//! firmware's own words. Inputs were written by Linux from its own header; they count because the
-//! device did what they said.
+//! The trace confirms a field if, in a command that the device answered with OK, the field held a
+//! telling value: not zero; if it has named values, one of them; if it has several bits, not all of
+//! them set. A single bit is telling only if every gap of its buffer was zero, since then the
+//! device agrees with us about which bits exist. The firmware wrote the outputs. Linux wrote the
+//! inputs from its own header; they count because the device executed them.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -27,7 +25,7 @@ pub(crate) const TRACE: &str = "prm/evidence/connectx4-bringup-trace.txt.gz";
 pub(crate) struct Replay {
     /// Each command of the trace, with its description.
     pub(crate) commands: Vec<(&'static CommandInfo, Dumped)>,
-    /// Commands that are unknown, or do not come out as they went in.
+    /// Commands that are unknown, or differ after re-encoding.
     pub(crate) problems: Vec<String>,
     /// (structure, field) pairs that the trace confirms.
     pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
@@ -44,7 +42,7 @@ pub(crate) fn read(root: &Path) -> crate::repository::Result<Vec<Dumped>> {
     Ok(parse_log(&text).map_err(|error| format!("{}: {error}", path.display()))?)
 }
 
-/// Decodes, encodes again and counts each command.
+/// Decodes, re-encodes and counts each command.
 pub(crate) fn replay(runtime: &Runtime, trace: Vec<Dumped>) -> Replay {
     let mut replay = Replay::default();
     for dumped in trace {
@@ -79,8 +77,8 @@ pub(crate) fn replay(runtime: &Runtime, trace: Vec<Dumped>) -> Replay {
     replay
 }
 
-/// The buffer put together from nothing but the values of its fields and gaps; what belongs to
-/// neither is 0xa5.
+/// The buffer rebuilt from the values of its fields and gaps alone; bits that belong to neither are
+/// 0xa5.
 pub(crate) fn encode_again(view: &View<'_>) -> Vec<u8> {
     let mut again = vec![0xa5; view.bytes.len()];
     let mut copy = |start: usize, width: usize| {
@@ -98,7 +96,7 @@ fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(a, b)| a != b)
 }
 
-/// Notes the fields of a buffer that hold a telling value, and the fields that hold those.
+/// Records the fields of a buffer that hold a telling value, and the fields around them.
 fn confirm(view: &View<'_>, confirmed: &mut BTreeSet<(&'static str, &'static str)>) {
     let no_surprises = view.nonzero_reserved().is_none();
     view.leaves(&mut |path, leaf| {
@@ -108,7 +106,7 @@ fn confirm(view: &View<'_>, confirmed: &mut BTreeSet<(&'static str, &'static str
     });
 }
 
-/// Notes a field and those that it is nested in.
+/// Records a field and the fields around it.
 pub(crate) fn confirm_path(
     path: &FieldPath<'_>,
     confirmed: &mut BTreeSet<(&'static str, &'static str)>,
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_tells_of_its_field_if_it_is_neither_none_nor_all_of_its_bits() {
+    fn telling_value_is_neither_zero_nor_all_ones() {
         static KINDS: EnumInfo = EnumInfo {
             name: "kinds",
             bits: 4,
@@ -185,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn all_42_commands_of_the_trace_are_known_and_come_out_as_they_went_in() {
+    fn trace_commands_are_known_and_round_trip() {
         let replay = replayed();
         assert_eq!(replay.problems, Vec::<String>::new());
         assert_eq!(replay.commands.len(), 42);
     }
 
     #[test]
-    fn every_bit_that_the_device_or_its_driver_set_has_a_field() {
+    fn trace_has_no_undescribed_bits() {
         assert_eq!(replayed().undescribed, Vec::<String>::new());
     }
 
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_that_answered_is_the_one_that_the_trace_names() {
+    fn trace_adapter_is_mellanox() {
         let replay = replayed();
         let adapter = replay.commands.iter().find(|(c, _)| c.name == "QUERY_ADAPTER").unwrap();
         let text = verbless_prm::command::Decoded {
@@ -247,7 +245,7 @@ mod tests {
         fields.syndrome = { at = "0x04" }
     "#;
 
-    /// What one command with that status tells: fields, problems and bits without a field.
+    /// The result of one command with this status: fields, problems and bits without a field.
     fn told(input: &[u8], status: u8) -> (Vec<&'static str>, Vec<String>, Vec<String>) {
         let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
         let output = Some(vec![status, 0, 0, 0, 0, 0, 0, 5]);
@@ -259,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_the_device_executed_confirms_its_fields_and_those_they_are_nested_in() {
+    fn executed_command_confirms_its_fields() {
         let input = [9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 8, 0, 0];
         let fields = vec!["number", "inner", "opcode", "raw", "syndrome"];
         assert_eq!(told(&input, 0), (fields, vec![], vec![]));
@@ -269,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_commands_and_bits_without_a_field_are_told() {
+    fn unknown_opcode_and_undescribed_bit_are_reported() {
         let unknown = vec!["SOME: no command of that opcode".to_owned()];
         assert_eq!(told(&[9, 1, 0, 0], 0), (vec![], unknown, vec![]));
         let input = [9, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 7, 0, 8, 0, 0];
@@ -277,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_gaps_together_are_the_buffer_and_the_first_other_byte_is_found() {
+    fn encode_again_restores_buffer() {
         let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
         let bytes: Vec<u8> = (1..=16).collect();
         let view = View::new(runtime.structure("make_thing_in").unwrap(), &bytes);

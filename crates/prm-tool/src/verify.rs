@@ -1,13 +1,13 @@
-//! `prm verify`: every field held against descriptions that it did not come from.
+//! `prm verify`: compares every field with descriptions that it does not come from.
 //!
-//! Four are at hand: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]),
-//! WQEs and CQEs of rdma-core ([`super::golden`]), and the mailboxes that Linux's mlx5_ib writes
-//! for given verbs attributes ([`super::mailbox`]). A description confirms a field only if it is of
-//! another descent than the field's sources: the `mlx5_ifc` headers of Linux, DPDK, UCX, FreeBSD
-//! and rdma-core are one family, so the header at hand confirms no field that has a source among
-//! them; the golden bytes confirm no field whose every source is rdma-core. The header is compared
-//! all the same: a field that it places elsewhere is an error, unless the recorded facts of a newer
-//! header have it where we have it; then it has moved between versions, and is only named.
+//! There are four: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]), WQEs
+//! and CQEs of rdma-core ([`super::golden`]), and the mailboxes that Linux's mlx5_ib writes for
+//! given verbs attributes ([`super::mailbox`]). A description confirms a field only if it is
+//! independent of the field's sources: the `mlx5_ifc` headers of Linux, DPDK, UCX, FreeBSD and
+//! rdma-core are one family, so the header confirms no field with a source among them; the golden
+//! bytes confirm no field whose only source is rdma-core. The header is compared with all fields,
+//! though: a field that it places elsewhere is an error, unless the recorded facts of a newer
+//! header agree with us; then the field has moved between versions, and is only listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ use super::{golden, ifc, mailbox, trace};
 /// Options of `prm verify`.
 #[derive(Args)]
 pub struct Options {
-    /// A Linux mlx5_ifc.h; without it, one is looked for in /usr/src.
+    /// A Linux mlx5_ifc.h; without it, the task searches /usr/src.
     #[arg(long, value_name = "HEADER")]
     ifc: Option<PathBuf>,
-    /// Name every field that nothing confirms.
+    /// List every unconfirmed field.
     #[arg(long)]
     list: bool,
 }
@@ -40,12 +40,12 @@ pub(crate) struct Confirmations {
 }
 
 impl Confirmations {
-    /// How many descriptions that the field did not come from.
+    /// The number of independent descriptions.
     pub(crate) fn count(self) -> usize {
         self.names().count()
     }
 
-    /// Which ones, by one word each.
+    /// Their names, one word each.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (self.ifc, "ifc"),
@@ -71,8 +71,7 @@ pub(crate) struct Evidence<'a> {
 }
 
 impl<'a> Evidence<'a> {
-    /// Collects the evidence in the repository at `root`, and a header of this machine if there is
-    /// one.
+    /// Collects the evidence in the repository at `root`, and a header of this machine, if any.
     pub(crate) fn gather(
         root: &Path,
         description: &'a Description,
@@ -186,7 +185,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     Err(format!("{} contradictions:\n{}", lines.len(), lines.join("\n")).into())
 }
 
-/// How many fields are confirmed and by whom, and which are not if `list` asks for them.
+/// The number of confirmed fields by evidence, and, with `list`, the unconfirmed ones.
 fn summary(description: &Description, evidence: &Evidence<'_>, list: bool) -> String {
     let mut counts = [0; 3];
     let mut by: BTreeMap<&str, u32> = BTreeMap::new();
@@ -253,17 +252,17 @@ fn is_ifc(source: &str) -> bool {
 /// Comparison of a header with our fields.
 #[derive(Debug, Default)]
 struct Compared<'a> {
-    /// Fields that are where the header has them.
+    /// Fields at the header's position.
     same: BTreeSet<(&'a str, &'a str)>,
-    /// Fields that the header has elsewhere.
+    /// Fields at another position in the header.
     problems: Vec<String>,
-    /// Fields that the header has elsewhere, but a newer one has where we do.
+    /// Fields at another position in the header, but at ours in a newer one.
     moved: Vec<String>,
-    /// Fields of structures in the header that it does not have.
+    /// Fields that the header's structure lacks.
     absent: usize,
 }
 
-/// Compares the fields of all structures that the header has, by the structure's source or name.
+/// Compares the fields of all structures of the header, by the structure's source or name.
 fn compare<'a>(description: &'a Description, header: &Facts, newer: &Facts) -> Compared<'a> {
     let mut compared = Compared::default();
     for structure in &description.structures {
@@ -301,7 +300,7 @@ fn compare<'a>(description: &'a Description, header: &Facts, newer: &Facts) -> C
     compared
 }
 
-/// Whether a field is where a header has it. A nested structure may have grown since, and a tail
+/// Whether a field has the header's position. A nested structure may have grown since, and a tail
 /// has no width.
 fn agrees(structure: &Structure, field: &Field, start: u32, width: u32) -> bool {
     let nested = matches!(field.content, super::description::Content::Struct(_));
@@ -328,7 +327,7 @@ mod tests {
         u8 a[0x8]; u8 bee[0x8]; u8 reserved_at_10[0x8]; u8 e[0x8]; u8 c[0x10]; u8 f[0x10]; };";
 
     #[test]
-    fn a_field_that_a_header_has_elsewhere_is_a_contradiction() {
+    fn moved_field_is_contradiction() {
         let description = Description::parse([("prm/x.toml", TABLE)]);
         let header = ifc::parse(HEADER).unwrap();
         let compared = compare(&description, &header, &header);
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headers_of_linux_dpdk_ucx_and_rdma_core_are_one_family() {
+    fn is_ifc_covers_driver_headers() {
         for source in [
             "linux: mlx5_ifc_cqc_bits",
             "dpdk: mlx5_ifc_cqc_bits",
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn no_description_confirms_a_field_that_comes_from_its_family() {
+    fn source_family_does_not_confirm_field() {
         let description = Description::parse([("prm/x.toml", TABLE)]);
         let structure = &description.structures[0];
         let all: BTreeSet<_> = ["a", "c"].map(|field| ("thing", field)).into();
@@ -390,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts_who_confirms_what_and_names_what_nobody_does() {
+    fn summary_counts_confirmations() {
         let other = "[other]\nbytes = 4\nsources = [\"linux\"]\nfields.only = { at = \"0x00\" }";
         let description = Description::parse([("prm/x.toml", TABLE), ("prm/y.toml", other)]);
         let fields = |names: &[&'static str]| names.iter().map(|&name| ("thing", name)).collect();
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_structure_at_the_end_may_be_longer_than_in_a_header() {
+    fn last_structure_may_exceed_header_width() {
         let text = "[inner]\nbytes = 4\n[s]\nbytes = 0x0c\n\
                     fields.first = { at = \"0x00\", struct = \"inner\" }\n\
                     fields.number = { at = \"0x04\" }\n\

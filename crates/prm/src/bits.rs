@@ -76,6 +76,23 @@ pub const fn element(offset: usize, width: usize, count: usize, index: usize) ->
     offset + index * width
 }
 
+/// Numbers that must fit `WIDTH` bits: more panic in debug builds, and are cut off in others.
+#[cfg(feature = "structures")]
+macro_rules! fit {
+    ($($name:ident: $number:ident),*) => {$(
+        /// `value` in `WIDTH` bits; panics in debug builds if it has more, cuts them off in others.
+        #[inline(always)]
+        #[track_caller]
+        pub(crate) const fn $name<const WIDTH: u32>(value: $number) -> $number {
+            debug_assert!(value >> WIDTH == 0, "the value does not fit its field");
+            value & ($number::MAX >> ($number::BITS - WIDTH))
+        }
+    )*};
+}
+
+#[cfg(feature = "structures")]
+fit! { fit_u8: u8, fit_u16: u16, fit_u32: u32 }
+
 const fn mask(width: usize) -> u64 {
     u64::MAX >> (64 - width)
 }
@@ -116,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_run_of_bits_reads_as_its_bits_one_by_one() {
+    fn get_reads_any_bit_range() {
         let bytes: [u8; 18] = core::array::from_fn(|i| (i as u8).wrapping_mul(0x9d) ^ 0x5a);
         for width in 1..=64 {
             for offset in 0..=bytes.len() * 8 - width {
@@ -130,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_run_reads_back_and_nothing_around_it_changes() {
+    fn set_writes_range_and_preserves_neighbours() {
         for width in 1..=64 {
             for offset in 0..=18 * 8 - width {
                 for fill in [0x00, 0xff, 0xa5] {
@@ -147,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn a_64_bit_field_is_big_endian() {
+    fn field_of_64_bits_is_big_endian() {
         let mut bytes = [0; 12];
         set(&mut bytes, 32, 64, 0x0102_0304_0506_0708);
         assert_eq!(bytes, [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
     #[test]
-    fn a_field_in_a_structure_that_ends_within_a_dword_is_read_and_written() {
+    fn field_in_partial_dword_reads_and_writes() {
         let mut bytes = [0xa5; 2];
         set(&mut bytes, 4, 12, 0x123);
         assert_eq!(bytes, [0xa1, 0x23]);
@@ -163,7 +180,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "does not fit")]
-    fn a_value_that_is_too_large_is_refused() {
+    fn oversized_value_panics() {
         set(&mut [0; 4], 0, 3, 8);
     }
 }

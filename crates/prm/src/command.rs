@@ -15,7 +15,7 @@ pub struct CommandInfo {
     pub input: &'static StructInfo,
     /// Layout of its output.
     pub output: &'static StructInfo,
-    /// Whether and as what DevX passes it.
+    /// Whether and as what DevX passes it; with some op_mods otherwise (`CommandInfo::devx_of`).
     pub devx: Devx,
     /// Names of its `op_mod` values.
     pub op_mods: &'static [(&'static str, u16)],

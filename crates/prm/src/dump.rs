@@ -243,7 +243,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_kernel_log_gives_input_and_output_of_each_command() {
+    fn kernel_log_yields_command_input_and_output() {
         let commands = parse_log(LOG).unwrap();
         assert_eq!(commands.len(), 1);
         assert_eq!(commands[0].title, "ENABLE_HCA(0x104)");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_dump_says_how_much_is_missing() {
+    fn truncated_dump_reports_missing_bytes() {
         let cut = LOG.lines().take(3).collect::<Vec<_>>().join("\n");
         assert!(parse_log(&cut).unwrap_err().contains("64 bytes"));
         let long = parse_log(&LOG.replace("0000000c", "0000100c")).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_whatever_its_length() {
+    fn written_commands_parse_back_at_any_length() {
         for length in (0..40).chain([511, 512, 5000]) {
             let input: Vec<u8> = (0..length).map(|at| at as u8).collect();
             let mut text = Vec::new();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_hexadecimal_are_passed_over() {
+    fn non_hex_lines_are_skipped() {
         let mut text = vec![];
         write_command(&mut text, "x", "NOP(0x80d)", &[7; 5], &[]).unwrap();
         let text =
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_hex_is_read_in_any_grouping() {
+    fn plain_hex_parses_in_any_grouping() {
         for text in [
             "01040000",
             "0x01 0x04, 0x00 0x00",

@@ -9,10 +9,16 @@
 //! Some families of commands are compiled on request (the features `kernel`, `packets`, `queues`
 //! and `registers`; all of them by default), so that a driver does not compile what it never sends.
 //!
+//! The formats of the data path (`hot`) are structures whose members are big-endian numbers and
+//! words: posting and polling read and write single members, and `offset_of!` says where they are.
+//!
 //! # Panics
 //! A setter panics if the value does not fit the field's width, and the accessors of an array panic
-//! if the index is not less than the array's length. Nothing else here panics, whatever the bytes.
+//! if the index is not less than the array's length. Setters of the words in `hot` panic in debug
+//! builds only; in release builds they cut the value off. Nothing else here panics, whatever the
+//! bytes.
 #![no_std]
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "dump")]
 extern crate std;
@@ -28,6 +34,8 @@ mod generated;
 mod lookup;
 #[cfg(feature = "structures")]
 mod macros;
+#[cfg(feature = "dump")]
+pub mod numbers;
 pub mod reflect;
 #[cfg(feature = "structures")]
 mod structure;
@@ -35,6 +43,9 @@ mod structure;
 mod wqe;
 
 pub use command::{CommandInfo, Devx, ModelOnly};
+/// The bytes of any structure, in generic code.
+#[doc(no_inline)]
+pub use zerocopy::IntoBytes;
 #[cfg(feature = "structures")]
 pub use {
     generated::*,

@@ -35,7 +35,85 @@ macro_rules! structure {
         pub type $name = Packed<$layout, $bytes>;
 
         impl $name {
-            $(accessors! { [$(#[$doc])*] $get $set: $kind $arguments [$(index $count)?] })*
+            $(accessors! { (const) [$(#[$doc])*] $get $set: $kind $arguments [$(index $count)?] })*
+        }
+    };
+}
+
+/// What a structure of `hot` has beside its members: the accessors and the reflection that
+/// [`structure!`] gives others.
+macro_rules! view {
+    (
+        $name:ident, $bytes:literal bytes = $text:literal {
+            sources: $sources:expr;
+            reserved: $reserved:expr;
+            $(
+                $(#[$doc:meta])*
+                $get:ident $set:ident: $kind:ident $arguments:tt
+                    $([$count:literal])? $($mark:ident)*;
+            )*
+        }
+    ) => {
+        impl Structure for $name {
+            const INFO: &'static StructInfo = &StructInfo {
+                name: $text,
+                bytes: $bytes,
+                sources: &$sources,
+                fields: &[$(info!($get $kind $arguments)$(.times($count))?$(.$mark())*),*],
+                reserved: &$reserved,
+            };
+        }
+
+        impl $name {
+            /// Size in bytes, a tail not counted.
+            pub const BYTES: usize = $bytes;
+            /// The structure's name, fields and sources.
+            pub const INFO: &'static StructInfo = <Self as Structure>::INFO;
+
+            /// A value with all bits zero.
+            #[inline]
+            pub const fn zeroed() -> Self {
+                transmute!([0_u8; $bytes])
+            }
+
+            /// The structure at the start of `bytes`; nothing if they are too few.
+            #[inline]
+            pub fn from_prefix(bytes: &[u8]) -> Option<&Self> {
+                Self::ref_from_prefix(bytes).ok().map(|(structure, _)| structure)
+            }
+
+            /// The structure at the start of `bytes`, to be written; nothing if they are too few.
+            #[inline]
+            pub fn from_prefix_mut(bytes: &mut [u8]) -> Option<&mut Self> {
+                Self::mut_from_prefix(bytes).ok().map(|(structure, _)| structure)
+            }
+
+            /// The structure's bytes.
+            #[inline]
+            pub const fn as_bytes(&self) -> &[u8; $bytes] {
+                transmute_ref!(self)
+            }
+
+            /// The structure's bytes, mutable.
+            #[inline]
+            pub fn as_bytes_mut(&mut self) -> &mut [u8; $bytes] {
+                transmute_mut!(self)
+            }
+
+            $(accessors! { () [$(#[$doc])*] $get $set: $kind $arguments [$(index $count)?] })*
+        }
+
+        impl Default for $name {
+            #[inline]
+            fn default() -> Self {
+                Self::zeroed()
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Debug::fmt(&View::new(Self::INFO, self.as_bytes()), f)
+            }
         }
     };
 }
@@ -62,94 +140,100 @@ macro_rules! info {
     };
 }
 
-/// The accessors of one field; of a tail, where it begins.
+/// The accessors of one field, with setters that are `const` or not; of a tail, where it begins.
 macro_rules! accessors {
-    ([$($meta:tt)*] $get:ident $set:ident: flag($at:literal) [$($index:ident $count:literal)?]) => {
+    (
+        ($($c:tt)?) [$($meta:tt)*] $get:ident $set:ident: flag($at:literal)
+            [$($index:ident $count:literal)?]
+    ) => {
         $($meta)*
         #[inline]
         pub const fn $get(&self $(, $index: usize)?) -> bool {
-            bits::flag(&self.0, place!($at, 1 $(, $index, $count)?))
+            bits::flag(self.as_bytes(), place!($at, 1 $(, $index, $count)?))
         }
 
         #[doc = concat!("Sets `", stringify!($get), "`.")]
         #[inline]
-        pub const fn $set(&mut self $(, $index: usize)?, value: bool) -> &mut Self {
-            bits::set_flag(&mut self.0, place!($at, 1 $(, $index, $count)?), value);
+        pub $($c)? fn $set(&mut self $(, $index: usize)?, value: bool) -> &mut Self {
+            bits::set_flag(self.as_bytes_mut(), place!($at, 1 $(, $index, $count)?), value);
             self
         }
     };
     (
-        [$($meta:tt)*] $get:ident $set:ident: number($repr:ident, $at:literal, $width:literal)
+        ($($c:tt)?) [$($meta:tt)*] $get:ident $set:ident:
+            number($repr:ident, $at:literal, $width:literal)
             [$($index:ident $count:literal)?]
     ) => {
         $($meta)*
         #[inline]
         pub const fn $get(&self $(, $index: usize)?) -> $repr {
-            bits::get(&self.0, place!($at, $width $(, $index, $count)?), $width) as $repr
+            bits::get(self.as_bytes(), place!($at, $width $(, $index, $count)?), $width) as $repr
         }
 
         #[doc = concat!("Sets `", stringify!($get), "`.")]
         #[inline]
-        pub const fn $set(&mut self $(, $index: usize)?, value: $repr) -> &mut Self {
-            bits::set(&mut self.0, place!($at, $width $(, $index, $count)?), $width, value as u64);
+        pub $($c)? fn $set(&mut self $(, $index: usize)?, value: $repr) -> &mut Self {
+            let at = place!($at, $width $(, $index, $count)?);
+            bits::set(self.as_bytes_mut(), at, $width, value as u64);
             self
         }
     };
     (
-        [$($meta:tt)*] $get:ident $set:ident:
+        ($($c:tt)?) [$($meta:tt)*] $get:ident $set:ident:
             named($of:ident($repr:ident), $at:literal, $width:literal)
             [$($index:ident $count:literal)?]
     ) => {
         $($meta)*
         #[inline]
         pub const fn $get(&self $(, $index: usize)?) -> $of {
-            $of(bits::get(&self.0, place!($at, $width $(, $index, $count)?), $width) as $repr)
+            let at = place!($at, $width $(, $index, $count)?);
+            $of(bits::get(self.as_bytes(), at, $width) as $repr)
         }
 
         #[doc = concat!("Sets `", stringify!($get), "`.")]
         #[inline]
-        pub const fn $set(&mut self $(, $index: usize)?, value: $of) -> &mut Self {
+        pub $($c)? fn $set(&mut self $(, $index: usize)?, value: $of) -> &mut Self {
             let at = place!($at, $width $(, $index, $count)?);
-            bits::set(&mut self.0, at, $width, value.0 as u64);
+            bits::set(self.as_bytes_mut(), at, $width, value.0 as u64);
             self
         }
     };
     (
-        [$($meta:tt)*] $get:ident $set:ident: bytes($bytes:literal, $at:literal)
+        ($($c:tt)?) [$($meta:tt)*] $get:ident $set:ident: bytes($bytes:literal, $at:literal)
             [$($index:ident $count:literal)?]
     ) => {
         $($meta)*
         #[inline]
         pub const fn $get(&self $(, $index: usize)?) -> &[u8; $bytes] {
-            bits::array(&self.0, place!($at, $bytes * 8 $(, $index, $count)?) / 8)
+            bits::array(self.as_bytes(), place!($at, $bytes * 8 $(, $index, $count)?) / 8)
         }
 
         #[doc = concat!("Sets `", stringify!($get), "`.")]
         #[inline]
-        pub const fn $set(&mut self $(, $index: usize)?, value: &[u8; $bytes]) -> &mut Self {
+        pub $($c)? fn $set(&mut self $(, $index: usize)?, value: &[u8; $bytes]) -> &mut Self {
             let at = place!($at, $bytes * 8 $(, $index, $count)?) / 8;
-            *bits::array_mut(&mut self.0, at) = *value;
+            *bits::array_mut(self.as_bytes_mut(), at) = *value;
             self
         }
     };
     (
-        [$($meta:tt)*] $get:ident $set:ident: nested($of:ident, $at:literal)
+        ($($c:tt)?) [$($meta:tt)*] $get:ident $set:ident: nested($of:ident, $at:literal)
             [$($index:ident $count:literal)?]
     ) => {
         $($meta)*
         #[inline]
         pub fn $get(&self $(, $index: usize)?) -> &$of {
-            nested(&self.0, place!($at, <$of>::BYTES * 8 $(, $index, $count)?) / 8)
+            nested(self.as_bytes(), place!($at, <$of>::BYTES * 8 $(, $index, $count)?) / 8)
         }
 
         #[doc = concat!("`", stringify!($get), "`, to be written.")]
         #[inline]
         pub fn $set(&mut self $(, $index: usize)?) -> &mut $of {
-            nested_mut(&mut self.0, place!($at, <$of>::BYTES * 8 $(, $index, $count)?) / 8)
+            nested_mut(self.as_bytes_mut(), place!($at, <$of>::BYTES * 8 $(, $index, $count)?) / 8)
         }
     };
     (
-        [$($meta:tt)*] $get:ident $offset:ident:
+        ($($c:tt)?) [$($meta:tt)*] $get:ident $offset:ident:
             tail($kind:ident($what:tt, $at:literal $($more:tt)*)) []
     ) => {
         $($meta)*
@@ -226,175 +310,46 @@ macro_rules! command {
             #[inline]
             pub const fn new() -> Self {
                 let mut this = Self::zeroed();
-                bits::set(&mut this.0, 0, 16, $info.opcode as u64);
+                bits::set(this.as_bytes_mut(), 0, 16, $info.opcode as u64);
                 this
             }
         }
     };
 }
 
-/// A word of several fields, as a number in the host's order.
-///
-/// A line is `getter setter: flag(bit);` or `getter setter: bits(type, lowest bit, width);`.
-macro_rules! word {
-    (
-        $(#[$meta:meta])*
-        $name:ident($repr:ident) at $at:literal $($packs:ident)? {
-            $($(#[$doc:meta])* $get:ident $with:ident: $kind:ident $arguments:tt;)*
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-        #[repr(transparent)]
-        pub struct $name($repr);
-
+/// A word's number, as it is in memory and in the host's order.
+macro_rules! raw {
+    ($name:ident: $number:ident) => {
         impl $name {
-            /// Offset of the word in its structure, in bytes.
-            pub const AT: usize = $at;
-
             /// A word with all bits zero.
             #[inline(always)]
             pub const fn new() -> Self {
-                Self(0)
+                Self::from_raw(0)
             }
 
-            /// The word with these bits.
+            /// The word that a load found: `raw` has its bytes in the order of memory.
             #[inline(always)]
-            pub const fn from_bits(bits: $repr) -> Self {
-                Self(bits)
+            pub const fn from_raw(raw: $number) -> Self {
+                transmute!(raw)
             }
 
-            /// The word that has these bits in memory, where it is big-endian.
+            /// The number that a store takes: its bytes are in the order of memory.
             #[inline(always)]
-            pub const fn from_be(bits: $repr) -> Self {
-                Self($repr::from_be(bits))
+            pub const fn to_raw(self) -> $number {
+                transmute!(self)
             }
 
-            /// The word that has these bytes in memory.
+            /// The word with these bits, a number in the host's order.
             #[inline(always)]
-            pub const fn from_be_bytes(bytes: [u8; $repr::BITS as usize / 8]) -> Self {
-                Self($repr::from_be_bytes(bytes))
+            pub const fn from_bits(bits: $number) -> Self {
+                Self::from_raw(bits.to_be())
             }
 
-            /// The word's bits.
+            /// The word's bits, a number in the host's order.
             #[inline(always)]
-            pub const fn into_bits(self) -> $repr {
-                self.0
+            pub const fn into_bits(self) -> $number {
+                $number::from_be(self.to_raw())
             }
-
-            /// The word's bits in big-endian order, as in memory.
-            #[inline(always)]
-            pub const fn to_be(self) -> $repr {
-                self.0.to_be()
-            }
-
-            word_pack! { $name($repr) $($packs)? { $($get: $kind $arguments;)* } }
-
-            $(word_field! { [$(#[$doc])*] $repr $get $with $kind $arguments })*
-        }
-
-        impl core::fmt::Debug for $name {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                let mut out = f.debug_struct(stringify!($name));
-                $(out.field(plain(stringify!($get)), &self.$get());)*
-                out.finish()
-            }
-        }
-    };
-}
-
-/// A function that packs all fields of a word, unless some overlap.
-macro_rules! word_pack {
-    ($name:ident($repr:ident) { $($any:tt)* }) => {};
-    ($name:ident($repr:ident) packs { $($get:ident: $kind:ident $arguments:tt;)* }) => {
-        /// The word of these fields; bits that are too many are cut off.
-        #[inline(always)]
-        pub const fn pack($($get: word_type!($kind $arguments)),*) -> Self {
-            Self(0 $(| word_bits!($repr, $get, $kind $arguments))*)
-        }
-    };
-}
-
-/// The type of a field of a word as an argument.
-macro_rules! word_type {
-    (flag($shift:literal)) => {
-        bool
-    };
-    (bits($of:ident, $shift:literal, $width:literal)) => {
-        $of
-    };
-}
-
-/// A field's value at its place in the word.
-macro_rules! word_bits {
-    ($repr:ident, $value:ident, flag($shift:literal)) => {
-        ($value as $repr) << $shift
-    };
-    ($repr:ident, $value:ident, bits($of:ident, $shift:literal, $width:literal)) => {
-        ($value as $repr & ($repr::MAX >> ($repr::BITS - $width))) << $shift
-    };
-}
-
-/// Reading and setting one field of a word.
-macro_rules! word_field {
-    ([$($meta:tt)*] $repr:ident $get:ident $with:ident flag($shift:literal)) => {
-        $($meta)*
-        #[inline(always)]
-        pub const fn $get(self) -> bool {
-            self.0 >> $shift & 1 != 0
-        }
-
-        #[doc = concat!("The same with another `", stringify!($get), "`.")]
-        #[inline(always)]
-        #[must_use]
-        pub const fn $with(self, value: bool) -> Self {
-            Self(self.0 & !(1 << $shift) | (value as $repr) << $shift)
-        }
-    };
-    (
-        [$($meta:tt)*] $repr:ident $get:ident $with:ident
-            bits($of:ident, $shift:literal, $width:literal)
-    ) => {
-        $($meta)*
-        #[inline(always)]
-        pub const fn $get(self) -> $of {
-            (self.0 >> $shift & ($repr::MAX >> ($repr::BITS - $width))) as $of
-        }
-
-        #[doc = concat!(
-            "The same with another `", stringify!($get), "`; bits that are too many are cut off."
-        )]
-        #[inline(always)]
-        #[must_use]
-        pub const fn $with(self, value: $of) -> Self {
-            let mask = $repr::MAX >> ($repr::BITS - $width);
-            Self(self.0 & !(mask << $shift) | (value as $repr & mask) << $shift)
-        }
-    };
-}
-
-/// A structure made of its words.
-macro_rules! new {
-    ($name:ident { $($word:ident: $kind:ident($of:ident, $at:literal);)* }) => {
-        impl $name {
-            /// The structure of these words; a plain number must fit its field.
-            #[inline(always)]
-            pub const fn new($($word: $of),*) -> Self {
-                let mut this = Self::zeroed();
-                $(*bits::array_mut(&mut this.0, $at) = new!(@ $kind $word).to_be_bytes();)*
-                this
-            }
-            $(new! { @get $kind $word $of })*
-        }
-    };
-    (@ packed $word:ident) => { $word.into_bits() };
-    (@ plain $word:ident) => { $word };
-    (@get plain $word:ident $of:ident) => {};
-    (@get packed $word:ident $of:ident) => {
-        #[doc = concat!("The word [`", stringify!($of), "`].")]
-        #[inline(always)]
-        pub const fn $word(&self) -> $of {
-            $of::from_be_bytes(*bits::array(&self.0, $of::AT))
         }
     };
 }
@@ -403,20 +358,15 @@ macro_rules! new {
 pub(crate) mod prelude {
     pub(crate) use crate::bits;
     pub(crate) use crate::command::{CommandInfo, Devx, StatusRule, Variant};
-    pub(crate) use crate::macros::{
-        accessors, command, enumeration, info, new, place, structure, word, word_bits, word_field,
-        word_pack, word_type,
-    };
-    pub(crate) use crate::reflect::{EnumInfo, FieldInfo, StructInfo, enum_value, plain};
+    pub(crate) use crate::macros::{accessors, command, enumeration, info, place, structure, view};
+    pub(crate) use crate::reflect::{EnumInfo, FieldInfo, StructInfo, View, enum_value, plain};
     pub(crate) use crate::structure::{
-        CommandInput, CommandOutput, Layout, Packed, nested, nested_mut,
+        CommandInput, CommandOutput, Layout, Packed, Structure, nested, nested_mut,
     };
+    pub(crate) use zerocopy::{FromBytes, transmute, transmute_mut, transmute_ref};
 }
 
-pub(crate) use {
-    accessors, command, enumeration, info, new, place, structure, word, word_bits, word_field,
-    word_pack, word_type,
-};
+pub(crate) use {accessors, command, enumeration, info, place, raw, structure, view};
 
 #[cfg(test)]
 mod tests {
@@ -435,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_only_the_model_knows_is_marked_in_what_is_known_of_the_enum() {
+    fn model_only_values_are_listed_in_enum_info() {
         assert_eq!(Mixed::INFO.model_only, [2]);
         assert_eq!((Mixed::PUBLIC.name(), Mixed::OURS.name()), (Some("PUBLIC"), Some("OURS")));
         assert_eq!(Mixed::OURS.doc(), Some("A value that only the model knows."));

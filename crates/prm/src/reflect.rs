@@ -478,7 +478,7 @@ mod tests {
     use super::are_model_only;
 
     #[test]
-    fn what_has_a_source_besides_the_model_is_not_the_models_own() {
+    fn model_only_requires_model_as_sole_source() {
         assert!(are_model_only(&["model"]));
         for sources in [&["model", "linux: a"][..], &["linux: a", "model"], &["linux: a"], &[]] {
             assert!(!are_model_only(sources), "{sources:?}");

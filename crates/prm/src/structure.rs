@@ -7,14 +7,16 @@ use core::fmt::{self, Debug};
 use core::hash::{Hash, Hasher};
 use core::marker::PhantomData;
 
-use bytemuck::{Pod, Zeroable};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::command::CommandInfo;
 use crate::generated::command::CommandStatus;
 use crate::reflect::{StructInfo, View};
 
 /// A structure of the device, as exactly its bytes.
-pub trait Structure: Pod + Debug + Default {
+pub trait Structure:
+    FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Copy + Debug + Default + 'static
+{
     /// Size in bytes, a tail not counted.
     const BYTES: usize = size_of::<Self>();
     /// The structure's name, fields and sources.
@@ -22,16 +24,8 @@ pub trait Structure: Pod + Debug + Default {
 
     /// A copy of the structure at the start of `bytes`; nothing if they are too few.
     fn read(bytes: &[u8]) -> Option<Self> {
-        let mut structure = Self::default();
-        structure.as_bytes_mut().copy_from_slice(bytes.get(..Self::BYTES)?);
-        Some(structure)
+        Self::read_from_prefix(bytes).ok().map(|(structure, _)| structure)
     }
-
-    /// The structure's bytes.
-    fn as_bytes(&self) -> &[u8];
-
-    /// The structure's bytes, to be written.
-    fn as_bytes_mut(&mut self) -> &mut [u8];
 }
 
 /// The layout of a [`Packed`].
@@ -42,17 +36,9 @@ pub trait Layout: 'static {
 
 /// `N` bytes that are laid out as `L` says: the type behind every view, such as
 /// [`CqContext`](crate::CqContext). Its fields are big-endian.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct Packed<L: Layout, const N: usize>(pub(crate) [u8; N], PhantomData<L>);
-
-// SAFETY: it is an array of bytes and a field without size, and all bytes may be zero.
-#[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
-unsafe impl<L: Layout, const N: usize> Zeroable for Packed<L, N> {}
-
-// SAFETY: it is laid out as its array of bytes, of which every value is valid and which has no
-// padding; what else it has is a name.
-#[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
-unsafe impl<L: Layout, const N: usize> Pod for Packed<L, N> {}
 
 impl<L: Layout, const N: usize> Packed<L, N> {
     /// Size in bytes, a tail not counted.
@@ -69,13 +55,13 @@ impl<L: Layout, const N: usize> Packed<L, N> {
     /// The structure at the start of `bytes`; nothing if they are too few.
     #[inline]
     pub fn from_prefix(bytes: &[u8]) -> Option<&Self> {
-        bytes.first_chunk::<N>().map(bytemuck::must_cast_ref)
+        Self::ref_from_prefix(bytes).ok().map(|(structure, _)| structure)
     }
 
     /// The structure at the start of `bytes`, to be written; nothing if they are too few.
     #[inline]
     pub fn from_prefix_mut(bytes: &mut [u8]) -> Option<&mut Self> {
-        bytes.first_chunk_mut::<N>().map(bytemuck::must_cast_mut)
+        Self::mut_from_prefix(bytes).ok().map(|(structure, _)| structure)
     }
 
     /// The structure's bytes.
@@ -93,16 +79,6 @@ impl<L: Layout, const N: usize> Packed<L, N> {
 
 impl<L: Layout, const N: usize> Structure for Packed<L, N> {
     const INFO: &'static StructInfo = L::INFO;
-
-    #[inline]
-    fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    #[inline]
-    fn as_bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.0
-    }
 }
 
 // Derived, these would ask the same of the layout, which is a name only.
@@ -170,11 +146,13 @@ pub trait CommandOutput: Structure {
 /// The structure at byte `at`. Panics if it is not within `bytes`.
 #[inline(always)]
 pub(crate) fn nested<T: Structure>(bytes: &[u8], at: usize) -> &T {
-    bytemuck::from_bytes(&bytes[at..at + T::BYTES])
+    let (structure, _) = T::ref_from_prefix(&bytes[at..]).expect("it lies within the other");
+    structure
 }
 
 /// The structure at byte `at`, to be written. Panics if it is not within `bytes`.
 #[inline(always)]
 pub(crate) fn nested_mut<T: Structure>(bytes: &mut [u8], at: usize) -> &mut T {
-    bytemuck::from_bytes_mut(&mut bytes[at..at + T::BYTES])
+    let (structure, _) = T::mut_from_prefix(&mut bytes[at..]).expect("it lies within the other");
+    structure
 }

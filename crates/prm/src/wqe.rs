@@ -3,7 +3,7 @@
 //! A WQE is a row of 16-byte octowords (its `ds` counts them) in a ring of 64-byte basic blocks
 //! (WQEBBs). Sources: Linux `MLX5_SEND_WQE_BB`, `MLX5_SEND_WQE_DS`, `MLX5_INVALID_LKEY`.
 
-use crate::DataSegment;
+use crate::generated::hot::DataSegment;
 
 /// Bytes of a work queue basic block.
 pub const WQEBB: usize = 64;

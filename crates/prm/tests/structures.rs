@@ -49,7 +49,7 @@ fn length(info: &StructInfo) -> usize {
 }
 
 #[test]
-fn every_structure_is_whole_when_its_fields_and_gaps_are_copied_one_by_one() {
+fn fields_and_gaps_cover_every_structure() {
     for info in STRUCTURES {
         let from = noise(length(info), 0x9e37_79b9_7f4a_7c15);
         let mut to = vec![0xa5; from.len()];
@@ -61,7 +61,7 @@ fn every_structure_is_whole_when_its_fields_and_gaps_are_copied_one_by_one() {
 }
 
 #[test]
-fn every_bit_belongs_to_a_field_or_a_gap_and_to_two_fields_only_where_that_is_said() {
+fn bits_belong_to_one_field_unless_overlaid() {
     for info in STRUCTURES {
         let mut owners = vec![0u32; length(info) * 8];
         let bytes = vec![0; length(info)];
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn setting_one_field_changes_no_other(seed in 1u64.., value: u64) {
+    fn setting_field_preserves_all_others(seed in 1u64.., value: u64) {
         for info in STRUCTURES {
             let before = noise(length(info), seed);
             let view = View::new(info, &before);
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn a_view_of_any_bytes_of_any_length_prints_and_does_not_panic(
+    fn view_of_any_bytes_prints(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
     ) {
         for info in STRUCTURES {
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn any_command_with_any_bytes_decodes(
+    fn random_command_bytes_decode(
         opcode in 0..COMMANDS.len(),
         mut bytes in proptest::collection::vec(any::<u8>(), 2..400),
     ) {
@@ -140,7 +140,7 @@ proptest! {
 }
 
 #[test]
-fn a_cq_context_is_the_bytes_that_the_manual_draws() {
+fn cq_context_bytes_match_prm_layout() {
     let mut context = CqContext::zeroed();
     context.as_bytes_mut().fill(0xa5);
     context
@@ -163,7 +163,7 @@ fn a_cq_context_is_the_bytes_that_the_manual_draws() {
 }
 
 #[test]
-fn nested_structures_and_byte_fields_are_read_and_written_in_place() {
+fn nested_structures_are_accessed_in_place() {
     let gid: [u8; 16] = std::array::from_fn(|i| i as u8);
     let mut input = Rst2initQpIn::new();
     input.qpc_mut().set_pd(0x654321);
@@ -181,7 +181,7 @@ fn nested_structures_and_byte_fields_are_read_and_written_in_place() {
 }
 
 #[test]
-fn accessors_are_constant_functions() {
+fn accessors_are_const_fns() {
     const INPUT: CreateCqIn = CreateCqIn::new();
     const CONTEXT: CqContext = {
         let mut context = CqContext::zeroed();
@@ -194,12 +194,12 @@ fn accessors_are_constant_functions() {
 
 #[test]
 #[should_panic(expected = "does not fit")]
-fn a_setter_refuses_a_value_that_its_field_cannot_hold() {
+fn setter_panics_on_oversized_value() {
     CqContext::zeroed().set_log_cq_size(32);
 }
 
 #[test]
-fn too_few_bytes_are_no_structure() {
+fn from_prefix_rejects_too_few_bytes() {
     let mut bytes = [0; 0x41];
     assert!(CqContext::from_prefix(&bytes[..0x3f]).is_none());
     assert!(CqContext::from_prefix_mut(&mut bytes[..0x3f]).is_none());
@@ -208,7 +208,7 @@ fn too_few_bytes_are_no_structure() {
 }
 
 #[test]
-fn debug_prints_every_field_by_name_and_enum_values_by_theirs() {
+fn debug_shows_fields_and_enum_values_by_name() {
     let mut context = CqContext::zeroed();
     context.set_log_cq_size(6).set_cqe_sz(CqeSize::BYTES_128).set_uar_page(0x1234);
     let text = format!("{context:?}");
@@ -227,7 +227,7 @@ fn debug_prints_every_field_by_name_and_enum_values_by_theirs() {
 }
 
 #[test]
-fn a_command_is_found_by_its_opcode_and_knows_its_layouts() {
+fn command_is_found_by_opcode_with_layouts() {
     let opcodes: Vec<u16> = COMMANDS.iter().map(|command| command.opcode).collect();
     assert!(opcodes.is_sorted_by(|a, b| a < b));
     for command in COMMANDS {
@@ -245,10 +245,10 @@ fn a_command_is_found_by_its_opcode_and_knows_its_layouts() {
 }
 
 #[test]
-fn an_output_tells_status_and_syndrome_whatever_the_command() {
+fn every_output_has_status_and_syndrome() {
     fn failure<O: CommandOutput>() -> (CommandStatus, u32) {
         let mut output = O::default();
-        let bytes = output.as_bytes_mut();
+        let bytes = output.as_mut_bytes();
         bytes[0] = 3;
         bytes[4..8].copy_from_slice(&0x0012_3456u32.to_be_bytes());
         (output.status(), output.syndrome())
@@ -259,7 +259,7 @@ fn an_output_tells_status_and_syndrome_whatever_the_command() {
 }
 
 #[test]
-fn a_capability_page_is_decoded_as_the_page_that_was_asked_for() {
+fn hca_cap_output_decodes_as_requested_page() {
     let input = QueryHcaCapIn::new();
     let mut output = [0; 0x1010];
     let general = CommandInfo::of_input(input.as_bytes()).unwrap();
@@ -272,7 +272,7 @@ fn a_capability_page_is_decoded_as_the_page_that_was_asked_for() {
 }
 
 #[test]
-fn names_are_sorted_and_unique() {
+fn structure_and_field_names_are_unique() {
     assert!(STRUCTURES.is_sorted_by(|a, b| a.name < b.name));
     assert!(ENUMS.is_sorted_by(|a, b| a.name < b.name));
     for info in STRUCTURES {
@@ -285,7 +285,7 @@ fn names_are_sorted_and_unique() {
 }
 
 #[test]
-fn size_and_description_of_a_view_agree() {
+fn structure_size_matches_info() {
     fn check<S: Structure>() {
         assert_eq!(size_of::<S>(), S::BYTES);
         assert_eq!(S::INFO.bytes, S::BYTES);
@@ -298,7 +298,7 @@ fn size_and_description_of_a_view_agree() {
 }
 
 #[test]
-fn a_command_may_go_to_hardware_with_each_structure_that_has_another_source_than_the_model() {
+fn structure_is_model_only_without_other_source() {
     let mut tried = 0;
     for command in COMMANDS {
         for variant in command.variants {

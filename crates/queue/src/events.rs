@@ -1,10 +1,9 @@
 //! Sleeping until completions arrive.
 //!
-//! A completion queue that is *armed* makes one event when its next completion arrives, and the
-//! event makes a file readable. [`CqEvents`] is that file for any number of completion queues. It
-//! counts the events of each queue and arms it with the right sequence number, so that the order of
-//! polling, arming and looking again, in which a wake-up is easily lost, is not the program's
-//! business:
+//! An *armed* completion queue makes one event when its next completion arrives, and the event
+//! makes a file readable. [`CqEvents`] is that file for any number of completion queues. It counts
+//! the events of each queue and arms it with the right sequence number, so a program cannot lose a
+//! wake-up by polling, arming and polling again in the wrong order:
 //!
 //! 1. Poll the queue until it is empty.
 //! 2. [`CqEvents::park`] it. [`Parked::Ready`]: a completion has arrived meanwhile, go to 1.
@@ -12,14 +11,14 @@
 //! 3. Sleep until the file is readable ([`CqEvents::wait`], or a reactor such as tokio's `AsyncFd`,
 //!    which takes a `CqEvents`), take the tokens of the queues that fired, and go to 1 with these.
 //!
-//! What stops makes an event too: a CQ that overran or could not be written, another queue with a
+//! Failures make events too: a CQ that overran or could not be written, another queue with a
 //! catastrophic error that the CQ [watches](CqEvents::watch), a [port](CqEvents::watch_port) that
 //! goes down. [`CqEvents::wait`] then returns the CQ's token, and parking that CQ fails, once the
 //! CQEs that it holds have been polled. So a loop over events ends, and does not wait for
 //! completions that cannot come.
 //!
 //! For one queue, [`CqEvents::wait_for`], the iterator [`CqEvents::completions`] and the future
-//! [`CqEvents::ready`] do all of that.
+//! [`CqEvents::ready`] do all of these steps.
 //!
 //! ```no_run
 //! # fn f(domain: &verbless_queue::Domain, mut qp: verbless_queue::Qp, mut cq: verbless_queue::Cq)
@@ -46,42 +45,48 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use verbless_command::{Device, Error, ErrorKind};
-use verbless_devx::{DevxObject, Errno, EventChannel, LinkLayer};
+use verbless_devx::{
+    AsyncEvent, AsyncEventChannel, DevxObject, Errno, EventChannel, LinkLayer, Waiter,
+};
 use verbless_prm::hot::event_type;
 
 use crate::domain::queues::Cq;
 use verbless_ring::cq::{Cqe, Notify};
 
-/// Whether there is something to wait for: the answer of [`CqEvents::park`].
+/// The result of [`CqEvents::park`]: completions are there, or the queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a queue that is `Ready` makes no event for the completions that it has: poll it"]
 pub enum Parked {
-    /// Completions are there: poll, and park again. An event may come for them, too.
+    /// Completions are there: poll, and park again. They may make an event as well.
     Ready,
     /// The queue is empty, and the next completion makes an event.
     Armed,
 }
 
-/// The completion events of any number of completion queues of one device, and their errors, as one
-/// file.
+/// The completion and error events of any number of completion queues of one device, as one file.
 ///
 /// It may be shared: one thread sleeps in [`CqEvents::wait`] and hands tokens to others, which poll
-/// and park the queues that they own. [`CqEvents::wait_for`] and what is built on it take it
-/// exclusively, since they also read the events of other queues; these are kept for
+/// and park the queues that they own. [`CqEvents::wait_for`] and the methods built on it take it
+/// exclusively, because they also read the events of other queues; they keep those for
 /// [`CqEvents::wait`].
 pub struct CqEvents {
     device: Device,
     channel: EventChannel,
+    /// The async events of verbs. Only they report a failed device: DevX's channels stay silent
+    /// until its removal.
+    verbs: AsyncEventChannel,
+    /// Readable while `channel` or `verbs` is.
+    files: Waiter,
     state: Mutex<State>,
-    /// Queues hold a weak reference to it: it tells them which channel they are on, and whether
-    /// that still exists.
+    /// Queues hold a weak reference to it: it identifies their channel, and whether that still
+    /// exists.
     alive: Arc<()>,
 }
 
-/// A cookie is the number of an entry, and the type of the event in its lowest byte.
+/// A cookie is an entry's number, with the event type in its lowest byte.
 const TYPE_BITS: u32 = 8;
 
-/// How long a wait sleeps at a time where the device reports no CQ errors, which it then asks for.
+/// The longest sleep before the status query of a CQ, on a device that reports no CQ errors.
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -91,10 +96,12 @@ struct State {
     /// The CQs, and the queues that they watch, by the numbers in the cookies of their
     /// subscriptions.
     queues: HashMap<u64, Entry>,
-    /// When this many queues are registered, the entries of dropped ones are removed.
+    /// Entry count at which `add` first removes the entries of dropped queues.
     prune_at: usize,
-    /// Numbers of CQs whose events were read and counted, and not handed out.
+    /// Numbers of CQs whose events were read and counted, but not returned yet.
     fired: VecDeque<u64>,
+    /// The device has failed.
+    failed: bool,
 }
 
 struct Entry {
@@ -106,36 +113,37 @@ struct Entry {
     source: Source,
 }
 
-/// What a subscription is to.
+/// The source of a subscription's events.
 enum Source {
     Cq,
-    /// A queue that a CQ watches: its kind, its number, and what lives as long as it.
+    /// A queue that a CQ watches: its kind, its number, and a value that lives as long as it.
     Queue(&'static str, u32, Weak<dyn Any + Send + Sync>),
     /// A port that a CQ watches, from 1.
     Port(u8),
 }
 
-/// What a CQ watches, with an error that it reported.
+/// A source that a CQ watches and that reported an error.
 #[derive(Clone)]
 enum Failure {
-    /// Kind and number of the queue, type of the event, and what lives as long as the queue.
+    /// Kind and number of the queue, type of the event, and a value that lives as long as the
+    /// queue.
     Queue(&'static str, u32, u8, Weak<dyn Any + Send + Sync>),
     /// The port changed its state.
     Port(u8),
 }
 
-/// What was read of a CQ. Owned by its [`Subscription`], and known to the `CqEvents`.
+/// The events read for a CQ. Its [`Subscription`] owns them, and the `CqEvents` refers to them.
 #[derive(Default)]
 struct Reports {
     /// Completion events.
     completions: AtomicU32,
     /// The device reported an error of the CQ.
     cq_failed: AtomicBool,
-    /// Events were lost, which may have been errors.
+    /// Events were lost; errors may have been among them.
     unsure: AtomicBool,
-    /// There is something in `failed`.
+    /// `failed` is not empty.
     any_failed: AtomicBool,
-    /// Ports that were reported as down, by their bits.
+    /// Ports reported as down, as a bitmap.
     ports_down: AtomicU32,
     failed: Mutex<Vec<Failure>>,
 }
@@ -148,9 +156,9 @@ pub(crate) struct Subscription {
     counted: u32,
     /// The device reports no errors of CQs.
     mute: bool,
-    /// When the status of a mute one was last asked for.
+    /// Time of the last status query of a mute CQ.
     checked: Instant,
-    /// The channel, as long as it lives.
+    /// The channel, while it lives.
     channel: Weak<()>,
 }
 
@@ -164,11 +172,11 @@ pub(crate) mod sealed {
     use verbless_devx::DevxObject;
 
     pub trait Sealed {
-        /// What kind of queue it is, and its number.
+        /// The kind of the queue, and its number.
         fn name(&self) -> (&'static str, u32);
-        /// What lives as long as the queue.
+        /// The value that lives as long as the queue.
         fn life(&self) -> Weak<dyn Any + Send + Sync>;
-        /// Types of the events that say that it failed.
+        /// Types of the events that report its failure.
         fn errors(&self) -> &'static [u16];
         fn object(&self) -> &DevxObject;
         /// Whether it is in its error state.
@@ -177,32 +185,34 @@ pub(crate) mod sealed {
 }
 
 impl CqEvents {
-    /// A file for the completion queues of `device`.
+    /// Creates a file for the completion queues of `device`.
     ///
     /// # Errors
     /// EMFILE when the process has too many files.
     pub fn new(device: &Device) -> Result<Self, Error> {
         let channel = device.event_channel(true)?;
+        let verbs = device.async_event_alloc()?;
+        let files = Waiter::new([channel.as_fd(), verbs.as_fd()])?;
         let device = device.clone();
-        Ok(Self { device, channel, state: Mutex::default(), alive: Arc::default() })
+        let (state, alive) = (Mutex::default(), Arc::default());
+        Ok(Self { device, channel, verbs, files, state, alive })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Delivers the completion events of `cq`, and its errors, to this channel. `token` is what
-    /// [`CqEvents::wait`] returns for it; it need not be unique. The queue may be dropped at any
-    /// time.
+    /// Delivers the completion events of `cq`, and its errors, to this channel. [`CqEvents::wait`]
+    /// returns `token` for it; it need not be unique. The queue may be dropped at any time.
     ///
-    /// Where the device lets no program subscribe to CQ errors, [`CqEvents::wait_for`] and
-    /// [`CqEvents::completions`] ask for the status of the queue every second that they sleep. A
-    /// program that sleeps otherwise ([`CqEvents::wait`], [`CqEvents::ready`], a reactor) has to
-    /// ask by itself there ([`Cq::check`]).
+    /// If the device does not support subscriptions to CQ errors, [`CqEvents::wait_for`] and
+    /// [`CqEvents::completions`] query the status of the queue every second of their sleep. A
+    /// program that sleeps otherwise ([`CqEvents::wait`], [`CqEvents::ready`], a reactor) must then
+    /// call [`Cq::check`] by itself.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if `cq` is on a `CqEvents` already, this one or another; the kernel's
-    /// refusal, for example of a queue of another context.
+    /// [`ErrorKind::Input`] if `cq` is already on a `CqEvents`, this one or another; the kernel
+    /// refuses, for example a queue of another context.
     pub fn add(&self, cq: &mut Cq, token: u64) -> Result<(), Error> {
         if cq.subscription.as_ref().is_some_and(|there| there.channel.strong_count() > 0) {
             let hint = "it was added to another CqEvents already: drop that one first";
@@ -218,10 +228,10 @@ impl CqEvents {
             Err(error) if error.errno() == Some(Errno::EINVAL) => true,
             Err(error) => return Err(error),
         };
-        // An event that went to a channel of before may have answered the last sequence number.
+        // An event to an earlier channel may have answered the last sequence number.
         cq.event_received();
         let reports = Arc::new(Reports::default());
-        // It may have failed before, or its event went to a channel of before.
+        // It may have failed before, or its event went to an earlier channel.
         match cq.check() {
             Err(error) if error.kind() == ErrorKind::QueueFailed => {
                 reports.cq_failed.store(true, Ordering::Release);
@@ -240,14 +250,14 @@ impl CqEvents {
 
     /// Lets errors of `queue` (a queue pair, an SRQ, an SQ or RQ of frames) end the waits for `cq`,
     /// in which it completes: parking `cq` fails with [`ErrorKind::QueueFailed`], once for each
-    /// error, when the CQEs that it holds have been polled. An error from before a reset may still
-    /// be reported after it. Of a queue pair that is split, watch the whole before. Most errors of
-    /// a queue pair flush its requests, and so complete them; this is for those that complete
+    /// error, after the CQEs that it holds have been polled. An error from before a reset may still
+    /// be reported after it. Watch a queue pair before you split it. Most errors of a queue pair
+    /// flush its requests, and so complete them; this method catches the errors that complete
     /// nothing, such as those of a queue pair whose other CQ overran.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if `cq` was not [added](CqEvents::add) here; the kernel's refusal:
-    /// EINVAL where the device does not report these errors.
+    /// [`ErrorKind::Input`] if `cq` was not [added](CqEvents::add) here; the kernel refuses (EINVAL
+    /// if the device does not report these errors).
     pub fn watch(&self, cq: &Cq, queue: &impl Watchable) -> Result<(), Error> {
         let (kind, id) = queue.name();
         let source = Source::Queue(kind, id, queue.life());
@@ -261,12 +271,17 @@ impl CqEvents {
     }
 
     /// Lets a port (from 1) that is not ACTIVE end the waits for `cq`: parking `cq` fails with
-    /// [`ErrorKind::PortDown`], once each time that it goes down, when the CQEs that it holds have
-    /// been polled. A queue pair that only receives would wait for as long as the port is down.
+    /// [`ErrorKind::PortDown`], once each time that the port goes down, after the CQEs that `cq`
+    /// holds have been polled. Otherwise a queue pair that only receives waits for as long as the
+    /// port is down.
+    ///
+    /// Watch no port of a bond (LAG): the kernel delivers the events of the first function's port
+    /// alone, which may go down while the bond carries on over the other. Take the state of a bond
+    /// from its network interface.
     ///
     /// # Errors
-    /// As [`CqEvents::watch`]; [`ErrorKind::NotSupported`] for port 2 of a device whose ports are
-    /// functions of their own: the kernel reports those of port 1 alone.
+    /// As [`CqEvents::watch`]; [`ErrorKind::NotSupported`] for port 2 of a device that has one
+    /// function per port: the kernel reports the events of port 1 alone.
     pub fn watch_port(&self, cq: &Cq, port: u8) -> Result<(), Error> {
         self.device.query_port(port)?;
         if port > 1 && self.device.caps().general.num_vhca_ports() > 1 {
@@ -282,8 +297,8 @@ impl CqEvents {
         Ok(())
     }
 
-    /// Notes a failure that no event told of. A thread that calls [`CqEvents::wait`] next gets the
-    /// token of the queue.
+    /// Notes a failure without an event. The next thread in [`CqEvents::wait`] gets the token of
+    /// the queue.
     fn fail(&self, subscription: &Subscription, failure: Failure) {
         subscription.reports.fail(failure);
         self.state().fired.push_back(subscription.number);
@@ -311,8 +326,7 @@ impl CqEvents {
         Ok(subscription)
     }
 
-    /// Subscribes to events of an object, or of the device, so that each comes with its type in the
-    /// cookie.
+    /// Subscribes to events of an object, or of the device, with the event type in the cookie.
     fn subscribe(
         &self,
         object: Option<&DevxObject>,
@@ -325,30 +339,30 @@ impl CqEvents {
         })
     }
 
-    /// Whether a subscription is to this channel.
+    /// Whether a subscription belongs to this channel.
     fn has(&self, subscription: &Subscription) -> bool {
         subscription.channel.ptr_eq(&Arc::downgrade(&self.alive))
     }
 
-    /// Arms the queue: asks for an event when the next completion arrives, unless completions are
-    /// there already.
+    /// Arms the queue: requests an event for the next completion, unless completions are already
+    /// there.
     ///
-    /// An event can come without a completion that has not been polled yet: for one that was polled
-    /// after its event was made. Polling then finds nothing, and the queue is parked again.
+    /// An event can come without an unpolled completion, if the completion was polled after its
+    /// event was made. The poll then finds nothing, and the caller parks the queue again.
     ///
-    /// An event that nobody has read keeps the file readable, and no other comes before it is read:
-    /// a reactor that tells of changes only must call [`CqEvents::try_next`] until it yields `None`
-    /// before it sleeps.
+    /// An unread event keeps the file readable, and no other event comes before it is read. Before
+    /// it sleeps, an edge-triggered reactor must call [`CqEvents::try_next`] until it yields
+    /// `None`.
     ///
     /// # Errors
     /// [`ErrorKind::QueueFailed`] if the queue has no CQE left and none will come: it overran, or
-    /// could not be written; once, if a queue that it [watches](CqEvents::watch) failed.
+    /// could not be written. The same, once, if a queue that it [watches](CqEvents::watch) failed.
     /// [`ErrorKind::Input`] if the queue was not [added](CqEvents::add) here.
     pub fn park(&self, cq: &mut Cq) -> Result<Parked, Error> {
         self.park_for(cq, Notify::Next)
     }
 
-    /// Like [`park`](Self::park), but armed for the completions that `notify` names only. `Ready`
+    /// Like [`park`](Self::park), but arms only for the completions that `notify` selects. `Ready`
     /// still means any completion.
     ///
     /// # Errors
@@ -358,7 +372,7 @@ impl CqEvents {
             let attempted = format!("parking CQ {}", cq.cqn());
             return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
         };
-        // Before the look at the queue: what was written before it failed comes first.
+        // Read before the queue is checked: CQEs written before the failure come first.
         let failed = subscription.reports.may_have_failed();
         let events = subscription.reports.completions.load(Ordering::Acquire);
         // Two bits of it are the sequence number.
@@ -372,21 +386,21 @@ impl CqEvents {
             self.check(cq)?;
         }
         cq.arm(notify);
-        // What arrived before the device saw the arm, and after the look above, makes an event as
-        // well; but there is no need to sleep until it comes.
+        // A completion that arrived after the check above, and before the device saw the arm, makes
+        // an event as well; but the caller need not sleep until that comes.
         Ok(if cq.is_empty() { Parked::Armed } else { Parked::Ready })
     }
 
-    /// The token of a queue that had an event, or `None`. Call until `None`; the descriptor then
+    /// The token of a queue that had an event, or `None`. Call it until `None`; the descriptor then
     /// becomes readable on the next event.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceGone`] when the device was removed.
+    /// [`ErrorKind::DeviceGone`] when the device has failed or was removed.
     pub fn try_next(&self) -> Result<Option<u64>, Error> {
         let mut state = self.state();
         loop {
             while let Some(number) = state.fired.pop_front() {
-                // A queue may be gone whose event was read before.
+                // The queue of an event that was read before may be dropped.
                 if let Some(entry) = state.queues.get(&number) {
                     return Ok(Some(entry.token));
                 }
@@ -397,18 +411,38 @@ impl CqEvents {
         }
     }
 
+    /// Fails if the device has failed, and takes the other events of verbs.
+    fn check_device(&self, state: &mut State) -> Result<(), Error> {
+        while !state.failed
+            && let Some(event) = self.verbs.read()?
+        {
+            state.failed = event == AsyncEvent::DeviceFatal;
+            if state.failed {
+                // The record is read: other threads, and those that wait again, must not sleep.
+                self.files.end();
+            }
+        }
+        if state.failed {
+            let hint = "its firmware or its PCI link failed (IBV_EVENT_DEVICE_FATAL), and nothing \
+                        completes any more: open it again once the kernel has recovered it";
+            let attempted = "waiting for events of the device";
+            return Err(Error::new(ErrorKind::DeviceGone, attempted, hint));
+        }
+        Ok(())
+    }
+
     /// Takes an event from the channel and counts it; false if there is none.
     fn read(&self, state: &mut State) -> Result<bool, Error> {
         let State { queues, fired, .. } = state;
         match self.channel.read() {
-            Ok(None) => return Ok(false),
+            Ok(None) => return self.check_device(state).map(|()| false),
             Ok(Some(event)) => {
                 let entry = queues.get(&(event.cookie >> TYPE_BITS));
                 if let Some(entry) = entry.filter(|entry| entry.count(event.cookie as u8)) {
                     fired.push_back(entry.cq);
                 }
             }
-            // Any queue may have had one, or an error.
+            // Any queue may have had a completion event or an error.
             Err(error) if error.kind() == ErrorKind::EventsLost => {
                 let counted = queues.values().filter(|entry| entry.count_lost());
                 fired.extend(counted.map(|entry| entry.cq));
@@ -418,13 +452,13 @@ impl CqEvents {
         Ok(true)
     }
 
-    /// Sleeps until a queue has had an event, and gives its token; `None` when `timeout` passed
-    /// first. Without a timeout it waits for good.
+    /// Sleeps until a queue has had an event, and returns its token; `None` if `timeout` passes
+    /// first. Without a timeout it waits for ever.
     ///
     /// Two threads that wait at the same time get different events.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceGone`] when the device was removed.
+    /// [`ErrorKind::DeviceGone`] when the device has failed or was removed.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<u64>, Error> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -432,14 +466,14 @@ impl CqEvents {
                 return Ok(Some(token));
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if !self.channel.wait(left)? {
+            if !self.files.wait(left)? {
                 return Ok(None);
             }
         }
     }
 
-    /// Sleeps until `cq` has completions: false when `timeout` passed first. Without a timeout it
-    /// waits until there are some, or none can come any more. Poll the queue until it is empty
+    /// Sleeps until `cq` has completions; returns false if `timeout` passes first. Without a
+    /// timeout it waits until there are some, or none can come. Poll the queue until it is empty
     /// before the next call.
     ///
     /// # Errors
@@ -453,7 +487,7 @@ impl CqEvents {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let until_check = cq.subscription.as_ref().and_then(Subscription::until_check);
             let sleep = [left, until_check].into_iter().flatten().min();
-            let woken = self.channel.wait(sleep)?;
+            let woken = self.files.wait(sleep)?;
             if woken {
                 self.collect(cq)?;
             } else if !cq.is_empty() {
@@ -468,9 +502,9 @@ impl CqEvents {
         }
     }
 
-    /// The completions of `cq` as they come; sleeps while there is none, and ends when none comes
-    /// within `timeout`. Each is for [`QueuePair::complete`](crate::QueuePair::complete) of its
-    /// queue pair.
+    /// The completions of `cq` as they come. The iterator sleeps while there is none, and ends if
+    /// none comes within `timeout`. Give each to
+    /// [`QueuePair::complete`](crate::QueuePair::complete) of its queue pair.
     pub fn completions<'e>(
         &'e mut self,
         cq: &'e mut Cq,
@@ -480,21 +514,13 @@ impl CqEvents {
     }
 
     /// Waits asynchronously until `cq` has completions. `readable` waits until the file is
-    /// readable; it is the only thing that an executor has to provide, and may come back too early.
-    /// Dropped before it is done, it has lost nothing.
+    /// readable; an executor has to provide nothing else, and it may return too early. A future
+    /// that is dropped early loses nothing.
     ///
-    /// With tokio, where `file` is an `AsyncFd` of the `CqEvents`' descriptor:
-    ///
-    /// ```ignore
-    /// let readable = async || {
-    ///     file.readable().await?.clear_ready();
-    ///     Ok(())
-    /// };
-    /// events.ready(&mut cq, readable).await?;
-    /// ```
+    /// For tokio, the feature `tokio` provides the whole: `AsyncCqEvents`.
     ///
     /// # Errors
-    /// As [`CqEvents::park`] and [`CqEvents::wait`]; what `readable` fails with.
+    /// As [`CqEvents::park`] and [`CqEvents::wait`]; errors of `readable`.
     pub async fn ready(
         &mut self,
         cq: &mut Cq,
@@ -509,12 +535,38 @@ impl CqEvents {
         }
     }
 
-    /// Takes every event that has come, and keeps those that are not of `cq`.
-    fn collect(&mut self, cq: &Cq) -> Result<(), Error> {
+    /// Takes every event that has come, and keeps those of other queues than `cq`.
+    pub(crate) fn collect(&mut self, cq: &Cq) -> Result<(), Error> {
         let ours = cq.subscription.as_ref().map(|there| there.number);
         let mut state = self.state();
-        while self.read(&mut state)? {}
+        let read = loop {
+            match self.read(&mut state) {
+                Ok(true) => {}
+                read => break read,
+            }
+        };
         state.fired.retain(|&number| Some(number) != ours);
+        match read {
+            // What the device completed before it failed comes first; the error stays.
+            Err(error) if error.kind() == ErrorKind::DeviceGone && !cq.is_empty() => Ok(()),
+            read => read.map(drop),
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Cq {
+    /// How long a program may sleep before the next status query of this queue; `None` if an event
+    /// reports its errors.
+    pub(crate) fn until_check(&self) -> Option<Duration> {
+        self.subscription.as_ref().and_then(Subscription::until_check)
+    }
+
+    /// Queries the status of this queue if it is due.
+    pub(crate) fn check_when_due(&mut self) -> Result<(), Error> {
+        if self.subscription.as_mut().is_some_and(Subscription::takes_check) {
+            self.check()?;
+        }
         Ok(())
     }
 }
@@ -525,7 +577,7 @@ const NOT_ADDED: &str = "it was not added to this CqEvents: call `add` first";
 const CQ_ERROR: u16 = event_type::CQ_ERROR as u16;
 
 impl CqEvents {
-    /// Fails if the CQ, or something that it watches, has failed.
+    /// Fails if the CQ, or a source that it watches, has failed.
     #[cold]
     fn check(&self, cq: &Cq) -> Result<(), Error> {
         let Some(Subscription { reports, .. }) = &cq.subscription else { return Ok(()) };
@@ -534,7 +586,7 @@ impl CqEvents {
         };
         if reports.cq_failed.load(Ordering::Acquire) {
             cq.check()?;
-            // The device said so once.
+            // The device reported an error of it.
             let hint = "the device reported an error of it (event 0x04): make it again";
             return failed(ErrorKind::QueueFailed, hint.into());
         }
@@ -576,8 +628,8 @@ impl CqEvents {
         Ok(())
     }
 
-    /// Whether a port is up by what the device says. The kernel's word for an Ethernet port is its
-    /// network interface's, which changes later than the event comes.
+    /// Whether the device reports the port as up. For an Ethernet port the kernel reports the state
+    /// of the network interface, which changes later than the event comes.
     fn is_up(&self, port: u8) -> Result<bool, Error> {
         let attributes = self.device.query_port(port)?;
         if attributes.link_layer() != LinkLayer::Ethernet || port > 1 {
@@ -588,12 +640,12 @@ impl CqEvents {
 }
 
 impl Subscription {
-    /// How long until the status of a mute CQ is to be asked for; `None` of others.
+    /// Time until the next status query of a mute CQ; `None` for other CQs.
     fn until_check(&self) -> Option<Duration> {
         self.mute.then(|| CHECK_AFTER.saturating_sub(self.checked.elapsed()))
     }
 
-    /// Whether the status is to be asked for now; the time begins anew then.
+    /// Whether the status query is due; if so, restarts the interval.
     fn takes_check(&mut self) -> bool {
         let due = self.until_check() == Some(Duration::ZERO);
         if due {
@@ -658,7 +710,7 @@ impl State {
             self.prune_at = 2 * self.queues.len() + 16;
         }
         self.queues.insert(number, entry);
-        // So that to take an event allocates nothing: a queue makes one for each time it was armed.
+        // Reserves room so that taking an event allocates nothing: a queue makes one event per arm.
         let most = 2 * self.queues.len();
         self.fired.reserve(most.saturating_sub(self.fired.len()));
     }
@@ -681,7 +733,7 @@ impl Entry {
                 reports.completions.fetch_add(1, Ordering::AcqRel);
             }
             Source::Cq => reports.cq_failed.store(true, Ordering::Release),
-            // The kernel keeps events of objects that are gone.
+            // The kernel keeps events of destroyed objects.
             Source::Queue(.., ref life) if life.strong_count() == 0 => return false,
             Source::Queue(kind, number, ref life) => {
                 reports.fail(Failure::Queue(kind, number, event, life.clone()));
@@ -691,7 +743,7 @@ impl Entry {
         true
     }
 
-    /// Counts an event that may have been lost; false if it was none of a CQ that is there.
+    /// Counts an event that may have been lost; false if it has no live CQ.
     fn count_lost(&self) -> bool {
         let Some(reports) = self.reports.upgrade() else { return false };
         if !matches!(self.source, Source::Cq) {
@@ -719,7 +771,7 @@ impl Iterator for Completions<'_> {
                 return Some(Ok(cqe));
             }
             match self.events.wait_for(self.cq, self.timeout) {
-                // What was there may have been of a queue pair that is gone.
+                // The completions there may have belonged to a dropped queue pair.
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => return Some(Err(error)),
@@ -730,15 +782,15 @@ impl Iterator for Completions<'_> {
 
 impl AsFd for CqEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.files.as_fd()
     }
 }
 
-/// The channel's file, for a reactor: non-blocking, and readable while there are events to read.
-/// Take tokens until [`CqEvents::try_next`] yields `None` before sleeping on it.
+/// The file, for a reactor: readable while there are events to read, and when the device fails.
+/// Take tokens until [`CqEvents::try_next`] yields `None` before you sleep on it.
 impl AsRawFd for CqEvents {
     fn as_raw_fd(&self) -> RawFd {
-        self.channel.as_raw_fd()
+        self.files.as_fd().as_raw_fd()
     }
 }
 

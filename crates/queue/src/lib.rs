@@ -1,9 +1,9 @@
-//! mlx5 queues and memory regions on a device: what a program makes from a [`Domain`].
+//! mlx5 queues and memory regions on a device. A program creates them from a [`Domain`].
 //!
-//! A [`Domain`] makes [`Region`]s, completion queues ([`Cq`]) and queue pairs ([`Qp`]), connects
-//! the latter, and finds paths to peers. Posting and polling are in [verbless-ring](verbless_ring),
-//! whose modules and types are re-exported here: a [`Qp`] derefs to a [`QueuePair`], a [`Cq`] to a
-//! [`CompletionQueue`]. From then on, nothing makes a system call.
+//! A [`Domain`] creates [`Region`]s, completion queues ([`Cq`]) and queue pairs ([`Qp`]), connects
+//! queue pairs, and resolves paths to peers. Posting and polling are in
+//! [verbless-ring](verbless_ring), whose modules and types are re-exported here: a [`Qp`] derefs to
+//! a [`QueuePair`], a [`Cq`] to a [`CompletionQueue`]. Posting and polling make no system call.
 //!
 //! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, updates the doorbell
 //!   record and rings the doorbell.
@@ -13,8 +13,8 @@
 //!
 //! To sleep until completions arrive, [`CqEvents`] arms completion queues and is a file to wait on.
 //!
-//! Functions return [`Error`]; those of the data path return small `Copy` errors that convert into
-//! it. Its [`kind`](Error::kind) is for programs, its text for people.
+//! Functions return [`Error`]; data-path functions return small `Copy` errors that convert into it.
+//! Its [`kind`](Error::kind) is for programs, its text for people.
 //!
 //! # Threads
 //! Everything here is `Send`. Queues are not `Sync`: one thread at a time posts to or polls them,
@@ -32,6 +32,8 @@
 //! | [`CqEvents`] | yes | yes | each event goes to one reader; sleepers are behind a lock |
 //! | [`Cq`] | yes | no | one thread polls it, through `&mut`: the cursor is a plain word |
 //! | [`Qp`] | yes | no | one thread posts to it, through `&mut`, without a lock |
+//! | [`CollapsedCq`] | yes | no | read beside the queue pair that completes in it |
+//! | [`CollapsedQueue`] | yes | no | as a `CollapsedCq` |
 //! | [`CqTarget`] | yes | no | one thread cleans at a time |
 //! | [`QpControl`] | yes | yes | a lock inside, which posting never takes |
 //! | [`QpQueues`] | yes | no | as a `Qp` |
@@ -55,12 +57,14 @@
 //! | [`Completion`] | yes | yes | a plain value |
 //! | [`Error`] | yes | yes | a plain value |
 //!
-//! `unsafe` is confined to [`region`], the pool that leases memory to queues, the module that maps
-//! UAR pages, and [`Domain::region_from_raw`].
+//! `unsafe` is confined to [`region`], the registration of a descriptor with tokio, the pool that
+//! leases memory to queues, the module that maps UAR pages, and [`Domain::region_from_raw`].
 
 pub mod domain;
 pub mod events;
 mod page;
+#[cfg(feature = "tokio")]
+pub mod reactor;
 pub mod region;
 mod wait;
 
@@ -70,17 +74,20 @@ pub use verbless_ring::{
 
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
-pub use cq::{CompletionQueue, CqCleaner, Cqe, RequestId};
+pub use cq::{CollapsedQueue, CompletionQueue, CqCleaner, Cqe, RequestId};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe, ReceiveCqe};
 pub use domain::{
-    ConnectOptions, Cq, CqConfig, CqTarget, DatagramOptions, Domain, DomainBuilder, ImportedRegion,
-    IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, QpControl, QpQueues, ReceiveHalf, Rq,
-    RqConfig, SendHalf, SharedRegion, SplitError, Sq, SqConfig, Srq, SrqConfig, UmrKey,
+    CollapsedCq, ConnectOptions, Cq, CqConfig, CqTarget, DatagramOptions, Domain, DomainBuilder,
+    ImportedRegion, IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, QpControl, QpQueues,
+    ReceiveHalf, Rq, RqConfig, SendHalf, SharedRegion, SplitError, Sq, SqConfig, Srq, SrqConfig,
+    UmrKey,
 };
 pub use events::{CqEvents, Parked, Watchable};
 pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
 pub use page::map_uar;
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
+#[cfg(feature = "tokio")]
+pub use reactor::AsyncCqEvents;
 pub use region::{Memory, RangeError, Region, RemoteRegion};
 pub use service::{Eth, Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};

@@ -1,8 +1,8 @@
 //! Memory regions: memory, and the keys under which the device reaches it.
 //!
 //! A peer that holds the remote key may write at any time, so the bytes are copied in and out by
-//! copies that are allowed to race. A slice is given only of memory that no device may write, or to
-//! a caller who promises that none does. All of them take the types of [`bytemuck`].
+//! copies that are allowed to race. A region gives a slice only if no device may write its memory,
+//! or if the caller promises that none does. All of these functions take [`bytemuck`] types.
 
 use std::any::Any;
 use std::fmt;
@@ -78,12 +78,12 @@ pub struct Region {
     lkey: Lkey,
     rkey: Option<Rkey>,
     address: u64,
-    /// Whether any key lets a device write there, or another handle somebody else.
+    /// Whether a key lets a device write there, or another handle exists.
     written: bool,
 }
 
 impl Region {
-    /// Makes a region of `parts`.
+    /// Creates a region of `parts`.
     pub(crate) fn new(parts: RegionParts) -> Self {
         let RegionParts { registration, memory, lkey, rkey, address, written } = parts;
         Self { registration, memory, lkey, rkey, address, written }
@@ -126,10 +126,10 @@ impl Region {
         self.address
     }
 
-    /// `length` bytes from byte `offset` on, for a work request of ours.
+    /// `length` bytes from byte `offset` on, for our own work request.
     ///
     /// # Errors
-    /// A range that is not in the region, or is longer than a request can say.
+    /// A range outside of the region, or longer than a request can express.
     pub fn sge(&self, offset: usize, length: usize) -> Result<Sge, RangeError> {
         let address = self.range(offset, length)?;
         match u32::try_from(length) {
@@ -138,11 +138,11 @@ impl Region {
         }
     }
 
-    /// `length` bytes from byte `offset` on, for a work request of a peer. What is sent to it is
-    /// the place and the key: the peer's request says the length, and our device checks it.
+    /// `length` bytes from byte `offset` on, for a peer's work request. The peer gets the address
+    /// and the key; its request has the length, and our device checks it.
     ///
     /// # Errors
-    /// A range that is not in the region; a region whose access allows peers nothing.
+    /// A range outside of the region; a region without remote access.
     pub fn remote(&self, offset: usize, length: usize) -> Result<RemoteAddr, RangeError> {
         let address = self.range(offset, length)?;
         Ok(RemoteAddr::new(address, self.rkey.ok_or(RangeError::NoRemoteKey)?))
@@ -151,7 +151,7 @@ impl Region {
     /// The address and key of the whole region, for a peer that addresses parts of it by offset.
     ///
     /// # Errors
-    /// A region whose access allows peers nothing.
+    /// A region without remote access.
     pub fn remote_region(&self) -> Result<RemoteRegion, RangeError> {
         Ok(RemoteRegion::new(self.remote(0, self.len())?, self.len() as u64))
     }
@@ -177,16 +177,17 @@ impl Region {
         }
     }
 
-    /// The first byte, for code that keeps the rules of this memory by itself: volatile accesses,
-    /// atomics, or copies that may race, within [`Region::len`] bytes, while the region lives.
+    /// A pointer to the first byte, for code that follows the rules of this memory by itself:
+    /// volatile accesses, atomics, or copies that may race, within [`Region::len`] bytes, while the
+    /// region lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr()
     }
 
-    /// The region as 64-bit words of the machine's own byte order, word `n` at byte `8 * n`, for
-    /// structures without locks that a peer reads, writes, or changes by atomics. A rest of less
-    /// than 8 bytes is left out, and a region that does not begin at a multiple of 8 has none (only
-    /// [`Domain::region_from_raw`](crate::Domain::region_from_raw) makes such).
+    /// The region as 64-bit words in the machine's byte order, word `n` at byte `8 * n`, for
+    /// lock-free structures that a peer reads, writes, or changes by atomics. It leaves out a
+    /// remainder of less than 8 bytes. A region that does not begin at a multiple of 8 has no words
+    /// (only [`Domain::region_from_raw`](crate::Domain::region_from_raw) creates such).
     ///
     /// RDMA READs and WRITEs move an aligned word as a whole, if neither the range nor a packet
     /// ends inside it: begin the range at a word, so that packets, whose payloads are multiples of
@@ -198,15 +199,14 @@ impl Region {
     /// the value (the reader takes it if the two are equal), or let the peer read the version by
     /// one READ and the value by a second, posted when the first has completed.
     ///
-    /// The orderings of these atomics are between CPUs. What a device is to see in order is ordered
-    /// by the barriers of [`uar::barrier`](crate::uar::barrier); posting a request has those that
-    /// it needs for what was stored before.
+    /// The orderings of these atomics hold between CPUs. Towards a device, the barriers of
+    /// [`uar::barrier`](crate::uar::barrier) order stores; posting a request has the barriers that
+    /// it needs for earlier stores.
     ///
     /// A word is one access only among words: [`write_at`](Self::write_at) and the other copies go
-    /// byte by byte, or in steps of their own, so that one of the same bytes meanwhile sees, or
-    /// leaves, parts of a word. To the language, atomics of different sizes on the same bytes at
-    /// the same time are nothing that it defines; where values must be whole, use words on both
-    /// sides.
+    /// byte by byte, or in steps of their own, so that a concurrent copy of the same bytes sees, or
+    /// leaves, parts of a word. The language does not define concurrent atomics of different sizes
+    /// on the same bytes; if values must be whole, use words on both sides.
     ///
     /// ```no_run
     /// # fn f(region: &verbless_queue::Region) {
@@ -214,7 +214,7 @@ impl Region {
     ///
     /// use verbless_queue::uar::barrier::before_doorbell_record as before_later_stores;
     ///
-    /// // A version on either side of the value: whoever reads two that differ reads again.
+    /// // A version on either side of the value: a reader that sees two that differ reads again.
     /// let words = region.words();
     /// for (word, value) in [(0, 1), (1, 42), (2, 1)] {
     ///     words[word].store(value, Ordering::Relaxed);
@@ -232,8 +232,8 @@ impl Region {
         self.memory.write_at(offset, bytes)
     }
 
-    /// Copies values in, from byte `offset` on, as they stand in memory: of the machine's own byte
-    /// order.
+    /// Copies values in, from byte `offset` on, in their memory representation and the machine's
+    /// byte order.
     ///
     /// ```no_run
     /// # fn f(region: &verbless_queue::Region) -> Result<(), verbless_queue::ring::OutOfBounds> {
@@ -247,8 +247,8 @@ impl Region {
         self.write_at(offset, bytemuck::cast_slice(values))
     }
 
-    /// Copies values out from byte `offset` on, as many as `into` takes. A value whose bytes a peer
-    /// writes meanwhile may be of old ones and new ones.
+    /// Copies values out from byte `offset` on, as many as `into` takes. A value that a peer writes
+    /// meanwhile may mix old and new bytes.
     pub fn read_slice<T: NoUninit + AnyBitPattern>(
         &self,
         offset: usize,
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_sge_outside_the_region_is_refused_even_when_it_overflows() {
+    fn out_of_region_or_overflowing_sge_is_rejected() {
         let region = region(4096);
         assert_eq!(region.sge(4000, 96).unwrap().address, 0xffff_ffff_ffff_ffa0);
         assert_eq!(region.sge(4096, 0).unwrap().length, 0);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn values_go_in_and_come_out_at_any_offset_and_never_past_the_end() {
+    fn slices_copy_at_any_offset_within_region() {
         let region = region(64);
         for offset in [0, 3, 40] {
             region.write_slice(offset, &[[1u64, 2], [3, u64::MAX]][..1 + offset % 2]).unwrap();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_without_a_remote_key_says_so_wherever_one_is_asked_for() {
+    fn region_without_rkey_fails_with_no_remote_key() {
         let region = Region { rkey: None, ..region(64) };
         let error = region.remote(0, 8).unwrap_err();
         assert_eq!(error, RangeError::NoRemoteKey);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_copies_are_of_the_same_bytes() {
+    fn words_and_slices_share_bytes() {
         let region = region(30);
         region.words()[2].store(7, Ordering::Relaxed);
         let mut back = [0u64; 1];
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_of_no_bytes_has_no_bytes() {
+    fn empty_region_accepts_only_empty_write() {
         let region = region(0);
         assert!(region.is_empty());
         assert!(region.write_at(0, &[]).is_ok());
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_go_before_the_memory() {
+    fn registration_drops_before_memory() {
         struct Keys(Arc<AtomicBool>);
         impl Drop for Keys {
             fn drop(&mut self) {

@@ -6,16 +6,17 @@ use crossbeam_utils::Backoff;
 
 use verbless_ring::cq::{CompletionQueue, Cqe};
 
-/// How long it looks without a pause, and the pauses then: short beside what has passed.
+/// How long it polls without a sleep, and the length of the sleeps after that: short beside the
+/// elapsed time.
 const EAGER: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Polls until there is a CQE or `timeout` has passed: looks again at once for some microseconds,
-/// lets other threads run between two looks for a millisecond, and then sleeps 50 microseconds or
-/// somewhat more between them: a CQE that takes longer is noticed as much later. To sleep until the
+/// Polls until there is a CQE or `timeout` has passed. For some microseconds it polls without a
+/// pause, then yields to other threads between two polls for a millisecond, and then sleeps 50
+/// microseconds or somewhat more between them, which delays a CQE by as much. To sleep until the
 /// event, arm the queue ([`CompletionQueue::arm`]).
 pub fn poll_within(queue: &mut CompletionQueue, timeout: Duration) -> Option<Cqe> {
-    // Where the clock does not reach as far, it waits for good.
+    // If the clock cannot express the end, it waits for ever.
     let start = Instant::now();
     let end = start.checked_add(timeout);
     let backoff = Backoff::new();
@@ -44,12 +45,12 @@ mod tests {
 
     #[test]
     #[allow(unsafe_code, reason = "the device's side is played here")]
-    fn a_poll_that_waits_ends_with_the_completion_or_the_time() {
+    fn poll_within_ends_with_cqe_or_timeout() {
         let memory = |length| SharedMemory::zeroed(length).slice(0, length).unwrap();
         let ring = memory(4 * Cqe::BYTES);
-        // SAFETY: what is written there in the device's place is by the thread that polls.
+        // SAFETY: only the polling thread writes there, in the device's place.
         let own = |memory: &SharedMemory| unsafe { RingMemory::new(memory.clone()) };
-        // SAFETY: the memory is this page's alone.
+        // SAFETY: this page alone has the memory.
         let uar = unsafe { UarPage::new(memory(4096)) }.unwrap();
         let mut queue = CompletionQueue::new(CompletionQueueParts {
             cqn: Cqn(1),

@@ -1,13 +1,14 @@
-//! Queues on a device of the model's: what they say of themselves, and that both halves of a queue
-//! pair, and its control, reach the device.
+//! Queues on a model device: their `Debug` output, and that both halves of a queue pair, and its
+//! control, reach the device.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use verbless_command::{Device, KeyAccess, RemoteAccess};
+use verbless_command::{Device, InitAttr, KeyAccess, RemoteAccess};
 use verbless_devx::{Backend, Pd};
 use verbless_model::{
     FrameEffect, FrameFault, FrameSelector, Link, LinkSettings, Model, Occurrence, Profile,
+    QueueKind, Times,
 };
 use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, EqeQpSrq, EqeQueueType, Opcode, QpState, SqState};
@@ -44,7 +45,7 @@ fn pair(domain: &Domain) -> (Qp<Rc>, Cq, Cq) {
     (qp, sends, receives)
 }
 
-/// Waits until a completion can be looked at.
+/// Waits until the CQ has a completion.
 fn arrives(cq: &Cq) {
     let end = Instant::now() + PATIENCE;
     while cq.is_empty() {
@@ -57,14 +58,14 @@ fn state(qp: &Qp<Rc>) -> QpState {
     qp.object().state().expect("the device answers")
 }
 
-/// Whether a value is printed as this and nothing else.
+/// Checks the whole `Debug` output of a value.
 #[track_caller]
 fn shown(value: &dyn Debug, expected: String) {
     assert_eq!(format!("{value:?}"), expected);
 }
 
 #[test]
-fn queues_of_a_device_are_printed_with_their_numbers() {
+fn queues_show_numbers_in_debug() {
     let (_model, domain) = on(Link::Infiniband);
     let (qp, sends, _receives) = pair(&domain);
     let (qpn, cqn) = (qp.qpn(), sends.object().cqn());
@@ -98,7 +99,7 @@ fn queues_of_a_device_are_printed_with_their_numbers() {
 }
 
 #[test]
-fn queues_of_frames_are_printed_and_go_to_error() {
+fn ethernet_queues_show_numbers_and_enter_error() {
     let (_model, domain) = on(Link::Ethernet);
     let mut completions = cq(&domain);
     let mut sq = domain.sq(&SqConfig::new(4), &completions).expect("a send queue");
@@ -115,19 +116,19 @@ fn queues_of_frames_are_printed_and_go_to_error() {
     assert_eq!(sq.object().query().expect("its context").state(), SqState::ERR);
 }
 
-/// What the device may still write stays there, so that this test leaves memory behind.
+/// The device may still write to the leaked objects, so this test leaks memory.
 #[test]
-fn queues_of_frames_that_the_device_keeps_are_given_up_and_counted() {
+fn undestroyed_ethernet_queues_count_as_leaks() {
     let (model, domain) = on(Link::Ethernet);
     let completions = cq(&domain);
     let sq = domain.sq(&SqConfig::new(4), &completions).expect("a send queue");
     let rq = domain.rq(&RqConfig::new(4), &completions).expect("a receive queue");
     let refuse = |opcode: Opcode| {
-        model.fail_command(0, opcode.0, 1, CommandStatus::BAD_RES_STATE.0, 7);
+        model.fail_command(0, opcode, 1, CommandStatus::BAD_RES_STATE, 7);
     };
     refuse(Opcode::DESTROY_SQ);
     sq.destroy().expect_err("the device refused it");
-    // So are those that the device leaves in their state.
+    // The same holds for queues that the device fails to move to RST.
     let leaked = domain.device().leaked();
     let sq = domain.sq(&SqConfig::new(4), &completions).expect("a send queue");
     refuse(Opcode::MODIFY_SQ);
@@ -138,7 +139,7 @@ fn queues_of_frames_that_the_device_keeps_are_given_up_and_counted() {
 }
 
 #[test]
-fn a_half_of_a_queue_pair_moves_all_of_it_to_the_error_state() {
+fn receive_half_moves_whole_qp_to_error() {
     let (_model, domain) = on(Link::Infiniband);
     let options = ConnectOptions::default();
     let (mut qp, mut sends, mut receives) = pair(&domain);
@@ -155,7 +156,7 @@ fn a_half_of_a_queue_pair_moves_all_of_it_to_the_error_state() {
 }
 
 #[test]
-fn queues_on_a_device_complete_good_requests_the_fast_way() {
+fn device_queues_complete_by_fast_path() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
     domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
@@ -172,7 +173,7 @@ fn queues_on_a_device_complete_good_requests_the_fast_way() {
 }
 
 #[test]
-fn the_control_of_a_queue_pair_connects_it() {
+fn qp_control_connects_its_qp() {
     let (_model, domain) = on(Link::Infiniband);
     let options = ConnectOptions::default();
     let (qp, ..) = pair(&domain);
@@ -187,7 +188,7 @@ fn the_control_of_a_queue_pair_connects_it() {
 }
 
 #[test]
-fn an_imported_region_says_how_long_it_is() {
+fn imported_region_has_length_of_shared() {
     let (_model, domain) = open(Profile::load("bluefield3").expect("a profile"));
     let secret = AccessKey::new([7; 32]);
     let region = domain.region(4096, KeyAccess::ALL).expect("a region");
@@ -201,7 +202,7 @@ fn an_imported_region_says_how_long_it_is() {
 }
 
 #[test]
-fn a_gid_that_is_not_there_is_refused_with_those_that_are() {
+fn missing_gid_index_error_lists_existing_ones() {
     let (_model, domain) = on(Link::Ethernet);
     let (qp, ..) = pair(&domain);
     let options = ConnectOptions { gid_index: Some(200), ..ConnectOptions::default() };
@@ -211,7 +212,7 @@ fn a_gid_that_is_not_there_is_refused_with_those_that_are() {
 }
 
 #[test]
-fn a_domain_is_made_of_a_protection_domain_of_its_own_device() {
+fn builder_rejects_pd_of_another_device() {
     let ((_model, domain), (_other_model, other)) = (on(Link::Infiniband), on(Link::Infiniband));
     let of = |pd: &Pd| Domain::builder(domain.device()).protection_domain(pd.clone()).build();
     assert_eq!(of(domain.pd()).expect("its own").pd().pdn(), domain.pd().pdn());
@@ -221,7 +222,7 @@ fn a_domain_is_made_of_a_protection_domain_of_its_own_device() {
 }
 
 #[test]
-fn a_region_has_a_key_for_peers_if_they_may_do_anything() {
+fn region_has_rkey_if_remote_access_is_set() {
     let (_model, domain) = on(Link::Infiniband);
     for bits in 0..8 {
         let [read, write, atomic] = [1, 2, 4].map(|bit| bits & bit != 0);
@@ -232,21 +233,120 @@ fn a_region_has_a_key_for_peers_if_they_may_do_anything() {
 }
 
 #[test]
-fn queues_that_are_taken_back_take_nothing_more() {
+fn taken_back_qp_rejects_posts_until_reset() {
     let (_model, domain) = on(Link::Infiniband);
-    let (mut qp, ..) = pair(&domain);
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    let (mut qp, mut sends, _receives) = pair(&domain);
+    let options = ConnectOptions::default();
+    domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+    let memory = domain.region(64, KeyAccess::ALL).expect("a region");
     let (mut queues, control) = qp.with_control();
+    queues.post_receive(memory.sge(0, 64).expect("inside"), 1).expect("there is room");
+    queues.post(&Nop::new().signaled(), 2).expect("there is room");
+    queues.post(&Nop::new(), 3).expect("there is room");
+    arrives(&sends);
     queues.take_back().expect("the device agrees");
     assert_eq!(queues.post(&Nop::new(), 0), Err(PostError::NotConnected));
-    // From RESET it goes to INIT.
+    let done = queues.poll(&mut sends).expect("it completed before").expect("it is well");
+    assert_eq!(done.cookie, 2);
+    assert_eq!(queues.post(&Nop::new(), 0), Err(PostError::NotConnected));
+    // From RESET it goes to INIT only after its rings are cleared.
     assert!(!control.is_in_init().expect("its state"));
-    control.to_init(&ConnectOptions::default()).expect("INIT");
+    let error = control.to_init(&options).expect_err("its rings have the old requests");
+    assert!(error.kind() == ErrorKind::Input && error.to_string().contains("`reset`"), "{error}");
+    assert!(!control.is_in_init().expect("its state"));
+    queues.reset().expect("the device agrees");
+    control.to_init(&options).expect("INIT");
     assert!(control.is_in_init().expect("its state"));
 }
 
 #[test]
-fn a_receive_of_a_frame_has_32_entries_at_most() {
+fn qp_in_reset_reinits_only_after_reset_of_rings() {
+    let (_model, domain) = on(Link::Infiniband);
+    let (mut qp, mut sends, _receives) = pair(&domain);
+    let options = ConnectOptions::default();
+    let init = InitAttr { port: 1, pkey_index: 0, access: KeyAccess::ALL.remote };
+    domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+    qp.post(&Nop::new().signaled(), 2).expect("there is room");
+    qp.post(&Nop::new().signaled(), 3).expect("there is room");
+    arrives(&sends);
+    qp.to_reset().expect("the device agrees");
+    assert_eq!(qp.post(&Nop::new(), 0), Err(PostError::NotConnected));
+    let error = qp.to_init(&init).expect_err("its rings are as before");
+    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    // ERR flushes no old request, and takes no new one.
+    qp.to_error().expect("the device agrees");
+    assert_eq!(qp.post(&Nop::new(), 0), Err(PostError::NotConnected));
+    let done = qp.poll(&mut sends).expect("it completed before").expect("it is well");
+    assert_eq!(done.cookie, 2);
+    qp.reset().expect("the device agrees");
+    domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+    qp.post(&Nop::new().signaled(), 4).expect("there is room");
+    let done = loop {
+        arrives(&sends);
+        if let Some(done) = qp.poll(&mut sends) {
+            break done.expect("it is well");
+        }
+    };
+    assert_eq!(done.cookie, 4);
+}
+
+#[test]
+fn send_half_of_reset_qp_stays_closed() {
+    let (_model, domain) = on(Link::Infiniband);
+    let (mut qp, _sends, _receives) = pair(&domain);
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    qp.post(&Nop::new(), 0).expect("there is room");
+    qp.to_reset().expect("the device agrees");
+    let (mut send, _receive) = qp.split().expect("a completion queue for each side");
+    send.to_error().expect("the device agrees");
+    assert_eq!(send.post(&Nop::new(), 0), Err(PostError::NotConnected));
+}
+
+#[test]
+fn failed_destroy_with_unknown_status_is_leaked() {
+    let (model, domain) = on(Link::Infiniband);
+    let (qp, ..) = pair(&domain);
+    let always = Times::from(1).always();
+    model.fail_command(0, Opcode::DESTROY_QP, always, CommandStatus::INTERNAL_ERR, 7);
+    let error = qp.destroy().expect_err("the device refuses");
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("answers other commands"), "{error}");
+    assert_eq!(domain.device().leaked(), 1);
+}
+
+#[test]
+fn region_of_failed_device_fails_with_device_gone() {
+    let (model, domain) = on(Link::Infiniband);
+    model.kill(0);
+    let error = domain.region(1 << 20, KeyAccess::LOCAL).expect_err("the device has failed");
+    assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
+}
+
+#[test]
+fn collapsed_cq_takes_every_send_of_one_qp() {
+    let (_model, domain) = on(Link::Infiniband);
+    let sends = domain.collapsed_completion_queue().expect("a collapsed completion queue");
+    let config = QpConfig::new(8, 1);
+    let receives = domain.completion_queue(&CqConfig::new(config.receive_cqes())).expect("a CQ");
+    let mut qp: Qp<Rc> = domain
+        .queue_pair_towards(&config, &sends.target(), &receives.target())
+        .expect("as the documentation has it");
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    for cookie in 0..8 {
+        qp.post(&Nop::new().signaled(), cookie).expect("room");
+    }
+    let end = Instant::now() + PATIENCE;
+    let mut newest = None;
+    while newest != Some(7) {
+        assert!(Instant::now() < end, "the last one does not complete: {newest:?}");
+        if let Some(completion) = qp.poll_newest(&sends) {
+            newest = Some(completion.expect("it succeeds").cookie);
+        }
+    }
+}
+
+#[test]
+fn rq_takes_at_most_32_sges() {
     let (_model, domain) = on(Link::Ethernet);
     let completions = cq(&domain);
     let most = domain.device().caps().max_receive_sges().min(32) as u32;
@@ -255,7 +355,7 @@ fn a_receive_of_a_frame_has_32_entries_at_most() {
     assert_eq!(make(most + 1).expect_err("one more").kind(), ErrorKind::Input);
 }
 
-/// A CQ that is full of CQEs and has overrun.
+/// A full CQ that has overrun.
 fn overrun(domain: &Domain) -> (Qp<Rc>, Cq) {
     let config = CqConfig { overcommit: true, ..CqConfig::new(4) };
     let sends = domain.completion_queue(&config).expect("a completion queue");
@@ -295,7 +395,7 @@ fn cq_overrun_ends_every_wait() {
     events.add(&mut sends, 7).expect("it is new");
     assert_eq!(events.park(&mut sends).expect("it is well"), Parked::Armed);
     let_overrun(&mut qp, &sends);
-    // The CQEs that it holds come first, and then the error, each time that it is asked for.
+    // Its CQEs come first, and then the error, on each call.
     assert!(events.wait_for(&mut sends, None).expect("it holds CQEs"));
     take(&mut qp, &mut sends, 4);
     let errors = [
@@ -312,26 +412,26 @@ fn cq_overrun_ends_every_wait() {
 }
 
 #[test]
-fn cq_error_wakes_a_wait_for_tokens() {
+fn cq_error_wakes_token_wait() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends) = overrun(&domain);
     let events = CqEvents::new(domain.device()).expect("a channel");
     events.add(&mut sends, 7).expect("it is new");
     let_overrun(&mut qp, &sends);
     take(&mut qp, &mut sends, 4);
-    // It is not armed: the only event is the error.
+    // It is not armed: the error is the only event.
     assert_eq!(events.wait(Some(PATIENCE)).expect("no error of the channel"), Some(7));
     assert_eq!(events.park(&mut sends).expect_err("it overran").kind(), ErrorKind::QueueFailed);
 }
 
 #[test]
-fn cq_poll_finds_an_overrun_within_100_ms() {
+fn poll_detects_cq_overrun_within_100_ms() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends) = overrun(&domain);
     let_overrun(&mut qp, &sends);
     take(&mut qp, &mut sends, 4);
     let start = Instant::now();
-    // In calls that each wait for less.
+    // Several short calls add up.
     let error = loop {
         match sends.poll_within(Duration::from_millis(5)) {
             Ok(found) => assert_eq!(found, None),
@@ -345,7 +445,75 @@ fn cq_poll_finds_an_overrun_within_100_ms() {
 }
 
 #[test]
-fn watched_queue_pair_error_ends_a_wait_once() {
+fn posting_drain_overruns_no_exact_size_cq() {
+    let (_model, domain) = on(Link::Infiniband);
+    let mut sends = domain.completion_queue(&CqConfig::new(8)).expect("a completion queue");
+    let receives = cq(&domain);
+    let mut qp = domain.queue_pair(&QpConfig::new(4, 0), &sends, &receives).expect("they fit");
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    assert_eq!(qp.send.free(), 8, "as many as the CQ has entries");
+    for cookie in 0..8 {
+        qp.post(&Nop::new().signaled(), cookie).expect("there is room");
+    }
+    let end = Instant::now() + PATIENCE;
+    let mut taken = 0;
+    while taken < 24 {
+        assert!(Instant::now() < end, "{taken} came: {:?}", sends.check());
+        for cqe in sends.drain(24) {
+            assert_eq!(qp.complete(cqe).expect("it is done").cookie, taken);
+            qp.post(&Nop::new().signaled(), taken + 8).expect("there is room");
+            taken += 1;
+            // It completes meanwhile.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    sends.check().expect("it has not overrun");
+    // With spare entries, the consumer index goes back for several CQEs at once.
+    let mut wide = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
+    let mut qp = domain.queue_pair(&QpConfig::new(4, 0), &wide, &receives).expect("they fit");
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    for cookie in 0..3 {
+        qp.post(&Nop::new().signaled(), cookie).expect("there is room");
+    }
+    while taken < 27 {
+        assert!(Instant::now() < end, "{taken} came");
+        taken += wide.drain(24).map(|cqe| qp.complete(cqe).expect("it is done")).count() as u64;
+    }
+}
+
+#[test]
+fn fragmented_memory_is_registered_in_small_pages() {
+    let (model, domain) = on(Link::Infiniband);
+    model.fragment_memory(0);
+    let sizes = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = sizes.clone();
+    let _watch = model.watch_commands(move |executed| {
+        let input = verbless_prm::CreateUmemIn::from_prefix(executed.input);
+        if let Some(input) = input.filter(|it| it.opcode() == Opcode::CREATE_UMEM.0) {
+            seen.lock().expect("no panic").push(input.umem().log_page_size());
+        }
+    });
+    const LENGTH: usize = 4 << 20;
+    let from = domain.region(LENGTH, KeyAccess::LOCAL).expect("memory");
+    let into = domain.region(LENGTH, KeyAccess::ALL).expect("memory");
+    assert_eq!(from.address() % (2 << 20), 0, "it suits pages of 2 MiB");
+    let (mut qp, mut sends, _receives) = pair(&domain);
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    from.write_at(LENGTH - 8, &[0x5a; 8]).expect("room");
+    let whole = from.sge(0, LENGTH).expect("a range");
+    let remote = into.remote(0, LENGTH).expect("a range");
+    qp.post(&verbless_queue::wr::Write::new(whole, remote).signaled(), 1).expect("room");
+    let cqe = sends.poll_within(PATIENCE).expect("it works").expect("it is done");
+    qp.complete(cqe).expect("it is done");
+    let mut last = [0; 8];
+    into.read_at(LENGTH - 8, &mut last).expect("it is there");
+    assert_eq!(last, [0x5a; 8]);
+    let sizes = sizes.lock().expect("no panic");
+    assert!(sizes.len() >= 2 && sizes.iter().all(|&size| size == 0), "{sizes:?}");
+}
+
+#[test]
+fn watched_qp_error_ends_wait_once() {
     let (model, domain) = on(Link::Infiniband);
     let (mut qp, _sends, mut receives) = pair(&domain);
     domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
@@ -364,7 +532,7 @@ fn watched_queue_pair_error_ends_a_wait_once() {
 }
 
 #[test]
-fn port_that_goes_down_ends_a_wait_once() {
+fn port_down_ends_wait_once() {
     for link in [Link::Infiniband, Link::Ethernet] {
         let (model, domain) = on(link);
         let mut receives = cq(&domain);
@@ -378,12 +546,12 @@ fn port_that_goes_down_ends_a_wait_once() {
             model.set_port(0, 1, false);
             let error = events.wait_for(&mut receives, None).expect_err("the port is down");
             assert_eq!(error.kind(), ErrorKind::PortDown, "{error}");
-            // It was reported, and a port that comes up is no error.
+            // The first wait reported it, and a port that comes up is no error.
             assert!(!events.wait_for(&mut receives, short).expect("once"), "no CQE");
             model.set_port(0, 1, true);
             assert!(!events.wait_for(&mut receives, short).expect("the port is up"), "no CQE");
         }
-        // One that is down already.
+        // A port that is already down.
         model.set_port(0, 1, false);
         let mut other = cq(&domain);
         events.add(&mut other, 8).expect("it is new");
@@ -394,7 +562,7 @@ fn port_that_goes_down_ends_a_wait_once() {
 }
 
 #[test]
-fn failures_before_a_subscription_are_found() {
+fn failures_before_subscription_are_found() {
     let (model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends) = overrun(&domain);
     let_overrun(&mut qp, &sends);
@@ -413,7 +581,7 @@ fn failures_before_a_subscription_are_found() {
 }
 
 #[test]
-fn queues_of_every_kind_are_watched() {
+fn srq_sq_and_rq_are_watched() {
     let (model, domain) = on(Link::Ethernet);
     let (mut sends, mut receives) = (cq(&domain), cq(&domain));
     let mut events = CqEvents::new(domain.device()).expect("a channel");
@@ -443,14 +611,14 @@ fn queues_of_every_kind_are_watched() {
     event(0x11, EqeQueueType::RQ, rq.object().rqn().0);
     let error = events.wait_for(&mut receives, None).expect_err("the RQ failed");
     assert!(error.to_string().contains("RQ 0x"), "{error}");
-    // The event of a queue that is gone is none of the CQ's.
+    // The event of a dropped queue does not reach the CQ.
     event(0x11, EqeQueueType::RQ, rq.object().rqn().0);
     drop(rq);
     assert!(!events.wait_for(&mut receives, short).expect("it is gone"), "no CQE");
 }
 
 #[test]
-fn reset_pair_waits_for_room_in_its_cq() {
+fn reset_qp_waits_for_room_in_its_cq() {
     let (_model, domain) = on(Link::Infiniband);
     let config = QpConfig { inline: 0, ..QpConfig::new(8, 4) };
     let entries = CqConfig::new(config.cqes::<Rc>());
@@ -464,7 +632,7 @@ fn reset_pair_waits_for_room_in_its_cq() {
         assert!(Instant::now() < end, "no completion comes");
     }
     qp.reset().expect("the device agrees");
-    // Eight CQEs are removed, and have their entries still.
+    // Eight CQEs are removed, and still have their entries.
     let refused = domain.connect_to_itself(&mut qp, &options).expect_err("it could overrun");
     assert!(refused.to_string().contains("8 CQEs"), "{refused}");
     let other = domain.queue_pair(&QpConfig::new(1, 1), &both, &both).expect_err("no room");
@@ -474,7 +642,7 @@ fn reset_pair_waits_for_room_in_its_cq() {
 }
 
 #[test]
-fn queue_pair_beyond_its_cq_is_refused() {
+fn qp_beyond_cq_entries_is_rejected() {
     let (_model, domain) = on(Link::Infiniband);
     let config = QpConfig::new(16, 16);
     assert_eq!(
@@ -540,7 +708,7 @@ fn leave_in_the_middle(leave: impl FnOnce(Qp<Rc, WithSrq>) -> Option<Qp<Rc, With
 }
 
 #[test]
-fn srq_gets_the_receive_of_a_dropped_pair_back() {
+fn srq_gets_receive_of_dropped_qp_back() {
     leave_in_the_middle(|qp| {
         drop(qp);
         None
@@ -548,7 +716,7 @@ fn srq_gets_the_receive_of_a_dropped_pair_back() {
 }
 
 #[test]
-fn srq_gets_the_receive_of_a_reset_pair_back() {
+fn srq_gets_receive_of_reset_qp_back() {
     leave_in_the_middle(|mut qp| {
         qp.reset().expect("the device agrees");
         Some(qp)
@@ -556,7 +724,7 @@ fn srq_gets_the_receive_of_a_reset_pair_back() {
 }
 
 #[test]
-fn queue_pair_with_an_outdated_address_is_not_connected() {
+fn connect_after_reset_needs_new_address() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, ..) = pair(&domain);
     let (mut peer, ..) = pair(&domain);
@@ -577,7 +745,7 @@ fn queue_pair_with_an_outdated_address_is_not_connected() {
     qp.reset().expect("the device agrees");
     assert_ne!(domain.address(&qp, &options).expect("an address").psn, sent.psn);
     domain.connect(&mut qp, &theirs, &options).expect("the address was taken anew");
-    // Through the control, too.
+    // The control checks it too.
     let (mut queues, control) = qp.with_control();
     queues.reset().expect("the device agrees");
     control.to_init(&options).expect("it is in RESET");
@@ -586,7 +754,7 @@ fn queue_pair_with_an_outdated_address_is_not_connected() {
 }
 
 #[test]
-fn path_to_another_subnet_has_the_router_and_a_grh() {
+fn path_to_another_subnet_has_router_lid_and_grh() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, ..) = pair(&domain);
     let options = ConnectOptions::default();
@@ -603,13 +771,13 @@ fn path_to_another_subnet_has_the_router_and_a_grh() {
 }
 
 #[test]
-fn queue_pair_in_reused_memory_begins_with_a_cleared_record() {
+fn qp_in_reused_memory_starts_with_cleared_record() {
     let (_model, domain) = on(Link::Infiniband);
     let options = ConnectOptions::default();
     let (_kept, ..) = pair(&domain);
     let mut sends = cq(&domain);
     for round in 0..8 {
-        // Each has the memory of the one before: its record must not count what that posted.
+        // Each has the memory of the one before: its record must not count the old requests.
         let mut qp: Qp<Rc> =
             domain.queue_pair(&QpConfig::new(4, 4), &sends, &sends).expect("a queue pair");
         domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
@@ -622,5 +790,81 @@ fn queue_pair_in_reused_memory_begins_with_a_cleared_record() {
             let cqe = sends.poll().expect("a completion");
             assert_eq!(qp.complete(cqe).expect("it succeeds").cookie, cookie);
         }
+    }
+}
+
+#[test]
+fn reset_of_failed_qp_finds_earlier_last_wqe_event() {
+    let (model, domain) = on(Link::Infiniband);
+    let cq = cq(&domain);
+    let srq = domain.srq(&SrqConfig::new(4)).expect("a shared receive queue");
+    let config = QpConfig::new(4, 4);
+    let mut qp: Qp<Rc, WithSrq> =
+        domain.queue_pair_with_srq(&config, &cq, &cq, &srq).expect("a queue pair");
+    for _ in 0..2 {
+        let itself = domain.address(&qp, &ConnectOptions::default()).expect("an address");
+        domain.connect(&mut qp, &itself, &ConnectOptions::default()).expect("it connects");
+        assert!(model.fail_queue(0, QueueKind::Qp, qp.qpn().0), "it fails by itself");
+        // The event has come before the wait.
+        std::thread::sleep(Duration::from_millis(50));
+        let start = Instant::now();
+        qp.reset().expect("the device agrees");
+        assert!(start.elapsed() < Duration::from_millis(900), "it waited in vain");
+        assert_eq!(domain.device().leaked(), 0);
+    }
+}
+
+#[test]
+fn srq_qp_without_last_wqe_event_counts_leak() {
+    // Without bit 0x13.
+    let profile = "base = \"connectx6dx\"\n\
+                   [caps.event]\nuser_affiliated_events = [0x80311700be]\n";
+    let (_model, domain) = open(Profile::from_toml(profile).expect("a profile"));
+    let cq = cq(&domain);
+    let srq = domain.srq(&SrqConfig::new(4)).expect("a shared receive queue");
+    let config = QpConfig::new(4, 4);
+    let mut qp: Qp<Rc, WithSrq> =
+        domain.queue_pair_with_srq(&config, &cq, &cq, &srq).expect("a queue pair");
+    qp.reset().expect("the device agrees");
+    assert_eq!(domain.device().leaked(), 0, "it has received nothing");
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it connects");
+    qp.reset().expect("the device agrees");
+    assert_eq!(domain.device().leaked(), 1);
+}
+
+#[test]
+fn completions_of_a_failed_device_come_before_its_error() {
+    let (model, domain) = on(Link::Infiniband);
+    let (mut qp, mut sends, _receives) = pair(&domain);
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    let mut events = CqEvents::new(domain.device()).expect("a channel");
+    events.add(&mut sends, 0).expect("it is added");
+    assert_eq!(events.park(&mut sends).expect("it parks"), Parked::Armed);
+    qp.post(&Nop::new().signaled(), 7).expect("room");
+    arrives(&sends);
+    model.kill(0);
+    let mut completions = events.completions(&mut sends, Some(PATIENCE));
+    assert!(completions.next().expect("a completion").is_ok());
+    for _ in 0..2 {
+        let error = completions.next().expect("an error").expect_err("the device is gone");
+        assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
+    }
+}
+
+#[test]
+fn refused_reset_of_an_srq_pair_uses_up_no_event() {
+    let (model, domain) = on(Link::Infiniband);
+    let cq = cq(&domain);
+    let srq = domain.srq(&SrqConfig::new(4)).expect("a shared receive queue");
+    let mut qp: Qp<Rc, WithSrq> =
+        domain.queue_pair_with_srq(&QpConfig::new(4, 4), &cq, &cq, &srq).expect("a queue pair");
+    for _ in 0..2 {
+        domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it connects");
+        model.fail_command(0, Opcode::QP_2RST, 1, CommandStatus::INTERNAL_ERR, 0);
+        assert!(qp.reset().is_err());
+        let start = Instant::now();
+        qp.reset().expect("the device agrees");
+        assert!(start.elapsed() < Duration::from_millis(900), "it waited in vain");
+        assert_eq!(domain.device().leaked(), 0);
     }
 }

@@ -1,11 +1,11 @@
-//! What peers tell each other, serialized with the feature `serde`: by their bytes, which are
-//! checked when they come back.
+//! Values that peers exchange, serialized with the feature `serde`: as their bytes, which are
+//! checked on the way back.
 #![cfg(feature = "serde")]
 
 use verbless_queue::{PeerAddress, RemoteAddr, RemoteRegion, Rkey};
 
 #[test]
-fn what_peers_exchange_is_serialized_as_its_bytes_and_comes_back() {
+fn remote_types_serialize_as_bytes() {
     let address = RemoteAddr::new(0x1122_3344_5566_7788, Rkey(0x99aa_bbcc));
     let region = RemoteRegion::new(address, 4096);
     let text = serde_json::to_string(&(address, region)).unwrap();
@@ -18,8 +18,8 @@ fn what_peers_exchange_is_serialized_as_its_bytes_and_comes_back() {
 }
 
 #[test]
-fn bytes_that_are_no_address_are_refused_in_words() {
-    // A version that nobody has defined.
+fn invalid_bytes_fail_to_deserialize() {
+    // An undefined version.
     let bytes = serde_json::to_string(&[9; 16]).unwrap();
     assert!(serde_json::from_str::<PeerAddress>(&bytes).is_err(), "too short");
     let mut region = RemoteRegion::new(RemoteAddr::new(0, Rkey(1)), 1).to_bytes().to_vec();

@@ -1,9 +1,9 @@
-//! What peers tell each other, and memory, as plain values.
+//! Values that peers exchange, and memory, as plain values.
 
 use verbless_queue::{Error, ErrorKind, Memory, RangeError, RemoteAddr, RemoteRegion, Rkey};
 
 #[test]
-fn a_region_tells_its_parts_and_comes_back_from_its_bytes() {
+fn remote_region_has_parts_and_round_trips() {
     let base = RemoteAddr::new(0x1000, Rkey(0x1234_5678));
     let region = RemoteRegion::new(base, 4096);
     assert_eq!((region.base(), region.rkey()), (base, Rkey(0x1234_5678)));
@@ -18,7 +18,7 @@ fn a_region_tells_its_parts_and_comes_back_from_its_bytes() {
 }
 
 #[test]
-fn a_range_that_cannot_be_used_is_an_error_of_the_input() {
+fn range_error_becomes_input_error() {
     for (error, expected) in [
         (RangeError::TooLong(1 << 32), "4294967296 bytes are too many"),
         (RangeError::NoRemoteKey, "no remote key"),
@@ -31,7 +31,7 @@ fn a_range_that_cannot_be_used_is_an_error_of_the_input() {
 }
 
 #[test]
-fn memory_says_whether_it_has_bytes() {
+fn memory_is_empty_follows_length() {
     let memory = Memory::allocate(4096).unwrap();
     assert!(!memory.is_empty());
     assert_eq!(memory.len(), 4096);

@@ -5,8 +5,9 @@
 //! bytes.
 
 use core::net::Ipv6Addr;
+use verbless_prm::IntoBytes;
 
-use verbless_prm::hot::CqeSourceQp;
+use verbless_prm::hot::{CqeRoceSourceQp, CqeSourceQp};
 use verbless_prm::{CqeRoceL3Type, DatagramSegment};
 
 use crate::types::{QKey, Qpn};
@@ -31,7 +32,7 @@ impl AddressHandle {
     pub fn to(&self, qpn: Qpn, q_key: QKey) -> Destination {
         let mut vector = self.0;
         vector.set_q_key(q_key.0).set_dqp_dct(qpn.0 & 0xff_ffff);
-        Destination { segments: bytemuck::must_cast(vector) }
+        Destination { segments: zerocopy::transmute!(vector) }
     }
 }
 
@@ -55,7 +56,7 @@ pub struct Destination {
 impl Destination {
     /// The 48 bytes of the address vector as they stand in a WQE.
     pub fn as_bytes(&self) -> &[u8] {
-        bytemuck::bytes_of(&self.segments)
+        self.segments.as_bytes()
     }
 }
 
@@ -108,7 +109,8 @@ impl Source {
     /// The type of the header at the start of the datagram's memory, if the packet came over
     /// Ethernet.
     pub const fn network_header(&self) -> NetworkHeader {
-        match CqeRoceL3Type(self.qp.roce_l3_type()) {
+        let qp = CqeRoceSourceQp::from_bits(self.qp.into_bits());
+        match CqeRoceL3Type(qp.roce_l3_type()) {
             CqeRoceL3Type::IPV4 => NetworkHeader::Ipv4,
             CqeRoceL3Type::IPV6 => NetworkHeader::Ipv6,
             _ => NetworkHeader::Global,
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_says_what_the_cqe_says() {
+    fn source_fields_come_from_cqe() {
         let source = Source { qp: CqeSourceQp::from_bits(0x1512_3456), lid: 7, path_bits: 3 };
         assert_eq!((source.qpn(), source.lid(), source.path_bits()), (Qpn(0x12_3456), 7, 3));
         assert_eq!((source.service_level(), source.has_header()), (5, true));

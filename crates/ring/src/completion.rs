@@ -6,6 +6,7 @@ use verbless_prm::hot::{CqeUserIndex, OpcodeQpn, cqe_opcode, cqe_syndrome, opcod
 
 use crate::address::{HEADER_BYTES, Source};
 use crate::cq::{Cqe, Outcome, RequestId};
+use crate::frame_cqe::FrameCqe;
 use crate::types::{Be32, Qpn, Rkey, WqeIndex};
 
 /// A request that completed.
@@ -247,7 +248,8 @@ impl fmt::Display for Status {
                 f.write_str("local access error: a peer's request failed on our memory")
             }
             Self::RemoteInvalidRequest => f.write_str(
-                "remote invalid request: the peer does not support it, or its length is wrong",
+                "remote invalid request: the peer's QP does not allow it, its length is wrong, or \
+                 an atomic's address is no multiple of 8",
             ),
             Self::RemoteAccess => {
                 f.write_str("remote access error: check the rkey, its PD, bounds and rights")
@@ -312,7 +314,7 @@ impl Status {
 }
 
 /// A request that failed, or a CQE that completes nothing here.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub enum CompletionError {
     /// The request failed. Its QP is in the error state, and what was posted behind it will be
     /// flushed.
@@ -327,6 +329,16 @@ pub enum CompletionError {
     /// ([`Cqe::user_index`] in a dispatcher of those): that queue cannot free the slots of its
     /// request, or return its cookie, without.
     OtherQueue(Cqe),
+    /// As [`OtherQueue`](Self::OtherQueue), from a receive queue of frames: the CQE with the words
+    /// that describe the frame. Give it to the queue of its [user index](Cqe::user_index).
+    OtherFrame(FrameCqe),
+}
+
+/// As `Display`: `main` prints an error that it returns by `Debug`.
+impl fmt::Debug for CompletionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for CompletionError {
@@ -346,6 +358,12 @@ impl fmt::Display for CompletionError {
                 cqe.wqe_index(),
                 cqe.qpn(),
                 cqe.user_index()
+            ),
+            Self::OtherFrame(frame) => write!(
+                f,
+                "the CQE of WQE {} of another frame queue (user index {:#x}): complete it there",
+                frame.cqe().wqe_index(),
+                frame.cqe().user_index()
             ),
         }
     }

@@ -5,13 +5,16 @@
 //! marks those CQEs in place, from any thread, and polling skips them.
 
 mod cleaner;
+mod collapsed;
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use verbless_prm::IntoBytes;
 
 use verbless_prm::hot::{
-    self, CqArm, CqArmDoorbell, CqRecordArm, CqRecordConsumer, CqePath, CqeSourceLid, CqeSourceQp,
-    CqeSyndromes, CqeTail, CqeUserIndex, OpOwn, OpcodeQpn, cqe_format, cqe_opcode,
+    self, CqArm, CqArmDoorbell, CqePath, CqeSourceLid, CqeSourceQp, CqeSyndromes, CqeTail,
+    CqeUserIndex, OpOwn, OpcodeQpn, cqe_format, cqe_opcode,
 };
 
 use crate::address::Source;
@@ -23,6 +26,8 @@ use crate::uar::{UarPage, barrier};
 use cleaner::is_receive;
 
 pub use cleaner::{CqCleaner, Retired};
+pub use collapsed::CollapsedQueue;
+pub(crate) use collapsed::Newest;
 
 /// Parts of a completion queue.
 #[derive(Debug)]
@@ -66,6 +71,26 @@ pub struct CompletionQueue {
     /// Whether receives of shared receive queues complete here: each of those CQEs is claimed, so
     /// that its WQE is returned only once, either when the CQE is taken or when it is cleaned away.
     claims: Arc<AtomicBool>,
+    spare: SpareEntries,
+}
+
+/// Entries of a completion queue beyond one for each request of its queues, as far as its owner
+/// counts them: a [`Drain`] returns entries to the device before it holds back more than these.
+/// Clones refer to the same number.
+#[derive(Clone, Debug)]
+pub struct SpareEntries(Arc<AtomicU32>);
+
+impl Default for SpareEntries {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU32::new(u32::MAX)))
+    }
+}
+
+impl SpareEntries {
+    /// Sets the number; [`u32::MAX`], the initial one, means that it is not counted.
+    pub fn set(&self, entries: u32) {
+        self.0.store(entries, Ordering::Relaxed);
+    }
 }
 
 /// Inline data of the last CQE.
@@ -82,8 +107,14 @@ impl CompletionQueue {
         Ok(Self {
             cursor: ring.start(),
             ring,
-            consumer_record: Record::new(&parts.record, CqRecordConsumer::AT),
-            arm_record: Record::new(&parts.record, CqRecordArm::AT),
+            consumer_record: Record::new(
+                &parts.record,
+                offset_of!(hot::CqDoorbellRecord, cq_record_consumer),
+            ),
+            arm_record: Record::new(
+                &parts.record,
+                offset_of!(hot::CqDoorbellRecord, cq_record_arm),
+            ),
             arm_sequence: 0,
             armed: false,
             cqn: parts.cqn,
@@ -91,6 +122,7 @@ impl CompletionQueue {
             inline: Inline { words: [0; 8], length: 0 },
             record: parts.record,
             claims: Arc::default(),
+            spare: SpareEntries::default(),
         })
     }
 
@@ -108,8 +140,12 @@ impl CompletionQueue {
     pub fn cleaner(&self) -> CqCleaner {
         CqCleaner {
             ring: self.ring.handle(),
-            consumer: Record::new(&self.record, CqRecordConsumer::AT),
+            consumer: Record::new(
+                &self.record,
+                offset_of!(hot::CqDoorbellRecord, cq_record_consumer),
+            ),
             overwrites: false,
+            collapsed: false,
             claims: self.claims.clone(),
         }
     }
@@ -138,10 +174,29 @@ impl CompletionQueue {
     }
 
     /// Takes up to `max` CQEs; their slots return to the device together, when the iterator is
-    /// dropped.
+    /// dropped, or in parts.
+    ///
+    /// A loop over it may complete requests and post others, whose CQEs need entries while those of
+    /// this iterator are not returned. So it holds back no more than the
+    /// [spare entries](CompletionQueue::spare_entries). Where they are not counted (a queue without
+    /// `verbless_queue::Cq`), it holds back all: post after the loop, or have `max` entries more
+    /// than requests. Reset and make no queue pair of this CQ while it runs: the entries of what
+    /// that drops, or may complete, are not spare any more.
     #[inline(always)]
     pub fn drain(&mut self, max: usize) -> Drain<'_> {
-        Drain { first: self.consumer_index(), left: max, queue: self }
+        let spare = self.spare.0.load(Ordering::Relaxed) as usize;
+        self.drain_holding(max, spare)
+    }
+
+    #[inline(always)]
+    fn drain_holding(&mut self, max: usize, spare: usize) -> Drain<'_> {
+        let left = max.min(spare);
+        Drain { first: self.consumer_index(), left, later: max - left, spare, queue: self }
+    }
+
+    /// The handle by which the owner of the queues sets how many entries a [`Drain`] may hold back.
+    pub fn spare_entries(&self) -> SpareEntries {
+        self.spare.clone()
     }
 
     /// Takes as many CQEs as there are, at most `into.len()`; returns how many. Their ring entries
@@ -149,7 +204,7 @@ impl CompletionQueue {
     /// [`Cqe::user_index`] completes the request of each CQE.
     pub fn poll_into(&mut self, into: &mut [Option<Cqe>]) -> usize {
         let mut polled = 0;
-        for (place, cqe) in into.iter_mut().zip(self.drain(usize::MAX)) {
+        for (place, cqe) in into.iter_mut().zip(self.drain_holding(usize::MAX, usize::MAX)) {
             *place = Some(cqe);
             polled += 1;
         }
@@ -160,7 +215,7 @@ impl CompletionQueue {
     /// CQE counts, at most 64. Ask right after a CQE was polled whose [`Cqe::format`] says that it
     /// has some.
     pub fn inline_data(&self) -> &[u8] {
-        bytemuck::bytes_of(&self.inline.words).get(..self.inline.length).unwrap_or(&[])
+        self.inline.words.as_bytes().get(..self.inline.length).unwrap_or(&[])
     }
 
     /// Asks for one event when the next completion arrives that has not been polled yet.
@@ -169,8 +224,10 @@ impl CompletionQueue {
     /// that arrived before the last poll does not: arm, poll once more, then wait. After the event,
     /// call [`CompletionQueue::event_received`].
     pub fn arm(&mut self, notify: Notify) {
-        let arm =
-            CqArm::pack(self.arm_sequence, notify == Notify::Solicited, self.consumer_index());
+        let arm = CqArm::new()
+            .with_arm_sn(self.arm_sequence & 3)
+            .with_arm_solicited_only(notify == Notify::Solicited)
+            .with_arm_consumer_index(self.consumer_index());
         self.armed = true;
         self.arm_record.store(arm.into_bits());
         event(Event::Barrier("before_doorbell"));
@@ -271,12 +328,17 @@ impl CompletionQueue {
         }
         match cqe.opcode() {
             cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => {
-                cqe.more = u32::from_be(look.dword::<{ CqeSyndromes::AT }>());
+                cqe.more =
+                    u32::from_be(look.dword::<{ offset_of!(hot::CqeError, cqe_syndromes) }>());
             }
             _ => {
-                cqe.more = u32::from_be(look.dword::<{ CqeSourceQp::AT }>());
-                cqe.lid = CqeSourceLid::from_be(look.dword::<{ CqeSourceLid::AT }>()).slid();
-                cqe.path_bits = CqePath::from_be(look.dword::<{ CqePath::AT }>()).ml_path();
+                cqe.more = u32::from_be(look.dword::<{ offset_of!(hot::Cqe, cqe_source_qp) }>());
+                cqe.lid = CqeSourceLid::from_raw(
+                    look.dword::<{ offset_of!(hot::Cqe, cqe_source_lid) }>(),
+                )
+                .slid();
+                cqe.path_bits =
+                    CqePath::from_raw(look.dword::<{ offset_of!(hot::Cqe, cqe_path) }>()).ml_path();
             }
         }
         self.inline.length = 0;
@@ -335,13 +397,42 @@ impl core::fmt::Debug for CompletionQueue {
 pub struct Drain<'q> {
     queue: &'q mut CompletionQueue,
     first: u32,
+    /// CQEs that it may take before it publishes.
     left: usize,
+    /// CQEs that it may take after that.
+    later: usize,
+    spare: usize,
 }
 
 impl Drain<'_> {
     /// [`CompletionQueue::inline_data`] of the last CQE.
     pub fn inline_data(&self) -> &[u8] {
         self.queue.inline_data()
+    }
+
+    /// Returns the slots of what it has taken, and takes the next CQE.
+    #[cold]
+    #[inline(never)]
+    fn next_part(&mut self) -> Option<Cqe> {
+        self.publish();
+        if self.later == 0 {
+            return None;
+        }
+        let part = self.later.min(self.spare.max(1));
+        let cqe = self.queue.take()?;
+        (self.left, self.later) = (part - 1, self.later - part);
+        if self.spare == 0 {
+            self.publish();
+        }
+        Some(cqe)
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        if self.queue.consumer_index() != self.first {
+            self.queue.publish();
+            self.first = self.queue.consumer_index();
+        }
     }
 }
 
@@ -351,7 +442,7 @@ impl Iterator for Drain<'_> {
     #[inline(always)]
     fn next(&mut self) -> Option<Cqe> {
         if self.left == 0 {
-            return None;
+            return self.next_part();
         }
         let cqe = self.queue.take()?;
         self.left -= 1;
@@ -362,9 +453,7 @@ impl Iterator for Drain<'_> {
 impl Drop for Drain<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.queue.consumer_index() != self.first {
-            self.queue.publish();
-        }
+        self.publish();
     }
 }
 
@@ -405,7 +494,7 @@ impl Outcome {
     /// Reads the outcome from the ring, after [`RequestId::read`].
     #[inline(always)]
     pub(crate) fn read(look: &Look<'_>) -> Self {
-        let byte_count = Be32::as_it_stands(look.dword::<{ hot::Cqe::BYTE_CNT_AT }>());
+        let byte_count = Be32::as_it_stands(look.dword::<{ offset_of!(hot::Cqe, byte_cnt) }>());
         let [user_index, immediate] = look.user_index_and_immediate().map(Be32::as_it_stands);
         Self { byte_count, user_index, immediate }
     }
@@ -417,8 +506,8 @@ impl RequestId {
     pub(crate) fn read(look: &Look<'_>) -> Self {
         event(Event::Barrier("after_owner_bit"));
         barrier::after_owner_bit();
-        let opcode_qpn = Be32::as_it_stands(look.dword::<{ OpcodeQpn::AT }>());
-        let counter = u32::from_be(look.dword::<{ CqeTail::AT }>());
+        let opcode_qpn = Be32::as_it_stands(look.dword::<{ offset_of!(hot::Cqe, opcode_qpn) }>());
+        let counter = u32::from_be(look.dword::<{ offset_of!(hot::Cqe, cqe_tail) }>());
         Self { opcode_qpn, counter }
     }
 
@@ -438,7 +527,7 @@ impl RequestId {
     /// The WQE.
     #[inline(always)]
     pub(crate) const fn index(self) -> WqeIndex {
-        WqeIndex(CqeTail::from_bits(self.counter).wqe_counter())
+        WqeIndex(CqeTail::from_bits(self.counter).wqe_counter.get())
     }
 
     /// Opcode of the send request, and queue.
@@ -456,6 +545,20 @@ impl Cqe {
         let outcome = Outcome::read(look);
         let op_own = look.op_own();
         Self { request, outcome, more: 0, lid: 0, path_bits: 0, op_own }
+    }
+
+    /// The CQE of the send request that a collapsed queue names, as far as it says.
+    pub(crate) const fn of_newest(opcode_qpn: Be32, newest: Newest) -> Self {
+        let Newest { tail, syndromes, .. } = newest;
+        let none = Be32::new(0);
+        Self {
+            request: RequestId { opcode_qpn, counter: tail },
+            outcome: Outcome { byte_count: none, user_index: none, immediate: none },
+            more: syndromes,
+            lid: 0,
+            path_bits: 0,
+            op_own: tail as u8,
+        }
     }
 
     /// The part that a request's good CQE is judged by.

@@ -18,10 +18,11 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem::offset_of;
 
 use core::marker::PhantomData;
 
-use verbless_prm::hot::{CqeUserIndex, cqe_opcode};
+use verbless_prm::hot::{self, CqeUserIndex, cqe_opcode};
 
 use crate::completion::{Completion, CompletionError, Operation};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
@@ -65,8 +66,8 @@ impl PlainCqe<'_> {
     /// The user index that the CQE's queue was created with, 24 bits.
     #[inline(always)]
     pub fn user_index(&self) -> u32 {
-        let word = u32::from_be(self.look.dword::<{ CqeUserIndex::AT }>());
-        CqeUserIndex::from_bits(word).srqn_uidx()
+        let word = self.look.dword::<{ offset_of!(hot::Cqe, cqe_user_index) }>();
+        CqeUserIndex::from_raw(word).srqn_uidx()
     }
 }
 
@@ -394,7 +395,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_queue_is_found_by_its_number_and_no_other(
+        fn dispatcher_matches_map_by_24_bit_number(
             steps in prop::collection::vec((any::<bool>(), 0u32..40), 1..300),
         ) {
             // Neighbours, both ends of a page, and both ends of all.
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_more_than_24_bits_is_refused() {
+    fn number_above_24_bits_is_rejected() {
         let mut table = Dispatcher::new();
         assert!(table.insert(1 << 24, ()).is_err());
         assert!(table.is_empty());

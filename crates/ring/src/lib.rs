@@ -34,6 +34,7 @@ pub mod address;
 pub mod completion;
 pub mod cq;
 pub mod dispatch;
+mod frame_cqe;
 pub mod frames;
 pub mod number;
 #[cfg(test)]
@@ -50,7 +51,7 @@ pub mod wr;
 
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
-pub use cq::{CompletionQueue, CqCleaner, Cqe, RequestId};
+pub use cq::{CollapsedQueue, CompletionQueue, CqCleaner, Cqe, RequestId};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe, ReceiveCqe};
 pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};

@@ -79,7 +79,7 @@ const DOORBELL: [&str; 6] =
     ["ring", "before_doorbell_record", "record", "before_doorbell", "UAR", "after_doorbell"];
 
 #[test]
-fn a_post_touches_ring_record_and_doorbell_in_this_order_with_a_fence_between_each() {
+fn post_orders_ring_record_and_doorbell_with_barriers() {
     let mut queue = sender(false);
     take();
     queue.post(&write(), 0).unwrap();
@@ -91,7 +91,7 @@ fn a_post_touches_ring_record_and_doorbell_in_this_order_with_a_fence_between_ea
 }
 
 #[test]
-fn blueflame_copies_whole_blocks_in_ascending_order_between_two_fences() {
+fn blueflame_copies_whole_blocks_in_order() {
     let mut queue = sender(true);
     take();
     let data = [7; 60];
@@ -109,7 +109,7 @@ fn blueflame_copies_whole_blocks_in_ascending_order_between_two_fences() {
 /// 16 ds are 256 bytes: the smallest buffer. Behind it lies the other one, which a copy must not
 /// reach.
 #[test]
-fn blueflame_copies_wqes_of_up_to_16_ds_and_rings_for_longer_ones() {
+fn blueflame_copies_at_most_16_ds() {
     let data = [7; 221];
     for (bytes, words) in [(0, 8), (220, 32), (221, 1)] {
         for batch in [false, true] {
@@ -137,7 +137,7 @@ fn blueflame_copies_wqes_of_up_to_16_ds_and_rings_for_longer_ones() {
 }
 
 #[test]
-fn a_batch_writes_its_ring_first_and_then_rings_once() {
+fn batch_writes_ring_then_rings_once() {
     let mut queue = sender(true);
     take();
     let mut batch = queue.batch();
@@ -149,7 +149,7 @@ fn a_batch_writes_its_ring_first_and_then_rings_once() {
 }
 
 #[test]
-fn a_batch_that_is_dropped_touches_neither_record_nor_uar_and_gives_its_slots_back() {
+fn dropped_batch_rings_nothing_and_frees_slots() {
     let mut queue = sender(true);
     let mut batch = queue.batch();
     for _ in 0..8 {
@@ -165,7 +165,7 @@ fn a_batch_that_is_dropped_touches_neither_record_nor_uar_and_gives_its_slots_ba
 }
 
 #[test]
-fn a_receive_is_in_the_ring_before_the_record_counts_it() {
+fn receive_is_in_ring_before_record() {
     let mut queue = ReceiveQueue::new(ReceiveQueueParts {
         qpn: Qpn(1),
         ring: ring_of(&memory(256)),
@@ -179,7 +179,7 @@ fn a_receive_is_in_the_ring_before_the_record_counts_it() {
 }
 
 #[test]
-fn receives_that_are_published_again_are_counted_in_the_record_again() {
+fn publish_rewrites_receive_count() {
     let record = memory(8);
     let receive = ReceiveQueue::new(ReceiveQueueParts {
         qpn: Qpn(1),
@@ -199,7 +199,7 @@ fn receives_that_are_published_again_are_counted_in_the_record_again() {
 }
 
 #[test]
-fn a_shared_receive_is_in_the_ring_before_the_record_counts_it() {
+fn srq_receive_is_in_ring_before_record() {
     let mut queue = SharedReceiveQueue::new(SharedReceiveQueueParts {
         ring: ring_of(&memory(256)),
         stride: 32,
@@ -212,7 +212,7 @@ fn a_shared_receive_is_in_the_ring_before_the_record_counts_it() {
 }
 
 #[test]
-fn a_cqe_is_read_owner_bit_first_and_given_back_last() {
+fn cqe_is_read_owner_bit_first_and_freed_last() {
     let ring = memory(64 * 4);
     let page = uar_page();
     let parts = CompletionQueueParts {
@@ -245,7 +245,7 @@ fn a_cqe_is_read_owner_bit_first_and_given_back_last() {
 }
 
 #[test]
-fn arming_tells_the_record_before_the_doorbell() {
+fn arm_writes_record_before_doorbell() {
     let page = uar_page();
     let parts = CompletionQueueParts {
         cqn: Cqn(1),

@@ -5,8 +5,9 @@
 //! again goes to the end of the list, wherever it lies. The last one of the list is never posted:
 //! its link is not known yet.
 
-use bytemuck::must_cast;
-use verbless_prm::hot::{DataSegment, SrqNextSegment, SrqRecord, cqe_format, cqe_opcode};
+use core::mem::offset_of;
+use verbless_prm::hot::{self, DataSegment, SrqNextSegment, cqe_format, cqe_opcode};
+use zerocopy::transmute;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::Cqe;
@@ -75,7 +76,7 @@ impl SharedReceiveQueue {
             tail: (count - 1) as u16,
             producer: 0,
             free: count - 1,
-            record: Record::new(&parts.record, SrqRecord::AT),
+            record: Record::new(&parts.record, offset_of!(hot::SrqDoorbellRecord, srq_record)),
             returns: SrqReturns::new(count),
             ring,
         };
@@ -104,6 +105,10 @@ impl SharedReceiveQueue {
     /// The cookie of a receive whose message belonged to a queue pair that was reset or dropped
     /// before the completion was polled: its memory can be used again. A post that finds the queue
     /// full reclaims such WQEs itself, without reporting their cookies.
+    ///
+    /// The removed CQE keeps its entry of the completion queue until that is polled past it. Where
+    /// the completion queue has no entries to spare, poll it until it is empty before the WQE is
+    /// posted again.
     pub fn take_returned(&mut self) -> Option<u64> {
         loop {
             let index = self.returns.take()?;
@@ -193,7 +198,7 @@ impl SharedReceiveQueue {
     #[inline(always)]
     fn link(&mut self, index: u16, next: u16) {
         let segment = *SrqNextSegment::zeroed().set_next_wqe_index(next);
-        self.ring.store(index.into(), 0, must_cast(segment));
+        self.ring.store(index.into(), 0, transmute!(segment));
         let slot = *self.slots.get(index.into());
         self.slots.set(index.into(), Slot { next, ..slot });
     }
@@ -219,7 +224,7 @@ impl SharedReceiveQueue {
             }
         }
         if segments < self.ring.segments() {
-            self.ring.store(index.into(), segments, must_cast(DataSegment::END));
+            self.ring.store(index.into(), segments, transmute!(DataSegment::END));
         }
         let next = self.slots.get(index.into()).next;
         self.slots.set(index.into(), Slot { cookie, next, posted: true });

@@ -46,14 +46,14 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_counts() {
     let before = ALLOCATIONS.get();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(ALLOCATIONS.get(), before + 2);
 }
 
 #[test]
-fn posting_polling_arming_and_failing_allocate_nothing() {
+fn posting_polling_and_arming_allocate_nothing() {
     let mut sender = Sender::new(Settings::default());
     let mut receiver = Receiver::new(0x123, 16, 32);
     let remote = RemoteAddr::new(0x1000, Rkey(1));
@@ -98,7 +98,7 @@ fn posting_polling_arming_and_failing_allocate_nothing() {
 }
 
 #[test]
-fn frames_that_come_and_go_allocate_nothing() {
+fn frames_allocate_nothing() {
     let mut sender = Sender::<Eth>::of(Settings::default());
     let Receiver { queue, .. } = Receiver::new(0x123, 16, 32);
     let mut frames = FrameReceiver::new(queue, 7).unwrap();
@@ -126,7 +126,7 @@ fn frames_that_come_and_go_allocate_nothing() {
 }
 
 #[test]
-fn changes_of_keys_allocate_nothing() {
+fn umr_requests_allocate_nothing() {
     let mut sender = Sender::new(Settings::default());
     let klms = [Sge::new(0, 8, Lkey(1)); 53];
     let list = Sge::new(0x1000, 64, Lkey(1));
@@ -147,7 +147,7 @@ fn changes_of_keys_allocate_nothing() {
 }
 
 #[test]
-fn shared_receives_allocate_nothing() {
+fn srq_receives_allocate_nothing() {
     let mut pool = SharedReceiveQueue::new(SharedReceiveQueueParts {
         ring: support::ring_of(&support::memory(64 * 8)),
         stride: 64,

@@ -1,9 +1,9 @@
-//! How many instructions a second a hart executes, on three programs: a hash of bytes (loads and
-//! multiplications), an insertion sort (loads, stores, branches that are hard to foresee), and
-//! Fibonacci numbers by recursion (calls, returns, the stack).
+//! Instructions per second of a hart, on three programs: a hash of bytes (loads and
+//! multiplications), an insertion sort (loads, stores, branches that are hard to predict), and
+//! recursive Fibonacci numbers (calls, returns, the stack).
 //!
 //! `speed SECONDS ROUNDS BOUND` prints a line for each program, `hash: N M/s`, with the best of at
-//! most so many rounds of so many seconds; a round that reaches the bound, in millions a second, is
+//! most ROUNDS rounds of SECONDS seconds each. A round that reaches BOUND, in millions a second, is
 //! the last one.
 
 #[path = "../tests/support/mod.rs"]

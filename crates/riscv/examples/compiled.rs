@@ -1,5 +1,5 @@
 //! Runs a program that rustc compiled for riscv64imac (`crates/riscv/tests/program`) and compares
-//! what its functions return with what the same functions return on this machine.
+//! the results of its functions with those of the same functions on this machine.
 //!
 //! `compiled FILE` prints a line for each function, and `N passed, N failed`.
 
@@ -13,7 +13,7 @@ use verbless_riscv::{AddressSpace, Cause, Exit, Hart, Permissions, Program, Ram,
 
 const STACK: u64 = 0xf000_0000;
 const STACK_BYTES: u64 = 0x1_0000;
-/// Where functions return to: nothing is there.
+/// The return address of functions, which is not mapped.
 const NOWHERE: u64 = 0xdead_0000;
 /// Calls of each function.
 const SEEDS: u64 = 50;
@@ -45,7 +45,7 @@ fn main() -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Calls the entry point; what it returns, or how it ended otherwise.
+/// Calls the entry point; returns its result, or the exit that ended it.
 fn call(hart: &mut Hart, entry: u64, which: u64, seed: u64) -> std::result::Result<u64, Exit> {
     let registers = [(1, NOWHERE), (2, STACK + STACK_BYTES), (10, which), (11, seed)];
     registers.into_iter().for_each(|(register, value)| hart.set_x(register, value));

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use verbless_riscv::gdb::{After, Ended, serve};
+use verbless_riscv::gdb::{After, Ended, is_same_user, serve};
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Program, Ram, Region};
 
 const STACK: u64 = 0xf000_0000;
@@ -32,7 +32,13 @@ fn main() -> Result<ExitCode> {
     if let Some(port) = port {
         let listener = TcpListener::bind(("127.0.0.1", port))?;
         println!("waiting for a debugger on {}", listener.local_addr()?);
-        let (stream, _) = listener.accept()?;
+        let stream = loop {
+            let (stream, peer) = listener.accept()?;
+            if is_same_user(&stream)? {
+                break stream;
+            }
+            eprintln!("a connection from {peer} is refused: it is another user's");
+        };
         let ended = serve(stream, &mut hart, |hart, exit| match exit {
             Exit::Ecall => After::Exited(hart.x(10) as u8),
             _ => After::GoesOn,

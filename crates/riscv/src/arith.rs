@@ -35,13 +35,13 @@ pub(crate) fn divu(a: u64, b: u64) -> u64 {
     a.checked_div(b).unwrap_or(u64::MAX)
 }
 
-/// The dividend by zero; 0 on overflow.
+/// Signed remainder: the dividend if the divisor is 0; 0 on overflow.
 #[inline(always)]
 pub(crate) fn rem(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { (a as i64).wrapping_rem(b as i64) as u64 }
 }
 
-/// The dividend by zero.
+/// Unsigned remainder: the dividend if the divisor is 0.
 #[inline(always)]
 pub(crate) fn remu(a: u64, b: u64) -> u64 {
     a.checked_rem(b).unwrap_or(a)

@@ -1,8 +1,8 @@
-//! Translated code: blocks of operations that end where control may go elsewhere.
+//! Translated code: blocks of operations that end at each possible jump.
 //!
-//! A block is translated when it is first executed and kept until a FENCE.I, a store into bytes
-//! that were translated, or [`Blocks::forget`]; then all blocks go. Blocks remember which blocks
-//! follow them, so that most steps from one to the next need no look-up.
+//! A block is translated at its first execution. A FENCE.I, a store into translated bytes, or
+//! [`Blocks::forget`] discards all blocks. Blocks remember their successors, so that most steps
+//! from one to the next need no look-up.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,17 +11,18 @@ use crate::decode::decode;
 use crate::mmu::Mmu;
 use crate::op::{Kind, Op};
 
-/// Instructions in a block at most; [`Op::index`] and [`Op::offset`] must hold their place.
+/// Maximum number of instructions in a block; [`Op::index`] and [`Op::offset`] must hold their
+/// position.
 const LONGEST: u64 = 64;
-/// Operations at which all blocks are forgotten: what a program of some megabytes needs.
+/// Number of operations at which all blocks are discarded: enough for a program of some megabytes.
 const MOST: usize = 1 << 20;
-/// Entries of the table for jumps to computed addresses.
+/// Entries of the cache of computed jumps.
 const JUMPS: usize = 1024;
 
-/// A successor that is not known yet.
+/// An unknown successor.
 pub(crate) const UNKNOWN: u32 = u32::MAX;
 
-/// A run of operations that is entered at its beginning only.
+/// A run of operations that is only entered at its beginning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     pub(crate) pc: u64,
@@ -33,7 +34,7 @@ pub(crate) struct Block {
     pub(crate) behind: u32,
     /// The number of instructions of the block.
     pub(crate) count: u32,
-    /// The blocks that follow: if a branch is not taken or there is none, and if it is.
+    /// The successors: without a taken branch, and with one.
     pub(crate) next: [u32; 2],
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Blocks {
     by_pc: HashMap<u64, u32>,
     /// A cache for computed jumps: an address and its block, indexed by bits of the address.
     jumps: Box<[(u64, u32); JUMPS]>,
-    /// Blocks end before these.
+    /// Blocks end before these addresses.
     pub(crate) breakpoints: BTreeSet<u64>,
 }
 
@@ -58,7 +59,7 @@ impl Blocks {
         }
     }
 
-    /// Forgets all blocks.
+    /// Discards all blocks.
     pub(crate) fn forget(&mut self) {
         self.ops.clear();
         self.blocks.clear();
@@ -66,13 +67,13 @@ impl Blocks {
         self.jumps.fill((0, UNKNOWN));
     }
 
-    /// Forgets all blocks, and gives back the memory that they had.
+    /// Discards all blocks, and frees their memory.
     pub(crate) fn release(&mut self) {
         let breakpoints = std::mem::take(&mut self.breakpoints);
         *self = Self { breakpoints, ..Self::new() };
     }
 
-    /// Bytes of memory that blocks have, about.
+    /// Approximate bytes of memory of the blocks.
     pub(crate) fn bytes(&self) -> usize {
         self.ops.capacity() * size_of::<Op>()
             + self.blocks.capacity() * size_of::<Block>()
@@ -89,12 +90,12 @@ impl Blocks {
         &self.ops[block.first as usize..block.behind as usize]
     }
 
-    /// Remembers that `next` follows `block`, in that way.
+    /// Records that `next` follows `block` in this way.
     pub(crate) fn link(&mut self, block: u32, way: usize, next: u32) {
         self.blocks[block as usize].next[way] = next;
     }
 
-    /// The block at `pc` if a computed jump found it there before, or [`UNKNOWN`].
+    /// The block at `pc` if the cache of computed jumps has it, or [`UNKNOWN`].
     #[inline(always)]
     pub(crate) fn jump(&self, pc: u64) -> u32 {
         let (at, index) = self.jumps[Self::slot(pc)];
@@ -132,8 +133,8 @@ impl Blocks {
         self.ops.len() >= MOST
     }
 
-    /// Whether a block may be linked with that at `pc`, which is found next: not if all may be
-    /// forgotten for that, nor if breakpoints must be looked at before each block.
+    /// Whether a block may be linked with the block at `pc`, which is looked up next: not if the
+    /// look-up may discard all blocks, nor if breakpoints must be checked before each block.
     pub(crate) fn may_link(&self, pc: u64) -> bool {
         self.breakpoints.is_empty() && (!self.is_full() || self.by_pc.contains_key(&pc))
     }
@@ -147,13 +148,13 @@ impl Blocks {
         self.blocks.len() as u32 - 1
     }
 
-    /// Adds a block of the first `most` instructions at `pc`, which are fewer than its block has,
-    /// for a hart that may execute no more. Nobody finds it.
+    /// Adds a block of only the first `most` instructions at `pc`, for a hart that may execute no
+    /// more. No look-up finds it.
     pub(crate) fn add_beginning(&mut self, mmu: &mut Mmu, pc: u64, most: u64) -> u32 {
         self.add(mmu, pc, most)
     }
 
-    /// Removes what [`Self::add_beginning`] added, if not all was forgotten since.
+    /// Removes the block of [`Self::add_beginning`], if all blocks were not discarded since.
     pub(crate) fn remove_beginning(&mut self) {
         if let Some(block) = self.blocks.pop() {
             self.ops.truncate(block.first as usize);
@@ -161,7 +162,8 @@ impl Blocks {
     }
 }
 
-/// Appends the operations of the block at `pc`; how many instructions they are, and where they end.
+/// Appends the operations of the block at `pc`; returns their number of instructions, and their
+/// end.
 fn translate(
     ops: &mut Vec<Op>,
     mmu: &mut Mmu,
@@ -195,7 +197,7 @@ fn translate(
     }
 }
 
-/// The instruction at `pc` and its length; or the address of a part that cannot be fetched.
+/// The instruction at `pc` and its length; or the address of the part that cannot be fetched.
 fn fetch(mmu: &Mmu, pc: u64) -> Result<(u32, u64), u64> {
     let low = mmu.fetch(pc).ok_or(pc)?;
     if low & 3 != 3 {
@@ -211,8 +213,7 @@ fn instruction(word: u32, length: u64, pc: u64) -> Op {
     full.map_or(Op { imm: word.into(), ..Op::new(Kind::Illegal) }, |full| decode(full, pc))
 }
 
-/// Appends `op`, or makes one operation of it and the one before. The last one of another block
-/// fuses with none.
+/// Appends `op`, or fuses it with the operation before it in the same block.
 fn push(ops: &mut Vec<Op>, op: Op) {
     if let Some(last) = ops.last_mut()
         && let Some(both) = fuse(last, &op)
@@ -223,8 +224,8 @@ fn push(ops: &mut Vec<Op>, op: Op) {
     ops.push(op);
 }
 
-/// Fuses `one` and `two` into one operation, if there is one that does both. Neither can fail, so
-/// that no fault occurs between them.
+/// Fuses `one` and `two` into one operation, if one does both. Neither can fail, so that no fault
+/// occurs between them.
 fn fuse(one: &Op, two: &Op) -> Option<Op> {
     let same = one.rd == two.rd && two.rs1 == one.rd;
     match (one.kind, two.kind) {
@@ -245,7 +246,7 @@ fn fuse(one: &Op, two: &Op) -> Option<Op> {
     }
 }
 
-/// `AddiBne`: `imm` is the target, and `extra` the addend, if eight bits hold it.
+/// `AddiBne`: `imm` is the target, and `extra` the addend, if it fits in eight bits.
 fn add_and_branch(one: &Op, two: &Op) -> Option<Op> {
     let addend = i8::try_from(one.imm).ok()?;
     let other = match (two.rs1 == one.rd, two.rs2 == one.rd) {
@@ -277,7 +278,7 @@ mod tests {
         (Blocks::new(), Mmu::new(Arc::new(space)))
     }
 
-    /// The operations of the block at the beginning of these words, and its instructions.
+    /// The operations of the block at the start of these words, and its number of instructions.
     fn translated(words: &[u32]) -> (Vec<Kind>, u32) {
         let (mut blocks, mut mmu) = code(words);
         let block = blocks.find(&mut mmu, CODE);
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_where_control_may_go_elsewhere_and_nowhere_else() {
+    fn block_ends_only_at_control_transfers() {
         let ends = [
             0x00b5_0463, // beq a0, a1, .+8
             0x00b5_1463, // bne
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_become_one_operation_where_the_second_works_on_the_result_of_the_first() {
+    fn dependent_pairs_fuse_into_one_operation() {
         let cases: [(&[u32], &[Kind]); 18] = [
             // lui a0, 1 with addi or addiw a0, a0, 1; of another source, into another register
             (&[0x1537, ADDI], &[Kind::Const]),
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_found_again_until_it_is_forgotten() {
+    fn block_is_found_until_forgotten() {
         let (mut blocks, mut mmu) = code(&[ADDI, ADDI, ECALL]);
         assert_eq!((blocks.jump(0), blocks.jump(CODE)), (UNKNOWN, UNKNOWN));
         let first = blocks.find(&mut mmu, CODE);
@@ -385,7 +386,7 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!((blocks.find(&mut mmu, CODE), blocks.jump(CODE)), (first, first));
         assert_eq!((blocks.find(&mut mmu, CODE + 4), blocks.jump(CODE + 4)), (second, second));
-        // In the same place of the table as the first, and in one of its own.
+        // In the same slot of the cache as the first, and in a slot of its own.
         assert_eq!(blocks.jump(CODE + 2 * JUMPS as u64), UNKNOWN);
         let third = blocks.find(&mut mmu, CODE + JUMPS as u64);
         assert_eq!((blocks.jump(CODE), blocks.jump(CODE + JUMPS as u64)), (first, third));
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn all_blocks_are_forgotten_for_a_new_one_when_there_are_too_many_operations() {
+    fn full_block_cache_is_cleared_for_a_new_block() {
         let (mut blocks, mut mmu) = code(&[ADDI, ADDI, ECALL]);
         let first = blocks.find(&mut mmu, CODE);
         blocks.ops.resize(MOST - 1, Op::new(Kind::End));

@@ -1,8 +1,8 @@
-//! 16-bit instructions (the C extension for RV64 without floating point) to the 32-bit ones that
-//! they stand for.
+//! Expands 16-bit instructions (the C extension for RV64 without floating point) to 32-bit
+//! instructions.
 //!
-//! Source: The RISC-V Instruction Set Manual, volume I, version 20240411, chapter 26 (C), with the
-//! tables of its section 26.8 for what is reserved and what is a hint. A hint expands to a 32-bit
+//! Source: The RISC-V Instruction Set Manual, volume I, version 20240411, chapter 26 (C); the
+//! tables of its section 26.8 list the reserved encodings and the hints. A hint expands to a 32-bit
 //! hint.
 
 /// Bits `low..low + width` of `word`, moved to bit `to`.
@@ -48,7 +48,7 @@ fn branch(funct3: u32, rs1: u32, offset: u32) -> u32 {
         | (offset >> 12 & 1) << 31
 }
 
-/// JAL that leaves no return address.
+/// JAL that stores no return address.
 fn jump(offset: u32) -> u32 {
     JAL | (offset >> 12 & 0xff) << 12
         | (offset >> 11 & 1) << 20
@@ -273,14 +273,14 @@ mod tests {
     ];
 
     #[test]
-    fn compressed_instructions_expand_to_what_the_assembler_makes_of_their_equivalents() {
+    fn compressed_instructions_match_assembler_output() {
         for (text, short, long) in PAIRS {
             assert_eq!(expand(short), Some(long), "{text}: {short:#06x}");
         }
     }
 
     #[test]
-    fn reserved_encodings_and_those_of_other_extensions_do_not_expand() {
+    fn reserved_and_foreign_encodings_do_not_expand() {
         let reserved = [
             ("all zeros", 0x0000),
             ("c.addi4spn a0, sp, 0", 0x0008),

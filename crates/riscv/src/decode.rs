@@ -1,8 +1,8 @@
-//! Instruction words to [`Op`]s: RV64I, M, A, Zicsr as far as user code reaches it, and Zifencei.
+//! Decodes instruction words to [`Op`]s: RV64I, M, A, the user-level part of Zicsr, and Zifencei.
 //!
 //! Source: The RISC-V Instruction Set Manual, volume I, version 20240411 (chapters 2, 4 to 8, 13,
-//! 14), and the opcode map in its chapter on listings. Every encoding that is reserved or belongs
-//! to an extension that is not here becomes [`Kind::Illegal`]; hints become [`Kind::Nop`].
+//! 14), and the opcode map in its chapter on listings. Every reserved encoding, and every encoding
+//! of another extension, becomes [`Kind::Illegal`]; hints become [`Kind::Nop`].
 
 use crate::op::{Amo, Counter, Kind, Op, SINK};
 
@@ -33,7 +33,7 @@ fn j_type(word: u32) -> i64 {
     ((word as i32 >> 31 << 20) | low as i32).into()
 }
 
-/// Decodes the 32-bit instruction `word` that stands at `pc`.
+/// Decodes the 32-bit instruction `word` at `pc`.
 pub(crate) fn decode(word: u32, pc: u64) -> Op {
     operation(word, pc).unwrap_or(Op { imm: word.into(), ..Op::new(Kind::Illegal) })
 }
@@ -44,7 +44,7 @@ fn operation(word: u32, pc: u64) -> Option<Op> {
     let op = Op { rd: target, rs1, rs2, ..Op::new(Kind::Nop) };
     let with = |kind, imm| Some(Op { kind, imm, ..op });
     let from_pc = |offset: i64| pc.wrapping_add_signed(offset) as i64;
-    // What only computes does nothing if its destination is x0.
+    // An instruction that only computes is a NOP if its destination is x0.
     let compute =
         |kind, imm| Some(if rd == 0 { Op::new(Kind::Nop) } else { Op { kind, imm, ..op } });
     let (funct3, funct7) = (bits(word, 12, 3), bits(word, 25, 7));
@@ -97,7 +97,8 @@ fn store(funct3: u32) -> Option<Kind> {
     [Kind::Sb, Kind::Sh, Kind::Sw, Kind::Sd].get(funct3 as usize).copied()
 }
 
-/// Register and immediate, 64 bits. The shift amount has six bits; those above choose.
+/// Register and immediate, 64 bits. The shift amount has six bits; the bits above it select the
+/// operation.
 fn immediate(funct3: u32, word: u32) -> Option<(Kind, i64)> {
     let (shift, above) = (i64::from(bits(word, 20, 6)), bits(word, 26, 6));
     let imm = i_type(word);
@@ -158,7 +159,7 @@ fn register_word(funct3: u32, funct7: u32) -> Option<Kind> {
     })
 }
 
-/// LR, SC and the AMOs. Bits 25 and 26 order them; all of ours are ordered.
+/// LR, SC and the AMOs. Bits 25 and 26 order them; here all are ordered.
 fn atomic(word: u32, op: Op) -> Option<Op> {
     let wide = match bits(word, 12, 3) {
         2 => false,
@@ -190,8 +191,8 @@ fn fence(word: u32, op: Op) -> Option<Op> {
     match bits(word, 12, 3) {
         0 if word == 0x0100_000f => Some(Op::new(Kind::Pause)),
         0 => {
-            // Device output and input count as stores and loads. FENCE.TSO (fm 8) leaves out what
-            // needs the strong barrier.
+            // Device output and input count as stores and loads. FENCE.TSO (fm 8) does not order
+            // stores before later loads, which needs the strong barrier.
             let (stores, loads) =
                 (bits(word, 24, 4) & 0b0101 != 0, bits(word, 20, 4) & 0b1010 != 0);
             let strong = stores && loads && bits(word, 28, 4) != 8;
@@ -202,8 +203,8 @@ fn fence(word: u32, op: Op) -> Option<Op> {
     }
 }
 
-/// ECALL, EBREAK, WFI, and reads of the counters. No other CSR is there for user code, and these
-/// cannot be written.
+/// ECALL, EBREAK, WFI, and reads of the counters. User code has no other CSR, and cannot write
+/// these.
 fn system(word: u32, op: Op) -> Option<Op> {
     match word {
         0x0000_0073 => return Some(Op::new(Kind::Ecall)),
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_is_strong_if_it_orders_stores_before_later_loads() {
+    fn fence_is_strong_if_it_orders_stores_before_loads() {
         for (word, strong) in [
             (0x0ff0_000f, true),  // fence iorw, iorw
             (0x0330_000f, true),  // fence rw, rw

@@ -1,9 +1,9 @@
-//! The interpreter: executes blocks of operations one after the other.
+//! The interpreter: executes blocks of operations.
 //!
-//! Time goes into one `match` over operations that were decoded before, which compiles to a jump by
-//! a table. Registers are an array of 256, so that a register number in a byte needs no check: 32
-//! of the program and [`SINK`](crate::op::SINK). Counters, the budget, breakpoints and the request
-//! to stop are looked at between blocks only.
+//! Most time goes into one `match` over decoded operations, which compiles to a jump table.
+//! Registers are an array of 256, so that a register number in a byte needs no check: 32 of the
+//! program and [`SINK`](crate::op::SINK). Counters, the budget, breakpoints and the request to stop
+//! are checked only between blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
@@ -29,21 +29,21 @@ pub(crate) enum Leave {
     Illegal(u64),
     /// An instruction that could not be fetched: its address.
     FetchFault(u64),
-    /// [`Mmu::failure`] has more, [`Core::stalled`] the operation.
+    /// A failed access: [`Mmu::failure`] has its cause, [`Core::stalled`] the operation.
     DataFault,
 }
 
-/// Why [`follow`] ends: what comes next is rare, or not for the fast loop.
+/// Why [`follow`] ends: the next step is rare, or not for the fast loop.
 enum End {
-    /// The block that is next is longer than the budget, or a stop was asked for.
+    /// The next block is longer than the budget, or a stop was requested.
     Before,
-    /// The block is done; what follows in this way, at this address, is not linked.
+    /// The block is done; its successor in this way, at this address, is not linked.
     Unlinked(usize, u64),
-    /// The block is done; a computed jump led to an address that is in no table.
+    /// The block is done; a computed jump led to an address that is not in the cache.
     Computed(u64),
     /// At this operation, which [`Core::special`] executes.
     Special(Op),
-    /// At this operation, whose access failed.
+    /// At this operation: its access failed.
     Fault(Op),
     /// Behind this operation, which stored into code.
     IntoCode(Op),
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) blocks: Blocks,
     /// The breakpoint at which the last run returned.
     pub(crate) reported: Option<u64>,
-    /// The operation of the last data fault, and the address of what follows it.
+    /// The operation of the last data fault, and the address behind it.
     pub(crate) stalled: Option<(Op, u64)>,
 }
 
@@ -70,7 +70,7 @@ impl Core {
         self.mmu.forget_code();
     }
 
-    /// Executes at most `budget` instructions, and takes `stop` if it is set.
+    /// Executes at most `budget` instructions, and consumes `stop` if it is set.
     pub(crate) fn run(&mut self, budget: u64, stop: &AtomicBool) -> Leave {
         let mut left = budget;
         let leave = self.run_blocks(budget, &mut left, stop);
@@ -82,7 +82,7 @@ impl Core {
     }
 
     fn run_blocks(&mut self, budget: u64, left: &mut u64, stop: &AtomicBool) -> Leave {
-        // A block and the way in which it was left, if its successor, at the pc, can be linked.
+        // A block and the way in which it was left, if its successor at the pc can be linked.
         let mut from = None;
         loop {
             if stop.load(Ordering::Relaxed) && stop.swap(false, Ordering::AcqRel) {
@@ -138,7 +138,7 @@ impl Core {
         }
     }
 
-    /// Whether a breakpoint at the pc is to be reported: each once, until the hart goes on.
+    /// Whether a breakpoint at the pc must be reported: once, until the hart continues.
     fn at_breakpoint(&mut self) -> bool {
         let reported = self.reported.take();
         if !self.blocks.breakpoints.contains(&self.pc) || reported == Some(self.pc) {
@@ -148,26 +148,26 @@ impl Core {
         true
     }
 
-    /// Goes to an operation of a block whose instructions were all counted as executed.
+    /// Returns to an operation of a block whose instructions were all counted as executed.
     fn go_to(&mut self, block: &Block, op: &Op, left: &mut u64) {
         self.pc = block.pc.wrapping_add(op.offset.into());
         *left += u64::from(block.count) - u64::from(op.index);
     }
 
-    /// The operation behind another one of a block.
+    /// The operation that follows another one in a block.
     fn following(&self, block: &Block, op: &Op) -> Option<Op> {
         let mut following = self.blocks.ops(block).iter();
         following.find(|it| it.offset == op.offset);
         following.next().copied()
     }
 
-    /// The address of what follows an operation of a block.
+    /// The address behind an operation of a block.
     fn behind(&self, block: &Block, op: &Op) -> u64 {
         self.following(block, op)
             .map_or(block.end, |next| block.pc.wrapping_add(next.offset.into()))
     }
 
-    /// Executes the last operation of a block, after which `retired` instructions have been.
+    /// Executes the last operation of a block, behind `retired` instructions.
     fn special(&mut self, block: &Block, op: &Op, retired: u64, left: &mut u64) -> Option<Leave> {
         let value = op.imm as u64;
         let leave = match op.kind {
@@ -199,8 +199,8 @@ impl Core {
     }
 }
 
-/// Executes block `index` and its successors, as far as they are linked. Afterwards `index` is the
-/// last one, and `left` is reduced by the instructions of all.
+/// Executes block `index` and its linked successors. Afterwards `index` is the last one, and `left`
+/// is reduced by the instructions of all.
 fn follow(
     blocks: &Blocks,
     index: &mut u32,
@@ -380,7 +380,7 @@ fn follow(
                 | Kind::FetchFault => return End::Special(*op),
             }
         }
-        // Every block ends with an operation that goes elsewhere.
+        // Every block ends with an operation that leaves it.
         return End::Unlinked(0, block.end);
     }
 }

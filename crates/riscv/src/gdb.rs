@@ -8,6 +8,7 @@
 //! let listener = std::net::TcpListener::bind("127.0.0.1:1234")?;
 //! println!("gdb-multiarch -ex 'target remote :1234' PROGRAM");
 //! let (stream, _) = listener.accept()?;
+//! assert!(verbless_riscv::gdb::is_same_user(&stream)?, "every user can connect to a port");
 //! let ended = serve(stream, hart, |hart, exit| match exit {
 //!     // The program's only system call ends it.
 //!     Exit::Ecall => After::Exited(hart.x(10) as u8),
@@ -18,8 +19,8 @@
 //! # }
 //! ```
 //!
-//! The debugger sees the hart's registers and its memory, writes them, steps, continues, interrupts
-//! and sets breakpoints. Other harts of the space run on.
+//! The debugger reads and writes the hart's registers and memory, steps, continues, interrupts, and
+//! sets breakpoints. Other harts of the space run on.
 
 use std::io;
 use std::marker::PhantomData;
@@ -41,15 +42,19 @@ use gdbstub::target::{Target, TargetError, TargetResult};
 use gdbstub_arch::riscv::Riscv64;
 use gdbstub_arch::riscv::reg::RiscvCoreRegs;
 
+mod peer;
+
+pub use peer::is_same_user;
+
 use crate::hart::{Cause, Exit, Hart, Registers, Trap};
 
 /// Instructions that are executed before the debugger's input is checked again.
 const QUANTUM: u64 = 100_000;
 
-/// Bytes of a packet at most; the debugger is told, and who sends more is no debugger.
+/// Maximum bytes of a packet. The debugger gets this limit; a peer that sends more is no debugger.
 const MOST_PACKET: usize = 16 << 10;
 
-/// Tells a session how a program goes on after an exit that the debugger does not handle.
+/// How a program continues after an exit that the debugger does not handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
     /// The program continues at the hart's pc.
@@ -66,7 +71,7 @@ pub trait Debuggee {
     /// Executes at most `instructions` instructions.
     fn run(&mut self, instructions: u64) -> Ran;
 
-    /// Sets a breakpoint; whether that is possible there.
+    /// Sets a breakpoint; false if none is possible there.
     fn add_breakpoint(&mut self, address: u64) -> bool {
         let there = self.hart().space().region(address).is_some();
         if there {
@@ -75,7 +80,7 @@ pub trait Debuggee {
         there
     }
 
-    /// Removes a breakpoint; whether there was one.
+    /// Removes a breakpoint; false if there was none.
     fn remove_breakpoint(&mut self, address: u64) -> bool {
         self.hart().remove_breakpoint(address)
     }
@@ -88,7 +93,7 @@ pub enum Ran {
     GoesOn,
     /// The program has nothing to execute at the moment.
     Waits,
-    /// The program stopped at a breakpoint, EBREAK or a trap, which the debugger is told.
+    /// The program stopped at a breakpoint, EBREAK or a trap, for the debugger.
     Stopped(Exit),
     /// The program has ended, with this code.
     Exited(u8),
@@ -97,22 +102,22 @@ pub enum Ran {
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// The debugger has left; the hart is where it was then, without the debugger's breakpoints.
+    /// The debugger has left; the hart stays where it was, without the debugger's breakpoints.
     Detached,
-    /// The debugger has asked for the end of the program.
+    /// The debugger ended the program.
     Killed,
     /// The program has ended, with this code.
     Exited(u8),
 }
 
-/// Serves a debugger until it detaches or the program ends. The hart runs only when the debugger
-/// says so. `after` handles the exits [`Exit::Ecall`], [`Exit::Wait`], [`Exit::Pause`],
+/// Serves a debugger until it detaches or the program ends. The hart runs only at the debugger's
+/// request. `after` handles the exits [`Exit::Ecall`], [`Exit::Wait`], [`Exit::Pause`],
 /// [`Exit::Stopped`] and [`Exit::Environment`]; all others are reported to the debugger.
 ///
-/// An [`Exit::Ecall`] that goes on does so behind the instruction.
+/// After an [`Exit::Ecall`] the program continues behind the instruction.
 ///
 /// # Errors
-/// The connection fails, or ends without a word.
+/// The connection fails, or closes without a detach.
 pub fn serve(
     stream: TcpStream,
     hart: &mut Hart,
@@ -124,7 +129,7 @@ pub fn serve(
 /// Serves a debugger of a program with an environment of its own, as [`serve`] does for a hart.
 ///
 /// # Errors
-/// The connection fails, or ends without a word.
+/// The connection fails, or closes without a detach.
 pub fn serve_program<D: Debuggee>(stream: TcpStream, program: &mut D) -> io::Result<Ended> {
     stream.set_nodelay(true)?;
     let mut session = Session { program, step: false, breakpoints: Vec::new() };
@@ -166,7 +171,7 @@ impl<F: FnMut(&mut Hart, Exit) -> After> Debuggee for Alone<'_, F> {
                 let at = self.hart.pc();
                 match (self.after)(self.hart, exit) {
                     After::Exited(code) => return Ran::Exited(code),
-                    // A call that has changed the pc knows where it goes on.
+                    // A call that has changed the pc continues there.
                     After::GoesOn if exit == Exit::Ecall && self.hart.pc() == at => {
                         self.hart.skip();
                     }
@@ -181,13 +186,13 @@ impl<F: FnMut(&mut Hart, Exit) -> After> Debuggee for Alone<'_, F> {
 /// The program during a session.
 struct Session<'h, D> {
     program: &'h mut D,
-    /// The next run is of one instruction.
+    /// The next run executes one instruction.
     step: bool,
     breakpoints: Vec<u64>,
 }
 
 impl<D: Debuggee> Session<'_, D> {
-    /// Runs for a while; `None`: it has not stopped.
+    /// Runs for a while; `None` if the program has not stopped.
     fn run(&mut self) -> Option<SingleThreadStopReason<u64>> {
         let signal = match self.program.run(if self.step { 1 } else { QUANTUM }) {
             Ran::GoesOn => return self.step.then_some(SingleThreadStopReason::DoneStep),
@@ -259,7 +264,7 @@ impl<D: Debuggee> SingleThreadBase for Session<'_, D> {
 
     fn read_addrs(&mut self, start: u64, into: &mut [u8]) -> TargetResult<usize, Self> {
         match self.program.hart().space().peek(start, into) {
-            // A debugger asks for a byte at least.
+            // A debugger asks for at least one byte.
             0 => Err(TargetError::NonFatal),
             some => Ok(some),
         }
@@ -267,7 +272,7 @@ impl<D: Debuggee> SingleThreadBase for Session<'_, D> {
 
     fn write_addrs(&mut self, start: u64, bytes: &[u8]) -> TargetResult<(), Self> {
         let written = self.program.hart().space().poke(start, bytes);
-        // It may be code.
+        // The bytes may be code.
         self.program.hart().flush();
         if written == bytes.len() { Ok(()) } else { Err(TargetError::NonFatal) }
     }

@@ -1,4 +1,4 @@
-//! A hart: registers, counters, and how a program runs on it.
+//! A hart: registers, counters, and runs of a program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,22 +8,22 @@ use crate::exec::{self, Clock, Leave};
 use crate::mmu::{Misaligned, Mmu};
 use crate::space::{Access, AddressSpace};
 
-/// Why a program cannot go on: the exceptions of the privileged specification's table of causes
-/// that user code without address translation can raise.
+/// The cause of a trap: the exceptions in the privileged specification's table of causes that user
+/// code without address translation can raise.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u64)]
 pub enum Cause {
     /// No permission to execute at the address.
     FetchAccess = 1,
-    /// A reserved encoding, an extension that is not here, a CSR that is not there.
+    /// A reserved encoding, a missing extension, a missing CSR.
     Illegal = 2,
-    /// The address of a load is no multiple of its size.
+    /// The address of a load is not a multiple of its size.
     LoadMisaligned = 4,
     /// No permission to load from the address.
     LoadAccess = 5,
-    /// The address of a store, an SC or an AMO is no multiple of its size.
+    /// The address of a store, an SC or an AMO is not a multiple of its size.
     StoreMisaligned = 6,
-    /// No permission to store to the address; or, of SC and AMOs, no RAM there.
+    /// No permission to store to the address; or, for SC and AMOs, no RAM there.
     StoreAccess = 7,
 }
 
@@ -56,12 +56,12 @@ impl std::fmt::Display for Cause {
     }
 }
 
-/// An exception, which the instruction at the hart's pc has raised.
+/// An exception, which the instruction at the hart's pc raised.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Trap {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// The address at fault, or the instruction if it is illegal: what `mtval` would hold.
+    /// The faulting address, or the instruction if it is illegal: the value of `mtval`.
     pub value: u64,
 }
 
@@ -74,39 +74,39 @@ impl std::fmt::Display for Trap {
 /// Why [`Hart::run`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Exit {
-    /// The given number of instructions was executed.
+    /// The hart executed the given number of instructions.
     Budget,
-    /// ECALL; the pc is that of the instruction. [`Hart::skip`] goes on behind it.
+    /// ECALL; the pc is that of the instruction. [`Hart::skip`] continues behind it.
     Ecall,
     /// EBREAK or C.EBREAK; the pc is that of the instruction.
     Ebreak,
     /// An exception; the pc is that of the instruction that raised it, which changed nothing.
     Trap(Trap),
-    /// WFI: there is nothing to do until something happens. The pc is behind it.
+    /// WFI: the program waits for an event. The pc is behind the instruction.
     Wait,
-    /// PAUSE: the program spins; another could have the thread meanwhile. The pc is behind it.
+    /// PAUSE: the program spins, and may give its time to others. The pc is behind the instruction.
     Pause,
     /// [`Stopper::stop`] was called.
     Stopped,
     /// The instruction at the pc has a breakpoint.
     Breakpoint,
-    /// A load or store that is for the embedder to do; the pc is that of the instruction, which
-    /// changed nothing. [`Hart::complete`] goes on behind it.
+    /// A load or store for the embedder; the pc is that of the instruction, which changed nothing.
+    /// [`Hart::complete`] continues behind it.
     Environment(Transfer),
 }
 
-/// A load or store at an address that is the embedder's ([`crate::Backing::Environment`]).
+/// A load or store at an address of the embedder ([`crate::Backing::Environment`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Transfer {
-    /// Where, a multiple of `size`.
+    /// The address, a multiple of `size`.
     pub address: u64,
     /// Bytes: 1, 2, 4 or 8.
     pub size: u64,
-    /// The value to be stored, in the low bits; `None` of a load.
+    /// The value to store, in the low bits; `None` for a load.
     pub store: Option<u64>,
 }
 
-/// The registers of a hart: for crash reports, core dumps and debuggers.
+/// The registers of a hart, for crash reports, core dumps and debuggers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Registers {
     /// x0 to x31; x0 is 0.
@@ -120,7 +120,7 @@ pub struct Registers {
 pub struct Stopper(Arc<AtomicBool>);
 
 impl Stopper {
-    /// Makes the hart's current run return soon, whatever the program does; if the hart does not
+    /// Makes the hart's current run return soon, whatever the program does. If the hart does not
     /// run, its next run returns at once.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
@@ -130,8 +130,8 @@ impl Stopper {
 /// One thread of execution in an address space.
 ///
 /// It runs on the thread that calls [`Hart::run`]. Harts of one space may run at the same time:
-/// each plain access is a relaxed atomic one, LR/SC and AMOs are sequentially consistent, and FENCE
-/// is a fence.
+/// each plain access is a relaxed atomic access, LR/SC and AMOs are sequentially consistent, and
+/// FENCE is a fence.
 pub struct Hart {
     core: exec::Core,
     stopper: Stopper,
@@ -163,7 +163,7 @@ impl Hart {
     }
 
     /// Executes at most `budget` instructions, and returns why it stopped. An instruction that
-    /// raises an exception counts, too.
+    /// raises an exception counts as well.
     pub fn run(&mut self, budget: u64) -> Exit {
         let exit = match self.core.run(budget, &self.stopper.0) {
             Leave::Budget => Exit::Budget,
@@ -191,15 +191,15 @@ impl Hart {
                 Exit::Trap(Trap { cause, value: failure.address })
             }
         };
-        // As a trap handler would: what ran meanwhile must not be between an LR and its SC.
+        // As after a trap handler: an LR and its SC must not span other code.
         if !matches!(exit, Exit::Budget | Exit::Stopped | Exit::Pause | Exit::Breakpoint) {
             self.core.mmu.forget_reservation();
         }
         exit
     }
 
-    /// The memory access of the operation at which the hart stalled; `None` if it is no plain load
-    /// or store.
+    /// The memory access of the operation at which the hart stalled; `None` if it is not a plain
+    /// load or store.
     fn transfer(&self, address: u64, access: Access) -> Option<Transfer> {
         let (op, _) = self.core.stalled?;
         let (size, _) = op.kind.access()?;
@@ -209,7 +209,7 @@ impl Hart {
     }
 
     /// Completes the load or store of [`Exit::Environment`], a load with the low bits of `value`,
-    /// and goes on behind it. Nothing happens if the hart did not stall at one.
+    /// and continues behind it. Does nothing if the hart did not stall at one.
     pub fn complete(&mut self, value: u64) {
         let Some((op, behind)) = self.core.stalled.take() else { return };
         let Some((size, signed)) = op.kind.access() else { return };
@@ -246,7 +246,7 @@ impl Hart {
         self.core.x[index]
     }
 
-    /// Sets an integer register; nothing happens to x0.
+    /// Sets an integer register; does nothing for x0.
     ///
     /// # Panics
     /// If `index` is more than 31.
@@ -267,13 +267,13 @@ impl Hart {
         self.core.pc = pc & !1;
     }
 
-    /// Goes on behind the ECALL or EBREAK at the pc: by 2 bytes if it is C.EBREAK, else by 4.
+    /// Continues behind the ECALL or EBREAK at the pc: by 2 bytes for C.EBREAK, else by 4.
     pub fn skip(&mut self) {
         let short = self.core.mmu.fetch(self.core.pc).is_some_and(|it| it & 3 != 3);
         self.core.pc = self.core.pc.wrapping_add(if short { 2 } else { 4 });
     }
 
-    /// Instructions that were completed: the program's `instret` and, at one a cycle, `cycle`.
+    /// Completed instructions: the program's `instret` and, at one a cycle, `cycle`.
     pub fn instructions(&self) -> u64 {
         self.core.retired
     }
@@ -299,8 +299,8 @@ impl Hart {
         self.core.blocks.forget();
     }
 
-    /// Forgets what was translated, as FENCE.I does: needed when somebody else than this hart wrote
-    /// code that it may have executed.
+    /// Discards the translated code, as FENCE.I does: necessary when another agent than this hart
+    /// wrote code that the hart may have executed.
     pub fn flush(&mut self) {
         self.core.flush();
     }
@@ -329,7 +329,7 @@ impl Hart {
         }
     }
 
-    /// Removes a breakpoint; whether there was one.
+    /// Removes a breakpoint; false if there was none.
     pub fn remove_breakpoint(&mut self, address: u64) -> bool {
         let there = self.core.blocks.breakpoints.remove(&address);
         if there {

@@ -1,10 +1,10 @@
 //! A RISC-V core in software: RV64IMAC with Zicsr, Zicntr and Zifencei, user code only.
 //!
-//! It is what the cores of a DPA execute; what such a core does beyond that (processes, threads,
-//! system calls, devices) is for those who embed it. Without the feature `gdb` it depends on the
-//! standard library alone.
+//! The cores of a DPA execute it. The rest of such a core (processes, threads, system calls,
+//! devices) is the embedder's part. Without the feature `gdb` the crate depends on the standard
+//! library alone.
 //!
-//! | module | what is in it |
+//! | module | contents |
 //! |---|---|
 //! | `ram`, `space` | memory that harts and others share; regions, permissions, devices |
 //! | `mmu` | how a hart reaches them: cached pages, LR/SC and AMOs, stores into code |
@@ -41,7 +41,7 @@
 //! - SC succeeds if the place still holds the value of the LR of the same width and address.
 //! - A store of the hart itself into code is effective at once. FENCE.I is needed for code that
 //!   others wrote.
-//! - WFI and PAUSE end a run: what waits and for how long is for the caller.
+//! - WFI and PAUSE end a run: the caller decides how long the hart waits.
 
 mod arith;
 mod block;

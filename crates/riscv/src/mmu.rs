@@ -1,10 +1,10 @@
-//! How a hart reaches its address space: a small cache of pages in front of the regions, and where
-//! code has been translated.
+//! A hart's accesses to its address space: a small cache of pages in front of the regions, and a
+//! map of translated code.
 //!
-//! An aligned access to a page that was used before costs one comparison: the tag in a cache entry
-//! is the page's address, and the compared address keeps the low bits that alignment forbids.
-//! Everything else takes a slow path: the first use of a page, devices, misaligned addresses,
-//! faults, and stores into pages that hold translated code.
+//! An aligned access to a page in the cache costs one comparison: the tag in a cache entry is the
+//! page's address, and the compared address keeps the low bits that alignment forbids. Everything
+//! else takes a slow path: the first use of a page, devices, misaligned addresses, faults, and
+//! stores into pages with translated code.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::space::{Access, AddressSpace, Backing, Region};
 
 /// How a plain load or store with a misaligned address behaves.
 ///
-/// The specification leaves it to the environment, and what a DPA does is not published. A trap is
-/// the default, because a program that never needs such accesses works on both kinds; compilers
-/// make none for riscv64imac unless they are told to. Atomic instructions always trap.
+/// The specification leaves it to the environment, and the behaviour of a DPA is not published. A
+/// trap is the default, because a program without such accesses works on both kinds; compilers emit
+/// none for riscv64imac unless a flag asks for them. Atomic instructions always trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Misaligned {
     /// A load or store address-misaligned exception.
     #[default]
     Trap,
-    /// The access is done byte by byte: it may be torn, and a store may be half done after a fault
-    /// in its middle. Devices still refuse it.
+    /// The hart accesses byte by byte: the access may be torn, and a store may be half done after a
+    /// fault in its middle. Devices still refuse it.
     Emulate,
 }
 
-/// Why an access failed: the cause by its number, and the address.
+/// The failure of an access: the number of its cause, and the address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
     pub(crate) access: Access,
@@ -49,19 +49,19 @@ pub(crate) enum Stored {
 }
 
 const ENTRIES: usize = 64;
-/// Matches no address: bit 0 is set, which no tag of a page has.
+/// Matches no address: bit 0 is set, which is clear in every page tag.
 const NEVER: u64 = 1;
 /// Bytes that share a bit of [`Mmu::code`].
 const LINE: u64 = PAGE / 64;
 
-/// A page that was used before. Aligned, so that its place in the array is a shift.
+/// A page in the cache. Aligned, so that its index becomes a shift.
 #[repr(align(64))]
 struct Entry {
     /// The page's address if it may be loaded from, or [`NEVER`].
     load: u64,
     /// The page's address if a store needs no further action, or [`NEVER`].
     store: u64,
-    /// Which page of `ram` it is.
+    /// The index of the page in `ram`.
     page: usize,
     ram: Ram,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Mmu {
     space: Arc<AddressSpace>,
     misaligned: Misaligned,
     entries: Box<[Entry; ENTRIES]>,
-    /// Which lines of a page hold translated instructions.
+    /// The lines of a page with translated instructions.
     code: HashMap<u64, u64>,
     code_changed: bool,
     reservation: Option<Reservation>,
@@ -106,8 +106,7 @@ impl Mmu {
         &self.space
     }
 
-    /// Sets another address space; discards everything cached of the old one, translated code
-    /// included.
+    /// Sets another address space; discards the cache of the old one, translated code included.
     pub(crate) fn set_space(&mut self, space: Arc<AddressSpace>) {
         *self = Self { misaligned: self.misaligned, ..Self::new(space) };
     }
@@ -131,7 +130,7 @@ impl Mmu {
         address & (!(PAGE - 1) | (V::SIZE - 1))
     }
 
-    /// Loads a `V`, with zeros above; if there is none, [`Self::failure`] says why.
+    /// Loads a `V`, zero-extended; on failure [`Self::failure`] has the cause.
     #[inline(always)]
     pub(crate) fn load<V: Value>(&mut self, address: u64) -> Option<u64> {
         let entry = &self.entries[Self::index(address)];
@@ -260,7 +259,7 @@ impl Mmu {
         }
     }
 
-    /// The region of an address if the access is allowed there.
+    /// The region of an address, if it allows the access.
     fn allowed(&self, address: u64, access: Access) -> Option<&Region> {
         let region = self.space.region(address)?;
         let allowed = match access {
@@ -291,7 +290,7 @@ impl Mmu {
     fn fill(&mut self, address: u64, at: u64, ram: Ram, access: Access) {
         let page = address & !(PAGE - 1);
         let entry = &mut self.entries[Self::index(address)];
-        // Another page may have been here, or this one for the other kind of access.
+        // The entry may hold another page, or this page for the other kind of access.
         if entry.load != page && entry.store != page {
             *entry = Entry { load: NEVER, store: NEVER, page: (at / PAGE) as usize, ram };
         }
@@ -301,7 +300,7 @@ impl Mmu {
         }
     }
 
-    /// The halfword at `address`, to be executed.
+    /// The halfword at `address`, for execution.
     pub(crate) fn fetch(&self, address: u64) -> Option<u16> {
         match self.allowed(address, Access::Fetch)? {
             Region { backing: Backing::Ram(ram, from), base, .. } => {
@@ -311,7 +310,7 @@ impl Mmu {
         }
     }
 
-    /// Stores to the line of `address` are stores into code from now on.
+    /// Makes stores to the line of `address` count as stores into code.
     pub(crate) fn mark_code(&mut self, address: u64) {
         let page = address / PAGE;
         *self.code.entry(page).or_default() |= 1 << (address % PAGE / LINE);
@@ -321,7 +320,7 @@ impl Mmu {
         }
     }
 
-    /// Whether translated bytes were stored to since [`Self::forget_code`].
+    /// Whether a store hit translated bytes since [`Self::forget_code`].
     pub(crate) fn code_changed(&self) -> bool {
         self.code_changed
     }
@@ -332,13 +331,13 @@ impl Mmu {
         self.code_changed = false;
     }
 
-    /// The next SC fails.
+    /// Makes the next SC fail.
     pub(crate) fn forget_reservation(&mut self) {
         self.reservation = None;
     }
 
-    /// RAM for an atomic access of `V`, which must be allowed to load if `access` is that, and else
-    /// to load and to store; with the place of the `V` in it.
+    /// The RAM for an atomic access of `V`, with the offset of the `V`. The region must allow loads
+    /// for `access` Load, else loads and stores.
     fn atomic<V: Value>(&mut self, address: u64, access: Access) -> Option<(Ram, u64)> {
         if !address.is_multiple_of(V::SIZE) {
             self.fail(access, true, address);
@@ -361,10 +360,10 @@ impl Mmu {
         Some(value)
     }
 
-    /// SC: stores a `V` if the place still has what LR found; whether it did.
+    /// SC: stores a `V` if the memory still has the value that LR found; returns whether it did.
     ///
-    /// Another value that came and went in between is not noticed. A program cannot tell that from
-    /// an LR that came later, except by what it knows about the writers.
+    /// An intermediate change to another value and back goes unnoticed. A program cannot tell that
+    /// from a later LR, except by what it knows about the writers.
     pub(crate) fn store_conditional<V: Exchange>(
         &mut self,
         address: u64,
@@ -384,7 +383,7 @@ impl Mmu {
         (self.stored(address, at, ram), true)
     }
 
-    /// An AMO; the value that was there, with the sign extended.
+    /// Executes an AMO; returns the old value, sign-extended.
     pub(crate) fn amo<V: Exchange>(
         &mut self,
         amo: Amo,
@@ -406,7 +405,7 @@ impl Mmu {
 /// Integers of atomic instructions.
 pub(crate) trait Exchange: Value {
     fn load_acquire(cell: &Self::Atomic) -> Self;
-    /// Stores `new` if `old` is there, in the order of all such.
+    /// Stores `new` if the memory holds `old`, in the order of all such exchanges.
     fn exchange(cell: &Self::Atomic, old: Self, new: Self) -> Result<Self, Self>;
     fn combine(self, amo: Amo, operand: Self) -> Self;
     fn signed(self) -> u64;
@@ -454,7 +453,7 @@ mod tests {
     const BASE: u64 = 4 * PAGE;
 
     #[test]
-    fn stores_into_lines_of_code_are_told_until_the_code_is_forgotten() {
+    fn store_into_code_line_is_reported_until_forgotten() {
         let ram = Ram::new(2 * PAGE);
         let space = AddressSpace::new([Region::ram(BASE, &ram, Permissions::RWX)]).unwrap();
         let mut mmu = Mmu::new(Arc::new(space));
@@ -482,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_used_is_in_the_cache_until_another_takes_its_place() {
+    fn used_page_stays_cached_until_replaced() {
         const FAR: u64 = ENTRIES as u64 * PAGE;
         let ram = Ram::new(FAR + 3 * PAGE);
         let region = Region {
@@ -492,7 +491,7 @@ mod tests {
             backing: Backing::Ram(ram, PAGE),
         };
         let mut mmu = Mmu::new(Arc::new(AddressSpace::new([region]).unwrap()));
-        // What the cache has of the page of an address: loads, stores, and the page of the RAM.
+        // The cached state of an address's page: loads, stores, and the page of the RAM.
         let cached = |mmu: &Mmu, address: u64| {
             let page = BASE + address / PAGE * PAGE;
             let entry = &mmu.entries[Mmu::index(page)];
@@ -511,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_of_an_aligned_address_is_its_page_and_of_another_is_no_page() {
+    fn tag_equals_page_only_for_aligned_addresses() {
         for at in [0, 8, PAGE - 8] {
             assert_eq!(Mmu::tag::<u64>(BASE + at), BASE);
             for odd in 1..8 {

@@ -1,7 +1,7 @@
-//! Instructions as the interpreter takes them: decoded once, 16 bytes each.
+//! Instructions for the interpreter: decoded once, 16 bytes each.
 
-/// The type of an [`Op`]. One that is named after an instruction does what the specification says;
-/// a final `I` or `W` is that of the mnemonic.
+/// The type of an [`Op`]. A type with an instruction's name does what the specification says; a
+/// final `I` or `W` is that of the mnemonic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -70,9 +70,9 @@ pub(crate) enum Kind {
     /// `extra` is an [`Amo`].
     AmoW,
     AmoD,
-    /// FENCE; `extra` tells whether it orders stores before later loads.
+    /// FENCE; `extra` says whether it orders stores before later loads.
     Fence,
-    // From here on they end a block. `imm` of jumps and branches is the absolute target.
+    // The types from here on end a block. `imm` of jumps and branches is the absolute target.
     Beq,
     Bne,
     Blt,
@@ -90,11 +90,11 @@ pub(crate) enum Kind {
     Ebreak,
     /// `imm` is the instruction.
     Illegal,
-    /// The instruction at this place cannot be fetched; `imm` is the address that is at fault.
+    /// The instruction here cannot be fetched; `imm` is the faulting address.
     FetchFault,
-    /// The end of a block that is long enough, or before a breakpoint.
+    /// The end of a block of maximum length, or before a breakpoint.
     End,
-    // Two instructions in one: `second` bytes and `extra` hold what the second needs.
+    // Two instructions in one: `second` bytes and `extra` hold the operands of the second.
     /// `Addi`, then `Bne` of its result with `rs2`: the end of most counted loops.
     AddiBne,
     /// `Slli`, then `Srli` of its result by `extra`: bits extracted or cleared.
@@ -103,7 +103,7 @@ pub(crate) enum Kind {
     SlliAdd,
 }
 
-/// The operation of an AMO on the value in memory and that in the register.
+/// The operation of an AMO on the value in memory and the value in the register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Amo {
     Swap,
@@ -143,10 +143,10 @@ impl Counter {
     pub(crate) const ALL: [Self; 3] = [Self::Cycle, Self::Time, Self::Instret];
 }
 
-/// The register number of writes to x0, which nobody reads.
+/// The register for writes to x0, which no operation reads.
 pub(crate) const SINK: u8 = 32;
 
-/// One instruction, or several that are fused.
+/// One instruction, or two fused ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub(crate) struct Op {
@@ -156,7 +156,7 @@ pub(crate) struct Op {
     pub(crate) rd: u8,
     pub(crate) rs1: u8,
     pub(crate) rs2: u8,
-    /// More of the operation; see [`Kind`].
+    /// The rest of the operation; see [`Kind`].
     pub(crate) extra: u8,
     /// The number of instructions before it in its block.
     pub(crate) index: u8,
@@ -177,7 +177,7 @@ impl Op {
 }
 
 impl Kind {
-    /// Size of a plain load or store in bytes, and of a load whether it extends the sign.
+    /// Size of a plain load or store in bytes, and for a load whether it extends the sign.
     pub(crate) const fn access(self) -> Option<(u64, Option<bool>)> {
         Some(match self {
             Self::Lb => (1, Some(true)),

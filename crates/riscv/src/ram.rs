@@ -1,10 +1,10 @@
 //! Memory that harts and other agents use at the same time.
 //!
-//! RAM is an array of atomic 64-bit words, so that whoever shares it may race with a hart without
-//! undefined behaviour. A narrower access goes to the part of a word that it means, as an atomic of
-//! its own width ([`Page::cell`]). That and zeroed memory are the only unsafe code of this crate.
-//! Rust promises nothing about racing accesses of different widths; the processors that we run on
-//! keep each of them whole, and a hart's program can ask for no more.
+//! RAM is an array of atomic 64-bit words, so that other agents may race with a hart without
+//! undefined behaviour. A narrower access goes to its part of a word, as an atomic of its own width
+//! ([`Page::cell`]). That and zeroed memory are the only unsafe code of this crate. Rust promises
+//! nothing about racing accesses of different widths; the supported processors keep each of them
+//! whole, and a hart's program can ask for no more.
 
 #![allow(unsafe_code)]
 
@@ -19,8 +19,8 @@ const WORDS: usize = PAGE as usize / 8;
 #[cfg(not(target_endian = "little"))]
 compile_error!("RISC-V is little-endian, and so must the host be: words are stored as they are");
 
-/// One page, aligned so that a word of the hart is a word of the host. Not aligned further: up to
-/// this alignment the system provides zeroed memory without touching it.
+/// One page, aligned so that a word of the hart is a word of the host, and not further: up to this
+/// alignment the system provides zeroed memory without touching it.
 #[repr(C, align(16))]
 struct Page([AtomicU64; WORDS]);
 
@@ -32,7 +32,7 @@ pub(crate) trait Value: Copy {
     const SIZE: u64;
     fn load(cell: &Self::Atomic) -> Self;
     fn store(cell: &Self::Atomic, value: Self);
-    /// Without the sign: what is above the width is zero.
+    /// Zero-extends the value.
     fn widen(self) -> u64;
     /// The low bits.
     fn narrow(value: u64) -> Self;
@@ -71,7 +71,7 @@ values! {
 }
 
 impl Page {
-    /// The `V` that is `at % PAGE` bytes into the page, rounded down to the width of `V`.
+    /// The `V` at byte `at % PAGE` of the page, rounded down to the width of `V`.
     #[inline(always)]
     fn cell<V: Value>(&self, at: u64) -> &V::Atomic {
         let offset = (at & (PAGE - 1) & !(V::SIZE - 1)) as usize;
@@ -109,7 +109,7 @@ impl Ram {
         self.pages.len() as u64 * PAGE
     }
 
-    /// Whether there are no bytes.
+    /// Whether the RAM has no bytes.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
@@ -120,19 +120,20 @@ impl Ram {
         self.pages.as_ptr().cast()
     }
 
-    /// The `V` at offset `at`, rounded down to its width; `None` behind the end.
+    /// The `V` at offset `at`, rounded down to its width; `None` beyond the end.
     #[inline(always)]
     pub(crate) fn cell<V: Value>(&self, at: u64) -> Option<&V::Atomic> {
         self.cell_of_page::<V>((at / PAGE) as usize, at)
     }
 
-    /// The `V` that is `at % PAGE` bytes into page `page`, rounded down to its width.
+    /// The `V` at byte `at % PAGE` of page `page`, rounded down to its width.
     #[inline(always)]
     pub(crate) fn cell_of_page<V: Value>(&self, page: usize, at: u64) -> Option<&V::Atomic> {
         Some(self.pages.get(page)?.cell::<V>(at))
     }
 
-    /// Copies what is at `at` into `bytes`; false, and nothing done, if it is not all inside.
+    /// Copies the bytes from `at` on into `bytes`; false, and nothing done, unless the whole range
+    /// is inside.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
         if !self.holds(at, bytes.len()) {
             return false;
@@ -147,8 +148,8 @@ impl Ram {
         true
     }
 
-    /// Copies `bytes` to `at`; false, and nothing done, if it is not all inside. Aligned words are
-    /// written whole.
+    /// Copies `bytes` to `at`; false, and nothing done, unless the whole range is inside. Aligned
+    /// words are written in one piece.
     pub fn write(&self, at: u64, bytes: &[u8]) -> bool {
         if !self.holds(at, bytes.len()) {
             return false;
@@ -180,7 +181,8 @@ impl Ram {
         self.aligned::<u8>(at).map(|cell| cell.store(value, Ordering::Release)).is_some()
     }
 
-    /// Compares and exchanges an aligned 64-bit word; what was there, or `None` if there is none.
+    /// Compares and exchanges an aligned 64-bit word; returns the old value, or `None` if there is
+    /// no such word.
     pub fn compare_exchange64(&self, at: u64, expected: u64, new: u64) -> Option<u64> {
         let (seq, cell) = (Ordering::SeqCst, self.aligned::<u64>(at)?);
         Some(cell.compare_exchange(expected, new, seq, seq).unwrap_or_else(|found| found))
@@ -217,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_in_bytes_is_read_in_words_little_endian() {
+    fn bytes_read_back_as_little_endian_words() {
         let ram = Ram::new(1);
         assert_eq!(ram.len(), PAGE);
         assert!(ram.write(5, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]));

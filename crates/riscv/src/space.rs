@@ -1,8 +1,9 @@
-//! The addresses of a process: regions of RAM with permissions, and of devices behind callbacks.
+//! The addresses of a process: regions of RAM, devices behind callbacks, and the embedder's
+//! addresses.
 //!
-//! A space does not change while harts use it: whoever maps or unmaps something makes another
-//! space from it ([`AddressSpace::with`], [`AddressSpace::without`]), which is cheap, since regions
-//! are shared, and gives it to the harts between two runs.
+//! A space does not change while harts use it. To map or unmap a region, make another space
+//! ([`AddressSpace::with`], [`AddressSpace::without`]), which is cheap, since regions are shared,
+//! and give it to the harts between two runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,14 +43,14 @@ pub enum Access {
     Fetch,
 }
 
-/// Why a device refuses an access: the hart gets an access fault.
+/// A device's refusal of an access: the hart gets an access fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused;
 
-/// A region whose loads and stores are calls, such as a page of registers.
+/// A region with loads and stores by callback, such as a page of registers.
 ///
-/// An access comes whole: `size` is 1, 2, 4 or 8, and `offset` is a multiple of it, less than the
-/// size of the region. Harts of several threads call at the same time.
+/// An access comes in one piece: `size` is 1, 2, 4 or 8, and `offset` is a multiple of it, less
+/// than the size of the region. Harts of several threads call at the same time.
 pub trait Device: Send + Sync {
     /// Loads `size` bytes, in the low bits of the result.
     fn load(&self, offset: u64, size: u64) -> Result<u64, Refused>;
@@ -57,12 +58,12 @@ pub trait Device: Send + Sync {
     fn store(&self, offset: u64, size: u64, value: u64) -> Result<(), Refused>;
 }
 
-/// What serves the accesses to a region.
+/// The backing of a region.
 #[derive(Clone)]
 pub enum Backing {
     /// RAM, from the given byte on, a multiple of [`PAGE`].
     Ram(Ram, u64),
-    /// A device. It can be neither executed nor used by atomic instructions.
+    /// A device. It supports neither execution nor atomic instructions.
     Device(Arc<dyn Device>),
     /// The embedder: a load or store makes the hart's run return [`crate::Exit::Environment`].
     /// Otherwise like a device.
@@ -79,7 +80,7 @@ impl fmt::Debug for Backing {
     }
 }
 
-/// Addresses from `base` on, `length` bytes.
+/// A range of `length` addresses from `base` on.
 #[derive(Clone, Debug)]
 pub struct Region {
     /// The first address, a multiple of [`PAGE`].
@@ -88,7 +89,7 @@ pub struct Region {
     pub length: u64,
     /// The program's permissions.
     pub permissions: Permissions,
-    /// What serves the accesses.
+    /// The backing of the region.
     pub backing: Backing,
 }
 
@@ -103,7 +104,7 @@ impl Region {
         Self { base, length, permissions: Permissions::RW, backing: Backing::Device(device) }
     }
 
-    /// Addresses whose loads and stores the embedder does ([`Backing::Environment`]).
+    /// Addresses with loads and stores by the embedder ([`Backing::Environment`]).
     pub fn environment(base: u64, length: u64) -> Self {
         Self { base, length, permissions: Permissions::RW, backing: Backing::Environment }
     }
@@ -116,9 +117,9 @@ impl Region {
 /// Why a region cannot be mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// The base, the length or the place in RAM is no multiple of [`PAGE`], or the length is 0.
+    /// The base, the length or the offset in RAM is not a multiple of [`PAGE`], or the length is 0.
     Unaligned,
-    /// The region passes the end of the address space, or of its RAM.
+    /// The region extends past the end of the address space, or of its RAM.
     TooLong,
     /// The region overlaps the one that begins at this address.
     Overlap(u64),
@@ -194,8 +195,8 @@ impl AddressSpace {
         self.regions.get(index).filter(|it| address <= it.last())
     }
 
-    /// Copies RAM into `bytes`, whatever its permissions, as a debugger or a core dump does;
-    /// returns the number of bytes before the first address that is not RAM.
+    /// Copies RAM into `bytes`, whatever its permissions, for a debugger or a core dump; returns
+    /// the number of bytes before the first address that is not RAM.
     pub fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
         self.pieces(address, bytes.len(), |ram, at, range| {
             ram.read(at, &mut bytes[range]);
@@ -203,8 +204,8 @@ impl AddressSpace {
     }
 
     /// Copies `bytes` into RAM, whatever its permissions; returns the number of bytes before the
-    /// first address that is not no RAM. Harts that may have executed there must be told
-    /// ([`crate::Hart::flush`]).
+    /// first address that is not RAM. Harts that may have executed there need a
+    /// [`crate::Hart::flush`].
     pub fn poke(&self, address: u64, bytes: &[u8]) -> usize {
         self.pieces(address, bytes.len(), |ram, at, range| {
             ram.write(at, &bytes[range]);
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_that_overlaps_another_or_the_end_is_refused() {
+    fn overlapping_or_overlong_region_is_rejected() {
         let ram = Ram::new(2 * PAGE);
         let at = |base| Region::ram(base, &ram, Permissions::RW);
         let space = AddressSpace::new([at(0x4000), at(0u64.wrapping_sub(2 * PAGE))]).unwrap();
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debugger_reads_across_regions_and_stops_at_the_first_hole() {
+    fn peek_crosses_regions_and_stops_at_a_hole() {
         let (one, two) = (Ram::new(PAGE), Ram::new(PAGE));
         let regions =
             [Region::ram(0x1000, &one, Permissions::R), Region::ram(0x2000, &two, Permissions::RX)];

@@ -1,4 +1,4 @@
-//! Prints what every mlx5 device is and can do; without one, what the model is.
+//! Prints the properties and capabilities of every mlx5 device; without one, those of the model.
 //!
 //! `cargo run --example devinfo [-- --device NAME] [--caps]`
 
@@ -12,7 +12,7 @@ use clap::Parser;
 use verbless::devx::LinkLayer;
 use verbless::{Device, DeviceInfo};
 
-/// Prints what an mlx5 device is and can do.
+/// Prints the properties and capabilities of an mlx5 device.
 #[derive(Parser)]
 struct Options {
     /// `auto` (every mlx5 device, else the model), `model`, or a device's name.
@@ -21,7 +21,7 @@ struct Options {
     /// The model's profile.
     #[arg(long, default_value = "connectx6dx")]
     profile: String,
-    /// Also print every field of the capability pages that is not zero.
+    /// Also print every nonzero field of the capability pages.
     #[arg(long)]
     caps: bool,
 }
@@ -44,7 +44,7 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         describe(&mut text, &found.device(at)?, info, options.caps)?;
     }
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has read enough.
+        // The reader closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example events`
 //!
-//! A thread sends a message every now and then from one device to another; the receiver's thread
+//! A thread sends a message from time to time from one device to another; the receiver's thread
 //! sleeps in between. [`CqEvents`] arms the completion queue and is the file that it sleeps on.
 
 mod support;
@@ -51,7 +51,7 @@ fn main() -> Result {
         let begin = Instant::now();
         let mut received = 0;
         while received < MESSAGES {
-            // True: there are completions. False: ten seconds passed without one.
+            // True: there are completions. False: ten seconds have passed without one.
             if !events.wait_for(&mut far_cq, Some(Duration::from_secs(10)))? {
                 return Err("no message within 10 s".into());
             }

@@ -1,5 +1,5 @@
-//! A key-value store: clients read and change the server's memory by RDMA, and the server's CPU
-//! takes no part in it.
+//! A key-value store: clients read and change the server's memory by RDMA, without the server's
+//! CPU.
 //!
 //! ```sh
 //! cargo run --example kv                       # server and clients in this process, on the model
@@ -30,14 +30,13 @@
 //! version the next even one, again by compare-and-swap. Every change also increments a counter in
 //! front of the slots.
 //!
-//! A lock is a lease: a writer that finds a slot in the same unreadable state for 2 s takes the
-//! lock over, as its owner has died. An owner that lives finds its version changed at the end, and
-//! fails. What it was changing then is lost; `get` says so, and the next `set` repairs it.
+//! A lock is a lease: a writer that finds a slot in the same unreadable state for 2 s takes over
+//! the lock, as its owner has died. A live owner finds its version changed at the end, and fails.
+//! The change in progress is lost; `get` says so, and the next `set` repairs the slot.
 //!
-//! Clients are not kept from each other. All queue pairs of the server are in one protection
-//! domain, so that every client that is connected may read and change the whole table, whatever it
-//! does with leases. Clients that do not trust each other need a domain each (`Domain::new`), with
-//! memory of its own.
+//! Clients are not isolated from each other. All queue pairs of the server are in one protection
+//! domain, so every connected client may read and change the whole table, regardless of leases.
+//! Clients that do not trust each other need one domain each (`Domain::new`), with its own memory.
 
 mod support;
 
@@ -52,22 +51,22 @@ use verbless::prelude::*;
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const SLOTS: u64 = 1024;
-/// Slots that a key may be in: the one of its hash, and those behind it.
+/// Slots that a key may be in: the one of its hash, and the next ones.
 const PROBES: u64 = 16;
 /// Bytes of a slot; the first one of the table holds the counter.
 const SLOT: u64 = 64;
 /// Bytes of a key, and of a value; shorter ones end with zeros.
 const KEY: usize = 16;
 const VALUE: usize = 32;
-/// How long a slot is its writer's, if nothing in it changes.
+/// How long a slot is its writer's without a change in it.
 const LEASE: Duration = Duration::from_secs(2);
 /// How long a client retries while others change the slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client and the server may take for their handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Clients at a time: each takes a thread, a descriptor and a connection.
+/// The most concurrent clients: each takes a thread, a descriptor and a connection.
 const MOST_CLIENTS: usize = 256;
-/// How long no client is accepted when the server has no descriptor for one.
+/// The pause after an accept without a free descriptor.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
 fn main() -> Result {
@@ -123,7 +122,7 @@ fn demonstrate() -> Result {
                     for change in 0..CHANGES {
                         let key = format!("key {}", change % 5);
                         last = last.max(client.set(&key, &format!("{change} by {number}"))?);
-                        let value = client.get(&key)?.ok_or("a key that was set is not there")?;
+                        let value = client.get(&key)?.ok_or("a key that was set is missing")?;
                         if change % 10 == 0 {
                             println!("client {number} reads {key} = {value}");
                         }
@@ -142,7 +141,7 @@ fn demonstrate() -> Result {
     })
 }
 
-/// Offers the table to every client that connects, to [`MOST_CLIENTS`] at a time. Returns when
+/// Offers the table to every client that connects, to [`MOST_CLIENTS`] at a time. Returns once
 /// `clients` of them have disconnected; never, if `None`.
 fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Result {
     let table = domain.region(((SLOTS + 1) * SLOT) as usize, KeyAccess::ALL)?;
@@ -153,7 +152,7 @@ fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Res
         while clients.is_none_or(|clients| accepted < clients) {
             let Some(stream) = accept(listener) else { continue };
             if present.load(Ordering::Relaxed) >= MOST_CLIENTS {
-                eprintln!("a client was refused: there are {MOST_CLIENTS}");
+                eprintln!("a client was refused: the limit of {MOST_CLIENTS} is reached");
                 continue;
             }
             accepted += 1;
@@ -177,8 +176,8 @@ fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Res
     })
 }
 
-/// The next client; `None` after a pause, if there is no descriptor for it: it waits, and would be
-/// reported again at once.
+/// The next client; `None` after a pause if there is no descriptor for it: the client waits, and
+/// would otherwise be reported again at once.
 fn accept(listener: &TcpListener) -> Option<TcpStream> {
     match listener.accept() {
         Ok((stream, _)) => Some(stream),
@@ -202,7 +201,7 @@ fn answer(domain: &Domain, stream: &TcpStream, offer: &[u8], limit: Duration) ->
     Ok(())
 }
 
-/// A stream that fails at a certain time, however slowly bytes arrive until then.
+/// A stream that fails at a certain time, even if bytes still arrive slowly.
 struct Within<'a> {
     stream: &'a TcpStream,
     end: Instant,
@@ -237,18 +236,18 @@ impl Write for Within<'_> {
 /// Eight words of the table.
 type Slot = [u64; 8];
 
-/// A slot, as a client found it.
+/// A slot, as read by a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// As it was at one moment.
+    /// Consistent: the state of one moment.
     Whole(Slot),
-    /// As it was for a whole lease, locked or half written: its writer has died.
+    /// Unchanged for a whole lease, locked or half written: its writer has died.
     Left(Slot),
 }
 
 impl Found {
-    /// The contents, if they are whole though the slot is locked: its writer died before it changed
-    /// any.
+    /// The contents, if they are consistent though the slot is locked: its writer died before it
+    /// changed them.
     fn contents(self) -> Option<Slot> {
         let (Self::Whole(slot) | Self::Left(slot)) = self;
         let mut before = slot;
@@ -262,7 +261,7 @@ struct Client {
     qp: Qp,
     cq: Cq,
     events: CqEvents,
-    /// A slot that came from the table, or is on its way there.
+    /// A buffer for a slot of the table, read or written.
     slot: Region,
     table: RemoteRegion,
     /// How long a slot is its writer's.
@@ -310,7 +309,7 @@ impl Client {
         }
     }
 
-    /// Gives a key a value; the number of the change.
+    /// Sets the value of a key; returns the number of the change.
     fn set(&mut self, key: &str, value: &str) -> Result<u64> {
         let (key, value) = (words::<2>(key, KEY)?, words::<4>(value, VALUE)?);
         for at in places(&key) {
@@ -323,13 +322,13 @@ impl Client {
                     // The slot of another key: try the next.
                     break;
                 }
-                // Odd, and no version that it had before.
+                // Odd, and a version that the slot has not had before.
                 let locked = slot[0] + if slot[0] % 2 == 0 { 1 } else { 2 };
                 if self.swap(at, slot[0], locked)? != slot[0] {
                     continue;
                 }
                 if let Some([_, body @ .., _]) = others {
-                    // Left locked by who died, with another key in it, which stays.
+                    // Left locked by a dead writer, with another key in it, which stays.
                     self.write(at, locked, body)?;
                     break;
                 }
@@ -338,11 +337,10 @@ impl Client {
                 return Ok(self.add(0, 1)? + 1);
             }
         }
-        Err(format!("all {PROBES} slots for this key hold other keys, or stayed locked by others")
-            .into())
+        Err(format!("all {PROBES} slots for this key hold other keys, or stayed locked").into())
     }
 
-    /// A slot, once it is whole, or has been the same for a lease.
+    /// A slot, once it is consistent, or unchanged for a lease.
     fn read(&mut self, at: u64) -> Result<Found> {
         let start = Instant::now();
         let mut last: Option<(Slot, Instant)> = None;
@@ -366,11 +364,11 @@ impl Client {
                 _ => last = Some((slot, Instant::now())),
             }
         }
-        Err(format!("a slot was changed by others for {} s", PATIENCE.as_secs()).into())
+        Err(format!("other clients changed a slot for {} s", PATIENCE.as_secs()).into())
     }
 
     /// Writes a slot that we have locked with this version: all but the version, and then the
-    /// version, which unlocks it, if it is still ours.
+    /// version, which unlocks it, if the lock is still ours.
     fn write(&mut self, at: u64, locked: u64, [a, b, c, d, e, f]: [u64; 6]) -> Result {
         let version = locked + 1;
         self.slot.write_slice(0, &seal([version, a, b, c, d, e, f, 0]))?;
@@ -384,21 +382,21 @@ impl Client {
         Err(format!("the change took longer than the lease of {lease:?}: set it again").into())
     }
 
-    /// What was in a word before it was swapped, or not.
+    /// The value of a word before the compare-and-swap, whether it swapped or not.
     fn swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64> {
         let (into, word) = (self.slot.sge(0, 8)?, self.table.at(at, 8)?);
         self.perform(&wr::CompareSwap::new(into, word, expected, new).signaled())?;
         Ok(self.slot.words()[0].load(Ordering::Acquire))
     }
 
-    /// What was in a word before it was added to.
+    /// The value of a word before the addition.
     fn add(&mut self, at: u64, more: u64) -> Result<u64> {
         let (into, word) = (self.slot.sge(0, 8)?, self.table.at(at, 8)?);
         self.perform(&wr::FetchAdd::new(into, word, more).signaled())?;
         Ok(self.slot.words()[0].load(Ordering::Acquire))
     }
 
-    /// Posts a request and sleeps until it is done.
+    /// Posts a request and sleeps until it completes.
     fn perform<W: wr::WorkRequest<verbless::queue::Rc>>(&mut self, request: &W) -> Result {
         self.qp.post(request, 0)?;
         while self.events.wait_for(&mut self.cq, Some(Duration::from_secs(10)))? {
@@ -422,7 +420,7 @@ fn words<const N: usize>(text: &str, most: usize) -> Result<[u64; N]> {
     Ok(std::array::from_fn(|at| u64::from_le_bytes(words[at])))
 }
 
-/// Where a key may be: offsets in the table, the likeliest first.
+/// Slots that a key may be in: offsets in the table, the likeliest first.
 fn places(key: &[u64; 2]) -> impl Iterator<Item = u64> + use<> {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
@@ -430,7 +428,7 @@ fn places(key: &[u64; 2]) -> impl Iterator<Item = u64> + use<> {
     (0..PROBES).map(move |probe| (1 + (first + probe) % SLOTS) * SLOT)
 }
 
-/// A slot with the checksum that belongs to it.
+/// A slot with its checksum.
 fn seal(mut slot: Slot) -> Slot {
     let mut hasher = DefaultHasher::new();
     slot[..7].hash(&mut hasher);
@@ -442,7 +440,7 @@ fn seal(mut slot: Slot) -> Slot {
 mod tests {
     use super::*;
 
-    /// Serves so many clients on the model, which `use_it` then does.
+    /// Serves this many clients on the model; `use_it` runs them.
     fn served(clients: usize, use_it: impl FnOnce(&Domain, &str)) {
         let found = support::find("model", "connectx6dx").expect("the model");
         let near = Domain::new(&found.device(0).expect("a device")).expect("a domain");
@@ -461,7 +459,7 @@ mod tests {
         Client { lease: Duration::from_millis(200), ..client }
     }
 
-    /// Where a key is when nothing else is in the table.
+    /// The slot of a key in an empty table.
     fn place(key: &str) -> u64 {
         places(&words(key, KEY).expect("a key")).next().expect("a place")
     }
@@ -500,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn writer_that_lost_its_lease_fails() {
+    fn writer_with_lost_lease_fails() {
         served(2, |domain, address| {
             let (mut slow, mut quick) = (client(domain, address), client(domain, address));
             let at = place("apple");
@@ -518,7 +516,7 @@ mod tests {
         served(1, |domain, address| {
             let mut client = client(domain, address);
             let at = place("apple");
-            // The slot that the key would have is that of another, and was left locked.
+            // Another key has the first slot of this key, and left it locked.
             let [a, b] = words::<2>("pear", KEY).expect("a key");
             let [c, d, e, f] = words::<4>("sweet", VALUE).expect("a value");
             client.swap(at, 0, 1).expect("a lock");
@@ -532,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_accept_is_not_tried_again_at_once() {
+    fn failed_accept_delays_retry() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("an error for each accept");
         let start = Instant::now();
@@ -544,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_client_is_left_in_time() {
+    fn silent_client_times_out() {
         let found = support::find("model", "connectx6dx").expect("the model");
         let domain = Domain::new(&found.device(0).expect("a device")).expect("a domain");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -553,7 +551,7 @@ mod tests {
         let (start, limit) = (Instant::now(), Duration::from_millis(300));
         let refused = answer(&domain, &stream, &[0; 4], limit);
         assert!(refused.is_err() && start.elapsed() >= limit, "{refused:?}");
-        // A byte now and then does not make it longer.
+        // A byte from time to time does not extend it.
         std::thread::scope(|scope| {
             let start = Instant::now();
             scope.spawn(move || {

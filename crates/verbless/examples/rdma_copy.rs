@@ -1,11 +1,11 @@
 //! Copies files through RDMA: reads them on one endpoint, writes them with RDMA WRITE into memory
-//! of another, which checks what arrived and stores it.
+//! of another, which verifies and stores them.
 //!
 //! `cargo run --release --example rdma_copy -- FILE… [--to DIR]`
 //!
 //! The two endpoints are two devices of the model, or one real device that talks to itself.
 //! Whatever the size of a file, it passes through a fixed number of slots in two staging buffers:
-//! the sender fills a slot and writes it with an immediate that names it, the receiver empties it
+//! the sender fills a slot and writes it with its number as immediate data, the receiver empties it
 //! and sends a credit back.
 
 mod support;
@@ -27,9 +27,9 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Bytes of a slot.
 const SLOT: usize = 256 << 10;
-/// Slots of a staging buffer: so many writes are under way at once.
+/// Slots of a staging buffer: the most writes in flight.
 const SLOTS: usize = 8;
-/// The immediate of a write: which slot, and how many bytes are in it less one.
+/// The immediate of a write: the slot, and its number of bytes less one.
 const LENGTH_BITS: u32 = 24;
 
 /// Copies files through RDMA and checks them on arrival.
@@ -38,10 +38,10 @@ struct Options {
     /// Files to copy.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Where the copies go; made if it is not there.
+    /// Directory of the copies; created if missing.
     #[arg(long, default_value = "rdma-copies")]
     to: PathBuf,
-    /// Replace copies that are there already.
+    /// Replace existing copies.
     #[arg(long)]
     force: bool,
     /// `auto` (the first mlx5 device, else the model), `model`, or a device's name.
@@ -86,9 +86,9 @@ fn run(options: &Options) -> Result {
     Ok(())
 }
 
-/// Copies one file. The copy appears under its name only when its digest is right.
+/// Copies one file. The copy appears under its name only if its digest is right.
 fn copy(sender: &mut Side, receiver: &mut Side, from: &Path, to: &Path, force: bool) -> Result {
-    let name = from.file_name().ok_or("this names no file")?;
+    let name = from.file_name().ok_or("the path has no file name")?;
     let target = to.join(name);
     if !force && target.exists() {
         return Err(format!("{} is there already; --force replaces it", target.display()).into());
@@ -138,7 +138,7 @@ fn copy(sender: &mut Side, receiver: &mut Side, from: &Path, to: &Path, force: b
     }
     let (sent, arrived) = (sent.finalize(), arrived.finalize());
     if sent != arrived {
-        return Err(format!("what arrived has SHA-256 {arrived:x}, what was sent {sent:x}").into());
+        return Err(format!("SHA-256: received {arrived:x}, sent {sent:x}").into());
     }
     unfinished.keep(&target)?;
     bar.finish_and_clear();
@@ -170,7 +170,7 @@ fn progress(size: u64, name: &str) -> ProgressBar {
     }
 }
 
-/// A copy in the making; removed unless it is kept.
+/// An unfinished copy; removed unless it is kept.
 struct Unfinished {
     file: Option<File>,
     path: PathBuf,
@@ -192,8 +192,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if self.file.take().is_some() {
-            // Nothing can be done about a part that cannot be removed; the error that led here is
-            // shown.
+            // A part that cannot be removed stays; the original error is shown.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -225,7 +224,7 @@ impl Side {
         Ok(())
     }
 
-    /// Puts bytes into slot `slot` here and writes them to the same slot there.
+    /// Puts bytes into slot `slot` here and writes them to the same slot of the peer.
     fn write(&mut self, there: &Side, slot: usize, bytes: &[u8]) -> Result {
         self.drain_sends()?;
         self.region.write_at(slot * SLOT, bytes)?;
@@ -236,14 +235,14 @@ impl Side {
         Ok(())
     }
 
-    /// The next slot that arrived, and how many bytes are in it.
+    /// The next slot that arrived, and its number of bytes.
     fn arrived(&mut self) -> Result<Option<(usize, usize)>> {
         let Some(completion) = self.qp.poll(&mut self.receives) else { return Ok(None) };
         let completion = completion?;
         let (Operation::ReceiveWriteImm, Some(note)) =
             (completion.operation(), completion.immediate())
         else {
-            return Err("a message came that is not one of ours".into());
+            return Err("unexpected message".into());
         };
         self.expect_message()?;
         let (slot, length) = (note >> LENGTH_BITS, (note & ((1 << LENGTH_BITS) - 1)) + 1);
@@ -253,13 +252,13 @@ impl Side {
         Ok(Some((slot as usize, length as usize)))
     }
 
-    /// Tells the sender that a slot is free again.
+    /// Sends a credit: a slot is free again.
     fn give_credit(&mut self) -> Result {
         self.qp.post(&Send::new(Inline(&[])).signaled(), 0)?;
         Ok(())
     }
 
-    /// Credits that came since the last call. Writes that are done are taken note of, too.
+    /// Credits that arrived since the last call. Also counts finished writes.
     fn credits(&mut self) -> Result<usize> {
         self.drain_sends()?;
         let mut credits = 0;

@@ -1,46 +1,45 @@
-//! Completions in a tokio program: the file of [`CqEvents`] in an `AsyncFd`.
+//! A server and its clients in one tokio program, on one thread.
 //!
-//! `cargo run --example tokio_events`
+//! `cargo run --example tokio_events --features tokio`
 //!
-//! Several connections on one thread. Each has a task that serves its queue pair and sleeps until a
-//! completion of it arrives; tokio sleeps when all of them do.
+//! Each connection begins with a handshake over TCP within a time limit, and has a task that serves
+//! its queue pair and sleeps until one of its completions arrives; tokio sleeps if all tasks do.
 
 mod support;
 
 use std::time::Duration;
 
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::{TcpListener, TcpStream};
 use verbless::prelude::*;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const CONNECTIONS: usize = 8;
 const ROUNDS: u64 = 5;
+/// How long a handshake may take.
+const LIMIT: Duration = Duration::from_secs(5);
 
-/// A queue pair, and what lets a task sleep until its completions arrive.
+/// A queue pair, with the events that wake a task for its completions.
 struct Connection {
     qp: Qp,
     cq: Cq,
     region: Region,
-    events: CqEvents,
-    /// The descriptor of `events` once more, for tokio.
-    file: AsyncFd<std::os::fd::OwnedFd>,
+    events: AsyncCqEvents,
 }
 
 impl Connection {
-    fn new(domain: &Domain) -> Result<Self> {
+    /// Connects with the program at the other end of `stream`.
+    async fn new(domain: &Domain, mut stream: TcpStream) -> Result<Self> {
         let mut cq = domain.completion_queue(&CqConfig::new(32))?;
         let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
         let region = domain.region(4096, KeyAccess::LOCAL)?;
+        // The peer may send as soon as it is connected.
         qp.post_receive(region.sge(0, 64)?, 0)?;
-        let events = CqEvents::new(domain.device())?;
+        let events = AsyncCqEvents::new(domain.device())?;
         events.add(&mut cq, 0)?;
-        let file = std::os::fd::AsFd::as_fd(&events).try_clone_to_owned()?;
-        // SAFETY: it is ours, and stays the same as long as the `AsyncFd` has it.
-        #[allow(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
-        let file = unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }?;
-        Ok(Self { qp, cq, region, events, file })
+        let options = ConnectOptions::default();
+        domain.handshake_async(&mut qp, &mut stream, &[], &options, LIMIT).await?;
+        Ok(Self { qp, cq, region, events })
     }
 
     /// The next completion.
@@ -49,13 +48,7 @@ impl Connection {
             if let Some(done) = self.qp.poll(&mut self.cq) {
                 return Ok(done?);
             }
-            let Self { cq, events, file, .. } = self;
-            // Cleared before the events are read: one that comes in between is not lost.
-            let readable = async || {
-                file.readable().await?.clear_ready();
-                Ok(())
-            };
-            events.ready(cq, readable).await?;
+            self.events.ready(&mut self.cq).await?;
         }
     }
 
@@ -78,13 +71,13 @@ impl Connection {
     }
 }
 
-/// Answers every message.
+/// Answers every message of one client.
 async fn serve(mut connection: Connection) -> Result {
     for round in 0..ROUNDS {
         let text = connection.receive().await?;
         connection.send(&text.to_uppercase(), round)?;
     }
-    // The last answer has arrived when its completion is there.
+    // The last answer has arrived once its completion has.
     loop {
         let done = connection.next().await?;
         if (done.operation(), done.cookie) == (Operation::Send, ROUNDS - 1) {
@@ -93,7 +86,7 @@ async fn serve(mut connection: Connection) -> Result {
     }
 }
 
-/// Asks, and prints the answers.
+/// Sends messages, and prints the answers.
 async fn ask(number: usize, mut connection: Connection) -> Result {
     for round in 0..ROUNDS {
         connection.send(&format!("hello {round} of {number}"), round)?;
@@ -103,26 +96,36 @@ async fn ask(number: usize, mut connection: Connection) -> Result {
     Ok(())
 }
 
-fn main() -> Result {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(tokio::task::LocalSet::new().run_until(async {
-        let found = support::find("auto", "connectx6dx")?;
-        println!("{}", found.say);
-        let (near, far) = (Domain::new(&found.device(0)?)?, Domain::new(&found.peer()?)?);
-        let options = ConnectOptions::default();
+async fn run() -> Result {
+    let found = support::find("auto", "connectx6dx")?;
+    println!("{}", found.say);
+    let (near, far) = (Domain::new(&found.device(0)?)?, Domain::new(&found.peer()?)?);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let server = tokio::task::spawn_local(async move {
         let mut tasks = Vec::new();
-        for number in 0..CONNECTIONS {
-            let (mut client, mut server) = (Connection::new(&near)?, Connection::new(&far)?);
-            let here = near.address(&client.qp, &options)?;
-            let there = far.address(&server.qp, &options)?;
-            near.connect(&mut client.qp, &there, &options)?;
-            far.connect(&mut server.qp, &here, &options)?;
-            tasks.push(tokio::task::spawn_local(serve(server)));
-            tasks.push(tokio::task::spawn_local(ask(number, client)));
+        for _ in 0..CONNECTIONS {
+            let (stream, _) = listener.accept().await?;
+            let connection = Connection::new(&far, stream).await?;
+            tasks.push(tokio::task::spawn_local(serve(connection)));
         }
         for task in tasks {
             task.await??;
         }
-        Ok(())
-    }))
+        Result::Ok(())
+    });
+    let mut clients = Vec::new();
+    for number in 0..CONNECTIONS {
+        let connection = Connection::new(&near, TcpStream::connect(address).await?).await?;
+        clients.push(tokio::task::spawn_local(ask(number, connection)));
+    }
+    for client in clients {
+        client.await??;
+    }
+    server.await?
+}
+
+fn main() -> Result {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(tokio::task::LocalSet::new().run_until(run()))
 }

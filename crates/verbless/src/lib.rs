@@ -1,12 +1,12 @@
 //! A pure-Rust userspace driver for NVIDIA mlx5 devices (ConnectX network adapters, BlueField
 //! DPUs).
 //!
-//! It talks DevX ioctls to `/dev/infiniband/uverbsN`, builds work requests, reads completions and
-//! rings doorbells through mapped device pages by itself. No libibverbs, no libmlx5, no C library
-//! of a vendor.
+//! It makes DevX ioctls on `/dev/infiniband/uverbsN`, builds work requests, reads completions and
+//! rings doorbells through mapped device pages by itself. No libibverbs, no libmlx5, no vendor's C
+//! library.
 //!
 //! A WRITE from one device into memory of another, here on the software model (feature `model`),
-//! where there is a card with `let backend = Kernel::new();`:
+//! with a card, use `let backend = Kernel::new();`:
 //!
 #![cfg_attr(feature = "model", doc = "```")]
 #![cfg_attr(not(feature = "model"), doc = "```ignore")]
@@ -48,33 +48,39 @@
 //! # }
 //! ```
 //!
-//! The [`prelude`] has what most programs need. The layers, bottom up; each is a crate of its
-//! own and can be used alone:
-//! - [`prm`]: what commands, contexts and queue entries look like; all of them with the feature
+//! The [`prelude`] has the types that most programs need. The layers, bottom up; each is a crate of
+//! its own and can be used alone:
+//! - [`prm`]: the layouts of commands, contexts and queue entries; all of them with the feature
 //!   `prm-all`.
 //! - verbless-ring, re-exported by [`queue`]: work requests, rings, doorbells.
-//! - [`devx`]: finding and opening devices; what the kernel does for a user.
+//! - [`devx`]: finding and opening devices; the kernel's services for a user.
 //! - [`command`]: one typed function per device command.
 //! - [`queue`]: memory regions, completion queues, queue pairs.
 //!
 //! Features:
 //! - `doca`: the object model of DOCA Core, as the module `doca`.
-//! - `model`: the software model of the device, which takes the kernel's and the card's place, as
-//!   the module `model`. For tests.
+//! - `model`: the software model of the device, which replaces the kernel and the card, as the
+//!   module `model`. For tests.
 //! - `dpa`: the commands of the DPA (`command::DpaProcess` and its neighbours), and with `model`
-//!   the DPA of the devices that have one, which else have none and compile faster.
+//!   the DPA of the devices that have one; without it the model has no DPA and compiles faster.
+//! - `flexio`: `dpa`, and the host library of FlexIO, as the module `flexio`.
 //! - `gdb`: `dpa`, `model`, and debuggers for programs on the DPA.
 //! - `toml`: `model`, with profiles of devices and plans of faults from TOML.
 //! - `prm-all`: every command and structure in the module `prm`.
-//! - `serde`: what is sent to a peer ([`PeerAddress`](queue::PeerAddress),
+//! - `serde`: values sent to a peer ([`PeerAddress`](queue::PeerAddress),
 //!   [`RemoteAddr`](queue::RemoteAddr), [`RemoteRegion`](queue::RemoteRegion)) can be serialized.
+//! - `tokio`: completions and handshakes as futures.
 //! - `tracing`: objects that could not be destroyed are reported as `tracing` warnings.
-#![cfg_attr(all(doctest, feature = "model"), doc = include_str!("../../../README.md"))]
+#![cfg_attr(all(doctest, feature = "model"), doc = include_str!("../README.md"))]
+#![cfg_attr(all(doctest, feature = "model"), doc = include_str!("../docs/guide.md"))]
+#![cfg_attr(all(doctest, feature = "model"), doc = include_str!("../docs/faults.md"))]
 
 pub use verbless_command as command;
 pub use verbless_devx as devx;
 #[cfg(feature = "doca")]
 pub use verbless_doca as doca;
+#[cfg(feature = "flexio")]
+pub use verbless_flexio as flexio;
 pub use verbless_prm as prm;
 pub use verbless_queue as queue;
 

@@ -6,6 +6,8 @@
 
 pub use verbless_command::{Device, KeyAccess, RemoteAccess};
 pub use verbless_devx::{Backend, DeviceInfo, Error, ErrorKind, Kernel};
+#[cfg(feature = "tokio")]
+pub use verbless_queue::AsyncCqEvents;
 pub use verbless_queue::wr;
 pub use verbless_queue::{
     Completion, CompletionError, ConnectOptions, Cq, CqConfig, CqEvents, Dispatcher, Domain,

@@ -1,6 +1,6 @@
-//! The model with few features: a device without a DPA, which each one is in a build without the
-//! feature `dpa` (in a build with it, the same is asked of a card that has none), and what a build
-//! without the feature `toml` says to a file.
+//! The model with few features: a device without a DPA, as every device is in a build without the
+//! feature `dpa` (in a build with it, the tests use a card without a DPA), and the answer of a
+//! build without the feature `toml` to a file.
 #![cfg(feature = "model")]
 
 use verbless::command::{CapMode, CapPage};
@@ -11,7 +11,7 @@ use verbless::prm::{
     GeneralObjectType, HcaCap, ModifyGeneralObjectIn, QueryGeneralObjectIn, RegisterId,
 };
 
-/// The devices that have no DPA.
+/// The devices without a DPA.
 const CARDS: &[&str] = if HAS_DPA { &["connectx6dx"] } else { &["connectx6dx", "bluefield3"] };
 
 fn opened(card: &str) -> (Model, Device) {
@@ -22,7 +22,7 @@ fn opened(card: &str) -> (Model, Device) {
     (model, device)
 }
 
-/// Sends a command with a second half of its header, and zeros behind it.
+/// Sends a command with an edited header, and zeros behind it.
 fn refusal<I: CommandInput>(model: &Model, of: u16, edit: impl FnOnce(&mut I)) -> Option<Refusal> {
     let mut input = I::default();
     edit(&mut input);
@@ -35,17 +35,17 @@ fn refusal<I: CommandInput>(model: &Model, of: u16, edit: impl FnOnce(&mut I)) -
 }
 
 #[test]
-fn a_build_that_is_to_have_no_dpa_has_none() {
+fn reduced_build_has_no_dpa() {
     assert!(!HAS_DPA || !is_reduced());
 }
 
-/// Whether this is to be a build without these features.
+/// Whether this must be a build without these features.
 fn is_reduced() -> bool {
     std::env::var_os("VERBLESS_TEST_REDUCED").is_some()
 }
 
 #[test]
-fn a_profile_from_a_file_takes_a_feature_and_the_error_names_it() {
+fn file_profile_without_toml_names_feature() {
     let error = Profile::load("/nowhere/card.toml").expect_err("there is no such file");
     let said = error.to_string();
     assert!(said.contains("/nowhere/card.toml"), "{said}");
@@ -56,7 +56,7 @@ fn a_profile_from_a_file_takes_a_feature_and_the_error_names_it() {
 }
 
 #[test]
-fn nothing_of_a_dpa_can_be_created_and_nothing_is_there() {
+fn reduced_build_rejects_dpa_objects() {
     use {GeneralObjectType as Kind, Refusal as Why};
     let kinds = [
         (Kind::DPA_PROCESS, Why::NoSuchDpaProcess, None),
@@ -82,14 +82,14 @@ fn nothing_of_a_dpa_can_be_created_and_nothing_is_there() {
             let gone = refusal::<DestroyGeneralObjectIn>(&model, kind.0, |it| _ = it.set_obj_id(1));
             assert_eq!(gone, Some(absent), "{card}: {kind:?}");
             let set = refusal::<ModifyGeneralObjectIn>(&model, kind.0, |it| _ = it.set_obj_id(1));
-            // Of processes and threads, what is set is looked at first.
+            // For processes and threads, the device checks the set fields first.
             assert!(unchanged.is_none_or(|why| set == Some(why)), "{card}: {kind:?}: {set:?}");
         }
     }
 }
 
 #[test]
-fn no_capability_says_that_there_is_a_dpa_and_its_registers_are_not_there() {
+fn reduced_build_reports_no_dpa_capability() {
     for card in CARDS {
         let (model, device) = opened(card);
         for mode in [CapMode::Current, CapMode::Maximum] {

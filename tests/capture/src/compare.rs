@@ -1,9 +1,9 @@
 //! Two sides' commands of the same case, field by field.
 //!
-//! Numbers that device and kernel give out (of queues, keys, protection domains) are nobody's
-//! choice: they must be the same up to names, one of ours for one of theirs throughout a case. All
-//! else must be equal, or have its reason in a table of [`Explanation`]s. A reason is held to its
-//! difference: which values it is about, and that there is such a difference.
+//! The device and the kernel choose some numbers (of queues, keys, protection domains). They need
+//! only be equal up to renaming: each of our numbers corresponds to one of the other driver's
+//! throughout a case. All else must be equal, or have its reason in a table of [`Explanation`]s. A
+//! reason names the values of its difference, and must match at least one difference.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -18,14 +18,14 @@ use crate::recording::{Command, Section};
 pub enum Value {
     /// A number, or one of an enum.
     Number(u64),
-    /// Bytes.
+    /// A byte string.
     Bytes(Vec<u8>),
     /// Elements of an array without a fixed length.
     Elements(usize),
 }
 
 impl Value {
-    /// As a number; bytes and arrays count as whether there is anything in them.
+    /// The value as a number; bytes and arrays are 1 if they are nonempty, else 0.
     fn number(&self) -> u64 {
         match self {
             Self::Number(value) => *value,
@@ -45,8 +45,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// A field that the two sides fill differently; `field` is `(sent)` where the sides do not send a
-/// command equally often.
+/// A field that the two sides fill differently; `field` is `(sent)` if the sides send a different
+/// number of commands.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
     /// The case.
@@ -68,14 +68,14 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Values that an explanation is about.
+/// The values that an explanation covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Is {
-    /// Only this one.
+    /// Only this value.
     Just(u64),
     /// Everything but 0.
     Set,
-    /// Whatever it is.
+    /// Any value.
     Any,
 }
 
@@ -128,31 +128,31 @@ impl Explanation {
     }
 }
 
-/// How two sides' commands are held against each other.
+/// How to compare two sides' commands.
 pub struct Rules {
     /// Which commands count.
     pub compared: fn(&Command) -> bool,
-    /// What of a field's path and value must be the same; everything where it says nothing.
+    /// Which part of a field must be equal; `None`: all of it.
     pub identity: fn(&str) -> Option<Identity>,
 }
 
-/// A number that is nobody's choice.
+/// A number that the device, the kernel or a counter chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// A name of this kind: the same one throughout, and no other's.
+    /// A name of this kind: the same one throughout, and of one object only.
     Name(&'static str),
-    /// An address: the same place within its page.
+    /// An address: only its offset in its page counts.
     Address,
-    /// What its maker counts or throws dice for: any value, 0 too, is as good as another.
+    /// A counter or a random number: any value, including 0, is valid.
     Any,
 }
 
-/// Names of theirs and ours that stand for the same thing, by kind.
+/// Names of the other driver and ours for the same object, by kind.
 #[derive(Default)]
 struct Names(BTreeMap<(&'static str, bool, u64), u64>);
 
 impl Names {
-    /// Whether the two may stand for the same thing; from then on they do. 0 is no name.
+    /// Whether the two can name the same object; from then on they do. 0 is no name.
     fn pair(&mut self, kind: &'static str, theirs: u64, ours: u64) -> bool {
         if theirs == 0 || ours == 0 {
             return theirs == ours;
@@ -171,7 +171,7 @@ pub fn differences(theirs: &Section, ours: &Section, rules: &Rules) -> Vec<Diffe
     let mut commands: Vec<_> = theirs.keys().chain(ours.keys()).copied().collect();
     commands.sort_unstable();
     commands.dedup();
-    // What makes things comes before what uses them.
+    // Commands that make objects come before commands that use them.
     commands.sort_by_key(|(_, name)| !(name.starts_with("ALLOC") || name.starts_with("CREATE")));
     let case = |command, field: String, theirs, ours| Difference {
         case: String::new(),
@@ -204,7 +204,7 @@ pub fn differences(theirs: &Section, ours: &Section, rules: &Rules) -> Vec<Diffe
     found
 }
 
-/// A side's commands that count, by place of their name's first use and name.
+/// A side's compared commands, by name and by the first use of their name.
 fn by_name<'s>(
     section: &'s Section,
     rules: &Rules,
@@ -216,7 +216,7 @@ fn by_name<'s>(
     commands
 }
 
-/// Every field of a command's input, and of its output those that say numbers of what was made.
+/// Every field of a command's input, and the object numbers of its output.
 #[must_use]
 pub fn fields(command: &Command) -> BTreeMap<String, Value> {
     let mut fields = BTreeMap::new();
@@ -227,13 +227,13 @@ pub fn fields(command: &Command) -> BTreeMap<String, Value> {
 
 fn add(fields: &mut BTreeMap<String, Value>, prefix: &str, view: View<'_>) {
     view.leaves(&mut |path, leaf| {
-        // Another name for bits that have one.
+        // An overlay: another name for the bits of another field.
         if leaf.field.overlay {
             return;
         }
         let mut name = String::new();
         let _ = write!(name, "{prefix}{path}");
-        // The elements of a tail are as many as the memory is large: how many is what counts.
+        // A tail has as many elements as the memory needs: only their number counts.
         let mut tail = None;
         let mut part = Some(path);
         while let Some(at) = part {
@@ -259,7 +259,7 @@ fn add(fields: &mut BTreeMap<String, Value>, prefix: &str, view: View<'_>) {
     });
 }
 
-/// The fields of both, those that only one has as empty in the other.
+/// The fields of both sides; a field of only one side is empty in the other.
 fn both(
     theirs: BTreeMap<String, Value>,
     mut ours: BTreeMap<String, Value>,
@@ -285,18 +285,18 @@ fn both(
 pub struct Verdict {
     /// Differences without a reason.
     pub unexplained: Vec<Difference>,
-    /// How often each reason was one.
+    /// How often each reason matched.
     pub used: Vec<usize>,
 }
 
 impl Verdict {
-    /// Nothing compared yet, with so many reasons at hand.
+    /// An empty comparison, with this many reasons.
     #[must_use]
     pub fn new(reasons: &[Explanation]) -> Self {
         Self { unexplained: Vec::new(), used: vec![0; reasons.len()] }
     }
 
-    /// Takes the differences of a case in.
+    /// Adds the differences of a case.
     pub fn judge(&mut self, case: &str, found: Vec<Difference>, reasons: &[Explanation]) {
         for difference in found {
             match reasons.iter().position(|reason| reason.covers(&difference)) {
@@ -306,8 +306,7 @@ impl Verdict {
         }
     }
 
-    /// Everything that is wrong, for people: differences without a reason, reasons without a
-    /// difference.
+    /// A report of all mistakes: differences without a reason, reasons without a difference.
     #[must_use]
     pub fn complaints(&self, reasons: &[Explanation]) -> Vec<String> {
         let mut all: Vec<String> =
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_differs_is_found_with_both_values() {
+    fn differing_field_is_found_with_both_values() {
         assert_eq!(found(|_| ()), Vec::<String>::new());
         let found = found(|input| {
             input.cq_context_mut().set_log_cq_size(6);
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_only_one_side_sends_is_a_difference() {
+    fn unmatched_command_is_difference() {
         let mut twice = section(|_| ());
         twice.commands.push(twice.commands[0].clone());
         let found = differences(&twice, &section(|_| ()), &RULES);
@@ -382,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_without_a_difference_and_a_difference_without_a_reason_are_both_wrong() {
+    fn verdict_reports_unexplained_and_stale_reasons() {
         let reasons = [
             Explanation {
                 command: "CREATE_*",

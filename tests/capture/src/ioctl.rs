@@ -1,6 +1,6 @@
-//! The program's own `ioctl`, which every library that it loads comes to: it makes the call, and
-//! writes down what was asked of an RDMA device and what the kernel answered. The format is
-//! described in `crates/devx/tests/data/recorded-requests.txt`.
+//! The program's own `ioctl`, which every library that it loads calls: it makes the call, and
+//! records the request to an RDMA device and the kernel's answer. The format is described in
+//! `crates/devx/tests/data/recorded-requests.txt`.
 #![allow(
     unsafe_code,
     reason = "it stands between libraries and the kernel; this module is the place for it"
@@ -9,6 +9,7 @@
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use verbless_prm::IntoBytes;
 
 use verbless_devx::abi::attr::{
     async_event_alloc, devx_async_cmd_fd_alloc, devx_async_event_fd_alloc, devx_obj_async_query,
@@ -17,7 +18,7 @@ use verbless_devx::abi::attr::{
 use verbless_devx::abi::frame::{DRIVER_NAMESPACE, INLINE_BYTES, RDMA_VERBS_IOCTL, VALID_OUTPUT};
 use verbless_devx::abi::{Attribute, Header, Method, method};
 
-/// What has been written down, under which title; nothing while nobody wants to know.
+/// The record and its current title; `None` while no record is made.
 static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
 
 #[derive(Default)]
@@ -30,12 +31,12 @@ fn notes() -> MutexGuard<'static, Option<Notes>> {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives the requests from here on a title, and begins to write them down.
+/// Gives the following requests a title, and begins to record.
 pub(crate) fn title(title: &str) {
     notes().get_or_insert_default().title = title.to_owned();
 }
 
-/// Ends the writing down, and gives what was written.
+/// Ends the record, and returns its text.
 pub(crate) fn finish() -> String {
     notes().take().map_or(String::new(), |notes| notes.text)
 }
@@ -53,7 +54,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     if request != c_ulong::from(RDMA_VERBS_IOCTL) || notes().is_none() {
         return call();
     }
-    // SAFETY: the request begins with its header, which says how many attributes follow.
+    // SAFETY: the request begins with its header, which holds the number of attributes.
     let words = unsafe {
         let count = (*argument.cast::<Header>()).num_attrs;
         let words = (size_of::<Header>() + usize::from(count) * size_of::<Attribute>()) / 8;
@@ -77,7 +78,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     result
 }
 
-/// A request as text: what was asked, what came back.
+/// A request as text: its input and its answer.
 fn describe(text: &mut String, title: &str, before: &mut [u64], after: &mut [u64]) {
     let (Some((header, asked)), Some((_, answered))) =
         (Header::split(before), Header::split(after))
@@ -124,8 +125,8 @@ fn is_response(method: Method, asked: &Attribute) -> bool {
     method == method::INVOKE_WRITE && asked.attr_id == invoke_write::CORE_IN && asked.data != 0
 }
 
-/// Whether the kernel has written where the attribute points. Of the driver's data it does not say
-/// so.
+/// Whether the kernel has written where the attribute points. The kernel does not flag this for the
+/// driver's own data.
 fn is_output(method: Method, answered: &Attribute) -> bool {
     let driver = method.object < DRIVER_NAMESPACE && answered.attr_id == uhw::OUT;
     answered.flags & VALID_OUTPUT != 0 || driver && answered.len > 0
@@ -151,7 +152,7 @@ fn is_file(of: Method, id: u16) -> bool {
 /// The bytes that an attribute points to.
 fn contents(attribute: &Attribute) -> Vec<u8> {
     let address = std::ptr::with_exposed_provenance::<u8>(attribute.data as usize);
-    // SAFETY: the kernel has just read or written so many bytes there, and the library waits for
+    // SAFETY: the kernel has just read or written this many bytes there, and the library waits for
     // us.
     unsafe { std::slice::from_raw_parts(address, attribute.len.into()) }.to_vec()
 }

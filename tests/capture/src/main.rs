@@ -1,5 +1,5 @@
-//! `capture [theirs] [ours] [requests]`: does the cases on the first device of this machine, for a
-//! recorder behind it, and prints the ioctls that libmlx5 makes. Without a word, all three. `cargo
+//! `capture [theirs] [ours] [requests]`: runs the cases on the first device of this machine, with a
+//! recorder behind it, and prints libmlx5's ioctls. Without an argument it does all three. `cargo
 //! xtask capture` runs it in a guest.
 
 mod ioctl;
@@ -10,7 +10,7 @@ use verbless_capture::verbs::Verbs;
 use verbless_capture::{Result, ours, requests, scenario, theirs};
 use verbless_devx::Kernel;
 
-/// What comes before the requests in the output.
+/// The line before the requests in the output.
 const REQUESTS: &str = "=== requests";
 
 fn run(words: &[String]) -> Result {

@@ -1,11 +1,11 @@
 //! Marks in a recording: where a case begins.
 //!
-//! A mark is a NOP, which DevX passes and which does nothing. What follows its sixteen bytes is no
-//! part of the command, so a name can travel there; every recorder on the way sees it.
+//! A mark is a NOP, which DevX passes and which has no effect. Bytes behind its first sixteen are
+//! not part of the command, so they can carry a name; every recorder on the way sees it.
 
 use verbless_prm::{CommandInput, NopIn, NopOut};
 
-/// Bytes of the answer.
+/// Bytes of the output.
 pub const ANSWER: usize = NopOut::BYTES;
 
 /// The command that carries a name.
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_back_from_its_mark_and_from_no_other_command() {
+    fn mark_name_round_trips() {
         assert_eq!(name(&command("theirs cq 100")), Some("theirs cq 100"));
         assert_eq!(name(NopIn::new().as_bytes()), None);
         let mut other = command("cq");

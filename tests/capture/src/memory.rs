@@ -12,7 +12,7 @@ use verbless_command::{Error, KeyAccess};
 use verbless_devx::{Context, PageSizes, Umem};
 use verbless_queue::{Domain, Region};
 
-/// Zeroed pages. Nobody here reads or writes them.
+/// Zeroed pages. This program neither reads nor writes them.
 #[derive(Clone)]
 pub struct Pages {
     base: NonNull<u8>,
@@ -20,10 +20,10 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// So many bytes, from a page's start on.
+    /// `bytes` bytes from the start of a page.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// If the system has no memory.
     pub fn new(bytes: usize) -> std::io::Result<Self> {
         let mut map = MmapMut::map_anon(bytes)?;
         let base = NonNull::new(map.as_mut_ptr()).ok_or_else(std::io::Error::last_os_error)?;
@@ -36,22 +36,22 @@ impl Pages {
         self.base.as_ptr().expose_provenance() as u64
     }
 
-    /// How many bytes they are.
+    /// Their length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// A region over a part of them.
+    /// A region over a part of the pages.
     ///
     /// # Errors
-    /// As [`Domain::region_from_raw`]; when the part passes their end.
+    /// As [`Domain::region_from_raw`]; also if the part exceeds the pages.
     pub fn region(
         &self,
         domain: &Domain,
@@ -64,12 +64,12 @@ impl Pages {
         }
         // SAFETY: the sum stays within the mapping.
         let base = unsafe { self.base.add(offset) };
-        // SAFETY: the mapping lives as long as its clone, is anonymous, and nobody makes a
-        // reference into it.
+        // SAFETY: the mapping lives as long as its clone and is anonymous, and this program makes
+        // no reference into it.
         Ok(unsafe { domain.region_from_raw(base, length, access, self.map.clone()) }?)
     }
 
-    /// Registers all of them. They must be kept for longer than the registration.
+    /// Registers all pages. The caller must keep them longer than the registration.
     ///
     /// # Errors
     /// As [`Context::umem_reg`].
@@ -79,8 +79,8 @@ impl Pages {
         access: u32,
         pages: PageSizes,
     ) -> Result<Umem, Error> {
-        // SAFETY: the mapping is leaked with its clone, so the registration cannot outlive it;
-        // nobody looks into it.
+        // SAFETY: the mapping is leaked with its clone, so the registration cannot outlive it; this
+        // program makes no reference into it.
         unsafe {
             std::mem::forget(self.map.clone());
             context.umem_reg(self.address(), self.len() as u64, access, pages)

@@ -1,4 +1,4 @@
-//! The cases done by our driver.
+//! Runs the cases with our driver.
 
 use verbless_command::{
     DatagramAttr, Device, Gid, GlobalRoute, InitAttr, KeyAccess, Moderation, Mtu, Path, QKey, Qpn,
@@ -20,10 +20,10 @@ use crate::{mark, scenario};
 /// The name of our side in a recording.
 pub const SIDE: &str = "ours";
 
-/// Does every case on the first device of a backend, each after its mark.
+/// Runs every case on the first device of a backend, each after its mark.
 ///
 /// # Errors
-/// When the device refuses anything.
+/// If the device refuses a command.
 pub fn run(backend: &dyn Backend, cases: &[(&'static str, Case)]) -> Result {
     let info = backend.enumerate()?.into_iter().next().ok_or("there is no device")?;
     let ours = Ours { backend, device: Device::open(backend, &info)?, info };
@@ -94,7 +94,7 @@ impl Ours<'_> {
 
     fn qp_of<S: service::Service>(&self, case: &QpCase) -> Result {
         let domain = Domain::new(&self.device)?;
-        // As libmlx5's own, which is not held to its QPs' rings.
+        // As libmlx5's CQ, which may be smaller than its QPs' rings.
         let cq = CqConfig { overcommit: true, ..CqConfig::new(100) };
         let send = domain.completion_queue(&cq)?;
         let other = if case.one_cq { None } else { Some(domain.completion_queue(&cq)?) };
@@ -164,7 +164,7 @@ fn take_connected<S: service::Service, R: ReceiveSide>(
     Ok(())
 }
 
-/// A transition of a datagram queue pair, of which less can be said.
+/// A transition of a datagram queue pair, which has fewer attributes.
 fn take_datagram<S: service::Service, R: ReceiveSide>(
     qp: &mut verbless_queue::Qp<S, R>,
     step: Step,

@@ -1,4 +1,4 @@
-//! A recording taken apart: cases with their commands.
+//! Parses a recording: cases with their commands.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use verbless_prm::dump::parse_log;
 use crate::mark;
 use crate::result::Result;
 
-/// A command as the device got it and answered it.
+/// A command as the device received it, with its answer.
 #[derive(Debug, Clone)]
 pub struct Command {
-    /// Which one.
+    /// Its description.
     pub info: &'static CommandInfo,
     /// The input mailbox.
     pub input: Vec<u8>,
@@ -28,7 +28,7 @@ impl Command {
         Some(Self { info, input: input.to_vec(), output: output.to_vec() })
     }
 
-    /// Whether the device did it.
+    /// Whether the device's status is OK.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.output.first() == Some(&0)
@@ -42,18 +42,18 @@ pub struct Section {
     pub side: String,
     /// The case's name.
     pub case: String,
-    /// The commands, the mark not among them.
+    /// The commands, without the mark.
     pub commands: Vec<Command>,
 }
 
-/// A mark's name: who does which case.
+/// A mark's name: side and case.
 #[must_use]
 pub fn mark_of(side: &str, case: &str) -> String {
     format!("{side}: {case}")
 }
 
-/// The sections of a run of commands; what comes before the first mark, or after a mark called
-/// `end`, belongs to none.
+/// The sections of a run of commands; commands before the first mark, or after a mark called `end`,
+/// belong to none.
 #[must_use]
 pub fn sections(commands: impl IntoIterator<Item = Command>) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
@@ -83,10 +83,10 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// All recordings that the repository has, by name.
+    /// All recordings in the repository, by name.
     ///
     /// # Errors
-    /// When there is none, or one cannot be read.
+    /// If there is none, or one is unreadable.
     pub fn all() -> Result<Vec<Self>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../prm/evidence");
         let mut files: Vec<PathBuf> =
@@ -118,7 +118,7 @@ impl Recording {
 /// The sections of a recording's text.
 ///
 /// # Errors
-/// When it is none, or holds a command that is unknown.
+/// If the text is not a recording, or holds an unknown command.
 pub fn parse(text: &str) -> Result<Vec<Section>> {
     let mut commands = Vec::new();
     for dumped in parse_log(text)? {

@@ -1,7 +1,7 @@
-//! The DevX calls of libmlx5, one after the other, for the ioctls that they make.
+//! Makes the DevX calls of libmlx5, one after the other, to record their ioctls.
 //!
 //! The same calls are made on our driver in `crates/devx/tests/cases/guest.rs`, where a scripted
-//! device answers with what the kernel answered here.
+//! device gives the kernel's answers from here.
 
 use verbless_prm as prm;
 use verbless_prm::{
@@ -17,10 +17,10 @@ const PAGE: usize = 4096;
 const LOCAL_WRITE: u32 = 1;
 const ALL: u32 = 7;
 
-/// Makes every call, each after its title was given to `title`.
+/// Makes every call; passes its title to `title` first.
 ///
 /// # Errors
-/// When a call fails.
+/// If a call fails.
 pub fn run(verbs: &Verbs, title: &dyn Fn(&str)) -> Result {
     title("mlx5dv_open_device");
     let context = verbs.open()?;
@@ -153,7 +153,7 @@ pub fn run(verbs: &Verbs, title: &dyn Fn(&str)) -> Result {
     Ok(())
 }
 
-/// The number of an object that was made: in the same place for all of these.
+/// The number of a new object: at the same offset for all of these.
 fn number(output: &[u8; 16]) -> u32 {
     u32::from_be_bytes([0, output[9], output[10], output[11]])
 }

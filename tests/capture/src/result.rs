@@ -1,4 +1,4 @@
-//! How everything here ends.
+//! The result type of this crate.
 
-/// What everything here returns: an error is for people.
+/// The result of every function here; the error is text for the user.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -6,14 +6,14 @@ const RC: ServiceType = ServiceType::RC;
 const UC: ServiceType = ServiceType::UC;
 const UD: ServiceType = ServiceType::UD;
 
-/// A case: what is made, and with which attributes.
+/// A case: the object that it makes, with its attributes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Case {
-    /// The device opened once more.
+    /// Opens the device a second time.
     Open,
     /// A completion queue.
     Cq(Cq),
-    /// A queue pair with two completion queues, and its life.
+    /// A queue pair with two completion queues, and its transitions.
     Qp(QpCase),
     /// A memory region.
     Mr(Mr),
@@ -24,7 +24,7 @@ pub enum Case {
 /// Attributes of `ibv_create_cq` and `mlx5dv_create_cq`, and of `ibv_modify_cq`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cq {
-    /// Entries that it holds at least.
+    /// The minimum number of entries.
     pub cqe: u32,
     /// Entries of 128 bytes.
     pub wide: bool,
@@ -34,7 +34,7 @@ pub struct Cq {
     pub moderation: Option<(u16, u16)>,
 }
 
-/// Attributes of `ibv_create_qp`, and what follows.
+/// Attributes of `ibv_create_qp`, and of the transitions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QpCase {
     /// RC, UC or UD.
@@ -51,7 +51,7 @@ pub struct QpCase {
     pub inline: u32,
     /// `sq_sig_all`.
     pub signal_all: bool,
-    /// Receives come from a shared queue of 64.
+    /// Receives come from an SRQ of 64.
     pub shared: bool,
     /// One completion queue takes both sides' completions.
     pub one_cq: bool,
@@ -75,7 +75,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Nothing but local reads.
+    /// Local reads only.
     pub const NONE: Self = Self {
         local_write: false,
         remote_write: false,
@@ -85,7 +85,7 @@ impl Access {
     };
     /// Local writes.
     pub const LOCAL: Self = Self { local_write: true, ..Self::NONE };
-    /// Everything but relaxed ordering.
+    /// All rights but relaxed ordering.
     pub const ALL: Self =
         Self { remote_write: true, remote_read: true, remote_atomic: true, ..Self::LOCAL };
 
@@ -100,7 +100,7 @@ impl Access {
     }
 }
 
-/// A way over an InfiniBand port.
+/// A path over an InfiniBand port.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Route {
     /// Destination LID.
@@ -120,19 +120,19 @@ pub enum Step {
     Init {
         /// Index of the partition key.
         pkey_index: u16,
-        /// What the peer may do.
+        /// Rights of the peer.
         access: Access,
     },
     /// INIT to INIT: the rights.
     Again {
-        /// What the peer may do.
+        /// Rights of the peer.
         access: Access,
     },
     /// INIT to RTR.
     Rtr {
         /// Path MTU as verbs encode it, 1 to 5.
         mtu: u8,
-        /// The peer's number.
+        /// The peer's QP number.
         qpn: u32,
         /// `rq_psn`.
         psn: u32,
@@ -140,7 +140,7 @@ pub enum Step {
         reads: u8,
         /// `min_rnr_timer`.
         rnr_timer: u8,
-        /// The way.
+        /// The path.
         route: Route,
     },
     /// RTR to RTS.
@@ -160,7 +160,7 @@ pub enum Step {
     Change {
         /// `min_rnr_timer`.
         rnr_timer: u8,
-        /// What the peer may do.
+        /// Rights of the peer.
         access: Access,
     },
     /// To ERR.
@@ -172,11 +172,11 @@ pub enum Step {
 /// Attributes of `ibv_reg_mr`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mr {
-    /// Where it begins in its first page.
+    /// Offset in its first page.
     pub offset: usize,
-    /// Its bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// Who may do what.
+    /// Access rights.
     pub access: Access,
 }
 

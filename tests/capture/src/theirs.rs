@@ -1,4 +1,4 @@
-//! The cases done by the real libibverbs and libmlx5.
+//! Runs the cases with the real libibverbs and libmlx5.
 
 use crate::memory::Pages;
 use crate::recording::mark_of;
@@ -11,10 +11,10 @@ use verbless_prm::ServiceType;
 /// The name of their side in a recording.
 pub const SIDE: &str = "theirs";
 
-/// Does every case on the first device, each after its mark.
+/// Runs every case on the first device, each after its mark.
 ///
 /// # Errors
-/// When the libraries are not there, or refuse anything.
+/// If the libraries are missing, or refuse a call.
 pub fn run(verbs: &Verbs, cases: &[(&'static str, Case)]) -> Result {
     let context = verbs.open()?;
     for (name, case) in cases {
@@ -79,7 +79,7 @@ fn do_qp(context: &Context<'_>, case: &QpCase) -> Result {
     Ok(())
 }
 
-/// What `ibv_modify_qp` is given, and which of it counts.
+/// The attributes and the mask for `ibv_modify_qp`.
 fn modification(service: ServiceType, step: &Step) -> (QpAttributes, u32) {
     let mut it = QpAttributes::default();
     let given = match *step {
@@ -90,7 +90,7 @@ fn modification(service: ServiceType, step: &Step) -> (QpAttributes, u32) {
                 it.qkey = scenario::QKEY;
                 common | mask::QKEY
             } else {
-                // The local right is not the queue pair's to give, but what programs pass.
+                // A queue pair cannot grant the local right, but programs pass it.
                 it.qp_access_flags = access.bits();
                 common | mask::ACCESS
             }

@@ -1,5 +1,5 @@
-//! What reaches the device from our driver through a real kernel, and what through the model's own
-//! in this process.
+//! The commands that reach the device from our driver through a real kernel, compared with those
+//! through the model's own kernel in this process.
 
 mod support;
 
@@ -7,7 +7,7 @@ use verbless_capture::compare::{Explanation, Identity, Is, Rules, Verdict, diffe
 use verbless_capture::recording::Recording;
 use verbless_capture::{ours, scenario};
 
-/// Numbers that nobody chooses, by the last part of a field's path.
+/// Numbers that the device or the kernel chooses, by the last part of a field's path.
 fn identity(field: &str) -> Option<Identity> {
     let last = field.rsplit(['.', ' ']).next().unwrap_or(field);
     Some(match last {
@@ -30,7 +30,7 @@ fn identity(field: &str) -> Option<Identity> {
 }
 
 const RULES: Rules = Rules {
-    // Queries and registers are the drivers' own affair, and what they find is in other tests.
+    // Queries and registers differ by driver; other tests check their results.
     compared: |command| {
         let name = command.info.name;
         !name.starts_with("QUERY") && !name.starts_with("ACCESS_REGISTER")
@@ -61,7 +61,7 @@ const fn reason(
 }
 
 #[test]
-fn the_models_kernel_sends_what_the_real_one_sends() {
+fn model_kernel_commands_match_recordings() {
     let here = support::in_process();
     let mut verdict = Verdict::new(REASONS);
     for recording in Recording::all().expect("recordings") {

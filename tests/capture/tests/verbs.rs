@@ -1,4 +1,4 @@
-//! What mlx5_ib sends for given verbs attributes, and what our driver sends for the same.
+//! Compares the commands of mlx5_ib for given verbs attributes with our driver's.
 
 mod support;
 
@@ -6,7 +6,7 @@ use verbless_capture::compare::{Explanation, Identity, Is, Rules, Verdict, diffe
 use verbless_capture::recording::Recording;
 use verbless_capture::{ours, scenario, theirs};
 
-/// Numbers that nobody chooses, by the last part of a field's path.
+/// Numbers that the device or the kernel chooses, by the last part of a field's path.
 fn identity(field: &str) -> Option<Identity> {
     let last = field.rsplit(['.', ' ']).next().unwrap_or(field);
     Some(match last {
@@ -27,7 +27,7 @@ fn identity(field: &str) -> Option<Identity> {
 const RULES: Rules = Rules {
     compared: |command| {
         let name = command.info.name;
-        // What mlx5_ib makes for itself is stamped with no uid; so are the keys that it makes for
+        // Objects that mlx5_ib makes for itself carry no uid, nor do the keys that it makes for
         // others.
         let own = command.input[2..4] == [0, 0] && name != "CREATE_MKEY";
         let made = ["CREATE_CQ", "CREATE_QP", "CREATE_RMP", "CREATE_MKEY"];
@@ -129,7 +129,7 @@ const REASONS: &[Explanation] = &[
 ];
 
 #[test]
-fn every_difference_from_the_kernels_commands_has_its_reason() {
+fn verbs_command_differences_are_explained() {
     let here = support::in_process();
     let mut verdict = Verdict::new(REASONS);
     for recording in Recording::all().expect("recordings") {

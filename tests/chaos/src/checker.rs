@@ -1,5 +1,5 @@
-//! Two programs that exchange data and verify every byte of it: what happens to other programs must
-//! not disturb them.
+//! Two programs that exchange data and verify every byte of it: events of other programs must not
+//! disturb them.
 
 use verbless_command::Device;
 use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, pattern};
@@ -8,7 +8,7 @@ use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr};
 
 use crate::message::{Contact, Inbox, Message, Received, say};
 
-/// Bytes of the longest message, and where it is written to and read to.
+/// Bytes of the longest message, and the offsets of its write and its read.
 const LONGEST: usize = 16 << 10;
 const HERE: usize = LONGEST;
 const READ: usize = 2 * LONGEST;
@@ -43,13 +43,13 @@ impl Checker {
         (0..4).try_for_each(|_| self.end.receive(0, 0, 0))
     }
 
-    /// Runs rounds until it is asked to end. In each it writes to the peer, reads that back, tells
-    /// the peer by a SEND, waits for the peer's own SEND, and verifies what the peer wrote.
+    /// Runs rounds until it must end. In each round it writes to the peer, reads the bytes back,
+    /// notifies the peer by a SEND, waits for the peer's SEND, and verifies the peer's write.
     pub(crate) fn rounds(&mut self, inbox: &Inbox) -> Result<(), Stop> {
         for round in 0.. {
             if self.begins {
                 if matches!(inbox.listen(), Received::End) {
-                    // The peer waits for a message; this value tells it to end.
+                    // The peer waits for a message; this value ends it.
                     return self.tell(u32::MAX);
                 }
                 self.send_round(round)?;

@@ -1,4 +1,4 @@
-//! A pair of checkers, as the controlling process sees it.
+//! A pair of checkers, on the controlling process's side.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::roles::Role;
 
 /// How long two checkers may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Rounds that show that a device works.
+/// Rounds that show that the device works.
 const ENOUGH: u64 = 16;
 
 /// Two programs whose traffic must never fail.
@@ -21,8 +21,8 @@ pub(crate) struct Checkers {
 }
 
 impl Checkers {
-    /// Starts them, one on each device, and waits for the first successful rounds. No other
-    /// program may be running.
+    /// Starts them, one on each device, and waits for the first successful rounds. No other program
+    /// may run.
     pub(crate) fn start(programs: &mut Programs, devices: &[String; 2]) -> Result<Self, Stop> {
         let ids = [
             programs.start(Role::CheckerFirst, &devices[0], 0, 0)?,

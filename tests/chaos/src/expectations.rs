@@ -1,4 +1,4 @@
-//! The errno that Linux returns for calls with exactly one mistake, where that is certain.
+//! The errno that Linux returns for calls with exactly one mistake, if it is certain.
 //!
 //! From `drivers/infiniband/core/uverbs_ioctl.c` (`ib_uverbs_ioctl`, `ib_uverbs_cmd_verbs`),
 //! `fs/open.c`, `fs/stat.c`, `fs/namei.c` of Linux 6.1 to 6.12.
@@ -11,10 +11,10 @@ use verbless_devx::{Backend, Kernel};
 use crate::raw::{Arena, PAGE, call, plain};
 
 const VERBS: u64 = RDMA_VERBS_IOCTL as u64;
-/// GET_CONTEXT, a method that there is.
+/// GET_CONTEXT, an existing method.
 const OBJECT: u64 = 0;
 const METHOD: u64 = 3;
-/// Where things lie in the arena: a request, a path, a structure that is asked for or given.
+/// Offsets in the arena: a request, a path, an input or output structure.
 const REQUEST: u64 = 0;
 const PATH: u64 = PAGE;
 const LONG: u64 = 2 * PAGE;
@@ -94,7 +94,7 @@ impl Expectations {
         Ok(())
     }
 
-    /// A request of these words gets this answer.
+    /// Expects this errno for a request of these words.
     fn request(
         &mut self,
         what: &str,
@@ -163,7 +163,7 @@ impl Expectations {
         self.request("an unknown object", Errno::EPROTONOSUPPORT, device, &[unknown, 0, 1])?;
         let unknown = header(24, OBJECT, 0x77, 0);
         self.request("an unknown method", Errno::EPROTONOSUPPORT, device, &[unknown, 0, 1])?;
-        // The header is the last that there is.
+        // The header is the last one that fits.
         let last = arena.len() - 24;
         arena.put(last + 8, 0);
         arena.put(last + 16, 1);
@@ -222,7 +222,7 @@ impl Expectations {
         let path = self.path("uverbs0");
         self.refuses("below no directory", Errno::EBADF, libc::SYS_openat, &[9999, path, 0])?;
         self.refuses(
-            "below what is no directory",
+            "below a file that is not a directory",
             Errno::ENOTDIR,
             libc::SYS_openat,
             &[other, path, 0],

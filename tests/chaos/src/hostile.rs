@@ -22,7 +22,7 @@ const LONGEST_MILLISECONDS: u64 = 1500;
 /// How often the checkers must have completed more rounds.
 const LOOK: Duration = Duration::from_secs(2);
 /// Kilobytes that the supervisor may grow by: the most that a function keeps for its clients, on
-/// two devices, and a reserve.
+/// two devices, plus a reserve.
 const GROWTH: u64 = 2 << 20;
 
 /// Options of `chaos hostile`.
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
     let start = Instant::now();
     let end = start + Duration::from_secs(options.seconds);
     let mut clients: BTreeMap<ProgramId, Instant> = BTreeMap::new();
-    // Calls of those that run, and of those that have ended.
+    // Calls of running clients, and of ended ones.
     let (mut counts, mut calls, mut started) = (BTreeMap::new(), 0, 0);
     let (mut rounds, mut looked) = (checkers.rounds, start);
     while Instant::now() < end || !clients.is_empty() {

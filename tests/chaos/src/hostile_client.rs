@@ -1,6 +1,5 @@
-//! A hostile client: from several threads it makes the calls of a driver with something wrong in
-//! them, and calls that no driver makes, while another thread changes the memory that the calls
-//! point to.
+//! A hostile client: several threads make a driver's calls with something wrong in them, and calls
+//! that no driver makes, while another thread changes the memory that the calls point to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,23 +17,22 @@ use crate::raw::{self, Arena, End, PAGE, Window, plain};
 use crate::recording::{Recorder, Request};
 use crate::roles::Role;
 
-/// Threads that call.
+/// Threads that make calls.
 const THREADS: u64 = 3;
-/// How many calls a thread makes between two reports.
+/// Calls of a thread between two reports.
 const SAY: u64 = 500;
-/// Devices that a thread has open besides.
+/// The most devices that a thread holds open.
 const MOST_OPEN: usize = 40;
-/// What a mapping of a device may be anywhere within.
+/// Range of the offsets at which a device is mapped.
 const SPAN: u64 = 1 << 36;
-/// Descriptors that are closed, duplicated and asked about without looking whose they are: where
-/// devices get theirs.
+/// Descriptors that are closed, duplicated and queried whatever their owner: the range of the
+/// devices' descriptors.
 const DESCRIPTORS: std::ops::Range<u64> = 950..1030;
 
-/// Flags of opens that change what they find.
+/// Open flags that change the file.
 const CHANGING: u64 =
     (libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE | libc::O_WRONLY | libc::O_RDWR) as u64;
-/// What lies in memory that can only be read: flags, modes and rules for `openat2`, none of them
-/// changing.
+/// Words in read-only memory: flags, modes and rules for `openat2`, all without effect on files.
 const HOWS: [u64; 9] = [
     0,
     0,
@@ -71,7 +69,7 @@ const PATHS: &[&str] = &[
     "/dev/null",
 ];
 
-/// What the threads share.
+/// State shared by the threads.
 struct Common {
     arena: Arena,
     requests: Vec<Request>,
@@ -80,13 +78,13 @@ struct Common {
     over: AtomicBool,
 }
 
-/// One thread of it.
+/// One thread of the client.
 struct Caller {
     common: Arc<Common>,
     random: Random,
     devices: Vec<u64>,
     windows: Vec<Window>,
-    /// Descriptors that are no devices: both ends of a pipe, and a directory.
+    /// Descriptors that are not devices: both ends of a pipe, and a directory.
     others: Vec<u64>,
 }
 
@@ -127,11 +125,11 @@ pub(crate) fn run(name: &str, inbox: &Inbox, seed: u64) -> Result<(), Stop> {
     while inbox.wait().is_some() {}
     common.over.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    // Its driver's objects may be gone, so that destructors would fail.
+    // Its driver's objects may be gone, so destructors would fail.
     std::process::exit(0)
 }
 
-/// Changes memory all the time: mostly what a request begins with.
+/// Changes memory all the time: mostly the beginning of a request.
 fn scribble(common: &Common, mut random: Random) {
     while !common.over.load(Ordering::Relaxed) {
         for _ in 0..64 {
@@ -156,7 +154,7 @@ impl Caller {
             common.arena.fill(0, format!("{path}\0").as_bytes());
             others.push(raw::call(plain::OPEN, [common.arena.at(0), 0, 0, 0, 0, 0])?);
         }
-        // None whose lower half is one of the first three: those are for talking.
+        // No value with a lower half of 0, 1 or 2: these descriptors carry messages.
         others.extend([u64::MAX, 0xffff_ffff, 123_456, 1 << 40 | 123_456]);
         Ok(Self { common, random, devices: Vec::new(), windows: Vec::new(), others })
     }
@@ -190,7 +188,7 @@ impl Caller {
         raw::call(number, all)
     }
 
-    /// An address: mostly of memory that is there.
+    /// An address: mostly of mapped memory.
     fn address(&mut self) -> u64 {
         let arena = self.common.arena;
         match self.random.below(16) {
@@ -228,7 +226,7 @@ impl Caller {
         let common = self.common.clone();
         let request = &common.requests[self.random.below(common.requests.len() as u64) as usize];
         let mut words = request.words.clone();
-        // Where the request itself lies, and what it points to: pieces of the arena, which may
+        // Addresses of the request itself and of its payloads: pieces of the arena, which may
         // overlap.
         let at = self.random.below(30) * PAGE;
         for (index, input) in request.inputs.iter().enumerate() {
@@ -258,7 +256,7 @@ impl Caller {
         let _ = self.call(libc::SYS_ioctl, &[descriptor, RDMA_VERBS_IOCTL.into(), at]);
     }
 
-    /// Whatever is in the arena as a request, or an unknown request code.
+    /// Any bytes of the arena as a request, or an unknown request code.
     fn garbage(&mut self) {
         let request = match self.random.below(3) {
             0 => RDMA_VERBS_IOCTL.into(),
@@ -269,14 +267,14 @@ impl Caller {
         let _ = self.call(libc::SYS_ioctl, &[descriptor, request, address]);
     }
 
-    /// The address of a path: one of those, the device's, or one that ends where memory does.
+    /// The address of a path: one of a list, the device's, or one that ends at the end of memory.
     fn some_path(&mut self) -> u64 {
         let arena = self.common.arena;
         let path = self.random.one_of(PATHS);
         match self.random.below(8) {
             0 => self.address(),
             1 => {
-                // Without an end.
+                // Without a terminator.
                 let place = arena.len() - (path.len() as u64).next_multiple_of(8);
                 arena.fill(place, path.as_bytes());
                 arena.at(place)
@@ -289,7 +287,7 @@ impl Caller {
         }
     }
 
-    /// The address of flags for `openat2`, in memory that nobody changes; or none.
+    /// The address of flags for `openat2`, in constant memory; or 0.
     fn how(&mut self) -> u64 {
         let arena = self.common.arena;
         match self.random.below(4) {
@@ -325,8 +323,8 @@ impl Caller {
             9 => self.call(libc::SYS_listxattr, &[path, to, room]),
             10 => self.call(libc::SYS_fstat, &[directory, to]),
             _ => {
-                // What a path becomes meanwhile may be a file of somebody's: none is made, and none
-                // is emptied.
+                // The path may change meanwhile into that of a user's file: no call may create or
+                // empty one.
                 let flags = flags & !CHANGING | libc::O_CLOEXEC as u64;
                 let how = self.how();
                 let size = self.random.one_of(&[24, 24, 24, room]);
@@ -377,7 +375,7 @@ impl Caller {
         }
     }
 
-    /// Pages of a device mapped where they are and where none is, and any words in them.
+    /// Maps pages of a device at valid and invalid offsets, and writes any words to them.
     fn doorbells(&mut self) {
         if self.windows.len() > 16 {
             let index = self.random.below(self.windows.len() as u64) as usize;
@@ -402,7 +400,7 @@ impl Caller {
         }
     }
 
-    /// What else can be done with a descriptor.
+    /// Other operations on a descriptor.
     fn descriptors(&mut self) {
         let (one, other) = (self.device(), DESCRIPTORS.start + self.random.below(80));
         let (address, size) = (self.address(), self.random.below(1 << 37));
@@ -451,7 +449,7 @@ impl Caller {
     /// A thread that makes two calls and ends.
     fn thread(&mut self) {
         let (device, address, path) = (self.device(), self.address(), self.some_path());
-        // There may be too many already.
+        // There may be too many threads already.
         let _ = std::thread::Builder::new().spawn(move || {
             let _ = raw::call(libc::SYS_ioctl, [device, RDMA_VERBS_IOCTL.into(), address, 0, 0, 0]);
             let _ = raw::call(plain::STAT, [path, address, 0, 0, 0, 0]);

@@ -1,5 +1,5 @@
-//! Programs that are killed, several at once, at any moment. The model frees what each held. A peer
-//! of a killed program sees only that it no longer answers; all others see nothing.
+//! Programs that are killed, several at once, at any moment. The model frees the objects of each. A
+//! peer of a killed program sees only that it stops answering; other programs see nothing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::random::{Random, seed};
 use crate::roles::Role;
 use crate::supervisor::Supervisor;
 
-/// Programs to be killed that run at once.
+/// Concurrent programs that are to be killed.
 const AT_ONCE: usize = 4;
-/// The longest time between that state and the kill.
+/// The longest time between its state and the kill.
 const LONGEST_MICROSECONDS: u64 = 20_000;
-/// After how many kills the checkers must have completed more rounds.
+/// Kills between two checks that the checkers have completed more rounds.
 const LOOK: u32 = 100;
-/// How long a program may take to reach the state in which it is killed, and a peer to notice
-/// that it no longer answers.
+/// How long a program may take to reach the state in which it is killed, and a peer to notice that
+/// it does not answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Kilobytes that the supervisor may grow by.
 const GROWTH: u64 = 64 << 10;
@@ -62,7 +62,7 @@ struct Victim {
     due: Option<Instant>,
 }
 
-/// Two ends, the first of which is always to be killed.
+/// Two ends; the first is always to be killed.
 struct Connection {
     ends: [ProgramId; 2],
     first: Option<Contact>,
@@ -75,11 +75,11 @@ struct Trial {
     devices: [String; 2],
     random: Random,
     checkers: Checkers,
-    /// The peer of many that is not killed.
+    /// The peer of many programs; it is not killed.
     survivor: ProgramId,
     victims: BTreeMap<ProgramId, Victim>,
     connections: BTreeMap<u32, Connection>,
-    /// Connections of the survivor whose other end is dead, since when.
+    /// Connections of the survivor with a dead peer, and since when.
     abandoned: BTreeMap<u32, Instant>,
     started: u32,
     killed: u32,
@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
 }
 
 impl Trial {
-    /// A few connections of the survivor and their ends, so that its memory no longer grows.
+    /// Makes a few connections of the survivor and ends them, so that its memory stops growing.
     fn rest(&mut self) -> Result<Option<Supervisor>, Stop> {
         self.kill_all(8)?;
         (self.started, self.killed, self.losses) = (0, 0, 0);
@@ -218,7 +218,7 @@ impl Trial {
             return self.checkers.handle(&mut self.programs, program, output);
         }
         match output {
-            // It was killed before this was read.
+            // It was killed before this message was read.
             _ if !self.programs.has(program) => Ok(()),
             Output::Message(Message::Made) => {
                 self.reached(program, Moment::Going);

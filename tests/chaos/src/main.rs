@@ -1,18 +1,18 @@
-//! `chaos`: what a device behind a kernel must survive.
+//! `chaos`: tests that a device behind a kernel must survive.
 //!
 //! `chaos kills` starts programs that use the device and kills them at any moment; `chaos hostile`
 //! starts clients that make malformed and malicious calls. Meanwhile two checkers exchange data and
-//! verify all of it: none of it may go wrong. Everything random comes from one seed, which is
+//! verify all of it: any mistake is a failure. Everything random comes from one seed, which is
 //! printed; `--seed` repeats a run as far as scheduling allows.
 //!
-//! The programs are this one again, each in a role (`roles`); the controlling process talks to them
-//! over their standard input and output (`message`). Run it as `verbless-model run --devices 2 --
-//! chaos kills`.
+//! The programs are this executable again, each in a role (`roles`); the controlling process
+//! exchanges messages with them over their standard input and output (`message`). Run it as
+//! `verbless-model run --devices 2 -- chaos kills`.
 //!
 //! - `kills`, `hostile`: the two tests.
-//! - `programs`, `roles`, `message`: starting programs, what they do, how they are talked to.
-//! - `checker`, `checkers`: one checker, and both as the controlling process sees them.
-//! - `hostile_client`, `recording`, `raw`: what a hostile client calls, and with what.
+//! - `programs`, `roles`, `message`: starting programs, their roles, the messages to and from them.
+//! - `checker`, `checkers`: one checker, and both on the controlling process's side.
+//! - `hostile_client`, `recording`, `raw`: a hostile client's calls and their arguments.
 //! - `expectations`: errnos that must be those of Linux.
 
 mod checker;

@@ -13,20 +13,20 @@ pub(crate) struct Contact {
     pub(crate) memory: RemoteAddr,
 }
 
-/// A line. The number says which connection it is about.
+/// A line. The number identifies the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// To the second of two: connect to this, and say where you are.
+    /// To the second of two: connect to this, and reply with your address.
     Meet(u32, Contact),
     /// To the first of two: connect to this.
     Peer(u32, Contact),
     /// To both: your peer is connected, or gone.
     Go(u32),
-    /// From either: this is where I am.
+    /// From either: my address.
     Here(u32, Contact),
     /// From the first: I am connected.
     Connected(u32),
-    /// From either: my peer no longer answers.
+    /// From either: my peer does not answer.
     Lost(u32),
     /// From a program without a peer: all its objects exist.
     Made,
@@ -107,7 +107,7 @@ impl Inbox {
         Self(receiver)
     }
 
-    /// Waits for the next message; `None` when it is time to end.
+    /// Waits for the next message; `None` when the program must end.
     pub(crate) fn wait(&self) -> Option<Message> {
         self.0.recv().ok()
     }

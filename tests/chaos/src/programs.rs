@@ -23,14 +23,14 @@ pub(crate) struct ProgramId(u32);
 #[derive(Debug)]
 pub(crate) enum Output {
     Message(Message),
-    /// A line that is no message.
+    /// A line that is not a message.
     Unknown(String),
     /// The program closed its output.
     End,
 }
 
-/// Replaces this process by one in another role, with the same standard input and output; the
-/// error is the reason if that fails.
+/// Replaces this process by one in another role, with the same standard input and output; returns
+/// only on failure, with the error.
 pub(crate) fn exec_role(role: Role, device: &str, seed: u64) -> std::io::Error {
     match std::env::current_exe() {
         Ok(program) => Command::new(program)
@@ -75,7 +75,7 @@ impl Programs {
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let output = Message::parse(&line).map_or(Output::Unknown(line), Output::Message);
-                // The receiver is gone when the test is over.
+                // The receiver is dropped when the test ends.
                 let _ = sender.send((program, output));
             }
             let _ = sender.send((program, Output::End));
@@ -97,7 +97,7 @@ impl Programs {
         }
     }
 
-    /// Whether the program runs, as far as is known.
+    /// Whether the program runs, as far as its output shows.
     pub(crate) fn has(&self, program: ProgramId) -> bool {
         self.running.contains_key(&program)
     }

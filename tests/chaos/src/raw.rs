@@ -1,4 +1,4 @@
-//! System calls with any arguments whatever, and memory that may be pointed to by them.
+//! System calls with arbitrary arguments, and memory that they may point to.
 #![allow(
     unsafe_code,
     reason = "calls that no sane program makes; this module is the place for them"
@@ -11,15 +11,14 @@ use verbless_conformance::Stop;
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
-/// Where the arena lies: far from all else, so that a pointer into it with a wrong bit leads to
-/// nothing of this program's.
+/// Address of the arena: far from all other memory, so that a pointer into it with a wrong bit
+/// reaches no memory of this program.
 const BASE: u64 = 1 << 36;
-/// Pages of an arena that can be written; then come one that can only be read, and one that is not
-/// there.
+/// Writable pages of an arena; a read-only page and an unmapped page follow.
 const WRITABLE: u64 = 32;
 
-/// Calls that say no directory. Architectures that are newer than those lack them; [`call`] makes
-/// the ones with a directory there.
+/// Calls without a directory argument. Newer architectures lack them; [`call`] uses the calls with
+/// a directory there.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod plain {
     pub(crate) const OPEN: libc::c_long = libc::SYS_open;
@@ -39,7 +38,7 @@ pub(crate) mod plain {
     pub(crate) const DUP2: libc::c_long = -6;
 }
 
-/// The call that there is for one of [`plain`].
+/// The existing call for one of [`plain`].
 #[cfg(target_arch = "x86_64")]
 fn existing(number: libc::c_long, arguments: [u64; 6]) -> (libc::c_long, [u64; 6]) {
     (number, arguments)
@@ -63,17 +62,17 @@ fn existing(number: libc::c_long, arguments: [u64; 6]) -> (libc::c_long, [u64; 6
 
 /// A system call.
 ///
-/// Its arguments are for the caller to choose so that the process lives: pointers into an
-/// [`Arena`], or to nowhere.
+/// The caller must choose arguments that keep the process alive: pointers into an [`Arena`], or to
+/// unmapped memory.
 pub(crate) fn call(number: libc::c_long, arguments: [u64; 6]) -> Result<u64, Errno> {
     let (number, [a, b, c, d, e, f]) = existing(number, arguments);
-    // SAFETY: what the kernel may write is in an arena, as the callers in this program promise;
-    // nobody borrows from that.
+    // SAFETY: the kernel may write only to an arena, as the callers in this program promise; no
+    // reference borrows from an arena.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     Errno::result(result).map(|value| value as u64)
 }
 
-/// Memory of which anything may become at any time.
+/// Memory whose contents may change at any time.
 #[derive(Clone, Copy)]
 pub(crate) struct Arena {
     base: u64,
@@ -84,7 +83,7 @@ impl Arena {
         Self::with(&[0])
     }
 
-    /// One with these words, again and again, where it can only be read.
+    /// An arena with these words, repeated, in its read-only page.
     pub(crate) fn with(constants: &[u64]) -> Result<Self, Stop> {
         let length = (WRITABLE + 2) * PAGE;
         let place = libc::MAP_FIXED_NOREPLACE;
@@ -104,28 +103,28 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Gives it back. Nobody may use it any more, or its copies.
+    /// Unmaps the arena. Neither it nor its copies may be used afterwards.
     pub(crate) fn free(self) -> Result<(), Stop> {
         call(libc::SYS_munmap, [self.base, (WRITABLE + 2) * PAGE, 0, 0, 0, 0])?;
         Ok(())
     }
 
-    /// The address of a byte of it, if there were no end to it.
+    /// The address of byte `offset`, without a bounds check.
     pub(crate) fn at(&self, offset: u64) -> u64 {
         self.base + offset % (WRITABLE * PAGE)
     }
 
-    /// Bytes that can be written.
+    /// Bytes that are writable.
     pub(crate) fn len(&self) -> u64 {
         WRITABLE * PAGE
     }
 
-    /// A page that can only be read.
+    /// A read-only page.
     pub(crate) fn read_only(&self) -> u64 {
         self.base + WRITABLE * PAGE
     }
 
-    /// A page that is not there, behind one that is.
+    /// An unmapped page, behind a mapped one.
     pub(crate) fn nowhere(&self) -> u64 {
         self.base + (WRITABLE + 1) * PAGE
     }
@@ -160,11 +159,11 @@ fn word(at: u64) -> &'static AtomicU64 {
     unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(at as usize)) }
 }
 
-/// The bytes that a request of this program's own driver points to.
+/// The input bytes of a request of this program's own driver.
 pub(crate) fn bytes_of(address: u64, length: usize) -> Vec<u8> {
     let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
-    // SAFETY: an input that `OpenDevice::ioctl` was called with, which promises so many readable
-    // bytes for as long as the call lasts.
+    // SAFETY: the caller of `OpenDevice::ioctl` promises `length` readable bytes here for the
+    // duration of the call.
     unsafe { std::slice::from_raw_parts(from, length) }.to_vec()
 }
 
@@ -173,11 +172,11 @@ pub(crate) fn forward(
     to: &dyn verbless_devx::OpenDevice,
     request: &mut [u64],
 ) -> Result<(), Errno> {
-    // SAFETY: the caller was given it with the same promise.
+    // SAFETY: the caller received it with the same promise.
     unsafe { to.ioctl(request) }
 }
 
-/// A page of doorbells, or of whatever is mapped at an offset of a descriptor.
+/// A page of doorbells, or any other mapping at an offset of a descriptor.
 pub(crate) struct Window(u64);
 
 impl Window {
@@ -192,8 +191,8 @@ impl Window {
     pub(crate) fn store(&self, offset: u64, word: u64, whole: bool) {
         let at = (self.0 + (offset & (PAGE - 8))) as usize;
         let to = std::ptr::with_exposed_provenance_mut::<u64>(at);
-        // SAFETY: within the page, which is mapped for as long as this lives, and aligned; it is a
-        // device's page, which nothing is borrowed from.
+        // SAFETY: the address is aligned and within the page, which is mapped while this lives; it
+        // is a device's page, which no reference borrows from.
         unsafe {
             match whole {
                 true => to.write_volatile(word),
@@ -217,11 +216,11 @@ pub(crate) enum End {
     Exec,
 }
 
-/// Forks a child that makes these calls and ends. Nobody needs to wait for it.
+/// Forks a child that makes these calls and ends. The caller need not wait for it.
 pub(crate) fn fork(calls: &[(libc::c_long, [u64; 6])], end: End) {
     let program = c"/bin/true".as_ptr();
     let arguments = [program, std::ptr::null()];
-    // SAFETY: the child makes system calls only, with memory that was there before.
+    // SAFETY: the child makes system calls only, with memory from before the fork.
     unsafe {
         if libc::fork() == 0 {
             for &(number, arguments) in calls {
@@ -242,7 +241,7 @@ pub(crate) fn fork(calls: &[(libc::c_long, [u64; 6])], end: End) {
     }
 }
 
-/// Children that end are nobody's business.
+/// Ignores the end of children.
 pub(crate) fn ignore_children() {
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };

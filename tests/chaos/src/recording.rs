@@ -1,4 +1,4 @@
-//! A recording of the requests that a driver makes, from which malformed ones are derived.
+//! Records a driver's requests; malformed requests are derived from them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,11 +9,11 @@ use verbless_devx::{
 
 use crate::raw;
 
-/// A request, with what its attributes point to.
+/// A request, with the bytes that its attributes point to.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) words: Vec<u64>,
-    /// By attribute; empty for what is no input, or in the attribute itself.
+    /// By attribute; empty if it is not an input, or if its data is inline.
     pub(crate) inputs: Vec<Vec<u8>>,
 }
 

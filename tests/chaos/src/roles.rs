@@ -15,13 +15,13 @@ use crate::message::{Inbox, Message, Received, say};
 use crate::random::Random;
 use crate::stream::Stream;
 
-/// A role, and the device it runs on.
+/// A role, and its device.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     role: Role,
     device: String,
     seed: u64,
-    /// The connection that it is the first end of.
+    /// The connection whose first end it is.
     connection: u32,
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum Role {
     Churn,
     /// Is the first end of a connection.
     First,
-    /// Is the second end of as many connections as it is told of.
+    /// Is the second end of each connection that the controlling process announces.
     Second,
     /// The first of two checkers, which starts each round.
     CheckerFirst,
@@ -113,7 +113,7 @@ fn first(device: &Device, inbox: &Inbox, random: Random, id: u32) -> Result<(), 
 }
 
 fn second(device: &Device, inbox: &Inbox, mut random: Random) -> Result<(), Stop> {
-    // With whether it has begun.
+    // Each stream, and whether it has begun.
     let mut streams = BTreeMap::new();
     loop {
         match inbox.listen() {

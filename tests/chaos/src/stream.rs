@@ -1,5 +1,5 @@
-//! One end of a connection that is kept busy: writes, sends and reads, each looked at when it is
-//! done, until the peer no longer answers.
+//! One end of a busy connection: writes, sends and reads, each verified on completion, until the
+//! peer stops answering.
 
 use verbless_command::Device;
 use verbless_conformance::{Endpoint, Stop, ensure, pattern};
@@ -11,15 +11,15 @@ use verbless_queue::{
 use crate::message::Contact;
 use crate::random::Random;
 
-/// Requests in flight, and the slots of memory that they have.
+/// Requests in flight, each with a slot of memory.
 const DEPTH: usize = 8;
 const SLOT: usize = 8 << 10;
-/// Receives that are posted, and the length of each.
+/// Posted receives, and the length of each.
 const RECEIVES: usize = 32;
 const SHORT: usize = 1 << 10;
 
-/// Where things lie: what the peer reads, what it writes, what it is sent, what it receives, what
-/// is read of it.
+/// Offsets: memory that the peer reads, memory that it writes, sent messages, received messages,
+/// bytes read from the peer.
 const SHOWN: usize = 0;
 const INBOX: usize = SLOT;
 const SOURCE: usize = INBOX + DEPTH * SLOT;
@@ -27,7 +27,7 @@ const RECEIVED: usize = SOURCE + SLOT;
 const LANDING: usize = RECEIVED + RECEIVES * SHORT;
 const BYTES: usize = LANDING + DEPTH * SLOT;
 
-/// Seeds of what is shown and of what is sent.
+/// Seeds of the memory that the peer reads and of the sent messages.
 const SHOWN_PATTERN: u8 = 0x35;
 const SENT_PATTERN: u8 = 0x6a;
 
@@ -51,7 +51,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// An end that is not connected.
+    /// An unconnected end.
     pub(crate) fn new(device: &Device, mut random: Random) -> Result<Self, Stop> {
         let config = QpConfig::new(DEPTH as u32 * 2, RECEIVES as u32);
         let end = Endpoint::new(device.clone(), &config, BYTES)?;
@@ -89,8 +89,7 @@ impl Stream {
         self.end.receive(RECEIVED + slot * SHORT, SHORT, slot as u64)
     }
 
-    /// Keeps the connection busy; true once the peer does not answer any more. Whatever else goes
-    /// wrong is a failure.
+    /// Keeps the connection busy; true once the peer does not answer. Any other error is a failure.
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
         if !self.silent {
             self.post()?;
@@ -152,7 +151,7 @@ impl Stream {
 
     fn sent(&mut self, done: &Completion) -> Result<(), Stop> {
         let (slot, length) = ((done.cookie >> 32) as usize, done.cookie as u32 as usize);
-        ensure!(slot < DEPTH && !self.free.contains(&slot), "{done:?} of what was not posted");
+        ensure!(slot < DEPTH && !self.free.contains(&slot), "{done:?} of an unposted request");
         if done.operation() == Operation::Read {
             let read = self.end.bytes(LANDING + slot * SLOT, length)?;
             ensure!(read == self.shown[..length], "a READ of {length} bytes brought others");
@@ -196,6 +195,7 @@ fn status(error: &CompletionError) -> Option<Status> {
         CompletionError::Failed(failure) => Some(failure.status),
         CompletionError::Malformed(_)
         | CompletionError::Shared(_)
-        | CompletionError::OtherQueue(_) => None,
+        | CompletionError::OtherQueue(_)
+        | CompletionError::OtherFrame(_) => None,
     }
 }

@@ -1,5 +1,5 @@
-//! The process that answers for the kernel, if there is one: what it holds must not grow with
-//! programs that come and go.
+//! The process that acts as the kernel, if there is one: its memory and descriptors must not grow
+//! with programs that come and go.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use verbless_conformance::{Stop, ensure};
 
 /// Its name.
 const NAME: &str = "verbless-model";
-/// How long it may take to notice that programs have ended.
+/// The time in which it must notice that programs have ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The supervisor of this process, and how many descriptors it had.
+/// The supervisor of this process, and its first number of descriptors.
 pub(crate) struct Supervisor {
     pid: u32,
     descriptors: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Looks for it among those who started this process. Behind a real kernel there is none.
+    /// Looks for it among the ancestors of this process. Behind a real kernel there is none.
     pub(crate) fn find() -> Option<Self> {
         let mut pid = std::process::id();
         while pid > 1 {
@@ -36,7 +36,7 @@ impl Supervisor {
         None
     }
 
-    /// Fails unless it holds as little as at first.
+    /// Fails unless its number of descriptors is back at the first value.
     pub(crate) fn check(&self) -> Result<(), Stop> {
         let end = Instant::now() + PATIENCE;
         let mut now = descriptors(self.pid);
@@ -60,7 +60,7 @@ impl Supervisor {
         links.map(|link| link.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Kilobytes of memory that it has more than at first.
+    /// Kilobytes by which its memory has grown.
     pub(crate) fn growth(&self) -> u64 {
         number(self.pid, "VmRSS:").unwrap_or(0).saturating_sub(self.memory)
     }
@@ -70,7 +70,7 @@ fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
-/// A number in a process's status.
+/// A number in `/proc/<pid>/status`.
 fn number(pid: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())

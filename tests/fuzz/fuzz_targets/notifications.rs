@@ -387,6 +387,6 @@ fuzz_target!(|data: &[u8]| {
     }
     lab.turn();
     let Lab { model, program, .. } = lab;
-    assert_eq!(program.end(), 0, "devices are open that nobody has open");
+    assert_eq!(program.end(), 0, "devices are open after the program closed them");
     assert_eq!(model.counts(0), ObjectCounts::default());
 });

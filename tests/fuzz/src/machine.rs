@@ -74,7 +74,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// A number of that kind; some indexes give one that nobody has.
+    /// A number of that kind; some indexes give a number that no object has.
     pub fn pick(&self, sort: Sort, index: u8) -> u32 {
         let numbers = &self.numbers[sort as usize];
         match index {

@@ -149,7 +149,7 @@ pub struct Built {
 impl Built {
     fn new<I: CommandInput>(sort: Sort, mut input: I, list: &[u64]) -> Self {
         let opcode = <I as CommandInput>::INFO.opcode;
-        input.as_bytes_mut()[..2].copy_from_slice(&opcode.to_be_bytes());
+        input.as_mut_bytes()[..2].copy_from_slice(&opcode.to_be_bytes());
         let list = list.iter().flat_map(|entry| entry.to_be_bytes());
         let mask = match sort {
             Sort::Counter | Sort::Eq => 0xff,

@@ -170,14 +170,22 @@ impl Wqe {
             Some(Lie::OpMod(op_mod)) => word.3 = op_mod,
             Some(Lie::Byte(..)) | None => {}
         }
-        let control = CtrlWord::pack(word.3, word.1, code, word.0, word.2);
+        let control = CtrlWord::new()
+            .with_opmod(word.3)
+            .with_wqe_index(word.1)
+            .with_opcode(code)
+            .with_qpn(word.0 & 0xff_ffff)
+            .with_ds(word.2 & 0x3f);
         let immediate = match self.immediate {
             Immediate::Number(number) => number,
             Immediate::Key(index) => place.known.pick(Sort::Key, index),
             Immediate::Peer(index) => place.peer.pick(Sort::Key, index),
         };
-        let flags =
-            CtrlFlags::pack(0, 0, self.flags >> 5, self.flags, self.flags >> 2 & 1 == 1, immediate);
+        let flags = CtrlFlags::new()
+            .with_fm(self.flags >> 5)
+            .with_ce(self.flags & 3)
+            .with_se(self.flags >> 2 & 1 == 1)
+            .with_imm(immediate);
         bytes[..16].copy_from_slice(CtrlSegment::new(control, flags).as_bytes());
         if let Some(Lie::Byte(at, value)) = self.lie {
             let at = usize::from(at) % bytes.len();
@@ -208,7 +216,8 @@ impl Data {
             Self::Memory(stretch) => bytes.extend(segment(stretch, place.known).as_bytes()),
             Self::Inline { length, fill } => {
                 let length = usize::from(*length) % 0x400;
-                bytes.extend(InlineHeader::new(InlineWord::pack(true, length as u16)).as_bytes());
+                let word = InlineWord::new().with_inline(true).with_byte_count(length as u16);
+                bytes.extend(InlineHeader::new(word).as_bytes());
                 bytes.extend(std::iter::repeat_n(*fill, length));
                 bytes.resize(bytes.len().next_multiple_of(16), 0);
             }

@@ -1,6 +1,6 @@
-//! Roles on the other side of a BlueField. Programs that `verbless-model run --dpu` starts there
-//! are not children of those on the host's side, so one of them starts the second role of each case
-//! for the director, which is on the host's side.
+//! Starts roles on the other side of a BlueField. Programs that `verbless-model run --dpu` starts
+//! there are not children of the programs on the host's side. One of them, the agent, starts the
+//! second role of each case for the director on the host's side.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -49,7 +49,7 @@ pub(crate) fn run(on: &On, socket: &Path) -> Result<bool, Stop> {
     Ok(true)
 }
 
-/// Reads a line, and nothing behind it.
+/// Reads a line, without a byte behind it.
 fn line(stream: &UnixStream) -> Result<String, Stop> {
     let mut line = String::new();
     BufReader::with_capacity(1, stream).read_line(&mut line)?;

@@ -1,4 +1,4 @@
-//! One role of a case, in a process of its own.
+//! One role of a case, in its own process.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use crate::files::Files;
 use crate::on::On;
 use crate::role::Role;
 
-/// Plays a role in this process, whose director is on standard input.
+/// Plays a role in this process; the director is on standard input.
 pub(crate) fn in_this_process(on: &On, name: &str, side: Side, life: u32) -> Result<bool, Stop> {
     let case = cases::all().into_iter().find(|case| case.name == name);
     let case = case.ok_or_else(|| Stop::fail(format!("there is no case {name}")))?;

@@ -11,7 +11,7 @@ use crate::role::Role;
 pub(crate) enum Side {
     /// On the first device.
     A,
-    /// On the second device, where there are two.
+    /// On the second device, if there are two.
     B,
 }
 
@@ -31,7 +31,7 @@ impl Side {
 pub(crate) enum By {
     /// The role itself, by SIGKILL; a thread closes its device files.
     Itself,
-    /// The director, while the role waits there; what its device was told to do goes on meanwhile.
+    /// The director, while the role waits there; the device continues its outstanding work.
     Director,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Kill {
     pub(crate) by: By,
 }
 
-/// A fault that happens when a role reaches a point. It is the model in this process that has it.
+/// A fault that happens when a role reaches a point. Only the model in this process has it.
 #[derive(Clone, Copy)]
 pub(crate) struct Fault {
     pub(crate) point: &'static str,
@@ -56,10 +56,10 @@ pub(crate) struct Fault {
 /// The function of a role.
 pub(crate) type Act = fn(&mut Role) -> Result<(), Stop>;
 
-/// Two programs, and what happens to them.
+/// Two programs, their kills and their faults.
 #[derive(Clone)]
 pub(crate) struct Case {
-    /// The sentence that it proves, with underscores.
+    /// The claim that it proves, with underscores.
     pub(crate) name: String,
     pub(crate) needs: Vec<Need>,
     pub(crate) a: Act,
@@ -69,7 +69,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Two programs that both end well.
+    /// Two programs that both succeed.
     pub(crate) fn new(name: &str, a: Act, b: Act) -> Self {
         let needs = Vec::new();
         Self { name: name.into(), needs, a, b, kill: None, faults: Vec::new() }
@@ -90,7 +90,7 @@ impl Case {
         self
     }
 
-    /// The role that is killed is killed again after it was started again, so often in all.
+    /// Kills the role this many times in all; it restarts after each kill.
     pub(crate) fn lives(mut self, lives: u32) -> Self {
         if let Some(kill) = &mut self.kill {
             kill.lives = lives;
@@ -98,7 +98,7 @@ impl Case {
         self
     }
 
-    /// A fault happens, which takes the model in this process.
+    /// A fault happens, which needs the model in this process.
     pub(crate) fn fault(mut self, point: &'static str, happen: fn(&Model)) -> Self {
         self.faults.push(Fault { point, happen });
         self.needs(Need::Model)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use verbless_conformance::{Stop, ensure};
 
-/// How long a role waits for what the other one does.
+/// How long a role waits for the other role.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest frame.
 const LONGEST: usize = 1 << 16;
@@ -16,7 +16,7 @@ const LONGEST: usize = 1 << 16;
 /// A message of a role to the director.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// To the other role.
+    /// For the other role.
     Message(Vec<u8>),
     /// The role has reached a point, and waits for instructions.
     Point(String),
@@ -44,7 +44,7 @@ pub(crate) enum Told {
 pub(crate) struct Channel(UnixStream);
 
 impl Channel {
-    /// An end on which reading gives up after so long, if ever.
+    /// An end of the socket; a read times out after `patience`, if given.
     pub(crate) fn new(stream: UnixStream, patience: Option<Duration>) -> Result<Self, Stop> {
         stream.set_read_timeout(patience)?;
         Ok(Self(stream))
@@ -85,7 +85,7 @@ impl Channel {
         Ok((kind, bytes))
     }
 
-    /// A role says something.
+    /// Sends a role's message.
     pub(crate) fn say(&mut self, said: &Said) -> Result<(), Stop> {
         match said {
             Said::Message(bytes) => self.write(b'm', bytes),
@@ -96,7 +96,7 @@ impl Channel {
         }
     }
 
-    /// A director hears what a role says.
+    /// Receives a role's message, at the director.
     pub(crate) fn said(&mut self) -> Result<Said, Stop> {
         let (kind, bytes) = self.read()?;
         let text = || String::from_utf8_lossy(&bytes).into_owned();
@@ -110,7 +110,7 @@ impl Channel {
         }
     }
 
-    /// A director tells a role something.
+    /// Sends a director's message to a role.
     pub(crate) fn tell(&mut self, told: &Told) -> Result<(), Stop> {
         match told {
             Told::Message(bytes) => self.write(b'm', bytes),
@@ -120,7 +120,7 @@ impl Channel {
         }
     }
 
-    /// A role hears what it is told.
+    /// Receives the director's message, at a role.
     pub(crate) fn told(&mut self) -> Result<Told, Stop> {
         match self.read()? {
             (b'm', bytes) => Ok(Told::Message(bytes)),
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_and_told_comes_out_as_it_went_in() {
+    fn channel_messages_round_trip() {
         let (one, other) = UnixStream::pair().expect("a pair of sockets");
         let mut role = Channel::new(one, Some(PATIENCE)).expect("a channel");
         let mut director = Channel::new(other, Some(PATIENCE)).expect("a channel");
@@ -152,13 +152,13 @@ mod tests {
             assert_eq!(director.said().expect("it is heard"), said);
         }
         for told in [Told::Message(Vec::new()), Told::Go, Told::Die, Told::PeerGone] {
-            director.tell(&told).expect("it is told");
+            director.tell(&told).expect("the director's message");
             assert_eq!(role.told().expect("it is heard"), told);
         }
     }
 
     #[test]
-    fn who_hears_nothing_gives_up_and_says_so() {
+    fn silent_peer_times_out() {
         let (one, _other) = UnixStream::pair().expect("a pair of sockets");
         let patience = Some(Duration::from_millis(10));
         let mut channel = Channel::new(one, patience).expect("a channel");

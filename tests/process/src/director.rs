@@ -1,5 +1,5 @@
-//! Runs a case: starts its roles, carries what they say to each other, kills and breaks as the case
-//! says, and judges how each ended.
+//! Runs a case: starts its roles, passes messages between them, kills and injects faults as the
+//! case says, and judges how each ended.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ use crate::files::Files;
 use crate::on::On;
 use crate::role::Role;
 
-/// After so long, or a second for each life, a case counts as hung.
+/// A case hangs after this time, or after a second for each life.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn limit(case: &Case) -> Duration {
@@ -31,7 +31,7 @@ fn limit(case: &Case) -> Duration {
 /// A message of a role, or `None` for the end of its messages, with the number of its life.
 type News = (Side, u32, Option<Said>);
 
-/// Runs a case, if what it needs is there.
+/// Runs a case, if its needs are met.
 pub(crate) fn outcome(on: &On, agent: Option<&Path>, lab: &Lab, case: &Case) -> Outcome {
     let missing = match lab.missing(&case.needs) {
         Ok(missing) => missing,
@@ -57,19 +57,19 @@ pub(crate) fn outcome(on: &On, agent: Option<&Path>, lab: &Lab, case: &Case) -> 
 /// Where a role runs.
 enum RunsIn {
     Process(Child),
-    /// One that the agent started.
+    /// A process that the agent started.
     OtherSide(Pid),
     Thread(Files),
 }
 
-/// A role that was started.
+/// A started role.
 struct Running {
     place: RunsIn,
     channel: Channel,
     life: u32,
     /// Whether it has reported its end.
     done: bool,
-    /// Whether it was killed and not started again.
+    /// Whether it was killed and not restarted.
     killed: bool,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Director<'a> {
                 let files = Files::default();
                 let its_files = files.clone();
                 std::thread::Builder::new().name(format!("role {side:?}")).spawn(move || {
-                    // Who does not listen any more has given up on this role.
+                    // A director that does not listen has given up on this role.
                     let _ = Role::new(&lab, side, life, channel, its_files).play(act);
                 })?;
                 RunsIn::Thread(files)
@@ -152,7 +152,7 @@ impl<'a> Director<'a> {
         role.ok_or_else(|| Stop::fail(format!("role {side:?} was never started")))
     }
 
-    /// Until both have ended.
+    /// Runs until both roles have ended.
     fn run(mut self) -> Result<(), Stop> {
         while !self.roles.iter().flatten().all(|role| role.done || role.killed) {
             let left = self.end.saturating_duration_since(Instant::now());
@@ -160,7 +160,7 @@ impl<'a> Director<'a> {
                 Stop::fail(format!("hung: not at its end after {} s", limit(self.case).as_secs()))
             })?;
             if self.role(side)?.life != life {
-                // The last of a life that is over.
+                // The last message of a life that is over.
                 continue;
             }
             match said {
@@ -185,7 +185,7 @@ impl<'a> Director<'a> {
 
     fn take(&mut self, side: Side, said: Said) -> Result<(), Stop> {
         match said {
-            // One that has ended or was killed does not hear it.
+            // A role that has ended or was killed does not receive it.
             Said::Message(bytes) => {
                 let _ = self.role(side.other())?.channel.tell(&Told::Message(bytes));
                 Ok(())
@@ -206,7 +206,7 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// A role waits at a point.
+    /// Handles a role that waits at a point.
     fn at(&mut self, side: Side, name: &str) -> Result<(), Stop> {
         let case = self.case;
         for fault in case.faults.iter().filter(|fault| fault.point == name) {
@@ -228,7 +228,7 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// A role says no more: it has been killed as the case wants it, or something is wrong.
+    /// Handles the end of a role's messages: the case killed it, or something is wrong.
     fn ended(&mut self, side: Side) -> Result<(), Stop> {
         let planned = self.case.kill.as_ref().is_some_and(|kill| kill.side == side);
         let role = self.role(side)?;
@@ -249,7 +249,7 @@ impl<'a> Director<'a> {
             }
         }
         role.killed = true;
-        // One that has ended already need not know.
+        // A role that has ended need not know.
         let _ = self.role(side.other())?.channel.tell(&Told::PeerGone);
         Ok(())
     }
@@ -259,7 +259,7 @@ fn by_sigkill(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::SIGKILL as i32)
 }
 
-/// Kills all roles: none outlives its case.
+/// Kills all roles: no role outlives its case.
 impl Drop for Director<'_> {
     fn drop(&mut self) {
         for role in self.roles.iter_mut().flatten() {
@@ -268,7 +268,7 @@ impl Drop for Director<'_> {
                     let _ = child.kill();
                     let _ = child.wait();
                 }
-                // The agent waits for it. One that has ended well needs no kill.
+                // The agent waits for it. A role that has succeeded needs no kill.
                 RunsIn::OtherSide(process) if !role.done => {
                     let _ = signal::kill(*process, Signal::SIGKILL);
                 }

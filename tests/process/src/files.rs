@@ -1,6 +1,6 @@
-//! The device files that a role has open. A role that is a thread is killed by closing them: as
-//! when a process dies, the kernel then takes back everything that was made through them, in its
-//! own order, whatever the role still holds.
+//! The device files that a role has open. To kill a role that is a thread, the test closes them: as
+//! when a process dies, the kernel then destroys every object made through them, in its own order,
+//! whatever the role still holds.
 #![allow(unsafe_code, reason = "a device's `ioctl` is unsafe to call; this module passes it on")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,13 +11,13 @@ use verbless_devx::{
     Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, Protection, RepresentorInfo,
 };
 
-/// Files that are closed together. Clones are the same ones.
+/// Files that are closed together. Clones share the files.
 #[derive(Clone, Default)]
 pub(crate) struct Files(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Files that were not closed by dropping the device.
+    /// Files that the device has not closed by its drop.
     open: Vec<Weak<File>>,
     closed: bool,
 }
@@ -30,7 +30,7 @@ impl Files {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a device, as one of these.
+    /// Opens a device as one of these files.
     pub(crate) fn device(
         &self,
         backend: &Arc<dyn Backend>,
@@ -44,7 +44,7 @@ impl Files {
         Arc::new(Opener { backend: backend.clone(), files: self.clone() })
     }
 
-    /// Closes all of them, for good.
+    /// Closes all of them, permanently.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -59,7 +59,7 @@ impl Files {
 }
 
 impl File {
-    /// The device behind it; there is none any more for who was killed.
+    /// The device behind it; none for a killed role.
     fn device(&self) -> Result<Arc<dyn OpenDevice>, Errno> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Errno::EIO)
     }

@@ -1,14 +1,14 @@
 //! `process`: cases of two programs that talk to each other over a device.
 //!
-//! A case has two roles. Where the device lies behind a kernel (under `verbless-model run`, in a
-//! VM, on hardware) each role is a process of its own, this program again, which is killed by a
-//! signal; on the model in this process each is a thread, which is killed by closing the device
-//! files that it opened, and there links and commands can fail meanwhile.
+//! A case has two roles. If the device is behind a kernel (under `verbless-model run`, in a VM, on
+//! hardware), each role is a process of its own, this program again, and a signal kills it. On the
+//! model in this process each role is a thread: closing its device files kills it, and links and
+//! commands can fail meanwhile.
 //!
-//! - `case`: what a case is: its roles, where one of them is killed, and which fault happens when.
-//! - `channel`: what roles and their director say to each other, always with an end to waiting.
-//! - `role`: what a role can do; `alone`: one in a process of its own; `on`: the devices.
-//! - `files`: the device files of a role, which end with it.
+//! - `case`: a case: its roles, its kill point, its fault and when it happens.
+//! - `channel`: the messages between roles and their director, always with a time limit.
+//! - `role`: the interface of a role; `alone`: a role in its own process; `on`: the devices.
+//! - `files`: the device files of a role, which close with it.
 //! - `director`: starts roles, carries messages between them, kills, and judges.
 //! - `cases`: the cases.
 
@@ -40,15 +40,15 @@ struct Options {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
-    /// The second role is on the DPU's side of `verbless-model run --dpu`, started by the `agent`
-    /// that listens at this socket.
+    /// The second role is on the DPU's side of `verbless-model run --dpu`, and the `agent` that
+    /// listens at this socket starts it.
     #[arg(long, value_name = "SOCKET")]
     agent: Option<PathBuf>,
-    /// List the cases with what they need, and stop.
+    /// List the cases with their needs, and stop.
     #[arg(long)]
     list: bool,
-    /// Fail if a case is skipped that is not expected to be skipped in this environment, or if an
-    /// expected skip is missing: an entry of tests/suite/expected-skips.toml.
+    /// Fail if a case is skipped unexpectedly in this environment, or if an expected skip is
+    /// missing: an entry of tests/suite/expected-skips.toml.
     #[arg(long, value_name = "ENVIRONMENT")]
     expect: Option<String>,
     #[command(subcommand)]
@@ -60,7 +60,7 @@ enum Task {
     /// One role of a case; its director is on standard input.
     #[command(hide = true)]
     Role { case: String, side: Side, life: u32 },
-    /// Starts second roles for a director that listens elsewhere: `--agent` names the same socket.
+    /// Starts second roles for a director in another process: `--agent` names the same socket.
     Agent { socket: PathBuf },
 }
 
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the cases; the result says whether all is well.
+/// Runs the cases; returns whether all succeeded.
 fn all(options: &Options) -> Result<bool, Stop> {
     let cases = cases::all();
     let selected: Vec<&Case> =

@@ -21,9 +21,8 @@ pub(crate) struct On {
     #[arg(long, global = true)]
     pub(crate) link: Option<String>,
     /// Faults of the model's links: a file as described in docs/faults.md. In this process, a run
-    /// of all cases fails if an effect that the file asks for happened to no frame; under
-    /// `verbless-model run --faults FILE` this option only declares that links lose messages of the
-    /// cases.
+    /// of all cases fails if an effect of the file happened to no frame; under `verbless-model run
+    /// --faults FILE` this option only declares that links lose messages of the cases.
     #[arg(long, value_name = "FILE")]
     pub(crate) faults: Option<PathBuf>,
 }
@@ -41,6 +40,7 @@ impl On {
             both_ways: false,
             faults,
             destructive: false,
+            long: false,
         })?;
         Ok(if lab.is_private() { lab } else { lab.with_two_processes() })
     }

@@ -1,5 +1,5 @@
-//! The interface of a role: open its device, send to and receive from the other role, and pass
-//! points at which it may be killed.
+//! The interface of a role: open its device, send to and receive from the other role, and pass kill
+//! points.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,7 @@ pub(crate) struct Role<'a> {
     life: u32,
     channel: Channel,
     files: Files,
-    /// Heard while something else was waited for.
+    /// Messages received during another wait.
     early: VecDeque<Heard>,
 }
 
@@ -64,17 +64,17 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// 1, or more where it was killed and started again.
+    /// 1, or more after a restart.
     pub(crate) fn life(&self) -> u32 {
         self.life
     }
 
-    /// Sends something to the other role, outside the device.
+    /// Sends bytes to the other role, outside the device.
     pub(crate) fn tell(&mut self, bytes: &[u8]) -> Result<(), Stop> {
         self.channel.say(&Said::Message(bytes.to_vec()))
     }
 
-    /// The next that the other role says, or that it is gone.
+    /// The other role's next message, or its end.
     pub(crate) fn hear(&mut self) -> Result<Heard, Stop> {
         match self.early.pop_front() {
             Some(heard) => Ok(heard),
@@ -94,13 +94,13 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Waits until the other role has been killed; forgets what it said before.
+    /// Waits until the other role has been killed; discards its earlier messages.
     pub(crate) fn until_peer_is_gone(&mut self) -> Result<(), Stop> {
         while self.hear()? != Heard::Gone {}
         Ok(())
     }
 
-    /// Passes a point: here it is killed, or a fault happens, if the case says so.
+    /// Passes a point: if the case says so, the role is killed here or a fault happens.
     pub(crate) fn point(&mut self, name: &str) -> Result<(), Stop> {
         self.channel.say(&Said::Point(name.into()))?;
         loop {
@@ -120,12 +120,12 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// Asks for the other role, which was killed, to be started again.
+    /// Requests the restart of the killed other role.
     pub(crate) fn restart_peer(&mut self) -> Result<(), Stop> {
         self.channel.say(&Said::Restart)
     }
 
-    /// Plays the role to its end and says how it went, if it was not killed.
+    /// Plays the role to its end and reports the result, if it was not killed.
     pub(crate) fn play(mut self, act: crate::case::Act) -> Result<(), Stop> {
         let result = act(&mut self).map_err(|Stop(why)| why);
         if self.files.are_closed() {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// Runs the program on a kind of port; it succeeds.
+/// Runs the program on a port of this kind; it must succeed.
 fn passes_on(link: &str, arguments: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_process"))
         .args(["--device", "model", "--link", link])
@@ -15,23 +15,23 @@ fn passes_on(link: &str, arguments: &[&str]) {
     assert!(text.contains(" passed, 0 failed, "), "on {link}:\n{text}");
 }
 
-/// The same on both kinds.
+/// Runs it on both kinds.
 fn passes(arguments: &[&str]) {
     ["infiniband", "ethernet"].into_iter().for_each(|link| passes_on(link, arguments));
 }
 
 #[test]
-fn cases_of_a_host_and_its_dpu_pass() {
+fn host_and_dpu_cases_pass() {
     passes(&["--profile", "bluefield3", "--filter", "dpu", "--expect", "process dpu"]);
 }
 
 #[test]
-fn cases_pass_on_the_model_in_one_process() {
+fn cases_pass_in_process_model() {
     passes(&["--expect", "process model"]);
 }
 
 #[test]
-fn cases_pass_over_links_that_lose_double_and_delay_frames() {
+fn cases_pass_over_lossy_links() {
     let plan = concat!(env!("CARGO_MANIFEST_DIR"), "/../suite/lossy.toml");
     passes(&["--expect", "process lossy", "--faults", plan]);
 }

@@ -9,7 +9,7 @@ use verbless::queue::wr::WorkRequest;
 
 use crate::job::Result;
 
-/// How long a completion may be waited for: longer than all repetitions of a request take.
+/// The limit of a wait for a completion: longer than all repetitions of a request take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct End<S: Service> {
@@ -40,13 +40,13 @@ impl<S: Service> End<S> {
         Ok(())
     }
 
-    /// Posts a request, which completes.
+    /// Posts a signaled request.
     pub(crate) fn post<W: WorkRequest<S>>(&mut self, request: &W) -> Result {
         self.qp.post(request, 0)?;
         Ok(())
     }
 
-    /// The next completion, for which it sleeps.
+    /// Sleeps until the next completion.
     pub(crate) fn next(&mut self) -> Result<std::result::Result<Completion, CompletionError>> {
         loop {
             if let Some(done) = self.qp.poll(&mut self.cq) {
@@ -65,7 +65,7 @@ impl<S: Service> End<S> {
     }
 }
 
-/// Where a peer is that tells no more than this; what it does not tell is as the port allows.
+/// The address of a peer from these values; the rest is as our port allows.
 pub(crate) fn peer(ours: &PeerAddress, qpn: u32, psn: u32, gid: [u8; 16]) -> PeerAddress {
     PeerAddress { qpn: verbless::queue::Qpn(qpn), psn, gid: Gid(gid), ..*ours }
 }

@@ -1,4 +1,4 @@
-//! What serving a program takes, and how it ends.
+//! The inputs for serving a program, and its end.
 
 use std::net::TcpListener;
 
@@ -18,5 +18,5 @@ pub(crate) struct Job<'a> {
     pub(crate) lossy: bool,
 }
 
-/// What stays when a program has been served.
+/// The objects that remain after a program has been served.
 pub(crate) type Server = Box<dyn std::any::Any>;

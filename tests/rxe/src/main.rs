@@ -1,16 +1,17 @@
 //! `rxe-peer`: the server of rdma-core's pingpongs and of perftest's programs, on the public API of
-//! `verbless` and a model in this process whose Ethernet switch a datagram socket is joined to.
+//! `verbless` and a model in this process; a datagram socket is joined to the model's Ethernet
+//! switch.
 //!
-//! Its peers are the unmodified programs on somebody else's device, such as Linux's rdma_rxe in a
-//! VM (`cargo xtask vm --rxe`). It serves the programs that it is given, one after the other, each
-//! at the TCP port after the last one's, and judges what arrived:
+//! Its peers are the unmodified programs on another device, such as Linux's rdma_rxe in a VM
+//! (`cargo xtask vm --rxe`). It serves the given programs one after the other, each at the TCP port
+//! after the last one's, and checks the data that arrived:
 //!
-//! - `program`: which program, and how much it sends.
-//! - `stream`: what the two sides tell each other by TCP before and after.
+//! - `program`: a program, and how much it sends.
+//! - `stream`: the messages of the two sides over TCP before and after.
 //! - `end`: our end: a domain, memory, a completion queue, a queue pair.
 //! - `pingpong`: ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong.
 //! - `perftest`: ib_write_bw, ib_read_bw, ib_send_bw, ib_atomic_bw with `-b`.
-//! - `random`: whether bytes are those that perftest fills its memory with.
+//! - `random`: the bytes that perftest fills its memory with.
 
 mod end;
 mod job;
@@ -41,11 +42,10 @@ const ACK_TIMEOUT: u8 = 16;
 #[derive(Parser)]
 #[command(name = "rxe-peer")]
 struct Options {
-    /// The socket that is joined to the model's switch: our end, which is bound, and the other.
+    /// The socket that joins the model's switch: our end, which is bound, and the other end.
     #[arg(long, value_name = "LOCAL,REMOTE")]
     uplink: Uplink,
-    /// What is to go wrong with the link. If anything is to be lost, something must be, of each
-    /// program's frames.
+    /// The faults of the link. If the file loses frames, each program must lose some.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
     /// The TCP port of the first program.
@@ -96,8 +96,7 @@ fn serve(options: &Options) -> Result {
     }
     let device = Device::open(&backend, &backend.enumerate()?[0])?;
     let domain = Domain::new(&device)?;
-    // They stay until all programs are done: a client whose last acknowledgement was lost asks for
-    // it again.
+    // They stay until all programs are done: a client without the last acknowledgement retransmits.
     let mut servers: Vec<Server> = Vec::new();
     for (port, program) in (options.port..).zip(&options.programs) {
         let before = model.traffic(0, 1);
@@ -126,7 +125,7 @@ fn serve(options: &Options) -> Result {
     Ok(())
 }
 
-/// What a link has carried between two looks at it.
+/// The traffic of a link between two counts.
 fn difference(before: [Traffic; 2], after: [Traffic; 2]) -> [Traffic; 2] {
     [0, 1].map(|at| Traffic {
         frames: after[at].frames - before[at].frames,
@@ -145,7 +144,7 @@ fn account(carried: &[Traffic; 2]) -> String {
     text
 }
 
-/// The data has crossed the link both ways, and where something is to be lost, something was.
+/// Fails unless the data has crossed the link both ways, and, on a lossy link, frames were lost.
 fn judge(program: &Program, [out, into]: &[Traffic; 2], lossy: bool) -> Result {
     let least = (program.iterations * program.size) as u64;
     for (direction, traffic) in [("to the peer", out), ("from the peer", into)] {
@@ -168,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_that_did_not_cross_and_losses_that_did_not_happen_are_failures() {
+    fn judge_rejects_missing_traffic_and_losses() {
         let program: Program = "ib_write_bw -b -n 10 -s 1000".parse().unwrap();
         let carried = |bytes, lost| Traffic { bytes, lost, ..Traffic::default() };
         let judged = |out, into, lossy| judge(&program, &[out, into], lossy).is_ok();
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_the_link_counts_from_the_last_one_on() {
+    fn difference_counts_since_last_sample() {
         let at = |frames| Traffic { frames, bytes: 10 * frames, ..Traffic::default() };
         let carried = difference([at(3), at(4)], [at(5), at(9)]);
         assert_eq!(carried, [at(2), at(5)]);

@@ -1,8 +1,8 @@
 //! perftest's programs with `-b`: both sides send, write, read or add at once.
 //!
-//! Each side has memory for what it sends and behind it memory for the peer, and tells the latter's
-//! address. Messages of half a page and more go to that address all of them; atomics go to words 64
-//! bytes apart, round and round through a page.
+//! Each side has memory for its own messages and behind it memory for the peer, and sends the
+//! latter's address to the peer. Messages of half a page and more all go to that address; atomics
+//! go to words 64 bytes apart, cycling through a page.
 
 use verbless::command::Mtu;
 use verbless::prelude::*;
@@ -14,15 +14,15 @@ use crate::program::{Program, Verb};
 use crate::random::departure;
 use crate::stream::{Keys, PingpongPeer, Report, Stream};
 
-/// Of an atomic.
+/// Bytes of an atomic.
 const WORD: usize = 8;
-/// Bytes between two words that atomics go to, and how many there are.
+/// Bytes between two words of atomics, and the number of words.
 const STEP: usize = 64;
 const WORDS: usize = 4096 / STEP;
-/// What is in memory that nobody has written.
+/// The byte in memory that no request has written.
 const UNTOUCHED: u8 = 0xa5;
-/// How often each side tells its keys before the messages: to connect, when it is connected, when
-/// the receives are there, and to begin.
+/// How often each side sends its keys before the messages: to connect, once connected, once the
+/// receives are posted, and to begin.
 const MEETINGS: usize = 4;
 
 /// Serves a program.
@@ -62,13 +62,13 @@ pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
         return Err(format!("the client reports {report:?}, and not {expected:?}").into());
     }
     stream.close(&told)?;
-    // Both sides are done.
+    // Both sides have finished.
     judge(&end, program, verb, &memory)?;
     Ok(Box::new(end))
 }
 
-/// Where things are in our memory: what we send; what is the peer's; a slot for each message that
-/// arrives by a receive, and for each answer to a READ or an atomic.
+/// Offsets in our memory: our messages; the peer's part; a slot for each received message, and for
+/// each answer to a READ or an atomic.
 struct Memory {
     size: usize,
     slots: usize,
@@ -80,7 +80,7 @@ impl Memory {
         Self { size: program.size, slots }
     }
 
-    /// Bytes of what we send, and of what is the peer's.
+    /// Bytes of our messages, and of the peer's part.
     fn part(&self) -> usize {
         self.size.max(WORDS * STEP)
     }
@@ -98,7 +98,7 @@ impl Memory {
     }
 }
 
-/// Posts all requests, and waits until they are done and as many messages have come.
+/// Posts all requests, and waits for their completions and for as many messages.
 fn run(end: &mut End<Rc>, program: &Program, verb: Verb, memory: &Memory, theirs: &Keys) -> Result {
     let Program { size, iterations, .. } = *program;
     let key = Rkey(theirs.rkey);
@@ -131,17 +131,17 @@ fn run(end: &mut End<Rc>, program: &Program, verb: Verb, memory: &Memory, theirs
     Ok(())
 }
 
-/// Whether our memory has what the peer's requests and ours must have left there.
+/// Whether our memory has the bytes that the peer's requests and ours must have left there.
 fn judge(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Result {
     let Program { size, iterations, .. } = *program;
     match verb {
-        Verb::Write => random(end, "what the peer wrote", memory.peers(), size)?,
+        Verb::Write => random(end, "the peer's bytes", memory.peers(), size)?,
         Verb::Read | Verb::Send => {
             let first = end.bytes(memory.slot(0), size)?;
             for number in 0..iterations {
                 let what = format!("message {number}");
                 random(end, &what, memory.slot(number), size)?;
-                // Each is of the same bytes of the peer's.
+                // Each READ reads the same bytes of the peer.
                 if end.bytes(memory.slot(number), size)? != first {
                     return Err(format!("{what} differs from the first one").into());
                 }
@@ -171,7 +171,7 @@ fn judge(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Resul
     Ok(())
 }
 
-/// How often perftest adds to a word: each list of requests begins at the first one.
+/// How often perftest adds to a word: each list of requests begins at the first word.
 fn additions(program: &Program, word: usize) -> u64 {
     let at = |number: usize| number % program.list % WORDS;
     (0..program.iterations).filter(|&number| at(number) == word).count() as u64
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn atomics_go_round_the_words_of_a_page_from_the_first_one_in_each_list() {
+    fn atomic_additions_cycle_through_page_words() {
         let sums = |line: &str| {
             let program: Program = line.parse().unwrap();
             [0, 35, 36, 63].map(|word| additions(&program, word))

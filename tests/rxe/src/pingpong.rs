@@ -1,5 +1,5 @@
-//! The pingpongs. The client sends back what it received last, so that what we sent, another text
-//! each time, must come back; the first message is its own.
+//! The pingpongs. The client sends back the last message that it received, so that each of our
+//! texts, all different, must come back; the first message is its own.
 
 use verbless::command::Mtu;
 use verbless::prelude::*;
@@ -12,9 +12,10 @@ use crate::job::{Job, Result, Server};
 use crate::program::{Kind, Program};
 use crate::stream::{PingpongPeer, Stream};
 
-/// Receives that are posted; the client has one message on its way.
+/// Posted receives; the client has one message in flight.
 const RECEIVES: usize = 8;
-/// What the client's memory is full of, but for the first byte of each page, which `-c` sets.
+/// The byte that fills the client's memory, except for the first byte of each page, which `-c`
+/// sets.
 const FILL: u8 = 0x7b;
 const PAGE: usize = 4096;
 /// The path MTU of a pingpong without `-m`.
@@ -53,8 +54,8 @@ pub(crate) fn datagrams(job: &Job<'_>) -> Result<Server> {
     Ok(Box::new(end))
 }
 
-/// Posts receives, which have room for a header, and tells the client our address when we are
-/// ready for it.
+/// Posts receives, which have room for a header, and sends our address to the client once we are
+/// ready.
 fn meet<S: Service, T>(
     job: &Job<'_>,
     end: &mut End<S>,
@@ -74,8 +75,8 @@ fn meet<S: Service, T>(
     Ok(is_ready)
 }
 
-/// Answers all messages of the client. `post` sends what is at the beginning of our memory; behind
-/// it is where messages arrive.
+/// Answers all messages of the client. `post` sends the bytes at the beginning of our memory;
+/// messages arrive behind them.
 fn play<S: Service>(
     job: &Job<'_>,
     end: &mut End<S>,
@@ -112,7 +113,8 @@ fn play<S: Service>(
         post(end)?;
     }
     match end.next()? {
-        // A client that has all messages ends, and then nobody acknowledges the last one again.
+        // A client that has all messages ends, and does not acknowledge a repetition of the last
+        // one.
         Err(error) if kind == Kind::RcPingpong && job.lossy && is_unanswered(&error) => Ok(()),
         last => Ok(last.map(drop)?),
     }

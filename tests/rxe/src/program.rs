@@ -1,4 +1,4 @@
-//! The programs that are known, by their command lines.
+//! The supported programs, by their command lines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,8 @@ pub(crate) struct Program {
     pub iterations: usize,
     /// Bytes of each (`-s`).
     pub size: usize,
-    /// Requests that it posts at a time (`-l`); no end of them, if one.
+    /// Requests in each of its lists (`-l`); without `-l`, or with 1, all requests count as one
+    /// list.
     pub list: usize,
 }
 
@@ -46,14 +47,14 @@ impl FromStr for Program {
             "ib_read_bw" => (Kind::Perftest(Verb::Read), 65536),
             "ib_send_bw" => (Kind::Perftest(Verb::Send), 65536),
             "ib_atomic_bw" => (Kind::Perftest(Verb::Atomic), 8),
-            _ => return Err(format!("{name} is none of the programs that are known here")),
+            _ => return Err(format!("{name} is not a supported program")),
         };
         let has = |option| line.split(' ').any(|word| word == option);
         if matches!(kind, Kind::Perftest(_)) && !has("-b") {
             return Err(format!("{line} sends one way only: add -b"));
         }
         if !matches!(kind, Kind::Perftest(_)) && !has("-c") {
-            return Err(format!("{line} does not check what arrives: add -c"));
+            return Err(format!("{line} does not check the received data: add -c"));
         }
         Ok(Self {
             line: line.to_string(),
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_says_how_much_is_sent() {
+    fn program_parses_size_iterations_and_list() {
         let program: Program = "ib_read_bw -F -b -m 1024 -s 16384 -n 50".parse().unwrap();
         assert_eq!(program.kind, Kind::Perftest(Verb::Read));
         assert_eq!((program.iterations, program.size), (50, 16384));
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_judged_is_refused() {
+    fn program_rejects_unjudgeable_options() {
         for line in ["ib_read_bw -n 5", "ibv_rc_pingpong -e", "ibv_devinfo", "ib_send_bw -b -n x"] {
             assert!(line.parse::<Program>().is_err(), "{line}");
         }

@@ -1,13 +1,13 @@
 //! The bytes that perftest fills its memory with: the lowest eight bits of the numbers of glibc's
 //! `rand`, one after the other.
 //!
-//! Each number is the sum of the one 31 before it and the one 3 before it, in 32 bits, of which
-//! `rand` returns the upper 31: so a byte is the sum of those two bytes, or one more.
+//! Each number is the sum of the one 31 before it and the one 3 before it, in 32 bits, and `rand`
+//! returns its upper 31 bits: so a byte is the sum of those two bytes, or one more.
 
 const LONG: usize = 31;
 const SHORT: usize = 3;
 
-/// Where `bytes`, a part of such memory, is otherwise, if it is anywhere.
+/// The first offset at which `bytes`, a part of such memory, differ, if any.
 pub(crate) fn departure(bytes: &[u8]) -> Option<usize> {
     (LONG..bytes.len()).find(|&at| {
         let sum = bytes[at - LONG].wrapping_add(bytes[at - SHORT]);

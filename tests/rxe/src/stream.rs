@@ -1,4 +1,4 @@
-//! What the two sides tell each other by TCP. We are the server: we read first, then answer.
+//! The messages of the two sides over TCP. We are the server: we read first, then answer.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,11 +8,11 @@ use verbless::prelude::PeerAddress;
 
 use crate::job::Result;
 
-/// How long the client may be silent: so long as it sends and receives, and repeats what is lost.
+/// How long the client may be silent: as long as it sends, receives and retransmits.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the client of a pingpong says at the end of a conversation.
+/// The last word of a pingpong's client.
 const DONE: &[u8; 5] = b"done\0";
-/// Texts have these lengths, and end with a zero byte.
+/// Length of a text, which ends with a zero byte.
 const PINGPONG: usize = 52;
 const PERFTEST: usize = 108;
 const VERSION: usize = 16;
@@ -20,7 +20,7 @@ const VERSION: usize = 16;
 /// A conversation with a client.
 pub(crate) struct Stream(TcpStream);
 
-/// What a side of a pingpong tells.
+/// The address of a pingpong's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PingpongPeer {
     pub qpn: u32,
@@ -28,17 +28,17 @@ pub(crate) struct PingpongPeer {
     pub gid: [u8; 16],
 }
 
-/// What a side of perftest tells.
+/// The keys of a perftest side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub place: PingpongPeer,
-    /// READs and atomics that it answers at a time.
+    /// READs and atomics that it answers concurrently.
     pub reads: u8,
     pub rkey: u32,
     pub address: u64,
 }
 
-/// What a side of perftest has measured, as far as it can be judged.
+/// The measurements of a perftest side, as far as we can check them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     pub size: u64,
@@ -66,13 +66,13 @@ impl Stream {
         Ok(bytes)
     }
 
-    /// The place of a pingpong's client: `lid:qpn:psn:gid` in hexadecimal.
+    /// The address of a pingpong's client: `lid:qpn:psn:gid` in hexadecimal.
     pub(crate) fn place(&mut self) -> Result<PingpongPeer> {
         let text = self.read::<PINGPONG>("address")?;
         Ok(parse_place(&text).ok_or_else(|| unreadable(&text))?)
     }
 
-    /// Tells ours, when we are connected; the client says when it has heard.
+    /// Sends ours once we are connected; the client confirms it.
     pub(crate) fn tell_place(mut self, place: &PingpongPeer) -> Result {
         let gid: String = place.gid.iter().map(|byte| format!("{byte:02x}")).collect();
         let text = format!("{:04x}:{:06x}:{:06x}:{gid}\0", 0, place.qpn, place.psn);
@@ -84,8 +84,8 @@ impl Stream {
         Ok(())
     }
 
-    /// How a client of perftest begins: its version, the size of a page, that of a line of the
-    /// cache, and the code of its path MTU. All of that is ours, too.
+    /// Reads the greeting of a perftest client: its version, the size of a page, that of a cache
+    /// line, and the code of its path MTU. Ours has the same values.
     pub(crate) fn greet(&mut self) -> Result<u8> {
         let version = self.read::<VERSION>("version")?;
         self.0.write_all(&version)?;
@@ -101,7 +101,7 @@ impl Stream {
         }
     }
 
-    /// Hears the client's keys and tells ours, which is also how perftest waits for the other side.
+    /// Reads the client's keys and sends ours; perftest also synchronizes this way.
     pub(crate) fn keys(&mut self, ours: &Keys) -> Result<Keys> {
         let text = self.read::<PERFTEST>("keys")?;
         let theirs = parse_keys(&text).ok_or_else(|| unreadable(&text))?;
@@ -109,7 +109,7 @@ impl Stream {
         Ok(theirs)
     }
 
-    /// Hears what the client has measured, and tells it ours: a rate of 1, in three numbers.
+    /// Reads the client's report, and sends ours: a rate of 1, in three numbers.
     pub(crate) fn report(&mut self, ours: Report) -> Result<Report> {
         let size = u64::from_be_bytes(self.read("size")?);
         self.0.write_all(&ours.size.to_be_bytes())?;
@@ -122,15 +122,14 @@ impl Stream {
         Ok(Report { size, iterations })
     }
 
-    /// The end of a conversation of perftest, whose older versions say one word more that nobody
-    /// reads.
+    /// Ends a conversation of perftest; its older versions send one more word, which is not read.
     pub(crate) fn close(mut self, ours: &Keys) -> Result {
         self.keys(ours).map(drop)
     }
 }
 
 fn unreadable(text: &[u8]) -> String {
-    format!("the client said {:?}, which is not its protocol", String::from_utf8_lossy(text))
+    format!("unexpected text from the client: {:?}", String::from_utf8_lossy(text))
 }
 
 /// The fields of a text up to its zero byte.
@@ -149,7 +148,7 @@ fn parse_place(text: &[u8]) -> Option<PingpongPeer> {
     Some(PingpongPeer { qpn: hex(qpn)?, psn: hex(psn)?, gid })
 }
 
-/// `lid:reads:qpn:psn:rkey:address`, the 16 bytes of the GID, the number of a shared receive queue.
+/// `lid:reads:qpn:psn:rkey:address`, the 16 bytes of the GID, the number of an SRQ.
 fn parse_keys(text: &[u8]) -> Option<Keys> {
     let fields = fields(text)?;
     let [_lid, reads, qpn, psn, rkey, address, rest @ ..] = &fields[..] else { return None };

@@ -1,27 +1,27 @@
-//! What a case is, what it needs, and how it ends.
+//! A case: its needs, its proof and its outcome.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use crate::{Lab, Need};
 
-/// Proves something on what the lab offers, or says what is wrong.
+/// Proves something on the lab, or says what is wrong.
 pub type Proof = dyn Fn(&Lab) -> Result<(), Stop> + Send + Sync;
 
-/// One thing that a device, its driver and its kernel must do.
+/// One claim about a device, its driver and its kernel.
 pub struct Case {
     /// The group that it belongs to.
     pub group: &'static str,
-    /// The sentence that it proves, with underscores.
+    /// The claim that it proves, with underscores.
     pub name: Cow<'static, str>,
-    /// What must be there; where anything is missing, the case is skipped.
+    /// Features that must be there; if one is missing, the case is skipped.
     pub needs: Vec<Need>,
-    /// Proves it.
+    /// The proof.
     pub run: Box<Proof>,
 }
 
 impl Case {
-    /// `group::name`, by which it is filtered and reported.
+    /// `group::name`: filters and reports use it.
     pub fn id(&self) -> String {
         format!("{}::{}", self.group, self.name)
     }
@@ -29,15 +29,15 @@ impl Case {
 
 /// Cases about one thing.
 pub struct Group {
-    /// What its cases' ids begin with.
+    /// The prefix of its cases' ids.
     pub name: &'static str,
-    /// What its cases prove, in one sentence.
+    /// The claim of its cases, in one sentence.
     pub holds: &'static str,
-    /// What all of its cases need.
+    /// Needs of all its cases.
     pub(crate) needs: &'static [Need],
     /// The cases that are written one by one.
     pub(crate) entries: &'static [Entry],
-    /// Cases that are made from a table: what is written by name in `entries` repeats none of them.
+    /// Cases made from a table; none repeats a case of `entries`.
     pub(crate) generated: fn() -> Vec<Case>,
 }
 
@@ -63,12 +63,12 @@ impl Group {
     }
 }
 
-/// What is wrong: why a case did not pass.
+/// Why a case did not pass.
 #[derive(Debug)]
 pub struct Stop(pub String);
 
 impl Stop {
-    /// Something is wrong.
+    /// Fails with this reason.
     pub fn fail(what: impl fmt::Display) -> Self {
         Self(what.to_string())
     }
@@ -104,8 +104,8 @@ macro_rules! ensure_eq {
     }};
 }
 
-/// The group of one module: its name, what it holds, what all its cases need, and the functions
-/// that are its cases, in order, each with what it needs besides.
+/// The group of one module: its name, its claim, the needs of all its cases, and the functions that
+/// are its cases, in order, each with its further needs.
 macro_rules! cases {
     (
         $group:literal, $holds:literal $(, needs [$($shared:expr),+ $(,)?])?:

@@ -1,4 +1,4 @@
-//! One end of a connection, as most cases need it.
+//! One end of a connection, as most cases use it.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use verbless_queue::{
 
 use crate::{Lab, Stop};
 
-/// How long a case waits for what must happen.
+/// How long a case waits for an expected event.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Attempts in quick succession; after them it sleeps between two.
+/// Attempts in quick succession; later attempts sleep in between.
 const EAGER: u32 = 1000;
 
 /// Calls `attempt` until it yields something; fails with `what` after [`TIMEOUT`].
@@ -38,8 +38,8 @@ pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T,
     }
 }
 
-/// How long a case watches that nothing happens. What must not happen may come later, but then it
-/// is not missed by a case that waits for what follows.
+/// How long a case watches that nothing happens. A later event is not missed by a case that waits
+/// for what follows.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// Fails with `what` if `attempt` yields something within 50 ms.
@@ -54,12 +54,12 @@ pub fn quiet<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<()
     Ok(())
 }
 
-/// `length` bytes that differ by position and by `seed`, and are seldom 0.
+/// `length` bytes that differ by position and by `seed`, and are rarely 0.
 pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at as u8) ^ ((at >> 8) as u8).wrapping_mul(31) ^ seed | 1).collect()
 }
 
-/// Fails unless the request failed, and with this status; the cookie of the request.
+/// Fails unless the request failed with this status; returns the request's cookie.
 pub fn failed(done: Result<Completion, CompletionError>, status: Status) -> Result<u64, Stop> {
     match done {
         Err(CompletionError::Failed(failure)) if failure.status == status => Ok(failure.cookie),
@@ -68,7 +68,7 @@ pub fn failed(done: Result<Completion, CompletionError>, status: Status) -> Resu
     }
 }
 
-/// Takes a queue pair from RESET to RTR, towards a peer whose path MTU is [`SMALL_MTU`] as well.
+/// Takes a queue pair from RESET to RTR, connected to a peer whose path MTU is also [`SMALL_MTU`].
 pub fn ready_to_receive(domain: &Domain, qp: &mut Qp, peer: &PeerAddress) -> Result<(), Stop> {
     let (init, rtr) = to_receive(domain, peer)?;
     qp.to_init(&init)?;
@@ -104,7 +104,7 @@ pub struct Endpoint<S: Service = Rc> {
     pub receive_cq: Cq,
     /// The queue pair.
     pub qp: Qp<S>,
-    /// Memory that both sides may do everything to.
+    /// Memory with all rights for both sides.
     pub region: Region,
 }
 
@@ -138,30 +138,30 @@ impl<S: Service> Endpoint<S> {
         until("a completion of a receive", || qp.poll(receive_cq))
     }
 
-    /// Posts a request that wants a completion, and waits for it.
+    /// Posts a signaled request, and waits for its completion.
     pub fn perform<W: WorkRequest<S>>(&mut self, request: &W) -> Result<Completion, Stop> {
         self.qp.post(request, 0)?;
         Ok(self.sent()??)
     }
 
-    /// Posts the place in the region for one message.
+    /// Posts this part of the region as a receive.
     pub fn receive(&mut self, offset: usize, length: usize, cookie: u64) -> Result<(), Stop> {
         let into = self.region.sge(offset, length)?;
         self.receive_into(into, cookie)
     }
 
-    /// Posts memory for one message.
+    /// Posts memory as a receive.
     pub fn receive_into<G: Gather>(&mut self, into: G, cookie: u64) -> Result<(), Stop> {
         self.qp.post_receive(into, cookie)?;
         Ok(())
     }
 
-    /// A piece of the region.
+    /// An SGE over a part of the region.
     pub fn sge(&self, offset: usize, length: usize) -> Result<Sge, Stop> {
         Ok(self.region.sge(offset, length)?)
     }
 
-    /// A place in the region, or past its end, as the peer names it.
+    /// An address in the region, or past its end, as the peer names it.
     pub fn remote(&self, offset: usize) -> Result<RemoteAddr, Stop> {
         let RemoteAddr { address, rkey } = self.region.remote(0, 0)?;
         Ok(RemoteAddr::new(address.wrapping_add(offset as u64), rkey))
@@ -189,7 +189,7 @@ pub struct Pair<S: Service = Rc> {
 }
 
 impl<S: Service> Pair<S> {
-    /// Two endpoints of any service in RESET, on two devices where there are two.
+    /// Two endpoints of any service in RESET, on two devices if the lab has two.
     pub fn unconnected_of(lab: &Lab, config: &QpConfig, bytes: usize) -> Result<Self, Stop> {
         Ok(Self {
             a: Endpoint::of(lab.device()?, config, bytes)?,
@@ -199,7 +199,7 @@ impl<S: Service> Pair<S> {
 }
 
 impl Pair {
-    /// Two reliable connected endpoints in RESET, on two devices where there are two.
+    /// Two reliable connected endpoints in RESET, on two devices if the lab has two.
     pub fn unconnected(lab: &Lab, config: &QpConfig, bytes: usize) -> Result<Self, Stop> {
         Self::unconnected_of(lab, config, bytes)
     }
@@ -214,8 +214,7 @@ impl Pair {
         Self::connected(lab, config, bytes, &ConnectOptions::default())
     }
 
-    /// Two endpoints connected to each other that notice soon when the other is not there, and give
-    /// up soon.
+    /// Two endpoints connected to each other; they detect a missing peer soon, and give up soon.
     pub fn impatient(lab: &Lab) -> Result<Self, Stop> {
         let options = ConnectOptions {
             ack_timeout: 8,
@@ -260,7 +259,7 @@ impl<S: Connected> Pair<S> {
         Ok(())
     }
 
-    /// Takes both sides through RESET and connects them again. What was posted is forgotten.
+    /// Takes both sides through RESET and connects them again. Posted requests are discarded.
     pub fn restart(&mut self) -> Result<(), Stop> {
         for end in [&mut self.a, &mut self.b] {
             end.qp.reset()?;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::{Lab, Need, Stop};
 
-/// The list, as the program was built with it.
+/// The list, compiled into the program.
 const LIST: &str = include_str!("../expected-skips.toml");
 
 /// The features that an environment lacks.
@@ -17,7 +17,7 @@ const LIST: &str = include_str!("../expected-skips.toml");
 struct Environment {
     /// Needs that are missing there.
     lacks: BTreeSet<String>,
-    /// Needs of which the machine decides.
+    /// Needs that depend on the machine.
     #[serde(default)]
     perhaps: BTreeSet<String>,
 }
@@ -68,7 +68,7 @@ impl Environment {
         self.lacks.contains(need) || self.perhaps.contains(need)
     }
 
-    /// Entries that explain no skip: of what is there after all, and of what nobody needs.
+    /// Entries that explain no skip: the feature is there, or no case needs it.
     fn mistakes(
         &self,
         environment: &str,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_explains_what_it_lists_and_is_stale_when_nothing_is_skipped_for_it() {
+    fn entry_without_matching_skip_is_stale() {
         let entry = Environment { lacks: set(&["a bond"]), perhaps: set(&["a limit"]) };
         assert!(entry.explains("a bond") && entry.explains("a limit"));
         assert!(!entry.explains("a peer"));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_that_the_list_does_not_explain_is_named_with_its_case_and_need() {
+    fn unexplained_skip_is_reported_with_its_need() {
         let choice = crate::Choice {
             device: "model".into(),
             peer: "auto".into(),
@@ -133,10 +133,11 @@ mod tests {
             both_ways: false,
             faults: None,
             destructive: false,
+            long: false,
         };
         let lab = Lab::open(&choice).expect("the model");
         let needs = || crate::cases().map(|case| (case.id(), &case.needs[..]));
-        // On InfiniBand, held to the entry of an Ethernet port.
+        // On InfiniBand, compared with the entry of an Ethernet port.
         let said = unexpected_skips(&lab, "model ethernet", needs()).expect("it is known");
         assert!(said.iter().any(|line| line.contains("an Ethernet port")), "{said:?}");
         let known = unexpected_skips(&lab, "nowhere", needs());

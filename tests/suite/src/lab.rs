@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nix::sys::resource::{Resource, getrlimit};
-use verbless_command::Device;
+use verbless_command::{Device, KeyAccess};
 use verbless_devx::abi::core::port_state;
 use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel, LinkLayer, PortInfo};
 use verbless_model::{FaultPlan, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::InProcess;
+use verbless_queue::{CqConfig, Domain, QpConfig};
 
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
 use crate::struck::Struck;
 use crate::{Need, Stop};
 
-/// The user's choice of an environment.
+/// The user's choice of environment.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// `auto`, `model`, or a device's name.
@@ -31,33 +32,40 @@ pub struct Choice {
     pub between: Option<String>,
     /// The model's messages go in packets, and are not carried whole.
     pub packets: bool,
-    /// Each case runs both ways, and what the queues get is compared.
+    /// Each case runs both ways, and the CQEs and data of its queues are compared.
     pub both_ways: bool,
-    /// A file that says what goes wrong on the model's links.
+    /// A plan of faults for the model's links.
     pub faults: Option<std::path::PathBuf>,
     /// Whether a hardware run may change more than its own objects.
     pub destructive: bool,
+    /// Whether cases that repeat something run for minutes.
+    pub long: bool,
 }
+
+/// Queue pairs that [`Lab::check`] makes at once, each with a CQ.
+const CHECK_QUEUES: usize = 8;
+/// Bytes that [`Lab::check`] registers, in a region as most cases have it.
+const CHECK_BYTES: usize = 1 << 18;
 
 /// The devices and facts that a case uses.
 pub struct Lab {
     choice: Choice,
     profile: Option<Profile>,
     backend: Arc<dyn Backend>,
-    /// The model, when this is one: to look into it and to break it.
+    /// The model, if the lab is one: cases inspect it and break it.
     model: Option<Model>,
     devices: Vec<DeviceInfo>,
-    /// Effects of the model's faults on frames, if there are any: shared by all labs of a run.
+    /// Effects of the model's faults on frames, if it has any; all labs of a run share them.
     struck: Option<Arc<Struck>>,
     /// The number of objects of each device of the model when it was built.
     before: Option<Vec<ObjectCounts>>,
-    /// Why it is the model, when nobody asked for it.
+    /// Why the lab is the model although the user did not ask for it.
     why_model: Option<String>,
-    /// Devices that came before this one and are not it, each with the reason.
+    /// Devices that `auto` passed over, each with the reason.
     left_out: Vec<String>,
-    /// Bit per device: the case makes it impossible to leave nothing behind there.
+    /// Bit per device: the case may leave objects behind there.
     excused: AtomicU64,
-    /// Whether doorbells may name no queue of their page.
+    /// Whether doorbells may name a queue that is not on their page.
     strays: AtomicBool,
     /// The available features, or why they cannot be determined.
     facts: OnceLock<Result<Facts, String>>,
@@ -66,7 +74,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Finds what the choice names.
+    /// Finds the devices of the choice.
     pub fn open(choice: &Choice) -> Result<Self, Stop> {
         let mut why_model = None;
         if choice.device != "model" {
@@ -109,8 +117,7 @@ impl Lab {
                         )));
                     }
                 }
-                // A machine without RDMA is what the model is for; a device that cannot be used
-                // must be heard of.
+                // A machine without RDMA gets the model; an unusable device must be reported.
                 Err(error) if choice.device == "auto" && error.kind() == ErrorKind::NoDevice => {
                     why_model = Some(error.to_string());
                 }
@@ -189,7 +196,7 @@ impl Lab {
         })
     }
 
-    /// The lab for one case: a model is built anew, so that no case can leave anything to the next.
+    /// The lab for one case: a new model, so that no case can affect the next.
     pub fn fresh(&self) -> Result<Self, Stop> {
         match &self.profile {
             Some(profile) => {
@@ -215,7 +222,7 @@ impl Lab {
         }
     }
 
-    /// Whether each case is to run both ways of a message, and to be compared.
+    /// Whether each case runs both ways, and the results are compared.
     pub(crate) fn both_ways(&self) -> bool {
         self.choice.both_ways && self.model.is_some()
     }
@@ -261,21 +268,21 @@ impl Lab {
             .ok_or_else(|| Stop::fail("the case does not say that it needs the model"))
     }
 
-    /// Whether it is the model in this process, built anew for every case: then cases cannot
-    /// disturb each other.
+    /// Whether it is the model in this process, built for every case: then cases cannot disturb
+    /// each other.
     pub fn is_private(&self) -> bool {
         self.model.is_some()
     }
 
-    /// Device `device` of the model dies. A dead device cannot be told to destroy anything, so it
-    /// may keep what it held.
+    /// Device `device` of the model dies. A dead device destroys nothing, so it may keep its
+    /// objects.
     pub fn kill(&self, device: usize) -> Result<(), Stop> {
         self.model()?.kill(device);
         self.excuse(device);
         Ok(())
     }
 
-    /// Device `device` of the model is taken out.
+    /// Removes device `device` of the model.
     pub fn remove(&self, device: usize) -> Result<(), Stop> {
         self.model()?.remove(device);
         self.excuse(device);
@@ -287,7 +294,7 @@ impl Lab {
         self.excused.fetch_or(1 << device, Ordering::Relaxed);
     }
 
-    /// The case rings doorbells that name no queue of their page.
+    /// The case rings doorbells that name a queue that is not on their page.
     pub fn rings_strays(&self) {
         self.strays.store(true, Ordering::Relaxed);
     }
@@ -297,7 +304,12 @@ impl Lab {
         self.choice.destructive
     }
 
-    /// The features that are available to cases, determined once.
+    /// How often a case repeats something: `usual`, or in a long run `long`.
+    pub fn times(&self, usual: u64, long: u64) -> u64 {
+        if self.choice.long { long } else { usual }
+    }
+
+    /// The available features, determined once.
     fn facts(&self) -> Result<&Facts, Stop> {
         let find = || {
             let two_processes = self.two_processes;
@@ -312,6 +324,31 @@ impl Lab {
         self.facts.get_or_init(find).as_ref().map_err(Stop::fail)
     }
 
+    /// Makes the objects that nearly every case makes: a context, a registered region, some CQs and
+    /// queue pairs. Its error is the reason for which most cases would fail.
+    pub fn check(&self) -> Result<(), Stop> {
+        self.facts()?;
+        let domain = Domain::new(&self.device()?)?;
+        domain.region(CHECK_BYTES, KeyAccess::ALL)?;
+        let mut queues = Vec::new();
+        for _ in 0..CHECK_QUEUES {
+            let cq = domain.completion_queue(&CqConfig::new(128))?;
+            queues.push((domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq)?, cq));
+        }
+        Ok(())
+    }
+
+    /// The first port of those that the cases use that is not ACTIVE. Cases that send fail because
+    /// of it, most of them only after [`crate::TIMEOUT`].
+    pub fn inactive_port(&self) -> Option<String> {
+        let first = |info: &DeviceInfo| Some((info.name.clone(), info.ports.first()?.clone()));
+        let ports = self.devices.iter().filter_map(first);
+        let mut inactive = ports.filter(|(_, port)| port.state != port_state::ACTIVE);
+        inactive
+            .next()
+            .map(|(name, port)| format!("port {} of {name} is {}", port.number, state(&port)))
+    }
+
     /// The needs of a case that are not met.
     pub fn missing(&self, needs: &[Need]) -> Result<Vec<Need>, Stop> {
         if needs.is_empty() {
@@ -321,12 +358,17 @@ impl Lab {
         Ok(needs.iter().filter(|need| !facts.offer(need)).copied().collect())
     }
 
-    /// Cases of two programs can be run here.
+    /// The capabilities that are too small for some cases.
+    pub fn small(&self) -> Result<Vec<String>, Stop> {
+        Ok(self.facts()?.small())
+    }
+
+    /// Cases of two programs can run here.
     pub fn with_two_processes(self) -> Self {
         Self { two_processes: true, ..self }
     }
 
-    /// Notes that another program has the other side of the card.
+    /// Notes that another program drives the other side of the card.
     pub fn with_the_dpu_elsewhere(self) -> Self {
         Self { dpu_elsewhere: true, ..self }
     }
@@ -341,9 +383,8 @@ impl Lab {
         Ok(Device::open(self.backend(), self.other_info())?)
     }
 
-    /// Opens a function of a device that owns memory, and one that it may let at that: another of
-    /// the same device where there is one, or the same again. Of a DPU the host's function owns
-    /// the memory.
+    /// Opens a function that owns memory, and one that uses it: another function of the same device
+    /// if there is one, otherwise the same again. On a DPU the host's function owns the memory.
     pub fn owner_and_user(&self) -> Result<(Device, Device), Stop> {
         let same_card = self.other_info().system_image_guid == self.info().system_image_guid;
         let user = if same_card { self.other_device()? } else { self.device()? };
@@ -370,8 +411,8 @@ impl Lab {
         )
     }
 
-    /// Fails when the model still holds objects, other than those of its kernel, or when a doorbell
-    /// named no queue of its page.
+    /// Fails when the model still holds objects, other than its kernel's, or when a doorbell named
+    /// a queue that is not on its page.
     pub fn nothing_is_left(&self) -> Result<(), Stop> {
         let (Some(model), Some(before)) = (&self.model, &self.before) else { return Ok(()) };
         for (device, before) in before.iter().enumerate() {
@@ -393,7 +434,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Counts what faults did to the frames of a case that has ended.
+    /// Adds the effects of faults on the frames of a finished case.
     pub fn count_faults(&self) {
         if let (Some(model), Some(struck)) = (&self.model, &self.struck) {
             struck.add(model);
@@ -401,7 +442,7 @@ impl Lab {
     }
 
     /// The effects of the plan of faults on frames in all cases so far: a summary line, and a line
-    /// for each requested effect that never happened. `None`: there is no such plan.
+    /// for each requested effect that never happened. `None` without a plan.
     pub fn faults(&self) -> Option<(String, Vec<String>)> {
         self.struck.as_ref().map(|struck| (struck.describe(), struck.never()))
     }
@@ -424,7 +465,7 @@ impl Lab {
         });
         let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
         lines.push(format!("CAP_NET_RAW: {raw}"));
-        // Only registers of the DPA are used.
+        // The cases use only registers of the DPA.
         if let Some(device) = self.device().ok().filter(|it| it.caps().general.apu()) {
             lines.push(match device.register_way() {
                 Ok(way) => format!("registers: {way}"),
@@ -435,8 +476,8 @@ impl Lab {
     }
 }
 
-/// The device of that name; for `auto` the first one whose first port, which the cases use, is
-/// ACTIVE, and those before it with what is wrong with each.
+/// The device of that name; for `auto`, the first one with an ACTIVE first port, which the cases
+/// use. Also the devices before it, each with its defect.
 fn choose<'a>(found: &'a [DeviceInfo], name: &str) -> (Option<&'a DeviceInfo>, Vec<String>) {
     if name != "auto" {
         return (found.iter().find(|info| info.name == name), Vec::new());
@@ -454,7 +495,7 @@ fn choose<'a>(found: &'a [DeviceInfo], name: &str) -> (Option<&'a DeviceInfo>, V
     (None, left_out)
 }
 
-/// A port's state in words.
+/// The name of a port's state.
 fn state(port: &PortInfo) -> &'static str {
     match port.state {
         port_state::DOWN => "DOWN",
@@ -466,10 +507,10 @@ fn state(port: &PortInfo) -> &'static str {
     }
 }
 
-/// The device that `info` talks to, as it was chosen among those found; none: its port loops back.
+/// The device that `info` talks to, as chosen; `None` if its port loops back.
 ///
-/// Only the model says by itself that two of its ports are connected: who would try ports of
-/// hardware may disturb others there.
+/// Only the model reports that two of its ports are connected: a trial on hardware ports may
+/// disturb other users.
 fn peer_of<'a>(
     info: &DeviceInfo,
     found: &'a [DeviceInfo],
@@ -484,12 +525,12 @@ fn peer_of<'a>(
         }
         name => match found.iter().find(|other| other.name == name) {
             Some(other) => Ok(Some(other)),
-            None => Err(Stop::fail(format!("there is no device {name} to talk to"))),
+            None => Err(Stop::fail(format!("there is no device {name} for the peer"))),
         },
     }
 }
 
-/// Whether the first ports of two devices look like being of one subnet.
+/// Whether the first ports of two devices seem to be in one subnet.
 fn is_connected(one: &DeviceInfo, other: &DeviceInfo) -> bool {
     let subnet = |port: &PortInfo| port.gids.first().map(|entry| entry.gid.0[..8].to_vec());
     match (one.ports.first(), other.ports.first()) {
@@ -539,7 +580,7 @@ fn ports(info: &DeviceInfo) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Devices of a machine, each with a first port in a state.
+    /// The devices of a machine, by the state of their first ports.
     fn machine(states: &[u8]) -> Vec<DeviceInfo> {
         let model = Model::builder().device(Profile::load("connectx6dx").expect("it is built in"));
         let like = InProcess::of(&model.build()).enumerate().expect("a device").remove(0);
@@ -552,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_the_first_device_with_an_active_port_and_says_why_not_those_before() {
+    fn auto_selects_first_device_with_active_port() {
         use port_state::{ACTIVE, DOWN, INIT};
         let found = machine(&[DOWN, INIT, ACTIVE, ACTIVE]);
         let (wanted, left_out) = choose(&found, "auto");

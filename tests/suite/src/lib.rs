@@ -1,9 +1,9 @@
 //! The conformance suite: what a device, its kernel and its driver must do.
 //!
 //! The same cases run on the model in process, on real kernels and on hardware. A case gets a
-//! [`Lab`], opens what it uses, and says with [`Stop`] why it did not pass. What it needs of the
-//! device and the machine it says as data ([`Need`]); where that is missing it is skipped. A new
-//! capability adds its cases here first.
+//! [`Lab`], opens the devices that it uses, and reports a failure with [`Stop`]. It declares its
+//! needs of the device and the machine as data ([`Need`]); if one is missing, the case is skipped.
+//! A new capability adds its cases here first.
 
 mod case;
 mod cases;
@@ -16,6 +16,7 @@ mod raw;
 mod report;
 mod run;
 mod struck;
+mod sweep;
 mod ways;
 
 use std::path::PathBuf;
@@ -33,13 +34,14 @@ pub use pool::{default_jobs, run_cases};
 pub use raw::create_qp_in;
 pub use report::{Outcome, Row, Run};
 pub use run::run_case;
+pub use sweep::{Variant, variants};
 
 /// The compiled program for the DPA that cases of the group `dpa_programs` run.
 static DPA_PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says where it is; the first time counts.
+/// Sets the path of the DPA program; only the first call has an effect.
 pub fn set_dpa_program(file: PathBuf) {
-    // Whoever was first has said where.
+    // Only the first caller sets the path.
     let _ = DPA_PROGRAM.set(file);
 }
 

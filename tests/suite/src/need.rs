@@ -10,7 +10,7 @@ use verbless_queue::{CqConfig, Domain, QpConfig};
 
 use crate::Stop;
 
-/// A field of `hca_cap` that is set (`cap!(uc)`), is not (`cap!(!uc)`), or is so large at least
+/// A field of `hca_cap` that is set (`cap!(uc)`), not set (`cap!(!uc)`), or at least so large
 /// (`cap!(max_indirection >= 2)`); of `hca_cap_2` with `cap!(hca_cap_2.query_vuid)`.
 macro_rules! cap {
     (! $field:ident) => {
@@ -37,21 +37,40 @@ macro_rules! cap {
 }
 pub(crate) use cap;
 
+/// A capability of `hca_cap` by its name, its reader, and the least value with which all cases that
+/// need the capability can run.
+type Least = (&'static str, fn(&Caps) -> u32, u32);
+
+/// The sizes that cases assume. Every known card has more.
+const LEAST: [Least; 12] = [
+    ("log_max_cq_sz", |caps| caps.general.log_max_cq_sz().into(), 16),
+    ("log_max_qp", |caps| caps.general.log_max_qp().into(), 12),
+    ("log_max_qp_sz", |caps| caps.general.log_max_qp_sz().into(), 10),
+    ("log_max_srq_sz", |caps| caps.general.log_max_srq_sz().into(), 8),
+    ("log_max_pd", |caps| caps.general.log_max_pd().into(), 6),
+    ("log_max_transport_domain", |caps| caps.general.log_max_transport_domain().into(), 4),
+    ("max_qp_cnt", |caps| caps.general.max_qp_cnt().into(), 4),
+    ("log_max_msg", |caps| caps.general.log_max_msg().into(), 24),
+    ("log_max_ra_req_qp", |caps| caps.general.log_max_ra_req_qp().into(), 4),
+    ("log_max_ra_res_qp", |caps| caps.general.log_max_ra_res_qp().into(), 4),
+    ("max_indirection", |caps| caps.general.max_indirection().into(), 1),
+    ("log_max_klm_list_size", |caps| caps.general.log_max_klm_list_size().into(), 4),
+];
+
 /// Something that a case needs.
 #[derive(Clone, Copy)]
 pub enum Need {
-    /// A capability of every device of the case, by the name that prm gives it, and how to ask for
-    /// it.
+    /// A capability of every device of the case, by its name in prm, and its reader.
     Cap(&'static str, fn(&Caps) -> bool),
-    /// Registers of every device can be reached, in one way or the other.
+    /// The registers of every device are accessible by at least one path.
     Registers,
-    /// Registers can be accessed in both ways.
+    /// The registers are accessible by both paths.
     BothRegisterWays,
     /// Port 1 is of this kind.
     Link(LinkLayer),
-    /// Port 1 demands a global route of every packet (port flag GRH_REQUIRED).
+    /// Port 1 requires a GRH in every packet (port flag GRH_REQUIRED).
     GrhRequired,
-    /// Port 1 sends shorter packets than the longest that mlx5 knows (4096 bytes).
+    /// The MTU of port 1 is below the largest of mlx5 (4096 bytes).
     ShortMtu,
     /// Port 1 has a GID of this kind.
     Gid(GidType),
@@ -63,44 +82,44 @@ pub enum Need {
     NoBond,
     /// Two devices on one fabric.
     Peer,
-    /// The two are the host's function of a DPU and the DPU's own, and the kernel knows the DPU as
-    /// one.
+    /// The two devices are the host's function of a DPU and the DPU's own, and the kernel knows the
+    /// DPU as one.
     Sides,
-    /// The device loops a reliable connected queue pair back by force (`fl_rc_qp_when_roce_enabled`
+    /// The device forces loopback of a reliable connected queue pair (`fl_rc_qp_when_roce_enabled`
     /// or `fl_rc_qp_when_roce_disabled`).
     Loopback,
-    /// A device that manages a switch, and representors there. A kernel has them if it is one of a
-    /// DPU, was built with CONFIG_MLX5_ESWITCH, and CONFIG_MLX5_SF for those of sub-functions, and
+    /// A device that manages a switch, and representors there. A kernel has them if it runs on a
+    /// DPU, was built with CONFIG_MLX5_ESWITCH (and CONFIG_MLX5_SF for sub-functions), and
     /// `devlink` has put the device into switchdev mode.
     Representors,
-    /// The model in this process: the case looks into it, or has it fail.
+    /// The model in this process: the case inspects it or makes it fail.
     Model,
-    /// The device identifies itself as the model, in this process or behind a kernel: what the case
-    /// expects is known of the model only.
+    /// The device identifies itself as the model, in this process or behind a kernel: the case
+    /// expects behaviour that only the model is known to have.
     ModelDevice,
-    /// The driver may make objects of the DPA: on the model alone, as the layouts of hardware's are
+    /// The driver may make objects of the DPA: on the model alone, as the hardware's layouts are
     /// not published.
     DpaLayouts,
-    /// The case may change more than objects of its own: the device is the model, or the run was
-    /// told so.
+    /// The case may change more than its own objects: the device is the model, or the run allows
+    /// it.
     Destructive,
-    /// One of the devices may make partitions of the DPA's units. On hardware this is only tried if
-    /// the run may change the card.
+    /// One of the devices may make partitions of the DPA's units. On hardware the suite tries this
+    /// only if the run may change the card.
     DpaPartitions,
     /// The device has BlueFlame registers, and the kernel maps them write-combined.
     BlueFlame,
-    /// The device gives the number of a queue pair that is gone to one of the next 64.
+    /// The device reuses the number of a destroyed queue pair for one of the next 64.
     NumberReuse,
-    /// The process may pin so many bytes.
+    /// The process may pin this many bytes.
     Memlock(u64),
     /// The process has a limit for pinned memory of at most 1 GiB.
     MemlockLimit,
-    /// Links that lose nothing: nobody sends again what the case sends, or the answer that it waits
-    /// for.
+    /// Lossless links: the service does not retransmit the case's messages or the answer that it
+    /// waits for.
     Lossless,
     /// The process may send and steer raw packets (CAP_NET_RAW).
     NetRaw,
-    /// Two programs: one of them is killed, or forks.
+    /// Two programs: the case kills one of them, or one forks.
     TwoProcesses,
     /// The program of `crates/flexio-dev/tests/program`, compiled: `--dpa-program`.
     DpaProgram,
@@ -109,8 +128,15 @@ pub enum Need {
 /// Compare-and-swap and fetch-and-add of 8 bytes in the host's byte order.
 pub(crate) const ATOMICS: Need = Need::Cap("atomics", |caps| caps.atomics);
 pub(crate) const NO_ATOMICS: Need = Need::Cap("no atomics", |caps| !caps.atomics);
-/// Receive memory pools, of which shared receive queues are made.
+/// Copies of up to 4 MiB in one request. A device without copies lacks only `dma_mmo_qp`.
+pub(crate) const LARGE_COPIES: Need =
+    Need::Cap("copies of 4 MiB (hca_cap.log_dma_mmo_size)", |caps| {
+        !caps.general.dma_mmo_qp() || caps.general.log_dma_mmo_size() >= 22
+    });
+/// Receive memory pools, which SRQs are made of.
 pub(crate) const SRQ: Need = cap!(log_max_rmp);
+/// Keys that other functions of the card reach.
+pub(crate) const SHARES_KEYS: Need = Need::Cap("shared memory keys", |caps| caps.shares_keys());
 /// Port 1 is of one kind or the other.
 pub(crate) const INFINIBAND: Need = Need::Link(LinkLayer::InfiniBand);
 pub(crate) const ETHERNET: Need = Need::Link(LinkLayer::Ethernet);
@@ -132,7 +158,7 @@ impl IsSet for u8 {
     }
 }
 
-/// The name by which `expected-skips.toml` and reasons of skips call it.
+/// Its name in `expected-skips.toml` and in the reasons of skips.
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -196,24 +222,24 @@ pub(crate) struct Facts {
     model_device: bool,
     blue_flame: bool,
     number_reuse: bool,
-    /// The two devices are functions of one card, one of them at its DPU.
+    /// The two devices are functions of one card, one of them on its DPU.
     one_card: bool,
     loopback: bool,
     representors: bool,
-    /// Bytes that may be pinned; none: without limit, or with the privilege to ignore it.
+    /// Bytes that the process may pin; `None`: no limit, or CAP_IPC_LOCK.
     pinnable: Option<u64>,
     memlock: u64,
     lossless: bool,
     net_raw: bool,
     two_processes: bool,
-    /// The run may change more than objects of its own.
+    /// The run may change more than its own objects.
     destructive: bool,
-    /// Whether one of the devices may make partitions of the DPA's units, as far as it was tried.
+    /// Whether one of the devices may make partitions of the DPA's units, if the suite has tried.
     dpa_partitions: bool,
 }
 
 impl Facts {
-    /// Asks the devices of a case and this process.
+    /// Queries the devices of a case and this process.
     pub(crate) fn find(
         backend: &dyn Backend,
         devices: &[DeviceInfo],
@@ -265,8 +291,8 @@ impl Facts {
         })
     }
 
-    /// Whether cases may change more than objects of their own. Where they may, it is tried what
-    /// cannot be found out otherwise.
+    /// Sets whether cases may change more than their own objects. If so, tries what can only be
+    /// found out by a change.
     pub(crate) fn with_destructive(
         self,
         destructive: bool,
@@ -278,12 +304,21 @@ impl Facts {
         Self { destructive, dpa_partitions, ..self }
     }
 
-    /// A host and its DPU are there, if not in this process.
+    /// A host and its DPU are there, though in another process.
     pub(crate) fn with_sides(self) -> Self {
         Self { one_card: true, ..self }
     }
 
-    /// Whether there is what a case needs.
+    /// The capabilities that are smaller than cases assume.
+    pub(crate) fn small(&self) -> Vec<String> {
+        let of = |&(name, value, least): &Least| {
+            let value = self.caps.iter().map(value).min()?;
+            (value < least).then(|| format!("hca_cap.{name} >= {least} (here {value})"))
+        };
+        LEAST.iter().filter_map(of).collect()
+    }
+
+    /// Whether a case's need is met.
     pub(crate) fn offer(&self, need: &Need) -> bool {
         match *need {
             Need::Cap(_, has) => self.caps.iter().all(has),
@@ -316,7 +351,7 @@ impl Facts {
     }
 }
 
-/// Whether one of 64 queue pairs has the number of one that is gone.
+/// Whether one of 64 queue pairs gets the number of a destroyed one.
 fn number_reuse(device: &Device) -> Result<bool, Stop> {
     let domain = Domain::new(device)?;
     let cq = domain.completion_queue(&CqConfig::new(64))?;
@@ -332,8 +367,8 @@ fn number_reuse(device: &Device) -> Result<bool, Stop> {
     Ok(false)
 }
 
-/// Whether the registers of all these devices can be reached. Where something is at fault, and not
-/// absent, that is for the cases to find out.
+/// Whether the registers of all these devices are accessible. A fault, other than absence, is left
+/// for the cases to find.
 fn reach_registers(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
     devices.iter().all(|info| {
         let way = Device::open(backend, info).and_then(|device| device.register_way());
@@ -341,8 +376,8 @@ fn reach_registers(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
     })
 }
 
-/// Whether the registers of all these devices can be reached by ACCESS_REGISTER_USER and by the
-/// control file, too.
+/// Whether the registers of all these devices are accessible both by ACCESS_REGISTER_USER and by
+/// the control file.
 fn reach_registers_both_ways(backend: &dyn Backend, devices: &[DeviceInfo]) -> Result<bool, Stop> {
     for info in devices {
         let device = Device::open(backend, info)?;
@@ -358,7 +393,7 @@ fn reach_registers_both_ways(backend: &dyn Backend, devices: &[DeviceInfo]) -> R
     Ok(true)
 }
 
-/// Whether this is no fault: there is no such way, or this user may not take it.
+/// Whether the error is no fault: the path does not exist, or this user lacks the privilege.
 fn is_absent(error: &verbless_devx::Error) -> bool {
     use verbless_devx::ErrorKind::{NoDevice, NotSupported, Permission};
     matches!(error.kind(), NotSupported | Permission | NoDevice)
@@ -373,13 +408,13 @@ fn makes_partitions(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
             device.create_dpa_partition(&DpaPartitionAttr { units, functions, groups: 0 })
         });
         match made {
-            // One that is made and not destroyed is what the case finds out.
+            // A case finds out that a partition is made and not destroyed.
             Ok(partition) => {
                 let _found_out_there = partition.destroy();
                 true
             }
             Err(error) if is_absent(&error) => false,
-            // And what is no refusal of the card's.
+            // An error other than a refusal by the card is also left for a case.
             Err(error) => error.kind() != verbless_devx::ErrorKind::Command,
         }
     })
@@ -409,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn on_hardware_cases_of_flexio_are_skipped_with_the_reason_where_they_make_a_process() {
+    fn flexio_process_cases_are_skipped_on_hardware() {
         let flexio = needs_of(|group| group.starts_with("flexio"));
         assert!(flexio.len() > 90, "{} cases", flexio.len());
         let (library, of_processes): (Vec<_>, Vec<_>) =
@@ -426,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_make_partitions_is_found_out_by_making_one() {
+    fn makes_partitions_holds_only_for_manager() {
         let choice = crate::Choice {
             device: "model".into(),
             peer: "auto".into(),
@@ -437,21 +472,22 @@ mod tests {
             both_ways: false,
             faults: None,
             destructive: false,
+            long: false,
         };
         let lab = crate::Lab::open(&choice).expect("a lab");
         let may = |info: &verbless_devx::DeviceInfo| {
             super::makes_partitions(lab.backend(), std::slice::from_ref(info))
         };
-        // The function of the DPU manages the units of the card.
+        // The DPU's function manages the units of the card.
         assert_eq!([lab.info(), lab.other_info()].map(may), [false, true]);
         let both = [lab.info().clone(), lab.other_info().clone()];
         assert!(super::makes_partitions(lab.backend(), &both));
-        // Nothing is left of it.
+        // No partition is left.
         assert!(super::makes_partitions(lab.backend(), &both));
     }
 
     #[test]
-    fn on_hardware_what_is_public_of_the_dpa_runs_and_changes_nothing_without_leave() {
+    fn dpa_register_cases_need_leave_for_changes() {
         let changes = |needs: &[String]| needs.iter().any(|it| it.contains("--destructive"));
         let public = needs_of(|group| group == "dpa_registers");
         let model = |needs: &[String]| needs.iter().any(|it| it.contains("model"));

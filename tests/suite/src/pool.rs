@@ -1,13 +1,13 @@
-//! Running many cases: side by side where each has a model of its own, one after the other on a
-//! device that they share. Results come in the order of the cases either way.
+//! Runs many cases: concurrently if each has its own model, one after the other on a shared device.
+//! Results come in the order of the cases either way.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, mpsc};
 
 use crate::{Case, Lab, Row, run_case};
 
-/// How many cases run at once unless the user says: on the model two for each core, for many cases
-/// wait most of the time; on a device that they share, one.
+/// The default number of concurrent cases: on the model two per core, as many cases mostly wait; on
+/// a shared device, one.
 pub fn default_jobs(lab: &Lab) -> usize {
     match lab.is_private() {
         true => 2 * std::thread::available_parallelism().map_or(1, usize::from),

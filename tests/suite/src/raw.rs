@@ -41,13 +41,13 @@ pub(crate) fn region_owned_by(
 ) -> Result<Region, Stop> {
     let base = NonNull::new(with_exposed_provenance_mut(memory.address() as usize))
         .ok_or_else(|| Stop::fail("memory at address 0"))?;
-    // SAFETY: the owner has a clone of the memory, as its callers see to, and it is reached through
-    // atomics only.
+    // SAFETY: the callers give the owner a clone of the memory, and it is reached through atomics
+    // only.
     Ok(unsafe { domain.region_from_raw(base, memory.len(), access, owner) }?)
 }
 
-/// CREATE_QP of one WQEBB in the place of a queue pair of `own`, in the protection domain of this
-/// number, which the driver does not look at.
+/// CREATE_QP of one WQEBB with the attributes of `own`, in protection domain `pdn`, which the
+/// driver does not check.
 pub fn create_qp_in(device: &Device, own: &QpAttr, pdn: u32) -> CreateQpIn {
     let mut input = CreateQpIn::new();
     input.set_wq_umem_id(own.rings.umem().id()).set_wq_umem_valid(true);
@@ -77,7 +77,7 @@ pub(crate) fn register_wild(
     access: u32,
     pages: PageSizes,
 ) -> Result<(), Error> {
-    // SAFETY: the device has no way into a UMEM before a command names it, and none does.
+    // SAFETY: the device cannot reach a UMEM before a command names it, and none does.
     let umem = unsafe { context.umem_reg(address, length, access, pages) }?;
     Ok(umem.destroy()?)
 }
@@ -116,7 +116,7 @@ impl RegisteredMemory {
         Ok(Self { memory: memory.clone(), umem })
     }
 
-    /// A part of it for a queue. The case writes there in the device's place, on the thread that
+    /// A part of it for a queue. The case writes there instead of the device, on the thread that
     /// uses the queue.
     pub(crate) fn ring(&self, at: usize, length: usize) -> Result<RingMemory, Stop> {
         let part = self.memory.slice(at, length)?;
@@ -130,7 +130,7 @@ impl RegisteredMemory {
     }
 }
 
-/// A page and its registration, which nothing keeps. The page is never freed, whatever becomes of
+/// A page and its registration, which no object owns. The page is never freed, whatever becomes of
 /// the registration.
 pub(crate) fn bare_umem(context: &Context) -> Result<(SharedMemory, Umem), Error> {
     let memory = SharedMemory::zeroed(SharedMemory::PAGE);
@@ -141,14 +141,14 @@ pub(crate) fn bare_umem(context: &Context) -> Result<(SharedMemory, Umem), Error
     Ok((memory, umem))
 }
 
-/// Rings the doorbell at 0x800 of a page with any word, as it is to stand in memory.
+/// Rings the doorbell at 0x800 of a page with any word, in memory byte order.
 pub(crate) fn ring(uar: &Uar, word: u64) {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     // SAFETY: the page is mapped while `uar` lives, and 0x800 is a doorbell of 8 bytes in it.
     unsafe { uar.mapping().as_ptr().add(0x800).cast::<u64>().write_volatile(word) };
 }
 
-/// 8 bytes of a UAR page at `offset`, as the page of a model holds them.
+/// 8 bytes of a UAR page at `offset`, as a model's page holds them.
 pub(crate) fn peek(uar: &Uar, offset: usize) -> u64 {
     assert!(offset.is_multiple_of(8) && offset < 4096, "{offset:#x} is not in the page");
     // SAFETY: the page is mapped while `uar` lives, and the offset is within it and aligned.
@@ -197,12 +197,13 @@ pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
         };
         let attribute =
             Attribute { attr_id: wish.id, len, flags: wish.flags, elem_id: 0, reserved: 0, data };
-        place.copy_from_slice(bytemuck::cast_slice(attribute.as_bytes()));
+        let attribute: [u64; ATTRIBUTE_WORDS] = zerocopy::transmute!(attribute);
+        place.copy_from_slice(&attribute);
     }
     words
 }
 
-/// Sends a request, `spoil` having had its way with the words.
+/// Sends a request; `spoil` changes its words before.
 pub(crate) fn request(
     device: &dyn OpenDevice,
     method: Method,
@@ -212,8 +213,8 @@ pub(crate) fn request(
     let mut words = words(method, wishes);
     spoil(&mut words);
     // SAFETY: pointers lead to the bytes that the wishes borrow until here, or below the lowest
-    // address that can be mapped, as numbers of 16 bits do when they are taken for pointers; what
-    // spoils a request changes its header.
+    // address that can be mapped, as 16-bit numbers do when taken for pointers; `spoil` changes
+    // only the header.
     unsafe { device.ioctl(&mut words) }
 }
 

@@ -1,5 +1,5 @@
-//! Running one case: in a thread of its own, with an end to waiting, and with a look at what it
-//! left behind.
+//! Runs one case: in a thread of its own, with a time limit, and with a check of the objects left
+//! behind.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use verbless_model::Arrivals;
 
 use crate::{Case, Lab, Outcome, Stop, ways};
 
-/// After so long a case counts as hung. Its thread is left where it is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A case hangs after this many seconds, in a usual run and in a long one. Its thread is abandoned.
+const PATIENCE: [u64; 2] = [60, 3600];
 
-/// Runs `case` and says how it ended and how many seconds it took. On the model, objects that it
-/// leaves behind are a failure.
+/// Runs `case` and says how it ended and how many seconds it took. On the model, a case that leaves
+/// objects behind fails.
 pub fn run_case(lab: &Lab, case: &'static Case) -> (Outcome, f64) {
     let start = Instant::now();
     let outcome = match lab.missing(&case.needs) {
@@ -24,10 +24,25 @@ pub fn run_case(lab: &Lab, case: &'static Case) -> (Outcome, f64) {
         }
         found => match found.and_then(|_| run(lab, case)) {
             Ok(()) => Outcome::Passed,
-            Err(Stop(reason)) => Outcome::Failed(reason),
+            Err(Stop(reason)) => unsuitable(lab).unwrap_or(Outcome::Failed(reason)),
         },
     };
     (outcome, start.elapsed().as_secs_f64())
+}
+
+/// Why a failed case could not pass here, if so: a port is not ACTIVE, or the device is smaller
+/// than cases assume.
+fn unsuitable(lab: &Lab) -> Option<Outcome> {
+    if let Some(port) = lab.inactive_port() {
+        let reason = format!("{port}: bring it up; cases that send nothing pass");
+        return Some(Outcome::Failed(reason));
+    }
+    match lab.small() {
+        Ok(small) if !small.is_empty() => {
+            Some(Outcome::Skipped(format!("it may need {}", small.join(", "))))
+        }
+        _ => None,
+    }
 }
 
 fn run(lab: &Lab, case: &'static Case) -> Result<(), Stop> {
@@ -51,10 +66,11 @@ fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
     std::thread::Builder::new().name(case.name.clone().into()).spawn(move || {
         let result = catch_unwind(AssertUnwindSafe(|| (case.run)(&inside)));
         drop(inside);
-        // The receiver is gone only when this case counts as hung already.
+        // The receiver is gone only if the case already counts as hung.
         let _ = done.send(result);
     })?;
-    let ended = ended.recv_timeout(PATIENCE);
+    let patience = lab.times(PATIENCE[0], PATIENCE[1]);
+    let ended = ended.recv_timeout(Duration::from_secs(patience));
     lab.count_faults();
     match ended {
         Ok(Ok(result)) => result.and_then(|()| lab.nothing_is_left()),
@@ -66,6 +82,6 @@ fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
                 .unwrap_or("no message");
             Err(Stop::fail(format!("panicked: {text}")))
         }
-        Err(_) => Err(Stop::fail(format!("hung: no end after {} s", PATIENCE.as_secs()))),
+        Err(_) => Err(Stop::fail(format!("hung: no end after {patience} s"))),
     }
 }

@@ -16,7 +16,7 @@ impl Struck {
         Self { asked: plan.frame_effects().collect(), sum: Mutex::default() }
     }
 
-    /// Adds what happened on the links of a model, which is about to end.
+    /// Adds the effects on the links of a model that is about to end.
     pub(crate) fn add(&self, model: &Model) {
         let mut sum = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
         for device in 0..model.devices() {
@@ -31,7 +31,7 @@ impl Struck {
         }
     }
 
-    /// A line on what happened.
+    /// A summary line of the effects.
     pub(crate) fn describe(&self) -> String {
         let Traffic { frames, lost, duplicated, delayed, corrupted, .. } = self.sum();
         format!(
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_plan_asks_for_and_nobody_saw_is_named() {
+    fn requested_effects_never_seen_are_named() {
         let plan = "[[fault]]\neffect = \"lose\"\nchance = 0.5\n\
             [[fault]]\neffect = \"delay\"\nby = \"1us\"\nchance = 0.5";
         let struck = Struck::new(&FaultPlan::parse(plan).unwrap());

@@ -1,17 +1,16 @@
 //! The two ways of a message, compared: a case runs with messages that are carried whole and once
-//! more with messages in packets, and every queue must have got the same CQEs and data both times.
+//! more with messages in packets, and every queue must get the same CQEs and data both times.
 //!
 //! What may differ:
 //! - the timestamps of CQEs, and the low byte of a key that a SEND invalidates, which the driver
 //!   counts through all of a process;
-//! - the user index of a queue, which its owner chooses, such as by the place that DOCA's contexts
-//!   find free: all CQEs of a queue must have the same, unless several have its number
-//!   ([`IN_TURN`]);
+//! - the user index of a queue, which its owner chooses (DOCA's contexts take the first free slot):
+//!   all CQEs of a queue must have the same, unless several have its number ([`IN_TURN`]);
 //! - the order between different queues: CQEs are compared in the order of their queue, not of
 //!   their CQ, and owner bits, which belong to the ring of the CQ, are not recorded;
 //! - the last CQEs of send queues, where a case ends without waiting for them;
-//! - flushed CQEs: a failed queue flushes later, and a reset meanwhile discards what is left;
-//! - what chance decides in a case, whichever way messages go: [`CHANCE`];
+//! - flushed CQEs: a failed queue flushes later, and a reset meanwhile discards the rest;
+//! - results of chance in a case, whichever way messages go: [`CHANCE`];
 //! - data of messages that fail or wait halfway, as docs/fidelity.md says: [`HALFWAY`].
 
 use verbless_model::{Arrivals, Arrived, QueueSide};
@@ -22,36 +21,36 @@ use crate::{Case, Stop};
 /// Cases in which other data arrives in packets, as docs/fidelity.md says, each with the reason.
 const HALFWAY: &[(&str, &str)] = &[
     (
-        "cq::a_completion_queue_that_is_too_small_overruns_and_says_so",
+        "cq::overrun_raises_cq_error_event",
         "several WRITEs are on their way when their sender fails",
     ),
     (
-        "errors::a_receive_that_is_too_small_fails_both_sides",
+        "errors::undersized_receive_fails_both_sides",
         "the first packets of the message are in the receive when it turns out to be too small",
     ),
 ];
 
-/// Cases of which chance decides more than order, each with what it decides.
+/// Cases in which chance decides more than order, each with the part that varies.
 const CHANCE: &[(&str, &str)] = &[
     (
-        "retired::doorbells_from_before_a_reset_run_nothing_behind_it",
+        "retired::stale_doorbells_run_nothing_after_reset",
         "how much of the work is done at each reset",
     ),
-    ("failure::a_reset_discards_what_is_not_flushed", "how much is flushed at each reset"),
+    ("failure::reset_discards_unflushed_wqes", "how much is flushed at each reset"),
     ("doca_workq::an_abort_returns_every_job_once", "how many jobs are done when it comes"),
     (
-        "hostile::a_doorbell_record_that_runs_ahead_fails_that_queue_only",
+        "hostile::doorbell_record_ahead_fails_only_its_qp",
         "how far the device is when the doorbell record changes",
     ),
     ("qp::a_queue_pair_is_destroyed_with_work_outstanding", "how much of the work is done by then"),
-    ("queue::a_dispatcher_knows_whose_completion_it_is", "in which order its queue pairs go"),
+    ("queue::dispatcher_routes_cqe_to_its_qp", "in which order its queue pairs go"),
     ("queue::eight_pairs_in_eight_threads_do_not_disturb_each_other", "which thread has which QPN"),
     ("retired::queue_pairs_come_and_go_while_another_thread_polls", "who lives how long"),
 ];
 
-/// Cases in which queue pairs with user indexes of their own have one number in turn.
+/// Cases in which queue pairs with user indexes of their own have one number in succession.
 const IN_TURN: &[(&str, &str)] = &[(
-    "doca_rdma_states::each_operation_needs_its_right_of_the_peers_instance_and_of_its_map",
+    "doca_rdma_states::remote_access_needs_instance_and_mmap_right",
     "each right is tried with a connection of its own",
 )];
 
@@ -86,7 +85,7 @@ pub(crate) fn compare(case: &Case, whole: &Arrivals, packets: &Arrivals) -> Resu
         }
         let [cqes, others] =
             [one, other].map(|it| it.completions.iter().filter(|cqe| !is_flushed(cqe)).count());
-        // A case that waits for a completion fails by itself if there is none.
+        // A case that waits for a completion fails by itself without one.
         if cqes != others && at.side != QueueSide::Requester {
             return Err(Stop::fail(format!(
                 "{at:?} got {cqes} CQEs for messages carried whole, {others} in packets, without \
@@ -110,7 +109,7 @@ fn body(bytes: &[u8]) -> usize {
     bytes.len().saturating_sub(size_of::<Cqe>())
 }
 
-/// Error CQEs have it in the same place.
+/// The user index; error CQEs have it in the same place.
 fn user_index(cqe: &[u8]) -> u32 {
     Cqe::from_prefix(&cqe[body(cqe)..]).map_or(0, |cqe| cqe.srqn_uidx())
 }
@@ -123,14 +122,15 @@ fn is_flushed(cqe: &[u8]) -> bool {
     })
 }
 
-/// A CQE without what may differ; its user index is told from that of its queue's first one.
+/// A CQE without the fields that may differ; its user index is relative to that of its queue's
+/// first CQE.
 fn comparable(cqe: &[u8], first: u32) -> Vec<u8> {
     let mut bytes = cqe.to_vec();
     let body = body(&bytes);
     if let Some(cqe) = Cqe::from_prefix_mut(&mut bytes[body..]) {
         cqe.set_srqn_uidx(cqe.srqn_uidx().wrapping_sub(first) & 0xff_ffff);
         match cqe.opcode() {
-            // They have other fields there.
+            // Error CQEs have other fields there.
             CqeOpcode::REQUESTER_ERROR | CqeOpcode::RESPONDER_ERROR => {}
             opcode => {
                 cqe.set_timestamp(0);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_that_are_excused_exist() {
+    fn excused_cases_exist() {
         for (id, reason) in HALFWAY.iter().chain(CHANCE) {
             assert!(crate::cases().any(|case| case.id() == *id), "{id}");
             assert!(!reason.is_empty());
@@ -179,9 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn queues_that_got_something_else_are_found_and_what_may_differ_is_not() {
+    fn compare_reports_only_unexpected_differences() {
         use CqeOpcode as Op;
-        let strict = case("cq::a_completion_queue_that_ignores_overrun_goes_on");
+        let strict = case("cq::ignored_overrun_keeps_cq_working");
         let same = |one: &Arrivals, other: &Arrivals| compare(strict, one, other).is_ok();
         let base = arrivals(0, 0, Op::RESPONDER_SEND, 1);
         assert!(same(&base, &base));
@@ -219,7 +219,7 @@ mod tests {
             sent.insert(at, arrived);
             sent
         };
-        assert!(same(&sent(2), &sent(1)), "nobody waited for the last one");
+        assert!(same(&sent(2), &sent(1)), "the case did not wait for the last one");
 
         let other = arrivals(0, 0, Op::RESPONDER_SEND, 2);
         assert!(compare(case(HALFWAY[0].0), &base, &other).is_ok());

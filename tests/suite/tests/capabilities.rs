@@ -1,8 +1,8 @@
-//! Nothing is offered for nothing: each capability that a profile of the model names has a case, a
-//! test, or a line of `docs/fidelity.md` to its name in `capabilities.toml`, one, and nothing else
-//! stands there.
+//! Every offered capability is covered: for each capability that a profile of the model names,
+//! `capabilities.toml` has exactly one entry, which is a case, a test or a line of
+//! `docs/fidelity.md`, and has no other entries. Each capability has a source in `sources.toml`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use toml::{Table, Value};
@@ -30,20 +30,29 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// Page and field of every capability that a profile has, on whichever link and side, in force or
-/// as a maximum.
-fn offered() -> BTreeSet<(String, String)> {
-    let mut found = BTreeSet::new();
-    for profile in verbless_model::Profile::names() {
-        let whole = table(&format!("crates/model/profiles/{profile}.toml"));
-        let parts = ["infiniband", "ethernet", "dpu"].map(|part| whole.get(part));
-        let parts = parts.into_iter().flatten().filter_map(Value::as_table);
-        for part in parts.chain([&whole]) {
-            for pages in ["caps", "max"].into_iter().filter_map(|kind| part.get(kind)?.as_table()) {
-                for (page, fields) in pages {
-                    let fields = fields.as_table().expect("a page is a table");
-                    let set = fields.iter().filter(|(_, value)| !is_nothing(value));
-                    found.extend(set.map(|(field, _)| (page.clone(), field.clone())));
+/// Page and field of a capability.
+type Field = (String, String);
+
+/// Page and field of every capability of a profile, on any link and side, current or maximum.
+fn offered() -> BTreeSet<Field> {
+    let profiles = verbless_model::Profile::names();
+    let of = |name: &str| values_of(&format!("crates/model/profiles/{name}.toml"));
+    profiles.flat_map(|name| of(name).into_keys()).collect()
+}
+
+/// The nonzero values of each capability in a profile.
+fn values_of(path: &str) -> BTreeMap<Field, Vec<Value>> {
+    let whole = table(path);
+    let mut found: BTreeMap<Field, Vec<Value>> = BTreeMap::new();
+    let parts = ["infiniband", "ethernet", "dpu"].map(|part| whole.get(part));
+    let parts = parts.into_iter().flatten().filter_map(Value::as_table);
+    for part in parts.chain([&whole]) {
+        for pages in ["caps", "max"].into_iter().filter_map(|kind| part.get(kind)?.as_table()) {
+            for (page, fields) in pages {
+                let fields = fields.as_table().expect("a page is a table");
+                for (field, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
+                    let name = (page.clone(), field.clone());
+                    found.entry(name).or_default().push(value.clone());
                 }
             }
         }
@@ -51,7 +60,7 @@ fn offered() -> BTreeSet<(String, String)> {
     found
 }
 
-/// What is wrong with what the table says of a capability.
+/// The mistake in the table's entry of a capability, if any.
 fn mistake(says: &str, fidelity: &str) -> Option<String> {
     let (kind, of) = says.split_once(' ')?;
     match kind {
@@ -69,7 +78,7 @@ fn mistake(says: &str, fidelity: &str) -> Option<String> {
 }
 
 #[test]
-fn every_difference_that_points_below_has_a_paragraph_and_every_paragraph_a_row() {
+fn fidelity_rows_and_paragraphs_correspond() {
     let text = read("docs/fidelity.md");
     let section = text.split("\n## ").find(|it| it.starts_with("With differences"));
     let section = section.expect("the section of differences");
@@ -92,7 +101,7 @@ fn every_difference_that_points_below_has_a_paragraph_and_every_paragraph_a_row(
 }
 
 #[test]
-fn every_capability_of_a_profile_is_used_or_explained_and_no_entry_is_stale() {
+fn profile_capabilities_are_used_or_explained() {
     let fidelity = read("docs/fidelity.md");
     let listed = table("tests/suite/capabilities.toml");
     let mut mistakes = Vec::new();
@@ -114,5 +123,42 @@ fn every_capability_of_a_profile_is_used_or_explained_and_no_entry_is_stale() {
     for (page, field) in known.difference(&offered) {
         mistakes.push(format!("{page}.{field} is listed, but no profile offers it"));
     }
+    assert!(mistakes.is_empty(), "\n{}", mistakes.join("\n"));
+}
+
+#[test]
+fn each_capability_of_a_profile_has_a_source() {
+    let names = verbless_model::Profile::names();
+    let profiles: Vec<_> =
+        names.map(|name| values_of(&format!("crates/model/profiles/{name}.toml"))).collect();
+    // The replay of the recording compares this profile with the device's answers.
+    let recorded = values_of("crates/model-host/src/pci/trace/connectx4.toml");
+    let is_recorded = |name: &Field| {
+        let recorded = recorded.get(name).map_or(&[][..], Vec::as_slice);
+        let of = |profile: &BTreeMap<Field, Vec<Value>>| profile.get(name).cloned();
+        profiles.iter().filter_map(of).all(|it| it.iter().any(|value| recorded.contains(value)))
+    };
+    let mut known = BTreeSet::new();
+    let mut mistakes = Vec::new();
+    for (page, fields) in &table("tests/suite/sources.toml") {
+        for (field, says) in fields.as_table().expect("a page is a table") {
+            let name = (page.clone(), field.clone());
+            let says = says.as_str().expect("a text");
+            let good = match says.split_once(' ') {
+                None => says == "model" || says == "trace" && is_recorded(&name),
+                Some(("report", what)) => what.contains('#'),
+                Some(("reader", what)) => what.contains(' ') && what.contains('/'),
+                Some(_) => false,
+            };
+            if !good {
+                mistakes.push(format!("{page}.{field}: {says}"));
+            }
+            known.insert(name);
+        }
+    }
+    let offered = offered();
+    let missing: Vec<_> = offered.difference(&known).collect();
+    let stale: Vec<_> = known.difference(&offered).collect();
+    assert!(missing.is_empty() && stale.is_empty(), "missing {missing:?}, stale {stale:?}");
     assert!(mistakes.is_empty(), "\n{}", mistakes.join("\n"));
 }

@@ -1,5 +1,4 @@
-//! A device whose capabilities leave no room at all: what is asked of it is refused, with the
-//! limit.
+//! A device with minimal capabilities refuses requests beyond them, and names the limit.
 
 use verbless_command::{Device, ErrorKind, KeyAccess};
 use verbless_conformance::{Choice, Lab, Outcome, Stop, cases, run_case};
@@ -20,7 +19,7 @@ fn changed(changes: &[(&str, &str)]) -> String {
     text
 }
 
-/// A device of the model's with some capabilities changed.
+/// A modelled device with some capabilities changed.
 fn device(changes: &[(&str, &str)]) -> (Model, Device) {
     let profile = Profile::from_toml(&changed(changes)).expect("a profile");
     let model = Model::builder().device(profile).stepped().build();
@@ -31,7 +30,7 @@ fn device(changes: &[(&str, &str)]) -> (Model, Device) {
 }
 
 #[test]
-fn receives_without_room_for_an_entry_are_refused_with_the_limit() {
+fn srq_without_room_for_sge_is_rejected() {
     for bytes in ["0", "15", "16", "31"] {
         let to = format!("max_wqe_sz_rq = {bytes}\n");
         let (_model, device) = device(&[("max_wqe_sz_rq = 512\n", &to)]);
@@ -46,7 +45,7 @@ fn receives_without_room_for_an_entry_are_refused_with_the_limit() {
 }
 
 #[test]
-fn a_device_without_overrun_ignored_says_which_capability_is_missing() {
+fn ignore_overrun_without_cq_oi_is_rejected() {
     let (_model, device) = device(&[("cq_oi = true", "cq_oi = false")]);
     let domain = Domain::new(&device).expect("a domain");
     let config = CqConfig { ignore_overrun: true, ..CqConfig::new(4) };
@@ -57,7 +56,7 @@ fn a_device_without_overrun_ignored_says_which_capability_is_missing() {
 }
 
 #[test]
-fn rings_longer_than_the_devices_are_refused_with_the_limit() {
+fn rings_above_device_limit_are_rejected() {
     let (_model, device) = device(&[("log_max_qp_sz = 15", "log_max_qp_sz = 3")]);
     let domain = Domain::new(&device).expect("a domain");
     let cq = domain.completion_queue(&CqConfig::new(4)).expect("a queue");
@@ -86,7 +85,7 @@ fn rings_of_exactly_the_limit_are_made() {
 const BESIDE: &str = "umr_extended_translation_offset = true\n";
 
 #[test]
-fn a_device_that_bars_umr_says_so_when_a_queue_is_asked_and_when_a_key_is_made() {
+fn barred_umr_is_rejected_by_query_and_creation() {
     let to = format!("{BESIDE}umr_indirect_mkey_disabled = true\n");
     let (_model, device) = device(&[(BESIDE, &to)]);
     let domain = Domain::new(&device).expect("a domain");
@@ -106,7 +105,7 @@ fn a_device_that_bars_umr_says_so_when_a_queue_is_asked_and_when_a_key_is_made()
 }
 
 #[test]
-fn a_queue_pair_says_that_it_takes_every_operation_that_the_device_and_its_service_have() {
+fn qp_supports_operations_of_device_and_service() {
     let (_model, device) = device(&[]);
     let domain = Domain::new(&device).expect("a domain");
     let qp = queue_pair(&domain);
@@ -123,10 +122,10 @@ fn queue_pair(domain: &Domain) -> Qp {
     domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair")
 }
 
-/// The cases of UMR on such a device: keys are mapped, changed and invalidated, and only the one
-/// that is about the atomic right cannot run.
+/// The cases of UMR on such a device: keys are mapped, changed and invalidated; only the case of
+/// the atomic right cannot run.
 #[test]
-fn where_umr_may_not_change_the_atomic_right_it_changes_all_else() {
+fn umr_works_without_changing_atomic_right() {
     let rights = [
         ("barred", BESIDE, "umr_modify_atomic_disabled = true\n"),
         ("none", "atomic = true\n", ""),
@@ -146,6 +145,7 @@ fn where_umr_may_not_change_the_atomic_right_it_changes_all_else() {
             both_ways: false,
             faults: None,
             destructive: false,
+            long: false,
         });
         let lab = lab.unwrap_or_else(|Stop(why)| panic!("{why}"));
         let mut passed = 0;
@@ -163,7 +163,7 @@ fn where_umr_may_not_change_the_atomic_right_it_changes_all_else() {
 }
 
 #[test]
-fn a_umr_that_would_give_the_atomic_right_is_refused_where_it_cannot() {
+fn umr_granting_barred_atomic_right_is_rejected() {
     let to = format!("{BESIDE}umr_modify_atomic_disabled = true\n");
     let (_model, device) = device(&[(BESIDE, &to)]);
     let domain = Domain::new(&device).expect("a domain");

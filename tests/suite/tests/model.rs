@@ -1,6 +1,6 @@
 //! Every case on the model in this process, as a test of its own: on both kinds of port and of
-//! device. The matrix, which is long, runs on one of them here; on the other, and on devices that
-//! can do less, `cargo xtask test` runs the suite by `hwtest`.
+//! device. The long matrix runs on one of them here; `cargo xtask test` runs the suite with
+//! `hwtest` on the other, and on devices with fewer capabilities.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use verbless_conformance::{
     Case, Choice, Lab, Outcome, Stop, cases, environments, run_case, unexpected_skips,
 };
 
-/// Name, profile and link of each model, and who its devices belong to; whether a case runs there.
+/// Name, profile, link and device owners of each model; whether a case runs there.
 type Kind = (&'static str, &'static str, &'static str, Option<&'static str>, fn(&Case) -> bool);
 
 const KINDS: &[Kind] = &[
@@ -29,7 +29,7 @@ const KINDS: &[Kind] = &[
 /// Environments of `hwtest`, in the step "hwtest on the model".
 const OF_HWTEST: [&str; 2] = ["model realtime", "model vf"];
 
-/// Those of DOCA RDMA run between all that can be connected.
+/// The cases of DOCA RDMA run between all sides that can be connected.
 fn connects(case: &Case) -> bool {
     case.group.starts_with("doca_rdma")
 }
@@ -48,6 +48,7 @@ fn main() -> std::process::ExitCode {
             both_ways: false,
             faults: None,
             destructive: false,
+            long: false,
         };
         match Lab::open(&choice) {
             Ok(lab) => {

@@ -1,8 +1,7 @@
-//! The order in which posting and polling touch memory on Arm, in the code that the compiler makes
-//! for it.
+//! The order of posting's and polling's memory accesses on Arm, in the compiler's machine code.
 //!
-//! BlueField's cores are weakly ordered, and no test on x86 can miss a barrier there. The benchmark
-//! is compiled for aarch64 with assembly as output; nothing is linked or run.
+//! BlueField's cores are weakly ordered, and no test on x86 detects a missing barrier. The
+//! benchmark is compiled for aarch64 with assembly as output; nothing is linked or run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,8 +11,8 @@ use crate::workspace::{Result, workspace_root};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 
-/// Compiles the benchmark against the standard library's `sources` and checks the order; `Err` says
-/// what is wrong.
+/// Compiles the benchmark against the standard library's `sources` and checks the order; `Err`
+/// describes the mistake.
 pub(crate) fn check(sources: &Path) -> Result {
     let assembly = std::fs::read_to_string(compile(sources)?)?;
     post_order(&function(&assembly, "line_post")?)?;
@@ -43,9 +42,9 @@ fn compile(sources: &Path) -> Result<PathBuf> {
         ])
         .args(["--target", TARGET, "-Zbuild-std"])
         .args(["--config", "profile.bench.lto=\"off\""])
-        // What of other crates gets into these functions is compiled with them.
+        // Code of other crates that is inlined into these functions is compiled with them.
         .args(["--config", "profile.bench.package.\"*\".opt-level=0"])
-        // There is no linker for it here, and no need of one.
+        // There is no linker for the target here, and none is needed.
         .args(["--config", &format!("target.{TARGET}.linker=\"true\"")])
         .args(["--", "--emit", "asm"])
         .current_dir(workspace_root())
@@ -68,9 +67,9 @@ fn compile(sources: &Path) -> Result<PathBuf> {
     found.map(|(_, path)| path).ok_or_else(|| "the compiler left no assembly".into())
 }
 
-/// The instructions of the function of this name, or of one instance of it.
+/// The instructions of the function of this name, or of one of its instances.
 fn function(assembly: &str, name: &str) -> Result<Vec<String>> {
-    // As Rust mangles a path: its length in front.
+    // As Rust mangles a path: the length comes first.
     let part = format!("{}{name}", name.len());
     let is_label = |line: &str| {
         let behind = line.split_once(&part).map(|(_, behind)| behind);
@@ -90,7 +89,7 @@ fn function(assembly: &str, name: &str) -> Result<Vec<String>> {
     Ok(code)
 }
 
-/// Where an instruction of this start is, in order.
+/// The indexes of the instructions that begin with `start`, in order.
 fn places(code: &[String], start: &str) -> Vec<usize> {
     (0..code.len()).filter(|&i| code[i].starts_with(start)).collect()
 }
@@ -113,8 +112,8 @@ fn post_order(code: &[String]) -> Result {
     if wqe < 6 || record != ['w'] {
         return Err(format!("line_post: {wqe} ring stores, then {record:?}").into());
     }
-    // The queue's base is the register that most operands in memory start with; of what is stored
-    // between the barriers, only the doorbell may go elsewhere.
+    // The queue's base is the register that most operands in memory start with; between the
+    // barriers, only the doorbell's store may have another base.
     let queue = commonest(code.iter().filter_map(|i| base(i)));
     let (own, doorbell): (Vec<&String>, Vec<&String>) = code[*before..*after]
         .iter()
@@ -126,8 +125,7 @@ fn post_order(code: &[String]) -> Result {
     Ok(())
 }
 
-/// The register that the address of an instruction's memory operand starts with, if it is not the
-/// stack's.
+/// The base register of an instruction's memory operand, unless it is the stack's.
 fn base(instruction: &str) -> Option<&str> {
     let register = instruction.split_once('[')?.1.split([',', ']']).next()?;
     (register != "sp").then_some(register)
@@ -151,13 +149,13 @@ fn poll_order(code: &[String]) -> Result {
     Ok(())
 }
 
-/// Each block is loaded whole, and then stored by instructions that follow each other. The compiler
-/// may unroll the loop over the blocks: then there are several such groups.
+/// Each block is loaded whole, and then stored by consecutive instructions. The compiler may unroll
+/// the loop over the blocks: then there are several such groups.
 fn copy_order(code: &[String]) -> Result {
     let pair = |i: &String| i.starts_with("stp x") && !i.contains("[sp");
     let ends = ["]", "#16]", "#32]", "#48]"];
-    // Before the copy, the queue stores which register the next one goes to. Its address is the
-    // first argument, in x0, as long as no instruction names x0 but to address memory.
+    // Before the copy, the queue stores the register for the next copy. Its address is the first
+    // argument, in x0, as long as no instruction names x0 but to address memory.
     let single: Vec<usize> =
         (0..code.len()).filter(|&i| !stores(&code[i..=i]).is_empty()).collect();
     let to_the_queue = |at: usize| {
@@ -200,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_with_a_load_between_its_stores_is_found() {
+    fn copy_order_rejects_interleaved_load() {
         let good = "ldp x8, x9, [x1]\nldp x10, x11, [x1, #16]\nldp x12, x13, [x1, #32]\nldp x14, \
             x15, [x1, #48]
             dsb st\nstp x8, x9, [x0]\nstp x10, x11, [x0, #16]\nstp x12, x13, [x0, #32]\nstp x14, \
@@ -234,7 +232,7 @@ mod tests {
         str x11, [x0, #112]\nstr x9, [x10]\ndsb st\nret";
 
     #[test]
-    fn a_post_without_its_barrier_is_found() {
+    fn post_order_requires_barriers() {
         assert!(post_order(&code(POST)).is_ok());
         assert!(post_order(&code(&POST.replace("dmb oshst\n", ""))).is_err());
         let swapped = POST.replace("str w9, [x10]\ndsb st", "dsb st\nstr w9, [x10]");
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn one_store_leaves_the_queue_between_the_barriers_and_it_is_the_doorbell() {
+    fn post_order_allows_doorbell_store_only() {
         let with = |other: &str| post_order(&code(&POST.replace("str x9, [x10]\ndsb", other)));
         for second in ["str x8, [x10, #8]", "str w8, [x12]", "stp x8, x9, [x12]", "strb w8, [x12]"]
         {
@@ -264,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_that_reads_ahead_of_the_owner_bit_is_found() {
+    fn poll_order_rejects_read_before_owner() {
         let good = "ldrb w8, [x10, #63]\ndmb oshld\nldr w8, [x10, #44]\nldr w9, [x10, #56]\nldr \
             w10, [x10, #60]
             dmb oshld\nstr w11, [x12]\nret";

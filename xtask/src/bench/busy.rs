@@ -22,9 +22,9 @@ enum Limit {
 
 use Limit::{AtLeast, AtMost};
 
-/// Of two functions on two processors less than twice the rate of one is left where the machine
-/// does something else as well: 1.6 to 2.1 were seen, and 1.0 with one thread for both. Commands
-/// are a query, and such that make a memory key and destroy it.
+/// Two functions on two processors reach less than twice the rate of one if the machine has other
+/// work: 1.6 to 2.1 were measured, and 1.0 with one thread for both. The commands are a query, and
+/// the creation and destruction of a memory key.
 const ROWS: [Row; 4] = [
     Row {
         name: "busy: a command of another function",
@@ -63,8 +63,8 @@ impl Row {
     }
 }
 
-/// How often the example is run at most: again while a row is out of bound, as a time depends on
-/// what else the machine does. A row's best number counts, of whichever run.
+/// The most runs of the example: it runs again while a row is out of bound, as times depend on the
+/// machine's other work. The best number of a row in any run counts.
 const RUNS: u32 = 5;
 /// Rounds of a run.
 const ROUNDS: &str = "3";
@@ -91,7 +91,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// What the example prints.
+/// The example's output.
 fn report() -> Result<String> {
     let output = urgent(&crate::run::program("examples/busy")?)
         .arg(ROUNDS)
@@ -103,8 +103,8 @@ fn report() -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The best number of each row, of as many reports as it takes until all are within their limits,
-/// and how many that are.
+/// The best number of each row, from as many reports as it takes until all are within their limits,
+/// and the number of reports.
 fn measured(rows: &[&Row], mut report: impl FnMut() -> Result<String>) -> Result<(Vec<f64>, u32)> {
     let read =
         |report: String| rows.iter().map(|row| row.read(&report)).collect::<Result<Vec<_>>>();
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_out_of_bound_is_measured_again_and_the_best_counts() {
+    fn row_out_of_bound_is_remeasured() {
         let reports = [
             "other: 1 ms\ntarget: 6.5 ms\nwriter: 9 ms\ntwo devices: 1.9 of one\n",
             "other: 2 ms\ntarget: 4.5 ms\nwriter: 30 ms\ntwo devices: 1.2 of one\n",
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_out_of_bound_is_given_up_and_out_of_bound() {
+    fn persistent_row_out_of_bound_fails() {
         let mut reports = 0;
         let rows = [&ROWS[1]];
         let best = measured(&rows, || {

@@ -1,5 +1,5 @@
-//! Checks of the machine code of posting and polling: which functions it can reach, and the order
-//! of its accesses to memory.
+//! Checks of the machine code of posting and polling: the functions that it can reach, and the
+//! order of its memory accesses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Command;
 use super::tally::{Tally, commonest};
 use crate::workspace::Result;
 
-/// The functions of the benchmark that are an operation each.
+/// The functions of the benchmark that each are one operation.
 const ROOTS: &[&str] = &[
     "line_post",
     "line_post_inline",
@@ -32,14 +32,14 @@ const ROOTS: &[&str] = &[
 const FORBIDDEN: &[&str] =
     &["panic", "unwrap_failed", "slice_index", "alloc", "pthread", "futex", "syscall", "mutex"];
 
-/// Functions of other files that an operation may get to. The unwinder is behind a call that could
-/// panic, and where nothing can panic it is never reached.
+/// Functions of other files that an operation may reach. Only a call that could panic reaches the
+/// unwinder.
 const HARMLESS: &[&str] = &["memcpy", "memmove", "memset", "_Unwind_Resume"];
 
 /// Functions, by name: the instructions of each, as `mnemonic operands`.
 type Functions = BTreeMap<String, Vec<String>>;
 
-/// Looks at the machine code of the benchmark.
+/// Checks the machine code of the benchmark.
 pub(super) fn check(program: &Path, tally: &mut Tally) -> Result {
     let functions = match disassemble(program) {
         Ok(functions) => functions,
@@ -71,7 +71,7 @@ fn reachable(functions: &Functions, root: &str) -> std::result::Result<(), Strin
             if HARMLESS.iter().any(|harmless| name.starts_with(harmless)) {
                 continue;
             }
-            return Err(format!("it gets to {name}, of which no code was found"));
+            return Err(format!("it reaches {name}, which has no code in the program"));
         };
         for instruction in code.iter().filter(|i| i.starts_with("call") || i.starts_with('j')) {
             // A generic function's name has angle brackets of its own.
@@ -86,7 +86,7 @@ fn reachable(functions: &Functions, root: &str) -> std::result::Result<(), Strin
             let target = target.strip_suffix('>').unwrap_or(target);
             let target = target.rsplit_once("+0x").map_or(target, |(function, _)| function);
             if let Some(bad) = FORBIDDEN.iter().find(|bad| target.contains(**bad)) {
-                return Err(format!("{name} gets to {target} ({bad})"));
+                return Err(format!("{name} reaches {target} ({bad})"));
             }
             left.push(target.to_string());
         }
@@ -96,7 +96,7 @@ fn reachable(functions: &Functions, root: &str) -> std::result::Result<(), Strin
 
 /// The doorbell path of `line_post`: stores to the ring, one 4-byte store to the record, a fence,
 /// one 8-byte store to the UAR, a fence. The queue's base is the register that most operands in
-/// memory start with; of what is stored between the fences, only the doorbell may go elsewhere.
+/// memory start with; between the fences, only the doorbell's store may have another base.
 fn x86_order(code: &[String]) -> std::result::Result<(), String> {
     let fences: Vec<usize> = (0..code.len()).filter(|&i| code[i].starts_with("sfence")).collect();
     let [first, second] = fences[..] else {
@@ -116,14 +116,14 @@ fn x86_order(code: &[String]) -> std::result::Result<(), String> {
     if foreign.len() != 1 || stored_bytes(foreign[0]) != Some(8) {
         return Err(format!("the stores between the fences are not one doorbell: {foreign:?}"));
     }
-    // Which register the next doorbell goes to.
+    // The register for the next doorbell.
     if own.len() > 1 {
         return Err(format!("more than one store to the queue between the fences: {own:?}"));
     }
     Ok(())
 }
 
-/// The register that the address of an instruction's memory operand starts with.
+/// The base register of an instruction's memory operand.
 fn base(instruction: &str) -> Option<&str> {
     let register = instruction.split_once("(%")?.1.split([',', ')']).next()?;
     (register != "rsp").then_some(register)
@@ -157,8 +157,8 @@ fn stored_bytes(instruction: &str) -> Option<u32> {
     }
 }
 
-/// Disassembles the program by objdump. Calls through the global offset table are written as if
-/// they were direct.
+/// Disassembles the program by objdump. Calls through the global offset table are rewritten as
+/// direct calls.
 fn disassemble(program: &Path) -> std::result::Result<Functions, String> {
     let code = objdump(program, &["-d", "--no-show-raw-insn", "-C"])?;
     let table = offset_table(&objdump(program, &["-R"])?);
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_is_told_from_a_load_and_has_the_size_of_its_register() {
+    fn stored_bytes_follow_register_size() {
         assert_eq!(stored_bytes("mov %rsi,0x8(%r13,%r12,1)"), Some(8));
         assert_eq!(stored_bytes("mov %ecx,(%rdx)"), Some(4));
         assert_eq!(stored_bytes("mov %r10d,(%rdx)"), Some(4));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn one_store_leaves_the_queue_between_the_fences_and_it_is_the_doorbell() {
+    fn order_allows_doorbell_store_only() {
         assert_eq!(order(POST), Ok(()));
         let with = |other: &str| order(&POST.replace("(%rcx)\nsfence", other));
         for second in ["mov %rdx,0x8(%rcx)", "mov %edx,(%r9)", "movq $0x0,(%r9)", "incl (%r9)"] {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_the_offset_table_names_the_function_it_points_to() {
+    fn offset_table_maps_slot_to_function() {
         let table = offset_table("000000000005cf10 R_X86_64_RELATIVE  *ABS*+0x1e960\n");
         assert_eq!(table.get(&0x5cf10), Some(&0x1e960));
         assert_eq!(header("000000000001e960 <a::b<c>>:"), Some((0x1e960, "a::b<c>")));

@@ -1,8 +1,8 @@
 //! Copies into registered memory and out of it, as ratios to `memcpy` of the same sizes in the same
 //! run (`crates/ring/benches/copies.rs`).
 //!
-//! Whatever else the machine does may slow down either of the two for a whole run. So the median of
-//! several runs counts, and there are no more once every row reaches its bound.
+//! The machine's other work may slow down either of the two for a whole run. So the median of
+//! several runs counts, and the runs end once every row reaches its bound.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use crate::workspace::Result;
 /// A copy that must reach this share of `memcpy`'s rate.
 struct Row {
     name: &'static str,
-    /// What precedes the ratio in the program's output.
+    /// The text before the ratio in the program's output.
     label: &'static str,
     bound: f64,
 }
 
-/// Runs at most.
+/// The most runs.
 const RUNS: usize = 7;
 
 /// Measured on a busy machine, medians in and out: 1.3 to 1.6 at 64 B, 0.98 to 1.05 at 256 B, 0.97
@@ -64,7 +64,7 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// What the program prints.
+/// The program's output.
 fn run(program: &Path) -> Result<String> {
     let output = speed::urgent(program).output()?;
     if !output.status.success() {
@@ -75,7 +75,7 @@ fn run(program: &Path) -> Result<String> {
 }
 
 impl Row {
-    /// The median of what the runs say of the row, the lower one of two.
+    /// The median of the row's ratios, the lower one of two.
     fn ratio(&self, reports: &[String]) -> Result<f64> {
         let ratios = reports.iter().map(|report| number_behind(report, self.label));
         let mut ratios = ratios

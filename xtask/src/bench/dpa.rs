@@ -1,4 +1,4 @@
-//! How many instructions a second a core of the DPA executes in the model, on three programs
+//! The instructions per second of a DPA core in the model, on three programs
 //! (`crates/riscv/benches/speed.rs`).
 //!
 //! The best of several rounds counts, and a row ends once its bound is reached, as in
@@ -10,11 +10,11 @@ use crate::workspace::Result;
 
 /// Millions of instructions a second that each program must reach.
 const BOUND: f64 = 150.0;
-/// Seconds of a round, and rounds at most.
+/// Seconds of a round, and the most rounds.
 const SECONDS: &str = "0.3";
 const ROUNDS: &str = "30";
 
-/// Names of rows, and what precedes the rates in the program's output.
+/// Names of rows, and the text before the rates in the program's output.
 const ROWS: [(&str, &str); 3] =
     [("dpa: hash", "hash:"), ("dpa: sort", "sort:"), ("dpa: calls", "calls:")];
 

@@ -7,11 +7,11 @@ use std::process::Command;
 use super::tally::{Tally, built, number_behind};
 use crate::workspace::Result;
 
-/// How many times the instructions of its request a job may take. Where they go is in the crate's
-/// documentation, *Cost*.
+/// The most instructions of a job, as a multiple of its request's. The crate's documentation,
+/// *Cost*, lists them.
 const BOUND: f64 = 1.5;
 
-/// A row of DMA: what it is, and the functions of a case that it adds up.
+/// A row of DMA: its name, and the functions of a case whose instructions it adds up.
 struct Row {
     name: &'static str,
     case: &'static str,
@@ -95,7 +95,7 @@ impl Program {
         self.collect(arguments, &format!("measured_{function}"))
     }
 
-    /// The same of a function by its path in the program.
+    /// The same for a function by its path in the program.
     fn collect(&self, arguments: &[&str], function: &str) -> Result<f64> {
         let Self { name, path } = self;
         let output = counted(path, &format!("{name}::{function}"), arguments)?;
@@ -105,7 +105,7 @@ impl Program {
         }
         let collected = number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
         let operations = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
-            .ok_or_else(|| format!("the benchmark {name} does not say how much it did"))?;
+            .ok_or_else(|| format!("the benchmark {name} printed no count of operations"))?;
         if collected == 0.0 {
             return Err(format!("callgrind did not see {name}::{function}").into());
         }

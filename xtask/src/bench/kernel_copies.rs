@@ -1,4 +1,4 @@
-//! How fast the kernel of this machine copies between processes: what bounds the data path of a
+//! The rate of the kernel's copies between processes on this machine. It bounds the data path of a
 //! program under `verbless-model run`, and differs between machines by more than our own work does.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -9,13 +9,13 @@ use nix::unistd::getpid;
 
 use crate::workspace::Result;
 
-/// The best of so many rounds counts.
+/// Rounds; the best one counts.
 const ROUNDS: u32 = 20;
 const ROUND: Duration = Duration::from_millis(20);
 /// Copies between two looks at the clock.
 const BATCH: u32 = 16;
 
-/// How often a second `bytes` bytes are read and written, each by one call.
+/// Reads and writes of `bytes` bytes per second, each by one call.
 pub(super) fn per_second(bytes: usize) -> Result<f64> {
     let (mut here, there) = (vec![0_u8; bytes], vec![1_u8; bytes]);
     let remote = [RemoteIoVec { base: there.as_ptr().addr(), len: bytes }];

@@ -1,14 +1,14 @@
-//! `cargo xtask bench`: what posting and polling cost in instructions, each with a bound that must
-//! hold.
+//! `cargo xtask bench`: the cost of posting and polling in instructions, each with a bound that
+//! must hold.
 //!
 //! callgrind counts instructions exactly, so a change of one shows. The program under it is
-//! `crates/ring/benches/instructions.rs`; its first comment says what an operation includes.
-//! Besides, the machine code of the same functions is looked at ([`code`]): no way to a panic, an
-//! allocation or a lock, and memory touched in the right order. Then, what a modelled WRITE costs
-//! ([`mod@write`]), and a job of DOCA Core ([`jobs`]); last, the rates of copies into registered
-//! memory ([`copies`]), the speed of a DPA's core ([`dpa`]), the model's rates ([`speed`]), what
-//! else it does meanwhile ([`busy`]), what it is like to be a program under `verbless-model run`
-//! ([`mod@run`]), and how long the conformance suite takes on the model ([`suite`]).
+//! `crates/ring/benches/instructions.rs`; its first comment defines an operation. The task also
+//! checks the machine code of the same functions ([`code`]): no path to a panic, an allocation or a
+//! lock, and memory accesses in the right order. Then it counts the instructions of a modelled
+//! WRITE ([`mod@write`]) and of a DOCA Core job ([`jobs`]). Last, it measures copies into
+//! registered memory ([`copies`]), a DPA core ([`dpa`]), the model's rates ([`speed`]) and its
+//! other work meanwhile ([`busy`]), programs under `verbless-model run` ([`mod@run`]), and the
+//! conformance suite on the model ([`suite`]).
 
 pub(crate) mod aarch64;
 mod busy;
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// poll, and the order of stores.
     #[arg(long)]
     no_code: bool,
-    /// Only count instructions and check machine code: what does not depend on what else runs.
+    /// Only count instructions and check machine code, which do not depend on the machine's load.
     #[arg(long, conflicts_with = "rates")]
     counts: bool,
     /// Only measure rates and times.
@@ -54,12 +54,12 @@ struct Operation {
     /// The case of the program, and the function whose instructions count: `measured_…`.
     case: &'static str,
     function: &'static str,
-    /// The most instructions that it may take.
+    /// The most instructions of an operation.
     bound: f64,
-    /// What rdma-core takes: single-threaded, with the 8-byte doorbell except where BlueFlame is
-    /// named; where it was measured.
+    /// rdma-core's instructions, if measured: single-threaded, with the 8-byte doorbell unless the
+    /// row names BlueFlame.
     rdma_core: Option<f64>,
-    /// The least code that leaves the same bytes, where that has been counted.
+    /// The instructions of the least code that leaves the same bytes, if counted.
     floor: Option<u32>,
 }
 
@@ -170,8 +170,8 @@ const OPERATIONS: &[Operation] = &[
     },
 ];
 
-/// Measures, prints the table and `N passed, N failed, N skipped`; the result says whether every
-/// bound held.
+/// Measures, prints the table and `N passed, N failed, N skipped`; returns whether every bound
+/// held.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut tally = Tally::default();
     if !options.rates {
@@ -189,7 +189,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(tally.failed == 0)
 }
 
-/// Counts instructions, and looks at the machine code.
+/// Counts instructions, and checks the machine code.
 fn count(options: &Options, tally: &mut Tally) -> Result {
     let program = build("verbless-ring", "instructions")?;
     println!("instructions per operation (callgrind), call and loop included\n");
@@ -247,7 +247,7 @@ fn measure(program: &Path, operation: &Operation, variant: &str) -> Result<f64> 
     let collected: f64 =
         number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
     let operations: f64 = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
-        .ok_or("the benchmark does not say how much it did")?;
+        .ok_or("the benchmark printed no count of operations")?;
     if collected == 0.0 {
         return Err(format!("callgrind did not see {function}").into());
     }

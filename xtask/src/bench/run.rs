@@ -1,25 +1,24 @@
-//! Programs under `verbless-model run`: how fast data moves between their memory, and how much
-//! slower a program is that has nothing to do with RDMA.
+//! Programs under `verbless-model run`: the rate of data between their memory, and the slowdown of
+//! a program that does not use RDMA.
 //!
 //! **Rates**: the example `speed` on the kernel's device, which is the model's here, so that every
-//! byte passes through `process_vm_readv` and `process_vm_writev`; what it says of the rows is
-//! taken as in [`speed`]. Where the kernel's own copies are slow, a share of their rate is asked.
+//! byte passes through `process_vm_readv` and `process_vm_writev`; its rows are read as in
+//! [`speed`]. If the kernel's own copies are slow, the bound is a share of their rate.
 //!
 //! **Latencies**: two programs of rdma-core and perftest that poll, each with a processor's worth
-//! of work, while the model's threads need time too. On two processors three and more share them,
-//! and it shows whether the model gets its turn. With real-time priority it would not: they run
-//! with ordinary priority among themselves, and with a high one against the rest of the machine
-//! where that can be had. The best of several short rounds counts, and there are no more once the
-//! bound is reached.
+//! of work, while the model's threads need time too. On two processors, three or more threads share
+//! them, and the latency shows whether the model gets its turn. With real-time priority it would
+//! not: the programs run with ordinary priority among themselves, and with a high one against the
+//! rest of the machine if the system allows it. The best of several short rounds counts, and the
+//! rounds end once one reaches the bound.
 //!
-//! **A compile**: what `run` costs it is a sum, not a share. Calls with a path stop, and how many
-//! there are depends on the programs that the compiler starts and the headers that it looks for,
-//! not on how much there is to compile. So the sum is taken where it shows, in a file that is
-//! headers only, compiled in turns by a shell under `run` and one that is not; the shortest of many
-//! short times is one that nothing else disturbed, whatever else the machine does. Next to it
-//! stands the time of the same file with functions to optimize, natively and undisturbed as well as
-//! the system lets it. One cannot measure 2 % of the latter directly on a machine that does
-//! something else: its own times differ by more.
+//! **A compile**: the cost of `run` is a sum, not a share. Calls with a path stop. Their number
+//! depends on the programs that the compiler starts and the headers that it looks for, not on how
+//! much it compiles. So the sum is measured in a file of headers only, compiled in turns by a shell
+//! under `run` and by one without; the shortest of many short times is an undisturbed one, whatever
+//! else the machine does. The sum is compared with the time of the same file with functions to
+//! optimize, natively and as undisturbed as the system allows. A direct measurement cannot show 2 %
+//! of the latter on a machine with other work: its own times differ by more.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
@@ -36,11 +35,11 @@ const RATES: [Row; 2] = [
     Row { name: "run: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 3.0 },
 ];
 
-/// What of the kernel's own rate of copies of so many bytes, one read and one write each, a row
-/// must reach where the kernel is too slow for its bound.
+/// The share that a row must reach of the kernel's own copies of this size, one read and one write
+/// each, if the kernel is too slow for the row's bound.
 const SHARES: [(usize, f64); 2] = [(8, 0.35), (1 << 16, 0.22)];
 
-/// The rows, with bounds that this machine's kernel leaves room for.
+/// The rows, with bounds that this machine's kernel allows.
 fn rates_here() -> Result<[Row; 2]> {
     let mut rows = RATES;
     for (row, (bytes, share)) in rows.iter_mut().zip(SHARES) {
@@ -59,7 +58,7 @@ fn rates_here() -> Result<[Row; 2]> {
 struct Latency {
     name: &'static str,
     program: &'static str,
-    /// Finds the microseconds in what the client prints.
+    /// Finds the microseconds in the client's output.
     read: fn(&str) -> Option<f64>,
     bound: f64,
 }
@@ -78,24 +77,24 @@ const LATENCIES: [Latency; 2] = [
         bound: 50.0,
     },
 ];
-/// Messages in a round, and rounds at most.
+/// Messages in a round, and the most rounds.
 const MESSAGES: u32 = 300;
 const LATENCY_ROUNDS: u32 = 30;
-/// TCP ports by which servers and clients find each other: one after the other, as a closed one is
-/// not free at once.
+/// TCP ports of servers and clients, used one after the other, as a closed port is not free at
+/// once.
 const PORTS: std::ops::Range<u16> = 18_900..18_990;
 
-/// How much longer a compile may take, and one of nothing but headers: the worst that `run` does to
-/// a build.
+/// How much longer a compile may take. A compile of headers only is the worst case of a build under
+/// `run`.
 const COMPILE: (&str, f64) = ("run: a compile", 1.02);
 const HEADERS: (&str, f64) = ("run: a compile of headers only", 2.5);
 /// Functions to compile: a second or two.
 const FUNCTIONS: usize = 270;
-/// Turns of each shell with headers only, at least and at most; nobody wins by the other's bad
-/// luck.
+/// The least and the most turns of each shell with headers only. Both shells share the machine's
+/// load by turns.
 const LEAST: u32 = 40;
 const MOST: u32 = 400;
-/// Times that the whole is compiled.
+/// Compiles of the whole file.
 const WHOLE: u32 = 3;
 
 /// Measures, prints the rows and counts them.
@@ -167,11 +166,11 @@ fn check_latencies(model: &Path, chosen: impl Fn(&str) -> bool, tally: &mut Tall
 }
 
 impl Latency {
-    /// Runs server and client under one `run`; microseconds as the client says.
+    /// Runs server and client under one `run`; microseconds from the client's output.
     fn round(&self, model: &Path, port: u16) -> Result<f64> {
         let command = format!("{} -d mlx5_0 -n {MESSAGES} -p {port}", self.program);
-        // The scheduler weighs sessions against each other (autogroups), and only then the threads
-        // in one.
+        // The scheduler first weighs sessions (autogroups) against each other, and only then the
+        // threads in one.
         let script = format!(
             "echo -20 2>/dev/null >/proc/self/autogroup; exec timeout 60 \"$MODEL\" run -- bash \
              -c '{}'",
@@ -187,7 +186,7 @@ impl Latency {
             let errors = String::from_utf8_lossy(&output.stderr);
             return Err(format!("{command} under run failed: {report}{errors}").into());
         }
-        (self.read)(&report).ok_or_else(|| format!("{command} says no latency: {report}").into())
+        (self.read)(&report).ok_or_else(|| format!("{command} printed no latency: {report}").into())
     }
 }
 
@@ -211,9 +210,9 @@ fn average_latency(report: &str) -> Option<f64> {
 struct Times {
     /// A file of headers only, natively.
     headers: f64,
-    /// The same with functions.
+    /// The same file with functions.
     whole: f64,
-    /// What is added under `run`.
+    /// The time that `run` adds.
     added: f64,
 }
 
@@ -236,7 +235,7 @@ impl Times {
             [start(Command::new("sh"), &script("headers"))?, start(under, &script("headers"))?];
         let mut shortest = [f64::INFINITY; 2];
         for round in 0..MOST {
-            // Who goes first changes, so that nothing in the order is for or against one of them.
+            // The first shell changes each round, so that the order favours neither.
             for turn in [round as usize % 2, 1 - round as usize % 2] {
                 shortest[turn] = shortest[turn].min(shells[turn].turn()?);
             }
@@ -249,7 +248,7 @@ impl Times {
     }
 }
 
-/// A file of C with so many functions to optimize. It includes what programs include.
+/// A C file with this many functions to optimize. It includes the usual headers of programs.
 fn source(functions: usize) -> String {
     const INCLUDED: [&str; 6] =
         ["stdio.h", "stdlib.h", "string.h", "unistd.h", "pthread.h", "sys/socket.h"];
@@ -266,7 +265,7 @@ fn source(functions: usize) -> String {
     source
 }
 
-/// A shell that does the same thing whenever it is told to.
+/// A shell that does one task on request.
 struct Shell {
     child: Child,
     input: Option<ChildStdin>,
@@ -281,7 +280,7 @@ impl Shell {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// Lets it do its thing; how many milliseconds that takes.
+    /// Runs its task; returns the milliseconds.
     fn turn(&mut self) -> Result<f64> {
         let input = self.input.as_mut().ok_or("the shell has no input")?;
         let start = Instant::now();
@@ -316,7 +315,7 @@ mod tests {
     use super::{average_latency, pingpong_round};
 
     #[test]
-    fn the_latency_is_found_in_what_each_program_prints() {
+    fn latency_is_parsed_from_program_output() {
         let pingpong = "2457600 bytes in 0.04 seconds = 539.04 Mbit/sec\n\
             300 iters in 0.04 seconds = 121.58 usec/iter\n";
         assert_eq!(pingpong_round(pingpong), Some(121.58));

@@ -1,9 +1,9 @@
-//! How fast the model moves data in release mode, as its example `speed` measures it: one thread
-//! posts and polls, another is the device, but in packets, where one thread is all.
+//! The model's data rates in release mode, as its example `speed` measures them: one thread posts
+//! and polls, another one is the device. In packets, one thread does both.
 //!
-//! A rate depends on what else the machine does, unlike a count of instructions. So the best of
-//! several short rounds counts, with real-time priority where the system gives it, and a row ends
-//! once its bound is reached.
+//! A rate depends on the machine's load, unlike a count of instructions. So the best of several
+//! short rounds counts, with real-time priority if the system gives it, and a row ends once it
+//! reaches its bound.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,14 +11,14 @@ use std::process::{Command, Stdio};
 use super::tally::{Tally, number_behind};
 use crate::workspace::Result;
 
-/// Seconds of a round, and rounds at most.
+/// Seconds of a round, and the most rounds.
 const SECONDS: &str = "0.3";
 const ROUNDS: &str = "30";
 
 /// A rate that must be reached.
 pub(super) struct Row {
     pub name: &'static str,
-    /// What precedes the number in the example's output.
+    /// The text before the number in the example's output.
     pub label: &'static str,
     pub unit: &'static str,
     pub bound: f64,
@@ -34,8 +34,8 @@ const ROWS: [Row; 2] = [
     Row { name: "the model: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 4.0 },
 ];
 
-/// The same in packets, whose path MTU is 4096 bytes, on one core: a single thread posts, polls and
-/// is both devices, so that no scheduler has a say.
+/// The same in packets at path MTU 4096, on one core: a single thread posts, polls and is both
+/// devices, so that the scheduler has no influence.
 const IN_PACKETS: [Row; 2] = [
     Row { name: "packets: writes of 8 bytes", label: "8 B:", unit: "packets/s", bound: 300_000.0 },
     Row { name: "packets: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 1.0 },
@@ -52,8 +52,8 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// A command with real-time priority where the system gives it, so that nothing else that runs is
-/// in its way.
+/// A command with real-time priority if the system gives it, so that other processes do not delay
+/// it.
 pub(super) fn urgent(program: &Path) -> Command {
     if !is_urgent() {
         return Command::new(program);
@@ -68,8 +68,8 @@ pub(super) fn priority() -> &'static str {
     if is_urgent() { "with real-time priority" } else { "with ordinary priority" }
 }
 
-/// Whether the system gives real-time priority. Two threads that wait for each other need two
-/// processors then.
+/// Whether the system gives real-time priority. With it, two threads that wait for each other need
+/// two processors.
 fn is_urgent() -> bool {
     let parallel = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
     let tried =
@@ -77,12 +77,12 @@ fn is_urgent() -> bool {
     parallel && tried().is_ok_and(|status| status.success())
 }
 
-/// The example, built.
+/// Builds the example; returns its path.
 pub(super) fn program() -> Result<PathBuf> {
     crate::run::program("examples/speed")
 }
 
-/// What `program`, which is the example or ends in it, says of the rows.
+/// Runs `program`, which is the example or ends in it; returns its lines for the rows.
 pub(super) fn measure(program: &mut Command, rows: &[Row; 2]) -> Result<String> {
     let output = program.args(arguments(rows)).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
@@ -138,7 +138,7 @@ mod tests {
     use super::{IN_PACKETS, ROWS, rate};
 
     #[test]
-    fn each_row_finds_its_own_line_and_number() {
+    fn rate_matches_own_row_only() {
         let lines = [
             "     8 B:    4612975 operations/s,   0.04 GB/s",
             " 65536 B:     754944 operations/s,  49.48 GB/s",

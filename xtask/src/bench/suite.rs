@@ -1,5 +1,5 @@
-//! How long the conformance suite takes on the model in a release build, as its closing line says.
-//! That of a step of `cargo xtask test` has no bound, as other steps run beside it.
+//! The conformance suite's time on the model in a release build, from its closing line. The suite's
+//! steps of `cargo xtask test` have no bound, as other steps run beside them.
 
 use std::process::{Command, Stdio};
 
@@ -7,10 +7,10 @@ use super::tally::{Tally, number_behind};
 use crate::workspace::{Result, workspace_root};
 
 const NAME: &str = "suite: 1,000 cases on the model";
-/// Seconds for 1,000 cases that ran, at most. Measured on two processors: 6.7, and 29 to 31 in the
+/// Seconds for 1,000 executed cases, at most. Measured on two processors: 6.7, and 29 to 31 in the
 /// debug build that `cargo xtask hwtest` makes.
 const BOUND: f64 = 15.0;
-/// The best of so many runs counts.
+/// Runs; the best one counts.
 const RUNS: u32 = 5;
 
 /// Measures, prints the row and counts it.
@@ -47,7 +47,7 @@ fn run() -> Result<f64> {
     per_thousand(last).ok_or_else(|| format!("this is not the suite's last line: {last}").into())
 }
 
-/// Seconds for 1,000 cases that ran, by a closing line.
+/// Seconds for 1,000 executed cases, from a closing line.
 fn per_thousand(line: &str) -> Option<f64> {
     let passed: f64 = line.split_once(" passed, ")?.0.parse().ok()?;
     let seconds = number_behind(line, " skipped in ")?;
@@ -59,7 +59,7 @@ mod tests {
     use super::per_thousand;
 
     #[test]
-    fn the_time_is_that_of_1000_cases_that_ran() {
+    fn suite_time_is_per_thousand_run_cases() {
         let line = "500 passed, 0 failed, 40 skipped in 12.5 s (40 cases/s)";
         assert_eq!(per_thousand(line), Some(25.0));
         assert_eq!(per_thousand("500 passed, 0 failed, 40 skipped"), None);

@@ -57,18 +57,18 @@ impl Target {
     }
 }
 
-/// Builds the benchmark `name` of a package; returns where it is.
+/// Builds the benchmark `name` of a package; returns its path.
 pub(super) fn build(package: &str, name: &str) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--profile", "bench", "--package", package, "--bench", name]);
     built(cargo, name)
 }
 
-/// Builds what `cargo`'s arguments say; returns where the benchmark `name` is.
+/// Builds with these arguments of cargo; returns the path of the benchmark `name`.
 pub(super) fn built(mut cargo: Command, name: &str) -> Result<PathBuf> {
     let output = cargo
         .arg("--message-format=json-render-diagnostics")
-        // Incremental code is another code, with a few instructions more.
+        // Incremental code differs, and has a few instructions more.
         .env("CARGO_INCREMENTAL", "0")
         .current_dir(workspace_root())
         .stderr(Stdio::inherit())

@@ -6,15 +6,15 @@ use std::process::Command;
 use super::tally::{Tally, number_behind};
 use crate::workspace::Result;
 
-/// A way of a WRITE through the model.
+/// A path of a WRITE through the model.
 struct Row {
     name: &'static str,
     /// The example's option.
     option: Option<&'static str>,
-    /// The most instructions that one may take. How the compiler cuts the crates into units moves
-    /// the count by 3 % between commits that leave the path alone (3,991 and 4,111 were seen); that
-    /// messages may also go in packets costs a few per cent more (4,295). In packets, one each way,
-    /// 17,000 were seen.
+    /// The most instructions of a WRITE. The compiler's split of the crates into units moves the
+    /// count by 3 % between commits that leave the path alone (3,991 and 4,111 were measured); the
+    /// option of messages in packets costs a few per cent more (4,295). In packets, one each way,
+    /// 17,000 were measured.
     bound: f64,
 }
 
@@ -51,7 +51,7 @@ fn measure(option: Option<&str>) -> Result<f64> {
     }
     let collected = number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
     let operations = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
-        .ok_or("the example stepped does not say how much it did")?;
+        .ok_or("the example stepped printed no count of operations")?;
     if collected == 0.0 {
         return Err("callgrind did not see stepped::measured_write".into());
     }

@@ -1,4 +1,5 @@
-//! `dpa build`: compiles a crate for the cores of a DPA and checks where its code and data lie.
+//! `dpa build`: compiles a crate for the cores of a DPA and checks the addresses of its code and
+//! data.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,14 +9,14 @@ use verbless_riscv::Program;
 use crate::commands::std_sources;
 use crate::workspace::{Result, workspace_root};
 
-/// The target for which programs for the DPA are compiled.
+/// The compile target of programs for the DPA.
 pub(super) const TARGET: &str = "riscv64imac-unknown-none-elf";
 
 /// Addresses of code and constants, and of data, as in `crates/flexio-dev/dpa.ld`.
 const CODE: std::ops::Range<u64> = 0x4000_0000..0x8000_0000;
 const DATA: std::ops::Range<u64> = 0x8000_0000..0x1_0000_0000;
 
-/// Builds the programs of the crate in `directory`; where they are.
+/// Builds the programs of the crate in `directory`; returns their paths.
 pub(super) fn build(directory: &Path) -> Result<Vec<PathBuf>> {
     let directory = std::path::absolute(directory)?;
     if !directory.join("Cargo.toml").exists() {
@@ -41,7 +42,7 @@ pub(super) fn build(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(programs)
 }
 
-/// Compiles the crate in `directory`; its executables.
+/// Compiles the crate in `directory`; returns its executables.
 fn compile(directory: &Path) -> Result<Vec<PathBuf>> {
     let script = workspace_root().join("crates/flexio-dev/dpa.ld");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -71,7 +72,7 @@ fn compile(directory: &Path) -> Result<Vec<PathBuf>> {
 
 /// Flags of the compiler, as cargo separates them.
 fn flags(script: &Path) -> String {
-    // The default model has code below 2 GiB only, and data within 2 GiB of it.
+    // The default code model has code below 2 GiB only, and data within 2 GiB of it.
     let script = format!("link-arg=-T{}", script.display());
     ["-C", &script, "-C", "code-model=medium", "-C", "relocation-model=static"].join("\u{1f}")
 }
@@ -86,10 +87,10 @@ pub(crate) enum Core {
 }
 
 impl Core {
-    /// The target's, if it is installed; else sources.
+    /// The target's `core`, if it is installed; else sources.
     ///
     /// # Errors
-    /// There is neither; the error says what to install.
+    /// If there is neither; the error says what to install.
     pub(crate) fn find() -> Result<Self> {
         let mut rustc = Command::new("rustc");
         rustc.args(["--print", "target-libdir", "--target", TARGET]);
@@ -97,7 +98,7 @@ impl Core {
         Self::of(Path::new(libraries.trim()), std_sources)
     }
 
-    /// The same, where these are the target's libraries, if any.
+    /// The same, with the target's libraries in `libraries`, if any.
     fn of(libraries: &Path, sources: impl FnOnce() -> Result<PathBuf>) -> Result<Self> {
         let is_core = |entry: std::io::Result<std::fs::DirEntry>| {
             let name = entry.ok()?.file_name().into_string().ok()?;
@@ -128,7 +129,7 @@ impl Core {
     }
 }
 
-/// Checks that a file is a program of which a process can be made; returns a description.
+/// Checks that a process can be made of the file; returns a description.
 fn check(file: &[u8]) -> Result<String> {
     let program = Program::parse(file)?;
     if program.tls.as_ref().is_some_and(|tls| tls.length > 0) {
@@ -142,7 +143,7 @@ fn check(file: &[u8]) -> Result<String> {
         let end = segment.address + segment.length;
         let (what, place) = match segment.permissions {
             it if it.execute && it.write => {
-                return Err("code that can be written: link it by crates/flexio-dev/dpa.ld".into());
+                return Err("the code is writable: link it with crates/flexio-dev/dpa.ld".into());
             }
             it if it.write => ("data", DATA),
             it if it.execute => ("code", CODE),
@@ -164,7 +165,7 @@ fn check(file: &[u8]) -> Result<String> {
         program.symbols().filter_map(|(name, _)| name.strip_prefix("dpa:")).collect();
     functions.sort_unstable();
     if functions.is_empty() {
-        return Err("no function has #[rpc] or #[event_handler]: a host could call nothing".into());
+        return Err("no function has #[rpc] or #[event_handler]: add one".into());
     }
     for function in functions {
         let name = function.split('(').next().unwrap_or(function);
@@ -180,19 +181,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_crate_and_what_is_no_program_is_refused_with_a_reason() {
+    fn build_rejects_non_crate_and_non_program() {
         let error = build(Path::new("/nowhere")).unwrap_err().to_string();
         assert!(error.contains("not the directory of a crate"), "{error}");
         assert!(check(b"\x7fELF").is_err());
     }
 
     #[test]
-    fn core_is_the_target_s_or_compiled_or_the_reason_says_what_to_install() {
+    fn core_is_installed_built_or_reported_missing() {
         let libraries = std::env::temp_dir().join(format!("verbless-core-{}", std::process::id()));
         std::fs::create_dir_all(&libraries).unwrap();
         let sources = || Ok(PathBuf::from("/sources"));
         let built = Core::Built("/sources".into());
-        // A target of which something else is there is not installed.
+        // The target is not installed if its directory has other files only.
         std::fs::write(libraries.join("liballoc-1.rlib"), []).unwrap();
         assert_eq!(Core::of(&libraries, sources).unwrap(), built);
         assert_eq!(Core::of(Path::new("/nowhere"), sources).unwrap(), built);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_thread_local_variables_is_refused_in_words() {
+    fn thread_local_variables_are_rejected() {
         let mut file = vec![0; 64 + 2 * 56 + 8];
         let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, b"\x7fELF\x02\x01\x01");
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linker_s_script_has_the_addresses_that_are_checked() {
+    fn linker_script_addresses_match_check() {
         let script = include_str!("../../../crates/flexio-dev/dpa.ld");
         for address in [CODE.start, DATA.start] {
             assert!(script.contains(&format!("    . = {address:#x};")), "{address:#x}");

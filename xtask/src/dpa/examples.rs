@@ -1,5 +1,5 @@
-//! `dpa examples`: programs for the DPA with hosts, each built and run as a process of its own
-//! under `verbless-model run`, and with a model in its own process.
+//! `dpa examples`: programs for the DPA with their hosts. Each is built, and runs both as a process
+//! of its own under `verbless-model run` and with a model in its own process.
 //!
 //! An example is a directory `crates/flexio/programs/NAME`, the crate of the program, and a file
 //! `crates/flexio/examples/NAME.rs`, its host.
@@ -13,10 +13,10 @@ use crate::workspace::{Result, workspace_root};
 
 const PROGRAMS: &str = "crates/flexio/programs";
 
-/// Those that take two devices on one Ethernet.
+/// Examples that need two devices on one Ethernet.
 const ON_ETHERNET: &[&str] = &["packets"];
 
-/// Where each runs.
+/// The places where each runs.
 const PLACES: [&str; 2] = ["in process", "under run"];
 
 /// Their names.
@@ -47,7 +47,7 @@ pub(super) fn run() -> Result<Outcome> {
         let built = build::build(&workspace_root().join(PROGRAMS).join(name))?;
         programs.push(built.into_iter().next().ok_or_else(|| format!("{name} is no program"))?);
     }
-    // It builds the examples, too.
+    // This builds the examples, too.
     let model = crate::run::model()?;
     let hosts = crate::run::target().join("release/examples");
     let (mut passed, mut failed, mut skips) = (0, 0, Vec::new());
@@ -71,14 +71,14 @@ pub(super) fn run() -> Result<Outcome> {
     Ok(Outcome::Ran { passed, failed, skips, more: 0 })
 }
 
-/// Each of them in either place, as skipped.
+/// Each example in each place, as skipped.
 fn all_skipped(names: &[String], reason: &str) -> Vec<Skip> {
     let both = |name: &String| PLACES.map(|place| format!("{name} {place}"));
     let skip = |name| Skip { name, reason: reason.into() };
     names.iter().flat_map(both).map(skip).collect()
 }
 
-/// Runs one; whether it passed. Parts of it may be skipped: lines `skipped: WHAT: WHY`.
+/// Runs one; returns whether it passed. Parts of it may be skipped: lines `skipped: WHAT: WHY`.
 fn one(name: &str, command: Command, skips: &mut Vec<Skip>) -> Result<bool> {
     println!("{name}");
     let began = std::time::Instant::now();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_core_every_example_is_skipped_with_the_reason_and_counted() {
+    fn examples_without_core_are_skipped() {
         let names = names().unwrap();
         let skips = all_skipped(&names, "no core");
         assert_eq!(skips.len(), 2 * names.len());
@@ -111,7 +111,7 @@ mod tests {
         };
         let count = 2 * names.len() as u64;
         assert_eq!(line(false), (format!("3 passed, 1 failed, {count} skipped"), 1));
-        // Where nothing may be skipped, a skip is a failure.
+        // If skips are not allowed, a skip is a failure.
         let failed = 1 + count;
         assert_eq!(line(true), (format!("3 passed, {failed} failed, 0 skipped"), failed));
     }

@@ -1,7 +1,7 @@
-//! `cargo xtask dpa`: what runs on a DPA's cores.
+//! `cargo xtask dpa`: programs for a DPA's cores.
 //!
 //! `dpa build` compiles a program for a DPA. `dpa run` runs a program on the core in software,
-//! under a debugger if one is wanted. `dpa test` checks that core (`crates/riscv`): its instruction
+//! optionally under a debugger. `dpa test` checks that core (`crates/riscv`): its instruction
 //! tests, random programs against QEMU's user mode, programs that rustc compiles for riscv64imac;
 //! and a program that uses the device API (`crates/flexio-dev`) on the model's DPA. `dpa examples`
 //! builds and runs the examples of `crates/flexio`, each with its program.
@@ -24,8 +24,8 @@ use crate::workspace::{Result, workspace_root};
 pub(crate) enum Task {
     /// Tests the RISC-V core: each instruction, random programs against QEMU, compiled programs.
     Test,
-    /// Compiles the crate of a program for a DPA, checks where its code and data lie, and puts it
-    /// into target/dpa.
+    /// Compiles the crate of a program for a DPA, checks the addresses of its code and data, and
+    /// puts it into target/dpa.
     Build {
         /// The crate's directory.
         #[arg(value_name = "CRATE")]
@@ -34,8 +34,8 @@ pub(crate) enum Task {
     /// Builds the examples of crates/flexio with their programs, and runs each with a model of its
     /// own and as a process under `verbless-model run`.
     Examples,
-    /// Runs an ELF file for riscv64imac on the core until it ends with ECALL; all is well if a0 is
-    /// 0 then.
+    /// Runs an ELF file for riscv64imac on the core until it ends with ECALL; succeeds if a0 is 0
+    /// then.
     Run {
         /// The file, linked statically with an entry point.
         file: PathBuf,
@@ -51,7 +51,7 @@ const PROGRAM: &str = "crates/riscv/tests/program";
 /// Programs of 2000 snippets in each class that are compared with QEMU.
 const ROUNDS: &str = "8";
 
-/// Runs the task; whether all is well.
+/// Runs the task; returns whether it succeeded.
 pub(crate) fn run(task: &Task) -> Result<bool> {
     match task {
         Task::Build { directory } => build::build(directory).map(|_| true),
@@ -69,14 +69,14 @@ pub(crate) fn run(task: &Task) -> Result<bool> {
     }
 }
 
-/// Prints the closing line; whether all is well.
+/// Prints the closing line; returns whether all passed.
 fn closed(outcome: Outcome) -> Result<bool> {
     let (line, failed) = closing(outcome, std::env::var("CI").is_ok_and(|ci| ci == "true"))?;
     println!("{line}");
     Ok(failed == 0)
 }
 
-/// The closing line, and how many failed: in CI what is skipped, too.
+/// The closing line, and the number of failures: in CI, skips count too.
 fn closing(outcome: Outcome, ci: bool) -> Result<(String, u64)> {
     let Outcome::Ran { passed, failed, skips, more } = outcome else {
         return Err("nothing ran".into());
@@ -86,7 +86,8 @@ fn closing(outcome: Outcome, ci: bool) -> Result<(String, u64)> {
     Ok((format!("{passed} passed, {failed} failed, {skipped} skipped"), failed))
 }
 
-/// The program that shows the device API, for the cases `dpa_programs` and `flexio` of the suite.
+/// The program that exercises the device API, for the cases `dpa_programs` and `flexio` of the
+/// suite.
 const SHOWN: &str = "crates/flexio-dev/tests/program";
 
 /// Why no program can be compiled, if none can.
@@ -94,7 +95,7 @@ pub(crate) fn cannot_compile() -> Option<String> {
     build::Core::find().err().map(|error| error.to_string())
 }
 
-/// Builds it; where it is.
+/// Builds it; returns its path.
 pub(crate) fn shown() -> Result<PathBuf> {
     let programs = build::build(&workspace_root().join(SHOWN))?;
     programs.into_iter().next().ok_or_else(|| "it is no program".into())
@@ -104,8 +105,8 @@ pub(crate) fn shown() -> Result<PathBuf> {
 const EMBEDDED: &str = "crates/flexio/tests/embedded";
 
 /// The cases `dpa_programs` and `flexio` on the model, in process and under `verbless-model run`,
-/// on an InfiniBand port and, with `dpa_frames`, on an Ethernet one (under `run` there those alone
-/// that need one); the host; and the examples in the documentation of the host library.
+/// on an InfiniBand port and, with `dpa_frames`, on an Ethernet one (under `run`, only the cases
+/// that need Ethernet); the host; and the examples in the documentation of the host library.
 fn programs() -> Result<Vec<Command>> {
     let (program, suite) = (shown()?, crate::run::program("hwtest")?);
     let chosen = |command: &mut Command| {
@@ -134,10 +135,10 @@ fn programs() -> Result<Vec<Command>> {
     embedded
         .current_dir(workspace_root().join(EMBEDDED))
         .env("CARGO_TARGET_DIR", workspace_root().join("target"));
-    // Of the workspace, as `tests` builds it; of its examples, those of the host library.
+    // Of the workspace, as `tests` builds it; of its examples, only those of the host library.
     let mut documented = cargo(&["test", "--workspace", "--doc", "--features", FEATURES]);
     documented.arg("crates/flexio/");
-    // Those that need the program are run, and not only compiled.
+    // Examples that need the program run, and do not only compile.
     documented
         .env("VERBLESS_DPA_PROGRAM", &program)
         .env("RUSTDOCFLAGS", "--cfg verbless_dpa_program");
@@ -146,7 +147,7 @@ fn programs() -> Result<Vec<Command>> {
 
 /// All tests of the core and its programs. The step `dpa` of `cargo xtask test`.
 pub(crate) fn test() -> Result<Outcome> {
-    // As the workspace's tests build it, so that nothing is built twice.
+    // Built as the workspace's tests build it, so that nothing is built twice.
     let mut tests = cargo(&["test", "--package", PACKAGE, "--features", "gdb", "--no-fail-fast"]);
     tests.env("VERBLESS_DIFFERENTIAL_ROUNDS", ROUNDS);
     let own = count(tests)?;
@@ -164,7 +165,7 @@ pub(crate) fn test() -> Result<Outcome> {
                 for command in programs()? {
                     let shown = count(command)?;
                     *passed += shown.passed;
-                    // One that counts nothing has not found its tests.
+                    // A runner that counts nothing has not found its tests.
                     *failed += shown.failed + u64::from(shown.passed + shown.failed == 0);
                     *more += shown.skipped.saturating_sub(shown.skips.len() as u64);
                     skips.extend(shown.skips);
@@ -183,7 +184,7 @@ pub(crate) fn test() -> Result<Outcome> {
     Ok(all)
 }
 
-/// Compiles the program for the core; where it is.
+/// Compiles the program for the core; returns its path.
 fn compile(core: &build::Core) -> Result<PathBuf> {
     let directory = workspace_root().join("target/riscv64imac");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::list::Mutant;
 use crate::workspace::Result;
 
-/// As this program was built with it.
+/// The list, compiled into this program.
 const LIST: &str = include_str!("../../../tests/mutants.toml");
 
 #[derive(Deserialize)]
@@ -17,9 +17,9 @@ pub(super) struct Exclusions {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Exclusion {
-    /// Below the workspace's root.
+    /// Path below the workspace's root.
     file: String,
-    /// The change, as cargo-mutants names it behind the place; `*` stands for anything.
+    /// The change, as cargo-mutants names it after the position; `*` matches anything.
     change: String,
     reason: String,
 }
@@ -29,12 +29,12 @@ impl Exclusions {
         Ok(toml::from_str(LIST)?)
     }
 
-    /// Why a mutant is not tried, if it is not.
+    /// Why a mutant is excluded, if it is.
     pub(super) fn reason(&self, mutant: &Mutant) -> Option<&str> {
         self.exclude.iter().find(|it| it.covers(mutant)).map(|it| &*it.reason)
     }
 
-    /// Fails on an entry that covers none of the mutants, if they are those of its package.
+    /// Fails on an entry that matches none of the mutants, if its package is among `packages`.
     pub(super) fn match_something(&self, mutants: &[Mutant], packages: &[String]) -> Result {
         for it in &self.exclude {
             let listed = packages.is_empty() || mutants.iter().any(|mutant| mutant.file == it.file);
@@ -57,7 +57,7 @@ impl Exclusion {
     }
 }
 
-/// Whether a text is as a pattern says, in which `*` stands for anything.
+/// Whether a text matches a pattern, in which `*` matches anything.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -74,7 +74,7 @@ mod tests {
     use crate::workspace::workspace_root;
 
     #[test]
-    fn every_exclusion_names_a_file_that_exists_and_gives_a_reason() {
+    fn exclusions_name_existing_file_and_reason() {
         for it in Exclusions::read().unwrap().exclude {
             assert!(workspace_root().join(&it.file).is_file(), "there is no {}", it.file);
             assert!(it.reason.len() > 10, "{}: {:?} is no reason", it.file, it.reason);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exclusion_covers_its_change_in_its_file_and_must_cover_something() {
+    fn exclusion_must_match_mutant() {
         let list = "[[exclude]]\nfile = \"a.rs\"\nchange = \"replace * with ()\"\nreason = \"-\"";
         let list: Exclusions = toml::from_str(list).unwrap();
         assert_eq!(list.reason(&mutant("a.rs", "replace f with ()")), Some("-"));

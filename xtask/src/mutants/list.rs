@@ -1,4 +1,4 @@
-//! The mutants that there are, and a sample of them.
+//! Lists the mutants, and samples them.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::workspace::{Result, workspace_root};
 
-/// How to get what lists the mutants.
+/// How to install the lister of mutants.
 const INSTALL: &str = "cargo install cargo-mutants --locked";
 /// Files that are not mutated: generated code, tasks, and tests.
 const EXCLUDED: [&str; 3] = ["crates/prm/src/generated/**", "xtask/**", "tests/**"];
@@ -15,22 +15,22 @@ const EXCLUDED: [&str; 3] = ["crates/prm/src/generated/**", "xtask/**", "tests/*
 #[derive(Deserialize, Debug, Clone, PartialEq)]
 pub(super) struct Mutant {
     pub(super) package: String,
-    /// Below the workspace's root.
+    /// Path below the workspace's root.
     pub(super) file: String,
-    /// The file, line and column, and what is changed.
+    /// The file, line and column, and the change.
     pub(super) name: String,
     pub(super) span: Span,
     pub(super) replacement: String,
 }
 
-/// The text that is replaced.
+/// The range of the replaced text.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span {
     start: Position,
     end: Position,
 }
 
-/// Both from 1; a column is a character.
+/// Both count from 1; a column is a character.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq)]
 struct Position {
     line: usize,
@@ -60,7 +60,7 @@ fn offset(text: &str, Position { line, column }: Position) -> Option<usize> {
     within.or((rest.chars().count() == column - 1).then_some(rest.len())).map(|at| before + at)
 }
 
-/// The mutants of packages; of all, if none is named.
+/// The mutants of these packages, or of all if none is named.
 pub(super) fn all(packages: &[String]) -> Result<Vec<Mutant>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["mutants", "--list", "--json"]).current_dir(workspace_root());
@@ -85,14 +85,14 @@ pub(super) fn all(packages: &[String]) -> Result<Vec<Mutant>> {
     }
 }
 
-/// Keeps `count` of them, in an order that the seed decides. It goes by names, so that a change of
-/// one file leaves most of the choice as it was.
+/// Keeps `count` of them; the seed decides which. The choice depends on names, so that a change of
+/// one file leaves most of the choice unchanged.
 pub(super) fn sample(mutants: &mut Vec<Mutant>, count: usize, seed: u64) {
     mutants.sort_by_cached_key(|mutant| rank(seed, &mutant.name));
     mutants.truncate(count);
 }
 
-/// FNV-1a of both, mixed as splitmix64 does.
+/// FNV-1a of both, mixed as in splitmix64.
 fn rank(seed: u64, name: &str) -> u64 {
     let bytes = seed.to_le_bytes().into_iter().chain(name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -119,7 +119,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_change_replaces_its_span_by_lines_and_characters() {
+    fn mutant_replaces_its_span() {
         let mutant = mutant("a.rs", "replace f with ()");
         assert_eq!(mutant.change(), "replace f with ()");
         assert_eq!(mutant.apply("one\nßx23\n}\nend\n").unwrap(), "one\nßx()\nend\n");
@@ -128,7 +128,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_seed_chooses_the_same_mutants_whatever_their_order() {
+    fn sample_depends_on_seed_not_order() {
         let mut all: Vec<_> =
             (0..100).map(|at| mutant(&format!("{at}.rs"), "replace f with ()")).collect();
         let choose = |mut all: Vec<Mutant>, seed| {

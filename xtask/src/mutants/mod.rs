@@ -1,11 +1,12 @@
-//! `cargo xtask mutants`: whether tests notice that the sources are wrong.
+//! `cargo xtask mutants`: whether tests detect mistakes in the sources.
 //!
 //! cargo-mutants lists the mutants: one changed function or operator each. Each is applied to a
 //! copy of the workspace (`target/mutants/tree`) and tried with the tests of its own crate; if they
-//! pass, with the conformance suite on the model, for the crates that the suite is about. A mutant
-//! that makes a test fail or hang is killed, one that no test notices is missed, one that does not
-//! compile is unviable. `tests/mutants.toml` lists those that no test can or should notice. There
-//! are thousands, and each is a build: a sample, which its seed repeats, says as much in an hour.
+//! pass, and if the suite covers the crate, also with the conformance suite on the model. A mutant
+//! that makes a test fail or hang is killed, one that no test detects is missed, one that does not
+//! compile is unviable. `tests/mutants.toml` lists the mutants that no test can or should detect.
+//! There are thousands, and each is a build: a sample, repeatable by its seed, says as much in an
+//! hour.
 
 mod exclusions;
 mod list;
@@ -26,7 +27,7 @@ const BOUND: usize = 92;
 /// Options of `cargo xtask mutants`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Try so many mutants, chosen at random, instead of all.
+    /// Try this many mutants, chosen at random, instead of all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     sample: Option<u32>,
     /// Seed of the choice [default: the time]; it is printed, and the same seed chooses the same
@@ -38,7 +39,7 @@ pub(crate) struct Options {
     package: Vec<String>,
 }
 
-/// Tries mutants; the result says whether enough were killed.
+/// Tries mutants; returns whether enough were killed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     crate::steps::end_all_when_interrupted()?;
     let mut mutants = list::all(&options.package)?;
@@ -99,7 +100,7 @@ impl Tally {
         }
     }
 
-    /// Hundredths of the viable ones that were killed, cut off.
+    /// Hundredths of the viable ones that were killed, rounded down.
     fn share(&self) -> Result<usize> {
         let viable = self.killed + self.missed.len();
         (self.killed * 100)
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn ninety_two_of_a_hundred_viable_mutants_are_enough_and_unviable_ones_do_not_count() {
+    fn kill_rate_of_92_percent_is_enough() {
         assert!(tally(92, 8).is_enough().unwrap());
         assert!(!tally(91, 8).is_enough().unwrap());
         assert!(tally(0, 0).is_enough().is_err());

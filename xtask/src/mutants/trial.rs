@@ -1,4 +1,4 @@
-//! Trying mutants: the copy of the workspace that is changed, and the tests that are run in it.
+//! Trying mutants: the copy of the workspace that is changed, and its tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,8 +14,8 @@ use super::list::Mutant;
 use crate::vm::child::Signals;
 use crate::workspace::Result;
 
-/// The crates that the conformance suite is about. A command's encoding is for the tests of its own
-/// crate: the suite uses few of them, and none in every form.
+/// The crates that the conformance suite covers. The tests of `verbless-command` cover the
+/// encodings of commands: the suite uses few commands, and none in every form.
 const OF_THE_SUITE: [&str; 7] = [
     "verbless-ring",
     "verbless-queue",
@@ -26,8 +26,7 @@ const OF_THE_SUITE: [&str; 7] = [
     "verbless-model-kernel",
 ];
 const SUITE: &str = "verbless-conformance";
-/// The least that tests may take before they count as hung; else so many times what they take
-/// without a mutant.
+/// The minimum time after which tests hang; otherwise a multiple of their time without a mutant.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TIMES: u32 = 5;
 
@@ -54,11 +53,11 @@ impl Fate {
     }
 }
 
-/// The copy of the workspace, and how long tests take there.
+/// The copy of the workspace, and the times of its tests.
 pub(super) struct Tree {
     directory: PathBuf,
-    /// The suite's program for the DPA, where it can be compiled: without it, the cases of FlexIO
-    /// are skipped.
+    /// The suite's program for the DPA, if it can be compiled: without it, the cases of FlexIO are
+    /// skipped.
     dpa_program: Option<PathBuf>,
     limits: BTreeMap<String, Duration>,
 }
@@ -102,7 +101,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Tries a mutant, and takes it back.
+    /// Tries a mutant, and reverts it.
     pub(super) fn fate(&self, mutant: &Mutant) -> Result<Fate> {
         let file = self.directory.join("tree").join(&mutant.file);
         let text = fs::read_to_string(&file)?;
@@ -122,7 +121,7 @@ impl Tree {
         if !OF_THE_SUITE.contains(&package) {
             return Ok(Fate::Missed);
         }
-        // Other features may be on there, so it may not compile.
+        // Other features may be on there, so the mutant may not compile.
         if !self.builds(SUITE)? {
             return Ok(Fate::Unviable);
         }
@@ -133,7 +132,7 @@ impl Tree {
         Ok(self.cargo(package, &["--no-run"])?.wait()?.success())
     }
 
-    /// Whether the tests of a package, which are built, end well in time.
+    /// Whether the built tests of a package pass in time.
     fn passes(&self, package: &str) -> Result<bool> {
         let mut child = self.cargo(package, &[])?;
         let limit = self.limits.get(package).copied().unwrap_or(Duration::from_secs(1200));
@@ -150,16 +149,16 @@ impl Tree {
     }
 
     /// `cargo test` of a package, in a process group of its own, with as little work for the
-    /// compiler as can be; lints are no test.
+    /// compiler as possible; a lint is not a test.
     fn cargo(&self, package: &str, more: &[&str]) -> Result<Child> {
         let log = File::create(self.log())?;
-        // With a program for the DPA, the suite skips less than is expected of a test run.
+        // With a program for the DPA, the suite skips less than the expected skips of a test run.
         let skips: &[&str] = match self.dpa_program {
             Some(_) if package == SUITE => &["--", "--skip", "only expected skips"],
             _ => &[],
         };
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // With all features: what is not compiled has no mutant that a test could kill.
+        // With all features: a test cannot kill a mutant in code that is not compiled.
         command
             .args(["test", "--quiet", "--tests", "--all-features", "--package", package])
             .args(more)
@@ -182,8 +181,8 @@ impl Tree {
     }
 }
 
-/// Starts a program that signals reach. This process keeps them from its own threads, and a program
-/// inherits that from the thread that starts it: tests of programs that are ended would hang.
+/// Starts a program that receives signals. This process blocks them in its own threads, and a
+/// program inherits that from the thread that starts it: tests that end programs would hang.
 fn spawn(mut command: Command) -> Result<Child> {
     let start = move || {
         Signals::set().thread_unblock()?;
@@ -193,8 +192,8 @@ fn spawn(mut command: Command) -> Result<Child> {
     Ok(child?)
 }
 
-/// Makes `to` a copy of the files that git knows or would take. A file that is the same is left
-/// alone, so that cargo does not build it again.
+/// Makes `to` a copy of the tracked and addable files. An unchanged file is left alone, so that
+/// cargo does not rebuild it.
 fn copy(from: &Path, to: &Path) -> Result {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -207,7 +206,7 @@ fn copy(from: &Path, to: &Path) -> Result {
     let mut wanted = BTreeSet::new();
     for name in names.split_terminator('\0') {
         let source = from.join(name);
-        // A file that was deleted is listed until git knows.
+        // git lists a deleted file until the deletion is staged.
         let Ok(bytes) = fs::read(&source) else { continue };
         let target = to.join(name);
         if fs::read(&target).ok().as_ref() != Some(&bytes) {
@@ -220,7 +219,7 @@ fn copy(from: &Path, to: &Path) -> Result {
     remove_others(to, &wanted)
 }
 
-/// Removes files of a directory that are not wanted.
+/// Removes unwanted files of a directory.
 fn remove_others(directory: &Path, wanted: &BTreeSet<PathBuf>) -> Result {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -239,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_started_can_be_ended_though_signals_are_kept_from_this_thread() {
+    fn spawned_program_has_signals_unblocked() {
         std::thread::spawn(|| {
             Signals::set().thread_block().unwrap();
             let mut command = Command::new("sh");
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_the_files_of_the_tree_and_leaves_alone_what_is_the_same() {
+    fn copy_updates_changed_files_only() {
         let root = std::env::temp_dir().join(format!("mutants-{}", std::process::id()));
         let (from, to) = (root.join("from"), root.join("to"));
         fs::create_dir_all(from.join("src")).unwrap();

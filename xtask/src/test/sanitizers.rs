@@ -1,4 +1,4 @@
-//! The tests of the crates that touch raw memory, under the sanitizers.
+//! Runs the tests of the crates that touch raw memory under the sanitizers.
 
 use std::process::Command;
 
@@ -8,10 +8,10 @@ use crate::outcome::Outcome;
 use crate::workspace::{Result, workspace_root};
 
 /// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries
-/// the runtimes; the flag is one of those that a stable compiler takes only when it is told to.
+/// the runtimes; a stable compiler accepts the flag only with RUSTC_BOOTSTRAP.
 fn sanitized(name: &str) -> Result<Command> {
     let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host()?]);
-    // Unoptimised: what runs takes three times as long, and what it takes to compile is far more.
+    // Unoptimised: the tests take three times as long, but the compile saves far more.
     command
         .args(SANITIZED.iter().flat_map(|package| ["--package", package]))
         .env("RUSTC_BOOTSTRAP", "1")
@@ -22,12 +22,12 @@ fn sanitized(name: &str) -> Result<Command> {
 
 pub(super) fn address() -> Result<Outcome> {
     let mut command = sanitized("address")?;
-    // The fuzz targets, which have this sanitizer too, go on for longer.
+    // The fuzz targets, which have this sanitizer too, run longer.
     command.env("PROPTEST_CASES", "64").arg("--").args(skips(&BULK)).args(skips(&LEAVING));
     counted(command)
 }
 
-/// Crates that the sanitizers look at: those that touch raw memory or share it between threads.
+/// Crates under the sanitizers: those that touch raw memory or share it between threads.
 const SANITIZED: &[&str] = &[
     "verbless-ring",
     "verbless-queue",
@@ -36,48 +36,47 @@ const SANITIZED: &[&str] = &[
     "verbless-model-host",
 ];
 
-/// Tests that do one thing very often, or read source files: a sanitizer sees nothing in them that
-/// it does not see in others, and they take minutes there.
+/// Tests that do one thing very often, or read source files: a sanitizer finds nothing in them that
+/// it does not find in others, and they take minutes there.
 const BULK: [&str; 9] = [
     "a_circle_is_found_through_every_form_of_path",
-    "a_handle_is_the_lowest_that_is_free_and_a_file_holds_so_many",
-    "a_table_has_room_for_so_many_masks_and_a_group_for_so_many_values",
-    "a_use_of_a_higher_layer_is_found_though_another_module_stands_between",
-    "frames_that_nobody_takes_do_not_fill_the_memory",
+    "free_handle_is_lowest_and_bounded",
+    "table_and_group_sizes_are_bounded",
+    "indirect_upward_use_is_found",
+    "undelivered_frames_are_bounded",
     "no_crate_has_a_large_circle_of_modules",
-    "no_layer_of_the_model_uses_one_above_it",
-    "pages_that_nobody_asked_for_are_refused_in_the_end",
-    "what_harts_have_translated_is_bounded_together",
+    "no_model_layer_uses_a_higher_one",
+    "excess_driver_pages_are_rejected",
+    "translated_code_is_bounded_across_harts",
 ];
 
 /// Tests that leave memory behind: a device that keeps a queue may write to it as long as the
-/// program runs. The address sanitizer would count it as lost.
-const LEAVING: [&str; 1] = ["queues_of_frames_that_the_device_keeps_are_given_up_and_counted"];
+/// program runs. The address sanitizer would report it as a leak.
+const LEAVING: [&str; 1] = ["undestroyed_ethernet_queues_count_as_leaks"];
 
-/// Tests of one thread that do much: between threads there is nothing to be seen. The address
-/// sanitizer runs them.
+/// Long tests of one thread: they cannot show a race. The address sanitizer runs them.
 const OF_ONE_THREAD: [&str; 10] = [
-    "a_lying_record_behind_a_delayed_completion_is_flushed_in_no_time",
+    "lying_record_behind_delayed_cqe_flushes_promptly",
     "an_unknown_opcode_is_a_local_qp_operation_error",
-    "both_ways_leave_the_same",
-    "completions_before_and_after_a_resize_are_all_there_in_order",
-    "parts_of_a_read_whose_request_was_lost_are_asked_for_one_by_one",
-    "requests_survive_a_link_that_loses_doubles_delays_and_corrupts",
+    "whole_and_packet_modes_leave_same_state",
+    "completions_keep_order_across_resize",
+    "read_with_lost_request_is_resent_part_by_part",
+    "requests_survive_loss_duplication_and_corruption",
     "scapy_computes_the_same_icrc_for_every_opcode",
-    "what_a_service_does_not_carry_is_a_local_qp_operation_error",
-    "what_is_missing_of_a_long_read_is_asked_for_again_in_parts",
-    "what_is_missing_of_a_part_is_asked_for_without_more_than_that_part",
+    "uncarried_operation_is_a_qp_operation_error",
+    "long_read_is_requested_again_in_parts",
+    "missing_packets_are_rerequested_within_a_part",
 ];
 
-/// Tests of `verbless-model run` that look at files and messages of one program.
+/// Tests of `verbless-model run` about files and messages of one program.
 const OF_ONE_PROGRAM: [&str; 2] = ["devices::", "told::"];
 
 fn skips<'a>(tests: &[&'a str]) -> impl Iterator<Item = &'a str> {
     tests.iter().flat_map(|test| ["--skip", test])
 }
 
-/// The thread sanitizer needs a standard library that was built with it, or it takes std's own
-/// locks for races.
+/// The thread sanitizer needs a standard library that was built with it, or it reports std's own
+/// locks as races.
 pub(super) fn thread() -> Result<Outcome> {
     match std_sources() {
         Ok(sources) => {
@@ -85,12 +84,12 @@ pub(super) fn thread() -> Result<Outcome> {
             command
                 .arg("-Zbuild-std")
                 .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
-                // A random case is of one thread, and the address sanitizer tries more of them.
+                // A random case has one thread, and the address sanitizer tries more of them.
                 .env("PROPTEST_CASES", "16")
-                // A race may not come again: its report names the lines.
+                // A race may not recur: its report names the lines.
                 .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
-                // To find the lines of a backtrace takes twenty seconds there, and panics that are
-                // caught have one, too.
+                // The lines of a backtrace take twenty seconds there, and caught panics have a
+                // backtrace, too.
                 .env("RUST_BACKTRACE", "0")
                 .arg("--")
                 .args(skips(&BULK))
@@ -110,7 +109,7 @@ mod tests {
     use super::{BULK, LEAVING, OF_ONE_PROGRAM, OF_ONE_THREAD, SANITIZED};
     use crate::workspace::workspace_root;
 
-    /// The Rust files of the crates, in one.
+    /// The Rust files of the crates, concatenated.
     fn sources(directory: &Path) -> String {
         let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         entries.fold(String::new(), |text, path| match path.extension() {
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sanitizers_leave_out_is_there() {
+    fn sanitizer_exclusions_name_existing_tests() {
         let crates = workspace_root().join("crates");
         let there: String =
             SANITIZED.iter().map(|it| sources(&crates.join(&it["verbless-".len()..]))).collect();

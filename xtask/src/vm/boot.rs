@@ -15,11 +15,10 @@ use super::console::{Account, Console, is_shown};
 use super::model::Model;
 use crate::workspace::Result;
 
-/// How long a boot may take until `/init`: seconds, normally; more on a machine that does much
-/// else.
+/// How long a boot may take until `/init`: normally seconds, more on a busy machine.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// The inputs and outputs of a boot besides QEMU's.
+/// The inputs and outputs of a boot other than QEMU's.
 pub(crate) struct Watch<'a> {
     pub(crate) signals: &'a Signals,
     pub(crate) model: Option<&'a mut Model>,
@@ -29,21 +28,23 @@ pub(crate) struct Watch<'a> {
     pub(crate) log: &'a mut File,
     /// The file with QEMU's own output.
     pub(crate) complaints: &'a Path,
-    /// How long all of it may take.
+    /// The limit of the whole boot.
     pub(crate) limit: Duration,
 }
 
-/// How a boot went.
+/// The result of a boot.
 pub(crate) struct Outcome {
     pub(crate) account: Account,
     pub(crate) console: Console,
-    /// Why it ended before the guest switched off.
+    /// Why it ended before the guest powered off.
     pub(crate) cut_short: Option<String>,
+    /// Time from QEMU's start until the guest was off.
+    pub(crate) off: Duration,
 }
 
 impl Watch<'_> {
-    /// Boots, and stays until the guest has switched itself off, the model has gone, time is over,
-    /// or the user has had enough.
+    /// Boots, and stays until the guest powers off, the model ends, the time is over, or the user
+    /// ends the run.
     pub(crate) fn run(mut self, qemu: &Command) -> Result<Outcome> {
         let start = Instant::now();
         let complaints = File::create(self.complaints)?;
@@ -51,8 +52,12 @@ impl Watch<'_> {
         let mut log = qemu.take_stdout()?;
         let mut output: Option<UnixStream> = None;
         let mut ended = false;
-        let mut outcome =
-            Outcome { account: Account::default(), console: Console::new(), cut_short: None };
+        let mut outcome = Outcome {
+            account: Account::default(),
+            console: Console::new(),
+            cut_short: None,
+            off: Duration::ZERO,
+        };
         let mut buffer = vec![0; 64 << 10];
         // The log ends when QEMU does.
         'log: loop {
@@ -105,6 +110,7 @@ impl Watch<'_> {
         if let Some(mark) = outcome.console.end() {
             outcome.account.note(mark, start.elapsed());
         }
+        outcome.off = start.elapsed();
         let status = qemu.wait(Duration::from_secs(5))?;
         if !status.is_some_and(|status| status.success()) {
             let said = std::fs::read_to_string(self.complaints).unwrap_or_default();
@@ -113,7 +119,7 @@ impl Watch<'_> {
         Ok(outcome)
     }
 
-    /// Why it cannot go on, if it cannot.
+    /// Why the boot must end, if it must.
     fn too_much(&mut self, outcome: &Outcome, elapsed: Duration) -> Option<String> {
         if elapsed > self.limit {
             return Some(format!("the guest was not done after {} s", self.limit.as_secs()));
@@ -125,9 +131,9 @@ impl Watch<'_> {
             return Some("the guest's log does not end".to_string());
         }
         match &mut self.model {
-            // Its end before the guest's is a failure, but while the guest switches off it may come
+            // Its end before the guest's is a failure; but while the guest powers off, it may come
             // first.
-            Some(model) if !outcome.account.done => {
+            Some(model) if outcome.account.done.is_none() => {
                 model.check().err().map(|error| error.to_string())
             }
             _ => None,
@@ -135,7 +141,7 @@ impl Watch<'_> {
     }
 }
 
-/// Passes the program's output on to the user; whether more may come.
+/// Passes the program's output on to the user; returns whether more may come.
 fn pass_on(stream: &mut UnixStream, buffer: &mut [u8]) -> Result<bool> {
     let length = stream.read(buffer)?;
     let shown: Vec<u8> = buffer[..length].iter().copied().filter(|&byte| is_shown(byte)).collect();

@@ -1,5 +1,4 @@
-//! Resources of a run on the host, and their removal however the run ends: processes, a folder,
-//! signals.
+//! Resources of a run on the host, removed however the run ends: processes, a folder, signals.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,8 +15,8 @@ use crate::workspace::Result;
 pub(crate) struct Guarded(Child);
 
 impl Guarded {
-    /// Starts `command` without input. Where the system has `setpriv`, the process ends even when
-    /// this one is killed outright.
+    /// Starts `command` without input. With `setpriv`, the process ends even when this one is
+    /// killed by SIGKILL.
     pub(crate) fn start(command: &Command, stdout: Stdio, stderr: Stdio) -> Result<Self> {
         let program = command.get_program();
         let setpriv = Path::new("/usr/bin/setpriv");
@@ -47,7 +46,7 @@ impl Guarded {
         Ok(self.0.try_wait()?)
     }
 
-    /// Asks it to end, and waits for that, but no longer than `limit`.
+    /// Asks it to end, and waits up to `limit`.
     pub(crate) fn terminate(&mut self, limit: Duration) {
         if let Ok(None) = self.ended() {
             // It may end by itself meanwhile.
@@ -56,7 +55,7 @@ impl Guarded {
         }
     }
 
-    /// Waits for it to end by itself, but no longer than `limit`.
+    /// Waits up to `limit` for it to end by itself.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let end = Instant::now() + limit;
         loop {
@@ -71,14 +70,14 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended already.
+        // Both fail only for an ended process.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A folder for sockets and the guest's root, gone with its owner. It lies in the system's folder
-/// for temporary files because a socket's path may have no more than 107 bytes.
+/// A folder for sockets and the guest's root, removed with its owner. It is in the system's folder
+/// for temporary files because a socket's path is limited to 107 bytes.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -97,8 +96,8 @@ impl Drop for Scratch {
     }
 }
 
-/// While it lives, Ctrl-C and its like do not end this process: they are read from here, so that
-/// what was started is ended first.
+/// While it lives, Ctrl-C and similar signals do not end this process: they are read from here, so
+/// that started processes end first.
 pub(crate) struct Signals {
     descriptor: SignalFd,
     set: SigSet,
@@ -117,7 +116,7 @@ impl Signals {
         SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])
     }
 
-    /// Whether one has come.
+    /// Whether a signal has arrived.
     pub(crate) fn came(&self) -> Result<bool> {
         Ok(self.descriptor.read_signal()?.is_some())
     }
@@ -130,7 +129,7 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // Nothing can be done about a failure here, and none is known to happen.
+        // A failure here has no remedy, and none is known.
         let _ = self.set.thread_unblock();
     }
 }
@@ -143,7 +142,7 @@ mod tests {
     use super::{Guarded, Scratch};
 
     #[test]
-    fn a_process_ends_with_its_owner() {
+    fn process_is_killed_with_its_guard() {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000");
         let mut child = Guarded::start(&sleep, Stdio::null(), Stdio::null()).expect("it starts");
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scratch_folder_goes_with_what_is_in_it() {
+    fn scratch_folder_is_removed_on_drop() {
         let scratch = Scratch::new().expect("a folder");
         let file = scratch.join("file");
         std::fs::write(&file, "x").expect("a file");

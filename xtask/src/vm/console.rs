@@ -1,7 +1,7 @@
 //! Parses the guest's kernel log: the marks of its `/init`, and signs of trouble.
 //!
 //! The guest is not trusted: a line is cut at a length, the log at a size, a mark that does not
-//! parse is no mark.
+//! parse is ignored.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub(crate) enum Mark {
     Init,
     /// A driver could not be loaded.
     LoadFailed(String),
-    /// The guest has this number of uverbs devices; the program runs if they suffice.
+    /// The guest has this number of uverbs devices; the program runs if that is enough.
     Devices(u32),
     /// The program has ended with this code.
     Exit(u8),
@@ -21,9 +21,17 @@ pub(crate) enum Mark {
     Unloaded(u8),
     /// A driver of the device warned of something.
     Warning(String),
+    /// `/init` asks the kernel to start again.
+    Down,
+    /// The kernel has shut its devices down.
+    Stopped,
     /// `/init` is through.
     Done,
 }
+
+/// The last lines of a kernel that reboots, starts another by kexec, or powers off.
+const LAST: [&str; 3] =
+    ["reboot: Restarting system", "kexec_core: Starting new kernel", "reboot: Power down"];
 
 /// A line of the log: what it says, without its time stamp.
 fn text(line: &str) -> &str {
@@ -36,6 +44,9 @@ fn text(line: &str) -> &str {
 
 /// The mark in a line, if it is one.
 pub(crate) fn mark(line: &str) -> Option<Mark> {
+    if LAST.contains(&text(line)) {
+        return Some(Mark::Stopped);
+    }
     let said = text(line).strip_prefix("verbless: ")?;
     let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
     Some(match word {
@@ -45,12 +56,13 @@ pub(crate) fn mark(line: &str) -> Option<Mark> {
         "exit" => Mark::Exit(rest.parse().ok()?),
         "unloaded" => Mark::Unloaded(rest.parse().ok()?),
         "warning" => Mark::Warning(rest.to_string()),
+        "down" => Mark::Down,
         "done" => Mark::Done,
         _ => return None,
     })
 }
 
-/// How a kernel begins to say that something is wrong with itself.
+/// Beginnings of a kernel's messages about its own trouble.
 const TROUBLE: &[&str] = &[
     "Kernel panic - not syncing",
     "BUG: ",
@@ -93,14 +105,14 @@ impl Console {
     const LINE: usize = 1000;
     const TAIL: usize = 40;
     const TROUBLE_LINES: usize = 60;
-    /// More than this is a guest that has gone mad.
+    /// A guest with a longer log is out of control.
     const SIZE: usize = 64 << 20;
 
     pub(crate) fn new() -> Self {
         Self { line: Vec::new(), tail: VecDeque::new(), trouble: Vec::new(), size: 0 }
     }
 
-    /// Takes what came in and gives the marks of the lines that it completes.
+    /// Adds bytes and returns the marks of the lines that they complete.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Vec<Mark> {
         self.size = self.size.saturating_add(bytes.len());
         let mut marks = Vec::new();
@@ -118,7 +130,7 @@ impl Console {
         marks
     }
 
-    /// The end of the log: a line may be unfinished.
+    /// The end of the log: its last line may be unfinished.
     pub(crate) fn end(&mut self) -> Option<Mark> {
         let line = String::from_utf8_lossy(&std::mem::take(&mut self.line)).into_owned();
         if line.is_empty() { None } else { self.keep(line) }
@@ -126,8 +138,7 @@ impl Console {
 
     fn keep(&mut self, line: String) -> Option<Mark> {
         let mark = mark(&line);
-        // From the first sign of trouble on, its lines are kept: what comes after it may be longer
-        // than the tail.
+        // From the first sign of trouble on, all lines are kept: they may exceed the tail.
         if (!self.trouble.is_empty() || is_trouble(&line))
             && self.trouble.len() < Self::TROUBLE_LINES
         {
@@ -140,7 +151,7 @@ impl Console {
         mark
     }
 
-    /// Whether the guest has said more than a guest in its right mind would.
+    /// Whether the guest's log exceeds its limit.
     pub(crate) fn is_flooded(&self) -> bool {
         self.size > Self::SIZE
     }
@@ -156,16 +167,18 @@ impl Console {
     }
 }
 
-/// Whether a byte of the guest's may reach a terminal: no control characters but the end of a line
-/// and a tab.
+/// Whether a byte of the guest may reach a terminal: the only control characters are newline and
+/// tab.
 pub(crate) fn is_shown(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\t' | b' '..=b'~' | 0x80..)
 }
 
-/// How a run went, for its verdict.
+/// The results of a run, for its verdict.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// The time from QEMU's start to `/init`.
+    /// How often `/init` has begun.
+    pub(crate) lives: u32,
+    /// The time from QEMU's start to the first `/init`.
     pub(crate) booted: Option<Duration>,
     /// The uverbs devices found.
     pub(crate) devices: Option<u32>,
@@ -175,15 +188,24 @@ pub(crate) struct Account {
     pub(crate) failures: Vec<String>,
     /// Warnings of the device's drivers.
     pub(crate) warnings: Vec<String>,
-    /// `/init` came to its end.
-    pub(crate) done: bool,
+    /// When `/init` began to power the guest off, since QEMU was started.
+    pub(crate) done: Option<Duration>,
+    /// When it last began to leave, in whatever way.
+    leaving: Option<Duration>,
+    /// The kernel has shut its devices down before `/init` came to its end.
+    pub(crate) left_early: bool,
+    /// The longest that a kernel took to shut its devices down.
+    pub(crate) shutdown: Duration,
 }
 
 impl Account {
-    /// Notes a mark. `since` is the time since QEMU was started.
+    /// Records a mark. `since` is the time since QEMU was started.
     pub(crate) fn note(&mut self, mark: Mark, since: Duration) {
         match mark {
-            Mark::Init => self.booted = Some(since),
+            Mark::Init => {
+                self.lives += 1;
+                self.booted.get_or_insert(since);
+            }
             Mark::LoadFailed(module) => {
                 self.failures.push(format!("the guest cannot load {module}"))
             }
@@ -194,7 +216,17 @@ impl Account {
                 self.failures.push(format!("the drivers do not unload (rmmod returned {code})"));
             }
             Mark::Warning(line) => self.warnings.push(line),
-            Mark::Done => self.done = true,
+            Mark::Down => self.leaving = Some(since),
+            Mark::Stopped => {
+                let began = self.leaving.take();
+                self.left_early |= began.is_none();
+                let took = began.map_or(Duration::ZERO, |began| since.saturating_sub(began));
+                self.shutdown = self.shutdown.max(took);
+            }
+            Mark::Done => {
+                self.done = Some(since);
+                self.leaving = Some(since);
+            }
         }
     }
 }
@@ -206,7 +238,7 @@ mod tests {
     use super::{Account, Console, Mark, is_trouble, mark};
 
     #[test]
-    fn a_mark_is_read_whatever_stands_before_it() {
+    fn mark_is_found_after_kernel_timestamp() {
         assert_eq!(mark("[    2.345678] verbless: exit 0"), Some(Mark::Exit(0)));
         assert_eq!(mark("[    2.345678][  T101] verbless: exit 139\r"), Some(Mark::Exit(139)));
         assert_eq!(mark("verbless: devices 2"), Some(Mark::Devices(2)));
@@ -217,7 +249,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_code_is_no_mark() {
+    fn a_kernel_has_shut_down_when_its_last_line_comes() {
+        let mut account = Account::default();
+        let lines = [
+            ("verbless: init", 3),
+            ("verbless: down", 5),
+            ("[    9.876543] reboot: Restarting system", 7),
+            ("verbless: init", 10),
+            ("verbless: down", 11),
+            ("[    2.345678] kexec_core: Starting new kernel", 12),
+            ("verbless: init", 15),
+            ("verbless: done", 16),
+            ("[    4.345678] reboot: Power down", 17),
+        ];
+        for (line, second) in lines {
+            account.note(mark(line).expect(line), Duration::from_secs(second));
+        }
+        let seconds = Duration::from_secs;
+        assert_eq!((account.lives, account.booted), (3, Some(seconds(3))));
+        assert_eq!((account.done, account.shutdown), (Some(seconds(16)), seconds(2)));
+    }
+
+    #[test]
+    fn malformed_mark_is_ignored() {
         for line in [
             "verbless: exit",
             "verbless: exit 256",
@@ -254,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_healthy_kernel_says_is_no_trouble() {
+    fn healthy_kernel_lines_are_no_trouble() {
         for line in [
             "[    0.0] Linux version 6.1.0-42-cloud-amd64 (debian-kernel@lists.debian.org)",
             "[    0.1] Spectre V2 : Kernel not compiled with retpoline; no mitigation available!",
@@ -281,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_kept_from_the_first_trouble_on_and_at_its_end() {
+    fn console_keeps_first_trouble_and_tail() {
         let mut console = Console::new();
         for number in 0..100 {
             console.take(format!("before {number}\n").as_bytes());
@@ -298,12 +352,12 @@ mod tests {
     }
 
     #[test]
-    fn drivers_that_do_not_load_or_unload_are_failures() {
+    fn driver_load_and_unload_failures_are_counted() {
         let mut account = Account::default();
         for mark in [Mark::Init, Mark::Devices(1), Mark::Exit(3), Mark::Unloaded(0), Mark::Done] {
             account.note(mark, Duration::from_secs(2));
         }
-        assert_eq!((account.exit, account.done), (Some(3), true));
+        assert_eq!((account.exit, account.done), (Some(3), Some(Duration::from_secs(2))));
         assert!(account.failures.is_empty());
         account.note(Mark::LoadFailed("mlx5_ib".into()), Duration::ZERO);
         account.note(Mark::Unloaded(1), Duration::ZERO);

@@ -1,8 +1,8 @@
-//! A writer of cpio archives in the "newc" form, the one that Linux unpacks as its initial root.
+//! Writes cpio archives in the "newc" format, which Linux unpacks as its initial root.
 //!
-//! The form: Linux, Documentation/driver-api/early-userspace/buffer-format.rst.
+//! The format: Linux, Documentation/driver-api/early-userspace/buffer-format.rst.
 
-/// An archive under construction. Directories above an entry are made when they are first needed.
+/// An archive under construction. Parent directories of an entry are added when first needed.
 pub(crate) struct Archive {
     bytes: Vec<u8>,
     directories: std::collections::BTreeSet<String>,
@@ -18,7 +18,7 @@ impl Archive {
         Self { bytes: Vec::new(), directories: Default::default(), entries: 0 }
     }
 
-    /// Adds a directory, with those above it. `path` has no leading slash.
+    /// Adds a directory, with its parents. `path` has no leading slash.
     pub(crate) fn directory(&mut self, path: &str) {
         if path.is_empty() || self.directories.contains(path) {
             return;
@@ -34,7 +34,7 @@ impl Archive {
         self.entry(path, REGULAR | (mode & 0o7777), content);
     }
 
-    /// Adds a symbolic link at `path` that leads to `target`.
+    /// Adds a symbolic link at `path` to `target`.
     pub(crate) fn symlink(&mut self, path: &str, target: &str) {
         self.parents(path);
         self.entry(path, SYMLINK | 0o777, target.as_bytes());
@@ -53,8 +53,7 @@ impl Archive {
     }
 
     /// # Panics
-    /// If the content does not fit the form's 32-bit size: nothing that goes into a guest is that
-    /// large.
+    /// If the content does not fit the format's 32-bit size: no guest's file is that large.
     fn entry(&mut self, path: &str, mode: u32, content: &[u8]) {
         let size = u32::try_from(content.len()).expect("less than 4 GiB");
         self.entries += 1;
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_reads_back_as_it_was_written() {
+    fn cpio_archive_round_trips() {
         let mut archive = Archive::new();
         archive.file("usr/bin/true", 0o755, b"odd");
         archive.symlink("bin", "usr/bin");

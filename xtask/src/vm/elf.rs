@@ -1,10 +1,10 @@
 //! Finds a section of a 64-bit little-endian ELF file by its name.
 //!
-//! Two questions need it: what a kernel module depends on (`.modinfo`), and whether a program needs
-//! a loader (`.interp`).
+//! Two uses: the dependencies of a kernel module (`.modinfo`), and whether a program needs a loader
+//! (`.interp`).
 
-/// The content of the section `name`; nothing where `file` is not such a file, has no such section,
-/// or is cut short.
+/// The content of the section `name`; `None` if `file` is not such a file, has no such section, or
+/// is truncated.
 pub(crate) fn section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
     if !is_elf(file) {
         return None;
@@ -51,7 +51,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 pub(crate) mod tests {
     use super::section;
 
-    /// A file with one section beside the one that holds the names.
+    /// A file with one section beside the section of names.
     pub(crate) fn with_section(name: &str, content: &[u8]) -> Vec<u8> {
         let names = format!("\0.names\0{name}\0");
         let mut file = vec![0; 0x40];
@@ -74,7 +74,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_section_is_found_by_its_name() {
+    fn section_is_found_by_name() {
         let file = with_section(".modinfo", b"depends=a,b\0");
         assert_eq!(section(&file, ".modinfo"), Some(&b"depends=a,b\0"[..]));
         assert_eq!(section(&file, ".interp"), None);

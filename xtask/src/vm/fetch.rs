@@ -9,12 +9,12 @@ use super::series::{Series, Sort};
 use crate::debian::{Choice, Debian};
 use crate::workspace::{Result, workspace_root};
 
-/// The folder that keeps what was fetched.
+/// The folder of the fetched files.
 pub(crate) fn folder() -> PathBuf {
     workspace_root().join("target/vm")
 }
 
-/// QEMU with its own C library, so that it runs beside whatever the host has.
+/// QEMU with its own C library, so that it does not depend on the host's.
 pub(crate) struct Qemu {
     tree: PathBuf,
 }
@@ -23,7 +23,7 @@ impl Qemu {
     /// The oldest version that has `vfio-user-pci`.
     const OLDEST: (u32, u32) = (10, 1);
 
-    /// QEMU, fetched unless it is there.
+    /// QEMU, fetched if missing.
     pub(crate) fn get() -> Result<Self> {
         let suite = "trixie-backports";
         let tree = get("QEMU", "qemu", suite, &[Choice::Named("qemu-system-x86")], |_| true)?;
@@ -68,7 +68,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of a series, fetched unless it is there.
+    /// The kernel of a series, fetched if missing.
     pub(crate) fn get(series: Series, sort: Sort) -> Result<Self> {
         let own = format!("{series}.");
         let start = format!("linux-image-{own}");
@@ -112,18 +112,27 @@ pub(crate) fn busybox() -> Result<PathBuf> {
     Ok(tree.join("usr/bin/busybox"))
 }
 
-/// rdma-core's programs and perftest as a series' own suite has them, with their libraries.
+/// rdma-core's programs and perftest from the series' own suite, with their libraries.
 pub(crate) fn rdma_core(series: Series) -> Result<PathBuf> {
     let suite = series.suite();
     let packages = ["ibverbs-utils", "ibverbs-providers", "perftest"].map(Choice::Named);
     get(&format!("rdma-core of {suite}"), &format!("rdma-core-{suite}"), suite, &packages, |_| true)
 }
 
-/// iproute2's programs as a series' own suite has them, with their libraries.
+/// iproute2's programs from the series' own suite, with their libraries.
 pub(crate) fn iproute(series: Series) -> Result<PathBuf> {
     let suite = series.suite();
     let packages = ["iproute2"].map(Choice::Named);
     get(&format!("iproute2 of {suite}"), &format!("iproute2-{suite}"), suite, &packages, |_| true)
+}
+
+/// kexec's program as a series' own suite has it, with its libraries.
+pub(crate) fn kexec(series: Series) -> Result<PathBuf> {
+    let suite = series.suite();
+    let packages = ["kexec-tools"].map(Choice::Named);
+    get(&format!("kexec of {suite}"), &format!("kexec-{suite}"), suite, &packages, |package| {
+        package == "kexec-tools" || package.starts_with("lib") || package.starts_with("zlib")
+    })
 }
 
 /// A command that runs a program of an unpacked tree with that tree's loader and libraries.
@@ -143,7 +152,7 @@ pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The C library's loader, among the libraries.
 pub(crate) const LOADER: &str = "ld-linux-x86-64.so.2";
 
-/// The tree `name`, fetched unless it is there. Two runs at once wait for each other.
+/// The tree `name`, fetched if missing. Concurrent runs wait for each other.
 fn get(
     what: &str,
     name: &str,
@@ -156,13 +165,13 @@ fn get(
         return Ok(tree);
     }
     if std::env::consts::ARCH != "x86_64" {
-        return Err("the VM is x86-64 only: Debian's QEMU and kernels are fetched for it".into());
+        return Err("the VM is x86-64 only: run this on an x86-64 machine".into());
     }
     fs::create_dir_all(folder())?;
     let lock = File::create(folder().join("lock"))?;
     lock.lock()?;
     if !tree.exists() {
-        // Backports come on top of their suite; asking for the suite by name keeps the two apart.
+        // Backports come on top of their suite; the suite's name selects one of the two.
         let suites: &[&str] =
             if suite == "bookworm" { &["bookworm"] } else { &["trixie", "trixie-backports"] };
         Debian::new(&workspace_root().join("target/debian"), suites)?
@@ -171,7 +180,7 @@ fn get(
     Ok(tree)
 }
 
-/// Major and minor version in what `qemu --version` prints.
+/// Major and minor version in the output of `qemu --version`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.strip_prefix("QEMU emulator version ")?.split(['.', ' ', '\n']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -182,7 +191,7 @@ mod tests {
     use super::version;
 
     #[test]
-    fn qemu_says_its_version() {
+    fn qemu_version_is_parsed() {
         let text = "QEMU emulator version 11.1.0 (Debian 1:11.1.0+ds-1)\nCopyright";
         assert_eq!(version(text), Some((11, 1)));
         assert_eq!(version("QEMU emulator version 10.1\n"), Some((10, 1)));

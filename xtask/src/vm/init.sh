@@ -1,5 +1,7 @@
 #!/bin/busybox sh
 # The guest's first process: loads the drivers, runs the program, unloads the drivers, powers off.
+# With SHUTDOWN the drivers stay loaded, and the kernel shuts their devices down: in the first life for a reboot, in the
+# second for kexec, in the third to power off. The machine's clock tells the second life, an argument of the kernel the third.
 # What it has to say goes through the kernel's log, so that no line is torn, as "verbless: WORD ...".
 # The program's own output goes to the second serial port alone.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /run
@@ -12,7 +14,8 @@ exec </dev/null >/dev/kmsg 2>&1
 say() { echo "<5>verbless: $*" >/dev/kmsg; }
 load() { while read -r module; do insmod "/modules/$module.ko" || say "failed to load $module"; done </modules/order; }
 unload() { for module in $DRIVERS; do rmmod "$module" || return; done; }
-. /settings # DEVICES, RELOAD, DRIVERS
+. /settings # DEVICES, RELOAD, SHUTDOWN, DRIVERS
+[ "$SHUTDOWN" = 1 ] && [ -z "$LIFE" ] && { [ "$(date +%Y)" = 2001 ] && LIFE=2 || LIFE=1; }
 say init
 ulimit -l unlimited
 ifconfig lo 127.0.0.1
@@ -31,7 +34,18 @@ if [ "$found" -ge "$DEVICES" ]; then
     sh /command >/dev/ttyS1 2>&1
     say "exit $?"
 fi
-unload; say "unloaded $?"
+[ "$SHUTDOWN" = 1 ] || { unload; say "unloaded $?"; }
 dmesg -r | grep -E '^<[0-4]>.*(mlx5|rxe|infiniband|ib_core|ib_uverbs)' | head -n 20 | while read -r line; do say "warning ${line#*>}"; done
+case "$LIFE" in
+1)
+    { date -s 2001-01-01 && hwclock -w -u; } || say "failed to load 2001 into the clock"
+    say down
+    reboot -f ;;
+2)
+    cd / && find . -xdev ! -name kernel >/tmp/list && cpio -o -H newc </tmp/list >/tmp/root.cpio
+    /usr/sbin/kexec -s -l /kernel --initrd=/tmp/root.cpio --command-line="$(cat /proc/cmdline) LIFE=3" || say "failed to load the next kernel"
+    say down
+    /usr/sbin/kexec -e || say "failed to load by kexec" ;;
+esac
 say done
 poweroff -f

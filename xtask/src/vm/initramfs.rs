@@ -1,5 +1,5 @@
-//! The guest's root: busybox, the drivers, the program, and on demand rdma-core and iproute2; an
-//! uncompressed archive, because an emulated guest takes longer to decompress than to read.
+//! The guest's root: busybox, the drivers, the program, and optionally rdma-core and iproute2. The
+//! archive is uncompressed, because an emulated guest takes longer to decompress than to read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,12 @@ const INIT: &str = include_str!("init.sh");
 
 /// The settings of the guest.
 pub(crate) struct Settings<'a> {
-    /// How many uverbs devices must be there before the program runs.
+    /// The uverbs devices that must exist before the program runs.
     pub(crate) devices: u32,
     /// Unload the drivers and load them again before the program runs.
     pub(crate) reload: bool,
+    /// Reboot, start another kernel by kexec, and power off with the drivers loaded.
+    pub(crate) shutdown: bool,
     /// The drivers that are unloaded, in this order.
     pub(crate) drivers: &'a [&'a str],
 }
@@ -32,16 +34,19 @@ pub(crate) struct Contents<'a> {
     pub(crate) modules: &'a [Module],
     pub(crate) settings: &'a Settings<'a>,
     pub(crate) program: &'a Program,
-    /// A script that runs between the drivers and the program.
+    /// A script that runs after the drivers load and before the program.
     pub(crate) prepare: Option<&'a str>,
     /// The trees of rdma-core's and perftest's programs, and of iproute2's.
     pub(crate) rdma_core: Option<&'a Path>,
     pub(crate) iproute: Option<&'a Path>,
+    /// The tree of kexec-tools, and the kernel that they start.
+    pub(crate) kexec: Option<(&'a Path, &'a Path)>,
 }
 
 /// The archive that the kernel unpacks as its root.
 pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>> {
-    let &Contents { busybox, modules, settings, program, prepare, rdma_core, iproute } = contents;
+    let &Contents { busybox, modules, settings, program, prepare, .. } = contents;
+    let &Contents { rdma_core, iproute, kexec, .. } = contents;
     let mut archive = Archive::new();
     for path in ["lib", "lib64"] {
         archive.directory(&format!("usr/{path}"));
@@ -49,9 +54,11 @@ pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>> {
     }
     archive.file("bin/busybox", 0o755, &fs::read(busybox)?);
     archive.file("init", 0o755, INIT.as_bytes());
-    let Settings { devices, reload, drivers } = settings;
-    let (reload, drivers) = (u8::from(*reload), drivers.join(" "));
-    let settings = format!("DEVICES={devices}\nRELOAD={reload}\nDRIVERS='{drivers}'\n");
+    let Settings { devices, reload, shutdown, drivers } = settings;
+    let (reload, shutdown) = (u8::from(*reload), u8::from(*shutdown));
+    let drivers = drivers.join(" ");
+    let settings =
+        format!("DEVICES={devices}\nRELOAD={reload}\nSHUTDOWN={shutdown}\nDRIVERS='{drivers}'\n");
     archive.file("settings", 0o644, settings.as_bytes());
     archive.file("command", 0o644, program.command_line().as_bytes());
     archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n");
@@ -75,10 +82,14 @@ pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>> {
         let programs = ["usr/sbin/ip", "usr/bin/rdma"].map(|program| tree.join(program));
         add_programs(&mut archive, tree, programs.to_vec())?;
     }
+    if let Some((tree, kernel)) = kexec {
+        add_programs(&mut archive, tree, vec![tree.join("usr/sbin/kexec")])?;
+        add_file(&mut archive, "kernel", kernel)?;
+    }
     Ok(archive.finish())
 }
 
-/// rdma-core's and perftest's programs, and the providers of the devices that a guest has.
+/// rdma-core's and perftest's programs, and the providers of a guest's devices.
 fn add_rdma_core(archive: &mut Archive, tree: &Path) -> Result<()> {
     let libraries = tree.join(LIBRARIES);
     let mut programs = files(&tree.join("usr/bin"), |name| {
@@ -88,7 +99,7 @@ fn add_rdma_core(archive: &mut Archive, tree: &Path) -> Result<()> {
         ["libmlx5-", "librxe-"].iter().any(|prefix| name.starts_with(prefix))
     })?);
     add_programs(archive, tree, programs)?;
-    // A Rust program of the host's that is linked with shared libraries wants this one too.
+    // A Rust program of the host with shared libraries needs this one too.
     let libgcc = format!("{LIBRARIES}/libgcc_s.so.1");
     for path in [&libgcc, "etc/libibverbs.d/mlx5.driver", "etc/libibverbs.d/rxe.driver"] {
         add_file(archive, path, &tree.join(path))?;
@@ -121,7 +132,7 @@ fn add_file(archive: &mut Archive, path: &str, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The files of a folder whose name is wanted, in order.
+/// The files of a folder with a wanted name, in order.
 fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

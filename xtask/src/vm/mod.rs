@@ -3,8 +3,8 @@
 //!
 //! The guest runs the conformance suite, or any program, on the real `/dev/infiniband/uverbs0`, and
 //! its exit code becomes this one's. QEMU and the kernels come from Debian and stay in `target/vm`;
-//! nothing is installed, and no privilege is needed. A folder that is deleted there is fetched
-//! anew, with what Debian has by then.
+//! nothing is installed, and no privilege is needed. A deleted folder is fetched again, with
+//! Debian's current versions.
 
 use std::fmt;
 use std::fs::File;
@@ -46,12 +46,11 @@ pub(crate) struct Options {
     kernel: Selection,
     #[command(flatten)]
     shape: Shape,
-    /// Give the guest rdma-core's and perftest's programs, of the Debian suite that its kernel is
-    /// from.
+    /// Give the guest rdma-core's and perftest's programs, of its kernel's Debian suite.
     #[arg(long)]
     with_rdma_core: bool,
-    /// Run the programs of rdma-core and perftest, with a row for each, between the guest's
-    /// devices.
+    /// Run the programs of rdma-core and perftest, between the guest's devices, with a row for
+    /// each.
     #[arg(long, conflicts_with = "program")]
     rdma_core_suite: bool,
     /// Instead of the guest's modelled devices: run programs of rdma-core and perftest between the
@@ -62,6 +61,11 @@ pub(crate) struct Options {
     /// Load the drivers, unload them, and load them again before the program runs.
     #[arg(long)]
     reload: bool,
+    /// Leave with the drivers loaded: reboot after the program, start the same kernel by kexec when
+    /// it has run again, and power off when it has run a third time. Fail if a kernel takes more
+    /// than 5 s to shut its devices down.
+    #[arg(long)]
+    shutdown: bool,
     /// Fail when the device's drivers warn of anything.
     #[arg(long)]
     strict: bool,
@@ -72,7 +76,7 @@ pub(crate) struct Options {
     /// Boot without a device.
     #[arg(long)]
     no_device: bool,
-    /// How long one guest may take, in seconds.
+    /// Time limit of one guest, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
     /// The guest's memory, in MiB.
@@ -81,8 +85,8 @@ pub(crate) struct Options {
     /// Start this program as the model instead of building it.
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Put this file of the machine into the guest's folder /program, for PROGRAM to use, and the
-    /// libraries that it needs beside it. May be given several times.
+    /// Put this file of the machine into the guest's folder /program, for PROGRAM to use, and its
+    /// libraries beside it. May be given several times.
     #[arg(long, value_name = "FILE")]
     carry: Vec<PathBuf>,
     /// Program to run in the guest: a program of this machine, a command of the guest, or (the
@@ -90,6 +94,12 @@ pub(crate) struct Options {
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
+
+/// How long a guest may take to shut its devices down.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// How often a guest boots that leaves in every way.
+const LIVES: u32 = 3;
 
 /// The user has ended the run.
 #[derive(Debug)]
@@ -103,7 +113,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// The files from which a guest of one series is booted.
+/// The files from which a guest of one series boots.
 struct Guest {
     kernel: Kernel,
     /// The archive that it unpacks as its root.
@@ -112,15 +122,33 @@ struct Guest {
     devices: u32,
 }
 
-/// Fetches what a guest with a kernel of `series` and rdma-core needs, unless it is there; an error
-/// says why no guest can run here.
+/// Fetches the missing parts of a guest with a kernel of `series` and rdma-core; an error says why
+/// no guest can run here.
 pub(crate) fn fetch(series: &str) -> Result {
-    let selection: Selection = series.parse()?;
+    fetch_kernels(series)?;
+    for series in series.parse::<Selection>()?.series() {
+        fetch::rdma_core(series)?;
+    }
+    Ok(())
+}
+
+/// Fetches what a guest with a kernel of `series` needs, unless it is there; an error says why no
+/// guest can run here.
+fn fetch_kernels(series: &str) -> Result {
     Qemu::get()?;
     fetch::busybox()?;
-    for series in selection.series() {
+    for series in series.parse::<Selection>()?.series() {
         Kernel::get(series, Sort::Cloud)?;
-        fetch::rdma_core(series)?;
+    }
+    Ok(())
+}
+
+/// Fetches what `--shutdown` needs with each kernel, unless it is there; an error says why no guest
+/// can run here.
+pub(crate) fn fetch_for_shutdown() -> Result {
+    fetch_kernels("all")?;
+    for series in "all".parse::<Selection>()?.series() {
+        fetch::kexec(series)?;
     }
     Ok(())
 }
@@ -162,7 +190,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Runs a kernel's boots; returns the program's exit code of the first one that failed.
+/// Runs a kernel's boots; returns the program's exit code from the first failed boot.
 fn all_boots(
     options: &Options,
     qemu: &Qemu,
@@ -194,11 +222,17 @@ fn prepare(options: &Options, series: Series, program: &Program, has_model: bool
     let kernel = Kernel::get(series, sort)?;
     let with_rdma_core = options.with_rdma_core || options.rdma_core_suite;
     let rdma_core = with_rdma_core.then(|| fetch::rdma_core(series)).transpose()?;
+    let kexec = options.shutdown.then(|| fetch::kexec(series)).transpose()?;
     let busybox = fetch::busybox()?;
     let modules =
         modules::in_order(&kernel.modules, &["mlx5_core", "mlx5_ib", "ib_uverbs"], &busybox)?;
     let devices = if has_model { options.shape.functions_in_all() } else { 0 };
-    let settings = Settings { devices, reload: options.reload, drivers: &["mlx5_ib", "mlx5_core"] };
+    let settings = Settings {
+        devices,
+        reload: options.reload,
+        shutdown: options.shutdown,
+        drivers: &["mlx5_ib", "mlx5_core"],
+    };
     let root = initramfs::build(&Contents {
         busybox: &busybox,
         modules: &modules,
@@ -207,6 +241,7 @@ fn prepare(options: &Options, series: Series, program: &Program, has_model: bool
         prepare: None,
         rdma_core: rdma_core.as_deref(),
         iproute: None,
+        kexec: kexec.as_deref().map(|tree| (tree, &*kernel.image)),
     })?;
     Ok(Guest { kernel, root, devices })
 }
@@ -220,7 +255,7 @@ fn one(
     log: &mut File,
 ) -> Result<u8> {
     let Guest { kernel, root, devices } = guest;
-    // From here on there is something to clean up.
+    // From here on, cleanup is necessary.
     let start = Instant::now();
     let signals = Signals::catch()?;
     let scratch = Scratch::new()?;
@@ -243,6 +278,7 @@ fn one(
         devices: model.as_ref().map_or(&[], |model| &model.sockets),
         cable: None,
         tap: None,
+        reboots: options.shutdown,
     }
     .describe(&mut command);
     writeln!(log, "=== Linux {}", kernel.release)?;
@@ -260,18 +296,38 @@ fn one(
         model.finish()?;
     }
     let booted = outcome.account.booted.unwrap_or_default();
+    let off = outcome.off.saturating_sub(outcome.account.done.unwrap_or(outcome.off));
+    let shutdown = off.max(outcome.account.shutdown);
     eprintln!(
-        "Linux {}: exit code {code}, booted in {:.1} s, all in {:.1} s",
+        "Linux {}: exit code {code}, booted in {:.1} s, shut down in {:.1} s, all in {:.1} s",
         kernel.release,
         booted.as_secs_f32(),
+        shutdown.as_secs_f32(),
         start.elapsed().as_secs_f32()
     );
+    if options.shutdown {
+        left_in_time(outcome.account.lives, shutdown)?;
+    }
     Ok(code)
+}
+
+/// Fails unless a guest has had all its lives, and shut its devices down quickly.
+fn left_in_time(lives: u32, shutdown: Duration) -> Result {
+    let limit = SHUTDOWN.as_secs();
+    match () {
+        () if lives != LIVES => {
+            Err(format!("the guest booted {lives} times, not {LIVES}: it did not come back").into())
+        }
+        () if shutdown > SHUTDOWN => {
+            Err(format!("the guest was not off {limit} s after its shutdown began").into())
+        }
+        () => Ok(()),
+    }
 }
 
 /// The program's exit code, unless something else went wrong: that counts first.
 fn verdict(outcome: &Outcome, devices: u32, strict: bool) -> Result<u8> {
-    let Outcome { account, console, cut_short } = outcome;
+    let Outcome { account, console, cut_short, .. } = outcome;
     for warning in &account.warnings {
         eprintln!("the guest's kernel warned: {warning}");
     }
@@ -286,8 +342,12 @@ fn verdict(outcome: &Outcome, devices: u32, strict: bool) -> Result<u8> {
     if strict && !account.warnings.is_empty() {
         wrong.push("the drivers warned".to_string());
     }
-    if !account.done && cut_short.is_none() {
-        wrong.push("the guest ended before its time".to_string());
+    if account.done.is_none() && cut_short.is_none() {
+        let hint = match account.left_early {
+            true => ": its program ended it; to leave with the drivers loaded, use --shutdown",
+            false => "",
+        };
+        wrong.push(format!("the guest ended before its time{hint}"));
     }
     match account.exit {
         Some(code) if wrong.is_empty() => return Ok(code),
@@ -308,12 +368,16 @@ mod tests {
 
     use super::boot::Outcome;
     use super::console::{Account, Console};
-    use super::verdict;
+    use super::{LIVES, left_in_time, verdict};
 
     /// The result of a run with one device, from a guest's log.
     fn judge(log: &str, strict: bool) -> Result<u8, String> {
-        let mut outcome =
-            Outcome { account: Account::default(), console: Console::new(), cut_short: None };
+        let mut outcome = Outcome {
+            account: Account::default(),
+            console: Console::new(),
+            cut_short: None,
+            off: Duration::ZERO,
+        };
         for mark in outcome.console.take(log.as_bytes()) {
             outcome.account.note(mark, Duration::ZERO);
         }
@@ -329,17 +393,27 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_its_program_is_a_failure() {
+    fn a_guest_leaves_in_every_way_and_in_time() {
+        let soon = Duration::from_millis(100);
+        assert!(left_in_time(LIVES, soon).is_ok());
+        assert!(left_in_time(LIVES - 1, soon).is_err());
+        assert!(left_in_time(LIVES, Duration::from_secs(65)).is_err());
+    }
+
+    #[test]
+    fn run_without_program_fails() {
         let error = judge("verbless: init\nverbless: devices 1\nverbless: done\n", false);
         assert!(error.expect_err("a failure").contains("did not run"));
         let error = judge("verbless: init\nverbless: devices 0\nverbless: done\n", false);
         assert!(error.expect_err("a failure").contains("has 0 RDMA devices"));
         let error = judge("verbless: init\nverbless: devices 1\nverbless: exit 0\n", false);
-        assert!(error.expect_err("a failure").contains("before its time"));
+        assert!(error.expect_err("a failure").contains("before its time\n"));
+        let off = "verbless: init\nverbless: devices 1\n[    4.0] reboot: Power down\n";
+        assert!(judge(off, false).expect_err("a failure").contains("use --shutdown"));
     }
 
     #[test]
-    fn a_trace_in_the_log_is_a_failure_whatever_the_program_says() {
+    fn kernel_call_trace_fails_run() {
         let error = judge(
             &GOOD.replace("verbless: exit", "[ 1.0] Call Trace:\n<TASK>\nverbless: exit"),
             false,
@@ -349,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drivers_warning_is_a_failure_only_where_it_is_asked_for() {
+    fn driver_warning_fails_strict_run_only() {
         let log =
             GOOD.replace("verbless: done", "verbless: warning mlx5_core: bad\nverbless: done");
         assert_eq!(judge(&log, false), Ok(7));

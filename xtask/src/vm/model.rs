@@ -1,10 +1,10 @@
 //! The model as a process of its own that serves PCI functions to QEMU, each over a socket.
 //!
 //! It is started as `verbless-model pci --socket S [--socket S]… [--profile P]… --link L
-//! [--functions N | --sides] [--trap]`: a device for every profile (one of the model's own choice
-//! without), `N` functions for every device, and as many sockets as there are functions, those of
-//! the first device first. A function's socket takes one client; when all clients have gone, the
-//! process ends.
+//! [--functions N | --sides] [--trap]`: a device for every profile (by default one, of the model's
+//! choice), `N` functions for every device, and one socket per function, in the order of the
+//! devices. A function's socket takes one client; the process ends once all clients have
+//! disconnected.
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -18,11 +18,11 @@ use crate::workspace::Result;
 /// The configuration of the model.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Shape {
-    /// The model's device profile; once for every device in the guest.
+    /// The model's device profile; give it once for every device in the guest.
     #[arg(long = "profile", value_name = "P")]
     pub(crate) profiles: Vec<String>,
-    /// Link type of the ports. Over Ethernet, Linux wants a network interface for every port, which
-    /// is not modelled yet: without one ports are DOWN and have no GIDs, but raw frames and flow
+    /// Link type of the ports. On Ethernet, Linux needs a network interface for every port, which
+    /// is not modelled yet: without one, ports are DOWN and have no GIDs, but raw frames and flow
     /// rules work.
     #[arg(long, value_name = "LINK", default_value = "infiniband")]
     #[arg(value_parser = ["infiniband", "ethernet"])]
@@ -31,8 +31,8 @@ pub(crate) struct Shape {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) functions: u8,
-    /// Both sides of every device, each as a function of its own: the host's and that of the Arm
-    /// cores. The profile must have both.
+    /// Both sides of every device, each as its own function: the host's and the Arm cores'. The
+    /// profile must have both.
     #[arg(long, conflicts_with = "functions")]
     pub(crate) sides: bool,
     /// Trap every doorbell page rather than map those of user contexts.
@@ -45,17 +45,17 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The devices, each with as many functions.
+    /// The number of devices, all with the same number of functions.
     pub(crate) fn devices(&self) -> usize {
         self.profiles.len().max(1)
     }
 
-    /// The functions of each device.
+    /// The number of functions of each device.
     fn functions_each(&self) -> u8 {
         if self.sides { 2 } else { self.functions }
     }
 
-    /// The functions of all devices.
+    /// The number of functions of all devices.
     pub(crate) fn functions_in_all(&self) -> u32 {
         self.devices() as u32 * u32::from(self.functions_each())
     }
@@ -70,7 +70,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Starts `program` and waits until it listens. What it has to say goes to `log`.
+    /// Starts `program` and waits until it listens. Its messages go to `log`.
     pub(crate) fn start(
         program: &Path,
         shape: &Shape,
@@ -105,12 +105,12 @@ impl Model {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Between a socket's name and its readiness lies one more system call of the model.
+        // The model makes one more system call between a socket's name and its readiness.
         std::thread::sleep(Duration::from_millis(20));
         Ok(())
     }
 
-    /// An error if it has ended.
+    /// Fails if it has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.process.ended()? {
             None => Ok(()),
@@ -121,7 +121,7 @@ impl Model {
         }
     }
 
-    /// After the guest has gone: the model ends by itself, and well.
+    /// After the guest's end: the model must end by itself, successfully.
     pub(crate) fn finish(mut self) -> Result<()> {
         match self.process.wait(Duration::from_secs(5))? {
             Some(status) if status.success() => Ok(()),
@@ -134,7 +134,7 @@ impl Model {
         }
     }
 
-    /// The last lines that it wrote.
+    /// The last lines of its log.
     fn last_words(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
@@ -174,7 +174,7 @@ mod tests {
     use super::{Shape, arguments};
 
     #[test]
-    fn a_lone_device_needs_nothing_but_its_socket() {
+    fn lone_device_needs_socket_argument_only() {
         let shape = Shape {
             profiles: vec![],
             link: "ethernet".into(),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_of_a_device_are_two_functions() {
+    fn sides_of_device_are_two_functions() {
         let shape = Shape {
             profiles: vec!["a".into()],
             link: "infiniband".into(),

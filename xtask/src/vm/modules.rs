@@ -1,8 +1,7 @@
-//! The kernel modules that the guest loads: found, decompressed, and put into the order in which
-//! they can be loaded.
+//! The kernel modules that the guest loads: found, decompressed, and sorted into loading order.
 //!
-//! Debian's packages carry no `modules.dep` (it is made when they are installed), so each module is
-//! asked for what it depends on: `depends=` in its `.modinfo`.
+//! Debian's packages carry no `modules.dep` (their installation makes it), so the dependencies come
+//! from each module: `depends=` in its `.modinfo`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +14,13 @@ use crate::workspace::Result;
 /// One module, ready to be loaded.
 #[derive(Debug)]
 pub(crate) struct Module {
-    /// As `lsmod` says it.
+    /// The name, as in `lsmod`.
     pub(crate) name: String,
     pub(crate) content: Vec<u8>,
 }
 
-/// The modules `wanted` of the kernel whose modules lie in `folder`, each after those it depends
-/// on. What the kernel has built in is left out.
+/// The modules `wanted` of the kernel with its modules in `folder`, each after its dependencies.
+/// Built-in modules are left out.
 pub(crate) fn in_order(folder: &Path, wanted: &[&str], busybox: &Path) -> Result<Vec<Module>> {
     let mut files = BTreeMap::new();
     find(folder, &mut files)?;
@@ -41,7 +40,7 @@ pub(crate) fn in_order(folder: &Path, wanted: &[&str], busybox: &Path) -> Result
     Ok(order)
 }
 
-/// Adds a module after what it depends on. `above` are the modules whose dependencies are being
+/// Adds a module after its dependencies. `above` are the modules whose dependencies are being
 /// added.
 fn add(
     name: &str,
@@ -65,7 +64,7 @@ fn add(
     Ok(())
 }
 
-/// What a module says that it depends on.
+/// The dependencies that a module lists.
 fn depends(module: &[u8]) -> Vec<String> {
     elf::section(module, ".modinfo")
         .unwrap_or_default()
@@ -90,7 +89,8 @@ fn find(folder: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The name of the module in a file `NAME.ko`, compressed or not; in names `-` and `_` are one.
+/// The name of the module in a file `NAME.ko`, compressed or not; `-` and `_` are the same in
+/// names.
 fn name_of(file: &Path) -> Option<String> {
     let name = file.file_name()?.to_str()?;
     let (stem, compression) = name.split_once(".ko")?;
@@ -103,7 +103,7 @@ fn content(file: &Path, busybox: &Path) -> Result<Vec<u8>> {
         Some("ko") => return Ok(fs::read(file)?),
         Some("xz") => "xzcat",
         Some("gz") => "zcat",
-        _ => return Err(format!("{}: of an unknown compression", file.display()).into()),
+        _ => return Err(format!("{}: unknown compression", file.display()).into()),
     };
     let output = Command::new(busybox).arg(tool).arg(file).output()?;
     if output.status.success() && elf::is_elf(&output.stdout) {
@@ -120,7 +120,7 @@ mod tests {
     use super::{add, name_of};
     use crate::vm::elf::tests::with_section;
 
-    /// The order in which `wanted` are loaded, given what each module depends on.
+    /// The order in which `wanted` are loaded, given the dependencies of each module.
     fn order(modules: &[(&str, &str)], wanted: &[&str]) -> crate::workspace::Result<Vec<String>> {
         let mut load = |name: &str| {
             if name == "built_in" {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_comes_after_what_it_depends_on_and_only_once() {
+    fn module_order_follows_dependencies() {
         let modules = [
             ("mlx5_core", "tls,psample,built-in"),
             ("mlx5_ib", "ib-core,mlx5_core,ib_uverbs"),
@@ -156,13 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn modules_that_need_each_other_or_are_missing_are_errors() {
+    fn cyclic_or_missing_modules_are_rejected() {
         assert!(order(&[("a", "b"), ("b", "a")], &["a"]).is_err());
         assert!(order(&[("a", "b")], &["a"]).is_err());
     }
 
     #[test]
-    fn a_module_file_tells_its_name() {
+    fn module_name_comes_from_file_name() {
         let name = |file: &str| name_of(Path::new(file));
         assert_eq!(name("kernel/net/ib-core.ko.xz").as_deref(), Some("ib_core"));
         assert_eq!(name("kernel/net/psample.ko").as_deref(), Some("psample"));

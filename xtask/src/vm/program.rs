@@ -1,5 +1,5 @@
-//! The program in the guest: the conformance suite, a program of the host, or a command that the
-//! guest has.
+//! The program in the guest: the conformance suite, a program of the host, or a command of the
+//! guest.
 
 use std::fs;
 use std::io::BufReader;
@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use super::elf;
 use crate::workspace::{Result, workspace_root};
 
-/// The script that runs rdma-core's and perftest's programs: see there.
+/// The script that runs rdma-core's and perftest's programs.
 const RDMA_CORE: &str = include_str!("rdma_core.sh");
 
-/// The conformance suite's program, and that of the cases of two programs: each with its package.
+/// The conformance suite's program, and that of the cases of two programs, each with its package.
 const SUITE: &str = "hwtest";
 const PROGRAMS: [(&str, &str); 2] =
     [(SUITE, "verbless-conformance"), ("process", "verbless-process")];
@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, &str); 2] =
 /// A program for the guest with its arguments.
 pub(crate) struct Program {
     words: Vec<String>,
-    /// Files that are put into the guest for it: paths there, and contents.
+    /// Files for it in the guest: paths there, and contents.
     files: Vec<(String, Vec<u8>)>,
 }
 
@@ -29,8 +29,8 @@ fn place(file: &Path) -> String {
     format!("/program/{}", file.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// A file of this machine for the guest, with the libraries that it needs there. Where the guest
-/// has a C library of its own (`has_libraries`), a program uses that one.
+/// A file of this machine for the guest, with its libraries. If the guest has its own C library
+/// (`has_libraries`), the program uses that one.
 fn with_libraries(file: &Path, has_libraries: bool) -> Result<Vec<(String, Vec<u8>)>> {
     let content = read(file)?;
     let mut files = Vec::new();
@@ -66,7 +66,7 @@ fn in_usr(library: &Path) -> String {
     }
 }
 
-/// The libraries in what a loader lists, one a line: `NAME => PATH (0xADDRESS)`.
+/// The libraries in a loader's list, one a line: `NAME => PATH (0xADDRESS)`.
 pub(super) fn libraries_listed(list: &str) -> impl Iterator<Item = (String, PathBuf)> + '_ {
     list.lines().filter_map(|line| {
         let (name, path) = line.trim().split_once(" => ")?;
@@ -80,10 +80,10 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 }
 
 impl Program {
-    /// Interprets the words after `--`. None, or `hwtest` with its options, is the conformance
-    /// suite on the guest's first device; `process` with its options, the cases of two programs; a
-    /// path is a program of the host; anything else is a command of the guest. `has_libraries` says
-    /// whether the guest has a C library.
+    /// Interprets the words after `--`. No words, or `hwtest` with its options, mean the
+    /// conformance suite on the guest's first device; `process` with its options, the cases of two
+    /// programs; a path is a program of the host; anything else is a command of the guest.
+    /// `has_libraries` says whether the guest has a C library.
     pub(crate) fn new(words: &[String], has_libraries: bool) -> Result<Self> {
         let (name, arguments) = match words.split_first() {
             None => (SUITE, vec!["--device".to_string(), "mlx5_0".to_string()]),
@@ -117,30 +117,30 @@ impl Program {
         Self::script("rdma-core-suite", RDMA_CORE.to_string())
     }
 
-    /// A script of the guest's shell, which is called so there.
+    /// A script of the guest's shell, under this name.
     pub(crate) fn script(name: &str, text: String) -> Self {
         let place = format!("/program/{name}");
         Self { words: vec![place.clone()], files: vec![(place, text.into_bytes())] }
     }
 
-    /// The shell's line that runs it.
+    /// The shell's command line that runs it.
     pub(crate) fn command_line(&self) -> String {
         let words: Vec<String> = self.words.iter().map(|word| quoted(word)).collect();
         format!("exec {}\n", words.join(" "))
     }
 
-    /// The files of this machine that it needs: their places in the guest, and their contents.
+    /// The files of this machine that it needs: their paths in the guest, and their contents.
     pub(crate) fn files(&self) -> &[(String, Vec<u8>)] {
         &self.files
     }
 }
 
-/// A word as the shell reads it back, whatever is in it.
+/// Quotes a word for the shell, whatever it contains.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Builds a program of the workspace in release mode and says where it is.
+/// Builds a program of the workspace in release mode and returns its path.
 pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_reaches_the_program_as_it_was_given() {
+    fn quoted_word_survives_shell() {
         let word = "it's $HOME; `ls` \"*\"\n\\";
         let output = std::process::Command::new("sh")
             .args(["-c", &format!("printf %s {}", quoted(word))])
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_the_host_brings_its_libraries_unless_the_guest_has_them() {
+    fn host_program_carries_its_libraries() {
         // The test itself is linked with shared libraries.
         let own = std::env::current_exe().expect("a path").display().to_string();
         let places = |program: &Program| -> Vec<String> {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_lies_where_the_guest_s_loader_looks_for_it() {
+    fn library_path_is_moved_below_usr() {
         assert_eq!(
             in_usr("/lib/x86_64-linux-gnu/libc.so.6".as_ref()),
             "/usr/lib/x86_64-linux-gnu/libc.so.6"
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_loader_lists_are_names_and_paths() {
+    fn loader_list_yields_resolved_libraries() {
         let list = "\tlinux-vdso.so.1 (0x00007ffd)\n\
                     \tlibibverbs.so.1 => /t/usr/lib/libibverbs.so.1 (0x00007f00)\n\
                     \t/lib64/ld-linux-x86-64.so.2 => /t/ld.so (0x00007f11)\n\

@@ -8,17 +8,19 @@ use std::process::Command;
 pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
-    /// Destination of the program's output: a socket that is listened on.
+    /// Destination of the program's output: a listening socket.
     pub(crate) output: &'a Path,
     /// Memory in MiB.
     pub(crate) memory: u32,
     /// The sockets of the model's functions, by device.
     pub(crate) devices: &'a [Vec<PathBuf>],
-    /// The connection of the first network device; a second one reaches the host. `None`: there is
-    /// no network device.
+    /// The connection of the first network device; a second network device reaches the host.
+    /// `None`: no network device.
     pub(crate) cable: Option<&'a Cable>,
-    /// The host's tap device that a third one is connected to.
+    /// The host's tap device for a third network device.
     pub(crate) tap: Option<&'a str>,
+    /// Whether a reboot of the guest's starts it again, and does not end QEMU.
+    pub(crate) reboots: bool,
 }
 
 /// Two datagram sockets that carry Ethernet frames, one in each datagram.
@@ -29,25 +31,23 @@ pub(crate) struct Cable {
     pub(crate) outside: SocketAddr,
 }
 
-/// The kernel's command line. All of its log goes to the console; an oops ends the run, as a panic
-/// does; and what costs an emulated processor time to no end is off.
+/// The kernel's command line. The whole log goes to the console, an oops ends the run like a panic,
+/// and options that are expensive for an emulated processor are off.
+///
+/// The clock is the HPET. The kernel measures the rate of the processor's own counter during boot,
+/// and gets a far too low value when other processes occupy the host's processors: every timeout in
+/// the guest then ends after a fraction of its time.
 const KERNEL: &str = "console=ttyS0 loglevel=7 printk.devkmsg=on panic=-1 oops=panic \
-    mitigations=off \
-                      nokaslr no_timer_check random.trust_cpu=on tsc=reliable";
-
-/// A clock that is right, for who repeats packets by it. The usual one is the processor's counter,
-/// whose rate the kernel measures as it boots: while other processes have the host's processors, it
-/// measures too low a rate, and seconds become fractions of seconds.
-const RIGHT_CLOCK: &str = "clocksource=hpet";
+                      mitigations=off nokaslr no_timer_check random.trust_cpu=on clocksource=hpet";
 
 impl Machine<'_> {
     /// Completes `qemu` with the machine. The kernel's log is QEMU's standard output.
     ///
-    /// One processor: two of them on two host cores make every command of the device cost
-    /// milliseconds. Memory is a memfd that QEMU shares, because the model reads and writes it.
+    /// One processor: two on two host cores make every command of the device take milliseconds.
+    /// Memory is a memfd that QEMU shares, because the model reads and writes it.
     pub(crate) fn describe(&self, qemu: &mut Command) {
         let Self { memory, .. } = self;
-        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none"])
             .args(["-machine", "q35,accel=tcg,memory-backend=ram", "-cpu", "max", "-smp", "1"])
             .args(["-m", &format!("{memory}M")])
             .args(["-object", &format!("memory-backend-memfd,id=ram,size={memory}M,share=on")])
@@ -59,10 +59,10 @@ impl Machine<'_> {
             .arg("-initrd")
             .arg(self.initramfs)
             .arg("-append")
-            .arg(match self.cable {
-                Some(_) => format!("{KERNEL} {RIGHT_CLOCK}"),
-                None => KERNEL.to_string(),
-            });
+            .arg(KERNEL);
+        if !self.reboots {
+            qemu.arg("-no-reboot");
+        }
         for (device, functions) in self.devices.iter().enumerate() {
             let slot = device + 1;
             qemu.args([
@@ -87,7 +87,7 @@ impl Machine<'_> {
             };
             let network =
                 format!("dgram,id=cable,{},{}", end("local", guest), end("remote", outside));
-            // Without a ROM, which is for booting from the network.
+            // Without a ROM, which serves network boot.
             qemu.args(["-netdev", &network])
                 .args(["-device", "virtio-net-pci,netdev=cable,romfile=,speed=10000,duplex=full"])
                 .args(["-netdev", "user,id=host"])
@@ -123,6 +123,7 @@ mod tests {
             devices,
             cable: None,
             tap: None,
+            reboots: false,
         };
         machine.describe(&mut qemu);
         qemu.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

@@ -1,17 +1,18 @@
 #!/bin/busybox sh
 # Unmodified programs of rdma-core and perftest, each as server and client: on one port, and from each device to the next.
-# A row for each; those that can check what arrived do. perftest's programs have no such check: they see to it that all arrives.
+# A row for each; a program that can check the received data does. perftest's programs have no such check: they only
+# check that all data arrives.
 PATIENCE=60 # seconds for one program
 passed=0 failed=0 port=20000
 cd /tmp || exit 2
 
-# Whether a server waits on a port.
+# Whether a server listens on a port.
 listens() { grep -qi ":$(printf %04X "$1") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; }
 
 # Hundredths of a second since boot.
 now() { read -r uptime _ </proc/uptime; echo "$uptime" | tr -d .; }
 
-# result CODE START NAME: a row, and of a failure what the program said.
+# result CODE START NAME: a row, and for a failure the program's output.
 result() {
     if [ "$1" = 0 ]; then
         passed=$((passed + 1))
@@ -59,7 +60,7 @@ exchange() {
     wait $server
     other=$?
     [ $code = 0 ] && [ $other != 0 ] && code="$other of the server"
-    # The pingpongs only say that what arrived is wrong.
+    # The pingpongs only print that the received data is wrong.
     [ "$code" = 0 ] && grep -q 'invalid data' server client && code="0, but what arrived is wrong"
     result "$code" "$start" "$name"
 }
@@ -69,11 +70,11 @@ devices=$#
 [ $devices -gt 0 ] || { echo "error: there is no device"; exit 2; }
 devinfo
 while [ $# -gt 0 ]; do
-    # The last one reaches itself, and so a lone one does.
+    # The last device reaches itself, and so does a single one.
     from=$1 to=${2:-$1}
     shift
     for service in rc uc ud srq; do
-        # Two that poll take turns by the scheduler's slices on a guest's only processor: fewer of these.
+        # Two polling programs alternate by scheduler slices on a guest's only processor, so they use fewer messages.
         exchange "$from" "$to" ibv_${service}_pingpong -c -n 200
         exchange "$from" "$to" ibv_${service}_pingpong -c -e
     done

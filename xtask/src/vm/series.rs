@@ -1,4 +1,4 @@
-//! The kernel series that the model is held to, and the Debian suite that carries each.
+//! The kernel series that the model is tested with, and the Debian suite of each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,18 +24,18 @@ impl Series {
     }
 }
 
-/// Which of Debian's kernels of a series.
+/// A flavour of Debian's kernels of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
     /// The one for virtual machines, which is small.
     Cloud,
-    /// The one for any machine. Only this one has the drivers' part for embedded switches
-    /// (MLX5_ESWITCH), without which they do not ask a function whether it is an embedded CPU's.
+    /// The one for any machine. Only this one has MLX5_ESWITCH; without it the drivers do not ask a
+    /// function whether it is an embedded CPU's.
     Whole,
 }
 
 impl Sort {
-    /// How the packages' names end.
+    /// The suffix of the packages' names.
     pub(crate) const fn suffix(self) -> &'static str {
         match self {
             Self::Cloud => "-cloud-amd64",
@@ -54,7 +54,7 @@ impl fmt::Display for Series {
     }
 }
 
-/// What `--kernel` takes: one series, or `all` of them.
+/// The argument of `--kernel`: one series, or `all` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selection(Option<Series>);
 
@@ -84,7 +84,7 @@ mod tests {
     use super::{Selection, Series};
 
     #[test]
-    fn a_kernel_is_chosen_by_its_series() {
+    fn kernel_series_is_parsed() {
         let chosen = |text: &str| text.parse::<Selection>().map(Selection::series);
         assert_eq!(chosen("6.12"), Ok(vec![Series::Linux6_12]));
         assert_eq!(chosen("all"), Ok(Series::ALL.to_vec()));

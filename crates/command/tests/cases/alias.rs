@@ -1,4 +1,4 @@
-//! Memory keys of another function of the device: one function is both sides here.
+//! Aliases of mkeys of another function. One function plays both sides here.
 
 use std::sync::Arc;
 
@@ -34,12 +34,12 @@ fn alias(device: &Device, key: &MkeyObject) -> AliasAttr {
 }
 
 #[test]
-fn an_alias_is_a_key_of_its_own_for_who_knows_the_secret() {
+fn alias_requires_allow_and_matching_access_key() {
     let (model, device) = with_dpa();
     assert!(device.caps().shares_keys());
     assert_eq!(SECRET.as_bytes(), &[0x5a; 32]);
     let key = key(&device);
-    device.create_alias_key(alias(&device, &key)).expect_err("its owner let nobody in");
+    device.create_alias_key(alias(&device, &key)).expect_err("its owner allowed no function");
     key.allow(&device, &SECRET).expect("it is of this device");
     let wrong = AliasAttr { access_key: AccessKey::new([0x5b; 32]), ..alias(&device, &key) };
     device.create_alias_key(wrong).expect_err("another secret");
@@ -59,7 +59,7 @@ fn an_alias_is_a_key_of_its_own_for_who_knows_the_secret() {
 }
 
 #[test]
-fn a_key_is_let_out_by_its_own_context_of_a_device_that_shares_keys() {
+fn allow_rejects_mkey_of_another_context() {
     let (_model, device) = with_dpa();
     let (_other_model, other) = with_dpa();
     let (mine, its) = (key(&device), key(&other));
@@ -74,7 +74,7 @@ fn a_key_is_let_out_by_its_own_context_of_a_device_that_shares_keys() {
 }
 
 #[test]
-fn secrets_of_the_systems_differ_and_are_not_shown() {
+fn random_access_keys_differ_and_are_redacted() {
     let [one, other] = [(); 2].map(|()| AccessKey::random().expect("the system has some"));
     assert_ne!(one.as_bytes(), other.as_bytes());
     assert_eq!(format!("{one:?}"), "AccessKey(32 bytes)");

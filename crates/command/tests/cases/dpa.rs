@@ -1,5 +1,5 @@
-//! Objects of the DPA: each has a number of its own and what was asked of it, and what runs in a
-//! process says how it ended.
+//! Objects of the DPA: each has its own number and the requested attributes, and runs report how
+//! they ended.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -16,9 +16,9 @@ use verbless_prm::{
 
 use crate::support::{cq_attr, refusal_is_told, registration, with_dpa};
 
-/// Where the program's code is.
+/// Address of the program's code.
 const CODE: u64 = 0x4000_0000;
-/// `add a0, a0, a1; ret`, and an illegal instruction behind it.
+/// `add a0, a0, a1; ret`, followed by an illegal instruction.
 const WORDS: [u32; 3] = [0x00b5_0533, 0x0000_8067, 0];
 const ADD: u64 = CODE;
 const ILLEGAL: u64 = CODE + 8;
@@ -30,7 +30,7 @@ fn open() -> (Model, Device, ModelToken) {
     (model, device, token)
 }
 
-/// A static program for RV64 of one segment.
+/// A static RV64 program with one segment.
 fn elf() -> Vec<u8> {
     const HEADER: u64 = 64;
     const PROGRAM_HEADER: u64 = 56;
@@ -66,7 +66,7 @@ fn process(device: &Device, token: &ModelToken) -> Arc<DpaProcess> {
 }
 
 #[test]
-fn a_process_has_a_heap_of_its_own_and_numbers_that_tell_it_from_others() {
+fn processes_have_distinct_ids_and_heaps() {
     let (_model, device, token) = open();
     let [one, other] = [(); 2].map(|()| process(&device, &token));
     assert_ne!(one.id(), other.id());
@@ -86,7 +86,7 @@ fn a_process_has_a_heap_of_its_own_and_numbers_that_tell_it_from_others() {
 }
 
 #[test]
-fn outboxes_and_windows_of_a_process_have_numbers_of_their_own() {
+fn outbox_and_window_ids_are_unique_until_destroy() {
     let (_model, device, token) = open();
     let process = process(&device, &token);
     let pd = device.alloc_pd().expect("a protection domain");
@@ -104,7 +104,7 @@ fn outboxes_and_windows_of_a_process_have_numbers_of_their_own() {
 }
 
 #[test]
-fn a_call_returns_what_its_function_does_and_an_error_ends_its_process() {
+fn call_returns_value_and_fault_ends_process() {
     let (model, device, token) = open();
     let process = process(&device, &token);
     let unit = device.dpa_caps().expect("there is a DPA").units - 1;
@@ -123,19 +123,19 @@ fn a_call_returns_what_its_function_does_and_an_error_ends_its_process() {
     let info = process.query().expect("its context");
     assert_eq!(info.status.0, DpaFault::ILLEGAL.0);
     assert_eq!(call.state().expect("its context"), DpaCallState::ProcessEnded(info.status));
-    let crash = info.crash.as_ref().expect("what ended it");
+    let crash = info.crash.as_ref().expect("the run that ended it");
     assert!(crash.in_call);
     assert_eq!((crash.pc, crash.registers[10], crash.registers[11]), (ILLEGAL, 20, 3));
     let text = info.to_string();
     assert!(text.starts_with("illegal instruction (status"), "{text}");
     assert!(text.contains(" at pc 0x40000008,"), "{text}");
-    // Four registers to a line.
+    // Four registers per line.
     assert!(text.contains("\n  x8 ") && text.contains(" x10 0000000000000014"), "{text}");
     assert!(!text.contains("\n  x9 "), "{text}");
 }
 
 #[test]
-fn a_thread_waits_for_its_first_event() {
+fn new_thread_is_idle() {
     let (model, device, token) = open();
     let process = process(&device, &token);
     let make = |kind| device.create_dpa_thread(&process, &DpaEntry::at(ADD), 0, kind);
@@ -152,7 +152,7 @@ fn a_thread_waits_for_its_first_event() {
 }
 
 #[test]
-fn a_core_dump_is_written_where_there_is_room_for_all_of_it() {
+fn dump_reports_needed_length_if_room_is_short() {
     let (_model, device, token) = open();
     let process = process(&device, &token);
     let small = registration(&device);
@@ -165,7 +165,7 @@ fn cq(device: &Device) -> Arc<CqObject> {
 }
 
 #[test]
-fn an_emulated_device_has_its_queues_vectors_and_doorbells() {
+fn emulated_device_has_queues_vectors_and_doorbells() {
     let (_model, device, token) = open();
     let emulated = [(1, 2), (4, 3)].map(|(queues, vectors)| {
         let made = device.create_emulated_device(&token, queues, vectors).expect("a device");
@@ -192,11 +192,11 @@ fn an_emulated_device_has_its_queues_vectors_and_doorbells() {
     assert!(!infos[1].armed, "no program armed it");
     let [_, second] = bells;
     second.destroy().expect("it goes");
-    doorbell(other, 3).expect("nobody has it");
+    doorbell(other, 3).expect("it is free");
 }
 
 #[test]
-fn an_event_queue_of_the_dpa_has_a_number_and_what_it_was_made_of() {
+fn dpa_eq_checks_attributes_and_serves_cq() {
     let (_model, device, token) = open();
     let emulated = device.create_emulated_device(&token, 1, 2).expect("a device");
     let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
@@ -224,7 +224,7 @@ fn an_event_queue_of_the_dpa_has_a_number_and_what_it_was_made_of() {
 }
 
 #[test]
-fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
+fn failed_destroy_is_reported() {
     let (model, device, token) = open();
     let process = process(&device, &token);
     let pd = device.alloc_pd().expect("a protection domain");
@@ -257,7 +257,7 @@ fn alone<T>(object: Arc<T>) -> T {
 }
 
 #[test]
-fn the_end_of_a_process_signals_no_file_that_is_no_eventfd() {
+fn signal_end_rejects_non_eventfd() {
     let (_model, device, token) = open();
     let process = process(&device, &token);
     let channel = device.event_channel(true).expect("a channel");
@@ -265,14 +265,14 @@ fn the_end_of_a_process_signals_no_file_that_is_no_eventfd() {
     process.signal_end(&channel, file.as_fd()).expect_err("it is no eventfd");
 }
 
-/// The context that the next CREATE_GENERAL_OBJECT has.
+/// The context in the next CREATE_GENERAL_OBJECT.
 fn sent<S: Structure + Send, R>(model: &Model, make: impl FnOnce() -> R) -> (S, R) {
     let seen = Arc::new(Mutex::new(S::default()));
     let log = seen.clone();
     let watch = model.watch_commands(move |executed| {
         if executed.input[..2] == Opcode::CREATE_GENERAL_OBJECT.0.to_be_bytes() {
             let body = &executed.input[CreateGeneralObjectIn::BYTES..][..S::BYTES];
-            log.lock().unwrap().as_bytes_mut().copy_from_slice(body);
+            log.lock().unwrap().as_mut_bytes().copy_from_slice(body);
         }
     });
     let made = make();
@@ -282,7 +282,7 @@ fn sent<S: Structure + Send, R>(model: &Model, make: impl FnOnce() -> R) -> (S, 
 }
 
 #[test]
-fn what_a_thread_or_a_call_begins_with_is_sent() {
+fn thread_and_call_send_all_entry_fields() {
     let (model, device, token) = open();
     let process = process(&device, &token);
     let pd = device.alloc_pd().expect("a protection domain");
@@ -324,7 +324,7 @@ fn what_a_thread_or_a_call_begins_with_is_sent() {
 }
 
 #[test]
-fn an_outbox_or_a_window_of_another_process_is_refused_by_its_name() {
+fn outbox_or_window_of_another_process_is_rejected() {
     let (_model, device, token) = open();
     let [one, other] = [(); 2].map(|()| process(&device, &token));
     let pd = device.alloc_pd().expect("a protection domain");
@@ -348,7 +348,7 @@ fn an_outbox_or_a_window_of_another_process_is_refused_by_its_name() {
 }
 
 #[test]
-fn an_error_handler_and_the_argument_of_a_held_thread_are_set_by_what_is_sent() {
+fn error_handler_and_held_argument_are_sent() {
     let (model, device, token) = open();
     let process = process(&device, &token);
     let body = |opcode, act: &mut dyn FnMut()| {
@@ -368,7 +368,7 @@ fn an_error_handler_and_the_argument_of_a_held_thread_are_set_by_what_is_sent() 
 }
 
 #[test]
-fn pages_that_are_extended_to_a_process_have_numbers_of_their_own() {
+fn uar_extensions_have_distinct_device_ids() {
     let (model, device, token) = open();
     let process = process(&device, &token);
     let [one, other] = [(); 2].map(|()| {

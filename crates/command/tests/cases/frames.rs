@@ -1,5 +1,5 @@
-//! Queues of Ethernet frames and what leads to them: what is asked of them stands in the device's
-//! context, they go through their states, and what cannot be is refused before the device is asked.
+//! Raw Ethernet queues, TIRs and flow rules: the device's context has the requested attributes, the
+//! state transitions work, and invalid requests are refused before they are sent.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) fn rq_attr(device: &Device) -> RqAttr {
     }
 }
 
-/// Whoever makes an SQ on it needs no CAP_NET_RAW.
+/// An SQ on this profile needs no CAP_NET_RAW.
 const FOR_ALL: (&str, &str) = ("uctx_cap = 0x3", "uctx_cap = 0x2");
 
 fn tis(device: &Device, priority: u8) -> Result<TisObject, Error> {
@@ -54,7 +54,7 @@ pub(crate) fn sq_attr(device: &Device) -> SqAttr {
     }
 }
 
-/// Fails unless it was refused for what was asked, in words that say so.
+/// Fails unless the request was refused with `words` in the message.
 #[track_caller]
 fn refused<T>(result: Result<T, Error>, words: &str) {
     let Err(error) = result else { panic!("it was taken, and not refused with {words:?}") };
@@ -63,7 +63,7 @@ fn refused<T>(result: Result<T, Error>, words: &str) {
 }
 
 #[test]
-fn a_receive_queue_is_what_was_asked_for_in_a_ring_of_its_own_and_in_a_pool() {
+fn rq_query_returns_attributes_of_ring_or_rmp() {
     let (_model, device) = on(Link::Ethernet);
     for (flush_in_error, keep_vlan) in [(true, false), (false, true)] {
         let attr = RqAttr { flush_in_error, keep_vlan, ..rq_attr(&device) };
@@ -86,7 +86,7 @@ fn a_receive_queue_is_what_was_asked_for_in_a_ring_of_its_own_and_in_a_pool() {
 }
 
 #[test]
-fn vlan_tags_are_stripped_only_where_the_device_does_that() {
+fn vlan_stripping_requires_vlan_cap() {
     for lines in
         ["[ethernet.caps.ethernet_offloads]\nvlan_cap = false\n", "link = \"infiniband\"\n"]
     {
@@ -98,20 +98,20 @@ fn vlan_tags_are_stripped_only_where_the_device_does_that() {
 }
 
 #[test]
-fn a_receive_queue_counts_in_the_counter_that_it_is_given() {
+fn rq_uses_its_q_counter() {
     let (_model, device) = on(Link::Ethernet);
     let counter = Arc::new(device.alloc_q_counter().expect("a counter"));
     let attr = RqAttr { counter: Some(counter.clone()), ..rq_attr(&device) };
     let rq = device.create_rq(attr).expect("an RQ");
     let context = rq.query().expect("its context");
     assert_eq!(context.counter_set_id(), counter.number());
-    assert_eq!(counter.query().expect("what was counted").out_of_buffer(), 0);
+    assert_eq!(counter.query().expect("the counts").out_of_buffer(), 0);
     rq.destroy().expect("the RQ goes");
-    Arc::into_inner(counter).expect("nobody has it").destroy().expect("the counter goes");
+    Arc::into_inner(counter).expect("it has one owner").destroy().expect("the counter goes");
 }
 
 #[test]
-fn a_clock_and_frames_in_common_are_asked_for_only_where_there_are_such() {
+fn timestamp_format_and_empw_require_capability() {
     use TimestampFormat as Clock;
     for (kept, has, lacks) in [
         ("FREE_RUNNING", Clock::FREE_RUNNING, Clock::REAL_TIME),
@@ -137,7 +137,7 @@ fn a_clock_and_frames_in_common_are_asked_for_only_where_there_are_such() {
 }
 
 #[test]
-fn a_receive_queue_goes_through_its_states() {
+fn rq_moves_through_rst_rdy_err() {
     let (_model, device) = on(Link::Ethernet);
     let rq = device.create_rq(rq_attr(&device)).expect("an RQ");
     let state = || rq.query().expect("its context").state();
@@ -151,7 +151,7 @@ fn a_receive_queue_goes_through_its_states() {
 }
 
 #[test]
-fn a_send_queue_is_what_was_asked_for_and_goes_through_its_states() {
+fn sq_query_returns_attributes_and_state() {
     let (_model, device) = with(&[FOR_ALL]);
     let attr = sq_attr(&device);
     let sq = device.create_sq(attr.clone()).expect("an SQ");
@@ -175,7 +175,7 @@ fn a_send_queue_is_what_was_asked_for_and_goes_through_its_states() {
 }
 
 #[test]
-fn queues_past_what_the_device_or_a_field_takes_are_refused_with_the_limit() {
+fn queues_above_limit_are_rejected_with_limit() {
     let (_model, device) = with(&[FOR_ALL, ("log_max_wq_sz = 15", "log_max_wq_sz = 5")]);
     let own = |log_wqes, log_stride| {
         let RqWqes::Own { pd, ring, record, .. } = rq_attr(&device).wqes else { panic!() };
@@ -199,7 +199,7 @@ fn queues_past_what_the_device_or_a_field_takes_are_refused_with_the_limit() {
 }
 
 #[test]
-fn numbers_that_no_field_holds_are_refused_under_their_names() {
+fn values_wider_than_field_are_rejected_by_name() {
     let (_model, device) = with(&[FOR_ALL]);
     let sq = |change: fn(&mut SqAttr)| {
         let mut attr = sq_attr(&device);
@@ -219,7 +219,7 @@ fn numbers_that_no_field_holds_are_refused_under_their_names() {
 }
 
 #[test]
-fn a_tis_has_the_priority_that_was_given_last_above_the_bit_that_ethernet_leaves_0() {
+fn tis_priority_is_in_bits_3_1() {
     let (_model, device) = on(Link::Ethernet);
     let tis = tis(&device, 7).expect("a TIS");
     let context = tis.query().expect("its context");
@@ -230,7 +230,7 @@ fn a_tis_has_the_priority_that_was_given_last_above_the_bit_that_ethernet_leaves
 }
 
 #[test]
-fn tiss_take_turns_at_the_ports_of_a_bond_and_owners_without_one_are_strict() {
+fn tis_ports_alternate_in_lag_or_are_strict() {
     let affinity = |device: &Device| {
         let context = tis(device, 0).expect("a TIS").query().expect("its context");
         (context.lag_tx_port_affinity(), context.strict_lag_tx_port_affinity())
@@ -254,7 +254,7 @@ fn tiss_take_turns_at_the_ports_of_a_bond_and_owners_without_one_are_strict() {
 }
 
 #[test]
-fn a_tir_leads_to_its_queue_and_loops_back_what_it_is_told_to() {
+fn tir_has_its_rq_and_self_loopback_block() {
     let (_model, device) = on(Link::Ethernet);
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
@@ -271,7 +271,7 @@ fn a_tir_leads_to_its_queue_and_loops_back_what_it_is_told_to() {
 }
 
 #[test]
-fn a_device_without_raw_frames_is_told_apart_before_a_command_fails() {
+fn missing_ethernet_queues_are_named() {
     for (lacks, words) in [
         ("log_max_rq", "receive queues but those of QPs"),
         ("log_max_sq", "send queues but those of QPs"),
@@ -297,7 +297,7 @@ fn a_device_without_raw_frames_is_told_apart_before_a_command_fails() {
 }
 
 #[test]
-fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
+fn failed_destroy_is_reported() {
     let (model, device) = on(Link::Ethernet);
     let domain = || device.alloc_transport_domain().expect("a transport domain");
     let rq = || device.create_rq(rq_attr(&device)).expect("an RQ");
@@ -316,7 +316,7 @@ fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
 }
 
 #[test]
-fn a_flow_rule_names_a_field_a_vlan_of_12_bits_and_a_tag_that_is_not_all_ones() {
+fn flow_rule_needs_field_12_bit_vlan_and_valid_tag() {
     let (_model, device) = on(Link::Ethernet);
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));

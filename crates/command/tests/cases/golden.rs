@@ -1,4 +1,4 @@
-//! Commands byte for byte, as the device gets them.
+//! Golden bytes of commands.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,9 +10,9 @@ use verbless_prm::Opcode;
 
 use crate::support::registration;
 
-/// Places and widths of mlx5_ifc.h in Linux 7.2, and of UCX's ib_mlx5_ifc.h for the UMEM.
+/// Offsets and widths from mlx5_ifc.h in Linux 7.2, and for the UMEM from UCX's ib_mlx5_ifc.h.
 #[test]
-fn a_key_over_a_umem_has_the_fields_of_ucx_and_nothing_else() {
+fn umem_mkey_command_matches_ucx_bytes() {
     let model = Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
     let inputs = Arc::new(Mutex::new(Vec::new()));
     let sink = inputs.clone();
@@ -43,16 +43,16 @@ fn a_key_over_a_umem_has_the_fields_of_ucx_and_nothing_else() {
     });
     let key = key.expect("a key");
 
-    // create_mkey_in with 0x110 bytes; what is not named is 0.
+    // create_mkey_in with 0x110 bytes; fields not listed are 0.
     let mut expected = vec![0; 0x110];
     let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
-    // opcode CREATE_MKEY; the uid behind it is the kernel's to write.
+    // opcode CREATE_MKEY; the kernel writes the uid behind it.
     put(0x00, &[0x02, 0x00]);
     // mkey_umem_valid, bit 97, behind pg_access.
     put(0x0c, &0x4000_0000_u32.to_be_bytes());
     // memory_key_mkey_entry at 0x10. rw, rr, lw, lr: bits 18 to 21; access_mode_1_0, bit 22: MTT.
     put(0x10, &0x0000_3d00_u32.to_be_bytes());
-    // qpn of all, and the variant, which is any.
+    // qpn: any QP; and the variant, which is random.
     let variant = key.lkey().0 & 0xff;
     put(0x14, &(0xffff_ff00 | variant).to_be_bytes());
     // pd, bit 104.
@@ -60,8 +60,8 @@ fn a_key_over_a_umem_has_the_fields_of_ucx_and_nothing_else() {
     // start_addr, bit 128; len, bit 192.
     put(0x20, &start.to_be_bytes());
     put(0x28, &(2 * page + 0x80).to_be_bytes());
-    // translations_octword_size, bit 416, and _actual_size, bit 768 of the command: UCX writes 1,
-    // whatever the length is. No log_page_size: the UMEM has pages of its own.
+    // translations_octword_size, bit 416, and _actual_size, bit 768 of the command: UCX writes 1
+    // for any length. No log_page_size: the UMEM has the pages.
     put(0x44, &1_u32.to_be_bytes());
     put(0x60, &1_u32.to_be_bytes());
     // mkey_umem_id and mkey_umem_offset behind.

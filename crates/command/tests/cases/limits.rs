@@ -1,5 +1,5 @@
-//! What lies at a limit is taken, what lies one past it is refused before the device is asked, with
-//! the limit in the message.
+//! A value at a limit is accepted; one beyond it is refused before the command is sent, with the
+//! limit in the message.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use verbless_ring::wr::Capability;
 
 use crate::support::{based_on, cq_attr, on, pool, qp, qp_attr, registration, with};
 
-/// Fails unless it was refused for what was asked, in words that say so.
+/// Fails unless the request was refused with `words` in the message.
 #[track_caller]
 fn refused<T>(result: Result<T, Error>, words: &str) {
     let Err(error) = result else { panic!("it was taken, and not refused with {words:?}") };
@@ -24,7 +24,7 @@ fn refused<T>(result: Result<T, Error>, words: &str) {
 }
 
 #[test]
-fn rings_of_exactly_the_limit_are_made_and_longer_ones_refused() {
+fn ring_sizes_above_limit_are_rejected() {
     let (_model, device) = with(&[
         ("log_max_qp_sz = 15", "log_max_qp_sz = 5"),
         ("log_max_cq_sz = 22", "log_max_cq_sz = 6"),
@@ -53,7 +53,7 @@ fn rings_of_exactly_the_limit_are_made_and_longer_ones_refused() {
 }
 
 #[test]
-fn receive_wqes_of_16_to_512_bytes_are_made_and_no_others() {
+fn receive_stride_is_16_to_512_bytes() {
     let (_model, device) = on(Link::Infiniband);
     let make = |log_receive_stride, log_receive_wqes| {
         let attr = qp_attr(&device, ServiceType::RC);
@@ -66,13 +66,13 @@ fn receive_wqes_of_16_to_512_bytes_are_made_and_no_others() {
     for log in [0, 3, 10, 255] {
         refused(make(log, Some(3)), "16 to 512 bytes");
     }
-    // Without a receive ring there is no stride to be wrong.
+    // Without a receive ring the stride cannot be wrong.
     let none = make(0, None).expect("a queue pair that receives nothing");
     assert_eq!(none.query().expect("its context").rq_type(), RqType::NONE);
 }
 
 #[test]
-fn a_user_index_has_24_bits_and_a_queue_pair_may_have_no_send_queue() {
+fn user_index_has_24_bits() {
     let (_model, device) = on(Link::Infiniband);
     let make =
         |user_index| device.create_qp(QpAttr { user_index, ..qp_attr(&device, ServiceType::RC) });
@@ -106,7 +106,52 @@ fn rtr() -> RtrAttr {
 }
 
 #[test]
-fn numbers_of_a_connection_are_taken_up_to_their_last_bit() {
+fn port_and_pkey_index_name_their_limits() {
+    let (_model, device) = on(Link::Infiniband);
+    let caps = device.caps();
+    let (ports, pkeys) = (caps.ports, 128_u16 << caps.general.pkey_table_size().0);
+    let mut rc = qp(&device, ServiceType::RC);
+    let mut ud = qp(&device, ServiceType::UD);
+    let q_key = QKey(1);
+    for port in [0, ports + 1, 255] {
+        let words = format!("the port is {port}; this device has ports 1 to {ports}");
+        refused(rc.to_init(&InitAttr { port, ..init() }), &words);
+        refused(ud.to_init_datagram(&DatagramAttr { port, pkey_index: 0, q_key }), &words);
+    }
+    for pkey_index in [pkeys, u16::MAX] {
+        let words = format!("the P_Key index is {pkey_index}; at most {}", pkeys - 1);
+        refused(rc.to_init(&InitAttr { pkey_index, ..init() }), &words);
+        refused(ud.to_init_datagram(&DatagramAttr { port: 1, pkey_index, q_key }), &words);
+    }
+    rc.to_init(&init()).expect("INIT");
+    let beyond = InitAttr { pkey_index: pkeys, ..init() };
+    refused(rc.change_init(&beyond), "the P_Key index");
+}
+
+#[test]
+fn roce_port_has_one_pkey() {
+    let (_model, device) = on(Link::Ethernet);
+    let mut rc = qp(&device, ServiceType::RC);
+    let second = InitAttr { pkey_index: 1, ..init() };
+    refused(rc.to_init(&second), "the P_Key index is 1; at most 0");
+    rc.to_init(&init()).expect("INIT");
+}
+
+/// As Linux counts: a function with a port of its own has one port, number 1 or 2.
+#[test]
+fn port_count_includes_vhca_ports() {
+    for (ports, of_functions, most) in [(1, 0, 1), (1, 2, 2), (2, 0, 2), (2, 1, 2)] {
+        let both = format!("num_ports = {ports}\nnum_vhca_ports = {of_functions}");
+        let (_model, device) = with(&[("num_ports = 1", &both)]);
+        assert_eq!(device.caps().ports, most, "{both}");
+        let port = most + 1;
+        let words = format!("the port is {port}; this device has ports 1 to {most}");
+        refused(qp(&device, ServiceType::RC).to_init(&InitAttr { port, ..init() }), &words);
+    }
+}
+
+#[test]
+fn connection_attributes_fit_up_to_last_bit() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::RC);
     qp.to_init(&init()).expect("INIT");
@@ -142,7 +187,7 @@ fn numbers_of_a_connection_are_taken_up_to_their_last_bit() {
 }
 
 #[test]
-fn reads_outstanding_are_rounded_up_to_a_power_of_two() {
+fn max_destination_reads_rounds_up_to_power_of_two() {
     let (_model, device) = on(Link::Infiniband);
     for (reads, log) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (16, 4)] {
         let mut qp = qp(&device, ServiceType::RC);
@@ -156,7 +201,7 @@ fn reads_outstanding_are_rounded_up_to_a_power_of_two() {
 }
 
 #[test]
-fn more_outstanding_reads_than_the_device_has_are_refused_and_not_sent() {
+fn outstanding_reads_above_limit_are_rejected() {
     for (log, most_in, most_out) in [("4", 16, 16), ("63", 16, 128)] {
         let log = format!("log_max_ra_req_qp = {log}");
         let infiniband = (r#"link = "ethernet""#, r#"link = "infiniband""#);
@@ -183,7 +228,7 @@ fn more_outstanding_reads_than_the_device_has_are_refused_and_not_sent() {
 }
 
 #[test]
-fn a_service_without_reads_does_not_look_at_their_number() {
+fn uc_ignores_max_reads() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UC);
     qp.to_init(&init()).expect("INIT");
@@ -193,7 +238,7 @@ fn a_service_without_reads_does_not_look_at_their_number() {
 }
 
 #[test]
-fn a_datagram_queue_pair_takes_the_largest_packet_and_a_psn_of_24_bits() {
+fn ud_has_largest_mtu_and_24_bit_psn() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UD);
     let attr = DatagramAttr { port: 1, pkey_index: 0, q_key: QKey(u32::MAX) };
@@ -206,7 +251,7 @@ fn a_datagram_queue_pair_takes_the_largest_packet_and_a_psn_of_24_bits() {
 }
 
 #[test]
-fn a_path_takes_each_field_up_to_its_last_value() {
+fn path_fields_fit_up_to_last_value() {
     let route = GlobalRoute { flow_label: 0xf_ffff, ..GlobalRoute::new(Default::default(), 0) };
     let wide = GlobalRoute { flow_label: 1 << 20, ..route };
     let level = |sl, source_path_bits, grh| {
@@ -240,7 +285,7 @@ fn over(device: &verbless_command::Device, offset: u64, length: u64) -> MkeyAttr
 }
 
 #[test]
-fn a_key_ends_with_its_registration_and_begins_at_its_memorys_offset_in_a_page() {
+fn umem_mkey_is_bounded_by_umem_and_page_offset() {
     let (_model, device) = on(Link::Ethernet);
     let whole = registration(&device).length();
     device.create_mkey(over(&device, 0, whole)).expect("all of it");
@@ -261,7 +306,7 @@ fn a_key_ends_with_its_registration_and_begins_at_its_memorys_offset_in_a_page()
 }
 
 #[test]
-fn a_key_reaches_to_the_last_address_and_not_past_it() {
+fn klm_and_ksm_mkeys_check_range_and_entries() {
     let (_model, device) = on(Link::Ethernet);
     let klm = Klm { key: Lkey(0x1200), address: 0, length: 4096 };
     let make = |start, length, memory| {
@@ -291,6 +336,7 @@ fn a_key_reaches_to_the_last_address_and_not_past_it() {
     let klm = |length| KeyMemory::Klms(vec![Klm { length, ..klm }]);
     make(0, 4096, klm(1 << 31)).expect("2 GiB");
     refused(make(0, 4096, klm((1 << 31) + 1)), "at most 2 GiB");
+    refused(make(0, 4096, klm(0)), "has no bytes");
     let (_model, device) = with(&[("fixed_buffer_size = true", "fixed_buffer_size = false")]);
     let pd = device.alloc_pd().expect("a protection domain");
     let (access, memory) = (KeyAccess::LOCAL, ksms(12));
@@ -299,7 +345,7 @@ fn a_key_reaches_to_the_last_address_and_not_past_it() {
 }
 
 #[test]
-fn an_indirect_key_for_atomics_is_aligned_to_the_largest() {
+fn atomic_klm_mkey_is_aligned_to_largest_atomic() {
     let klm = Klm { key: Lkey(0x1200), address: 0, length: 4096 };
     let make = |device: &verbless_command::Device, start, length, access| {
         let pd = device.alloc_pd().expect("a protection domain");
@@ -316,13 +362,13 @@ fn an_indirect_key_for_atomics_is_aligned_to_the_largest() {
     assert_eq!(device.caps().largest_atomic(), 16);
     refused(make(&device, 0, 104, KeyAccess::ALL), "multiple of 16 bytes");
     make(&device, 0, 112, KeyAccess::ALL).expect("aligned");
-    // That UMR may not set the right says nothing of keys that are created with it.
+    // The inability of UMR to set the right does not affect keys created with it.
     let (_model, device) = with(&[("umr_ptr_rlky = true", "umr_modify_atomic_disabled = true")]);
     make(&device, 0, 104, KeyAccess::ALL).expect("aligned");
 }
 
 #[test]
-fn a_key_has_no_larger_pages_than_the_device() {
+fn mkey_page_size_is_limited_by_capability() {
     let stated = "max_mkey_log_entity_size_mtt = 31";
     for (log, most, fits) in [(0, 31, true), (12, 12, true), (11, 11, false)] {
         let (_model, device) = with(&[(stated, &format!("max_mkey_log_entity_size_mtt = {log}"))]);
@@ -336,7 +382,7 @@ fn a_key_has_no_larger_pages_than_the_device() {
 }
 
 #[test]
-fn a_key_for_umr_has_no_length_and_room_for_1_to_65532_klms() {
+fn umr_mkey_has_length_0_and_1_to_65532_klms() {
     let (_model, device) = on(Link::Ethernet);
     let make = |length, klms| {
         let pd = device.alloc_pd().expect("a protection domain");
@@ -361,7 +407,25 @@ fn a_key_for_umr_has_no_length_and_room_for_1_to_65532_klms() {
 }
 
 #[test]
-fn what_a_device_does_not_have_is_not_asked_of_it() {
+fn klm_count_is_limited_by_device_and_ioctl() {
+    let key = |device: &verbless_command::Device, klms: usize| {
+        let klm = Klm { key: Lkey(0x100), address: 0x1000, length: 64 };
+        let memory = KeyMemory::Klms(vec![klm; klms]);
+        let length = 64 * klms as u64;
+        device.create_mkey(MkeyAttr { memory, length, ..over(device, 0, 64) })
+    };
+    let (_model, device) = with(&[("log_max_klm_list_size = 16", "log_max_klm_list_size = 2")]);
+    assert!(key(&device, 4).is_ok());
+    refused(key(&device, 5), "5 KLM entries; this device supports at most 4");
+    let (_model, device) = with(&[("max_indirection = 4", "max_indirection = 0")]);
+    refused(key(&device, 1), "max_indirection is 0");
+    let (_model, device) = on(Link::Ethernet);
+    key(&device, 4076).expect("as many as an ioctl carries");
+    refused(key(&device, 4077), "takes at most 4076");
+}
+
+#[test]
+fn missing_capabilities_are_not_requested() {
     let all = KeyAccess { relaxed_ordering: true, ..KeyAccess::ALL };
     let key = |device: &verbless_command::Device| {
         let attr = MkeyAttr { access: all, ..over(device, 0, 4096) };
@@ -407,7 +471,7 @@ fn what_a_device_does_not_have_is_not_asked_of_it() {
 }
 
 #[test]
-fn a_device_without_atomics_gives_a_queue_pair_no_mode_and_no_right_for_them() {
+fn qp_without_atomics_has_no_atomic_mode_or_rae() {
     let (_model, device) = with(&[
         ("\natomic = true", "\natomic = false"),
         ("link = \"ethernet\"", "link = \"infiniband\""),
@@ -420,7 +484,7 @@ fn a_device_without_atomics_gives_a_queue_pair_no_mode_and_no_right_for_them() {
 }
 
 #[test]
-fn limits_of_wqes_are_counted_in_what_fits_beside_their_heads() {
+fn sge_and_inline_limits_exclude_wqe_headers() {
     for (bytes, sges, inline) in
         [(64, 1, 28), (63, 0, 27), (47, 0, 11), (976, 58, 940), (1024, 58, 940)]
     {
@@ -428,7 +492,7 @@ fn limits_of_wqes_are_counted_in_what_fits_beside_their_heads() {
         let (_model, device) = with(&[("max_wqe_sz_sq = 1024\n", &to)]);
         let caps = device.caps();
         assert_eq!((caps.max_send_sges(), caps.max_inline()), (sges, inline), "{bytes} bytes");
-        // Of 512 bytes at most, with control and remote address.
+        // A READ WQE has at most 512 bytes, with control and remote address.
         assert_eq!(caps.max_read_sges(), sges.min(30), "{bytes} bytes");
     }
     for (bytes, sges) in [(0, 0), (15, 0), (16, 1), (512, 32)] {
@@ -439,7 +503,7 @@ fn limits_of_wqes_are_counted_in_what_fits_beside_their_heads() {
 }
 
 #[test]
-fn an_operation_is_there_by_the_capability_that_names_it() {
+fn capabilities_follow_hca_cap_bits() {
     let has = |name, lines: &str| {
         let (_model, device) = based_on(name, lines);
         let has = |capability: &Capability| device.caps().has(*capability);
@@ -470,7 +534,7 @@ fn an_operation_is_there_by_the_capability_that_names_it() {
 }
 
 #[test]
-fn a_memory_copy_is_as_long_as_the_device_says_or_2_gib() {
+fn longest_memory_copy_is_log_dma_mmo_size_or_2_gib() {
     let longest = |lines: &str| based_on("bluefield3", lines).1.caps().longest_memory_copy();
     let none = "[caps.general]\ndma_mmo_qp = false\n";
     assert_eq!(longest(none), 0, "it has a limit, and no copies");
@@ -481,7 +545,7 @@ fn a_memory_copy_is_as_long_as_the_device_says_or_2_gib() {
 }
 
 #[test]
-fn compression_needs_the_capability_of_its_cqes_size_and_of_its_format() {
+fn cqe_compression_requires_size_and_format_caps() {
     let [hash, checksum] = [MiniCqeFormat::RX_HASH, MiniCqeFormat::CHECKSUM];
     let (tag, stride) =
         (MiniCqeFormat::FLOW_TAG_STRIDE_INDEX, MiniCqeFormat::CHECKSUM_STRIDE_INDEX);
@@ -511,7 +575,7 @@ fn compression_needs_the_capability_of_its_cqes_size_and_of_its_format() {
             refused(make(Some(name)), &format!("capability {name} is 0"));
         }
         for name in [narrow, wide, with_tag, with_stride].iter().filter(|it| !needed.contains(it)) {
-            make(Some(name)).expect("what it does not need");
+            make(Some(name)).expect("it does not need the capability");
         }
     }
     let (_model, device) = on(Link::Ethernet);
@@ -520,7 +584,7 @@ fn compression_needs_the_capability_of_its_cqes_size_and_of_its_format() {
 }
 
 #[test]
-fn moderation_is_changed_only_where_the_device_has_what_that_takes() {
+fn moderation_change_requires_capabilities() {
     let moderation = Moderation { period: 3, count: 5 };
     let set = |cq: &CqObject| cq.set_moderation(moderation);
     let from_event = |cq: &CqObject| cq.set_moderation_from(moderation, false);

@@ -1,4 +1,4 @@
-//! Tests of the commands, in one program: to link one for each file takes longer than to run it.
+//! Tests of the commands, in one program: linking one per file takes longer than running it.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Registered memory whose registration does not end: what keeps it, and until when.
+//! Failed deregistration: the memory is kept, and until when.
 #![allow(unsafe_code, reason = "registers memory that its owner keeps")]
 
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use crate::support::on;
 #[repr(align(4096))]
 struct Page(#[allow(dead_code, reason = "it is the device's")] [u8; 4096]);
 
-/// A registered page, and what tells whether it is still there.
+/// A registered page, and a weak reference that shows whether it still exists.
 fn registered(device: &Device) -> (UserMemory, Weak<Page>) {
     let page = Arc::new(Page([0; 4096]));
     let address = (&raw const *page).expose_provenance() as u64;
@@ -24,7 +24,7 @@ fn registered(device: &Device) -> (UserMemory, Weak<Page>) {
 }
 
 #[test]
-fn memory_goes_with_its_registration() {
+fn memory_is_freed_at_deregistration() {
     let (_model, device) = on(Link::Ethernet);
     let (memory, there) = registered(&device);
     assert_eq!(there.strong_count(), 1);
@@ -33,7 +33,7 @@ fn memory_goes_with_its_registration() {
 }
 
 #[test]
-fn memory_of_a_device_that_was_removed_goes_with_its_registration() {
+fn memory_of_removed_device_is_freed_at_drop() {
     let (model, device) = on(Link::Ethernet);
     let (memory, there) = registered(&device);
     model.remove(0);
@@ -42,7 +42,7 @@ fn memory_of_a_device_that_was_removed_goes_with_its_registration() {
 }
 
 #[test]
-fn memory_of_a_removed_device_whose_kernel_keeps_it_stays_until_its_file_closes() {
+fn memory_kept_by_removed_device_lives_until_close() {
     let (model, device) = on(Link::Ethernet);
     let (memory, there) = registered(&device);
     model.remove(0);
@@ -57,11 +57,11 @@ fn memory_of_a_removed_device_whose_kernel_keeps_it_stays_until_its_file_closes(
 }
 
 #[test]
-fn memory_that_the_kernel_keeps_registered_is_never_freed() {
+fn memory_never_deregistered_is_never_freed() {
     let (model, device) = on(Link::Ethernet);
     let (memory, there) = registered(&device);
     let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");
-    // The first and what is tried again.
+    // The first try and the second one.
     model.fail_ioctl(0, ioctl, 1, 16);
     model.fail_ioctl(0, ioctl, 2, 16);
     drop(memory);
@@ -70,7 +70,7 @@ fn memory_that_the_kernel_keeps_registered_is_never_freed() {
 }
 
 #[test]
-fn memory_that_the_kernel_lets_go_of_at_the_second_attempt_stays_until_its_file_closes() {
+fn memory_deregistered_at_retry_lives_until_close() {
     let (model, device) = on(Link::Ethernet);
     let (memory, there) = registered(&device);
     let ioctl = Ioctl::named("DEVX_UMEM_DEREG").expect("a name of `ioctl::NAMES`");

@@ -1,4 +1,4 @@
-//! The commands against the model: what is sent arrives, what is refused says why.
+//! The commands against the model: attributes arrive, and refusals have a reason.
 
 use verbless_command::{
     CapMode, CapPage, Device, ErrorKind, KeyAccess, KeyMemory, Klm, Lkey, MkeyAttr,
@@ -28,14 +28,14 @@ fn klms(device: &Device, count: u32) -> MkeyAttr {
 }
 
 #[test]
-fn the_model_is_known_by_its_psid_and_yields_a_token() {
+fn model_psid_yields_model_token() {
     let (_model, device) = device();
     assert!(device.adapter().is_model());
     assert!(device.as_model().is_some());
 }
 
 #[test]
-fn a_device_that_shows_another_psid_is_hardware_and_yields_no_token() {
+fn foreign_psid_yields_no_model_token() {
     let text = include_str!("../../../model/profiles/connectx6dx.toml");
     let other = text.replace("VBL0000000001", "MT_0000000359");
     let profile = Profile::from_toml(&other).expect("a profile");
@@ -48,7 +48,7 @@ fn a_device_that_shows_another_psid_is_hardware_and_yields_no_token() {
 }
 
 #[test]
-fn the_capabilities_are_those_of_the_page() {
+fn caps_match_hca_cap_page() {
     let (_model, device) = device();
     let page = device.query_hca_cap(CapPage::GENERAL, CapMode::Current).expect("the page");
     let general = verbless_prm::HcaCap::from_prefix(&page[..]).expect("a whole page");
@@ -58,7 +58,7 @@ fn the_capabilities_are_those_of_the_page() {
 }
 
 #[test]
-fn a_key_is_what_was_asked_for_and_each_new_one_differs() {
+fn mkey_query_returns_attributes_and_number_changes() {
     let (_model, device) = device();
     let attr = klms(&device, 3);
     let first = device.create_mkey(attr.clone()).expect("a key");
@@ -74,7 +74,7 @@ fn a_key_is_what_was_asked_for_and_each_new_one_differs() {
 }
 
 #[test]
-fn keys_that_cannot_be_are_refused_before_the_device_is_asked() {
+fn invalid_mkeys_are_rejected_before_command() {
     let (_model, device) = device();
     let with = |change: fn(&mut MkeyAttr)| {
         let mut attr = klms(&device, 2);
@@ -88,10 +88,16 @@ fn keys_that_cannot_be_are_refused_before_the_device_is_asked() {
 }
 
 #[test]
-fn a_failed_command_reports_name_status_and_syndrome() {
+fn failed_command_reports_name_status_and_syndrome() {
     let (model, device) = device();
     let opcode = verbless_prm::Opcode::NOP.0;
-    model.fail_command(0, opcode, 1, 0x0f, 0xbeef);
+    model.fail_command(
+        0,
+        verbless_prm::Opcode(opcode),
+        1,
+        verbless_prm::CommandStatus(0x0f),
+        0xbeef,
+    );
     let error = device.nop().expect_err("it was made to fail");
     assert_eq!(error.kind(), ErrorKind::Command);
     assert_eq!((error.status(), error.syndrome()), (Some(0x0f), Some(0xbeef)));

@@ -1,5 +1,5 @@
-//! Queues and pools: what is asked of them stands in the device's context, what cannot be is
-//! refused, and what is destroyed is gone.
+//! Queues and pools: the device's context has the requested attributes, invalid requests are
+//! refused, and destroyed objects do not exist.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use verbless_prm::{CommandStatus, CqPeriodMode, CqeSize, Opcode, QpState};
 use crate::support::{cq_attr, on, pool, qp, qp_attr, refusal_is_told, registration, with};
 
 #[test]
-fn a_completion_queue_is_what_was_asked_for() {
+fn cq_query_returns_requested_attributes() {
     let (model, device) = on(Link::Ethernet);
     let before = model.counts(0).cqs;
     for (wide, ignore_overrun) in [(false, true), (true, false)] {
@@ -37,7 +37,7 @@ fn a_completion_queue_is_what_was_asked_for() {
 }
 
 #[test]
-fn moderation_is_set_as_it_was_given_and_refused_past_its_field() {
+fn moderation_is_set_and_limited_to_12_bits() {
     let (_model, device) = on(Link::Ethernet);
     let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
     for (period, count) in [(16, 32), (0xfff, 0xffff), (0, 0)] {
@@ -59,7 +59,7 @@ fn moderation_is_set_as_it_was_given_and_refused_past_its_field() {
 }
 
 #[test]
-fn a_completion_queue_longer_than_the_devices_is_refused_with_the_limit() {
+fn cq_above_limit_is_rejected_with_limit() {
     let (_model, device) = on(Link::Ethernet);
     let most = device.caps().log_max_cqes;
     let refused = device.create_cq(CqAttr { log_cqes: most + 1, ..cq_attr(&device) });
@@ -92,7 +92,7 @@ fn rts() -> RtsAttr {
 }
 
 #[test]
-fn a_reliable_queue_pair_has_what_each_transition_set() {
+fn rc_qp_query_returns_values_of_each_transition() {
     let (model, device) = on(Link::Infiniband);
     let before = model.counts(0).qps;
     let attr = qp_attr(&device, ServiceType::RC);
@@ -149,7 +149,7 @@ fn a_reliable_queue_pair_has_what_each_transition_set() {
 }
 
 #[test]
-fn a_peer_that_may_have_no_reads_outstanding_has_no_right_to_any() {
+fn qp_without_inbound_reads_has_no_read_right() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::RC);
     qp.to_init(&init()).expect("INIT");
@@ -159,7 +159,7 @@ fn a_peer_that_may_have_no_reads_outstanding_has_no_right_to_any() {
 }
 
 #[test]
-fn a_reset_draws_another_sequence_number() {
+fn reset_draws_new_psn() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::RC);
     let mut drawn = vec![qp.first_psn()];
@@ -173,7 +173,7 @@ fn a_reset_draws_another_sequence_number() {
 }
 
 #[test]
-fn numbers_that_do_not_fit_are_refused_before_the_device_is_asked() {
+fn oversized_rtr_and_rts_values_are_rejected() {
     let (model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::RC);
     qp.to_init(&init()).expect("INIT");
@@ -195,18 +195,29 @@ fn numbers_that_do_not_fit_are_refused_before_the_device_is_asked() {
         let error = qp.to_rts(&attr).expect_err("it does not fit");
         assert_eq!(error.kind(), ErrorKind::Input, "{error}");
     }
-    // A transition that fails says what it needs.
-    model.fail_command(0, verbless_prm::Opcode::RTR2RTS_QP.0, 1, 0x09, 1);
+    // A failed transition reports what it needs.
+    model.fail_command(
+        0,
+        verbless_prm::Opcode::RTR2RTS_QP,
+        1,
+        verbless_prm::CommandStatus(0x09),
+        1,
+    );
     let error = qp.to_rts(&rts()).expect_err("it was made to fail");
     assert!(error.hint().contains("RTS needs RTR"), "{}", error.hint());
+    // A failure for another reason does not blame the state.
+    let status = verbless_prm::CommandStatus::BAD_PARAM;
+    model.fail_command(0, verbless_prm::Opcode::RTR2RTS_QP, 1, status, 1);
+    let error = qp.to_rts(&rts()).expect_err("it was made to fail");
+    assert!(!error.hint().contains("needs RTR"), "{}", error.hint());
     qp.to_rts(&rts()).expect("RTS");
 }
 
 #[test]
-fn a_datagram_queue_pair_has_its_key_and_none_of_a_connections_transitions() {
+fn ud_qp_has_qkey_and_rejects_rc_transitions() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UD);
-    let refused = qp.to_init(&init()).expect_err("it connects to nobody");
+    let refused = qp.to_init(&init()).expect_err("it has no peer");
     assert_eq!(refused.kind(), ErrorKind::Input);
     let attr = DatagramAttr { port: 1, pkey_index: 0, q_key: QKey(0x1122_3344) };
     qp.to_init_datagram(&attr).expect("INIT");
@@ -224,7 +235,7 @@ fn a_datagram_queue_pair_has_its_key_and_none_of_a_connections_transitions() {
 }
 
 #[test]
-fn an_unreliable_connection_has_no_reads_no_retries_and_nothing_to_recover_from() {
+fn uc_qp_has_no_reads_or_retries() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UC);
     qp.to_init(&init()).expect("INIT");
@@ -247,7 +258,7 @@ fn datagram() -> DatagramAttr {
 }
 
 #[test]
-fn a_pool_of_receives_is_what_was_asked_for_and_says_when_few_are_left() {
+fn rmp_query_returns_attributes_and_armed_limit() {
     let (model, device) = on(Link::Infiniband);
     let before = model.counts(0);
     let attr = pool(&device);
@@ -268,12 +279,12 @@ fn a_pool_of_receives_is_what_was_asked_for_and_says_when_few_are_left() {
     let qp = device.create_qp(sharing).expect("a queue pair that draws from it");
     assert_eq!(qp.query().expect("its context").srqn_rmpn_xrqn(), shared.rmpn().0);
     drop(qp);
-    Arc::into_inner(shared).expect("nobody else has it").destroy().expect("nothing uses it");
+    Arc::into_inner(shared).expect("it has one owner").destroy().expect("nothing uses it");
     assert_eq!(model.counts(0).qps, before.qps);
 }
 
 #[test]
-fn pools_that_cannot_be_are_refused_with_the_limit() {
+fn rmp_above_limit_or_bad_stride_is_rejected() {
     let (_model, device) = on(Link::Infiniband);
     let most = device.caps().general.log_max_srq_sz();
     let refused = device.create_rmp(RmpAttr { log_wqes: most + 1, ..pool(&device) });
@@ -291,7 +302,7 @@ fn pools_that_cannot_be_are_refused_with_the_limit() {
 }
 
 #[test]
-fn queries_say_what_the_port_and_the_function_are() {
+fn queries_return_port_vport_and_gid_data() {
     let (_model, device) = on(Link::Ethernet);
     let (issi, supported) = device.query_issi().expect("ISSI");
     assert!(issi == 1 && supported.iter().any(|&byte| byte != 0), "{issi}, {supported:?}");
@@ -316,7 +327,7 @@ fn queries_say_what_the_port_and_the_function_are() {
 }
 
 #[test]
-fn an_mtu_is_found_by_its_bytes_and_by_its_code() {
+fn mtu_is_found_by_bytes_and_code() {
     for (code, bytes) in [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)] {
         let mtu = Mtu::of_bytes(bytes).expect("an MTU");
         assert_eq!((mtu.bytes(), Mtu::of_code(code)), (bytes, Some(mtu)));
@@ -325,7 +336,7 @@ fn an_mtu_is_found_by_its_bytes_and_by_its_code() {
 }
 
 #[test]
-fn the_widest_requests_are_what_the_largest_wqe_holds() {
+fn widest_requests_fit_largest_wqe() {
     let (_model, device) = on(Link::Ethernet);
     let caps = device.caps();
     let bytes = usize::from(caps.max_send_wqe_bytes);
@@ -337,7 +348,7 @@ fn the_widest_requests_are_what_the_largest_wqe_holds() {
 }
 
 #[test]
-fn where_writes_are_always_relaxed_every_key_says_so() {
+fn relaxed_writes_only_device_relaxes_every_mkey() {
     let both = "relaxed_ordering_write = true\nmkc_order_write_after_write_ro_only = true";
     let only = [("relaxed_ordering_write = true", both)];
     for (changes, always) in [(&[][..], false), (&only, true)] {
@@ -358,7 +369,7 @@ fn where_writes_are_always_relaxed_every_key_says_so() {
 }
 
 #[test]
-fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
+fn failed_destroy_is_reported() {
     let (model, device) = on(Link::Ethernet);
     let cq = device.create_cq(cq_attr(&device)).expect("a CQ");
     let qp = qp(&device, ServiceType::RC);
@@ -379,7 +390,7 @@ fn who_destroys_an_object_that_the_device_keeps_hears_of_it() {
 }
 
 #[test]
-fn queue_pairs_take_turns_at_the_ports_of_a_bond() {
+fn qps_alternate_lag_ports() {
     let (_model, device) = crate::support::bonded(2);
     assert_eq!(device.lag_ports(), 2);
     let mut ports = Vec::new();

@@ -1,4 +1,4 @@
-//! What objects tell of themselves, and parts that do not belong together.
+//! `Debug` output and getters of objects, and parts of different contexts.
 
 use verbless_command::{
     CqAttr, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, QpAttr, RemoteAccess, ServiceType,
@@ -9,7 +9,7 @@ use verbless_model::Link;
 use crate::support::{cq_attr, on, qp_attr, registration};
 
 #[test]
-fn a_part_of_another_device_is_refused_by_its_name() {
+fn part_of_another_device_is_rejected_by_name() {
     let ((_model, device), (_other_model, other)) = (on(Link::Ethernet), on(Link::Ethernet));
     let pd = || other.alloc_pd().expect("a protection domain");
     let uar = cq_attr(&other).uar;
@@ -36,7 +36,7 @@ fn a_part_of_another_device_is_refused_by_its_name() {
 }
 
 #[test]
-fn peers_write_and_do_atomics_only_where_the_device_itself_may_write() {
+fn remote_write_and_atomic_need_local_write() {
     for (write, atomic, local_write) in
         (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0))
     {
@@ -48,7 +48,7 @@ fn peers_write_and_do_atomics_only_where_the_device_itself_may_write() {
 }
 
 #[test]
-fn counters_have_numbers_of_their_own_and_count_from_0() {
+fn q_counters_have_distinct_ids_and_start_at_0() {
     let (_model, device) = on(Link::Ethernet);
     let counters = [(); 3].map(|()| device.alloc_q_counter().expect("a counter"));
     let numbers = counters.each_ref().map(|counter| counter.number());
@@ -61,7 +61,7 @@ fn counters_have_numbers_of_their_own_and_count_from_0() {
 }
 
 #[test]
-fn a_key_is_one_number_for_the_device_and_its_peers() {
+fn lkey_equals_rkey() {
     let (_model, device) = on(Link::Ethernet);
     let umem = registration(&device);
     let attr = MkeyAttr {
@@ -77,7 +77,7 @@ fn a_key_is_one_number_for_the_device_and_its_peers() {
 }
 
 #[test]
-fn a_queue_pair_that_copies_memory_is_reliable_and_of_a_device_that_can() {
+fn memory_copy_qp_must_be_rc() {
     let (_model, device) = on(Link::Ethernet);
     for service in [ServiceType::UC, ServiceType::UD] {
         let attr = QpAttr { memory_copies: true, ..qp_attr(&device, service) };
@@ -88,7 +88,7 @@ fn a_queue_pair_that_copies_memory_is_reliable_and_of_a_device_that_can() {
 }
 
 #[test]
-fn a_device_says_which_interface_steps_it_has() {
+fn query_issi_returns_supported_steps() {
     let (_model, device) = on(Link::Ethernet);
     let (current, supported) = device.query_issi().expect("the answer");
     assert_eq!((current, supported), (1, vec![0, 0, 0, 3]), "0 and 1, which Linux takes");

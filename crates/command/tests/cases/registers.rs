@@ -1,4 +1,4 @@
-//! Registers, by either of the two ways to them: the same answers, and words when there is none.
+//! Registers, by either access: the same results, and an error text if there is none.
 
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ fn load(name: &str) -> Profile {
     Profile::load(name).expect("it comes along")
 }
 
-/// BlueField-3 without ACCESS_REGISTER_USER, whose user contexts may have these privileges.
+/// BlueField-3 without ACCESS_REGISTER_USER; user contexts may have these privileges.
 fn with_uctx_cap(bits: &str) -> Profile {
     let text = format!(
         "base = \"bluefield3\"\n[caps.general]\naccess_register_user = false\nuctx_cap = {bits}\n"
@@ -35,7 +35,7 @@ fn with_uctx_cap(bits: &str) -> Profile {
     Profile::from_toml(&text).expect("a profile")
 }
 
-/// Opcodes and uids of the register commands that `f` leads to.
+/// Opcodes and uids of the register commands during `f`.
 fn register_commands<R>(model: &Model, f: impl FnOnce() -> R) -> (R, Vec<(u16, u16)>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
@@ -52,7 +52,7 @@ fn register_commands<R>(model: &Model, f: impl FnOnce() -> R) -> (R, Vec<(u16, u
 }
 
 #[test]
-fn both_ways_lead_to_the_same_registers() {
+fn both_register_ways_read_same_dpa_caps() {
     let (user_model, user) = open(load("bluefield3"));
     let (control_model, control) = open(load("bluefield3-fwctl"));
     assert_eq!(user.register_way().unwrap(), RegisterWay::User);
@@ -67,7 +67,7 @@ fn both_ways_lead_to_the_same_registers() {
 }
 
 #[test]
-fn through_the_control_file_partitions_and_groups_are_made_changed_and_destroyed() {
+fn fwctl_creates_changes_and_destroys_dpa_groups() {
     let (_model, device) = open(load("bluefield3-fwctl"));
     let units = device.dpa_caps().unwrap().units;
     let attr = |unit| DpaPartitionAttr {
@@ -101,7 +101,7 @@ fn through_the_control_file_partitions_and_groups_are_made_changed_and_destroyed
     assert!(partition.query().is_err(), "it is gone");
 }
 
-/// Makes a group of one unit, or destroys one, as raw bytes: nobody cleans up behind it.
+/// Creates or destroys a group of one unit, as raw bytes, without a handle that cleans up.
 fn write_group(
     device: &Device,
     operation: NicDpaOperation,
@@ -121,7 +121,7 @@ fn write_group(
 }
 
 #[test]
-fn a_group_made_through_the_control_file_is_that_file_s_and_goes_with_it() {
+fn fwctl_group_ends_with_its_file() {
     type Operation = NicDpaOperation;
     let (model, first) = open(load("bluefield3-fwctl"));
     let second = another(&model);
@@ -134,7 +134,7 @@ fn a_group_made_through_the_control_file_is_that_file_s_and_goes_with_it() {
 }
 
 #[test]
-fn without_either_way_the_error_names_both() {
+fn error_without_register_way_names_both() {
     for (bits, said) in [("3", "TOOLS_RESOURCES is not among"), ("0", "no /dev/fwctl/fwctlN")] {
         let (model, device) = open(with_uctx_cap(bits));
         assert_eq!(device.firmware_control().unwrap().is_some(), bits != "0");
@@ -148,7 +148,7 @@ fn without_either_way_the_error_names_both() {
 }
 
 #[test]
-fn the_control_file_goes_with_the_context_and_leaves_nothing() {
+fn fwctl_file_closes_with_context() {
     let (model, device) = open(load("bluefield3-fwctl"));
     let before = model.counts(0);
     let control = device.firmware_control().unwrap().expect("a file");
@@ -164,7 +164,7 @@ fn the_control_file_goes_with_the_context_and_leaves_nothing() {
 }
 
 #[test]
-fn a_group_is_destroyed_by_its_number() {
+fn dpa_group_is_destroyed_by_id() {
     let (_model, device) = open(load("bluefield3-fwctl"));
     let groups = [(2, "one"), (3, "two"), (4, "three")]
         .map(|(unit, name)| (unit, device.create_dpa_group(name, &[unit]).unwrap()));

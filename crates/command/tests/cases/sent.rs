@@ -1,5 +1,5 @@
-//! What a method sends to the device, where what the device answers does not tell; and what is kept
-//! if the device refuses to let go of it.
+//! Commands that methods send, if the device's responses do not show them; and objects that are
+//! kept if the device refuses to destroy them.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use verbless_prm::{CommandStatus, Init2initQpIn, Opcode, PathMigrationState, Rst
 use crate::frames::{rq_attr, sq_attr};
 use crate::support::{based_on, cq_attr, memory, on, qp_attr, registration, with_dpa};
 
-/// The inputs of the commands of this opcode meanwhile.
+/// The inputs of commands of this opcode during `act`.
 pub(crate) fn sent<R>(model: &Model, opcode: Opcode, act: impl FnOnce() -> R) -> (Vec<Vec<u8>>, R) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
@@ -33,7 +33,7 @@ fn init() -> InitAttr {
 }
 
 #[test]
-fn a_queue_pair_is_set_up_for_memory_copies_on_its_way_to_init_if_it_makes_any() {
+fn to_init_enables_mmo_for_memory_copies_only() {
     let (model, device) = with_dpa();
     for memory_copies in [true, false] {
         let attr = QpAttr { memory_copies, ..qp_attr(&device, ServiceType::RC) };
@@ -48,7 +48,7 @@ fn a_queue_pair_is_set_up_for_memory_copies_on_its_way_to_init_if_it_makes_any()
             assert_eq!(input.qpc().pm_state(), PathMigrationState::MIGRATED);
         }
     }
-    // One whose device copies on send queues alone needs no setting up.
+    // A device that copies on send queues alone needs no enabling.
     let lines = "[ethernet.caps.general]\ndma_mmo_sq = true\n";
     let (model, device) = based_on("connectx6dx", lines);
     let attr = QpAttr { memory_copies: true, ..qp_attr(&device, ServiceType::RC) };
@@ -62,7 +62,7 @@ fn a_queue_pair_is_set_up_for_memory_copies_on_its_way_to_init_if_it_makes_any()
 }
 
 #[test]
-fn every_transition_repeats_service_and_migration_state() {
+fn transitions_repeat_service_and_pm_state() {
     let (model, device) = on(Link::Ethernet);
     for service in [ServiceType::RC, ServiceType::UC] {
         let mut qp = device.create_qp(qp_attr(&device, service)).expect("a queue pair");
@@ -80,14 +80,14 @@ fn every_transition_repeats_service_and_migration_state() {
 }
 
 #[test]
-fn a_function_is_told_by_a_name_of_its_own() {
+fn query_vuid_returns_function_name() {
     let (_model, device) = on(Link::Ethernet);
     let vuid = device.query_vuid().expect("its name");
     assert!(vuid.starts_with("VBL") && vuid.len() == 19, "{vuid:?}");
 }
 
 #[test]
-fn ports_are_chosen_from_only_where_a_bond_leaves_the_choice() {
+fn lag_ports_count_only_with_active_queue_affinity() {
     let ports = |affinity: bool, state: u8, mode: &str| {
         let lines = format!(
             "[ethernet.caps.general]\nnum_lag_ports = 2\nlag_tx_port_affinity = {affinity}\n\
@@ -102,7 +102,7 @@ fn ports_are_chosen_from_only_where_a_bond_leaves_the_choice() {
 }
 
 #[test]
-fn what_the_device_does_not_let_go_of_keeps_its_memory() {
+fn object_kept_by_device_keeps_its_uar() {
     let (model, device) = on(Link::Ethernet);
     for refused in [false, true] {
         for drops in [false, true] {
@@ -111,7 +111,7 @@ fn what_the_device_does_not_let_go_of_keeps_its_memory() {
             let cq = device.create_cq(attr).expect("a CQ");
             assert_eq!(Arc::strong_count(&uar), 2);
             if refused {
-                model.fail_command(0, Opcode::DESTROY_CQ.0, 1, CommandStatus::BAD_RES_STATE.0, 7);
+                model.fail_command(0, Opcode::DESTROY_CQ, 1, CommandStatus::BAD_RES_STATE, 7);
             }
             if drops {
                 drop(cq);
@@ -124,7 +124,7 @@ fn what_the_device_does_not_let_go_of_keeps_its_memory() {
 }
 
 #[test]
-fn objects_tell_their_numbers_and_are_printed_with_them() {
+fn objects_show_numbers_in_debug() {
     let (_model, device) = on(Link::Ethernet);
     let umem = registration(&device);
     let place = QueueMemory::new(umem.clone(), 0x40);
@@ -141,7 +141,7 @@ fn objects_tell_their_numbers_and_are_printed_with_them() {
 }
 
 #[test]
-fn a_flow_rule_that_is_not_let_go_of_is_told() {
+fn failed_flow_rule_destroy_is_reported() {
     let (model, device) = on(Link::Ethernet);
     let domain = Arc::new(device.alloc_transport_domain().expect("a transport domain"));
     let rq = Arc::new(device.create_rq(rq_attr(&device)).expect("an RQ"));
@@ -151,12 +151,12 @@ fn a_flow_rule_that_is_not_let_go_of_is_told() {
     let attr = FlowAttr::to([2, 0, 0, 0, 0, 9]);
     let rule = device.create_flow_rule(&attr, &Arc::new(tir)).expect("a rule");
     let opcode = Opcode::DELETE_FLOW_TABLE_ENTRY.0;
-    model.fail_command(0, opcode, 1, CommandStatus::BAD_RES_STATE.0, 7);
+    model.fail_command(0, verbless_prm::Opcode(opcode), 1, CommandStatus::BAD_RES_STATE, 7);
     rule.destroy().expect_err("the device refused it");
 }
 
 #[test]
-fn a_page_of_capabilities_is_asked_for_by_its_number_and_mode() {
+fn query_hca_cap_encodes_page_and_mode() {
     let (model, device) = on(Link::Ethernet);
     for (page, mode, expected) in [
         (CapPage::GENERAL, CapMode::Maximum, 0),

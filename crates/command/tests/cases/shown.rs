@@ -1,4 +1,4 @@
-//! What objects say of themselves, and how states and ways are printed.
+//! `Debug` output of objects, and text of states and register accesses.
 
 use verbless_command::{DpaStatus, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, RegisterWay, Rkey};
 use verbless_model::Link;
@@ -7,7 +7,7 @@ use verbless_prm::ServiceType;
 use crate::support::{on, qp_attr, with};
 
 #[test]
-fn the_state_of_a_process_is_told_in_words_with_its_number() {
+fn dpa_status_display_gives_text_and_number() {
     let words = [
         (0, "it runs (status 0)"),
         (1, "illegal instruction (status 1)"),
@@ -47,7 +47,7 @@ fn the_state_of_a_process_is_told_in_words_with_its_number() {
 }
 
 #[test]
-fn ways_and_objects_are_printed_as_what_they_are() {
+fn register_way_and_device_have_display() {
     assert_eq!(RegisterWay::User.to_string(), "ACCESS_REGISTER_USER through DevX");
     assert_eq!(RegisterWay::Control.to_string(), "ACCESS_REGISTER through /dev/fwctl");
     let (_model, device) = on(Link::Ethernet);
@@ -62,7 +62,7 @@ fn ways_and_objects_are_printed_as_what_they_are() {
 }
 
 #[test]
-fn a_crossing_key_begins_at_address_0() {
+fn crossing_mkey_starts_at_address_0() {
     let (_model, device) = on(Link::Ethernet);
     let attr = MkeyAttr {
         pd: qp_attr(&device, ServiceType::RC).pd,
@@ -79,7 +79,7 @@ fn a_crossing_key_begins_at_address_0() {
 }
 
 #[test]
-fn forced_loopback_is_there_by_the_capability_for_roce_as_it_is() {
+fn forces_loopback_follows_fl_rc_qp_caps() {
     let (from, to) = ("fl_rc_qp_when_roce_enabled = true", "fl_rc_qp_when_roce_enabled = false");
     for (changes, expected) in [(&[][..], true), (&[(from, to)], false)] {
         let (_model, device) = with(changes);
@@ -92,7 +92,7 @@ fn forced_loopback_is_there_by_the_capability_for_roce_as_it_is() {
 }
 
 #[test]
-fn queue_pairs_begin_with_packet_numbers_of_24_bits_that_nobody_foresees() {
+fn first_psn_is_random_24_bits() {
     let (_model, device) = on(Link::Ethernet);
     let first = [(); 8].map(|()| {
         let qp = device.create_qp(qp_attr(&device, ServiceType::RC)).expect("a queue pair");

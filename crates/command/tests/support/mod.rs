@@ -1,4 +1,4 @@
-//! Devices, memory and attributes of what is made on them.
+//! Devices, memory and attributes for the tests.
 #![allow(dead_code, reason = "each test program uses some of it")]
 #![allow(unsafe_code, reason = "registers memory that its owner keeps")]
 
@@ -23,7 +23,7 @@ pub(crate) fn with_dpa() -> (Model, Device) {
     open(Profile::load("bluefield3").expect("a profile"))
 }
 
-/// A device whose ports are one bond, of so many.
+/// A device whose `ports` ports are one bond.
 pub(crate) fn bonded(ports: u8) -> (Model, Device) {
     let text = include_str!("../../../model/profiles/connectx6dx-bond.toml");
     let (from, to) = ("num_lag_ports = 2", format!("num_lag_ports = {ports}"));
@@ -31,7 +31,7 @@ pub(crate) fn bonded(ports: u8) -> (Model, Device) {
     open(Profile::from_toml(&text.replace(from, &to)).expect("a profile"))
 }
 
-/// A device of the model's with some capabilities changed.
+/// A model device with some capabilities changed.
 pub(crate) fn with(changes: &[(&str, &str)]) -> (Model, Device) {
     let mut text = include_str!("../../../model/profiles/connectx6dx.toml").to_owned();
     for (from, to) in changes {
@@ -41,7 +41,7 @@ pub(crate) fn with(changes: &[(&str, &str)]) -> (Model, Device) {
     open(Profile::from_toml(&text).expect("a profile"))
 }
 
-/// The device of this profile with other lines.
+/// The device of this profile with additional lines.
 pub(crate) fn based_on(name: &str, lines: &str) -> (Model, Device) {
     let text = format!("base = \"{name}\"\n{lines}");
     open(Profile::from_toml(&text).expect("a profile"))
@@ -61,7 +61,7 @@ const BYTES: usize = 4 << 12;
 
 /// Registered memory of its own.
 pub(crate) fn registration(device: &Device) -> Arc<UserMemory> {
-    // CQEs are invalid before the device has written them.
+    // CQEs are invalid until the device writes them.
     let mut pages = Box::new(Pages([0xf0; BYTES]));
     pages.0[BYTES - 4096..].fill(0);
     register(device, pages)
@@ -132,14 +132,14 @@ pub(crate) fn pool(device: &Device) -> RmpAttr {
     RmpAttr { pd, ring, record, log_wqes: 4, log_stride: 6, cyclic: false }
 }
 
-/// Fails unless whoever destroys an object hears that the device refused the command.
+/// Fails unless `destroy` returns the device's refusal.
 #[track_caller]
 pub(crate) fn refusal_is_told(
     model: &Model,
     opcode: Opcode,
     destroy: impl FnOnce() -> Result<(), Error>,
 ) {
-    model.fail_command(0, opcode.0, 1, CommandStatus::BAD_RES_STATE.0, 7);
+    model.fail_command(0, opcode, 1, CommandStatus::BAD_RES_STATE, 7);
     let error = destroy().expect_err("the device refused it");
     assert!(error.to_string().contains("DESTROY"), "{error}");
 }

@@ -2,198 +2,188 @@
 //!
 //! Sources: Linux `include/uapi/rdma/ib_user_verbs.h` and `ib_user_ioctl_verbs.h`.
 
-use bytemuck::{Pod, Zeroable};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-macro_rules! layout {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident[$bytes:literal] { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }
-    )*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-            #[repr(C)]
-            pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
-
-            const _: () = {
-                const fn plain<T: Pod>() {}
-                $(plain::<$type>();)*
-                assert!(size_of::<$name>() == $bytes);
-                assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "it has no padding");
-            };
-
-            // SAFETY: the fields are, as the lines above see to.
-            #[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
-            unsafe impl Zeroable for $name {}
-
-            // SAFETY: it is laid out in the order of its fields, each of which is plain data, and
-            // nothing is between them: the lines above see to both.
-            #[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
-            unsafe impl Pod for $name {}
-
-            impl $name {
-                /// The structure's bytes.
-                #[must_use]
-                pub fn as_bytes(&self) -> &[u8] {
-                    bytemuck::bytes_of(self)
-                }
-
-                /// The structure's bytes, mutable.
-                pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-                    bytemuck::bytes_of_mut(self)
-                }
-            }
-        )*
-    };
+/// `struct ib_uverbs_query_port_resp_ex`: properties and state of a port.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct QueryPortResponse {
+    /// `enum ib_uverbs_query_port_cap_flags`.
+    pub port_cap_flags: u32,
+    /// Longest message, in bytes.
+    pub max_msg_sz: u32,
+    /// P_Key violations counted.
+    pub bad_pkey_cntr: u32,
+    /// Q_Key violations counted.
+    pub qkey_viol_cntr: u32,
+    /// Entries of the GID table, used or not.
+    pub gid_tbl_len: u32,
+    /// Entries of the P_Key table.
+    pub pkey_tbl_len: u16,
+    /// Base LID; 0 on Ethernet.
+    pub lid: u16,
+    /// LID of the subnet manager.
+    pub sm_lid: u16,
+    /// [`port_state`].
+    pub state: u8,
+    /// Largest MTU, [`mtu_bytes`] code.
+    pub max_mtu: u8,
+    /// MTU in force, [`mtu_bytes`] code.
+    pub active_mtu: u8,
+    /// log2 of the number of LIDs of this port.
+    pub lmc: u8,
+    /// Virtual lanes, as the PortInfo code.
+    pub max_vl_num: u8,
+    /// Service level of the subnet manager.
+    pub sm_sl: u8,
+    /// Subnet timeout code.
+    pub subnet_timeout: u8,
+    /// Kind of initialisation done.
+    pub init_type_reply: u8,
+    /// Link width code: 1, 2, 4, 8, 16 for 1X, 4X, 8X, 12X, 2X.
+    pub active_width: u8,
+    /// Link speed code, superseded by `active_speed_ex` when that is not 0.
+    pub active_speed: u8,
+    /// Physical state code; 5 is LinkUp.
+    pub phys_state: u8,
+    /// [`link_layer`].
+    pub link_layer: u8,
+    /// `enum ib_uverbs_query_port_flags`: bit 0, a GRH is required.
+    pub flags: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// More capability flags.
+    pub port_cap_flags2: u16,
+    /// Zero.
+    pub reserved2: [u8; 2],
+    /// Link speed code with 16 significant bits.
+    pub active_speed_ex: u32,
 }
-pub(super) use layout;
 
-layout! {
-    /// `struct ib_uverbs_query_port_resp_ex`: properties and state of a port.
-    QueryPortResponse[48] {
-        /// `enum ib_uverbs_query_port_cap_flags`.
-        port_cap_flags: u32,
-        /// Longest message, in bytes.
-        max_msg_sz: u32,
-        /// P_Key violations counted.
-        bad_pkey_cntr: u32,
-        /// Q_Key violations counted.
-        qkey_viol_cntr: u32,
-        /// Entries of the GID table, used or not.
-        gid_tbl_len: u32,
-        /// Entries of the P_Key table.
-        pkey_tbl_len: u16,
-        /// Base LID; 0 on Ethernet.
-        lid: u16,
-        /// LID of the subnet manager.
-        sm_lid: u16,
-        /// [`port_state`].
-        state: u8,
-        /// Largest MTU, [`mtu_bytes`] code.
-        max_mtu: u8,
-        /// MTU in force, [`mtu_bytes`] code.
-        active_mtu: u8,
-        /// log2 of the number of LIDs of this port.
-        lmc: u8,
-        /// Virtual lanes, as the PortInfo code.
-        max_vl_num: u8,
-        /// Service level of the subnet manager.
-        sm_sl: u8,
-        /// Subnet timeout code.
-        subnet_timeout: u8,
-        /// Kind of initialisation done.
-        init_type_reply: u8,
-        /// Link width code: 1, 2, 4, 8, 16 for 1X, 4X, 8X, 12X, 2X.
-        active_width: u8,
-        /// Link speed code, superseded by `active_speed_ex` when that is not 0.
-        active_speed: u8,
-        /// Physical state code; 5 is LinkUp.
-        phys_state: u8,
-        /// [`link_layer`].
-        link_layer: u8,
-        /// `enum ib_uverbs_query_port_flags`: bit 0, a GRH is required.
-        flags: u8,
-        /// Zero.
-        reserved: u8,
-        /// More capability flags.
-        port_cap_flags2: u16,
-        /// Zero.
-        reserved2: [u8; 2],
-        /// Link speed code with 16 significant bits.
-        active_speed_ex: u32,
-    }
+/// `struct ib_uverbs_gid_entry`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct GidEntry {
+    /// The GID, in network order.
+    pub gid: [u8; 16],
+    /// Index in the port's table.
+    pub gid_index: u32,
+    /// 1-based port.
+    pub port_num: u32,
+    /// [`gid_type`].
+    pub gid_type: u32,
+    /// Interface index of the network device, or 0.
+    pub netdev_ifindex: u32,
+}
 
-    /// `struct ib_uverbs_gid_entry`.
-    GidEntry[32] {
-        /// The GID, in network order.
-        gid: [u8; 16],
-        /// Index in the port's table.
-        gid_index: u32,
-        /// 1-based port.
-        port_num: u32,
-        /// [`gid_type`].
-        gid_type: u32,
-        /// Interface index of the network device, or 0.
-        netdev_ifindex: u32,
-    }
+/// `struct ib_uverbs_alloc_pd` (the core input of ALLOC_PD).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AllocPd {
+    /// Address of the response; the ioctl path ignores it.
+    pub response: u64,
+}
 
-    /// `struct ib_uverbs_alloc_pd` (the core input of ALLOC_PD).
-    AllocPd[8] {
-        /// Address of the response; the ioctl path ignores it.
-        response: u64,
-    }
+/// `struct ib_uverbs_alloc_pd_resp`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AllocPdResponse {
+    /// Handle of the new PD.
+    pub pd_handle: u32,
+}
 
-    /// `struct ib_uverbs_alloc_pd_resp`.
-    AllocPdResponse[4] {
-        /// Handle of the new PD.
-        pd_handle: u32,
-    }
+/// `struct ib_uverbs_global_route`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct GlobalRoute {
+    /// Destination GID.
+    pub dgid: [u8; 16],
+    /// 20 bits.
+    pub flow_label: u32,
+    /// Index of the source GID.
+    pub sgid_index: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Zero.
+    pub reserved: u8,
+}
 
-    /// `struct ib_uverbs_global_route`.
-    GlobalRoute[24] {
-        /// Destination GID.
-        dgid: [u8; 16],
-        /// 20 bits.
-        flow_label: u32,
-        /// Index of the source GID.
-        sgid_index: u8,
-        /// Hop limit.
-        hop_limit: u8,
-        /// Traffic class.
-        traffic_class: u8,
-        /// Zero.
-        reserved: u8,
-    }
+/// `struct ib_uverbs_ah_attr`: a path.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AhAttributes {
+    /// Global route, meaningful when `is_global`.
+    pub grh: GlobalRoute,
+    /// Destination LID; 0 on Ethernet.
+    pub dlid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Source path bits.
+    pub src_path_bits: u8,
+    /// Static rate code.
+    pub static_rate: u8,
+    /// 1 if `grh` counts; always on Ethernet.
+    pub is_global: u8,
+    /// 1-based port.
+    pub port_num: u8,
+    /// Zero.
+    pub reserved: u8,
+}
 
-    /// `struct ib_uverbs_ah_attr`: a path.
-    AhAttributes[32] {
-        /// Global route, meaningful when `is_global`.
-        grh: GlobalRoute,
-        /// Destination LID; 0 on Ethernet.
-        dlid: u16,
-        /// Service level.
-        sl: u8,
-        /// Source path bits.
-        src_path_bits: u8,
-        /// Static rate code.
-        static_rate: u8,
-        /// 1 if `grh` counts; always on Ethernet.
-        is_global: u8,
-        /// 1-based port.
-        port_num: u8,
-        /// Zero.
-        reserved: u8,
-    }
+/// `struct ib_uverbs_create_ah` (the core input of CREATE_AH).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CreateAh {
+    /// Address of the response; the ioctl path ignores it.
+    pub response: u64,
+    /// Returned in events; 0 here.
+    pub user_handle: u64,
+    /// Handle of the PD.
+    pub pd_handle: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The path.
+    pub attr: AhAttributes,
+}
 
-    /// `struct ib_uverbs_create_ah` (the core input of CREATE_AH).
-    CreateAh[56] {
-        /// Address of the response; the ioctl path ignores it.
-        response: u64,
-        /// Returned in events; 0 here.
-        user_handle: u64,
-        /// Handle of the PD.
-        pd_handle: u32,
-        /// Zero.
-        reserved: u32,
-        /// The path.
-        attr: AhAttributes,
-    }
+/// `struct ib_uverbs_create_ah_resp`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CreateAhResponse {
+    /// Handle of the new address handle.
+    pub ah_handle: u32,
+}
 
-    /// `struct ib_uverbs_create_ah_resp`.
-    CreateAhResponse[4] {
-        /// Handle of the new address handle.
-        ah_handle: u32,
-    }
-
-    /// `struct ib_uverbs_async_event_desc`: one record of the async event file.
-    AsyncEventDescriptor[16] {
-        /// User handle of the object, or a port number.
-        element: u64,
-        /// [`event_type`].
-        event_type: u32,
-        /// Zero.
-        reserved: u32,
-    }
+/// `struct ib_uverbs_async_event_desc`: one record of the async event file.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AsyncEventDescriptor {
+    /// User handle of the object, or a port number.
+    pub element: u64,
+    /// [`event_type`].
+    pub event_type: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Access flags of memory (`enum ib_uverbs_access_flags`). A UMEM takes only these four.
@@ -274,12 +264,25 @@ pub const fn mtu_bytes(code: u8) -> Option<u32> {
     }
 }
 
+// What the kernel's headers give them.
+const _: () = {
+    assert!(size_of::<QueryPortResponse>() == 48);
+    assert!(size_of::<GidEntry>() == 32);
+    assert!(size_of::<AllocPd>() == 8);
+    assert!(size_of::<AllocPdResponse>() == 4);
+    assert!(size_of::<GlobalRoute>() == 24);
+    assert!(size_of::<AhAttributes>() == 32);
+    assert!(size_of::<CreateAh>() == 56);
+    assert!(size_of::<CreateAhResponse>() == 4);
+    assert!(size_of::<AsyncEventDescriptor>() == 16);
+};
+
 #[cfg(test)]
 mod tests {
     use super::{access, mtu_bytes};
 
     #[test]
-    fn access_flags_are_those_of_linux() {
+    fn access_flags_match_linux() {
         use access::{LOCAL_WRITE, RELAXED_ORDERING, REMOTE_READ, REMOTE_WRITE};
         let flags = [LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, RELAXED_ORDERING];
         assert_eq!(flags, [1, 2, 4, 0x10_0000]);

@@ -2,9 +2,8 @@
 //!
 //! Source: Linux `include/uapi/rdma/rdma_user_ioctl_cmds.h`.
 
-use bytemuck::{Pod, Zeroable};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::core::layout;
 use super::method::Method;
 
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
@@ -27,43 +26,49 @@ pub const VALID_OUTPUT: u16 = 2;
 /// length, are pointers.
 pub const INLINE_BYTES: usize = 8;
 
-layout! {
-    /// `struct ib_uverbs_ioctl_hdr`, 24 bytes, followed by `num_attrs` [`Attribute`]s.
-    Header[24] {
-        /// Bytes of header and attributes: 24 + 16 * `num_attrs`. The kernel refuses more than a
-        /// page, or any other sum.
-        length: u16,
-        /// Object that the method belongs to.
-        object_id: u16,
-        /// Method of the object.
-        method_id: u16,
-        /// Number of attributes that follow.
-        num_attrs: u16,
-        /// Zero, or the kernel answers EPROTONOSUPPORT.
-        reserved1: u64,
-        /// [`DRIVER_ID_MLX5`], or the kernel answers EINVAL.
-        driver_id: u32,
-        /// Zero, or the kernel answers EPROTONOSUPPORT.
-        reserved2: u32,
-    }
+/// `struct ib_uverbs_ioctl_hdr`, 24 bytes, followed by `num_attrs` [`Attribute`]s.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Header {
+    /// Bytes of header and attributes: 24 + 16 * `num_attrs`. The kernel refuses more than a
+    /// page, or any other sum.
+    pub length: u16,
+    /// Object that the method belongs to.
+    pub object_id: u16,
+    /// Method of the object.
+    pub method_id: u16,
+    /// Number of attributes that follow.
+    pub num_attrs: u16,
+    /// Zero, or the kernel answers EPROTONOSUPPORT.
+    pub reserved1: u64,
+    /// [`DRIVER_ID_MLX5`], or the kernel answers EINVAL.
+    pub driver_id: u32,
+    /// Zero, or the kernel answers EPROTONOSUPPORT.
+    pub reserved2: u32,
+}
 
-    /// `struct ib_uverbs_attr`, 16 bytes.
-    Attribute[16] {
-        /// Which attribute of the method; the order of attributes means nothing to the kernel.
-        attr_id: u16,
-        /// Bytes of payload of an input or output; 0 for handles and file descriptors.
-        len: u16,
-        /// [`MANDATORY`] from the caller, [`VALID_OUTPUT`] from the kernel.
-        flags: u16,
-        /// Element of an enumerated input; 0 of all other attributes.
-        elem_id: u8,
-        /// Zero, or the kernel answers EINVAL.
-        reserved: u8,
-        /// Inline input bytes (first byte at the lowest address), a pointer, a handle (u32 widened)
-        /// or a file descriptor (i32 sign-extended). For a new handle or descriptor the kernel
-        /// writes it here.
-        data: u64,
-    }
+/// `struct ib_uverbs_attr`, 16 bytes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Attribute {
+    /// Which attribute of the method; the order of attributes means nothing to the kernel.
+    pub attr_id: u16,
+    /// Bytes of payload of an input or output; 0 for handles and file descriptors.
+    pub len: u16,
+    /// [`MANDATORY`] from the caller, [`VALID_OUTPUT`] from the kernel.
+    pub flags: u16,
+    /// Element of an enumerated input; 0 of all other attributes.
+    pub elem_id: u8,
+    /// Zero, or the kernel answers EINVAL.
+    pub reserved: u8,
+    /// Inline input bytes (first byte at the lowest address), a pointer, a handle (u32 widened)
+    /// or a file descriptor (i32 sign-extended). For a new handle or descriptor the kernel
+    /// writes it here.
+    pub data: u64,
 }
 
 /// Words (u64) of a header.
@@ -90,7 +95,7 @@ impl Header {
     /// The header as the words that a request begins with.
     #[must_use]
     pub const fn words(self) -> [u64; HEADER_WORDS] {
-        bytemuck::must_cast(self)
+        zerocopy::transmute!(self)
     }
 
     /// The method that this header calls.
@@ -104,9 +109,8 @@ impl Header {
     #[must_use]
     pub fn split(request: &mut [u64]) -> Option<(&mut Self, &mut [Attribute])> {
         let (header, rest) = request.split_at_mut_checked(HEADER_WORDS)?;
-        let header: &mut Self =
-            bytemuck::try_from_bytes_mut(bytemuck::cast_slice_mut(header)).ok()?;
-        let attributes: &mut [Attribute] = bytemuck::try_cast_slice_mut(rest).ok()?;
+        let header = Self::mut_from_bytes(header.as_mut_bytes()).ok()?;
+        let attributes = <[Attribute]>::mut_from_bytes(rest.as_mut_bytes()).ok()?;
         let length = size_of::<Self>() + size_of_val(attributes);
         if attributes.len() != usize::from(header.num_attrs) || length != usize::from(header.length)
         {
@@ -116,18 +120,24 @@ impl Header {
     }
 }
 
+// What the kernel's headers give them.
+const _: () = {
+    assert!(size_of::<Header>() == 24);
+    assert!(size_of::<Attribute>() == 16);
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::abi::method;
 
     #[test]
-    fn header_and_attribute_have_the_sizes_of_the_uapi_header() {
+    fn header_and_attribute_sizes_match_uapi() {
         assert_eq!((size_of::<Header>(), size_of::<Attribute>()), (24, 16));
     }
 
     #[test]
-    fn split_refuses_lengths_that_do_not_agree_with_the_words() {
+    fn split_rejects_inconsistent_lengths() {
         let mut words = [0u64; HEADER_WORDS + ATTRIBUTE_WORDS];
         words[..HEADER_WORDS].copy_from_slice(&Header::new(method::DEVX_OTHER, 1).words());
         assert_eq!(Header::split(&mut words).unwrap().1.len(), 1);
@@ -140,13 +150,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_words_split_into_what_they_hold_or_not_at_all(
+        fn split_accepts_only_consistent_words(
             mut words in proptest::collection::vec(proptest::num::u64::ANY, 0..24),
             length: u16,
             num_attrs in 0u16..12,
         ) {
             if let Some(words) = words.first_chunk_mut::<HEADER_WORDS>() {
-                let header: &mut Header = bytemuck::must_cast_mut(words);
+                let header: &mut Header = zerocopy::transmute_mut!(words);
                 (header.length, header.num_attrs) = (length, num_attrs);
             }
             let room = words.len();

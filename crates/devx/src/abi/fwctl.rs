@@ -3,9 +3,7 @@
 //!
 //! Sources: Linux `include/uapi/fwctl/{fwctl,mlx5}.h`, `drivers/fwctl/{main,mlx5/main}.c`.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::core::layout;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `FWCTL_INFO`: what the file is of, as [`Info`].
 pub const FWCTL_INFO: u32 = 0x9a00;
@@ -28,44 +26,54 @@ pub mod scope {
     pub const DEBUG_WRITE_FULL: u32 = 3;
 }
 
-layout! {
-    /// `struct fwctl_info`.
-    Info[24] {
-        /// Bytes of this structure.
-        size: u32,
-        /// Zero.
-        flags: u32,
-        /// Answer: the driver, such as [`DEVICE_TYPE_MLX5`].
-        out_device_type: u32,
-        /// Bytes of room for the driver's data; answer: bytes that it has.
-        device_data_len: u32,
-        /// Address of the output for the driver's data: [`Mlx5Info`].
-        out_device_data: u64,
-    }
+/// `struct fwctl_info`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Info {
+    /// Bytes of this structure.
+    pub size: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Answer: the driver, such as [`DEVICE_TYPE_MLX5`].
+    pub out_device_type: u32,
+    /// Bytes of room for the driver's data; answer: bytes that it has.
+    pub device_data_len: u32,
+    /// Address of the output for the driver's data: [`Mlx5Info`].
+    pub out_device_data: u64,
+}
 
-    /// `struct fwctl_info_mlx5`.
-    Mlx5Info[8] {
-        /// The uid of the open file's user context.
-        uid: u32,
-        /// Capabilities of the user context (`uctx_cap` of prm).
-        uctx_caps: u32,
-    }
+/// `struct fwctl_info_mlx5`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Mlx5Info {
+    /// The uid of the open file's user context.
+    pub uid: u32,
+    /// Capabilities of the user context (`uctx_cap` of prm).
+    pub uctx_caps: u32,
+}
 
-    /// `struct fwctl_rpc`.
-    Rpc[32] {
-        /// Bytes of this structure.
-        size: u32,
-        /// The declared purpose: one of [`scope`].
-        scope: u32,
-        /// Bytes of the input mailbox.
-        in_len: u32,
-        /// Bytes of the output mailbox; answer: bytes that the device wrote.
-        out_len: u32,
-        /// Address of the input mailbox.
-        input: u64,
-        /// Address of the output mailbox.
-        output: u64,
-    }
+/// `struct fwctl_rpc`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Rpc {
+    /// Bytes of this structure.
+    pub size: u32,
+    /// The declared purpose: one of [`scope`].
+    pub scope: u32,
+    /// Bytes of the input mailbox.
+    pub in_len: u32,
+    /// Bytes of the output mailbox; answer: bytes that the device wrote.
+    pub out_len: u32,
+    /// Address of the input mailbox.
+    pub input: u64,
+    /// Address of the output mailbox.
+    pub output: u64,
 }
 
 /// Bytes that the structure of a request has at least; `None`: fwctl has no such request.
@@ -87,3 +95,10 @@ pub fn is_whole(request: u32, structure: &[u64]) -> bool {
     let least = structure_bytes(request).unwrap_or(usize::MAX);
     said >= least && said <= size_of_val(structure)
 }
+
+// What the kernel's headers give them.
+const _: () = {
+    assert!(size_of::<Info>() == 24);
+    assert!(size_of::<Mlx5Info>() == 8);
+    assert!(size_of::<Rpc>() == 32);
+};

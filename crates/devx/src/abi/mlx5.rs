@@ -3,136 +3,153 @@
 //! Sources: Linux `include/uapi/rdma/mlx5-abi.h` and `mlx5_user_ioctl_verbs.h`; the offset encoding
 //! from `drivers/infiniband/hw/mlx5/{main.c,mlx5_ib.h}`.
 
-use bytemuck::{Pod, Zeroable};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::core::layout;
+/// `struct mlx5_ib_alloc_ucontext_req_v2`: the driver's input of GET_CONTEXT.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AllocContextRequest {
+    /// Static BlueFlame registers; ignored with [`LIB_CAP_DYN_UAR`].
+    pub total_num_bfregs: u32,
+    /// How many of the BlueFlame registers are for low latency.
+    pub num_low_latency_bfregs: u32,
+    /// [`CONTEXT_DEVX`] or 0.
+    pub flags: u32,
+    /// Zero.
+    pub comp_mask: u32,
+    /// Newest CQE version that the user understands.
+    pub max_cqe_version: u8,
+    /// Zero.
+    pub reserved0: u8,
+    /// Zero.
+    pub reserved1: u16,
+    /// Zero.
+    pub reserved2: u32,
+    /// [`LIB_CAP_4K_UAR`], [`LIB_CAP_DYN_UAR`].
+    pub lib_caps: u64,
+}
 
-layout! {
-    /// `struct mlx5_ib_alloc_ucontext_req_v2`: the driver's input of GET_CONTEXT.
-    AllocContextRequest[32] {
-        /// Static BlueFlame registers; ignored with [`LIB_CAP_DYN_UAR`].
-        total_num_bfregs: u32,
-        /// How many of the BlueFlame registers are for low latency.
-        num_low_latency_bfregs: u32,
-        /// [`CONTEXT_DEVX`] or 0.
-        flags: u32,
-        /// Zero.
-        comp_mask: u32,
-        /// Newest CQE version that the user understands.
-        max_cqe_version: u8,
-        /// Zero.
-        reserved0: u8,
-        /// Zero.
-        reserved1: u16,
-        /// Zero.
-        reserved2: u32,
-        /// [`LIB_CAP_4K_UAR`], [`LIB_CAP_DYN_UAR`].
-        lib_caps: u64,
-    }
+/// `struct mlx5_ib_alloc_ucontext_resp`: the driver's output of GET_CONTEXT. Only the first
+/// `response_length` bytes are written.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AllocContextResponse {
+    /// Entries of the QP table.
+    pub qp_tab_size: u32,
+    /// Bytes of a BlueFlame register (two halves alternate); 0 without write combining.
+    pub bf_reg_size: u32,
+    /// Static BlueFlame registers; 0 with dynamic UARs.
+    pub tot_bfregs: u32,
+    /// Bytes of the host's cache line.
+    pub cache_line_size: u32,
+    /// Longest send WQE, in bytes.
+    pub max_sq_desc_sz: u16,
+    /// Longest receive WQE, in bytes.
+    pub max_rq_desc_sz: u16,
+    /// Most WQEBBs (64 bytes) of a send queue.
+    pub max_send_wqebb: u32,
+    /// Most receive WQEs of a QP.
+    pub max_recv_wr: u32,
+    /// Most receive WQEs of an SRQ.
+    pub max_srq_recv_wr: u32,
+    /// Ports of the device.
+    pub num_ports: u16,
+    /// Flow actions supported.
+    pub flow_action_flags: u16,
+    /// `RESP_MASK_*`: which later fields and behaviours are there.
+    pub comp_mask: u32,
+    /// Bytes of this response that the kernel wrote.
+    pub response_length: u32,
+    /// CQE version in force.
+    pub cqe_version: u8,
+    /// [`SUPP_UHW_CREATE_AH`] and others.
+    pub cmds_supp_uhw: u8,
+    /// Least inline header of an Ethernet send: one more than `enum mlx5_user_inline_mode`'s
+    /// firmware value; 0 when not Ethernet.
+    pub eth_min_inline: u8,
+    /// Bit 0: the clock information page can be mapped.
+    pub clock_info_versions: u8,
+    /// Offset of the core clock in its page, with [`RESP_MASK_CORE_CLOCK_OFFSET`].
+    pub hca_core_clock_offset: u64,
+    /// log2 of the bytes of a UAR.
+    pub log_uar_size: u32,
+    /// UARs per system page.
+    pub num_uars_per_page: u32,
+    /// BlueFlame registers that can still be allocated.
+    pub num_dyn_bfregs: u32,
+    /// The key that reads as zero and swallows writes, with [`RESP_MASK_DUMP_FILL_MKEY`].
+    pub dump_fill_mkey: u32,
+}
 
-    /// `struct mlx5_ib_alloc_ucontext_resp`: the driver's output of GET_CONTEXT. Only the first
-    /// `response_length` bytes are written.
-    AllocContextResponse[72] {
-        /// Entries of the QP table.
-        qp_tab_size: u32,
-        /// Bytes of a BlueFlame register (two halves alternate); 0 without write combining.
-        bf_reg_size: u32,
-        /// Static BlueFlame registers; 0 with dynamic UARs.
-        tot_bfregs: u32,
-        /// Bytes of the host's cache line.
-        cache_line_size: u32,
-        /// Longest send WQE, in bytes.
-        max_sq_desc_sz: u16,
-        /// Longest receive WQE, in bytes.
-        max_rq_desc_sz: u16,
-        /// Most WQEBBs (64 bytes) of a send queue.
-        max_send_wqebb: u32,
-        /// Most receive WQEs of a QP.
-        max_recv_wr: u32,
-        /// Most receive WQEs of an SRQ.
-        max_srq_recv_wr: u32,
-        /// Ports of the device.
-        num_ports: u16,
-        /// Flow actions supported.
-        flow_action_flags: u16,
-        /// `RESP_MASK_*`: which later fields and behaviours are there.
-        comp_mask: u32,
-        /// Bytes of this response that the kernel wrote.
-        response_length: u32,
-        /// CQE version in force.
-        cqe_version: u8,
-        /// [`SUPP_UHW_CREATE_AH`] and others.
-        cmds_supp_uhw: u8,
-        /// Least inline header of an Ethernet send: one more than `enum mlx5_user_inline_mode`'s
-        /// firmware value; 0 when not Ethernet.
-        eth_min_inline: u8,
-        /// Bit 0: the clock information page can be mapped.
-        clock_info_versions: u8,
-        /// Offset of the core clock in its page, with [`RESP_MASK_CORE_CLOCK_OFFSET`].
-        hca_core_clock_offset: u64,
-        /// log2 of the bytes of a UAR.
-        log_uar_size: u32,
-        /// UARs per system page.
-        num_uars_per_page: u32,
-        /// BlueFlame registers that can still be allocated.
-        num_dyn_bfregs: u32,
-        /// The key that reads as zero and swallows writes, with [`RESP_MASK_DUMP_FILL_MKEY`].
-        dump_fill_mkey: u32,
-    }
+/// `struct mlx5_ib_alloc_pd_resp`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AllocPdDriverResponse {
+    /// PD number for command mailboxes.
+    pub pdn: u32,
+}
 
-    /// `struct mlx5_ib_alloc_pd_resp`.
-    AllocPdDriverResponse[4] {
-        /// PD number for command mailboxes.
-        pdn: u32,
-    }
+/// `struct mlx5_ib_create_ah_resp`; written for RoCE only.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CreateAhDriverResponse {
+    /// 10 when `dmac` was written, 0 when not.
+    pub response_length: u32,
+    /// Destination MAC address that the kernel resolved.
+    pub dmac: [u8; 6],
+    /// Zero.
+    pub reserved: [u8; 6],
+}
 
-    /// `struct mlx5_ib_create_ah_resp`; written for RoCE only.
-    CreateAhDriverResponse[16] {
-        /// 10 when `dmac` was written, 0 when not.
-        response_length: u32,
-        /// Destination MAC address that the kernel resolved.
-        dmac: [u8; 6],
-        /// Zero.
-        reserved: [u8; 6],
-    }
+/// `struct mlx5_ib_uapi_devx_async_event_hdr` without its data: a record of an event channel
+/// made with [`OMIT_DATA`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct EventHeader {
+    /// Cookie of the subscription.
+    pub cookie: u64,
+}
 
-    /// `struct mlx5_ib_uapi_devx_async_event_hdr` without its data: a record of an event channel
-    /// made with [`OMIT_DATA`].
-    EventHeader[8] {
-        /// Cookie of the subscription.
-        cookie: u64,
-    }
+/// A record of an event channel made without [`OMIT_DATA`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct EventWithData {
+    /// Cookie of the subscription.
+    pub header: EventHeader,
+    /// The event queue entry, as the device wrote it.
+    pub eqe: Eqe,
+}
 
-    /// A record of an event channel made without [`OMIT_DATA`].
-    EventWithData[72] {
-        /// Cookie of the subscription.
-        header: EventHeader,
-        /// The event queue entry, as the device wrote it.
-        eqe: Eqe,
-    }
-
-    /// `struct mlx5_ib_uapi_devx_async_cmd_hdr` without its data: starts a record of an async
-    /// command channel, and the command's output follows.
-    AsyncCommandHeader[8] {
-        /// The `wr_id` of the query.
-        wr_id: u64,
-    }
+/// `struct mlx5_ib_uapi_devx_async_cmd_hdr` without its data: starts a record of an async
+/// command channel, and the command's output follows.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AsyncCommandHeader {
+    /// The `wr_id` of the query.
+    pub wr_id: u64,
 }
 
 /// Bytes of an event queue entry (`struct mlx5_eqe`).
 pub const EQE_BYTES: usize = 64;
 
 /// The bytes of an event queue entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Eqe(pub [u8; EQE_BYTES]);
-
-// SAFETY: it is bytes.
-#[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
-unsafe impl Zeroable for Eqe {}
-// SAFETY: it is bytes and nothing else.
-#[allow(unsafe_code, reason = "derives would take longer to compile than the crate")]
-unsafe impl Pod for Eqe {}
 
 impl Default for Eqe {
     fn default() -> Self {
@@ -208,12 +225,23 @@ pub const fn mmap_decode(offset: u64, page_shift: u32) -> (u64, u64) {
     (pages >> 8 & 0xff, pages & 0xff | (pages >> 16 & 0xff) << 8)
 }
 
+// What the kernel's headers give them.
+const _: () = {
+    assert!(size_of::<AllocContextRequest>() == 32);
+    assert!(size_of::<AllocContextResponse>() == 72);
+    assert!(size_of::<AllocPdDriverResponse>() == 4);
+    assert!(size_of::<CreateAhDriverResponse>() == 16);
+    assert!(size_of::<EventHeader>() == 8);
+    assert!(size_of::<EventWithData>() == 72);
+    assert!(size_of::<AsyncCommandHeader>() == 8);
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn flags_and_limits_are_those_of_linux() {
+    fn flags_and_limits_match_linux() {
         let masks = [
             RESP_MASK_CORE_CLOCK_OFFSET,
             RESP_MASK_DUMP_FILL_MKEY,
@@ -229,14 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn an_mmap_offset_has_the_command_between_the_halves_of_the_index() {
+    fn mmap_offset_puts_command_between_index_halves() {
         assert_eq!(mmap_offset(9, 0xabcd, 12), 0x00ab_09cd << 12);
         assert_eq!(mmap_offset(7, 0, 16), 0x700_0000);
         assert_eq!(mmap_decode((0x00ab_09cd << 12) + 0xfff, 12), (9, 0xabcd));
     }
 
     #[test]
-    fn mmap_offsets_decode_to_what_they_carry() {
+    fn mmap_offset_decodes_to_command_and_index() {
         for index in [0, 1, 0xff, 0x100, 0xabcd, 0xffff] {
             for command in
                 [mmap_command::CORE_CLOCK, mmap_command::OFFSET_START, mmap_command::OFFSET_END]

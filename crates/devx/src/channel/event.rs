@@ -2,6 +2,7 @@
 //! port changes.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use zerocopy::IntoBytes;
 
 use super::file::{Channel, channel};
 use crate::abi::attr::{devx_async_event_fd_alloc as alloc, devx_subscribe_event as subscribe};
@@ -31,9 +32,9 @@ pub struct Event {
 }
 
 impl Context {
-    /// Makes an event channel. With `omit_data` an event is its cookie only, and while one waits to
-    /// be read equal ones merge into it: right for completions, where the queue itself tells what
-    /// happened. Without it, each event comes with its entry, and the kernel drops events when it
+    /// Makes an event channel. With `omit_data` an event is only its cookie, and equal events merge
+    /// while one of them is unread. That suits completions: the CQ itself holds the details.
+    /// Without `omit_data`, each event comes with its entry, and the kernel drops events when it
     /// runs out of memory for them.
     ///
     /// # Errors
@@ -71,7 +72,7 @@ impl EventChannel {
                 Some(object) => request.handle(subscribe::OBJ_HANDLE, object.handle()),
                 None => request,
             })
-            .input(subscribe::TYPE_NUM_LIST, bytemuck::cast_slice(events))
+            .input(subscribe::TYPE_NUM_LIST, events.as_bytes())
             .send(self.context().device())?;
         Ok(())
     }
@@ -95,7 +96,7 @@ impl EventChannel {
                 Some(object) => request.handle(subscribe::OBJ_HANDLE, object.handle()),
                 None => request,
             })
-            .input(subscribe::TYPE_NUM_LIST, bytemuck::cast_slice(events))
+            .input(subscribe::TYPE_NUM_LIST, events.as_bytes())
             .input_u32(subscribe::FD_NUM, eventfd.as_raw_fd().cast_unsigned())
             .send(self.context().device())?;
         Ok(())
@@ -109,9 +110,9 @@ impl EventChannel {
     pub fn read(&self) -> Result<Option<Event>> {
         let mut record = EventWithData::default();
         let bytes = if self.omit_data {
-            &mut record.as_bytes_mut()[..size_of::<EventHeader>()]
+            &mut record.as_mut_bytes()[..size_of::<EventHeader>()]
         } else {
-            record.as_bytes_mut()
+            record.as_mut_bytes()
         };
         if !self.channel.read_exact(bytes)? {
             return Ok(None);

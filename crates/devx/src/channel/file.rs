@@ -1,11 +1,12 @@
 //! Common parts of all channels: a file from the kernel, read one record at a time.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::waiter::wait;
 use crate::abi::Method;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -66,21 +67,8 @@ impl Channel {
     /// Waits until there is something to read (a record, or the end): false when `timeout` passed
     /// first.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            // Rounded up, so that a wait is never cut short.
-            let left = left.map_or(PollTimeout::NONE, |left| {
-                PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
-            });
-            let mut files = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut files, left) {
-                Ok(0) if end.is_none_or(|end| Instant::now() < end) => {}
-                Ok(ready) => return Ok(ready != 0),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(failed(self.what, ErrorKind::Refused, errno, "")),
-            }
-        }
+        wait(self.file.as_fd(), timeout)
+            .map_err(|errno| failed(self.what, ErrorKind::Refused, errno, ""))
     }
 
     pub(super) fn malformed(&self, what: impl std::fmt::Display) -> Error {
@@ -177,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_result_of_a_read_has_its_meaning() {
+    fn read_outcome_maps_each_result() {
         let kind = |read, closed| outcome("x", read, || closed).map_err(|error| error.kind());
         assert_eq!(kind(Ok(8), false), Ok(Some(8)));
         assert_eq!(kind(Ok(0), false), Err(ErrorKind::DeviceGone), "end of file");

@@ -8,7 +8,9 @@ mod command;
 mod event;
 mod file;
 mod verbs;
+mod waiter;
 
 pub use command::{AsyncAnswer, CommandChannel};
 pub use event::{Event, EventChannel};
 pub use verbs::{AsyncEvent, AsyncEventChannel};
+pub use waiter::Waiter;

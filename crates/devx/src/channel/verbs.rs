@@ -7,6 +7,7 @@ use crate::abi::method;
 use crate::context::Context;
 use crate::error::Result;
 use crate::sys::Request;
+use zerocopy::IntoBytes;
 
 /// A file of asynchronous events of the context.
 #[derive(Debug)]
@@ -71,6 +72,6 @@ impl AsyncEventChannel {
     /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at the end.
     pub fn read(&self) -> Result<Option<AsyncEvent>> {
         let mut record = AsyncEventDescriptor::default();
-        Ok(self.channel.read_exact(record.as_bytes_mut())?.then(|| record.into()))
+        Ok(self.channel.read_exact(record.as_mut_bytes())?.then(|| record.into()))
     }
 }

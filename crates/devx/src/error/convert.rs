@@ -63,7 +63,9 @@ impl From<CompletionError> for Error {
         let kind = match error {
             CompletionError::Failed(_) => ErrorKind::Failed,
             CompletionError::Malformed(_) => ErrorKind::Answer,
-            CompletionError::Shared(_) | CompletionError::OtherQueue(_) => ErrorKind::Input,
+            CompletionError::Shared(_)
+            | CompletionError::OtherQueue(_)
+            | CompletionError::OtherFrame(_) => ErrorKind::Input,
         };
         Self::new(kind, format!("completing a work request: {error}"), "").with_source(error)
     }
@@ -72,7 +74,10 @@ impl From<CompletionError> for Error {
 impl From<ErrorKind> for std::io::ErrorKind {
     fn from(kind: ErrorKind) -> Self {
         match kind {
-            ErrorKind::NoDevice | ErrorKind::NotFound | ErrorKind::ModuleMissing => Self::NotFound,
+            ErrorKind::NoDevice
+            | ErrorKind::NotFound
+            | ErrorKind::ModuleMissing
+            | ErrorKind::NotProbed => Self::NotFound,
             ErrorKind::Permission => Self::PermissionDenied,
             ErrorKind::MemoryLimit => Self::OutOfMemory,
             ErrorKind::NoDevx | ErrorKind::ModelOnly | ErrorKind::NotSupported => Self::Unsupported,
@@ -100,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_the_system_keeps_its_errno_and_says_it_once() {
+    fn io_error_keeps_errno_and_text_once() {
         let error = Error::from(io::Error::from_raw_os_error(libc::ECONNRESET));
         assert_eq!((error.kind(), error.errno()), (ErrorKind::Io, Some(Errno::ECONNRESET)));
         let text = error.to_string();
@@ -109,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_data_path_fails_with_keeps_its_words_and_is_the_source() {
+    fn data_path_error_keeps_text_and_source() {
         let full = Error::from(PostError::Full);
         assert_eq!(full.kind(), ErrorKind::Full);
         assert_eq!(Error::from(PostError::NotConnected).kind(), ErrorKind::Input);
@@ -128,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_passes_through_the_standard_library_and_is_found_in_it() {
+    fn error_round_trips_through_io_error() {
         let error = Error::new(ErrorKind::NotFound, "looking for mlx5_9", "there is mlx5_0");
         let io = io::Error::from(error);
         assert_eq!(io.kind(), io::ErrorKind::NotFound);

@@ -75,7 +75,7 @@ pub(super) fn kind(method: Method, errno: Errno) -> ErrorKind {
     match errno {
         Errno::ENOMEM if method == method::DEVX_UMEM_REG => ErrorKind::MemoryLimit,
         Errno::EACCES | Errno::EPERM => ErrorKind::Permission,
-        Errno::EIO | Errno::ENODEV | Errno::ENXIO => ErrorKind::DeviceGone,
+        Errno::EIO | Errno::ENODEV | Errno::ENXIO | Errno::ENOLINK => ErrorKind::DeviceGone,
         Errno::EREMOTEIO => ErrorKind::Command,
         Errno::EPROTONOSUPPORT if is_devx(method) => ErrorKind::NoDevx,
         _ => ErrorKind::Refused,
@@ -152,8 +152,8 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
         }
         (_, Errno::EBUSY) => "another object still uses this one; destroy that first",
         (_, Errno::ENOENT) => "no such object in this context",
-        (_, Errno::EIO | Errno::ENODEV | Errno::ENXIO) => {
-            "the device was removed or reset; open it again"
+        (_, Errno::EIO | Errno::ENODEV | Errno::ENXIO | Errno::ENOLINK) => {
+            "the device has failed, or was removed or reset; open it again"
         }
         (_, Errno::EACCES | Errno::EPERM) => "the process lacks a privilege, such as CAP_NET_RAW",
         (_, Errno::ENOMEM) => "the kernel is out of memory",
@@ -188,7 +188,7 @@ mod tests {
 
     /// What belongs to a method alone, and what all methods have in common.
     #[test]
-    fn each_refusal_has_advice_of_its_own() {
+    fn refusal_hint_depends_on_method_and_errno() {
         let advice = [
             (method::DEVX_UMEM_REG, Errno::EFAULT, "not mapped, or not writable"),
             (method::DEVX_UMEM_REG, Errno::EINVAL, "no page size of the bitmap"),
@@ -237,6 +237,7 @@ mod tests {
             (method::QUERY_PORT, Errno::EIO, ErrorKind::DeviceGone),
             (method::QUERY_PORT, Errno::ENODEV, ErrorKind::DeviceGone),
             (method::QUERY_PORT, Errno::ENXIO, ErrorKind::DeviceGone),
+            (method::DEVX_UMEM_REG, Errno::ENOLINK, ErrorKind::DeviceGone),
             (method::QUERY_PORT, Errno::EREMOTEIO, ErrorKind::Command),
             (method::DEVX_OTHER, Errno::EPROTONOSUPPORT, ErrorKind::NoDevx),
             (method::DEVX_ASYNC_EVENT_FD_ALLOC, Errno::EPROTONOSUPPORT, ErrorKind::NoDevx),

@@ -42,6 +42,9 @@ pub enum ErrorKind {
     NotFound,
     /// The device exists, but a kernel module that it needs is not loaded.
     ModuleMissing,
+    /// The device exists and its kernel module is loaded, but the module has not taken it: its
+    /// probe failed, or it does not know the device.
+    NotProbed,
     /// The kernel refuses access to the device's file.
     Permission,
     /// Memory could not be pinned: the limit of locked memory is too low, or the machine is out of
@@ -171,6 +174,15 @@ impl Error {
     pub(crate) fn refused(method: Method, errno: Errno) -> Self {
         let kind = hints::kind(method, errno);
         Self::new(kind, method.name(), hints::refused(method, errno)).with_errno(errno)
+    }
+
+    /// The error for EIO of a device that goes on answering: it, or its driver, refused a command
+    /// of the kernel's own, and the kernel does not pass the status on.
+    pub(crate) fn status_unknown(method: Method, errno: Errno) -> Self {
+        let hint = "the device answers other commands: it refused this one with a status that the \
+                    kernel does not pass on (INTERNAL_ERR, BAD_SYS_STATE, a wrong length); the \
+                    kernel log has the status and the syndrome";
+        Self::new(ErrorKind::Refused, method.name(), hint).with_errno(errno)
     }
 
     /// The error for an errno of a method that carries a command. EREMOTEIO means that the device

@@ -39,9 +39,9 @@ impl ControlPlace {
             let (kind, hint) = match errno {
                 Errno::EACCES | Errno::EPERM => (
                     ErrorKind::Permission,
-                    "the node is root's alone unless udev or chmod says otherwise, since whoever \
-                     may open it may change settings of the firmware: run as root, and in a \
-                     container allow the device in its cgroup too",
+                    "only root may open the node unless udev or chmod grants access, because it \
+                     gives access to firmware settings: run as root, and in a container allow the \
+                     device in its cgroup too",
                 ),
                 Errno::ENOENT => (
                     ErrorKind::NoDevice,

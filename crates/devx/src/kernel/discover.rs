@@ -156,7 +156,24 @@ fn none(sysfs: &Path) -> Error {
         .collect();
     let rdma = names(sysfs.join("class/infiniband"));
     let mlx5 = functions.iter().find(|(_, driver)| driver.as_deref() == Some("mlx5_core"));
+    let is_loaded = |module: &str| sysfs.join("module").join(module).is_dir();
+    let unbound = |module: &str, seen: &str| {
+        Error::new(
+            ErrorKind::NotProbed,
+            format!("{ATTEMPTED}: {seen}; {module} is loaded, but has not taken it"),
+            format!(
+                "its probe failed, or this {module} does not know the device: see \
+                 `dmesg | grep mlx5`"
+            ),
+        )
+    };
     match (mlx5, functions.first()) {
+        (Some((address, _)), _) if rdma.is_empty() && is_loaded("mlx5_ib") => {
+            unbound("mlx5_ib", &format!("PCI function {address} has its driver"))
+        }
+        (None, Some((address, None))) if is_loaded("mlx5_core") => {
+            unbound("mlx5_core", &format!("PCI function {address} is an mlx5 device"))
+        }
         (Some((address, _)), _) if rdma.is_empty() => {
             missing("mlx5_ib", &format!("PCI function {address} has its driver"))
         }
@@ -199,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_ids_are_those_of_connect_ib_and_later_and_of_bluefield() {
+    fn mlx5_ids_are_connect_ib_and_later_or_bluefield() {
         for id in [0x1011, 0x101d, 0x1021, 0x10ff, 0xa2d2, 0xa2dc, 0xa2ff] {
             assert!(is_mlx5_id(id), "{id:#x}");
         }
@@ -209,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn pci_addresses_are_told_from_other_names() {
+    fn is_pci_address_requires_full_bdf() {
         for name in ["0000:08:00.0", "10000:e1:00.1"] {
             assert!(is_pci_address(name), "{name}");
         }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_embedded_cpu_has_representors_of_the_hosts_physical_functions() {
+    fn external_pf_representor_means_embedded_cpu() {
         use FunctionKind::{Physical, Sub, Virtual};
         let nowhere = Path::new("/no/such/sysfs");
         for (external, function, expected) in [
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_ports_say_what_is_behind_them() {
+    fn port_names_parse_to_function() {
         use FunctionKind::{Physical, Sub, Virtual};
         for (name, external, kind, pf, number) in [
             ("pf0hpf", true, Physical, 0, None),

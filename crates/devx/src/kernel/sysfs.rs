@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_read_as_the_kernel_writes_them() {
+    fn sysfs_text_hex_guid_and_link_parse() {
         let place = std::env::temp_dir().join(format!("sysfs-{}", std::process::id()));
         fs::create_dir(&place).unwrap();
         let file = |content: &str| {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_by_their_stems_and_then_by_their_numbers() {
+    fn names_sort_by_stem_then_number() {
         let place = std::env::temp_dir().join(format!("names-{}", std::process::id()));
         let ordered = ["7", "10", "mlx5_2", "mlx5_10", "net", "net1", "uverbs0", "uverbs11"];
         for name in ordered.iter().rev() {

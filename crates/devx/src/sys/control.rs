@@ -1,7 +1,7 @@
 //! The two requests of a control file, built so that they are sound to send: every address in them
 //! is that of a buffer borrowed for the call, of the length that stands with it.
 
-use bytemuck::Pod;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::backend::{ControlFile, Errno};
 use crate::abi::fwctl::{FWCTL_INFO, FWCTL_RPC, Info, Mlx5Info, Rpc};
@@ -12,7 +12,7 @@ pub(crate) fn control_info(file: &dyn ControlFile) -> Result<(Info, Mlx5Info), E
     let mut info = Info {
         size: size_of::<Info>() as u32,
         device_data_len: size_of::<Mlx5Info>() as u32,
-        out_device_data: data.as_bytes_mut().as_mut_ptr().expose_provenance() as u64,
+        out_device_data: data.as_mut_bytes().as_mut_ptr().expose_provenance() as u64,
         ..Default::default()
     };
     // SAFETY: the one address is that of `data`, which nothing else uses during the call, with its
@@ -46,13 +46,12 @@ pub(crate) fn control_rpc(
 
 /// # Safety
 /// As [`ControlFile::ioctl`].
-unsafe fn send<T: Pod>(
+unsafe fn send<T: FromBytes + IntoBytes>(
     file: &dyn ControlFile,
     request: u32,
     argument: &mut T,
 ) -> Result<(), Errno> {
-    let bytes = bytemuck::bytes_of_mut(argument);
-    let words = bytemuck::try_cast_slice_mut(bytes).map_err(|_| Errno::EFAULT)?;
+    let words = <[u64]>::mut_from_bytes(argument.as_mut_bytes()).map_err(|_| Errno::EFAULT)?;
     // SAFETY: the caller vouches for the addresses.
     unsafe { file.ioctl(request, words) }
 }

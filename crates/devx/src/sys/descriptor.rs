@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_name_no_open_file_are_refused() {
+    fn adopt_rejects_invalid_fd_numbers() {
         for number in
             [u64::MAX, (-2i64).cast_unsigned(), i32::MAX as u64, 1 << 31, 1 << 32, 1 << 63]
         {
@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_descriptor_is_taken_over() {
+    fn adopt_takes_over_open_fd() {
         let file = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
         assert!(adopt(file as u64).is_some());
     }

@@ -70,7 +70,7 @@ mod tests {
     use crate::abi::method;
 
     #[test]
-    fn a_file_that_is_no_uverbs_file_answers_enotty_and_a_malformed_request_never_reaches_it() {
+    fn uverbs_ioctl_rejects_malformed_request() {
         let file =
             UverbsFile { file: File::open("/dev/null").unwrap(), control: Box::new(|| Ok(None)) };
         let mut words = Header::new(method::DEVX_OTHER, 0).words();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_that_is_shorter_than_it_says_or_than_its_request_never_reaches_the_kernel() {
+    fn fwctl_ioctl_rejects_short_structures() {
         let file = FwctlFile(File::open("/dev/null").unwrap());
         // SAFETY: no address is in any of them but 0, with length 0.
         let send = |request, words: &mut [u64]| unsafe { file.ioctl(request, words) };

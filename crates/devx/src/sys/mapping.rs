@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn two_mappings_of_a_file_see_the_same_bytes() {
+    fn shared_mappings_see_same_bytes() {
         let file = memory();
         let written = Mapping::shared(file.as_fd(), 4096, 4096, Protection::ReadWrite).unwrap();
         let read = Mapping::shared(file.as_fd(), 0, 8192, Protection::Read).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_offsets_that_cannot_be_are_refused() {
+    fn shared_mapping_rejects_invalid_range() {
         let file = memory();
         for (offset, length) in [(0, 0), (1, 4096), (u64::MAX, 4096), (0, usize::MAX)] {
             assert!(

@@ -4,12 +4,14 @@
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use bytemuck::Pod;
+use verbless_prm::Opcode;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::backend::{Errno, OpenDevice};
 use super::descriptor::adopt;
+use crate::abi::attr::devx_other;
 use crate::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES, MANDATORY, VALID_OUTPUT};
-use crate::abi::{Attribute, Header, Method};
+use crate::abi::{Attribute, Header, Method, method};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Most attributes that any method used here takes (UMEM_REG of a dmabuf).
@@ -76,8 +78,8 @@ impl<'a> Request<'a> {
     }
 
     /// An output of a layout.
-    pub(crate) fn output_of<T: Pod>(self, id: u16, value: &'a mut T) -> Self {
-        self.output(id, bytemuck::bytes_of_mut(value))
+    pub(crate) fn output_of<T: FromBytes + IntoBytes>(self, id: u16, value: &'a mut T) -> Self {
+        self.output(id, value.as_mut_bytes())
     }
 
     /// An existing object.
@@ -119,30 +121,57 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Sends the request.
+    /// Sends the request. After an EIO the device is asked for an answer, which a removed one does
+    /// not give.
     pub(crate) fn send(self, device: &dyn OpenDevice) -> Result<Answer, Failure> {
+        self.send_once(device).map_err(|failure| match failure {
+            Failure::Errno { method, errno: Errno::EIO, .. } => {
+                Failure::Errno { method, errno: Errno::EIO, answers: answers(device) }
+            }
+            other => other,
+        })
+    }
+
+    fn send_once(self, device: &dyn OpenDevice) -> Result<Answer, Failure> {
         let Self { method, mut attributes, count, too_long, .. } = self;
         if let Some((id, length)) = too_long {
             return Err(Failure::TooLong { method, id, length });
         }
         let mut words = [0; HEADER_WORDS + MAX_ATTRIBUTES * ATTRIBUTE_WORDS];
         words[..HEADER_WORDS].copy_from_slice(&Header::new(method, count as u16).words());
-        words[HEADER_WORDS..].copy_from_slice(bytemuck::must_cast_slice(&attributes));
+        words[HEADER_WORDS..].as_mut_bytes().copy_from_slice(attributes.as_bytes());
         // SAFETY: every pointer attribute was made by `input` or `output` from a slice of that
         // length, borrowed for 'a, which outlives `self` and so this call; outputs are borrowed
         // exclusively. Lengths above u16 were refused. The header describes exactly these words.
         unsafe { device.ioctl(&mut words[..HEADER_WORDS + count * ATTRIBUTE_WORDS]) }
-            .map_err(|errno| Failure::Errno { method, errno })?;
-        bytemuck::must_cast_slice_mut(&mut attributes).copy_from_slice(&words[HEADER_WORDS..]);
+            .map_err(|errno| Failure::Errno { method, errno, answers: false })?;
+        attributes.as_mut_bytes().copy_from_slice(words[HEADER_WORDS..].as_bytes());
         Ok(Answer { method, attributes, count })
+    }
+}
+
+/// Whether the device answers a command: NOP, by the general command of DevX. The kernel says EIO
+/// for a removed device, and also where a command of its own (a destroy, a UMEM) ended with
+/// INTERNAL_ERR, BAD_SYS_STATE, a wrong length or an unknown status (Linux `mlx5_status_to_errno`).
+#[cold]
+fn answers(device: &dyn OpenDevice) -> bool {
+    use devx_other::{CMD_IN, CMD_OUT};
+    let mut input = [0; 16];
+    input[..2].copy_from_slice(&Opcode::NOP.0.to_be_bytes());
+    let request = Request::new(method::DEVX_OTHER).input(CMD_IN, &input);
+    let mut output = [0; 16];
+    match request.output(CMD_OUT, &mut output).send_once(device) {
+        Ok(_) => true,
+        Err(Failure::Errno { errno, .. }) => errno == Errno::EREMOTEIO,
+        Err(Failure::TooLong { .. }) => false,
     }
 }
 
 /// A request that did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The kernel refused the request.
-    Errno { method: Method, errno: Errno },
+    /// The kernel refused the request; whether the device answered a command after an EIO.
+    Errno { method: Method, errno: Errno, answers: bool },
     /// A payload does not fit an attribute; nothing was sent.
     TooLong { method: Method, id: u16, length: usize },
 }
@@ -151,7 +180,12 @@ impl Failure {
     /// The error of a method that carries a command.
     pub(crate) fn of_command(self, input: &[u8], output: &[u8]) -> Error {
         match self {
-            Self::Errno { method, errno } => Error::from_command(method, input, output, errno),
+            Self::Errno { method, errno, answers: false } => {
+                Error::from_command(method, input, output, errno)
+            }
+            Self::Errno { method, errno, answers: true } => {
+                Error::status_unknown(method, errno).with_command(input)
+            }
             other => other.into(),
         }
     }
@@ -160,7 +194,8 @@ impl Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Errno { method, errno } => Self::refused(method, errno),
+            Failure::Errno { method, errno, answers: false } => Self::refused(method, errno),
+            Failure::Errno { method, errno, answers: true } => Self::status_unknown(method, errno),
             Failure::TooLong { method, id, length } => Self::new(
                 ErrorKind::Input,
                 format!("{}: attribute {id:#x} of {length} bytes", method.name()),
@@ -223,7 +258,7 @@ pub(crate) mod testing {
     pub(crate) fn fill(attribute: &Attribute, bytes: &[u8]) {
         let length = bytes.len().min(attribute.len.into());
         let to = std::ptr::with_exposed_provenance_mut::<u8>(attribute.data as usize);
-        // SAFETY: the request promises that many writable bytes there, and nobody else uses them
+        // SAFETY: the request promises that many writable bytes there, and no other code uses them
         // during the call.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) };
     }
@@ -247,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_above_65535_bytes_is_refused_before_it_is_sent() {
+    fn payload_above_65535_bytes_is_rejected() {
         let long = vec![0; 65536];
         let error: Error =
             Request::new(method::DEVX_OTHER).input(1, &long).send(&Silent).err().unwrap().into();
@@ -256,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_fills_nothing_is_noticed() {
+    fn unfilled_output_is_rejected() {
         let mut out = [0; 16];
         let answer = Request::new(method::DEVX_OTHER).output(7, &mut out).send(&Silent).unwrap();
         assert_eq!(answer.filled(&[7]).unwrap_err().kind(), ErrorKind::Answer);

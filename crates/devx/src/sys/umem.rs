@@ -16,7 +16,7 @@ const RELEASE: Release =
 
 /// A registered range. Command mailboxes name it by [`id`](Self::id) and an offset.
 ///
-/// Dropping it deregisters it. Whoever owns the memory must use [`destroy`](Self::destroy) instead,
+/// Dropping it deregisters it. The owner of the memory must use [`destroy`](Self::destroy) instead,
 /// and keep the memory when that fails.
 #[derive(Debug)]
 pub struct Umem {
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_address_end_at_its_lowest_bit() {
+    fn page_sizes_of_address_end_at_lowest_set_bit() {
         let page = page_size() as u64;
         let up_to = |size: u64| PageSizes::Bitmap((2 * size - 1) & !0xfff);
         for (address, largest) in [
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn page_limit_divides_length_or_is_a_system_page() {
+    fn page_limit_divides_length_or_is_system_page() {
         const ANY: u64 = !0xfff;
         for (bitmap, address, length, system, limit) in [
             (ANY, 0x7000_1000, 0x10_0000, 0x1000, 0x10_0000),

@@ -70,7 +70,7 @@ fn high(word: u64) -> u32 {
 }
 
 #[test]
-fn requests_have_the_numbers_sizes_and_fields_of_the_kernel_s_headers() {
+fn fwctl_requests_match_kernel_headers() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
     let context = context(move |request, words| {
@@ -102,7 +102,7 @@ fn requests_have_the_numbers_sizes_and_fields_of_the_kernel_s_headers() {
 }
 
 #[test]
-fn a_command_that_the_device_refuses_is_told_by_the_status_in_its_output() {
+fn failed_rpc_reports_status_and_syndrome() {
     let context = context(|_, words| {
         write(words[3], &[0x2, 0, 0, 0, 0x12, 0x34, 0x56, 0x78]);
         Ok(())
@@ -119,7 +119,7 @@ fn a_command_that_the_device_refuses_is_told_by_the_status_in_its_output() {
 }
 
 #[test]
-fn each_errno_of_a_command_says_what_to_do() {
+fn rpc_errno_maps_to_kind_and_hint() {
     let errno = Arc::new(Mutex::new(Errno::EIO));
     let next = errno.clone();
     let context = context(move |_, _| Err(*next.lock().unwrap()));
@@ -147,7 +147,7 @@ fn each_errno_of_a_command_says_what_to_do() {
 }
 
 #[test]
-fn a_mailbox_without_room_for_a_header_or_beyond_two_mebibytes_is_not_sent() {
+fn rpc_rejects_mailbox_below_header_or_above_2_mib() {
     let context = context(|_, words| {
         write(words[3], &[0; 16]);
         Ok(())
@@ -170,7 +170,7 @@ fn a_mailbox_without_room_for_a_header_or_beyond_two_mebibytes_is_not_sent() {
 }
 
 #[test]
-fn an_answer_of_another_driver_or_without_a_status_is_no_answer() {
+fn answer_of_wrong_type_or_length_is_rejected() {
     let kind = Arc::new(Mutex::new((2_u64, 8_u64)));
     let next = kind.clone();
     let context = context(move |request, words| {
@@ -192,7 +192,7 @@ fn an_answer_of_another_driver_or_without_a_status_is_no_answer() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_is_an_error_and_is_tried_again() {
+fn failed_open_of_fwctl_file_is_retried() {
     let verbs = Fake::new(|_, _| None);
     let device = Device { verbs, control: Err(ErrorKind::Permission) };
     let context = Context::from_device(Arc::new(device), info()).unwrap();
@@ -219,7 +219,7 @@ fn control_of(tree: &Tree) -> Result<Option<Arc<dyn ControlFile>>, Error> {
 }
 
 #[test]
-fn the_kernel_names_the_control_file_of_a_function_below_it_in_sysfs() {
+fn fwctl_node_is_found_in_sysfs() {
     let tree = machine();
     assert!(control_of(&tree).unwrap().is_none(), "there is none");
     tree.directory("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7");
@@ -235,7 +235,7 @@ fn the_kernel_names_the_control_file_of_a_function_below_it_in_sysfs() {
 }
 
 #[test]
-fn the_control_file_is_that_of_the_function_that_was_opened_whoever_has_its_name_since() {
+fn fwctl_file_stays_with_opened_function() {
     let tree = machine();
     tree.directory("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7");
     tree.function("0000:09:00.0", Some("mlx5_core"));
@@ -254,7 +254,7 @@ fn the_control_file_is_that_of_the_function_that_was_opened_whoever_has_its_name
 }
 
 #[test]
-fn a_node_of_another_number_than_the_function_s_own_is_refused() {
+fn node_with_wrong_dev_number_is_rejected() {
     let tree = machine();
     tree.directory("sys/devices/pci0000:00/0000:08:00.0/fwctl/fwctl7");
     tree.directory("fwctl").link("fwctl/fwctl7", "/dev/null");
@@ -267,7 +267,7 @@ fn a_node_of_another_number_than_the_function_s_own_is_refused() {
 }
 
 #[test]
-fn a_sub_function_has_no_control_file_though_its_parent_has() {
+fn sf_has_no_fwctl_file_of_its_parent() {
     let tree = Tree::new();
     let parent = "pci0000:00/0000:08:00.0/mlx5_core.sf.2";
     tree.function("0000:08:00.0", Some("mlx5_core")).rdma("mlx5_2", "uverbs2", parent);

@@ -4,7 +4,7 @@ use crate::support::tree::Tree;
 use verbless_devx::{Backend, Errno, ErrorKind, FunctionKind, GidType, LinkLayer};
 
 #[test]
-fn a_device_is_described_by_its_sysfs_attributes() {
+fn device_info_comes_from_sysfs() {
     let tree = Tree::new();
     tree.function("0000:08:00.0", Some("mlx5_core")).rdma(
         "rocep8s0f0",
@@ -34,7 +34,7 @@ fn a_device_is_described_by_its_sysfs_attributes() {
 }
 
 #[test]
-fn a_sub_function_is_described_by_the_pci_function_above_it() {
+fn sf_has_pci_address_of_its_parent() {
     let tree = Tree::new();
     let parent = "pci0000:00/0000:08:00.0/mlx5_core.sf.2";
     tree.function("0000:08:00.0", Some("mlx5_core")).rdma("mlx5_2", "uverbs2", parent);
@@ -48,7 +48,7 @@ fn a_sub_function_is_described_by_the_pci_function_above_it() {
 }
 
 #[test]
-fn devices_come_in_the_order_of_their_nodes() {
+fn enumerate_sorts_by_node_number() {
     let tree = Tree::new();
     for (at, node) in ["uverbs10", "uverbs9", "uverbs0"].into_iter().enumerate() {
         let address = format!("0000:0{at}:00.0");
@@ -61,7 +61,7 @@ fn devices_come_in_the_order_of_their_nodes() {
 }
 
 #[test]
-fn attributes_that_are_missing_or_make_no_sense_leave_their_fields_empty() {
+fn invalid_sysfs_attributes_leave_fields_empty() {
     let tree = Tree::new();
     tree.function("0000:08:00.0", Some("mlx5_core"));
     tree.file("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0");
@@ -84,14 +84,14 @@ fn failure(tree: &Tree) -> (ErrorKind, String) {
 }
 
 #[test]
-fn no_device_on_the_pci_bus_is_no_device() {
+fn empty_pci_bus_is_no_device() {
     let (kind, text) = failure(&Tree::new());
     assert_eq!(kind, ErrorKind::NoDevice);
     assert!(text.contains("none on the PCI bus") && text.contains("software model"), "{text}");
 }
 
 #[test]
-fn a_device_of_another_kind_is_no_device() {
+fn non_mlx5_rdma_device_is_no_device() {
     let tree = Tree::new();
     tree.rdma("rxe0", "uverbs0", "virtual/rxe0");
     let (kind, text) = failure(&tree);
@@ -100,7 +100,7 @@ fn a_device_of_another_kind_is_no_device() {
 }
 
 #[test]
-fn a_device_that_is_bound_to_vfio_says_so() {
+fn vfio_bound_device_is_named() {
     let tree = Tree::new();
     tree.function("0000:08:00.0", Some("vfio-pci"));
     let (kind, text) = failure(&tree);
@@ -109,7 +109,7 @@ fn a_device_that_is_bound_to_vfio_says_so() {
 }
 
 #[test]
-fn each_missing_module_is_named() {
+fn missing_modules_are_named() {
     let tree = Tree::new();
     tree.function("0000:08:00.0", None);
     let (kind, text) = failure(&tree);
@@ -123,6 +123,18 @@ fn each_missing_module_is_named() {
     tree.directory("sys/class/infiniband/mlx5_0");
     let (kind, text) = failure(&tree);
     assert!(kind == ErrorKind::ModuleMissing && text.contains("modprobe ib_uverbs"), "{text}");
+}
+
+#[test]
+fn loaded_module_without_device_is_not_probed() {
+    for (driver, module) in [(None, "mlx5_core"), (Some("mlx5_core"), "mlx5_ib")] {
+        let tree = Tree::new();
+        tree.function("0000:08:00.0", driver);
+        tree.directory(&format!("sys/module/{module}"));
+        let (kind, text) = failure(&tree);
+        assert_eq!(kind, ErrorKind::NotProbed);
+        assert!(text.contains("dmesg") && text.contains(module), "{text}");
+    }
 }
 
 /// A device whose node is `target`.
@@ -142,7 +154,7 @@ fn with_node(target: Option<&str>) -> (ErrorKind, Option<Errno>, String) {
 }
 
 #[test]
-fn a_node_that_may_not_be_opened_is_a_permission_problem() {
+fn node_without_permission_suggests_chmod() {
     // Read-only for everybody, root included.
     let (kind, errno, text) = with_node(Some("/proc/sys/kernel/ostype"));
     assert_eq!((kind, errno), (ErrorKind::Permission, Some(Errno::EACCES)));
@@ -150,14 +162,14 @@ fn a_node_that_may_not_be_opened_is_a_permission_problem() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_explained() {
+fn missing_node_suggests_device_option() {
     let (kind, errno, text) = with_node(None);
     assert_eq!((kind, errno), (ErrorKind::NoDevice, Some(Errno::ENOENT)));
     assert!(text.contains("--device=/dev/infiniband/uverbs0"), "{text}");
 }
 
 #[test]
-fn a_device_is_found_by_name_or_pci_address_and_an_unknown_one_is_answered_with_what_there_is() {
+fn find_by_name_or_pci_address_lists_alternatives() {
     let tree = Tree::new();
     for (at, address) in ["0000:08:00.0", "0000:08:00.1"].into_iter().enumerate() {
         let parent = format!("pci0000:00/{address}");
@@ -178,7 +190,7 @@ fn a_device_is_found_by_name_or_pci_address_and_an_unknown_one_is_answered_with_
 }
 
 #[test]
-fn looking_for_a_device_where_there_is_none_says_so_rather_than_not_found() {
+fn find_without_devices_fails_with_no_device() {
     let error = Tree::new().kernel().find("mlx5_0").expect_err("there is none");
     assert_eq!(error.kind(), ErrorKind::NoDevice);
 }
@@ -204,7 +216,7 @@ fn dpu(tree: &Tree) -> verbless_devx::DeviceInfo {
 }
 
 #[test]
-fn representors_are_the_network_devices_with_names_of_switch_ports() {
+fn representors_have_switch_port_names() {
     let tree = Tree::new();
     let device = dpu(&tree);
     assert!(device.embedded_cpu);
@@ -224,7 +236,7 @@ fn representors_are_the_network_devices_with_names_of_switch_ports() {
 }
 
 #[test]
-fn representors_without_a_parent_are_found_by_the_switch_and_the_pf() {
+fn parentless_representors_match_switch_id_and_pf() {
     let tree = Tree::new();
     let pf = "pci0000:00/0000:03:00.0";
     tree.function("0000:03:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", pf);
@@ -252,7 +264,7 @@ fn representors_without_a_parent_are_found_by_the_switch_and_the_pf() {
 }
 
 #[test]
-fn a_host_in_switchdev_mode_has_representors_of_its_own_vfs_with_their_addresses() {
+fn switchdev_host_has_vf_representors_with_pci() {
     let tree = Tree::new();
     let pf = "pci0000:00/0000:08:00.0";
     tree.function("0000:08:00.0", Some("mlx5_core")).rdma("mlx5_0", "uverbs0", pf);
@@ -269,7 +281,7 @@ fn a_host_in_switchdev_mode_has_representors_of_its_own_vfs_with_their_addresses
 }
 
 #[test]
-fn a_bluefield_is_known_by_its_platform_and_its_sub_functions_represent_nobody() {
+fn bluefield_is_detected_and_sf_has_no_representors() {
     let tree = Tree::new();
     let device = dpu(&tree);
     let parent = "pci0000:00/0000:03:00.0/mlx5_core.sf.2";

@@ -9,7 +9,7 @@ use verbless_devx::{Context, Errno, ErrorKind, PageSizes, UarKind};
 use verbless_prm::CommandStatus;
 
 #[test]
-fn a_command_that_the_device_refuses_names_command_status_and_syndrome() {
+fn failed_command_names_command_status_and_syndrome() {
     let context = context(|method, call| {
         (method == method::DEVX_OBJ_CREATE).then(|| {
             call.fill(
@@ -44,7 +44,7 @@ fn a_command_that_the_device_refuses_names_command_status_and_syndrome() {
 }
 
 #[test]
-fn an_unknown_command_and_an_unknown_status_still_print() {
+fn unknown_command_and_status_still_print() {
     let context = context(|method, call| {
         (method == method::DEVX_OBJ_CREATE).then(|| {
             call.fill(devx_obj_create::CMD_OUT, &[0xee; 16]);
@@ -59,7 +59,7 @@ fn an_unknown_command_and_an_unknown_status_still_print() {
 }
 
 #[test]
-fn every_status_but_that_of_a_datagram_has_advice_of_its_own() {
+fn all_statuses_except_bad_pkt_have_hints() {
     let hint = |status| {
         let context = context(move |method, call| {
             (method == method::DEVX_OBJ_CREATE).then(|| {
@@ -78,7 +78,7 @@ fn every_status_but_that_of_a_datagram_has_advice_of_its_own() {
 }
 
 #[test]
-fn stale_bytes_of_the_output_are_not_taken_for_a_status() {
+fn stale_output_bytes_are_not_read_as_status() {
     let context =
         context(|method, _| (method == method::DEVX_OBJ_MODIFY).then_some(Err(Errno::EREMOTEIO)));
     let object = context.obj_create(&[0; 16], &mut [0; 16]).unwrap();
@@ -87,7 +87,7 @@ fn stale_bytes_of_the_output_are_not_taken_for_a_status() {
 }
 
 #[test]
-fn memory_that_cannot_be_pinned_is_a_memory_limit() {
+fn umem_enomem_is_memory_limit() {
     let context =
         context(|method, _| (method == method::DEVX_UMEM_REG).then_some(Err(Errno::ENOMEM)));
     let memory = vec![0u8; 4096];
@@ -102,7 +102,7 @@ fn memory_that_cannot_be_pinned_is_a_memory_limit() {
 }
 
 #[test]
-fn a_device_without_devx_is_told_from_a_broken_one() {
+fn missing_devx_differs_from_failed_open() {
     // It makes contexts, but none with DevX.
     let device = Fake::new(|method, call| {
         let refused = method == method::GET_CONTEXT && {
@@ -132,10 +132,11 @@ fn a_device_without_devx_is_told_from_a_broken_one() {
 }
 
 #[test]
-fn other_refusals_of_the_kernel_have_advice_too() {
+fn uar_errno_maps_to_kind_and_hint() {
     for (refused, errno, kind, advice) in [
         (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP, ErrorKind::Refused, "non-cached"),
-        (method::UAR_OBJ_ALLOC, Errno::EIO, ErrorKind::DeviceGone, "open it again"),
+        (method::UAR_OBJ_ALLOC, Errno::EIO, ErrorKind::Refused, "answers other commands"),
+        (method::UAR_OBJ_ALLOC, Errno::ENOLINK, ErrorKind::DeviceGone, "open it again"),
         (method::UAR_OBJ_ALLOC, Errno::EPERM, ErrorKind::Permission, "privilege"),
         (method::UAR_OBJ_ALLOC, Errno::EPROTONOSUPPORT, ErrorKind::Refused, "Linux 6.1"),
     ] {
@@ -144,4 +145,14 @@ fn other_refusals_of_the_kernel_have_advice_too() {
         assert_eq!((error.kind(), error.errno()), (kind, Some(errno)));
         assert!(error.hint().contains(advice), "{error}");
     }
+}
+
+#[test]
+fn eio_without_command_replies_is_device_gone() {
+    let context = context(|method, _| {
+        let methods = [method::UAR_OBJ_ALLOC, method::DEVX_OTHER];
+        methods.contains(&method).then_some(Err(Errno::EIO))
+    });
+    let error = context.uar_alloc(UarKind::BlueFlame).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
 }

@@ -8,7 +8,7 @@ use verbless_devx::abi::{Method, method};
 use verbless_devx::{Errno, ErrorKind};
 
 #[test]
-fn a_rule_names_its_matcher_its_destination_and_its_tag_and_goes_before_its_matcher() {
+fn flow_rule_sends_matcher_tir_and_tag() {
     let sent: Arc<Mutex<Vec<Method>>> = Arc::default();
     let log = sent.clone();
     let context = context(move |method, call| {
@@ -47,7 +47,7 @@ fn a_rule_names_its_matcher_its_destination_and_its_tag_and_goes_before_its_matc
 }
 
 #[test]
-fn what_cannot_be_a_rule_is_refused_before_it_is_sent() {
+fn invalid_flow_rules_are_rejected_before_ioctl() {
     let context = context(|method, _| (method == method::FLOW_CREATE).then_some(Err(Errno::EPERM)));
     let tir = context.obj_create(&[0; 16], &mut [0; 16]).unwrap();
     let matcher = Arc::new(context.create_flow_matcher(&[0xff; 64], 1, 0).unwrap());

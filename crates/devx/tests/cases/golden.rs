@@ -21,7 +21,7 @@ fn mailbox(opcode: u16, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_request_equals_the_recorded_one() {
+fn requests_match_recording() {
     let device = Arc::new(Replay::new(RECORDED));
     let context = Context::from_device(device.clone(), DeviceInfo::default()).unwrap();
     let attributes = context.attributes();
@@ -109,7 +109,7 @@ fn every_request_equals_the_recorded_one() {
 }
 
 #[test]
-fn requests_that_were_not_recorded_follow_rdma_core() {
+fn derived_requests_match_rdma_core() {
     let open = RECORDED.split("\n\n").find(|block| block.starts_with("[GET_CONTEXT]")).unwrap();
     let pd = RECORDED.split("\n\n").find(|block| block.contains("ibv_alloc_pd")).unwrap();
     let derived = DERIVED.replace("[INVOKE_WRITE]", &format!("{pd}\n\n[INVOKE_WRITE]"));
@@ -145,7 +145,7 @@ fn requests_that_were_not_recorded_follow_rdma_core() {
 }
 
 #[test]
-fn a_port_says_what_it_is() {
+fn query_port_returns_state_link_and_mtu() {
     let open = RECORDED.split("\n\n").find(|block| block.starts_with("[GET_CONTEXT]")).unwrap();
     let port = DERIVED.split("\n\n").find(|block| block.starts_with("[QUERY_PORT]")).unwrap();
     let device = Arc::new(Replay::new(&format!("{open}\n\n{port}")));

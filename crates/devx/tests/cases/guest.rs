@@ -30,8 +30,8 @@ const OURS: &[(&str, &str)] = &[
     ("mlx5dv_devx_general_cmd QUERY_HCA_CAP", "DEVX_OTHER"),
     ("mlx5dv_devx_query_eqn", "DEVX_QUERY_EQN"),
     ("mlx5dv_devx_alloc_uar BF", "UAR_OBJ_ALLOC"),
-    // libmlx5 has its page without write combining from the start, and gives the same to whoever
-    // asks.
+    // libmlx5 allocates its page without write combining when it opens the device, and returns that
+    // page to every caller.
     ("mlx5dv_open_device", "UAR_OBJ_ALLOC"),
     ("mlx5dv_devx_umem_reg", "DEVX_UMEM_REG"),
     ("mlx5dv_devx_umem_reg_ex", "DEVX_UMEM_REG"),
@@ -131,7 +131,7 @@ impl Hex for str {
 }
 
 #[test]
-fn every_request_equals_that_of_libmlx5_on_a_real_kernel() {
+fn requests_match_libmlx5_recordings_of_kernels() {
     for (kernel, text) in RECORDINGS {
         let mut recorded = Recorded::new(text);
         let blocks = OURS.iter().map(|(title, method)| recorded.take(title, method)).collect();
@@ -215,7 +215,7 @@ fn calls(device: &Arc<Replay>, script: &Script) {
 }
 
 #[test]
-fn what_the_real_kernel_says_of_a_port_is_understood() {
+fn query_port_parses_recorded_kernel_reply() {
     for (kernel, text) in RECORDINGS {
         let mut recorded = Recorded::new(text);
         let open = recorded.take("mlx5dv_open_device", "GET_CONTEXT");

@@ -32,7 +32,7 @@ fn calls(context: &Context) -> Vec<(Method, Option<Error>)> {
 }
 
 #[test]
-fn success_with_outputs_that_were_not_filled_is_refused() {
+fn success_with_unfilled_output_is_rejected() {
     let methods: Vec<_> =
         calls(&context(|_, _| None)).into_iter().map(|(method, _)| method).collect();
     for silent in methods {
@@ -45,7 +45,7 @@ fn success_with_outputs_that_were_not_filled_is_refused() {
 }
 
 #[test]
-fn a_handle_of_more_than_32_bits_is_refused_and_the_object_counted_as_leaked() {
+fn handle_above_32_bits_is_rejected_and_leaks() {
     let context = context(|method, call| {
         (method == method::DEVX_OBJ_CREATE).then(|| {
             call.set(devx_obj_create::HANDLE, 1 << 32);
@@ -58,7 +58,7 @@ fn a_handle_of_more_than_32_bits_is_refused_and_the_object_counted_as_leaked() {
 }
 
 #[test]
-fn an_object_whose_output_says_failure_is_destroyed_again() {
+fn object_with_failed_output_is_destroyed() {
     let destroyed = Arc::new(AtomicU32::new(0));
     let count = destroyed.clone();
     let context = context(move |method, call| match method {
@@ -79,7 +79,7 @@ fn an_object_whose_output_says_failure_is_destroyed_again() {
 }
 
 #[test]
-fn file_numbers_that_name_no_file_are_refused() {
+fn invalid_event_fd_is_rejected() {
     for number in [u64::MAX, 1 << 31, 1 << 40, 1_000_000] {
         let context = context(move |method, call| {
             (method == method::DEVX_ASYNC_EVENT_FD_ALLOC).then(|| {
@@ -96,7 +96,7 @@ fn file_numbers_that_name_no_file_are_refused() {
 }
 
 #[test]
-fn a_gid_count_above_the_room_is_refused_and_a_huge_table_length_is_bounded() {
+fn gid_table_count_and_length_are_bounded() {
     for count in [2u64, u64::MAX] {
         let context = context(move |method, call| {
             (method == method::QUERY_GID_TABLE).then(|| {
@@ -117,7 +117,7 @@ fn a_gid_count_above_the_room_is_refused_and_a_huge_table_length_is_bounded() {
 }
 
 #[test]
-fn a_uar_that_is_not_one_page_is_refused() {
+fn uar_of_wrong_size_or_offset_is_rejected() {
     for (offset, length) in [
         (0u64, 0u32),
         (0, 4095),
@@ -145,7 +145,7 @@ fn a_uar_that_is_not_one_page_is_refused() {
 }
 
 #[test]
-fn an_address_handle_answers_with_a_mac_only_if_the_driver_wrote_one() {
+fn ah_has_mac_only_if_driver_wrote_it() {
     for (length, expected) in
         [(0u32, Ok(None)), (9, Ok(None)), (10, Ok(Some([1; 6]))), (17, Err(ErrorKind::Answer))]
     {
@@ -174,7 +174,7 @@ fn an_address_handle_answers_with_a_mac_only_if_the_driver_wrote_one() {
 }
 
 #[test]
-fn records_of_another_length_are_refused() {
+fn records_of_wrong_length_are_rejected() {
     let device = Fake::new(|_, _| None);
     let context = Context::from_device(device.clone(), info()).unwrap();
     let refused = |error: Error| assert_eq!(error.kind(), ErrorKind::Answer, "{error}");
@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_record_is_an_event_or_an_error(
+    fn random_record_is_event_or_error(
         bytes in proptest::collection::vec(any::<u8>(), 1..100),
         omit: bool,
     ) {
@@ -220,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn any_output_of_a_failed_command_prints(
+    fn random_failed_output_prints(
         input in proptest::collection::vec(any::<u8>(), 0..32),
         output in proptest::collection::vec(any::<u8>(), 0..32),
     ) {

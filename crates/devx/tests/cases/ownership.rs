@@ -14,7 +14,7 @@ use verbless_devx::abi::method;
 use verbless_devx::{AsyncEvent, Context, Errno, Error, ErrorKind, UarKind};
 
 #[test]
-fn an_object_that_cannot_be_destroyed_comes_back_and_can_be_tried_again() {
+fn failed_destroy_returns_object_for_retry() {
     let busy = Arc::new(AtomicBool::new(true));
     let is_busy = busy.clone();
     let context = context(move |method, _| {
@@ -31,7 +31,7 @@ fn an_object_that_cannot_be_destroyed_comes_back_and_can_be_tried_again() {
 }
 
 #[test]
-fn an_object_dropped_in_vain_is_counted_and_keeps_the_device_open() {
+fn failed_drop_counts_leak_and_keeps_device_open() {
     let device =
         Fake::new(|method, _| (method == method::UAR_OBJ_DESTROY).then_some(Err(Errno::EBUSY)));
     let context = Context::from_device(device.clone(), info()).unwrap();
@@ -43,7 +43,7 @@ fn an_object_dropped_in_vain_is_counted_and_keeps_the_device_open() {
 }
 
 #[test]
-fn the_device_closes_with_the_last_object() {
+fn device_closes_with_last_object() {
     let device = Fake::new(|_, _| None);
     let context = Context::from_device(device.clone(), info()).unwrap();
     let object = context.obj_create(&[0; 16], &mut [0; 16]).unwrap();
@@ -57,7 +57,7 @@ fn the_device_closes_with_the_last_object() {
 }
 
 #[test]
-fn a_protection_domain_lives_as_long_as_its_last_clone() {
+fn pd_lives_until_last_clone() {
     let context = context(|_, _| None);
     let pd = context.alloc_pd().unwrap();
     let clone = pd.clone();
@@ -68,7 +68,7 @@ fn a_protection_domain_lives_as_long_as_its_last_clone() {
 }
 
 #[test]
-fn events_are_read_one_by_one_and_waited_for() {
+fn events_are_read_in_order_until_device_gone() {
     let device = Fake::new(|_, _| None);
     let context = Context::from_device(device.clone(), info()).unwrap();
     let channel = context.event_channel(true).unwrap();
@@ -90,7 +90,7 @@ fn events_are_read_one_by_one_and_waited_for() {
 }
 
 #[test]
-fn an_event_with_data_carries_its_entry() {
+fn event_with_data_carries_eqe() {
     let device = Fake::new(|_, _| None);
     let context = Context::from_device(device.clone(), info()).unwrap();
     let channel = context.event_channel(false).unwrap();
@@ -102,7 +102,7 @@ fn an_event_with_data_carries_its_entry() {
 }
 
 #[test]
-fn asynchronous_events_are_told_apart() {
+fn async_events_decode_by_type() {
     let device = Fake::new(|_, _| None);
     let context = Context::from_device(device.clone(), info()).unwrap();
     let channel = context.async_event_alloc().unwrap();
@@ -121,7 +121,7 @@ fn asynchronous_events_are_told_apart() {
 }
 
 #[test]
-fn answers_of_asynchronous_queries_come_with_their_numbers() {
+fn async_query_replies_carry_wr_id() {
     let device = Fake::new(|_, _| None);
     let context = Context::from_device(device.clone(), info()).unwrap();
     let object = context.obj_create(&[0; 16], &mut [0; 16]).unwrap();
@@ -141,7 +141,7 @@ fn answers_of_asynchronous_queries_come_with_their_numbers() {
 }
 
 #[test]
-fn subscriptions_of_no_or_too_many_events_are_refused_here() {
+fn subscribe_takes_1_to_16_events() {
     let context = context(|_, _| None);
     let channel = context.event_channel(true).unwrap();
     for events in [&[][..], &[0; 17]] {
@@ -155,7 +155,7 @@ fn subscriptions_of_no_or_too_many_events_are_refused_here() {
 }
 
 #[test]
-fn what_is_printed_of_an_object_says_which_it_is() {
+fn debug_shows_handle_and_leaks() {
     let context = context(|method, call| {
         if method == method::DEVX_OBJ_CREATE {
             call.set(devx_obj_create::HANDLE, 7);

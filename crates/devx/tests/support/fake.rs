@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use zerocopy::IntoBytes;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use verbless_devx::abi::attr::{get_context, uar_obj_alloc, uhw};

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::Mutex;
+use zerocopy::IntoBytes;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -140,7 +141,7 @@ impl OpenDevice for Replay {
         }
         let mut state = self.state.lock().unwrap();
         let Some(expected) = state.script.pop_front() else {
-            state.after.push(hex(bytemuck::cast_slice(request)));
+            state.after.push(hex(request.as_bytes()));
             return Ok(());
         };
         let title = &expected.title;

@@ -1,15 +1,15 @@
-//! What `dma_copy_dpu` tells `dma_copy_host`, which waits as long as it hears that more was copied:
+//! Messages of `dma_copy_dpu` to `dma_copy_host`, which waits as long as progress continues:
 //!
-//! | message | what |
+//! | message | meaning |
 //! |---|---|
-//! | `C`, bytes (8 in network order) | so many are copied so far |
-//! | `D` | all are, and are in the file |
-//! | `E`, a text | why they are not |
+//! | `C`, bytes (8 in network order) | bytes copied so far |
+//! | `D` | all bytes are copied, and are in the file |
+//! | `E`, a text | the copy failed for this reason |
 #![allow(dead_code, reason = "each program uses its side")]
 
 use super::support::{Channel, Result};
 
-/// How far the DPU is.
+/// Progress of the DPU.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Copying {
     Copied(u64),
@@ -26,8 +26,8 @@ impl Copying {
         }
     }
 
-    /// Waits until the DPU has copied `length` bytes: an error comes of its own, or if it says
-    /// something else, or nothing new for the time that a channel waits.
+    /// Waits until the DPU has copied `length` bytes. It fails if the DPU reports an error or sends
+    /// another message, or if no progress comes within the channel's time limit.
     pub(crate) fn wait(channel: &mut Channel, length: u64, mut each: impl FnMut(u64)) -> Result {
         let mut before = 0;
         loop {
@@ -42,7 +42,7 @@ impl Copying {
                     let text = format!("the DPU says {now} of {length} bytes after {before}");
                     return Err(text.into());
                 }
-                None => return Err("the DPU says what is no progress of a copy".into()),
+                None => return Err("the DPU sent no progress message".into()),
             }
         }
     }

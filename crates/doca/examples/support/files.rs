@@ -1,17 +1,17 @@
-//! What `rdma_get` and `rdma_serve` say to each other: over TCP, each message behind its length (4
-//! bytes in network order), while the bytes of files go by RDMA READ.
+//! The protocol of `rdma_get` and `rdma_serve`: messages over TCP, each behind its length (4 bytes
+//! in network order); RDMA READ transfers the bytes of files.
 //!
 //! | from | message | bytes |
 //! |---|---|---|
 //! | client | `C`, connection descriptor | [`Hello`] |
 //! | server | `C`, connection descriptor, export descriptor of the window | [`Hello`] |
-//! | client | `O`, a name | the file to read from now on |
+//! | client | `O`, a name | open this file for the next requests |
 //! | server | `O`, length, identity (8 bytes each) | [`Opened`] |
-//! | client | `F`, slot (1), offset (8) | put the file's bytes from there on into a slot |
+//! | client | `F`, slot (1), offset (8) | fill a slot with the file's bytes from this offset on |
 //! | server | `F`, slot (1), offset (8), bytes (4), SHA-256 of them (32) | [`Filled`] |
-//! | server | `E`, a text | instead of any answer: what is wrong; the connection ends |
+//! | server | `E`, a text | instead of any answer: the error; the connection ends |
 //!
-//! All numbers are in network order. The window is of [`SLOTS`] slots of [`SLOT`] bytes: while the
+//! All numbers are in network order. The window has [`SLOTS`] slots of [`SLOT`] bytes: while the
 //! client reads one, the server fills the next. A slot is filled to its end, or to the file's.
 #![allow(dead_code, reason = "each program uses its side")]
 
@@ -24,7 +24,7 @@ use super::support::{Channel, Result};
 pub(crate) const SLOT: u64 = 4 << 20;
 /// Slots of a window.
 pub(crate) const SLOTS: u8 = 2;
-/// Bytes of a name at most.
+/// Maximum bytes of a name.
 pub(crate) const LONGEST_NAME: usize = 4096;
 
 /// The digest of some bytes.
@@ -34,15 +34,15 @@ pub(crate) fn sum(bytes: &[u8]) -> Sum {
     Sha256::digest(bytes).into()
 }
 
-/// What a server tells of a file: two that differ in it are not the same.
+/// A server's description of a file: two with different descriptions are not the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) length: u64,
-    /// Of when it was written, and which one it is.
+    /// A hash of its inode, its device and its times of modification and change.
     pub(crate) identity: u64,
 }
 
-/// What is in a slot.
+/// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filled {
     pub(crate) slot: u8,
@@ -51,23 +51,23 @@ pub(crate) struct Filled {
     pub(crate) sum: Sum,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Open(String),
     Fill { slot: u8, offset: u64 },
 }
 
-/// A connection descriptor, and of the server what its window is reached by.
+/// A connection descriptor, and for the server the export descriptor of its window.
 pub(crate) struct Hello {
     pub(crate) connection: [u8; ConnectionDescriptor::BYTES],
     pub(crate) window: Vec<u8>,
 }
 
-/// An answer, if it is the one that was waited for.
+/// The expected answer, or an error.
 pub(crate) enum Answer<T> {
     Is(T),
-    /// What the server says is wrong.
+    /// The server's error text.
     Refused(String),
 }
 
@@ -134,7 +134,7 @@ impl Request {
         }
     }
 
-    /// What a client asks for, which may be anything.
+    /// Parses a client's request, which may have any contents.
     pub(crate) fn parse(message: &[u8]) -> std::result::Result<Self, String> {
         match message {
             [b'O', name @ ..] if name.len() <= LONGEST_NAME => match str::from_utf8(name) {
@@ -159,12 +159,12 @@ fn answer<T>(
     match message.split_first() {
         Some((first, rest)) if *first == tag => Ok(Answer::Is(parse(rest)?)),
         Some((b'E', text)) => Ok(Answer::Refused(String::from_utf8_lossy(text).into_owned())),
-        _ => Err("the other side says something else than what it was asked".into()),
+        _ => Err("the other side sent an unexpected answer".into()),
     }
 }
 
-/// Tells the client what is wrong.
+/// Sends the client an error text.
 pub(crate) fn refuse(channel: &mut Channel, text: &str) {
-    // It may be gone.
+    // The client may be disconnected.
     let _ = channel.send(&[b"E", text.as_bytes()].concat());
 }

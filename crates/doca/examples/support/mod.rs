@@ -1,4 +1,4 @@
-//! What the samples share: their flags, and how two of them meet.
+//! Shared code of the samples: their flags, and the channel between two of them.
 #![allow(dead_code, reason = "each sample uses its part")]
 
 use std::io::{Read, Write};
@@ -13,10 +13,10 @@ pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Erro
 /// The flags of DOCA's samples.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Common {
-    /// The device: its PCI address (03:00.0) or its name (mlx5_0); the first one if not given.
+    /// The device: its PCI address (03:00.0) or its name (mlx5_0); the first one by default.
     #[arg(short = 'd', long = "dev-pci-addr", value_name = "ADDRESS")]
     device: Option<String>,
-    /// How much is said: CRITICAL=20, ERROR=30, WARNING=40, INFO=50, DEBUG=60.
+    /// Log level: CRITICAL=20, ERROR=30, WARNING=40, INFO=50, DEBUG=60.
     #[arg(short, long, default_value = "50", value_parser = clap::value_parser!(u8).range(20..=60))]
     log_level: u8,
     /// Print the version.
@@ -48,12 +48,12 @@ impl Common {
         Ok(dev)
     }
 
-    /// How much is said.
+    /// The log level.
     pub(crate) const fn level(&self) -> u8 {
         self.log_level
     }
 
-    /// Says something of this level.
+    /// Prints a message of this level.
     pub(crate) fn say(&self, level: u8, text: &str) {
         if level <= self.log_level {
             eprintln!("{text}");
@@ -61,21 +61,21 @@ impl Common {
     }
 }
 
-/// Opens the representor of this PCI address or name, if one is named.
+/// Opens the representor of this PCI address or name, if given.
 pub(crate) fn representor(dev: &Dev, name: Option<&str>) -> Result<Option<DevRep>> {
     Ok(name.map(|name| DevInfoRep::find(dev, name)?.open()).transpose()?)
 }
 
-/// The other side, over a TCP connection that carries messages: four bytes of length in network
-/// order, then so many bytes. It stands for DOCA's Comm Channel.
+/// The other side, over a TCP connection with messages: a length of four bytes in network order,
+/// then as many bytes. It replaces DOCA's Comm Channel.
 pub(crate) struct Channel {
     stream: TcpStream,
     patience: Duration,
 }
 
-/// Bytes of a message at most.
+/// Maximum bytes of a message.
 const LONGEST: u32 = 64 << 10;
-/// How long the other side may take for a message.
+/// Time limit for a message of the other side.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Meeting {
@@ -102,7 +102,7 @@ fn connect(address: &str) -> Result<TcpStream> {
         match TcpStream::connect(address) {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() > end => {
-                return Err(format!("nobody listens at {address}: {error}").into());
+                return Err(format!("connecting to {address} failed: {error}").into());
             }
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
@@ -110,18 +110,18 @@ fn connect(address: &str) -> Result<TcpStream> {
 }
 
 impl Channel {
-    /// A channel over a connection, on which the other side may take [`PATIENCE`] for a message.
+    /// A channel over a connection, with a limit of [`PATIENCE`] per message.
     pub(crate) fn new(stream: TcpStream) -> Result<Self> {
         Self::with_patience(stream, PATIENCE)
     }
 
-    /// A channel over a connection, on which the other side may take `patience` for a message.
+    /// A channel over a connection, with a limit of `patience` per message.
     pub(crate) fn with_patience(stream: TcpStream, patience: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { stream, patience })
     }
 
-    /// The same connection; from now on the other side may take [`PATIENCE`] again.
+    /// The same connection, with the limit of [`PATIENCE`] again.
     pub(crate) fn patient(self) -> Self {
         Self { patience: PATIENCE, ..self }
     }

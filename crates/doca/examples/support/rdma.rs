@@ -1,4 +1,4 @@
-//! What the samples of RDMA share: an instance, and how two of them connect.
+//! Shared code of the RDMA samples: an instance, and how two of them connect.
 #![allow(dead_code, reason = "each sample uses its part")]
 
 use verbless_doca::rdma::Rdma;
@@ -8,7 +8,7 @@ use super::support::{Channel, Result};
 
 /// Bytes of the memory of a sample.
 pub(crate) const BYTES: usize = 4096;
-/// What the guide's samples write and send, with the zero at its end.
+/// The text of the guide's samples, with the zero at its end.
 pub(crate) const TEXT: &[u8] = b"Hello World!\0";
 /// The guide's immediate.
 pub(crate) const IMMEDIATE: u32 = 0xdead_beef;
@@ -16,7 +16,7 @@ pub(crate) const IMMEDIATE: u32 = 0xdead_beef;
 /// The flags of samples that connect.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Address {
-    /// Index of the GID in the port's table; if not given, the one that routers forward best.
+    /// Index of the GID in the port's table; by default the most routable one.
     #[arg(short, long, value_name = "INDEX")]
     gid_index: Option<u8>,
 }
@@ -33,13 +33,13 @@ impl Address {
     }
 }
 
-/// Gives the other side our descriptor, and connects by its own.
+/// Sends our descriptor to the other side, and connects by the other side's descriptor.
 pub(crate) fn connect(rdma: &Rdma, channel: &mut Channel) -> Result {
     channel.send(rdma.export()?.as_bytes())?;
     Ok(rdma.connect(channel.receive()?)?)
 }
 
-/// Both sides are as far as this.
+/// Waits until both sides have reached this point.
 pub(crate) fn meet(channel: &mut Channel) -> Result {
     channel.send(b"here")?;
     match &channel.receive()?[..] {

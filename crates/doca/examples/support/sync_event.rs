@@ -1,4 +1,4 @@
-//! What both sides of a sync event do alike, in either mode.
+//! Shared code of both sides of a sync event, in either mode.
 #![allow(dead_code, reason = "each sample uses its part")]
 
 use verbless_doca::memory::ExportDescriptor;
@@ -54,7 +54,7 @@ impl Handle {
         }
     }
 
-    /// Has the value be `value`, which it is below.
+    /// Changes the value from below `value` to `value`.
     pub(crate) fn signal(&mut self, value: u64, options: &Options) -> Result {
         if options.atomic {
             let increment = value - self.get()?;
@@ -87,7 +87,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Takes it down, in order.
+    /// Destroys it, in order.
     pub(crate) fn destroy(self) -> Result {
         let stopped = match self {
             Self::Sync(event) => event.stop(),

@@ -10,8 +10,8 @@ use crate::types::UserData;
 pub struct AsyncEvent {
     /// The user data of the context.
     pub user_data: UserData,
-    /// The change that is reported. A failure, which is retrieved like that of a job, is the last
-    /// event of its work queue: the kernel's file could not be read, for the given reason.
+    /// The reported change. A failure, retrieved like a failed job, is the last event of its work
+    /// queue: the kernel's file could not be read, for the given reason.
     pub result: std::result::Result<Change, JobError>,
 }
 
@@ -32,8 +32,8 @@ pub enum Change {
         /// The number of `enum ibv_event_type`.
         event: u32,
     },
-    /// The device failed, or was removed (`IBV_EVENT_DEVICE_FATAL`): nothing completes any more,
-    /// and nothing more is told.
+    /// The device failed, or was removed (`IBV_EVENT_DEVICE_FATAL`): no more completions and no
+    /// more events come.
     DeviceFatal,
     /// A type of event that this crate does not know.
     Other {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_event_of_the_kernel_has_its_meaning() {
+    fn kernel_event_maps_to_change() {
         use verbless_devx::AsyncEvent as Told;
         let port = |event| Change::from(Told::Port { port: 2, event });
         assert_eq!(port(event_type::PORT_ACTIVE), Change::PortUp(2));

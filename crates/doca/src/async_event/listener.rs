@@ -16,7 +16,7 @@ use crate::types::UserData;
 
 /// The external events of a device for one work queue.
 pub struct Listener {
-    /// `None` once there will be no more: what is closed wakes nobody.
+    /// `None` after the last event: a closed channel wakes no thread.
     channel: Option<AsyncEventChannel>,
     user_data: UserData,
 }
@@ -44,7 +44,7 @@ impl Engine for Listener {
 
     fn has_work(&self) -> bool {
         let waits = |channel: &AsyncEventChannel| channel.wait(Some(Duration::ZERO));
-        // What cannot be asked is read, which tells why.
+        // If the poll fails, the caller reads, and the read reports the error.
         self.channel.as_ref().is_some_and(|channel| waits(channel).unwrap_or(true))
     }
 

@@ -1,9 +1,9 @@
-//! External events (section 4.9.6 of 1.3): what a device tells of without a job.
+//! External events (section 4.9.6 of 1.3): events of a device without a job.
 //!
-//! The guides let a context yield events that no job asked for, and name none. [`AsyncEvents`] is
-//! a context that has no jobs, and whose events are those that the kernel calls asynchronous: of a
-//! device's ports, and of its end. Once a work queue is on it, they are retrieved as jobs are, by
-//! the same calls.
+//! The guides let a context yield events without a job, and name none. [`AsyncEvents`] is a context
+//! without jobs. Its events are those that the kernel calls asynchronous: port changes, and the
+//! failure of the device. Once a work queue is added to it, the program retrieves them like jobs,
+//! by the same calls.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -23,9 +23,9 @@
 //! # }
 //! ```
 //!
-//! They are in no job's way: the work queue asks for them when no job is done, and in event-driven
-//! mode its file becomes readable when there is one, armed or not. They take no place of its depth,
-//! and [`WorkQ::in_flight`](crate::WorkQ::in_flight) does not count them. Of futures,
+//! They do not delay jobs: the work queue checks for them when no job is done, and in event-driven
+//! mode its file becomes readable for one, armed or not. They do not count against its depth, nor
+//! in [`WorkQ::in_flight`](crate::WorkQ::in_flight). With futures,
 //! [`AsyncWorkQ::external`](crate::AsyncWorkQ::external) is the next one.
 
 pub(crate) mod done;
@@ -46,7 +46,7 @@ use crate::error::{Refused, Result};
 use crate::types::UserData;
 
 /// A started context of a device's external events. It takes any number of work queues, in either
-/// mode; each of them is told of everything that happens from the time when it is added.
+/// mode; each of them gets every event after it was added.
 #[derive(Debug)]
 pub struct AsyncEvents {
     core: Arc<Core>,
@@ -65,6 +65,16 @@ impl AsyncEventsBuilder {
     #[must_use = "a context exists when it is started"]
     pub fn user_data(self, user_data: impl Into<UserData>) -> Self {
         Self { user_data: user_data.into(), ..self }
+    }
+
+    /// The device.
+    pub const fn dev(&self) -> &Dev {
+        &self.dev
+    }
+
+    /// The user data that was set.
+    pub const fn get_user_data(&self) -> UserData {
+        self.user_data
     }
 
     /// Starts the context.

@@ -1,4 +1,4 @@
-//! The array: buffers of one size in one map, one behind the other, found by an index.
+//! The array: buffers of one size in one map, one behind the other, by index.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::memory::MemoryMap;
 
 /// An array of buffers of one size (`struct doca_buf_arr`), element `i` at `i * size` bytes.
 ///
-/// A job takes an element out; whoever gets it back with the completion may
-/// [put it back](BufArray::put).
+/// A job takes an element out. The completion returns it to the program, which may [put it
+/// back](BufArray::put).
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -45,7 +45,7 @@ pub struct BufArrayBuilder<'m, M: MemoryMap> {
     offset: u64,
 }
 
-/// The processor in whose memory the descriptors of an array are.
+/// The processor whose memory has the descriptors of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The CPU's.
@@ -62,7 +62,22 @@ impl<M: MemoryMap> BufArrayBuilder<'_, M> {
         Self { offset, ..self }
     }
 
-    /// Makes the array for code on the CPU.
+    /// The bytes of the map in front of element 0.
+    pub const fn get_start_offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The number of elements.
+    pub const fn num_elements(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of an element.
+    pub const fn element_size(&self) -> u64 {
+        self.size
+    }
+
+    /// Creates the array for code on the CPU.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if it does not fit into the one range of the map, or has no
@@ -71,7 +86,7 @@ impl<M: MemoryMap> BufArrayBuilder<'_, M> {
         self.start_for(Target::Cpu)
     }
 
-    /// Makes the array for code there.
+    /// Creates the array for code on `target`.
     ///
     /// # Errors
     /// As [`BufArrayBuilder::start`]; [`ErrorKind::NotSupported`] for anything but the CPU.
@@ -117,12 +132,17 @@ impl BufArray {
         self.elements.is_empty()
     }
 
-    /// Element `index`; `None` if it was taken, or there is no such element.
+    /// Bytes of an element.
+    pub fn element_size(&self) -> u64 {
+        self.size
+    }
+
+    /// Element `index`; `None` if it is out, or does not exist.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Buf> {
         self.elements.get_mut(index)?.as_mut()
     }
 
-    /// Takes element `index` out, for a job; `None` if it is out already, or there is none.
+    /// Takes element `index` out, for a job; `None` if it is out, or does not exist.
     pub fn take(&mut self, index: usize) -> Option<Buf> {
         self.elements.get_mut(index)?.take()
     }
@@ -130,8 +150,8 @@ impl BufArray {
     /// Puts an element back to its index.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if the buffer was not taken from this array, or is a chain; it
-    /// comes back.
+    /// [`ErrorKind::InvalidValue`] if the buffer was not taken from this array, or is a chain; the
+    /// error returns it.
     pub fn put(&mut self, buffer: Buf) -> std::result::Result<(), Refused<Buf>> {
         let offset = buffer.head().wrapping_sub(self.first);
         let place = self.elements.get_mut((offset / self.size) as usize);
@@ -152,7 +172,7 @@ impl BufArray {
 }
 
 impl BufArray {
-    /// Destroys the array. A plain drop leaves elements that were taken as they are.
+    /// Destroys the array. A plain drop leaves elements that are out as they are.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while elements are out, neither put back nor dropped.

@@ -14,13 +14,13 @@ use crate::types::AccessFlags;
 
 use verbless_queue::Lkey;
 
-/// A buffer (`struct doca_buf`): it points to a part of a memory map. A chain of buffers is held by
-/// its first buffer; methods concern that one only, unless their name has `chain`. To change a
+/// A buffer (`struct doca_buf`): it points to a part of a memory map. The first buffer of a chain
+/// owns the chain; methods affect the first buffer only, unless their name has `chain`. To change a
 /// later one, [`unlink`](Buf::unlink) the buffers behind the first, and [`link`](Buf::link) them
 /// again.
 ///
-/// It is `Send`, and not `Sync`. A job takes it, and it comes back with the completion. Dropping it
-/// is `doca_buf_refcount_rm`: its descriptor goes back to where it came from; the bytes stay.
+/// It is `Send`, but not `Sync`. A job takes it, and the completion returns it. A drop is
+/// `doca_buf_refcount_rm`: its descriptor returns to its store; the bytes stay.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -43,8 +43,8 @@ pub struct Buf {
     _not_sync: PhantomData<Cell<()>>,
 }
 
-/// A room of a buffer that is no chain, has one reference and is of 2^30 bytes at most; and the key
-/// of the device that was asked for.
+/// A room of a buffer that is no chain, has one reference and at most 2^30 bytes; and the key of
+/// the requested device.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     pub(crate) address: u64,
@@ -78,7 +78,7 @@ impl<'b> Link<'b> {
         (data_end, end - data_end)
     }
 
-    /// Address and bytes of all from the dataroom's begin on.
+    /// Address and bytes from the dataroom's begin to the buffer's end.
     #[inline]
     pub(crate) const fn rest(self) -> (u64, u64) {
         let Element { data, end, .. } = *self.element;
@@ -96,7 +96,7 @@ fn chunk_of(element: &Element) -> &Chunk {
 }
 
 impl Buf {
-    /// A buffer of this descriptor, which points to where it shall.
+    /// A buffer of this descriptor.
     pub(super) fn of(element: Box<Element>) -> Self {
         element.shared.begin(element.head, element.length());
         chunk_of(&element).count_buffer();
@@ -122,9 +122,9 @@ impl Buf {
         self.element().home.as_ref().is_some_and(|home| Arc::ptr_eq(home, store))
     }
 
-    /// The dataroom, if it is known that the device of this [id](crate::device::Dev::id) may read
-    /// it, and the buffer is no chain and has one reference. `None` may only mean that this is not
-    /// known: see [`Buf::remember`].
+    /// The dataroom, if the device of this [id](crate::device::Dev::id) is known to have read
+    /// access, and the buffer is no chain and has one reference. `None` may only mean unknown: see
+    /// [`Buf::remember`].
     #[inline(always)]
     pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -133,7 +133,7 @@ impl Buf {
         (reader == device).then_some(Room { address, length, lkey })
     }
 
-    /// The tailroom, if it is known that `device` may write it.
+    /// The tailroom, if `device` is known to have write access.
     #[inline(always)]
     pub(crate) fn writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -142,7 +142,7 @@ impl Buf {
         (writer == device).then_some(Room { address, length, lkey })
     }
 
-    /// The dataroom, if it is known that `device` may write it.
+    /// The dataroom, if `device` is known to have write access.
     #[inline(always)]
     pub(crate) fn data_writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -151,7 +151,7 @@ impl Buf {
         (writer == device).then_some(Room { address, length, lkey })
     }
 
-    /// The memory from the start of the dataroom on, if it is known that `device` may write it.
+    /// The memory from the start of the dataroom on, if `device` is known to have write access.
     #[inline(always)]
     pub(crate) fn rest_writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
@@ -160,8 +160,8 @@ impl Buf {
         (writer == device).then_some(Room { address, length, lkey })
     }
 
-    /// The memory from the start of the dataroom on, if it is known to be reachable at the peer by
-    /// these [readers](Reach::reader_of_peer); the key is the remote one.
+    /// The memory from the start of the dataroom on, if it is known to be the peer's, for these
+    /// [readers](Reach::reader_of_peer); the key is the remote one.
     #[inline(always)]
     pub(crate) fn rest_of_peer(&self, peers: u64) -> Option<Room> {
         let element = self.element();
@@ -170,7 +170,7 @@ impl Buf {
         (reader == peers).then_some(Room { address, length, lkey })
     }
 
-    /// The datarooms become the first `length` bytes of what is from their begins on, in order.
+    /// Sets the datarooms of the chain, in order, to the first `length` bytes from their begins on.
     pub(crate) fn fill(&mut self, mut length: u64) {
         let mut element = Some(self.element_mut());
         while let Some(here) = element {
@@ -195,13 +195,13 @@ impl Buf {
         }
     }
 
-    /// The dataroom grows by `length` bytes of the tailroom, which has as many.
+    /// Grows the dataroom by `length` bytes of the tailroom, which must have as many.
     #[inline(always)]
     pub(crate) fn grow_first(&mut self, length: u64) {
         self.element_mut().data_end += length;
     }
 
-    /// Takes back what [`Buf::grow_first`] did.
+    /// Undoes [`Buf::grow_first`].
     pub(crate) fn shrink_first(&mut self, length: u64) {
         self.element_mut().data_end -= length;
     }
@@ -236,7 +236,7 @@ impl Buf {
         self.first().tail().1
     }
 
-    /// The access rights of the map that the buffer points into.
+    /// The permissions of the buffer's map.
     pub fn permissions(&self) -> AccessFlags {
         self.first().chunk().access()
     }
@@ -272,8 +272,8 @@ impl Buf {
         element.data_end = element.data;
     }
 
-    /// Empties the datarooms of all buffers of the chain where they are, so that the chain can be
-    /// the destination of a job again.
+    /// Empties the datarooms of all buffers of the chain in place, so that the chain can be the
+    /// destination of a job again.
     pub fn reset_chain_data_len(&mut self) {
         let mut element = Some(self.element_mut());
         while let Some(here) = element {
@@ -282,11 +282,11 @@ impl Buf {
         }
     }
 
-    /// Copies `bytes` behind the dataroom, which grows by them.
+    /// Copies `bytes` behind the dataroom, which grows by their length.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if the tailroom is too short; [`ErrorKind::NotPermitted`] if the
-    /// memory is not this process's.
+    /// memory belongs to another process.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let (address, room) = self.first().tail();
         if bytes.len() as u64 > room {
@@ -302,7 +302,7 @@ impl Buf {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if the dataroom is too short; [`ErrorKind::NotPermitted`] if the
-    /// memory is not this process's.
+    /// memory belongs to another process.
     pub fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let (address, length) = self.first().data();
         let end = offset.checked_add(into.len() as u64);
@@ -319,9 +319,9 @@ impl Buf {
     /// The dataroom's bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if the memory is not this process's.
+    /// [`ErrorKind::NotPermitted`] if the memory belongs to another process.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
-        // Before there is room for them: the length of an import is its owner's word.
+        // Checked before the allocation: the length of an import is only its owner's claim.
         crate::memory::bytes_of(self.first().chunk())?;
         let mut bytes = vec![0; self.data_len() as usize];
         self.read_data(0, &mut bytes)?;
@@ -365,8 +365,8 @@ impl Buf {
     /// Links `tail`, a buffer or chain, behind the last buffer of this chain.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if either was made by an inventory without
-    /// [`Extensions::LINKED_LIST`](super::Extensions::LINKED_LIST); then `tail` is given back.
+    /// [`ErrorKind::InvalidValue`] if the inventory of either lacks
+    /// [`Extensions::LINKED_LIST`](super::Extensions::LINKED_LIST); the error returns `tail`.
     pub fn link(&mut self, tail: Self) -> std::result::Result<(), Refused<Self>> {
         if !self.element().can_chain() || !tail.element().can_chain() {
             let text = "buffers of this inventory cannot be chained: make it with LINKED_LIST";
@@ -381,7 +381,7 @@ impl Buf {
         Ok(())
     }
 
-    /// Takes off what hangs behind this buffer, as a chain of its own.
+    /// Removes the buffers behind this one, as a chain of their own.
     pub fn unlink(&mut self) -> Option<Self> {
         let next = self.element_mut().next.take();
         next.map(Self::with)
@@ -394,7 +394,7 @@ impl Buf {
 
     /// Bytes of all datarooms of the chain.
     pub fn chain_data_len(&self) -> u64 {
-        // The length of an import is its owner's word.
+        // The length of an import is only its owner's claim.
         self.chain().fold(0, |sum: u64, link| sum.saturating_add(link.data().1))
     }
 
@@ -419,7 +419,7 @@ impl Buf {
         self.chain().all(|link| link.element.shared.count() == 1)
     }
 
-    /// The datarooms grow by `length` bytes that were written into the tailrooms, in order.
+    /// Grows the datarooms by `length` bytes that were written into the tailrooms, in order.
     pub(crate) fn grow(&mut self, mut length: u64) {
         let mut element = Some(self.element_mut());
         while let Some(here) = element {
@@ -440,7 +440,7 @@ impl Link<'_> {
         let chunk = self.chunk();
         let memory = crate::memory::bytes_of(chunk)?;
         let offset = (address - chunk.address()) as usize;
-        memory.write_at(offset, bytes).map_err(crate::memory::outside)
+        memory.write_at(offset, bytes)
     }
 
     /// Copies from an address inside the buffer.
@@ -448,7 +448,7 @@ impl Link<'_> {
         let chunk = self.chunk();
         let memory = crate::memory::bytes_of(chunk)?;
         let offset = (address - chunk.address()) as usize;
-        memory.read_at(offset, into).map_err(crate::memory::outside)
+        memory.read_at(offset, into)
     }
 }
 

@@ -1,8 +1,8 @@
-//! The descriptor of a buffer, as the buffer has it.
+//! The descriptor inside a buffer.
 //!
-//! When a buffer goes, its descriptor goes back to where it came from, box and all. An `Option`
-//! could be emptied for that, but then an optional buffer would be of two words, which each job of
-//! RDMA would carry.
+//! The drop of a buffer returns its descriptor, box included, to its store. An emptied `Option`
+//! could serve for that, but an optional buffer would then take two words, which each RDMA job
+//! would carry.
 
 #![allow(unsafe_code, reason = "a box is moved out of what is dropped; this module is the place")]
 
@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::element::Element;
 
-/// A descriptor, and those that are linked behind it.
+/// A descriptor, and the linked ones behind it.
 pub(super) struct Descriptor(ManuallyDrop<Box<Element>>);
 
 impl Descriptor {
@@ -19,17 +19,17 @@ impl Descriptor {
         Self(ManuallyDrop::new(element))
     }
 
-    /// The box, which does not go back.
+    /// The box, which does not return to its store.
     pub(super) fn into_box(self) -> Box<Element> {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is neither dropped nor used any more, so the box is moved out once.
+        // SAFETY: `this` is neither dropped nor used again, so the box is moved out once.
         unsafe { ManuallyDrop::take(&mut this.0) }
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: nothing is used behind its drop, so the box is moved out once.
+        // SAFETY: nothing uses the box after the drop, so it is moved out once.
         let mut next = Some(unsafe { ManuallyDrop::take(&mut self.0) });
         while let Some(mut element) = next {
             next = element.next.take();

@@ -1,4 +1,4 @@
-//! A buffer's descriptor, and the store that it returns to.
+//! A buffer's descriptor, and its store.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,11 +9,10 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::memory::{Chunk, Reach};
 
-/// A descriptor. It is made when its store is started, and wanders between the store and the
-/// program.
+/// A descriptor. The start of its store creates it; it moves between the store and the program.
 #[derive(Debug)]
 pub(crate) struct Element {
-    /// The memory that it points to; `None` in an inventory's store.
+    /// The memory of the buffer; `None` in an inventory's store.
     pub(super) chunk: Option<Arc<Chunk>>,
     /// Bounds of the buffer and of its dataroom: the first address, and the one after the last.
     pub(super) head: u64,
@@ -21,13 +20,13 @@ pub(crate) struct Element {
     pub(super) data: u64,
     pub(super) data_end: u64,
     /// How a device reaches the memory. [`Reach::UNKNOWN`] for an element with a next one, with a
-    /// reference, or that is [long](Element::LONG): if the device is known here, nothing else needs
-    /// to be checked.
+    /// reference, or that is [long](Element::LONG): if the device is known here, no other check is
+    /// needed.
     pub(super) reach: Cell<Reach>,
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
     pub(super) shared: Arc<BufState>,
-    /// The store that the descriptor returns to; `None` while it is there.
+    /// The store of the descriptor; `None` while it is there.
     pub(super) home: Option<Arc<Store>>,
 }
 
@@ -37,7 +36,7 @@ pub(crate) struct BufState {
     count: AtomicU16,
     pub(super) head: AtomicU64,
     pub(super) length: AtomicU64,
-    /// The descriptor, when the buffer is gone and references are not.
+    /// The descriptor, if the buffer is dropped but references are not.
     left: Mutex<Option<Box<Element>>>,
 }
 
@@ -52,7 +51,7 @@ impl BufState {
         self.count.store(1, Ordering::Release);
     }
 
-    /// Counts one more reference; false if the count is at its maximum.
+    /// Adds a reference; false if the count is at its maximum.
     pub(super) fn add(&self) -> bool {
         let more = |count: u16| count.checked_add(1);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -62,7 +61,7 @@ impl BufState {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one reference less; the last one returns the descriptor.
+    /// Removes a reference; the last one returns the descriptor.
     pub(super) fn remove(&self) {
         let mut left = self.left();
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1
@@ -73,7 +72,7 @@ impl BufState {
         }
     }
 
-    /// The buffer is dropped: gives it back, or leaves it to the references.
+    /// Called when the buffer is dropped: returns the descriptor, or leaves it to the references.
     fn leave(&self, element: Box<Element>) {
         let mut left = self.left();
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -86,7 +85,7 @@ impl BufState {
 }
 
 impl Element {
-    /// More bytes than this are not reached at once by every request.
+    /// A buffer longer than this takes the full checks.
     pub(super) const LONG: u64 = 1 << 30;
 
     fn new() -> Self {
@@ -107,7 +106,7 @@ impl Element {
         self.end - self.head
     }
 
-    /// Sets how a device reaches the memory, if nothing else needs to be checked for it.
+    /// Sets how a device reaches the memory, if no other check is needed for it.
     #[inline]
     pub(super) fn set_reach(&self, reach: Reach) {
         let alone = self.next.is_none() && self.length() <= Self::LONG;
@@ -119,10 +118,10 @@ impl Element {
         self.home.as_ref().is_some_and(|home| home.chains)
     }
 
-    /// A buffer with this descriptor is dropped.
+    /// Called when a buffer with this descriptor is dropped.
     pub(super) fn release(self: Box<Self>) {
         match self.shared.count() {
-            // Nobody else can make a second reference: that takes the buffer.
+            // No other code can make a second reference: that takes the buffer.
             1 => self.go_home(),
             _ => self.shared.clone().leave(self),
         }
@@ -137,16 +136,16 @@ impl Element {
         if home.pool_of.is_none() {
             self.chunk = None;
         }
-        // The store has room for every descriptor that it made, so it is never refused.
+        // The store has room for all its descriptors, so the push never fails.
         let _refused = home.free.push(self);
     }
 }
 
-/// Descriptors that nobody has.
+/// Free descriptors.
 #[derive(Debug)]
 pub(crate) struct Store {
     free: ArrayQueue<Box<Element>>,
-    /// The memory that its descriptors always point to, if it is a pool's store.
+    /// The memory of all its descriptors, for a pool's store.
     pool_of: Option<Arc<Chunk>>,
     /// Whether its buffers can be chained.
     chains: bool,
@@ -161,7 +160,7 @@ impl Drop for Store {
 }
 
 impl Store {
-    /// Descriptors that point nowhere yet. There is at least one.
+    /// Creates descriptors without memory, at least one.
     pub(super) fn of(count: usize, chains: bool) -> Arc<Self> {
         let free = ArrayQueue::new(count.max(1));
         for _ in 0..count {
@@ -170,7 +169,7 @@ impl Store {
         Arc::new(Self { free, pool_of: None, chains })
     }
 
-    /// Descriptors of pieces of `length` bytes of a chunk, at these addresses.
+    /// Creates descriptors of pieces of `length` bytes of a chunk, at these addresses.
     pub(super) fn pointing(
         chunk: &Arc<Chunk>,
         addresses: impl ExactSizeIterator<Item = u64>,
@@ -195,14 +194,14 @@ impl Store {
         Some(element)
     }
 
-    /// Takes back what [`Store::take`] gave, and nobody used.
+    /// Returns an unused descriptor of [`Store::take`].
     pub(super) fn give_back(&self, mut element: Box<Element>) {
         element.home = None;
         // As in `go_home`: there is room.
         let _refused = self.free.push(element);
     }
 
-    /// Descriptors that nobody has.
+    /// The number of free descriptors.
     pub(super) fn available(&self) -> usize {
         self.free.len()
     }
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reach_is_known_of_what_is_neither_chained_nor_long() {
+    fn reach_is_cached_for_short_unchained_buf() {
         let reach = Reach { reader: 1, writer: 1, lkey: Lkey(7) };
         for (length, chained, known) in [
             (0, false, true),

@@ -1,8 +1,6 @@
 //! The inventory: buffers of any map, at any address, of any length.
 
-use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::buf::Buf;
@@ -33,8 +31,11 @@ impl Extensions {
 
 /// A store of buffer descriptors (`struct doca_buf_inventory`), started.
 ///
-/// It makes its descriptors when it is started; from then on neither making nor dropping a buffer
-/// allocates. It may make any number of buffers over time, so many at a time.
+/// Its start creates the descriptors; after that, neither creating nor dropping a buffer allocates.
+/// It can have this many buffers at a time, and any number over time.
+///
+/// It is `Sync`: threads may create buffers of one inventory at the same time, without a lock. The
+/// guide does not require that.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -55,7 +56,6 @@ pub struct Inventory {
     extensions: Extensions,
     stopped: bool,
     store: Arc<Store>,
-    _not_sync: PhantomData<Cell<()>>,
 }
 
 /// An inventory that is being configured.
@@ -68,7 +68,7 @@ pub struct InventoryBuilder {
 }
 
 impl InventoryBuilder {
-    /// A name for people.
+    /// Sets a name for people.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
@@ -78,10 +78,25 @@ impl InventoryBuilder {
         Self { extensions, ..self }
     }
 
-    /// Makes the descriptors (`doca_buf_inventory_start`).
+    /// The configured name.
+    pub fn get_name(&self) -> &str {
+        &self.name
+    }
+
+    /// The configured optional features.
+    pub const fn get_extensions(&self) -> Extensions {
+        self.extensions
+    }
+
+    /// The maximum number of buffers at a time.
+    pub const fn num_elements(&self) -> usize {
+        self.capacity
+    }
+
+    /// Creates the descriptors (`doca_buf_inventory_start`).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] for an inventory of no buffers.
+    /// [`ErrorKind::InvalidValue`] for an inventory without buffers.
     pub fn start(self) -> Result<Inventory> {
         let Self { name, capacity, extensions } = self;
         if capacity == 0 {
@@ -92,7 +107,7 @@ impl InventoryBuilder {
         }
         let store = Store::of(capacity, extensions.contains(Extensions::LINKED_LIST));
         let stopped = false;
-        Ok(Inventory { name, capacity, extensions, stopped, store, _not_sync: PhantomData })
+        Ok(Inventory { name, capacity, extensions, stopped, store })
     }
 }
 
@@ -107,12 +122,12 @@ impl Inventory {
         &self.name
     }
 
-    /// The number of buffers that can exist at a time.
+    /// The maximum number of buffers at a time.
     pub fn num_elements(&self) -> usize {
         self.capacity
     }
 
-    /// The number of buffers that can be made now.
+    /// The number of free descriptors.
     pub fn num_free_elements(&self) -> usize {
         self.store.available()
     }
@@ -126,14 +141,14 @@ impl Inventory {
     /// is empty, at its first byte (`doca_buf_inventory_buf_by_addr`).
     ///
     /// # Errors
-    /// [`ErrorKind::Empty`] if all are out; [`ErrorKind::InvalidValue`] if no range of the map has
-    /// all of it; [`ErrorKind::BadState`] if the inventory or the map is stopped.
+    /// [`ErrorKind::Empty`] if all are out; [`ErrorKind::InvalidValue`] if no range of the map
+    /// contains all of it; [`ErrorKind::BadState`] if the inventory or the map is stopped.
     pub fn buf_by_addr(&self, map: &impl MemoryMap, address: u64, length: u64) -> Result<Buf> {
         self.make(map, (address, length), (address, 0))
     }
 
-    /// A buffer of `length` bytes from `data` on, which is an address of the map. All of it is its
-    /// dataroom (`doca_buf_inventory_buf_by_data`).
+    /// A buffer of `length` bytes from `data` on, which is an address of the map. Its dataroom is
+    /// the whole buffer (`doca_buf_inventory_buf_by_data`).
     ///
     /// # Errors
     /// As [`Inventory::buf_by_addr`].
@@ -159,14 +174,14 @@ impl Inventory {
         Ok(buffer)
     }
 
-    /// Makes another buffer that points to the same bytes, with the same dataroom
-    /// (`doca_buf_inventory_buf_dup`). Of a chain, it is a copy of the whole chain. The bytes are
-    /// not copied.
+    /// Creates another buffer of the same bytes, with the same dataroom
+    /// (`doca_buf_inventory_buf_dup`). For a chain it duplicates the whole chain. It does not copy
+    /// the bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Empty`] if too few are left; then none is taken. [`ErrorKind::BadState`] if the
-    /// inventory or the map is stopped; [`ErrorKind::InvalidValue`] of a chain, if this inventory
-    /// was made without [`Extensions::LINKED_LIST`].
+    /// [`ErrorKind::Empty`] if too few are free; then none is taken. [`ErrorKind::BadState`] if the
+    /// inventory or the map is stopped; [`ErrorKind::InvalidValue`] for a chain, if this inventory
+    /// lacks [`Extensions::LINKED_LIST`].
     pub fn buf_dup(&self, source: &Buf) -> Result<Buf> {
         let mut copy = self.copy_of(source.element())?;
         let mut rest = source.element().next.as_deref();
@@ -204,8 +219,8 @@ impl Inventory {
         Ok(Buf::of(element))
     }
 
-    /// Stops the inventory (`doca_buf_inventory_stop`): it makes no buffers until it is started
-    /// again. Existing buffers are not affected.
+    /// Stops the inventory (`doca_buf_inventory_stop`): it creates no buffers until the next start.
+    /// Existing buffers are not affected.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is stopped.
@@ -217,7 +232,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// Makes buffers again after [`Inventory::stop`].
+    /// Restarts the inventory after [`Inventory::stop`].
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is not stopped.

@@ -1,4 +1,4 @@
-//! The key of a buffer's memory, for requests that are not jobs.
+//! The mkey of a buffer's memory, for requests that are not jobs.
 
 use verbless_queue::{Lkey, Rkey};
 
@@ -7,11 +7,11 @@ use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Buf {
-    /// The key by which work requests on `dev` name the memory of this buffer, as local memory
-    /// (`doca_buf_get_mkey`). It is good while the buffer lives.
+    /// The lkey of this buffer's memory for work requests on `dev` (`doca_buf_get_mkey`). It is
+    /// valid while the buffer lives.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if its map was not added to `dev`, and for memory of a peer,
+    /// [`ErrorKind::NotPermitted`] if its map was not added to `dev`, or if the memory is a peer's,
     /// which has a remote key only.
     pub fn mkey(&self, dev: &Dev) -> Result<Lkey> {
         let Some(key) = self.first().chunk().key(dev) else {
@@ -24,12 +24,12 @@ impl Buf {
         })
     }
 
-    /// The key by which requests of queue pairs on `dev` name the memory of this buffer as the
-    /// other side's: of an imported map the key that its owner exported, of a map of this side the
-    /// one that peers use. The address is that of the buffer.
+    /// The rkey of this buffer's memory for queue pairs on `dev`: the exported key for an imported
+    /// map, the key for peers for a map of this side. The address is the buffer's.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if its map was not added to `dev`, or lets no peer in.
+    /// [`ErrorKind::NotPermitted`] if its map was not added to `dev`, or has no permission for
+    /// peers.
     pub fn rkey(&self, dev: &Dev) -> Result<Rkey> {
         let chunk = self.first().chunk();
         let Some(key) = chunk.key(dev) else {

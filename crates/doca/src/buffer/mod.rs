@@ -1,4 +1,4 @@
-//! Buffers and where they come from (`doca_buf.h`, `doca_buf_inventory.h`, `doca_bufpool.h`,
+//! Buffers and their stores (`doca_buf.h`, `doca_buf_inventory.h`, `doca_bufpool.h`,
 //! `doca_buf_array.h`; sections 3.3.3 and 3.3.4 of 2.2, 4.5, 4.6, 5.2 and 5.3 of 1.3).
 //!
 //! A [`Buf`] is a descriptor, not the bytes: it points to a part of a memory map. The part has
@@ -10,12 +10,12 @@
 //! ```
 //!
 //! A job reads the dataroom of its source and appends to the dataroom of its destination, into the
-//! tailroom; it leaves the headroom alone. Buffers can be chained: a job then takes their datarooms
-//! as one, and fills their tailrooms one after the other.
+//! tailroom; it does not touch the headroom. Buffers can be chained: a job then reads their
+//! datarooms as one, and fills their tailrooms one after the other.
 //!
 //! Buffers come from an [`Inventory`] (any map, any address), a [`BufPool`] (one map, one size) or
-//! a [`BufArray`] (one map, one size, by index). All of them allocate what they need when they are
-//! started, and nothing from then on. A buffer that is dropped goes back to where it came from.
+//! a [`BufArray`] (one map, one size, by index). Each allocates at its start only. A dropped buffer
+//! returns to its store.
 
 mod array;
 mod buf;
@@ -25,6 +25,7 @@ mod inventory;
 mod mkey;
 mod pool;
 mod reference;
+mod view;
 
 pub use array::{BufArray, BufArrayBuilder, Target};
 pub use buf::Buf;

@@ -1,8 +1,6 @@
-//! The pool: buffers of one size in one map, wherever there is room.
+//! The pool: buffers of one size in one map, at addresses that the pool chooses.
 
-use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::buf::Buf;
@@ -11,8 +9,8 @@ use super::inventory::Extensions;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::memory::MemoryMap;
 
-/// A pool of buffers of one size (`struct doca_bufpool`), which do not overlap. Where a buffer is
-/// in the map is the pool's choice.
+/// A pool of buffers of one size (`struct doca_bufpool`), which do not overlap. The pool chooses a
+/// buffer's address in the map. Threads may take buffers of one pool at the same time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -30,7 +28,6 @@ pub struct BufPool {
     count: usize,
     size: u64,
     store: Arc<Store>,
-    _not_sync: PhantomData<Cell<()>>,
 }
 
 /// A pool that is being configured.
@@ -50,8 +47,8 @@ impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
         Self { alignment, ..self }
     }
 
-    /// The `length` bytes of the map from `address` on that the pool uses. Required for a map of
-    /// several ranges; by default it is the whole range.
+    /// Sets the range of the pool: `length` bytes of the map from `address` on. Required for a map
+    /// of several ranges; by default it is the whole range.
     pub fn range(self, address: u64, length: u64) -> Self {
         Self { begin: Some((address, length)), ..self }
     }
@@ -61,10 +58,35 @@ impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
         Self { extensions, ..self }
     }
 
-    /// Makes the buffers.
+    /// The configured alignment.
+    pub const fn get_alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    /// The first address and the bytes of the configured range; `None`: the map's one range.
+    pub const fn get_range(&self) -> Option<(u64, u64)> {
+        self.begin
+    }
+
+    /// The configured optional features.
+    pub const fn get_extensions(&self) -> Extensions {
+        self.extensions
+    }
+
+    /// The number of buffers.
+    pub const fn num_elements(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of a buffer.
+    pub const fn element_size(&self) -> u64 {
+        self.size
+    }
+
+    /// Creates the buffers.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if they do not fit, for none of them or empty ones, for an
+    /// [`ErrorKind::InvalidValue`] if they do not fit, for no buffers or empty ones, for an
     /// alignment that is no power of two, or for a map of several ranges without
     /// [`BufPoolBuilder::range`].
     pub fn start(self) -> Result<BufPool> {
@@ -81,7 +103,7 @@ impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
             None => map.whole()?,
         };
         let chunk = map.chunk(address, length)?;
-        // Saturated numbers are past the end.
+        // Saturated numbers lie past the end.
         let first = address.saturating_add(alignment - 1) & !(alignment - 1);
         let stride = size.saturating_add(alignment - 1) & !(alignment - 1);
         let last = (count as u64 - 1).saturating_mul(stride).saturating_add(size);
@@ -95,7 +117,7 @@ impl<'m, M: MemoryMap> BufPoolBuilder<'m, M> {
         let addresses = (0..count).map(|index| first + index as u64 * stride);
         let chains = extensions.contains(Extensions::LINKED_LIST);
         let store = Store::pointing(chunk, addresses, size, chains);
-        Ok(BufPool { count, size, store, _not_sync: PhantomData })
+        Ok(BufPool { count, size, store })
     }
 }
 
@@ -106,7 +128,7 @@ impl BufPool {
         BufPoolBuilder { map, begin: None, count, size, alignment: 1, extensions }
     }
 
-    /// A buffer with an empty dataroom.
+    /// Takes a buffer with an empty dataroom.
     ///
     /// # Errors
     /// [`ErrorKind::Empty`] if all are out; [`ErrorKind::BadState`] while the map is stopped.
@@ -125,12 +147,12 @@ impl BufPool {
         Ok(Buf::of(element))
     }
 
-    /// The number of buffers of the pool, taken or not.
+    /// The number of buffers of the pool, free or out.
     pub fn num_elements(&self) -> usize {
         self.count
     }
 
-    /// Buffers that are not out.
+    /// The number of free buffers.
     pub fn num_free_elements(&self) -> usize {
         self.store.available()
     }
@@ -140,7 +162,7 @@ impl BufPool {
         self.size
     }
 
-    /// Destroys the pool. A plain drop leaves buffers that were taken as they are.
+    /// Destroys the pool. A plain drop leaves buffers that are out as they are.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers are out.

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use super::element::BufState;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A counted reference to a buffer ([`Buf::add_ref`](super::Buf::add_ref)). It tells what never
-/// changes of the buffer, and keeps its descriptor and its map in use; the dataroom is its owner's.
-/// Dropping it is `doca_buf_refcount_rm`.
+/// A counted reference to a buffer ([`Buf::add_ref`](super::Buf::add_ref)). It has the buffer's
+/// constant properties, and keeps its descriptor and its map in use; the dataroom belongs to the
+/// buffer's owner. A drop is `doca_buf_refcount_rm`.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which context a job is for: a number that no other context ever has.
+/// The id of a context; no other context ever has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CtxId(u64);
 
-/// Near places of a work queue.
+/// Near slots of a work queue.
 pub(super) const NEAR: usize = 64;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -23,19 +23,19 @@ impl CtxId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The place in a work queue's `near` that the context gets unless it is taken.
+    /// The slot in a work queue's `near` that the context gets if it is free.
     pub(crate) const fn likely_place(self) -> u32 {
         self.modulo::<NEAR>() as u32
     }
 
-    /// The lower bits, which two contexts may have in common.
+    /// The lower bits, which two contexts may share.
     #[inline(always)]
     pub(super) const fn modulo<const N: usize>(self) -> usize {
         self.0 as usize % N
     }
 }
 
-/// The part of a context that work queues know.
+/// The part of a context for work queues.
 #[derive(Debug)]
 pub struct Core {
     id: CtxId,
@@ -46,7 +46,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// Makes the common part of a context on `dev`, which can be added to `most` work queues at a
+    /// Creates the common part of a context on `dev`, which can be added to `most` work queues at a
     /// time.
     pub(crate) fn new(dev: &Dev, event_driven: bool, most: u32) -> Self {
         let (id, dev, workqs) = (CtxId::new(), dev.clone(), AtomicU32::new(0));
@@ -66,7 +66,7 @@ impl Core {
         self.workqs.load(Ordering::Acquire)
     }
 
-    /// Whether the handle was dropped, so that only work queues have the context.
+    /// Whether the handle was dropped, so that only work queues hold the context.
     pub(super) fn is_dropped(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) <= self.workqs() as usize
     }
@@ -88,7 +88,7 @@ impl Core {
         self.workqs.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Refuses to stop while work queues have the context.
+    /// Refuses to stop while work queues are on the context.
     pub(crate) fn may_stop(&self) -> Result<()> {
         match self.workqs() {
             0 => Ok(()),

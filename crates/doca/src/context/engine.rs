@@ -1,4 +1,4 @@
-//! Engines, which execute the jobs of a context on one work queue.
+//! Engines: each executes the jobs of a context on one work queue.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,9 +8,9 @@ use super::event::{Done, Settled, Tag};
 use super::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The environment in which an engine is made.
+/// The arguments for the creation of an engine.
 pub struct Place<'w> {
-    /// Jobs at a time at most.
+    /// Maximum of jobs at a time.
     pub(crate) depth: u32,
     /// The user index of its queues.
     pub(crate) user_index: u32,
@@ -18,52 +18,64 @@ pub struct Place<'w> {
     pub(crate) side: &'w mut Side,
 }
 
+/// For each queue of an engine with jobs in flight, the number of jobs that it ended, modulo 2^32.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedJobs(pub(crate) [Option<u32>; 2]);
+
+impl EndedJobs {
+    pub(super) const NONE: Self = Self([None; 2]);
+
+    /// Whether a queue has jobs in flight in both snapshots, and ended none between them.
+    pub(super) fn has_one_of(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).any(|(one, other)| one.is_some() && one == other)
+    }
+}
+
 /// The jobs of one context on one work queue.
 ///
-/// A job that it took is in flight until it has yielded an event for it.
+/// An accepted job is in flight until the engine has yielded its event.
 pub trait Engine: Send {
-    /// Whether a job that has begun may be work for [`Engine::progress`].
+    /// Whether a started job may need [`Engine::progress`].
     const WORKS: bool = true;
 
-    /// Whether [`Engine::progress`] ever does anything.
+    /// Whether [`Engine::progress`] can ever do anything.
     const PROGRESSES: bool = true;
 
-    /// The job that a good CQE of one of its queues ends, as most do. With `None`, nothing has
-    /// changed, and [`Engine::complete`] is asked. An engine that leaves this out is only slower.
-    /// Here stands what is open code in programs: no more than what most jobs need, and no call
-    /// that yields the job.
+    /// Most jobs end here: returns the job that a successful CQE of one of its queues ends. With
+    /// `None`, nothing has changed, and the caller calls [`Engine::complete`]. An engine without
+    /// this function is only slower. Programs inline this function: it has only the code that most
+    /// jobs need, and no call that yields the job.
     #[inline(always)]
     fn succeed(&mut self, request: RequestId) -> Option<Done> {
         let _ = request;
         None
     }
 
-    /// Like [`Engine::succeed`], for the CQE of a successful receive: the event is written to
-    /// `into`, and the job's tag returned.
+    /// Like [`Engine::succeed`], for the CQE of a successful receive: writes the event to `into`,
+    /// and returns the job's tag.
     fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut Settled) -> Option<Tag> {
         let _ = (cqe, into);
         None
     }
 
-    /// Handles a CQE of one of its queues. If it ends a job, the job's event is written to `into`
-    /// and its tag returned; the job may also go on.
+    /// Handles a CQE of one of its queues. If the CQE ends a job, it writes the job's event to
+    /// `into` and returns its tag; the job may also continue.
     ///
     /// # Errors
-    /// A CQE that cannot be.
+    /// An impossible CQE.
     fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
         let _ = (side, into);
         let text = format!("the device completed a request of {}, which has no queue", cqe.qpn());
         Err(Error::new(ErrorKind::InvalidValue, text))
     }
 
-    /// Does a bit of what no device does. It may complete a job, or yield an external event.
+    /// Does a step of software's work. It may complete a job, or yield an external event.
     fn progress(&mut self, side: &mut Side) -> Option<Done>;
 
     /// Whether [`Engine::progress`] has something to do.
     fn has_work(&self) -> bool;
 
-    /// A file that is readable while [`Engine::progress`] has something to do of which no
-    /// completion queue tells.
+    /// A file that is readable while [`Engine::progress`] has work without a CQE.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -71,10 +83,33 @@ pub trait Engine: Send {
     /// Jobs in flight.
     fn in_flight(&self) -> u32;
 
+    /// The jobs that each of its device queues ended.
+    fn ended(&self) -> EndedJobs {
+        EndedJobs::NONE
+    }
+
     /// Ends every job in flight soon: done, or failed with
     /// [`Shutdown`](crate::ErrorKind::Shutdown).
     ///
     /// # Errors
-    /// The device does not let go of them.
+    /// The device does not release them.
     fn abort(&mut self, side: &mut Side) -> Result<()>;
+
+    /// Whether the device still works on its queues; executes one command per queue.
+    ///
+    /// # Errors
+    /// [`QueueFailed`](verbless_queue::ErrorKind::QueueFailed) if one is in the error state; the
+    /// device refuses.
+    fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+        Ok(())
+    }
+
+    /// Like [`Engine::abort`], with the reason that its jobs report.
+    ///
+    /// # Errors
+    /// As [`Engine::abort`].
+    fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
+        let _ = why;
+        self.abort(side)
+    }
 }

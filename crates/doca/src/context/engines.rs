@@ -1,14 +1,14 @@
 //! All types of engines.
 //!
-//! They are a closed set, so that work queues call them without a table of functions, and a job
-//! finds its own without asking for its type: both would cost more than all else that a work queue
-//! does. The file of an engine uses none that knows of jobs and contexts as work queues do.
+//! They are a closed set, so work queues call them without a vtable, and a job finds its engine
+//! without a type check: both would cost more than all other work of a work queue. The file of an
+//! engine imports nothing from the work queue's code.
 
 use std::os::fd::BorrowedFd;
 
 use verbless_queue::{Cqe, ReceiveCqe, RequestId};
 
-use super::engine::Engine;
+use super::engine::{EndedJobs, Engine};
 use super::event::{Done, Settled, Tag};
 use super::side::Side;
 use crate::async_event::listener::Listener;
@@ -18,13 +18,13 @@ use crate::rdma::engine::RdmaEngine;
 use crate::sha::hasher::Hasher;
 use crate::sync_event::engine::SyncEngine;
 
-/// An engine that is listed here.
+/// An engine of this list.
 pub trait Listed: Engine {
     /// The engine, if it is of this type.
     fn of(any: &mut AnyEngine) -> Option<&mut Self>;
 }
 
-/// The error for a completion of a queue that no context has.
+/// The error for a completion of a queue without a context.
 #[cold]
 pub(super) fn stray(cqe: &Cqe) -> Error {
     let text = format!("the device completed a request of {}, which no context has", cqe.qpn());
@@ -36,7 +36,7 @@ macro_rules! engines {
     ($($name:ident($engine:ty),)*) => {
         /// An engine of any type.
         pub enum AnyEngine {
-            /// None, which has no jobs.
+            /// No engine; it has no jobs.
             None,
             $($name(Box<$engine>),)*
         }
@@ -60,7 +60,7 @@ macro_rules! engines {
         )*
 
         impl AnyEngine {
-            /// Whether [`Engine::progress`] ever does anything.
+            /// Whether [`Engine::progress`] can ever do anything.
             pub(super) const fn progresses(&self) -> bool {
                 match self {
                     $(Self::$name(_) => <$engine>::PROGRESSES,)*
@@ -126,9 +126,30 @@ macro_rules! engines {
                 }
             }
 
+            fn ended(&self) -> EndedJobs {
+                match self {
+                    $(Self::$name(engine) => engine.ended(),)*
+                    Self::None => EndedJobs::NONE,
+                }
+            }
+
             fn abort(&mut self, side: &mut Side) -> Result<()> {
                 match self {
                     $(Self::$name(engine) => engine.abort(side),)*
+                    Self::None => Ok(()),
+                }
+            }
+
+            fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+                match self {
+                    $(Self::$name(engine) => engine.check(),)*
+                    Self::None => Ok(()),
+                }
+            }
+
+            fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
+                match self {
+                    $(Self::$name(engine) => engine.fail(side, why),)*
                     Self::None => Ok(()),
                 }
             }

@@ -12,8 +12,7 @@ use crate::sha::done::HashDone;
 use crate::sync_event::done::SyncEventDone;
 use crate::types::UserData;
 
-/// The result of a job (`struct doca_event`), with the buffers that the job took; or an external
-/// event.
+/// The result of a job (`struct doca_event`), with the job's buffers; or an external event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -32,7 +31,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The user data of the job; of an external event, that of its context.
+    /// The user data of the job; for an external event, of its context.
     pub fn user_data(&self) -> UserData {
         match self {
             Self::Dma(done) => done.user_data,
@@ -75,15 +74,15 @@ impl Event {
     }
 }
 
-/// Why a work queue yields no completed job, or one that failed (section 3.4.8 of 2.2).
+/// Why a work queue yields no completed job, or a failed one (section 3.4.8 of 2.2).
 #[derive(Debug)]
 pub enum Retrieve {
-    /// No job is done now (`DOCA_ERROR_AGAIN`).
+    /// No job is done (`DOCA_ERROR_AGAIN`).
     Again,
-    /// This job failed (`DOCA_ERROR_IO_FAILED`): [`Event::result`] says why.
+    /// This job failed (`DOCA_ERROR_IO_FAILED`): [`Event::result`] has the reason.
     IoFailed(Event),
-    /// The work queue itself failed, and no job can be named: the device sent a completion that
-    /// cannot be (`DOCA_ERROR_INVALID_VALUE`), or waiting failed, as the error's kind says.
+    /// The work queue itself failed, without a job: the device sent an impossible completion
+    /// (`DOCA_ERROR_INVALID_VALUE`), or waiting failed; the error's kind says which.
     Failed(Error),
 }
 
@@ -98,7 +97,7 @@ impl Retrieve {
     }
 }
 
-/// Drops the event, if there is one: its buffers return to where they came from.
+/// Drops the event, if there is one: its buffers return to their stores.
 impl From<Retrieve> for Error {
     fn from(why: Retrieve) -> Self {
         match why {
@@ -127,7 +126,7 @@ impl fmt::Display for Retrieve {
 
 impl std::error::Error for Retrieve {}
 
-/// Owner a job is, in one word. It comes back with the job's event.
+/// The owner of a job, in one word. The job's event has the same tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag(u64);
 
@@ -136,11 +135,11 @@ pub struct Tag(u64);
 pub(crate) enum Owner {
     /// The program, which retrieves the event.
     Program,
-    /// A node's of an instance of a graph.
+    /// A node of an instance of a graph.
     Node { run: u32, node: u32 },
-    /// A future's.
+    /// A future.
     Future(u32),
-    /// Nobody: it is an external event, and no job's.
+    /// No owner: an external event has no job.
     External,
 }
 
@@ -170,7 +169,7 @@ impl Tag {
     }
 }
 
-/// An event of a work queue, or the place for one, which is [`None`].
+/// An event of a work queue, or an empty slot for one ([`None`]).
 pub(crate) type Settled = Option<std::result::Result<Event, Retrieve>>;
 
 /// A job that ended.
@@ -192,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_says_what_it_was_made_of() {
+    fn tag_round_trips_owner() {
         let most = (1 << 31) - 1;
         let nodes = [(0, 0), (1, 0), (0, 1), (most, u32::MAX)];
         let nodes = nodes.map(|(run, node)| Owner::Node { run, node });

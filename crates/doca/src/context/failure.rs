@@ -19,7 +19,7 @@ pub enum JobType {
     ShaHash,
     /// A part of a hash.
     ShaPartial,
-    /// A sync event's value.
+    /// A read of a sync event's value.
     SyncEventGet,
     /// A new value of a sync event.
     SyncEventSet,
@@ -51,11 +51,11 @@ pub enum JobType {
 
 /// Why a job failed.
 ///
-/// It is `Copy`, and of two words: events that had something to drop, or were longer, would cost
-/// each job.
+/// It is `Copy`, and has two words: events with drop code, or longer ones, would slow down each
+/// job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct JobError {
-    /// The number of the kind, and above it the [`Cause`] by its number.
+    /// The number of the kind, and above it the number of the [`Cause`].
     head: NonZeroU64,
     /// The other fields of a failure of the device: queue pair and user index.
     rest: u64,
@@ -70,9 +70,9 @@ enum Cause {
     Told(&'static str),
 }
 
-/// Bit positions of the parts in the words of a [`JobError`].
+/// Bit positions of the fields in the words of a [`JobError`].
 mod at {
-    // Of the head.
+    // Fields of the head.
     pub(super) const CAUSE: u32 = 8;
     pub(super) const SYNDROME: u32 = 16;
     pub(super) const VENDOR: u32 = 24;
@@ -85,7 +85,7 @@ mod at {
 const DEVICE: u64 = 1;
 const TOLD: u64 = 2;
 
-/// Texts that are kept at most; there is one for each way in which contexts gave up.
+/// Maximum of stored texts; one per way in which contexts gave up.
 const TEXTS: usize = 256;
 
 static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
@@ -94,7 +94,7 @@ fn kept() -> MutexGuard<'static, Vec<&'static str>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a text for good, once, and says where; `None` if there are too many.
+/// Stores a text for good, once, and returns its index; `None` if the limit is reached.
 fn keep(kept: &mut Vec<&'static str>, text: String) -> Option<usize> {
     if let Some(at) = kept.iter().position(|kept| **kept == text) {
         return Some(at);
@@ -110,7 +110,7 @@ impl JobError {
         Self::of_words(kind, 0, 0)
     }
 
-    /// The bits of `cause` do not reach those of the kind.
+    /// The bits of `cause` do not overlap those of the kind.
     const fn of_words(kind: ErrorKind, cause: u64, rest: u64) -> Self {
         let head = match NonZeroU64::new(cause | kind.number() as u64) {
             Some(head) => head,
@@ -130,7 +130,7 @@ impl JobError {
         Self::of_words(kind, head, rest)
     }
 
-    /// The failure of a job that could not be given to the device because of `error`.
+    /// The failure of a job that was not posted because of `error`.
     pub(crate) fn told(error: &Error) -> Self {
         match keep(&mut kept(), error.to_string()) {
             Some(text) => Self::of_words(error.kind(), TOLD << at::CAUSE, text as u64),
@@ -138,7 +138,7 @@ impl JobError {
         }
     }
 
-    /// This failure with another kind, for a caller who knows it better.
+    /// This failure with another kind, for a caller that knows a better one.
     pub(crate) const fn of_kind(self, kind: ErrorKind) -> Self {
         Self::of_words(kind, self.head.get() & !0xff, self.rest)
     }
@@ -175,7 +175,7 @@ impl JobError {
         }
     }
 
-    /// Why the context could not go on, if that ended the job.
+    /// Why the context gave up, if that ended the job.
     pub(crate) fn why(&self) -> Option<&'static str> {
         match self.what() {
             Cause::Told(why) => Some(why),
@@ -197,7 +197,7 @@ impl From<Failure> for JobError {
                 ErrorKind::NotPermitted
             }
             Status::Flushed => ErrorKind::Shutdown,
-            // Nobody answered: what the other side did of it, nobody knows.
+            // No answer came: whether the other side executed the request is unknown.
             Status::TransportRetryExceeded | Status::RnrRetryExceeded => ErrorKind::TimeOut,
             Status::LocalLength | Status::RemoteInvalidRequest => ErrorKind::InvalidValue,
             Status::RemoteAborted => ErrorKind::ConnectionAborted,
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_it_was_made_of() {
+    fn job_error_round_trips_cause_and_reason() {
         for syndrome in 0..=u8::MAX {
             let failure = Failure {
                 cookie: 0,
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_texts_are_kept_as_there_is_room_for_each_once() {
+    fn error_texts_are_kept_once_up_to_limit() {
         let mut kept = Vec::new();
         for number in 0..TEXTS {
             assert_eq!(keep(&mut kept, number.to_string()), Some(number));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn of_memory_that_may_be_another_functions_the_error_says_that_it_may_be_gone() {
+    fn access_error_mentions_revoked_memory() {
         for (syndrome, says) in [(0x04, true), (0x13, true), (0x02, false), (0x15, false)] {
             let failure = Failure {
                 cookie: 0,

@@ -1,4 +1,4 @@
-//! The file that tells of a work queue's events.
+//! The file that signals a work queue's events.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,12 +8,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// An epoll descriptor: readable when one of the files in it is. So it stays the same while devices
-/// come and go.
+/// An epoll descriptor: readable if one of its files is readable. So it stays the same while
+/// devices are added and removed.
 #[derive(Debug)]
 pub(super) struct Handle {
     epoll: Epoll,
-    /// Signals events that come from no device.
+    /// Signals events without a device.
     own: EventFd,
 }
 
@@ -47,7 +47,7 @@ impl Handle {
         self.own.write(1).map(drop).map_err(refused("writing to an eventfd"))
     }
 
-    /// Takes back what [`Handle::signal`] did.
+    /// Undoes [`Handle::signal`].
     pub(super) fn clear(&self) -> Result<()> {
         match self.own.read() {
             Ok(_) | Err(Errno::EAGAIN) => Ok(()),

@@ -18,11 +18,11 @@ pub(crate) mod sealed {
         /// The type of the job.
         fn job_type(&self) -> JobType;
 
-        /// Whether [`Sealed::begin_kept`] is what begins a job that is not simple.
+        /// Whether [`Sealed::begin_kept`] begins the jobs that are not simple.
         const KEEPS: bool = false;
 
-        /// Begins the job, or gives it back. There is room for its completion; if it has more of
-        /// them, they take room of the side.
+        /// Begins the job, or returns it. The work queue has reserved room for one completion;
+        /// further completions of the job take room of the side.
         fn begin(
             self,
             tag: Tag,
@@ -30,16 +30,16 @@ pub(crate) mod sealed {
             side: SideOf<'_>,
         ) -> std::result::Result<(), Refused<Self>>;
 
-        /// For jobs that [are kept](Sealed::KEEPS): begins a simple job; any other is kept by the
-        /// engine, and [`Sealed::begin_kept`] is called at once. So the caller needs neither job
-        /// nor engine any more, which would cost time for every job.
+        /// For jobs that [are kept](Sealed::KEEPS): begins a simple job. For any other, the engine
+        /// keeps the job, and the caller calls [`Sealed::begin_kept`] at once. So the caller need
+        /// not hold job and engine, which would cost time for every job.
         #[inline(always)]
         fn begin_simple(self, tag: Tag, engine: &mut Self::Engine) -> bool {
             let _ = (self, tag, engine);
             false
         }
 
-        /// Begins the job that the engine of `context` keeps, or gives it back.
+        /// Begins the kept job of the engine of `context`, or returns it.
         fn begin_kept(
             context: CtxId,
             engine: &mut Self::Engine,
@@ -51,6 +51,6 @@ pub(crate) mod sealed {
     }
 }
 
-/// A job (`struct doca_job`): made by a context, and submitted to a work queue together with its
-/// buffers.
+/// A job (`struct doca_job`): a context creates it, and the program submits it to a work queue
+/// together with its buffers.
 pub trait Job: sealed::Sealed {}

@@ -1,4 +1,4 @@
-//! The interface of every library's context to work queues.
+//! The interface between work queues and the contexts of all libraries.
 
 pub(crate) mod sealed {
     use std::sync::Arc;
@@ -13,19 +13,19 @@ pub(crate) mod sealed {
     pub trait Sealed {
         fn core(&self) -> &Arc<Core>;
 
-        /// The completion queue of the context itself, which the work queue polls from now on; most
-        /// contexts use that of the work queue.
+        /// The completion queue of the context itself, which the work queue polls from then on;
+        /// most contexts use the work queue's.
         fn brings(&self) -> Result<Option<Cq>> {
             Ok(None)
         }
 
-        /// Makes the engine for the jobs of one work queue.
+        /// Creates the engine for the jobs of one work queue.
         fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine>;
     }
 
     /// An object that may be on a work queue.
     pub trait Member {
-        /// The object's id there; `None` if it never was on one.
+        /// The object's id there; `None` if it was never on one.
         fn member(&self) -> Option<CtxId>;
     }
 
@@ -36,8 +36,8 @@ pub(crate) mod sealed {
     }
 }
 
-/// A started instance of a library, which work queues are added to (`struct doca_ctx`). It is
-/// `Send` and, but for that of a sync event, `Sync`.
+/// A started instance of a library, to which work queues are added (`struct doca_ctx`). It is
+/// `Send` and, except for a sync event's, `Sync`.
 pub trait Context: sealed::Sealed {
     /// Whether a work queue in event-driven mode can be added to it
     /// (`doca_ctx_get_event_driven_supported`).
@@ -45,7 +45,7 @@ pub trait Context: sealed::Sealed {
         self.core().event_driven
     }
 
-    /// The number of work queues that the context is on.
+    /// The number of work queues on the context.
     fn workqs(&self) -> u32 {
         self.core().workqs()
     }
@@ -72,7 +72,7 @@ mod tests {
     use crate::context::engines::AnyEngine;
     use crate::{AsyncWorkQ, DevInfo, ErrorKind, Result, WorkQ, sha};
 
-    /// A library that makes no events. None of this crate's is so.
+    /// A library without events. This crate has no such library.
     struct Mute {
         core: Arc<Core>,
         sha: sha::Sha,
@@ -91,7 +91,7 @@ mod tests {
     impl Context for Mute {}
 
     #[test]
-    fn a_context_without_events_is_on_work_queues_in_polling_mode_only() {
+    fn ctx_without_events_needs_polling_workq() {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
@@ -110,7 +110,7 @@ mod tests {
         polling.add(&mute).unwrap();
         assert_eq!(polling.set_event_driven(true).unwrap_err().kind(), ErrorKind::BadState);
         polling.remove(&mute).unwrap();
-        // Its mode may change now, and with it the answer.
+        // The mode may change after this, and the answer with it.
         polling.set_event_driven(true).unwrap();
         assert_eq!(polling.add(&mute).unwrap_err().kind(), ErrorKind::NotSupported);
         polling.set_event_driven(false).unwrap();

@@ -1,9 +1,9 @@
 //! Contexts and work queues (`doca_ctx.h`; section 3.4 of 2.2, 4.8, 4.9, 5.5 and 5.6 of 1.3).
 //!
 //! A *context* is an instance of a library ([`Dma`](crate::dma::Dma), [`Sha`](crate::sha::Sha)) on
-//! a device. It is configured by a builder, and started; only a started one can be used. A *work
-//! queue* ([`WorkQ`]) is one thread's way to contexts: it is added to them, takes jobs for them,
-//! and yields an [`Event`] for each job when it is done.
+//! a device. A builder configures and starts it; only a started one can be used. A *work queue*
+//! ([`WorkQ`]) is one thread's access to contexts: it is added to them, accepts jobs for them, and
+//! yields an [`Event`] for each completed job.
 //!
 //! | in C | here |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `doca_workq_progress_retrieve` | [`WorkQ::progress_retrieve`], which gives them back |
 //! | `doca_ctx_stop`, `doca_ctx_dev_rm`, `doca_T_destroy` | `T::stop`, drops |
 //!
-//! [`WorkQ::retrieve_within`] waits as the mode has it. A program with a loop of its own has the
-//! [file](WorkQ::event_handle) in it:
+//! [`WorkQ::retrieve_within`] waits according to the mode. A program with its own loop waits for
+//! the [file](WorkQ::event_handle):
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::hint::cold_path;
 use std::mem;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use verbless_queue::RequestId;
+use verbless_queue::{ErrorKind as LowerKind, RequestId};
 
 use super::core::{Core, CtxId, NEAR};
-use super::engine::{Engine, Place};
+use super::engine::{EndedJobs, Engine, Place};
 use super::engines::{AnyEngine, Listed, stray};
 use super::event::{Done, Settled, Tag};
 use super::handle::Handle;
@@ -17,42 +18,41 @@ use super::library::Context;
 use super::side::{Side, SideOf, Sides};
 use crate::error::{Error, ErrorKind, Refused, Result};
 
-/// The engines and completion queues of a work queue. They do not know who submitted the jobs.
+/// The engines and completion queues of a work queue. They do not know the submitters of jobs.
 pub(crate) struct Queues {
     depth: u32,
-    /// Jobs that may begin before others have ended.
+    /// Jobs that may begin before others end.
     left: u32,
-    /// At their numbers modulo the places: where there is a place for each number, nothing is
-    /// compared with the number of places. They are here, and not elsewhere in memory, as each job
-    /// asks for one twice.
+    /// Indexed by the context's number modulo the slots: with a slot for each residue, the index
+    /// needs no bounds check. They are in this struct, because each job reads one twice.
     near: [Added; NEAR],
-    /// Contexts whose place in `near` was taken.
+    /// Contexts whose slot in `near` was taken.
     far: Vec<Added>,
-    /// The contexts, with their places; those in `far` are numbered after those in `near`.
-    there: Vec<(u32, Arc<Core>)>,
-    /// The place of each context.
+    /// The contexts.
+    there: Vec<There>,
+    /// The slot of each context.
     places: HashMap<CtxId, u32>,
-    /// The places of contexts whose jobs software executes.
+    /// The slots of contexts whose jobs software executes.
     software: Vec<u32>,
-    /// The index in `software` of the one that is asked first the next time.
+    /// The index in `software` of the engine that runs first next time.
     turn: usize,
-    /// The device that had a completion last: it is polled last.
+    /// The device with the last completion: it is polled last.
     last: usize,
     /// Declared behind the contexts: their queues go before the completion queues.
     sides: Sides,
 }
 
-/// A completion of a request that went well. Who gets a job of it calls [`Peeked::pass`].
+/// A completion of a successful request. The caller that gets a job from it calls [`Peeked::pass`].
 pub(super) struct Peeked<'q> {
     pub(super) request: RequestId,
-    /// The engine that may know the request.
+    /// The engine that may have posted the request.
     pub(super) engine: &'q mut AnyEngine,
     side: &'q mut Side,
     left: &'q mut u32,
 }
 
 impl Peeked<'_> {
-    /// Takes the CQE: it has ended a job.
+    /// Consumes the CQE: it has ended a job.
     #[inline(always)]
     pub(super) fn pass(self) {
         self.side.cq.pass();
@@ -60,7 +60,27 @@ impl Peeked<'_> {
     }
 }
 
-/// A context that the work queue was added to, or a place of one.
+/// A context of the work queue, and its state at the last checks.
+struct There {
+    /// Slots in `far` are numbered after those in `near`.
+    place: u32,
+    core: Arc<Core>,
+    /// The jobs that its queues had ended at the last check.
+    ended: EndedJobs,
+    /// The jobs that its queues had ended when one was in the error state at the last check: the
+    /// device may still flush it.
+    suspect: EndedJobs,
+    /// The time of the last status query because no job ended, and the pause before the next one:
+    /// it grows with each sound answer.
+    asked: Option<Instant>,
+    pause: Duration,
+}
+
+/// The increment of the pause after each sound answer, and its maximum.
+const MORE_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A context of the work queue, or a free slot.
 struct Added {
     engine: AnyEngine,
     id: CtxId,
@@ -89,27 +109,27 @@ impl Queues {
         }
     }
 
-    /// Jobs that began and did not end.
+    /// Jobs in flight.
     pub(crate) fn in_flight(&self) -> u32 {
         self.depth - self.left
     }
 
-    /// Jobs at a time at most.
-    pub(super) fn depth(&self) -> u32 {
+    /// Maximum of jobs at a time.
+    pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Sets the depth; nothing is in flight.
+    /// Sets the depth, with nothing in flight.
     pub(super) fn set_depth(&mut self, depth: u32) {
         (self.depth, self.left) = (depth, depth);
     }
 
-    /// The number of contexts that the work queue was added to.
+    /// The number of contexts of the work queue.
     pub(super) fn contexts(&self) -> usize {
         self.there.len()
     }
 
-    /// Makes the queues for a context. With `handle`, events go there.
+    /// Creates the queues for a context. With `handle`, events go there.
     pub(super) fn add<C: Context + ?Sized>(
         &mut self,
         context: &C,
@@ -133,14 +153,16 @@ impl Queues {
         };
         let side = self.sides.get(at).expect("it was found or made");
         let made = context.engine(&mut Place { depth, user_index: place, side });
-        // A file leaves the handle when it closes, with its engine.
+        // A file leaves the handle when its engine closes it.
         let told = |engine: AnyEngine| match (handle, engine.file()) {
             (Some(handle), Some(file)) => handle.add(file).map(|()| engine),
             _ => Ok(engine),
         };
         let engine = made.and_then(told).inspect_err(|_| self.leave_if_unused(at, handle))?;
         self.side(at).contexts += 1;
-        self.there.push((place, core.clone()));
+        let (ended, suspect) = (EndedJobs::NONE, EndedJobs::NONE);
+        let (core, asked, pause) = (core.clone(), None, Duration::ZERO);
+        self.there.push(There { place, core, ended, suspect, asked, pause });
         self.places.insert(id, place);
         if engine.progresses() {
             self.software.push(place);
@@ -154,7 +176,7 @@ impl Queues {
         Ok(())
     }
 
-    /// A free place for a context; it may have to be added.
+    /// A free slot for a context; it may have to be appended.
     fn free_place(&self, id: CtxId) -> u32 {
         let near = id.modulo::<NEAR>();
         if self.near[near].id == CtxId::NONE {
@@ -168,7 +190,7 @@ impl Queues {
         at_place(&mut self.near, &mut self.far, place)
     }
 
-    /// The place of a context that the work queue was added to.
+    /// The slot of a context of the work queue.
     fn place_of(&self, id: CtxId) -> Option<u32> {
         self.places.get(&id).copied()
     }
@@ -177,7 +199,7 @@ impl Queues {
         self.sides.get(at).expect("a context is there")
     }
 
-    /// The side on `dev`, which is made if there is none.
+    /// The side on `dev`; creates it if there is none.
     fn side_on(&mut self, dev: &crate::device::Dev, handle: Option<&Handle>) -> Result<usize> {
         match self.sides.on(dev) {
             Some(at) => Ok(at),
@@ -189,7 +211,7 @@ impl Queues {
         if let Some(side) = self.sides.get(at)
             && side.contexts == 0
         {
-            // The file closes with the side: the epoll descriptor would forget it anyway.
+            // The side closes the file, and the epoll descriptor then removes it anyway.
             if let Some(handle) = handle {
                 let _gone = side.leave(handle);
             }
@@ -197,7 +219,7 @@ impl Queues {
         }
     }
 
-    /// Takes down the queues of a context, unless jobs for it are in flight.
+    /// Destroys the queues of a context, unless it has jobs in flight.
     pub(super) fn remove(&mut self, id: CtxId, handle: &Handle) -> Result<()> {
         let (place, added) = self.find(id)?;
         match added.engine.in_flight() {
@@ -212,12 +234,12 @@ impl Queues {
         }
     }
 
-    /// Takes down the queues of contexts whose handles are gone, unless jobs for them are in
-    /// flight, or will be.
+    /// Destroys the queues of contexts whose handles are dropped, unless they have jobs in flight,
+    /// or will have.
     pub(super) fn leave_dropped(&mut self, handle: &Handle, needed: impl Fn(CtxId) -> bool) {
         let gone = |core: &Arc<Core>| core.is_dropped() && !needed(core.id());
         let there: Vec<u32> =
-            self.there.iter().filter(|(_, core)| gone(core)).map(|&(place, _)| place).collect();
+            self.there.iter().filter(|there| gone(&there.core)).map(|there| there.place).collect();
         for place in there {
             if self.at(place).is_some_and(|added| added.engine.in_flight() == 0) {
                 self.take_out(place, Some(handle));
@@ -225,22 +247,22 @@ impl Queues {
         }
     }
 
-    /// Takes down all queues, whatever is in flight.
+    /// Destroys all queues, whatever is in flight.
     pub(super) fn clear(&mut self) {
-        while let Some(&(place, _)) = self.there.last() {
-            self.take_out(place, None);
+        while let Some(last) = self.there.last() {
+            self.take_out(last.place, None);
         }
         self.left = self.depth;
     }
 
     fn take_out(&mut self, place: u32, handle: Option<&Handle>) {
-        let Some(at) = self.there.iter().position(|there| there.0 == place) else { return };
-        let (_, core) = self.there.swap_remove(at);
+        let Some(at) = self.there.iter().position(|there| there.place == place) else { return };
+        let core = self.there.swap_remove(at).core;
         self.places.remove(&core.id());
         self.software.retain(|&other| other != place);
         let Some(added) = self.at(place) else { return };
         let Added { engine, side, .. } = mem::replace(added, Added::NONE);
-        // Its queues go before what they complete to.
+        // Its queues are dropped before their completion queue.
         drop(engine);
         core.detach();
         self.side(side as usize).contexts -= 1;
@@ -252,25 +274,25 @@ impl Queues {
         place.and_then(|place| Some((place, self.at(place)?))).ok_or_else(is_not_on_it)
     }
 
-    /// Whether the work queue was added to this context.
+    /// Whether the work queue is on this context.
     pub(crate) fn has(&self, id: CtxId) -> bool {
         self.place_of(id).is_some()
     }
 
-    /// Ends what is in flight for a context.
+    /// Ends the jobs in flight of a context.
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         let place = self.find(context.core().id())?.0;
         let Self { near, far, sides, software, .. } = self;
         let added = at_place(near, far, place).expect("it was found");
         added.engine.abort(sides.get(added.side as usize).expect("a context is there"))?;
-        // An engine that leaves all to the device has something to do when that is gone.
+        // An engine that leaves all work to the device gets work after the abort.
         if added.engine.has_work() && !software.contains(&place) {
             software.push(place);
         }
         Ok(())
     }
 
-    /// Begins a job, whose end is reported to `tag`.
+    /// Begins a job; `tag` identifies its owner.
     #[inline(always)]
     pub(crate) fn begin<J: Job>(
         &mut self,
@@ -301,7 +323,7 @@ impl Queues {
         }
     }
 
-    /// Begins the job that the engine of a near context keeps.
+    /// Begins the kept job of a near context's engine.
     #[cold]
     #[inline(never)]
     fn begin_kept<J: Job>(&mut self, id: CtxId) -> std::result::Result<(), Refused<J>> {
@@ -311,7 +333,7 @@ impl Queues {
         begun.inspect_err(|_| self.left += 1)
     }
 
-    /// Begins a job of a far context, or of one that is not there.
+    /// Begins a job of a far context, or of an unknown one.
     #[cold]
     #[inline(never)]
     fn begin_far<J: Job>(&mut self, job: J, tag: Tag) -> std::result::Result<(), Refused<J>> {
@@ -339,19 +361,19 @@ impl Queues {
         Err(Refused::new(Error::plain(ErrorKind::Again, text), job))
     }
 
-    /// The next completion, if there is one device, and it is of a request that went well.
+    /// The next completion, if there is one device, and the request was successful.
     #[inline(always)]
     pub(super) fn peek(&mut self) -> Option<Peeked<'_>> {
         let Self { near, sides, left, .. } = self;
         let side = &mut **sides.only.as_mut()?;
         let cqe = side.cq.peek_plain()?;
-        // That of a far context is none that the near one in this place knows.
+        // The near context in this slot does not know a far context's CQE.
         let at = cqe.user_index() as usize % NEAR;
         let request = cqe.request();
         Some(Peeked { request, engine: &mut near[at].engine, left, side })
     }
 
-    /// Polls for a successful receive: its event is written to `into`, and the job's tag returned.
+    /// Polls for a successful receive: writes its event to `into`, and returns the job's tag.
     fn poll_receive(&mut self, into: &mut Settled) -> Option<Tag> {
         let Self { near, sides, left, .. } = self;
         let side = sides.only.as_mut()?;
@@ -363,11 +385,10 @@ impl Queues {
         Some(tag)
     }
 
-    /// Polls for a job that a device completed: its event is written to `into`, and its tag
-    /// returned.
+    /// Polls for a job that a device completed: writes its event to `into`, and returns its tag.
     ///
     /// # Errors
-    /// A completion that cannot be.
+    /// An impossible completion.
     #[inline(never)]
     pub(super) fn poll(&mut self, into: &mut Settled) -> Result<Option<Tag>> {
         if let Some(tag) = self.poll_receive(into) {
@@ -397,7 +418,7 @@ impl Queues {
         Ok(None)
     }
 
-    /// Lets software engines work, until one completes a job or has an external event.
+    /// Runs software engines, until one completes a job or has an external event.
     pub(super) fn progress(&mut self) -> Option<Done> {
         let count = self.software.len();
         for step in 0..count {
@@ -427,23 +448,136 @@ impl Queues {
         })
     }
 
-    /// Arms each device to make an event when a job is done; true if one is done already.
+    /// Arms each device to make an event when a job is done; true if one is already done.
     pub(super) fn park(&mut self) -> Result<bool> {
-        let mut ready = false;
+        let (mut ready, mut failed) = (false, false);
         for side in self.sides.iter_mut() {
-            ready |= side.park()?;
+            match side.park() {
+                Err(error)
+                    if matches!(error.kind(), LowerKind::QueueFailed | LowerKind::DeviceGone) =>
+                {
+                    failed = true;
+                }
+                parked => ready |= parked?,
+            }
+        }
+        if failed {
+            ready |= self.check()?;
         }
         Ok(ready)
     }
 
-    /// Fails if the device of a side writes no more completions (a command for each).
-    pub(super) fn check(&self) -> Result<()> {
-        self.sides.iter().try_for_each(|side| Ok(side.cq.check()?))
+    /// Queries the devices, like [`Queues::check`], for contexts with a queue that has jobs in
+    /// flight and has ended none since the last call, however busy other queues are. While the
+    /// answers are sound, the pauses for a context grow: 100 ms, 200 ms, and so on up to a second.
+    pub(super) fn check_idle(&mut self, time: Instant) -> Result<bool> {
+        self.check_those(|there, now| {
+            let idle = now.has_one_of(&there.ended);
+            there.ended = now;
+            if !idle {
+                there.pause = Duration::ZERO;
+                return false;
+            }
+            let asked = there.asked.map(|asked| time.saturating_duration_since(asked));
+            if asked.is_some_and(|ago| ago < there.pause) {
+                return false;
+            }
+            there.asked = Some(time);
+            true
+        })
     }
 
-    /// Takes the events of devices.
-    pub(super) fn clear_events(&self) -> Result<()> {
-        self.sides.iter().try_for_each(Side::clear)
+    /// Queries whether the devices still complete the jobs in flight (commands for each context
+    /// that has some), and ends the jobs of a failed queue: a completion queue takes no more CQEs,
+    /// the device is removed, or a queue is in the error state, was so at the last check, and has
+    /// ended nothing since. True if jobs have ended.
+    ///
+    /// # Errors
+    /// A device writes no more completions, and has no job in flight; it does not release its jobs;
+    /// it refuses.
+    pub(super) fn check(&mut self) -> Result<bool> {
+        self.check_those(|_, _| true)
+    }
+
+    fn check_those(&mut self, mut asks: impl FnMut(&mut There, EndedJobs) -> bool) -> Result<bool> {
+        let Self { near, far, sides, software, there, .. } = self;
+        let (mut ended, mut flying, mut sound) = (false, false, Ok(()));
+        for there in there.iter_mut() {
+            let place = there.place;
+            let Some(added) = at_place(near, far, place) else { continue };
+            let engine = &mut added.engine;
+            if engine.has_work() {
+                ended = true;
+                continue;
+            }
+            let now = engine.ended();
+            if engine.in_flight() == 0 {
+                there.ended = now;
+                continue;
+            }
+            if !asks(there, now) {
+                flying = true;
+                continue;
+            }
+            let side = sides.get(added.side as usize).expect("a context is there");
+            let was_suspect = now.has_one_of(&mem::replace(&mut there.suspect, EndedJobs::NONE));
+            let cq = side.cq.check();
+            side.failed |= is_failed(&cq);
+            let why = match (cq, engine.check()) {
+                (Ok(()), Ok(())) => {
+                    there.pause = LONGEST_PAUSE.min(there.pause + MORE_PAUSE);
+                    flying = true;
+                    continue;
+                }
+                (Ok(()), Err(error)) if !was_suspect && error.kind() == LowerKind::QueueFailed => {
+                    (there.suspect, there.pause) = (now, Duration::ZERO);
+                    flying = true;
+                    continue;
+                }
+                (Ok(()), Err(error)) | (Err(error), _) => error,
+            };
+            let ends = matches!(why.kind(), LowerKind::QueueFailed | LowerKind::DeviceGone);
+            let why = Error::from(why);
+            match if ends { engine.fail(side, &why) } else { Err(why) } {
+                Ok(()) => ended = true,
+                Err(error) => sound = Err(error),
+            }
+            if engine.has_work() && !software.contains(&place) {
+                software.push(place);
+            }
+        }
+        if ended {
+            return Ok(true);
+        }
+        sound?;
+        // A failed device without jobs does not end the jobs of another.
+        if !flying {
+            for side in sides.iter_mut() {
+                let checked = side.cq.check();
+                side.failed |= is_failed(&checked);
+                checked?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes the events of devices. If a device is found removed, its jobs end.
+    ///
+    /// # Errors
+    /// A device is removed, and no other has jobs in flight.
+    pub(super) fn clear_events(&mut self, handle: &Handle) -> Result<()> {
+        let (mut gone, mut cleared) = (false, Ok(()));
+        for side in self.sides.iter_mut() {
+            match side.clear(handle) {
+                Ok(there) => gone |= !there,
+                Err(error) => cleared = Err(error),
+            }
+        }
+        cleared?;
+        if gone {
+            self.check()?;
+        }
+        Ok(())
     }
 }
 
@@ -466,3 +600,8 @@ fn at_place<'q>(
 
 #[cfg(test)]
 mod tests;
+
+/// Whether a completion queue takes no more CQEs.
+fn is_failed(checked: &std::result::Result<(), verbless_queue::Error>) -> bool {
+    checked.as_ref().is_err_and(|error| error.kind() == LowerKind::QueueFailed)
+}

@@ -1,40 +1,53 @@
-//! A work queue's part on one device.
+//! A work queue's state on one device.
 
 use std::os::fd::AsFd;
 
-use verbless_queue::{Cq, CqConfig, CqEvents, Parked};
+use verbless_queue::{Cq, CqConfig, CqEvents, ErrorKind as LowerKind, Parked};
 
 use super::handle::Handle;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The completion queue of a work queue on one device, which all its contexts there share.
+/// The completion queue of a work queue on one device, shared by all its contexts there.
 pub struct Side {
     pub(crate) dev: Dev,
     pub(crate) cq: Cq,
     /// The event channel, in event-driven mode.
     events: Option<CqEvents>,
+    /// Whether the device is removed, and its channel has left the handle.
+    deaf: bool,
     pub(crate) room: Room,
+    /// The completion queue takes no more CQEs: new contexts get another.
+    pub(super) failed: bool,
     /// Contexts here.
     pub(super) contexts: u32,
-    /// The place of the context that brought the completion queue; no other's complete here.
+    /// The slot of the context that brought the completion queue; other contexts do not complete
+    /// here.
     pub(super) owner: Option<u32>,
 }
 
-/// Completions of the longest job: each of its requests has one if it fails.
+/// Completions of the longest job: each of its requests has one if the job fails.
 pub(crate) const LONGEST_JOB: u32 = 130;
 
 /// The bits of a completion queue's index.
 const INDEX: u32 = 0xff_ffff;
 
-/// Places in a completion queue beside one for each job that the work queue takes: a job of several
-/// requests takes as many completions if it fails.
+/// Entries of a completion queue beyond one per job of the work queue: a job of several requests
+/// takes as many completions if it fails.
 pub(crate) struct Room {
     left: u32,
+    /// Entries of CQEs without a waiting job, possibly unread.
+    owed: u32,
+    /// The index of the completion queue after the last of these CQEs.
+    owed_until: u32,
 }
 
 impl Room {
-    /// Takes `count` places; false if there are fewer.
+    fn new(left: u32) -> Self {
+        Self { left, owed: 0, owed_until: 0 }
+    }
+
+    /// Takes `count` entries; false if fewer are free.
     pub(crate) fn take(&mut self, count: u32) -> bool {
         let enough = count <= self.left;
         if enough {
@@ -43,16 +56,28 @@ impl Room {
         enough
     }
 
-    /// Gives `count` places back, because as many completions have come, or will not come any more.
+    /// Returns `count` entries once the completion queue has been read past its contents at this
+    /// index.
+    pub(crate) fn owe(&mut self, count: u32, index: u32) {
+        if count > 0 {
+            let later = index.wrapping_sub(self.owed_until) & INDEX < INDEX.div_ceil(2);
+            if self.owed == 0 || later {
+                self.owed_until = index;
+            }
+            self.owed += count;
+        }
+    }
+
+    /// Returns `count` entries, because as many completions have come, or will never come.
     pub(crate) fn give(&mut self, count: u32) {
         self.left += count;
     }
 }
 
-/// The sides of a work queue by their places.
+/// The sides of a work queue by their slots.
 #[derive(Default)]
 pub(super) struct Sides {
-    /// The only one, if there is one alone: most work queues have one device.
+    /// The only side: most work queues have one device.
     pub(super) only: Option<Box<Side>>,
     /// The index of `only`.
     place: usize,
@@ -61,7 +86,7 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// Places, if some may be empty.
+    /// The number of slots, including empty ones.
     pub(super) fn places(&self) -> usize {
         self.several.len()
     }
@@ -73,12 +98,12 @@ impl Sides {
         }
     }
 
-    /// The place of the one on a device.
+    /// The slot of the side on a device.
     pub(super) fn on(&mut self, dev: &Dev) -> Option<usize> {
-        (0..self.places())
-            .find(|&at| self.get(at).is_some_and(|side| side.dev == *dev && side.owner.is_none()))
+        (0..self.places()).find(|&at| self.get(at).is_some_and(|side| side.takes_contexts_of(dev)))
     }
 
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Side> {
         self.only.iter().chain(self.several.iter().flatten()).map(|side| &**side)
     }
@@ -121,7 +146,7 @@ impl Sides {
     }
 }
 
-/// A side that is looked up when it is needed.
+/// A side that is looked up on use.
 pub struct SideOf<'w> {
     pub(super) sides: &'w mut Sides,
     pub(super) at: &'w u32,
@@ -134,7 +159,7 @@ impl<'w> SideOf<'w> {
 }
 
 impl Side {
-    /// Makes a side for `depth` jobs at a time. With `handle`, its events go there.
+    /// Creates a side for `depth` jobs at a time. With `handle`, its events go there.
     pub(super) fn new(dev: &Dev, depth: u32, handle: Option<&Handle>) -> Result<Self> {
         let least = depth.saturating_mul(2).max(256);
         let most: u32 = 1 << dev.caps().log_max_cqes.min(22);
@@ -147,15 +172,15 @@ impl Side {
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         let entries = least.checked_next_power_of_two().unwrap_or(most).min(most);
-        // Jobs take their places here, however long the rings are.
+        // Jobs take their entries from `Room`, whatever the length of the rings.
         let config = CqConfig { overcommit: true, ..CqConfig::new(entries) };
         let cq = dev.domain().completion_queue(&config)?;
-        Self::over(dev, cq, Room { left: entries - depth }, handle)
+        Self::over(dev, cq, Room::new(entries - depth), handle)
     }
 
-    /// Over the completion queue that the context at `owner` brought.
+    /// Creates a side over the completion queue that the context at `owner` brought.
     pub(super) fn brought(dev: &Dev, cq: Cq, owner: u32, handle: Option<&Handle>) -> Result<Self> {
-        let side = Self::over(dev, cq, Room { left: 0 }, handle)?;
+        let side = Self::over(dev, cq, Room::new(0), handle)?;
         Ok(Self { owner: Some(owner), ..side })
     }
 
@@ -169,43 +194,73 @@ impl Side {
             }
             None => None,
         };
-        Ok(Self { dev: dev.clone(), cq, events, room, contexts: 0, owner: None })
+        let dev = dev.clone();
+        Ok(Self { dev, cq, events, deaf: false, room, failed: false, contexts: 0, owner: None })
     }
 
-    /// Makes a side for an engine that is tested alone.
+    /// Creates a side for a test of a single engine.
     #[cfg(test)]
     pub(crate) fn alone(dev: &Dev, depth: u32) -> Result<Self> {
         Self::new(dev, depth, None)
     }
 
-    /// Whether all completions have been read that were written when the completion queue had this
-    /// index: the queue is empty, or its index has wrapped around since.
+    /// Whether another context of `dev` may complete here.
+    fn takes_contexts_of(&self, dev: &Dev) -> bool {
+        self.dev == *dev && self.owner.is_none() && !self.failed
+    }
+
+    /// Takes `count` entries for requests of a job; false if fewer are free.
+    #[inline(always)]
+    pub(crate) fn take_room(&mut self, count: u32) -> bool {
+        self.room.take(count) || (self.room.owed > 0 && self.take_owed(count))
+    }
+
+    #[cold]
+    fn take_owed(&mut self, count: u32) -> bool {
+        if self.has_read(self.room.owed_until) {
+            let owed = std::mem::take(&mut self.room.owed);
+            self.room.give(owed);
+        }
+        self.room.take(count)
+    }
+
+    /// Whether all completions up to this index of the completion queue have been read: the queue
+    /// is empty, or its index has wrapped around since.
     pub(crate) fn has_read(&self, index: u32) -> bool {
         let read = self.cq.consumer_index().wrapping_sub(index) & INDEX;
         self.cq.is_empty() || read >= self.cq.entries()
     }
 
-    /// Asks for an event when the next completion comes; true if one is there already.
-    pub(super) fn park(&mut self) -> Result<bool> {
+    /// Requests an event for the next completion; true if one is already there.
+    pub(super) fn park(&mut self) -> std::result::Result<bool, verbless_queue::Error> {
         match &self.events {
             Some(events) => Ok(events.park(&mut self.cq)? == Parked::Ready),
             None => Ok(false),
         }
     }
 
-    /// Clears the events that came.
-    pub(super) fn clear(&self) -> Result<()> {
-        if let Some(events) = &self.events {
-            while events.try_next()?.is_some() {}
+    /// Clears the pending events; false if the device is removed. Its channel, which would stay
+    /// readable for ever, then leaves `handle`.
+    pub(super) fn clear(&mut self, handle: &Handle) -> Result<bool> {
+        let Some(events) = self.events.as_ref().filter(|_| !self.deaf) else { return Ok(true) };
+        loop {
+            match events.try_next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(true),
+                Err(error) if error.kind() == LowerKind::DeviceGone => {
+                    self.deaf = true;
+                    return handle.remove(events.as_fd()).map(|()| false);
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(())
     }
 
     /// Removes its events from `handle`.
     pub(super) fn leave(&self, handle: &Handle) -> Result<()> {
         match &self.events {
-            Some(events) => handle.remove(events.as_fd()),
-            None => Ok(()),
+            Some(events) if !self.deaf => handle.remove(events.as_fd()),
+            _ => Ok(()),
         }
     }
 }
@@ -215,12 +270,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_places_are_taken_than_there_are() {
-        let mut room = Room { left: 3 };
+    fn room_take_is_bounded_by_remaining_count() {
+        let mut room = Room::new(3);
         assert!(!room.take(4));
         assert!(room.take(0) && room.take(2) && room.take(1) && room.take(0));
         assert!(!room.take(1));
         room.give(2);
         assert!(!room.take(3) && room.take(2) && !room.take(1));
+        room.owe(3, 20);
+        room.owe(1, 10);
+        assert_eq!((room.owed, room.owed_until), (4, 20), "the later index counts");
     }
 }

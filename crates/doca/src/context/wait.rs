@@ -1,4 +1,4 @@
-//! Waiting for jobs: by a file, asleep, by a future, and as an iterator.
+//! Waiting for jobs: by a file, by a sleep, by a future, and as an iterator.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -9,24 +9,34 @@ use super::event::{Event, Retrieve};
 use super::workq::WorkQ;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long no job is done before a wait in polling mode asks whether one still can be.
+/// Time without an ended job before a wait or a retrieval queries the queue's state.
 const CHECK_AFTER: Duration = Duration::from_millis(100);
-/// How long a wait in event-driven mode sleeps at a time before it asks so.
+/// The longest sleep of a wait in event-driven mode before that query.
 const SLEEP: Duration = Duration::from_secs(1);
+
+/// When a work queue checks for queues that end no jobs.
+#[derive(Default)]
+pub(super) struct Quiet {
+    /// Consecutive retrievals that found nothing.
+    pub(super) calls: u32,
+    /// The time of the last check.
+    since: Option<Instant>,
+}
 
 impl WorkQ {
     /// A file that becomes readable when a job is done (`doca_workq_get_event_handle`), after
-    /// [`arm`](WorkQ::arm). It is there from the beginning, stays the same, and tells of all
-    /// contexts and devices. In polling mode, too, it is there, and never becomes readable.
+    /// [`arm`](WorkQ::arm). It exists from the beginning, stays the same, and covers all contexts
+    /// and devices. In polling mode it exists too, and never becomes readable.
     pub fn event_handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
 
     /// Makes the file readable when the next job is done (`doca_workq_event_handle_arm`), at once
-    /// if one is. Jobs may be submitted before and after; none is missed.
+    /// if one is already done. Jobs may be submitted before and after; none is missed.
     ///
     /// # Errors
-    /// [`ErrorKind::BadState`] in polling mode; the device is gone.
+    /// [`ErrorKind::BadState`] in polling mode; a device is removed, and no job is in flight on
+    /// another.
     pub fn arm(&mut self) -> Result<()> {
         if !self.event_driven {
             let text = "the work queue is in polling mode: build it with `event_driven`";
@@ -38,55 +48,82 @@ impl WorkQ {
     }
 
     /// Takes the events that made the file readable (`doca_workq_event_handle_clear`). Then
-    /// retrieve until there is nothing, and arm again.
+    /// retrieve until nothing is left, and arm again.
     ///
     /// # Errors
-    /// The device is gone.
+    /// A device is removed, and no job is in flight on another.
     pub fn clear(&mut self) -> Result<()> {
         self.armed = false;
         self.handle.clear()?;
-        self.queues.clear_events()
+        self.queues.clear_events(&self.handle)
     }
 
-    /// Retrieves a result, or waits for one: asleep in event-driven mode, spinning in polling mode,
-    /// where it asks each device every 100 ms whether its completion queue still works. `None`:
-    /// `timeout` passed. Without a timeout it waits until there is a result, or none can come.
+    /// Retrieves a result, or waits for one: it sleeps in event-driven mode, and spins in polling
+    /// mode. `None`: `timeout` passed. Without a timeout it waits until there is a result, or none
+    /// can come. If the jobs of a context have had no result for 100 to 200 ms (in a sleep: for up
+    /// to two seconds), in one call or in several, it queries whether the device still completes
+    /// them, like [`WorkQ::progress_retrieve`]; then ever more rarely, down to once a second.
     ///
     /// # Errors
-    /// As [`WorkQ::progress_retrieve`], but never [`Retrieve::Again`].
+    /// As [`WorkQ::progress_retrieve`], but never [`Retrieve::Again`]; [`Retrieve::Failed`] with
+    /// [`ErrorKind::IoFailed`] if a completion queue failed and no job in flight can report it.
     pub fn retrieve_within(
         &mut self,
         timeout: Option<Duration>,
     ) -> std::result::Result<Option<Event>, Retrieve> {
         let start = Instant::now();
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
-        let mut check_at = start + CHECK_AFTER;
         loop {
             match self.progress_retrieve() {
                 Err(Retrieve::Again) => {}
-                Ok(event) => return Ok(Some(event)),
-                Err(other) => return Err(other),
+                found => {
+                    // Results of other contexts may come without end. An error here is not lost: a
+                    // call that finds nothing returns it.
+                    let _later = self.check_if_quiet(start);
+                    return found.map(Some);
+                }
             }
             let now = Instant::now();
             let left = end.map(|end| end.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
                 return Ok(None);
             }
-            if self.event_driven {
-                self.sleep(left).map_err(Retrieve::Failed)?;
-            } else if now >= check_at {
-                self.queues.check().map_err(Retrieve::Failed)?;
-                check_at = now + CHECK_AFTER;
-            } else {
-                std::hint::spin_loop();
+            self.check_if_quiet(now).map_err(Retrieve::Failed)?;
+            match self.event_driven {
+                true => self.sleep(left).map_err(Retrieve::Failed)?,
+                false => std::hint::spin_loop(),
             }
         }
+    }
+
+    /// Queries whether the devices still complete the jobs in flight (a command or two for each
+    /// context that has some), and ends those that they do not complete, as waits do by themselves.
+    /// A program that sleeps in another way ([`AsyncWorkQ`](crate::future::AsyncWorkQ),
+    /// [`WorkQ::next`], the [file](WorkQ::event_handle)) calls it about once a second without a
+    /// completion. A queue in the error state counts at the second call, because it may be
+    /// flushing.
+    ///
+    /// # Errors
+    /// A device writes no more completions; it refuses.
+    pub fn check(&mut self) -> Result<()> {
+        self.queues.check().map(drop)
+    }
+
+    /// Every [`CHECK_AFTER`], queries the devices about queues that have jobs in flight and ended
+    /// none since the last time. Completions of one context do not delay the check of another.
+    pub(super) fn check_if_quiet(&mut self, now: Instant) -> Result<()> {
+        let since = *self.quiet.since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= CHECK_AFTER {
+            self.quiet.since = Some(now);
+            self.queues.check_idle(now)?;
+        }
+        Ok(())
     }
 
     /// Arms, sleeps until there is an event, and clears.
     fn sleep(&mut self, timeout: Option<Duration>) -> Result<()> {
         self.arm()?;
-        // A device may not report that a completion queue failed.
+        // A device may not report a failed completion queue.
         let cut = timeout.is_none_or(|timeout| timeout > SLEEP);
         let timeout = if cut { Some(SLEEP) } else { timeout };
         let timeout = match timeout {
@@ -98,7 +135,7 @@ impl WorkQ {
         };
         let mut files = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
         match poll(&mut files, timeout) {
-            Ok(0) if cut => self.clear().and_then(|()| self.queues.check()),
+            Ok(0) => self.clear().and_then(|()| self.check_if_quiet(Instant::now())),
             Ok(_) | Err(nix::errno::Errno::EINTR) => self.clear(),
             Err(errno) => {
                 let text = format!("waiting for an event: {errno}");
@@ -108,10 +145,10 @@ impl WorkQ {
     }
 
     /// The next event as a future, on any executor. `readable` waits until the
-    /// [file](WorkQ::event_handle) is readable; it is the only thing that an executor provides, and
-    /// it may come back too early. The work queue is in event-driven mode.
+    /// [file](WorkQ::event_handle) is readable; an executor provides nothing else, and it may
+    /// return too early. The work queue must be in event-driven mode.
     ///
-    /// Dropped before it is done, it has lost nothing: it takes an event only when it is done.
+    /// A future that is dropped early loses nothing: it takes an event only when it completes.
     ///
     /// With tokio, where `file` is an `AsyncFd` of a duplicate of the file:
     ///
@@ -144,15 +181,14 @@ impl WorkQ {
         }
     }
 
-    /// Arms from any state. Events that were not cleared would make an edge-triggered reactor sleep
-    /// for good.
+    /// Arms from any state. Uncleared events would make an edge-triggered reactor sleep for ever.
     pub(crate) fn rearm(&mut self) -> Result<()> {
         self.clear()?;
         self.arm()
     }
 
-    /// An iterator over events as they come. Between events it waits as [`WorkQ::retrieve_within`]
-    /// does, and it ends when none comes within `timeout`.
+    /// An iterator over events as they come. Between events it waits like
+    /// [`WorkQ::retrieve_within`], and it ends if none comes within `timeout`.
     pub fn events(&mut self, timeout: Option<Duration>) -> Events<'_> {
         Events { workq: self, timeout, until_idle: false, broken: false }
     }
@@ -185,17 +221,17 @@ impl WorkQ {
     }
 }
 
-/// Steps of software's work that a future does before it lets others work.
+/// Steps of software's work that a future does before it yields.
 pub(crate) const BURST: u32 = 16;
 
-/// The error for a program whose `readable` failed.
+/// The error for a failed `readable` of the program.
 pub(crate) fn not_readable(error: std::io::Error) -> Error {
     let text = format!("waiting for the work queue's file: {error}");
     Error::new(ErrorKind::OperatingSystem, text).with_source(error)
 }
 
 /// The events of a work queue: see [`WorkQ::events`] and [`WorkQ::drain`]. A failed job is an item
-/// as others are; when the work queue itself failed, that is the last item.
+/// like others; a failure of the work queue itself is the last item.
 #[derive(Debug)]
 pub struct Events<'w> {
     workq: &'w mut WorkQ,

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::time::Instant;
 
 use super::engine::Engine;
 use super::engines::AnyEngine;
@@ -11,34 +12,41 @@ use super::handle::Handle;
 use super::job::Job;
 use super::library::{Context, Removable};
 use super::queues::{Queues, is_not_on_it};
+use super::wait::Quiet;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::graph::instance::Instance;
 use crate::graph::plan::Graph;
 use crate::graph::runs::{Runs, Step};
 use crate::types::UserData;
 
-/// Software engines are asked first in one of this number of retrievals, however many jobs devices
+/// One in this number of retrievals runs software engines first, however many jobs devices
 /// complete.
 const EVERY: u32 = 4;
-/// The number of contexts from which on those with dropped handles are looked for.
+/// Context count at which `add` first sweeps contexts whose handles were dropped.
 const SWEEP: usize = 16;
 
-/// A work queue (`struct doca_workq`): one thread's way to submit jobs and to learn how they went.
+/// One in this number of empty retrievals reads the clock.
+const SELDOM: u32 = 64;
+
+/// A work queue (`struct doca_workq`): one thread's access to submit jobs and retrieve their
+/// results.
 ///
-/// It is `Send`, and not `Sync`. Dropping it ends what is in flight: when the drop returns, no
-/// device works on a job of it, and the buffers are back where they came from.
+/// It is `Send`, but not `Sync`. A drop ends the jobs in flight: when it returns, no device works
+/// on a job of it, and the buffers are back in their stores.
 pub struct WorkQ {
     pub(super) queues: Queues,
-    /// Declared behind the queues: what they have of instances goes first.
+    /// Declared behind the queues: parts of instances in the queues are dropped first.
     pub(super) runs: Runs,
     pub(super) event_driven: bool,
-    /// Whether somebody may sleep: from an arm to the next clear.
+    /// Whether a thread may sleep: from an arm to the next clear.
     pub(super) armed: bool,
-    /// Graphs run, or software may have something to do: not only devices complete jobs.
+    /// Graphs run, or software may have work: devices do not complete all jobs.
     mixed: bool,
-    /// Retrievals that were not the simplest.
+    /// Retrievals that missed the fast path.
     turn: u32,
-    /// Contexts at which those whose handles were dropped are left before another is added.
+    /// Consecutive retrievals that found nothing.
+    pub(super) quiet: Quiet,
+    /// Context count at which `add` next sweeps contexts whose handles were dropped.
     sweep: usize,
     pub(super) handle: Handle,
     _not_sync: PhantomData<Cell<()>>,
@@ -58,11 +66,21 @@ impl WorkQBuilder {
         Self { event_driven: true, ..self }
     }
 
-    /// Makes the work queue.
+    /// Maximum of jobs at a time.
+    pub const fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Whether events are enabled.
+    pub const fn is_event_driven(&self) -> bool {
+        self.event_driven
+    }
+
+    /// Creates the work queue.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] for a depth of 0; [`ErrorKind::OperatingSystem`] when the
-    /// process has too many files.
+    /// [`ErrorKind::InvalidValue`] for a depth of 0; [`ErrorKind::OperatingSystem`] if the process
+    /// has too many files.
     pub fn build(self) -> Result<WorkQ> {
         let Self { depth, event_driven } = self;
         if depth == 0 {
@@ -76,6 +94,7 @@ impl WorkQBuilder {
             armed: false,
             mixed: false,
             turn: 0,
+            quiet: Quiet::default(),
             sweep: SWEEP,
             handle: Handle::new()?,
             _not_sync: PhantomData,
@@ -97,12 +116,12 @@ impl WorkQ {
         WorkQBuilder { depth, event_driven: false }
     }
 
-    /// Jobs at a time at most.
+    /// Maximum of jobs at a time.
     pub fn depth(&self) -> u32 {
         self.queues.depth()
     }
 
-    /// Sets how many jobs can be in flight at a time.
+    /// Sets the maximum of jobs in flight.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] while it is on a context or a graph; [`ErrorKind::InvalidValue`]
@@ -132,8 +151,8 @@ impl WorkQ {
         Ok(())
     }
 
-    /// Leaves contexts and graphs whose handles were dropped, if nothing of theirs is in flight:
-    /// nobody could name them.
+    /// Removes contexts and graphs whose handles were dropped, if they have nothing in flight: no
+    /// program can refer to them.
     fn leave_dropped(&mut self) {
         self.runs.leave_dropped();
         let Self { queues, runs, handle, .. } = self;
@@ -151,27 +170,27 @@ impl WorkQ {
         Err(Error::new(ErrorKind::BadState, text))
     }
 
-    /// Jobs and instances of graphs that were submitted and not retrieved; the jobs of their nodes
-    /// that the contexts have count, too.
+    /// Submitted jobs and instances of graphs that were not retrieved; jobs of nodes that the
+    /// contexts have count, too.
     pub fn in_flight(&self) -> u32 {
         self.queues.in_flight() + self.runs.in_flight()
     }
 
-    /// Adds the work queue to a context (`doca_ctx_workq_add`), for whose jobs it makes queues on
-    /// the device.
+    /// Adds the work queue to a context (`doca_ctx_workq_add`): creates the queues on the device
+    /// for its jobs.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExist`] if it is on it; [`ErrorKind::InUse`] if the context takes no
-    /// more work queues; [`ErrorKind::NotSupported`] if it makes events and the context cannot;
-    /// [`ErrorKind::InvalidValue`] if its depth is more than the device's completion queues have;
-    /// the device's refusal. DMA and sync events send to themselves: most devices loop that back
-    /// within themselves, and the others need a port with an address.
+    /// [`ErrorKind::AlreadyExist`] if it is on the context; [`ErrorKind::InUse`] if the context
+    /// takes no more work queues; [`ErrorKind::NotSupported`] if it is in event-driven mode and the
+    /// context has none; [`ErrorKind::InvalidValue`] if its depth exceeds the device's completion
+    /// queues; the device refuses. DMA and sync events send to themselves: most devices loop that
+    /// back internally, and the others need a port with an address.
     pub fn add<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         if self.event_driven && !context.event_driven_supported() {
             let text = "the context has no event-driven mode: use a work queue in polling mode";
             return Err(Error::plain(ErrorKind::NotSupported, text));
         }
-        // Not each time: it looks at all of them.
+        // Not on each call, because it scans all of them.
         if self.queues.contexts() >= self.sweep {
             self.leave_dropped();
             self.sweep = (2 * self.queues.contexts()).max(SWEEP);
@@ -180,7 +199,7 @@ impl WorkQ {
         if self.armed
             && let Err(error) = self.arm()
         {
-            // Its jobs would wake nobody.
+            // Its jobs would wake no thread.
             self.queues.remove(context.core().id(), &self.handle)?;
             return Err(error);
         }
@@ -188,12 +207,12 @@ impl WorkQ {
     }
 
     /// Removes the work queue from a context, or from an RDMA instance that was stopped on it
-    /// (`doca_ctx_workq_rm`). A context that was dropped needs no removal: once its jobs have been
-    /// retrieved, it takes up nothing.
+    /// (`doca_ctx_workq_rm`). A dropped context needs no removal: once its jobs have been
+    /// retrieved, it takes no resources.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while jobs for it are in
-    /// flight: retrieve them, [`abort`](WorkQ::abort) them first if they should end at once.
+    /// [`ErrorKind::NotFound`] if it is not on the context; [`ErrorKind::InUse`] while jobs for it
+    /// are in flight: retrieve them; to end them at once, [`abort`](WorkQ::abort) them first.
     pub fn remove<C: Removable + ?Sized>(&mut self, context: &C) -> Result<()> {
         let id = context.member().ok_or_else(is_not_on_it)?;
         if self.runs.need(id) {
@@ -204,13 +223,13 @@ impl WorkQ {
         self.queues.remove(id, &self.handle)
     }
 
-    /// Ends what is in flight for a context: each of its jobs is retrieved once, as done if it was,
+    /// Ends the jobs in flight of a context: each of them is retrieved once, as done if it was,
     /// else as failed with [`ErrorKind::Shutdown`]. The context takes no more jobs on this work
-    /// queue; it can be removed when all are retrieved. A device that died completes nothing: this
-    /// gets its jobs back, too.
+    /// queue; it can be removed when all are retrieved. A dead device completes nothing: this
+    /// returns its jobs, too.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is not on it; the device's refusal to let go of the jobs.
+    /// [`ErrorKind::NotFound`] if it is not on the context; the device does not release the jobs.
     pub fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         self.queues.abort(context)?;
         if self.armed {
@@ -219,21 +238,21 @@ impl WorkQ {
         Ok(())
     }
 
-    /// Submits a job (`doca_workq_submit`). Its buffers come back with its event.
+    /// Submits a job (`doca_workq_submit`). Its event returns the buffers.
     ///
     /// # Errors
-    /// The job is given back with them, and nothing was begun. [`ErrorKind::Again`] if as many are
-    /// in flight as the work queue takes, or the context; [`ErrorKind::BadState`] if it is not on
-    /// the job's context; [`ErrorKind::InvalidValue`] or [`ErrorKind::NotPermitted`] for buffers
-    /// that the job cannot have; [`ErrorKind::NotSupported`] for a job that the device does not do;
-    /// [`ErrorKind::Shutdown`] if the context was aborted on this work queue, or gave up there.
+    /// Nothing was begun; the error returns the job with its buffers. [`ErrorKind::Again`] if the
+    /// work queue or the context has its maximum of jobs in flight; [`ErrorKind::BadState`] if the
+    /// work queue is not on the job's context; [`ErrorKind::InvalidValue`] or
+    /// [`ErrorKind::NotPermitted`] for buffers that the job cannot use; [`ErrorKind::NotSupported`]
+    /// for a job that the device does not support; [`ErrorKind::Shutdown`] if the context was
+    /// aborted on this work queue, or gave up there.
     #[inline(always)]
     pub fn submit<J: Job>(&mut self, job: J) -> std::result::Result<(), Refused<J>> {
         self.submit_tagged(job, Tag::PROGRAM)
     }
 
-    /// Submits a job for the owner that `tag` identifies. A job that was refused may be submitted
-    /// again with another tag.
+    /// Submits a job for the owner in `tag`. A refused job may be submitted again with another tag.
     #[inline(always)]
     pub(crate) fn submit_tagged<J: Job>(
         &mut self,
@@ -248,7 +267,7 @@ impl WorkQ {
         Ok(())
     }
 
-    /// Wakes who sleeps if software has something to do: nothing else tells of it.
+    /// Wakes a sleeping thread if software has work: nothing else signals it.
     #[inline(always)]
     fn tell(&self) {
         if self.armed {
@@ -263,36 +282,37 @@ impl WorkQ {
         }
     }
 
-    /// Adds the work queue to a graph (`doca_graph_workq_add`), whose instances, and those of its
+    /// Adds the work queue to a graph (`doca_graph_workq_add`); its instances, and those of its
     /// sub-graphs, can then be submitted.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExist`] if it is on it.
+    /// [`ErrorKind::AlreadyExist`] if it is on the graph.
     pub fn add_graph(&mut self, graph: &Graph) -> Result<()> {
         self.runs.add(graph, self.queues.depth())
     }
 
-    /// Removes the work queue from a graph (`doca_graph_workq_rm`). A graph that was dropped needs
-    /// no removal.
+    /// Removes the work queue from a graph (`doca_graph_workq_rm`). A dropped graph needs no
+    /// removal.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is not on it; [`ErrorKind::InUse`] while instances of it are
-    /// in flight.
+    /// [`ErrorKind::NotFound`] if it is not on the graph; [`ErrorKind::InUse`] while instances of
+    /// it are in flight.
     pub fn remove_graph(&mut self, graph: &Graph) -> Result<()> {
         self.runs.remove(graph)
     }
 
-    /// Submits an instance of a graph (`doca_workq_graph_submit`): all nodes that depend on no
-    /// other begin. Jobs may be submitted and other instances, too, while it runs. When all of it
-    /// has ended, its one [`Event::Graph`] is retrieved, with `user_data`.
+    /// Submits an instance of a graph (`doca_workq_graph_submit`): all nodes without dependencies
+    /// begin. Jobs and other instances may be submitted while it runs. When the whole instance has
+    /// ended, its one [`Event::Graph`] is retrieved, with `user_data`.
     ///
-    /// A job of a node that the work queue or the context has no room for waits until there is.
+    /// If the work queue or the context has no room for a node's job, the job waits until there is
+    /// room.
     ///
     /// # Errors
     /// Nothing was begun. [`ErrorKind::InUse`] if the instance, or one of a sub-graph in it, is in
-    /// flight, or one is in it at two places; [`ErrorKind::InvalidValue`] if the data of a node is
-    /// not set; [`ErrorKind::Again`] if as many instances are in flight as the work queue is deep;
-    /// [`ErrorKind::BadState`] if it is not on the graph or on a node's context.
+    /// flight, or an instance occurs in it twice; [`ErrorKind::InvalidValue`] if the data of a node
+    /// is not set; [`ErrorKind::Again`] if as many instances are in flight as the work queue is
+    /// deep; [`ErrorKind::BadState`] if it is not on the graph or on a node's context.
     pub fn submit_graph(
         &mut self,
         instance: &Instance,
@@ -313,19 +333,28 @@ impl WorkQ {
         Ok(())
     }
 
-    /// Takes the result of a job (`doca_workq_progress_retrieve`), and has software do a bit of its
-    /// work. Jobs are done in no particular order.
+    /// Retrieves the result of a job (`doca_workq_progress_retrieve`), and lets software do a step
+    /// of its work. Jobs complete in no particular order.
     ///
     /// # Errors
-    /// [`Retrieve::Again`] if none is done; [`Retrieve::IoFailed`] with the event of one that
-    /// failed; [`Retrieve::Failed`] if the device sent a completion that cannot be.
+    /// [`Retrieve::Again`] if none is done; [`Retrieve::IoFailed`] with the event of a failed job;
+    /// [`Retrieve::Failed`] if the device sent an impossible completion.
     ///
-    /// Of an instance of a graph, it is [`Retrieve::Again`] for every node that ended, and in the
+    /// Once in 100 ms, a 64th call that finds nothing queries the devices about each queue that has
+    /// jobs in flight and has ended none since the last time, whatever other contexts do (QUERY_CQ,
+    /// QUERY_QP: system calls). It queries an idle queue ever more rarely, down to once a second. A
+    /// program whose calls always find something, and which does not wait by
+    /// [`WorkQ::retrieve_within`], must call [`WorkQ::check`] now and then. Jobs that no device
+    /// completes, because a completion queue overran or a queue pair failed, then end with
+    /// [`ErrorKind::Shutdown`] or the reason, and their contexts take no more jobs on this work
+    /// queue.
+    ///
+    /// For an instance of a graph, it returns [`Retrieve::Again`] for every ended node, and at the
     /// end the event of the instance, which is `Ok` even if a node failed.
     #[inline(always)]
     pub fn progress_retrieve(&mut self) -> std::result::Result<Event, Retrieve> {
-        // Each engine has its own way out: were the events of all put together in one place, they
-        // would be made in memory and moved from there.
+        // Each engine returns separately: a common return path would build the events in memory and
+        // move them from there.
         if !self.mixed
             && let Some(peeked) = self.queues.peek()
         {
@@ -347,15 +376,27 @@ impl WorkQ {
         }
         let mut other = None;
         self.progress_retrieve_other(&mut other);
-        other.unwrap_or_else(|| Err(Retrieve::Again))
+        other.unwrap_or_else(|| self.nothing())
     }
 
-    /// Retrieves the rarer events, or none. The result goes to memory of its own, so that events
-    /// that are not made here can stay in registers.
+    /// Called when a retrieval found nothing. Now and then it checks whether anything can still
+    /// come.
+    #[cold]
+    #[inline(never)]
+    fn nothing(&mut self) -> std::result::Result<Event, Retrieve> {
+        self.quiet.calls = self.quiet.calls.wrapping_add(1);
+        if self.quiet.calls.is_multiple_of(SELDOM) && self.queues.in_flight() > 0 {
+            self.check_if_quiet(Instant::now()).map_err(Retrieve::Failed)?;
+        }
+        Err(Retrieve::Again)
+    }
+
+    /// Retrieves the rarer events, or none. The result has its own memory, so that events of the
+    /// fast path stay in registers.
     #[inline(never)]
     fn progress_retrieve_other(&mut self, result: &mut Settled) {
         if self.runs.in_flight() == 0 && !self.queues.has_work() {
-            // Devices do all that there is, and nothing ends but what they have completed.
+            // Only devices have work, and their completions end all jobs.
             self.mixed = false;
             return match self.queues.poll(result) {
                 Ok(_) => {
@@ -369,6 +410,7 @@ impl WorkQ {
             };
         }
         *result = Some(match self.progress() {
+            Err(Retrieve::Again) => return,
             Ok(Done { event, .. }) if event.is_failed_job() => Err(Retrieve::IoFailed(event)),
             Ok(Done { event, .. }) => Ok(event),
             Err(why) => Err(why),
@@ -397,7 +439,7 @@ impl WorkQ {
     }
 
     /// Handles everything but plain completions of a device. It is separate, because events that
-    /// are assembled in memory, as here, would slow down the others on a common path.
+    /// are built in memory, as here, would slow down the others on a common path.
     #[inline(never)]
     fn progress_others(&mut self) -> std::result::Result<Done, Retrieve> {
         let mut into = None;
@@ -408,7 +450,7 @@ impl WorkQ {
         self.of_graphs(done)
     }
 
-    /// Handles a job that ended; returns it unless it was a graph node's.
+    /// Handles an ended job; returns it unless it was a graph node's.
     #[inline(never)]
     fn of_graphs(&mut self, done: Done) -> std::result::Result<Done, Retrieve> {
         if self.runs.in_flight() == 0 {
@@ -423,7 +465,7 @@ impl WorkQ {
         Ok(done)
     }
 
-    /// Lets software do a bit at times, however many jobs devices complete.
+    /// Runs a step of software at times, however many jobs devices complete.
     fn software_in_turn(&mut self) -> Option<Done> {
         let works = self.queues.has_work();
         self.mixed = works || self.runs.in_flight() > 0;
@@ -431,7 +473,7 @@ impl WorkQ {
         if works && self.turn.is_multiple_of(EVERY) { self.queues.progress() } else { None }
     }
 
-    /// A node ended. What it began may be software's.
+    /// A node ended. It may have begun software's work.
     fn again(&self) -> std::result::Result<Done, Retrieve> {
         self.tell();
         Err(Retrieve::Again)

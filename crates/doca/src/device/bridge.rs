@@ -1,5 +1,5 @@
-//! The RDMA bridge (section 3.6 of 2.2): from the layers below to DOCA's objects and back. There a
-//! program of rdma-core finds its own objects again by their numbers.
+//! The RDMA bridge (section 3.6 of 2.2): conversions between objects of the layers below and
+//! DOCA's. A program of rdma-core finds its own objects in the layers below by their numbers.
 //!
 //! | of rdma-core | of DOCA | there | back |
 //! |---|---|---|---|
@@ -54,16 +54,16 @@ use super::open::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Dev {
-    /// The device of a protection domain of the layers below (`doca_dev_open_from_pd`): maps and
-    /// contexts of it share the domain with the regions and queue pairs that are made there. It is
-    /// another device than the one that [`DevInfo::open`] gives.
+    /// The device of a protection domain of the layers below (`doca_dev_open_from_pd`): its maps
+    /// and contexts share the domain with the program's own regions and queue pairs. It is a
+    /// different [`Dev`] than that of [`DevInfo::open`].
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if the domain is not of the device that `info` describes.
     pub fn open_from_pd(info: &DevInfo, domain: &Domain) -> Result<Self> {
         let there = domain.device().info();
         let here = info.device_info();
-        // Functions whose administrator gave them no GUID have 0 alike.
+        // Functions without a configured GUID all have 0.
         if (&there.name, there.node_guid) != (&here.name, here.node_guid) {
             let (name, other) = (info.ib_device_name(), &there.name);
             let text = format!("the protection domain is of {other}, not of {name}");
@@ -72,10 +72,11 @@ impl Dev {
         Ok(Self::of(info, domain.device().clone(), domain.clone()))
     }
 
-    /// The device behind a verbs context that another library of this process has made, by a
-    /// duplicate of its descriptor (`cmd_fd` of rdma-core's `struct ibv_context`). With `pd`, the
-    /// handle and the number of a protection domain of that context (`handle` of `struct ibv_pd`
-    /// and `pdn` of `struct mlx5dv_pd`), it shares that; it must be gone before the domain.
+    /// The device behind a verbs context of another library in this process, by a duplicate of its
+    /// descriptor (`cmd_fd` of rdma-core's `struct ibv_context`). With `pd`, the handle and the
+    /// number of a protection domain of that context (`handle` of `struct ibv_pd` and `pdn` of
+    /// `struct mlx5dv_pd`), it shares that domain; it must be dropped before the domain is
+    /// destroyed.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is no descriptor of an mlx5 device;

@@ -1,5 +1,5 @@
 //! Capabilities of a device for sharing the host's memory and for functions of its card
-//! (`doca_devinfo_get_is_…_supported`). The capabilities for a library are queried at its context.
+//! (`doca_devinfo_get_is_…_supported`). Query the capabilities of a library at its context.
 
 use super::{Dev, DevInfo};
 use crate::error::{Error, ErrorKind, Result};
@@ -7,22 +7,22 @@ use crate::error::{Error, ErrorKind, Result};
 impl DevInfo {
     /// Whether a map can be exported to the DPU for this device
     /// (`doca_devinfo_get_is_mmap_export_dpu_supported`): it is a function of the host, and the
-    /// card lets its DPU use a host's keys.
+    /// card lets its DPU use a host's mkeys.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`], with the reason, which exporting has as well; the device cannot
-    /// be opened.
+    /// [`ErrorKind::NotSupported`], with the same reason as a refused export; the device cannot be
+    /// opened.
     pub fn mmap_export_dpu_supported(&self) -> Result<()> {
         self.open().and_then(|dev| exports(&dev))
     }
 
     /// Whether this device reaches the memory of a map that its host exported
     /// (`doca_devinfo_get_is_mmap_from_export_dpu_supported`): it is a function of a DPU that can
-    /// use a host's keys.
+    /// use a host's mkeys.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`], with the reason, which importing has as well; the device cannot
-    /// be opened.
+    /// [`ErrorKind::NotSupported`], with the same reason as a refused import; the device cannot be
+    /// opened.
     pub fn mmap_from_export_dpu_supported(&self) -> Result<()> {
         self.open().and_then(|dev| imports(&dev))
     }
@@ -31,7 +31,7 @@ impl DevInfo {
     /// (`doca_devinfo_get_is_hotplug_manager_supported`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`]: the commands that do it are not public, and nothing here does.
+    /// [`ErrorKind::NotSupported`]: the commands for it are not public, and this crate has none.
     pub fn hotplug_manager_supported(&self) -> Result<()> {
         let name = self.ib_device_name();
         Err(Error::new(
@@ -64,7 +64,7 @@ pub(crate) fn imports(dev: &Dev) -> Result<()> {
     Ok(())
 }
 
-/// Whether keys of one function can be used by another.
+/// Whether another function can use mkeys of this one.
 fn shares(dev: &Dev) -> Result<()> {
     if !dev.caps().shares_keys() {
         let text = format!("{dev:?} shares no keys with other functions of its card");

@@ -1,7 +1,7 @@
 //! Devices (`doca_dev.h`; sections 3.2 of 2.2, 4.1 to 4.4 and 5.1 of 1.3).
 //!
-//! A [`DevInfo`] describes a device: it is listed, asked, and opened. A [`Dev`] is an open one, for
-//! maps and contexts. A [`DevInfoRep`] describes a representor of another function, and a
+//! A [`DevInfo`] describes a device, for listing, queries and opening. A [`Dev`] is an open device,
+//! for maps and contexts. A [`DevInfoRep`] describes a representor of another function, and a
 //! [`DevRep`] is an open one. All of them are handles, `Send` and `Sync`.
 //!
 //! ```
@@ -37,10 +37,10 @@ use crate::types::{PciAddress, PciFuncType};
 pub use open::Dev;
 pub use rep::{DevInfoRep, DevRep};
 
-/// Whether hardware is behind a device, or software that stands for it.
+/// Whether a device is hardware or software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DevType {
-    /// A PCI function that offers hardware's abilities.
+    /// A PCI function of hardware.
     Hardware,
     /// A device of software: here the project's model of one.
     Software,
@@ -60,11 +60,11 @@ pub(crate) struct Listed {
 static KERNEL: LazyLock<Arc<dyn Backend>> = LazyLock::new(|| Arc::new(Kernel::new()));
 
 impl DevInfo {
-    /// The devices of this machine (`doca_devinfo_list_create`). Dropping the list leaves open what
-    /// was opened from it.
+    /// The devices of this machine (`doca_devinfo_list_create`). A drop of the list does not close
+    /// devices that were opened from it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] or [`ErrorKind::Initialization`] if there is none, with what to do.
+    /// [`ErrorKind::NotFound`] or [`ErrorKind::Initialization`] without devices, with what to do.
     pub fn list() -> Result<Vec<Self>> {
         Self::list_of(&KERNEL)
     }
@@ -82,7 +82,7 @@ impl DevInfo {
     /// (`mlx5_0`). An address without a domain is of domain 0, or of the only domain that has it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], with a list of what there is.
+    /// [`ErrorKind::NotFound`], with a list of the devices.
     pub fn find(name: &str) -> Result<Self> {
         Self::find_in(&KERNEL, name)
     }
@@ -104,12 +104,12 @@ impl DevInfo {
         Ok(Self(Arc::new(Listed { backend: backend.clone(), info })))
     }
 
-    /// Opens the device (`doca_dev_open`). One that is open already is not opened again: the same
-    /// device is returned, and it closes when the last handle to it is dropped.
+    /// Opens the device (`doca_dev_open`). For an already open device it returns the same device,
+    /// which closes when the last handle to it is dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] without access to its file; [`ErrorKind::NotSupported`] if it
-    /// offers no DevX; the device is gone.
+    /// [`ErrorKind::NotPermitted`] without access to its file; [`ErrorKind::NotSupported`] without
+    /// DevX; the device is removed.
     pub fn open(&self) -> Result<Dev> {
         Dev::open(self)
     }
@@ -118,7 +118,7 @@ impl DevInfo {
     /// (property VUID).
     ///
     /// # Errors
-    /// The device cannot be opened; [`ErrorKind::NotSupported`] if it does not tell.
+    /// The device cannot be opened; [`ErrorKind::NotSupported`] if it does not report its VUID.
     pub fn vuid(&self) -> Result<String> {
         let dev = self.open()?;
         dev.device().query_vuid().map_err(|error| match error.kind() {
@@ -130,10 +130,10 @@ impl DevInfo {
         })
     }
 
-    /// The PCI address; of a sub-function, that of its parent function.
+    /// The PCI address; for a sub-function, its parent's.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] for a device that is on no PCI bus, as the model in this process.
+    /// [`ErrorKind::NotFound`] for a device without a PCI bus, such as the model in this process.
     pub fn pci_address(&self) -> Result<PciAddress> {
         match &self.0.info.pci_address {
             Some(address) => address.parse(),
@@ -213,7 +213,7 @@ impl DevInfo {
     }
 }
 
-/// Two are equal if they are of the same device, whenever it was listed.
+/// Two are equal if they describe the same device, whenever it was listed.
 impl PartialEq for DevInfo {
     fn eq(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.0.info, &other.0.info);

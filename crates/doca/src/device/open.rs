@@ -11,8 +11,8 @@ use verbless_queue::{Domain, ErrorKind as LowerKind};
 use super::DevInfo;
 use crate::error::Result;
 
-/// An open device (`struct doca_dev`). Clones are the same; it closes when the last of them, and
-/// everything that was made on it, is gone (`doca_dev_close` is a drop).
+/// An open device (`struct doca_dev`). Clones are the same device; it closes when the last clone
+/// and all its objects are dropped (`doca_dev_close` is a drop).
 #[derive(Clone)]
 pub struct Dev(Arc<Open>);
 
@@ -20,8 +20,8 @@ struct Open {
     info: DevInfo,
     device: Device,
     domain: Domain,
-    /// Keys that the DPU makes aliases of are here: no queue pair is, so that no peer of ours can
-    /// name them.
+    /// The domain of the keys that the DPU aliases. It has no queue pair, so that no peer can use
+    /// them.
     shared: OnceLock<Domain>,
     /// Unique among all devices that the process ever opened.
     id: u64,
@@ -39,13 +39,14 @@ struct Entry {
 
 impl Dev {
     pub(super) fn open(info: &DevInfo) -> Result<Self> {
-        // The lock is held while it is opened, so that nobody opens it beside us.
+        // The lock is held during the open, so that no other thread opens the device at the same
+        // time.
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|entry| entry.open.strong_count() > 0);
         let backend = Arc::downgrade(info.backend());
         let same = |entry: &&Entry| entry.name == info.name() && entry.backend.ptr_eq(&backend);
         if let Some(there) = open.iter().find(same).and_then(|entry| entry.open.upgrade()) {
-            // One that was taken out answers nothing any more; another may have its name.
+            // A removed device does not respond; another may have its name.
             match there.device.gid_table() {
                 Err(error) if error.kind() == LowerKind::DeviceGone => {
                     open.retain(|entry| !same(&entry));
@@ -60,7 +61,7 @@ impl Dev {
         Ok(this)
     }
 
-    /// A new open device, not shared with others of the same device.
+    /// A new open device, separate from other open devices of the same function.
     pub(super) fn of(info: &DevInfo, device: Device, domain: Domain) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self(Arc::new(Open { info: info.clone(), device, domain, shared: OnceLock::new(), id }))
@@ -71,18 +72,18 @@ impl Dev {
         &self.0.info
     }
 
-    /// The open device of the layers below: capabilities, queries, commands.
+    /// The open device of the layer below: capabilities, queries, commands.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// The protection domain (`doca_dev_get_pd`), in which regions and queues of the layers below
-    /// can be made in addition to those of this crate.
+    /// The protection domain (`doca_dev_get_pd`). The program can create regions and queues of the
+    /// layers below in it, besides this crate's.
     pub fn domain(&self) -> &Domain {
         &self.0.domain
     }
 
-    /// The protection domain of what is shared with the DPU.
+    /// The protection domain of memory that is shared with the DPU.
     pub(crate) fn shared_domain(&self) -> Result<&Domain> {
         if let Some(there) = self.0.shared.get() {
             return Ok(there);
@@ -91,7 +92,7 @@ impl Dev {
         Ok(self.0.shared.get_or_init(|| made))
     }
 
-    /// The device's id, which no other open device of the process has, nor had; not 0.
+    /// The device's id; no other open device of the process ever has the same; not 0.
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }

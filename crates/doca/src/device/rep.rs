@@ -1,7 +1,7 @@
 //! Representors (section 3.2 of 2.2; 4.3 and 4.4 of 1.3, which calls them remote devices).
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use verbless_devx::{FunctionKind, RepresentorInfo};
 
@@ -14,8 +14,8 @@ use crate::types::{PciAddress, PciFuncType};
 /// same description.
 ///
 /// A DPU has a representor for each function of its host and for each of its own sub-functions, at
-/// the PF that manages the switch they are behind. The host's device and its representor have the
-/// same PCI address and the same VUID:
+/// the PF that manages their switch. The host's device and its representor have the same PCI
+/// address and the same VUID:
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -37,57 +37,63 @@ use crate::types::{PciAddress, PciFuncType};
 #[derive(Clone, PartialEq, Eq)]
 pub struct DevInfoRep(Arc<ListedRep>);
 
-#[derive(PartialEq, Eq)]
 struct ListedRep {
     /// The device that listed the representor; open or not.
     by: DevInfo,
     info: RepresentorInfo,
-    from_device: FromDevice,
+    /// Properties of a host's function that Linux does not know, from the device of the switch;
+    /// queried on first use. What the device refuses stays unknown.
+    pci_address: OnceLock<Option<PciAddress>>,
+    vuid: OnceLock<Option<String>>,
 }
 
-/// What the device says of a function of the host: Linux knows neither.
-#[derive(Default, PartialEq, Eq)]
-struct FromDevice {
-    pci_address: Option<PciAddress>,
-    vuid: Option<String>,
+impl PartialEq for ListedRep {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.by, &self.info) == (&other.by, &other.info)
+    }
 }
 
-impl FromDevice {
-    /// Asks the device of the switch for what the kernel does not say. What it refuses stays
-    /// unknown.
-    fn of(dev: &Dev, info: &RepresentorInfo) -> Self {
-        if !info.external {
-            return Self::default();
+impl Eq for ListedRep {}
+
+impl ListedRep {
+    /// The device of the switch, reopened: the one that listed this may be closed.
+    fn manager(&self) -> Result<Option<Dev>> {
+        if self.info.external { self.by.open().map(Some) } else { Ok(None) }
+    }
+
+    /// By QUERY_ESW_FUNCTIONS, which has only the PF's address.
+    fn ask_pci_address(&self) -> Result<Option<PciAddress>> {
+        if self.info.function != FunctionKind::Physical {
+            return Ok(None);
         }
-        let device = dev.device();
-        let is_pf = info.function == FunctionKind::Physical;
-        // QUERY_ESW_FUNCTIONS has the address of the PF alone.
-        let asks_address = is_pf && info.pci_address.is_none();
-        let pf = asks_address.then(|| device.query_host_pf().ok().flatten()).flatten();
-        let pci_address = pf.and_then(|pf| {
-            let (bus, device, function) = (pf.bus, pf.device, pf.function);
-            format!("{bus:02x}:{device:02x}.{function:x}").parse().ok()
-        });
-        let id = match info.function {
-            FunctionKind::Physical => Some(0),
-            FunctionKind::Virtual => info.number.and_then(|it| u16::try_from(it + 1).ok()),
-            FunctionKind::Sub => None,
+        let Some(manager) = self.manager()? else { return Ok(None) };
+        let pf = manager.device().query_host_pf().ok().flatten();
+        Ok(pf.and_then(|pf| {
+            format!("{:02x}:{:02x}.{:x}", pf.bus, pf.device, pf.function).parse().ok()
+        }))
+    }
+
+    fn ask_vuid(&self) -> Result<Option<String>> {
+        let id = match (self.info.function, self.info.number) {
+            (FunctionKind::Physical, _) => Some(0),
+            (FunctionKind::Virtual, Some(number)) => u16::try_from(number + 1).ok(),
+            _ => None,
         };
-        let asked = id.filter(|_| info.vuid.is_none());
-        let vuid = asked
-            .and_then(|id| device.query_vuid_of(device.query_host_vhca_id(id).ok()?).ok())
-            .filter(|vuid| !vuid.is_empty());
-        Self { pci_address, vuid }
+        let Some(id) = id else { return Ok(None) };
+        let Some(manager) = self.manager()? else { return Ok(None) };
+        let vhca_id = manager.device().query_host_vhca_id(id).ok();
+        let vuid = vhca_id.and_then(|id| manager.device().query_vuid_of(id).ok());
+        Ok(vuid.filter(|vuid| !vuid.is_empty()))
     }
 }
 
 impl DevInfoRep {
-    /// The representors at `dev` (`doca_devinfo_rep_list_create`): a snapshot, which neither
-    /// functions that come nor those that go change. List again to see them.
+    /// The representors at `dev` (`doca_devinfo_rep_list_create`): a snapshot. List again to see
+    /// functions that come or go later.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if `dev` represents nobody: it is a device of a host, or a
-    /// sub-function; the device is gone.
+    /// [`ErrorKind::NotSupported`] if `dev` has no representors: it is a device of a host, or a
+    /// sub-function; the device is removed.
     pub fn list(dev: &Dev) -> Result<Vec<Self>> {
         let by = dev.info();
         let listed = by.backend().representors(by.device_info())?;
@@ -100,8 +106,8 @@ impl DevInfoRep {
             return Err(Error::new(ErrorKind::NotSupported, text));
         }
         let new = |info: RepresentorInfo| {
-            let from_device = FromDevice::of(dev, &info);
-            Self(Arc::new(ListedRep { by: by.clone(), info, from_device }))
+            let (pci_address, vuid) = Default::default();
+            Self(Arc::new(ListedRep { by: by.clone(), info, pci_address, vuid }))
         };
         Ok(listed.into_iter().map(new).collect())
     }
@@ -110,7 +116,7 @@ impl DevInfoRep {
     /// as in [`DevInfo::find`]), or whose interface has this name (`pf0vf0`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], with a list of what there is; as [`DevInfoRep::list`].
+    /// [`ErrorKind::NotFound`], with a list of the representors; as [`DevInfoRep::list`].
     pub fn find(dev: &Dev, name: &str) -> Result<Self> {
         let all = Self::list(dev)?;
         let at = |rep: &Self| rep.pci_address().ok();
@@ -132,8 +138,8 @@ impl DevInfoRep {
     /// Opens the representor (`doca_dev_remote_open`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the function or the device that represents it is gone, or another
-    /// one has its place.
+    /// [`ErrorKind::NotFound`] if the function or the device of its representor is removed, or
+    /// another one has its place.
     pub fn open(&self) -> Result<DevRep> {
         let ListedRep { by, info, .. } = &*self.0;
         let gone = || {
@@ -155,30 +161,47 @@ impl DevInfoRep {
     /// The PCI address of the represented function in the machine where it is plugged in.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] for a sub-function, which has none, and where neither kernel nor
-    /// device say it: Linux on a DPU does not know addresses of the host, and the device
-    /// (QUERY_ESW_FUNCTIONS) says that of its PF alone.
+    /// [`ErrorKind::NotFound`] for a sub-function, which has none, or if neither kernel nor device
+    /// report it: Linux on a DPU does not know addresses of the host, and the device
+    /// (QUERY_ESW_FUNCTIONS) reports only its PF's. The first call queries the device; an error of
+    /// opening it, which the next call tries again.
     pub fn pci_address(&self) -> Result<PciAddress> {
-        match (&self.0.info.pci_address, self.0.from_device.pci_address) {
-            (Some(address), _) => address.parse(),
-            (None, Some(address)) => Ok(address),
-            (None, None) if self.0.info.function == FunctionKind::Sub => {
-                Err(self.has_no("PCI address: it stands for a sub-function"))
-            }
-            (None, None) => {
-                Err(self.has_no("PCI address: neither the kernel nor the device says the host's"))
-            }
+        if let Some(address) = &self.0.info.pci_address {
+            return address.parse();
         }
+        let known = match self.0.pci_address.get() {
+            Some(known) => *known,
+            None => {
+                let answer = self.0.ask_pci_address()?;
+                *self.0.pci_address.get_or_init(|| answer)
+            }
+        };
+        known.ok_or_else(|| {
+            self.has_no(match self.0.info.function {
+                FunctionKind::Sub => "PCI address: it stands for a sub-function",
+                _ => "PCI address: neither the kernel nor the device reports the host's",
+            })
+        })
     }
 
     /// The VUID of the represented function.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where neither kernel nor device (QUERY_VUID) say it.
+    /// [`ErrorKind::NotFound`] if neither kernel nor device (QUERY_VUID, in the first call) report
+    /// it.
     pub fn vuid(&self) -> Result<&str> {
-        let vuid = self.0.info.vuid.as_deref().or(self.0.from_device.vuid.as_deref());
-        vuid.ok_or_else(|| {
-            self.has_no("VUID: neither the kernel nor the device says the function's")
+        if let Some(vuid) = &self.0.info.vuid {
+            return Ok(vuid);
+        }
+        let known = match self.0.vuid.get() {
+            Some(known) => known,
+            None => {
+                let answer = self.0.ask_vuid()?;
+                self.0.vuid.get_or_init(|| answer)
+            }
+        };
+        known.as_deref().ok_or_else(|| {
+            self.has_no("VUID: neither the kernel nor the device reports the function's")
         })
     }
 
@@ -208,9 +231,9 @@ impl fmt::Debug for DevInfoRep {
     }
 }
 
-/// An open representor (`struct doca_dev_rep`, and `struct doca_dev_remote` of 1.3), by which
-/// libraries name a function of the host. It closes when it is dropped. Two are equal if they are
-/// of the same function.
+/// An open representor (`struct doca_dev_rep`, and `struct doca_dev_remote` of 1.3). Libraries
+/// refer to a function of the host by it. A drop closes it. Two are equal if they represent the
+/// same function.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DevRep(DevInfoRep);
 

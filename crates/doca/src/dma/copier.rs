@@ -1,10 +1,10 @@
 //! The copies of one work queue.
 //!
-//! The device completes them in their order. So they are in a ring: a job is written there once
-//! when it begins, and read once when it ends. Most are *simple*: one buffer to one buffer, by one
-//! request. All that they need to be begun and ended stands in open code, and everything else in
-//! functions of its own. The destination of a simple job has grown from the beginning, as nobody
-//! sees it before the end; that of one that fails shrinks again.
+//! The device completes them in order, so they are in a ring: a job is written there once when it
+//! begins, and read once when it ends. Most jobs are *simple*: one buffer to one buffer, by one
+//! request. Their begin and end is inlined code; everything else is in separate functions. The
+//! destination of a simple job grows at the begin already, because the program cannot see it before
+//! the end; that of a failed job shrinks again.
 
 use std::mem;
 
@@ -17,7 +17,7 @@ use super::pieces::{MAX_LIST, MAX_PIECE, check, pieces, reach, refuse};
 use super::queue::{CopyQueue, refused};
 use crate::buffer::{Buf, Room};
 use crate::context::core::CtxId;
-use crate::context::engine::{Engine, Place};
+use crate::context::engine::{EndedJobs, Engine, Place};
 use crate::context::event::{Done, Event, Settled, Tag};
 use crate::context::failure::JobError;
 use crate::context::side::{self, Side, SideOf};
@@ -25,33 +25,33 @@ use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::UserData;
 
-/// Copies that one job may need: a request is of one piece of source and destination each.
+/// Maximum of requests per job: a request has one piece of source and of destination.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
 const _: () = assert!(MAX_REQUESTS <= side::LONGEST_JOB, "each may complete");
-/// The id of no device; it also differs from 0, the reader of memory whose reach is unknown.
-const NOBODY: u64 = u64::MAX;
-/// Bytes of a request at most.
+/// The id of no device; it also differs from 0, the reader of memory with unknown reach.
+const NO_DEVICE: u64 = u64::MAX;
+/// Maximum bytes of a request.
 const MOST: u32 = 0x7fff_ffff;
 
-/// The jobs of a work queue, and the device's queue that does them.
+/// The jobs of a work queue, and the device's queue that executes them.
 pub struct Copier {
-    /// `device` while simple jobs go to it at once; else [`NOBODY`].
+    /// `device` while simple jobs can be posted at once; else [`NO_DEVICE`].
     open_to: u64,
-    /// The device's id; [`NOBODY`] if it takes less at a time than a buffer may have whose reach is
-    /// known.
+    /// The device's id; [`NO_DEVICE`] if its maximum copy is shorter than a buffer of known reach
+    /// may be.
     device: u64,
-    /// The numbers of the next job and of the first in flight, modulo 2^32: what is between them
-    /// is at its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
+    /// The numbers of the next job and of the first in flight, modulo 2^32. A job in between is at
+    /// its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
     next: u32,
     first: u32,
     jobs: Box<[JobPlace]>,
     mask: u32,
-    /// Bytes of a simple job at most.
+    /// Maximum bytes of a simple job.
     longest_simple: u64,
     queue: CopyQueue,
-    /// Bytes of a job at most.
+    /// Maximum bytes of a job.
     longest: u64,
-    /// For each place whose job is not simple: the number of requests beside the first.
+    /// For each slot whose job is not simple: the number of requests beside the first.
     more: Box<[u32]>,
     /// The sum of `more` over all jobs in flight.
     sum_of_more: u32,
@@ -59,23 +59,23 @@ pub struct Copier {
     /// Set when the device has released all jobs: the index of the completion queue at that time.
     /// `None`: the device flushes the jobs one by one. Meaningless while jobs run.
     let_go: Option<u32>,
-    /// The number of the first job that the device was not given.
+    /// The number of the first job that was not posted.
     posted: u32,
-    /// The first failure of the job whose last request has not come.
+    /// The first failure of the job whose last request has not completed.
     failure: Option<Failure>,
-    /// The first job when the device's queue failed the last time without a job of its own.
+    /// The first job at the last failure of the device's queue without a failed job.
     returned: Option<u32>,
-    /// Why jobs end that are not done.
+    /// The error of jobs that end without being done.
     given_up: JobError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Works,
-    /// A job failed: the device has let go of those behind it, and they are posted again when all
-    /// that it completed before has been read.
+    /// A job failed: the device has released those behind it, and they are posted again when all
+    /// completions from before have been read.
     Failed,
-    /// Finally: all jobs end.
+    /// Final: all jobs end.
     Aborted,
 }
 
@@ -87,8 +87,8 @@ struct Running {
     tag: Tag,
 }
 
-/// The place of a job in flight, or kept. Its buffers are optional, and not all of it: then what it
-/// has when it is empty would be moved, too.
+/// The slot of a job in flight, or kept. Its buffers are optional, instead of the whole job: an
+/// empty optional job would be moved, too.
 #[derive(Default)]
 struct JobPlace {
     source: Option<Buf>,
@@ -98,11 +98,11 @@ struct JobPlace {
 }
 
 impl JobPlace {
-    /// Puts a job into an empty place.
+    /// Puts a job into an empty slot.
     #[inline(always)]
     fn put(&mut self, job: Running) {
         let Running { source, destination, user_data, tag } = job;
-        // Nothing is there, so that nothing is forgotten.
+        // The slot is empty, so this leaks nothing.
         mem::forget((self.source.take(), self.destination.take()));
         (self.source, self.destination) = (Some(source), Some(destination));
         (self.user_data, self.tag) = (user_data, tag);
@@ -115,7 +115,7 @@ impl JobPlace {
             (Some(source), Some(destination)) => {
                 Some(Running { source, destination, user_data: self.user_data, tag: self.tag })
             }
-            // There are both or none.
+            // Both are there, or neither.
             none => {
                 mem::forget(none);
                 None
@@ -134,7 +134,7 @@ impl Copier {
         let queue = CopyQueue::new(place, depth.max(MAX_REQUESTS))?;
         let longest = super::queue::longest(&place.side.dev);
         let places = depth.next_power_of_two();
-        let device = if longest < MAX_PIECE { NOBODY } else { place.side.dev.id() };
+        let device = if longest < MAX_PIECE { NO_DEVICE } else { place.side.dev.id() };
         Ok(Self {
             open_to: device,
             device,
@@ -156,14 +156,14 @@ impl Copier {
         })
     }
 
-    /// The place of a job.
+    /// The slot of a job.
     #[inline(always)]
     fn place(&self, number: u32) -> usize {
         (number & self.mask) as usize
     }
 
-    /// Begins a job if it is known to be simple and can be begun. The work queue has made sure that
-    /// there is a place for it; a job that is not begun is kept in that place.
+    /// Begins a job if it is known to be simple and can begin. The work queue has ensured a slot
+    /// for it; a job that does not begin is kept in that slot.
     #[inline(always)]
     pub(super) fn begin_simple(&mut self, job: Memcpy, tag: Tag) -> bool {
         let Memcpy { user_data, source, destination, .. } = job;
@@ -171,7 +171,7 @@ impl Copier {
         let mut job = Running { source, destination, user_data, tag };
         let Some(from) = job.source.readable_by(self.open_to) else { return self.put(job) };
         let Some(to) = job.destination.writable_by(self.open_to) else { return self.put(job) };
-        // No buffer is so long that this is another number.
+        // No buffer is long enough to truncate this.
         let length = from.length as u32;
         if from.length > to.length || length.wrapping_sub(1) >= MOST {
             return self.put(job);
@@ -181,7 +181,7 @@ impl Copier {
         };
         job.destination.grow_first(from.length);
         place.put(job);
-        // Read behind the stores, so that they need not be kept.
+        // Read after the stores, so that they need not be kept in registers.
         let lkey = |buffer: &Option<Buf>| buffer.as_ref().map_or(Lkey(0), Buf::lkey);
         let keys = (lkey(&place.source), lkey(&place.destination));
         self.next = number.wrapping_add(1);
@@ -192,14 +192,14 @@ impl Copier {
         }
     }
 
-    /// Puts a job that has not begun into the next place.
+    /// Puts a job that has not begun into the next slot.
     #[inline(always)]
     fn put(&mut self, job: Running) -> bool {
         let Running { source, destination, user_data, tag } = job;
         self.put_parts(source, destination, user_data, tag)
     }
 
-    /// Puts a job into the next place; its parts are passed in registers.
+    /// Puts a job into the next slot; its parts are passed in registers.
     #[cold]
     #[inline(never)]
     fn put_parts(&mut self, source: Buf, destination: Buf, user_data: UserData, tag: Tag) -> bool {
@@ -208,7 +208,7 @@ impl Copier {
         false
     }
 
-    /// The device did not take the last job: puts it into the place of the next one.
+    /// The post of the last job failed: moves it into the slot of the next one.
     #[cold]
     #[inline(never)]
     fn take_back(&mut self, length: u32) -> bool {
@@ -220,7 +220,7 @@ impl Copier {
         false
     }
 
-    /// Begins the job that is kept in the next place, which may not be simple, or tells why not.
+    /// Begins the kept job in the next slot, which may not be simple, or returns why not.
     #[cold]
     #[inline(never)]
     pub(super) fn begin_kept(
@@ -234,7 +234,7 @@ impl Copier {
         self.begin_other(Memcpy { ctx, user_data, source, destination }, tag, side.get())
     }
 
-    /// Begins whatever job.
+    /// Begins any job.
     fn begin_other(
         &mut self,
         job: Memcpy,
@@ -258,8 +258,8 @@ impl Copier {
         }
     }
 
-    /// Posts a job unless the device's queue stands still; then it is posted with the others.
-    /// Returns how many requests it is of.
+    /// Posts a job, unless the device's queue is stopped; then it is posted with the others.
+    /// Returns its number of requests.
     fn post_checked(&mut self, job: &Memcpy, side: &mut Side) -> Result<u32> {
         if self.state == State::Aborted {
             return Err(shut_down(&self.given_up));
@@ -270,7 +270,7 @@ impl Copier {
         ends.0.remember(reach(ends.0.first(), &side.dev, false)?);
         ends.1.remember(reach(ends.1.first(), &side.dev, true)?);
         let taken = self.in_flight() + self.sum_of_more;
-        if taken + requests > self.queue.capacity() || !side.room.take(requests - 1) {
+        if taken + requests > self.queue.capacity() || !side.take_room(requests - 1) {
             let text = "the device has as many requests as it takes: retrieve some jobs first";
             return Err(refuse(ErrorKind::Again, text));
         }
@@ -327,7 +327,7 @@ impl Copier {
         Some(job)
     }
 
-    /// The event of the first job, whatever became of it.
+    /// The event of the first job, done or failed.
     fn end(
         &mut self,
         result: std::result::Result<(), JobError>,
@@ -335,7 +335,11 @@ impl Copier {
     ) -> Option<Done> {
         let more = mem::take(&mut self.more[self.place(self.first)]);
         self.sum_of_more -= more;
-        room.give(more);
+        match self.let_go {
+            // The CQEs of its other requests may be unread.
+            Some(index) if self.state != State::Works => room.owe(more, index),
+            _ => room.give(more),
+        }
         let mut job = self.take_first()?;
         let simple = self.is_simple(&job.source, &job.destination);
         match (simple, result) {
@@ -346,7 +350,7 @@ impl Copier {
         Some(done(job, result))
     }
 
-    /// Whether a request is of the job that is the next to end.
+    /// Whether a request belongs to the job that ends next.
     fn is_of_first(&self, cookie: u64) -> bool {
         cookie as u32 == self.first && self.first != self.next
     }
@@ -355,7 +359,7 @@ impl Copier {
     fn failed(&mut self, failure: Failure, side: &mut Side) -> Result<Option<Done>> {
         let is_flushed = failure.status == Status::Flushed;
         if self.state != State::Works && self.let_go.is_some() && is_flushed {
-            // Of those that it has let go.
+            // Of the jobs that it has released.
             return Ok(None);
         }
         if !self.is_of_first(failure.cookie) {
@@ -363,7 +367,7 @@ impl Copier {
         }
         if self.state == State::Works {
             self.stand_still(State::Failed, self.next, side);
-            // The queue failed by itself. If it does so again and again, it is the job's fault.
+            // The queue failed by itself. If that repeats, the job is the cause.
             let again = self.returned.replace(self.first) == Some(self.first);
             if is_flushed && !again && self.let_go.is_some() {
                 return Ok(None);
@@ -384,7 +388,7 @@ impl Copier {
     /// Takes the jobs back from the device, which has those before `posted`. If that fails, they
     /// end when the device flushes them: its queue has failed, and does nothing else.
     fn stand_still(&mut self, state: State, posted: u32, side: &Side) {
-        (self.state, self.posted, self.open_to) = (state, posted, NOBODY);
+        (self.state, self.posted, self.open_to) = (state, posted, NO_DEVICE);
         self.let_go = Some(side.cq.consumer_index());
         if let Err(error) = self.queue.take_back() {
             self.let_go = None;
@@ -392,7 +396,7 @@ impl Copier {
         }
     }
 
-    /// Resumes after the device has released all jobs: posts those that it did not do again.
+    /// Resumes after the device has released all jobs: posts the unexecuted ones again.
     fn recover(&mut self, side: &mut Side) {
         if let Err(error) = self.queue.recover(&side.dev) {
             return self.give_up(&error);
@@ -411,7 +415,7 @@ impl Copier {
 
     fn post_again(&mut self, number: u32, dev: &Dev) -> Result<()> {
         let at = self.place(number);
-        // Each place from the first job to the next one has a job.
+        // Each slot from the first job to the next one has a job.
         let Some(mut job) = self.jobs[at].take() else { return Ok(()) };
         let simple = self.is_simple(&job.source, &job.destination);
         let bytes = job.source.chain_data_len();
@@ -426,7 +430,7 @@ impl Copier {
         posted
     }
 
-    /// Takes no more jobs, and ends those that it has with this.
+    /// Takes no more jobs, and ends the present ones with this error.
     fn give_up(&mut self, why: &Error) {
         self.state = State::Aborted;
         self.given_up = JobError::told(why);
@@ -446,7 +450,7 @@ fn shut_down(given_up: &JobError) -> Error {
     Error::new(ErrorKind::Shutdown, text)
 }
 
-/// The source and destination of a request, which copies all bytes of `from`.
+/// The source and destination SGE of a request that copies all bytes of `from`.
 #[inline(always)]
 fn ends(from: Room, to: Room) -> (Sge, Sge) {
     let length = from.length as u32;
@@ -464,7 +468,7 @@ impl Engine for Copier {
 
     #[inline(always)]
     fn succeed(&mut self, request: RequestId) -> Option<Done> {
-        // Only that of a simple job has nothing but its number in the cookie.
+        // Only a simple job has nothing but its number in the cookie.
         if !self.queue.settle(request, self.first.into()) {
             return None;
         }
@@ -476,7 +480,7 @@ impl Engine for Copier {
             Ok(cookie) if !self.is_of_first(cookie) => {
                 return Err(out_of_order(cookie as u32, self.first));
             }
-            // The job is done when its last request is.
+            // The job is done with its last request.
             Ok(cookie) if cookie & MORE_FOLLOW != 0 => None,
             Ok(_) => self.end(Ok(()), &mut side.room),
             Err(CompletionError::Failed(failure)) => self.failed(failure, side)?,
@@ -515,6 +519,10 @@ impl Engine for Copier {
         self.next.wrapping_sub(self.first)
     }
 
+    fn ended(&self) -> EndedJobs {
+        EndedJobs([(self.in_flight() > 0).then_some(self.first), None])
+    }
+
     fn abort(&mut self, side: &mut Side) -> Result<()> {
         match self.state {
             State::Aborted => return Ok(()),
@@ -529,6 +537,21 @@ impl Engine for Copier {
         self.given_up = JobError::new(ErrorKind::Shutdown);
         Ok(())
     }
+
+    fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+        self.queue.check()
+    }
+
+    fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
+        self.abort(side)?;
+        // Jobs that the device was to flush end only if it releases them here.
+        if self.let_go.is_none() && self.first != self.next {
+            self.queue.take_back()?;
+            self.let_go = Some(side.cq.consumer_index());
+        }
+        self.give_up(why);
+        Ok(())
+    }
 }
 
 #[cold]
@@ -540,7 +563,7 @@ fn out_of_order(number: u32, first: u32) -> Error {
 impl Drop for Copier {
     fn drop(&mut self) {
         if self.in_flight() > 0 && self.queue.take_back().is_err() {
-            // The device may still copy: nothing of the jobs may be freed.
+            // The device may still copy: no memory of the jobs may be freed.
             mem::forget(mem::take(&mut self.jobs));
         }
     }

@@ -4,7 +4,7 @@ use crate::buffer::Buf;
 use crate::context::failure::JobError;
 use crate::types::UserData;
 
-/// A copy that is done.
+/// A completed copy.
 #[derive(Debug)]
 pub struct MemcpyDone {
     /// The user data of the job.

@@ -1,8 +1,8 @@
 //! DMA (`doca_dma.h`): the device copies memory.
 //!
 //! The device's memory-to-memory engine copies, without the CPU, between memory of this side and,
-//! on a DPU, memory that its host exported. Source and destination may be chains of buffers; the
-//! source's datarooms are taken as one, and appended to the destination's.
+//! on a DPU, memory that its host exported. Source and destination may be chains of buffers; a copy
+//! reads the source's datarooms as one, and appends them to the destination's.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -22,8 +22,8 @@
 //! # }
 //! ```
 //!
-//! A failed job does not affect others: the device's queue stops at it, and the jobs behind it,
-//! which come back flushed, are posted again. The destination of a failed job is undefined.
+//! A failed job does not affect others: the device's queue stops at it, and the flushed jobs behind
+//! it are posted again. The destination of a failed job is undefined.
 
 pub(crate) mod copier;
 pub(crate) mod done;
@@ -66,10 +66,16 @@ pub struct DmaBuilder {
 }
 
 impl DmaBuilder {
+    /// The device.
+    pub const fn dev(&self) -> &Dev {
+        &self.dev
+    }
+
     /// Starts the context.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`](crate::ErrorKind::NotSupported) if the device copies no memory.
+    /// [`ErrorKind::NotSupported`](crate::ErrorKind::NotSupported) if the device does not support
+    /// copies.
     pub fn start(self) -> Result<Dma> {
         Dma::memcpy_supported(&self.dev)?;
         Ok(Dma { core: Arc::new(Core::new(&self.dev, true, u32::MAX)) })
@@ -88,16 +94,16 @@ impl Dma {
         self.core.dev()
     }
 
-    /// Whether `dev` copies memory (`doca_dma_job_get_supported`).
+    /// Whether `dev` supports memory copies (`doca_dma_job_get_supported`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`](crate::ErrorKind::NotSupported) if it does not, with the
-    /// capability that it lacks; the device cannot be opened.
+    /// [`ErrorKind::NotSupported`](crate::ErrorKind::NotSupported) if it does not, with the missing
+    /// capability; the device cannot be opened.
     pub fn memcpy_supported(dev: &impl AsDev) -> Result<()> {
         queue::supported(&dev.dev()?)
     }
 
-    /// Buffers that a source or a destination may be chained of at most
+    /// Maximum of buffers in the chain of a source or destination
     /// (`doca_dma_get_max_list_buf_num_elem`).
     ///
     /// # Errors
@@ -106,7 +112,7 @@ impl Dma {
         Self::memcpy_supported(dev).map(|()| MAX_LIST)
     }
 
-    /// Bytes of a job at most (`doca_dma_get_max_buf_size`).
+    /// Maximum bytes of a job (`doca_dma_get_max_buf_size`).
     ///
     /// # Errors
     /// As [`Dma::memcpy_supported`].

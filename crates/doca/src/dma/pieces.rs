@@ -5,17 +5,17 @@ use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Reach;
 
-/// Buffers that a source or a destination may be chained of at most.
+/// Maximum of buffers in the chain of a source or destination.
 pub(super) const MAX_LIST: u32 = 64;
-/// Bytes of one request at most: no SGE has 2 GiB.
+/// Maximum bytes of one request: no SGE has 2 GiB.
 pub(super) const MAX_PIECE: u64 = 1 << 30;
 
-/// The refusals of a job, as they are on the path of jobs.
+/// The refusal of a job, for the data path.
 pub(super) const fn refuse(kind: ErrorKind, text: &'static str) -> Error {
     Error::plain(kind, text)
 }
 
-/// Bytes and requests of a copy, if `dev` can do it: `longest` bytes at most.
+/// Bytes and requests of a copy, if `dev` supports it: `longest` bytes at most.
 pub(super) fn check(
     (source, destination): (&Buf, &Buf),
     dev: &Dev,
@@ -25,7 +25,7 @@ pub(super) fn check(
         let text = "a buffer with several references can be in no job: drop the others first";
         return Err(refuse(ErrorKind::InvalidValue, text));
     }
-    // The lengths of an import are its owner's word: their sum may be no number.
+    // The lengths of an import are only its owner's claim: their sum may overflow.
     let (mut bytes, mut room, mut links) = (0u64, 0u64, (0, 0));
     for link in source.chain() {
         reach(link, dev, false)?;
@@ -52,7 +52,7 @@ pub(super) fn check(
     Ok((bytes, (pieces(source, destination, bytes).count() as u32).max(1)))
 }
 
-/// How the device reaches a buffer, if the job may have it.
+/// How the device reaches a buffer, if the job has the permission.
 pub(super) fn reach(link: Link<'_>, dev: &Dev, written: bool) -> Result<Reach> {
     let chunk = link.chunk();
     if written && !chunk.is_writable() {
@@ -92,7 +92,7 @@ pub(super) fn pieces<'b>(
         if left == 0 {
             return None;
         }
-        // What is left fits, so there is a next one whenever one is used up.
+        // The rest fits, so a next one exists whenever one is used up.
         while taken == from.data().1 {
             (from, taken) = (from.next()?, 0);
         }

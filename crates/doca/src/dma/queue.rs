@@ -1,4 +1,4 @@
-//! The device's queue that copies memory.
+//! The device's queue for memory copies.
 
 use verbless_queue::access::KeyAccess;
 use verbless_queue::wr::{MemoryCopy, Nop, PostError, Request, Scratch};
@@ -20,29 +20,28 @@ pub(super) fn supported(dev: &Dev) -> Result<()> {
     })
 }
 
-/// Bytes of a copy at most.
+/// Maximum bytes of a copy.
 pub(super) fn longest(dev: &Dev) -> u64 {
     dev.caps().longest_memory_copy()
 }
 
-/// A queue pair that is connected with itself.
+/// A queue pair connected to itself.
 pub(super) struct CopyQueue {
     qp: Qp,
-    /// The device's own room, in `_room`.
+    /// The device's scratch buffer, in `_room`.
     scratch: Scratch,
     _room: Region,
 }
 
 impl CopyQueue {
-    /// Makes a queue for `requests` requests at a time.
+    /// Creates a queue for `requests` requests at a time.
     ///
     /// # Errors
-    /// The device's refusal; of one that does not loop back by force, also that its port has no
-    /// address.
+    /// The device refuses; without force loopback, its port has no address.
     pub(super) fn new(place: &mut Place<'_>, requests: u32) -> Result<Self> {
         let (dev, cq) = (&place.side.dev, &place.side.cq);
         let config = QpConfig {
-            // A copy is longer than inline data would be.
+            // The WQE of a copy is longer than inline data would be.
             inline: 0,
             user_index: place.user_index,
             memory_copies: true,
@@ -70,10 +69,10 @@ impl CopyQueue {
         self.qp.post(&copy, cookie)
     }
 
-    /// Posts several requests, each with its cookie. On an error the device has none of them.
+    /// Posts several requests, each with its cookie. On an error none of them is posted.
     ///
-    /// Each is signaled: nothing public says that the CQE of a copy means that unsignaled ones
-    /// before it are done. UCX signals each, too (`gga_mlx5.c`).
+    /// Each is signaled: no public source says that the CQE of a copy covers earlier unsignaled
+    /// ones. UCX signals each, too (`gga_mlx5.c`).
     pub(super) fn copy_all(
         &mut self,
         copies: impl Iterator<Item = Result<((Sge, Sge), u64)>>,
@@ -106,16 +105,21 @@ impl CopyQueue {
         self.qp.send.settle(request, cookie)
     }
 
-    /// The cookie of a request that is done.
+    /// The cookie of a completed request.
     pub(super) fn complete(&mut self, cqe: Cqe) -> std::result::Result<u64, CompletionError> {
         self.qp.complete(cqe).map(|completion| completion.cookie)
     }
 
-    /// Makes the queue work again from any state, when its completions have been read and the
-    /// device has no request of ours.
+    /// Makes the queue work again from any state, after its completions have been read and the
+    /// device has no request of it.
     pub(super) fn recover(&mut self, dev: &Dev) -> Result<()> {
         self.qp.reset()?;
         Ok(dev.domain().connect_to_itself(&mut self.qp, &ConnectOptions::default())?)
+    }
+
+    /// Fails if the queue pair is in the error state.
+    pub(super) fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+        self.qp.check()
     }
 
     /// Makes the device flush its requests.
@@ -123,13 +127,13 @@ impl CopyQueue {
         Ok(self.qp.to_error()?)
     }
 
-    /// Takes from the device what it has. What it completed can still be read.
+    /// Takes the requests back from the device. Its completions can still be read.
     ///
     /// # Errors
-    /// The device may go on with it.
+    /// The device may go on with them.
     pub(super) fn take_back(&mut self) -> Result<()> {
         match self.qp.to_reset() {
-            // What is gone does nothing.
+            // A removed device does nothing.
             Err(error) if error.kind() != LowerKind::DeviceGone => Err(error.into()),
             _ => Ok(()),
         }
@@ -161,7 +165,7 @@ mod tests {
     use crate::device::DevInfo;
 
     #[test]
-    fn of_copies_one_of_which_cannot_be_posted_the_device_hears_nothing() {
+    fn failed_copy_batch_posts_nothing() {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
@@ -183,7 +187,7 @@ mod tests {
             assert_eq!(queue.copy_all(copies).unwrap_err().kind(), ErrorKind::NotPermitted);
             assert_eq!(queue.qp.send.free(), free);
         }
-        // The device looks at what was posted, and finds no more than this.
+        // The device reads the posted requests, and finds no more than this.
         queue.copy_all((0..2).map(|number| Ok(((room, room), number)))).unwrap();
         model.run_until_idle();
         assert_eq!(done.load(Ordering::Relaxed), 2);

@@ -15,12 +15,12 @@ use crate::context::job::Job;
 use crate::context::queues::Queues;
 use crate::error::{Error, ErrorKind, Refused, Result};
 
-/// A job of whatever type, or the place of one.
+/// A job of any type, or an empty slot for one.
 pub(super) trait Held: Any + Send {
-    /// The job's context; `None` if the place has no job.
+    /// The job's context; `None` if the slot is empty.
     fn context(&self) -> Option<CtxId>;
 
-    /// Begins the job; it stays if it is refused.
+    /// Begins the job; a refused job stays.
     fn begin(&mut self, queues: &mut Queues, tag: Tag) -> Result<()>;
 }
 
@@ -56,13 +56,13 @@ pub(super) struct SubInstance {
     pub(super) claimed: Option<Box<Body>>,
 }
 
-/// How far a node is.
+/// The progress of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// The node waits for this many other nodes.
     Waits(u32),
     Ended,
-    /// The node depends on one that failed.
+    /// The node depends on a failed one.
     Stopped,
 }
 
@@ -72,13 +72,13 @@ pub(super) struct NodeData {
     progress: Progress,
 }
 
-/// Nodes that can begin. The instance is in a list of the work queue's while there are some.
+/// Nodes that can begin. While there are some, the instance is in a list of the work queue.
 pub(super) struct Line {
     pub(super) nodes: VecDeque<u32>,
     pub(super) listed: bool,
 }
 
-/// The state of an instance. A work queue has it while the instance runs.
+/// The state of an instance. The work queue owns it while the instance runs.
 pub(super) struct Body {
     pub(super) plan: Arc<Plan>,
     pub(super) nodes: Box<[NodeData]>,
@@ -86,12 +86,12 @@ pub(super) struct Body {
     pub(super) users: Line,
     /// Other nodes that can begin.
     pub(super) others: Line,
-    /// Nodes that are not at their end.
+    /// Nodes that have not ended.
     left: u32,
     /// The first failure.
     pub(super) result: std::result::Result<(), JobError>,
     pub(super) failed: Option<u32>,
-    /// Nodes to stop; empty when nobody looks.
+    /// Nodes to stop; empty outside of `stop`.
     open: Vec<u32>,
 }
 
@@ -137,7 +137,7 @@ impl Body {
         Ok(())
     }
 
-    /// The place of a node's job.
+    /// The slot of a node's job.
     pub(super) fn job<J: Job>(&mut self, place: usize) -> Option<&mut Option<J>> {
         let Data::Job(held) = &mut self.nodes[place].data else { return None };
         let held: &mut dyn Any = held.as_mut();
@@ -145,7 +145,7 @@ impl Body {
     }
 
     /// Takes the instances of all sub-graph nodes, so that no other submission can have them, if
-    /// it and they can be submitted as they are.
+    /// this one and they can be submitted as they are.
     pub(super) fn claim(&mut self, queues: &Queues) -> Result<()> {
         let claimed = self.nodes.iter_mut().try_for_each(|node| match &mut node.data {
             Data::Unset => Err(unset()),
@@ -168,7 +168,7 @@ impl Body {
         claimed.inspect_err(|_| self.release())
     }
 
-    /// Gives back what [`Body::claim`] took and does not run.
+    /// Returns the claimed instances without a run.
     pub(super) fn release(&mut self) {
         for node in &mut self.nodes {
             if let Data::Graph(SubInstance { instance, claimed }) = &mut node.data
@@ -193,7 +193,7 @@ impl Body {
         }
     }
 
-    /// Forgets the results of the last run, also in sub-graphs: their nodes may not run this time.
+    /// Discards the results of the last run, also in sub-graphs: their nodes may not run this time.
     fn forget_results(&mut self) {
         for node in &mut self.nodes {
             node.result = None;
@@ -210,7 +210,7 @@ impl Body {
         }
     }
 
-    /// A node ended. True: so did the run.
+    /// Notes the end of a node. True if the run has ended, too.
     pub(super) fn end(&mut self, node: u32, result: std::result::Result<(), JobError>) -> bool {
         self.nodes[node as usize].progress = Progress::Ended;
         self.left -= 1;
@@ -238,7 +238,7 @@ impl Body {
         }
     }
 
-    /// Stops the nodes in `open` and all that depend on them. None of them has begun.
+    /// Stops the nodes in `open` and their dependents. None of them has begun.
     fn stop(&mut self, plan: &Plan) {
         while let Some(node) = self.open.pop() {
             let progress = &mut self.nodes[node as usize].progress;
@@ -250,7 +250,7 @@ impl Body {
         }
     }
 
-    /// Forgets a run that does not end.
+    /// Discards a run that does not end.
     pub(super) fn give_up(&mut self) {
         for line in [&mut self.users, &mut self.others] {
             line.nodes.clear();
@@ -263,9 +263,8 @@ impl Body {
 pub(super) type Callback =
     dyn Fn(&mut UserNode<'_>) -> std::result::Result<(), ErrorKind> + Send + Sync;
 
-/// The view that a user node's function has of its instance: the node's own data, and [all
-/// nodes](Nodes). The nodes on which it depends have all ended, and those that depend on it have
-/// not begun; others may be in any state.
+/// A user node's view of its instance: the node's own data, and [all nodes](Nodes). The nodes on
+/// which it depends have all ended, and its dependents have not begun; others may be in any state.
 pub struct UserNode<'b> {
     nodes: Nodes<'b>,
     node: u32,
@@ -300,14 +299,14 @@ impl<'b> DerefMut for UserNode<'b> {
     }
 }
 
-/// The nodes of an instance in flight: the results of those that ended, and the jobs of those that
-/// did not begin.
+/// The nodes of an instance in flight: the results of ended nodes, and the jobs of nodes that have
+/// not begun.
 pub struct Nodes<'b> {
     body: &'b mut Body,
 }
 
 impl Nodes<'_> {
-    /// The event of a context node's job, with its buffers; `None` if it has not ended, or the
+    /// The event of a context node's job, with its buffers; `None` if the job has not ended, the
     /// event was taken, or the node is of another graph.
     pub fn result(&mut self, node: Node) -> Option<&mut Event> {
         let place = self.body.plan.place(node).ok()?;
@@ -321,17 +320,17 @@ impl Nodes<'_> {
         self.body.nodes[place].result.take()
     }
 
-    /// Takes the job of a node that has not begun. A node that has none when it should begin fails
-    /// with [`ErrorKind::InvalidValue`].
+    /// Takes the job of a node that has not begun. A node without a job at its begin fails with
+    /// [`ErrorKind::InvalidValue`].
     pub fn take_job<J: Job>(&mut self, node: Node) -> Option<J> {
         let place = self.body.plan.place(node).ok()?;
         self.body.job::<J>(place)?.take()
     }
 
-    /// Sets the job of a node that depends on this one, in the place of what it has.
+    /// Sets the job of a node that depends on this one, and replaces the old job.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if the job is of another context or sort than the node, or the
+    /// [`ErrorKind::InvalidValue`] if the job is of another context or type than the node, or the
     /// node is of another graph.
     pub fn set_job<J: Job>(&mut self, node: Node, job: J) -> std::result::Result<(), Refused<J>> {
         match self.body.plan.place(node) {
@@ -346,12 +345,12 @@ impl Nodes<'_> {
         self.body.user_data(place)
     }
 
-    /// The nodes of a sub-graph node's instance, which has ended or not begun: until the outer
-    /// instance has ended, they are reached by no other way.
+    /// The nodes of a sub-graph node's instance, which has ended or not begun. Until the outer
+    /// instance has ended, there is no other access to them.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] while it runs; [`ErrorKind::InvalidValue`] if it is no sub-graph node
-    /// of this graph.
+    /// [`ErrorKind::InUse`] while it runs; [`ErrorKind::InvalidValue`] if the node is no sub-graph
+    /// node of this graph.
     pub fn sub_graph(&mut self, node: Node) -> Result<Nodes<'_>> {
         let place = self.body.plan.place(node)?;
         match &mut self.body.nodes[place].data {

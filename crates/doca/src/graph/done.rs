@@ -1,4 +1,4 @@
-//! The event of an instance that has ended.
+//! The event of an ended instance.
 
 use std::any::Any;
 use std::fmt;
@@ -8,16 +8,16 @@ use super::node::Node;
 use crate::context::failure::JobError;
 use crate::types::UserData;
 
-/// An instance of a graph that has ended.
+/// An ended instance of a graph.
 pub struct GraphDone {
     /// The user data of the submission.
     pub user_data: UserData,
-    /// The result: that of the first node that failed, if one did.
+    /// The result of the first failed node, or success.
     pub result: std::result::Result<(), JobError>,
-    /// The first node that failed. If it is a sub-graph node, the sub-graph's own failed.
+    /// The first failed node. For a sub-graph node, a node of the sub-graph failed.
     pub failed: Option<Node>,
-    /// The instance's data. It is untyped because graphs know of events, so events cannot know of
-    /// graphs.
+    /// The instance's data. It is untyped because the graph module depends on events, so the event
+    /// module cannot depend on graphs.
     pub(super) instance: Arc<dyn Any + Send + Sync>,
 }
 

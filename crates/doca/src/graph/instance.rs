@@ -18,8 +18,8 @@ use crate::types::UserData;
 /// An instance of a graph (`struct doca_graph_instance`): its nodes' data, then their results.
 ///
 /// A clone is the same instance. It is `Send` and `Sync`. While it is in flight, by itself or in a
-/// sub-graph node of another, all of its methods answer [`ErrorKind::InUse`]; if all clones of it
-/// are dropped, it runs on to its end.
+/// sub-graph node of another, all of its methods return [`ErrorKind::InUse`]. If all clones are
+/// dropped, it runs on to its end.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -80,7 +80,7 @@ impl Idle<'_> {
 }
 
 impl Graph {
-    /// A new instance (`doca_graph_instance_create`), whose nodes have no data yet.
+    /// Creates an instance (`doca_graph_instance_create`); its nodes have no data yet.
     pub fn instance(&self) -> Instance {
         Instance::new(&self.plan)
     }
@@ -111,22 +111,22 @@ impl Instance {
         Err(Error::plain(ErrorKind::InUse, text))
     }
 
-    /// Returns the state: the instance is not in flight any more.
+    /// Returns the state at the end of a flight.
     pub(super) fn put_back(&self, body: Box<Body>) {
         *self.lock() = Some(body);
     }
 
-    /// Whether the instance is in flight: by itself, or in a sub-graph node of one that is.
+    /// Whether the instance is in flight, by itself or in a sub-graph node of another instance.
     pub fn is_running(&self) -> bool {
         self.lock().is_none()
     }
 
-    /// Sets the job of a context node (`doca_graph_instance_set_ctx_node_data`). It is used up when
-    /// it is done; its buffers are then in the node's [result](Instance::take_result). One that was
-    /// set before is dropped.
+    /// Sets the job of a context node (`doca_graph_instance_set_ctx_node_data`) and drops the old
+    /// one. A run consumes the job; its buffers are then in the node's
+    /// [result](Instance::take_result).
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if the job is of another context or sort
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if the job is of another context or type
     /// than the node, or the node is of another graph.
     pub fn set_ctx_node_data<J: Job>(
         &self,
@@ -139,11 +139,11 @@ impl Instance {
         }
     }
 
-    /// Sets what the callback of a user node works with (`doca_graph_instance_set_user_node_data`);
-    /// `()` if it needs nothing. It stays from run to run.
+    /// Sets the data for the callback of a user node (`doca_graph_instance_set_user_node_data`);
+    /// `()` if it needs none. The data stays from run to run.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is no user node of this graph.
+    /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if the node is no user node of this graph.
     pub fn set_user_node_data<T: Any + Send>(&self, node: Node, data: T) -> Result<()> {
         let place = self.shared.plan.place(node)?;
         if !matches!(self.shared.plan.nodes[place].kind, Kind::User(_)) {
@@ -174,9 +174,9 @@ impl Instance {
     }
 
     /// Sets the instance of a sub-graph node (`doca_graph_instance_set_sub_graph_node_data`). It
-    /// stays from run to run; the data of its nodes is set, and their results are taken, by
-    /// another clone of it. It may be the data of nodes of several instances, of which one at a
-    /// time is in flight: from the submission of that to its end, it is in flight, too.
+    /// stays from run to run. Another clone of it sets the data of its nodes, and takes their
+    /// results. It may be the data of nodes of several instances, of which one at a time is in
+    /// flight: from the submission of that one to its end, this one is in flight, too.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if it is no instance of the node's graph,
@@ -209,7 +209,7 @@ impl Instance {
     }
 
     /// Takes the event of a context node's job, with its buffers; `None` if it did not run, or the
-    /// event was taken. What is left is dropped by the next submission.
+    /// event was taken. The next submission drops remaining events.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] for a node of another graph.
@@ -218,7 +218,7 @@ impl Instance {
         Ok(self.idle()?.nodes[place].result.take())
     }
 
-    /// Takes the job of a context node that did not run; `None` if it ran, or was not set, or is of
+    /// Takes the job of a context node that did not run; `None` if it ran, was not set, or is of
     /// another type.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ impl GraphDone {
         Self { user_data, result, failed, instance: instance.shared }
     }
 
-    /// The instance, which has the results of its nodes.
+    /// The instance with the results of its nodes.
     pub fn instance(&self) -> Instance {
         let shared = self.instance.clone().downcast();
         Instance { shared: shared.expect("an instance's event has the instance") }

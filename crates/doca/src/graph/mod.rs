@@ -1,9 +1,9 @@
 //! Graphs (`doca_graph.h`; section 3.4.7 of 2.2): jobs in the order of their dependencies.
 //!
-//! A graph has *context nodes*, each of which is a job of a context; *user nodes*, which call a
-//! function of the program; and *sub-graph nodes*, which are an instance of another graph. Once it
-//! is started it does not change. Any number of *instances* of it can be in flight on a work queue,
-//! beside each other and beside other jobs.
+//! A graph has *context nodes*, each a job of a context; *user nodes*, which call a function of the
+//! program; and *sub-graph nodes*, each an instance of another graph. A started graph does not
+//! change. Any number of its *instances* can be in flight on a work queue, beside each other and
+//! beside other jobs.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -43,10 +43,10 @@
 //! # }
 //! ```
 //!
-//! A node that fails stops those that depend on it, be it by others; the rest of the instance runs
-//! to its end. Then the instance has the results of the nodes that ran, and the jobs of those that
-//! did not, all with their buffers. Node data of jobs is used up by a run: set it again for the
-//! next one. Data of user nodes and of sub-graph nodes stays.
+//! A failed node stops its direct and indirect dependents; the rest of the instance runs to its
+//! end. Then the instance has the results of the nodes that ran, and the jobs of the others, all
+//! with their buffers. A run consumes the jobs of nodes: set them again for the next run. Data of
+//! user nodes and of sub-graph nodes stays.
 
 mod data;
 pub(crate) mod done;

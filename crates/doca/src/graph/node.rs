@@ -1,4 +1,4 @@
-//! Identifies a node of a graph.
+//! The id of a node of a graph.
 
 /// A node of a graph (`struct doca_graph_node`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -8,7 +8,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node's number: nodes are counted from 0 in the order in which they were made.
+    /// The node's number: nodes are numbered from 0 in the order of their creation.
     pub const fn index(self) -> u32 {
         self.index
     }

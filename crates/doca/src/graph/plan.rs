@@ -28,14 +28,14 @@ pub(super) struct PlanNode {
     pub(super) parents: u32,
 }
 
-/// The nodes of a graph and their dependencies, which do not change any more.
+/// The nodes of a started graph and their dependencies.
 pub(crate) struct Plan {
     serial: u64,
     pub(super) nodes: Box<[PlanNode]>,
-    /// Instances that one instance is, its sub-graphs' and theirs with it.
+    /// The number of instances in one instance, including those of its sub-graphs, recursively.
     pub(super) instances: u32,
     workqs: AtomicU32,
-    /// The graph was; instances may be there.
+    /// Whether the graph was dropped; instances may remain.
     pub(super) dropped: AtomicBool,
 }
 
@@ -55,8 +55,8 @@ impl GraphBuilder {
     }
 
     /// Adds a node that calls `callback` (`doca_graph_user_node_create`), in the thread that calls
-    /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve). The node fails if the
-    /// callback returns an error, which is then the status of the instance. A panic of the callback
+    /// [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve). If the callback returns an
+    /// error, the node fails, and the error is the status of the instance. A panic of the callback
     /// propagates to that thread; the node has then failed with [`ErrorKind::Unexpected`], and the
     /// next retrieval goes on. All instances share the callback; each instance has its own
     /// [data](crate::graph::Instance::set_user_node_data).
@@ -78,11 +78,11 @@ impl GraphBuilder {
         Node { graph: self.serial, index }
     }
 
-    /// Adds a dependency: `to` begins only when `from` is done (`doca_graph_add_dependency`).
+    /// Adds a dependency: `to` begins only after `from` is done (`doca_graph_add_dependency`).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if `from` depends on `to` already, with the cycle, and for a
-    /// node of another graph; [`ErrorKind::AlreadyExist`] if `to` depends on `from` already.
+    /// [`ErrorKind::InvalidValue`] if `from` already depends on `to` (the error has the cycle), or
+    /// for a node of another graph; [`ErrorKind::AlreadyExist`] if `to` already depends on `from`.
     pub fn add_dependency(&mut self, from: Node, to: Node) -> Result<()> {
         if from.graph != self.serial || to.graph != self.serial {
             let text = "a node of another graph can be in no dependency: use a sub-graph node";
@@ -109,7 +109,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// The nodes on a way from one to another, both among them.
+    /// The nodes on a path from one node to another, both included.
     fn path(&self, from: u32, to: u32) -> Option<Vec<u32>> {
         let mut before = vec![None; self.nodes.len()];
         let mut open = vec![from];
@@ -140,10 +140,10 @@ impl GraphBuilder {
         }
     }
 
-    /// Starts the graph (`doca_graph_start`): it can be instantiated, and no longer changed.
+    /// Starts the graph (`doca_graph_start`): it can then be instantiated, but not changed.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] if it has no context node, nor has a sub-graph.
+    /// [`ErrorKind::InvalidValue`] if neither it nor a sub-graph has a context node.
     pub fn start(self) -> Result<Graph> {
         let works = |node: &PlanNode| !matches!(node.kind, Kind::User(_));
         if !self.nodes.iter().any(works) {
@@ -186,7 +186,7 @@ impl Graph {
     /// Stops the graph (`doca_graph_stop`). Its instances keep their data.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] while a work queue is on it.
+    /// [`ErrorKind::InUse`] while it is on a work queue.
     pub fn stop(self) -> std::result::Result<(), Refused<Self>> {
         match self.workqs() {
             0 => Ok(()),
@@ -222,7 +222,7 @@ impl Plan {
         self.workqs.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The place of a node of this graph.
+    /// The slot of a node of this graph.
     pub(super) fn place(&self, node: Node) -> Result<usize> {
         if node.graph == self.serial {
             return Ok(node.index as usize);

@@ -12,16 +12,16 @@ use super::instance::Instance;
 use super::plan::{Graph, Kind, Plan};
 use crate::context::core::CtxId;
 use crate::context::event::{Done, Event, Owner, Tag};
-use crate::context::failure::JobError;
+use crate::context::failure::{JobError, JobType};
 use crate::context::queues::Queues;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::UserData;
 
-/// Instances that room is made for in advance; those of sub-graphs count. More than so many at a
-/// time make room when they first run.
+/// Limit of preallocated instances, including sub-graphs'. Beyond it an instance allocates at its
+/// first run.
 const MOST_PREPARED: usize = 1 << 16;
 
-/// The graphs of a work queue, and the instances of them that run.
+/// The graphs of a work queue, and their running instances.
 #[derive(Default)]
 pub(crate) struct Runs {
     graphs: Vec<Added>,
@@ -29,11 +29,13 @@ pub(crate) struct Runs {
     free: Vec<u32>,
     /// Runs with user nodes that can begin.
     users: VecDeque<u32>,
-    /// Runs with other nodes that can begin: more than none only when there is no room for a job.
+    /// Runs with other nodes that can begin; not empty only if a job has no room.
     others: VecDeque<u32>,
-    /// Runs that ended, and were not retrieved.
+    /// Ended runs that were not retrieved.
     ended: VecDeque<u32>,
-    /// Submitted and not retrieved.
+    /// Contexts without room for a job of this type, during [`Runs::pump`].
+    full: Vec<(CtxId, JobType)>,
+    /// Instances submitted and not retrieved.
     in_flight: u32,
     depth: u32,
 }
@@ -50,7 +52,7 @@ struct Run {
 }
 
 enum Whose {
-    /// A node's of another run.
+    /// A node of another run.
     Node { run: u32, node: u32 },
     /// The submitter of an outermost instance.
     Submitter { tag: Tag, user_data: UserData },
@@ -62,17 +64,17 @@ pub(crate) enum Step {
     Nothing,
     /// A user node was called.
     Node,
-    /// An instance ended before.
+    /// An instance has ended.
     Ended(Done),
 }
 
 impl Runs {
-    /// Graphs that the work queue is on.
+    /// The number of graphs of the work queue.
     pub(crate) fn graphs(&self) -> usize {
         self.graphs.len()
     }
 
-    /// Instances that were submitted and not retrieved.
+    /// Instances submitted and not retrieved.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -82,7 +84,7 @@ impl Runs {
         self.graphs.iter().any(|added| added.running > 0 && added.plan.names(context))
     }
 
-    /// Adds a graph, and makes room for `depth` instances of it.
+    /// Adds a graph, and preallocates `depth` instances of it.
     pub(crate) fn add(&mut self, graph: &Graph, depth: u32) -> Result<()> {
         if self.place_of(&graph.plan).is_some() {
             let text = "the work queue is on this graph already";
@@ -100,6 +102,8 @@ impl Runs {
             list.reserve(runs);
         }
         self.free.reserve(runs);
+        let nodes = self.graphs.iter().map(|added| added.plan.nodes.len()).sum();
+        self.full.reserve(nodes);
         Ok(())
     }
 
@@ -119,7 +123,7 @@ impl Runs {
         }
     }
 
-    /// Leaves graphs that were dropped, if no instance is in flight.
+    /// Removes dropped graphs, if no instance is in flight.
     pub(crate) fn leave_dropped(&mut self) {
         self.graphs.retain(|Added { plan, running }| {
             let stays = *running > 0 || !plan.dropped.load(Ordering::Acquire);
@@ -174,7 +178,7 @@ impl Runs {
         self.runs[index as usize].as_mut().expect("a run is there until it has ended")
     }
 
-    /// Lists a run that has nodes which can begin.
+    /// Lists a run with nodes that can begin.
     fn list(&mut self, index: u32) {
         let Self { runs, users, others, .. } = self;
         let Some(Run { body, .. }) = &mut runs[index as usize] else { return };
@@ -192,7 +196,7 @@ impl Runs {
         !self.users.is_empty() || !self.ended.is_empty()
     }
 
-    /// Calls a user node, or yields an instance that ended.
+    /// Calls a user node, or yields an ended instance.
     pub(crate) fn step(&mut self, queues: &mut Queues) -> Step {
         if let Some(index) = self.ended.pop_front() {
             return Step::Ended(self.retrieve(index));
@@ -212,13 +216,13 @@ impl Runs {
         self.end(index, node, result.map_err(JobError::new));
         self.pump(queues);
         if let Err(panic) = called {
-            // The node failed, and the panic goes on: the instance is as it should be.
+            // The node failed, and the panic goes on: the instance is consistent.
             panic::resume_unwind(panic);
         }
         Step::Node
     }
 
-    /// A job of a node ended.
+    /// Handles an ended job of a node.
     pub(crate) fn node_ended(&mut self, queues: &mut Queues, run: u32, node: u32, event: Event) {
         let result = event.result();
         self.run(run).body.nodes[node as usize].result = Some(event);
@@ -226,8 +230,8 @@ impl Runs {
         self.pump(queues);
     }
 
-    /// A node ended: those that it let begin are listed, and with the last one ends the run, and
-    /// then perhaps the node of another.
+    /// Handles an ended node: lists the nodes that can begin now. The last node ends the run, and
+    /// possibly the outer run's node.
     fn end(&mut self, run: u32, node: u32, result: std::result::Result<(), JobError>) {
         let (mut run, mut node, mut result) = (run, node, result);
         loop {
@@ -244,7 +248,7 @@ impl Runs {
             let Some(Run { instance, body, .. }) = self.runs[run as usize].take() else { return };
             self.free.push(run);
             (run, node) = (above, its);
-            // The run above has claimed it, and gives it back when it ends.
+            // The outer run has claimed it, and returns it at its end.
             match &mut self.run(run).body.nodes[node as usize].data {
                 Data::Graph(sub) => sub.claimed = Some(body),
                 _ => instance.put_back(body),
@@ -252,7 +256,7 @@ impl Runs {
         }
     }
 
-    /// The event of a run that ended.
+    /// The event of an ended run.
     fn retrieve(&mut self, index: u32) -> Done {
         let run = self.runs[index as usize].take().expect("a run that ended is retrieved once");
         self.free.push(index);
@@ -271,12 +275,27 @@ impl Runs {
         Done { tag, event: Event::Graph(GraphDone::of(user_data, result, failed, instance)) }
     }
 
-    /// Begins all that can begin but user nodes. What there is no room for is tried again when a
-    /// job has ended.
+    /// Begins all nodes that can begin except user nodes. A job without room is tried again when a
+    /// job has ended; it delays jobs of the same type for the same context, and no others.
     pub(crate) fn pump(&mut self, queues: &mut Queues) {
-        while let Some(&index) = self.others.front() {
-            let body = &mut self.run(index).body;
-            let node = *body.others.nodes.front().expect("only runs with such nodes are listed");
+        self.full.clear();
+        // Positions in `others` and in the run's line.
+        let (mut at, mut skip) = (0, 0);
+        while let Some(&index) = self.others.get(at) {
+            let Self { runs, full, .. } = self;
+            let Some(Run { body, .. }) = &mut runs[index as usize] else { return };
+            let Some(&node) = body.others.nodes.get(skip) else {
+                (at, skip) = (at + 1, 0);
+                continue;
+            };
+            let kind = match body.plan.nodes[node as usize].kind {
+                Kind::Ctx(context, kind) => Some((context, kind)),
+                _ => None,
+            };
+            if kind.is_some_and(|kind| full.contains(&kind)) {
+                skip += 1;
+                continue;
+            }
             let began = match &mut body.nodes[node as usize].data {
                 Data::Job(job) => job.begin(queues, Tag::of(Owner::Node { run: index, node })),
                 Data::Graph(SubInstance { instance, claimed }) => match claimed.take() {
@@ -291,15 +310,22 @@ impl Runs {
                 Data::Unset | Data::User(_) => Err(unset()),
             };
             match began {
-                // With nothing in flight, nothing would make room.
-                Err(error) if error.kind() == ErrorKind::Again && queues.in_flight() > 0 => return,
+                // With nothing in flight, no room will come.
+                Err(error) if error.kind() == ErrorKind::Again && queues.in_flight() > 0 => {
+                    if queues.in_flight() == queues.depth() {
+                        return;
+                    }
+                    self.full.extend(kind);
+                    skip += 1;
+                }
                 began => {
-                    // Taken from the lists first: with its last node, the run goes.
+                    // Removed from the lists first: the last node ends the run.
                     let line = &mut self.run(index).body.others;
-                    line.nodes.pop_front();
+                    line.nodes.remove(skip);
                     if line.nodes.is_empty() {
                         line.listed = false;
-                        self.others.pop_front();
+                        self.others.remove(at);
+                        skip = 0;
                     }
                     if let Err(error) = began {
                         self.end(index, node, Err(JobError::told(&error)));
@@ -310,7 +336,7 @@ impl Runs {
     }
 }
 
-/// Instances that run are given back, without the jobs that began and did not end.
+/// Returns running instances, without the jobs in flight.
 impl Drop for Runs {
     fn drop(&mut self) {
         for Run { instance, mut body, .. } in self.runs.drain(..).flatten() {

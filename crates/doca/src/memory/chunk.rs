@@ -1,23 +1,24 @@
-//! A memory range of a map, and the keys under which devices reach it.
+//! A memory range of a map, and the devices' keys to it.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use verbless_command::AccessKey;
-use verbless_queue::{ImportedRegion, Lkey, Memory, Rkey, SharedRegion};
+use verbless_queue::{ImportedRegion, Lkey, Rkey, SharedRegion};
 
+use super::bytes::Memory;
 use super::keys::{DeviceKey, DpuKey, Keys};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::AccessFlags;
 
-/// Called when a range is no longer used, with its first address and its length in bytes
+/// Called after the last use of a range, with its first address and its length in bytes
 /// (`doca_mmap_memrange_free_cb_t`).
 pub type FreeCallback = Box<dyn FnOnce(u64, usize) + Send>;
 
-/// Calls the callback when dropped. It lives as long as the memory, whose bytes a device that
-/// failed to destroy a key may still reach.
+/// Calls the callback on drop. It lives as long as the memory, whose bytes a device that failed to
+/// destroy a key may still reach.
 pub(super) struct Freed {
     callback: Mutex<Option<FreeCallback>>,
     address: u64,
@@ -30,7 +31,7 @@ impl Freed {
         Self { callback: Mutex::new(Some(callback)), address, length }
     }
 
-    /// The callback, which is not called then.
+    /// Takes the callback, which is then not called.
     pub(super) fn take(&self) -> Option<FreeCallback> {
         self.callback.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -58,27 +59,27 @@ pub struct Chunk {
     buffers: AtomicU64,
     /// Pools and arrays made of it.
     pools: AtomicU64,
-    /// Whether the map is stopped, so that no buffers are made.
+    /// Whether the map is stopped and refuses new buffers.
     stopped: AtomicBool,
 }
 
-/// Which device reaches memory under which key, as far as one needs no more than a comparison to
-/// tell. It is true as long as a buffer points to the memory.
+/// The device and key with access to memory, as far as a single comparison can decide it. It stays
+/// valid while a buffer points to the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// The [id](Dev::id) of the device that may read; 0 if none is known. Of a peer's memory it is
+    /// The [id](Dev::id) of the device that may read; 0 if unknown. For a peer's memory it is
     /// [`Reach::reader_of_peer`].
     pub(crate) reader: u64,
     /// The id of the device if it may also write; else 0.
     pub(crate) writer: u64,
-    /// The key; of a peer's memory, the remote one.
+    /// The key; for a peer's memory, the remote one.
     pub(crate) lkey: Lkey,
 }
 
 impl Reach {
     pub(crate) const UNKNOWN: Self = Self { reader: 0, writer: 0, lkey: Lkey(0) };
 
-    /// Above all ids: what the device reaches by requests to its peer.
+    /// Above all ids: marks memory that the device reaches by requests to its peer.
     const PEER: u64 = 1 << 63;
 
     /// The value of `reader` for memory of a peer of this device.
@@ -88,7 +89,7 @@ impl Reach {
 }
 
 impl Chunk {
-    /// A range of local memory, for devices to come.
+    /// A range of local memory, without devices yet.
     pub(crate) fn local(memory: Memory, access: AccessFlags) -> Self {
         Self {
             address: memory.address(),
@@ -102,7 +103,7 @@ impl Chunk {
         }
     }
 
-    /// A peer's range, which `dev` names by `rkey` in its requests.
+    /// A peer's range; `dev` reaches it by `rkey` in its requests.
     pub(crate) fn of_peer(
         dev: &Dev,
         rkey: Rkey,
@@ -112,7 +113,7 @@ impl Chunk {
         Self::elsewhere(dev, (None, Some(rkey)), None, (address, length), access)
     }
 
-    /// The host's range, which `dev` names by the keys of an alias.
+    /// The host's range; `dev` reaches it by the keys of an alias.
     pub(crate) fn of_host(
         dev: &Dev,
         alias: ImportedRegion,
@@ -144,13 +145,13 @@ impl Chunk {
         }
     }
 
-    /// Registers the range on `dev`, which has the keys once they are [added](Chunk::add).
+    /// Registers the range on `dev`. The keys take effect when they are [added](Chunk::add).
     pub(crate) fn register(&self, dev: &Dev) -> Result<DeviceKey> {
         let Some(memory) = &self.memory else {
             let text = "memory of another machine or side has the keys that it was exported with";
             return Err(Error::plain(ErrorKind::NotPermitted, text));
         };
-        let region = dev.domain().region_of(memory, self.access.key())?;
+        let region = dev.domain().region_of(memory.lower(), self.access.key())?;
         let names = (Some(region.lkey()), region.rkey());
         Ok(DeviceKey::new(dev, names, Some(Box::new(region))))
     }
@@ -160,8 +161,8 @@ impl Chunk {
         self.keys.add(key);
     }
 
-    /// The data that the DPU needs to make an alias of the range's key on a device, and the secret
-    /// that allows it; the same every time.
+    /// The data that the DPU needs to alias the range's key on a device, and its access key; the
+    /// same every time.
     pub(crate) fn share(&self, key: &DeviceKey) -> Result<(SharedRegion, AccessKey)> {
         let Some(memory) = &self.memory else {
             let text = "memory of another machine or side is its owner's to share";
@@ -177,16 +178,16 @@ impl Chunk {
                 let text = format!("making a secret: {error}");
                 Error::new(ErrorKind::OperatingSystem, text).with_source(error)
             })?;
-            let region = domain.region_of(memory, self.access.dpu_key())?;
+            let region = domain.region_of(memory.lower(), self.access.dpu_key())?;
             let shared = domain.share(&region, &secret)?;
-            // Whoever was first has made it for all.
+            // The first thread has created it for all.
             let _second = key.shared.set(DpuKey { region: shared, secret, _key: region });
         }
         let shared = key.shared.get().expect("it was set");
         Ok((shared.region, shared.secret))
     }
 
-    /// Takes back what `dev` may do. Nobody else has the range.
+    /// Removes the access of `dev`. The caller has the only reference to the range.
     pub(crate) fn deregister(&mut self, dev: &Dev) {
         self.keys.remove(dev);
     }

@@ -1,8 +1,6 @@
-//! The memory map of 1.3: ranges and devices come and go while it is started.
+//! The memory map of 1.3: ranges and devices can be added and removed while it is started.
 
-use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::chunk::{Chunk, FreeCallback, Freed};
@@ -15,9 +13,9 @@ use crate::types::AccessFlags;
 
 /// A memory map of 1.3 (`struct doca_mmap` there).
 ///
-/// Properties are set before the first start and fixed from then on. While it is started, ranges
-/// and devices are added, in any order, and devices removed. Stopped, it neither changes nor lets
-/// buffers be made, until it is started again. Once exported, it does not change any more.
+/// Properties are set before the first start and fixed after it. While the map is started, the
+/// program adds ranges and devices, in any order, and removes devices. A stopped map refuses
+/// changes and new buffers until the next start. An exported map does not change any more.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -47,7 +45,6 @@ pub struct DynamicMmap {
     devices: Vec<Dev>,
     /// The ranges in the order of their addresses; they do not overlap.
     chunks: Vec<Arc<Chunk>>,
-    _not_sync: PhantomData<Cell<()>>,
 }
 
 /// The memory that [`DynamicMmap::populate`] refused, and why.
@@ -73,8 +70,8 @@ enum State {
 }
 
 impl DynamicMmap {
-    /// A map without ranges and devices (`doca_mmap_create`). It takes one range and one device if
-    /// nothing else is set. The name is for people.
+    /// A map without ranges and devices (`doca_mmap_create`). By default it takes one range and one
+    /// device. The name is for people.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -86,12 +83,11 @@ impl DynamicMmap {
             from_export: false,
             devices: Vec::new(),
             chunks: Vec::new(),
-            _not_sync: PhantomData,
         }
     }
 
-    /// A map of the memory that a peer exported (`doca_mmap_create_from_export`), for jobs of
-    /// `dev`. It is started, and its properties, devices and ranges are fixed.
+    /// A map of a peer's exported memory (`doca_mmap_create_from_export`), for jobs of `dev`. It is
+    /// started, and its properties, devices and ranges are fixed.
     ///
     /// # Errors
     /// As [`Mmap::create_from_export`](super::Mmap::create_from_export).
@@ -114,8 +110,8 @@ impl DynamicMmap {
     /// Sets the maximum number of ranges.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if it was exported or made from an export;
-    /// [`ErrorKind::BadState`] after the first start; [`ErrorKind::InvalidValue`] for 0.
+    /// [`ErrorKind::NotPermitted`] if the map was exported or imported; [`ErrorKind::BadState`]
+    /// after the first start; [`ErrorKind::InvalidValue`] for 0.
     pub fn set_max_chunks(&mut self, chunks: u32) -> Result<()> {
         self.may_be_configured()?;
         self.max_chunks = at_least_one(chunks)?;
@@ -132,7 +128,7 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// Sets who may do what.
+    /// Sets the permissions.
     ///
     /// # Errors
     /// As [`DynamicMmap::set_max_chunks`].
@@ -147,7 +143,7 @@ impl DynamicMmap {
         &self.name
     }
 
-    /// The maximum number of ranges; of a map from an export, the number of remote ranges.
+    /// The maximum number of ranges; for an imported map, the number of remote ranges.
     pub fn max_chunks(&self) -> u32 {
         if self.from_export { self.chunks.len() as u32 } else { self.max_chunks }
     }
@@ -183,7 +179,7 @@ impl DynamicMmap {
         self.exported
     }
 
-    /// Whether the map was made from an export.
+    /// Whether the map was created from an export.
     pub fn is_from_export(&self) -> bool {
         self.from_export
     }
@@ -193,7 +189,7 @@ impl DynamicMmap {
         self.state == State::Started
     }
 
-    /// Starts it (`doca_mmap_start`); from the first time on, its properties are fixed.
+    /// Starts the map (`doca_mmap_start`); the first start fixes its properties.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is started.
@@ -206,10 +202,10 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// Stops the map (`doca_mmap_stop`): until it is started again, it cannot be changed or
-    /// exported, and no buffers are made of it, neither duplicates nor those of a pool. Existing
-    /// buffers are not affected. This also holds for exported and imported maps; unlike this
-    /// method, [`Mmap::stop`](super::Mmap::stop) destroys the keys.
+    /// Stops the map (`doca_mmap_stop`): until the next start, it refuses changes, exports and new
+    /// buffers, including duplicates and those of a pool. Existing buffers are not affected. This
+    /// also holds for exported and imported maps; unlike this method,
+    /// [`Mmap::stop`](super::Mmap::stop) destroys the keys.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] if it is not started.
@@ -223,9 +219,9 @@ impl DynamicMmap {
     /// Registers all present and future ranges with a device (`doca_mmap_dev_add`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if it was exported or made from an export, started or not;
+    /// [`ErrorKind::NotPermitted`] if the map was exported or imported, started or not;
     /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::AlreadyExist`] if the device is
-    /// there; [`ErrorKind::Full`] if there are as many as it takes; the device's refusal. Then
+    /// already in it; [`ErrorKind::Full`] at the maximum of devices; the device refuses. Then
     /// nothing has changed.
     pub fn dev_add(&mut self, dev: &Dev) -> Result<()> {
         self.may_change()?;
@@ -240,7 +236,7 @@ impl DynamicMmap {
             );
             return Err(Error::new(ErrorKind::Full, text));
         }
-        // All or none: those that were registered go if one cannot be.
+        // All or none: if one registration fails, the others are dropped.
         let keys: Vec<_> =
             self.chunks.iter().map(|chunk| chunk.register(dev)).collect::<Result<_>>()?;
         self.chunks.iter().zip(keys).for_each(|(chunk, key)| chunk.add(key));
@@ -248,11 +244,12 @@ impl DynamicMmap {
         Ok(())
     }
 
-    /// Removes a device (`doca_mmap_dev_rm`): it can no longer reach the ranges.
+    /// Removes a device (`doca_mmap_dev_rm`): it then has no access to the ranges.
     ///
     /// # Errors
-    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::NotFound`] if it is not there;
-    /// [`ErrorKind::InUse`] while buffers point into the map, whose jobs may be that device's.
+    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::NotFound`] if it is not in the map;
+    /// [`ErrorKind::InUse`] while buffers point into the map, because their jobs may be that
+    /// device's.
     pub fn dev_rm(&mut self, dev: &Dev) -> Result<()> {
         self.may_change()?;
         let Some(at) = self.devices.iter().position(|there| there == dev) else {
@@ -272,18 +269,18 @@ impl DynamicMmap {
     }
 
     /// Adds a range (`doca_mmap_populate`) and registers it with all devices. `page_size` is the
-    /// alignment that its first address must have, a power of two. `free` is called when the range
-    /// is not used any more: when the map and the last buffer of it are gone, in the thread that
-    /// drops what is left last. It is not called if a device refuses to let the range go, as it may
+    /// required alignment of its first address, a power of two. `free` is called after the last use
+    /// of the range: when the map and the last buffer of it are dropped, in the thread of the last
+    /// drop. It is not called if a device refuses to deregister the range, because the device may
     /// still write there.
     ///
     /// The program's own memory is [`Memory::from_raw`]: see [the module](crate::memory).
     ///
     /// # Errors
-    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::Full`] if there are as many ranges as it takes;
-    /// [`ErrorKind::InvalidValue`] for memory that is not aligned so, or has no bytes;
+    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::Full`] at the maximum of ranges;
+    /// [`ErrorKind::InvalidValue`] for misaligned memory, or memory without bytes;
     /// [`ErrorKind::AlreadyExist`] if bytes of it are in the map already. Then nothing has changed,
-    /// and what was given comes back.
+    /// and the error returns the arguments.
     pub fn populate(
         &mut self,
         memory: Memory,
@@ -307,7 +304,7 @@ impl DynamicMmap {
         }
     }
 
-    /// Registers memory with all devices; returns the new range and its index among the others.
+    /// Registers memory with all devices; returns the new range and its index.
     fn registered(&self, memory: Memory, page_size: usize) -> Result<(usize, Chunk)> {
         self.may_change()?;
         if self.chunks.len() >= self.max_chunks as usize {
@@ -342,24 +339,24 @@ impl DynamicMmap {
         Ok((at, chunk))
     }
 
-    /// Exports the map for the DPU of the same card (`doca_mmap_export`): the descriptor has what
-    /// it needs to reach the one range. From then on the map cannot change or be exported again:
+    /// Exports the map for the DPU of the same card (`doca_mmap_export`): the descriptor gives
+    /// access to the one range. After that the map can neither change nor be exported again, but
     /// the descriptor can be copied.
     ///
     /// # Errors
     /// As [`DynamicMmap::export_rdma`], for the `DPU_` permissions; [`ErrorKind::NotSupported`] if
-    /// `dev` shares no keys.
+    /// `dev` cannot share mkeys.
     pub fn export_dpu(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
         self.export(dev, true)
     }
 
-    /// Exports the map for peers that reach its one range through `dev`. From then on the map
-    /// cannot change.
+    /// Exports the map for peers that reach its one range through `dev`. After that the map cannot
+    /// change.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if it was exported or made from an export, started or not, has
-    /// no `RDMA_` permission, or `dev` is not in it; [`ErrorKind::BadState`] if it is not started;
-    /// [`ErrorKind::InvalidValue`] if it has not exactly one range.
+    /// [`ErrorKind::NotPermitted`] if the map was exported or imported, started or not, has no
+    /// `RDMA_` permission, or `dev` is not in it; [`ErrorKind::BadState`] if it is not started;
+    /// [`ErrorKind::InvalidValue`] if it does not have exactly one range.
     pub fn export_rdma(&mut self, dev: &Dev) -> Result<ExportDescriptor> {
         self.export(dev, false)
     }
@@ -379,8 +376,8 @@ impl DynamicMmap {
     }
 
     /// Destroys the map (`doca_mmap_destroy`): deregisters all ranges, then calls their callbacks.
-    /// If another thread is just dropping the last buffer, that thread calls the callback, and this
-    /// may return earlier.
+    /// If another thread drops the last buffer at the same time, that thread calls the callback,
+    /// and this call may return earlier.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers point into it.
@@ -399,13 +396,13 @@ impl DynamicMmap {
         Err(Error::plain(ErrorKind::BadState, "the memory map is not started: call `start` first"))
     }
 
-    /// Checks that ranges and devices may change, and the map may be exported.
+    /// Checks that ranges and devices may change, and that the map may be exported.
     fn may_change(&self) -> Result<()> {
         self.must_not_be_shared()?;
         self.must_be_started()
     }
 
-    /// Asked before the state is: no start or stop would help.
+    /// Checked before the state, because no start or stop would help.
     fn must_not_be_shared(&self) -> Result<()> {
         let text = match (self.exported, self.from_export) {
             (false, false) => return Ok(()),
@@ -425,8 +422,8 @@ impl DynamicMmap {
     }
 }
 
-/// Whether nobody else holds a chunk that no buffer points to. A thread that drops a buffer may
-/// hold it for a moment longer.
+/// Whether this is the only reference to a chunk without buffers. A thread that drops a buffer may
+/// hold one for a moment longer.
 fn is_let_go(chunk: &Arc<Chunk>) -> bool {
     (0..1000).any(|turn| {
         if turn > 0 {

@@ -1,4 +1,4 @@
-//! Export descriptors: what one side sends the other so that it can reach its memory.
+//! Export descriptors: one side sends them to the other to give access to its memory.
 //!
 //! The format is this project's own; both sides must speak it. All numbers are in network order.
 //!
@@ -6,22 +6,23 @@
 //! |---|---|---|
 //! | 0 | 4 | `vbdm` |
 //! | 4 | 2 | version, 1 |
-//! | 6 | 1 | kind: 1 for RDMA, 2 for the DPU, 3 of a sync event for the DPU |
+//! | 6 | 1 | kind: 1 for RDMA, 2 for the DPU, 3 for a sync event of the DPU |
 //! | 7 | 1 | 0 |
 //! | 8 | 4 | length of the descriptor in bytes |
-//! | 12 | 4 | permissions, as `doca_access_flags` has them |
+//! | 12 | 4 | permissions, as in `doca_access_flags` |
 //! | 16 | 8 | node GUID of the device that exports |
 //! | 24 | 8 | system image GUID of its card |
 //! | 32 | 8 | address of the first byte |
 //! | 40 | 8 | bytes |
-//! | 48 | 4 | remote key; for the DPU, the key to make an alias of |
-//! | 52 | 2 | for the DPU only: number of the function (VHCA) that has the key |
+//! | 48 | 4 | remote key; for the DPU, the key to alias |
+//! | 52 | 2 | for the DPU only: vhca_id of the function that owns the key |
 //! | 54 | 2 | for the DPU only: 0 |
-//! | 56 | 32 | for the DPU only: the access key, without which no alias is made |
-//! | 52 or 88 | 8 | the first 8 bytes of SHA-256 over all that stands before |
+//! | 56 | 32 | for the DPU only: the access key, which the alias needs |
+//! | 52 or 88 | 8 | the first 8 bytes of SHA-256 over all bytes before |
 //!
-//! The checksum finds damage. It is no signature: whoever has a descriptor can reach the memory,
-//! and can make another for what its key covers. Send it over a channel that you trust.
+//! The checksum finds damage. It is no signature: every holder of a descriptor can reach the
+//! memory, and can forge another descriptor for memory under its key. Send it over a trusted
+//! channel.
 //!
 //! A host's memory, at its DPU:
 //!
@@ -78,7 +79,7 @@ const SUM: usize = 8;
 pub(super) enum Kind {
     Rdma = 1,
     Dpu = 2,
-    /// A word that both sides count in, rather than bytes of a map.
+    /// A word for counting by both sides, instead of bytes of a map.
     SyncEvent = 3,
 }
 
@@ -95,7 +96,7 @@ impl Kind {
 /// Bytes of the longest descriptor.
 const LONGEST: usize = 88 + SUM;
 
-/// The data that a peer or the DPU needs to reach a map's memory. It is sent as bytes.
+/// Gives a peer or the DPU access to a map's memory. The program sends it as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExportDescriptor {
     /// Zero behind `length`.
@@ -104,7 +105,7 @@ pub struct ExportDescriptor {
 }
 
 impl ExportDescriptor {
-    /// The descriptor's bytes, to be sent to whoever opens the memory.
+    /// The descriptor's bytes, to send to the importer.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -116,7 +117,7 @@ impl AsRef<[u8]> for ExportDescriptor {
     }
 }
 
-/// The keys are not shown.
+/// The keys are hidden.
 impl fmt::Debug for ExportDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ExportDescriptor(..)")
@@ -128,7 +129,7 @@ fn checksum(covered: &[u8]) -> [u8; SUM] {
     std::array::from_fn(|at| digest[at])
 }
 
-/// Describes a chunk for a peer of `dev`, or for the DPU that it is a function of.
+/// Describes a chunk for a peer of `dev`, or for the DPU of its card.
 pub(super) fn export(chunk: &Chunk, dev: &Dev, to_dpu: bool) -> Result<ExportDescriptor> {
     if chunk.memory().is_none() {
         let text = "memory that was made from an export cannot be exported: its owner exports it";
@@ -177,7 +178,7 @@ pub(crate) fn export_event(
     describe_shared(dev, Kind::SyncEvent, AccessFlags::DPU_READ_WRITE, shared, secret)
 }
 
-/// The head that all kinds of descriptors have.
+/// The common head of all descriptors.
 fn begin(dev: &Dev, kind: Kind, access: AccessFlags, (address, length): (u64, u64)) -> Vec<u8> {
     let info = dev.info().device_info();
     let mut bytes = Vec::with_capacity(LONGEST);
@@ -234,14 +235,14 @@ struct Fields {
     way: Way,
 }
 
-/// How the memory is reached.
+/// How the memory is accessed.
 #[derive(Debug, PartialEq, Eq)]
 enum Way {
     Rdma(Rkey),
     Dpu { vhca_id: u16, key: u32, secret: [u8; 32] },
 }
 
-/// Reads what the other side sent.
+/// Parses the bytes of the other side.
 fn parse(bytes: &[u8]) -> Result<Fields> {
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     let double = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -279,7 +280,7 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
         Kind::SyncEvent => access.contains(AccessFlags::DPU_READ_WRITE),
     };
     let access = AccessFlags::from_bits(word(12)).filter(permitted).ok_or_else(|| {
-        refuse(format!("the export descriptor's permissions {:#x} let nobody in", word(12)))
+        refuse(format!("the export descriptor's permissions {:#x} grant no access", word(12)))
     })?;
     let way = match kind {
         Kind::Rdma => Way::Rdma(Rkey(word(48))),
@@ -307,7 +308,7 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
     Ok(fields)
 }
 
-/// The memory of a descriptor, for jobs of `dev`.
+/// Imports the memory of a descriptor, for jobs of `dev`.
 pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
     let fields = parse(bytes)?;
     let (access, range) = (fields.access, (fields.address, fields.length));
@@ -322,7 +323,7 @@ pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
     }
 }
 
-/// The word of a sync event's descriptor, for requests of `domain`, which is of `dev`.
+/// Imports the word of a sync event's descriptor, for requests of `domain`, which is of `dev`.
 pub(crate) fn import_event(bytes: &[u8], dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
     let fields = parse(bytes)?;
     if fields.kind != Kind::SyncEvent {
@@ -337,7 +338,7 @@ pub(crate) fn import_event(bytes: &[u8], dev: &Dev, domain: &Domain) -> Result<I
     alias(&fields, dev, domain)
 }
 
-/// Makes an alias of the host's key on `dev`.
+/// Creates an alias of the host's key on `dev`.
 fn alias(fields: &Fields, dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
     let &Fields { system_image_guid, address, length, .. } = fields;
     let Way::Dpu { vhca_id, key, secret } = fields.way else {
@@ -399,7 +400,7 @@ mod tests {
     const ALL: [Kind; 3] = [Kind::Rdma, Kind::Dpu, Kind::SyncEvent];
 
     #[test]
-    fn a_descriptor_says_what_was_put_into_it() {
+    fn descriptor_round_trips_fields() {
         for kind in ALL {
             let fields = parse(&descriptor(kind)).unwrap();
             check(&descriptor(kind)).unwrap();
@@ -419,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_lost_bytes_or_had_any_bit_changed_is_refused() {
+    fn truncated_or_altered_descriptor_is_rejected() {
         for good in ALL.map(descriptor) {
             for length in 0..good.len() {
                 assert!(parse(&good[..length]).is_err(), "{length} bytes");
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_with_a_right_checksum_and_impossible_numbers_is_refused() {
+    fn sealed_descriptor_with_invalid_fields_is_rejected() {
         for kind in ALL {
             let with = |at: usize, bytes: &[u8]| {
                 let mut bad = descriptor(kind);
@@ -446,7 +447,7 @@ mod tests {
             let longer = if kind == Kind::Rdma { Kind::Dpu } else { Kind::Rdma };
             assert_eq!(with(6, &[longer as u8]), ErrorKind::InvalidValue, "of another length");
             assert_eq!(with(8, &[0; 4]), ErrorKind::InvalidValue);
-            assert_eq!(with(12, &[0; 4]), ErrorKind::InvalidValue, "nobody may do anything");
+            assert_eq!(with(12, &[0; 4]), ErrorKind::InvalidValue, "no access is granted");
             assert_eq!(with(12, &[0xff; 4]), ErrorKind::InvalidValue, "unknown permissions");
             let other = if kind == Kind::Rdma { 16u32 } else { 2 };
             assert_eq!(

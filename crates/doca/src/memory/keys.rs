@@ -1,4 +1,4 @@
-//! The keys by which devices reach a range.
+//! The keys of devices to a range.
 
 use std::any::Any;
 use std::sync::OnceLock;
@@ -14,15 +14,15 @@ pub(crate) struct DeviceKey {
     pub(super) dev: Dev,
     pub(super) lkey: Option<Lkey>,
     pub(super) rkey: Option<Rkey>,
-    /// The key that is shared with the DPU.
+    /// The key for the DPU.
     pub(super) shared: OnceLock<DpuKey>,
     /// The owner of the keys: a registration of local memory, or an alias; `None` for keys of a
     /// peer.
     _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// A key for the DPU, apart from the one that devices of this side and peers use: whoever knows
-/// that one has no right to this.
+/// A key for the DPU, separate from the key for devices of this side and peers: knowledge of that
+/// one gives no right to this one.
 #[derive(Debug)]
 pub(super) struct DpuKey {
     pub(super) region: SharedRegion,
@@ -50,8 +50,8 @@ impl DeviceKey {
     }
 }
 
-/// The keys of a range, by device. They are added while buffers point there, and taken out when
-/// none does.
+/// The keys of a range, by device. They are added while buffers point there, and removed only
+/// without buffers.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     /// The only device's keys in most maps.

@@ -1,13 +1,11 @@
-//! The memory map of 2.2: one range, fixed once it is started.
+//! The memory map of 2.2: one range, fixed after its start.
 
-use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::chunk::Chunk;
 use super::export::{self, ExportDescriptor};
-use super::{Memory, MemoryMap, bytes_of, not_in_map, outside, sealed};
+use super::{Memory, MemoryMap, bytes_of, not_in_map, sealed};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::AccessFlags;
@@ -32,12 +30,12 @@ use crate::types::AccessFlags;
 /// # }
 /// ```
 ///
-/// It is `Send`, and used by one thread at a time: it is not `Sync`.
+/// It is `Send` and `Sync`: threads may create buffers of one map at the same time, and copy bytes
+/// in and out. The guide does not require that.
 pub struct Mmap {
     chunk: Arc<Chunk>,
-    /// The configuration; `None` if the map was made from an export.
+    /// The configuration; `None` for an imported map.
     config: Option<MmapBuilder>,
-    _not_sync: PhantomData<Cell<()>>,
 }
 
 /// A memory map that is being configured.
@@ -50,20 +48,37 @@ pub struct MmapBuilder {
 
 impl MmapBuilder {
     /// Sets the memory of the map (`doca_mmap_set_memrange`): allocated for it, or the program's
-    /// own, as [the module](crate::memory) shows.
+    /// own, as in [the module](crate::memory).
+    #[doc(alias = "doca_mmap_set_memrange")]
+    #[doc(alias = "doca_mmap_set_memrang")]
     #[must_use = "a map exists when it is started"]
     pub fn memrange(self, memory: Memory) -> Self {
         Self { memory: Some(memory), ..self }
     }
 
-    /// Sets the access rights (`doca_mmap_set_permissions`); by default devices of this side may
+    /// Sets the permissions (`doca_mmap_set_permissions`); by default devices of this side may
     /// read.
     #[must_use = "a map exists when it is started"]
     pub fn permissions(self, access: AccessFlags) -> Self {
         Self { access, ..self }
     }
 
-    /// Lets a device use the memory (`doca_mmap_dev_add`). Adding it twice adds it once.
+    /// The memory, if it is set (`doca_mmap_get_memrange`).
+    pub fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
+    /// The permissions (`doca_mmap_get_permissions`).
+    pub fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    /// The devices of the map.
+    pub fn devices(&self) -> &[Dev] {
+        &self.devices
+    }
+
+    /// Gives a device access to the memory (`doca_mmap_dev_add`). Adding it twice adds it once.
     #[must_use = "a map exists when it is started"]
     pub fn add_dev(mut self, dev: &Dev) -> Self {
         if !self.devices.contains(dev) {
@@ -72,24 +87,29 @@ impl MmapBuilder {
         self
     }
 
-    /// Registers the memory with the devices (`doca_mmap_start`). This takes long: a page of
-    /// memory after the other is pinned.
+    /// Registers the memory with the devices (`doca_mmap_start`). This is slow, because it pins the
+    /// memory page by page.
     ///
     /// # Errors
-    /// [`ErrorKind::BadState`] without memory or without a device; [`ErrorKind::NoMemory`] if the
-    /// memory cannot be pinned; the device's refusal.
+    /// [`ErrorKind::BadState`] without memory or without a device; [`ErrorKind::InvalidValue`] for
+    /// memory without bytes; [`ErrorKind::NoMemory`] if the memory cannot be pinned; the device
+    /// refuses.
     pub fn start(self) -> Result<Mmap> {
         let Some(memory) = &self.memory else {
             let text = "starting a memory map without memory: call `memrange` first";
             return Err(Error::plain(ErrorKind::BadState, text));
         };
+        if memory.is_empty() {
+            let text = "starting a memory map of no bytes: give `memrange` some";
+            return Err(Error::plain(ErrorKind::InvalidValue, text));
+        }
         if self.devices.is_empty() {
             let text = "starting a memory map without devices: call `add_dev` first";
             return Err(Error::plain(ErrorKind::BadState, text));
         }
         let chunk = Chunk::local(memory.clone(), self.access);
         self.devices.iter().try_for_each(|dev| chunk.register(dev).map(|key| chunk.add(key)))?;
-        Ok(Mmap { chunk: Arc::new(chunk), config: Some(self), _not_sync: PhantomData })
+        Ok(Mmap { chunk: Arc::new(chunk), config: Some(self) })
     }
 }
 
@@ -100,16 +120,16 @@ impl Mmap {
         MmapBuilder::default()
     }
 
-    /// A map of the memory that a peer exported (`doca_mmap_create_from_export`), for jobs of
-    /// `dev`. It is started.
+    /// A map of a peer's exported memory (`doca_mmap_create_from_export`), for jobs of `dev`. It is
+    /// started.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] for bytes that are no descriptor, or were altered;
-    /// [`ErrorKind::UnsupportedVersion`] for another version's; [`ErrorKind::NotSupported`] if
-    /// `dev` cannot reach such memory.
+    /// [`ErrorKind::InvalidValue`] for bytes that are no descriptor, or are damaged;
+    /// [`ErrorKind::UnsupportedVersion`] for another version; [`ErrorKind::NotSupported`] if `dev`
+    /// cannot reach such memory.
     pub fn create_from_export(descriptor: &[u8], dev: &Dev) -> Result<Self> {
         let chunk = Arc::new(export::import(descriptor, dev)?);
-        Ok(Self { chunk, config: None, _not_sync: PhantomData })
+        Ok(Self { chunk, config: None })
     }
 
     /// The address of the first byte; of an imported map, its address at the owner.
@@ -127,7 +147,7 @@ impl Mmap {
         self.len() == 0
     }
 
-    /// The access rights.
+    /// The permissions.
     pub fn permissions(&self) -> AccessFlags {
         self.chunk.access()
     }
@@ -145,10 +165,10 @@ impl Mmap {
     /// Copies `bytes` in, from byte `offset` on.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] for a range that is not in the map; [`ErrorKind::NotPermitted`]
-    /// if it was made from an export.
+    /// [`ErrorKind::InvalidValue`] for a range outside of the map; [`ErrorKind::NotPermitted`] for
+    /// an imported map.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        bytes_of(&self.chunk)?.write_at(offset, bytes).map_err(outside)
+        bytes_of(&self.chunk)?.write_at(offset, bytes)
     }
 
     /// Copies out from byte `offset` on, as many bytes as `into` takes.
@@ -156,37 +176,36 @@ impl Mmap {
     /// # Errors
     /// As [`Mmap::write_at`].
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        bytes_of(&self.chunk)?.read_at(offset, into).map_err(outside)
+        bytes_of(&self.chunk)?.read_at(offset, into)
     }
 
     /// Exports the map for peers that access this memory by RDMA (`doca_mmap_export_rdma`) through
-    /// `dev`. Exporting again gives an equal descriptor.
+    /// `dev`. Another call returns an equal descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if the map has no `RDMA_` permission, was made from an export,
-    /// or was not added to `dev`.
+    /// [`ErrorKind::NotPermitted`] if the map has no `RDMA_` permission, is imported, or was not
+    /// added to `dev`.
     pub fn export_rdma(&self, dev: &Dev) -> Result<ExportDescriptor> {
         export::export(&self.chunk, dev, false)
     }
 
-    /// Exports the map for the DPU of the same card (`doca_mmap_export_dpu`), of which `dev` is a
-    /// function. Exporting again gives an equal descriptor.
+    /// Exports the map for the DPU of the same card (`doca_mmap_export_dpu`); `dev` is a function
+    /// of that card. Another call returns an equal descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPermitted`] if the map has no `DPU_` permission, was made from an export, or
-    /// was not added to `dev`; [`ErrorKind::NotSupported`] if the device shares no keys.
+    /// [`ErrorKind::NotPermitted`] if the map has no `DPU_` permission, is imported, or was not
+    /// added to `dev`; [`ErrorKind::NotSupported`] if the device cannot share mkeys.
     pub fn export_dpu(&self, dev: &Dev) -> Result<ExportDescriptor> {
         export::export(&self.chunk, dev, true)
     }
 
-    /// Takes back the keys (`doca_mmap_stop`) and gives back the configuration, which can be
-    /// started again as it was.
+    /// Destroys the keys (`doca_mmap_stop`) and returns the configuration, which can be started
+    /// again unchanged.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] while buffers point into it, and [`ErrorKind::NotPermitted`] of a map
-    /// from an export, which has no configuration: it is dropped instead. A
-    /// [`DynamicMmap`](super::DynamicMmap) from an export can be stopped, as that keeps all that it
-    /// has.
+    /// [`ErrorKind::InUse`] while buffers point into it; [`ErrorKind::NotPermitted`] for an
+    /// imported map, which has no configuration: drop it instead. An imported
+    /// [`DynamicMmap`](super::DynamicMmap) can be stopped, because that keeps everything in it.
     pub fn stop(mut self) -> std::result::Result<MmapBuilder, Refused<Self>> {
         if let Err(error) = unused(&self.chunk) {
             return Err(Refused::new(error, self));
@@ -194,14 +213,14 @@ impl Mmap {
         match self.config.take() {
             Some(config) => Ok(config),
             None => {
-                let text = "a map from an export is born started and cannot be stopped: destroy it";
+                let text = "an imported map has no configuration and cannot be stopped: drop it";
                 Err(Refused::new(Error::plain(ErrorKind::NotPermitted, text), self))
             }
         }
     }
 
-    /// Stops and destroys the map (`doca_mmap_destroy`). If it is dropped while buffers point into
-    /// it, they keep its memory and keys.
+    /// Stops and destroys the map (`doca_mmap_destroy`). A drop while buffers point into it leaves
+    /// them its memory and keys.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while buffers point into it.
@@ -213,7 +232,7 @@ impl Mmap {
     }
 }
 
-/// Refuses while buffers point into a chunk, or a pool is made of it.
+/// Refuses while buffers point into a chunk, or a pool uses it.
 pub(super) fn unused(chunk: &Chunk) -> Result<()> {
     match chunk.buffers() {
         0 if chunk.pools() == 0 => Ok(()),

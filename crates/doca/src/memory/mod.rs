@@ -1,16 +1,16 @@
 //! Memory maps (`doca_mmap.h`; sections 3.3.2 of 2.2, 4.7 and 5.4 of 1.3).
 //!
-//! A map is memory, the devices that may use it, and what they may do. The two documents
-//! contradict each other, so there are two types: [`Mmap`] is that of 2.2, one range that nothing
-//! changes once it is started; [`DynamicMmap`] is that of 1.3, which takes ranges and devices while
-//! it is started. [`MemoryMap`] is what they have in common: buffers point into either.
+//! A map is memory, its devices, and their permissions. The two documents contradict each other, so
+//! there are two types: [`Mmap`] is the map of 2.2, one range that does not change after its start;
+//! [`DynamicMmap`] is the map of 1.3, which accepts ranges and devices while it is started.
+//! [`MemoryMap`] covers both: buffers point into either.
 //!
-//! The bytes of a map are [`Memory`]: allocated by it, or given by the program. They are copied in
-//! and out, as a device may change them at any time.
+//! The bytes of a map are [`Memory`], allocated by it or given by the program. They are copied in
+//! and out, because a device may change them at any time.
 //!
-//! Memory that the program has already, as that which a DOCA program gives to
-//! `doca_mmap_set_memrange`, is [`Memory::from_raw`]. It is `unsafe`: the device writes there
-//! whenever a job or a peer has it do so, and Rust may not know those bytes as a slice meanwhile.
+//! Existing memory of the program, as a DOCA program passes it to `doca_mmap_set_memrange`, becomes
+//! a [`Memory::from_raw`]. That is `unsafe`: the device writes there whenever a job or a peer makes
+//! it do so, and Rust code may not hold a slice of those bytes meanwhile.
 //!
 //! ```
 //! use std::ptr::NonNull;
@@ -25,7 +25,7 @@
 //! unsafe impl Sync for Table {}
 //! impl Drop for Table {
 //!     fn drop(&mut self) {
-//!         // SAFETY: it came from a box, of which nobody else has a pointer any more.
+//!         // SAFETY: it came from a box, and this is the last pointer to it.
 //!         drop(unsafe { Box::from_raw(self.0) });
 //!     }
 //! }
@@ -33,10 +33,17 @@
 //! # fn map_table(dev: &verbless_doca::Dev) -> Result<(), Box<dyn std::error::Error>> {
 //! let table = Table(Box::into_raw(vec![0_u8; 4096].into_boxed_slice()));
 //! let base = NonNull::new(table.0.cast()).ok_or("no address")?;
-//! // SAFETY: the bytes stay while their owner does, and nobody has a reference to them.
+//! // SAFETY: the bytes live as long as their owner, and have no references.
 //! let memory = unsafe { Memory::from_raw(base, table.0.len(), table) };
 //! let map = Mmap::builder().memrange(memory).add_dev(dev).start()?;
 //! assert_eq!(map.len(), 4096);
+//! # // SAFETY: there are no bytes.
+//! # let none = unsafe { Memory::from_raw(base, 0, ()) };
+//! # let refused = Mmap::builder().memrange(none).add_dev(dev).start().unwrap_err();
+//! # assert_eq!(refused.kind(), verbless_doca::ErrorKind::InvalidValue);
+//! # let given = map.stop().unwrap();
+//! # assert_eq!((given.devices().len(), given.memory().map(Memory::len)), (1, Some(4096)));
+//! # assert_eq!(given.access(), verbless_doca::AccessFlags::default());
 //! # Ok(())
 //! # }
 //! # let model = verbless_model::Model::builder()
@@ -48,9 +55,10 @@
 //! # map_table(&dev).unwrap();
 //! ```
 //!
-//! A `Vec` or `Box<[u8]>` is not taken by a safe call: the device pins whole pages, of which the
-//! ends belong to other values of the heap, and a `fork` would part the program from them.
+//! No safe call takes a `Vec` or `Box<[u8]>`: the device pins whole pages, whose ends belong to
+//! other values of the heap, and a `fork` would separate the program from them.
 
+mod bytes;
 mod chunk;
 mod dynamic;
 pub mod export;
@@ -59,12 +67,12 @@ mod mmap;
 
 use std::sync::Arc;
 
+pub use bytes::Memory;
 pub use chunk::FreeCallback;
 pub(crate) use chunk::{Chunk, Reach};
 pub use dynamic::{DynamicMmap, NotPopulated};
 pub use export::ExportDescriptor;
 pub use mmap::{Mmap, MmapBuilder};
-pub use verbless_queue::Memory;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -75,7 +83,7 @@ pub(crate) mod sealed {
     use crate::memory::chunk::Chunk;
 
     pub trait Sealed {
-        /// The range that has all of `length` bytes from `address` on.
+        /// The range that contains all `length` bytes from `address` on.
         fn chunk(&self, address: u64, length: u64) -> Result<&Arc<Chunk>>;
 
         /// Address and bytes of the one range.
@@ -86,10 +94,10 @@ pub(crate) mod sealed {
 /// Memory that buffers point into: an [`Mmap`] or a [`DynamicMmap`].
 pub trait MemoryMap: sealed::Sealed {}
 
-/// How many ranges an error names.
+/// Maximum of ranges in an error text.
 const NAMED: usize = 3;
 
-/// The error of a range that is in no chunk. They are in the order of their addresses.
+/// The error for a range outside of all chunks, which are in the order of their addresses.
 fn not_in_map(address: u64, length: u64, chunks: &[Arc<Chunk>]) -> Error {
     let behind = chunks.partition_point(|chunk| chunk.address() <= address);
     let first = behind.saturating_sub(NAMED - 1).min(chunks.len().saturating_sub(NAMED));
@@ -116,18 +124,13 @@ pub(crate) fn bytes_of(chunk: &Chunk) -> Result<&Memory> {
     })
 }
 
-/// The refusal of a copy that leaves the map.
-pub(crate) fn outside(error: verbless_queue::ring::OutOfBounds) -> Error {
-    Error::new(ErrorKind::InvalidValue, error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::types::AccessFlags;
 
     #[test]
-    fn the_error_of_a_range_that_is_in_no_chunk_names_the_nearest_three() {
+    fn range_error_names_nearest_three_chunks() {
         let chunk = |_| {
             let memory = Memory::allocate(64).unwrap();
             Arc::new(Chunk::local(memory, AccessFlags::default()))
@@ -146,7 +149,7 @@ mod tests {
             let chunks = &chunks[..count];
             assert_eq!(error(5, chunks), format!("{begin}has {}", named(chunks)));
         }
-        // The range begins in front of all, then in one after the other.
+        // The range begins before the first chunk, then in each of them.
         assert_eq!(
             error(5, &chunks),
             format!("{begin}has 6, the nearest of them {}", named(&chunks[..3]))

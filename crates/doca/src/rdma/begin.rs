@@ -1,8 +1,8 @@
 //! How jobs begin.
 //!
-//! Most have single buffers whose reach is known. These begin where they are submitted, in open
-//! code: what they ask is known there, and of all operations one is left. All other jobs are looked
-//! through in a function of its own.
+//! Most jobs have single buffers of known reach. These begin in inlined code at their submission:
+//! the compiler knows the operation there, and drops the code of the others. A separate function
+//! checks all other jobs completely.
 
 use verbless_queue::wr::{CompareSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
 use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
@@ -18,12 +18,12 @@ use crate::error::Refused;
 use crate::types::UserData;
 
 impl RdmaEngine {
-    /// Begins a job if its buffers are single, their reach is known, and it can be begun; otherwise
-    /// it is kept for [`RdmaEngine::begin_kept`]. The work queue has made sure that its completion
-    /// has room.
+    /// Begins a job if its buffers are single, their reach is known, and it can begin; otherwise
+    /// the job is kept for [`RdmaEngine::begin_kept`]. The work queue has reserved room for its
+    /// completion.
     ///
-    /// The job is in its place before it is posted, and its keys are read from there, so that its
-    /// parts need not be kept in registers meanwhile.
+    /// The job is in its slot before the post, and its keys are read from there, so that its parts
+    /// need not be kept in registers meanwhile.
     #[inline(always)]
     pub(super) fn begin_simple(&mut self, job: RdmaJob, tag: Tag) -> bool {
         let RdmaJob { user_data, operation, local, remote, .. } = job;
@@ -78,7 +78,7 @@ impl RdmaEngine {
         true
     }
 
-    /// The device's queue did not take the last job: keeps it.
+    /// The post of the last job failed: keeps it.
     #[cold]
     #[inline(never)]
     fn take_out(&mut self) -> bool {
@@ -89,7 +89,7 @@ impl RdmaEngine {
         self.keep(local, remote, user_data, tag)
     }
 
-    /// Keeps a job that has not begun, whose operation is kept.
+    /// Keeps a job that has not begun, and whose operation is kept.
     #[cold]
     #[inline(never)]
     fn keep(
@@ -104,7 +104,7 @@ impl RdmaEngine {
         false
     }
 
-    /// Begins the job that is kept, of any type; the error says why it cannot be done.
+    /// Begins the kept job, of any type; the error has the reason of a refusal.
     pub(super) fn begin_kept(
         &mut self,
         side: SideOf<'_>,
@@ -127,8 +127,8 @@ impl RdmaEngine {
     }
 }
 
-/// Address and bytes of the local memory of a job of single buffers whose reach is known, and the
-/// address at the peer, if the instance takes the job now.
+/// Address and bytes of the local memory of a job of single buffers with known reach, and the
+/// address at the peer, if the instance accepts the job now.
 #[inline(always)]
 fn known_ends(
     local: Option<&Buf>,
@@ -146,7 +146,7 @@ fn known_ends(
             local.data_writable_by(instance.sends_to())?
         }
     };
-    // None whose reach is known is longer than 2^30 bytes.
+    // A buffer of known reach has at most 2^30 bytes.
     let known = (here.address, here.length as u32);
     if matches!(operation, Operation::Receive | Operation::Send | Operation::SendImm(_)) {
         return Some((known, 0));

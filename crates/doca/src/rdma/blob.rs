@@ -1,4 +1,4 @@
-//! Connection descriptors: what one instance sends the other so that both connect.
+//! Connection descriptors: each instance sends one to the other, and both connect.
 //!
 //! The format is this project's own; both sides must speak it. All numbers are in network order.
 //!
@@ -9,13 +9,13 @@
 //! | 6 | 1 | transport type: 1 for RC |
 //! | 7 | 1 | 0 |
 //! | 8 | 4 | length of the descriptor in bytes, 68 |
-//! | 12 | 4 | what the instance lets its peer do, as `doca_access_flags` has it |
-//! | 16 | 16 | a random number that no other descriptor has |
+//! | 12 | 4 | the peer's permissions, as in `doca_access_flags` |
+//! | 16 | 16 | a random number, unique to the descriptor |
 //! | 32 | 28 | queue pair, PSN, port and path: [`PeerAddress::to_bytes`] |
-//! | 60 | 8 | the first 8 bytes of SHA-256 over all that stands before |
+//! | 60 | 8 | the first 8 bytes of SHA-256 over all bytes before |
 //!
-//! The checksum finds damage. It is no signature: whoever has a descriptor can connect in the place
-//! of the peer that it was meant for. Send it over a channel that you trust.
+//! The checksum finds damage. It is no signature: every holder of a descriptor can connect in the
+//! place of the intended peer. Send it over a trusted channel.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ const BYTES: usize = ADDRESS + PeerAddress::BYTES + SUM;
 /// The random number of a descriptor.
 pub(super) type Nonce = [u8; 16];
 
-/// The data that a peer needs to connect to an instance. It is sent as bytes.
+/// Gives a peer the data to connect to an instance. The program sends it as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnectionDescriptor([u8; BYTES]);
 
@@ -44,7 +44,7 @@ impl ConnectionDescriptor {
     /// Bytes of every descriptor.
     pub const BYTES: usize = BYTES;
 
-    /// The bytes that the peer is sent.
+    /// The bytes to send to the peer.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -56,7 +56,7 @@ impl AsRef<[u8]> for ConnectionDescriptor {
     }
 }
 
-/// The contents are not shown: whoever has them can connect.
+/// The contents are hidden: every holder of them can connect.
 impl fmt::Debug for ConnectionDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ConnectionDescriptor(..)")
@@ -94,7 +94,7 @@ fn refuse(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidValue, why)
 }
 
-/// Reads what the other side sent.
+/// Parses the bytes of the other side.
 pub(super) fn parse(bytes: &[u8]) -> Result<Fields> {
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     if bytes.len() < 12 || bytes[..4] != MAGIC {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_says_what_was_put_into_it() {
+    fn descriptor_round_trips_fields() {
         let described = describe(&fields());
         assert_eq!(parse(described.as_bytes()).unwrap(), fields());
         check(described.as_bytes()).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_lost_bytes_or_had_any_bit_changed_is_refused() {
+    fn truncated_or_altered_descriptor_is_rejected() {
         let good = describe(&fields()).as_bytes().to_vec();
         for length in 0..good.len() {
             assert!(parse(&good[..length]).is_err(), "{length} bytes");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_with_a_right_checksum_and_impossible_values_is_refused() {
+    fn sealed_descriptor_with_invalid_fields_is_rejected() {
         let with = |at: usize, bytes: &[u8]| {
             let mut bad = describe(&fields()).as_bytes().to_vec();
             bad[at..at + bytes.len()].copy_from_slice(bytes);

@@ -15,12 +15,12 @@ use crate::types::AccessFlags;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 
-/// An instance in RESET: one that is being configured, or was stopped.
+/// An instance in RESET, being configured or stopped.
 #[must_use = "an instance exists when it is started"]
 pub struct RdmaBuilder {
     dev: Dev,
     properties: Properties,
-    /// The instance that was stopped, to be started again in its place of the work queue.
+    /// The stopped instance, to be restarted in its slot of the work queue.
     stopped: Option<(Arc<Core>, Arc<Instance>)>,
 }
 
@@ -86,19 +86,24 @@ impl RdmaBuilder {
         reads: u8;
     }
 
+    /// The device.
+    pub const fn dev(&self) -> &Dev {
+        &self.dev
+    }
+
     /// The current properties (`doca_rdma_get_<property>`).
     pub fn properties(&self) -> &Properties {
         &self.properties
     }
 
-    /// Starts the instance (`doca_ctx_start`): it is in INIT. An instance that was stopped stays on
-    /// its work queue, unless it was [removed](crate::WorkQ::remove) from it meanwhile.
+    /// Starts the instance (`doca_ctx_start`): it is in INIT. A stopped instance stays on its work
+    /// queue, unless it was [removed](crate::WorkQ::remove) from it meanwhile.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] for a property that the device, its port or the completion queue
-    /// that it brought to a work queue has no room for; [`ErrorKind::NotSupported`] for
-    /// [`TransportType::Dc`], and for atomics where the device has none; the device's refusal. What
-    /// was configured is given back.
+    /// [`ErrorKind::InvalidValue`] for a property beyond the limits of the device, its port or the
+    /// completion queue that it brought to a work queue; [`ErrorKind::NotSupported`] for
+    /// [`TransportType::Dc`], and for atomics on a device without them; the device refuses. The
+    /// error returns the configuration.
     pub fn start(self) -> std::result::Result<Rdma, Refused<Self>> {
         match self.started() {
             Ok((core, instance)) => {

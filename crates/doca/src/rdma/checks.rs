@@ -1,4 +1,4 @@
-//! Checks the buffers of a job and makes its request of them (chapter 4 of the guide).
+//! Checks the buffers of a job and builds its request (chapter 4 of the guide).
 
 use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 
@@ -9,7 +9,7 @@ use crate::context::failure::JobType;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The refusals of a job, as they are on the path of jobs.
+/// The refusal of a job, for the data path.
 pub(super) const fn refuse(kind: ErrorKind, text: &'static str) -> Error {
     Error::plain(kind, text)
 }
@@ -22,7 +22,7 @@ const fn invalid(text: &'static str) -> Error {
 pub(super) struct Sges {
     list: [Sge; MAX_SGES],
     count: usize,
-    /// Bytes of the buffers; the entries have [`MOST_BYTES`] of them.
+    /// Bytes of the buffers; the entries cover at most [`MOST_BYTES`] of them.
     bytes: u64,
 }
 
@@ -41,7 +41,7 @@ impl Sges {
     }
 
     fn push(&mut self, address: u64, length: u64, lkey: Lkey) -> Result<()> {
-        // An entry states no more than this.
+        // The maximum of an entry.
         const MOST: u64 = 0x7fff_ffff;
         if length > MOST {
             self.push(address, MOST, lkey)?;
@@ -71,13 +71,13 @@ enum Part {
 pub(super) struct Limits {
     pub(super) send_chain: u32,
     pub(super) receive_chain: u32,
-    /// The longest chain of a read, which no property sets.
+    /// Maximum of a read's chain; no property sets it.
     pub(super) read_chain: u32,
     /// Bytes of a message.
     pub(super) longest: u64,
 }
 
-/// The memory of a job on `dev`, of this side and of the peer.
+/// The memory of a job on `dev`, on this side and at the peer.
 pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, RemoteAddr)> {
     let (local, remote) = (job.local.as_ref(), job.remote.as_ref());
     for buffer in local.into_iter().chain(remote) {
@@ -114,7 +114,7 @@ pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, 
     };
     let sges = gather(local, dev, &rule)?;
     let bytes = sges.bytes;
-    // A receive may have more room than the longest message needs.
+    // A receive may be longer than the longest message.
     if bytes > limits.longest && job.operation != Operation::Receive {
         let text = "the job has more bytes than a message may have: max_message_size, or 2 GiB";
         return Err(invalid(text));
@@ -159,9 +159,9 @@ struct Rule {
     part: Part,
     /// The device writes there.
     written: bool,
-    /// Buffers of the chain at most.
+    /// Maximum of buffers in the chain.
     most: u32,
-    /// The refusal of a longer one.
+    /// The refusal of a longer chain.
     too_long: &'static str,
 }
 
@@ -182,7 +182,7 @@ fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &Rule) -> Result<Sges> {
     Ok(sges)
 }
 
-/// The key of local memory, if a job may have it.
+/// The key of local memory, if the job has the permission.
 fn local(link: Link<'_>, dev: &Dev, written: bool) -> Result<Lkey> {
     let chunk = link.chunk();
     let Some(key) = chunk.key(dev) else {
@@ -200,8 +200,8 @@ fn local(link: Link<'_>, dev: &Dev, written: bool) -> Result<Lkey> {
     Ok(lkey)
 }
 
-/// The memory of the peer, which must have room for `bytes` bytes. What the peer permits, its
-/// device tells.
+/// The memory of the peer, which must have room for `bytes` bytes. The peer's device checks the
+/// peer's permissions.
 fn peer(buffer: Option<&Buf>, dev: &Dev, bytes: u64) -> Result<Option<RemoteAddr>> {
     let Some(buffer) = buffer else { return Ok(None) };
     let link = buffer.first();
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_entries_of_a_chain_name_two_gibibytes_and_are_no_more_than_its_buffers_but_one_alone() {
+    fn sges_cover_2_gib_at_most() {
         const LONG: u64 = 3 << 30;
         for lengths in [&[LONG][..], &[60, LONG, LONG], &[LONG, 60], &[0, LONG, 1], &[1 << 31]] {
             let mut sges = Sges::NONE;

@@ -1,7 +1,7 @@
 //! The jobs of an instance on its work queue.
 //!
-//! The device completes those of a queue in their order. So each of the two queues has a ring of
-//! jobs: a job is written there once when it begins, and read once when it ends.
+//! The device completes the jobs of a queue in order. So each of the two queues has a ring of jobs:
+//! a job is written there once when it begins, and read once when it ends.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use super::checks::{Limits, check, refuse, remember};
 use super::done::{RdmaDone, RdmaOpcode};
 use super::instance::{Instance, RdmaState, Word};
 use super::job::{Operation, RdmaJob};
-use super::lane::{Lane, Running};
+use super::lane::{Lane, Running, StartQueues};
 use super::properties::{Properties, longest, max_read_buf_chain_len};
 use crate::context::core::CtxId;
-use crate::context::engine::{Engine, Place};
+use crate::context::engine::{EndedJobs, Engine, Place};
 use crate::context::event::{Done, Event, Settled, Tag};
 use crate::context::failure::{JobError, JobType};
 use crate::context::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of a buffer whose reach is known, at most.
+/// Maximum bytes of a buffer with known reach.
 const LONG: u64 = 1 << 30;
 
 /// The jobs, and the queue pair that executes them.
 pub struct RdmaEngine {
-    /// The instance's state that the queues were last set up for.
+    /// The instance's state at the last set-up of the queues.
     pub(super) known: Word,
     pub(super) sends: Lane,
     pub(super) receives: Lane,
@@ -39,23 +39,27 @@ pub struct RdmaEngine {
     pub(super) instance: Arc<Instance>,
     pub(super) limits: Limits,
     pub(super) ctx: CtxId,
-    /// A job that is to be looked through.
+    /// A job for the full checks.
     pub(super) kept: Option<(RdmaJob, Tag)>,
-    /// The operation of `kept`, which is stored first, because it alone is passed in registers.
+    /// The operation of `kept`, stored first, because only it is passed in registers.
     pub(super) kept_operation: Operation,
-    /// The completion queue's index when the jobs were taken from the device: it flushes nothing.
+    /// The completion queue's index when the jobs were taken back from the device, which then
+    /// flushes nothing.
     pub(super) let_go: Option<u32>,
+    /// The error of those jobs.
+    pub(super) given_up: JobError,
 }
 
 impl RdmaEngine {
     pub(super) fn new(instance: &Arc<Instance>, place: &Place<'_>) -> Result<Self> {
-        let (queues, known, properties) = instance.attach(place.user_index, &place.side.cq)?;
+        let (start, known, properties) = instance.attach(place.user_index, &place.side.cq)?;
+        let StartQueues { queues, sends, receives } = start;
         let longest = longest(&place.side.dev);
         let read_chain = max_read_buf_chain_len(&place.side.dev);
         let mut this = Self {
             known,
-            sends: Lane::new(0),
-            receives: Lane::new(0),
+            sends,
+            receives,
             queues,
             instance: instance.clone(),
             limits: Limits { send_chain: 0, receive_chain: 0, read_chain, longest },
@@ -63,15 +67,13 @@ impl RdmaEngine {
             kept: None,
             kept_operation: Operation::Receive,
             let_go: None,
+            given_up: JobError::new(ErrorKind::Shutdown),
         };
-        this.set(&properties);
+        this.limit(&properties);
         Ok(this)
     }
 
-    /// Makes the places of jobs; there are none.
-    fn set(&mut self, properties: &Properties) {
-        self.sends = Lane::new(properties.send_queue_size);
-        self.receives = Lane::new(properties.recv_queue_size);
+    fn limit(&mut self, properties: &Properties) {
         self.limits.send_chain = properties.send_buf_chain_len;
         self.limits.receive_chain = properties.recv_buf_chain_len;
     }
@@ -118,7 +120,7 @@ impl RdmaEngine {
         posted.map(drop).map_err(refused)
     }
 
-    /// Whether the instance accepts a job now; reads its state.
+    /// Whether the instance accepts a job; reads its state.
     fn may_begin(&mut self, of_receives: bool, device: u64) -> Result<()> {
         let mut word = self.instance.word();
         while word.starts() != self.known.starts() {
@@ -152,8 +154,8 @@ impl RdmaEngine {
         }
     }
 
-    /// Handles a restart of the instance: switches to the new queue pair when no job of the old one
-    /// is left.
+    /// Handles a restart of the instance: switches to the new queue pair when the old one has no
+    /// jobs left.
     fn begin_anew(&mut self) -> Result<()> {
         if self.in_flight() > 0 {
             let text = "jobs from before the instance was stopped are not retrieved yet: do so \
@@ -161,9 +163,16 @@ impl RdmaEngine {
             return Err(refuse(ErrorKind::Again, text));
         }
         // `None`: it is stopped.
-        if let Some((queues, known, properties)) = self.instance.take_queues() {
-            (self.queues, self.known, self.let_go) = (queues, known, None);
-            self.set(&properties);
+        let mine = (&mut self.queues, &mut self.sends, &mut self.receives);
+        let exchanged = self.instance.exchange(|start| StartQueues {
+            queues: mem::replace(mine.0, start.queues),
+            sends: mem::replace(mine.1, start.sends),
+            receives: mem::replace(mine.2, start.receives),
+        });
+        if let Some((known, properties)) = exchanged {
+            (self.known, self.let_go) = (known, None);
+            self.given_up = JobError::new(ErrorKind::Shutdown);
+            self.limit(&properties);
         }
         Ok(())
     }
@@ -193,12 +202,12 @@ impl RdmaEngine {
         let opcode = Some(opcode);
         let result = Ok(());
         let done = RdmaDone { user_data, job_type, result, opcode, immediate, local, remote };
-        // Nothing is there, so that nothing is forgotten.
+        // The slot is empty, so this leaks nothing.
         mem::forget(into.replace(Ok(Event::Rdma(done))));
         Some(tag)
     }
 
-    /// Ends the job that the CQE reports.
+    /// Ends the job of the CQE.
     fn completed(&mut self, cqe: Cqe, into: &mut Settled) -> Result<Option<Tag>> {
         let receive = cqe.is_receive();
         let first = u64::from(self.lane(receive).first);
@@ -230,13 +239,13 @@ impl RdmaEngine {
         Err(out_of_order(cookie, first))
     }
 
-    /// Takes the jobs from the device. What it completed is read before they end.
+    /// Takes the jobs back from the device. Its completions are read before they end.
     ///
     /// # Errors
     /// The device may go on with them.
     fn take_back(&mut self, side: &Side) -> Result<()> {
         match self.queues.take_back() {
-            // What is gone does nothing.
+            // A removed device does nothing.
             Err(error) if error.kind() != LowerKind::DeviceGone => Err(error.into()),
             _ => {
                 self.let_go.get_or_insert(side.cq.consumer_index());
@@ -245,13 +254,13 @@ impl RdmaEngine {
         }
     }
 
-    /// Handles a failed job: the device takes no others, and gives back those that it has.
+    /// Handles a failed job: the device takes no others, and returns the jobs that it has.
     fn failed(&mut self, failure: Failure) -> Option<Done> {
         self.instance.fail(self.known.starts());
         let job = self.lane(failure.receive).take_first()?;
         let why = JobError::from(failure);
         let why = match (failure.status, job.job_type) {
-            // Their lengths were checked, so it is the peer's instance that does not permit them.
+            // Their lengths were checked, so the peer's instance does not permit them.
             (
                 Status::RemoteInvalidRequest,
                 JobType::RdmaWrite
@@ -302,7 +311,7 @@ impl Engine for RdmaEngine {
 
     fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
         self.completed(cqe, into).inspect_err(|_| {
-            // Which jobs of this queue pair go on is not known any more: none do.
+            // Which jobs of this queue pair continue is unknown: none do.
             self.instance.abort_start(self.known.starts());
             let _refused = self.take_back(side);
         })
@@ -310,6 +319,12 @@ impl Engine for RdmaEngine {
 
     fn in_flight(&self) -> u32 {
         self.sends.in_flight() + self.receives.in_flight()
+    }
+
+    fn ended(&self) -> EndedJobs {
+        // Both are on one queue pair.
+        let ended = self.sends.first.wrapping_add(self.receives.first);
+        EndedJobs([(self.in_flight() > 0).then_some(ended), None])
     }
 
     fn progress(&mut self, side: &mut Side) -> Option<Done> {
@@ -320,7 +335,7 @@ impl Engine for RdmaEngine {
         if lane.in_flight() == 0 {
             return None;
         }
-        let why = JobError::new(ErrorKind::Shutdown);
+        let why = self.given_up;
         lane.take_first().map(|job| done(job, Err(why)))
     }
 
@@ -330,6 +345,21 @@ impl Engine for RdmaEngine {
 
     fn abort(&mut self, side: &mut Side) -> Result<()> {
         self.instance.abort();
+        self.take_back(side)
+    }
+
+    fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+        self.queues.check()
+    }
+
+    fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
+        // A later start has a queue pair of its own.
+        self.instance.abort_start(self.known.starts());
+        // Its jobs were flushed, even if the device does not report it.
+        self.given_up = match self.instance.was_stopped_since(self.known.starts()) {
+            true => JobError::new(ErrorKind::Shutdown),
+            false => JobError::told(why),
+        };
         self.take_back(side)
     }
 }
@@ -355,7 +385,7 @@ impl Drop for RdmaEngine {
             && let Err(error) = self.queues.reset()
             && error.kind() != LowerKind::DeviceGone
         {
-            // The device may still use the memory: nothing of the jobs may be freed.
+            // The device may still use the memory: no memory of the jobs may be freed.
             mem::forget(mem::take(&mut self.sends.jobs));
             mem::forget(mem::take(&mut self.receives.jobs));
         }
@@ -368,31 +398,62 @@ mod tests {
     use verbless_devx::Backend;
     use verbless_model::{Model, Profile};
     use verbless_model_kernel::InProcess;
-    use verbless_queue::{ConnectOptions, QpConfig};
+    use verbless_queue::{ConnectOptions, CqTarget, QpConfig};
 
     use super::*;
-    use crate::device::DevInfo;
+    use crate::context::{Retrieve, WorkQ};
+    use crate::device::{Dev, DevInfo};
     use crate::rdma::Rdma;
 
     /// Completes a receive in the engine's completion queue by a queue pair that the engine does
     /// not know.
-    fn complete_as_a_stranger(side: &Side, model: &Model) {
-        let (target, config) = (side.cq.target(), QpConfig::new(1, 1));
-        let domain = side.dev.domain();
+    fn complete_as_a_stranger(dev: &Dev, target: &CqTarget, model: &Model) {
+        let config = QpConfig::new(1, 1);
+        let domain = dev.domain();
         let stranger: verbless_queue::Qp =
-            domain.queue_pair_towards(&config, &target, &target).unwrap();
+            domain.queue_pair_towards(&config, target, target).unwrap();
         let (mut queues, control) = stranger.with_control();
         let room = domain.region(64, verbless_command::KeyAccess::LOCAL).unwrap();
         control.to_init(&ConnectOptions::default()).unwrap();
         queues.post_receive(room.sge(0, 64).unwrap(), 0).unwrap();
         control.to_error().unwrap();
         model.run_until_idle();
-        // It stays: else what it completed would be taken away.
+        // Kept alive: its reset would remove its completions.
         mem::forget((queues, control));
     }
 
     #[test]
-    fn a_completion_that_cannot_be_ends_the_start_of_its_queue_pair_and_no_later_one() {
+    fn forged_cqe_is_invalid_value_and_names_no_job() {
+        let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
+        let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
+        let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
+        let rdma = Rdma::builder(&dev).start().unwrap();
+        rdma.export().unwrap();
+        // The work queue takes over this completion queue.
+        let target = rdma.instance.own_target().unwrap();
+        let mut workq = WorkQ::new(8).unwrap();
+        workq.add(&rdma).unwrap();
+        workq.submit(rdma.receive(None).user_data(7)).unwrap();
+        model.run_until_idle();
+        assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
+        complete_as_a_stranger(&dev, &target, &model);
+        let Err(Retrieve::Failed(error)) = workq.progress_retrieve() else {
+            panic!("the CQE is of no job")
+        };
+        assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
+        assert_eq!(workq.in_flight(), 1, "the error is no job's");
+        // Which jobs of the queue pair continue is unknown: each comes back as failed, once.
+        model.run_until_idle();
+        let Err(Retrieve::IoFailed(event)) = workq.progress_retrieve() else {
+            panic!("the job does not come back")
+        };
+        assert_eq!(event.user_data().0, 7);
+        assert_eq!(event.result().unwrap_err().kind(), ErrorKind::Shutdown);
+        assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
+    }
+
+    #[test]
+    fn forged_cqe_fails_only_current_start() {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
@@ -402,7 +463,7 @@ mod tests {
         let mut engine = RdmaEngine::new(&rdma.instance, &place).unwrap();
         let mut into: Settled = None;
         for started_again in [true, false] {
-            complete_as_a_stranger(&side, &model);
+            complete_as_a_stranger(&dev, &side.cq.target(), &model);
             if started_again {
                 rdma = rdma.stop().unwrap().start().unwrap();
             }
@@ -411,7 +472,7 @@ mod tests {
             let expected = if started_again { RdmaState::Init } else { RdmaState::Error };
             assert_eq!(rdma.state(), expected);
             assert_eq!(rdma.export().is_ok(), started_again);
-            // The engine goes on with the new queue pair.
+            // The engine continues with the new queue pair.
             engine.may_begin(true, dev.id()).map_or_else(
                 |error| assert!(!started_again, "{error}"),
                 |()| assert!(started_again, "it takes jobs"),

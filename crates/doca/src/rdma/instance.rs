@@ -1,18 +1,18 @@
-//! The state of an instance, which its handle and its work queue share, and the queue pair behind
-//! it.
+//! The state of an instance, shared by its handle and its work queue, and its queue pair.
 //!
 //! The queue pair is in two parts. The engine in the work queue has its queues; its states are
-//! here, behind a lock that no job takes. It is made when first needed: for an export or a
+//! here, behind a lock that no job takes. It is created on first need: for an export or a
 //! connection, with a completion queue of its own, or when the instance is added to a work queue,
-//! with the completion queue of that.
+//! with the work queue's completion queue.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use verbless_command::AccessKey;
-use verbless_queue::{Cq, CqConfig, CqTarget, ErrorKind as LowerKind, Qp, QpControl, QpQueues};
+use verbless_queue::{Cq, CqConfig, CqTarget, ErrorKind as LowerKind, Qp, QpControl};
 
 use super::blob::{ConnectionDescriptor, Fields, Nonce, describe, parse};
+use super::lane::StartQueues;
 use super::properties::Properties;
 use crate::context::core::{Core, CtxId};
 use crate::device::Dev;
@@ -33,8 +33,7 @@ pub enum RdmaState {
     Error = 3,
 }
 
-/// A state, and how often the instance was started until then: one word, which is compared as a
-/// whole.
+/// A state, and the count of starts until then: one word, compared as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word(u32);
 
@@ -52,21 +51,21 @@ impl Word {
         }
     }
 
-    /// How often the instance was started, modulo 2^30.
+    /// Count of starts, modulo 2^30.
     pub(super) const fn starts(self) -> u32 {
         self.0 >> 2
     }
 }
 
-/// The id of no device; it also differs from 0, the reader of memory whose reach is unknown.
-const NOBODY: u64 = u64::MAX >> 1;
+/// The id of no device; it also differs from 0, the reader of memory with unknown reach.
+const NO_DEVICE: u64 = u64::MAX >> 1;
 
-/// Descriptors that an instance remembers having connected by. One from before leads nowhere all
-/// the same: its queue pair is gone.
+/// Maximum of remembered descriptors that the instance was connected by. An older one is useless
+/// all the same: its queue pair is destroyed.
 const REMEMBERED: usize = 256;
 
 /// An instance, shared by its handle and its engine. Only the handle has the [`Core`], so that a
-/// work queue notices when the handle is dropped.
+/// work queue notices the drop of the handle.
 #[derive(Debug)]
 pub(super) struct Instance {
     dev: Dev,
@@ -74,12 +73,12 @@ pub(super) struct Instance {
     /// A [`Word`].
     word: AtomicU32,
     /// The device's id while the engine posts sends, reads, writes and atomics after a check of
-    /// their buffers alone; else [`NOBODY`]: the engine then reads the state first. The engine
-    /// [opens](Instance::open) it for a state, and whoever ends that state closes it.
+    /// their buffers alone; else [`NO_DEVICE`]: the engine then reads the state first. The engine
+    /// [opens](Instance::open) it for a state; the code that ends that state closes it.
     sends_to: AtomicU64,
     /// Like `sends_to`, for receives.
     receives_to: AtomicU64,
-    /// `sends_to` as [`Reach::reader_of_peer`] has it, for buffers of the peer's memory.
+    /// `sends_to` in the form of [`Reach::reader_of_peer`], for buffers of the peer's memory.
     peers_to: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -90,16 +89,19 @@ struct Inner {
     /// The queue pair.
     live: Option<Live>,
     /// The queues, until the engine takes them.
-    queues: Option<QpQueues>,
-    /// The completion queue that was made with the queue pair, until a work queue takes it.
+    queues: Option<StartQueues>,
+    /// The queues of an earlier start, which the engine has exchanged, until the next call of the
+    /// handle: their drop frees memory and destroys the queue pair.
+    past: Option<StartQueues>,
+    /// The completion queue created with the queue pair, until a work queue takes it.
     own: Option<Cq>,
     /// The completion queue of the queue pair, and its room; `None` until it is known.
     target: Option<(CqTarget, u32)>,
-    /// Its place in the work queue, while it is on one.
+    /// Its slot in the work queue, while it is on one.
     place: Option<u32>,
-    /// Whether the work queue was told to give back its jobs.
+    /// Whether the work queue was told to return its jobs.
     given_back: bool,
-    /// The nonces of the peers that it has connected to since it was made.
+    /// The nonces of the peers that it has connected to since its creation.
     seen: Vec<Nonce>,
 }
 
@@ -117,6 +119,7 @@ impl Instance {
             properties,
             live: None,
             queues: None,
+            past: None,
             own: None,
             target: None,
             place: None,
@@ -127,9 +130,9 @@ impl Instance {
             dev: core.dev().clone(),
             id: core.id(),
             word: AtomicU32::new(Word::new(1, RdmaState::Init).0),
-            sends_to: AtomicU64::new(NOBODY),
-            receives_to: AtomicU64::new(NOBODY),
-            peers_to: AtomicU64::new(NOBODY),
+            sends_to: AtomicU64::new(NO_DEVICE),
+            receives_to: AtomicU64::new(NO_DEVICE),
+            peers_to: AtomicU64::new(NO_DEVICE),
             inner: Mutex::new(inner),
         }
     }
@@ -165,23 +168,24 @@ impl Instance {
     /// Lets jobs go to the device of this id at once, as far as the state of `word` accepts them;
     /// jobs other than receives only if `sends`.
     pub(super) fn open(&self, word: Word, device: u64, sends: bool) {
-        let to = |taken, device| if taken { device } else { NOBODY };
+        let to = |taken, device| if taken { device } else { NO_DEVICE };
         let connected = word.state() == RdmaState::Connected;
         let receives = connected || word.state() == RdmaState::Init;
         let sends = connected && sends;
         self.sends_to.store(to(sends, device), Ordering::SeqCst);
         self.peers_to.store(to(sends, Reach::reader_of_peer(device)), Ordering::SeqCst);
         self.receives_to.store(to(receives, device), Ordering::SeqCst);
-        // Who changed it since then has closed it before it was opened, or sees it open.
+        // A thread that changed the state since then has closed it before this opened it, or sees
+        // it open.
         if self.word.load(Ordering::SeqCst) != word.0 {
             self.close();
         }
     }
 
-    /// Makes the engine read the state, which has changed, before the next job.
+    /// Makes the engine read the changed state before the next job.
     fn close(&self) {
         for to in [&self.sends_to, &self.peers_to, &self.receives_to] {
-            to.store(NOBODY, Ordering::SeqCst);
+            to.store(NO_DEVICE, Ordering::SeqCst);
         }
     }
 
@@ -206,11 +210,12 @@ impl Instance {
         }
     }
 
-    /// Starts the instance again after [`Instance::stop`].
+    /// Restarts the instance after [`Instance::stop`].
     pub(super) fn restart(&self, properties: Properties) -> Result<()> {
         let mut inner = self.inner();
+        inner.past = None;
         let needed = properties.send_queue_size.saturating_add(properties.recv_queue_size);
-        // Of a work queue's own, each job has its place there.
+        // In a work queue's own completion queue, each job has its entry.
         if let Some((_, room)) = inner.target
             && needed > room
         {
@@ -231,14 +236,14 @@ impl Instance {
         Ok(())
     }
 
-    /// Makes the queue pair.
+    /// Creates the queue pair.
     fn make(&self, inner: &mut Inner) -> Result<()> {
         let domain = self.dev.domain();
         let properties = inner.properties;
         let (own, target) = match &inner.target {
             Some((target, _)) => (None, target.clone()),
             None => {
-                // A job is one request, and no more of them are in flight than these.
+                // A job is one request, so no more of them are in flight than these.
                 let entries = properties.send_queue_size + properties.recv_queue_size;
                 let config = CqConfig { overcommit: true, ..CqConfig::new(entries) };
                 let cq = domain.completion_queue(&config)?;
@@ -265,7 +270,7 @@ impl Instance {
             inner.own = Some(cq);
         }
         inner.live = Some(Live { control, descriptor, exported: false });
-        inner.queues = Some(queues);
+        inner.queues = Some(StartQueues::new(queues, &properties));
         Ok(())
     }
 
@@ -279,6 +284,7 @@ impl Instance {
 
     pub(super) fn export(&self) -> Result<ConnectionDescriptor> {
         let mut inner = self.inner();
+        inner.past = None;
         if self.word().state() == RdmaState::Error {
             let text = "the instance is in the error state: stop it, and export it when it is \
                         started again";
@@ -315,12 +321,13 @@ impl Instance {
     pub(super) fn connect(&self, bytes: &[u8]) -> Result<()> {
         let peer = parse(bytes)?;
         let mut inner = self.inner();
+        inner.past = None;
         self.may_connect(&inner, &peer)?;
         let options = inner.properties.options();
         let control = self.live(&mut inner)?.control.clone();
         drop(inner);
-        // The kernel may ask the network for the peer, and wait for an answer. Who exports, aborts
-        // or removes the instance meanwhile does not wait for it.
+        // The kernel may ask the network for the peer, and wait for an answer. An export, abort or
+        // removal of the instance meanwhile does not wait for it.
         let domain = self.dev.domain();
         let way = control.way_to(domain, &peer.address, &options)?;
         let mut inner = self.inner();
@@ -332,7 +339,8 @@ impl Instance {
         }
         if let Err(error) = control.connect_by(domain, &way) {
             if !control.is_in_init().unwrap_or(false) {
-                // It is half way: what is posted comes back, and the peer reaches it no more.
+                // The connection is incomplete: posted requests come back, and the peer cannot
+                // reach it.
                 let _refused = control.to_error();
                 self.set_state(RdmaState::Error);
             }
@@ -349,20 +357,21 @@ impl Instance {
         let moved =
             self.word.compare_exchange(init.0, connected.0, Ordering::AcqRel, Ordering::Acquire);
         if moved.is_err() {
-            let text = "the connection failed while it was made, by what the peer sent: stop the \
+            let text = "packets of the peer failed the connection during its setup: stop the \
                         instance, start it again, and exchange new descriptors";
             return Err(Error::plain(ErrorKind::BadState, text));
         }
         Ok(())
     }
 
-    /// Stops the instance. The jobs in flight come back from the work queue.
+    /// Stops the instance. The work queue returns the jobs in flight.
     pub(super) fn stop(&self) -> Result<()> {
         let mut inner = self.inner();
+        inner.past = None;
         if let Some(live) = &inner.live {
             match live.control.to_error() {
                 _ if inner.given_back => {}
-                // What is gone is connected to nobody.
+                // A removed device has no connection.
                 Err(error) if error.kind() == LowerKind::DeviceGone => {
                     if inner.place.is_some() {
                         let text = "the device is gone, and flushes nothing: abort the instance \
@@ -382,14 +391,14 @@ impl Instance {
         Ok(())
     }
 
-    /// Called when the handle is dropped. A stopped instance has no queue pair.
+    /// Called at the drop of the handle. A stopped instance has no queue pair.
     pub(super) fn abandon(&self) {
         let inner = self.inner();
         if let Some(live) = &inner.live
             && inner.place.is_some()
             && !inner.given_back
         {
-            // What the device refuses is no worse than before.
+            // A refusal of the device changes nothing.
             let _refused = live.control.to_error();
             drop(inner);
             self.fail(self.word().starts());
@@ -402,20 +411,26 @@ impl Instance {
         self.give_back(self.inner());
     }
 
-    /// Ends the start of this number only: if the instance has since been stopped and started
-    /// again, the new start goes on.
+    /// Ends the start of this number only: if the instance was restarted since, the new start goes
+    /// on.
     pub(super) fn abort_start(&self, starts: u32) {
         let inner = self.inner();
-        // It changes under the lock alone.
+        // It changes only under the lock.
         if self.word().starts() == starts {
             self.give_back(inner);
         }
     }
 
+    /// Whether [`stop`](Self::stop) ended the start of this number.
+    pub(super) fn was_stopped_since(&self, starts: u32) -> bool {
+        let word = self.word();
+        word.starts() != starts || word.state() == RdmaState::Reset
+    }
+
     fn give_back(&self, mut inner: MutexGuard<'_, Inner>) {
         inner.given_back = true;
         if let Some(live) = &inner.live {
-            // The engine tells of a device that refuses.
+            // The engine reports a refusal of the device.
             let _refused = live.control.to_error();
         }
         let starts = self.word().starts();
@@ -423,7 +438,7 @@ impl Instance {
         self.fail(starts);
     }
 
-    /// The completion queue that was made with the queue pair, if no work queue has taken it.
+    /// The completion queue created with the queue pair, unless a work queue has taken it.
     pub(super) fn brings(&self) -> Result<Option<Cq>> {
         let mut inner = self.inner();
         if !matches!(self.word().state(), RdmaState::Init | RdmaState::Connected) {
@@ -434,8 +449,14 @@ impl Instance {
         Ok(inner.own.take())
     }
 
-    /// Attaches the instance to a place of a work queue, whose completion queue is `cq`.
-    pub(super) fn attach(&self, place: u32, cq: &Cq) -> Result<(QpQueues, Word, Properties)> {
+    /// The target of its own completion queue, if it has one.
+    #[cfg(test)]
+    pub(super) fn own_target(&self) -> Option<CqTarget> {
+        self.inner().own.as_ref().map(Cq::target)
+    }
+
+    /// Attaches the instance to a slot of a work queue, whose completion queue is `cq`.
+    pub(super) fn attach(&self, place: u32, cq: &Cq) -> Result<(StartQueues, Word, Properties)> {
         let mut inner = self.inner();
         if let Some((target, _)) = &inner.target {
             if !target.is(cq) {
@@ -444,7 +465,7 @@ impl Instance {
                 return Err(Error::plain(ErrorKind::BadState, text));
             }
         } else {
-            // There each job of the work queue has its place.
+            // Each job of the work queue has its entry there.
             inner.target = Some((cq.target(), u32::MAX));
         }
         inner.place = Some(place);
@@ -459,18 +480,23 @@ impl Instance {
         Ok((queues, self.word(), inner.properties))
     }
 
-    /// The queues of the current start, if there are new ones, with what they are for.
-    pub(super) fn take_queues(&self) -> Option<(QpQueues, Word, Properties)> {
+    /// Lets the engine exchange its queues, which have no jobs, for those of the current start, if
+    /// there are new ones; returns their state. It neither allocates nor frees.
+    pub(super) fn exchange(
+        &self,
+        exchange: impl FnOnce(StartQueues) -> StartQueues,
+    ) -> Option<(Word, Properties)> {
         let mut inner = self.inner();
         let queues = inner.queues.take()?;
-        Some((queues, self.word(), inner.properties))
+        inner.past = Some(exchange(queues));
+        Some((self.word(), inner.properties))
     }
 
-    /// Detaches the instance from its work queue: its connection is gone.
+    /// Detaches the instance from its work queue: its connection is lost.
     pub(super) fn detach(&self) {
         let mut inner = self.inner();
         let live = inner.live.take();
-        inner.queues = None;
+        (inner.queues, inner.past) = (None, None);
         (inner.own, inner.target, inner.place) = (None, None, None);
         let known =
             live.is_some_and(|live| live.exported) || self.word().state() == RdmaState::Connected;

@@ -67,7 +67,7 @@ impl RdmaJob {
         self.operation.job_type()
     }
 
-    /// Returns the job's buffers: the one of this side, and the one in the peer's memory, as in
+    /// Returns the job's buffers: the local one, and the one in the peer's memory, as in
     /// [`RdmaDone`](super::RdmaDone).
     pub fn into_bufs(self) -> (Option<Buf>, Option<Buf>) {
         (self.local, self.remote)

@@ -1,7 +1,10 @@
-//! The jobs in flight of one of the two queues of an instance, in their order.
+//! The jobs in flight of one of the two queues of an instance, in order.
 
-use std::mem;
+use std::{fmt, mem};
 
+use verbless_queue::QpQueues;
+
+use super::properties::Properties;
 use crate::buffer::Buf;
 use crate::context::event::Tag;
 use crate::context::failure::JobType;
@@ -9,14 +12,36 @@ use crate::types::UserData;
 
 /// The jobs of one queue.
 pub(super) struct Lane {
-    /// The numbers of the next job and of the first in flight, modulo 2^32: what is between them
-    /// is at its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
+    /// The numbers of the next job and of the first in flight, modulo 2^32. A job in between is at
+    /// its number modulo the length of `jobs`, a power of two, which is `mask` and 1.
     pub(super) next: u32,
     pub(super) first: u32,
     pub(super) mask: u32,
-    /// Jobs that may begin before others have ended.
+    /// Jobs that may begin before others end.
     pub(super) left: u32,
     pub(super) jobs: Box<[JobPlace]>,
+}
+
+/// The queues of one start of an instance, and the slots of their jobs. The calls of the instance's
+/// handle create and drop them: the engine only exchanges them, without allocation.
+pub(super) struct StartQueues {
+    pub(super) queues: QpQueues,
+    pub(super) sends: Lane,
+    pub(super) receives: Lane,
+}
+
+impl StartQueues {
+    pub(super) fn new(queues: QpQueues, properties: &Properties) -> Self {
+        let lanes = [properties.send_queue_size, properties.recv_queue_size];
+        let [sends, receives] = lanes.map(Lane::new);
+        Self { queues, sends, receives }
+    }
+}
+
+impl fmt::Debug for StartQueues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartQueues").field("queues", &self.queues).finish_non_exhaustive()
+    }
 }
 
 /// A job in flight.
@@ -28,24 +53,24 @@ pub(super) struct Running {
     pub(super) job_type: JobType,
 }
 
-/// The place of a job in flight. Its parts are optional, and not all of it: then what it has when
-/// it is empty would be moved, too.
+/// The slot of a job in flight. Its parts are optional, instead of the whole job: an empty optional
+/// job would be moved, too.
 #[derive(Default)]
 pub(super) struct JobPlace {
     pub(super) local: Option<Buf>,
     pub(super) remote: Option<Buf>,
     user_data: UserData,
     tag: Tag,
-    /// `None` of an empty place.
+    /// `None` in an empty slot.
     job_type: Option<JobType>,
 }
 
 impl JobPlace {
-    /// Puts a job into an empty place.
+    /// Puts a job into an empty slot.
     #[inline(always)]
     pub(super) fn put(&mut self, job: Running) {
         let Running { local, remote, user_data, tag, job_type } = job;
-        // Nothing is there, so that nothing is forgotten.
+        // The slot is empty, so this leaks nothing.
         mem::forget((self.local.take(), self.remote.take()));
         (self.local, self.remote) = (local, remote);
         (self.user_data, self.tag, self.job_type) = (user_data, tag, Some(job_type));
@@ -76,7 +101,7 @@ impl Lane {
         self.left == 0
     }
 
-    /// Puts a job into the next place; there is room.
+    /// Puts a job into the next slot; there is room.
     pub(super) fn put(&mut self, job: Running) {
         if let Some(place) = self.jobs.get_mut((self.next & self.mask) as usize) {
             place.put(job);
@@ -117,9 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn as_many_jobs_are_in_flight_as_there_may_be_and_they_come_out_in_order() {
+    fn lane_is_bounded_and_fifo() {
         let mut lane = Lane::new(3);
-        // Over the end of the places, and that of the numbers.
+        // Wraps around the end of the slots, and of the numbers.
         (lane.next, lane.first) = (u32::MAX - 5, u32::MAX - 5);
         for round in 0..4 {
             for number in 0..3 {

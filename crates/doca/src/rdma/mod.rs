@@ -1,8 +1,8 @@
-//! RDMA (`doca_rdma.h`): messages to a peer, and its memory.
+//! RDMA (`doca_rdma.h`): messages to a peer, and access to its memory.
 //!
 //! An [`Rdma`] is one end of a reliable connection. Each side exports a descriptor, sends it to the
-//! other side by any means, and connects with the one that it received; then jobs of eight types
-//! can be submitted.
+//! other side by any means, and connects with the one that it received; then the program can submit
+//! jobs of eight types.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -46,16 +46,19 @@
 //! | [`compare_and_swap`](Rdma::compare_and_swap) | result: its data, 8 bytes | destination |
 //! | [`fetch_and_add`](Rdma::fetch_and_add) | result: its data, 8 bytes | destination |
 //!
-//! Of a remote buffer, only the start of the data matters, not its length. Buffers may be omitted
-//! where there is nothing to move, except those of atomics.
+//! Jobs of two buffers take them in the order of the data flow, like DOCA's: the source, then the
+//! destination; an atomic takes the word at the peer, then the buffer for its old value.
 //!
-//! Local buffers may be chains, except those of atomics. They must be in maps that the device was
-//! added to; those that are written, in maps with `LOCAL_READ_WRITE`. Remote buffers must be in
-//! maps that were made from an [`export_rdma`](crate::Mmap::export_rdma) of the peer, and are no
-//! chains; the peer's device checks their permissions when it gets the request.
+//! For a remote buffer, only the start of the data matters, not its length. Buffers may be omitted
+//! if no data moves, except those of atomics.
+//!
+//! Local buffers may be chains, except those of atomics. The device must be in their maps; maps of
+//! written buffers need `LOCAL_READ_WRITE`. Remote buffers must be in maps imported from an
+//! [`export_rdma`](crate::Mmap::export_rdma) of the peer, and are no chains; the peer's device
+//! checks their permissions when it gets the request.
 //!
 //! # States
-//! | state | how it is reached | jobs |
+//! | state | entered by | jobs |
 //! |---|---|---|
 //! | RESET | [`Rdma::builder`]; [`Rdma::stop`] | none |
 //! | INIT | [`RdmaBuilder::start`] | receives |
@@ -63,13 +66,13 @@
 //! | ERROR | a job failed in flight; see below | none |
 //!
 //! [`WorkQ::abort`](crate::WorkQ::abort) leads to ERROR as well, and so does
-//! [`WorkQ::remove`](crate::WorkQ::remove) of an instance that was exported or connected.
+//! [`WorkQ::remove`](crate::WorkQ::remove) of an exported or connected instance.
 //!
 //! A failed job ends the connection: all other jobs in flight come back with
-//! [`ErrorKind::Shutdown`], each once, with its buffers. A job that is refused when it is submitted
+//! [`ErrorKind::Shutdown`], each once, with its buffers. A job that is refused at its submission
 //! changes nothing. To recover, [`stop`](Rdma::stop) the instance, [`start`](RdmaBuilder::start) it
-//! again, and exchange new descriptors; the work queue stays with it, and so do its properties. The
-//! other side must do the same. Old descriptors are no longer valid.
+//! again, and exchange new descriptors; its work queue and its properties stay. The other side must
+//! do the same. Old descriptors are invalid.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -103,15 +106,15 @@
 //! # }
 //! ```
 //!
-//! A side with only receives in flight does not learn that the peer is gone: nothing on the wire
-//! tells it. Use the connection over which the descriptors came, or send now and then: an empty
-//! message needs no buffer, and fails with [`ErrorKind::TimeOut`] when nobody answers.
+//! A side with only receives in flight does not notice the loss of the peer: no packet reports it.
+//! Use the connection that carried the descriptors, or send now and then: an empty message needs no
+//! buffer, and fails with [`ErrorKind::TimeOut`] if no answer comes.
 //!
 //! # Work queues
 //! An instance takes one work queue. A work queue takes many instances, whose completions on one
-//! device come in one completion queue. Only an instance that is exported or connected before it is
-//! added has one of its own, which the work queue takes over: for many connections, add each
-//! instance before it is exported.
+//! device share one completion queue. Only an instance that is exported or connected before it is
+//! added has its own, which the work queue takes over: for many connections, add each instance
+//! before its export.
 
 mod begin;
 pub mod blob;
@@ -159,19 +162,18 @@ pub use properties::{Mtu, Properties, TransportType};
 
 /// A started instance (`struct doca_rdma`). It takes one work queue, in either mode.
 ///
-/// When it is dropped (`doca_rdma_destroy`), its connection ends: its jobs in flight come back from
-/// the work queue, which then leaves it.
+/// A drop (`doca_rdma_destroy`) ends its connection: the work queue returns the jobs in flight, and
+/// then drops its part.
 ///
-/// It is `Send` and `Sync`: connections can be made by another thread than the one that has the
-/// work queue.
+/// It is `Send` and `Sync`: another thread than the work queue's can make connections.
 pub struct Rdma {
     core: Arc<Core>,
     instance: Owned,
     properties: Properties,
 }
 
-/// The instance of a handle. A handle that is dropped ends the connection: nobody could, and the
-/// receives in flight would be for ever.
+/// The instance of a handle. A drop of the handle ends the connection: nothing else could, and the
+/// receives in flight would never end.
 struct Owned(Arc<Instance>);
 
 impl Drop for Owned {
@@ -204,16 +206,16 @@ impl Rdma {
         &self.properties
     }
 
-    /// The state of the instance, as far as it knows: it learns of an error when a job fails.
+    /// The state of the instance, as far as it knows: it notices an error when a job fails.
     pub fn state(&self) -> RdmaState {
         self.instance.word().state()
     }
 
-    /// Whether `dev` can do jobs of this type (`doca_rdma_job_get_supported`).
+    /// Whether `dev` supports jobs of this type (`doca_rdma_job_get_supported`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if it cannot, with the capability that it lacks;
-    /// [`ErrorKind::InvalidValue`] for a type that is none of RDMA; the device cannot be opened.
+    /// [`ErrorKind::NotSupported`] if it does not, with the missing capability;
+    /// [`ErrorKind::InvalidValue`] for a type outside of RDMA; the device cannot be opened.
     pub fn job_supported(dev: &impl AsDev, job_type: JobType) -> Result<()> {
         properties::job_supported(&dev.dev()?, job_type)
     }
@@ -226,8 +228,8 @@ impl Rdma {
         properties::transport_type_supported(&dev.dev()?, transport_type)
     }
 
-    /// Bytes of a message at most, as the device has it (`max_message_size`). A job has 2 GiB at
-    /// most, whatever it is.
+    /// Maximum bytes of a message of the device (`max_message_size`). A job has at most 2 GiB in
+    /// any case.
     ///
     /// # Errors
     /// The device cannot be opened.
@@ -259,8 +261,8 @@ impl Rdma {
         Ok(properties::max_send_buf_chain_len(&dev.dev()?))
     }
 
-    /// Buffers that the destination of a read is chained of at most, if
-    /// [`Properties::send_buf_chain_len`] is not less.
+    /// Maximum of buffers in the chain of a read's destination, if
+    /// [`Properties::send_buf_chain_len`] is not lower.
     ///
     /// # Errors
     /// The device cannot be opened.
@@ -276,31 +278,32 @@ impl Rdma {
         Ok(properties::max_recv_buf_chain_len(&dev.dev()?))
     }
 
-    /// The data that a peer needs to connect to the instance (`doca_rdma_export`): the same until
-    /// it is stopped.
+    /// Exports the data that a peer needs to connect to the instance (`doca_rdma_export`): the same
+    /// until it is stopped.
     ///
     /// # Errors
-    /// [`ErrorKind::BadState`] in ERROR; the device's refusal of a queue pair.
+    /// [`ErrorKind::BadState`] in ERROR; the device refuses a queue pair.
     pub fn export(&self) -> Result<ConnectionDescriptor> {
         self.instance.export()
     }
 
-    /// Connects the instance to the one that exported `descriptor` (`doca_rdma_connect`), which may
-    /// be itself. A peer receives nothing until it is connected too: connect both sides before one
-    /// of them sends.
+    /// Connects the instance to the one that exported `descriptor` (`doca_rdma_connect`), possibly
+    /// itself. A peer receives nothing until it is connected too: connect both sides before either
+    /// sends.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidValue`] for bytes that are no descriptor, or were altered, for one that
-    /// it was connected by before, and for one of another sort of network;
-    /// [`ErrorKind::UnsupportedVersion`] for another version's; [`ErrorKind::BadState`] unless it
-    /// is in INIT; no way to the peer; the device's refusal.
+    /// [`ErrorKind::InvalidValue`] for bytes that are no descriptor, or are damaged, for a
+    /// descriptor that was used before, and for another type of network;
+    /// [`ErrorKind::UnsupportedVersion`] for another version; [`ErrorKind::BadState`] unless it is
+    /// in INIT; no path to the peer; the device refuses.
     pub fn connect(&self, descriptor: impl AsRef<[u8]>) -> Result<()> {
         self.instance.connect(descriptor.as_ref())
     }
 
-    /// A job: receives a message (`DOCA_RDMA_JOB_RECV`) into what is between the data's begin and
-    /// the end of each buffer, whose data it then is. Without a buffer, messages without data, and
-    /// writes with immediate.
+    /// A job: receives a message (`DOCA_RDMA_JOB_RECV`) into the bytes from the data's begin to the
+    /// end of each buffer; they become its data. Without a buffer it receives messages without
+    /// data, and writes with immediate.
+    #[doc(alias = "doca_rdma_job_rcv")]
     #[inline(always)]
     pub fn receive(&self, destination: Option<Buf>) -> RdmaJob {
         self.job(Operation::Receive, destination, None)
@@ -320,14 +323,14 @@ impl Rdma {
     }
 
     /// A job: writes the data of a chain to the peer's memory (`DOCA_RDMA_JOB_WRITE`), from the
-    /// begin of the data of `destination` on, whose length is ignored.
+    /// begin of the data of `destination` on; the length of that data is ignored.
     #[inline(always)]
     pub fn write(&self, source: Option<Buf>, destination: Option<Buf>) -> RdmaJob {
         self.job(Operation::Write, source, destination)
     }
 
-    /// A write with immediate data, which consumes a receive of the peer: the receive reports the
-    /// number (`DOCA_RDMA_JOB_WRITE_IMM`).
+    /// A write with immediate data. It consumes a receive of the peer, which reports the number
+    /// (`DOCA_RDMA_JOB_WRITE_IMM`).
     #[inline(always)]
     pub fn write_imm(
         &self,
@@ -338,16 +341,17 @@ impl Rdma {
         self.job(Operation::WriteImm(immediate), source, destination)
     }
 
-    /// A job: reads the peer's memory into the data of a chain (`DOCA_RDMA_JOB_READ`), as much as
-    /// that has, from the begin of the data of `source` on, whose length is ignored.
+    /// A job: reads the peer's memory, from the begin of the data of `source` on, into the data of
+    /// a chain (`DOCA_RDMA_JOB_READ`). The chain's data gives the length; that of `source` is
+    /// ignored.
     #[inline(always)]
-    pub fn read(&self, destination: Option<Buf>, source: Option<Buf>) -> RdmaJob {
+    pub fn read(&self, source: Option<Buf>, destination: Option<Buf>) -> RdmaJob {
         self.job(Operation::Read, destination, source)
     }
 
-    /// A job: if the first 8 bytes of the data of `destination`, in the peer's memory, are
-    /// `compare`, they become `swap` (`DOCA_RDMA_JOB_ATOMIC_CMP_SWP`). What they were is then in
-    /// `result`. Both are in the host's byte order.
+    /// A job: if the first 8 bytes of the data of `destination`, in the peer's memory, equal
+    /// `compare`, they become `swap` (`DOCA_RDMA_JOB_ATOMIC_CMP_SWP`). `result` gets their old
+    /// value. Both are in the host's byte order.
     #[inline(always)]
     pub fn compare_and_swap(
         &self,
@@ -360,7 +364,7 @@ impl Rdma {
     }
 
     /// A job: adds to the first 8 bytes of the data of `destination`, in the peer's memory
-    /// (`DOCA_RDMA_JOB_ATOMIC_FETCH_ADD`). What they were is then in `result`.
+    /// (`DOCA_RDMA_JOB_ATOMIC_FETCH_ADD`). `result` gets their old value.
     #[inline(always)]
     pub fn fetch_and_add(&self, destination: Buf, result: Buf, add: u64) -> RdmaJob {
         self.job(Operation::FetchAdd(add), Some(result), Some(destination))
@@ -371,14 +375,15 @@ impl Rdma {
         RdmaJob::new(self.core.id(), operation, local, remote)
     }
 
-    /// Stops the instance in any state, and ends its connection (`doca_ctx_stop`). Jobs in flight
-    /// come back from the work queue, each once: as done if they were, otherwise failed with
-    /// [`ErrorKind::Shutdown`]. It can be started again at once, and accepts jobs when those have
-    /// been retrieved.
+    /// Stops the instance in any state, and ends its connection (`doca_ctx_stop`). The work queue
+    /// returns the jobs in flight, each once: as done if they were, otherwise failed with
+    /// [`ErrorKind::Shutdown`]. The instance can be restarted at once, and accepts jobs after those
+    /// have been retrieved.
     ///
     /// # Errors
-    /// The device's refusal; the instance is given back. [`ErrorKind::Shutdown`] if the device is
-    /// gone, and a work queue has the instance: [`abort`](crate::WorkQ::abort) it there first.
+    /// The device refuses; the error returns the instance. [`ErrorKind::Shutdown`] if the device is
+    /// removed, and a work queue has the instance: [`abort`](crate::WorkQ::abort) it there first.
+    #[doc(alias = "doxa_ctx_stop")]
     pub fn stop(self) -> std::result::Result<RdmaBuilder, Refused<Self>> {
         match self.instance.stop() {
             Ok(()) => Ok(RdmaBuilder::stopped(self)),

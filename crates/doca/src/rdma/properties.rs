@@ -15,60 +15,63 @@ use crate::types::AccessFlags;
 
 /// The transport service of a connection (`enum doca_rdma_transport_type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "doxa_rdma_transport_type")]
 pub enum TransportType {
     /// Reliable connected.
     #[default]
     Rc,
-    /// Dynamically connected, which no instance can be set to yet.
+    /// Dynamically connected; not supported.
     Dc,
 }
 
-/// The properties of an instance. The guide lists none, and names but `recv_buf_chain_len`: these
-/// are ours. Their setters are methods of [`RdmaBuilder`](super::RdmaBuilder).
+/// The properties of an instance. The guide names only `recv_buf_chain_len`; the others are this
+/// crate's. Their setters are methods of [`RdmaBuilder`](super::RdmaBuilder).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
-    /// Jobs in flight that are no receives, at most; 64 if not set.
+    /// Maximum of jobs in flight other than receives; 64 by default.
     pub send_queue_size: u32,
-    /// Receives in flight at most; 64 if not set.
+    /// Maximum of receives in flight; 64 by default.
     pub recv_queue_size: u32,
-    /// Buffers that the destination of a receive is chained of at most (`recv_buf_chain_len`); 1 if
-    /// not set.
+    /// Maximum of buffers in the chain of a receive's destination (`recv_buf_chain_len`); 1 by
+    /// default.
     pub recv_buf_chain_len: u32,
-    /// Buffers that the local buffer of a send, write or read is chained of at most; 4 if not set.
+    /// Maximum of buffers in the chain of a send's, write's or read's local buffer; 4 by default.
     pub send_buf_chain_len: u32,
     /// Rights of the peer: any of `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`; none by default. The
-    /// map must grant them, too.
+    /// map must grant them, too. `LOCAL_READ_WRITE` is accepted and changes nothing; rights of the
+    /// DPU are refused.
     pub permissions: AccessFlags,
     /// The transport service.
     pub transport_type: TransportType,
-    /// The device's port, counted from 1; 1 if not set.
+    /// The device's port, counted from 1; 1 by default.
     pub port: u8,
-    /// Index of our GID in the port's table; if not set, the one that routers forward best.
+    /// Index of our GID in the port's table; by default the most routable one.
     pub gid_index: Option<u8>,
-    /// Index of the partition key in the port's table; 0 if not set. Both sides use keys of one
+    /// Index of the partition key in the port's table; 0 by default. Both sides use keys of one
     /// partition.
     pub pkey_index: u16,
-    /// LID of the router towards a peer in another InfiniBand subnet, which then is needed
+    /// LID of the router towards a peer in another InfiniBand subnet; such a peer needs it
     /// ([`ConnectOptions::router_lid`]).
     pub router_lid: Option<u16>,
-    /// Path MTU at most; the port's active one if not set. The smaller one of both sides is used.
+    /// Upper limit of the path MTU; the port's active one by default. Both sides use the smaller of
+    /// their two values.
     pub mtu: Option<Mtu>,
-    /// Service level, 0 to 15; on Ethernet the 802.1p priority, 0 to 7. The peer's if not set.
+    /// Service level, 0 to 15; on Ethernet the 802.1p priority, 0 to 7. The peer's by default.
     pub service_level: Option<u8>,
     /// Traffic class of packets with a global route; its upper six bits are the DSCP of RoCE v2.
     pub traffic_class: u8,
-    /// Retries after a timeout, 0 to 7; 7 if not set.
+    /// Retries after a timeout, 0 to 7; 7 by default.
     pub retry_count: u8,
-    /// Retries when the peer has no receive in flight, 0 to 7, where 7 is for ever; 7 if not set.
+    /// Retries while the peer has no receive in flight, 0 to 7, where 7 is for ever; 7 by default.
     pub rnr_retry_count: u8,
-    /// Timeout code: 4.096 µs · 2^n, 0 to 31, where 0 is none; 14 (67 ms) if not set.
+    /// Timeout code: 4.096 µs · 2^n, 0 to 31, where 0 is none; 14 (67 ms) by default.
     pub ack_timeout: u8,
-    /// Code of the time that the peer waits before it sends a message again that found no receive
-    /// here, 0 to 31; 12 (0.64 ms) by default.
+    /// RNR NAK timer code, 0 to 31: the peer's pause before it resends a message that found no
+    /// receive here; 12 (0.64 ms) by default.
     pub min_rnr_timer: u8,
-    /// Reads and atomics in progress at a time, in each direction, at most; 16 if not set. Fewer
-    /// where the device or the peer takes fewer.
+    /// Maximum of reads and atomics in progress at a time, in each direction; 16 by default. A
+    /// lower limit of the device or of the peer wins.
     pub reads: u8,
 }
 
@@ -97,7 +100,8 @@ impl Default for Properties {
     }
 }
 
-/// The permissions that an instance may have.
+/// The permissions that an instance may have. Programs on DOCA give it those of their map: the
+/// local one does not affect a peer.
 const PERMISSIONS: u32 = AccessFlags::LOCAL_READ_WRITE.bits()
     | AccessFlags::RDMA_READ.bits()
     | AccessFlags::RDMA_WRITE.bits()
@@ -135,7 +139,7 @@ impl Properties {
         if self.permissions.bits() & !PERMISSIONS != 0 {
             let text = format!(
                 "the permissions of an instance are {:?}: it takes RDMA_READ, RDMA_WRITE and \
-                 RDMA_ATOMIC",
+                 RDMA_ATOMIC, and LOCAL_READ_WRITE, which changes nothing",
                 self.permissions
             );
             return Err(Error::new(ErrorKind::InvalidValue, text));
@@ -186,7 +190,7 @@ impl Properties {
         QpConfig {
             send_sges: sges(self.send_buf_chain_len),
             receive_sges: sges(self.recv_buf_chain_len),
-            // What is sent is in registered memory.
+            // Sent data is in registered memory.
             inline: 0,
             user_index,
             ..QpConfig::new(self.send_queue_size, self.recv_queue_size)
@@ -194,32 +198,32 @@ impl Properties {
     }
 }
 
-/// Scatter/gather entries for chains of this many buffers: no entry has 2 GiB, so that one buffer
-/// of that size takes two.
+/// Scatter/gather entries for chains of this many buffers: an entry has less than 2 GiB, so one
+/// buffer of that size takes two.
 const fn sges(chain: u32) -> u32 {
     if chain < 2 { 2 } else { chain }
 }
 
 /// Wqebbs of the longest request of a chain of `chain` buffers: control, remote address, and an
-/// entry for each; that of an atomic is of one.
+/// entry for each; an atomic has one wqebb.
 const fn wqebbs_per_send(chain: u32) -> u32 {
     (2 + sges(chain)).div_ceil(4)
 }
 
-/// Wqebbs of a send ring, and receives of a receive ring, at most.
+/// Maximum wqebbs of a send ring, and receives of a receive ring.
 fn max_wqebbs(dev: &Dev) -> u32 {
     1 << dev.caps().log_max_qp_wqebbs.min(15)
 }
 
-/// Entries that the engine has room for while it makes a request.
+/// Maximum of entries while the engine builds a request.
 pub(super) const MAX_SGES: usize = 32;
 
-/// Jobs in flight that are no receives, at most, of single buffers.
+/// Maximum of jobs in flight other than receives, with single buffers.
 pub(super) fn max_send_queue_size(dev: &Dev) -> u32 {
     max_wqebbs(dev)
 }
 
-/// Receives in flight at most.
+/// Maximum of receives in flight.
 pub(super) fn max_recv_queue_size(dev: &Dev) -> u32 {
     max_wqebbs(dev)
 }
@@ -228,7 +232,7 @@ pub(super) fn max_send_buf_chain_len(dev: &Dev) -> u32 {
     dev.caps().max_send_sges().min(MAX_SGES) as u32
 }
 
-/// The longest chain of a read, whatever `send_buf_chain_len` is.
+/// The longest chain of a read, at any `send_buf_chain_len`.
 pub(super) fn max_read_buf_chain_len(dev: &Dev) -> u32 {
     dev.caps().max_read_sges().min(MAX_SGES) as u32
 }
@@ -237,15 +241,15 @@ pub(super) fn max_recv_buf_chain_len(dev: &Dev) -> u32 {
     dev.caps().max_receive_sges().min(MAX_SGES) as u32
 }
 
-/// Bytes of a message at most, as the device has it.
+/// Maximum bytes of a message of the device.
 pub(super) fn max_message_size(dev: &Dev) -> u64 {
     1 << dev.caps().log_max_message
 }
 
-/// Bytes of a message at most, whatever the device takes.
+/// Maximum bytes of a message, on any device.
 pub(super) const MOST_BYTES: u64 = 1 << 31;
 
-/// Bytes of a job at most, but for the room of a receive.
+/// Maximum bytes of a job, except for the room of a receive.
 pub(super) fn longest(dev: &Dev) -> u64 {
     max_message_size(dev).min(MOST_BYTES)
 }
@@ -310,6 +314,7 @@ mod tests {
         assert_eq!((options.min_rnr_timer, options.reads), (13, 9));
         for (right, expected) in [
             (AccessFlags::LOCAL_READ_ONLY, [false, false, false]),
+            (AccessFlags::LOCAL_READ_WRITE, [false, false, false]),
             (AccessFlags::RDMA_READ, [true, false, false]),
             (AccessFlags::RDMA_WRITE, [false, true, false]),
             (AccessFlags::RDMA_ATOMIC, [false, false, true]),

@@ -6,7 +6,7 @@ use crate::types::UserData;
 
 use super::function::Partial;
 
-/// A SHA job that is done.
+/// A completed SHA job.
 #[derive(Debug)]
 pub struct HashDone {
     /// The user data of the job.
@@ -17,9 +17,9 @@ pub struct HashDone {
     pub result: std::result::Result<(), JobError>,
     /// The source, unchanged.
     pub source: Buf,
-    /// The destination, with the digest appended; `None` for a part that is not the last.
+    /// The destination, with the digest appended; `None` for a part before the last.
     pub destination: Option<Buf>,
-    /// The session of a part, for the next one. `None` if the part failed when some of it was
-    /// hashed already: begin anew.
+    /// The session of a part, for the next one. `None` if the part failed after some of it was
+    /// hashed: start over.
     pub session: Option<Partial>,
 }

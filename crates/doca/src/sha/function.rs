@@ -1,4 +1,4 @@
-//! The hash functions, and what they have taken so far.
+//! The hash functions, and their states.
 
 use std::fmt;
 
@@ -25,8 +25,8 @@ impl Algorithm {
         }
     }
 
-    /// Bytes that the function takes at a time: the parts of a hash, but for the last, are
-    /// multiples of it (`doca_sha_get_partial_hash_block_size`).
+    /// Block size of the function: all parts of a hash except the last are multiples of it
+    /// (`doca_sha_get_partial_hash_block_size`).
     pub const fn block_len(self) -> usize {
         match self {
             Self::Sha1 | Self::Sha256 => 64,
@@ -54,7 +54,7 @@ impl fmt::Debug for Partial {
     }
 }
 
-/// A function, and what it has taken so far.
+/// A function, and its state so far.
 pub(super) enum State {
     Sha1(sha1::Sha1),
     Sha256(sha2::Sha256),
@@ -78,7 +78,7 @@ impl State {
         }
     }
 
-    /// Writes the digest, and begins anew.
+    /// Writes the digest, and resets the state.
     pub(super) fn finish(&mut self, into: &mut [u8; 64]) -> usize {
         match self {
             Self::Sha1(state) => put(into, &state.finalize_reset()),

@@ -12,7 +12,7 @@ use crate::context::side::Side;
 use crate::error::{ErrorKind, Result};
 use crate::types::UserData;
 
-/// Bytes that are hashed by one call of `progress_retrieve`: about a tenth of a millisecond.
+/// Bytes that one call of `progress_retrieve` hashes: about a tenth of a millisecond.
 const STEP: u64 = 64 << 10;
 
 /// A job in flight.
@@ -24,7 +24,7 @@ pub(super) struct Running {
     pub(super) state: Held,
     pub(super) source: Buf,
     pub(super) destination: Option<Buf>,
-    /// Bytes of the source that were hashed.
+    /// Bytes of the source already hashed.
     pub(super) done: u64,
 }
 
@@ -45,7 +45,7 @@ impl Held {
 }
 
 impl Running {
-    /// Hashes a bit; true when all is hashed.
+    /// Hashes a step; true when all is hashed.
     fn step(&mut self) -> std::result::Result<bool, ErrorKind> {
         let mut skip = self.done;
         let mut bytes = [0; 4096];
@@ -85,7 +85,7 @@ impl Running {
             }
         }
         let algorithm = self.algorithm;
-        // A part that was hashed half cannot be hashed again: a digest of it would be wrong.
+        // A half-hashed part cannot be hashed again: its digest would be wrong.
         let spoiled = result.is_err() && self.done > 0;
         let session = match self.state {
             Held::Part(state) if !spoiled => Some(Partial { algorithm, state }),
@@ -103,14 +103,14 @@ impl Running {
     }
 }
 
-/// The jobs of one work queue, done in their order.
+/// The jobs of one work queue, executed in order.
 pub struct Hasher {
     jobs: VecDeque<Running>,
     aborted: bool,
 }
 
 impl Hasher {
-    /// Makes a hasher for `depth` jobs.
+    /// Creates a hasher for `depth` jobs.
     pub(super) fn new(depth: u32) -> Self {
         Self { jobs: VecDeque::with_capacity(depth as usize), aborted: false }
     }
@@ -120,7 +120,7 @@ impl Hasher {
         self.aborted
     }
 
-    /// Takes a job that has been checked.
+    /// Accepts a checked job.
     pub(super) fn push(&mut self, job: Running) {
         self.jobs.push_back(job);
     }

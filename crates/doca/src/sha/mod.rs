@@ -1,9 +1,9 @@
 //! SHA (`doca_sha.h`): SHA-1, SHA-256 and SHA-512 of buffers, at once or in parts.
 //!
-//! The command of the hardware that does it is not public. So software does it, on the thread that
-//! calls [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve), a bit at a time; the
-//! [capabilities](Sha::hardware_supported) say so. Everything else is as with a context of
-//! hardware.
+//! The hardware's command for it is not public. So software computes the hashes, on the thread that
+//! calls [`WorkQ::progress_retrieve`](crate::WorkQ::progress_retrieve), a step at a time; the
+//! [capabilities](Sha::hardware_supported) report that. Everything else is as with a hardware
+//! context.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -64,6 +64,11 @@ pub struct ShaBuilder {
 }
 
 impl ShaBuilder {
+    /// The device.
+    pub const fn dev(&self) -> &Dev {
+        &self.dev
+    }
+
     /// Starts the context.
     ///
     /// # Errors
@@ -85,7 +90,8 @@ impl Sha {
         self.core.dev()
     }
 
-    /// Whether `dev` has jobs of this function (`doca_sha_job_get_supported`): all do, by software.
+    /// Whether `dev` supports jobs of this function (`doca_sha_job_get_supported`): all do, by
+    /// software.
     ///
     /// # Errors
     /// None at present.
@@ -97,19 +103,19 @@ impl Sha {
     /// Whether hardware computes the hashes (`doca_sha_get_hardware_supported`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`]: software does them.
+    /// [`ErrorKind::NotSupported`]: software computes them.
     pub fn hardware_supported(dev: &impl AsDev) -> Result<()> {
         let dev = dev.dev()?;
         let text = format!("software hashes for {dev:?}: the hardware's command is not public");
         Err(Error::new(ErrorKind::NotSupported, text))
     }
 
-    /// Buffers that a source may be chained of (`doca_sha_get_max_list_buf_num_elem`): any number.
+    /// Maximum of buffers in a source's chain (`doca_sha_get_max_list_buf_num_elem`): any number.
     pub const fn max_list_buf_num_elem() -> u32 {
         u32::MAX
     }
 
-    /// Bytes of a source at most (`doca_sha_get_max_src_buffer_size`).
+    /// Maximum bytes of a source (`doca_sha_get_max_src_buffer_size`).
     pub const fn max_source_len() -> u64 {
         1 << 40
     }
@@ -152,8 +158,8 @@ impl Sha {
         Partial { algorithm, state: Box::new(State::new(algorithm)) }
     }
 
-    /// A job: the next part of a hash. Its length is a multiple of
-    /// [`Algorithm::block_len`]. The session comes back with the event.
+    /// A job: the next part of a hash. Its length must be a multiple of [`Algorithm::block_len`].
+    /// The event returns the session.
     pub fn update(&self, session: Partial, source: Buf) -> HashJob {
         HashJob {
             ctx: self.core.id(),
@@ -165,8 +171,8 @@ impl Sha {
         }
     }
 
-    /// A job: the last part of a hash, which may be empty; the digest is appended to
-    /// `destination`. The session comes back as a new one of the same function.
+    /// A job: the last part of a hash, possibly empty; the digest is appended to `destination`. The
+    /// event returns the session reset, for the same function.
     pub fn finish(&self, session: Partial, source: Buf, destination: Buf) -> HashJob {
         HashJob { destination: Some(destination), ..self.update(session, source) }
     }

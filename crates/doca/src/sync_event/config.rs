@@ -7,7 +7,7 @@ use super::{Error, ErrorKind, Result, SyncEvent};
 use crate::device::{Dev, capability};
 use crate::memory::Memory;
 
-/// The processor on which a sync event is published or waited for.
+/// The processor that publishes a sync event or waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// A CPU: the host's, or the DPU's.
@@ -28,7 +28,7 @@ pub struct SyncEventBuilder {
     memory: Option<Memory>,
 }
 
-/// Takes the one location of a role.
+/// Sets the one location of a role.
 fn place(there: &mut Option<Location>, location: Location, role: &'static str) -> Result<()> {
     match location {
         Location::Dpa => return Err(support::dpa()),
@@ -48,8 +48,8 @@ impl SyncEventBuilder {
         Self { dev: dev.clone(), publisher: None, subscriber: None, memory: None }
     }
 
-    /// Sets where the event will be published (`doca_sync_event_publisher_add_location_…`): a hint
-    /// that must be given once.
+    /// Sets the location of the publisher (`doca_sync_event_publisher_add_location_…`): a hint that
+    /// is required once.
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] for the DPA and GPUs; [`ErrorKind::AlreadyExist`] the second
@@ -58,8 +58,8 @@ impl SyncEventBuilder {
         place(&mut self.publisher, location, "publisher").map(|()| self)
     }
 
-    /// Sets where the event will be waited for (`doca_sync_event_subscriber_add_location_…`): a
-    /// hint that must be given once.
+    /// Sets the location of the subscriber (`doca_sync_event_subscriber_add_location_…`): a hint
+    /// that is required once.
     ///
     /// # Errors
     /// As [`SyncEventBuilder::publisher_add_location`].
@@ -68,10 +68,30 @@ impl SyncEventBuilder {
     }
 
     /// Sets the memory of the counter: 8 bytes at a multiple of 8. The counter begins with the
-    /// value that is there, in the CPU's byte order. The event keeps alive what `memory` does. By
-    /// default, the event has memory of its own, and begins with 0.
+    /// value there, in the CPU's byte order. The event keeps `memory` alive. By default, the event
+    /// has its own memory, and begins with 0.
     pub fn memory(self, memory: Memory) -> Self {
         Self { memory: Some(memory), ..self }
+    }
+
+    /// The device.
+    pub const fn dev(&self) -> &Dev {
+        &self.dev
+    }
+
+    /// The configured location of the publisher.
+    pub const fn publisher_location(&self) -> Option<Location> {
+        self.publisher
+    }
+
+    /// The configured location of the subscriber.
+    pub const fn subscriber_location(&self) -> Option<Location> {
+        self.subscriber
+    }
+
+    /// The configured memory of the counter.
+    pub const fn get_memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
     }
 
     fn word(self) -> Result<Word> {
@@ -91,19 +111,18 @@ impl SyncEventBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] without both locations; [`ErrorKind::InvalidValue`] for memory of
-    /// another length or alignment; the device's refusal.
+    /// another length or alignment; the device refuses.
     pub fn start(self) -> Result<SyncEvent> {
         self.word().map(SyncEvent::new)
     }
 
-    /// Makes a context of the event (`doca_sync_event_as_ctx`), whose start is that of asynchronous
-    /// mode.
+    /// Turns the event into a context (`doca_sync_event_as_ctx`), for a start in asynchronous mode.
     pub fn as_ctx(self) -> SyncEventCtxBuilder {
         SyncEventCtxBuilder(Unstarted::Own(self))
     }
 }
 
-/// A handle to a host's sync event that is not started. It has nothing to configure.
+/// An unstarted handle to a host's sync event. It has nothing to configure.
 #[derive(Debug)]
 #[must_use = "a sync event is used when it is started"]
 pub struct Imported(Word);
@@ -122,14 +141,13 @@ impl Imported {
         Ok(SyncEvent::new(self.0))
     }
 
-    /// Makes a context of the event (`doca_sync_event_as_ctx`), whose start is that of asynchronous
-    /// mode.
+    /// Turns the event into a context (`doca_sync_event_as_ctx`), for a start in asynchronous mode.
     pub fn as_ctx(self) -> SyncEventCtxBuilder {
         SyncEventCtxBuilder(Unstarted::Imported(self))
     }
 }
 
-/// A sync event that will be started as a context.
+/// A sync event before its start as a context.
 #[derive(Debug)]
 #[must_use = "a context exists when it is started"]
 pub struct SyncEventCtxBuilder(Unstarted);

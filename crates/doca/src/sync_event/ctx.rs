@@ -1,4 +1,4 @@
-//! A sync event in asynchronous mode: a context, whose jobs work queues take.
+//! A sync event in asynchronous mode: a context with jobs for work queues.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -24,18 +24,18 @@ use crate::memory::ExportDescriptor;
 
 /// A started sync event in asynchronous mode. It takes any number of work queues, in either mode.
 ///
-/// On each of them, gets, sets and adds are executed in order, and do not delay waits; each wait
-/// ends once the value is above its own threshold, in whatever order waits were submitted. The
-/// device's queue executes waits one after the other, the lowest threshold first. A wait with a
-/// lower threshold than those already queued costs a change of the queue's state, by commands,
-/// which allocate: submit lower thresholds first. A value that is above a threshold only for a
-/// moment may be missed, as it is when polling.
+/// On each of them, gets, sets and adds are executed in order, and do not delay waits. Each wait
+/// ends once the value is above its own threshold, in any order of submission. The device's queue
+/// executes waits one after the other, the lowest threshold first. A wait with a lower threshold
+/// than the queued ones costs a change of the queue's state, by commands, which allocate: submit
+/// lower thresholds first. A wait may miss a value that is above its threshold only for a moment,
+/// like a poll.
 ///
-/// A failed job does not affect others: those behind it are posted again. Only if it is unknown
-/// whether the device executed them, as when the queue itself fails, do they fail with
-/// [`ErrorKind::Shutdown`].
+/// A failed job does not affect others: those behind it are posted again. They fail with
+/// [`ErrorKind::Shutdown`] only if it is unknown whether the device executed them, for example when
+/// the queue itself fails.
 ///
-/// It is `Send`, and used by one thread at a time: it is not `Sync`.
+/// It is `Send`, but not `Sync`: one thread at a time uses it.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -88,8 +88,8 @@ impl SyncEventCtx {
         SyncEventJob::new(self.core.id(), Operation::Set(value))
     }
 
-    /// A job: adds to the value, atomically among all that is added by this card
-    /// (`doca_sync_event_job_update_add`). Its event has the value before.
+    /// A job: adds to the value, atomically among all adds of this card
+    /// (`doca_sync_event_job_update_add`). Its event has the old value.
     pub fn add(&self, increment: u64) -> SyncEventJob {
         SyncEventJob::new(self.core.id(), Operation::Add(increment))
     }
@@ -97,15 +97,15 @@ impl SyncEventCtx {
     /// A job: waits until the value is greater than a threshold (`doca_sync_event_job_wait`).
     ///
     /// Threshold and value are limited to the range from 0 to 254: a larger threshold is refused
-    /// with [`ErrorKind::InvalidValue`] when the job is submitted, and of a value beyond 255 only
-    /// the lowest byte can be relied on to count. Where the device does not wait for data
-    /// ([`SyncEvent::job_supported`](super::SyncEvent::job_supported)), it is refused with
+    /// with [`ErrorKind::InvalidValue`] at the submission, and of a value beyond 255 only the
+    /// lowest byte reliably counts. On a device without waits for data
+    /// ([`SyncEvent::job_supported`](super::SyncEvent::job_supported)), the job is refused with
     /// [`ErrorKind::NotSupported`]: get the value and compare.
     pub fn wait_gt(&self, threshold: u64) -> SyncEventJob {
         SyncEventJob::new(self.core.id(), Operation::WaitGt(threshold))
     }
 
-    /// The data that the DPU needs to use the event: see
+    /// Exports the event for the DPU: see
     /// [`SyncEvent::export_to_dpu`](super::SyncEvent::export_to_dpu).
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl SyncEventCtx {
         self.word.export()
     }
 
-    /// Stops the context (`doca_ctx_stop`); afterwards it can only be destroyed.
+    /// Stops the context (`doca_ctx_stop`); it can then only be destroyed.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] while it is on a work queue.

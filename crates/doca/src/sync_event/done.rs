@@ -1,9 +1,9 @@
-//! The event of a job on a sync event.
+//! The event of a sync event's job.
 
 use crate::context::failure::{JobError, JobType};
 use crate::types::UserData;
 
-/// A job of a sync event that is done.
+/// A completed job of a sync event.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncEventDone {
     /// The user data of the job.
@@ -12,7 +12,6 @@ pub struct SyncEventDone {
     pub job_type: JobType,
     /// The result.
     pub result: std::result::Result<(), JobError>,
-    /// The value that the job got, or the value before it added to it (`struct
-    /// doca_sync_event_result`).
+    /// The value of a get, or the value before an add (`struct doca_sync_event_result`).
     pub value: Option<u64>,
 }

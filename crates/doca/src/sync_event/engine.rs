@@ -1,7 +1,7 @@
 //! The jobs of a sync event on one work queue.
 //!
-//! Two queues of the device do them: one the gets, sets and adds, the other one the waits, so that
-//! a wait holds up nothing else.
+//! Two queues of the device execute them: one the gets, sets and adds, the other one the waits, so
+//! that a wait delays nothing else.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::lane::{Ended, Lane, Request};
 use super::link::Operation;
 use super::support;
 use super::word::{BYTES, Word};
-use crate::context::engine::{Engine, Place};
+use crate::context::engine::{EndedJobs, Engine, Place};
 use crate::context::event::{Done, Event, Settled, Tag};
 use crate::context::failure::{JobError, JobType};
 use crate::context::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::UserData;
 
-/// A job in flight, or the place of one.
+/// A job in flight, or an empty slot for one.
 #[derive(Clone, Copy)]
 struct Running {
     in_flight: bool,
@@ -30,21 +30,21 @@ struct Running {
     tag: Tag,
 }
 
-/// The jobs, by their place, which is the cookie of their request.
+/// The jobs, by their slot, which is the cookie of their request.
 pub struct SyncEngine {
     updates: Lane,
-    /// If the device waits for data.
+    /// The queue of waits, if the device supports waits for data.
     waits: Option<Lane>,
     jobs: Box<[Running]>,
     free: Vec<u32>,
-    /// Gets, sets and adds so far.
+    /// Count of gets, sets and adds.
     count: u64,
-    /// Why the engine accepts no more jobs, and fails those that the device does not have.
+    /// Why the engine accepts no more jobs, and fails those that are not posted.
     given_up: Option<JobError>,
     /// Set when the context was aborted and the device released all jobs: the index of the
     /// completion queue at that time.
     let_go: Option<u32>,
-    /// A word for each job.
+    /// A result word for each job.
     results: Region,
     word: Arc<Word>,
 }
@@ -80,7 +80,7 @@ impl SyncEngine {
         })
     }
 
-    /// Begins a job. The work queue has seen to it that there is a place for it.
+    /// Begins a job. The work queue has ensured a slot for it.
     pub(super) fn begin(
         &mut self,
         operation: Operation,
@@ -94,7 +94,7 @@ impl SyncEngine {
             let text = "as many jobs are in flight as the work queue takes: retrieve some first";
             return Err(Error::plain(ErrorKind::Again, text));
         };
-        // Waits go by their thresholds, all else as it comes.
+        // Waits are ordered by their thresholds, other jobs by their submission.
         let order = match operation {
             Operation::WaitGt(threshold) => threshold,
             _ => self.count,
@@ -128,7 +128,7 @@ impl SyncEngine {
         Request { slot, operation, into, order }
     }
 
-    /// The value that the device put into the word of a job.
+    /// The value that the device wrote into the result word of a job.
     fn value(&self, slot: usize) -> u64 {
         let mut bytes = [0; BYTES];
         self.results.read_at(slot * BYTES, &mut bytes).expect("each job has a word");
@@ -211,6 +211,11 @@ impl Engine for SyncEngine {
         (self.jobs.len() - self.free.len()) as u32
     }
 
+    fn ended(&self) -> EndedJobs {
+        let waits = self.waits.as_ref().and_then(Lane::completed);
+        EndedJobs([self.updates.completed(), waits])
+    }
+
     fn abort(&mut self, side: &mut Side) -> Result<()> {
         if self.let_go.is_none() {
             for lane in std::iter::once(&mut self.updates).chain(&mut self.waits) {
@@ -219,6 +224,16 @@ impl Engine for SyncEngine {
             self.let_go = Some(side.cq.consumer_index());
             self.given_up = Some(JobError::new(ErrorKind::Shutdown));
         }
+        Ok(())
+    }
+
+    fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+        std::iter::once(&self.updates).chain(&self.waits).try_for_each(Lane::check)
+    }
+
+    fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
+        self.abort(side)?;
+        self.given_up = Some(JobError::told(why));
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
-//! A queue of the device that does jobs of a sync event, and the jobs that it will be given.
+//! A queue of the device for jobs of a sync event, and the jobs not posted to it yet.
 //!
-//! The device does the requests of a queue in their order. Two things would come of that which a
-//! program does not expect: a job that fails would take those behind it with it, and a wait would
-//! hold up the waits for less that come later. In both cases the queue is taken through the error
-//! state, where the device gives back what it did not do, and that is posted again: waits in the
-//! order of their thresholds, all else in the order in which it was submitted.
+//! The device executes the requests of a queue in order. That has two effects that a program does
+//! not expect: a failed job would fail those behind it, and a wait would delay later waits for
+//! less. In both cases the queue goes through the error state, in which the device flushes the
+//! unexecuted requests. They are posted again: waits in the order of their thresholds, other jobs
+//! in the order of their submission.
 
 use verbless_queue::completion::Failure;
 use verbless_queue::{CompletionError, Cqe, ErrorKind as LowerKind, Sge, Status};
@@ -17,22 +17,22 @@ use crate::error::{Error, ErrorKind, Result};
 /// A job as a request of the device's queue.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
-    /// The place of the job, which is the cookie.
+    /// The slot of the job, which is the cookie.
     pub(super) slot: u32,
     pub(super) operation: Operation,
     /// The memory for the result.
     pub(super) into: Sge,
-    /// The request with the smaller order goes to the device first.
+    /// Requests with a smaller order are posted first.
     pub(super) order: u64,
 }
 
-/// What happens to requests that the device flushes.
+/// What happens to flushed requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Works,
-    /// The device gives its requests back, and has executed none of those that it flushes.
+    /// The device flushes its requests, and has executed none of those.
     Returns,
-    /// The device gives its requests back, but may have executed those that it flushes.
+    /// The device flushes its requests, but may have executed them.
     Loses,
 }
 
@@ -42,19 +42,21 @@ pub(super) struct Lane {
     /// Whether the queue executes only waits.
     of_waits: bool,
     state: State,
-    /// Requests that the device has.
+    /// Posted requests.
     in_flight: u32,
-    /// The order of the last one of them.
+    /// Completed requests, modulo 2^32.
+    completed: u32,
+    /// The order of the last posted request.
     last: u64,
-    /// Requests that the device does not have, in their order.
+    /// Requests that are not posted, in order.
     held: Vec<Request>,
 }
 
-/// The outcome of a completion for the job in a place.
+/// The outcome of a completion for the job in a slot.
 pub(super) enum Ended {
     Done(u64),
     Failed(Failure),
-    /// The request was not executed, and is posted again unless the job is failed now.
+    /// The request was not executed, and is posted again unless the job fails.
     Returned(Failure),
 }
 
@@ -62,14 +64,14 @@ impl Lane {
     pub(super) fn new(word: &Word, place: &Place<'_>, of_waits: bool) -> Result<Self> {
         let link = Link::new(word, &place.side.cq, place.depth, place.user_index)?;
         let held = Vec::with_capacity(place.depth as usize);
-        Ok(Self { link, of_waits, state: State::Works, in_flight: 0, last: 0, held })
+        Ok(Self { link, of_waits, state: State::Works, in_flight: 0, completed: 0, last: 0, held })
     }
 
     pub(super) fn is(&self, cqe: &Cqe) -> bool {
         self.link.qp.qpn() == cqe.qpn()
     }
 
-    /// Takes a job.
+    /// Accepts a job.
     pub(super) fn take(&mut self, word: &Word, request: Request) -> Result<()> {
         if self.state == State::Works && self.in_flight > 0 && request.order < self.last {
             self.link.qp.to_error()?;
@@ -96,7 +98,7 @@ impl Lane {
         self.held.insert(at, request);
     }
 
-    /// The first job that the device does not have.
+    /// The first job that is not posted.
     pub(super) fn take_held(&mut self) -> Option<Request> {
         (!self.held.is_empty()).then(|| self.held.remove(0))
     }
@@ -105,7 +107,7 @@ impl Lane {
         !self.held.is_empty()
     }
 
-    /// The outcome of a request that completed.
+    /// The outcome of a completed request.
     pub(super) fn complete(&mut self, cqe: Cqe) -> Result<Ended> {
         let ended = match self.link.qp.complete(cqe) {
             Ok(completion) => Ended::Done(completion.cookie),
@@ -116,14 +118,20 @@ impl Lane {
             }
         };
         self.in_flight -= 1;
+        self.completed = self.completed.wrapping_add(1);
         Ok(ended)
+    }
+
+    /// The count of completed requests, while some are in flight.
+    pub(super) fn completed(&self) -> Option<u32> {
+        (self.in_flight > 0).then_some(self.completed)
     }
 
     fn failed(&mut self, failure: Failure) -> Ended {
         if self.state == State::Works {
-            // A responder that refuses a request does none of those behind it. After any other
-            // failure an add may be done whose answer was lost: it must not be done twice.
-            // A wait changes nothing.
+            // A responder that refuses a request executes none of those behind it. After any other
+            // failure the answer to an executed add may be lost: it must not be executed twice. A
+            // wait changes nothing.
             let refused = matches!(
                 failure.status,
                 Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation
@@ -136,7 +144,7 @@ impl Lane {
         }
     }
 
-    /// Posts the held jobs again, once the device has given back all requests.
+    /// Posts the held jobs again, once the device has flushed all requests.
     pub(super) fn go_on(&mut self, word: &Word) -> Result<()> {
         if self.state == State::Works || self.in_flight > 0 {
             return Ok(());
@@ -155,10 +163,15 @@ impl Lane {
         result
     }
 
-    /// Takes the requests back from the device. Those that it completed can still be read.
+    /// Fails if the queue pair is in the error state.
+    pub(super) fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+        self.link.qp.check()
+    }
+
+    /// Takes the requests back from the device. Its completions can still be read.
     pub(super) fn take_back(&mut self) -> Result<()> {
         match self.link.qp.to_reset() {
-            // What is gone does nothing.
+            // A removed device does nothing.
             Err(error) if error.kind() != LowerKind::DeviceGone => Err(error.into()),
             _ => Ok(()),
         }

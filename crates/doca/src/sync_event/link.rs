@@ -1,4 +1,4 @@
-//! The device's queue that reads and changes a sync event's word.
+//! The device's queue for reads and changes of a sync event's word.
 
 use verbless_queue::wr::{FetchAdd, Inline, PostError, Read, Until, Wait, Write};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Qp, QpConfig, Region, Sge};
@@ -10,10 +10,10 @@ use super::word::{BYTES, Word};
 use crate::context::failure::JobError;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The largest threshold of a wait by the device, whose word may be one larger.
+/// The largest threshold of a wait by the device; the word may be one larger.
 ///
-/// The device compares big-endian words, and this one is little-endian: its lowest byte counts
-/// first. As long as that is all of the number, the order is right.
+/// The device compares big-endian words, and this one is little-endian: its lowest byte is the most
+/// significant one. While the number fits that byte, the order is right.
 pub(super) const MAX_THRESHOLD: u64 = 254;
 
 /// An operation on the word.
@@ -22,22 +22,22 @@ pub(super) enum Operation {
     Get,
     Set(u64),
     Add(u64),
-    /// Wait until the value is above this, which is at most [`MAX_THRESHOLD`].
+    /// Wait until the value is above this threshold, at most [`MAX_THRESHOLD`].
     WaitGt(u64),
 }
 
-/// A queue pair and its peer, both ours. All requests but waits access the word under its remote
-/// key.
+/// A queue pair and its peer, both this engine's. All requests except waits access the word by its
+/// remote key.
 ///
-/// It is not its own peer: a responder that refuses a request goes to the error state, which
-/// would flush the request before it is answered, and nobody would know why it failed.
+/// It is not its own peer: a responder that refuses a request goes to the error state, which would
+/// flush the request before its answer, and the reason would be lost.
 pub(super) struct Link {
     pub(super) qp: Qp,
     peer: Qp,
 }
 
 impl Link {
-    /// Makes a queue for `requests` requests at a time.
+    /// Creates a queue for `requests` requests at a time.
     pub(super) fn new(word: &Word, cq: &Cq, requests: u32, user_index: u32) -> Result<Self> {
         let config = QpConfig { inline: BYTES as u32, user_index, ..QpConfig::new(requests, 1) };
         let qp = word.domain().queue_pair(&config, cq, cq)?;
@@ -47,7 +47,7 @@ impl Link {
         Ok(this)
     }
 
-    /// Posts a request; what was in the word, if it asks for that, goes to `into`.
+    /// Posts a request; the old value of the word, if requested, goes to `into`.
     pub(super) fn post(
         &mut self,
         word: &Word,
@@ -74,7 +74,7 @@ impl Link {
         posted.map(drop).map_err(refused)
     }
 
-    /// From the error state back to work; the device has nothing of ours.
+    /// Returns from the error state; the device has no request of this queue.
     pub(super) fn recover(&mut self, word: &Word) -> Result<()> {
         self.qp.reset()?;
         self.peer.reset()?;
@@ -95,22 +95,22 @@ fn refused(error: PostError) -> Error {
             Error::plain(ErrorKind::Again, text)
         }
         PostError::Unsupported => {
-            let text = "the device does no such jobs: `SyncEvent::job_supported` tells why";
+            let text = "the device does not support this job: ask SyncEvent::job_supported";
             Error::plain(ErrorKind::NotSupported, text)
         }
         other => Error::new(ErrorKind::Unexpected, other.to_string()),
     }
 }
 
-/// A link whose requests are waited for.
+/// A link with blocking requests.
 pub(super) struct Calls {
     link: Link,
     cq: Cq,
-    /// The memory in which the device puts the word's previous value.
+    /// The memory for the word's previous value.
     result: Region,
 }
 
-/// How long the device may take for a request.
+/// Time limit for a request of the device.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Calls {
@@ -142,7 +142,7 @@ impl Calls {
             }
             std::hint::spin_loop();
             turns = turns.wrapping_add(1);
-            // The clock is asked seldom.
+            // Reads the clock rarely.
             if turns.is_multiple_of(1 << 12) {
                 let end = *end.get_or_insert_with(|| Instant::now() + patience);
                 if Instant::now() > end {
@@ -195,7 +195,7 @@ mod tests {
     use crate::device::DevInfo;
 
     #[test]
-    fn a_device_that_does_nothing_is_waited_for_in_vain_each_time() {
+    fn idle_device_times_out_each_call() {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();

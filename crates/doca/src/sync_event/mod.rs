@@ -1,9 +1,9 @@
 //! Sync events (`doca_sync_event.h`; section 3.4.6 of 2.2): a 64-bit counter that a host and its
 //! DPU set, add to, and wait for.
 //!
-//! A sync event is made on one side, and started in one of two modes: as a [`SyncEvent`], whose
-//! operations block the caller, or as a context, [`SyncEventCtx`], whose operations are jobs.
-//! The type is the mode, so nothing changes it later. The other side makes a handle from the
+//! A sync event is created on one side, and started in one of two modes: as a [`SyncEvent`], whose
+//! operations block the caller, or as a context, [`SyncEventCtx`], whose operations are jobs. The
+//! type is the mode, so the mode cannot change later. The other side creates a handle from the
 //! [export](SyncEvent::export_to_dpu), and starts it in either mode.
 //!
 //! ```
@@ -31,19 +31,19 @@
 //! # }
 //! ```
 //!
-//! # Who may do what
+//! # Permissions
 //! Locations are hints. Every handle, the host's and the DPU's, may publish and subscribe. A DPU
-//! takes part by the export; the DPA and GPUs cannot.
+//! uses the export; the DPA and GPUs cannot take part.
 //!
 //! # Atomicity
-//! A CPU and a device do not add atomically to each other's adds, as few machines let devices lock
-//! memory. So once an event is exported, and in all jobs, the adds of both sides are done by the
-//! device, which is atomic with itself. Sets are single stores, not atomic with adds: of a set and
-//! an add at the same time, either may be lost.
+//! Adds of a CPU and of a device are not atomic to each other, because few machines let devices
+//! lock memory. So after an export, and in all jobs, the device executes the adds of both sides; it
+//! is atomic with itself. Sets are single stores, not atomic with adds: of a concurrent set and
+//! add, either may be lost.
 //!
-//! The event's memory is [the program's own](SyncEventBuilder::memory) or made by it. Its word is
-//! little-endian, as the CPU's. The device's waits compare big-endian words, which is why a wait
-//! job is limited to [values below 256](SyncEventCtx::wait_gt).
+//! The event's memory is [the program's own](SyncEventBuilder::memory), or the event allocates it.
+//! Its word is little-endian, like the CPU's. The device's waits compare big-endian words, so a
+//! wait job is limited to [values below 256](SyncEventCtx::wait_gt).
 
 mod config;
 mod ctx;
@@ -76,9 +76,10 @@ use word::Word;
 /// A started sync event in synchronous mode (`struct doca_sync_event`): its operations block the
 /// caller until they are done.
 ///
-/// It is `Send`, and used by one thread at a time: it is not `Sync`.
+/// It is `Send`, but not `Sync`: one thread at a time uses it.
 pub struct SyncEvent {
-    /// The device's queue, once an operation needs it. Declared, and so dropped, before the word.
+    /// The device's queue, created by the first operation that needs it. Declared, and so dropped,
+    /// before the word.
     calls: RefCell<Option<Box<Calls>>>,
     word: Arc<Word>,
 }
@@ -89,14 +90,15 @@ impl SyncEvent {
         SyncEventBuilder::new(dev)
     }
 
-    /// A handle to what the host exported (`doca_sync_event_create_from_export`), on a device of
+    /// A handle to the host's exported event (`doca_sync_event_create_from_export`), on a device of
     /// its DPU. It cannot be configured, and must be started.
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] if `dev` reaches no memory of a host
     /// ([`SyncEvent::create_from_export_supported`]); [`ErrorKind::InvalidValue`] for bytes that
-    /// are no descriptor of a sync event, or were altered; [`ErrorKind::UnsupportedVersion`] for
-    /// another version's; [`ErrorKind::NotPermitted`] if the event is gone, or not this host's.
+    /// are no descriptor of a sync event, or are damaged; [`ErrorKind::UnsupportedVersion`] for
+    /// another version; [`ErrorKind::NotPermitted`] if the event is destroyed, or is not this
+    /// host's.
     pub fn create_from_export(descriptor: &[u8], dev: &Dev) -> Result<Imported> {
         Imported::new(descriptor, dev)
     }
@@ -135,8 +137,7 @@ impl SyncEvent {
         }
     }
 
-    /// Adds to the value, which wraps, and returns what it was before
-    /// (`doca_sync_event_update_add`).
+    /// Adds to the value, which wraps, and returns the old value (`doca_sync_event_update_add`).
     ///
     /// # Errors
     /// As [`SyncEvent::get`]; [`ErrorKind::NotSupported`] if the event is shared with the DPU and
@@ -151,14 +152,14 @@ impl SyncEvent {
         }
     }
 
-    /// Waits until the value is greater than `threshold`, and looks all the time
-    /// (`doca_sync_event_wait_gt`). Any threshold will do; above `u64::MAX` there is nothing.
+    /// Waits until the value is greater than `threshold`, by polling without a pause
+    /// (`doca_sync_event_wait_gt`). Any threshold is valid; the value cannot exceed `u64::MAX`.
     ///
-    /// It waits for good. At the DPU it fails when the host's program ends; at the host, whose
-    /// memory has the value, nothing tells that the DPU's is gone. Who gives up after a time looks
-    /// by [`SyncEvent::get`], or submits [a job](SyncEventCtx::wait_gt), for which
-    /// [`WorkQ::retrieve_within`](crate::WorkQ::retrieve_within) waits so long, and
-    /// [`WorkQ::abort`](crate::WorkQ::abort) ends it.
+    /// It waits for ever. At the DPU it fails when the host's program ends; at the host, whose
+    /// memory has the value, nothing reports the end of the DPU's program. To wait with a limit,
+    /// poll with [`SyncEvent::get`], or submit [a job](SyncEventCtx::wait_gt), wait with the limit
+    /// of [`WorkQ::retrieve_within`](crate::WorkQ::retrieve_within), and end it with
+    /// [`WorkQ::abort`](crate::WorkQ::abort).
     ///
     /// # Errors
     /// As [`SyncEvent::get`].
@@ -166,8 +167,8 @@ impl SyncEvent {
         self.wait(threshold, std::hint::spin_loop)
     }
 
-    /// Waits until the value is greater than `threshold`, and gives up the processor after each
-    /// look (`doca_sync_event_wait_gt_yield`).
+    /// Waits until the value is greater than `threshold`, and yields the processor after each poll
+    /// (`doca_sync_event_wait_gt_yield`).
     ///
     /// # Errors
     /// As [`SyncEvent::get`].
@@ -191,17 +192,17 @@ impl SyncEvent {
         calls.perform(&self.word, operation)
     }
 
-    /// The data that the DPU needs to make a handle to the event (`doca_sync_event_export_to_dpu`):
-    /// its bytes are to be sent over a channel that is trusted, as whoever has them can change the
-    /// event. Exporting again gives an equal descriptor.
+    /// Exports the data that the DPU needs for a handle to the event
+    /// (`doca_sync_event_export_to_dpu`). Send its bytes over a trusted channel, because every
+    /// holder of them can change the event. Another call returns an equal descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if the device shares no memory with a DPU
-    /// ([`SyncEvent::export_to_dpu_supported`]); [`ErrorKind::NotPermitted`] of a handle that was
-    /// made from an export.
+    /// [`ErrorKind::NotSupported`] if the device cannot share memory with a DPU
+    /// ([`SyncEvent::export_to_dpu_supported`]); [`ErrorKind::NotPermitted`] for an imported
+    /// handle.
     pub fn export_to_dpu(&self) -> Result<ExportDescriptor> {
         let descriptor = self.word.export()?;
-        // The next add is the device's: what it needs is made here, where making is expected.
+        // The device executes the next add; its queue is created here, where the caller expects it.
         if support::job(self.dev(), JobType::SyncEventAdd).is_ok() {
             let mut calls = self.calls.borrow_mut();
             if calls.is_none() {
@@ -211,8 +212,8 @@ impl SyncEvent {
         Ok(descriptor)
     }
 
-    /// Stops the event (`doca_sync_event_stop`); afterwards it can only be destroyed. Handles of
-    /// the DPU keep working until then: make sure that none is in use.
+    /// Stops the event (`doca_sync_event_stop`); it can then only be destroyed. Handles of the DPU
+    /// keep working until then: make sure that none is in use.
     pub fn stop(self) -> Stopped {
         Stopped::new(self.word)
     }
@@ -220,16 +221,16 @@ impl SyncEvent {
 
 /// Capabilities of devices. `Ok` means supported, for devices of this profile and side.
 impl SyncEvent {
-    /// Whether `dev` does jobs of a type (`doca_sync_event_job_get_supported`).
+    /// Whether `dev` supports jobs of a type (`doca_sync_event_job_get_supported`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if it does not, with the capability that it lacks;
-    /// [`ErrorKind::InvalidValue`] for a type that is not of sync events.
+    /// [`ErrorKind::NotSupported`] if it does not, with the missing capability;
+    /// [`ErrorKind::InvalidValue`] for a type outside of sync events.
     pub fn job_supported(dev: &impl AsDev, job_type: JobType) -> Result<()> {
         support::job(&dev.dev()?, job_type)
     }
 
-    /// Whether sync events can be made on `dev` from what the host exported
+    /// Whether `dev` can import sync events of the host
     /// (`doca_sync_event_get_create_from_export_supported`).
     ///
     /// # Errors
@@ -287,8 +288,8 @@ impl Stopped {
         Self { _word: word }
     }
 
-    /// Destroys the event (`doca_sync_event_destroy`), as dropping does. Handles that the DPU made
-    /// from its export no longer reach anything: their operations fail.
+    /// Destroys the event (`doca_sync_event_destroy`), like a drop. The operations of the DPU's
+    /// handles then fail.
     pub fn destroy(self) {}
 }
 

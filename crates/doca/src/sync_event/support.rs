@@ -7,7 +7,7 @@ use crate::context::failure::JobType;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Whether `dev` does such jobs.
+/// Whether `dev` supports such jobs.
 pub(super) fn job(dev: &Dev, job_type: JobType) -> Result<()> {
     let operation = match job_type {
         JobType::SyncEventGet => &Read::<verbless_queue::Sge>::INFO,

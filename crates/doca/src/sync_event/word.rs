@@ -1,7 +1,7 @@
-//! The word that a sync event counts in, and how it is reached.
+//! The word of a sync event's counter, and access to it.
 //!
-//! It is in the byte order of the host, little-endian on all that there are: the device's atomics
-//! and those of the CPU count in it alike.
+//! It is in the host's byte order, little-endian on all supported hosts: the device's atomics and
+//! the CPU's count alike.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -9,17 +9,18 @@ use std::sync::atomic::AtomicU64;
 
 use verbless_command::AccessKey;
 use verbless_queue::access::{KeyAccess, RemoteAccess};
-use verbless_queue::{Domain, ImportedRegion, Lkey, Memory, Region, RemoteAddr, SharedRegion};
+use verbless_queue::{Domain, ImportedRegion, Lkey, Region, RemoteAddr, SharedRegion};
 
 use crate::device::{Dev, capability};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Memory;
 use crate::memory::export::{self, ExportDescriptor};
 
 /// Bytes of the word.
 pub(super) const BYTES: usize = 8;
 
-/// The word. Its keys are in a protection domain of their own, whose queue pairs are connected to
-/// each other: no other peer can name them.
+/// The word. Its keys are in their own protection domain, whose queue pairs are connected to each
+/// other: no other peer can use them.
 pub(super) struct Word {
     held: Held,
     local: Lkey,
@@ -29,14 +30,14 @@ pub(super) struct Word {
 }
 
 enum Held {
-    /// Memory of this process, and its key for the DPU if it was exported.
+    /// Memory of this process, and its key for the DPU after an export.
     Own { region: Region, shared: OnceLock<(SharedRegion, AccessKey)> },
     /// The host's memory, at its DPU.
     Imported { _alias: ImportedRegion },
 }
 
 impl Word {
-    /// Makes the word in `memory`, or in newly allocated memory, where it is 0 at first.
+    /// Creates the word in `memory`, or in newly allocated memory with value 0.
     pub(super) fn own(dev: &Dev, memory: Option<Memory>) -> Result<Self> {
         let memory = match memory {
             Some(memory) => memory,
@@ -52,7 +53,7 @@ impl Word {
             return Err(Error::new(ErrorKind::InvalidValue, text));
         }
         let domain = Domain::new(dev.device())?;
-        let region = domain.region_of(&memory, rights(dev))?;
+        let region = domain.region_of(memory.lower(), rights(dev))?;
         let unnamed = |_| Error::plain(ErrorKind::Unexpected, "a sync event's key is not remote");
         let remote = region.remote(0, BYTES).map_err(unnamed)?;
         let local = region.lkey();
@@ -60,7 +61,7 @@ impl Word {
         Ok(Self { held, local, remote, domain, dev: dev.clone() })
     }
 
-    /// Makes a word of what the host exported.
+    /// Creates a word from the host's export.
     pub(super) fn imported(dev: &Dev, descriptor: &[u8]) -> Result<Self> {
         let domain = Domain::new(dev.device())?;
         let alias = export::import_event(descriptor, dev, &domain)?;

@@ -1,4 +1,4 @@
-//! External events: what a device tells of without a job.
+//! External events: events of a device without a job.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -45,14 +45,14 @@ fn is_readable(file: BorrowedFd<'_>, milliseconds: u8) -> bool {
     poll(&mut [PollFd::new(file, PollFlags::POLLIN)], milliseconds).unwrap() > 0
 }
 
-/// What happens to the one port of the model.
+/// Takes the model's one port down and up.
 fn flap(model: &Model) {
     model.set_port(0, 1, false);
     model.set_port(0, 1, true);
 }
 
 #[test]
-fn a_port_that_goes_down_and_up_is_told_in_either_mode() {
+fn port_changes_are_reported_in_either_mode() {
     for events in [false, true] {
         let (model, dev) = disturbed();
         let context = AsyncEvents::builder(&dev).user_data(7).start().unwrap();
@@ -72,7 +72,7 @@ fn a_port_that_goes_down_and_up_is_told_in_either_mode() {
         workq.remove(&context).unwrap();
         let context = context.stop().unwrap().start().unwrap();
         flap(&model);
-        assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)), "of nobody's");
+        assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)), "of no job");
         workq.add(&context).unwrap();
         workq.remove(&context).unwrap();
         workq.destroy().unwrap();
@@ -80,7 +80,7 @@ fn a_port_that_goes_down_and_up_is_told_in_either_mode() {
 }
 
 #[test]
-fn external_events_are_no_jobs_and_take_no_place_of_one() {
+fn external_events_take_no_job_slot() {
     let (model, dev) = disturbed();
     let (context, event) = (AsyncEvents::builder(&dev).start().unwrap(), event_ctx(&dev));
     let mut workq = workq(true);
@@ -94,7 +94,7 @@ fn external_events_are_no_jobs_and_take_no_place_of_one() {
         let refused = workq.submit(event.get()).unwrap_err();
         assert_eq!(refused.error.kind(), ErrorKind::Again);
     }
-    // A graph takes the place of no event, and none of a graph's nodes.
+    // A graph displaces no event, and its nodes displace none.
     workq.abort(&event).unwrap();
     assert!(matches!(workq.retrieve_within(MINUTE), Err(Retrieve::IoFailed(_))));
     let event = event_ctx(&dev);
@@ -116,7 +116,7 @@ fn external_events_are_no_jobs_and_take_no_place_of_one() {
 }
 
 #[test]
-fn each_work_queue_is_told_beside_its_jobs() {
+fn every_workq_gets_events_beside_jobs() {
     let (model, dev) = disturbed();
     let (context, dma) =
         (AsyncEvents::builder(&dev).start().unwrap(), Dma::builder(&dev).start().unwrap());
@@ -147,7 +147,7 @@ fn each_work_queue_is_told_beside_its_jobs() {
 }
 
 #[test]
-fn a_device_that_fails_or_is_removed_says_so_once() {
+fn device_failure_is_reported_once() {
     for end in [Model::kill, Model::remove] {
         let (model, dev) = disturbed();
         let context = AsyncEvents::builder(&dev).user_data(9).start().unwrap();
@@ -163,7 +163,7 @@ fn a_device_that_fails_or_is_removed_says_so_once() {
 }
 
 #[test]
-fn the_next_external_event_is_a_future_that_loses_none() {
+fn external_event_future_loses_no_event() {
     let (model, dev) = disturbed();
     let (context, event) = (AsyncEvents::builder(&dev).start().unwrap(), event_ctx(&dev));
     let mut workq = WorkQ::builder(4).event_driven().build().unwrap();
@@ -175,12 +175,12 @@ fn the_next_external_event_is_a_future_that_loses_none() {
         Event::Async(event) => event.result.unwrap(),
         other => panic!("{other:?}"),
     };
-    // Dropped before anything comes, it has taken nothing.
+    // A future that is dropped early has taken nothing.
     drop(queue.external());
     flap(&model);
     let work = async {
         let first = change().await;
-        // Kept while only jobs are awaited.
+        // Kept while the task awaits only jobs.
         let got = queue.submit(event.get()).unwrap().await;
         (first, got.unwrap().job_type(), change().await)
     };
@@ -190,7 +190,7 @@ fn the_next_external_event_is_a_future_that_loses_none() {
 }
 
 #[test]
-fn a_thread_sleeps_until_an_external_event_comes() {
+fn external_event_wakes_sleeping_thread() {
     let (model, dev) = disturbed();
     let context = AsyncEvents::builder(&dev).start().unwrap();
     let mut workq = workq(true);

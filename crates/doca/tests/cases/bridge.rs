@@ -9,7 +9,7 @@ use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig, Sge};
 
 use crate::support::{backend, map};
 
-/// A device of DOCA on a domain of ours.
+/// A device of DOCA on a domain of the test.
 fn bridged() -> (Domain, Dev) {
     let backend = backend("bluefield3");
     let info = DevInfo::list_of(&backend).unwrap().remove(0);
@@ -20,7 +20,7 @@ fn bridged() -> (Domain, Dev) {
 }
 
 #[test]
-fn a_queue_pair_of_the_domain_moves_the_bytes_of_a_buffer_by_its_key() {
+fn domain_qp_moves_buf_data_by_its_mkey() {
     let (domain, dev) = bridged();
     let map = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE);
     map.write_at(0, b"from a buffer").unwrap();
@@ -56,7 +56,7 @@ fn a_queue_pair_of_the_domain_moves_the_bytes_of_a_buffer_by_its_key() {
 }
 
 #[test]
-fn a_device_of_a_domain_is_one_of_its_own_and_does_all_that_others_do() {
+fn dev_from_pd_is_distinct_and_runs_dma() {
     let (domain, dev) = bridged();
     assert!(dev.info().open().unwrap() != dev);
     assert_eq!(dev.domain().pd().pdn(), domain.pd().pdn());
@@ -74,7 +74,7 @@ fn a_device_of_a_domain_is_one_of_its_own_and_does_all_that_others_do() {
 }
 
 #[test]
-fn a_domain_of_another_device_is_refused() {
+fn open_from_pd_rejects_domain_of_another_device() {
     let backend = backend("bluefield3");
     let list = DevInfo::list_of(&backend).unwrap();
     let other = verbless_command::Device::open(&*backend, list[1].device_info()).unwrap();
@@ -84,7 +84,7 @@ fn a_domain_of_another_device_is_refused() {
 }
 
 #[test]
-fn a_buffer_has_a_key_for_the_devices_of_its_map_and_none_of_a_peer() {
+fn buf_has_lkey_or_rkey_only_for_its_devices() {
     let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
     let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
     let far = map(&other, 64, AccessFlags::RDMA_READ);
@@ -104,7 +104,7 @@ fn a_buffer_has_a_key_for_the_devices_of_its_map_and_none_of_a_peer() {
 }
 
 #[test]
-fn a_descriptor_of_something_else_is_no_verbs_context() {
+fn open_from_context_rejects_non_verbs_fd() {
     for file in ["/dev/null", "/proc/self/exe"] {
         let error = Dev::open_from_context(File::open(file).unwrap().into(), None).unwrap_err();
         let kinds = [ErrorKind::NotFound, ErrorKind::Initialization];

@@ -1,5 +1,5 @@
-//! What a device says that it can do, it does; what it says that it cannot, is refused with
-//! NotSupported. For every profile of the model and each of its sides.
+//! A device can do everything that it claims, and refuses everything else with NotSupported. For
+//! every profile of the model and each of its sides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use verbless_model_kernel::InProcess;
 
 use crate::support::{map, plain};
 
-/// A device of each side that a card of each profile has; the side that a host's is on first.
+/// A device of each side of a card of each profile; the host's side first.
 fn cards() -> Vec<(&'static str, Vec<(Side, Dev)>)> {
     let card = |name| {
         let profile = Profile::load(name).unwrap();
@@ -30,7 +30,7 @@ fn cards() -> Vec<(&'static str, Vec<(Side, Dev)>)> {
     Profile::names().map(card).collect()
 }
 
-/// Whether it said yes; if it said no, that was for want of support.
+/// Whether the answer is yes; a no must be NotSupported.
 fn says(answer: Result<(), Error>) -> bool {
     match answer {
         Ok(()) => true,
@@ -41,7 +41,7 @@ fn says(answer: Result<(), Error>) -> bool {
     }
 }
 
-/// Runs one job, slept for if the context's capability says that this can be.
+/// Runs one job, with a sleep if the context supports event-driven mode.
 fn run(context: &impl Context, job: impl Job + std::fmt::Debug) -> Event {
     let mut workq = match context.event_driven_supported() {
         true => WorkQ::builder(1).event_driven().build().unwrap(),
@@ -53,7 +53,7 @@ fn run(context: &impl Context, job: impl Job + std::fmt::Debug) -> Event {
 }
 
 #[test]
-fn copies_work_where_the_capability_says_so_and_are_refused_elsewhere() {
+fn dma_works_only_with_memcpy_capability() {
     let mut seen = [0; 2];
     for (name, devs) in cards() {
         for (side, dev) in devs {
@@ -80,7 +80,7 @@ fn copies_work_where_the_capability_says_so_and_are_refused_elsewhere() {
 }
 
 #[test]
-fn hashes_work_on_every_device_and_no_hardware_makes_them() {
+fn sha_works_on_every_device_in_software() {
     for (_, devs) in cards() {
         for (_, dev) in devs {
             assert!(!says(Sha::hardware_supported(&dev)));
@@ -104,10 +104,10 @@ fn hashes_work_on_every_device_and_no_hardware_makes_them() {
 }
 
 #[test]
-fn maps_go_to_the_dpu_where_both_capabilities_say_so_and_are_refused_elsewhere() {
+fn dpu_export_and_import_need_capabilities() {
     let (mut exported, mut imported) = (0, 0);
     for (name, devs) in cards() {
-        // What some host exported, for those who import nothing.
+        // An export of another host, for devices that import nothing.
         let (far_host, _) = crate::support::sides();
         let far = map(&far_host, 64, AccessFlags::DPU_READ_ONLY);
         let mut descriptor = far.export_dpu(&far_host).unwrap();
@@ -153,7 +153,7 @@ fn maps_go_to_the_dpu_where_both_capabilities_say_so_and_are_refused_elsewhere()
 }
 
 #[test]
-fn no_device_plugs_emulated_functions() {
+fn hotplug_manager_is_unsupported() {
     for (_, devs) in cards() {
         for (_, dev) in devs {
             assert!(!says(dev.info().hotplug_manager_supported()));

@@ -40,12 +40,12 @@ fn lab_on(dev: &Dev, workq: WorkQ) -> Lab {
 }
 
 impl Lab {
-    /// A buffer of the map whose dataroom is all of it.
+    /// A buffer of the map whose dataroom is the whole buffer.
     fn data(&self, at: u64, length: u64) -> Buf {
         self.inventory.buf_by_data(&self.map, self.map.address() + at, length).unwrap()
     }
 
-    /// One whose dataroom is empty.
+    /// A buffer with an empty dataroom.
     fn room(&self, at: u64, length: u64) -> Buf {
         self.inventory.buf_by_addr(&self.map, self.map.address() + at, length).unwrap()
     }
@@ -78,7 +78,7 @@ fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
 }
 
 #[test]
-fn a_copy_appends_the_source_to_the_destination() {
+fn copy_appends_to_destination_data() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let bytes = lab.fill(0, 1000, 1);
     let mut into = lab.room(0x1000, 2000);
@@ -90,7 +90,7 @@ fn a_copy_appends_the_source_to_the_destination() {
     assert_eq!(done.destination.data_len(), 1008);
     assert_eq!(lab.bytes(0x1000, 8), b"in front");
     assert_eq!(lab.bytes(0x1008, 1000), bytes);
-    // Again into the rest of the tailroom, which is then too short.
+    // Again into the rest of the tailroom, which is too short.
     let again = lab.dma.memcpy(done.source, done.destination);
     let refused = lab.workq.submit(again).map(|()| done_len(&mut lab.workq));
     assert_eq!(refused.map_err(|it| it.error.kind()).unwrap_err(), ErrorKind::InvalidValue);
@@ -101,7 +101,7 @@ fn done_len(workq: &mut WorkQ) -> u64 {
 }
 
 #[test]
-fn an_empty_copy_and_one_byte_and_a_long_one_are_done() {
+fn copy_takes_0_bytes_to_2_mib() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let bytes = lab.fill(0, 2 << 20, 3);
     for length in [0, 1, 4095, 256 << 10, 2 << 20] {
@@ -115,7 +115,7 @@ fn an_empty_copy_and_one_byte_and_a_long_one_are_done() {
 }
 
 #[test]
-fn chains_of_unlike_pieces_are_copied_as_one() {
+fn chains_of_unequal_pieces_copy_as_one() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let bytes = lab.fill(0, 6000, 9);
     let (mut source, mut at) = (lab.data(0, 0), 0);
@@ -145,7 +145,7 @@ fn chains_of_unlike_pieces_are_copied_as_one() {
 }
 
 #[test]
-fn chains_may_be_as_long_as_the_device_says_and_no_longer() {
+fn chain_length_is_limited_by_capability() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let most = Dma::max_list_buf_num_elem(&lab.dev).unwrap();
     let bytes = lab.fill(0, 10 * most as usize, 2);
@@ -164,7 +164,7 @@ fn chains_may_be_as_long_as_the_device_says_and_no_longer() {
 }
 
 #[test]
-fn a_thousand_copies_at_a_time_are_each_done_once() {
+fn thousand_copies_each_complete_once() {
     let mut lab = lab(WorkQ::new(128).unwrap());
     lab.fill(0, 128 * 64, 5);
     let (mut submitted, mut seen) = (0u64, vec![0u8; 1000]);
@@ -187,7 +187,7 @@ fn a_thousand_copies_at_a_time_are_each_done_once() {
 }
 
 #[test]
-fn permissions_of_the_maps_are_kept() {
+fn mmap_permissions_are_enforced() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let read_only = map(&lab.dev, 4096, AccessFlags::LOCAL_READ_ONLY);
     let rdma_only = map(&lab.dev, 4096, AccessFlags::RDMA_WRITE);
@@ -211,7 +211,7 @@ fn permissions_of_the_maps_are_kept() {
 }
 
 #[test]
-fn memory_of_a_peer_is_for_rdma() {
+fn rdma_import_is_rejected_by_dma() {
     let list = DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
     let far = map(&other, 4096, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ);
@@ -235,11 +235,11 @@ fn grown(event: &Event) -> u64 {
 }
 
 #[test]
-fn a_job_that_fails_fails_alone_wherever_it_is_in_the_queue() {
+fn failed_job_fails_alone() {
     let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let bytes = lab.fill(0, 64, 1);
-    // Two in a batch fail at times, and those of the second are chains of four requests.
+    // Two jobs of a batch may fail, and the jobs of the second round are chains of four requests.
     for (round, chained) in [(0, false), (1, true)].into_iter().cycle().take(20).enumerate() {
         let nth = 1 + round as u32 % 8;
         model.fail_request(0, None, nth, CqeSyndrome::LOCAL_PROTECTION);
@@ -278,7 +278,7 @@ fn a_job_that_fails_fails_alone_wherever_it_is_in_the_queue() {
 }
 
 #[test]
-fn an_abort_yields_every_job_once_and_a_drop_gives_all_buffers_back() {
+fn abort_yields_every_job_once_and_drop_frees_bufs() {
     let mut lab = lab(WorkQ::new(64).unwrap());
     let submit = |lab: &mut Lab, n: u64| {
         let job = lab.dma.memcpy(lab.data(0, 1 << 20), lab.room(1 << 20, 1 << 20)).user_data(n);
@@ -313,7 +313,7 @@ fn an_abort_yields_every_job_once_and_a_drop_gives_all_buffers_back() {
 }
 
 #[test]
-fn a_thread_sleeps_until_copies_are_done_and_misses_none() {
+fn event_driven_workq_misses_no_copy() {
     let mut lab = lab(WorkQ::builder(4).event_driven().build().unwrap());
     for n in 0..2000 {
         let count = 1 + n % 3;
@@ -329,7 +329,7 @@ fn a_thread_sleeps_until_copies_are_done_and_misses_none() {
 }
 
 #[test]
-fn one_work_queue_serves_contexts_of_several_devices_and_kinds() {
+fn workq_serves_ctxs_of_several_devices() {
     use verbless_doca::sha::{Algorithm, Sha};
     let list = DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let devs = [list[0].open().unwrap(), list[1].open().unwrap()];
@@ -359,7 +359,7 @@ fn one_work_queue_serves_contexts_of_several_devices_and_kinds() {
 }
 
 #[test]
-fn a_device_without_the_engine_says_so() {
+fn device_without_dma_engine_is_not_supported() {
     let dev = DevInfo::list_of(&crate::support::backend("connectx6dx")).unwrap()[0].open().unwrap();
     assert_eq!(kind(Dma::memcpy_supported(&dev)), ErrorKind::NotSupported);
     assert_eq!(kind(Dma::max_buf_size(&dev)), ErrorKind::NotSupported);
@@ -377,7 +377,7 @@ fn chain_of_two(lab: &Lab, at: u64, full: bool) -> Buf {
 }
 
 #[test]
-fn chains_that_come_while_a_failure_is_flushed_are_copied_whole_afterwards() {
+fn chain_submitted_during_flush_completes_after() {
     let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let bytes = lab.fill(0, 128, 3);
@@ -389,7 +389,7 @@ fn chains_that_come_while_a_failure_is_flushed_are_copied_whole_afterwards() {
         }
         let failed = lab.workq.retrieve_within(MINUTE);
         assert!(matches!(failed, Err(Retrieve::IoFailed(_))), "round {round}: {failed:?}");
-        // The second is not retrieved yet, so the device's queue stands still.
+        // The second is not retrieved yet, so the device's queue is stopped.
         lab.map.write_at(0x1000, &[0; 128]).unwrap();
         let (from, to) = (chain_of_two(&lab, 0, true), chain_of_two(&lab, 0x1000, false));
         lab.workq.submit(lab.dma.memcpy(from, to).user_data(2)).unwrap();
@@ -402,7 +402,7 @@ fn chains_that_come_while_a_failure_is_flushed_are_copied_whole_afterwards() {
 }
 
 #[test]
-fn what_would_be_refused_is_refused_while_a_failure_is_flushed_too() {
+fn checks_apply_during_flush() {
     let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let read_only = map(&dev, 4096, AccessFlags::LOCAL_READ_ONLY);
@@ -414,7 +414,7 @@ fn what_would_be_refused_is_refused_while_a_failure_is_flushed_too() {
     let into = lab.inventory.buf_by_addr(&read_only, read_only.address(), 64).unwrap();
     let refused = lab.workq.submit(lab.dma.memcpy(chain_of_two(&lab, 0, true), into));
     assert_eq!(kind(refused), ErrorKind::NotPermitted);
-    // Nor are buffers taken that somebody else has a reference to.
+    // Buffers with other references are refused, too.
     let (from, to) = (lab.data(0, 16), lab.room(0x8000, 16));
     let (first, second) = (from.add_ref().unwrap(), to.add_ref().unwrap());
     assert_eq!(kind(lab.workq.submit(lab.dma.memcpy(from, to))), ErrorKind::InvalidValue);
@@ -425,7 +425,7 @@ fn what_would_be_refused_is_refused_while_a_failure_is_flushed_too() {
 }
 
 #[test]
-fn chains_are_not_taken_after_an_abort() {
+fn chain_after_abort_is_rejected() {
     let mut lab = lab(WorkQ::new(16).unwrap());
     for number in 0..4 {
         let job = lab.dma.memcpy(lab.data(0, 4096), lab.room(0x8000, 4096)).user_data(number);
@@ -440,7 +440,7 @@ fn chains_are_not_taken_after_an_abort() {
     lab.workq.remove(&lab.dma).unwrap();
 }
 
-/// Submits so many copies of 64 bytes.
+/// Submits `count` copies of 64 bytes.
 fn submit(lab: &mut Lab, count: u64) {
     for number in 0..count {
         let job = lab.dma.memcpy(lab.data(0, 64), lab.room(0x8000, 64)).user_data(number);
@@ -448,7 +448,7 @@ fn submit(lab: &mut Lab, count: u64) {
     }
 }
 
-/// The errors of the jobs in flight, each of which fails.
+/// The errors of the jobs in flight, all of which fail.
 fn errors(lab: &mut Lab) -> Vec<JobError> {
     let failed = |event| match event {
         Err(Retrieve::IoFailed(event)) => event.result().unwrap_err(),
@@ -458,12 +458,12 @@ fn errors(lab: &mut Lab) -> Vec<JobError> {
 }
 
 #[test]
-fn a_failed_job_holds_up_nothing_if_the_device_never_tells_of_those_that_it_flushed() {
+fn lost_flush_cqes_delay_no_job() {
     let (model, dev) = crate::support::stepped();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     for round in 0..4 {
         model.fail_request(0, None, 2, CqeSyndrome::LOCAL_PROTECTION);
-        // One that is good, and the one that fails.
+        // A good one, and the one that fails.
         model.inject(0, Fault::LoseCompletion, 2, 6);
         submit(&mut lab, 8);
         let mut results = Vec::new();
@@ -480,7 +480,7 @@ fn a_failed_job_holds_up_nothing_if_the_device_never_tells_of_those_that_it_flus
 }
 
 #[test]
-fn jobs_of_a_device_that_dies_end_when_they_are_aborted_and_their_buffers_are_free() {
+fn jobs_of_dead_device_end_with_abort_or_drop() {
     let ways: [fn(&Model); 2] = [|model| model.kill(0), |model| model.remove(0)];
     for (way, driven) in ways.into_iter().flat_map(|way| [(way, false), (way, true)]) {
         let (model, dev) = crate::support::disturbed();
@@ -494,7 +494,7 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted_and_their_buffers_are_fr
         assert_eq!(kinds, [ErrorKind::Shutdown; 8]);
         assert_eq!(lab.inventory.num_free_elements(), 512);
         lab.workq.remove(&lab.dma).unwrap();
-        // Or with the work queue.
+        // Or with a drop of the work queue.
         let (model, dev) = crate::support::disturbed();
         let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
         way(&model);
@@ -505,7 +505,7 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted_and_their_buffers_are_fr
 }
 
 #[test]
-fn a_queue_that_fails_by_itself_goes_on_unless_the_same_job_has_it_fail_again() {
+fn failed_qp_recovers_unless_same_job_fails_it_again() {
     let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     model.fail_queue_later(0, QueueKind::Qp, None, 2);
@@ -520,11 +520,17 @@ fn a_queue_that_fails_by_itself_goes_on_unless_the_same_job_has_it_fail_again() 
 }
 
 #[test]
-fn a_context_that_cannot_be_put_right_says_why_with_each_job_and_to_whoever_submits_one() {
+fn failed_recovery_is_reported_with_each_job() {
     let (model, dev) = crate::support::disturbed();
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
-    model.fail_command(0, INIT2RTR_QP.opcode, 1, CommandStatus::NO_RES.0, 0x1234);
+    model.fail_command(
+        0,
+        verbless_prm::Opcode(INIT2RTR_QP.opcode),
+        1,
+        CommandStatus::NO_RES,
+        0x1234,
+    );
     submit(&mut lab, 4);
     let errors = errors(&mut lab);
     assert_eq!(errors[0].kind(), ErrorKind::NotPermitted);
@@ -553,7 +559,7 @@ fn without_a_network(profile: Profile) -> (Model, Dev) {
 }
 
 #[test]
-fn a_device_copies_without_a_network_address() {
+fn copy_needs_no_port_address_with_forced_loopback() {
     let (model, dev) = without_a_network(Profile::load("bluefield3").unwrap());
     let mut lab = lab_on(&dev, WorkQ::new(16).unwrap());
     let bytes = lab.fill(0, 64, 5);
@@ -567,7 +573,7 @@ fn a_device_copies_without_a_network_address() {
 }
 
 #[test]
-fn a_device_that_needs_an_address_to_copy_says_so_when_it_is_added() {
+fn device_needing_gid_fails_at_workq_add() {
     let text = include_str!("../../../model/profiles/bluefield3.toml");
     let less = text.replace("fl_rc_qp_when_roce_enabled = true", "");
     assert_ne!(less, text);
@@ -578,7 +584,7 @@ fn a_device_that_needs_an_address_to_copy_says_so_when_it_is_added() {
 }
 
 #[test]
-fn a_device_that_takes_little_at_a_time_copies_chains_all_the_same() {
+fn small_mmo_limit_still_copies_chains() {
     let text = include_str!("../../../model/profiles/bluefield3.toml");
     let little = text.replace("log_dma_mmo_size = 31", "log_dma_mmo_size = 15");
     assert_ne!(little, text);
@@ -600,4 +606,54 @@ fn a_device_that_takes_little_at_a_time_copies_chains_all_the_same() {
     }
     let job = lab.dma.memcpy(lab.data(0, (1 << 15) + 1), lab.room(0x1_0000, 1 << 16));
     assert_eq!(kind(lab.workq.submit(job)), ErrorKind::InvalidValue);
+}
+
+#[test]
+fn flushed_chain_requests_keep_their_cq_entries() {
+    let (model, dev) = crate::support::stepped();
+    let mut lab = lab_on(&dev, WorkQ::new(2).unwrap());
+    let [second, third] = [(); 2].map(|()| Dma::builder(&dev).start().unwrap());
+    lab.workq.add(&second).unwrap();
+    lab.workq.add(&third).unwrap();
+    let most = u64::from(Dma::max_list_buf_num_elem(&dev).unwrap());
+    // Pieces of both ends that never align: nearly twice as many requests as elements.
+    let ends = |lab: &Lab| {
+        let mut source = lab.data(0, 10);
+        (1..most).for_each(|n| source.link(lab.data(10 * n, 10)).unwrap());
+        let mut room = lab.room(1 << 20, 5);
+        let rooms = (1..most - 1).map(|n| lab.room((1 << 20) + 10 * n, 10));
+        rooms.for_each(|next| room.link(next).unwrap());
+        room.link(lab.room(1 << 21, 15)).unwrap();
+        (source, room)
+    };
+    let bytes = lab.fill(0, 10 * most as usize, 7);
+    model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
+    let (source, room) = ends(&lab);
+    lab.workq.submit(lab.dma.memcpy(source, room)).unwrap();
+    model.run_until_idle();
+    let failed = lab.workq.progress_retrieve();
+    assert!(matches!(failed, Err(Retrieve::IoFailed(_))), "{failed:?}");
+    // Its other requests were flushed, and their CQEs are unread.
+    let (source, room) = ends(&lab);
+    lab.workq.submit(second.memcpy(source, room)).unwrap();
+    let (source, room) = ends(&lab);
+    let mut job = third.memcpy(source, room);
+    let mut tries = 0;
+    while let Err(refused) = lab.workq.submit(job) {
+        assert_eq!(refused.error.kind(), ErrorKind::Again);
+        assert!(matches!(lab.workq.progress_retrieve(), Err(Retrieve::Again)));
+        (job, tries) = (refused.given, tries + 1);
+        assert!(tries < 1000, "their places never come back");
+    }
+    assert!(tries > 0, "it would overrun the CQ");
+    model.run_until_idle();
+    for _ in 0..2 {
+        let done = (0..1000).find_map(|_| match lab.workq.progress_retrieve() {
+            Err(Retrieve::Again) => None,
+            other => Some(other),
+        });
+        assert!(matches!(done, Some(Ok(_))), "{done:?}");
+    }
+    let first = lab.bytes(1 << 20, 5);
+    assert_eq!(first, bytes[..5]);
 }

@@ -1,4 +1,4 @@
-//! Copies whose queue is full, and devices that do not let go of them.
+//! Copies with a full queue, and devices that do not release them.
 
 use verbless_doca::dma::Dma;
 use verbless_doca::{Buf, Dev, ErrorKind, Event, Inventory, Mmap, Retrieve, WorkQ};
@@ -36,14 +36,14 @@ impl Lab {
         self.inventory.buf_by_addr(&self.map, self.map.address() + at, length).unwrap()
     }
 
-    /// A chain of 64 bytes, each in a buffer of its own.
+    /// A chain of 64 bytes, each in its own buffer.
     fn bytes(&self) -> Buf {
         let mut chain = self.data(0, 1);
         (1..64).for_each(|at| chain.link(self.data(at, 1)).unwrap());
         chain
     }
 
-    /// The kinds of the jobs in flight, in their order: `None` of one that is done.
+    /// The kinds of the jobs in flight, in order: `None` for a done job.
     fn kinds(&mut self) -> Vec<Option<ErrorKind>> {
         let mut kinds = Vec::new();
         for _ in 0..1000 {
@@ -61,9 +61,9 @@ impl Lab {
         panic!("{} jobs do not come back", self.workq.in_flight());
     }
 
-    /// Has the device refuse the next command of this opcode.
+    /// Makes the device refuse the next command of this opcode.
     fn refuse(&self, opcode: Opcode) {
-        self.model.fail_command(0, opcode.0, 1, CommandStatus::NO_RES.0, 1);
+        self.model.fail_command(0, opcode, 1, CommandStatus::NO_RES, 1);
     }
 
     fn submit(&mut self, count: u64) {
@@ -75,10 +75,11 @@ impl Lab {
 }
 
 #[test]
-fn a_copy_that_the_device_s_queue_has_no_room_for_comes_back_as_it_was_and_goes_later() {
+fn copy_beyond_sq_room_is_returned_unchanged() {
     let mut lab = lab(256);
     let (mut chains, mut singles) = (0, 0);
-    // What chains leave is taken by single buffers, which are not counted before they are posted.
+    // Single buffers take the room that chains leave; their requests are not counted before the
+    // post.
     while lab.workq.submit(lab.dma.memcpy(lab.bytes(), lab.room(0x8000, 64))).is_ok() {
         chains += 1;
     }
@@ -110,7 +111,7 @@ fn a_copy_that_the_device_s_queue_has_no_room_for_comes_back_as_it_was_and_goes_
 }
 
 #[test]
-fn an_abort_has_the_device_flush_what_it_does_not_let_go_of() {
+fn abort_flushes_if_reset_fails() {
     let mut lab = lab(8);
     lab.submit(8);
     lab.refuse(Opcode::QP_2RST);
@@ -121,18 +122,18 @@ fn an_abort_has_the_device_flush_what_it_does_not_let_go_of() {
 }
 
 #[test]
-fn an_abort_says_that_the_device_neither_lets_go_nor_flushes() {
+fn abort_fails_if_reset_and_flush_fail() {
     let mut lab = lab(8);
     lab.submit(4);
     lab.refuse(Opcode::QP_2RST);
     lab.refuse(Opcode::QP_2ERR);
     assert!(lab.workq.abort(&lab.dma).is_err());
-    // It may go on with them.
+    // The device may go on with it.
     assert_eq!(lab.kinds(), [None; 4]);
 }
 
 #[test]
-fn buffers_of_a_queue_that_is_not_let_go_of_stay_the_device_s() {
+fn failed_reset_keeps_bufs_with_device() {
     for (refused, kept) in [(false, 0), (true, 8)] {
         let mut lab = lab(8);
         lab.submit(4);

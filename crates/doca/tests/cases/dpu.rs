@@ -14,7 +14,7 @@ use verbless_model_kernel::InProcess;
 
 use crate::support::{map, sides};
 
-/// Copies all of one map to another on `dev`.
+/// Copies all bytes of one map to another on `dev`.
 fn copy(dev: &Dev, from: &Mmap, to: &Mmap) -> Result<(), JobError> {
     let inventory = Inventory::builder(2).start().unwrap();
     let dma = Dma::builder(dev).start().unwrap();
@@ -46,7 +46,7 @@ fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
 const LENGTH: usize = 700_000;
 
 #[test]
-fn the_dpu_copies_out_of_and_into_the_hosts_memory() {
+fn dpu_copies_from_and_to_host_memory() {
     let (host, dpu) = sides();
     let far = map(&host, LENGTH, AccessFlags::DPU_READ_WRITE);
     let near = map(&dpu, LENGTH, AccessFlags::LOCAL_READ_WRITE);
@@ -65,7 +65,7 @@ fn the_dpu_copies_out_of_and_into_the_hosts_memory() {
 }
 
 #[test]
-fn memory_that_the_dpu_may_only_read_is_not_written() {
+fn dpu_read_only_export_rejects_write() {
     let (host, dpu) = sides();
     let far = map(&host, 4096, AccessFlags::DPU_READ_ONLY | AccessFlags::LOCAL_READ_WRITE);
     let near = map(&dpu, 4096, AccessFlags::LOCAL_READ_WRITE);
@@ -82,7 +82,7 @@ fn memory_that_the_dpu_may_only_read_is_not_written() {
 }
 
 #[test]
-fn an_export_that_claims_more_rights_than_the_key_has_is_stopped_by_the_device() {
+fn forged_export_rights_are_stopped_by_device() {
     use sha2::Digest;
     let (host, dpu) = sides();
     let far = map(&host, 4096, AccessFlags::DPU_READ_ONLY);
@@ -97,7 +97,7 @@ fn an_export_that_claims_more_rights_than_the_key_has_is_stopped_by_the_device()
     let error = copy(&dpu, &near, &imported).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
     assert!(bytes(&far) == [0; 4096]);
-    // The same with another secret: no alias is made.
+    // The same with another access key: the alias is refused.
     forged[60] ^= 1;
     let sum = sha2::Sha256::digest(&forged[..covered]);
     forged[covered..].copy_from_slice(&sum[..8]);
@@ -105,7 +105,7 @@ fn an_export_that_claims_more_rights_than_the_key_has_is_stopped_by_the_device()
 }
 
 #[test]
-fn an_export_that_claims_more_bytes_than_there_are_takes_no_memory_of_whoever_imports_it() {
+fn forged_export_length_allocates_nothing() {
     use sha2::Digest;
     let (host, dpu) = sides();
     let far = map(&host, 4096, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ);
@@ -127,7 +127,7 @@ fn an_export_that_claims_more_bytes_than_there_are_takes_no_memory_of_whoever_im
 }
 
 #[test]
-fn what_is_not_for_the_dpu_or_not_of_its_host_is_refused() {
+fn export_and_import_on_wrong_side_are_rejected() {
     let (host, dpu) = sides();
     let local = map(&host, 64, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ);
     assert_eq!(kind(local.export_dpu(&host)), ErrorKind::NotPermitted);
@@ -137,13 +137,13 @@ fn what_is_not_for_the_dpu_or_not_of_its_host_is_refused() {
     let descriptor = far.export_dpu(&host).unwrap();
     let import = |dev: &Dev| kind(Mmap::create_from_export(descriptor.as_bytes(), dev));
     assert_eq!(import(&host), ErrorKind::NotSupported, "the host imports nothing");
-    // The host reaches nothing of the DPU's.
+    // The host reaches no memory of the DPU.
     let upside_down = map(&dpu, 64, AccessFlags::DPU_READ_ONLY);
     assert_eq!(kind(upside_down.export_dpu(&dpu)), ErrorKind::NotSupported);
 }
 
 #[test]
-fn a_dpu_imports_nothing_of_another_cards_host() {
+fn import_from_another_cards_host_is_rejected() {
     let card = || Profile::load("bluefield3").unwrap();
     let model = Model::builder().device_with_sides(card()).device_with_sides(card()).build();
     let [hosts, dpus] = [Side::Host, Side::Dpu].map(|side| {
@@ -163,7 +163,7 @@ fn a_dpu_imports_nothing_of_another_cards_host() {
 }
 
 #[test]
-fn an_import_whose_owner_is_gone_fails_its_jobs() {
+fn import_of_destroyed_mmap_fails_jobs() {
     let (host, dpu) = sides();
     let far = map(&host, 4096, AccessFlags::DPU_READ_WRITE);
     let near = map(&dpu, 4096, AccessFlags::LOCAL_READ_WRITE);
@@ -180,7 +180,7 @@ fn an_import_whose_owner_is_gone_fails_its_jobs() {
 }
 
 #[test]
-fn a_dynamic_map_is_exported_to_the_dpu_once() {
+fn dynamic_mmap_exports_to_dpu_once() {
     let (host, dpu) = sides();
     let mut far = DynamicMmap::new("host");
     far.set_access_flags(AccessFlags::DPU_READ_ONLY).unwrap();

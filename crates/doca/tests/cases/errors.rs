@@ -1,4 +1,4 @@
-//! Which of DOCA's errors a program gets for what.
+//! The DOCA error of each failure.
 
 use std::sync::Arc;
 
@@ -12,25 +12,37 @@ use verbless_prm::CqeSyndrome;
 
 use crate::support::{disturbed, plain};
 
-/// Starts a map, which registers its memory and makes a key.
+/// Starts a map, which registers its memory and creates a key.
 fn start_map(dev: &verbless_doca::Dev) -> Result<Mmap> {
     let memory = Memory::allocate(4096).unwrap();
     Mmap::builder().memrange(memory).permissions(AccessFlags::LOCAL_READ_WRITE).add_dev(dev).start()
 }
 
 #[test]
-fn what_a_kernel_or_a_device_refuses_has_a_kind_by_its_reason() {
+fn kernel_or_device_error_maps_to_kind() {
     /// An errno of the registration.
     fn errno(model: &Model, errno: i32) {
         model.fail_ioctl(0, Ioctl::named("DEVX_UMEM_REG").unwrap(), 1, errno);
     }
-    /// What is done to the model, and what a map's start says then.
+    /// A disturbance of the model, before the start of a map.
     type Disturbance = fn(&Model);
     let refusals: [(&str, Disturbance, ErrorKind); 6] = [
         ("ENOMEM", |model| errno(model, 12), ErrorKind::NoMemory),
         ("EFAULT", |model| errno(model, 14), ErrorKind::Driver),
         ("EPERM", |model| errno(model, 1), ErrorKind::NotPermitted),
-        ("CREATE_MKEY", |model| model.fail_command(0, 0x200, 1, 0x08, 0), ErrorKind::Driver),
+        (
+            "CREATE_MKEY",
+            |model| {
+                model.fail_command(
+                    0,
+                    verbless_prm::Opcode(0x200),
+                    1,
+                    verbless_prm::CommandStatus(0x08),
+                    0,
+                )
+            },
+            ErrorKind::Driver,
+        ),
         ("a dead device", |model| model.remove(0), ErrorKind::Shutdown),
         ("nothing", |_| (), ErrorKind::Unknown),
     ];
@@ -45,7 +57,7 @@ fn what_a_kernel_or_a_device_refuses_has_a_kind_by_its_reason() {
 }
 
 #[test]
-fn a_machine_without_a_device_or_without_its_driver_says_so() {
+fn missing_device_or_driver_is_distinguished() {
     let root = std::env::temp_dir().join(format!("verbless-doca-none-{}", std::process::id()));
     let list = || {
         let kernel: Arc<dyn Backend> = Arc::new(Kernel::with_roots(&root, root.join("dev")));
@@ -66,7 +78,7 @@ fn a_machine_without_a_device_or_without_its_driver_says_so() {
 }
 
 #[test]
-fn a_failed_job_has_a_kind_by_the_syndrome_of_its_completion() {
+fn cqe_syndrome_maps_to_job_error_kind() {
     // Values of `cqe_syndrome`.
     let kinds = [
         (0x01, ErrorKind::InvalidValue),

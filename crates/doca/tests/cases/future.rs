@@ -54,7 +54,7 @@ impl Lab {
         self.dma.memcpy(from, to).user_data(number)
     }
 
-    /// One of several steps of software.
+    /// A hash of several software steps.
     fn hash(&self, number: u64) -> HashJob {
         let (from, to) = self.bufs(if number.is_multiple_of(5) { 200_000 } else { 64 });
         self.sha.hash(Algorithm::Sha1, from, to).user_data(number)
@@ -73,7 +73,7 @@ fn is_readable(file: BorrowedFd<'_>, milliseconds: u16) -> bool {
     poll(&mut [PollFd::new(file, PollFlags::POLLIN)], milliseconds).unwrap() == 1
 }
 
-/// The executor looks at the file after each poll.
+/// The executor polls the file after each poll of the future.
 async fn readable(file: BorrowedFd<'_>) -> io::Result<()> {
     std::future::poll_fn(|_| match is_readable(file, 0) {
         true => Poll::Ready(Ok(())),
@@ -97,7 +97,7 @@ fn block_on<F: Future>(file: BorrowedFd<'_>, future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
         if !flag.0.swap(false, Ordering::AcqRel) {
-            assert!(is_readable(file, 60_000), "nobody wakes the future");
+            assert!(is_readable(file, 60_000), "nothing wakes the future");
         }
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
@@ -105,7 +105,7 @@ fn block_on<F: Future>(file: BorrowedFd<'_>, future: F) -> F::Output {
     }
 }
 
-/// Polls so many times, and waits for the file in between.
+/// Polls `times` times, and waits for the file in between.
 fn poll_times<F: Future>(
     file: BorrowedFd<'_>,
     mut future: Pin<&mut F>,
@@ -123,10 +123,10 @@ fn poll_times<F: Future>(
     None
 }
 
-/// All of some futures, each woken by itself; and who was woken with them the last time.
+/// Joins futures, each with its own waker, and has the waker of the last poll.
 struct Join<F: Future>(Vec<Member<F>>, Waker);
 
-/// One of them, until it is done; whether it was woken; its output then.
+/// A future until it completes; whether it was woken; its output.
 type Member<F> = (Option<Pin<Box<F>>>, Arc<Flag>, Option<<F as Future>::Output>);
 
 struct Both(Arc<Flag>, Waker);
@@ -149,7 +149,7 @@ impl<F: Future<Output: Unpin>> Future for Join<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if !self.1.will_wake(context.waker()) {
-            // Another task has them now: those that wait would wake the one before.
+            // Another task polls them now: old wakers would wake the previous one.
             self.1.clone_from(context.waker());
             self.0.iter().for_each(|(_, flag, _)| flag.0.store(true, Ordering::Release));
         }
@@ -175,7 +175,7 @@ fn file_of(workq: &WorkQ) -> OwnedFd {
 }
 
 #[test]
-fn the_next_event_is_a_future_that_loses_none_wherever_it_is_dropped() {
+fn next_event_future_loses_no_event() {
     let (lab, mut workq) = lab(16);
     let file = file_of(&workq);
     let file = std::os::fd::AsFd::as_fd(&file);
@@ -187,7 +187,7 @@ fn the_next_event_is_a_future_that_loses_none_wherever_it_is_dropped() {
                 _ => workq.submit(lab.hash(number)).unwrap(),
             }
         }
-        // Dropped before it is polled, after one poll, after two...
+        // Dropped before the first poll, after one poll, after two...
         for drops in 0..12 {
             let next = pin!(workq.next(async || readable(file).await));
             if let Some(event) = poll_times(file, next, (drops + round) % 4) {
@@ -213,7 +213,7 @@ fn the_next_event_is_a_future_that_loses_none_wherever_it_is_dropped() {
 }
 
 #[test]
-fn each_of_many_futures_gets_the_event_of_its_own_job() {
+fn job_futures_get_their_own_events() {
     let (lab, workq) = lab(64);
     let queue = AsyncWorkQ::new(workq).unwrap();
     let work = async || {
@@ -233,7 +233,7 @@ fn each_of_many_futures_gets_the_event_of_its_own_job() {
 }
 
 #[test]
-fn dropped_and_forgotten_futures_and_cancelled_drives_lose_no_event_and_no_buffer() {
+fn dropped_futures_lose_no_event_or_buf() {
     let (lab, mut workq) = lab(64);
     for round in 0..100u64 {
         let queue = AsyncWorkQ::new(workq).unwrap();
@@ -262,7 +262,7 @@ fn dropped_and_forgotten_futures_and_cancelled_drives_lose_no_event_and_no_buffe
                 }
                 _ => kept.push((number, future)),
             }
-            // A drive that ends somewhere.
+            // A drive that ends at some point.
             let drive = pin!(queue.drive(async || readable(file).await));
             assert!(poll_times(file, drive, (number + round) % 4).is_none());
         }
@@ -282,7 +282,7 @@ fn dropped_and_forgotten_futures_and_cancelled_drives_lose_no_event_and_no_buffe
 }
 
 #[test]
-fn a_future_may_wait_for_room_and_be_dropped_meanwhile() {
+fn submit_waiting_may_be_dropped() {
     let (lab, workq) = lab(4);
     let queue = AsyncWorkQ::new(workq).unwrap();
     let (queue, lab) = (&queue, &lab);
@@ -298,7 +298,7 @@ fn a_future_may_wait_for_room_and_be_dropped_meanwhile() {
         let drive = pin!(drive);
         assert!(poll_times(queue.file(), drive, 3).is_none(), "they have not all room at once");
     }
-    // Most of those that wait are dropped.
+    // Most of the waiting futures are dropped.
     all.0.truncate(100);
     let drive = queue.drive_until(async || readable(queue.file()).await, all);
     block_on(queue.file(), drive).unwrap();
@@ -307,7 +307,7 @@ fn a_future_may_wait_for_room_and_be_dropped_meanwhile() {
 }
 
 #[test]
-fn failures_and_instances_of_graphs_are_events_of_their_futures() {
+fn job_failures_and_graphs_resolve_their_futures() {
     let (lab, mut workq) = lab(16);
     let mut graph = Graph::builder();
     let copy = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
@@ -353,7 +353,7 @@ fn failures_and_instances_of_graphs_are_events_of_their_futures() {
 }
 
 #[test]
-fn only_an_idle_queue_in_event_driven_mode_serves_futures() {
+fn async_workq_needs_idle_event_driven_workq() {
     let (lab, mut workq) = lab(4);
     let polling = AsyncWorkQ::new(WorkQ::new(1).unwrap()).map(drop).unwrap_err();
     assert_eq!(polling.error.kind(), ErrorKind::BadState);
@@ -364,14 +364,14 @@ fn only_an_idle_queue_in_event_driven_mode_serves_futures() {
 }
 
 #[test]
-fn a_file_that_cannot_be_waited_for_is_the_operating_systems_error_and_no_event_is_lost() {
+fn failed_file_wait_is_os_error_and_loses_no_event() {
     let (lab, mut workq) = lab(4);
     let broken = async || Err(io::Error::from_raw_os_error(5));
     let os = |error: verbless_doca::Error| {
         assert_eq!(error.kind(), ErrorKind::OperatingSystem, "{error}");
         assert!(std::error::Error::source(&error).is_some(), "{error}");
     };
-    // With nothing in flight: a job might be done before anybody waits.
+    // With nothing in flight: a job might complete before a task waits.
     let file = workq.event_handle().try_clone_to_owned().unwrap();
     match block_on(file.as_fd(), workq.next(broken)) {
         Err(Retrieve::Failed(error)) => os(error),
@@ -394,7 +394,7 @@ fn a_file_that_cannot_be_waited_for_is_the_operating_systems_error_and_no_event_
 }
 
 #[test]
-fn events_are_an_iterator_until_time_runs_out_or_nothing_is_in_flight() {
+fn events_iterator_ends_at_timeout_or_idle() {
     let (lab, mut workq) = lab(16);
     for number in 0..8 {
         workq.submit(lab.copy(2 * number)).unwrap();
@@ -416,7 +416,7 @@ fn events_are_an_iterator_until_time_runs_out_or_nothing_is_in_flight() {
 }
 
 #[test]
-fn tasks_of_tokio_share_a_queue_and_cancel_as_they_like() {
+fn tokio_tasks_share_workq_and_cancel() {
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
@@ -428,7 +428,7 @@ fn tasks_of_tokio_share_a_queue_and_cancel_as_they_like() {
     let cancelled = Rc::new(AtomicUsize::new(0));
     runtime.block_on(tokio::task::LocalSet::new().run_until(async {
         let file = queue.file().try_clone_to_owned().unwrap();
-        // SAFETY: it is ours, and stays the same as long as the `AsyncFd` has it.
+        // SAFETY: the descriptor is owned here, and stays the same as long as the `AsyncFd` has it.
         #[allow(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
         let file = unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.unwrap();
         let readable = async || {
@@ -448,7 +448,7 @@ fn tasks_of_tokio_share_a_queue_and_cancel_as_they_like() {
                             };
                             assert_eq!(future.await.unwrap().user_data().0, number);
                         };
-                        // Some have no time, some little, and most enough.
+                        // Time limits: some have none left, some little, and most enough.
                         let time = [0, 50, 200, 60_000_000, 60_000_000][number as usize % 5];
                         let time = Duration::from_micros(time);
                         if tokio::time::timeout(time, one).await.is_err() {
@@ -474,7 +474,7 @@ fn tasks_of_tokio_share_a_queue_and_cancel_as_they_like() {
 }
 
 #[test]
-fn the_event_of_a_future_that_was_dropped_is_dropped_when_it_comes() {
+fn event_of_dropped_future_is_dropped() {
     let (lab, workq) = lab(4);
     let queue = AsyncWorkQ::new(workq).unwrap();
     drop(queue.submit(lab.copy(0)).unwrap());
@@ -486,7 +486,7 @@ fn the_event_of_a_future_that_was_dropped_is_dropped_when_it_comes() {
 }
 
 #[test]
-fn a_job_that_software_does_in_steps_is_awaited_without_the_file() {
+fn software_job_completes_without_file_wait() {
     let (lab, mut workq) = lab(4);
     workq.submit(lab.hash(5)).unwrap();
     let event = workq.next(async || panic!("there is work to do"));
@@ -497,7 +497,7 @@ fn a_job_that_software_does_in_steps_is_awaited_without_the_file() {
     }
 }
 
-/// Counts how often it wakes.
+/// Counts its wake-ups.
 struct Count(AtomicUsize);
 
 impl Wake for Count {
@@ -507,7 +507,7 @@ impl Wake for Count {
 }
 
 #[test]
-fn who_waits_for_room_is_woken_when_a_job_has_ended_or_was_aborted_and_not_before() {
+fn room_waiter_wakes_after_job_ends_or_aborts() {
     let (model, dev) = crate::support::stepped();
     let (map, inventory) = plain(&dev, 4096, 8);
     let dma = Dma::builder(&dev).start().unwrap();

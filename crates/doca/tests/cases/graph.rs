@@ -7,6 +7,7 @@ use std::time::Duration;
 use sha2::Digest;
 use verbless_doca::dma::{Dma, Memcpy};
 use verbless_doca::graph::{Graph, GraphDone, Instance, Node};
+use verbless_doca::rdma::RdmaBuilder;
 use verbless_doca::sha::{Algorithm, HashJob, Sha};
 use verbless_doca::{Buf, Context, ErrorKind, Event, Inventory, JobType, Mmap, Retrieve, WorkQ};
 use verbless_model::Model;
@@ -45,7 +46,7 @@ impl Lab {
         self.inventory.buf_by_addr(&self.map, self.map.address() + at, length).unwrap()
     }
 
-    /// 64 bytes from one place to another.
+    /// A copy of 64 bytes.
     fn copy(&self, from: u64, to: u64) -> Memcpy {
         self.dma.memcpy(self.data(from, 64), self.room(to, 64))
     }
@@ -79,7 +80,7 @@ fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
     }
 }
 
-/// A graph of copies, each of which depends on the one before.
+/// A graph of copies; each depends on the one before.
 fn chain(lab: &Lab, length: usize) -> (Graph, Vec<Node>) {
     let mut graph = Graph::builder();
     let nodes: Vec<_> = (0..length).map(|_| graph.ctx_node(&lab.dma, JobType::DmaMemcpy)).collect();
@@ -87,7 +88,7 @@ fn chain(lab: &Lab, length: usize) -> (Graph, Vec<Node>) {
     (graph.start().unwrap(), nodes)
 }
 
-/// Sets the jobs of such a chain: from place 0 to 1, from 1 to 2, and so on.
+/// Sets the jobs of such a chain: from slot 0 to 1, from 1 to 2, and so on.
 fn set_chain(lab: &Lab, instance: &Instance, nodes: &[Node], base: u64) {
     for (at, &node) in nodes.iter().enumerate() {
         let from = base + 64 * at as u64;
@@ -96,7 +97,7 @@ fn set_chain(lab: &Lab, instance: &Instance, nodes: &[Node], base: u64) {
 }
 
 #[test]
-fn a_hash_and_a_copy_run_in_parallel_and_then_a_callback_sees_both() {
+fn parallel_jobs_end_before_dependent_callback() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     lab.map.write_at(0, &[7; 64]).unwrap();
     let mut graph = Graph::builder();
@@ -119,7 +120,7 @@ fn a_hash_and_a_copy_run_in_parallel_and_then_a_callback_sees_both() {
     instance.set_ctx_node_data(hash, lab.hash(0, 0x2000)).unwrap();
     instance.set_user_node_data(both, None::<(bool, Vec<u8>)>).unwrap();
     lab.workq.submit_graph(&instance, 9).unwrap();
-    // Three nodes: three times nothing, then the instance.
+    // Three nodes: three empty retrievals, then the instance.
     let (mut nodes, mut spins) = (0, 0);
     let done = loop {
         let before = lab.workq.in_flight();
@@ -146,7 +147,7 @@ fn a_hash_and_a_copy_run_in_parallel_and_then_a_callback_sees_both() {
 }
 
 #[test]
-fn a_node_begins_when_all_that_it_depends_on_is_done() {
+fn node_starts_after_its_dependencies() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let (graph, nodes) = chain(&lab, 20);
     lab.workq.add_graph(&graph).unwrap();
@@ -162,7 +163,7 @@ fn a_node_begins_when_all_that_it_depends_on_is_done() {
 }
 
 #[test]
-fn a_cycle_is_refused_and_named() {
+fn cycle_is_rejected_and_named() {
     let lab = lab(WorkQ::new(1).unwrap());
     let mut graph = Graph::builder();
     let a = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
@@ -187,7 +188,7 @@ fn a_cycle_is_refused_and_named() {
 }
 
 #[test]
-fn a_graph_has_a_context_node_itself_or_in_a_sub_graph() {
+fn graph_requires_context_node_or_sub_graph() {
     let lab = lab(WorkQ::new(1).unwrap());
     assert_eq!(kind(Graph::builder().start()), ErrorKind::InvalidValue);
     let mut graph = Graph::builder();
@@ -205,7 +206,7 @@ fn a_graph_has_a_context_node_itself_or_in_a_sub_graph() {
 }
 
 #[test]
-fn two_nodes_of_one_sub_graph_need_an_instance_each() {
+fn sub_graph_nodes_need_distinct_instances() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let (inner, inner_nodes) = chain(&lab, 1);
     let mut graph = Graph::builder();
@@ -228,7 +229,7 @@ fn two_nodes_of_one_sub_graph_need_an_instance_each() {
 }
 
 #[test]
-fn every_node_needs_data_of_its_kind_before_each_submission() {
+fn submission_requires_matching_data_of_every_node() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let mut graph = Graph::builder();
     let copy = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
@@ -242,7 +243,7 @@ fn every_node_needs_data_of_its_kind_before_each_submission() {
     lab.workq.add_graph(&graph).unwrap();
     assert_eq!(kind(lab.workq.add_graph(&graph)), ErrorKind::AlreadyExist);
 
-    // What is of another kind is refused.
+    // A job of another type is refused.
     let hash = lab.hash(0, 0x2000);
     assert_eq!(kind(instance.set_ctx_node_data(copy, hash)), ErrorKind::InvalidValue);
     let other = Dma::builder(lab.dma.dev()).start().unwrap();
@@ -266,12 +267,12 @@ fn every_node_needs_data_of_its_kind_before_each_submission() {
     inside.set_ctx_node_data(inner_nodes[0], lab.copy(0, 0x3000)).unwrap();
     lab.workq.submit_graph(&instance, 0).unwrap();
     assert_eq!(ended(&mut lab.workq).status(), 0);
-    // Its jobs are used up.
+    // The run consumed its jobs.
     assert_eq!(kind(lab.workq.submit_graph(&instance, 0)), ErrorKind::InvalidValue);
 }
 
 #[test]
-fn an_instance_in_flight_is_in_use_and_so_are_its_graph_and_contexts() {
+fn running_instance_keeps_graph_and_ctx_in_use() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let (graph, nodes) = chain(&lab, 2);
     lab.workq.add_graph(&graph).unwrap();
@@ -296,7 +297,7 @@ fn an_instance_in_flight_is_in_use_and_so_are_its_graph_and_contexts() {
 }
 
 #[test]
-fn a_context_of_a_node_that_has_not_begun_is_in_use() {
+fn ctx_of_pending_node_is_in_use() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let mut graph = Graph::builder();
     let copy = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
@@ -314,7 +315,7 @@ fn a_context_of_a_node_that_has_not_begun_is_in_use() {
 }
 
 #[test]
-fn many_instances_and_standalone_jobs_are_in_flight_at_once_and_wait_for_room() {
+fn graphs_and_jobs_share_workq() {
     // 16 instances of 3 parallel copies each, and jobs of the program, on a work queue for 16.
     let mut lab = lab(WorkQ::new(16).unwrap());
     lab.map.write_at(0, &[3; 64]).unwrap();
@@ -371,7 +372,7 @@ fn many_instances_and_standalone_jobs_are_in_flight_at_once_and_wait_for_room() 
 }
 
 #[test]
-fn a_failed_node_stops_what_depends_on_it_and_all_buffers_come_back() {
+fn failed_node_stops_dependents_and_keeps_bufs() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     // a -> b -> c, and beside it d -> e; the device fails a.
     let called = Arc::new(AtomicU32::new(0));
@@ -421,7 +422,7 @@ fn a_failed_node_stops_what_depends_on_it_and_all_buffers_come_back() {
 }
 
 #[test]
-fn a_job_that_is_refused_and_a_callback_that_fails_are_failures_of_their_nodes() {
+fn rejected_job_or_failed_callback_fails_its_node() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     let mut graph = Graph::builder();
     let before = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
@@ -467,7 +468,7 @@ fn a_job_that_is_refused_and_a_callback_that_fails_are_failures_of_their_nodes()
 }
 
 #[test]
-fn a_job_that_a_node_was_refused_is_the_programs_when_it_submits_it() {
+fn rejected_node_job_can_be_submitted_standalone() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     let (graph, nodes) = chain(&lab, 1);
     lab.workq.add_graph(&graph).unwrap();
@@ -479,7 +480,7 @@ fn a_job_that_a_node_was_refused_is_the_programs_when_it_submits_it() {
     assert_eq!(ended(&mut lab.workq).status(), u64::from(ErrorKind::InvalidValue.number()));
     drop(reference);
     let job = instance.take_job::<Memcpy>(nodes[0]).unwrap().unwrap().user_data(6);
-    // Another instance is where the refused one was.
+    // Another instance gets the slot of the refused one.
     let other = graph.instance();
     other.set_ctx_node_data(nodes[0], lab.copy(0, 0x1000)).unwrap();
     lab.workq.submit_graph(&other, 7).unwrap();
@@ -495,7 +496,7 @@ fn a_job_that_a_node_was_refused_is_the_programs_when_it_submits_it() {
 }
 
 #[test]
-fn a_callback_sets_the_job_of_a_node_behind_it() {
+fn callback_sets_job_of_later_node() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     lab.map.write_at(0, &[5; 64]).unwrap();
     let sha = Arc::new(Sha::builder(lab.dma.dev()).start().unwrap());
@@ -504,7 +505,7 @@ fn a_callback_sets_the_job_of_a_node_behind_it() {
     let copy = graph.ctx_node(&lab.dma, JobType::DmaMemcpy);
     let hash = graph.ctx_node(&*sha, JobType::ShaHash);
     let hasher = sha.clone();
-    // Hashes what was copied, instead of what was set.
+    // Hashes the copied bytes instead of the configured ones.
     let between = graph.user_node(move |node| {
         let Some(Event::Dma(copied)) = node.take_result(copy) else { return Err(ErrorKind::Empty) };
         let (_, digest) = node.take_job::<HashJob>(hash).ok_or(ErrorKind::Empty)?.into_bufs();
@@ -519,7 +520,7 @@ fn a_callback_sets_the_job_of_a_node_behind_it() {
     let instance = graph.instance();
     instance.set_ctx_node_data(copy, lab.copy(0, 0x1000)).unwrap();
     instance.set_user_node_data(between, ()).unwrap();
-    // The work queue's other context of this sort is not the node's.
+    // The work queue's other context of this type is not the node's.
     assert_eq!(
         kind(instance.set_ctx_node_data(hash, lab.hash(0, 0x2000))),
         ErrorKind::InvalidValue
@@ -531,7 +532,7 @@ fn a_callback_sets_the_job_of_a_node_behind_it() {
     assert_eq!(lab.bytes(0x2000, 32), sha2::Sha256::digest([5; 64]).to_vec());
 }
 
-/// A graph whose one node is a callback behind a copy, in a graph, in a graph, and so on.
+/// A graph with a callback behind a copy, nested in a graph, nested in a graph, and so on.
 fn nested(lab: &Lab, depth: usize) -> (Vec<Graph>, Vec<Node>, Arc<Mutex<Vec<usize>>>) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let (inner, nodes) = chain(lab, 1);
@@ -552,7 +553,7 @@ fn nested(lab: &Lab, depth: usize) -> (Vec<Graph>, Vec<Node>, Arc<Mutex<Vec<usiz
 }
 
 #[test]
-fn sub_graphs_run_in_sub_graphs_and_their_failure_is_that_of_their_node() {
+fn nested_sub_graphs_run_and_report_failure() {
     let mut lab = lab(WorkQ::builder(4).event_driven().build().unwrap());
     let (graphs, nodes, order) = nested(&lab, 10);
     lab.workq.add_graph(graphs.last().unwrap()).unwrap();
@@ -570,7 +571,7 @@ fn sub_graphs_run_in_sub_graphs_and_their_failure_is_that_of_their_node() {
         }
         instances[0].set_ctx_node_data(nodes[0], lab.copy(0, 64)).unwrap();
         lab.workq.submit_graph(instances.last().unwrap(), round).unwrap();
-        // One that runs inside another is in use, too.
+        // An instance that runs inside another is in use, too.
         assert_eq!(kind(instances[0].take_result(nodes[0])), ErrorKind::InUse);
         let done = ended(&mut lab.workq);
         assert_eq!((done.status() != 0, done.user_data.0), (fails, round));
@@ -582,7 +583,7 @@ fn sub_graphs_run_in_sub_graphs_and_their_failure_is_that_of_their_node() {
 }
 
 #[test]
-fn a_thread_sleeps_until_instances_end_and_misses_none() {
+fn event_driven_workq_misses_no_graph() {
     let mut lab = lab(WorkQ::builder(8).event_driven().build().unwrap());
     let mut graph = Graph::builder();
     let first = graph.user_node(|_| Ok(()));
@@ -597,7 +598,7 @@ fn a_thread_sleeps_until_instances_end_and_misses_none() {
     let instances = [graph.instance(), graph.instance(), graph.instance()];
     for round in 0..500 {
         let count = 1 + round % 3;
-        // At times somebody may sleep already: what the submission begins wakes him.
+        // A thread may already sleep: work that the submission begins wakes it.
         if round % 2 == 0 {
             lab.workq.arm().unwrap();
         }
@@ -620,7 +621,7 @@ fn a_thread_sleeps_until_instances_end_and_misses_none() {
 }
 
 #[test]
-fn an_abort_fails_the_instance_and_drops_lose_no_buffer() {
+fn abort_fails_instance_and_drop_frees_bufs() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     let (graph, nodes) = chain(&lab, 4);
     lab.workq.add_graph(&graph).unwrap();
@@ -636,7 +637,7 @@ fn an_abort_fails_the_instance_and_drops_lose_no_buffer() {
     }
     lab.workq.remove(&lab.dma).unwrap();
     lab.workq.add(&lab.dma).unwrap();
-    // One whose handles are gone runs on to its one event.
+    // An instance without handles runs on to its one event.
     let [one, other] = instances;
     set_chain(&lab, &one, &nodes, 0);
     lab.workq.submit_graph(&one, 4).unwrap();
@@ -644,7 +645,7 @@ fn an_abort_fails_the_instance_and_drops_lose_no_buffer() {
     let done = ended(&mut lab.workq);
     assert_eq!((done.status(), done.user_data.0), (0, 4));
     drop(done);
-    // A work queue that goes gives the instance back.
+    // A dropped work queue returns the instance.
     set_chain(&lab, &other, &nodes, 0);
     lab.workq.submit_graph(&other, 0).unwrap();
     drop(std::mem::replace(&mut lab.workq, WorkQ::new(1).unwrap()));
@@ -654,4 +655,45 @@ fn an_abort_fails_the_instance_and_drops_lose_no_buffer() {
     graph.stop().unwrap();
     drop(other);
     assert_eq!(lab.free(), BUFFERS);
+}
+
+#[test]
+fn full_ctx_delays_no_job_of_another() {
+    let small = |builder: RdmaBuilder| builder.recv_queue_size(1);
+    let mut ends = crate::support::rdma::ends("bluefield3", small, crate::support::rdma::all());
+    // The receiver and the sender of its messages are on one work queue.
+    let mut workq = std::mem::replace(&mut ends[0].workq, WorkQ::new(1).unwrap());
+    let sender = &mut ends[1];
+    sender.workq.remove(sender.rdma.as_ref().unwrap()).unwrap();
+    workq.add(sender.rdma.as_ref().unwrap()).unwrap();
+    crate::support::rdma::connect(&ends);
+    let [a, b] = ends;
+    let dma = Dma::builder(&a.dev).start().unwrap();
+    workq.add(&dma).unwrap();
+    let receive = |at| a.rdma().receive(a.room(at, 64));
+    let send = |at| b.rdma().send(b.data(at, 64));
+    let mut graph = Graph::builder();
+    let receives = [0, 1].map(|_| graph.ctx_node(a.rdma(), JobType::RdmaReceive));
+    let sends = [0, 1].map(|_| graph.ctx_node(b.rdma(), JobType::RdmaSend));
+    let graph = graph.start().unwrap();
+    workq.add_graph(&graph).unwrap();
+    let instance = graph.instance();
+    for (number, (&receiving, &sending)) in (0..).zip(receives.iter().zip(&sends)) {
+        instance.set_ctx_node_data(receiving, receive(64 * number)).unwrap();
+        instance.set_ctx_node_data(sending, send(64 * number)).unwrap();
+    }
+    // The second receive has no room before the first send is done.
+    workq.submit_graph(&instance, 1).unwrap();
+    let mut other = Graph::builder();
+    let copy = other.ctx_node(&dma, JobType::DmaMemcpy);
+    let other = other.start().unwrap();
+    workq.add_graph(&other).unwrap();
+    let copying = other.instance();
+    let job = dma.memcpy(a.data(1024, 64).unwrap(), a.room(2048, 64).unwrap());
+    copying.set_ctx_node_data(copy, job).unwrap();
+    workq.submit_graph(&copying, 2).unwrap();
+    let mut done =
+        [ended(&mut workq), ended(&mut workq)].map(|done| (done.user_data.0, done.status()));
+    done.sort_unstable();
+    assert_eq!(done, [(1, 0), (2, 0)]);
 }

@@ -1,4 +1,4 @@
-//! What handles say of themselves: their getters, and how they are printed.
+//! Getters and `Debug` output of handles.
 
 use verbless_doca::async_event::AsyncEvents;
 use verbless_doca::dma::Dma;
@@ -13,7 +13,45 @@ use verbless_doca::{
 
 use crate::support::{dev, map, plain};
 
-/// Whether a value is printed as what it is.
+#[test]
+fn builders_have_getters_for_setters() {
+    let dev = dev();
+    let memory = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE);
+    let inventory = Inventory::builder(3).name("three").extensions(Extensions::LINKED_LIST);
+    assert_eq!((inventory.get_name(), inventory.num_elements()), ("three", 3));
+    assert_eq!(inventory.get_extensions(), Extensions::LINKED_LIST);
+    let pool = BufPool::builder(&memory, 5, 32);
+    assert_eq!(pool.get_range(), None);
+    let pool = pool.alignment(64).range(memory.address(), 640).extensions(Extensions::LINKED_LIST);
+    assert_eq!((pool.get_alignment(), pool.get_range()), (64, Some((memory.address(), 640))));
+    assert_eq!((pool.num_elements(), pool.element_size()), (5, 32));
+    assert_eq!(pool.get_extensions(), Extensions::LINKED_LIST);
+    let array = BufArray::builder(&memory, 3, 64).start_offset(128);
+    assert_eq!(
+        (array.get_start_offset(), array.num_elements(), array.element_size()),
+        (128, 3, 64)
+    );
+    assert_eq!(array.start().unwrap().element_size(), 64);
+    assert_eq!((Dma::builder(&dev).dev(), Sha::builder(&dev).dev()), (&dev, &dev));
+    let rdma = Rdma::builder(&dev).retry_count(3);
+    assert_eq!((rdma.dev(), rdma.properties().retry_count), (&dev, 3));
+    let events = AsyncEvents::builder(&dev).user_data(9);
+    assert_eq!((events.dev(), events.get_user_data()), (&dev, UserData(9)));
+    let event = SyncEvent::builder(&dev);
+    assert_eq!((event.publisher_location(), event.subscriber_location()), (None, None));
+    assert!(event.get_memory().is_none());
+    let event = event.publisher_add_location(Location::Cpu).unwrap();
+    let event = event.subscriber_add_location(Location::Cpu).unwrap();
+    let event = event.memory(Memory::allocate(8).unwrap());
+    let cpu = Some(Location::Cpu);
+    assert_eq!((event.publisher_location(), event.subscriber_location()), (cpu, cpu));
+    assert_eq!((event.dev(), event.get_memory().map(Memory::len)), (&dev, Some(8)));
+    let queue = WorkQ::builder(7);
+    assert_eq!((queue.depth(), queue.is_event_driven()), (7, false));
+    assert!(queue.event_driven().is_event_driven());
+}
+
+/// Checks the `Debug` output of a value.
 fn shows(value: &dyn std::fmt::Debug, expected: &[&str]) {
     let text = format!("{value:?}");
     for part in expected {
@@ -22,7 +60,7 @@ fn shows(value: &dyn std::fmt::Debug, expected: &[&str]) {
 }
 
 #[test]
-fn handles_are_printed_with_their_names_and_what_tells_them_apart() {
+fn handles_show_identity_in_debug() {
     let dev = dev();
     let (memory, inventory) = plain(&dev, 1 << 16, 4);
     shows(dev.info(), &["DevInfo(", "mlx5_0"]);
@@ -74,7 +112,7 @@ fn handles_are_printed_with_their_names_and_what_tells_them_apart() {
 }
 
 #[test]
-fn representors_are_printed_and_lead_to_what_the_backend_knows() {
+fn representor_shows_its_interface_name() {
     let (_, dpu) = crate::support::sides();
     let reps = DevInfoRep::list(&dpu).unwrap();
     let rep = &reps[0];
@@ -85,7 +123,7 @@ fn representors_are_printed_and_lead_to_what_the_backend_knows() {
 }
 
 #[test]
-fn stores_say_how_much_they_hold() {
+fn stores_report_capacity_and_extensions() {
     let dev = dev();
     let (memory, inventory) = plain(&dev, 1 << 16, 4);
     assert_eq!(inventory.extensions(), Extensions::LINKED_LIST);
@@ -113,7 +151,7 @@ fn small() -> Memory {
 }
 
 #[test]
-fn a_pointer_comes_back_from_user_data() {
+fn pointer_round_trips_through_user_data() {
     let mut number = 7u32;
     let pointer: *mut u32 = &mut number;
     assert_eq!(UserData::from(pointer).as_ptr::<u32>(), pointer);
@@ -130,7 +168,7 @@ fn rights_intersect_bit_by_bit() {
 }
 
 #[test]
-fn a_refusal_reads_as_its_error_and_leads_to_its_source() {
+fn refused_displays_error_and_has_source() {
     let (_model, dev) = crate::support::disturbed();
     let (memory, inventory) = plain(&dev, 4096, 4);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -156,7 +194,7 @@ fn a_refusal_reads_as_its_error_and_leads_to_its_source() {
 }
 
 #[test]
-fn nodes_are_numbered_and_reached_while_an_instance_runs() {
+fn callback_reaches_node_index_and_data() {
     let dev = dev();
     let (memory, inventory) = plain(&dev, 1 << 12, 8);
     let dma = Dma::builder(&dev).start().unwrap();

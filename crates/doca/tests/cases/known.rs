@@ -1,5 +1,5 @@
-//! Copies of buffers that remember how a device reaches them, and contexts that share their place:
-//! what is known at once must be true.
+//! Copies of buffers that remember how a device reaches them, and contexts that share a slot:
+//! remembered facts must be true.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn copied(dma: &Dma, workq: &mut WorkQ, map: &Mmap, inventory: &Inventory) -> (B
 }
 
 #[test]
-fn a_reference_to_a_buffer_that_was_copied_keeps_it_from_jobs() {
+fn held_buf_reference_blocks_copy() {
     let dev = dev();
     let ((dma, mut workq), (map, inventory)) = (on(&dev), plain(&dev, 4096, 8));
     let (source, destination) = copied(&dma, &mut workq, &map, &inventory);
@@ -66,7 +66,7 @@ fn a_reference_to_a_buffer_that_was_copied_keeps_it_from_jobs() {
 }
 
 #[test]
-fn buffers_that_were_copied_are_copied_whole_when_they_have_become_chains() {
+fn copied_bufs_copy_whole_as_chains() {
     let dev = dev();
     let ((dma, mut workq), (map, inventory)) = (on(&dev), plain(&dev, 4096, 8));
     let bytes: Vec<u8> = (0..96).collect();
@@ -83,7 +83,7 @@ fn buffers_that_were_copied_are_copied_whole_when_they_have_become_chains() {
     map.read_at(64, &mut got[..64]).unwrap();
     map.read_at(2048, &mut got[64..]).unwrap();
     assert_eq!(got[..], bytes[..]);
-    // Alone again, they are as before.
+    // Unlinked, they are as before.
     drop((source.unlink(), destination.unlink()));
     destination.reset_data_len();
     workq.submit(dma.memcpy(source, destination)).unwrap();
@@ -91,7 +91,7 @@ fn buffers_that_were_copied_are_copied_whole_when_they_have_become_chains() {
 }
 
 #[test]
-fn a_copy_of_nothing_and_one_that_does_not_fit_are_known_as_such_after_others() {
+fn empty_and_oversized_copies_are_detected_on_reuse() {
     let dev = dev();
     let ((dma, mut workq), (map, inventory)) = (on(&dev), plain(&dev, 4096, 8));
     let (mut source, destination) = copied(&dma, &mut workq, &map, &inventory);
@@ -108,7 +108,7 @@ fn a_copy_of_nothing_and_one_that_does_not_fit_are_known_as_such_after_others() 
 }
 
 #[test]
-fn devices_in_turn_reach_the_buffers_of_a_pool_under_their_own_keys() {
+fn shared_pool_bufs_use_mkey_of_each_device() {
     let list = DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let devs = [list[0].open().unwrap(), list[1].open().unwrap()];
     let memory = Memory::allocate(4096).unwrap();
@@ -118,7 +118,7 @@ fn devices_in_turn_reach_the_buffers_of_a_pool_under_their_own_keys() {
     let mut lab = devs.each_ref().map(on);
     let (mut from, mut into) = (pool.alloc().unwrap(), pool.alloc().unwrap());
     from.append(&[7; 64]).unwrap();
-    // Each device in its turn reaches the same buffers under its own key.
+    // Each device in turn reaches the same buffers under its own key.
     for round in 0..6 {
         let (dma, workq) = &mut lab[round % 2];
         both.write_at(into.head() as usize - both.address() as usize, &[0; 64]).unwrap();
@@ -128,7 +128,7 @@ fn devices_in_turn_reach_the_buffers_of_a_pool_under_their_own_keys() {
         (from, into) = (done.source, done.destination);
         into.reset_data_len();
     }
-    // A map of the first alone is the other's to be refused, whatever it did before.
+    // The second device refuses a map of the first alone, whatever it copied before.
     let (map, inventory) = plain(&devs[0], 4096, 4);
     let (source, destination) = copied(&lab[0].0, &mut lab[0].1, &map, &inventory);
     let (dma, workq) = &mut lab[1];
@@ -139,7 +139,7 @@ fn devices_in_turn_reach_the_buffers_of_a_pool_under_their_own_keys() {
 }
 
 #[test]
-fn a_work_queue_on_more_contexts_than_it_has_near_places_for_serves_each() {
+fn workq_serves_150_contexts() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 8);
     let mut workq = WorkQ::new(4).unwrap();
@@ -170,7 +170,7 @@ fn a_work_queue_on_more_contexts_than_it_has_near_places_for_serves_each() {
             dmas.iter().step_by(3).for_each(|dma| workq.remove(dma).unwrap());
         }
     }
-    // Their places are free again.
+    // Their slots are free again.
     dmas.iter().step_by(3).for_each(|dma| workq.add(dma).unwrap());
     workq.submit(dmas[147].memcpy(buffers.0, buffers.1)).unwrap();
     done(&mut workq);

@@ -1,4 +1,4 @@
-//! What the device's limits say is exactly what works: one byte more is refused.
+//! The device's limits are exact: one byte more is refused.
 //!
 //! With a copy of 2 GiB: `cargo test --release -p verbless-doca --test cases two_gigabytes`.
 
@@ -15,7 +15,7 @@ use crate::support::{dev, plain};
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A BlueField-3 whose copies are of 2^`log` bytes at most.
+/// A BlueField-3 whose copies have at most 2^`log` bytes.
 fn limited_to(log: u32) -> Dev {
     let text = include_str!("../../../model/profiles/bluefield3.toml");
     let own = "log_dma_mmo_size = 31";
@@ -26,7 +26,7 @@ fn limited_to(log: u32) -> Dev {
     DevInfo::list_of(&backend).unwrap()[0].open().unwrap()
 }
 
-/// A chain of buffers over the same bytes, whose rooms are as long as `length` together.
+/// A chain of buffers over the same bytes, whose rooms have `length` bytes in total.
 fn chain(inventory: &Inventory, map: &Mmap, at: u64, each: u64, length: u64, full: bool) -> Buf {
     let make = |length| match full {
         true => inventory.buf_by_data(map, map.address() + at, length).unwrap(),
@@ -41,7 +41,7 @@ fn chain(inventory: &Inventory, map: &Mmap, at: u64, each: u64, length: u64, ful
     chain
 }
 
-/// A copy of so many bytes: refused, or done.
+/// A copy of this many bytes: refused, or done.
 fn copy(workq: &mut WorkQ, dma: &Dma, source: Buf, into: Buf) -> Result<u64, ErrorKind> {
     if let Err(refused) = workq.submit(dma.memcpy(source, into)) {
         assert!(refused.error.to_string().contains("max_buf_size"), "{}", refused.error);
@@ -54,7 +54,7 @@ fn copy(workq: &mut WorkQ, dma: &Dma, source: Buf, into: Buf) -> Result<u64, Err
 }
 
 #[test]
-fn a_copy_has_as_many_bytes_as_the_device_says_and_not_one_more() {
+fn copy_length_is_limited_by_max_buf_size() {
     for log in [12, 16, 20] {
         let dev = limited_to(log);
         let most = Dma::max_buf_size(&dev).unwrap();
@@ -79,7 +79,7 @@ fn a_copy_has_as_many_bytes_as_the_device_says_and_not_one_more() {
                 assert_eq!(copied, expected, "{length} bytes of {most}, {each} a buffer");
                 let mut there = vec![0; most as usize + 1];
                 map.read_at(2 << 20, &mut there).unwrap();
-                // The chain has the same bytes again and again.
+                // The chain repeats the same bytes.
                 let repeated = bytes[..each.min(length) as usize].iter().cycle();
                 let written = copied.unwrap_or(0) as usize;
                 assert!(there[..written].iter().eq(repeated.take(written)));
@@ -92,7 +92,7 @@ fn a_copy_has_as_many_bytes_as_the_device_says_and_not_one_more() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes 12 s unless it is optimized")]
-fn the_bluefields_two_gigabytes_are_copied_by_one_job() {
+fn two_gib_copy_fits_one_job() {
     const EACH: u64 = 32 << 20;
     let dev = dev();
     let most = Dma::max_buf_size(&dev).unwrap();
@@ -102,14 +102,14 @@ fn the_bluefields_two_gigabytes_are_copied_by_one_job() {
     let mut workq = WorkQ::builder(1).event_driven().build().unwrap();
     workq.add(&dma).unwrap();
     map.write_at(EACH as usize - 4, b"last").unwrap();
-    // The same 32 MiB 64 times over: the memory is small, the copy is not.
+    // The same 32 MiB 64 times: a large copy of little memory.
     let [source, into] =
         [(0, true), (EACH, false)].map(|(at, full)| chain(&inventory, &map, at, EACH, most, full));
     assert_eq!(copy(&mut workq, &dma, source, into), Ok(most));
     let mut there = [0; 4];
     map.read_at(2 * EACH as usize - 4, &mut there).unwrap();
     assert_eq!(&there, b"last");
-    // One byte more, of which the last buffers have room.
+    // One byte more; the last buffers have room for it.
     let source = chain(&inventory, &map, 0, EACH + 1, most + 1, true);
     let into = chain(&inventory, &map, EACH, EACH + 1, most + 1, false);
     assert_eq!(copy(&mut workq, &dma, source, into), Err(ErrorKind::InvalidValue));

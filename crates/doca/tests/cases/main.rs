@@ -1,6 +1,6 @@
-//! Tests of the library on the model, in one program: to link one for each file takes longer than
-//! to run it. Those beside this directory count allocations, threads, memory or time of the whole
-//! process, or have the examples' modules.
+//! Tests of the library on the model, in one program: linking one per file takes longer than
+//! running it. The tests beside this directory count allocations, threads, memory or time of the
+//! whole process, or include the examples' modules.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,6 +12,7 @@ mod dma;
 mod dma_refused;
 mod dpu;
 mod errors;
+mod failed_queues;
 mod future;
 mod graph;
 mod handles;

@@ -1,12 +1,12 @@
-//! docs/mapping/doca-core.md leaves out nothing that the documents name, and no test that it names
-//! is gone. That the Rust items of its table exist is checked by rustdoc, which has the page as the
-//! module `mapping`: a link to nothing is an error there.
+//! docs/mapping/doca-core.md covers all names of the documents, and all tests in it exist. rustdoc
+//! checks that the Rust items of its table exist, because the page is the module `mapping`: a
+//! broken link is an error there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const PAGE: &str = include_str!("../../../../docs/mapping/doca-core.md");
-/// What the documents name, one a line, with the documents' versions.
+/// The names of the documents, one per line, with the documents' versions.
 const NAMES: &str = include_str!("../../../../docs/mapping/doca-core.names");
 
 /// The cells of every row of the page's tables.
@@ -26,7 +26,7 @@ fn named() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 #[test]
-fn every_name_of_the_documents_has_a_row_with_its_version_and_every_cell_says_something() {
+fn every_doca_name_has_complete_row() {
     let rows = named();
     for line in NAMES.lines() {
         let (name, versions) = line.split_once(' ').unwrap();
@@ -42,16 +42,46 @@ fn every_name_of_the_documents_has_a_row_with_its_version_and_every_cell_says_so
 }
 
 #[test]
-fn the_page_names_nothing_of_doca_that_the_documents_do_not() {
+fn page_has_only_documented_doca_names() {
     let known: BTreeSet<_> = NAMES.lines().filter_map(|line| line.split(' ').next()).collect();
     for name in named().into_keys().filter(|name| name.to_lowercase().starts_with("doca_")) {
         assert!(known.contains(name), "{name} is in no document");
     }
 }
 
-/// So that the program of the chapter that is compiled is the one that is explained.
 #[test]
-fn the_pieces_of_the_chapter_are_those_of_its_program() {
+fn program_names_are_unique_and_undocumented() {
+    let page = include_str!("../../../../docs/mapping/doca-programs.md");
+    let rdma = include_str!("../../../../docs/mapping/doca-rdma.names");
+    let printed: BTreeSet<_> =
+        NAMES.lines().filter_map(|line| line.split(' ').next()).chain(rdma.lines()).collect();
+    let (programs, misspelt) = page.split_once("## Names as the guides misspell them").unwrap();
+    let cells = |line: &'static str| -> Vec<_> {
+        line.trim_matches('|').split('|').map(|cell| cell.trim()).collect()
+    };
+    let mut rows = BTreeSet::new();
+    for line in programs.lines().filter(|line| line.starts_with("| `")) {
+        let [name, item] = cells(line)[..] else { panic!("{line}") };
+        let name = name.trim_matches('`');
+        assert!(!item.is_empty() && !printed.contains(name), "{name}: it is a guide's name");
+        assert!(rows.insert(name), "{name} has two rows");
+    }
+    assert!(rows.len() > 150, "{} names", rows.len());
+    let mut aliases = 0;
+    for line in misspelt.lines().filter(|line| line.starts_with("| `")) {
+        let [name, meant, item] = cells(line)[..] else { panic!("{line}") };
+        let (name, meant) = (name.trim_matches('`'), meant.trim_matches('`'));
+        assert!(!printed.contains(name), "{name} has a row already");
+        assert!(printed.contains(meant), "{meant} is in no guide");
+        assert!(item.contains("[`"), "{line}");
+        aliases += 1;
+    }
+    assert!(aliases > 10, "{aliases} misspelt names");
+}
+
+/// Keeps the compiled program of the chapter equal to the explained one.
+#[test]
+fn chapter_pieces_match_its_program() {
     let chapter = include_str!("../../../../docs/doca.md");
     let (pieces, program) = chapter.split_once("## The whole program").unwrap();
     let program: String = program.lines().map(|line| line.trim().to_owned() + "\n").collect();
@@ -67,7 +97,7 @@ fn the_pieces_of_the_chapter_are_those_of_its_program() {
 }
 
 #[test]
-fn every_error_of_the_crate_has_its_row() {
+fn every_error_kind_has_row() {
     let rows = named();
     for kind in verbless_doca::ErrorKind::ALL {
         let item = format!("[`ErrorKind::{kind:?}`]");
@@ -75,24 +105,73 @@ fn every_error_of_the_crate_has_its_row() {
     }
 }
 
-#[test]
-fn every_test_of_the_rules_is_there() {
+/// The tests of all sources in these directories of the crate, and below them.
+pub(crate) fn tests_in(directories: &[&str]) -> BTreeSet<String> {
+    fn take(directory: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                take(&path, found);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                found.extend(tests_of(&std::fs::read_to_string(path).unwrap()));
+            }
+        }
+    }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let in_directory = |name| std::fs::read_dir(here.join(name)).unwrap();
-    let files = ["tests", "tests/cases", "src/context", "../../tests/misuse/tests"]
-        .map(in_directory)
-        .into_iter()
-        .flatten();
-    let files = files.map(|entry| entry.unwrap().path());
-    let sources: String = files
-        .filter(|path| path.extension().is_some_and(|it| it == "rs"))
-        .map(|path| std::fs::read_to_string(path).unwrap())
-        .collect();
+    let mut found = BTreeSet::new();
+    directories.iter().for_each(|directory| take(&here.join(directory), &mut found));
+    found
+}
+
+/// The tests of a source: functions with `#[test]`, and the cases of a group of the conformance
+/// suite.
+fn tests_of(source: &str) -> Vec<String> {
+    let name = |text: &str| {
+        let end = text.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(text.len());
+        text[..end].to_owned()
+    };
+    let (mut found, mut marked) = (Vec::new(), false);
+    let (mut in_group, mut in_list) = (false, false);
+    for line in source.lines() {
+        let text = line.trim();
+        if text == "#[test]" {
+            marked = true;
+        } else if let Some(rest) = text.strip_prefix("fn ") {
+            found.extend(marked.then(|| name(rest)));
+            marked = false;
+        } else if !text.starts_with("#[") && !text.starts_with("//") {
+            marked = false;
+        }
+        // The list of a group follows its needs, which end with a colon.
+        match line {
+            "cases!(" => (in_group, in_list) = (true, false),
+            ");" => in_group = false,
+            _ if in_group && in_list => found.push(name(text)),
+            _ if in_group => in_list = text.ends_with(':'),
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn tests_of_finds_marked_and_grouped_tests() {
+    let source = "\
+        #[test]\nfn one() {}\nfn helper() {}\n\
+        mod tests {\n    #[test]\n    #[ignore]\n    // Why.\n    fn two() {}\n}\n\
+        cases!(\n    \"group\",\n    \"It: with text.\",\n    needs [Need::A]:\n    three,\n    \
+        four [Need::B],\n);\nfn three(lab: &Lab) {}\n";
+    assert_eq!(tests_of(source), ["one", "two", "three", "four"]);
+}
+
+#[test]
+fn every_test_cited_by_rules_exists() {
+    let tests = tests_in(&["tests", "src", "../../tests/misuse/tests"]);
     let mut found = 0;
     for row in rows().filter(|row| row.len() == 4 && row[0] != "document") {
         for test in row[3].split(", ").filter(|test| *test != "—") {
             let name = test.trim_matches('`');
-            assert!(sources.contains(&format!("fn {name}()")), "{name} is gone: {row:?}");
+            assert!(tests.contains(name), "{name} is no test: {row:?}");
             found += 1;
         }
     }

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use verbless_doca::dma::Dma;
 use verbless_doca::{
     AccessFlags, BufArray, BufPool, Dev, DevInfo, DevType, DynamicMmap, ErrorKind, Extensions,
-    Inventory, Memory, Mmap, PciFuncType,
+    Inventory, Memory, Mmap, PciFuncType, WorkQ,
 };
 
+use crate::support::rdma::MINUTE;
 use crate::support::{backend, dev, map, plain};
 
 const READ_WRITE: AccessFlags = AccessFlags::LOCAL_READ_WRITE;
 
 #[test]
-fn a_device_that_is_opened_twice_is_the_same_and_another_one_is_not() {
+fn reopened_device_is_equal() {
     let backend = backend("bluefield3");
     let list = DevInfo::list_of(&backend).unwrap();
     let (first, second) = (list[0].open().unwrap(), list[1].open().unwrap());
@@ -26,7 +28,7 @@ fn a_device_that_is_opened_twice_is_the_same_and_another_one_is_not() {
 }
 
 #[test]
-fn a_device_closes_with_its_last_handle_and_opens_anew() {
+fn device_closes_with_last_handle() {
     let (model, backend) = crate::support::disturbable("bluefield3");
     let info = DevInfo::list_of(&backend).unwrap().remove(0);
     let closed = model.counts(0);
@@ -44,7 +46,7 @@ fn a_device_closes_with_its_last_handle_and_opens_anew() {
 }
 
 #[test]
-fn a_model_tells_what_it_is_and_has_no_pci_address() {
+fn model_device_is_software_pf_without_pci_address() {
     let info = DevInfo::list_of(&backend("bluefield3")).unwrap().remove(1);
     assert_eq!(info.ib_device_name(), "mlx5_1");
     assert_eq!(info.function_type(), PciFuncType::Pf);
@@ -58,7 +60,7 @@ fn a_model_tells_what_it_is_and_has_no_pci_address() {
 }
 
 #[test]
-fn a_map_needs_memory_and_a_device_and_its_bytes_are_copied_in_and_out() {
+fn mmap_needs_memory_and_device_and_checks_range() {
     let dev = dev();
     assert_eq!(Mmap::builder().add_dev(&dev).start().unwrap_err().kind(), ErrorKind::BadState);
     let memory = Memory::allocate(4096).unwrap();
@@ -73,19 +75,31 @@ fn a_map_needs_memory_and_a_device_and_its_bytes_are_copied_in_and_out() {
 }
 
 #[test]
-fn a_map_is_on_several_devices_and_its_memory_is_the_same() {
+fn mmap_shares_memory_across_devices() {
     let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
     let (a, b) = (list[0].open().unwrap(), list[1].open().unwrap());
     let memory = Memory::allocate(4096).unwrap();
-    let map = Mmap::builder().memrange(memory.clone()).add_dev(&a).add_dev(&b).start().unwrap();
+    let map = Mmap::builder().memrange(memory.clone()).permissions(READ_WRITE);
+    let map = map.add_dev(&a).add_dev(&b).start().unwrap();
+    let inventory = Inventory::builder(2).start().unwrap();
+    // Each device reads the bytes of the one before it.
     memory.write_at(0, b"x").unwrap();
-    let mut byte = [0];
-    map.read_at(0, &mut byte).unwrap();
-    assert_eq!(&byte, b"x");
+    for (at, dev) in [(0, &a), (1, &b), (2, &a)] {
+        let dma = Dma::builder(dev).start().unwrap();
+        let mut workq = WorkQ::new(1).unwrap();
+        workq.add(&dma).unwrap();
+        let from = inventory.buf_by_data(&map, map.address() + at, 1).unwrap();
+        let into = inventory.buf_by_addr(&map, map.address() + at + 1, 1).unwrap();
+        workq.submit(dma.memcpy(from, into)).unwrap();
+        workq.retrieve_within(MINUTE).unwrap().expect("a minute is enough");
+    }
+    let mut bytes = [0; 4];
+    map.read_at(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"xxxx");
 }
 
 #[test]
-fn a_map_cannot_be_stopped_while_buffers_point_into_it_and_starts_again_as_it_was() {
+fn mmap_with_bufs_cannot_stop_but_restarts_later() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 4);
     let buffer = inventory.buf_by_addr(&map, map.address(), 64).unwrap();
@@ -101,7 +115,7 @@ fn a_map_cannot_be_stopped_while_buffers_point_into_it_and_starts_again_as_it_wa
 }
 
 #[test]
-fn exporting_needs_the_permission_and_a_device_of_the_map_and_is_repeatable() {
+fn export_needs_permission_and_device_of_mmap() {
     let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
     let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
     let local = map(&dev, 64, READ_WRITE | AccessFlags::DPU_READ_WRITE);
@@ -122,7 +136,7 @@ fn exporting_needs_the_permission_and_a_device_of_the_map_and_is_repeatable() {
 }
 
 #[test]
-fn a_dynamic_map_takes_ranges_and_devices_in_any_order_while_it_is_started() {
+fn dynamic_mmap_adds_ranges_and_devices_while_started() {
     let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
     let (a, b) = (list[0].open().unwrap(), list[1].open().unwrap());
     let memory = || Memory::allocate(4096).unwrap();
@@ -164,7 +178,7 @@ fn a_dynamic_map_takes_ranges_and_devices_in_any_order_while_it_is_started() {
 }
 
 #[test]
-fn a_range_is_freed_by_its_callback_once_when_map_and_buffers_are_gone() {
+fn free_callback_runs_once_after_mmap_and_bufs() {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let dev = dev();
     let mut map = DynamicMmap::new("freed");
@@ -187,7 +201,31 @@ fn a_range_is_freed_by_its_callback_once_when_map_and_buffers_are_gone() {
 }
 
 #[test]
-fn an_exported_dynamic_map_does_not_change_any_more() {
+fn freed_buf_leaves_memory_intact() {
+    let calls = Arc::new(AtomicU32::new(0));
+    let mut map = DynamicMmap::new("kept");
+    map.set_access_flags(READ_WRITE).unwrap();
+    map.start().unwrap();
+    map.dev_add(&dev()).unwrap();
+    let memory = Memory::allocate(4096).unwrap();
+    let (address, freed) = (memory.address(), calls.clone());
+    let free = Box::new(move |_, _| _ = freed.fetch_add(1, Ordering::Relaxed));
+    map.populate(memory, 4096, Some(free)).unwrap();
+    let inventory = Inventory::builder(1).start().unwrap();
+    let mut buffer = inventory.buf_by_addr(&map, address, 8).unwrap();
+    buffer.append(b"the data").unwrap();
+    drop(buffer);
+    assert_eq!((map.buffers(), inventory.num_free_elements()), (0, 1));
+    assert_eq!(calls.load(Ordering::Relaxed), 0, "the map has it");
+    let again = inventory.buf_by_data(&map, address, 8).unwrap();
+    assert_eq!(again.to_vec().unwrap(), b"the data");
+    drop(again);
+    map.destroy().unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn exported_dynamic_mmap_rejects_changes() {
     let list = DevInfo::list_of(&backend("bluefield3")).unwrap();
     let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
     let mut map = DynamicMmap::new("exported");
@@ -224,7 +262,7 @@ fn an_exported_dynamic_map_does_not_change_any_more() {
         ("exported", &mut map, [dev.clone(), other.clone()]),
         ("imported", &mut { there }, [other.clone(), dev.clone()]),
     ] {
-        // It is stopped and started again as others are; what it refuses stays the same.
+        // It can be stopped and restarted like others; its refusals stay the same.
         for state in ["started", "stopped", "started again"] {
             match state {
                 "stopped" => map.stop().unwrap(),
@@ -242,7 +280,7 @@ fn an_exported_dynamic_map_does_not_change_any_more() {
             assert!(starts, "{which}, {state}");
         }
     }
-    // What is neither refuses what its state forbids, and nothing else.
+    // A map that is neither refuses only the changes that its state forbids.
     for (what, change) in changes {
         let refused = change(&mut fresh, &[dev.clone(), other.clone()]).map_err(|it| it.kind());
         let expected = if what.starts_with("set_") { Ok(()) } else { Err(ErrorKind::BadState) };
@@ -251,7 +289,7 @@ fn an_exported_dynamic_map_does_not_change_any_more() {
 }
 
 #[test]
-fn a_buffer_has_three_rooms() {
+fn buf_has_head_data_and_tail_room() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 4);
     let base = map.address();
@@ -280,7 +318,7 @@ fn a_buffer_has_three_rooms() {
 }
 
 #[test]
-fn buffers_outside_of_the_map_and_more_than_the_inventory_has_are_refused() {
+fn out_of_range_or_excess_bufs_are_rejected() {
     let dev = dev();
     let (map, mut inventory) = plain(&dev, 4096, 2);
     let base = map.address();
@@ -307,7 +345,7 @@ fn buffers_outside_of_the_map_and_more_than_the_inventory_has_are_refused() {
 }
 
 #[test]
-fn chains_are_linked_counted_copied_and_taken_apart() {
+fn chains_link_count_dup_and_unlink() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 8);
     let base = map.address();
@@ -331,7 +369,7 @@ fn chains_are_linked_counted_copied_and_taken_apart() {
     assert!(chain.unlink().is_none());
     drop(behind);
     assert_eq!(inventory.num_free_elements(), 7);
-    // A copy that needs more than there is gives back what it took.
+    // A duplicate with too few descriptors left returns the ones it took.
     let mut long = part(0);
     (0..4).for_each(|at| long.link(part(at)).unwrap());
     assert!(inventory.buf_dup(&long).is_err());
@@ -344,7 +382,7 @@ fn chains_are_linked_counted_copied_and_taken_apart() {
 }
 
 #[test]
-fn references_keep_a_descriptor_and_a_map_in_use_after_the_buffer_is_gone() {
+fn buf_references_keep_element_and_mmap_in_use() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 1);
     let buffer = inventory.buf_by_addr(&map, map.address(), 32).unwrap();
@@ -366,7 +404,7 @@ fn references_keep_a_descriptor_and_a_map_in_use_after_the_buffer_is_gone() {
 }
 
 #[test]
-fn buffers_and_references_may_be_dropped_on_any_thread() {
+fn bufs_and_references_drop_on_any_thread() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 64);
     for _ in 0..200 {
@@ -386,7 +424,7 @@ fn buffers_and_references_may_be_dropped_on_any_thread() {
 }
 
 #[test]
-fn a_pool_gives_aligned_buffers_that_do_not_overlap() {
+fn pool_bufs_are_aligned_and_disjoint() {
     let dev = dev();
     let map = map(&dev, 4096, READ_WRITE);
     let pool = BufPool::builder(&map, 5, 100).alignment(256).start().unwrap();
@@ -414,7 +452,7 @@ fn a_pool_gives_aligned_buffers_that_do_not_overlap() {
 }
 
 #[test]
-fn an_array_has_its_elements_by_index() {
+fn buf_array_indexes_its_elements() {
     let dev = dev();
     let map = map(&dev, 1000, READ_WRITE);
     let mut array = BufArray::builder(&map, 9, 100).start_offset(100).start().unwrap();
@@ -430,7 +468,7 @@ fn an_array_has_its_elements_by_index() {
     let stranger = inventory.buf_by_addr(&map, map.address() + 100, 100).unwrap();
     let refused = array.put(stranger).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
-    // It has the place and the length of an element, which is out, and comes back all the same.
+    // It has the address and the length of an element that is out, and is refused all the same.
     let third = array.take(1).unwrap();
     let stranger = array.put(refused.given).unwrap_err().given;
     assert_eq!(stranger.head(), map.address() + 100);
@@ -450,8 +488,8 @@ fn an_array_has_its_elements_by_index() {
 }
 
 #[test]
-fn an_inventory_of_two_makes_a_million_buffers_one_after_the_other() {
-    // A descriptor has no number that could run out.
+fn two_element_inventory_makes_million_bufs() {
+    // Descriptors have no numbers that could run out.
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 2);
     for _ in 0..1_000_000 {
@@ -473,16 +511,94 @@ fn handles_are_send_and_devices_are_sync() {
     sync::<verbless_doca::dma::Dma>();
     sync::<verbless_doca::graph::Graph>();
     sync::<verbless_doca::async_event::AsyncEvents>();
-    send::<Mmap>();
-    send::<DynamicMmap>();
+    sync::<Mmap>();
+    sync::<DynamicMmap>();
+    sync::<verbless_doca::BufPool>();
     send::<verbless_doca::Buf>();
-    send::<Inventory>();
+    sync::<Inventory>();
     send::<verbless_doca::WorkQ>();
     sync::<Arc<verbless_doca::BufRef>>();
 }
 
 #[test]
-fn a_map_that_a_pool_or_an_array_is_made_of_is_neither_stopped_nor_destroyed() {
+fn threads_share_mmaps_inventories_and_pools() {
+    const EACH: u64 = 2000;
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 8);
+    let pool = verbless_doca::BufPool::builder(&map, 8, 64).start().unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (map, inventory, pool) = (&map, &inventory, &pool);
+            scope.spawn(move || {
+                for round in 0..EACH {
+                    let own = map.address() + 512 + 8 * thread;
+                    let mut buffer = inventory.buf_by_addr(map, own, 8).unwrap();
+                    buffer.append(&round.to_le_bytes()).unwrap();
+                    assert_eq!(buffer.to_vec().unwrap(), round.to_le_bytes());
+                    drop(pool.alloc().unwrap());
+                }
+            });
+        }
+    });
+    assert_eq!((inventory.num_free_elements(), pool.num_free_elements()), (8, 8));
+    pool.destroy().unwrap();
+    inventory.destroy().unwrap();
+    map.destroy().unwrap();
+}
+
+#[test]
+fn memory_errors_are_doca_errors() {
+    let kind = |error: verbless_doca::Error| error.kind();
+    assert_eq!(Memory::allocate(0).map_err(kind).unwrap_err(), ErrorKind::InvalidValue);
+    assert_eq!(Memory::allocate(1 << 60).map_err(kind).unwrap_err(), ErrorKind::NoMemory);
+    let memory = Memory::allocate(64).unwrap();
+    let refused = [
+        memory.write_at(60, &[0; 5]).map_err(kind),
+        memory.read_at(64, &mut [0]).map_err(kind),
+        memory.slice(1, 64).map(drop).map_err(kind),
+    ];
+    assert_eq!(refused, [Err(ErrorKind::InvalidValue); 3]);
+    memory.slice(32, 32).unwrap().write_at(0, &[7]).unwrap();
+    assert_eq!(memory.bytes()[32].load(std::sync::atomic::Ordering::Relaxed), 7);
+    let lower = verbless_queue::Memory::from(memory.clone());
+    assert_eq!(Memory::from(lower).address(), memory.address());
+}
+
+#[test]
+#[allow(unsafe_code, reason = "plain slices take a promise")]
+fn buf_data_is_read_and_written_in_place() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let dev = dev();
+    let (map, inventory) = plain(&dev, 4096, 4);
+    let mut buffer = inventory.buf_by_addr(&map, map.address() + 100, 64).unwrap();
+    assert!(buffer.slice().unwrap().is_empty(), "by address there is no data");
+    buffer.append(b"abcdef").unwrap();
+    buffer.set_data(map.address() + 102, 3).unwrap();
+    let seen: Vec<_> = buffer.slice().unwrap().iter().map(|byte| byte.load(Relaxed)).collect();
+    assert_eq!(seen, b"cde", "the dataroom and nothing else");
+    assert_eq!(buffer.slice().unwrap().as_ptr() as u64, map.address() + 102, "no copy");
+    // Writes by others show at once, and the other way around.
+    map.write_at(102, b"C").unwrap();
+    assert_eq!(buffer.slice().unwrap()[0].load(Relaxed), b'C');
+    buffer.slice().unwrap()[2].store(b'E', Relaxed);
+    assert_eq!(buffer.to_vec().unwrap(), b"CdE");
+    // SAFETY: nothing else reads or writes there.
+    unsafe { buffer.slice_mut_unchecked() }.unwrap()[1] = b'D';
+    // SAFETY: as above.
+    assert_eq!(unsafe { buffer.slice_unchecked() }.unwrap(), b"CDE");
+    let far = map_of_a_peer(&dev);
+    let theirs = inventory.buf_by_data(&far, far.address(), 8).unwrap();
+    assert_eq!(theirs.slice().unwrap_err().kind(), ErrorKind::NotPermitted);
+}
+
+/// A map of a peer's memory.
+fn map_of_a_peer(dev: &verbless_doca::Dev) -> Mmap {
+    let own = map(dev, 4096, AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ);
+    Mmap::create_from_export(own.export_rdma(dev).unwrap().as_bytes(), dev).unwrap()
+}
+
+#[test]
+fn mmap_with_pool_or_array_is_in_use() {
     use verbless_doca::{BufArray, BufPool};
     let dev = dev();
     let map = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE);

@@ -1,5 +1,5 @@
-//! The properties of devices: of the model in this process, and as Linux tells them, from a
-//! directory that stands for /sys.
+//! The properties of devices: of the model in this process, and as Linux reports them, from a
+//! directory in place of /sys.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use verbless_model::{Link, Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, Opcode};
 
-/// Files that stand for /sys; they go in the end.
+/// Files in place of /sys, removed at the end.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -73,7 +73,7 @@ fn kind<T>(result: verbless_doca::Result<T>) -> ErrorKind {
 }
 
 #[test]
-fn linux_tells_the_properties_of_a_function() {
+fn linux_reports_function_properties() {
     let tree = Tree::new("function");
     tree.device("0000:03:00.0", 0);
     fs::create_dir_all(tree.0.join("devices/pci0000:03/0000:03:00.0/net/ens1f0np0")).unwrap();
@@ -87,7 +87,7 @@ fn linux_tells_the_properties_of_a_function() {
     assert_eq!(info.ipv4().unwrap().to_string(), "192.0.2.5");
     assert_eq!(info.ipv6().unwrap().to_string(), "2001:db8::7", "before a link-local one");
     assert_eq!(info.function_type(), PciFuncType::Pf);
-    // Another with a link-local address, and nothing else.
+    // A second device with only a link-local address.
     tree.device("0000:03:00.1", 1);
     tree.gids(1, &[local]);
     let info = &tree.list()[1];
@@ -97,7 +97,7 @@ fn linux_tells_the_properties_of_a_function() {
 }
 
 #[test]
-fn linux_tells_vfs_and_sfs_from_pfs() {
+fn linux_distinguishes_pf_vf_and_sf() {
     let tree = Tree::new("kinds");
     tree.device("0000:03:00.0", 0);
     tree.device("0000:03:00.2", 1);
@@ -114,7 +114,7 @@ fn linux_tells_vfs_and_sfs_from_pfs() {
 }
 
 #[test]
-fn the_model_tells_its_properties() {
+fn model_reports_function_properties() {
     let card = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
     let model = Model::builder().device(card).build();
     let kernel = InProcess::of(&model);
@@ -134,7 +134,7 @@ fn the_model_tells_its_properties() {
 }
 
 #[test]
-fn linux_on_a_dpu_names_representors_but_does_not_tell_the_hosts_addresses() {
+fn dpu_representors_lack_host_addresses() {
     let tree = Tree::new("dpu");
     tree.device("0000:03:00.0", 0);
     for (netdev, port) in [("p0", "p0"), ("pf0hpf", "c1pf0"), ("pf0vf1", "c1pf0vf1")] {
@@ -149,19 +149,19 @@ fn linux_on_a_dpu_names_representors_but_does_not_tell_the_hosts_addresses() {
     let told = Kernel::with_roots(tree.0.clone(), "").representors(listed).unwrap();
     let told: Vec<_> = told.iter().map(|it| (&*it.name, &it.pci_address, &it.vuid)).collect();
     assert_eq!(told, [("pf0hpf", &None, &None), ("pf0vf1", &None, &None)]);
-    // The model without addresses tells none either.
+    // The model without addresses reports none either.
     let (_, dpu) = crate::support::sides();
     let rep = DevInfoRep::list(&dpu).unwrap().remove(0);
     assert_eq!(kind(rep.pci_address()), ErrorKind::NotFound);
 }
 
 #[test]
-fn a_device_that_refuses_to_tell_its_vuid_does_not_support_it_and_a_dead_one_is_gone() {
+fn rejected_vuid_query_is_not_supported() {
     let model = Model::builder().device(Profile::load("bluefield3").unwrap()).build();
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
     let info = DevInfo::list_of(&backend).unwrap().remove(0);
     let _open = info.open().unwrap();
-    model.fail_command(0, Opcode::QUERY_VUID.0, 1, CommandStatus::BAD_OP.0, 1);
+    model.fail_command(0, Opcode::QUERY_VUID, 1, CommandStatus::BAD_OP, 1);
     let error = info.vuid().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSupported);
     assert!(error.to_string().contains("does not tell its VUID"), "{error}");
@@ -170,6 +170,6 @@ fn a_device_that_refuses_to_tell_its_vuid_does_not_support_it_and_a_dead_one_is_
 }
 
 #[test]
-fn the_list_of_this_machine_is_an_error_rather_than_empty() {
+fn device_list_is_never_empty() {
     assert!(DevInfo::list().map_or(true, |all| !all.is_empty()));
 }

@@ -1,4 +1,4 @@
-//! Ranges of memory maps: how they come and go, and what is left of a call that fails.
+//! Ranges of memory maps: adding and removing them, and the state after a failed call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use verbless_prm::{CommandStatus, Opcode};
 
 use crate::support::{dev, plain};
 
-/// Two devices of a model that can be disturbed.
+/// Two devices of a model for fault injection.
 fn two() -> (Model, [Dev; 2]) {
     let card = Profile::load("bluefield3").unwrap();
     let model = Model::builder().device(card.clone()).device(card).build();
@@ -24,7 +24,7 @@ fn two() -> (Model, [Dev; 2]) {
     (model, devs)
 }
 
-/// A started map for so many ranges and devices.
+/// A started map with these limits of ranges and devices.
 fn started(chunks: u32, devices: u32) -> DynamicMmap {
     let mut map = DynamicMmap::new("ranges");
     map.set_max_chunks(chunks).unwrap();
@@ -35,7 +35,7 @@ fn started(chunks: u32, devices: u32) -> DynamicMmap {
 }
 
 #[test]
-fn a_device_that_cannot_have_all_ranges_gets_none() {
+fn failed_dev_add_registers_no_range() {
     let (model, [a, b]) = two();
     let mut map = started(2, 2);
     let memory = || Memory::allocate(4096).unwrap();
@@ -44,7 +44,7 @@ fn a_device_that_cannot_have_all_ranges_gets_none() {
     map.populate(memory(), 4096, None).unwrap();
     map.dev_add(&a).unwrap();
     let inventory = Inventory::builder(1).start().unwrap();
-    // A buffer out, so that nobody but the map could take a key back from its range.
+    // A buffer is out, so that only the map could remove a key of its range.
     let buffer = inventory.buf_by_addr(&map, first.address(), 64).unwrap();
     let before = model.counts(1);
     let register = Ioctl::named("DEVX_UMEM_REG").unwrap();
@@ -62,7 +62,7 @@ fn a_device_that_cannot_have_all_ranges_gets_none() {
 }
 
 #[test]
-fn a_range_that_a_device_cannot_have_is_not_there_and_comes_back_with_its_callback() {
+fn failed_populate_returns_memory_and_callback() {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let (model, [a, b]) = two();
     let mut map = started(1, 2);
@@ -87,7 +87,7 @@ fn a_range_that_a_device_cannot_have_is_not_there_and_comes_back_with_its_callba
 }
 
 #[test]
-fn the_callback_of_a_range_that_a_device_does_not_let_go_is_not_called() {
+fn range_kept_by_device_skips_free_callback() {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let (model, [a, b]) = two();
     let mut map = started(2, 2);
@@ -99,13 +99,13 @@ fn the_callback_of_a_range_that_a_device_does_not_let_go_is_not_called() {
         });
         map.populate(Memory::allocate(4096).unwrap(), 4096, Some(free)).unwrap();
     }
-    model.fail_command(1, Opcode::DESTROY_MKEY.0, 1, CommandStatus::BAD_RES_STATE.0, 1);
+    model.fail_command(1, Opcode::DESTROY_MKEY, 1, CommandStatus::BAD_RES_STATE, 1);
     map.destroy().unwrap();
     assert_eq!(CALLS.load(Ordering::Relaxed), 1, "one of the two may still be written to");
 }
 
 #[test]
-fn a_range_that_is_misaligned_or_there_already_is_refused() {
+fn misaligned_or_overlapping_range_is_rejected() {
     let mut map = started(3, 1);
     let whole = Memory::allocate(4096).unwrap();
     let part = |offset, length| whole.slice(offset, length).unwrap();
@@ -126,7 +126,7 @@ fn a_range_that_is_misaligned_or_there_already_is_refused() {
 }
 
 #[test]
-fn a_map_of_any_number_of_devices_takes_no_room_for_those_that_do_not_come() {
+fn unlimited_mmap_allocates_on_demand() {
     let mut map = started(u32::MAX, u32::MAX);
     map.populate(Memory::allocate(64).unwrap(), 1, None).unwrap();
     map.dev_add(&dev()).unwrap();
@@ -135,11 +135,11 @@ fn a_map_of_any_number_of_devices_takes_no_room_for_those_that_do_not_come() {
 }
 
 #[test]
-fn a_buffer_is_found_in_its_range_and_a_refusal_names_the_nearest() {
+fn buf_lookup_finds_range_or_names_nearest() {
     const RANGES: usize = 1000;
     let mut map = started(RANGES as u32, 1);
     let whole = Memory::allocate(RANGES * 128).unwrap();
-    // Out of order: 7 has no divisor in common with their number.
+    // Out of order: 7 is coprime to their number.
     for at in (0..RANGES).map(|number| number * 7 % RANGES) {
         map.populate(whole.slice(at * 128, 64).unwrap(), 1, None).unwrap();
     }
@@ -158,7 +158,7 @@ fn a_buffer_is_found_in_its_range_and_a_refusal_names_the_nearest() {
 }
 
 #[test]
-fn a_chain_is_emptied_and_used_again() {
+fn chain_is_reusable_after_reset() {
     let dev = dev();
     let (map, _) = plain(&dev, 4096, 1);
     let inventory = Inventory::builder(3).extensions(Extensions::LINKED_LIST).start().unwrap();
@@ -186,9 +186,9 @@ fn a_chain_is_emptied_and_used_again() {
 }
 
 #[test]
-fn the_recipe_of_1_3_makes_a_buffer_without_data_of_which_nothing_is_copied() {
-    // Section 6.2 makes both buffers by address and submits; by 2.2, whose rule this is, a buffer
-    // by address has no data yet.
+fn buf_by_addr_copies_no_data() {
+    // Section 6.2 creates both buffers by address and submits. Under 2.2, whose rule applies here,
+    // a buffer by address has no data yet.
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 2);
     map.write_at(0, &[7; 64]).unwrap();
@@ -206,17 +206,17 @@ fn the_recipe_of_1_3_makes_a_buffer_without_data_of_which_nothing_is_copied() {
 }
 
 #[test]
-fn a_device_that_was_taken_out_is_not_opened_again() {
+fn removed_device_does_not_reopen() {
     let (model, [a, _b]) = two();
     let info = a.info().clone();
     assert_eq!(info.open().unwrap(), a);
     model.remove(0);
-    // `a` is still there, and dead.
+    // `a` still exists, but its device is dead.
     assert!(info.open().is_err());
 }
 
 #[test]
-fn parts_of_a_dataroom_are_read_and_nothing_beyond_it() {
+fn read_data_stays_within_data_room() {
     let (_model, [dev, _]) = two();
     let (map, inventory) = crate::support::plain(&dev, 4096, 1);
     let bytes: Vec<u8> = (0..100).collect();

@@ -1,4 +1,4 @@
-//! Connecting: the kernel looks for the peer, and may take its time, or not find it.
+//! Connecting: the kernel resolves the peer, and may be slow, or fail.
 
 use verbless_doca::rdma::RdmaState;
 use verbless_doca::{ErrorKind, WorkQ};
@@ -11,7 +11,7 @@ const PROFILE: &str = "bluefield3 on Ethernet";
 const ETIMEDOUT: i32 = 110;
 
 #[test]
-fn a_peer_that_is_not_found_leaves_everything_as_it_was() {
+fn unresolved_peer_leaves_instance_unchanged() {
     let (model, backend) = crate::support::disturbable(PROFILE);
     let mut ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
     let [a, b] = &mut ends;
@@ -21,13 +21,13 @@ fn a_peer_that_is_not_found_leaves_everything_as_it_was() {
     for _ in 0..3 {
         model.fail_ioctl(0, Ioctl::named("CREATE_AH").unwrap(), 1, ETIMEDOUT);
         let error = a.rdma().connect(theirs).unwrap_err();
-        assert!(error.to_string().contains("nobody answered"), "{error}");
+        assert!(error.to_string().contains("no neighbour answered"), "{error}");
         assert_eq!(a.rdma().state(), RdmaState::Init);
         assert_eq!(a.rdma().export().unwrap(), ours);
         assert_eq!(kind(a.workq.submit(a.rdma().send(None))), ErrorKind::NotConnected);
         assert_eq!((model.counts(0), a.workq.in_flight()), (before, 1));
     }
-    // Nothing of it counts as used, and the receive is where it was.
+    // The attempt consumed nothing, and the receive is still posted.
     a.rdma().connect(theirs).unwrap();
     b.rdma().connect(ours).unwrap();
     let bytes = b.fill(0, 64, 1);
@@ -37,7 +37,7 @@ fn a_peer_that_is_not_found_leaves_everything_as_it_was() {
     b.done();
 }
 
-/// Two ends that are not connected, and what holds a thread that connects.
+/// Two ends that are not connected, and a hold for the connecting thread.
 fn held() -> (Hold, [End; 2]) {
     let (hold, backend) = Hold::of(crate::support::disturbable(PROFILE).1);
     let ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
@@ -48,7 +48,7 @@ fn held() -> (Hold, [End; 2]) {
 }
 
 #[test]
-fn nobody_waits_for_an_instance_whose_peer_is_looked_for() {
+fn instance_is_usable_during_connect() {
     let (hold, mut ends) = held();
     let theirs = ends[1].rdma().export().unwrap();
     let [a, _] = &mut ends;
@@ -72,7 +72,7 @@ fn nobody_waits_for_an_instance_whose_peer_is_looked_for() {
 }
 
 #[test]
-fn an_instance_that_is_given_up_while_its_peer_is_looked_for_is_not_connected() {
+fn abort_or_remove_during_connect_cancels_it() {
     for removed in [false, true] {
         let (hold, mut ends) = held();
         let theirs = ends[1].rdma().export().unwrap();
@@ -104,13 +104,13 @@ fn an_instance_that_is_given_up_while_its_peer_is_looked_for_is_not_connected() 
 }
 
 #[test]
-fn an_instance_that_changed_its_work_queue_while_its_peer_was_looked_for_is_not_connected() {
+fn workq_change_during_connect_cancels_it() {
     let (hold, backend) = Hold::of(crate::support::disturbable(PROFILE).1);
     let mut ends = ends_of(opened(&backend), |builder| builder, all(), 4096);
     let theirs = ends[1].rdma().export().unwrap();
     let End { workq, rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };
     let mut other = WorkQ::new(4).unwrap();
-    // It was not exported, so that nobody knows the queue pair that goes with the work queue.
+    // It was not exported, so no peer knows the queue pair that is removed with the work queue.
     let refused = hold.during(
         || rdma.connect(theirs),
         || {
@@ -124,7 +124,7 @@ fn an_instance_that_changed_its_work_queue_while_its_peer_was_looked_for_is_not_
 }
 
 #[test]
-fn of_two_threads_that_connect_an_instance_one_does() {
+fn concurrent_connects_succeed_once() {
     let (hold, mut ends) = held();
     let theirs = ends[1].rdma().export().unwrap();
     let End { rdma: Some(rdma), .. } = &mut ends[0] else { panic!("it is started") };

@@ -1,5 +1,4 @@
-//! Two instances of RDMA whose devices fail again and again: each job comes back once, and both
-//! recover.
+//! Two instances of RDMA with repeated device failures: each job comes back once, and both recover.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +26,7 @@ impl Random {
     }
 }
 
-/// Something goes wrong soon, or nothing. Returns whether it is a command that fails.
+/// Injects a fault, or none. Returns whether it fails a command.
 fn disturb(model: &Model, random: &mut Random) -> bool {
     let (device, nth) = (random.below(2) as usize, 1 + random.below(6) as u32);
     match random.below(6) {
@@ -51,7 +50,7 @@ fn disturb(model: &Model, random: &mut Random) -> bool {
             let of_states =
                 [Opcode::CREATE_QP, Opcode::RST2INIT_QP, Opcode::INIT2RTR_QP, Opcode::RTR2RTS_QP];
             let opcode = of_states[random.below(4) as usize];
-            model.fail_command(device, opcode.0, 1, 0x3, 0x1234);
+            model.fail_command(device, opcode, 1, verbless_prm::CommandStatus(0x3), 0x1234);
             true
         }
         _ => false,
@@ -68,7 +67,7 @@ fn job(end: &End, random: &mut Random) -> RdmaJob {
         1 => end.rdma().send_imm(here, 7),
         2 => end.rdma().write(here, there),
         3 => end.rdma().write_imm(here, there, 7),
-        4 => end.rdma().read(here, there),
+        4 => end.rdma().read(there, here),
         5 => {
             let (word, old) = word();
             end.rdma().fetch_and_add(word, old, 1)
@@ -84,7 +83,7 @@ fn job(end: &End, random: &mut Random) -> RdmaJob {
 #[derive(Default)]
 struct Jobs {
     submitted: u64,
-    /// By user data: whether it came back.
+    /// By user data: whether the job came back.
     back: Vec<bool>,
     failed: u64,
 }
@@ -104,7 +103,7 @@ impl Jobs {
         }
     }
 
-    /// Takes what has ended.
+    /// Retrieves the ended jobs.
     fn retrieve(&mut self, end: &mut End) {
         loop {
             let event = match end.workq.progress_retrieve() {
@@ -125,7 +124,7 @@ impl Jobs {
     }
 }
 
-/// Stops, starts and connects both, as often as commands fail.
+/// Stops, starts and connects both, until no command fails.
 fn recover(ends: &mut [End; 2]) -> usize {
     let mut refusals = 0;
     loop {
@@ -156,7 +155,7 @@ fn recover(ends: &mut [End; 2]) -> usize {
 }
 
 #[test]
-fn each_job_comes_back_once_and_both_recover_whatever_fails() {
+fn random_faults_return_each_job_once_and_recover() {
     let (model, backend) = crate::support::disturbable("bluefield3");
     let quick = |builder: RdmaBuilder| builder.ack_timeout(8).retry_count(2);
     let mut ends = ends_of(opened(&backend), quick, all(), 1 << 16);
@@ -167,7 +166,7 @@ fn each_job_comes_back_once_and_both_recover_whatever_fails() {
     for round in 0..ROUNDS {
         commands += usize::from(disturb(&model, &mut random));
         let mut jobs = [Jobs::default(), Jobs::default()];
-        // No more messages than receives: nobody waits for one.
+        // At most as many messages as receives: no message waits for one.
         let (receives, others) = (8, random.below(9));
         for (end, jobs) in ends.iter_mut().zip(&mut jobs) {
             for _ in 0..receives {
@@ -181,7 +180,7 @@ fn each_job_comes_back_once_and_both_recover_whatever_fails() {
                 jobs.submit(end, other);
             }
         }
-        // Those that are no receives end by themselves.
+        // Jobs other than receives end by themselves.
         let deadline = Instant::now() + Duration::from_secs(60);
         while jobs.iter().any(|jobs| !jobs.back.iter().skip(receives).all(|&back| back)) {
             for (end, jobs) in ends.iter_mut().zip(&mut jobs) {

@@ -1,4 +1,4 @@
-//! RDMA: what instances can be set to, and how long messages are.
+//! RDMA: the ranges of properties, and the lengths of messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use verbless_model_kernel::InProcess;
 
 use crate::support::rdma::{End, NETWORKS, all, connect, ends, ends_of, kind};
 
-/// The two devices of a model with another line in their profile.
+/// The two devices of a model with a changed line in their profile.
 fn changed(from: &str, to: &str) -> Vec<DevInfo> {
     let text = include_str!("../../../model/profiles/bluefield3.toml");
     assert!(text.contains(from), "{from}");
@@ -21,14 +21,14 @@ fn changed(from: &str, to: &str) -> Vec<DevInfo> {
     DevInfo::list_of(&backend).unwrap()
 }
 
-/// Why an instance was not started.
+/// The error of a failed start.
 fn start_error(builder: RdmaBuilder) -> (ErrorKind, String) {
     let error = builder.start().expect_err("it is above the limit").error;
     (error.kind(), error.to_string())
 }
 
 #[test]
-fn what_a_device_can_do_is_known_before_it_is_open() {
+fn limits_are_known_before_open() {
     for network in NETWORKS {
         let info = &DevInfo::list_of(&crate::support::backend(network)).unwrap()[0];
         let dev = info.open().unwrap();
@@ -59,7 +59,7 @@ fn what_a_device_can_do_is_known_before_it_is_open() {
 }
 
 #[test]
-fn every_property_can_be_its_limit_and_nothing_above_it() {
+fn properties_are_accepted_up_to_their_limits() {
     let dev = crate::support::dev();
     let limits = [
         Rdma::max_send_queue_size(&dev).unwrap(),
@@ -69,7 +69,7 @@ fn every_property_can_be_its_limit_and_nothing_above_it() {
     ];
     type Set = fn(RdmaBuilder, u32) -> RdmaBuilder;
     let sets: [(&str, u32, Set); 9] = [
-        // Of single buffers: those of the others need more room each.
+        // With single buffers: chains need more room each.
         ("send_queue_size", limits[0], |b, n| b.send_buf_chain_len(1).send_queue_size(n)),
         ("recv_queue_size", limits[1], |b, n| b.recv_queue_size(n)),
         ("send_buf_chain_len", limits[2], |b, n| b.send_buf_chain_len(n)),
@@ -82,7 +82,7 @@ fn every_property_can_be_its_limit_and_nothing_above_it() {
     ];
     for (name, most, set) in sets {
         let rdma = set(Rdma::builder(&dev), most).start().unwrap();
-        // The device takes it, too.
+        // The device accepts it, too.
         rdma.export().unwrap_or_else(|error| panic!("{name} = {most}: {error}"));
         let (kind, text) = start_error(set(Rdma::builder(&dev), most + 1));
         assert_eq!(kind, ErrorKind::InvalidValue, "{name}");
@@ -100,14 +100,17 @@ fn every_property_can_be_its_limit_and_nothing_above_it() {
     for port in [0, 9] {
         assert_eq!(start_error(Rdma::builder(&dev).port(port)).0, ErrorKind::InvalidValue);
     }
-    let dpu = Rdma::builder(&dev).permissions(AccessFlags::DPU_READ_WRITE);
-    assert_eq!(start_error(dpu).0, ErrorKind::InvalidValue);
+    for right in [AccessFlags::DPU_READ_ONLY, AccessFlags::DPU_READ_WRITE] {
+        let (kind, text) = start_error(Rdma::builder(&dev).permissions(right));
+        assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
+        assert!(text.ends_with("and LOCAL_READ_WRITE, which changes nothing"), "{text}");
+    }
     let (kind, text) = start_error(Rdma::builder(&dev).gid_index(255));
     assert_eq!(kind, ErrorKind::InvalidValue, "{text}");
 }
 
 #[test]
-fn an_ethernet_port_has_eight_priorities() {
+fn ethernet_service_level_is_at_most_7() {
     let [dev, _] = crate::support::rdma::devices("bluefield3 on Ethernet");
     Rdma::builder(&dev).service_level(7).start().unwrap();
     let (kind, text) = start_error(Rdma::builder(&dev).service_level(8));
@@ -115,7 +118,7 @@ fn an_ethernet_port_has_eight_priorities() {
 }
 
 #[test]
-fn messages_go_in_the_smaller_mtu_and_every_one_works() {
+fn messages_use_each_mtu() {
     for mtu in [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096] {
         let ends = ends("bluefield3", |builder| builder.mtu(mtu), all());
         connect(&ends);
@@ -129,7 +132,7 @@ fn messages_go_in_the_smaller_mtu_and_every_one_works() {
 }
 
 #[test]
-fn a_descriptor_of_another_sort_of_network_is_refused() {
+fn connect_rejects_other_link_type() {
     let [infiniband, _] = crate::support::rdma::devices("bluefield3");
     let [ethernet, _] = crate::support::rdma::devices("bluefield3 on Ethernet");
     let both = [infiniband, ethernet].map(|dev| Rdma::builder(&dev).start().unwrap());
@@ -149,7 +152,7 @@ fn with_chains(devs: &[DevInfo], length: usize) -> [End; 2] {
     ends
 }
 
-/// A chain of the same `length` bytes again and again, and of `last` more.
+/// A chain of the same `length` bytes, repeated, and of `last` more.
 fn chain(end: &End, times: u64, length: u64, last: u64, full: bool) -> Buf {
     let piece = |length| if full { end.data(0, length) } else { end.room(0, length) }.unwrap();
     let mut first = piece(length);
@@ -161,7 +164,7 @@ fn chain(end: &End, times: u64, length: u64, last: u64, full: bool) -> Buf {
 }
 
 #[test]
-fn a_message_has_as_many_bytes_as_the_device_takes_and_no_more() {
+fn message_length_is_limited_by_log_max_msg() {
     const PIECE: u64 = 1 << 20;
     let devs = changed("log_max_msg = 30", "log_max_msg = 24");
     assert_eq!(Rdma::max_message_size(&devs[0]).unwrap(), 16 * PIECE);
@@ -176,7 +179,7 @@ fn a_message_has_as_many_bytes_as_the_device_takes_and_no_more() {
 }
 
 #[test]
-fn a_read_or_write_has_as_many_bytes_as_a_message() {
+fn read_and_write_length_is_limited_by_log_max_msg() {
     const PIECE: u64 = 1 << 20;
     let devs = changed("log_max_msg = 30", "log_max_msg = 20");
     let [mut a, mut b] = with_chains(&devs, 2 * PIECE as usize);
@@ -187,7 +190,7 @@ fn a_read_or_write_has_as_many_bytes_as_a_message() {
         let jobs = [
             a.rdma().write(local(), remote()),
             a.rdma().write_imm(local(), remote(), 1),
-            a.rdma().read(local(), remote()),
+            a.rdma().read(remote(), local()),
         ];
         for job in jobs {
             match a.workq.submit(job) {
@@ -205,9 +208,9 @@ fn a_read_or_write_has_as_many_bytes_as_a_message() {
 }
 
 #[test]
-fn a_receive_may_have_more_room_than_any_message_needs() {
+fn receive_room_may_exceed_max_message() {
     const PIECE: u64 = 1 << 20;
-    // Of the device's longest message, and of the longest that there is.
+    // With the device's longest message, and with the longest possible one.
     for (to, pieces) in [("log_max_msg = 20", 1), ("log_max_msg = 24", 16)] {
         let devs = changed("log_max_msg = 30", to);
         let [mut a, mut b] = with_chains(&devs, PIECE as usize);
@@ -220,7 +223,7 @@ fn a_receive_may_have_more_room_than_any_message_needs() {
         let (filled, empty) = lengths.split_at(pieces as usize);
         assert!(filled.iter().all(|&length| length == PIECE), "{lengths:?}");
         assert_eq!(empty, [0, 0, 0]);
-        // The same buffers once more, whose reach is known now.
+        // The same buffers once more, with known reach.
         b.workq.submit(b.rdma().receive(b.room(0, PIECE))).unwrap();
         a.workq.submit(a.rdma().send(a.data(0, 5))).unwrap();
         a.done();
@@ -229,7 +232,7 @@ fn a_receive_may_have_more_room_than_any_message_needs() {
 }
 
 #[test]
-fn a_receive_may_have_more_than_two_gibibytes() {
+fn receive_room_may_exceed_2_gib() {
     const PIECE: u64 = 128 << 20;
     let devs = changed("log_max_msg = 30", "log_max_msg = 31");
     let [mut a, mut b] = with_chains(&devs, PIECE as usize);
@@ -241,7 +244,7 @@ fn a_receive_may_have_more_than_two_gibibytes() {
 }
 
 #[test]
-fn a_job_has_two_gibibytes_at_most_whatever_the_device_takes() {
+fn job_length_is_limited_to_2_gib() {
     const PIECE: u64 = 128 << 20;
     let devs = changed("log_max_msg = 30", "log_max_msg = 31");
     let [mut a, mut b] = with_chains(&devs, PIECE as usize);
@@ -256,7 +259,7 @@ fn a_job_has_two_gibibytes_at_most_whatever_the_device_takes() {
 }
 
 #[test]
-fn a_chain_is_as_long_as_its_property_and_no_longer() {
+fn chain_length_is_limited_by_property() {
     let [mut a, mut b] = with_chains(&changed("log_max_msg = 30", "log_max_msg = 30"), 4096);
     b.workq.submit(b.rdma().receive(Some(chain(&b, 30, 8, 0, false)))).unwrap();
     let longer = b.workq.submit(b.rdma().receive(Some(chain(&b, 31, 8, 0, false)))).unwrap_err();
@@ -268,14 +271,14 @@ fn a_chain_is_as_long_as_its_property_and_no_longer() {
     a.workq.submit(a.rdma().send(Some(chain(&a, 30, 8, 0, true)))).unwrap();
     assert_eq!(a.done().local.unwrap().chain_data_len(), 240);
     assert_eq!(b.done().local.unwrap().chain_data_len(), 240);
-    // The device goes by the properties, too; of reads it takes 30 whatever they say.
-    let read = a.rdma().read(Some(chain(&a, 30, 8, 0, true)), a.remote(0, 240));
+    // The device enforces the properties, too; reads have 30 buffers at any setting.
+    let read = a.rdma().read(a.remote(0, 240), Some(chain(&a, 30, 8, 0, true)));
     a.workq.submit(read).unwrap();
     a.done();
 }
 
 #[test]
-fn a_read_has_thirty_buffers_though_a_write_has_more() {
+fn read_chain_is_limited_to_30_bufs() {
     let devs = changed("log_max_msg = 30", "log_max_msg = 30");
     assert_eq!(Rdma::max_read_buf_chain_len(&devs[0]).unwrap(), 30);
     let devs: [Dev; 2] = std::array::from_fn(|side| devs[side].open().unwrap());
@@ -285,11 +288,11 @@ fn a_read_has_thirty_buffers_though_a_write_has_more() {
     let [mut a, _] = ends;
     a.workq.submit(a.rdma().write(Some(chain(&a, 32, 8, 0, true)), a.remote(0, 256))).unwrap();
     a.done();
-    let job = a.rdma().read(Some(chain(&a, 31, 8, 0, true)), a.remote(0, 248));
+    let job = a.rdma().read(a.remote(0, 248), Some(chain(&a, 31, 8, 0, true)));
     let refused = a.workq.submit(job).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
     assert!(refused.error.to_string().contains("max_read_buf_chain_len"), "{}", refused.error);
-    a.workq.submit(a.rdma().read(Some(chain(&a, 30, 8, 0, true)), a.remote(0, 240))).unwrap();
+    a.workq.submit(a.rdma().read(a.remote(0, 240), Some(chain(&a, 30, 8, 0, true)))).unwrap();
     a.done();
     for reads in [0, 129] {
         let (kind, text) = start_error(Rdma::builder(&a.dev).reads(reads));
@@ -298,7 +301,7 @@ fn a_read_has_thirty_buffers_though_a_write_has_more() {
 }
 
 #[test]
-fn a_builder_tells_what_it_was_given() {
+fn builder_getters_return_set_properties() {
     let dev = crate::support::dev();
     let builder = Rdma::builder(&dev).send_queue_size(5).min_rnr_timer(3);
     let properties = builder.properties();
@@ -306,13 +309,13 @@ fn a_builder_tells_what_it_was_given() {
 }
 
 #[test]
-fn bytes_need_another_side_to_be_read_from_or_written_to() {
+fn read_or_write_without_remote_buf_is_rejected() {
     let [mut a, _b] = crate::support::rdma::pair("bluefield3");
     let text = |refused: verbless_doca::Refused<_>| {
         assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
         refused.error.to_string()
     };
-    let (read, write) = (a.rdma().read(a.data(0, 8), None), a.rdma().write(a.data(0, 8), None));
+    let (read, write) = (a.rdma().read(None, a.data(0, 8)), a.rdma().write(a.data(0, 8), None));
     let read = text(a.workq.submit(read).unwrap_err());
     assert!(read.contains("a read without a source"), "{read}");
     let write = text(a.workq.submit(write).unwrap_err());
@@ -323,7 +326,7 @@ fn bytes_need_another_side_to_be_read_from_or_written_to() {
 }
 
 #[test]
-fn longer_chains_leave_room_for_fewer_jobs() {
+fn longer_send_chains_limit_queue_size() {
     let dev = crate::support::dev();
     let most = Rdma::max_send_queue_size(&dev).unwrap();
     for (chain, fewer) in [(1, 1), (2, 1), (3, 2), (6, 2), (7, 3)] {
@@ -338,7 +341,7 @@ fn longer_chains_leave_room_for_fewer_jobs() {
 }
 
 #[test]
-fn atomics_that_the_device_lacks_come_back_as_often_as_they_are_tried() {
+fn unsupported_atomic_returns_its_bufs() {
     let infos = changed("\natomic = true", "\natomic = false");
     let devs = [0, 1].map(|at: usize| infos[at].open().unwrap());
     let access = AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ | AccessFlags::RDMA_WRITE;
@@ -357,7 +360,7 @@ fn atomics_that_the_device_lacks_come_back_as_often_as_they_are_tried() {
         assert_eq!(a.workq.in_flight(), 0);
     }
     for _ in 0..100 {
-        a.workq.submit(a.rdma().read(a.data(0, 8), a.remote(0, 8))).unwrap();
+        a.workq.submit(a.rdma().read(a.remote(0, 8), a.data(0, 8))).unwrap();
         a.done();
     }
 }

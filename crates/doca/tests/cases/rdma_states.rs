@@ -7,7 +7,7 @@ use verbless_prm::Opcode;
 
 use crate::support::rdma::{End, NETWORKS, all, connect, ends, kind, pair};
 
-/// The receives of `end` come back, each once, in their order, flushed.
+/// The receives of `end` come back flushed, each once, in order.
 fn flushed(end: &mut End, count: u64) {
     for number in 0..count {
         let back = end.failed();
@@ -19,7 +19,7 @@ fn flushed(end: &mut End, count: u64) {
 }
 
 #[test]
-fn a_stopped_instance_gives_back_its_jobs_and_connects_anew_on_the_same_work_queue() {
+fn restarted_instance_flushes_and_reconnects() {
     for profile in NETWORKS {
         let mut ends = pair(profile);
         for round in 0..3 {
@@ -48,10 +48,10 @@ fn a_stopped_instance_gives_back_its_jobs_and_connects_anew_on_the_same_work_que
 }
 
 #[test]
-fn a_job_that_fails_in_flight_brings_the_instance_to_error_and_flushes_the_others() {
+fn remote_access_error_flushes_other_jobs() {
     for profile in NETWORKS {
         let mut ends = ends(profile, |builder| builder, all());
-        // The peer's instance lets nobody write.
+        // The peer's instance permits no writes.
         let stopped = ends[1].rdma.take().unwrap().stop().unwrap();
         ends[1].rdma = Some(stopped.permissions(AccessFlags::RDMA_READ).start().unwrap());
         connect(&ends);
@@ -82,7 +82,7 @@ fn a_job_that_fails_in_flight_brings_the_instance_to_error_and_flushes_the_other
 }
 
 #[test]
-fn an_instance_that_is_connected_before_it_is_added_brings_its_completion_queue() {
+fn instance_connected_before_workq_add_keeps_its_cq() {
     for event_driven in [false, true] {
         let devices = crate::support::rdma::devices("connectx6dx");
         let rdmas = devices.each_ref().map(|dev| Rdma::builder(dev).start().unwrap());
@@ -116,7 +116,7 @@ fn an_instance_that_is_connected_before_it_is_added_brings_its_completion_queue(
 }
 
 #[test]
-fn an_instance_can_be_its_own_peer() {
+fn instance_connects_to_itself() {
     let [mut a, _] = ends("bluefield3", |builder| builder, all());
     a.rdma().connect(a.rdma().export().unwrap()).unwrap();
     a.workq.submit(a.rdma().receive(a.room(0, 64))).unwrap();
@@ -127,7 +127,7 @@ fn an_instance_can_be_its_own_peer() {
 }
 
 #[test]
-fn a_job_that_was_made_before_a_stop_is_refused_in_words() {
+fn job_made_before_stop_is_rejected() {
     let [mut a, _b] = pair("bluefield3");
     let made = a.rdma().receive(a.room(0, 64));
     let stopped = a.rdma.take().unwrap().stop().unwrap();
@@ -138,7 +138,7 @@ fn a_job_that_was_made_before_a_stop_is_refused_in_words() {
 }
 
 #[test]
-fn an_instance_that_is_dropped_leaves_its_work_queue_when_its_jobs_are_back() {
+fn dropped_instance_leaves_workq_after_flush() {
     for before in ["nothing", "stopped", "aborted"] {
         let [mut a, _] = pair("bluefield3");
         for number in 0..4 {
@@ -161,7 +161,7 @@ fn an_instance_that_is_dropped_leaves_its_work_queue_when_its_jobs_are_back() {
 }
 
 #[test]
-fn a_work_queue_keeps_none_of_many_instances_that_come_and_go() {
+fn workq_releases_qps_of_dropped_instances() {
     let (model, backend) = crate::support::disturbable("bluefield3");
     let [dev, _] = crate::support::rdma::opened(&backend);
     let mut workq = WorkQ::new(8).unwrap();
@@ -175,8 +175,8 @@ fn a_work_queue_keeps_none_of_many_instances_that_come_and_go() {
 }
 
 #[test]
-fn a_stopped_instance_leaves_its_work_queue_and_goes_to_another() {
-    // With a completion queue of its own, and with the work queue's.
+fn stopped_instance_leaves_workq_for_another() {
+    // With its own completion queue, and with the work queue's.
     for brought in [true, false] {
         let [dev, far] = crate::support::rdma::devices("bluefield3");
         let peer = Rdma::builder(&far).start().unwrap();
@@ -198,7 +198,7 @@ fn a_stopped_instance_leaves_its_work_queue_and_goes_to_another() {
         assert_eq!(kind(second.remove(&stopped)), ErrorKind::NotFound);
         first.remove(&stopped).unwrap();
         assert_eq!(kind(first.remove(&stopped)), ErrorKind::NotFound);
-        // Nothing is left of the completion queue that it had there: larger queues have room.
+        // The old completion queue does not limit it: larger queues have room.
         let rdma = stopped.recv_queue_size(256).start().unwrap();
         assert_eq!(kind(first.submit(rdma.receive(None))), ErrorKind::BadState);
         second.add(&rdma).unwrap();
@@ -220,14 +220,37 @@ fn a_stopped_instance_leaves_its_work_queue_and_goes_to_another() {
 }
 
 #[test]
-fn a_connection_that_fails_half_way_gives_its_receives_back() {
+fn rdma_restarts_accumulate_no_qps() {
+    let (model, backend) = crate::support::disturbable("bluefield3");
+    let devices = crate::support::rdma::opened(&backend);
+    let mut ends = crate::support::rdma::ends_of(devices, |builder| builder, all(), 4096);
+    let mut counts = Vec::new();
+    for _ in 0..4 {
+        ends.iter_mut().for_each(End::restart);
+        connect(&ends);
+        let [a, b] = &mut ends;
+        b.workq.submit(b.rdma().receive(b.room(0, 64))).unwrap();
+        a.workq.submit(a.rdma().send(a.data(0, 64))).unwrap();
+        a.done();
+        b.done();
+        // The engine has the new queue pair; the next call of the handle destroys the old one.
+        let with_old = model.counts(0);
+        a.rdma().export().unwrap();
+        counts.push((with_old, model.counts(0)));
+        assert_ne!(with_old, model.counts(0));
+    }
+    assert!(counts.iter().all(|it| *it == counts[0]), "{counts:?}");
+}
+
+#[test]
+fn failed_connect_flushes_receives() {
     let (model, backend) = crate::support::disturbable("bluefield3");
     let devices = crate::support::rdma::opened(&backend);
     let [mut a, b] = crate::support::rdma::ends_of(devices, |builder| builder, all(), 4096);
     for number in 0..2 {
         a.workq.submit(a.rdma().receive(a.room(0, 64)).user_data(number)).unwrap();
     }
-    model.fail_command(0, Opcode::RTR2RTS_QP.0, 1, 3, 0);
+    model.fail_command(0, Opcode::RTR2RTS_QP, 1, verbless_prm::CommandStatus(3), 0);
     assert!(a.rdma().connect(b.rdma().export().unwrap()).is_err());
     assert_eq!(a.rdma().state(), RdmaState::Error);
     flushed(&mut a, 2);
@@ -237,7 +260,7 @@ fn a_connection_that_fails_half_way_gives_its_receives_back() {
 }
 
 #[test]
-fn jobs_end_when_they_are_aborted_though_the_completion_queue_failed() {
+fn abort_ends_jobs_after_cq_failure() {
     let (model, backend) = crate::support::disturbable("bluefield3");
     let devices = crate::support::rdma::opened(&backend);
     let ends = crate::support::rdma::ends_of(devices, |builder| builder, all(), 4096);
@@ -256,26 +279,7 @@ fn jobs_end_when_they_are_aborted_though_the_completion_queue_failed() {
 }
 
 #[test]
-fn wait_in_polling_mode_finds_a_failed_completion_queue() {
-    let (model, backend) = crate::support::disturbable("bluefield3");
-    let devices = crate::support::rdma::opened(&backend);
-    let ends = crate::support::rdma::ends_of(devices, |builder| builder, all(), 4096);
-    connect(&ends);
-    let [mut a, _] = ends;
-    model.fail_queue_later(0, QueueKind::Cq, None, 1);
-    a.workq.submit(a.rdma().write(a.data(0, 64), a.remote(0, 64)).user_data(4)).unwrap();
-    // Without a time limit.
-    match a.workq.retrieve_within(None) {
-        Err(verbless_doca::Retrieve::Failed(error)) => {
-            assert_eq!(error.kind(), ErrorKind::IoFailed, "{error}");
-            assert!(error.to_string().contains("could not write a CQE"), "{error}");
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
+fn abort_ends_jobs_of_dead_device() {
     for removed in [false, true] {
         let (model, backend) = crate::support::disturbable("bluefield3");
         let devices = crate::support::rdma::opened(&backend);
@@ -294,7 +298,7 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
                 .submit(a.rdma().write(a.data(0, 64), a.remote(0, 64)).user_data(number))
                 .unwrap();
         }
-        // Nobody would get its jobs back.
+        // Its jobs would never come back.
         let refused = a.rdma.take().unwrap().stop().unwrap_err();
         assert_eq!(refused.error.kind(), ErrorKind::Shutdown);
         let rdma = refused.given;
@@ -309,22 +313,22 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
         }
         ended.sort_unstable();
         assert_eq!(ended, [0, 1, 2, 3, 4]);
-        // It can be stopped now; the dead device makes no other one.
+        // It can be stopped now; the dead device creates no new one.
         let stopped = rdma.stop().unwrap();
         assert!(stopped.start().is_err());
     }
 }
 
 #[test]
-fn an_instance_that_is_aborted_with_nothing_in_flight_is_in_the_error_state() {
+fn abort_without_jobs_enters_error_state() {
     for profile in NETWORKS {
         let [mut a, mut b] = pair(profile);
         a.workq.abort(a.rdma.as_ref().unwrap()).unwrap();
         assert_eq!(a.rdma().state(), RdmaState::Error);
         assert_eq!(kind(a.workq.submit(a.rdma().receive(None))), ErrorKind::BadState);
         b.workq.submit(b.rdma().write(b.data(0, 64), b.remote(0, 64))).unwrap();
-        assert!(b.failed().local.is_some(), "the peer finds nobody");
-        // It comes back as any other that failed.
+        assert!(b.failed().local.is_some(), "the peer finds no connection");
+        // It comes back like any other failed one.
         let mut ends = [a, b];
         ends.iter_mut().for_each(End::restart);
         connect(&ends);
@@ -335,7 +339,7 @@ fn an_instance_that_is_aborted_with_nothing_in_flight_is_in_the_error_state() {
 }
 
 #[test]
-fn properties_that_cannot_be_are_refused_at_the_start_and_given_back() {
+fn invalid_properties_are_rejected_at_start() {
     let dev = crate::support::dev();
     let refused = Rdma::builder(&dev).transport_type(TransportType::Dc).start().unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::NotSupported);
@@ -344,7 +348,7 @@ fn properties_that_cannot_be_are_refused_at_the_start_and_given_back() {
 }
 
 #[test]
-fn a_job_for_an_instance_that_was_started_and_stopped_again_is_refused() {
+fn job_made_between_restart_and_stop_is_rejected() {
     let [mut a, _] = pair("bluefield3");
     a.restart();
     let job = a.rdma().receive(None);
@@ -357,7 +361,7 @@ fn a_job_for_an_instance_that_was_started_and_stopped_again_is_refused() {
 }
 
 #[test]
-fn an_instance_is_started_again_with_as_many_jobs_as_its_completion_queue_has_entries() {
+fn restart_is_limited_by_cq_entries() {
     let dev = crate::support::dev();
     let rdma = Rdma::builder(&dev).start().unwrap();
     rdma.export().unwrap();

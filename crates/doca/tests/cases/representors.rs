@@ -1,8 +1,9 @@
 //! The topology of section 3.2.1.2 of 2.2: two PFs and three VFs at the host, two PFs and two SFs
-//! at the DPU, and what represents whom.
+//! at the DPU, and the representor of each.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use verbless_devx::{Backend, DeviceInfo, RepresentorInfo};
 use verbless_doca::{
@@ -13,8 +14,9 @@ use verbless_model_kernel::InProcess;
 
 use crate::support::{map, sides};
 
-/// A card with all its functions, as both sides see it.
+/// A card with all its functions, from both sides.
 struct Card {
+    model: Model,
     kernel: InProcess,
     host: Arc<dyn Backend>,
     dpu: Arc<dyn Backend>,
@@ -22,9 +24,10 @@ struct Card {
 
 fn card() -> Card {
     let profile = Profile::load("bluefield3").unwrap();
-    let kernel = InProcess::of(&Model::builder().device_with_topology(profile).build());
+    let model = Model::builder().device_with_topology(profile).build();
+    let kernel = InProcess::of(&model);
     let side = |side| -> Arc<dyn Backend> { Arc::new(kernel.clone().on_side(side)) };
-    Card { host: side(Side::Host), dpu: side(Side::Dpu), kernel }
+    Card { host: side(Side::Host), dpu: side(Side::Dpu), kernel, model }
 }
 
 fn address(text: &str) -> PciAddress {
@@ -40,7 +43,7 @@ fn names(reps: &[DevInfoRep]) -> Vec<&str> {
 }
 
 #[test]
-fn each_side_has_the_devices_of_the_guides_diagram() {
+fn host_and_dpu_list_devices_of_guide_diagram() {
     let card = card();
     let list = |backend| {
         let infos = DevInfo::list_of(backend).unwrap();
@@ -60,12 +63,12 @@ fn each_side_has_the_devices_of_the_guides_diagram() {
     let ids = |infos: &[DevInfo]| -> Vec<_> {
         infos.iter().map(|it| it.device_info().device_id).collect()
     };
-    assert_eq!(ids(&host), [0xa2dc, 0xa2dc, 0x101e, 0x101e, 0x101e], "VFs have an id of theirs");
+    assert_eq!(ids(&host), [0xa2dc, 0xa2dc, 0x101e, 0x101e, 0x101e], "VFs have their own id");
     assert_eq!(ids(&dpu), [0xa2dc; 4]);
 }
 
 #[test]
-fn a_representor_has_the_address_and_the_vuid_of_the_function_that_it_stands_for() {
+fn representor_has_pci_address_and_vuid_of_function() {
     let card = card();
     // The guide's table, section 3.2.1.3; the SFs are the DPU's own.
     let mut matched = 0;
@@ -98,13 +101,13 @@ fn a_representor_has_the_address_and_the_vuid_of_the_function_that_it_stands_for
 }
 
 #[test]
-fn a_representor_is_found_by_the_address_of_its_function_or_the_name_of_its_interface() {
+fn representor_is_found_by_pci_address_or_name() {
     let card = card();
     let dev = pf(&card.dpu, "03:00.0");
     for (by, name) in [("0b:00.3", "pf0vf1"), ("0000:0b:00.0", "pf0hpf"), ("pf0sf0", "pf0sf0")] {
         assert_eq!(DevInfoRep::find(&dev, by).unwrap().interface_name(), name);
     }
-    // That of the other PF, and those of nobody.
+    // The representor of the other PF, and unknown names.
     for by in ["0b:00.1", "0001:0b:00.0", "pf1vf0", "", "0b:00"] {
         let refused = DevInfoRep::find(&dev, by).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotFound);
@@ -116,7 +119,7 @@ fn a_representor_is_found_by_the_address_of_its_function_or_the_name_of_its_inte
 }
 
 #[test]
-fn maps_of_every_host_function_are_imported_by_the_pf_that_represents_it() {
+fn represented_pf_imports_mmaps_of_host_functions() {
     let card = card();
     let mut imported = 0;
     for manager in ["03:00.0", "03:00.1"] {
@@ -136,7 +139,7 @@ fn maps_of_every_host_function_are_imported_by_the_pf_that_represents_it() {
 }
 
 #[test]
-fn a_list_of_representors_outlives_the_device_and_so_does_what_was_opened_from_it() {
+fn representor_list_outlives_device() {
     let card = card();
     let dev = pf(&card.dpu, "03:00.0");
     let reps = DevInfoRep::list(&dev).unwrap();
@@ -152,10 +155,10 @@ fn a_list_of_representors_outlives_the_device_and_so_does_what_was_opened_from_i
 }
 
 #[test]
-fn lists_are_snapshots_and_the_next_one_has_what_came_meanwhile() {
+fn device_lists_are_snapshots() {
     let card = card();
     let dev = pf(&card.dpu, "03:00.0");
-    // The host's PF gives up its VFs (devices 2 and 3 of the model).
+    // The host's PF removes its VFs (devices 2 and 3 of the model).
     [2, 3].iter().for_each(|&vf| card.kernel.set_present(vf, false));
     let before = DevInfoRep::list(&dev).unwrap();
     let devices = || DevInfo::list_of(&card.host).unwrap();
@@ -169,7 +172,7 @@ fn lists_are_snapshots_and_the_next_one_has_what_came_meanwhile() {
     assert_eq!((devices_before.len(), devices().len()), (3, 4));
     assert_eq!(devices()[2].pci_address().unwrap(), address("0b:00.3"));
     let vf = after[1].open().unwrap();
-    // It goes again: neither list changes, and what it names cannot be opened any more.
+    // It is removed again: the lists do not change, and their entry cannot be opened.
     card.kernel.set_present(3, false);
     assert_eq!(names(&after), ["pf0hpf", "pf0vf1", "pf0sf0"]);
     assert_eq!(after[1].pci_address().unwrap(), address("0b:00.3"));
@@ -179,7 +182,7 @@ fn lists_are_snapshots_and_the_next_one_has_what_came_meanwhile() {
 }
 
 #[test]
-fn who_represents_nobody_says_so() {
+fn non_manager_has_no_representors() {
     let card = card();
     let kind = |dev: &Dev| DevInfoRep::list(dev).map(drop).unwrap_err().kind();
     for info in DevInfo::list_of(&card.host).unwrap() {
@@ -199,7 +202,7 @@ fn who_represents_nobody_says_so() {
 }
 
 #[test]
-fn infos_are_equal_if_they_are_of_the_same_device() {
+fn infos_of_same_device_are_equal() {
     let card = card();
     let [first, again] = [0, 0].map(|_| DevInfo::list_of(&card.host).unwrap());
     assert_eq!(first, again);
@@ -211,7 +214,7 @@ fn infos_are_equal_if_they_are_of_the_same_device() {
     assert_ne!(reps[0], reps[1]);
 }
 
-/// A side as Linux shows it: its representors say nothing of functions of the host.
+/// A side as Linux shows it: its representors have no properties of the host's functions.
 struct AsLinux(Arc<dyn Backend>);
 
 impl Backend for AsLinux {
@@ -243,17 +246,25 @@ impl Backend for AsLinux {
 }
 
 #[test]
-fn representors_ask_the_device_where_the_kernel_is_silent() {
+fn missing_representor_data_is_queried_lazily() {
     let card = card();
     let dpu: Arc<dyn Backend> = Arc::new(AsLinux(card.dpu.clone()));
     let host = |at: &str| DevInfo::find_in(&card.host, at).unwrap();
-    let reps = DevInfoRep::list(&pf(&dpu, "03:00.0")).unwrap();
+    let dev = pf(&dpu, "03:00.0");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let _watch = card.model.watch_commands(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let reps = DevInfoRep::list(&dev).unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "who lists them may need neither");
+    drop(dev);
     let rep = |name| reps.iter().find(|rep| rep.interface_name() == name).unwrap();
     assert_eq!(rep("pf0hpf").pci_address().unwrap(), address("0b:00.0"));
     for (name, at) in [("pf0hpf", "0b:00.0"), ("pf0vf0", "0b:00.2"), ("pf0vf1", "0b:00.3")] {
         assert_eq!(rep(name).vuid().unwrap(), host(at).vuid().unwrap(), "{name}");
     }
-    // No command says the address of a VF.
+    // No command reports the address of a VF.
     let unknown = rep("pf0vf0").pci_address().unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
     assert!(unknown.to_string().contains("neither the kernel nor the device"), "{unknown}");
@@ -264,7 +275,7 @@ fn representors_ask_the_device_where_the_kernel_is_silent() {
 }
 
 #[test]
-fn host_functions_are_for_the_manager_of_their_switch() {
+fn only_switch_manager_queries_host_functions() {
     let card = card();
     let dev = pf(&card.dpu, "03:00.0");
     let manager = dev.device();

@@ -1,5 +1,5 @@
-//! Rules of the two documents that no other test has: sections 3.3 and 3.4 of 2.2, chapters 4 to 6
-//! of 1.3. docs/mapping/doca-core.md has all rules with their tests.
+//! Rules of the two documents without another test: sections 3.3 and 3.4 of 2.2, chapters 4 to 6 of
+//! 1.3. docs/mapping/doca-core.md has all rules with their tests.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn done(workq: &mut WorkQ) -> MemcpyDone {
 }
 
 #[test]
-fn a_copy_leaves_the_headrooms_alone() {
+fn copy_preserves_head_room() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 2);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -44,7 +44,7 @@ fn a_copy_leaves_the_headrooms_alone() {
 }
 
 #[test]
-fn a_chain_is_filled_from_its_front_and_its_rest_stays_empty() {
+fn chain_fills_from_front() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 4);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -62,7 +62,7 @@ fn a_chain_is_filled_from_its_front_and_its_rest_stays_empty() {
 }
 
 #[test]
-fn one_inventory_serves_maps_of_both_kinds() {
+fn inventory_serves_static_and_dynamic_mmaps() {
     let dev = dev();
     let fixed = map(&dev, 4096, READ_WRITE);
     let mut dynamic = DynamicMmap::new("");
@@ -79,7 +79,7 @@ fn one_inventory_serves_maps_of_both_kinds() {
 }
 
 #[test]
-fn one_context_serves_several_work_queues() {
+fn ctx_serves_several_workqs() {
     let dev = dev();
     let dma = Dma::builder(&dev).start().unwrap();
     let (map, inventory) = plain(&dev, 4096, 8);
@@ -90,7 +90,7 @@ fn one_context_serves_several_work_queues() {
         let to = inventory.buf_by_addr(&map, map.address() + 8, 8).unwrap();
         workq.submit(dma.memcpy(from, to).user_data(n as u64)).unwrap();
     }
-    // Each has its own job, and no other's.
+    // Each work queue has its own job only.
     for (n, workq) in queues.iter_mut().enumerate().rev() {
         assert_eq!(done(workq).user_data.0, n as u64);
         assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)));
@@ -98,7 +98,7 @@ fn one_context_serves_several_work_queues() {
 }
 
 #[test]
-fn a_work_queue_without_jobs_says_again() {
+fn idle_workq_returns_again() {
     let mut workq = WorkQ::new(1).unwrap();
     assert!(matches!(workq.progress_retrieve(), Err(Retrieve::Again)), "on no context");
     workq.add(&Dma::builder(&dev()).start().unwrap()).unwrap();
@@ -106,7 +106,7 @@ fn a_work_queue_without_jobs_says_again() {
 }
 
 #[test]
-fn a_stopped_inventory_makes_neither_buffers_nor_copies_until_it_is_started() {
+fn stopped_inventory_rejects_buf_and_dup() {
     let (map, mut inventory) = plain(&dev(), 4096, 4);
     let buffer = inventory.buf_by_addr(&map, map.address(), 1).unwrap();
     inventory.stop().unwrap();
@@ -118,7 +118,7 @@ fn a_stopped_inventory_makes_neither_buffers_nor_copies_until_it_is_started() {
 }
 
 #[test]
-fn a_dynamic_map_is_not_destroyed_while_buffers_point_into_it() {
+fn dynamic_mmap_with_bufs_is_not_destroyed() {
     let mut map = DynamicMmap::new("");
     map.start().unwrap();
     let memory = Memory::allocate(64).unwrap();
@@ -133,7 +133,7 @@ fn a_dynamic_map_is_not_destroyed_while_buffers_point_into_it() {
 }
 
 #[test]
-fn a_stopped_dynamic_map_refuses_changes_exports_and_buffers() {
+fn stopped_dynamic_mmap_rejects_changes_and_bufs() {
     let dev = dev();
     let mut map = DynamicMmap::new("");
     map.set_max_chunks(2).unwrap();
@@ -167,10 +167,10 @@ fn a_stopped_dynamic_map_refuses_changes_exports_and_buffers() {
     pool.alloc().unwrap();
 }
 
-/// Chapter 6 of 1.3: ranges that are known before, ranges that are found while jobs run, and a map
-/// for each buffer.
+/// Chapter 6 of 1.3: ranges that are known before, ranges found while jobs run, and a map for each
+/// buffer.
 #[test]
-fn memory_known_before_and_memory_found_later_are_both_copied_from() {
+fn copies_read_memory_mapped_before_or_later() {
     let dev = dev();
     let dma = Dma::builder(&dev).start().unwrap();
     let mut workq = WorkQ::new(4).unwrap();
@@ -190,7 +190,7 @@ fn memory_known_before_and_memory_found_later_are_both_copied_from() {
         inventory.buf_by_data(map, address, 64).unwrap()
     }
 
-    // 6.2 and 6.3.1: the second range comes after the first copy.
+    // 6.2 and 6.3.1: the second range is added after the first copy.
     let mut map = DynamicMmap::new("found");
     map.set_max_chunks(2).unwrap();
     map.start().unwrap();
@@ -211,9 +211,9 @@ fn memory_known_before_and_memory_found_later_are_both_copied_from() {
     }
 }
 
-/// 6.3.1 of 1.3: a range is found while copies out of another one are in flight.
+/// 6.3.1 of 1.3: a range is added while copies out of another one are in flight.
 #[test]
-fn a_range_is_added_and_copied_from_while_jobs_are_in_flight() {
+fn range_is_added_while_copies_are_in_flight() {
     let dev = dev();
     let dma = Dma::builder(&dev).start().unwrap();
     let mut workq = WorkQ::new(64).unwrap();
@@ -240,10 +240,10 @@ fn a_range_is_added_and_copied_from_while_jobs_are_in_flight() {
     }
 }
 
-/// 1.3 says of a buffer where it is and how long; 2.2 parts it into rooms, and a new one by address
-/// has no data yet. Who follows 6.2 of 1.3 to the letter has nothing copied.
+/// 1.3 defines only the address and length of a buffer; 2.2 divides it into rooms, and a new one by
+/// address has no data yet. A program that follows 6.2 of 1.3 literally copies nothing.
 #[test]
-fn a_buffer_by_address_has_no_data_until_it_is_given_some() {
+fn buf_by_addr_has_no_data_until_set() {
     let dev = dev();
     let dma = Dma::builder(&dev).start().unwrap();
     let mut workq = WorkQ::new(1).unwrap();
@@ -261,7 +261,7 @@ fn a_buffer_by_address_has_no_data_until_it_is_given_some() {
 }
 
 #[test]
-fn properties_are_told_at_all_times() {
+fn properties_are_readable_after_start() {
     let mut map = DynamicMmap::new("told");
     map.set_access_flags(READ_WRITE).unwrap();
     assert_eq!(map.access_flags(), READ_WRITE);

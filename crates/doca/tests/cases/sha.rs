@@ -1,4 +1,4 @@
-//! Work queues, with a context of software.
+//! Work queues with a software context.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
 }
 
 #[test]
-fn digests_are_those_of_the_functions() {
+fn digests_match_reference() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let text: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
     let expected: [Vec<u8>; 3] = [
@@ -66,7 +66,7 @@ fn digests_are_those_of_the_functions() {
     ];
     let all = [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512];
     for (algorithm, expected) in all.into_iter().zip(expected) {
-        // In one piece, and in a chain of three with an empty one between.
+        // In one buffer, and in a chain of three with an empty one between.
         let mut chain = lab.message(0, &text[..70_001]);
         chain.link(lab.message(0x4_0000, b"")).unwrap();
         chain.link(lab.message(0x4_0000, &text[70_001..])).unwrap();
@@ -81,7 +81,7 @@ fn digests_are_those_of_the_functions() {
 }
 
 #[test]
-fn a_hash_in_parts_is_that_of_the_whole_and_its_session_can_be_used_again() {
+fn partial_hash_equals_whole_and_session_is_reusable() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let text = [7; 1000];
     let mut session = Some(lab.sha.partial(Algorithm::Sha512));
@@ -109,7 +109,7 @@ fn a_hash_in_parts_is_that_of_the_whole_and_its_session_can_be_used_again() {
 }
 
 #[test]
-fn a_digest_is_appended_and_a_tailroom_that_is_too_short_refused() {
+fn digest_is_appended_and_short_tail_room_rejected() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let mut room = lab.room(0x1000);
     room.append(b"digest: ").unwrap();
@@ -126,7 +126,7 @@ fn a_digest_is_appended_and_a_tailroom_that_is_too_short_refused() {
 }
 
 #[test]
-fn buffers_that_a_job_cannot_have_are_refused() {
+fn referenced_or_read_only_bufs_are_rejected() {
     let mut lab = lab(WorkQ::new(4).unwrap());
     let source = lab.message(0, b"abc");
     let reference = source.add_ref().unwrap();
@@ -150,7 +150,7 @@ impl Lab {
 }
 
 #[test]
-fn a_full_work_queue_says_again_and_gives_the_job_back() {
+fn full_workq_returns_job_with_again() {
     let mut lab = lab(WorkQ::new(2).unwrap());
     let job = |lab: &Lab, n| {
         lab.sha.hash(Algorithm::Sha1, lab.message(n, b"abc"), lab.room(0x1000 * n)).user_data(n)
@@ -168,7 +168,7 @@ fn a_full_work_queue_says_again_and_gives_the_job_back() {
 }
 
 #[test]
-fn states_are_kept() {
+fn workq_and_ctx_enforce_state_order() {
     let Lab { map, inventory, sha, mut workq } = lab(WorkQ::new(2).unwrap());
     let buffer = || inventory.buf_by_addr(&map, map.address(), 64).unwrap();
     assert_eq!(kind(workq.add(&sha)), ErrorKind::AlreadyExist);
@@ -202,20 +202,20 @@ fn states_are_kept() {
 }
 
 #[test]
-fn a_job_of_a_context_that_is_gone_never_runs_on_another_one() {
+fn job_of_dropped_ctx_is_rejected() {
     let mut lab = lab(WorkQ::new(2).unwrap());
     let job = lab.sha.hash(Algorithm::Sha1, lab.message(0, b"abc"), lab.room(64));
     lab.workq.remove(&lab.sha).unwrap();
     let dev = lab.sha.dev().clone();
     drop(lab.sha);
-    // It has the index of the one that is gone.
+    // It has the index of the dropped one.
     let other = Sha::builder(&dev).start().unwrap();
     lab.workq.add(&other).unwrap();
     assert_eq!(kind(lab.workq.submit(job)), ErrorKind::BadState);
 }
 
 #[test]
-fn an_abort_yields_each_job_once_and_nothing_more_is_taken() {
+fn abort_yields_each_job_once_and_rejects_more() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     for n in 0..5 {
         let job = lab.sha.hash(Algorithm::Sha1, lab.message(n, b"a"), lab.room(64 * n));
@@ -243,7 +243,7 @@ fn an_abort_yields_each_job_once_and_nothing_more_is_taken() {
 }
 
 #[test]
-fn arming_before_and_after_a_submit_signals_and_a_thread_sleeps_until_then() {
+fn arm_signals_before_and_after_submit() {
     let mut lab = lab(WorkQ::builder(4).event_driven().build().unwrap());
     let readable = |workq: &WorkQ| {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -272,14 +272,14 @@ fn arming_before_and_after_a_submit_signals_and_a_thread_sleeps_until_then() {
 }
 
 #[test]
-fn hashing_is_software_and_says_so() {
+fn sha_is_software_only() {
     let dev = dev();
     assert_eq!(kind(Sha::hardware_supported(&dev)), ErrorKind::NotSupported);
     Sha::job_supported(&dev, Algorithm::Sha512).unwrap();
 }
 
 #[test]
-fn a_hash_of_as_much_as_a_turn_takes_is_done_at_the_first_look_and_one_byte_more_at_the_second() {
+fn hash_takes_64_kib_per_progress_call() {
     const TURN: usize = 64 << 10;
     let mut lab = lab(WorkQ::new(2).unwrap());
     for length in [3, TURN, TURN + 1] {
@@ -297,7 +297,7 @@ fn a_hash_of_as_much_as_a_turn_takes_is_done_at_the_first_look_and_one_byte_more
 }
 
 #[test]
-fn a_hash_ends_though_a_copy_follows_every_copy() {
+fn hash_completes_under_constant_copies() {
     let mut lab = lab(WorkQ::new(8).unwrap());
     let dev = lab.sha.dev().clone();
     let dma = verbless_doca::dma::Dma::builder(&dev).start().unwrap();
@@ -325,7 +325,7 @@ fn a_hash_ends_though_a_copy_follows_every_copy() {
 }
 
 #[test]
-fn a_part_that_was_aborted_halfway_gives_no_session_to_hash_on_with() {
+fn partial_aborted_midway_returns_no_session() {
     let mut lab = lab(WorkQ::new(2).unwrap());
     let text = vec![7; 512 << 10];
     for steps in 0..3 {
@@ -346,7 +346,7 @@ fn a_part_that_was_aborted_halfway_gives_no_session_to_hash_on_with() {
 }
 
 #[test]
-fn a_map_without_the_contexts_device_is_refused() {
+fn mmap_without_ctx_device_is_rejected() {
     let mut lab = lab(WorkQ::new(2).unwrap());
     let other = map(&dev(), 4096, AccessFlags::LOCAL_READ_WRITE);
     let source = lab.inventory.buf_by_data(&other, other.address(), 64).unwrap();
@@ -355,7 +355,7 @@ fn a_map_without_the_contexts_device_is_refused() {
 }
 
 #[test]
-fn a_context_that_is_added_to_an_armed_work_queue_wakes_it_too() {
+fn ctx_added_to_armed_workq_wakes_it() {
     use verbless_doca::dma::Dma;
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 2);
@@ -367,11 +367,11 @@ fn a_context_that_is_added_to_an_armed_work_queue_wakes_it_too() {
     let to = inventory.buf_by_addr(&map, map.address() + 64, 64).unwrap();
     workq.submit(dma.memcpy(from, to)).unwrap();
     let mut files = [nix::poll::PollFd::new(workq.event_handle(), nix::poll::PollFlags::POLLIN)];
-    assert_eq!(nix::poll::poll(&mut files, 10_000u16).unwrap(), 1, "nobody was woken");
+    assert_eq!(nix::poll::poll(&mut files, 10_000u16).unwrap(), 1, "no thread was woken");
 }
 
 #[test]
-fn either_buffer_is_of_this_process_and_on_the_context_s_device() {
+fn bufs_must_be_local_to_ctx_device() {
     let list = verbless_doca::DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let (dev, other) = (list[0].open().unwrap(), list[1].open().unwrap());
     let (near, inventory) = plain(&dev, 4096, 4);

@@ -14,8 +14,8 @@ use crate::support::plain;
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 const BUFFERS: usize = 64;
 
-/// A graph of one copy, and one with a copy, a callback behind it, and then two instances of the
-/// other.
+/// A graph of one copy, and a graph of a copy, a callback behind it, and then two instances of the
+/// first.
 struct Lab {
     model: Model,
     map: Mmap,
@@ -62,14 +62,14 @@ impl Lab {
         workq
     }
 
-    /// 64 bytes from the front to a place.
+    /// A copy of the first 64 bytes.
     fn job(&self, to: u64) -> Memcpy {
         let at = self.map.address();
         let source = self.inventory.buf_by_data(&self.map, at, 64).unwrap();
         self.dma.memcpy(source, self.inventory.buf_by_addr(&self.map, at + to, 64).unwrap())
     }
 
-    /// An outer instance on two others, ready but for the jobs of these.
+    /// An outer instance over two others, complete except for their jobs.
     fn over(&self, inside: [&Instance; 2], what: u32) -> Instance {
         let instance = self.outer.instance();
         for (&sub, inside) in self.subs.iter().zip(inside) {
@@ -100,21 +100,21 @@ fn ended(workq: &mut WorkQ) -> GraphDone {
         match panic::catch_unwind(AssertUnwindSafe(|| workq.retrieve_within(MINUTE))) {
             Ok(Ok(Some(Event::Graph(done)))) => return done,
             Ok(other) => panic!("{other:?}"),
-            // Of a callback: the event comes.
+            // A callback's retrieval: the event comes later.
             Err(_) => {}
         }
     }
 }
 
 #[test]
-fn an_instance_in_two_others_is_in_flight_with_one_at_a_time() {
+fn shared_sub_instance_runs_in_one_graph_at_a_time() {
     let mut lab = lab();
     let [shared, one, two] = [lab.inside(), lab.inside(), lab.inside()];
     let [left, right] = [lab.over([&one, &shared], 0), lab.over([&two, &shared], 0)];
     let mut other = lab.workq_of(8);
     for round in 0..20u64 {
         lab.workq.submit_graph(&left, round).unwrap();
-        // On either work queue, nothing of the other begins.
+        // On either work queue, no part of the other begins.
         let before = lab.inventory.num_free_elements();
         assert_eq!(kind(lab.workq.submit_graph(&right, 9)), ErrorKind::InUse);
         assert_eq!(kind(other.submit_graph(&right, 9)), ErrorKind::InUse);
@@ -127,7 +127,7 @@ fn an_instance_in_two_others_is_in_flight_with_one_at_a_time() {
         assert_eq!((done.status(), done.user_data.0, lab.workq.in_flight()), (0, round, 0));
         assert!(![&left, &one, &shared].iter().any(|instance| instance.is_running()));
         assert!(shared.take_result(lab.copy).unwrap().is_some());
-        // Now it is the other's turn.
+        // The other one's turn.
         shared.set_ctx_node_data(lab.copy, lab.job(128)).unwrap();
         other.submit_graph(&right, 0).unwrap();
         assert_eq!(ended(&mut other).status(), 0);
@@ -145,7 +145,7 @@ fn an_instance_in_two_others_is_in_flight_with_one_at_a_time() {
 }
 
 #[test]
-fn an_instance_at_two_places_of_another_is_refused_when_that_is_submitted() {
+fn sub_instance_used_twice_is_rejected_at_submit() {
     let mut lab = lab();
     let mut top = Graph::builder();
     let sides = [top.sub_graph_node(&lab.outer), top.sub_graph_node(&lab.outer)];
@@ -160,7 +160,7 @@ fn an_instance_at_two_places_of_another_is_refused_when_that_is_submitted() {
     assert_eq!(kind(lab.workq.submit_graph(&instance, 0)), ErrorKind::InUse);
     let all = [&instance, &left, &right, &shared, &one, &two];
     assert!(!all.iter().any(|instance| instance.is_running()));
-    // With one for each place it runs.
+    // With one instance per node it runs.
     right.set_sub_graph_node_data(lab.subs[1], lab.inside()).unwrap();
     lab.workq.submit_graph(&instance, 0).unwrap();
     assert!([&left, &right, &two].iter().all(|instance| instance.is_running()));
@@ -169,7 +169,7 @@ fn an_instance_at_two_places_of_another_is_refused_when_that_is_submitted() {
 }
 
 #[test]
-fn what_a_refused_submission_would_have_needed_is_free() {
+fn rejected_submission_releases_sub_instances() {
     let mut lab = lab();
     let [one, two] = [lab.inside(), lab.inner.instance()];
     let outer = lab.over([&one, &two], 0);
@@ -184,7 +184,7 @@ fn what_a_refused_submission_would_have_needed_is_free() {
     bare.add_graph(&lab.outer).unwrap();
     assert_eq!(kind(bare.submit_graph(&outer, 0)), ErrorKind::BadState);
     assert!(all_idle());
-    // It is full.
+    // The work queue is full.
     bare.add(&lab.dma).unwrap();
     let [three, four] = [lab.inside(), lab.inside()];
     bare.submit_graph(&lab.over([&three, &four], 0), 0).unwrap();
@@ -196,7 +196,7 @@ fn what_a_refused_submission_would_have_needed_is_free() {
 }
 
 #[test]
-fn however_an_instance_ends_those_in_it_are_free_and_have_the_jobs_that_did_not_run() {
+fn ended_graph_frees_sub_instances_and_unrun_jobs() {
     let lab = lab();
     let [one, two] = [lab.inside(), lab.inside()];
     let check = |outer: &Instance, jobs: bool| {
@@ -213,13 +213,13 @@ fn however_an_instance_ends_those_in_it_are_free_and_have_the_jobs_that_did_not_
     };
     let number = |kind: ErrorKind| u64::from(kind.number());
     let mut workq = lab.workq_of(8);
-    // All goes well.
+    // Everything succeeds.
     let outer = lab.over([&one, &two], 0);
     workq.submit_graph(&outer, 0).unwrap();
     assert_eq!(ended(&mut workq).status(), 0);
     check(&outer, false);
-    // The callback fails, or panics, or the device fails the first node. What they yielded the
-    // last time is gone then.
+    // The callback fails, or panics, or the device fails the first node. The results of the last
+    // run are dropped then.
     let outer = lab.over([&one, &two], 0);
     workq.submit_graph(&outer, 0).unwrap();
     assert_eq!(ended(&mut workq).status(), 0);
@@ -271,7 +271,7 @@ fn however_an_instance_ends_those_in_it_are_free_and_have_the_jobs_that_did_not_
     let done = ended(&mut workq);
     assert_eq!(done.status(), 0);
     check(&done.instance(), false);
-    // The work queue goes, before the inner ones begin or while they run.
+    // The work queue is dropped, before the inner instances begin or while they run.
     for turns in [0, 1, 2, 3, 4, 5] {
         let outer = lab.over([&one, &two], 0);
         workq.submit_graph(&outer, 0).unwrap();
@@ -297,7 +297,7 @@ fn however_an_instance_ends_those_in_it_are_free_and_have_the_jobs_that_did_not_
 }
 
 #[test]
-fn a_callback_reaches_the_nodes_of_a_sub_graph_before_it_begins_and_when_it_has_ended() {
+fn callback_reaches_sub_graph_nodes_before_and_after() {
     let lab = lab();
     let mut graph = Graph::builder();
     let (inner, copy) = (&lab.inner, lab.copy);
@@ -338,7 +338,7 @@ fn a_callback_reaches_the_nodes_of_a_sub_graph_before_it_begins_and_when_it_has_
 }
 
 #[test]
-fn the_nodes_of_a_sub_graph_that_runs_are_reached_by_nobody() {
+fn running_sub_graph_nodes_are_in_use() {
     let (model, dev) = crate::support::stepped();
     let (map, inventory) = plain(&dev, 4096, 2);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -367,7 +367,7 @@ fn the_nodes_of_a_sub_graph_that_runs_are_reached_by_nobody() {
     assert!(matches!(workq.progress_retrieve(), Err(verbless_doca::Retrieve::Again)));
     let refused = workq.destroy().unwrap_err();
     assert!(refused.error.to_string().contains("on 1 contexts and 1 graphs"), "{}", refused.error);
-    // The graph goes when its last instance has ended.
+    // The graph is dropped when its last instance has ended.
     let mut workq = refused.given;
     drop(outer);
     for graphs in [1, 0] {

@@ -1,7 +1,7 @@
 //! Sync events: one side alone, and a host with its DPU.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -40,13 +40,13 @@ fn kind<T, E: Into<verbless_doca::Error>>(result: Result<T, E>) -> ErrorKind {
     }
 }
 
-/// Submits a job, and returns what its event has.
+/// Submits a job, and returns its event's value.
 fn run(workq: &mut WorkQ, job: impl Job) -> Option<u64> {
     workq.submit(job).map_err(|refused: Refused<_>| refused.error).unwrap();
     value(workq)
 }
 
-/// What the next event has.
+/// The next event's value.
 fn value(workq: &mut WorkQ) -> Option<u64> {
     match workq.retrieve_within(MINUTE) {
         Ok(Some(Event::SyncEvent(done))) => done.value,
@@ -60,7 +60,7 @@ fn on(context: &SyncEventCtx) -> WorkQ {
     workq
 }
 
-/// Nothing is retrieved for a while.
+/// Checks that nothing is retrieved for a while.
 fn quiet(workq: &mut WorkQ) {
     let end = Instant::now() + Duration::from_millis(50);
     while Instant::now() < end {
@@ -69,7 +69,7 @@ fn quiet(workq: &mut WorkQ) {
 }
 
 #[test]
-fn an_event_counts_on_one_cpu() {
+fn cpu_event_counts_and_wraps() {
     let event = sync(&dev());
     assert_eq!(event.get().unwrap(), 0);
     event.update_set(u64::MAX - 1).unwrap();
@@ -81,7 +81,7 @@ fn an_event_counts_on_one_cpu() {
 }
 
 #[test]
-fn configuration_needs_both_locations_and_no_more() {
+fn builder_requires_both_cpu_locations() {
     let dev = dev();
     let builder = || SyncEvent::builder(&dev);
     assert_eq!(kind(builder().start()), ErrorKind::BadState);
@@ -100,7 +100,7 @@ fn configuration_needs_both_locations_and_no_more() {
 }
 
 #[test]
-fn an_event_counts_in_the_programs_memory() {
+fn event_counts_in_user_memory() {
     let dev = dev();
     let memory = Memory::allocate(64).unwrap();
     let words: &[AtomicU64] = memory.words();
@@ -119,6 +119,38 @@ fn an_event_counts_in_the_programs_memory() {
     run(&mut workq, context.set(0x0102_0304_0506_0708));
     let all: Vec<_> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
     assert_eq!(all, [0, 0, 0x0102_0304_0506_0708, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn event_keeps_its_memory_until_destroyed() {
+    /// Sets the flag when the memory's owner is dropped.
+    struct Owner(Arc<AtomicBool>);
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let dev = dev();
+    let gone = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let [of_event, of_context] = gone.each_ref().map(|gone| {
+        let memory = Memory::allocate(8).unwrap().guarded(Owner(gone.clone()));
+        configured(&dev).memory(memory)
+    });
+    let are_gone = || gone.each_ref().map(|gone| gone.load(Ordering::Relaxed));
+    let event = of_event.start().unwrap();
+    let context = of_context.as_ctx().start().unwrap();
+    let mut workq = on(&context);
+    event.update_set(7).unwrap();
+    run(&mut workq, context.set(8));
+    assert_eq!(are_gone(), [false; 2], "nothing but the events has it");
+    assert_eq!((event.get().unwrap(), run(&mut workq, context.get())), (7, Some(8)));
+    let stopped = event.stop();
+    assert_eq!(are_gone(), [false; 2], "the event is stopped");
+    stopped.destroy();
+    assert_eq!(are_gone(), [true, false], "the event is destroyed");
+    drop(context);
+    drop(workq);
+    assert_eq!(are_gone(), [true; 2], "the context is destroyed");
 }
 
 #[test]
@@ -145,7 +177,7 @@ fn jobs_get_set_add_and_wait() {
 }
 
 #[test]
-fn a_wait_job_takes_thresholds_from_0_to_254() {
+fn wait_threshold_is_0_to_254() {
     let context = context(&dev());
     let mut workq = on(&context);
     for threshold in [255, 256, 1 << 32, u64::MAX] {
@@ -160,13 +192,13 @@ fn a_wait_job_takes_thresholds_from_0_to_254() {
         }
         workq.submit(context.set(threshold + 1)).unwrap();
         assert_eq!((value(&mut workq), value(&mut workq)), (None, None));
-        // And at once.
+        // The same without a delay.
         run(&mut workq, context.wait_gt(threshold));
     }
 }
 
 #[test]
-fn waits_hold_up_no_other_jobs_and_end_as_the_value_passes_them_in_whatever_order_they_came() {
+fn waits_end_as_value_passes_in_any_order() {
     let context = context(&dev());
     let mut polled = WorkQ::new(8).unwrap();
     polled.add(&context).unwrap();
@@ -197,7 +229,7 @@ fn waits_hold_up_no_other_jobs_and_end_as_the_value_passes_them_in_whatever_orde
 }
 
 #[test]
-fn waits_in_falling_order_all_end_once_and_those_of_an_abort_fail_once() {
+fn descending_waits_end_once_even_on_abort() {
     let context = context(&dev());
     let mut workq = on(&context);
     let submit = |workq: &mut WorkQ| {
@@ -233,7 +265,7 @@ fn waits_in_falling_order_all_end_once_and_those_of_an_abort_fail_once() {
 }
 
 #[test]
-fn jobs_behind_one_that_failed_fail_or_succeed_each_for_itself() {
+fn jobs_behind_failed_one_end_individually() {
     let (host, dpu) = sides();
     let event = sync(&host);
     let descriptor = event.export_to_dpu().unwrap();
@@ -286,7 +318,7 @@ fn adds_of_many_work_queues_are_all_counted() {
 }
 
 #[test]
-fn a_context_on_a_work_queue_is_not_stopped_and_an_aborted_wait_ends() {
+fn ctx_on_workq_does_not_stop_and_aborted_wait_ends() {
     let context = context(&dev());
     let mut workq = on(&context);
     let refused = context.stop().unwrap_err();
@@ -312,7 +344,7 @@ fn a_context_on_a_work_queue_is_not_stopped_and_an_aborted_wait_ends() {
 }
 
 #[test]
-fn a_wait_is_a_future() {
+fn wait_resolves_future() {
     let context = context(&dev());
     let queue = AsyncWorkQ::new(on(&context)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -341,7 +373,7 @@ fn a_wait_is_a_future() {
 }
 
 #[test]
-fn waits_are_nodes_of_a_graph() {
+fn waits_run_as_graph_nodes() {
     let context = context(&dev());
     let mut workq = on(&context);
     let mut graph = Graph::builder();
@@ -376,11 +408,11 @@ fn waits_are_nodes_of_a_graph() {
 }
 
 #[test]
-fn parallel_nodes_of_a_graph_wait_in_whatever_order_they_are_submitted() {
+fn parallel_wait_nodes_end_in_any_order() {
     let context = context(&dev());
     let mut workq = on(&context);
     let mut graph = Graph::builder();
-    // The smaller threshold is what lets the value pass the larger one.
+    // The smaller threshold lets the value pass the larger one.
     let late = graph.ctx_node(&context, JobType::SyncEventWait);
     let early = graph.ctx_node(&context, JobType::SyncEventWait);
     let late_too = graph.ctx_node(&context, JobType::SyncEventWait);
@@ -408,7 +440,7 @@ fn parallel_nodes_of_a_graph_wait_in_whatever_order_they_are_submitted() {
 }
 
 #[test]
-fn capabilities_tell_what_works_on_each_profile_and_side() {
+fn job_supported_matches_job_results() {
     let jobs = [
         JobType::SyncEventGet,
         JobType::SyncEventSet,
@@ -448,7 +480,7 @@ fn capabilities_tell_what_works_on_each_profile_and_side() {
 }
 
 #[test]
-fn a_host_and_its_dpu_set_add_and_wait_synchronously() {
+fn host_and_dpu_set_add_and_wait_synchronously() {
     let (host, dpu) = sides();
     let event = sync(&host);
     event.update_set(1).unwrap();
@@ -481,7 +513,7 @@ fn a_host_and_its_dpu_set_add_and_wait_synchronously() {
 }
 
 #[test]
-fn adds_of_host_and_dpu_at_the_same_time_are_all_counted() {
+fn concurrent_host_and_dpu_adds_are_all_counted() {
     const EACH: u64 = 2000;
     let (host, dpu) = sides();
     let event = sync(&host);
@@ -503,7 +535,7 @@ fn adds_of_host_and_dpu_at_the_same_time_are_all_counted() {
 }
 
 #[test]
-fn a_host_and_its_dpu_use_jobs_in_either_mode_of_the_other() {
+fn host_and_dpu_jobs_work_in_either_mode() {
     let (host, dpu) = sides();
     let (there_sync, there_ctx);
     let event = context(&host);
@@ -530,7 +562,7 @@ fn a_host_and_its_dpu_use_jobs_in_either_mode_of_the_other() {
 }
 
 #[test]
-fn what_an_export_led_to_fails_once_the_event_is_destroyed() {
+fn import_fails_after_event_is_destroyed() {
     let (host, dpu) = sides();
     let event = sync(&host);
     let descriptor = event.export_to_dpu().unwrap();
@@ -560,7 +592,7 @@ fn what_an_export_led_to_fails_once_the_event_is_destroyed() {
 }
 
 #[test]
-fn descriptors_of_maps_and_of_sync_events_are_told_apart() {
+fn mmap_and_event_descriptors_are_distinguished() {
     let (host, dpu) = sides();
     let map = crate::support::map(&host, 8, verbless_doca::AccessFlags::DPU_READ_WRITE);
     let of_map = map.export_dpu(&host).unwrap();
@@ -577,7 +609,7 @@ fn descriptors_of_maps_and_of_sync_events_are_told_apart() {
 }
 
 #[test]
-fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
+fn abort_ends_jobs_of_dead_device() {
     for removed in [false, true] {
         let (model, dev) = crate::support::disturbed();
         let event = context(&dev);
@@ -588,7 +620,7 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
         }
         for number in 0..4 {
             workq.submit(event.add(number)).unwrap();
-            // The lower ones come later, so that the waits are taken back.
+            // The lower thresholds come later, so that the waits are taken back.
             workq.submit(event.wait_gt(200 - number)).map_err(drop).unwrap_or_default();
         }
         let submitted = workq.in_flight();
@@ -610,7 +642,7 @@ fn jobs_of_a_device_that_dies_end_when_they_are_aborted() {
 }
 
 #[test]
-fn an_event_needs_no_network_address() {
+fn event_needs_no_port_address() {
     let card = Profile::load("bluefield3").unwrap().with_link(Link::Ethernet);
     let model = Model::builder().device(card).build();
     let backend = InProcess::of(&model);

@@ -1,4 +1,4 @@
-//! Jobs of a sync event whose queue fails: none is done twice, and none that was not done is lost.
+//! Jobs of a sync event with a failed queue: none is executed twice, and none is lost.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ fn context(dev: &Dev) -> SyncEventCtx {
     event.subscriber_add_location(Location::Cpu).unwrap().as_ctx().start().unwrap()
 }
 
-/// A work queue on it.
+/// A work queue on the context.
 fn on(context: &SyncEventCtx) -> WorkQ {
     let mut workq = WorkQ::new(8).unwrap();
     workq.add(context).unwrap();
     workq
 }
 
-/// Has the device refuse the next reset of a queue pair.
+/// Makes the device refuse the next reset of a queue pair.
 fn refuse_reset(model: &Model) {
-    model.fail_command(0, Opcode::QP_2RST.0, 1, CommandStatus::NO_RES.0, 1);
+    model.fail_command(0, Opcode::QP_2RST, 1, CommandStatus::NO_RES, 1);
 }
 
-/// The next event: of which job, and its value or why it failed.
+/// The next event: its job, and its value or the reason of its failure.
 fn next(model: &Model, workq: &mut WorkQ) -> (u64, Result<Option<u64>, ErrorKind>) {
     for _ in 0..1000 {
         model.run_until_idle();
@@ -45,8 +45,8 @@ fn next(model: &Model, workq: &mut WorkQ) -> (u64, Result<Option<u64>, ErrorKind
 }
 
 #[test]
-fn what_may_have_been_done_is_not_done_again_and_what_was_not_is() {
-    // An answer that is lost, and a refusal: of the second of five adds.
+fn lost_update_is_not_repeated_but_rejected_one_is() {
+    // A lost answer, and a refusal: of the second of five adds.
     for (syndrome, kind, lost) in [
         (CqeSyndrome::TRANSPORT_RETRY_EXCEEDED, ErrorKind::TimeOut, true),
         (CqeSyndrome::REMOTE_ACCESS, ErrorKind::NotPermitted, false),
@@ -66,7 +66,7 @@ fn what_may_have_been_done_is_not_done_again_and_what_was_not_is() {
             }
             assert_eq!(next(&model, &mut workq), (0, Ok(Some(base))));
             assert_eq!(next(&model, &mut workq), (1, Err(kind)), "round {round}");
-            // Whoever comes meanwhile has a queue that stands still, and is done.
+            // A job submitted meanwhile finds a stopped queue, and is executed later.
             workq.submit(context.add(100).user_data(9)).unwrap();
             let rest: Vec<_> = (0..4).map(|_| next(&model, &mut workq)).collect();
             let expected = match lost {
@@ -87,7 +87,7 @@ fn what_may_have_been_done_is_not_done_again_and_what_was_not_is() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_put_right_fails_each_job_once_and_takes_no_more() {
+fn failed_recovery_fails_each_job_once_and_shuts_down() {
     let (model, dev) = crate::support::stepped();
     let context = context(&dev);
     let mut workq = on(&context);
@@ -108,7 +108,7 @@ fn a_queue_that_cannot_be_put_right_fails_each_job_once_and_takes_no_more() {
 }
 
 #[test]
-fn jobs_that_are_aborted_are_not_done_afterwards() {
+fn aborted_jobs_are_not_executed_later() {
     let (model, dev) = crate::support::stepped();
     let context = context(&dev);
     let mut workq = on(&context);
@@ -125,7 +125,7 @@ fn jobs_that_are_aborted_are_not_done_afterwards() {
 }
 
 #[test]
-fn an_event_counts_without_its_device_until_it_is_exported() {
+fn event_counts_without_device_until_export() {
     let model = Model::builder().device_with_sides(Profile::load("bluefield3").unwrap()).build();
     let host: Arc<dyn Backend> = Arc::new(InProcess::of(&model).on_side(Side::Host));
     let dev = DevInfo::list_of(&host).unwrap()[0].open().unwrap();
@@ -144,7 +144,7 @@ fn an_event_counts_without_its_device_until_it_is_exported() {
 }
 
 #[test]
-fn what_was_done_before_an_abort_is_done_and_then_nothing_keeps_a_sleeper_awake() {
+fn abort_reports_completed_jobs_and_stops_signals() {
     let (model, dev) = crate::support::stepped();
     let context = context(&dev);
     let mut workq = WorkQ::builder(8).event_driven().build().unwrap();
@@ -160,20 +160,20 @@ fn what_was_done_before_an_abort_is_done_and_then_nothing_keeps_a_sleeper_awake(
         poll(&mut file, PollTimeout::ZERO).unwrap() > 0
     };
     workq.arm().unwrap();
-    // What came before was told of, too.
+    // The earlier events made the file readable, too.
     workq.clear().unwrap();
     workq.arm().unwrap();
     assert!(!is_readable(&workq));
 }
 
 #[test]
-fn a_wait_for_as_much_as_another_stands_behind_it_and_one_for_less_goes_first() {
+fn equal_waits_queue_and_lower_wait_preempts() {
     let (model, dev) = crate::support::stepped();
     let context = context(&dev);
     let mut workq = on(&context);
-    let refuse = || model.fail_command(0, Opcode::QP_2ERR.0, 1, CommandStatus::NO_RES.0, 1);
+    let refuse = || model.fail_command(0, Opcode::QP_2ERR, 1, CommandStatus::NO_RES, 1);
     workq.submit(context.wait_gt(5)).unwrap();
-    // The queue is taken through the error state only for what must go first.
+    // The queue goes through the error state only for a job that must go first.
     refuse();
     workq.submit(context.wait_gt(5)).unwrap();
     workq.submit(context.wait_gt(6)).unwrap();

@@ -1,5 +1,5 @@
-//! On the card of section 3.2.1.2, with all its functions: where a capability says that something
-//! can be exported or imported it works, and elsewhere it is NotSupported.
+//! On the card of section 3.2.1.2, with all its functions: an export or import works if the
+//! capability reports it, and is NotSupported elsewhere.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn devices() -> Vec<(Side, Dev)> {
     on(Side::Host).chain(on(Side::Dpu)).collect()
 }
 
-/// Whether it said yes; if it said no, that was for want of support.
+/// Whether the answer is yes; a no must be NotSupported.
 fn says<T>(answer: Result<T>) -> bool {
     match answer {
         Ok(_) => true,
@@ -38,7 +38,7 @@ fn says<T>(answer: Result<T>) -> bool {
     }
 }
 
-/// So many of each sort, host's and DPU's: PFs, VFs, SFs.
+/// The count of each type, host's and DPU's: PFs, VFs, SFs.
 fn sorts<'d>(devs: impl Iterator<Item = &'d (Side, Dev)>) -> [[usize; 3]; 2] {
     let mut seen = [[0; 3]; 2];
     for (side, dev) in devs {
@@ -53,7 +53,7 @@ fn sorts<'d>(devs: impl Iterator<Item = &'d (Side, Dev)>) -> [[usize; 3]; 2] {
 }
 
 #[test]
-fn sync_events_go_from_every_function_of_the_host_to_every_one_of_the_dpu_and_nowhere_else() {
+fn sync_events_export_from_host_to_dpu_only() {
     let devs = devices();
     assert_eq!(sorts(devs.iter()), [[2, 3, 0], [2, 0, 2]]);
     let can_export = |dev: &Dev| says(SyncEvent::export_to_dpu_supported(dev));
@@ -96,7 +96,7 @@ fn sync_events_go_from_every_function_of_the_host_to_every_one_of_the_dpu_and_no
 }
 
 #[test]
-fn maps_go_from_every_function_of_the_host_to_every_one_of_the_dpu_and_nowhere_else() {
+fn mmaps_export_from_host_to_dpu_only() {
     let devs = devices();
     let (mut exporters, mut pairs) = (Vec::new(), 0);
     for (side, dev) in &devs {

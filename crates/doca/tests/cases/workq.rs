@@ -1,5 +1,5 @@
-//! Work queues: contexts and graphs that were dropped, capabilities before a device is opened, what
-//! a retrieval answers.
+//! Work queues: dropped contexts and graphs, capabilities before a device is opened, results of a
+//! retrieval.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn ends((map, inventory): &(Mmap, Inventory)) -> (Buf, Buf) {
 }
 
 #[test]
-fn a_work_queue_leaves_dropped_contexts_and_graphs_once_nothing_of_theirs_is_in_flight() {
+fn workq_leaves_dropped_ctx_and_graph_when_idle() {
     let dev = dev();
     let memory = plain(&dev, 4096, 8);
     let mut workq = WorkQ::builder(4).event_driven().build().unwrap();
@@ -56,7 +56,7 @@ fn a_work_queue_leaves_dropped_contexts_and_graphs_once_nothing_of_theirs_is_in_
     assert_eq!(refused.error.kind(), ErrorKind::InUse);
     workq = refused.given;
     assert_eq!(workq.drain().filter(Result::is_ok).count(), 2);
-    // Another one has its handle.
+    // A work queue is on it.
     assert_eq!(kind(workq.set_depth(8)), ErrorKind::BadState);
     workq.remove(&kept).unwrap();
     workq.set_depth(8).unwrap();
@@ -68,7 +68,7 @@ fn a_work_queue_leaves_dropped_contexts_and_graphs_once_nothing_of_theirs_is_in_
 }
 
 #[test]
-fn a_context_on_two_work_queues_is_left_by_each() {
+fn dropped_ctx_leaves_each_workq() {
     let dev = dev();
     let dma = Dma::builder(&dev).start().unwrap();
     let mut queues = [WorkQ::new(4).unwrap(), WorkQ::new(4).unwrap()];
@@ -79,7 +79,7 @@ fn a_context_on_two_work_queues_is_left_by_each() {
 }
 
 #[test]
-fn capabilities_are_told_of_a_device_that_nobody_has_opened() {
+fn capabilities_are_known_of_unopened_device() {
     for (profile, copies) in [("bluefield3", true), ("connectx6dx", false)] {
         let info = &DevInfo::list_of(&backend(profile)).unwrap()[0];
         assert_eq!(Dma::memcpy_supported(info).is_ok(), copies);
@@ -104,7 +104,7 @@ fn capabilities_are_told_of_a_device_that_nobody_has_opened() {
 }
 
 #[test]
-fn a_full_work_queue_says_again_to_every_job_whatever_else_is_against_it() {
+fn full_workq_rejects_every_job_with_again() {
     let dev = dev();
     let memory = plain(&dev, 4096, 8);
     let [dma, other] = [(); 2].map(|()| Dma::builder(&dev).start().unwrap());
@@ -146,7 +146,7 @@ fn a_full_work_queue_says_again_to_every_job_whatever_else_is_against_it() {
     full(&workq.submit(rdma.send(None)).unwrap_err().error);
     full(&workq.submit(rdma.receive(None)).unwrap_err().error);
 
-    // As it is full no more, each is refused for what it is.
+    // With room again, each job is refused for its own reason.
     assert!(workq.retrieve_within(None).unwrap().is_some());
     assert_eq!(kind(workq.submit(event.wait_gt(255))), ErrorKind::InvalidValue);
     assert_eq!(kind(workq.submit(rdma.send(None))), ErrorKind::NotConnected);
@@ -158,7 +158,7 @@ fn a_full_work_queue_says_again_to_every_job_whatever_else_is_against_it() {
 }
 
 #[test]
-fn what_is_not_retrieved_is_an_error_with_docas_value() {
+fn retrieve_errors_convert_to_doca_errors() {
     let (model, dev) = crate::support::disturbed();
     let memory = plain(&dev, 4096, 8);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -183,7 +183,7 @@ fn what_is_not_retrieved_is_an_error_with_docas_value() {
 }
 
 #[test]
-fn a_queue_of_futures_is_added_and_aborted_without_being_taken_apart() {
+fn async_workq_adds_and_aborts_ctx_in_place() {
     let dev = dev();
     let memory = plain(&dev, 4096, 8);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -199,7 +199,7 @@ fn a_queue_of_futures_is_added_and_aborted_without_being_taken_apart() {
 }
 
 #[test]
-fn the_file_of_a_work_queue_in_polling_mode_tells_of_nothing() {
+fn polling_workq_never_signals_event_handle() {
     let dev = dev();
     let memory = plain(&dev, 4096, 8);
     let dma = Dma::builder(&dev).start().unwrap();
@@ -214,7 +214,7 @@ fn the_file_of_a_work_queue_in_polling_mode_tells_of_nothing() {
 }
 
 #[test]
-fn a_chain_finds_room_on_the_deepest_work_queue_of_a_device_with_short_completion_queues() {
+fn chains_fit_deepest_workq_on_short_cq() {
     let text = include_str!("../../../model/profiles/bluefield3.toml");
     let short = text.replace("log_max_cq_sz = 22", "log_max_cq_sz = 8");
     assert_ne!(short, text);
@@ -231,7 +231,7 @@ fn a_chain_finds_room_on_the_deepest_work_queue_of_a_device_with_short_completio
     let chain = |full: bool| {
         let piece = |at| match full {
             true => inventory.buf_by_data(&map, map.address() + 16 * at, 16),
-            // Other pieces, so that there are as many requests as can be.
+            // Misaligned pieces, for the maximum of requests.
             false => {
                 inventory.buf_by_addr(&map, map.address() + 0x8000 + 32 * at, 8 + 16 * (at % 2))
             }
@@ -247,7 +247,7 @@ fn a_chain_finds_room_on_the_deepest_work_queue_of_a_device_with_short_completio
 }
 
 #[test]
-fn the_event_handle_is_there_before_any_context_and_stays_the_same() {
+fn event_handle_is_stable() {
     use std::os::fd::AsRawFd;
     let infos = DevInfo::list_of(&crate::support::backend("bluefield3")).unwrap();
     let devs = [infos[0].open().unwrap(), infos[1].open().unwrap()];

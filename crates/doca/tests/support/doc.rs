@@ -1,5 +1,5 @@
-// What the examples of the documentation run on, hidden there: devices of the model in this
-// process. They include this file.
+// Hidden support of the documentation's examples, which include this file: devices of the model in
+// this process.
 
 #[allow(dead_code, reason = "each example uses its part")]
 mod doc {
@@ -22,7 +22,7 @@ mod doc {
         Arc::new(InProcess::of(&model))
     }
 
-    /// A machine with one, and what the model of it does besides.
+    /// A machine with one BlueField, and its model.
     pub(crate) fn model() -> (Model, Dev) {
         let card = Profile::load("bluefield3").unwrap();
         let model = Model::builder().device(card).build();
@@ -37,7 +37,7 @@ mod doc {
         [0, 1].map(|at: usize| infos[at].open().unwrap())
     }
 
-    /// One of them.
+    /// One of these devices.
     pub(crate) fn dev() -> Dev {
         devs()[0].clone()
     }
@@ -70,7 +70,7 @@ mod doc {
         buffer
     }
 
-    /// Waits as an executor's reactor does, but that [`block_on`] asks again and again.
+    /// Waits like an executor's reactor, except that [`block_on`] polls again and again.
     pub(crate) async fn readable(file: BorrowedFd<'_>) -> std::io::Result<()> {
         poll_fn(|_| match poll(&mut [PollFd::new(file, PollFlags::POLLIN)], PollTimeout::ZERO) {
             Ok(0) => Poll::Pending,

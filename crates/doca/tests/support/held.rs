@@ -1,4 +1,4 @@
-//! Devices whose kernel takes its time.
+//! Devices whose kernel requests can be held.
 #![allow(
     unsafe_code,
     reason = "the trait's method is unsafe to call; the request goes on as it is"
@@ -17,7 +17,7 @@ use verbless_devx::{
 /// Requests of a thread of this name can be held.
 pub(crate) const HELD: &str = "held";
 
-/// Holds the next request of the thread [`HELD`] until it is let go.
+/// Holds the next request of the thread [`HELD`] until it is released.
 pub(crate) struct Hold {
     gate: Arc<Gate>,
     reached: Receiver<()>,
@@ -26,7 +26,7 @@ pub(crate) struct Hold {
 
 struct Gate {
     armed: AtomicBool,
-    /// Who waited was not let go in time.
+    /// A held request was not released in time.
     expired: AtomicBool,
     reached: Sender<()>,
     go: Mutex<Receiver<()>>,
@@ -46,8 +46,8 @@ impl Hold {
         (Self { gate: gate.clone(), reached, go }, Arc::new(Held { backend, gate }))
     }
 
-    /// Has `run` run by a thread whose next request is held, `meanwhile` here while it is, and then
-    /// lets it go; what `run` came to.
+    /// Runs `run` in a thread whose next request is held, runs `meanwhile` here during the hold,
+    /// and then releases it; returns the result of `run`.
     pub(crate) fn during<T: Send>(
         &self,
         run: impl FnOnce() -> T + Send,
@@ -72,7 +72,7 @@ impl Gate {
         let ours = thread::current().name() == Some(HELD);
         if ours && self.armed.swap(false, Ordering::AcqRel) {
             self.reached.send(()).expect("somebody waits");
-            let go = self.go.lock().expect("nobody panics here");
+            let go = self.go.lock().expect("no thread panics here");
             if go.recv_timeout(Duration::from_secs(10)) == Err(RecvTimeoutError::Timeout) {
                 self.expired.store(true, Ordering::Release);
             }
@@ -112,7 +112,7 @@ struct HeldDevice {
 impl OpenDevice for HeldDevice {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         self.gate.pass();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the same.
         unsafe { self.device.ioctl(request) }
     }
 

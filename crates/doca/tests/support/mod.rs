@@ -11,7 +11,7 @@ use verbless_doca::{AccessFlags, Dev, DevInfo, Inventory, Memory, Mmap};
 use verbless_model::{Link, Model, Profile, Side};
 use verbless_model_kernel::InProcess;
 
-/// What a profile's name has behind it for one whose ports are Ethernet's.
+/// Suffix of a profile's name for Ethernet ports.
 const ON_ETHERNET: &str = " on Ethernet";
 
 /// A profile, by its name.
@@ -27,7 +27,7 @@ pub(crate) fn backend(name: &str) -> Arc<dyn Backend> {
     disturbable(name).1
 }
 
-/// Two devices of one profile, connected to each other, and their model, to disturb them.
+/// Two devices of one profile, connected to each other, and their model for fault injection.
 pub(crate) fn disturbable(name: &str) -> (Model, Arc<dyn Backend>) {
     let card = profile(name);
     let model = Model::builder().device(card.clone()).device(card).build();
@@ -35,7 +35,7 @@ pub(crate) fn disturbable(name: &str) -> (Model, Arc<dyn Backend>) {
     (model, backend)
 }
 
-/// A device of a model of one BlueField, and the model, to disturb it.
+/// A device of a model of one BlueField, and the model for fault injection.
 pub(crate) fn disturbed() -> (Model, Dev) {
     let model = Model::builder().device(Profile::load("bluefield3").unwrap()).build();
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
@@ -43,7 +43,7 @@ pub(crate) fn disturbed() -> (Model, Dev) {
     (model, dev)
 }
 
-/// A device of a model of one BlueField, in which nothing moves until the test says so.
+/// A device of a stepped model of one BlueField.
 pub(crate) fn stepped() -> (Model, Dev) {
     let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
@@ -73,7 +73,7 @@ pub(crate) fn map(dev: &Dev, length: usize, access: AccessFlags) -> Mmap {
     Mmap::builder().memrange(memory).permissions(access).add_dev(dev).start().unwrap()
 }
 
-/// A map that devices of this side read and write, and an inventory.
+/// A map with LOCAL_READ_WRITE, and an inventory.
 pub(crate) fn plain(dev: &Dev, length: usize, buffers: usize) -> (Mmap, Inventory) {
     let inventory = Inventory::builder(buffers).extensions(verbless_doca::Extensions::LINKED_LIST);
     (map(dev, length, AccessFlags::LOCAL_READ_WRITE), inventory.start().unwrap())

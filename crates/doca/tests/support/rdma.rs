@@ -1,4 +1,4 @@
-//! Two instances of RDMA, connected or to be.
+//! Two instances of RDMA, connected or not yet.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{backend, map};
 
 pub(crate) const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Profiles with ports of Ethernet and of InfiniBand.
+/// Profiles with Ethernet and with InfiniBand ports.
 pub(crate) const NETWORKS: [&str; 2] = ["connectx6dx", "bluefield3"];
 
-/// All that a map of ours can permit a peer.
+/// All permissions of a local map for a peer.
 pub(crate) const ALL: [AccessFlags; 4] = [
     AccessFlags::LOCAL_READ_WRITE,
     AccessFlags::RDMA_READ,
@@ -47,17 +47,17 @@ impl End {
         self.rdma.as_ref().expect("it is started")
     }
 
-    /// A buffer of the own memory whose dataroom is all of it.
+    /// A buffer of its own memory whose dataroom is the whole buffer.
     pub(crate) fn data(&self, at: u64, length: u64) -> Option<Buf> {
         Some(self.inventory.buf_by_data(&self.map, self.map.address() + at, length).unwrap())
     }
 
-    /// One whose dataroom is empty.
+    /// A buffer of its own memory with an empty dataroom.
     pub(crate) fn room(&self, at: u64, length: u64) -> Option<Buf> {
         Some(self.inventory.buf_by_addr(&self.map, self.map.address() + at, length).unwrap())
     }
 
-    /// One of the peer's memory, whose dataroom is empty.
+    /// A buffer of the peer's memory with an empty dataroom.
     pub(crate) fn remote(&self, at: u64, length: u64) -> Option<Buf> {
         Some(self.inventory.buf_by_addr(&self.there, self.there.address() + at, length).unwrap())
     }
@@ -75,7 +75,7 @@ impl End {
         bytes
     }
 
-    /// The next job, which went well.
+    /// The next job, which must have succeeded.
     pub(crate) fn done(&mut self) -> RdmaDone {
         match self.workq.retrieve_within(MINUTE).unwrap().expect("a minute is enough") {
             Event::Rdma(done) => done,
@@ -83,7 +83,7 @@ impl End {
         }
     }
 
-    /// The next job, which failed.
+    /// The next job, which must have failed.
     pub(crate) fn failed(&mut self) -> RdmaDone {
         match self.workq.retrieve_within(MINUTE) {
             Err(Retrieve::IoFailed(Event::Rdma(done))) => done,
@@ -129,7 +129,7 @@ pub(crate) fn ends_of(
     let mut theirs = [1, 0].map(|other: usize| {
         let export = match access.is_rdma() {
             true => maps[other].export_rdma(&devices[other]).unwrap(),
-            // Of what is never reached.
+            // An export of unreachable memory.
             false => map(&devices[other], 4096, all()).export_rdma(&devices[other]).unwrap(),
         };
         Some(Mmap::create_from_export(export.as_ref(), &devices[1 - other]).unwrap())
@@ -152,7 +152,7 @@ pub(crate) fn ends_of(
     })
 }
 
-/// Has both connect to each other.
+/// Connects both to each other.
 pub(crate) fn connect(ends: &[End; 2]) {
     let [a, b] = ends;
     let blobs = [a.rdma().export().unwrap(), b.rdma().export().unwrap()];
@@ -160,14 +160,14 @@ pub(crate) fn connect(ends: &[End; 2]) {
     b.rdma().connect(blobs[0]).unwrap();
 }
 
-/// Two connected instances, whose memory is open to each other.
+/// Two connected instances with access to each other's memory.
 pub(crate) fn pair(profile: &str) -> [End; 2] {
     let ends = ends(profile, |builder| builder, all());
     connect(&ends);
     ends
 }
 
-/// Why it was refused.
+/// The kind of a refusal.
 pub(crate) fn kind<T, E: Into<Error>>(result: Result<T, E>) -> ErrorKind {
     match result {
         Ok(_) => panic!("it was not refused"),

@@ -1,4 +1,4 @@
-//! The functions that find the thread's context by themselves.
+//! The functions that read the thread's context by themselves.
 
 use crate::context::{ThreadContext, WindowEntity};
 use crate::metadata::ThreadMetadata;
@@ -24,20 +24,20 @@ pub fn get_current_thread() -> Option<ThreadMetadata> {
     get_thread_ctx().metadata()
 }
 
-/// Rings by this outbox from now on.
+/// Selects this outbox for the thread's doorbells.
 ///
 /// # Errors
-/// `id` is above that of any outbox that a process can have.
+/// The process has no such outbox: the thread keeps its current one.
 pub fn outbox_config(id: u16) -> Result<(), Failed> {
     get_thread_ctx().set_outbox(id)
 }
 
-/// Rings by outbox `id` from now on, as [`outbox_config`], without the check.
+/// Selects outbox `id` like [`outbox_config`], without the check.
 pub fn outbox_config_fast(id: u16) {
     get_thread_ctx().set_outbox_unchecked(id);
 }
 
-/// Rings by the thread's outbox for the queues of an extended UAR from now on.
+/// Makes the thread's outbox ring for the queues of an extended UAR.
 ///
 /// # Errors
 /// The thread has no outbox.
@@ -45,11 +45,11 @@ pub fn outbox_config_uar_extension(device: u32) -> Result<(), Failed> {
     extend_outbox(Some(device))
 }
 
-/// QP or SQ `number` of an extended UAR has WQEs up to the WQEBB index `pi`, of which the queue
-/// counts 16 bits.
+/// Rings for QP or SQ `number` of an extended UAR: WQEs up to the WQEBB index `pi` are posted; the
+/// queue uses the low 16 bits.
 ///
 /// # Errors
-/// The process has no such extension, or that reaches no such queue.
+/// The process has no such extension, or the extension reaches no such queue.
 pub fn cross_device_ring_db(device: u32, number: u32, pi: u32) -> Result<(), Failed> {
     ring_device(device, number, pi as u16)
 }
@@ -57,12 +57,12 @@ pub fn cross_device_ring_db(device: u32, number: u32, pi: u32) -> Result<(), Fai
 /// Selects a window, and the memory key that it accesses.
 ///
 /// # Errors
-/// `id` is above that of any window that a process can have.
+/// The process has no such window: the thread keeps its current one.
 pub fn window_config(entity: WindowEntity, id: u16, mkey: u32) -> Result<(), Failed> {
     get_thread_ctx().set_window(entity, id, mkey)
 }
 
-/// Gives the thread's window another memory key.
+/// Changes the memory key of the thread's window.
 ///
 /// # Errors
 /// The thread has no such window.
@@ -70,18 +70,18 @@ pub fn window_mkey_config(entity: WindowEntity, mkey: u32) -> Result<(), Failed>
     get_thread_ctx().window(entity).map(|window| window.set_mkey(mkey))
 }
 
-/// The address at which the thread sees `host`.
+/// The address in the window for the host's address `host`.
 ///
 /// # Errors
-/// The thread has no such window, or the window does not show such an address.
+/// The thread has no such window, or the address is outside of the window.
 pub fn window_ptr_acquire(entity: WindowEntity, host: u64) -> Result<Address, Failed> {
     get_thread_ctx().window(entity)?.address(host)
 }
 
-/// Copies bytes of the host's. The C library calls it unsupported; here it works.
+/// Copies bytes from the host. The C library calls it unsupported; here it works.
 ///
 /// # Errors
-/// The thread has no such window, or the window does not show all of the range.
+/// The thread has no such window, or the range exceeds the window.
 pub fn window_copy_from_host(
     entity: WindowEntity,
     into: &mut [u8],
@@ -93,12 +93,12 @@ pub fn window_copy_from_host(
 /// Copies bytes to the host.
 ///
 /// # Errors
-/// The thread has no such window, or the window does not show all of the range.
+/// The thread has no such window, or the range exceeds the window.
 pub fn window_copy_to_host(entity: WindowEntity, host: u64, from: &[u8]) -> Result<(), Failed> {
     get_thread_ctx().window(entity)?.copy_to_host(host, from)
 }
 
-/// A QP or SQ has WQEs up to the WQEBB index `pi`.
+/// Rings for a QP or SQ: WQEs up to the WQEBB index `pi` are posted.
 pub fn qp_sq_ring_db(pi: u16, number: u32) {
     get_thread_ctx().outbox().send(number, pi);
 }
@@ -118,12 +118,12 @@ pub fn db_ctx_force_trigger(cqn: u32, context: u32) {
     get_thread_ctx().outbox().trigger_emulated(cqn, context);
 }
 
-/// `ci` EQEs of EQ `eqn` are consumed.
+/// Updates the consumer index of EQ `eqn` to `ci`.
 pub fn eq_update_ci(ci: u32, eqn: u32) {
     get_thread_ctx().outbox().update_eq(eqn, ci);
 }
 
-/// The next CQE of CQ `cqn` makes an event; `ci` are consumed.
+/// Arms CQ `cqn` for the next CQE, with consumer index `ci`.
 pub fn cq_arm(ci: u32, cqn: u32) {
     get_thread_ctx().outbox().arm_cq(cqn, ci);
 }
@@ -133,7 +133,7 @@ pub fn zcqe_gen(cqn: u32) {
     get_thread_ctx().outbox().trigger_cq(cqn);
 }
 
-/// Makes the MSI-X of CQ `cqn`, by a CQE of zeros.
+/// Raises the MSI-X of CQ `cqn`, by a CQE of zeros.
 pub fn msix_send(cqn: u32) {
     zcqe_gen(cqn);
 }

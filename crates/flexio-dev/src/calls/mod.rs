@@ -1,8 +1,9 @@
-//! The functions of the C API by their names, without `flexio_dev_`, in the order of its headers.
+//! The functions of the C API under their names, without `flexio_dev_`, in the order of its
+//! headers.
 //!
-//! Since 24.10, the C functions for doorbells and windows find the thread's context by themselves.
+//! Since 24.10, the C functions for doorbells and windows read the thread's context by themselves.
 //! Others still take it (errno, outboxes, puts, yield, the thread's number and storage); here none
-//! does. The signatures of the API of 2022, with the context and a status, are in [`with_context`].
+//! does. [`with_context`] has the signatures of the API of 2022, with the context and a status.
 //!
 //! Functions whose counterpart is a type of this crate (locks, segments, CQEs, messages) are not
 //! repeated here; `docs/mapping/flexio-dev.md` lists them.

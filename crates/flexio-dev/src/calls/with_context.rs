@@ -1,9 +1,8 @@
 //! The functions that took the thread's context before 24.10, and those of the API of 2022 that
-//! still do, with the status that they return. Those that have no window of their own to name use
-//! the primary one.
+//! still do, with their status. Functions without a window argument use the primary window.
 //!
 //! Doorbell records and segments of WQEs never took a context, but in 2022 their functions returned
-//! a status, too: here they do. Nothing of what they are given can be wrong, so that it is always
+//! a status, too: here they do. Every argument is valid, so the status is always
 //! [`Status::Success`].
 
 use core::sync::atomic::AtomicU32;
@@ -22,7 +21,7 @@ pub fn get_thread_id(context: &ThreadContext) -> u32 {
     context.metadata().map_or(0, |it| it.id)
 }
 
-/// The address of the thread's storage; 0 if the host has given none.
+/// The address of the thread's storage; 0 if the host gave none.
 pub fn get_thread_local_storage(context: &ThreadContext) -> Address {
     context.metadata().map_or(0, |it| it.storage)
 }
@@ -32,7 +31,7 @@ pub fn get_errno(context: &ThreadContext) -> u64 {
     context.errno().into()
 }
 
-/// Forgets the last error.
+/// Clears the last error.
 pub fn rst_errno(context: &ThreadContext) {
     context.reset_errno();
 }
@@ -52,8 +51,8 @@ pub fn outbox_config_fast(context: &ThreadContext, id: u16) {
     context.set_outbox_unchecked(id);
 }
 
-/// See [`calls::outbox_config_uar_extension`](super::outbox_config_uar_extension). The context is
-/// the thread's own, whatever is given.
+/// See [`calls::outbox_config_uar_extension`](super::outbox_config_uar_extension). It uses the
+/// thread's own context and ignores the argument.
 #[cfg(any(doc, test, all(target_arch = "riscv64", target_os = "none")))]
 pub fn outbox_config_uar_extension(_: &ThreadContext, device: u32) -> Status {
     crate::system::extend_outbox(Some(device)).into()
@@ -131,7 +130,7 @@ pub fn msix_send(context: &ThreadContext, cqn: u32) -> Status {
     zcqe_gen(context, cqn)
 }
 
-/// See [`Stream::write`], of the default stream.
+/// See [`Stream::write`], for the default stream.
 pub fn puts(context: &ThreadContext, text: &str) -> usize {
     Stream::DEFAULT.write(context, Level::Info, format_args!("{text}"))
 }

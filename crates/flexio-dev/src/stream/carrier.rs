@@ -1,13 +1,15 @@
-//! How whole entries leave the process: by stores through a window, or by SENDs of a queue pair
-//! whose send queue, completion queue and data are in the process's memory.
+//! Transport of complete entries out of the process: by stores through a window, or by SENDs of a
+//! queue pair whose send queue, completion queue and data are in the process's memory.
 //!
-//! Everything here runs under the stream's lock. A WQE keeps the number of the entry behind its
-//! last in its own last 8 bytes, which the device does not read; its CQE frees the entries before.
+//! Everything here runs under the stream's lock. The last 8 bytes of a WQE, which the device does
+//! not read, hold the index after its last entry; its CQE frees the entries before that.
 
+use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
 use verbless_prm::hot::{
-    CqRecordConsumer, CqeSyndromes, CtrlFlags, CtrlSegment, CtrlWord, OpOwn, cqe_opcode, opcode,
+    self, CqRecordConsumer, CqeSyndromes, CtrlFlags, CtrlSegment, CtrlWord, OpOwn, cqe_opcode,
+    opcode,
 };
 
 use super::control::{Carrier, Control, HOST_SLOTS_AT};
@@ -24,12 +26,12 @@ const BLOCK: u64 = 64;
 const DATAGRAM_SEGMENTS: u8 = 5;
 
 impl Control {
-    /// How many entries the host has taken out of its ring.
+    /// The count of entries that the host has taken from its ring.
     pub(super) fn taken_by_host(&self, context: &ThreadContext) -> Result<u64, Failed> {
         context.window_at(self.setup.window).read_u64(self.setup.host_ring)
     }
 
-    /// Hands over entries `from` to `end`, which are whole; how far it came.
+    /// Hands over entries `from` to `end`, which are complete; returns the index that it reached.
     pub(super) fn carry(
         &self,
         context: &ThreadContext,
@@ -43,7 +45,7 @@ impl Control {
         }
     }
 
-    /// Stores entries into the host's ring, which has as many slots: every claimed entry has one
+    /// Stores entries into the host's ring, which has as many slots: each claimed entry has one
     /// there.
     fn store(&self, context: &ThreadContext, from: u64, end: u64) -> Result<u64, Failed> {
         let window = context.window_at(self.setup.window);
@@ -89,13 +91,13 @@ impl Control {
     }
 
     /// Address of the WQE that begins with WQEBB `index`. No WQE wraps around the end of the ring,
-    /// whose length is a multiple of a WQE's.
+    /// because the ring's length is a multiple of a WQE's.
     fn wqe(&self, index: u32) -> u64 {
         let within = index & ((1 << self.setup.log_wqebbs) - 1);
         self.setup.wqes + BLOCK * u64::from(within)
     }
 
-    /// Address in a WQE at which the index after its last entry is kept.
+    /// Address in a WQE of the index after its last entry.
     fn end_of(&self, wqe: u64) -> u64 {
         wqe + BLOCK * u64::from(self.wqebbs()) - 8
     }
@@ -114,8 +116,12 @@ impl Control {
             }
         };
         if self.setup.carrier() == Some(Carrier::Datagram) {
-            let word = CtrlWord::pack(0, pi, opcode::SEND, queue, DATAGRAM_SEGMENTS);
-            let flags = CtrlFlags::pack(0, 0, 0, mode as u8, false, 0);
+            let word = CtrlWord::new()
+                .with_wqe_index(pi)
+                .with_opcode(opcode::SEND)
+                .with_qpn(queue & 0xff_ffff)
+                .with_ds(DATAGRAM_SEGMENTS);
+            let flags = CtrlFlags::new().with_ce(mode as u8);
             put(0, CtrlSegment::new(word, flags).as_bytes());
             let (address, _) = self.setup.destination.as_chunks();
             address.iter().enumerate().for_each(|(index, segment)| put(1 + index, segment));
@@ -128,7 +134,7 @@ impl Control {
         self.posted.store(posted.wrapping_add(self.wqebbs()), Ordering::Relaxed);
     }
 
-    /// Takes the CQEs that are there.
+    /// Consumes the available CQEs.
     fn reap(&self) {
         let first = self.consumer.load(Ordering::Relaxed);
         let mut consumer = first;
@@ -140,13 +146,13 @@ impl Control {
             if op_own.opcode() == cqe_opcode::INVALID || op_own.owner() != round {
                 break;
             }
-            // The rest is as the device wrote it before the owner bit.
+            // The device wrote the rest before the owner bit.
             mmio::in_order();
             consumer = consumer.wrapping_add(1);
             if op_own.opcode() == cqe_opcode::REQUESTER_ERROR {
                 // What was not sent stays, for the host to read.
-                let word = mmio::read32(cqe + CqeSyndromes::AT as u64);
-                let syndrome = CqeSyndromes::from_be(word).syndrome();
+                let word = mmio::read32(cqe + offset_of!(hot::CqeError, cqe_syndromes) as u64);
+                let syndrome = CqeSyndromes::from_raw(word).syndrome();
                 self.broken.store(syndrome.into(), Ordering::Relaxed);
                 continue;
             }
@@ -157,9 +163,9 @@ impl Control {
         }
         if consumer != first {
             self.consumer.store(consumer, Ordering::Relaxed);
-            let record = CqRecordConsumer::pack(consumer).to_be();
+            let consumer = CqRecordConsumer::new().with_consumer_index(consumer & 0xff_ffff);
             mmio::in_order();
-            mmio::write32(self.setup.cq_record, record);
+            mmio::write32(self.setup.cq_record, consumer.to_raw());
         }
     }
 }

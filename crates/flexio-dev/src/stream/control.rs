@@ -1,40 +1,40 @@
-//! The block of the process's memory by which host and program share a stream: [`Setup`], which
-//! the host writes before it attaches the stream, and [`Progress`], which threads count in.
+//! The block in the process's memory that host and program share for a stream: [`Setup`], which the
+//! host writes before it attaches the stream, and [`Progress`], the counters of threads.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// The version of the layouts of streams. A host of another version is refused.
+/// The version of the layouts of streams. A host with another version is refused.
 pub const VERSION: u32 = 2;
 /// Bytes of the block. Its address is a multiple of 64.
 pub const BYTES: usize = SETUP_BYTES + PROGRESS_BYTES;
-/// Bytes of [`Setup`], with which the block begins.
+/// Bytes of [`Setup`], at the block's start.
 pub const SETUP_BYTES: usize = 0x80;
 /// Bytes of the progress block that follows.
 pub const PROGRESS_BYTES: usize = 0x40;
-/// Offset in the block of the number of freed entries; the host writes it if it is the carrier.
+/// Offset in the block of the count of freed entries; the host writes it if it is the carrier.
 pub const FREED_AT: usize = SETUP_BYTES + 0x18;
 
-/// Offset in the block of the level: the program writes it when it finds the stream, before it uses
-/// it. Until then it may be [`UNSEEN`].
+/// Offset in the block of the level: the program writes it when it finds the stream, before its
+/// first use. Until then it may be [`UNSEEN`].
 pub const LEVEL_AT: usize = SETUP_BYTES + 0x3c;
 /// No level: the program has not found the stream yet.
 pub const UNSEEN: u32 = u32::MAX;
 
-/// Offset of the slots in a ring of the host's, after the number of entries that it has taken (8
+/// Offset of the slots in a ring of the host, after the count of entries that the host has taken (8
 /// bytes at 0, little-endian).
 pub const HOST_SLOTS_AT: u64 = 0x40;
 
-/// log2 of the most entries that a ring has.
+/// log2 of the maximum of entries in a ring.
 pub const MOST_LOG_ENTRIES: u8 = 20;
 
-/// The way in which entries reach the host.
+/// The transport of entries to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Carrier {
-    /// The host reads them from the process's memory, and writes back how far it is.
+    /// The host reads them from the process's memory, and writes its progress back.
     #[default]
     Host = 0,
-    /// Threads store them into a ring of the host's through a window.
+    /// Threads store them into a ring of the host through a window.
     Window = 1,
     /// A queue pair sends them to a connected one of the host.
     Connected = 2,
@@ -42,7 +42,7 @@ pub enum Carrier {
     Datagram = 3,
 }
 
-/// Parameters of a stream, which the host writes. Unused ones are 0.
+/// Parameters of a stream, written by the host. Unused ones are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Setup {
@@ -58,25 +58,25 @@ pub struct Setup {
     pub log_wqebbs: u8,
     /// Address of the ring in the process, a multiple of 64.
     pub ring: u64,
-    /// Entries that are handed over together; a power of two. 1: each at once.
+    /// Entries per batch, a power of two. 1: each at once.
     pub batch: u32,
-    /// The most entries of one message of the queue pair.
+    /// Maximum of entries in one message of the queue pair.
     pub most: u32,
-    /// How often a thread waits for room before it counts its message as lost.
+    /// Number of waits for room before a thread counts its message as lost.
     pub patience: u32,
     /// The key of the host's ring, or of the ring of entries if a queue pair sends them.
     pub key: u32,
     /// Address of the host's ring under its key, a multiple of 8; it has as many slots as the ring.
     pub host_ring: u64,
-    /// The window through which the host's ring is written, used for nothing else.
+    /// The window to the host's ring, with no other use.
     pub window: u16,
-    /// The outbox that reaches the queue pair, which has no other use.
+    /// The outbox for the queue pair, with no other use.
     pub outbox: u16,
     /// The queue pair.
     pub queue: u32,
     /// Address of the send queue.
     pub wqes: u64,
-    /// Address of the CQEs of its completions; at least as many as WQEBBs.
+    /// Address of its CQEs; at least as many as WQEBBs.
     pub cqes: u64,
     /// Address of the CQ's doorbell record.
     pub cq_record: u64,
@@ -115,7 +115,7 @@ impl Setup {
         }
     }
 
-    /// The block of a stream that begins with entry 0, as it is in memory.
+    /// The block of a stream that begins with entry 0, in memory order.
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
@@ -138,7 +138,7 @@ impl Setup {
         bytes
     }
 
-    /// The carrier, if there is such.
+    /// The carrier, if the value is valid.
     pub(crate) const fn carrier(&self) -> Option<Carrier> {
         match self.carrier {
             0 => Some(Carrier::Host),
@@ -178,20 +178,20 @@ impl Setup {
     }
 }
 
-/// How far a stream is, as the host reads it out of the process's memory.
+/// Counters of a stream; the host reads them from the process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Entries that threads have claimed, which is the number of the next.
+    /// Claimed entries, and so the number of the next one.
     pub claimed: u64,
-    /// Entries that are whole.
+    /// Complete entries.
     pub written: u64,
-    /// Entries that were handed to the carrier.
+    /// Entries handed to the carrier.
     pub carried: u64,
-    /// Entries whose place in the ring may be written again.
+    /// Entries whose slot in the ring may be written again.
     pub freed: u64,
     /// Messages or records that found no room.
     pub lost: u64,
-    /// Why the queue pair sends nothing any more: the syndrome of its error CQE; 0: it sends.
+    /// The syndrome of the queue pair's error CQE, after which it sends nothing; 0 while it sends.
     pub broken: u32,
 }
 
@@ -211,7 +211,7 @@ impl Progress {
     }
 }
 
-/// The control block as the threads access it.
+/// The control block, for threads.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Control {
@@ -223,21 +223,21 @@ pub struct Control {
     pub(crate) lost: AtomicU64,
     /// 1 while a thread hands over entries.
     pub(crate) lock: AtomicU32,
-    /// WQEBBs that were posted, and that are completed, modulo 2^32.
+    /// WQEBBs posted and completed, modulo 2^32.
     pub(crate) posted: AtomicU32,
     pub(crate) completed: AtomicU32,
-    /// CQEs that were consumed.
+    /// CQEs consumed.
     pub(crate) consumer: AtomicU32,
     pub(crate) broken: AtomicU32,
-    /// Messages above the level in bits 7:0 are not written, 0: none is; and [`HOLDS`].
+    /// Messages above the level in bits 7:0 are not written (0: none is), and [`HOLDS`].
     pub(crate) level: AtomicU32,
 }
 
-/// Flag in a stream's level: entries stay in the process's memory, whatever the carrier is.
+/// Flag in a stream's level: entries stay in the process's memory, with any carrier.
 pub const HOLDS: u32 = 1 << 8;
 
 impl Control {
-    /// A block that is not shared with a host.
+    /// A block without a host.
     #[cfg(test)]
     pub(crate) const fn new(setup: Setup) -> Self {
         Self {
@@ -287,12 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_a_host_writes_are_the_block_that_threads_see() {
+    fn setup_bytes_match_control_layout() {
         #[repr(align(64))]
         struct Memory([u8; BYTES]);
         let memory = Memory(setup().to_bytes());
         assert_eq!(size_of::<Control>(), BYTES);
-        // SAFETY: the memory is as large and as aligned, and every bit pattern is a block.
+        // SAFETY: the memory has the size and alignment, and every bit pattern is a valid block.
         let control = unsafe { &*memory.0.as_ptr().cast::<Control>() };
         assert_eq!(control.setup, setup());
         assert_eq!(control.claimed.load(Ordering::Relaxed), 0);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_threads_count_is_read_by_its_bytes() {
+    fn progress_reads_control_counters() {
         let control = Control::new(setup());
         control.claimed.store(7, Ordering::Relaxed);
         control.written.store(6, Ordering::Relaxed);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setup_that_threads_cannot_work_by_is_not_sound() {
+    fn unusable_setup_is_not_sound() {
         let wrong: [fn(&mut Setup); 17] = [
             |it| it.version = 1,
             |it| it.carrier = 4,

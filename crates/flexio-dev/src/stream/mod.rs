@@ -3,23 +3,22 @@
 //! Text ([`message`](crate::message)) and trace records ([`trace`](mod@crate::trace)) use the same
 //! streams. A thread claims entries of a ring in the process's memory, fills them in, and writes
 //! each entry's number last; then the first thread that can hands all complete entries to the
-//! stream's carrier, in order. Entries that find no room are counted as lost; nothing is
-//! overwritten.
+//! stream's carrier, in order. Entries without room are counted as lost; nothing is overwritten.
 //!
 //! - [`control`]: a stream's parameters, written by the host, and its counts, written by threads;
 //!   one block of the process's memory.
 //! - [`entry`]: the layout of an entry.
-//! - `ring`: entries are claimed, numbered, handed over.
+//! - `ring`: claiming, numbering and handing over of entries.
 //! - `carrier`: through a window, or by a queue pair whose send queue is in the process's memory.
 //! - [`table`]: the existing streams, and the host's operations on them.
 //!
-//! How FlexIO's streams travel is not published. All layouts here are the project's own, of version
-//! [`control::VERSION`].
+//! FlexIO's transport of streams is not published. All layouts here are the project's own, of
+//! version [`control::VERSION`].
 //!
-//! A run that is taken away (a call that took too long, a thread that was destroyed) while it
-//! writes an entry, or while it hands entries over, leaves the stream where it was: what comes
-//! behind waits, and is lost and counted when the ring is full, until the host makes the stream
-//! anew. A flush of the host's does that when nothing moves for a second.
+//! A run that is terminated (a call that took too long, a thread that was destroyed) while it
+//! writes or hands over entries blocks the stream: later entries wait, and once the ring is full
+//! they are lost and counted, until the host replaces the ring. A flush of the host does that if
+//! nothing moves for a second.
 
 mod carrier;
 pub mod control;

@@ -1,9 +1,9 @@
-//! Entries of a ring in the process's memory: claimed by many threads, whole once they have their
-//! number, and handed to the carrier in order.
+//! Entries of a ring in the process's memory: claimed by many threads, complete once they have
+//! their number, and handed to the carrier in order.
 //!
-//! Entry `n` is at place `n` modulo the ring's entries. Its number plus 1 is stored last, behind a
-//! fence, so that who sees the number sees the entry. A place is claimed again only once the host
-//! has what was there, so that nothing that is whole is ever overwritten before.
+//! Entry `n` is at slot `n` modulo the ring's entries. Its number plus 1 is stored last, after a
+//! fence, so that a reader of the number sees the entry. A slot is claimed again only after the
+//! host has taken its entry, so that no complete entry is overwritten before.
 
 use core::hint::spin_loop;
 use core::sync::atomic::Ordering;
@@ -36,8 +36,8 @@ impl Control {
         (word as u8, word & HOLDS != 0)
     }
 
-    /// Claims `count` entries; the number of the first. Waits for room for as long as the host has
-    /// said; if there is none, counts a loss.
+    /// Claims `count` entries; returns the number of the first. Waits for room as often as the host
+    /// has configured; without room, counts a loss.
     pub(crate) fn claim(&self, context: &ThreadContext, count: u64) -> Option<u64> {
         let fits = count <= self.entries();
         for attempt in 0..u64::from(self.setup.patience) + 2 {
@@ -47,7 +47,7 @@ impl Control {
             if !fits || self.level().1 {
                 break;
             }
-            // What holds the room may have been sent meanwhile, or may still have to be.
+            // Entries that hold the room may have been sent meanwhile, or may still have to be.
             self.hand_over(context, 1);
             if attempt > 0 {
                 pause();
@@ -64,11 +64,11 @@ impl Control {
                 Some(Carrier::Window) => self.taken_by_host(context)?,
                 _ => self.freed.load(Ordering::Relaxed),
             };
-            // Who says that a place is free has read it, and it is written after that was seen.
+            // A slot is freed after it was read, and written after it was seen free.
             mmio::in_order();
             let used = claimed.wrapping_sub(freed);
             if used.saturating_add(count) > self.entries() {
-                // Others may have claimed meanwhile, and even that may be free.
+                // Other threads may have claimed meanwhile, and even those entries may be free.
                 match self.claimed.load(Ordering::Relaxed) {
                     same if same == claimed => return Ok(None),
                     other => claimed = other,
@@ -83,7 +83,8 @@ impl Control {
         }
     }
 
-    /// Writes entry `index`, which was claimed; what does not fit is left out. How many are whole.
+    /// Writes the claimed entry `index`, and drops content beyond its length. Returns the count of
+    /// complete entries.
     pub(crate) fn fill(&self, index: u64, head: u64, rest: impl Iterator<Item = u64>) -> u64 {
         let at = self.place(index);
         let room = (self.entry_bytes() as usize - HEAD_BYTES) / 8;
@@ -107,8 +108,8 @@ impl Control {
         end
     }
 
-    /// The first entry that was not handed over, and the end of the completely written ones that
-    /// fill whole batches of `batch`.
+    /// The first entry that was not handed over, and the end of the complete ones, in whole batches
+    /// of `batch`.
     fn ready_until(&self, batch: u64) -> (u64, u64) {
         let carried = self.carried.load(Ordering::Relaxed);
         let claimed = self.claimed.load(Ordering::Relaxed);
@@ -116,14 +117,14 @@ impl Control {
         (carried, end - end % batch)
     }
 
-    /// Hands all batches of `batch` entries that are whole to the carrier, in order. If another
-    /// thread does so already, it hands over these as well.
+    /// Hands all complete batches of `batch` entries to the carrier, in order. If another thread is
+    /// doing so, that thread hands over these as well.
     pub(crate) fn hand_over(&self, context: &ThreadContext, batch: u64) {
         if self.setup.carrier() == Some(Carrier::Host) {
             return;
         }
         loop {
-            // Either the other thread sees what is whole now, or the lock is seen free.
+            // Either the other thread sees the new entries, or this thread sees the lock free.
             mmio::in_order();
             if self.level().1 || self.lock.swap(1, Ordering::Acquire) != 0 {
                 return;
@@ -138,8 +139,8 @@ impl Control {
         }
     }
 
-    /// Hands all completely written batches to the carrier; the caller holds the lock. Returns
-    /// whether the carrier accepts no more for now.
+    /// Hands all complete batches to the carrier; the caller holds the lock. Returns whether the
+    /// carrier accepts no more for now.
     fn carry_all(&self, context: &ThreadContext, batch: u64) -> bool {
         loop {
             let (carried, end) = self.ready_until(batch);
@@ -157,7 +158,7 @@ impl Control {
     }
 }
 
-/// Lets others use the core for a moment.
+/// Yields the core to other threads for a moment.
 fn pause() {
     #[cfg(any(test, all(target_arch = "riscv64", target_os = "none")))]
     crate::system::pause();

@@ -1,9 +1,8 @@
-//! Which streams a program has, and what the host does with them: [`manage`], which
+//! The streams of a program, and the host's operations on them: [`manage`], which
 //! [`program!`](crate::program) exports as `verbless_stream`.
 //!
-//! A stream that the host has taken away may still be in use by threads that found it before. So
-//! who uses one is counted beside it, and not in it: the host gives its memory away once nobody
-//! does.
+//! Threads that found a stream before its detach may still use it. So the count of users is beside
+//! the stream instead of in it: the host frees the stream's memory when the count is 0.
 #![allow(unsafe_code)]
 
 use core::ptr::{null_mut, with_exposed_provenance_mut};
@@ -12,11 +11,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use super::control::Control;
 use crate::context::ThreadContext;
 
-/// Streams that there may be (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
+/// Maximum of streams (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
 pub const MAX_STREAMS: usize = 255;
-/// The number by which the host manages the tracer.
+/// The number of the tracer for the host.
 pub const TRACER: u64 = 256;
-/// Answer of [`manage`] if the operation fails.
+/// Result of [`manage`] if the operation fails.
 pub const FAILED: u64 = u64::MAX;
 
 /// The host's operations on a stream, in bits 7:0 of the first argument of [`manage`].
@@ -24,11 +23,11 @@ pub mod operation {
     /// Attaches the stream whose [`Control`](super::Control) is at the address in the third
     /// argument, with the level in bits 31:16 of the first. Returns 0.
     pub const ATTACH: u64 = 0;
-    /// Detaches the stream. Returns how many threads still use it.
+    /// Detaches the stream. Returns the count of threads that still use it.
     pub const DETACH: u64 = 1;
-    /// Sets the level to that of bits 31:16 of the first argument. Returns 0.
+    /// Sets the level to bits 31:16 of the first argument. Returns 0.
     pub const LEVEL: u64 = 2;
-    /// Hands over what is whole. Returns how many entries ever were handed over.
+    /// Hands over the complete entries. Returns the total count of entries handed over.
     pub const FLUSH: u64 = 3;
 }
 
@@ -37,7 +36,7 @@ pub const fn first_argument(operation: u64, level: u32) -> u64 {
     operation | (level as u64 & 0xffff) << 16
 }
 
-/// An entry of the table, to which the host attaches a stream.
+/// A slot of the table, to which the host attaches a stream.
 struct StreamSlot {
     control: AtomicPtr<Control>,
     users: AtomicU32,
@@ -48,12 +47,12 @@ impl StreamSlot {
         Self { control: AtomicPtr::new(null_mut()), users: AtomicU32::new(0) }
     }
 
-    /// Does something with the stream, if there is one.
+    /// Runs `what` with the stream, if there is one.
     fn with<R>(&self, what: impl FnOnce(&Control) -> R) -> Option<R> {
-        // Seen by the host before it counts users, or the stream is seen gone.
+        // Either the host sees this before it counts users, or the stream is seen detached.
         self.users.fetch_add(1, Ordering::SeqCst);
         let control = self.control.load(Ordering::SeqCst);
-        // SAFETY: the host has promised that it stays until nobody uses it, and this does.
+        // SAFETY: the host has promised that the stream stays while it has users, and this is one.
         let result = unsafe { control.as_ref() }.map(what);
         self.users.fetch_sub(1, Ordering::SeqCst);
         result
@@ -70,18 +69,18 @@ fn slot_of(number: u64) -> Option<&'static StreamSlot> {
     STREAMS.get(usize::try_from(number).ok()?)
 }
 
-/// Does something with stream `number` or the [`TRACER`], if the host has attached it.
+/// Runs `what` with stream `number` or the [`TRACER`], if the host has attached it.
 pub(crate) fn with<R>(number: u64, what: impl FnOnce(&Control) -> R) -> Option<R> {
     slot_of(number)?.with(what)
 }
 
-/// Does for the host what [`operation`] has; [`FAILED`] if there is no such stream, or its layout
-/// is not this version's.
+/// Executes an [`operation`] for the host; returns [`FAILED`] if there is no such stream, or its
+/// layout is of another version.
 ///
 /// # Safety
 /// An address to attach is that of a [`Control`] of this process, whose ring and queues are memory
-/// of the process that nothing else uses; all of it stays until the stream was detached and had no
-/// more users.
+/// of the process that nothing else uses; all of it stays until the stream is detached and has no
+/// users.
 pub unsafe fn manage(context: &ThreadContext, first: u64, number: u64, address: u64) -> u64 {
     let Some(slot) = slot_of(number) else { return FAILED };
     let level = (first >> 16) as u32 & 0xffff;

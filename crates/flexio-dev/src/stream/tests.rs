@@ -1,4 +1,4 @@
-//! Streams against a host that is memory of the test: its rings, queues and registers.
+//! Streams against a host in the test's memory: its rings, queues and registers.
 #![allow(unsafe_code, reason = "the test is the host that promises what memory it gives")]
 
 use std::boxed::Box;
@@ -50,7 +50,7 @@ impl Words {
     }
 }
 
-/// A host, whose window 0 shows its own memory and whose outbox 1 is a page of memory.
+/// A host: window 0 maps its own memory, and outbox 1 is a page of memory.
 struct Host {
     keys: Words,
     pages: Words,
@@ -139,7 +139,7 @@ impl Host {
         Some((text, (head >> 16) as u8, (head >> 24) as u8))
     }
 
-    /// What came through the window.
+    /// An entry that arrived through the window.
     fn slot(&self, number: u64) -> Option<(String, u8, u8)> {
         Self::entry(&self.host_ring, HOST_SLOTS_AT as usize, number)
     }
@@ -148,12 +148,12 @@ impl Host {
         self.control.lost.load(Ordering::Relaxed)
     }
 
-    /// What the last doorbell says is posted.
+    /// The posted index of the last doorbell.
     fn rung(&self) -> u64 {
         self.pages.get(PAGE_BYTES + SXD_DB)
     }
 
-    /// The next CQE, with this opcode.
+    /// Completes a request with this opcode.
     fn completes(&self, opcode: u64, syndrome: u64) {
         let consumer = self.control.consumer.load(Ordering::Relaxed) as usize;
         let index = (0..).map(|more| consumer + more).find(|index| {
@@ -168,9 +168,9 @@ impl Host {
 }
 
 #[test]
-fn messages_come_in_order_with_their_level() {
+fn messages_are_written_in_order_with_level() {
     let host = Host::window(10);
-    assert_eq!(host.write(Level::Error, "nobody"), 0);
+    assert_eq!(host.write(Level::Error, "absent"), 0);
     let host = host.attach(Level::Info);
     assert_eq!(host.keys.get(0) as u32, 0x77, "the window's key");
     assert_eq!(host.write(Level::Info, "12 packets"), 10);
@@ -181,7 +181,7 @@ fn messages_come_in_order_with_their_level() {
 }
 
 #[test]
-fn levels_above_the_stream_s_are_not_written_and_some_always_or_never() {
+fn messages_above_stream_level_are_dropped() {
     let host = Host::window(11).attach(Level::Warn);
     let rows = [
         (Level::Info, false),
@@ -198,7 +198,7 @@ fn levels_above_the_stream_s_are_not_written_and_some_always_or_never() {
 }
 
 #[test]
-fn a_long_text_takes_several_entries_in_a_row_and_one_that_never_fits_is_lost() {
+fn long_text_spans_entries_or_is_lost() {
     let host = Host::window(12).attach(Level::Info);
     let text: String = ('a'..='z').cycle().take(TEXT_BYTES + 60).collect();
     assert_eq!(host.write(Level::Info, &text), text.len());
@@ -211,7 +211,7 @@ fn a_long_text_takes_several_entries_in_a_row_and_one_that_never_fits_is_lost() 
 }
 
 #[test]
-fn what_has_no_room_is_counted_and_nothing_is_overwritten() {
+fn full_ring_counts_loss_and_overwrites_nothing() {
     let host = Host::window(13).attach(Level::Info);
     for number in 0..5 {
         let written = host.write(Level::Info, &number.to_string());
@@ -226,7 +226,7 @@ fn what_has_no_room_is_counted_and_nothing_is_overwritten() {
 }
 
 #[test]
-fn a_text_that_differs_the_second_time_stays_within_its_entries() {
+fn text_growing_between_passes_stays_in_its_entries() {
     struct Grows(core::cell::Cell<usize>);
     impl core::fmt::Display for Grows {
         fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -243,7 +243,7 @@ fn a_text_that_differs_the_second_time_stays_within_its_entries() {
 }
 
 #[test]
-fn threads_that_write_at_once_lose_nothing_while_the_host_takes() {
+fn concurrent_writers_lose_no_message() {
     const THREADS: usize = 3;
     const EACH: usize = 300;
     let host = Host::new(15, |setup| {
@@ -279,7 +279,7 @@ fn threads_that_write_at_once_lose_nothing_while_the_host_takes() {
 }
 
 #[test]
-fn a_queue_pair_sends_each_entry_and_its_completion_frees_it() {
+fn qp_sends_entries_and_cqes_free_them() {
     let host = Host::new(16, |setup| {
         setup.carrier = Carrier::Connected as u8;
         setup.most = 1;
@@ -307,7 +307,7 @@ fn a_queue_pair_sends_each_entry_and_its_completion_frees_it() {
     assert_eq!(host.write(Level::Info, "more"), 4);
     assert_eq!(host.record.get(0) as u32, 3_u32.to_be(), "the CQ's record");
     assert_eq!(host.control.freed.load(Ordering::Relaxed), 3);
-    // Round the rings, several times.
+    // Several passes through the rings.
     for round in 0..40 {
         let posted = host.control.posted.load(Ordering::Relaxed);
         (host.control.completed.load(Ordering::Relaxed)..posted).for_each(|_| host.completes(0, 0));
@@ -317,7 +317,7 @@ fn a_queue_pair_sends_each_entry_and_its_completion_frees_it() {
 }
 
 #[test]
-fn a_queue_pair_that_breaks_keeps_what_it_has_not_sent() {
+fn broken_qp_keeps_unsent_entries() {
     let host = Host::new(17, |setup| {
         setup.carrier = Carrier::Connected as u8;
         setup.most = 1;
@@ -339,7 +339,7 @@ fn a_queue_pair_that_breaks_keeps_what_it_has_not_sent() {
 }
 
 #[test]
-fn a_datagram_has_its_address_and_takes_two_wqebbs() {
+fn datagram_has_av_and_two_wqebbs() {
     let host = Host::new(18, |setup| {
         setup.carrier = Carrier::Datagram as u8;
         setup.most = 1;
@@ -362,7 +362,7 @@ fn a_datagram_has_its_address_and_takes_two_wqebbs() {
 }
 
 #[test]
-fn records_are_sent_in_batches_and_a_flush_sends_the_rest() {
+fn records_are_sent_in_batches_and_by_flush() {
     let host = Host::new(TRACER, |setup| {
         setup.carrier = Carrier::Connected as u8;
         setup.log_entries = 3;
@@ -384,7 +384,7 @@ fn records_are_sent_in_batches_and_a_flush_sends_the_rest() {
     flush_tracer(&host.context);
     assert_eq!(host.rung(), 0x12_3456 << 32 | 2);
     assert_eq!(host.do_it(operation::FLUSH, 0), 3, "records handed over");
-    // It holds what there is room for, hands nothing over, and then no more.
+    // It fills the ring, hands nothing over, and then loses the rest.
     host.do_it(operation::LEVEL, Level::Debug as u32 | HOLDS);
     let passed = (0..9).filter(|&it: &u64| pass(&host.context, 10, (it,))).count();
     assert_eq!((passed, host.rung()), (5, 0x12_3456 << 32 | 2));
@@ -398,7 +398,7 @@ fn records_are_sent_in_batches_and_a_flush_sends_the_rest() {
 }
 
 #[test]
-fn a_stream_that_is_detached_while_a_thread_uses_it_has_a_user() {
+fn detach_reports_active_user() {
     let host = Host::window(20).attach(Level::Info);
     struct Detaches<'a>(&'a Host, core::cell::Cell<u64>);
     impl core::fmt::Display for Detaches<'_> {
@@ -415,13 +415,13 @@ fn a_stream_that_is_detached_while_a_thread_uses_it_has_a_user() {
 }
 
 #[test]
-fn a_stream_that_cannot_be_is_refused() {
+fn attach_rejects_invalid_stream() {
     assert_eq!(Host::window(255).do_it(operation::ATTACH, 4), FAILED, "its number");
     assert_eq!(Host::window(257).do_it(operation::ATTACH, 4), FAILED, "its number");
     let old = Host::new(21, |setup| setup.version = 1);
     assert_eq!(old.do_it(operation::ATTACH, 4), FAILED, "its version");
     assert_eq!(old.do_it(7, 0), FAILED, "no operation");
-    // SAFETY: neither address is looked at.
+    // SAFETY: neither address is read.
     unsafe {
         assert_eq!(manage(&old.context, operation::ATTACH, 21, 0), FAILED);
         assert_eq!(manage(&old.context, operation::ATTACH, 21, 8), FAILED);
@@ -430,7 +430,7 @@ fn a_stream_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_text_in_parts_is_cut_where_entries_end() {
+fn text_parts_are_split_at_entry_bounds() {
     let host = Host::window(0).attach(Level::Info);
     let (first, second) = ("a".repeat(TEXT_BYTES - 40), "b".repeat(TEXT_BYTES + 50));
     let text = format_args!("{first}{second}");
@@ -443,7 +443,7 @@ fn a_text_in_parts_is_cut_where_entries_end() {
 }
 
 #[test]
-fn a_thread_waits_as_long_for_room_as_the_host_has_said() {
+fn writer_waits_for_room_up_to_patience() {
     const PAUSE: (u64, [u64; 3]) = (6, [0; 3]);
     let host = Host::new(22, |setup| {
         setup.carrier = Carrier::Window as u8;
@@ -459,7 +459,7 @@ fn a_thread_waits_as_long_for_room_as_the_host_has_said() {
     assert_eq!(host.lost(), 3);
 }
 
-/// A stream of records, eight at most, that a queue pair sends.
+/// A stream of at most eight records, carried by a queue pair.
 fn records(number: u64, setup: impl FnOnce(&mut Setup)) -> Host {
     Host::new(number, |made| {
         made.carrier = Carrier::Connected as u8;
@@ -470,7 +470,7 @@ fn records(number: u64, setup: impl FnOnce(&mut Setup)) -> Host {
 }
 
 #[test]
-fn no_more_is_posted_than_the_send_queue_holds() {
+fn posting_is_limited_by_send_queue() {
     let host = Host::new(23, |setup| {
         setup.carrier = Carrier::Connected as u8;
         setup.log_wqebbs = 1;
@@ -487,7 +487,7 @@ fn no_more_is_posted_than_the_send_queue_holds() {
 }
 
 #[test]
-fn a_stream_of_records_takes_those_of_its_level_and_sends_them_when_flushed() {
+fn records_follow_level_and_are_sent_by_flush() {
     let host = records(24, |setup| setup.batch = 4).attach(Level::Warn);
     let record = |level| record(host.stream(), &host.context, level, 9, (5_u8,));
     assert_eq!((record(Level::Info), record(Level::Warn)), (false, true));
@@ -498,7 +498,7 @@ fn a_stream_of_records_takes_those_of_its_level_and_sends_them_when_flushed() {
 }
 
 #[test]
-fn a_message_of_the_queue_pair_ends_where_the_ring_does() {
+fn qp_message_ends_at_ring_end() {
     let host = records(25, |setup| (setup.batch, setup.most) = (4, 4)).attach(Level::Debug);
     let record = || assert!(record(host.stream(), &host.context, Level::Debug, 9, ()));
     (0..6).for_each(|_| record());
@@ -518,7 +518,7 @@ fn a_message_of_the_queue_pair_ends_where_the_ring_does() {
 }
 
 #[test]
-fn what_is_handed_over_is_whole_and_fills_batches() {
+fn hand_over_takes_only_whole_batches() {
     let host = records(26, |setup| (setup.batch, setup.most) = (2, 2));
     let (control, context) = (host.control, &host.context);
     let fill = |index| control.fill(index, 0, core::iter::empty());
@@ -534,7 +534,7 @@ fn what_is_handed_over_is_whole_and_fills_batches() {
 }
 
 #[test]
-fn what_does_not_fit_into_an_entry_is_left_out() {
+fn words_beyond_entry_are_dropped() {
     let host = records(27, |_| ());
     host.control.fill(1, 7, core::iter::repeat_n(9, 40));
     let words: Vec<u64> = (0..24).map(|word| host.ring.get(8 * word)).collect();

@@ -1,4 +1,4 @@
-//! What the examples share: their arguments, a device with a DPA, and the program for it.
+//! Shared code of the examples: their arguments, a device with a DPA, and the program for it.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use verbless_flexio::App;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Runs an example with its device and program; what it fails with is printed.
+/// Runs an example with its device and program, and prints its error.
 ///
-/// The arguments are `PROGRAM [DEVICE]`: the program's ELF file, and the name of a device, without
-/// which the example has a model in this process.
+/// The arguments are `PROGRAM [DEVICE]`: the program's ELF file, and the name of a device. Without
+/// a device, the example uses a model in this process.
 #[allow(dead_code, reason = "some examples have two devices")]
 pub(crate) fn main(example: impl FnOnce(&Device, &App) -> Result) -> ExitCode {
     main_with(open, example)
@@ -41,8 +41,8 @@ fn main_with<D>(
     }
 }
 
-/// The same with two devices on one Ethernet, of which the second is the arguments' third, or the
-/// first one that is not the first.
+/// The same with two devices on one Ethernet. The second is the third argument, or the first device
+/// other than the first one.
 #[allow(dead_code, reason = "most examples have one device")]
 pub(crate) fn main_of_two(example: impl FnOnce(&Device, &Device, &App) -> Result) -> ExitCode {
     main_with(open_two, |(device, other), app| example(device, other, app))
@@ -78,7 +78,7 @@ fn open(name: Option<&str>) -> Result<Device> {
     Ok(Device::open(&kernel, found)?)
 }
 
-/// Fails unless a value is as expected.
+/// Fails unless a value equals the expected one.
 pub(crate) fn expect<T: PartialEq + std::fmt::Debug>(what: &str, is: T, expected: T) -> Result {
     match is == expected {
         true => Ok(()),

@@ -1,12 +1,12 @@
-//! How entries of a program's streams reach the host: what message streams and the tracer share.
+//! Transport of a program's stream entries to the host, shared by message streams and the tracer.
 //!
-//! A channel is a ring of entries in the process's heap, the control block by which the program
-//! finds it, and what carries entries to the host (`verbless_flexio_dev::stream` has the layouts).
-//! The host manages it by calls of the program's `verbless_stream`, and reads how far it is out of
-//! the heap, which it can do after a fatal error, too.
+//! A channel is a ring of entries in the process's heap, its control block for the program, and the
+//! transport to the host (`verbless_flexio_dev::stream` has the layouts). The host manages it by
+//! calls of the program's `verbless_stream`, and reads its progress from the heap, which works
+//! after a fatal error, too.
 //!
-//! What comes out of the DPA is checked here as far as numbers go: an entry that came before is
-//! dropped, one that is too far ahead is damaged, those in between are counted as lost.
+//! The host checks the numbers of entries from the DPA: it drops an old entry, counts one too far
+//! ahead as damaged, and counts the gap before a valid one as lost.
 
 mod receiver;
 mod sender;
@@ -30,16 +30,15 @@ use crate::window::Window;
 use receiver::Receiver;
 use sender::Sender;
 
-/// The function by which the host manages streams.
+/// The program's function for managing streams.
 const MANAGER: &str = "verbless_stream";
-/// Entries that a message may be ahead of what came before.
+/// Maximum of entries that a message may be ahead of the last one.
 const FARTHEST: u64 = 1 << 32;
-/// How long nothing must come from a service that may lose messages until it is taken for lost.
+/// Silence of an unreliable service after which missing messages count as lost.
 const QUIET: Duration = Duration::from_millis(20);
-/// The pause between two looks.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How long threads may take to leave a channel that was detached, or to write what they have
-/// claimed.
+/// Time for threads to leave a detached channel, or to write their claimed entries.
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// How entries reach the host.
@@ -64,11 +63,11 @@ pub(crate) struct ChannelConfig {
     pub(crate) ring_bytes: u64,
     /// Address of the ring, if the user provides its memory.
     pub(crate) ring_at: Option<u64>,
-    /// Bytes of the host's memory, a power of two and no less.
+    /// Bytes of the host's memory, a power of two and at least as large as the ring.
     pub(crate) host_bytes: u64,
-    /// Entries that are sent together, a power of two.
+    /// Entries per message, a power of two.
     pub(crate) batch: u32,
-    /// How often a thread waits for room before its message is lost.
+    /// Number of waits for room before a thread's message is lost.
     pub(crate) patience: u32,
     /// The execution units for the calls that manage the channel.
     pub(crate) affinity: Affinity,
@@ -85,24 +84,24 @@ pub(crate) struct Channel {
     control: Buffer,
     ring: Option<Buffer>,
     ring_at: u64,
-    /// The number of the entry that comes next.
+    /// The number of the next entry.
     next: u64,
-    /// Entries that were lost or damaged.
+    /// Lost or damaged entries.
     missed: Missed,
     attached: bool,
-    /// Whether entries that find no room are dropped when written: nothing is handed over or freed.
+    /// Whether entries without room are dropped at the write: nothing is handed over or freed.
     lossless: bool,
     level: u32,
-    /// Totals of the rings before this one: entries, and messages that found no room.
+    /// Totals of earlier rings: entries, and messages that found no room.
     before: Progress,
-    /// The rings before this one: threads may still write to them.
+    /// Earlier rings: threads may still write to them.
     held: Vec<Channel>,
-    /// The ring that is to come after this one, which the program may have found: it was not seen
-    /// to, in time. What threads write there waits until [`Self::renew`] sees that it has.
+    /// The next ring, after a timeout: the program may have found it. Entries there wait until
+    /// [`Self::renew`] succeeds.
     fresh: Option<Box<Channel>>,
-    /// The buffer that holds the ring, if the user provided it.
+    /// The user's buffer for the ring, if any.
     kept: Option<Buffer>,
-    /// Runs of the process that had been ended where they were when the first ring was made.
+    /// Count of the process's terminated runs when the first ring was created.
     taken_away: u64,
 }
 
@@ -111,20 +110,19 @@ pub(crate) struct Channel {
 pub(crate) struct Missed {
     /// Entries that never arrived.
     pub(crate) lost: u64,
-    /// Arrivals that were no valid entries.
+    /// Invalid arrivals.
     pub(crate) damaged: u64,
 }
 
 impl Missed {
-    /// Counts `entries` as lost. Saturates, because entry numbers come from the program and may be
-    /// any.
+    /// Counts `entries` as lost. Saturates, because the program controls entry numbers.
     fn lose(&mut self, entries: u64) {
         self.lost = self.lost.saturating_add(entries);
     }
 }
 
 impl Channel {
-    /// Makes a channel that the program does not know yet.
+    /// Creates a channel that the program does not know yet.
     pub(crate) fn create(process: &Process, config: ChannelConfig) -> Result<Self, Error> {
         let log_entries = config.ring_bytes.ilog2() as u8 - config.log_entry_bytes;
         if log_entries > MOST_LOG_ENTRIES {
@@ -139,7 +137,7 @@ impl Channel {
             None => Some(process.alloc(config.ring_bytes)?),
         };
         let ring_at = config.ring_at.or(ring.as_ref().map(Buffer::address)).unwrap_or_default();
-        // No number that a place had before may pass for one of an entry.
+        // An old number in a slot must not pass as an entry's.
         process.fill(ring_at, config.ring_bytes, 0)?;
         let mut setup = Setup::new(ring_at, log_entries, config.log_entry_bytes);
         setup.batch = config.batch;
@@ -150,9 +148,9 @@ impl Channel {
             Way::Window => {
                 let made = Window::create(process, process.pd())?;
                 setup.carrier = Carrier::Window as u8;
-                setup.window = made.id();
+                setup.window = made.id().0;
                 window = Some(made);
-                // As many slots as entries, so that what was claimed has one.
+                // As many slots as entries, so that every claimed entry has one.
                 Receiver::window(process, &config, &mut setup)?
             }
             Way::Rc | Way::Uc | Way::Ud => {
@@ -187,7 +185,7 @@ impl Channel {
         })
     }
 
-    /// Keeps the buffer alive that holds the ring.
+    /// Keeps the ring's buffer alive.
     pub(crate) fn keep(&mut self, buffer: Option<Buffer>) {
         self.kept = buffer;
     }
@@ -235,8 +233,8 @@ impl Channel {
         }
     }
 
-    /// Attaches the channel in the program, with this level. If that times out, the program may
-    /// have attached it all the same; then a drop detaches it.
+    /// Attaches the channel in the program, with this level. After a timeout the program may have
+    /// attached it; a drop then detaches it.
     pub(crate) fn attach(&mut self, level: u32) -> Result<(), Error> {
         let outcome = self.manage(operation::ATTACH, level);
         self.attached = match &outcome {
@@ -267,8 +265,8 @@ impl Channel {
         self.lossless || self.config.way == Way::Heap
     }
 
-    /// Makes all of the ring free again: the program hands over what it still has, the host says
-    /// that it has it. Nobody may write meanwhile.
+    /// Frees the whole ring: the program hands over its remaining entries, and the host
+    /// acknowledges them. No thread may write meanwhile.
     pub(crate) fn settle(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
         if self.config.way == Way::Heap {
             return self.give_back();
@@ -286,21 +284,20 @@ impl Channel {
         }
     }
 
-    /// How far the program is.
+    /// The program's progress.
     pub(crate) fn progress(&self) -> Result<Progress, Error> {
         let mut bytes = [0; PROGRESS_BYTES];
         self.read(self.control.address() + SETUP_BYTES as u64, &mut bytes)?;
         Ok(Progress::from_bytes(&bytes))
     }
 
-    /// Messages that found no room, in this ring and those before.
+    /// Messages that found no room, in this ring and earlier ones.
     pub(crate) fn without_room(&self) -> Result<u64, Error> {
         Ok(self.before.lost.saturating_add(self.progress()?.lost))
     }
 
-    /// Whether an entry that was claimed is not written, or not handed over, and stays so: the run
-    /// that was to do it was taken away, and all behind it waits. So does what is written to the
-    /// ring to come.
+    /// Whether a claimed entry stays unwritten or not handed over, because its run was terminated:
+    /// all entries behind it wait, and so do entries in the next ring.
     pub(crate) fn is_held_up(
         &mut self,
         deliver: &mut dyn FnMut(u64, &[u8]),
@@ -327,34 +324,34 @@ impl Channel {
         }
     }
 
-    /// Makes the stream anew, with a ring in which nothing is held up, and delivers what is whole
-    /// in the old one. What threads still write there is lost; its memory stays until the stream is
-    /// detached, and so does memory that the user gave: the new ring is in the heap.
+    /// Replaces the ring by an empty one without blocked entries, and delivers the complete entries
+    /// of the old one. Later entries of threads in the old ring are lost; its memory stays until
+    /// the stream is detached, and so does the user's memory: the new ring is in the heap.
     ///
-    /// After an error that leaves open whether the program has found the new ring, or what is in
-    /// the old one, the old one is in use, and the stream is held up until this is called again,
-    /// which goes on with both.
+    /// After an error that leaves open whether the program has found the new ring, or what the old
+    /// one contains, the old one stays in use, and the stream is blocked until another call of this
+    /// function, which continues with both.
     pub(crate) fn renew(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
         let mut fresh = match self.fresh.take() {
             Some(fresh) => fresh,
             None => {
-                // Who is held up in memory that the user gives may still write there, too.
+                // A blocked thread may still write to the user's memory, too.
                 let config = ChannelConfig { ring_at: None, ..self.config.clone() };
                 Box::new(Self::create(&self.process, config)?)
             }
         };
         if let Err(error) = fresh.attach(self.level) {
-            // To detach the stream is this one's part.
+            // Detaching the stream is the old ring's part.
             fresh.attached = false;
             self.fresh = fresh.is_seen().then_some(fresh);
             return Err(error);
         }
         let read = self.receive(deliver).and_then(|_| self.read_all(true, deliver));
         let progress = match read.and_then(|_| self.progress()) {
-            // No run of the process will read it better.
+            // No later run of the process will help.
             Err(Error::Fatal(why)) => Err(Error::Fatal(why)),
             Err(error) => {
-                // Detaching this one detaches what has its number.
+                // Detaching the old ring detaches the stream of its number.
                 fresh.attached = false;
                 self.fresh = Some(fresh);
                 return Err(error);
@@ -365,7 +362,7 @@ impl Channel {
         self.attached = false;
         let mut old = std::mem::replace(self, *fresh);
         let Progress { claimed, lost, .. } = *progress.as_ref().unwrap_or(&Progress::default());
-        // What the block says is the program's word: no more than the ring has.
+        // The block's contents are only the program's claim: no more than the ring has.
         let claimed = claimed.min(old.next.saturating_add(old.entries())).max(old.next);
         self.before.claimed = old.before.claimed.saturating_add(claimed);
         self.before.lost = old.before.lost.saturating_add(lost);
@@ -376,13 +373,13 @@ impl Channel {
         progress.map(drop)
     }
 
-    /// Reads the heap, also after a fatal error.
+    /// Reads the heap, even after a fatal error.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.process.copying(|copier| copier.read(address, bytes))
     }
 
-    /// Receives the entries that have come; `deliver` gets the number and the bytes of each, in
-    /// order. Returns the number of entries delivered.
+    /// Receives the available entries; `deliver` gets the number and the bytes of each, in order.
+    /// Returns the number of delivered entries.
     pub(crate) fn receive(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         if self.by_host() {
             return self.read_heap(deliver);
@@ -396,17 +393,16 @@ impl Channel {
         Ok(count)
     }
 
-    /// Receives all entries that the program has written so far; after a fatal error, from the
-    /// heap.
+    /// Receives all entries written so far; after a fatal error, from the heap.
     pub(crate) fn flush(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
         if self.by_host() {
             return self.read_heap(deliver).map(drop);
         }
         if self.fresh.is_some() {
-            // The program may hand over what is in that one: its numbers are not this one's.
+            // The program may hand over entries of the next ring, whose numbers are not this one's.
             return self.receive(deliver).map(drop);
         }
-        // What the block says is the program's word: no more than the ring has.
+        // The block's contents are only the program's claim: no more than the ring has.
         let claimed = self.progress()?.claimed.min(self.next.saturating_add(self.entries()));
         let (mut end, mut moved) = (0, Instant::now());
         loop {
@@ -414,7 +410,7 @@ impl Channel {
             end = match self.manage(operation::FLUSH, 0) {
                 Ok(carried) => self.at_most(carried),
                 Err(Error::Fatal(_)) => {
-                    // What was sent before arrives first.
+                    // Earlier messages arrive first.
                     self.receive_until(u64::MAX, deliver)?;
                     return self.read_heap(deliver).map(drop);
                 }
@@ -424,7 +420,7 @@ impl Channel {
             if end != before {
                 moved = Instant::now();
             }
-            // The send queue may have less room than the ring: the rest goes out behind this.
+            // The send queue may be shorter than the ring: the rest is sent after this.
             if end >= claimed || moved.elapsed() > QUIET {
                 break;
             }
@@ -440,14 +436,14 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives until entry `end` or, for a while, nothing comes.
+    /// Receives until entry `end`, or until nothing comes for a while.
     fn receive_until(
         &mut self,
         end: u64,
         deliver: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), Error> {
         let reliable = matches!(self.config.way, Way::Rc | Way::Window) && end != u64::MAX;
-        // What is reliable comes unless its queue pair breaks, which takes as long as its retries.
+        // Reliable entries arrive unless the queue pair breaks, which takes as long as its retries.
         let patience = if reliable { self.process.timeout() } else { QUIET };
         let mut since = Instant::now();
         while self.next < end && since.elapsed() < patience {
@@ -462,20 +458,20 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes the entries that are whole out of the heap. Nobody overwrites them: the host has not
-    /// said that it has them, or the process has ended, or its queue pair is broken.
+    /// Reads the complete entries from the heap. No thread overwrites them: the host has not
+    /// acknowledged them, the process has ended, or its queue pair is broken.
     fn read_heap(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let ended = matches!(self.process.alive(), Err(Error::Fatal(_)));
         self.read_all(ended, deliver)
     }
 
     /// Reads the entries in the heap in order up to an incomplete one; if `ended`, because nothing
-    /// more is written, also behind it.
+    /// more is written, it also reads behind it.
     fn read_all(&mut self, ended: bool, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let base = self.before.claimed;
         let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
         let claimed = self.at_most(self.progress()?.claimed);
-        // What the block says is the program's word: no more than the ring has.
+        // The block's contents are only the program's claim: no more than the ring has.
         let first = self.next.max(claimed.saturating_sub(self.entries()));
         let mut bytes = vec![0; self.entry_bytes()];
         let (mut count, mut at) = (0, first);
@@ -488,7 +484,7 @@ impl Channel {
             let numbered = |(entry, index): (&[u8], u64)| number_of(entry) == index + 1;
             let whole = bytes.chunks_exact(self.entry_bytes()).zip(at..);
             let whole = whole.take_while(|&it| ended || numbered(it)).count();
-            // A number is read with the first copy, so that the second has the entry before it.
+            // The first copy reads the number, so the second copy has at least the entry before it.
             bytes.truncate(whole * self.entry_bytes());
             if !bytes.is_empty() {
                 self.read(from, &mut bytes)?;
@@ -506,7 +502,7 @@ impl Channel {
         }
         if self.config.way == Way::Heap && !self.lossless && count > 0 {
             match self.give_back() {
-                // Nobody needs the room any more.
+                // No thread needs the room any more.
                 Err(Error::Fatal(_)) => {}
                 other => other?,
             }
@@ -514,20 +510,20 @@ impl Channel {
         Ok(count)
     }
 
-    /// The number of entries that the program claims, limited to what is possible.
+    /// The number of entries that the program claims, limited to a possible value.
     const fn at_most(&self, claimed: u64) -> u64 {
         let most = self.next.saturating_add(FARTHEST);
         if claimed < most { claimed } else { most }
     }
 
-    /// Tells the program that the host has what it was given so far.
+    /// Acknowledges all received entries to the program.
     fn give_back(&mut self) -> Result<(), Error> {
         let freed = self.next.to_le_bytes();
         self.process.write(self.control.address() + FREED_AT as u64, &freed)
     }
 
-    /// Detaches the channel in the program. If that cannot be confirmed, this fails, and the memory
-    /// stays allocated for as long as the process lives.
+    /// Detaches the channel in the program. If the program does not confirm it, this fails, and the
+    /// memory stays allocated until the process is destroyed.
     pub(crate) fn detach(&mut self) -> Result<(), Error> {
         if !self.attached {
             return Ok(());
@@ -537,10 +533,10 @@ impl Channel {
         let outcome = loop {
             match self.manage(operation::DETACH, 0) {
                 Ok(0) => return Ok(()),
-                // Nothing of it runs any more.
+                // No thread of it runs any more.
                 Err(Error::Fatal(_)) => return Ok(()),
-                // Those who do not leave are the runs that were ended while they wrote. The
-                // program counts them for good, for whatever has the number next.
+                // The remaining users are runs that were terminated during a write. The program
+                // counts them for good, under this stream number.
                 Ok(users) if begun.elapsed() > LEAVE && users <= self.may_be_left() => {
                     self.process.streams().left.insert(self.config.number, users);
                     return Ok(());
@@ -560,14 +556,14 @@ impl Channel {
         Err(outcome)
     }
 
-    /// The number of runs that may have been ended while they wrote: those that still use the
-    /// number's former owner, and all that were ended since this was made.
+    /// The number of runs that may have been terminated during a write: users of the number's
+    /// former owner, and all terminated runs since the creation.
     fn may_be_left(&self) -> u64 {
         let before = self.process.streams().left.get(&self.config.number).copied();
         before.unwrap_or(0) + self.process.taken_away().saturating_sub(self.taken_away)
     }
 
-    /// Leaves everything that a thread may still use to the process, whose heap then stays in use.
+    /// Leaks all memory that a thread may still use; the process's heap then stays in use.
     fn leak(&mut self) {
         std::mem::forget((self.control.clone(), self.ring.clone(), self.kept.take()));
         std::mem::forget((self.sender.take(), self.window.take()));
@@ -584,7 +580,7 @@ impl Drop for Channel {
     }
 }
 
-/// Entries that are read at a time.
+/// Maximum of entries per read.
 const PIECE: u64 = 1024;
 
 fn number_of(entry: &[u8]) -> u64 {
@@ -592,7 +588,7 @@ fn number_of(entry: &[u8]) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Delivers an entry if its number may be the next; returns whether it was delivered.
+/// Delivers an entry if its number may be the next; returns whether it did.
 fn accept(
     next: &mut u64,
     missed: &mut Missed,
@@ -604,7 +600,7 @@ fn accept(
         return false;
     };
     match index.checked_sub(*next) {
-        // It came before: out of the heap.
+        // It came before, from the heap.
         None => false,
         Some(ahead) if ahead > FARTHEST => {
             missed.damaged += 1;

@@ -1,6 +1,6 @@
-//! The host's side of a channel: a ring of slots that the program stores into through a window, or
-//! a queue pair with buffers. Both are memory that the program, which is not trusted, may write at
-//! any time: what is looked at is copied first.
+//! The host's side of a channel: a ring of slots that the program writes through a window, or a
+//! queue pair with buffers. The untrusted program may write both at any time: the host copies the
+//! data before it checks them.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -38,7 +38,7 @@ pub(super) struct Queue {
     qp: AnyQp,
     cq: Cq,
     region: Region,
-    /// Bytes before a message, of a buffer, and of a message at most.
+    /// Bytes before a message, of a buffer, and maximum of a message.
     header: usize,
     stride: usize,
     room: usize,
@@ -63,7 +63,7 @@ impl Receiver {
         Self::Heap
     }
 
-    /// A ring with as many slots as the program's, and where it is.
+    /// A ring with as many slots as the program's, and its location.
     pub(super) fn window(
         process: &Process,
         config: &ChannelConfig,
@@ -76,7 +76,7 @@ impl Receiver {
         Ok(Self::Window { ring, slots: config.ring_bytes >> config.log_entry_bytes })
     }
 
-    /// A queue pair with buffers for as much as the host's memory holds, all of them posted.
+    /// A queue pair with buffers for the host's whole memory, all of them posted.
     pub(super) fn queue(process: &Process, config: &ChannelConfig) -> Result<Self, Error> {
         let domain = process.domain();
         let entry = 1_u64 << config.log_entry_bytes;
@@ -149,21 +149,21 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives datagrams of queue pair `from`, under a Q_Key that nobody else knows.
+    /// Receives datagrams of queue pair `from`, under a secret Q_Key.
     pub(super) fn start(&mut self, domain: &Domain, from: Qpn) -> Result<QKey, Error> {
         let queue = self.of_queue()?;
         let AnyQp::Ud(qp) = &mut queue.qp else {
             return Err(failed("a connected queue pair takes no datagrams"));
         };
-        // With its top bit set it would stand for the sender's own.
+        // With its top bit set, the sender's own Q_Key would replace it.
         let q_key = QKey(RandomState::new().hash_one(from.0) as u32 & 0x7fff_ffff);
         domain.start(qp, &DatagramOptions::new(q_key))?;
         queue.sender = Some(from);
         Ok(q_key)
     }
 
-    /// Takes the entries that have come, of which `next` is the number of the first; `accept` says
-    /// which is the next then.
+    /// Takes the available entries; `next` is the number of the first one, and `accept` returns the
+    /// next expected number.
     pub(super) fn take(
         &mut self,
         log_entry_bytes: u8,
@@ -176,9 +176,9 @@ impl Receiver {
             Self::Window { ring, slots } => {
                 let mut entry = vec![0; entry_bytes];
                 let words = ring.words();
-                // What the host has read out of the heap is taken, too.
+                // This acknowledges entries read from the heap, too.
                 words[0].store(next.to_le(), Ordering::Release);
-                // No more than there is room for, lest a program keeps the host here.
+                // At most one round, so that a program cannot keep the host here.
                 for _ in 0..*slots {
                     let within = (*next & (*slots - 1)) as usize * entry_bytes;
                     let at = (HOST_SLOTS_AT as usize + within) / 8;
@@ -203,7 +203,7 @@ impl Receiver {
     }
 }
 
-/// Does the same with a queue pair of any service.
+/// Handles a queue pair of any service.
 macro_rules! each {
     ($any:expr, $qp:ident => $what:expr) => {
         match $any {
@@ -237,7 +237,7 @@ impl Queue {
                 let at = done.cookie as usize * self.stride + self.header;
                 bytes.resize(length, 0);
                 self.region.read_at(at, &mut bytes).map_err(failed)?;
-                // A rest that is no entry has no number, and is counted as damaged.
+                // A remainder shorter than an entry has no number, and counts as damaged.
                 bytes.chunks(entry_bytes).for_each(&mut *accept);
             }
             self.post(done.cookie)?;
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_a_queue_pair_are_taken_entry_by_entry_round_all_buffers() {
+    fn qp_messages_are_split_into_entries() {
         let (_model, process) = agreeing();
         let domain = process.domain();
         let mut receiver = Receiver::queue(&process, &config(Way::Rc, 4)).unwrap();
@@ -287,7 +287,8 @@ mod tests {
         domain.connect(&mut qp, &there, &options).unwrap();
         let staging = domain.region(256, KeyAccess::LOCAL).unwrap();
         let (mut next, end) = (0, Instant::now() + Duration::from_secs(20));
-        // As many as the buffers hold, and twice more; the last has a rest that is no entry.
+        // As many as the buffers hold, three times; the last message has a remainder shorter than
+        // an entry.
         for (round, bytes) in [256, 64, 256, 256, 128, 256, 192, 256, 256, 100].iter().enumerate() {
             let message: Vec<u8> = (0..*bytes).map(|at| (round * 7 + at) as u8).collect();
             staging.write_at(0, &message).unwrap();
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_has_as_many_entries_as_fit_and_no_receiver_does_another_s_work() {
+    fn ud_receiver_is_limited_by_mtu_and_does_not_connect() {
         let (_model, process) = agreeing();
         let domain = process.domain();
         let options = ConnectOptions::default();

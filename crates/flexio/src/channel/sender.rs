@@ -1,5 +1,5 @@
-//! A program's queue pair that sends entries: send queue, completion queue and data are in the
-//! heap, where the program posts and polls by itself.
+//! A program's queue pair for entries: send queue, completion queue and data are in the heap; the
+//! program posts and polls by itself.
 
 use verbless_command::{
     CqAttr, CqElement, DatagramAttr, Eqn, InitAttr, KeyAccess, QpAttr, QpObject, RemoteAccess,
@@ -8,6 +8,7 @@ use verbless_command::{
 use verbless_flexio_dev::stream::control::{Carrier, Setup};
 use verbless_queue::{ConnectOptions, PeerAddress};
 
+use crate::cq::UNWRITTEN;
 use crate::error::Error;
 use crate::memory::QueueMemory;
 use crate::mkey::{Mkey, MkeyConfig};
@@ -19,22 +20,20 @@ use super::{ChannelConfig, Way};
 
 /// Bytes of a WQEBB and of a CQE.
 const BLOCK: u64 = 64;
-/// A CQE that the device has not written has opcode 0xf.
-const UNWRITTEN: u8 = 0xf0;
-/// log2 of the most WQEBBs of a send queue.
+/// log2 of the maximum of WQEBBs of a send queue.
 const MOST_LOG_WQEBBS: u8 = 15;
 
-/// The queue pair and what belongs to it.
+/// The queue pair and its parts.
 #[derive(Debug)]
 pub(super) struct Sender {
-    // The queue pair goes first, then the key.
+    // The queue pair is dropped before the key.
     qp: QpObject,
     _key: Mkey,
     _outbox: Outbox,
 }
 
 impl Sender {
-    /// Makes a queue pair for the ring of `bytes` bytes at `at`, connects it with the host's, and
+    /// Creates a queue pair for the ring of `bytes` bytes at `at`, connects it to the host's, and
     /// describes it in `setup`.
     pub(super) fn create(
         process: &Process,
@@ -48,7 +47,7 @@ impl Sender {
             Way::Uc => (ServiceType::UC, Carrier::Connected, 1),
             _ => (ServiceType::RC, Carrier::Connected, 1),
         };
-        // A WQE for each batch that the ring has at least, and for parts of some.
+        // At least a WQE for each batch of the ring, and for partial batches.
         let entries = bytes >> config.log_entry_bytes;
         let sends = if config.batch == 1 { entries } else { 4 * entries / u64::from(config.batch) };
         let wqebbs = (sends * wqebbs_each).next_power_of_two().clamp(4, 1 << MOST_LOG_WQEBBS);
@@ -65,7 +64,7 @@ impl Sender {
             record: QueueMemory::dpa(&records).for_command(),
             log_cqes: log_wqebbs,
             wide: false,
-            // The program polls it and arms it never.
+            // The program polls it and never arms it.
             element: CqElement::Eq(Eqn(device.query_eqn(0)?)),
             ignore_overrun: false,
         })?;
@@ -90,8 +89,8 @@ impl Sender {
         let outbox = Outbox::create(process, &OutboxConfig::default())?;
         setup.carrier = carrier as u8;
         setup.most = receiver.entries_per_message();
-        setup.key = key.id();
-        setup.outbox = outbox.id();
+        setup.key = key.id().0;
+        setup.outbox = outbox.id().0;
         setup.queue = qp.qpn().0;
         setup.log_wqebbs = log_wqebbs;
         setup.log_cqes = log_wqebbs;
@@ -141,7 +140,7 @@ fn connect(
         send_psn: own.psn,
         ack_timeout: 14,
         retry_count: 7,
-        // The host may take its time.
+        // The host may be slow.
         rnr_retry: 7,
         max_reads: 1,
     })?;
@@ -156,7 +155,7 @@ mod tests {
     use crate::channel::tests::agreeing;
 
     #[test]
-    fn a_queue_pair_sends_by_its_service_to_the_host_s() {
+    fn sender_qp_follows_transport_type() {
         let (_model, process) = agreeing();
         let ring = process.alloc(1024).unwrap();
         for (way, service, carrier) in [

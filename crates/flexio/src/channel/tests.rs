@@ -8,14 +8,14 @@ use crate::program::{CODE, process};
 
 use super::*;
 
-/// Twice it is waited for; copies need their time, too, while harts spin.
+/// The test waits for it twice; copies need time, too, while harts spin.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Where the block has how many entries are claimed; how many are written is behind it.
+/// Offset in the block of the claimed entries' count; the count of written entries follows.
 const CLAIMED_AT: u64 = SETUP_BYTES as u64;
 
-/// What stands for a program's `verbless_stream`. Its data are the block that it has found, after
-/// how many more attaches it does not return from one, and what it says who uses a stream that is
-/// detached. Anything but those two returns where the block is, or [`FAILED`].
+/// A substitute for a program's `verbless_stream`. Its data are the found block, the count of
+/// attaches until one hangs, and its result for the users of a detached stream. Other operations
+/// return the block's address, or [`FAILED`].
 const MANAGES: [u32; 26] = [
     0x0ff5_7293, // andi  t0, a0, 0xff
     0x0010_0313, // li    t1, 1
@@ -44,7 +44,7 @@ const MANAGES: [u32; 26] = [
     0x0000_0073, // ecall
     0x0000_8067, // ret
 ];
-/// The handler that runs for good.
+/// The handler that runs for ever.
 const RUNS: u64 = CODE + 4 * 22;
 /// The function that starts a thread by its number.
 const STARTS: u64 = CODE + 4 * 23;
@@ -54,14 +54,13 @@ fn managed(hangs_at: u64, users: u64) -> (verbless::model::Model, Process) {
     process(&MANAGES, &[0, hangs_at, users], &[(MANAGER, 0)], &config)
 }
 
-/// A process of a program whose `verbless_stream` returns 0 whatever it is asked.
+/// A process of a program whose `verbless_stream` always returns 0.
 pub(crate) fn agreeing() -> (verbless::model::Model, Process) {
     // li a0, 0; ret
     process(&[0x0000_0513, 0x0000_8067], &[], &[(MANAGER, 0)], &ProcessConfig::default())
 }
 
-/// A process of a program that says of a flush that so many entries were handed over, and of all
-/// else 0.
+/// A process of a program whose `verbless_stream` returns `count` for a flush, and otherwise 0.
 pub(crate) fn flushing(count: u32) -> (verbless::model::Model, Process) {
     let code = [
         0x0ff5_7293,          // andi t0, a0, 0xff
@@ -76,7 +75,7 @@ pub(crate) fn flushing(count: u32) -> (verbless::model::Model, Process) {
 }
 
 impl Channel {
-    /// Writes an entry as a program does: where the host reads it, with its number.
+    /// Writes an entry, with its number, like a program: to the memory that the host reads.
     pub(crate) fn write(&self, index: u64, head: u64, content: &[u8]) {
         let within = index % self.entries() * self.entry_bytes() as u64;
         let mut entry = vec![0; self.entry_bytes()];
@@ -93,11 +92,11 @@ impl Channel {
             }
             _ => self.process.write(self.ring_at + within, &entry).unwrap(),
         }
-        // Claimed, written, and handed over.
+        // The counts of claimed, written, and handed-over entries.
         [0x00, 0x08, 0x10].into_iter().for_each(|at| self.put(at, index + 1));
     }
 
-    /// Changes a word of what the program counts.
+    /// Changes a counter of the program.
     pub(crate) fn put(&self, at: u64, value: u64) {
         let at = self.control.address() + SETUP_BYTES as u64 + at;
         self.process.write(at, &value.to_le_bytes()).unwrap();
@@ -129,7 +128,7 @@ fn channel(process: &Process, way: Way, ring_at: Option<u64>) -> Channel {
     Channel::create(process, config(way, ring_at)).unwrap()
 }
 
-/// Claims entry 0 of the ring of the block at `block`, and writes it if it is to be `whole`.
+/// Claims entry 0 of the ring of the block at `block`, and completes it if `whole`.
 fn claim(process: &Process, block: u64, whole: bool) {
     process.write(block + CLAIMED_AT, &1_u64.to_le_bytes()).unwrap();
     if whole {
@@ -141,9 +140,9 @@ fn claim(process: &Process, block: u64, whole: bool) {
     }
 }
 
-/// Has an event handler run.
+/// Starts a run of an event handler.
 fn start(process: &Process, handler: &EventHandler) {
-    let words = [handler.activation_id().into(), 0, 0, 0, 0, 0, 0, 0];
+    let words = [handler.activation_id().0.into(), 0, 0, 0, 0, 0, 0, 0];
     process.finish(process.begin(&DpaEntry::at(STARTS), words).unwrap()).unwrap();
     let end = Instant::now() + Duration::from_secs(10);
     while handler.query().unwrap().state != DpaThreadState::RUNNING {
@@ -153,7 +152,7 @@ fn start(process: &Process, handler: &EventHandler) {
 }
 
 #[test]
-fn any_number_of_a_program_is_counted_without_overflow() {
+fn extreme_entry_numbers_do_not_overflow() {
     let (mut next, mut missed) = (u64::MAX - (1 << 20), Missed { lost: u64::MAX - 3, damaged: 0 });
     let mut entry = vec![0; 64];
     entry[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&u64::MAX.to_le_bytes());
@@ -163,7 +162,7 @@ fn any_number_of_a_program_is_counted_without_overflow() {
 }
 
 #[test]
-fn an_entry_that_is_too_far_ahead_or_has_no_number_is_damaged_and_an_old_one_is_dropped() {
+fn distant_entry_is_damaged_and_old_one_dropped() {
     let (mut next, mut missed) = (5, Missed::default());
     let mut take = |number: u64| {
         let mut entry = [0; 64];
@@ -182,7 +181,7 @@ fn an_entry_that_is_too_far_ahead_or_has_no_number_is_damaged_and_an_old_one_is_
 }
 
 #[test]
-fn a_ring_of_more_entries_than_there_may_be_is_refused() {
+fn ring_above_entry_limit_is_rejected() {
     let (_model, process) = managed(2, 0);
     for more in [1, 2] {
         let ring_bytes = 64 << (MOST_LOG_ENTRIES + more);
@@ -194,17 +193,17 @@ fn a_ring_of_more_entries_than_there_may_be_is_refused() {
 }
 
 #[test]
-fn what_is_written_to_a_new_ring_whose_attach_times_out_is_delivered() {
+fn new_ring_is_read_after_attach_timeout() {
     for way in [Way::Heap, Way::Rc] {
         let (_model, process) = managed(2, 0);
         let before = process.heap_info();
         let mut channel = channel(&process, way, None);
         channel.attach(3).unwrap();
-        // A run is taken away in the first entry.
+        // A run is terminated in the first entry.
         claim(&process, channel.control.address(), false);
         let mut none = |index, _: &[u8]| panic!("entry {index}");
         assert!(channel.is_held_up(&mut none).unwrap());
-        // The program finds the new ring, and does not say so in time.
+        // The program finds the new ring, and does not confirm it in time.
         let renewed = channel.renew(&mut none);
         assert!(matches!(renewed, Err(Error::Timeout(_))), "{renewed:?}");
         let found = channel.manage(operation::FLUSH, 0).expect("it has a stream");
@@ -216,7 +215,7 @@ fn what_is_written_to_a_new_ring_whose_attach_times_out_is_delivered() {
         assert!(channel.is_held_up(&mut none).unwrap());
         channel.renew(&mut none).unwrap();
         assert_eq!(channel.control.address(), found);
-        // Nothing sends it here.
+        // No transport sends it here.
         let mut delivered = Vec::new();
         channel.read_heap(&mut |index, _| delivered.push(index)).unwrap();
         assert_eq!(delivered, [1], "the entry behind the one that was held up");
@@ -227,7 +226,7 @@ fn what_is_written_to_a_new_ring_whose_attach_times_out_is_delivered() {
 }
 
 #[test]
-fn a_channel_that_is_dropped_is_detached() {
+fn dropped_channel_is_detached() {
     let (_model, process) = managed(0, 0);
     let (mut first, second) =
         (channel(&process, Way::Heap, None), channel(&process, Way::Heap, None));
@@ -239,7 +238,7 @@ fn a_channel_that_is_dropped_is_detached() {
 }
 
 #[test]
-fn what_is_whole_in_an_old_ring_is_delivered_after_a_read_of_it_failed() {
+fn old_ring_is_delivered_after_failed_read() {
     let (model, process) = managed(2, 0);
     let mut channel = channel(&process, Way::Heap, None);
     channel.attach(3).unwrap();
@@ -248,7 +247,7 @@ fn what_is_whole_in_an_old_ring_is_delivered_after_a_read_of_it_failed() {
     let mut none = |index, _: &[u8]| panic!("entry {index}");
     let renewed = channel.renew(&mut none);
     assert!(matches!(renewed, Err(Error::Timeout(_))), "{renewed:?}");
-    // The new ring is there now, and the next copy is the first look at the old one.
+    // The new ring exists now; the next copy is the first read of the old one.
     model.fail_request(0, None, 1, CqeSyndrome::LOCAL_PROTECTION);
     let renewed = channel.renew(&mut none);
     assert!(matches!(renewed, Err(Error::Failed(_))), "{renewed:?}");
@@ -262,7 +261,7 @@ fn what_is_whole_in_an_old_ring_is_delivered_after_a_read_of_it_failed() {
 }
 
 #[test]
-fn a_ring_in_a_buffer_of_the_user_s_keeps_it_while_threads_do_not_leave() {
+fn user_buffer_is_kept_while_threads_use_ring() {
     for (users, stays) in [(0, false), (1, true)] {
         let (_model, process) = managed(0, users);
         let buffer = process.alloc(4096).unwrap();
@@ -276,7 +275,7 @@ fn a_ring_in_a_buffer_of_the_user_s_keeps_it_while_threads_do_not_leave() {
 }
 
 #[test]
-fn an_event_handler_that_was_ended_in_a_run_may_be_who_never_leaves_and_an_idle_one_is_not() {
+fn detach_forgives_handler_destroyed_in_run() {
     for runs in [false, true] {
         let (_model, process) = managed(0, 1);
         let before = process.heap_info();

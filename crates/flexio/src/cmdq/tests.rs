@@ -21,7 +21,7 @@ fn queue() -> (Model, Process, Cmdq) {
 }
 
 #[test]
-fn a_queue_that_is_dropped_leaves_nothing_in_the_heap_and_on_the_device() {
+fn dropped_queue_frees_heap_and_device_objects() {
     let (model, process, queue) = queue();
     let (with, held) = (process.heap_info().requested, model.counts(0));
     assert!(with > 0);
@@ -35,8 +35,9 @@ fn a_queue_that_is_dropped_leaves_nothing_in_the_heap_and_on_the_device() {
 }
 
 #[test]
-fn a_queue_whose_objects_the_device_does_not_destroy_keeps_all_that_they_use() {
-    // The host's queue pair and CQ go first, then the worker's; a general object is its thread.
+fn undestroyed_objects_keep_queue_memory() {
+    // The host's queue pair and CQ are dropped first, then the worker's; the general object is its
+    // thread.
     for (opcode, nth) in
         [(Opcode::DESTROY_QP, 2), (Opcode::DESTROY_CQ, 2), (Opcode::DESTROY_GENERAL_OBJECT, 1)]
     {
@@ -44,9 +45,9 @@ fn a_queue_whose_objects_the_device_does_not_destroy_keeps_all_that_they_use() {
         let worker = &queue.workers[0];
         let (control, handler) = (worker.control.clone(), worker.handler.object_id());
         let used = process.heap_info().requested;
-        // Whoever tries again is refused, too.
+        // Another try is refused, too.
         for _ in 0..2 {
-            model.fail_command(0, opcode.0, nth, 0x9, 0);
+            model.fail_command(0, opcode, nth, verbless_prm::CommandStatus(0x9), 0);
         }
         drop(queue);
         assert_eq!(process.heap_info().requested, used, "{opcode:?} of thread {handler:#x}");
@@ -54,8 +55,8 @@ fn a_queue_whose_objects_the_device_does_not_destroy_keeps_all_that_they_use() {
     }
 }
 
-/// A process whose workers say at an event that so many tasks are done, as often as it is called,
-/// and a queue of `workers` such with room for two tasks each.
+/// A process whose workers report `done` completed tasks at each event, and a queue of `workers`
+/// workers with room for two tasks each.
 fn counting(done: u32, workers: u32, timeout: Duration) -> (Model, Cmdq) {
     let config = ProcessConfig { timeout, ..ProcessConfig::default() };
     // li t0, done; sd t0, 0x38(a0); ret
@@ -72,7 +73,7 @@ fn task() -> Function<(u64,), u64> {
     Function::named("task")
 }
 
-/// What is in the heap.
+/// Words of the heap.
 fn words<const N: usize>(process: &Process, address: u64) -> [u64; N] {
     let mut bytes = vec![0; 8 * N];
     process.read(address, &mut bytes).unwrap();
@@ -80,7 +81,7 @@ fn words<const N: usize>(process: &Process, address: u64) -> [u64; N] {
 }
 
 #[test]
-fn tasks_go_to_the_workers_in_turns_and_lie_where_each_reads_them() {
+fn tasks_go_round_robin_to_workers() {
     const TIMEOUT: Duration = Duration::from_secs(10);
     let (_model, mut queue) = counting(0, 3, TIMEOUT);
     let process = queue.process().clone();
@@ -99,7 +100,7 @@ fn tasks_go_to_the_workers_in_turns_and_lie_where_each_reads_them() {
     for (index, worker) in (0..).zip(&queue.workers) {
         let [_, _, rq_record, tasks, cqn_and_batch, log_depth, _, _] =
             words::<8>(&process, worker.control.address());
-        assert_eq!(cqn_and_batch, 8 << 32 | u64::from(worker.cq.number()));
+        assert_eq!(cqn_and_batch, 8 << 32 | u64::from(worker.cq.number().0));
         assert_eq!(log_depth, 1);
         let expected = [address, 100 + index, address, 103 + index];
         while words::<4>(&process, tasks) != expected {
@@ -111,7 +112,7 @@ fn tasks_go_to_the_workers_in_turns_and_lie_where_each_reads_them() {
 }
 
 #[test]
-fn a_queue_is_empty_once_its_workers_have_done_what_they_were_sent() {
+fn queue_is_empty_after_all_tasks() {
     let (_model, mut queue) = counting(2, 2, Duration::from_secs(10));
     (0..3).for_each(|number| queue.task_add(task(), number).unwrap());
     assert_eq!((queue.pending().unwrap(), queue.state()), (3, CmdqState::Pending));
@@ -119,13 +120,13 @@ fn a_queue_is_empty_once_its_workers_have_done_what_they_were_sent() {
     queue.wait_until_empty().unwrap();
     assert_eq!((queue.pending().unwrap(), queue.state()), (0, CmdqState::Running));
     assert!(queue.is_empty().unwrap());
-    // A second time is none, or the CQs would be armed twice.
+    // A second call does nothing: otherwise it would arm the CQs twice.
     queue.state_running().unwrap();
     queue.destroy();
 }
 
 #[test]
-fn tasks_that_do_not_end_are_waited_for_as_long_as_a_call_may_take() {
+fn unfinished_tasks_time_out() {
     let (_model, mut queue) = counting(1, 1, Duration::from_millis(400));
     (0..2).for_each(|number| queue.task_add(task(), number).unwrap());
     queue.state_running().unwrap();
@@ -140,7 +141,7 @@ fn tasks_that_do_not_end_are_waited_for_as_long_as_a_call_may_take() {
 }
 
 #[test]
-fn a_queue_has_workers_with_batches_and_a_depth_of_1_to_15() {
+fn create_rejects_invalid_config() {
     let (_model, queue) = counting(0, 1, Duration::from_secs(10));
     let good = CmdqConfig { log_depth: 1, ..CmdqConfig::default() };
     for (config, text) in [

@@ -1,4 +1,4 @@
-//! The way to a peer, of the fields that FlexIO has for it.
+//! The path to a peer, from FlexIO's fields.
 
 use verbless_command::{Device, GlobalRoute, Path, RoceVersion};
 use verbless_devx::{GidType, LinkLayer};

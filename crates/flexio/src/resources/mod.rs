@@ -1,8 +1,7 @@
-//! Which execution units a program may have, as a file says that whoever runs the machine has
-//! written.
+//! The execution units that a program may use, from a file of the machine's administrator.
 //!
-//! FlexIO's file is YAML that a tool of NVIDIA's writes, and its keys are not published. This one
-//! is verbless's own, of version [`VERSION`], in a small part of YAML:
+//! FlexIO's file is YAML from a tool of NVIDIA's, and its keys are not published. This format is
+//! verbless's own, of version [`VERSION`], in a small subset of YAML:
 //!
 //! ```
 //! use verbless_flexio::Resources;
@@ -29,14 +28,14 @@
 //! | key | |
 //! |---|---|
 //! | `version` | 1; it comes first |
-//! | `resources` | a mapping of keys to what follows |
+//! | `resources` | a mapping of keys to the entries below |
 //! | `app_name` | the program's name, up to 256 bytes; each key has one |
-//! | `eu_groups` | numbers of groups of execution units; none if it is not there |
-//! | `eus` | numbers of execution units; none if it is not there |
+//! | `eu_groups` | numbers of groups of execution units; none by default |
+//! | `eus` | numbers of execution units; none by default |
 //!
-//! Mappings, lists of numbers in either form, comments, and names plain or in double quotes without
-//! escapes are understood. All else of YAML is refused, with the line where it stands: tabs,
-//! anchors, tags, several documents, other keys, keys and numbers that come twice.
+//! The parser accepts mappings, lists of numbers in either form, comments, and names, plain or in
+//! double quotes without escapes. It refuses all other YAML, with the line: tabs, anchors, tags,
+//! several documents, other keys, duplicate keys and numbers.
 
 mod yaml;
 
@@ -47,7 +46,7 @@ use yaml::{Fault, Node, Value};
 
 /// The version of the format.
 pub const VERSION: u16 = 1;
-/// Bytes that a file has at most.
+/// Maximum bytes of a file.
 pub const MOST_BYTES: usize = 1 << 20;
 
 /// Resources that a program may use (`flexio_resource`).
@@ -59,11 +58,11 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Reads the resources of `key` from a file (`flexio_resources_create`). Dropping them destroys
-    /// them (`flexio_resources_destroy`). The whole file must be right, whatever the key is.
+    /// Reads the resources of `key` from a file (`flexio_resources_create`). A drop destroys them
+    /// (`flexio_resources_destroy`). The whole file must be valid, whatever the key is.
     ///
     /// # Errors
-    /// The file is wrong, in the line that the error says, or it does not have the key.
+    /// The file is invalid (the error has the line), or does not have the key.
     pub fn new(key: &str, file: &[u8]) -> Result<Self, Error> {
         let all = read(file).map_err(|Fault { line, why }| {
             Error::Failed(format!("resources, line {line}: {why}"))
@@ -94,7 +93,7 @@ impl Resources {
     }
 }
 
-/// Everything that a file has.
+/// All resources of a file.
 fn read(file: &[u8]) -> Result<Vec<(String, Resources)>, Fault> {
     if file.len() > MOST_BYTES {
         return Err(Fault::new(1, format!("it has {} bytes, of {MOST_BYTES} at most", file.len())));
@@ -159,7 +158,7 @@ fn one(node: Node) -> Result<(String, Resources), Fault> {
 fn numbers(items: &[(String, usize)]) -> Result<Vec<u16>, Fault> {
     let mut all = Vec::new();
     for (item, line) in items {
-        // What `parse` takes besides: a plus sign.
+        // `parse` also accepts a plus sign.
         let digits = item.bytes().all(|byte| byte.is_ascii_digit());
         let number = item.parse().ok().filter(|_| digits);
         let number = number.ok_or_else(|| {
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_resources_are_refused_where_they_are_wrong() {
+    fn invalid_resources_are_rejected_with_line() {
         let of = |text: &str| format!("version: 1\nresources:\n  a:\n    app_name: b\n{text}");
         let long = format!("    app_name: {}\n", "x".repeat(MAX_NAME_LEN + 1));
         for (text, line, why) in [
@@ -199,7 +198,7 @@ mod tests {
             ("  c:\n", 5, "has no app_name"),
             ("  a:\n    app_name: d\n", 5, "a comes twice"),
             ("other: 1\n", 5, "no such key here: other"),
-            (&long[1..], 5, "stands under nothing"),
+            (&long[1..], 5, "under no key"),
         ] {
             let (found, said) = fault(&of(text));
             assert!(found == line && said.contains(why), "{text:?}: {found}: {said}");
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_units_are_lists_of_their_own_in_a_file_of_the_right_keys_and_size() {
+    fn eu_groups_and_eus_are_lists_within_size_limit() {
         let of = |fields: &str| format!("version: 1\nresources:\n  a:\n    app_name: b\n{fields}");
         let both = of("    eu_groups: [3, 65535]\n    eus: []\n");
         let both = Resources::new("a", both.as_bytes()).unwrap();
@@ -242,11 +241,11 @@ mod tests {
     }
 
     #[test]
-    fn no_part_of_a_file_is_taken_for_the_whole() {
+    fn truncated_file_is_not_accepted_as_whole() {
         let whole = "version: 1\nresources:\n  a:\n    app_name: \"b\"\n    eus: [1, 2]\n";
         assert_eq!(Resources::new("a", whole.as_bytes()).unwrap().eus(), [1, 2]);
         for end in 0..whole.len() {
-            // The file is text: what is cut in a number or a name is another one.
+            // The file is text: a truncated number or name is a different one.
             if let Ok(resources) = Resources::new("a", &whole.as_bytes()[..end]) {
                 assert!(["\"b\"", "\n", " ", "]"].iter().any(|it| whole[..end].ends_with(it)));
                 assert_eq!(resources.app_name(), "b");

@@ -1,7 +1,7 @@
-//! The small part of YAML that files of resources are written in: mappings by indentation, scalars,
-//! and lists of scalars. It takes nothing that YAML 1.2 reads as something else.
+//! The YAML subset of resource files: mappings by indentation, scalars, and lists of scalars. It
+//! accepts nothing that YAML 1.2 reads differently.
 
-/// Mappings within each other, at most.
+/// Maximum depth of nested mappings.
 const MOST_DEPTH: usize = 8;
 
 /// An error and its line, counted from 1.
@@ -28,14 +28,14 @@ pub(super) struct Node {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Scalar(String),
-    /// Each with its line.
+    /// Each item with its line.
     List(Vec<(String, usize)>),
     Mapping(Vec<Node>),
     /// The key has no value.
     Nothing,
 }
 
-/// A line that says something.
+/// A line with contents.
 #[derive(Clone, Copy)]
 struct Line<'a> {
     number: usize,
@@ -43,7 +43,7 @@ struct Line<'a> {
     text: &'a str,
 }
 
-/// Reads a mapping that begins in the first column.
+/// Parses a mapping that begins in the first column.
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
     let mut lines = Vec::new();
     for (index, line) in text.split('\n').enumerate() {
@@ -66,11 +66,11 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
     let all = mapping(&mut rest, 0, 0)?;
     match rest.first() {
         None => Ok(all),
-        Some(line) => Err(Fault::new(line.number, "it stands under nothing: mind the spaces")),
+        Some(line) => Err(Fault::new(line.number, "it is under no key: check the indentation")),
     }
 }
 
-/// The entries that stand at an indentation.
+/// The entries at an indentation.
 fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<Node>, Fault> {
     let mut all: Vec<Node> = Vec::new();
     while let Some((&line, behind)) = rest.split_first().filter(|(line, _)| line.indent == indent) {
@@ -91,11 +91,11 @@ fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<No
     Ok(all)
 }
 
-/// Reads the indented value below a key that has none on its line.
+/// Parses the indented value below a key without one on its line.
 fn below(rest: &mut &[Line<'_>], key: Line<'_>, depth: usize) -> Result<Value, Fault> {
     let Some(first) = rest.first().copied() else { return Ok(Value::Nothing) };
     let is_item = |line: &Line<'_>| line.text == "-" || line.text.starts_with("- ");
-    // A list may stand in the column of its key.
+    // A list may begin in the column of its key.
     if is_item(&first) && first.indent >= key.indent {
         let mut items = Vec::new();
         let same = |line: &&Line<'_>| line.indent == first.indent && is_item(line);
@@ -111,7 +111,7 @@ fn below(rest: &mut &[Line<'_>], key: Line<'_>, depth: usize) -> Result<Value, F
     Ok(Value::Nothing)
 }
 
-/// A line `key:` or `key: value`.
+/// Parses a line `key:` or `key: value`.
 fn entry(line: Line<'_>) -> Result<(String, Value), Fault> {
     let fault = |why: &str| Err(Fault::new(line.number, why));
     let Some((key, value)) = line.text.split_once(':') else {
@@ -133,7 +133,7 @@ fn entry(line: Line<'_>) -> Result<(String, Value), Fault> {
     Ok((key.to_owned(), value))
 }
 
-/// A list in brackets, in one line.
+/// Parses a list in brackets, in one line.
 fn flow(text: &str, line: usize) -> Result<Vec<(String, usize)>, Fault> {
     let unended = || Fault::new(line, "a list without its `]` in the same line");
     let (inner, behind) = text[1..].split_once(']').ok_or_else(unended)?;
@@ -146,13 +146,13 @@ fn flow(text: &str, line: usize) -> Result<Vec<(String, usize)>, Fault> {
     inner.split(',').map(|item| Ok((scalar(item.trim_matches(' '), line)?, line))).collect()
 }
 
-/// Whether what follows a value is nothing, or a comment.
+/// Whether the text behind a value is empty, or a comment.
 fn is_comment(behind: &str) -> bool {
     let text = behind.trim_start_matches(' ');
     text.is_empty() || text.starts_with('#') && text.len() < behind.len()
 }
 
-/// A scalar, plain or in double quotes.
+/// Parses a scalar, plain or in double quotes.
 fn scalar(text: &str, line: usize) -> Result<String, Fault> {
     let fault = |why: &str| Err(Fault::new(line, why));
     if let Some(quoted) = text.strip_prefix('"') {
@@ -169,7 +169,7 @@ fn scalar(text: &str, line: usize) -> Result<String, Fault> {
     }
     let text = text.split_once(" #").map_or(text, |(text, _)| text).trim_end_matches(' ');
     let Some(first) = text.chars().next() else { return fault("nothing where a value is") };
-    // What YAML has another meaning for, there or anywhere.
+    // Characters with another meaning in YAML, in the first place or anywhere.
     if "&*!|>%@`'\"#,[]{}?".contains(first) || text.contains(": ") || text.ends_with(':') {
         return fault("this part of YAML is not understood here");
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_lists_and_comments_are_read_as_yaml_has_them() {
+    fn yaml_subset_parses() {
         let text = "# head\na: 1 # one\r\n\nb:\n   c: \"x: # y\"\n   d:\n   - 1\n   - \"2\"\n\
                     \x20  e: [ ]\nf:\n  - 7\ng: [1,2 , 3]   # three\nh: x#y\ni:";
         let expected = [
@@ -219,12 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_its_line() {
+    fn unsupported_yaml_is_rejected_with_line() {
         for (text, line, why) in [
             ("a: 1\n\tb: 2", 2, "tab"),
             ("a: \u{1}", 1, "control character"),
-            ("a: 1\n  b: 2", 2, "under nothing"),
-            ("a:\n    b: 1\n  c: 2", 3, "under nothing"),
+            ("a: 1\n  b: 2", 2, "under no key"),
+            ("a:\n    b: 1\n  c: 2", 3, "under no key"),
             ("a", 1, "no key"),
             ("---\na: 1", 1, "no key"),
             ("a:1", 1, "no space"),

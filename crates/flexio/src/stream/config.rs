@@ -20,7 +20,7 @@ pub enum SyncMode {
     Async = 1,
     /// Behaves like [`SyncMode::Sync`] (`FLEXIO_MSG_DEV_SYNC_MODE_BATCH`).
     Batch = 2,
-    /// Records, which the host formats as text, are sent a quarter of the buffer at a time
+    /// Records, which the host formats as text, are sent when a quarter of the buffer is full
     /// (`FLEXIO_MSG_DEV_SYNC_MODE_TRACER`).
     Tracer = 3,
 }
@@ -29,7 +29,7 @@ pub enum SyncMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Transport {
-    /// SENDs of a reliable connected queue pair of the program's (`FLEXIO_MSG_TRANSPORT_QP_RC`).
+    /// SENDs of a reliable connected queue pair of the program (`FLEXIO_MSG_TRANSPORT_QP_RC`).
     #[default]
     Rc = 0,
     /// Stores through a window (`FLEXIO_MSG_TRANSPORT_WINDOW`).
@@ -51,37 +51,37 @@ impl Transport {
     }
 }
 
-/// Bytes of a stream's buffer at least.
+/// Minimum bytes of a stream's buffer.
 pub const LEAST_BUFFER: u32 = 2 << 10;
-/// The largest buffer of a stream in bytes: its ring has at most 2^20 entries of 256 bytes; in
+/// Maximum bytes of a stream's buffer: its ring has at most 2^20 entries of 256 bytes; in
 /// [`SyncMode::Tracer`], with records of 64 bytes, a quarter. It is allocated in the process's heap
-/// ([`ProcessConfig::heap`](crate::ProcessConfig::heap)), and as much again in the host's memory.
+/// ([`ProcessConfig::heap`](crate::ProcessConfig::heap)), and with the same size in the host's
+/// memory.
 pub const MOST_BUFFER: u32 = (TEXT_ENTRY_BYTES as u32) << MOST_LOG_ENTRIES;
 
-/// How a stream is made (`flexio_msg_stream_attr_t`).
+/// Configuration of a stream (`flexio_msg_stream_attr_t`).
 #[derive(Debug, Clone)]
 pub struct MsgStreamConfig {
     /// The stream's name, for messages of the library.
     pub name: String,
     /// Whether this is the default stream, whose number is 0.
     pub default: bool,
-    /// Messages above this level are not written. Of the default stream it is [`Level::Info`];
-    /// [`Level::Always`] is none.
+    /// Messages above this level are not written. The default stream has [`Level::Info`];
+    /// [`Level::Always`] is refused.
     pub level: Level,
     /// Bytes of the stream's buffer, on either side: a power of two from [`LEAST_BUFFER`] to
     /// [`MOST_BUFFER`].
     pub buffer: u32,
     /// When messages reach the host.
     pub sync_mode: SyncMode,
-    /// How they do.
+    /// The transport of messages.
     pub transport: Transport,
     /// Format strings of records, by their numbers; for [`SyncMode::Tracer`] only. They have
-    /// printf's integer conversions, up to six in a format.
+    /// printf's integer conversions, up to six per format.
     pub formats: Vec<String>,
-    /// The execution units on which the program does what making, changing and destroying the
-    /// stream takes.
+    /// The execution units for the program's part in creating, changing and destroying the stream.
     pub affinity: Affinity,
-    /// The library makes a thread that takes messages, unless the mode is [`SyncMode::Async`].
+    /// Creates a reading thread in the library, unless the mode is [`SyncMode::Async`].
     pub thread: bool,
 }
 
@@ -136,7 +136,7 @@ impl MsgStreamConfig {
     }
 }
 
-/// Whether a stream may have this level.
+/// Checks that a stream may have this level.
 pub(super) fn check_level(name: &str, level: Level) -> Result<(), Error> {
     match level {
         Level::Always => Err(Error::Failed(format!(
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_that_cannot_be_is_refused_with_the_limit() {
+    fn invalid_config_is_rejected_with_limit() {
         type Change = fn(&mut MsgStreamConfig);
         let wrong: [(Change, &str); 7] = [
             (|it| it.buffer = 1024, "from 2048 to 268435456"),

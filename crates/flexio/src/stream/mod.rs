@@ -1,9 +1,9 @@
-//! Message streams: what a program prints, and what it traces by formats of the host's.
+//! Message streams: a program's printed messages, and its traces by formats of the host.
 //!
-//! A stream is made for a process and written by its program: `print!`, `msg!` and what goes with
-//! them (`verbless_flexio_dev::message`), or `trace!` if its mode is [`SyncMode::Tracer`]. The
-//! default stream is what `print!` and panics write to; others have the number that
-//! [`MsgStream::id`] says. Every message that a program writes to `Stream::BROADCAST` goes to all.
+//! The host creates a stream for a process, and the program writes it: `print!`, `msg!` and related
+//! macros (`verbless_flexio_dev::message`), or `trace!` in the mode [`SyncMode::Tracer`]. `print!`
+//! and panics write to the default stream; other streams have the number [`MsgStream::id`]. A
+//! message to `Stream::BROADCAST` goes to all streams.
 //!
 #![cfg_attr(verbless_dpa_program, doc = "```")]
 #![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
@@ -24,24 +24,24 @@
 //!
 //! # Modes
 //! In the modes [`SyncMode::Sync`], [`SyncMode::Batch`] (the same, as in the headers of 25.1) and
-//! [`SyncMode::Tracer`], a thread of the library takes messages as they come, as FlexIO's does
-//! (`ppthread`); it looks for some every few microseconds, and less often while there are none,
-//! down to every 2 ms. [`MsgStreamConfig::thread`] does without: then [`MsgStream::poll`] takes
-//! them. In the mode [`SyncMode::Async`] messages wait until [`MsgStream::flush`].
+//! [`SyncMode::Tracer`], a thread of the library receives messages, like FlexIO's (`ppthread`); it
+//! polls every few microseconds, and less often while there are none, down to every 2 ms.
+//! [`MsgStreamConfig::thread`] disables it: then [`MsgStream::poll`] receives them. In the mode
+//! [`SyncMode::Async`] messages wait until [`MsgStream::flush`].
 //!
 //! # What is lost
-//! A stream has [`MsgStreamConfig::buffer`] bytes on either side. A message that finds no room is
-//! lost and counted ([`MsgStream::lost`]), and nothing that was written is overwritten; in all
-//! modes but Async a thread of the DPA waits a while for room before. UC and UD lose messages on
-//! the way, too, when the host is slower than the program: it has receives posted for the buffer's
-//! bytes. A message is cut into segments of 240 bytes; by UD each travels in a datagram of its own
-//! (of trace records as many together as the port's MTU takes). One that does not come leaves its
-//! message incomplete, which is counted and not shown.
+//! A stream has [`MsgStreamConfig::buffer`] bytes on either side. A message without room is lost
+//! and counted ([`MsgStream::lost`]); written messages are never overwritten. In all modes except
+//! Async a thread of the DPA first waits a while for room. UC and UD also lose messages in transit
+//! if the host is slower than the program: it has receives posted for the buffer's bytes. A message
+//! is cut into segments of 240 bytes; UD sends each in its own datagram (as many trace records
+//! together as fit the port's MTU). A lost segment leaves its message incomplete, which is counted
+//! and not shown.
 //!
-//! After a fatal error, [`MsgStream::flush`] takes what the program had written until then out of
-//! its memory: the last words of a program that panicked come so, whatever the transport is.
+//! After a fatal error, [`MsgStream::flush`] reads the remaining messages from the program's
+//! memory: so the last message of a panicked program arrives, with any transport.
 //!
-//! How FlexIO's streams travel is not published; this is verbless's own, on both sides.
+//! FlexIO's transport of streams is not published; this one is verbless's own, on both sides.
 
 mod config;
 pub(crate) mod numbers;
@@ -59,12 +59,14 @@ use std::time::Duration;
 
 pub use verbless_flexio_dev::Level;
 use verbless_flexio_dev::stream::entry::{LOG_RECORD_BYTES, LOG_TEXT_ENTRY_BYTES};
-/// Streams that a process has at most, the default one included
+/// Maximum of streams of a process, including the default one
 /// (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
 pub use verbless_flexio_dev::stream::table::MAX_STREAMS;
 
 use crate::channel::{Channel, ChannelConfig};
 use crate::error::Error;
+use crate::holders::Holding;
+use crate::ids::StreamId;
 use crate::process::Process;
 
 use config::check_level;
@@ -76,14 +78,14 @@ pub use config::{LEAST_BUFFER, MOST_BUFFER, MsgStreamConfig, SyncMode, Transport
 pub use output::Output;
 pub use text::{Message, Record};
 
-/// Counts of what a stream lost.
+/// Counts of a stream's losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lost {
     /// Messages or records that found no room.
     pub without_room: u64,
-    /// Segments or records that did not come: by UC or UD, or of a run that was taken away.
+    /// Segments or records that did not arrive: lost by UC or UD, or of a terminated run.
     pub on_the_way: u64,
-    /// Messages that did not arrive complete, and arrivals that were no messages.
+    /// Incomplete messages, and invalid arrivals.
     pub damaged: u64,
 }
 
@@ -99,13 +101,14 @@ pub struct MsgStream {
 struct StreamInner {
     name: String,
     process: Process,
+    _holding: Holding,
     id: u8,
     default: bool,
     stop: AtomicBool,
     reader: Mutex<Reader>,
 }
 
-/// Takes messages; guarded by a mutex, so one thread does at a time.
+/// Receives messages; a mutex guards it, so one thread receives at a time.
 #[derive(Debug)]
 struct Reader {
     channel: Channel,
@@ -135,21 +138,22 @@ impl Reader {
     }
 }
 
-/// Pauses of a thread of the DPA for room: a few milliseconds.
+/// Number of pauses of a DPA thread for room: a few milliseconds.
 const PATIENCE: u32 = 4096;
 /// Pauses of the reading thread.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
 impl MsgStream {
-    /// Makes a stream, and its reading thread (`flexio_msg_stream_create`).
+    /// Creates a stream, and its reading thread (`flexio_msg_stream_create`).
     ///
     /// # Errors
-    /// Another default stream is there, or [`MAX_STREAMS`]; the configuration, for the reason that
-    /// the error says; the heap has no room for its buffer; the program has no streams.
-    /// [`Error::CopyTimeout`]: nothing is left of it. [`Error::Timeout`], of the call by which the
-    /// program finds it: nothing either, unless the program has found it and a call to forget it
-    /// times out, too. Then its memory stays in use as long as the process is there.
+    /// A default stream or [`MAX_STREAMS`] streams exist; an invalid configuration, with the reason
+    /// in the error; the heap has no room for its buffer; the program has no streams.
+    /// [`Error::CopyTimeout`]: nothing was created. [`Error::Timeout`], of the call that attaches
+    /// the stream in the program: nothing was created either, unless the program has found the
+    /// stream and a call to forget it times out, too. Then its memory stays in use as long as the
+    /// process exists.
     pub fn create(
         process: &Process,
         config: &MsgStreamConfig,
@@ -199,6 +203,7 @@ impl MsgStream {
         let shared = Arc::new(StreamInner {
             name: config.name.clone(),
             process: process.clone(),
+            _holding: Holding::new(format!("message stream {id}"), vec![process.key()]),
             id,
             default: config.default,
             stop: AtomicBool::new(false),
@@ -220,8 +225,8 @@ impl MsgStream {
 
     /// The number by which a program refers to the stream (`flexio_msg_stream_get_id`). 0 is the
     /// default one.
-    pub fn id(&self) -> u8 {
-        self.shared.id
+    pub fn id(&self) -> StreamId {
+        StreamId(self.shared.id)
     }
 
     /// The stream's name.
@@ -240,12 +245,12 @@ impl MsgStream {
         self.shared.reader().channel.qp_numbers()
     }
 
-    /// Changes the stream's level (`flexio_msg_stream_level_set`). Messages that are written
-    /// meanwhile may still be treated by the old one.
+    /// Changes the stream's level (`flexio_msg_stream_level_set`). The old level may still apply to
+    /// concurrent messages.
     ///
     /// # Errors
-    /// It is the default stream, whose level stays; the level is [`Level::Always`]; the process has
-    /// ended. [`Error::Timeout`]: it has the old level or the new one.
+    /// It is the default stream, whose level is fixed; the level is [`Level::Always`]; the process
+    /// has ended. [`Error::Timeout`]: it has the old level or the new one.
     pub fn set_level(&self, level: Level) -> Result<(), Error> {
         let name = &self.shared.name;
         if self.shared.default {
@@ -258,12 +263,12 @@ impl MsgStream {
         self.shared.reader().channel.set_level(level as u32)
     }
 
-    /// Receives the messages that have come and gives them to the output; returns their number.
+    /// Receives the available messages and writes them to the output; returns their number.
     /// Intended for streams without a reading thread, but usable with one, too.
     ///
     /// # Errors
-    /// The device failed, or the output did before. [`Error::CopyTimeout`]: what has not come is
-    /// there for the next look.
+    /// The device failed, or the output did before. [`Error::CopyTimeout`]: the next poll receives
+    /// the remaining entries.
     pub fn poll(&self) -> Result<u64, Error> {
         let mut reader = self.shared.reader();
         let taken = reader.receive()?;
@@ -271,23 +276,23 @@ impl MsgStream {
         Ok(taken)
     }
 
-    /// Takes all messages that were written before and gives them to the output
+    /// Receives all messages written before the call and writes them to the output
     /// (`flexio_msg_stream_flush`). In the C library this does nothing in synchronous modes; here
-    /// it waits until the messages are there. Works after a fatal error, too.
+    /// it waits for the messages. It works after a fatal error, too.
     ///
-    /// A run that was taken away while it wrote holds up what others write behind it. If nothing
-    /// moves for a second, this delivers what is whole and makes the stream anew.
+    /// A run that was terminated during a write blocks later messages. If nothing moves for a
+    /// second, this delivers the complete messages and replaces the ring.
     ///
     /// # Errors
-    /// The device or the output failed. [`Error::Timeout`] and [`Error::CopyTimeout`]: what has not
-    /// come is there for the next one.
+    /// The device or the output failed. [`Error::Timeout`] and [`Error::CopyTimeout`]: the next
+    /// flush receives the remaining entries.
     pub fn flush(&self) -> Result<(), Error> {
         let mut reader = self.shared.reader();
         reader.flush()?;
         reader.sink.works(&self.shared.name)
     }
 
-    /// Counts of what was lost so far.
+    /// Counts of all losses so far.
     ///
     /// # Errors
     /// The program's memory cannot be read, or not in time: [`Error::CopyTimeout`].
@@ -301,13 +306,13 @@ impl MsgStream {
         })
     }
 
-    /// Destroys the stream: receives what the program has written so far, ends the reading thread,
-    /// and detaches the stream in the program (`flexio_msg_stream_destroy`). Later messages go
-    /// nowhere. Dropping it does the same without a report.
+    /// Destroys the stream: receives all written messages, ends the reading thread, and detaches
+    /// the stream in the program (`flexio_msg_stream_destroy`). Later messages are discarded. A
+    /// drop does the same without a report.
     ///
     /// # Errors
-    /// What was written could not be taken; threads of the program do not leave the stream, whose
-    /// memory then stays with the process. It is gone in any case.
+    /// The written messages could not be received; threads of the program do not leave the stream,
+    /// whose memory then stays with the process. The stream is destroyed in any case.
     pub fn destroy(mut self) -> Result<(), Error> {
         self.close()
     }
@@ -318,7 +323,7 @@ impl MsgStream {
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             if thread.join().is_err() {
-                crate::log::warning!("the reading thread of {} panicked", self.shared.name);
+                crate::log::error!("the reading thread of {} panicked", self.shared.name);
             }
         }
         let mut reader = self.shared.reader();
@@ -354,7 +359,7 @@ impl StreamInner {
         while !self.stop.load(Ordering::Relaxed) {
             let taken = match self.reader().receive() {
                 Ok(taken) => taken,
-                // What has not come is there for the next look.
+                // The next poll receives the remaining entries.
                 Err(error @ (Error::Timeout(_) | Error::CopyTimeout(_))) => {
                     crate::log::warning!("reading {}: {error}", self.name);
                     0

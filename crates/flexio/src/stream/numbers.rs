@@ -1,4 +1,4 @@
-//! The numbers by which a process knows its message streams.
+//! The numbers of a process's message streams.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use verbless_flexio_dev::stream::table::MAX_STREAMS;
 
 use crate::error::Error;
 
-/// Which numbers of streams of a process are taken, and whether its tracer is.
+/// The stream numbers in use, and whether the tracer is.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     taken: [u64; 4],
     pub(crate) tracer: bool,
-    /// By number of a stream or the tracer: how many threads still use the former owner of the
-    /// number, as the program counts them.
+    /// By number of a stream or the tracer: the count of threads that still use the number's former
+    /// owner, by the program's count.
     pub(crate) left: BTreeMap<u64, u64>,
 }
 
 impl Streams {
-    /// A number that is free: 0, or one from 1 on.
+    /// Takes a free number: 0 for the default stream, else one from 1 on.
     pub(crate) fn take(&mut self, default: bool) -> Result<u8, Error> {
         let free = |id: &usize| self.taken[id / 64] >> (id % 64) & 1 == 0;
         let id = match default {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stream_has_a_number_of_its_own_and_the_default_one_has_0() {
+    fn stream_numbers_are_unique_and_default_is_0() {
         let mut streams = Streams::default();
         assert_eq!(streams.take(true).unwrap(), 0);
         assert!(streams.take(true).is_err());

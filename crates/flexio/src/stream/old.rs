@@ -1,7 +1,8 @@
-//! The default stream as it was before: `flexio_print_*` of 2022, and the `flexio_log_dev_*` that
-//! came between. They are [`MsgStream`] in other clothes, for hosts that are still to be changed.
+//! Older functions for the default stream: `flexio_print_*` of 2022, and the later
+//! `flexio_log_dev_*`. They wrap [`MsgStream`], for hosts that still use them.
 //!
-//! In C a process keeps the stream; here whoever calls `init` has it, and gives it to the others.
+//! In C a process holds the stream; here the caller of `init` holds it, and passes it to the other
+//! functions.
 #![allow(deprecated, reason = "they stand for what C has deprecated")]
 
 use super::{MsgStream, MsgStreamConfig, Output, SyncMode};
@@ -9,8 +10,9 @@ use crate::error::Error;
 use crate::process::Process;
 use crate::uar::Uar;
 
-/// Makes the default stream of `data_bytes` bytes (`flexio_print_init`). Messages come as they are
-/// written, or with `is_async` when [`print_flush`] asks.
+/// Creates the default stream with `data_bytes` bytes (`flexio_print_init`). Messages arrive as
+/// they are written, or with `is_async` at [`print_flush`]. The stream rings by the process's own
+/// UAR; `uar` is checked but not used.
 ///
 /// # Errors
 /// As [`MsgStream::create`]; the UAR is of another process.
@@ -23,7 +25,7 @@ pub fn print_init(
     is_async: bool,
 ) -> Result<MsgStream, Error> {
     if !uar.process().is(process) {
-        return Err(Error::Failed("the UAR is of another process than what is to print".into()));
+        return Err(Error::Failed("the UAR is of another process than the stream".into()));
     }
     let sync_mode = if is_async { SyncMode::Async } else { SyncMode::Sync };
     let config =
@@ -31,7 +33,7 @@ pub fn print_init(
     MsgStream::create(process, &config, output)
 }
 
-/// Takes what was printed (`flexio_print_flush`).
+/// Receives the printed messages (`flexio_print_flush`).
 ///
 /// # Errors
 /// As [`MsgStream::flush`].
@@ -49,7 +51,7 @@ pub fn print_destroy(stream: MsgStream) -> Result<(), Error> {
     stream.destroy()
 }
 
-/// Makes the default stream (`flexio_log_dev_init`).
+/// Creates the default stream (`flexio_log_dev_init`).
 ///
 /// # Errors
 /// As [`MsgStream::create`]; the configuration is not that of the default stream.
@@ -68,7 +70,7 @@ pub fn log_dev_init(
     MsgStream::create(process, config, output)
 }
 
-/// Takes what was written (`flexio_log_dev_flush`).
+/// Receives the written messages (`flexio_log_dev_flush`).
 ///
 /// # Errors
 /// As [`MsgStream::flush`].

@@ -8,10 +8,9 @@ use std::path::Path;
 use super::report::MsgBinReport;
 use super::text::Message;
 
-/// The destination of a stream's messages, for which the C library takes a `FILE`.
+/// The destination of a stream's messages; the C library takes a `FILE`.
 ///
-/// Used by the thread that takes messages: the stream's reading thread, or the caller that polls or
-/// flushes.
+/// The receiving thread uses it: the stream's reading thread, or the caller of poll or flush.
 pub struct Output(Kind);
 
 enum Kind {
@@ -22,13 +21,13 @@ enum Kind {
 
 impl Output {
     /// Writes messages as lines to any writer: a file, a pipe, a buffer. Each message ends a line,
-    /// even without a final newline, and is flushed. Control characters in it, other than newlines
-    /// and tabs, are shown as escapes: a program cannot send commands to a terminal.
+    /// even without a final newline, and is flushed. Control characters other than newlines and
+    /// tabs become escapes: a program cannot send commands to a terminal.
     pub fn lines(to: impl Write + Send + 'static) -> Self {
         Self(Kind::Lines(Box::new(to)))
     }
 
-    /// Lines to a new file, or to one that is emptied.
+    /// Lines to a file, created or emptied.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -41,12 +40,12 @@ impl Output {
         Self::lines(io::stdout())
     }
 
-    /// A [`MsgBinReport`] of each message, flushed, for a tool that reads them back.
+    /// A [`MsgBinReport`] of each message, flushed, for a tool to read.
     pub fn binary(to: impl Write + Send + 'static) -> Self {
         Self(Kind::Reports(Box::new(to)))
     }
 
-    /// Gives each message to a function, unchanged. The function must not use the stream itself.
+    /// Passes each message to a function, unchanged. The function must not use the stream itself.
     pub fn messages(to: impl FnMut(&Message) + Send + 'static) -> Self {
         Self(Kind::Messages(Box::new(to)))
     }

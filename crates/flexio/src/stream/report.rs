@@ -1,4 +1,4 @@
-//! Messages in a file, for tools of the host's: what a stream with [`Output::binary`] writes.
+//! Messages in a file, for tools of the host: the output of a stream with [`Output::binary`].
 //!
 //! | a report, little-endian | |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | 0x18 | bytes of its text (4 bytes), and four zeros |
 //! | 0x20 | the text, in UTF-8 |
 //!
-//! FlexIO names a struct for it and none of its fields; this is verbless's own.
+//! FlexIO names a struct for it but no fields; this format is verbless's own.
 //!
 //! [`Output::binary`]: super::Output::binary
 
@@ -28,7 +28,7 @@ pub const VERSION: u16 = 1;
 pub const HEAD_BYTES: usize = 32;
 const MAGIC: [u8; 6] = *b"vbmsg\0";
 const NO_LEVEL: u8 = 0xff;
-/// Bytes of a text at most: U+FFFD takes three bytes for one of the program's.
+/// Maximum bytes of a text: U+FFFD takes three bytes for one of the program's.
 const MOST_TEXT: u32 = 3 * MOST_BUFFER;
 
 /// A message as bytes (`msg_bin_report`).
@@ -104,7 +104,7 @@ impl MsgBinReport {
     /// Reads the next report, without trusting its contents; `None` at the end.
     ///
     /// # Errors
-    /// What comes is no whole report of this version.
+    /// The next bytes are no complete report of this version.
     pub fn read(from: &mut impl Read) -> Result<Option<Self>, ReportError> {
         let mut head = Vec::new();
         from.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(ReportError::Io)?;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_its_fields_where_the_table_says() {
+    fn report_bytes_match_documented_layout() {
         let bytes = report().to_bytes();
         let mut expected = b"vbmsg\0\x01\0\x07\0\0\0\0\x01\0\0\x09\0\0\0".to_vec();
         expected.extend([Level::Warn as u8, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_is_not_whole_or_another_is_refused() {
+    fn truncated_or_altered_report_is_rejected() {
         let whole = report().to_bytes();
         for length in 1..whole.len() {
             let read = MsgBinReport::read(&mut &whole[..length]);

@@ -7,12 +7,12 @@ use super::template::Template;
 use super::text::{Message, Messages, Record};
 use crate::error::Error;
 
-/// Makes messages of entries and gives them to an output.
+/// Builds messages from entries and passes them to an output.
 #[derive(Debug)]
 pub(super) struct Sink {
     texts: Texts,
     output: Output,
-    /// Why the output does not work; reported once.
+    /// The output's error, reported once.
     failed: Option<io::Error>,
     taken: u64,
 }
@@ -60,7 +60,7 @@ impl Sink {
         }
     }
 
-    /// Reports once that the output does not work.
+    /// Reports a failed output once.
     pub(super) fn works(&mut self, name: &str) -> Result<(), Error> {
         match self.failed.take() {
             Some(error) => Err(Error::Failed(format!(

@@ -1,8 +1,9 @@
-//! Formats of trace records: printf's conversions of integers, checked when the stream is made.
+//! Formats of trace records: printf's integer conversions, checked at the stream's creation.
 //!
 //! `%[flags][width][length]conversion`: the flags `-`, `0`, `+`, space and `#`, a width of up to
-//! two digits, a length of C (`hh`, `h`, `l`, `ll`, `z`, `j`, `t`: how many bits count; without one
-//! 32), and `d i u x X o c p` or `%%`. A string or a floating-point number is no word of a record.
+//! two digits, a length of C (`hh`, `h`, `l`, `ll`, `z`, `j`, `t`; it selects the number of bits,
+//! 32 by default), and `d i u x X o c p` or `%%`. A record cannot hold strings or floating-point
+//! numbers.
 
 use verbless_flexio_dev::stream::entry::ARGUMENTS;
 
@@ -71,7 +72,7 @@ impl Template {
 }
 
 impl Conversion {
-    /// Parses the conversion after a percent sign; the error says what is wrong with it.
+    /// Parses the conversion after a percent sign; the error has the reason.
     fn parse(rest: &mut Characters<'_>) -> Result<Self, String> {
         let mut made = Self { bits: 32, ..Self::default() };
         while let Some(flag) = rest.next_if(|it| "-0+ #".contains(*it)) {
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_shown_as_printf_does() {
+    fn words_format_like_printf() {
         let minus = -5_i64 as u64;
         let words = |first| [first, 2, 3, 4, 5, 6];
         for (format, first, expected) in [
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_words_cannot_fill_is_refused() {
+    fn unsupported_format_is_rejected() {
         for (format, why) in [
             ("%s", "conversion 's'"),
             ("%f", "conversion 'f'"),

@@ -6,7 +6,7 @@ use crate::channel::tests::{agreeing, flushing};
 
 use super::*;
 
-/// The texts that came.
+/// The received texts.
 type Seen = Arc<Mutex<Vec<String>>>;
 
 fn stream(change: impl FnOnce(&mut MsgStreamConfig)) -> (Model, Process, Seen, MsgStream) {
@@ -22,7 +22,7 @@ fn stream(change: impl FnOnce(&mut MsgStreamConfig)) -> (Model, Process, Seen, M
     (model, process, seen, stream)
 }
 
-/// Writes a message of one entry as a program does.
+/// Writes a message of one entry like a program.
 fn write(stream: &MsgStream, number: u64, text: &str) {
     let head = text.len() as u64 | (Level::Info as u64) << 16;
     stream.shared.reader().channel.write(number, head, text.as_bytes());
@@ -33,9 +33,9 @@ fn block(stream: &MsgStream, at: u64) -> u64 {
 }
 
 #[test]
-fn messages_are_taken_by_polls_and_a_stream_tells_what_was_lost() {
+fn poll_delivers_messages_and_lost_counts() {
     let (_model, process, seen, stream) = stream(|_| ());
-    assert_eq!((stream.id(), stream.name()), (1, "mine"));
+    assert_eq!((stream.id().0, stream.name()), (1, "mine"));
     assert!(stream.thread().is_none() && stream.qp_numbers().is_none());
     assert_eq!(stream.poll().unwrap(), 0);
     (0..3).for_each(|number| write(&stream, number, &format!("message {number}")));
@@ -49,24 +49,24 @@ fn messages_are_taken_by_polls_and_a_stream_tells_what_was_lost() {
     stream.flush().unwrap();
     let config = MsgStreamConfig { thread: false, ..MsgStreamConfig::new("another") };
     let another = MsgStream::create(&process, &config, Output::messages(|_| ())).unwrap();
-    assert_eq!(another.id(), 2);
+    assert_eq!(another.id().0, 2);
     stream.destroy().unwrap();
     drop(another);
     assert_eq!(process.streams().take(false).unwrap(), 1, "both numbers are free");
 }
 
 #[test]
-fn the_default_stream_has_number_0_and_its_level_stays() {
+fn default_stream_is_0_with_fixed_level() {
     let (_model, _process, _, stream) = stream(|it| {
         *it = MsgStreamConfig { thread: false, ..MsgStreamConfig::default_stream() };
     });
-    assert_eq!(stream.id(), 0);
+    assert_eq!(stream.id().0, 0);
     let error = stream.set_level(Level::Debug).unwrap_err().to_string();
     assert!(error.contains("level stays Info"), "{error}");
 }
 
 #[test]
-fn a_stream_s_thread_takes_messages_unless_it_is_asynchronous() {
+fn stream_thread_delivers_unless_async() {
     let (_model, _process, seen, threaded) = stream(|it| it.thread = true);
     assert!(threaded.thread().is_some());
     write(&threaded, 0, "one");
@@ -83,9 +83,9 @@ fn a_stream_s_thread_takes_messages_unless_it_is_asynchronous() {
 }
 
 #[test]
-fn a_stream_describes_its_ring_and_its_queues_to_the_program() {
+fn control_block_describes_ring_and_queues() {
     let rows = [
-        // Batch, the most entries of a message, log2 of the WQEBBs, the carrier.
+        // Batch, maximum of entries per message, log2 of the WQEBBs, carrier.
         (Transport::Window, SyncMode::Sync, (1, 1, 0, 1)),
         (Transport::Rc, SyncMode::Sync, (1, 1, 6, 2)),
         (Transport::Uc, SyncMode::Sync, (1, 1, 6, 2)),
@@ -109,11 +109,11 @@ fn a_stream_describes_its_ring_and_its_queues_to_the_program() {
         assert_eq!(numbers.is_none(), transport == Transport::Window);
     }
     let (_model, _process, _, stream) = stream(|it| it.sync_mode = SyncMode::Async);
-    assert_eq!(block(&stream, 0x18) as u32, 0, "nobody waits");
+    assert_eq!(block(&stream, 0x18) as u32, 0, "no thread waits");
 }
 
 #[test]
-fn records_become_texts_by_their_formats_and_others_are_damaged() {
+fn records_format_by_number_or_count_as_damaged() {
     let (_model, _process, seen, stream) = stream(|it| {
         it.sync_mode = SyncMode::Tracer;
         it.formats = vec!["none".into(), "%d packets".into()];
@@ -131,7 +131,7 @@ fn records_become_texts_by_their_formats_and_others_are_damaged() {
 }
 
 #[test]
-fn what_was_handed_over_and_does_not_come_is_lost() {
+fn handed_over_entries_missing_after_timeout_are_lost() {
     let (_model, process) = flushing(5);
     for transport in [Transport::Uc, Transport::Rc] {
         let mut config = MsgStreamConfig::new("mine");
@@ -139,7 +139,7 @@ fn what_was_handed_over_and_does_not_come_is_lost() {
         let stream = MsgStream::create(&process, &config, Output::messages(|_| ())).unwrap();
         let begun = std::time::Instant::now();
         stream.flush().unwrap();
-        // What is reliable is waited for as long as a call may take.
+        // A reliable transport is waited for as long as a call may take.
         let reliable = transport == Transport::Rc;
         assert_eq!(begun.elapsed() >= process.timeout(), reliable, "{transport:?}");
         assert_eq!(stream.lost().unwrap(), Lost { on_the_way: 5, ..Lost::default() });
@@ -149,7 +149,7 @@ fn what_was_handed_over_and_does_not_come_is_lost() {
 }
 
 #[test]
-fn an_output_that_does_not_work_is_reported_once() {
+fn output_error_is_reported_once() {
     struct Full;
     impl std::io::Write for Full {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
@@ -171,7 +171,7 @@ fn an_output_that_does_not_work_is_reported_once() {
 }
 
 #[test]
-fn conversions_have_the_widths_and_lengths_of_c() {
+fn conversions_have_c_widths() {
     let text = |format: &str, word: u64| {
         let template = Template::parse(format).unwrap();
         template.text(&[word, 0, 0, 0, 0, 0])
@@ -193,7 +193,7 @@ fn conversions_have_the_widths_and_lengths_of_c() {
 
 #[test]
 #[allow(deprecated, reason = "they are what is tested")]
-fn older_names_make_flush_and_end_the_default_stream() {
+fn deprecated_calls_flush_and_end_default_stream() {
     use super::old::{log_dev_flush, log_dev_init, print_flush, print_init};
     let (_model, process) = flushing(5);
     let (_other_model, other) = agreeing();
@@ -203,7 +203,7 @@ fn older_names_make_flush_and_end_the_default_stream() {
     let error = log_dev_init(&process, &MsgStreamConfig::new("mine"), output()).unwrap_err();
     assert!(error.to_string().contains("mine is not the default stream"), "{error}");
     let printed = print_init(&process, &process.uar(), 1 << 14, output(), true).unwrap();
-    assert_eq!(printed.id(), 0);
+    assert_eq!(printed.id().0, 0);
     print_flush(&printed).unwrap();
     assert_eq!(printed.lost().unwrap().on_the_way, 5);
     drop(printed);

@@ -1,5 +1,5 @@
-//! Messages and records out of entries. What a program writes is not trusted: an entry that is none
-//! is counted and dropped, and no message is made of parts of two.
+//! Messages and records from entries. The program's data are untrusted: an invalid entry is counted
+//! and dropped, and no message mixes parts of two.
 
 use verbless_flexio_dev::Level;
 use verbless_flexio_dev::stream::entry::{
@@ -11,11 +11,11 @@ use verbless_flexio_dev::stream::entry::{
 pub struct Message {
     /// The number of the message's first entry in the stream, from 0.
     pub number: u64,
-    /// The message's level; `None` of a trace record, which has none.
+    /// The message's level; `None` for a trace record, which has none.
     pub level: Option<Level>,
     /// The number of the thread that wrote the message
-    /// ([`EventHandler::id`](crate::EventHandler::id)); 0: it has none, as a call without
-    /// attributes.
+    /// ([`EventHandler::id`](crate::EventHandler::id)); 0 for a thread without a number, such as a
+    /// call without attributes.
     pub thread: u32,
     /// The text. Bytes that are not UTF-8 are shown as U+FFFD.
     pub text: String,
@@ -25,11 +25,11 @@ pub struct Message {
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     open: Option<Open>,
-    /// The number of the entry that comes next.
+    /// The number of the next entry.
     next: u64,
-    /// Entries that a message has at most.
+    /// Maximum of entries of a message.
     most: u64,
-    /// Messages of which a part did not come, or came damaged.
+    /// Messages with a missing or damaged part.
     pub(crate) broken: u64,
 }
 
@@ -77,12 +77,12 @@ impl<'a> Segment<'a> {
 }
 
 impl Messages {
-    /// For a stream whose messages have `most` entries at most.
+    /// A joiner for a stream whose messages have at most `most` entries.
     pub(crate) fn new(most: u64) -> Self {
         Self { most, ..Self::default() }
     }
 
-    /// Takes an entry; numbers go up. The message that it ends, if it ends one.
+    /// Takes an entry, in the order of numbers; returns the message that it completes, if any.
     pub(crate) fn take(&mut self, number: u64, entry: &[u8]) -> Option<Message> {
         let follows = number == self.next;
         self.next = number.wrapping_add(1);
@@ -101,7 +101,7 @@ impl Messages {
             (true, Some(open)) if (open.level, open.thread) == (segment.level, segment.thread) => {
                 open
             }
-            // What continues a message whose begin did not come was counted then.
+            // The continuation of a message without a begin: the missing begin was counted already.
             (_, open) => {
                 self.broken += u64::from(open.is_some());
                 return None;
@@ -129,7 +129,7 @@ impl Messages {
 /// `dtrace_tp_report`).
 ///
 /// The layout of `dtrace_tp_report` is not published: these fields are verbless's own. Their
-/// encoding has a version: between program and host that of streams
+/// encoding has a version: between program and host the streams'
 /// ([`control::VERSION`](verbless_flexio_dev::stream::control::VERSION)), and programs refuse any
 /// other; in a file, [`trace_file::VERSION`](crate::tracer::trace_file::VERSION).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,14 +138,14 @@ pub struct Record {
     pub number: u64,
     /// The number of the record's format or trace point.
     pub id: u32,
-    /// The number of the thread that wrote the record; 0: it has none.
+    /// The number of the thread that wrote the record; 0 for a thread without a number.
     pub thread: u32,
-    /// The arguments; 0 for those that were not given.
+    /// The arguments; 0 for omitted ones.
     pub arguments: [u64; ARGUMENTS],
 }
 
 impl Record {
-    /// Bytes of one in memory and in a file.
+    /// Bytes of a record in memory and in a file.
     pub const BYTES: usize = RECORD_BYTES;
 
     /// Parses an entry; `None` if it is no complete record.
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_joined_and_a_message_has_what_its_begin_says() {
+    fn message_joins_segments_with_first_metadata() {
         let mut messages = Messages::new(8);
         let part = [b'a'; TEXT_BYTES];
         assert_eq!(messages.take(5, &entry(&part, 4, MORE)), None);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_which_a_part_is_lost_is_broken_and_those_around_it_are_whole() {
+    fn message_with_lost_part_is_dropped_alone() {
         let part = [b'a'; TEXT_BYTES];
         let (one, begin) = (entry(b"one", 4, 0), entry(&part, 4, MORE));
         let (middle, end) = (entry(&part, 4, MORE | CONTINUES), entry(b"end", 4, CONTINUES));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_none_is_counted_and_makes_no_message() {
+    fn invalid_entry_counts_as_broken() {
         let mut long = entry(b"x", 4, 0);
         long[..2].copy_from_slice(&241_u16.to_le_bytes());
         let wrong = [entry(b"x", 6, 0), entry(b"x", 4, 4), entry(b"x", 4, MORE), vec![0; 64], long];
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_never_ends_is_given_up() {
+    fn endless_message_is_dropped() {
         let mut messages = Messages::new(3);
         let part = [b'a'; TEXT_BYTES];
         messages.take(0, &entry(&part, 4, MORE));
@@ -251,13 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_parsed_as_it_was_emitted() {
+    fn record_round_trips_through_bytes() {
         let record =
             Record { number: 8, id: 0x1234_5678, thread: 9, arguments: [1, 2, 3, 4, 5, u64::MAX] };
         assert_eq!(Record::parse(&record.to_bytes()), Some(record));
         assert_eq!(Record::parse(&[0; RECORD_BYTES]), None, "a record without a number");
         assert_eq!(Record::parse(&[1; 63]), None);
-        // Other bytes are another version, of streams and of files.
+        // A change of these bytes needs a new version, of streams and of files.
         let versions = (control::VERSION, crate::tracer::trace_file::VERSION);
         assert_eq!(versions, (2, 1), "the versions of these bytes");
         let words = [0x0000_0009_1234_5678, 9, 1, 2, 3, 4, 5, u64::MAX];

@@ -22,7 +22,7 @@ pub enum OutputMode {
     /// A file of lines with commas (`FLEXIO_DTRACE_OUTPUT_MODE_CSV`).
     #[default]
     Csv = 1,
-    /// A function is called (`FLEXIO_DTRACE_OUTPUT_MODE_CB`).
+    /// Calls a function (`FLEXIO_DTRACE_OUTPUT_MODE_CB`).
     Callback = 2,
 }
 
@@ -35,10 +35,10 @@ pub enum TracerTransport {
     Uc = 0,
     /// Stores through a window (`FLEXIO_DTRACE_TRANSPORT_TYPE_WINDOW`).
     Window = 1,
-    /// Reports stay in a buffer of the process, from which the host reads them
+    /// Reports stay in a buffer of the process; the host reads them there
     /// (`FLEXIO_DTRACE_TRANSPORT_TYPE_DBUF`).
     Dbuf = 2,
-    /// Reports stay in memory of the process that the user provides, from which the host reads them
+    /// Reports stay in memory of the process that the user provides; the host reads them there
     /// (`FLEXIO_DTRACE_TRANSPORT_TYPE_UMEM`).
     Umem = 3,
 }
@@ -49,26 +49,26 @@ pub const REPORT_BYTES: u64 = Record::BYTES as u64;
 pub const DEFAULT_BATCH: u64 = 64;
 /// Default bytes of memory on either side.
 pub const DEFAULT_MEMORY: u64 = 512 << 10;
-/// Bytes of memory of the device by [`TracerTransport::Dbuf`], if nobody says otherwise.
+/// Default bytes of the device's memory with [`TracerTransport::Dbuf`].
 pub const DEFAULT_DBUF: u64 = 16 << 10;
-/// Bytes of memory at least.
+/// Minimum bytes of memory.
 pub const LEAST_MEMORY: u64 = 1 << 10;
-/// Bytes of the user's memory at least: a quarter of it has a report.
+/// Minimum bytes of the user's memory: a quarter of it holds a report.
 pub const LEAST_USER_MEMORY: u64 = 4 * REPORT_BYTES;
 /// Default limit of a file in bytes.
 pub const DEFAULT_DISK: u64 = 1 << 30;
-/// Bytes of files at least.
+/// Minimum of the limit of a file.
 pub const LEAST_DISK: u64 = 1 << 20;
 /// Default name of the FIFO.
 pub const DEFAULT_FIFO: &str = "/tmp/flexio_dtrace_cli.fifo";
 /// Default name of the file, without its suffix.
 pub const DEFAULT_FILE: &str = "/tmp/flexio_dtrace";
 
-/// Receives reports; returns how many of them it accepted, or why it cannot.
+/// Receives reports; returns the number of accepted ones, or the reason of a failure.
 pub(super) type Callback = Box<dyn FnMut(&[Record]) -> Result<usize, String> + Send>;
 
-/// A tracer that is being configured. [`create`](Self::create) makes one of it; there is nothing to
-/// set afterwards.
+/// A tracer that is being configured. [`create`](Self::create) turns it into a tracer, which has no
+/// setters.
 pub struct TracerSetup {
     pub(super) process: Process,
     batch: Option<u64>,
@@ -82,7 +82,7 @@ pub struct TracerSetup {
     pub(super) callback: Option<Callback>,
     pub(super) fifo: Option<PathBuf>,
     pub(super) thread: bool,
-    /// The process's place for a tracer is taken as long as this is true.
+    /// Whether this setup holds the process's tracer slot.
     pub(super) claimed: bool,
 }
 
@@ -124,9 +124,9 @@ impl TracerSetup {
         }
     }
 
-    /// Reports that are sent together, a power of two; [`DEFAULT_BATCH`] without it
-    /// (`flexio_dtrace_set_batch_depth`). At most the device's memory / 4 / [`REPORT_BYTES`], which
-    /// [`create`](Self::create) checks.
+    /// Sets the reports per batch, a power of two; [`DEFAULT_BATCH`] by default
+    /// (`flexio_dtrace_set_batch_depth`). [`create`](Self::create) checks the maximum: the device's
+    /// memory / 4 / [`REPORT_BYTES`].
     ///
     /// # Errors
     /// It is no power of two.
@@ -135,10 +135,10 @@ impl TracerSetup {
         Ok(self)
     }
 
-    /// Bytes of memory of the process's that reports are collected in, a power of two;
-    /// [`DEFAULT_MEMORY`] without it, and [`DEFAULT_DBUF`] by DBUF
-    /// (`flexio_dtrace_set_dev_mem_limit`). At most the host's, which [`create`](Self::create)
-    /// checks. By UMEM it is not used: reports are collected in all of the user's memory.
+    /// Sets the bytes of the process's memory for reports, a power of two; by default
+    /// [`DEFAULT_MEMORY`], and [`DEFAULT_DBUF`] with DBUF (`flexio_dtrace_set_dev_mem_limit`).
+    /// [`create`](Self::create) checks the maximum: the host's memory. UMEM ignores it: reports
+    /// fill all of the user's memory.
     ///
     /// # Errors
     /// It is no power of two, or less than [`LEAST_MEMORY`].
@@ -147,8 +147,8 @@ impl TracerSetup {
         Ok(self)
     }
 
-    /// Bytes of the host's memory that reports are received in, a power of two; [`DEFAULT_MEMORY`]
-    /// without it (`flexio_dtrace_set_host_mem_limit`).
+    /// Sets the bytes of the host's memory for received reports, a power of two; [`DEFAULT_MEMORY`]
+    /// by default (`flexio_dtrace_set_host_mem_limit`).
     ///
     /// # Errors
     /// It is no power of two, or less than [`LEAST_MEMORY`].
@@ -158,7 +158,7 @@ impl TracerSetup {
     }
 
     /// Sets the limit of the file in bytes; the default is [`DEFAULT_DISK`]
-    /// (`flexio_dtrace_set_diskspace_limit`). Reports that come when it is full are counted.
+    /// (`flexio_dtrace_set_diskspace_limit`). Reports beyond it are counted.
     ///
     /// # Errors
     /// It is less than [`LEAST_DISK`].
@@ -179,9 +179,9 @@ impl TracerSetup {
         self
     }
 
-    /// Sets the destination of reports; by default [`OutputMode::Csv`], or [`OutputMode::Callback`]
-    /// if there is a callback (`flexio_dtrace_set_output_mode`). A file together with a callback is
-    /// an error of [`create`](Self::create).
+    /// Sets the destination of reports; by default [`OutputMode::Csv`], or with a callback
+    /// [`OutputMode::Callback`] (`flexio_dtrace_set_output_mode`). A file together with a callback
+    /// is an error of [`create`](Self::create).
     pub fn set_output_mode(&mut self, mode: OutputMode) -> &mut Self {
         self.mode = mode;
         self
@@ -194,12 +194,12 @@ impl TracerSetup {
         self
     }
 
-    /// Memory of the process for [`TracerTransport::Umem`], which needs a callback, too: `bytes`
-    /// bytes, a power of two, of `buffer` from byte `offset` on (`flexio_dtrace_set_umem`). The
-    /// memory limits do not count for it. The tracer keeps the buffer.
+    /// Sets the memory of the process for [`TracerTransport::Umem`], which needs a callback, too:
+    /// `bytes` bytes, a power of two, of `buffer` from byte `offset` on (`flexio_dtrace_set_umem`).
+    /// The memory limits do not apply to it. The tracer keeps the buffer alive.
     ///
-    /// A run that is taken away in a trace point may still have a place there: when a stop or start
-    /// sees that, the tracer leaves the memory, and what is traced from then on is in the heap.
+    /// A run that was terminated in a trace point may still hold an entry there. If a stop or start
+    /// finds one, the tracer abandons the memory, and traces into the heap from then on.
     ///
     /// # Errors
     /// Its address is no multiple of [`REPORT_BYTES`]; its length is no power of two or less than
@@ -231,10 +231,11 @@ impl TracerSetup {
         Ok(self)
     }
 
-    /// A function that takes reports, batch by batch: of those that it is given, in order, how many
-    /// it has taken, or why it cannot take them (`flexio_dtrace_set_user_cb`). It is given the rest
-    /// again. A reason is logged as a warning, and those reports are dropped and counted. Sets the
-    /// output mode to [`OutputMode::Callback`], whatever it was. It must not use the tracer.
+    /// Sets a function that takes reports in batches (`flexio_dtrace_set_user_cb`). It returns the
+    /// number of accepted reports, in order, or the reason of a failure. It gets the remaining
+    /// reports again. A failure is logged as an error, and the batch is dropped and counted
+    /// ([`Tracer::lost`]) instead of repeated, so that it does not block others. This sets the
+    /// output mode to [`OutputMode::Callback`]. The function must not use the tracer.
     pub fn set_user_cb(
         &mut self,
         callback: impl FnMut(&[Record]) -> Result<usize, String> + Send + 'static,
@@ -243,29 +244,29 @@ impl TracerSetup {
         self.set_output_mode(OutputMode::Callback)
     }
 
-    /// Lets a FIFO start and stop the tracer, and nothing else: `echo 10 > FIFO` starts it for ten
-    /// seconds, 0 stops it (`flexio_dtrace_set_cli_mgmt`). `None` is [`DEFAULT_FIFO`]. It is made
-    /// for its owner alone; what is there and is no FIFO of the same user is refused by
-    /// [`create`](Self::create).
+    /// Makes a FIFO the only control of the tracer: `echo 10 > FIFO` starts it for ten seconds, 0
+    /// stops it (`flexio_dtrace_set_cli_mgmt`). `None` is [`DEFAULT_FIFO`]. Only its owner may
+    /// access it; [`create`](Self::create) refuses an existing file that is no FIFO of the same
+    /// user.
     pub fn set_cli_mgmt(&mut self, path: Option<PathBuf>) -> &mut Self {
         self.fifo = Some(path.unwrap_or_else(|| DEFAULT_FIFO.into()));
         self
     }
 
-    /// Does without the library's thread: [`Tracer::poll`] takes reports then, and commands.
+    /// Disables the library's thread: then [`Tracer::poll`] receives reports, and commands.
     pub fn without_thread(&mut self) -> &mut Self {
         self.thread = false;
         self
     }
 
-    /// Makes the tracer, which does not run yet (`flexio_dtrace_create`).
+    /// Creates the tracer, stopped (`flexio_dtrace_create`).
     ///
     /// # Errors
-    /// The device's memory is more than the host's; a batch is more than a quarter of the device's
-    /// memory or the user's, also the default one; by UMEM there is no memory or no callback; the
-    /// mode is a callback and there is none, or a file and there is one; the FIFO's name is taken;
-    /// the heap has no room; the program has no streams. [`Error::Timeout`] and
-    /// [`Error::CopyTimeout`]: as [`MsgStream::create`](crate::MsgStream::create).
+    /// The device's memory exceeds the host's; a batch, even the default one, exceeds a quarter of
+    /// the device's memory or the user's; UMEM without memory or callback, or the user's memory
+    /// with another transport; the callback mode without a callback, or a file mode with one; the
+    /// FIFO's name is taken; the heap has no room; the program has no streams. [`Error::Timeout`]
+    /// and [`Error::CopyTimeout`]: as [`MsgStream::create`](crate::MsgStream::create).
     pub fn create(self) -> Result<Tracer, Error> {
         let plan = self.plan()?;
         Tracer::of(self, &plan)
@@ -308,7 +309,7 @@ impl TracerSetup {
         let has_callback = self.callback.is_some();
         if self.mode != OutputMode::Callback && has_callback {
             return failed(format!(
-                "the tracer has a callback, and its output mode is {:?}, in which nobody calls it: \
+                "the tracer has a callback, and its output mode is {:?}, which never calls it: \
                  set_output_mode(OutputMode::Callback), or leave set_user_cb out for a file",
                 self.mode
             ));
@@ -339,7 +340,7 @@ impl TracerSetup {
         Ok(Plan { way, ring_bytes: device, ring_at, host_bytes: host, batch: batch as u32 })
     }
 
-    /// The memory that the tracer is to keep.
+    /// The user's memory, for the tracer to keep alive.
     pub(super) fn kept(&self) -> Option<Buffer> {
         self.umem.as_ref().map(|(buffer, ..)| buffer.clone())
     }

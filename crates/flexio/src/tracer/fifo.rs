@@ -1,8 +1,8 @@
 //! The FIFO by which a shell starts and stops a tracer: `echo 10 > FIFO`.
 //!
-//! Who may write to it commands the tracer, so it is made for its owner alone, is never reached
-//! through a link, and what is there already is taken only if it is a FIFO of the same user that
-//! nobody else may write to.
+//! Every writer of the FIFO commands the tracer. So the FIFO is created for its owner alone, is
+//! never opened through a link, and an existing file is accepted only if it is a FIFO of the same
+//! user that no other user may write.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -17,7 +17,7 @@ use nix::unistd::{Uid, mkfifo};
 
 use crate::error::Error;
 
-/// The most bytes that a command has.
+/// Maximum bytes of a command.
 const LONGEST_COMMAND: usize = 32;
 
 /// A command to the tracer.
@@ -34,7 +34,7 @@ pub(super) struct Fifo {
     path: PathBuf,
     file: File,
     line: Vec<u8>,
-    /// A line that is too long is passed over to its end.
+    /// Whether the rest of a too long line is skipped.
     skips: bool,
 }
 
@@ -69,7 +69,7 @@ impl Fifo {
         let mut byte = [0];
         loop {
             match self.file.read(&mut byte) {
-                // Nobody has it open for writing: a line that was begun is nobody's.
+                // No writer has it open: a partial line is abandoned.
                 Ok(0) => {
                     (self.line, self.skips) = (Vec::new(), false);
                     return None;
@@ -113,7 +113,7 @@ fn parse(line: &[u8]) -> Option<Command> {
 
 impl Drop for Fifo {
     fn drop(&mut self) {
-        // If another one is there now, it stays.
+        // If another file replaced it, that stays.
         let same = || -> io::Result<bool> {
             let (ours, there) = (self.file.metadata()?, fs::symlink_metadata(&self.path)?);
             Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_has_one_reader_at_a_time() {
+    fn fifo_has_one_reader_at_once() {
         let directory = Directory::new("one");
         let path = directory.0.join("fifo");
         let first = Fifo::open(&path).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_come_line_by_line_and_what_is_none_is_passed_over() {
+    fn commands_parse_by_line_and_skip_invalid_ones() {
         let directory = Directory::new("commands");
         let path = directory.0.join("fifo");
         let mut fifo = Fifo::open(&path).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fifo_of_our_own_is_refused_and_stays() {
+    fn foreign_file_is_rejected_and_kept() {
         let directory = Directory::new("refused");
         let file = directory.0.join("file");
         fs::write(&file, "precious").unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn another_fifo_of_the_same_name_is_not_removed() {
+    fn replaced_fifo_is_not_removed() {
         let directory = Directory::new("another");
         let path = directory.0.join("fifo");
         let ours = Fifo::open(&path).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_its_writer_did_not_end_is_no_part_of_the_next() {
+    fn unterminated_line_is_not_joined_to_next() {
         let directory = Directory::new("cut");
         let path = directory.0.join("fifo");
         let mut fifo = Fifo::open(&path).unwrap();

@@ -1,5 +1,5 @@
-//! The tracer: reports of trace points that a program passes (`tp!`, `verbless_flexio_dev::trace`),
-//! while the host has tracing started.
+//! The tracer: reports of a program's trace points (`tp!`, `verbless_flexio_dev::trace`), while the
+//! host has tracing started.
 //!
 #![cfg_attr(verbless_dpa_program, doc = "```")]
 #![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
@@ -29,22 +29,22 @@
 //!
 //! # From init to destroy
 //! [`Tracer::init`] begins the setup, the setters of [`TracerSetup`] follow, and
-//! [`TracerSetup::create`] makes a [`Tracer`], which has no setters. It can be started and stopped
-//! any number of times. It keeps the process alive, so it must be destroyed before the process. A
-//! process has at most one tracer at a time.
+//! [`TracerSetup::create`] creates a [`Tracer`], which has no setters. It can be started and
+//! stopped any number of times. It keeps the process alive, so it must be destroyed before the
+//! process. A process has at most one tracer at a time.
 //!
-//! # What a report is
+//! # Reports
 //! A [`Record`] of 64 bytes: the trace point's number, the thread's, up to six words, and its own
-//! number, which goes on over starts. The DPA has no clock for programs, so a report has no time.
+//! number, which continues over starts. The DPA has no clock for programs, so a report has no time.
 //! FlexIO's reports (`dtrace_tp_report`, `msg_bin_report`) are not published; this format is
 //! verbless's own, and its files have a version ([`trace_file`]).
 //!
-//! # What is lost
-//! The process's memory for reports is limited; reports that find no room are lost and counted
-//! ([`Tracer::lost`]), none is overwritten. With UC, reports are also lost on the way if the host
-//! is slower. A lossless start ([`Tracer::start_lossless`]) keeps everything in the process's
-//! memory until the tracer stops: what fits arrives, whatever the transport, and once the memory is
-//! full no more is traced.
+//! # Losses
+//! The process's memory for reports is limited; reports without room are lost and counted
+//! ([`Tracer::lost`]), and none is overwritten. With UC, reports are also lost in transit if the
+//! host is slower. A lossless start ([`Tracer::start_lossless`]) keeps everything in the process's
+//! memory until the tracer stops: the reports that fit arrive with any transport, and tracing ends
+//! once the memory is full.
 //!
 //! A file never exceeds the disk space limit; later reports are dropped and counted.
 
@@ -67,6 +67,7 @@ use verbless_flexio_dev::stream::table::TRACER;
 
 use crate::channel::{Channel, ChannelConfig};
 use crate::error::Error;
+use crate::holders::Holding;
 use crate::process::Process;
 
 use config::Plan;
@@ -81,7 +82,7 @@ pub use config::{
 };
 pub use trace_file::TraceFile;
 
-/// The tracer of a process. Dropping it destroys it.
+/// The tracer of a process. A drop destroys it.
 #[derive(Debug)]
 pub struct Tracer {
     shared: Arc<TracerInner>,
@@ -107,6 +108,7 @@ pub struct Lost {
 
 #[derive(Debug)]
 struct TracerInner {
+    _holding: Holding,
     process: Process,
     managed: bool,
     stop: AtomicBool,
@@ -120,11 +122,11 @@ struct State {
     fifo: Option<Fifo>,
     run: Option<Run>,
     damaged: u64,
-    /// Reports that wait for the callback at most; more are left where they are.
+    /// Maximum of reports that wait for the callback; more stay in the ring.
     most_pending: usize,
 }
 
-/// A start that has not been stopped.
+/// A start that was not stopped.
 #[derive(Debug)]
 struct Run {
     lossless: bool,
@@ -149,17 +151,17 @@ impl State {
             return Err(Error::Failed("the tracer runs already: stop it first".into()));
         }
         self.channel.alive()?;
-        // What comes now was written before, and has come too late for the stop.
+        // Reports that arrive here are older, and too late for the last stop.
         self.output.begin()?;
         self.let_through(lossless).inspect_err(|_| {
-            // The start has failed, and says why.
+            // The start has failed, and its error has the reason.
             let _closed = self.output.end();
         })?;
         self.run = Some(Run { lossless, until });
         Ok(())
     }
 
-    /// Starts tracing in the program, into a ring in which no incomplete entry blocks the others.
+    /// Starts tracing in the program, into a ring without incomplete entries.
     fn let_through(&mut self, lossless: bool) -> Result<(), Error> {
         let (output, damaged) = (&mut self.output, &mut self.damaged);
         let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
@@ -181,7 +183,7 @@ impl State {
         let (output, damaged) = (&mut self.output, &mut self.damaged);
         let mut take = |_: u64, entry: &[u8]| put(output, damaged, entry);
         let silent = self.channel.set_level(hold);
-        // A run that was taken away in a trace point holds up what others write behind it.
+        // A run that was terminated in a trace point blocks later entries of other threads.
         let flushed = match self.channel.flush(&mut take) {
             Ok(()) => match self.channel.is_held_up(&mut take) {
                 Ok(true) => {
@@ -203,7 +205,7 @@ impl State {
             self.output.deliver(true);
         }
         let ended = self.output.end();
-        // In a process that has ended nothing is left to be told.
+        // In an ended process the program needs no message.
         let told = |outcome| match outcome {
             Err(Error::Fatal(_)) => Ok(()),
             other => other,
@@ -212,7 +214,7 @@ impl State {
     }
 }
 
-/// Gives an entry to the output, if it is a report.
+/// Passes an entry to the output, if it is a report.
 fn put(output: &mut Output, damaged: &mut u64, entry: &[u8]) {
     match Record::parse(entry) {
         Some(record) => output.put(record),
@@ -221,10 +223,10 @@ fn put(output: &mut Output, damaged: &mut u64, entry: &[u8]) {
 }
 
 impl Tracer {
-    /// Begins a tracer of a process (`flexio_dtrace_init`).
+    /// Begins the setup of a process's tracer (`flexio_dtrace_init`).
     ///
     /// # Errors
-    /// The process has a tracer, or one is being made; it has ended.
+    /// The process has a tracer, or one is being set up; the process has ended.
     pub fn init(process: &Process) -> Result<TracerSetup, Error> {
         process.alive()?;
         let mut streams = process.streams();
@@ -256,7 +258,7 @@ impl Tracer {
                 ring_at: plan.ring_at,
                 host_bytes: plan.host_bytes,
                 batch: plan.batch,
-                // Who traces does not wait.
+                // A tracing thread does not wait.
                 patience: 0,
                 affinity: Affinity::None,
             },
@@ -265,6 +267,7 @@ impl Tracer {
         channel.attach(Level::None as u32)?;
         let (fifo_path, file) = (setup.fifo.clone(), output.path().map(Path::to_owned));
         let shared = Arc::new(TracerInner {
+            _holding: Holding::new("the tracer".into(), vec![process.key()]),
             process,
             managed: fifo.is_some(),
             stop: AtomicBool::new(false),
@@ -287,17 +290,17 @@ impl Tracer {
             }
             false => None,
         };
-        // From here on, the tracer has the process's place.
+        // The tracer takes over the process's tracer slot.
         setup.claimed = false;
         crate::log::debug!("made the tracer of process {:#x}", shared.process.object().id());
         Ok(Self { shared, thread, fifo: fifo_path, file, closed: false })
     }
 
-    /// Lets trace points through (`flexio_dtrace_start`). A file is emptied.
+    /// Starts tracing (`flexio_dtrace_start`), and empties the file.
     ///
     /// # Errors
-    /// It runs already, or a FIFO manages it; the file cannot be opened; the process has ended; a
-    /// run was taken away in a trace point, and the heap has no room for another ring.
+    /// It already runs, or a FIFO controls it; the file cannot be opened; the process has ended; a
+    /// run was terminated in a trace point, and the heap has no room for another ring.
     /// [`Error::Timeout`] and [`Error::CopyTimeout`]: it does not run, though the program may trace
     /// until the tracer is started or destroyed.
     pub fn start(&self) -> Result<(), Error> {
@@ -325,14 +328,14 @@ impl Tracer {
         Ok(())
     }
 
-    /// Stops tracing (`flexio_dtrace_stop`): delivers what was traced so far, including an
-    /// incomplete batch, and closes the file. Works after a fatal error, too.
+    /// Stops tracing (`flexio_dtrace_stop`): delivers all reports so far, including an incomplete
+    /// batch, and closes the file. It works after a fatal error, too.
     ///
     /// # Errors
-    /// It does not run; the file could not be written, or the callback took nothing any more for
+    /// It does not run; the file could not be written, or the callback accepted nothing for
     /// [`ProcessConfig::timeout`](crate::ProcessConfig). [`Error::Timeout`] and
     /// [`Error::CopyTimeout`]: it is stopped, though the program may trace until the tracer is
-    /// started or destroyed; what has not come comes after the next start.
+    /// started or destroyed; the remaining reports come after the next start.
     pub fn stop(&self) -> Result<(), Error> {
         self.shared.state().end(self.shared.process.timeout())
     }
@@ -342,11 +345,11 @@ impl Tracer {
         self.shared.state().run.is_some()
     }
 
-    /// Takes reports that have come, and commands of the FIFO; how many reports. For tracers
-    /// without a thread, but of use with one, too.
+    /// Receives the available reports, and commands of the FIFO; returns the number of reports.
+    /// Intended for tracers without a thread, but usable with one, too.
     ///
     /// # Errors
-    /// The device failed. [`Error::CopyTimeout`]: what has not come is there for the next look.
+    /// The device failed. [`Error::CopyTimeout`]: the next poll receives the remaining entries.
     pub fn poll(&self) -> Result<u64, Error> {
         self.shared.poll()
     }
@@ -361,12 +364,12 @@ impl Tracer {
         self.fifo.as_deref()
     }
 
-    /// The numbers of the queue pairs that reports travel by, the host's and the program's.
+    /// The numbers of the queue pairs that carry reports, the host's and the program's.
     pub fn qp_numbers(&self) -> Option<(u32, u32)> {
         self.shared.state().channel.qp_numbers()
     }
 
-    /// Reports that were lost so far, over all starts.
+    /// Counts of all losses so far, over all starts.
     ///
     /// # Errors
     /// The program's memory cannot be read, or not in time: [`Error::CopyTimeout`].
@@ -382,12 +385,12 @@ impl Tracer {
     }
 
     /// Destroys the tracer: stops it if it runs, ends the thread, removes the FIFO, and detaches it
-    /// in the program (`flexio_dtrace_destroy`). Then another one can be made. Dropping it does the
+    /// in the program (`flexio_dtrace_destroy`). Then another one can be created. A drop does the
     /// same without a report.
     ///
     /// # Errors
     /// As [`stop`](Self::stop); threads of the program do not leave the tracer, whose memory then
-    /// stays with the process. It is gone in any case.
+    /// stays with the process. The tracer is destroyed in any case.
     pub fn destroy(mut self) -> Result<(), Error> {
         self.close()
     }
@@ -405,7 +408,7 @@ impl Tracer {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            crate::log::warning!("the reading thread of the tracer panicked");
+            crate::log::error!("the reading thread of the tracer panicked");
         }
         let mut state = self.shared.state();
         let stopped = match state.run.is_some() {
@@ -447,7 +450,7 @@ impl TracerInner {
                 (Command::Stop, None) => Ok(()),
             };
             if let Err(error) = done {
-                crate::log::warning!("a command of the tracer's FIFO: {error}");
+                crate::log::error!("a command of the tracer's FIFO: {error}");
             }
         }
         let Some(run) = &state.run else { return Ok(0) };
@@ -455,7 +458,7 @@ impl TracerInner {
         let taken = state.receive();
         state.output.deliver(false);
         if over && let Err(error) = state.end(self.process.timeout()) {
-            crate::log::warning!("a run of the tracer by its FIFO: {error}");
+            crate::log::error!("a run of the tracer by its FIFO: {error}");
         }
         taken
     }
@@ -466,7 +469,7 @@ impl TracerInner {
         while !self.stop.load(Ordering::Relaxed) {
             let taken = match self.poll() {
                 Ok(taken) => taken,
-                // What has not come is there for the next look.
+                // The next poll receives the remaining entries.
                 Err(error @ (Error::Timeout(_) | Error::CopyTimeout(_))) => {
                     crate::log::warning!("reading the tracer: {error}");
                     0

@@ -28,12 +28,12 @@ pub(super) struct Files {
     mode: OutputMode,
     limit: u64,
     open: Option<(BufWriter<File>, u64)>,
-    /// Reports that the limit left no room for, and those that could not be written.
+    /// Reports beyond the limit, and those that could not be written.
     dropped: u64,
     failed: Option<String>,
 }
 
-/// A function, and what it has not taken yet.
+/// A function, and the reports that it has not accepted yet.
 pub(super) struct Calls {
     callback: Callback,
     batch: usize,
@@ -64,7 +64,7 @@ impl Output {
         }
     }
 
-    /// Begins anew: a file is emptied.
+    /// Restarts the output: empties a file.
     pub(super) fn begin(&mut self) -> Result<(), Error> {
         match self {
             Self::File(files) => files.begin(),
@@ -121,7 +121,7 @@ impl Output {
 
 impl Files {
     fn begin(&mut self) -> Result<(), Error> {
-        // What is not written yet is of the file that was there.
+        // Unwritten data belong to the old file.
         self.open = None;
         let file = crate::file::create(&self.path).map_err(|error| {
             let path = self.path.display();
@@ -136,7 +136,7 @@ impl Files {
         Ok(())
     }
 
-    /// Writes bytes if there is room for all of them; whether it did.
+    /// Writes bytes if there is room for all of them; returns whether it did.
     fn write(&mut self, bytes: &[u8]) -> bool {
         let Some((file, length)) = &mut self.open else { return false };
         if self.failed.is_some() || *length + bytes.len() as u64 > self.limit {
@@ -190,7 +190,7 @@ impl Calls {
                 Ok(0) => return,
                 Ok(taken) => drop(self.pending.drain(..taken.min(length))),
                 Err(why) => {
-                    crate::log::warning!(
+                    crate::log::error!(
                         "the tracer's callback: {why}; {length} reports are dropped"
                     );
                     self.pending.drain(..length);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_its_suffix_is_emptied_by_a_start_and_never_exceeds_its_limit() {
+    fn output_file_is_truncated_at_start_and_limited() {
         let directory = directory("limit");
         for (mode, name, limit, room) in [
             (OutputMode::Bin, "trace.bin", 64 + 10 * 64 + 63, 10),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_a_link_is_not_opened() {
+    fn symlinked_output_file_is_rejected() {
         let directory = directory("link");
         let precious = directory.join("precious");
         std::fs::write(&precious, "precious").unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_gets_whole_batches_and_again_what_it_has_not_taken() {
+    fn callback_gets_whole_batches_and_rest_again() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = seen.clone();
         let answers = [Ok(4), Ok(1), Ok(0), Ok(4), Err("no".into()), Ok(99), Ok(99)];
@@ -318,5 +318,24 @@ mod tests {
         never.deliver(true);
         assert!(never.end().unwrap_err().to_string().contains("took none of 1 reports"));
         assert_eq!(never.dropped(), 1);
+    }
+
+    #[test]
+    fn callback_error_is_logged_at_level_error() {
+        const NAME: &str = "tracer::output::tests::callback_error_is_logged_at_level_error";
+        const CHILD: &str = "VERBLESS_TEST_TRACER_CALLBACK";
+        if std::env::var_os(CHILD).is_some() {
+            crate::log::set_log_level(crate::log::LogLevel::Error);
+            let mut output = Output::callback(Box::new(|_| Err("no room".into())), 2);
+            (0..2).for_each(|number| output.put(record(number)));
+            return output.deliver(false);
+        }
+        // A separate process, for its stderr.
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        let said = program.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        let said = String::from_utf8(said.stderr).unwrap();
+        let line = "error: the tracer's callback: no room; 2 reports are dropped";
+        assert!(said.lines().any(|it| it == format!("verbless-flexio: {line}")), "{said}");
     }
 }

@@ -10,10 +10,10 @@ use crate::channel::tests::agreeing;
 use super::config::{LEAST_DISK, LEAST_MEMORY, LEAST_USER_MEMORY, Plan};
 use super::*;
 
-/// The records that a callback got.
+/// The records passed to a callback.
 type Seen = Arc<Mutex<Vec<(u64, u32)>>>;
 
-/// A tracer in the heap whose callback takes all.
+/// A tracer in the heap with a callback that accepts all.
 fn tracer(change: impl FnOnce(&mut TracerSetup)) -> (Model, Process, Seen, Tracer) {
     let (model, process) = agreeing();
     let seen = Seen::default();
@@ -39,7 +39,7 @@ fn refused<T>(result: Result<T, Error>, text: &str) {
 }
 
 #[test]
-fn a_tracer_takes_records_while_it_runs_and_delivers_them_until_it_is_stopped() {
+fn tracer_delivers_records_until_stop() {
     let (_model, process, seen, tracer) = tracer(|setup| {
         setup.without_thread();
     });
@@ -61,7 +61,7 @@ fn a_tracer_takes_records_while_it_runs_and_delivers_them_until_it_is_stopped() 
     let lost = tracer.lost().unwrap();
     assert_eq!((lost.without_room, lost.damaged), (7, 2));
     assert_eq!((tracer.file(), tracer.fifo(), tracer.qp_numbers()), (None, None, None));
-    // Dropped without a stop, it leaves room for another.
+    // Dropped without a stop, it frees the slot for another.
     tracer.start().unwrap();
     drop(tracer);
     drop(Tracer::init(&process).unwrap());
@@ -69,7 +69,7 @@ fn a_tracer_takes_records_while_it_runs_and_delivers_them_until_it_is_stopped() 
 }
 
 #[test]
-fn a_lossless_tracer_gives_no_room_back_before_it_is_stopped() {
+fn lossless_tracer_frees_room_at_stop_only() {
     let (_model, _process, seen, tracer) = tracer(|setup| {
         setup.without_thread();
     });
@@ -84,7 +84,7 @@ fn a_lossless_tracer_gives_no_room_back_before_it_is_stopped() {
 }
 
 #[test]
-fn a_tracer_takes_no_more_than_the_host_s_memory_holds() {
+fn host_memory_limit_bounds_pending_records() {
     let (_model, process) = agreeing();
     let mut setup = Tracer::init(&process).unwrap();
     let accepts = Arc::new(AtomicBool::new(false));
@@ -107,7 +107,7 @@ fn a_tracer_takes_no_more_than_the_host_s_memory_holds() {
 }
 
 #[test]
-fn a_tracer_s_thread_delivers_while_it_runs() {
+fn tracer_thread_delivers_records() {
     let (_model, _process, seen, tracer) = tracer(|setup| {
         setup.set_batch_depth(1).unwrap();
     });
@@ -122,7 +122,7 @@ fn a_tracer_s_thread_delivers_while_it_runs() {
 }
 
 #[test]
-fn a_tracer_is_set_up_within_its_limits_and_as_its_parts_allow() {
+fn setup_enforces_limits() {
     let (_model, process) = agreeing();
     let (_other_model, other) = agreeing();
     let mut setup = Tracer::init(&process).unwrap();
@@ -135,7 +135,7 @@ fn a_tracer_is_set_up_within_its_limits_and_as_its_parts_allow() {
     setup.set_batch_depth(1).unwrap();
     setup.set_diskspace_limit(LEAST_DISK).unwrap();
     refused(setup.set_diskspace_limit(LEAST_DISK - 1), "it must be");
-    // Of the transport UMEM, in a buffer at a multiple of 64.
+    // For the transport UMEM, in a buffer at a multiple of 64.
     let buffer = process.alloc(1024).unwrap();
     setup.set_umem(&buffer, 1024 - LEAST_USER_MEMORY, LEAST_USER_MEMORY).unwrap();
     let beyond = 1024 - LEAST_USER_MEMORY + 64;
@@ -148,7 +148,7 @@ fn a_tracer_is_set_up_within_its_limits_and_as_its_parts_allow() {
 }
 
 #[test]
-fn the_plan_of_a_tracer_has_its_defaults_and_no_parts_that_contradict_each_other() {
+fn plan_has_defaults_and_rejects_conflicts() {
     let (_model, process) = agreeing();
     let buffer = process.alloc(1 << 12).unwrap();
     let plan = |change: &dyn Fn(&mut TracerSetup)| -> Result<Plan, Error> {
@@ -226,7 +226,7 @@ fn the_plan_of_a_tracer_has_its_defaults_and_no_parts_that_contradict_each_other
 }
 
 #[test]
-fn a_fifo_starts_and_stops_a_tracer_and_nobody_else_does() {
+fn fifo_commands_start_and_stop_tracer() {
     let path = std::env::temp_dir().join(format!("verbless-tracer-{}", std::process::id()));
     let (_model, _process, seen, tracer) = tracer(|setup| {
         setup.set_cli_mgmt(Some(path.clone())).without_thread();
@@ -239,7 +239,7 @@ fn a_fifo_starts_and_stops_a_tracer_and_nobody_else_does() {
     };
     assert_eq!((command("3600\n"), tracer.runs()), (0, true));
     write(&tracer, 0..2);
-    // Longer, from now on.
+    // A longer time, from now on.
     assert_eq!((command("7200\n"), tracer.runs()), (2, true));
     assert_eq!((command("0\n"), tracer.runs()), (0, false));
     assert_eq!(seen.lock().unwrap().len(), 2);
@@ -249,13 +249,13 @@ fn a_fifo_starts_and_stops_a_tracer_and_nobody_else_does() {
 }
 
 #[test]
-fn a_lossless_tracer_of_a_window_takes_what_comes_and_frees_it_when_it_is_stopped() {
+fn window_tracer_works_after_lossless_run() {
     let (_model, _process, seen, tracer) = tracer(|setup| {
         setup.set_transport_type(TracerTransport::Window).without_thread();
     });
     for round in 0..2 {
         tracer.start_lossless().unwrap();
-        // The host reads the heap, and a window is what comes otherwise.
+        // The host reads the heap; the other case is a window.
         tracer.stop().unwrap();
         tracer.start().unwrap();
         write(&tracer, 3 * round..3 * round + 3);
@@ -267,7 +267,7 @@ fn a_lossless_tracer_of_a_window_takes_what_comes_and_frees_it_when_it_is_stoppe
 }
 
 #[test]
-fn an_entry_that_is_no_report_is_counted_as_damaged_and_not_delivered() {
+fn invalid_entry_counts_as_damaged() {
     let (mut output, mut damaged) = (Output::callback(Box::new(|_| Ok(0)), 4), 3);
     put(&mut output, &mut damaged, &[]);
     put(&mut output, &mut damaged, &[0xff; 7]);

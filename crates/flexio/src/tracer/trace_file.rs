@@ -9,7 +9,7 @@
 //!
 //! A record is an entry of a stream of records (`verbless_flexio_dev::stream::entry`): the trace
 //! point's number, the thread's, the record's own plus 1, six words. FlexIO's format of such files
-//! is not published; this is verbless's own.
+//! is not published; this one is verbless's own.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -43,8 +43,7 @@ pub enum FileError {
     Version(u32, u32),
     /// The file ends within this record, counted from 0 in the file.
     Cut(u64),
-    /// This record of the file has no number, or one that is not larger than that of the record
-    /// before.
+    /// This record of the file has no number, or one that does not exceed the previous record's.
     Number(u64),
 }
 
@@ -76,7 +75,7 @@ impl std::error::Error for FileError {
     }
 }
 
-/// A reader of files of reports. The files are not trusted.
+/// A reader of files of reports. The files are untrusted.
 ///
 /// ```
 /// use verbless_flexio::tracer::trace_file::{FileError, TraceFile};
@@ -98,13 +97,13 @@ impl std::error::Error for FileError {
 #[derive(Debug)]
 pub struct TraceFile<R> {
     from: R,
-    /// Records that were read, and the number of the last.
+    /// Count of records read, and the number of the last.
     records: u64,
     last: Option<u64>,
     ended: bool,
 }
 
-/// Reads until `into` is full or there is no more; how much there was.
+/// Reads until `into` is full or the end; returns the number of bytes.
 fn read_whole(from: &mut impl Read, into: &mut [u8]) -> Result<usize, FileError> {
     let mut length = 0;
     while length < into.len() {
@@ -156,7 +155,7 @@ impl<R: Read> TraceFile<R> {
 impl<R: Read> Iterator for TraceFile<R> {
     type Item = Result<Record, FileError>;
 
-    /// The next record. Behind an error there is none.
+    /// The next record. None follows an error.
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
             return None;
@@ -185,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_as_they_were_written() {
+    fn records_round_trip_through_trace_file() {
         assert_eq!(read(&file(&[])).unwrap(), []);
         assert_eq!(read(&file(&[0, 1, 5])).unwrap(), [record(0), record(1), record(5)]);
     }
 
     #[test]
-    fn a_file_that_is_not_whole_or_another_is_refused_where_it_is_wrong() {
+    fn truncated_or_altered_trace_file_is_rejected() {
         let good = file(&[0, 1]);
         let changed = |at: usize, value: u8| {
             let mut bytes = good.clone();
@@ -210,7 +209,7 @@ mod tests {
         assert!(after.next().is_none());
     }
 
-    /// Gives a byte at a time, interrupted before each, and fails at the end if it shall.
+    /// Yields a byte at a time, interrupted before each, and fails at the end if requested.
     struct Slow<'b> {
         left: &'b [u8],
         interrupts: bool,
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_comes_in_pieces_is_read_whole_and_what_fails_is_told() {
+    fn trace_reader_handles_short_reads_and_errors() {
         let good = file(&[0, 1]);
         for fails in [false, true] {
             let slow = Slow { left: &good, interrupts: false, fails };

@@ -1,4 +1,4 @@
-//! Core dumps of the host library are files that readelf and gdb-multiarch read.
+//! readelf and gdb-multiarch read the host library's core dumps.
 
 use std::io::Write as _;
 use std::process::Command;
@@ -17,7 +17,7 @@ fn test_name() -> String {
     std::thread::current().name().unwrap_or("a test").to_string()
 }
 
-/// What a program prints; `None`, and why, if this machine does not have it.
+/// The output of a program; `None`, with a note of the reason, if this machine lacks it.
 fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     match Command::new(program).args(arguments).output() {
         Ok(output) => {
@@ -26,7 +26,7 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
         }
         Err(error) => {
             let line = format!("skipped: {}: {program}: {error}\n", test_name());
-            // What `eprintln!` says would be kept back of a test that passes.
+            // The test harness hides `eprintln!` of a passing test.
             std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
             None
         }
@@ -34,7 +34,7 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn readelf_and_gdb_find_registers_and_memory_in_a_core_dump() -> Result {
+fn core_dump_is_readable_by_readelf_and_gdb() -> Result {
     let backend = InProcess::of(&Model::builder().device(Profile::load("bluefield3")?).build());
     let device = Device::open(&backend, &backend.find("mlx5_0")?)?;
     let process =
@@ -81,7 +81,7 @@ fn notes(file: &[u8]) -> Vec<(u32, u16, [u64; 32])> {
     const SIZE: usize = 12 + 8 + 376;
     let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes"));
     let half = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4 bytes"));
-    // The first program header is that of the notes.
+    // The first program header is the notes'.
     assert_eq!(half(HEADER), 4, "PT_NOTE");
     let (from, length) = (word(HEADER + 8) as usize, word(HEADER + 32) as usize);
     assert_eq!(length % SIZE, 0, "{length} bytes of notes");
@@ -95,7 +95,7 @@ fn notes(file: &[u8]) -> Vec<(u32, u16, [u64; 32])> {
 }
 
 #[test]
-fn a_core_dump_has_the_registers_of_every_run_that_was_under_way() -> Result {
+fn core_dump_has_registers_of_every_run() -> Result {
     const FOR_GOOD: std::ops::Range<u64> =
         function::COUNT_FOR_GOOD..function::COUNT_FOR_GOOD + 4 * 8;
     let model = Model::builder().device(Profile::load("bluefield3")?).stepped().build();
@@ -121,7 +121,7 @@ fn a_core_dump_has_the_registers_of_every_run_that_was_under_way() -> Result {
     let first = begin(function::COUNT_FOR_GOOD, counts(1))?;
     let second = begin(function::COUNT_FOR_GOOD, counts(2))?;
     let third = begin(function::COUNT_FOR_GOOD, counts(3))?;
-    // One that is taken away is under way no more.
+    // A terminated run is not in the dump.
     third.destroy()?;
     let is_of = |(_, signal, registers): &(u32, u16, [u64; 32]), word: u64| {
         *signal == 0 && FOR_GOOD.contains(&registers[0]) && registers[10] == heap + 64 * word
@@ -134,7 +134,7 @@ fn a_core_dump_has_the_registers_of_every_run_that_was_under_way() -> Result {
     while fault.state()? == DpaCallState::Running {
         assert!(model.step());
     }
-    // They are gone, and what they stood at is kept.
+    // The handles are dropped; the dump's registers remain.
     drop((first, second, fault));
     let ended = dump()?;
     assert_eq!(ended.iter().map(|note| note.0).collect::<Vec<_>>(), [1, 2, 3]);
@@ -144,7 +144,7 @@ fn a_core_dump_has_the_registers_of_every_run_that_was_under_way() -> Result {
 }
 
 #[test]
-fn a_core_dump_has_the_registers_of_runs_that_executed_when_another_ended_the_process() -> Result {
+fn core_dump_has_runs_concurrent_with_fault() -> Result {
     let backend = InProcess::of(&Model::builder().device(Profile::load("bluefield3")?).build());
     let device = Device::open(&backend, &backend.find("mlx5_0")?)?;
     let process =

@@ -1,4 +1,4 @@
-//! A queue of another device is held to that device's limits, not to those of the process's.
+//! A queue on another device obeys that device's limits, not those of the process's.
 
 use verbless::model::{InProcess, Model, Profile};
 use verbless::prelude::*;
@@ -10,7 +10,7 @@ use crate::support::file;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// A card whose work queues have 2^`log` WQEs at most.
+/// A card whose work queues have at most 2^`log` WQEs.
 fn device(log: u8) -> Result<Device> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/profiles/bluefield3.toml");
     let text = std::fs::read_to_string(path)?;
@@ -37,7 +37,7 @@ fn pool(own: u8, other: u8) -> Result<std::result::Result<Rmp, verbless_flexio::
 }
 
 #[test]
-fn a_queue_is_as_deep_as_its_own_device_allows() -> Result {
+fn queue_depth_is_limited_by_own_device() -> Result {
     pool(5, 15)??.destroy()?;
     pool(5, 6)??.destroy()?;
     let error = pool(15, 5)?.unwrap_err().to_string();

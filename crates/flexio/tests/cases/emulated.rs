@@ -1,4 +1,4 @@
-//! Doorbells and MSI-X of emulated devices: what they are made of, and what keeps them.
+//! Doorbells and MSI-X of emulated devices: their parts, and their holders.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn polled(process: &Process) -> Documented<DpaCq> {
 }
 
 #[test]
-fn a_doorbell_is_one_queue_s_until_it_is_unmapped() -> Documented<()> {
+fn doorbell_maps_one_queue_until_unmap() -> Documented<()> {
     let (process, device) = emulated()?;
     let cq = polled(&process)?;
     let [first, second] =
@@ -41,7 +41,7 @@ fn a_doorbell_is_one_queue_s_until_it_is_unmapped() -> Documented<()> {
 }
 
 #[test]
-fn a_map_has_no_more_event_queues_than_its_device_has_vectors() -> Documented<()> {
+fn msix_map_size_is_limited_by_device_vectors() -> Documented<()> {
     let (process, device) = emulated()?;
     for count in [0, MAX_EQ_TO_MSIX_MAP_PAIRS + 1, u16::MAX] {
         refused(MsixMap::create(&process, &device, count), "FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS");
@@ -59,7 +59,7 @@ fn a_map_has_no_more_event_queues_than_its_device_has_vectors() -> Documented<()
 }
 
 #[test]
-fn a_vector_is_raised_by_a_cq_or_by_the_program_s_own() -> Documented<()> {
+fn msix_uses_cq_or_direct_eq() -> Documented<()> {
     let (process, device) = emulated()?;
     let map = MsixMap::create(&process, &device, 4)?;
     let config = |vector| MsixConfig { vector, ..MsixConfig::default() };
@@ -79,7 +79,7 @@ fn a_vector_is_raised_by_a_cq_or_by_the_program_s_own() -> Documented<()> {
     let mut entry = [0; 64];
     process.read(direct.eq_address(), &mut entry)?;
     assert_eq!(entry, [0xff; 64], "the device's to write");
-    // Its event queue raises a vector, and another one none.
+    // One event queue raises a vector, the other none.
     let of = |eq| DpaCqConfig::new(3, CqElement::DpaMsixEmulated(eq));
     DpaCq::create(&process, &of(direct.eq().clone()))?.destroy()?;
     let ring = process.alloc(64 * 64)?;
@@ -91,13 +91,13 @@ fn a_vector_is_raised_by_a_cq_or_by_the_program_s_own() -> Documented<()> {
 }
 
 #[test]
-fn what_is_emulated_is_in_use_while_somebody_has_it() -> Documented<()> {
+fn emulated_objects_are_in_use_until_released() -> Documented<()> {
     let (process, device) = emulated()?;
     let map = MsixMap::create(&process, &device, 1)?;
     let msix = Msix::create(&map, &MsixConfig::default())?;
-    refused(map.free(), "destroy its MSI-X first");
+    refused(map.free(), "the MSI-X map is in use by MSI-X 0: destroy");
     let cq = msix.cq().cloned();
-    refused(msix.destroy(), "the CQ is in use");
+    refused(msix.destroy(), "is in use by a clone of its handle");
     drop(cq);
     let map = MsixMap::create(&process, &device, 1)?;
     Msix::create(&map, &MsixConfig::default())?.destroy()?;

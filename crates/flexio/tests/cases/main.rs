@@ -1,6 +1,6 @@
-//! Tests of FlexIO on the model, in one program: to link one for each file takes longer than to run
-//! it. Those beside this directory measure times and are alone while they do, or they are about the
-//! whole process: its version of the library, its working directory, what it is told.
+//! Tests of FlexIO on the model, in one program: linking one per file takes longer than running it.
+//! The tests beside this directory measure times and must run alone, or concern the whole process:
+//! its version of the library, its working directory, its log.
 
 #[allow(dead_code, reason = "examples in the documentation use the rest")]
 #[path = "../support/documented.rs"]

@@ -1,11 +1,11 @@
-//! docs/mapping/flexio.md has one row for each name of the list beside it, and claims nothing that
-//! no test shows. That the Rust items exist is checked by rustdoc, which has the page as a module.
+//! docs/mapping/flexio.md has one row for each name of the list beside it, and a test for each
+//! claim. rustdoc checks that the Rust items exist, because the page is a module.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("../../../../docs/mapping/flexio.md");
-/// What the documents name, one a line.
+/// The names of the documents, one per line.
 const NAMES: &str = include_str!("../../../../docs/mapping/flexio.names");
 
 /// The cells of a table.
@@ -19,7 +19,7 @@ fn rows(cells: usize) -> Vec<Vec<&'static str>> {
     rows.filter(of).collect()
 }
 
-/// The tests that a cell names.
+/// The tests in a cell.
 fn tests(cell: &'static str) -> impl Iterator<Item = &'static str> {
     cell.split(", ").map(|name| name.trim_matches('`')).filter(|name| *name != "—")
 }
@@ -29,9 +29,9 @@ fn tests(cell: &'static str) -> impl Iterator<Item = &'static str> {
 struct Test {
     /// The file's path, without `.rs`.
     path: PathBuf,
-    /// It is a case of the conformance suite, which runs everywhere.
+    /// Whether it is a case of the conformance suite, which runs everywhere.
     case: bool,
-    /// It makes what hardware refuses.
+    /// Whether it creates objects that hardware refuses.
     layouts: bool,
 }
 
@@ -39,8 +39,7 @@ struct Test {
 struct Tests(BTreeMap<String, Vec<Test>>);
 
 impl Tests {
-    /// The cases of the conformance suite, the tests of this crate, and those of what does not
-    /// compile.
+    /// The cases of the conformance suite, the tests of this crate, and the compile-fail tests.
     fn find() -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut found = Self(BTreeMap::new());
@@ -51,7 +50,7 @@ impl Tests {
         found
     }
 
-    /// The tests of all sources in a directory and those below it.
+    /// Adds the tests of all sources in a directory, recursively.
     fn take(&mut self, directory: &Path) {
         for entry in std::fs::read_dir(directory).expect("the sources are there") {
             let path = entry.expect("an entry").path();
@@ -68,8 +67,7 @@ impl Tests {
         }
     }
 
-    /// The test that a cell means: by its name alone, or behind that of its module where several
-    /// have it.
+    /// The test of a cell: by its name alone, or behind its module's if several have the name.
     fn named(&self, name: &str) -> &Test {
         let mut modules: Vec<_> = name.split("::").collect();
         let bare = modules.pop().expect("a name");
@@ -84,7 +82,7 @@ impl Tests {
 }
 
 /// The tests of a source: cases of a group, functions with `#[test]`, and those in a table `TESTS`
-/// of a program; whether each is a case.
+/// of a program; and whether each is a case.
 fn tests_of(source: &str) -> Vec<(String, bool)> {
     let ident = |text: &str| {
         let end = text.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(text.len());
@@ -109,7 +107,7 @@ fn tests_of(source: &str) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn every_name_of_the_host_chapters_has_one_row_and_every_row_is_of_a_name() {
+fn host_api_names_match_rows_one_to_one() {
     let mut named: Vec<_> = rows(NAME).iter().map(|row| row[0].trim_matches('`')).collect();
     named.sort_unstable();
     let mut names: Vec<_> = NAMES.lines().collect();
@@ -118,7 +116,7 @@ fn every_name_of_the_host_chapters_has_one_row_and_every_row_is_of_a_name() {
 }
 
 #[test]
-fn every_cell_that_says_yes_is_shown_by_a_test_that_runs_there() {
+fn every_yes_cell_has_test_running_there() {
     let all = Tests::find();
     for row in rows(NAME) {
         let [_, _, _, proof, process, run, vm, hardware] = row[..] else { unreachable!() };
@@ -129,7 +127,7 @@ fn every_cell_that_says_yes_is_shown_by_a_test_that_runs_there() {
         let everywhere = some && proofs.iter().all(|test| test.case);
         let claims = [run, vm].map(claim);
         assert_eq!(claims, [everywhere; 2], "cases run everywhere, and tests do not: {row:?}");
-        // What a case shows that hardware skips is refused there, and nothing else is.
+        // A row is refused on hardware exactly if its cases need a process.
         let layouts = proofs.iter().filter(|test| test.case && test.layouts).count();
         let bare = proofs.iter().filter(|test| test.case && !test.layouts).count();
         match hardware {
@@ -142,7 +140,7 @@ fn every_cell_that_says_yes_is_shown_by_a_test_that_runs_there() {
 }
 
 #[test]
-fn every_test_of_a_decision_is_there() {
+fn every_test_cited_by_decisions_exists() {
     let all = Tests::find();
     let mut found = 0;
     for row in rows(DECISION) {
@@ -156,7 +154,7 @@ fn every_test_of_a_decision_is_there() {
 }
 
 #[test]
-fn a_name_of_several_tests_takes_its_module() {
+fn duplicate_test_name_needs_its_module() {
     let source = |test: &str| format!("#[test]\nfn {test}() {{}}\nfn helper() {{}}\n");
     assert_eq!(tests_of(&source("one")), [("one".to_owned(), false)]);
     let group = "\ncases!(\n    \"g\",\n    needs [Need::A]:\n    a_case,\n    b [Need::B],\n);";
@@ -172,20 +170,20 @@ fn a_name_of_several_tests_takes_its_module() {
 }
 
 #[test]
-fn sixty_seven_functions_are_marked_as_hostful_only() {
+fn sixty_seven_functions_are_hostful_only() {
     let hostful: Vec<_> =
         rows(NAME).into_iter().filter(|row| row[1].ends_with(", hostful only")).collect();
     assert_eq!(hostful.len(), 67);
-    // Only 3.2.0 knows programs without a host.
+    // Only 3.2.0 has programs without a host.
     assert!(hostful.iter().all(|row| !row[1].starts_with("2022")), "{hostful:?}");
 }
 
 #[test]
-fn every_code_block_of_the_chapter_is_part_of_the_example() {
+fn code_blocks_of_chapter_are_part_of_example() {
     const CHAPTER: &str = include_str!("../../../../docs/flexio.md");
     const EXAMPLE: [&str; 2] =
         [include_str!("../../examples/guide.rs"), include_str!("../../programs/guide/src/main.rs")];
-    /// A comment that stands for what is left out.
+    /// The comment in place of an omitted part.
     const LEFT_OUT: &str = "// The loop over CQEs.";
     // A block may begin within another, and is indented as if it did not.
     let plain = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
@@ -199,5 +197,7 @@ fn every_code_block_of_the_chapter_is_part_of_the_example() {
         found += 1;
     }
     assert!(found > 15, "{found} blocks");
-    assert_eq!(CHAPTER.matches("```").count(), 2 * found, "blocks of another language");
+    let commands = CHAPTER.matches("```sh\n").count();
+    let blocks = CHAPTER.matches("```").count();
+    assert_eq!(blocks, 2 * (found + commands), "blocks of another language");
 }

@@ -1,9 +1,9 @@
-//! Each value of an enumeration has the number that FlexIO has for it.
+//! Each enumeration value has FlexIO's number.
 //!
 //! Source: the host header of FlexIO SDK 25.1 (`benchmark/flexio/include/libflexio/flexio.h` in
 //! axio-project/axio-bf3-express at 6f41efe, BSD-3-Clause) for all but the values of
 //! `flexio_dtrace_*`, and the reference of DOCA 3.2.0, chapter "Enumerations", for all but the
-//! levels of messages. Where both have a value they agree.
+//! levels of messages. Values in both agree.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use verbless_flexio::{
 };
 use verbless_prm::{DpaAffinity, MiniCqeFormat};
 
-/// A value's name, the number that we have for it, and FlexIO's.
+/// A value's name, our number, and FlexIO's.
 #[rustfmt::skip]
 const NUMBERS: &[(&str, u32, u32)] = &[
     ("FLEXIO_STATUS_SUCCESS", Status::Success as u32, 0),
@@ -64,7 +64,7 @@ const NUMBERS: &[(&str, u32, u32)] = &[
     ("FLEXIO_WQC_TS_FORMAT_DEFAULT_TS", WqTsFormat::Default as u32, 0x1),
     ("FLEXIO_WQC_TS_FORMAT_REAL_TIME_TS", WqTsFormat::RealTime as u32, 0x2),
 
-    // What the device is given for `Affinity`.
+    // The device's values for `Affinity`.
     ("FLEXIO_AFFINITY_NONE", DpaAffinity::NONE.0 as u32, 0),
     ("FLEXIO_AFFINITY_STRICT", DpaAffinity::STRICT.0 as u32, 1),
     ("FLEXIO_AFFINITY_GROUP", DpaAffinity::GROUP.0 as u32, 2),
@@ -114,7 +114,7 @@ const NUMBERS: &[(&str, u32, u32)] = &[
     ("FLEXIO_LOG_LVL_DBG", LogLevel::Debug as u32, 3),
 ];
 
-/// The same of values that the header alone has.
+/// The same for values that only the header has.
 #[rustfmt::skip]
 const OF_THE_HEADER: &[(&str, u32, u32)] = &[
     ("FLEXIO_MSG_DEV_ERROR", Level::Error as u32, 2),
@@ -123,8 +123,8 @@ const OF_THE_HEADER: &[(&str, u32, u32)] = &[
     ("FLEXIO_CQE_FORMAT_RESP_BYTECOUNT_CKSUM", MiniCqeFormat::CHECKSUM.0 as u32, 0x1),
 ];
 
-/// Names of 3.2.0 that are no value of an enumeration with a number here: macros, and values that
-/// are a field that is set or not.
+/// Names of 3.2.0 without an enumeration value here: macros, and values that became optional
+/// fields.
 const WITHOUT: &[&str] = &[
     // Macros.
     "FLEXIO_CURRENT_VERSION",
@@ -133,7 +133,7 @@ const WITHOUT: &[&str] = &[
     "FLEXIO_MAX_NAME_LEN",
     "FLEXIO_STABLE",
     "FLEXIO_VER",
-    // `DpaCqConfig::compression` is some or none.
+    // `DpaCqConfig::compression` is `Some` or `None`.
     "FLEXIO_CQE_COMP_ENABLE",
     "FLEXIO_CQE_COMP_NONE",
     // The fields of `RemoteAccess`.
@@ -143,14 +143,14 @@ const WITHOUT: &[&str] = &[
 ];
 
 #[test]
-fn numbers_are_those_of_the_header_and_of_the_reference() {
+fn constants_match_headers_and_reference() {
     for (name, ours, theirs) in NUMBERS.iter().chain(OF_THE_HEADER) {
         assert_eq!(ours, theirs, "{name}");
     }
 }
 
 #[test]
-fn every_value_that_the_documents_name_has_its_number_here() {
+fn every_documented_constant_has_number() {
     const NAMES: &str = include_str!("../../../../docs/mapping/flexio.names");
     let named: BTreeSet<_> = NAMES.lines().filter(|name| name.starts_with("FLEXIO_")).collect();
     let here = NUMBERS.iter().map(|(name, ..)| *name).chain(WITHOUT.iter().copied());

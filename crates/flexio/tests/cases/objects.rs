@@ -1,5 +1,5 @@
-//! Queues, keys and pages of a process: what each says of itself, what it refuses, and that nobody
-//! destroys it while another uses it.
+//! Queues, keys and pages of a process: their getters, their refusals, and that none can be
+//! destroyed while another object uses it.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use verbless_queue::{ConnectOptions, CqConfig, Memory, QpConfig};
 
 use crate::documented::{Documented, process, process_on_ethernet, program};
 
-/// Fails unless this was refused with such a text.
+/// Fails unless the result is a refusal with this text.
 pub(crate) fn refused<T: Debug>(result: Result<T, Error>, text: &str) {
     let error = result.expect_err(text).to_string();
     assert!(error.contains(text), "{error}");
@@ -54,10 +54,10 @@ fn polled(process: &Process) -> Documented<DpaCq> {
 }
 
 #[test]
-fn a_cq_tells_its_depth_and_moderates_as_it_is_told() -> Documented<()> {
+fn cq_reports_depth_and_moderation() -> Documented<()> {
     let process = process()?;
     let cq = polled(&process)?;
-    assert_eq!((cq.number(), cq.log_depth()), (cq.object().cqn().0, 4));
+    assert_eq!((cq.number().0, cq.log_depth()), (cq.object().cqn().0, 4));
     let moderation = CqModeration { max_count: 3, period: 0xfff, mode: CqPeriodMode::Cqe };
     cq.modify_moderation(moderation)?;
     assert_eq!(cq.query_moderation()?, moderation);
@@ -75,15 +75,15 @@ fn a_cq_tells_its_depth_and_moderates_as_it_is_told() -> Documented<()> {
     }
     let mut ring = [0; 16 * 64];
     process.read(cq.ring_address(), &mut ring)?;
-    assert_eq!(ring, [0xf0; 16 * 64], "not written yet");
+    assert_eq!(ring, [0xf1; 16 * 64], "not written yet");
     let clone = cq.clone();
-    refused(cq.destroy(), "the CQ is in use");
+    refused(cq.destroy(), "is in use by a clone of its handle: drop that first");
     clone.destroy()?;
     Ok(())
 }
 
 #[test]
-fn a_cq_of_an_event_handler_has_its_record_in_the_heap_of_the_process() -> Documented<()> {
+fn event_handler_cq_needs_record_in_dpa_heap() -> Documented<()> {
     let (process, _) = opened_twice()?;
     let (other, _) = opened_twice()?;
     let handler = |process| {
@@ -101,44 +101,44 @@ fn a_cq_of_an_event_handler_has_its_record_in_the_heap_of_the_process() -> Docum
     let most = process.device().caps().log_max_cqes;
     let deep = DpaCqConfig { log_depth: most + 1, ..config() };
     refused(DpaCq::create(&process, &deep), "at most");
-    // One byte of the host's memory too few.
+    // The host's memory is one byte too short.
     let ring = |offset| Some(QueueMemory::host(memory.clone(), offset));
     let element = || CqElement::NonDpa { vector: 0 };
     let of = |offset| DpaCqConfig { ring: ring(offset), ..DpaCqConfig::new(4, element()) };
     DpaCq::create(&process, &of(3072))?.destroy()?;
     refused(DpaCq::create(&process, &of(3136)), "takes 1024 bytes, and its memory has 960");
     let cq = DpaCq::create(&process, &config())?;
-    refused(own.destroy(), "destroy its CQs first");
+    refused(own.destroy(), "event handler 1 is in use by CQ");
     cq.destroy()?;
     Ok(())
 }
 
 #[test]
-fn event_handlers_have_names_and_numbers_of_their_own() -> Documented<()> {
+fn event_handlers_have_distinct_ids_and_names() -> Documented<()> {
     let process = process()?;
     let make = |name: &str| {
         let config = EventHandlerConfig::new(Handler::named("handler"));
         EventHandler::create(&process, &EventHandlerConfig { name: name.into(), ..config })
     };
     let (first, second) = (make("first")?, make("second")?);
-    assert_eq!((first.id(), first.name()), (1, "first"));
-    assert_eq!((second.id(), second.name()), (2, "second"));
+    assert_eq!((first.id().0, first.name()), (1, "first"));
+    assert_eq!((second.id().0, second.name()), (2, "second"));
     assert_ne!(first.activation_id(), second.activation_id());
-    assert_eq!(first.object_id(), first.thread().id());
+    assert_eq!(first.object_id().0, first.thread().id());
     assert_eq!(Handler::named("handler").name(), "handler");
-    let nobody = EventHandlerConfig::new(Handler::named("nobody"));
-    refused(EventHandler::create(&process, &nobody), "it has handler");
+    let absent = EventHandlerConfig::new(Handler::named("absent"));
+    refused(EventHandler::create(&process, &absent), "it has handler");
     let call = EventHandlerConfig::new(Handler::named("add"));
     refused(EventHandler::create(&process, &call), "no event handler add");
     Ok(())
 }
 
 #[test]
-fn queues_of_frames_are_rings_without_padding_on_an_ethernet_port() -> Documented<()> {
+fn ethernet_queues_must_be_cyclic_without_padding() -> Documented<()> {
     let process = process_on_ethernet()?;
     let cq = polled(&process)?;
     let rq = DpaRq::create(&process, &cq, &DpaRqConfig::new(4))?;
-    assert_eq!(rq.number(), rq.object().rqn().0);
+    assert_eq!((rq.number().0, rq.rqn()), (rq.object().rqn().0, rq.object().rqn()));
     let list = DpaRqConfig { wq_type: WqType::LinkedList, ..DpaRqConfig::new(4) };
     refused(DpaRq::create(&process, &cq, &list), "type LinkedList with padding None");
     let padded = DpaRqConfig { end_pad_mode: WqEndPadMode::Align, ..DpaRqConfig::new(4) };
@@ -146,19 +146,22 @@ fn queues_of_frames_are_rings_without_padding_on_an_ethernet_port() -> Documente
     rq.set_err_state()?;
     assert_eq!(rq.object().query()?.state().0, 3, "the error state");
     let tir = rq.tir().clone();
-    refused(rq.destroy(), "the RQ is in use");
+    refused(rq.destroy(), "is in use by a flow rule, or a clone of its TIR");
     drop(tir);
     DpaRq::create(&process, &cq, &DpaRqConfig::new(4))?.destroy()?;
     let sq = DpaSq::create(&process, &cq, &DpaSqConfig::new(4))?;
-    assert_eq!(sq.number(), sq.object().sqn().0);
-    refused(cq.clone().destroy(), "the CQ is in use");
+    assert_eq!((sq.number().0, sq.sqn()), (sq.object().sqn().0, sq.object().sqn()));
+    refused(
+        cq.clone().destroy(),
+        &format!("CQ {} is in use by SQ {}: destroy", cq.number(), sq.number()),
+    );
     sq.destroy()?;
     cq.destroy()?;
     Ok(())
 }
 
 #[test]
-fn transport_domains_and_tiss_are_of_one_device_context() -> Documented<()> {
+fn transport_domain_and_tis_belong_to_one_context() -> Documented<()> {
     let process = process_on_ethernet()?;
     let other = process_on_ethernet()?;
     let cq = polled(&process)?;
@@ -171,23 +174,23 @@ fn transport_domains_and_tiss_are_of_one_device_context() -> Documented<()> {
     let sq = DpaSqConfig { tis: Some(tis.clone()), ..DpaSqConfig::new(4) };
     refused(DpaSq::create(&process, &cq, &sq), "the TIS is of another");
     let _kept = tis.clone();
-    refused(tis.destroy(), "the TIS is in use");
+    refused(tis.destroy(), "the TIS is in use by a clone");
     let tis = SqTis::create(process.device(), &own)?;
     let config = DpaSqConfig { tis: Some(tis.clone()), ..DpaSqConfig::new(4) };
     DpaSq::create(&process, &cq, &config)?.destroy()?;
     drop(config);
-    refused(own.clone().destroy(), "the transport domain is in use");
+    refused(own.clone().destroy(), "the transport domain is in use by a TIS: destroy");
     tis.destroy()?;
     own.destroy()?;
     Ok(())
 }
 
 #[test]
-fn a_pool_says_where_its_wqes_are_and_is_kept_by_its_queue_pairs() -> Documented<()> {
+fn rmp_reports_addresses_and_is_in_use_by_qp() -> Documented<()> {
     let process = process()?;
     let pool = Rmp::create(&process, &RmpConfig::new(4))?;
     let another = Rmp::create(&process, &RmpConfig::new(4))?;
-    assert_eq!(pool.number(), pool.object().rmpn().0);
+    assert_eq!((pool.number().0, pool.rmpn()), (pool.object().rmpn().0, pool.object().rmpn()));
     let places = [&pool, &another].map(|it| [it.ring_address(), it.record_address()]).concat();
     let base = process.heap_info().base;
     for (index, place) in places.iter().enumerate() {
@@ -200,14 +203,17 @@ fn a_pool_says_where_its_wqes_are_and_is_kept_by_its_queue_pairs() -> Documented
     let qp = DpaQp::create(&process, &config)?;
     assert!(qp.object().attr().shared.is_some());
     drop(config);
-    refused(pool.clone().destroy(), "the RMP is in use");
+    assert_eq!((qp.qpn(), qp.number().0), (qp.object().qpn(), qp.qpn().0));
+    let holder = format!("is in use by QP {}: destroy", qp.number());
+    refused(pool.clone().destroy(), &holder);
+    refused(cq.clone().destroy(), &holder);
     qp.destroy()?;
     pool.destroy()?;
     Ok(())
 }
 
 #[test]
-fn a_queue_pair_goes_through_its_states_and_not_past_one() -> Documented<()> {
+fn qp_rejects_skipped_state_transitions() -> Documented<()> {
     let process = process()?;
     let cq = polled(&process)?;
     for transport in [QpTransport::Rc, QpTransport::Uc, QpTransport::Ud] {
@@ -215,7 +221,7 @@ fn a_queue_pair_goes_through_its_states_and_not_past_one() -> Documented<()> {
         config.transport = transport;
         config.receive = QpReceive::Regular { log_depth: 3 };
         let mut qp = DpaQp::create(&process, &config)?;
-        assert_eq!(qp.number(), qp.object().qpn().0);
+        assert_eq!(qp.number().0, qp.object().qpn().0);
         assert_eq!(qp.sq_address() - qp.rq_address(), 128, "behind 8 receives");
         assert_eq!(qp.state()?, QpState::Rst);
         let itself = to_itself(&qp)?;
@@ -241,7 +247,7 @@ fn a_queue_pair_goes_through_its_states_and_not_past_one() -> Documented<()> {
 }
 
 #[test]
-fn a_queue_pair_is_changed_where_the_mask_says_so() -> Documented<()> {
+fn qp_modify_follows_mask() -> Documented<()> {
     let process = process()?;
     let cq = polled(&process)?;
     let mut qp = DpaQp::create(&process, &DpaQpConfig::rc(&cq, &cq, 2))?;
@@ -278,13 +284,13 @@ fn a_queue_pair_is_changed_where_the_mask_says_so() -> Documented<()> {
 }
 
 #[test]
-fn a_key_is_of_a_range_of_the_heap_and_tells_its_numbers() -> Documented<()> {
+fn mkey_covers_heap_range() -> Documented<()> {
     let process = process()?;
     let buffer = process.alloc(128)?;
     let config = MkeyConfig::new(KeyAccess::LOCAL);
     let key = Mkey::create(&buffer, &config)?;
     assert_eq!((key.lkey(), key.rkey()), (key.object().lkey(), key.object().rkey()));
-    assert_eq!((key.id(), key.len()), (key.lkey().0, 128));
+    assert_eq!((key.id().0, key.len()), (key.lkey().0, 128));
     assert_eq!(key.remote().address, buffer.address());
     let base = process.heap_info().base;
     for (address, length) in [(base - 1, 8), (base + (1 << 20) - 7, 8)] {
@@ -296,11 +302,11 @@ fn a_key_is_of_a_range_of_the_heap_and_tells_its_numbers() -> Documented<()> {
 }
 
 #[test]
-fn an_outbox_rings_for_a_uar_of_its_process_s_context_or_an_extended_one() -> Documented<()> {
+fn outbox_needs_own_or_extended_uar() -> Documented<()> {
     let (process, other) = opened_twice()?;
     let (stranger, _) = opened_twice()?;
     let uar = Uar::create(&process)?;
-    assert_eq!((uar.id(), uar.extended_id()), (uar.page().page_id(), None));
+    assert_eq!((uar.id().0, uar.extended_id()), (uar.page().page_id(), None));
     refused(uar.extend(process.device()), "to another device context");
     let [first, second] = [uar.extend(&other)?, uar.extend(&other)?];
     assert!(first.extended_id().is_some() && first.extended_id() != second.extended_id());
@@ -311,7 +317,7 @@ fn an_outbox_rings_for_a_uar_of_its_process_s_context_or_an_extended_one() -> Do
         let outbox = Outbox::create(&process, &of(uar))?;
         assert_eq!(outbox.uar().id(), uar.id());
         let clone = outbox.clone();
-        refused(outbox.destroy(), "the outbox is in use");
+        refused(outbox.destroy(), "is in use by a clone of its handle");
         clone.destroy()?;
     }
     refused(Outbox::create(&stranger, &of(&first)), "extended to another process");
@@ -328,7 +334,7 @@ fn an_outbox_rings_for_a_uar_of_its_process_s_context_or_an_extended_one() -> Do
 }
 
 #[test]
-fn a_message_starts_the_event_handler_of_a_cq_that_is_armed() -> Documented<()> {
+fn message_starts_event_handler_of_armed_cq() -> Documented<()> {
     let process = process()?;
     let (domain, options) = (process.domain(), ConnectOptions::default());
     for no_arm in [false, true] {
@@ -349,7 +355,7 @@ fn a_message_starts_the_event_handler_of_a_cq_that_is_armed() -> Documented<()> 
         // A receive into a buffer of the heap.
         let buffer = process.alloc_from(&[0; 64])?;
         let key = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL))?;
-        let receive = Segment::data(8, key.id(), buffer.address());
+        let receive = Segment::data(8, key.id().0, buffer.address());
         process.write(qp.rq_address(), receive.as_bytes())?;
         process.write(qp.record_address(), &1_u32.to_be_bytes())?;
         let message = domain.region(8, KeyAccess::LOCAL)?;
@@ -370,7 +376,7 @@ fn a_message_starts_the_event_handler_of_a_cq_that_is_armed() -> Documented<()> 
 }
 
 #[test]
-fn queues_are_as_deep_as_the_device_allows_and_their_memory_is_as_long() -> Documented<()> {
+fn queue_depth_and_memory_are_checked() -> Documented<()> {
     let process = process()?;
     let cq = polled(&process)?;
     let caps = process.device().caps();
@@ -383,7 +389,7 @@ fn queues_are_as_deep_as_the_device_allows_and_their_memory_is_as_long() -> Docu
     refused(pool(most + 1, 5), &format!("the device has 2^{most} at most"));
     refused(pool(4, 10), "WQEs of 2^10 bytes: 2^9 at most are possible");
     pool(4, 9)?.destroy()?;
-    // The heap says by its length how far WQEs of 2^9 bytes reach.
+    // The heap's usage shows the length of WQEs of 2^9 bytes.
     let before = process.heap_info().requested;
     let kept = pool(4, 9)?;
     assert_eq!(process.heap_info().requested - before, (16 << 9) + 8);
@@ -412,5 +418,61 @@ fn queues_are_as_deep_as_the_device_allows_and_their_memory_is_as_long() -> Docu
     refused(qp(Some(2), 3, Some(383)), "takes 384 bytes");
     let config = |transport| DpaQpConfig { transport, ..DpaQpConfig::rc(&cq, &cq, 0) };
     refused(DpaQp::create(&process, &config(QpTransport::Xrc)), "the transport Xrc");
+    Ok(())
+}
+
+#[test]
+fn failed_destroy_names_holder() -> Documented<()> {
+    let process = process()?;
+    let outbox = Outbox::create(&process, &OutboxConfig::default())?;
+    let window = Window::create(&process, process.pd())?;
+    let storage = process.alloc(64)?;
+    let handler = EventHandler::create(
+        &process,
+        &EventHandlerConfig {
+            name: "worker".into(),
+            outbox: Some(outbox.clone()),
+            windows: [Some(window.clone()), None],
+            storage: Some(storage.clone()),
+            ..EventHandlerConfig::new(Handler::named("handler"))
+        },
+    )?;
+    let worker = "is in use by event handler 1 \"worker\": destroy that first";
+    refused(outbox.clone().destroy(), worker);
+    refused(window.clone().destroy(), worker);
+    refused(storage.clone().free(), worker);
+    let ring = process.alloc(16 * 64)?;
+    ring.fill(0xf1)?;
+    let element = CqElement::Thread(handler.clone());
+    let config =
+        DpaCqConfig { ring: Some(QueueMemory::dpa(&ring)), ..DpaCqConfig::new(4, element) };
+    let cq = DpaCq::create(&process, &config)?;
+    drop(config);
+    let number = format!("is in use by CQ {}: destroy that first", cq.number());
+    refused(handler.clone().destroy(), &number);
+    refused(ring.clone().free(), &number);
+    let mut config = DpaQpConfig::rc(&cq, &cq, 2);
+    config.receive = QpReceive::None;
+    let qp = DpaQp::create(&process, &config)?;
+    drop(config);
+    // A queue keeps its CQ alive, and the CQ its handler, without their own handles.
+    drop(cq);
+    refused(handler.clone().destroy(), &number);
+    let key = Mkey::create(&storage, &MkeyConfig::new(KeyAccess::LOCAL))?;
+    let name = format!("event handler 1 \"worker\", key {:#x}: destroy", key.id());
+    refused(storage.clone().free(), &name);
+    let error = process.clone().destroy().unwrap_err().to_string();
+    assert!(error.starts_with("the process is in use by outbox "), "{error}");
+    assert!(error.contains("event handler 1 \"worker\"") && error.contains(" more: "), "{error}");
+    qp.destroy()?;
+    key.destroy()?;
+    handler.destroy()?;
+    outbox.destroy()?;
+    window.destroy()?;
+    ring.free()?;
+    storage.free()?;
+    let clone = process.clone();
+    refused(clone.destroy(), "the process is in use by a clone of its handle");
+    process.destroy()?;
     Ok(())
 }

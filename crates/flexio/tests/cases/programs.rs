@@ -1,7 +1,9 @@
-//! Programs and their processes: names, functions, memory, and how a process ends.
+//! Programs and their processes: names, functions, memory, and the end of a process.
 
 use std::error::Error as _;
 
+use verbless::model::{InProcess, Model, Profile};
+use verbless::prelude::*;
 use verbless_command::{DpaEntry, DpaStatus};
 use verbless_flexio::{
     App, AppSelect, Apps, Destination, Error, EventHandler, EventHandlerConfig, Function, Handler,
@@ -12,18 +14,18 @@ use crate::documented::{Documented, device, process, program};
 use crate::objects::refused;
 use crate::support::{file, function};
 
-/// Names in the symbols of a program are behind their section's own.
+/// Names in the symbols of a program follow their section's own.
 const ADD: u64 = 0x4000_0000;
 
 #[test]
-fn a_program_tells_its_functions_by_name_and_by_address() -> Documented<()> {
+fn app_finds_functions_by_name_and_address() -> Documented<()> {
     let app = App::new("documented", &program())?;
     let add = app.function_info("add").ok_or("no add")?;
     assert_eq!((add.name, add.signature), ("add", "add(u64,u32)->u64"));
     assert_eq!((add.event_handler, add.address), (false, ADD));
     let handler = app.function_info("handler").ok_or("no handler")?;
     assert_eq!((handler.signature, handler.event_handler), ("handler", true));
-    assert_eq!(app.function_info("nobody"), None);
+    assert_eq!(app.function_info("absent"), None);
     assert_eq!(app.symbol("handler"), Some(ADD + 8));
     assert_eq!(app.function_at(ADD), Some(("add", 0)));
     assert_eq!(app.function_at(ADD + 4), Some(("add", 4)));
@@ -31,7 +33,7 @@ fn a_program_tells_its_functions_by_name_and_by_address() -> Documented<()> {
     assert_eq!(app.function_at(ADD - 1), None);
     app.function::<(u64, u32), u64>("add")?;
     refused(app.function::<(u64,), u64>("add"), "its add is add(u64,u32)->u64");
-    refused(app.function::<(u64,), u64>("nobody"), "it has add(u64,u32)->u64, handler");
+    refused(app.function::<(u64,), u64>("absent"), "it has add(u64,u32)->u64, handler");
     assert_eq!((app.name(), app.elf()), ("documented", &*program()));
     assert_eq!(App::new("x".repeat(256).as_str(), &program())?.name().len(), 256);
     refused(App::new("x".repeat(257).as_str(), &program()), "has 257 bytes, of 256 at most");
@@ -39,7 +41,7 @@ fn a_program_tells_its_functions_by_name_and_by_address() -> Documented<()> {
 }
 
 #[test]
-fn a_program_is_chosen_by_name_and_model() -> Documented<()> {
+fn apps_select_program_by_name_and_model() -> Documented<()> {
     let app = |name: &str| App::new(name, &program());
     let mut apps = Apps::default();
     refused(apps.register(app("a")?, HwModel::NotAvailable), "a is for no model");
@@ -63,14 +65,33 @@ fn a_program_is_chosen_by_name_and_model() -> Documented<()> {
         "a is for BlueField-3, ConnectX-7, and not for ConnectX-8",
     );
     refused(get("c", HwModel::Bf3, None), "there is no program c");
-    refused(get("a", HwModel::NotAvailable, None), "no known DPA");
+    refused(get("a", HwModel::NotAvailable, None), "the device's model is not known");
     let texts = [HwModel::Default, HwModel::Cx9, HwModel::NotAvailable].map(|it| it.to_string());
     assert_eq!(texts, ["any model", "ConnectX-9", "no model"]);
     Ok(())
 }
 
 #[test]
-fn a_process_tells_its_name_its_memory_and_its_functions_results() -> Documented<()> {
+fn apps_get_on_vf_uses_program_for_any_model() -> Documented<()> {
+    let model = Model::builder().device_with_topology(Profile::load("bluefield3")?).build();
+    let backend = InProcess::of(&model);
+    let vf = backend.enumerate()?.into_iter().find(|it| it.device_id == 0x101e).ok_or("no VF")?;
+    let vf = Device::open(&backend, &vf)?;
+    assert_eq!(HwModel::of(&vf), HwModel::NotAvailable, "VFs of all models have this id");
+    let mut apps = Apps::default();
+    apps.register(App::new("a", &program())?, HwModel::Bf3)?;
+    let on_vf = AppSelect { device: Some(&vf), ..AppSelect::new("a") };
+    let error = apps.get(&on_vf).map(App::name).map_err(|error| error.to_string());
+    assert!(error.as_ref().is_err_and(|it| it.contains("a is for BlueField-3 only")), "{error:?}");
+    apps.register(App::new("a", &[program(), vec![7]].concat())?, HwModel::Default)?;
+    assert_eq!(apps.get(&on_vf)?.elf().last(), Some(&7), "the one for any model");
+    let as_bf3 = AppSelect { hw_model: HwModel::Bf3, ..on_vf };
+    assert_ne!(apps.get(&as_bf3)?.elf().last(), Some(&7), "the one for the model that is named");
+    Ok(())
+}
+
+#[test]
+fn process_reports_name_memory_and_results() -> Documented<()> {
     let app = App::new("documented", &program())?;
     let config = ProcessConfig { name: "worker".into(), ..ProcessConfig::default() };
     let process = Process::create(&device(false)?, &app, &config)?;
@@ -89,14 +110,15 @@ fn a_process_tells_its_name_its_memory_and_its_functions_results() -> Documented
     assert_eq!(process.call_with_attr(&RpcAttr::default(), add(), (1, 4))?, 5);
     // Two calls had metadata, and so a number.
     let handler = EventHandlerConfig::new(Handler::named("handler"));
-    assert_eq!(EventHandler::create(&process, &handler)?.id(), 3);
+    assert_eq!(EventHandler::create(&process, &handler)?.id().0, 3);
+    let _handler = EventHandler::create(&process, &handler)?;
     let clone = process.clone();
-    refused(clone.destroy(), "the process is in use");
+    refused(clone.destroy(), "the process is in use by event handler 4, buffer of 64 bytes");
     Ok(())
 }
 
 #[test]
-fn bytes_are_copied_between_any_two_of_host_and_heap_and_not_onto_themselves() -> Documented<()> {
+fn memcpy_copies_host_and_heap_and_rejects_overlap() -> Documented<()> {
     let process = process()?;
     let buffer = process.alloc_from(&[0; 64])?;
     let at = buffer.address();
@@ -135,7 +157,7 @@ fn bytes_are_copied_between_any_two_of_host_and_heap_and_not_onto_themselves() -
 }
 
 #[test]
-fn a_process_has_no_error_until_a_fault_ends_it_and_tells_it_once() -> Documented<()> {
+fn fault_is_reported_once_per_process() -> Documented<()> {
     let app = App::new("faults", &file())?;
     let process = Process::create(&device(false)?, &app, &ProcessConfig::default())?;
     let mut text = Vec::new();
@@ -164,7 +186,7 @@ fn a_process_has_no_error_until_a_fault_ends_it_and_tells_it_once() -> Documente
     assert!(ended(Uar::create(&process).map(drop)));
     assert!(ended(Outbox::create(&process, &OutboxConfig::default()).map(drop)));
     assert!(ended(process.write(process.heap_info().base, &[1])));
-    // The device refuses, and its answer is that of a process that has ended.
+    // The device refuses, like for an ended process.
     let another = Process::create(process.device(), &sized(4, 8)?, &ProcessConfig::default())?;
     let word = Function::<(u64, u32), u64>::named("add");
     assert_eq!(another.call(word, (1, 2))?, 3, "another process goes on");
@@ -172,9 +194,9 @@ fn a_process_has_no_error_until_a_fault_ends_it_and_tells_it_once() -> Documente
 }
 
 #[test]
-fn an_error_handler_is_set_before_the_first_event_handler() -> Documented<()> {
+fn error_handler_is_set_before_first_event_handler() -> Documented<()> {
     let process = process()?;
-    refused(process.set_error_handler(&Handler::named("nobody")), "no event handler nobody");
+    refused(process.set_error_handler(&Handler::named("absent")), "no event handler absent");
     process.set_error_handler(&Handler::named("handler"))?;
     let handler = EventHandlerConfig::new(Handler::named("handler"));
     let _made = EventHandler::create(&process, &handler)?;
@@ -184,7 +206,7 @@ fn an_error_handler_is_set_before_the_first_event_handler() -> Documented<()> {
 }
 
 #[test]
-fn errors_lead_to_what_is_below_them() {
+fn errors_have_sources() {
     let io = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
     let below = verbless_command::Error::new(verbless_command::ErrorKind::Io, "reading", "");
     let device = Error::from(below.clone().with_source(io));
@@ -193,7 +215,7 @@ fn errors_lead_to_what_is_below_them() {
     assert!(Error::Fatal(DpaStatus(9)).source().is_none());
 }
 
-/// The program whose functions say how long they are: `handler` and `add`.
+/// The program with the sizes of its functions `handler` and `add` set.
 fn sized(handler: u64, add: u64) -> Documented<App> {
     let mut file = program();
     // The second and the fourth symbol, of 24 bytes each with the size at 16.
@@ -205,12 +227,12 @@ fn sized(handler: u64, add: u64) -> Documented<App> {
 }
 
 #[test]
-fn the_bytes_of_a_symbol_are_those_of_the_file_as_far_as_its_size() -> Documented<()> {
+fn symbol_data_is_bounded_by_symbol_size() -> Documented<()> {
     let code = [0x33, 0x05, 0xb5, 0x00, 0x67, 0x80, 0x00, 0x00, 0x67, 0x80, 0x00, 0x00];
     let app = sized(4, 8)?;
     assert_eq!(app.symbol_data("add").as_deref(), Some(&code[..8]));
     assert_eq!(app.symbol_data("handler").as_deref(), Some(&code[8..]));
-    assert_eq!(app.symbol_data("nobody"), None);
+    assert_eq!(app.symbol_data("absent"), None);
     assert_eq!(sized(4, 12)?.symbol_data("add").as_deref(), Some(&code[..]));
     assert_eq!(sized(4, 13)?.symbol_data("add"), None, "it ends behind its segment");
     assert_eq!(sized(5, 12)?.symbol_data("handler"), None);
@@ -227,7 +249,7 @@ fn the_bytes_of_a_symbol_are_those_of_the_file_as_far_as_its_size() -> Documente
 }
 
 #[test]
-fn long_ranges_are_copied_piece_by_piece() -> Documented<()> {
+fn long_ranges_are_copied_and_filled_whole() -> Documented<()> {
     const LENGTH: usize = 300_008;
     let process = process()?;
     let bytes: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();

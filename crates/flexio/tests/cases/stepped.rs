@@ -1,4 +1,4 @@
-//! On a stepped model the DPA moves by steps only, and the same steps lead to the same.
+//! On a stepped model the DPA moves by steps only, and the same steps give the same results.
 
 use verbless::model::{InProcess, Model, Profile};
 use verbless::prelude::*;
@@ -8,10 +8,10 @@ use verbless_flexio::{App, Process, ProcessConfig};
 use crate::support::{file, function};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-/// What each call does, and how many instructions ended runs have taken.
+/// The state of each call, and the instruction count of ended runs.
 type Shown = (Vec<DpaCallState>, u64);
 
-/// What calls on two units show after each step.
+/// The states of calls on two units after each step.
 fn trace() -> Result<Vec<Shown>> {
     let model = Model::builder().device(Profile::load("bluefield3")?).stepped().build();
     let backend = InProcess::of(&model);
@@ -38,7 +38,7 @@ fn trace() -> Result<Vec<Shown>> {
 #[test]
 fn the_same_steps_lead_to_the_same() -> Result {
     let first = trace()?;
-    // Nothing moves before the first step, and no step is all of it.
+    // Nothing moves before the first step, and a single step does not complete it.
     assert!(first[0].0.iter().all(|state| *state == DpaCallState::Running));
     assert!(first.len() > 6, "{} steps", first.len());
     let (end, instructions) = &first[first.len() - 1];

@@ -1,4 +1,4 @@
-//! Numbers of states, and errors of files that are read, in words and with their sources.
+//! Numbers of states, and errors of file readers, with their texts and sources.
 
 use std::error::Error;
 use std::io;
@@ -8,7 +8,7 @@ use verbless_flexio::tracer::trace_file::FileError;
 use verbless_flexio::{Function, QpState};
 
 #[test]
-fn a_state_has_the_number_of_the_device() {
+fn qp_state_has_device_number() {
     let states = [
         (QpState::Rst, 0),
         (QpState::Init, 1),
@@ -23,7 +23,7 @@ fn a_state_has_the_number_of_the_device() {
 }
 
 #[test]
-fn errors_of_reports_and_traces_say_what_is_wrong_and_lead_to_the_systems() {
+fn report_and_trace_errors_have_text_and_source() {
     let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
     for (error, expected) in [
         (ReportError::NoReport, "no report of a message"),
@@ -48,7 +48,7 @@ fn errors_of_reports_and_traces_say_what_is_wrong_and_lead_to_the_systems() {
 }
 
 #[test]
-fn a_function_is_printed_as_its_signature() {
+fn function_shows_its_signature() {
     let function = Function::<(u64, u32), u64>::embedded("add(u64,u32)->u64");
     assert_eq!(format!("{function:?}"), "add(u64,u32)->u64");
     assert_eq!((function.name(), function.signature()), ("add", "add(u64,u32)->u64"));

@@ -1,7 +1,7 @@
-// What the examples in the documentation begin with: a process on the model's DPA, of a program
-// that is made of instructions here: an RPC `add`, and an event handler `handler` that returns at
-// once. Or of a compiled program: such examples are compiled by each `cargo test` and run by
-// `cargo xtask dpa test`, which compiles the program and sets `verbless_dpa_program`.
+// The setup of the documentation's examples: a process on the model's DPA, of a program built from
+// instructions here: an RPC `add`, and an event handler `handler` that returns at once. Or of a
+// compiled program: each `cargo test` compiles such examples, and `cargo xtask dpa test` runs them,
+// which compiles the program and sets `verbless_dpa_program`.
 
 pub(crate) fn program() -> Vec<u8> {
     // `add a0, a0, a1` and `ret`; `ret` again is the handler.
@@ -60,7 +60,7 @@ pub(crate) fn program() -> Vec<u8> {
 
 pub(crate) type Documented<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// A device of the model's, on a port of its own kind or an Ethernet one.
+/// A model device, on a port of its own type or an Ethernet one.
 pub(crate) fn device(ethernet: bool) -> Documented<verbless::Device> {
     use verbless::model::{InProcess, Link, Model, Profile};
     use verbless::prelude::*;

@@ -1,7 +1,7 @@
-//! A program for the DPA, made of instructions here.
+//! A program for the DPA, built from instructions here.
 
 pub(crate) const CODE: u64 = 0x4000_0000;
-/// Where its functions are.
+/// Addresses of its functions.
 #[allow(dead_code, reason = "not every test uses every function")]
 pub(crate) mod function {
     use super::CODE;
@@ -16,8 +16,8 @@ pub(crate) mod function {
     pub(crate) const FAULT: u64 = CODE + 0x60;
     /// Loads from address 16.
     pub(crate) const FAULT_ELSEWHERE: u64 = CODE + 0x68;
-    /// Writes key a1 to the window's register at a2, and adds 1 to the word at a0 for good, each
-    /// time with some 60 instructions behind it.
+    /// Writes key a1 to the window's register at a2, and then adds 1 to the word at a0 for ever,
+    /// with some 60 instructions after each addition.
     pub(crate) const COUNT_FOR_GOOD: u64 = CODE + 0x70;
 }
 

@@ -99,12 +99,20 @@ impl Registers {
                     // Of its firmware, which a driver that recovers asks for.
                     (true, _) => device.reset(),
                     (false, NicInterface::DISABLED) => device.disable(),
+                    // A driver that starts anew writes where its queue is.
+                    (false, NicInterface::FULL_DRIVER) if device.is_closed() => device.disable(),
                     _ => {}
                 }
                 self.interface = if reset { NicInterface::DISABLED } else { new };
             }
             DOORBELL if self.interface == NicInterface::FULL_DRIVER && self.queue != 0 => {
                 for slot in (0..32).filter(|slot| word >> slot & 1 == 1) {
+                    // Such a teardown stops the device's traffic on the bus, answers to commands
+                    // included, as Linux has it (`mlx5_try_fast_unload`).
+                    if device.is_closed() {
+                        tracing::debug!(slot, "a command after a forced or fast teardown");
+                        break;
+                    }
                     command_queue::execute(device, self.queue, slot);
                 }
             }
@@ -125,7 +133,7 @@ mod tests {
     use verbless_model::Profile;
 
     #[test]
-    fn the_segment_tells_versions_and_the_size_of_the_queue() {
+    fn initial_segment_reports_fw_rev_and_cmdq_size() {
         let driver = Driver::new();
         let [major, minor, _] = [32_u32, 40, 1000];
         assert_eq!(driver.read(0), minor << 16 | major);
@@ -143,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_segment_has_the_health_of_the_firmware_and_both_clocks() {
+    fn initial_segment_reports_health_and_timers() {
         let text = include_str!("../../../model/profiles/connectx6dx.toml");
         let text = text.replace("firmware = [22, 40, 1000]", "firmware = [12, 28, 2006]");
         let driver = Driver::of(Profile::from_toml(&text).unwrap());
@@ -162,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_of_the_bytes_where_it_begins_and_zeros_beyond_the_segment() {
+    fn segment_reads_zero_past_end() {
         let driver = Driver::new();
         let whole = segment(&driver);
         let read = |at| {
@@ -178,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queues_address_has_two_halves_which_one_write_may_bring() {
+    fn cmdq_address_halves_are_written_independently() {
         let mut driver = Driver::new();
         let words = |driver: &Driver| [QUEUE_HIGH, QUEUE_LOW].map(|at| driver.read(at) & !0xfff);
         driver.write(QUEUE_HIGH, 0x5_000);
@@ -206,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_segment_tells_the_embedded_cpu_that_it_is_on_it() {
+    fn embedded_cpu_bit_is_set_on_dpu_only() {
         let profile = Profile::load("bluefield3").unwrap();
         for (side, expected) in [(Side::Host, 0), (Side::Dpu, 1)] {
             let driver = Driver::of(profile.clone().on(side).unwrap());
@@ -230,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_function_lives_again_after_a_reset_and_not_after_it_is_disabled() {
+    fn resets_revive_killed_but_not_removed_function() {
         type Reset = fn(&mut Driver);
         let ways: [(&str, Reset); 4] = [
             ("firmware", |driver| driver.write(QUEUE_LOW, RESET << 8)),
@@ -269,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_disables_the_interface_finds_it_disabled_and_empty() {
+    fn disabling_nic_interface_resets_hca() {
         let mut driver = Driver::new();
         let enable = verbless_prm::EnableHcaIn::new();
         driver.send(enable.as_bytes(), 16).unwrap();

@@ -36,7 +36,7 @@ const GATEWAY_SEMAPHORE: usize = VENDOR + 0x0c;
 
 /// The configuration space of one function.
 #[derive(Debug)]
-pub(super) struct ConfigSpace {
+pub(crate) struct ConfigSpace {
     bytes: Box<[u8; CONFIG_BYTES]>,
     /// Bits that software may write.
     writable: Box<[u8; CONFIG_BYTES]>,
@@ -108,6 +108,16 @@ impl ConfigSpace {
         space.put(VENDOR, &[0x09, 0x00, 0x18, 0x00], &[]);
         space.put(GATEWAY_CONTROL, &[0; 4], &[0xff, 0xff, 0, 0]);
         space
+    }
+
+    /// The bytes of the space of a function whose driver has it, as `config` of sysfs shows them.
+    pub(crate) fn image(profile: &Profile) -> Box<[u8]> {
+        let mut space = Self::new(profile, 1 << 25, false);
+        // Memory accesses, bus mastering, no INTx.
+        space.write(COMMAND as u64, &0x0406_u16.to_le_bytes());
+        // MSI-X is in use.
+        space.write(MSIX as u64 + 3, &[0x80]);
+        space.bytes
     }
 
     fn put(&mut self, at: usize, value: &[u8], writable: &[u8]) {
@@ -192,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_is_that_of_the_profile() {
+    fn config_identity_matches_profile() {
         let mut space = space(Link::Infiniband);
         assert_eq!(read(&mut space, 0), [0xb3, 0x15, 0x1d, 0x10]);
         assert_eq!(read(&mut space, 0x0a), [0x07, 0x02], "an InfiniBand controller");
@@ -207,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_register_has_its_value_and_the_bits_that_may_be_written() {
+    fn config_registers_have_reset_values_and_write_masks() {
         let mut space = space(Link::Infiniband);
         let expected = [
             (0x00, "b3151d10 00001000 00000702 00000000 0c000000 00000000 00000000 00000000"),
@@ -241,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capability_list_names_power_express_msix_and_vendor_and_ends() {
+    fn capability_list_is_pm_pcie_msix_vendor() {
         let mut space = space(Link::Infiniband);
         let mut at = usize::from(read::<1>(&mut space, 0x34)[0]);
         let mut ids = vec![];
@@ -254,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bar_tells_its_size_when_ones_are_written() {
+    fn bar_sizing_reports_bar_bytes() {
         let mut space = space(Link::Infiniband);
         space.write(BAR0 as u64, &[0xff; 4]);
         space.write(BAR0 as u64 + 4, &[0xff; 4]);
@@ -266,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn msix_has_as_many_vectors_as_the_profile_says_and_can_be_enabled() {
+    fn msix_table_size_matches_profile() {
         let mut space = space(Link::Infiniband);
         assert_eq!(u16::from_le_bytes(read(&mut space, MSIX + 2)), 63);
         space.write(MSIX as u64 + 2, &[0xff, 0xff]);
@@ -275,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_only_stays_and_what_lies_outside_reads_as_ones() {
+    fn read_only_bytes_keep_value_past_end_reads_ones() {
         let mut space = space(Link::Infiniband);
         let before: [u8; 64] = read(&mut space, 0);
         space.write(0, &[0xff; 4]);
@@ -288,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_level_reset_is_asked_for_and_undoes_what_was_written() {
+    fn flr_is_requested_and_clears_written_registers() {
         let mut space = space(Link::Infiniband);
         assert_eq!(space.write(COMMAND as u64, &[6, 4]), Effect::Nothing);
         assert_eq!(space.write(DEVICE_CONTROL as u64, &[0x10, 0x28]), Effect::Nothing);
@@ -300,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vendor_gateway_is_locked_by_its_counter_and_has_no_spaces() {
+    fn vsc_semaphore_is_locked_by_counter() {
         let mut space = space(Link::Infiniband);
         let counter: [u8; 4] = read(&mut space, 0xc8);
         assert_ne!(counter, read(&mut space, 0xc8), "each reader has its own value");

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_connected_and_disconnected_as_vfio_asks_for_it() {
+    fn set_irqs_connects_and_disconnects_msix_eventfds() {
         const EVENTFD: u32 = VFIO_IRQ_SET_DATA_EVENTFD;
         const NONE: u32 = VFIO_IRQ_SET_DATA_NONE;
         let mut function = Driver::new().function;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_the_guests_while_it_is_mapped_and_as_it_is_mapped() {
+    fn dma_map_sets_memory_access_rights() {
         let mut function = Driver::new().function;
         let at = MEMORY + (1 << 30);
         let file = || Some(super::super::rig::ram(0x4000));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_goes_to_the_region_and_the_part_of_it_that_it_names() {
+    fn region_access_reaches_named_region_only() {
         let mut driver = Driver::new();
         let function = &mut driver.function;
         let (config, bar) = (VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_BAR0_REGION_INDEX);
@@ -249,7 +249,7 @@ mod tests {
     const MASTER: u16 = 0x4;
 
     #[test]
-    fn a_function_that_is_no_bus_master_reaches_no_memory_and_sends_no_message() {
+    fn bus_master_disabled_blocks_dma_and_msix() {
         let mut driver = Driver::new();
         let (copy, counter) = eventfd();
         let index = VFIO_PCI_MSIX_IRQ_INDEX;

@@ -60,7 +60,7 @@ impl Interrupts for Vectors {
         }
         let eventfds = self.eventfds.read().unwrap_or_else(PoisonError::into_inner);
         let Some(Some(eventfd)) = eventfds.get(vector as usize) else {
-            tracing::debug!(vector, "an interrupt that nobody waits for");
+            tracing::debug!(vector, "an interrupt without an eventfd");
             return;
         };
         // A write would wait while the client leaves the counter full.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_counts_on_its_own_eventfd() {
+    fn raise_signals_only_own_eventfd() {
         let vectors = Vectors::new(4);
         let (first, first_counter) = eventfd();
         let (second, second_counter) = eventfd();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_that_do_not_exist_take_no_eventfd() {
+    fn set_rejects_vectors_out_of_range() {
         let vectors = Vectors::new(4);
         assert!(!vectors.set(4, [None].into_iter()));
         assert!(!vectors.set(u32::MAX, [None, None].into_iter()));

@@ -17,7 +17,7 @@
 
 mod bar;
 mod command_queue;
-mod config;
+pub(crate) mod config;
 mod control;
 mod function;
 #[cfg(fuzzing)]

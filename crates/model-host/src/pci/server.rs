@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_finds_the_regions_and_vectors_of_its_function_and_the_end_is_that_of_all() {
+    fn serve_reports_regions_and_ends_with_last_client() {
         let place = std::env::temp_dir().join(format!("serve-{}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
         let sockets: Vec<_> = ["one", "two"].map(|name| place.join(name)).into();
@@ -287,12 +287,12 @@ mod tests {
         assert!(run::control(&name, &Control::Show).is_ok());
         drop(clients);
         server.join().unwrap().unwrap();
-        assert!(run::control(&name, &Control::Show).is_err(), "nobody answers any more");
+        assert!(run::control(&name, &Control::Show).is_err(), "the server has ended");
         std::fs::remove_dir_all(place).unwrap();
     }
 
     #[test]
-    fn there_is_a_socket_for_each_function_or_nothing_is_served() {
+    fn serve_rejects_wrong_socket_count() {
         let cases = [
             (options(vec![]), 2),
             (PciOptions { functions: 3, ..options(vec!["a".into(); 2]) }, 6),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_says_whether_its_device_has_others() {
+    fn header_type_has_multifunction_bit() {
         let profile = || Profile::load("bluefield3").unwrap();
         let memory = || Arc::new(GuestMemory::default());
         let memories = |count| (0..count).map(|_| memory() as Arc<dyn HostMemory>);

@@ -119,7 +119,7 @@ fn differences(command: &CommandInfo, input: &[u8], theirs: &[u8], ours: &[u8]) 
 }
 
 #[test]
-fn the_model_answers_a_real_bring_up_as_the_device_did_but_where_the_table_says_why() {
+fn bring_up_trace_matches_device_but_for_exceptions() {
     let mut driver = Driver::of(Profile::from_toml(PROFILE).unwrap());
     // Where the driver of the trace has its event queues.
     for (start, bytes) in [(0x7_a000_0000, 256 << 20), (0x1ec0_0000, 1 << 20)] {

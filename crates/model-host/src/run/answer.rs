@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
+use super::closing::Pool;
 use super::filter;
 use super::how::How;
 use super::process::{self, Caller};
@@ -50,6 +51,8 @@ pub(super) struct Answerer {
     pub shared: Arc<SharedRun>,
     pub gate: Arc<dyn Gate>,
     pub view: Arc<View>,
+    /// What closes files that were taken from its programs.
+    pub pool: Arc<Pool>,
 }
 
 /// Answers a filter's calls, in threads that end with the last process behind it.
@@ -62,7 +65,8 @@ pub(super) fn spawn(
     view: &Arc<View>,
 ) -> io::Result<()> {
     let gate: Arc<dyn Gate> = listener.clone();
-    let answerer = Answerer { shared: shared.clone(), gate, view: view.clone() };
+    let (shared, view, pool) = (shared.clone(), view.clone(), Arc::default());
+    let answerer = Answerer { shared, gate, view, pool };
     let desk = Arc::new(Desk { answerer, listener: listener.clone(), turns: Turns::default() });
     let watched = Arc::downgrade(&desk);
     Builder::new().name("verbless-watch".into()).spawn(move || watch(&watched))?;
@@ -180,7 +184,7 @@ impl Answerer {
         #[cfg(target_arch = "x86_64")]
         const HERE: u64 = libc::AT_FDCWD as u64;
         let [first, second, third, fourth, ..] = call.arguments;
-        self.shared.processes().heard(call.tid);
+        self.shared.processes.heard(call.tid, || self.gate.is_waiting(call.id));
         if filter::is_foreign(call.architecture, call.number) {
             self.shared.may_leave(call.tid);
             return Answer::Kernel;
@@ -237,7 +241,7 @@ impl Answerer {
     /// The process that made the call; EINTR: the call does not wait any more.
     pub(super) fn caller(&self, call: &Notification) -> Result<Caller, Errno> {
         let waits = || self.gate.is_waiting(call.id);
-        let process = self.shared.processes().of_thread(call.tid, waits)?;
+        let process = self.shared.processes.behind(call.tid, &self.pool, waits)?;
         let through = Some((self.gate.clone(), call.id));
         Ok(Caller { process, tid: call.tid, call: through })
     }
@@ -299,17 +303,17 @@ mod tests {
             let program = Program::new();
             let shared = &program.answerer.shared;
             let tid = std::process::id();
-            shared.processes().of_thread(tid, || true).expect("this process");
+            shared.processes.of_thread(tid, || true).expect("this process");
             let mut call = Notification::of(tid, number, [0; 6]);
             call.architecture = architecture;
             assert_eq!(program.answerer.answer(&call), Answer::Kernel);
-            let found = shared.processes().may_be_leaving(Pid::this());
+            let found = shared.processes.may_be_leaving(Pid::this());
             assert_eq!(found, leaves, "{architecture:#x} {number}");
         }
     }
 
     #[test]
-    fn a_filter_is_left_when_its_other_end_is_gone_and_not_when_something_waits() {
+    fn every_task_has_left_only_after_hangup() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         assert!(!every_task_has_left(ours.as_fd()));
         theirs.write_all(b"!").expect("it is open");

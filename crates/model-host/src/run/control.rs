@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_arrives_as_it_was_and_nonsense_is_none() {
+    fn control_text_round_trips() {
         let all = [
             Control::Show,
             Control::Link { device: 3, port: 1, up: true },
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn links_change_and_devices_die_as_they_are_told() {
+    fn control_sets_links_and_kills_devices() {
         let model = model();
         let tell = |control: Control| control.execute(&model);
         tell(Control::Link { device: 1, port: 1, up: false }).unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_counts_what_happened_to_frames_and_nothing_that_did_not() {
+    fn traffic_text_omits_zero_counters() {
         let none = Traffic { frames: 3, bytes: 200, ..Traffic::default() };
         assert_eq!(traffic(&none), "3 frames of 200 bytes");
         let all = Traffic {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_and_nothing_dies() {
+    fn control_rejects_absent_targets() {
         let model = model();
         let no_device = "there is no device 2: there are 2, numbered from 0";
         let cases = [

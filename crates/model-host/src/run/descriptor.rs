@@ -1,7 +1,7 @@
 //! Calls on the descriptor of a device that a memfd, which it is, would answer otherwise:
 //! duplicates, mappings, a size.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 
 use nix::errno::Errno;
@@ -11,6 +11,8 @@ use super::filter::DESCRIPTORS;
 use super::open::{Open, Served};
 use super::process;
 use super::sys::{self, Notification};
+use super::turns::in_program;
+use verbless_model_kernel::remote::FileId;
 
 impl Answerer {
     /// A number for a device, from `at_least` on: free in the caller, and known to the filter.
@@ -24,9 +26,15 @@ impl Answerer {
 
     /// The open device of a descriptor. The open devices are not locked any more.
     pub(super) fn opened(&self, call: &Notification, descriptor: u64) -> Option<Arc<Open>> {
+        self.opened_as(call, descriptor).map(|(_, open)| open)
+    }
+
+    /// The same, and its file.
+    fn opened_as(&self, call: &Notification, descriptor: u64) -> Option<(FileId, Arc<Open>)> {
         let id = process::identify(call.tid, descriptor as i32).ok()?;
         // The thread's number was no other's, then.
-        self.gate.is_waiting(call.id).then(|| self.shared.opens().get(id))?
+        let open = self.gate.is_waiting(call.id).then(|| self.shared.opens().get(id))??;
+        Some((id, open))
     }
 
     /// Duplicates a descriptor to a number that the filter knows too. `dup2` and `dup3` state their
@@ -38,16 +46,16 @@ impl Answerer {
         close_on_exec: bool,
     ) -> Answer {
         let [descriptor, ..] = call.arguments;
-        let (Some(_), Ok(at_least)) = (self.opened(call, descriptor), u32::try_from(at_least))
-        else {
-            return Answer::Kernel;
-        };
+        let Ok(at_least) = u32::try_from(at_least) else { return Answer::Kernel };
+        let Some((id, _)) = self.opened_as(call, descriptor) else { return Answer::Kernel };
         let taken = self.caller(call).and_then(|caller| {
-            let file = sys::take_descriptor(&caller.process.pidfd, descriptor as i32)?;
+            let is_it = |fd: &OwnedFd| sys::status(fd.as_fd(), "").is_ok_and(|it| it.id() == id);
+            let file = caller.process.take(descriptor as i32, is_it)?;
             Ok((file, self.shared.room(caller.process.pid)))
         });
         let Ok((file, room)) = taken else { return Answer::Kernel };
-        let _alone = room.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread of the process holds it, and waits for one of them.
+        let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, at_least) {
             let given = self.gate.give(call.id, file.as_fd(), Some(number), close_on_exec, true);
             if given.is_ok() {
@@ -71,7 +79,7 @@ impl Answerer {
         if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
             return Errno::EINVAL.into();
         }
-        match file.map(offset, length, protection as i32) {
+        match open.calls.alone(|| file.map(offset, length, protection as i32)) {
             Ok(()) => Answer::Kernel,
             Err(errno) => errno.into(),
         }
@@ -99,7 +107,7 @@ mod tests {
     const REFUSED: Answer = Answer::Ours(Err(Errno::EINVAL));
 
     #[test]
-    fn a_duplicate_gets_a_free_number_that_the_filter_knows() {
+    fn dup_of_device_gets_filtered_descriptor() {
         // Where it is forbidden, the kernel duplicates.
         let Some(program) = Program::open_to_all() else { return };
         let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
@@ -146,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_a_device_is_mapped_as_it_may_be() {
+    fn mmap_of_device_checks_access_and_offset() {
         let program = Program::new();
         let verbs = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
         let control = program.open(c"/dev/fwctl/fwctl0", O_RDWR);
@@ -175,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_regular_files_does_not_suit_a_device() {
+    fn truncate_and_fallocate_of_device_fail() {
         let program = Program::new();
         let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR).descriptor();
         let null = std::fs::File::open("/dev/null").expect("it is there");
@@ -192,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ioctl_is_answered_by_the_file_that_it_is_for() {
+    fn ioctl_is_dispatched_by_descriptor() {
         let program = Program::new();
         let verbs = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
         let control = program.open(c"/dev/fwctl/fwctl0", O_RDWR);
@@ -207,7 +215,7 @@ mod tests {
         let no_such = Answer::Ours(Err(Errno::ENOTTY));
         assert_eq!(ioctl(verbs.descriptor(), request, 16), fault);
         assert_eq!(ioctl(verbs.descriptor(), 0x9a00, 16), no_such);
-        // The length that is told ends within nothing.
+        // The header's length is 40 bytes, but it has no attributes: 24 bytes.
         let told = [40_u64, 0, 0];
         assert_eq!(ioctl(verbs.descriptor(), request, told.as_ptr() as u64), REFUSED);
         let info = [24_u64, 0, 0];

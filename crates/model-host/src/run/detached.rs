@@ -86,7 +86,7 @@ pub(super) fn filled(fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<D
         pid => Pid::from_raw(pid),
     };
     drop(theirs);
-    let receive = || sys::receive_message(ours.as_fd(), 1)?.1.ok_or(Errno::EPERM);
+    let receive = || sys::receive_message(ours.as_fd(), 1)?.1.pop().ok_or(Errno::EPERM);
     let made = receive().and_then(|mount| Ok((mount, receive()?))).map_err(io::Error::from);
     let made = made.and_then(|(mount, namespace)| {
         fill(&PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())))?;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn tmpfs_root_is_its_own_parent_in_a_chroot() {
+    fn tmpfs_root_in_chroot_is_its_own_parent() {
         if !nix::unistd::geteuid().is_root() {
             return eprintln!("skipped: only root can make a chroot");
         }

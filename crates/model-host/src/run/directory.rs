@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_owner_left_is_removed_and_what_a_live_one_has_is_not() {
+    fn make_removes_directories_of_killed_owners() {
         let place = place("left");
         let (live_path, live) = Directory::make(&place).expect("a directory");
         let (left, killed) = Directory::make(&place).expect("another");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_place_that_takes_all_files_is_taken() {
+    fn filled_in_takes_first_place_with_room() {
         let (full, good) = (place("full"), place("good"));
         let places = [PathBuf::from("/no/such/place"), full.clone(), good.clone()];
         let fill = |path: &Path| {

@@ -50,15 +50,6 @@ pub enum RunError {
         /// The name.
         name: String,
     },
-    /// A program of another user has that name.
-    #[error(
-        "the name {name} is occupied by a program of another user, which has its address \
-         (@verbless-model/USER/{name} in /proc/net/unix): choose another name"
-    )]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
     /// No run has that name.
     #[error(
         "you have no run named {name} ({known}); start one with `run --name {name} -- PROGRAM`"
@@ -91,6 +82,17 @@ pub enum RunError {
     /// A network device cannot have an address.
     #[error(transparent)]
     Address(#[from] verbless_devx::Error),
+    /// An address was given for a device that none of the run's programs sees, or that has no IP
+    /// addresses.
+    #[error("--address {device}={address}: {why}")]
+    NoAddress {
+        /// The device's number.
+        device: usize,
+        /// The address.
+        address: std::net::IpAddr,
+        /// What to do.
+        why: String,
+    },
     /// Something else that the system refused.
     #[error("{0}")]
     System(#[from] io::Error),
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_does_not_start_has_the_exit_code_that_a_shell_gives() {
+    fn program_start_error_has_shell_exit_code() {
         let program = |kind: io::ErrorKind| {
             RunError::Program { program: "it".into(), source: kind.into() }.exit_code()
         };

@@ -127,8 +127,8 @@ pub(super) fn is_foreign(architecture: u32, number: i32) -> bool {
 /// The program, for one architecture; of another one (32-bit calls) only those stop that run
 /// another program.
 ///
-/// `environment`: its address is that of the first `execve`'s environment, which goes through, as
-/// nobody is there yet to answer it.
+/// `environment`: the address of the first `execve`'s environment. The filter allows that call,
+/// because no supervisor answers calls yet.
 pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
     let descriptor = |argument_index: u32| {
         let mut body = vec![statement(LOAD, argument(argument_index))];
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ioctl_stops_by_its_magic_whatever_its_descriptor() {
+    fn ioctl_notifies_by_magic_for_any_descriptor() {
         assert_eq!(here(libc::SYS_ioctl, [3, 0xc018_1b01, 0, 0, 0, 0]), NOTIFY);
         assert_eq!(here(libc::SYS_ioctl, [3, 0x9a01, 0, 0, 0, 0]), NOTIFY);
         assert_eq!(here(libc::SYS_ioctl, [3, 0x5401, 0, 0, 0, 0]), ALLOW);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_about_descriptors_stop_for_those_of_devices_only() {
+    fn fstat_notifies_for_device_descriptors_only() {
         let empty = libc::AT_EMPTY_PATH as u64;
         let of_devices = DESCRIPTORS.into_iter().flat_map(|numbers| {
             let (first, last) = (u64::from(numbers.start), u64::from(numbers.end) - 1);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_and_mappings_of_devices_stop_and_those_of_others_do_not() {
+    fn dup_and_mmap_notify_for_device_descriptors_only() {
         for (descriptor, expected) in [(3, ALLOW), (960, NOTIFY), (63, NOTIFY), (1024, ALLOW)] {
             for (number, index) in ON_DESCRIPTORS {
                 let mut arguments = [0; 6];
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_stops_even_where_it_might_have_been_empty() {
+    fn stat_of_cwd_path_notifies_with_empty_path_flag() {
         let [here_, empty] = [libc::AT_FDCWD, libc::AT_EMPTY_PATH].map(|it| it as u64);
         assert_eq!(here(libc::SYS_newfstatat, [here_, 0, 0, empty, 0, 0]), NOTIFY);
         assert_eq!(here(libc::SYS_statx, [here_, 0, empty, 0, 0, 0]), NOTIFY);

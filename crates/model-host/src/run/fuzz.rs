@@ -65,10 +65,10 @@ impl FuzzProgram {
         tree: &DeviceTree,
         process: IdleProcess,
     ) -> Result<Self, Errno> {
-        let shared = Arc::new(SharedRun::new(model, memory, false)?);
+        let shared = Arc::new(SharedRun::new(model, memory, None)?);
         let held = Arc::new(Descriptors::default());
         let (gate, view) = (held.clone() as Arc<dyn Gate>, tree.0.clone());
-        Ok(Self { answerer: Answerer { shared, gate, view }, held, process })
+        Ok(Self { answerer: Answerer { shared, gate, view, pool: Arc::default() }, held, process })
     }
 
     /// Makes a call, whose thread is killed after the supervisor has checked `looks` times whether

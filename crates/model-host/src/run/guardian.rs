@@ -1,9 +1,9 @@
 //! Kills programs when `run` itself is killed, by SIGKILL or for lack of memory.
 //!
 //! The kernel kills the program that `run` has started (`PR_SET_PDEATHSIG`), but not its
-//! descendants, which would go on with devices that nobody answers for. The guardian is a process
-//! that is forked before all others and gets a pidfd of every process that uses a device. When
-//! `run` is gone, it kills those that are left, and ends.
+//! descendants. They would go on with devices that have no model. `run` forks the guardian before
+//! all other processes and sends it a pidfd of every process that uses a device. When `run` is
+//! gone, the guardian kills the remaining processes, and ends.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -40,6 +40,10 @@ impl Guardian {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let pid = sys::fork_apart(theirs, |socket| watch(&socket))?;
         Ok(Self { pid, socket: Arc::new(ours) })
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
     }
 
     pub(super) fn wards(&self) -> Wards {
@@ -94,10 +98,12 @@ fn watch(socket: &OwnedFd) {
     let mut guarded = Guarded { all: Vec::new(), many: MANY };
     loop {
         match sys::receive_message(socket.as_fd(), 1) {
-            Ok((_, Some(pidfd))) => guarded.add(pidfd),
+            Ok((_, pidfds)) if !pidfds.is_empty() => {
+                pidfds.into_iter().for_each(|pidfd| guarded.add(pidfd));
+            }
             Err(Errno::EINTR) => {}
             // One that there is no room for.
-            Ok((message, None)) if !message.is_empty() => {}
+            Ok((message, _)) if !message.is_empty() => {}
             _ => break,
         }
     }
@@ -117,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ended_processes_are_removed_once_there_are_many() {
+    fn ended_processes_are_purged_at_threshold() {
         let mut child = Command::new("true").spawn().unwrap();
         let ended = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
         child.wait().unwrap();
@@ -139,7 +145,7 @@ mod tests {
 
     #[test]
     #[allow(unsafe_code, reason = "the watch gets a signal, whose handler does nothing")]
-    fn a_process_is_killed_when_the_sender_is_gone_and_a_signal_ends_no_watch() {
+    fn watch_kills_process_when_sender_closes() {
         let action =
             SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
         // SAFETY: nothing else in this program is about this signal.

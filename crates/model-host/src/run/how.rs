@@ -115,6 +115,16 @@ impl How {
         OFlag::from_bits_truncate(self.flags & kept)
     }
 
+    /// What of a file is asked for: to read (4), to write (2).
+    pub(super) fn accesses(&self) -> u32 {
+        match self.flags & libc::O_ACCMODE {
+            _ if self.has(libc::O_PATH) => 0,
+            libc::O_RDONLY => 4,
+            libc::O_WRONLY => 2,
+            _ => 6,
+        }
+    }
+
     /// What Linux refuses before it looks at the path.
     pub(super) fn check(&self) -> Result<(), Errno> {
         let reads_only = self.flags & libc::O_ACCMODE == libc::O_RDONLY;
@@ -163,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_that_contradict_each_other_are_refused_before_the_path() {
+    fn contradictory_open_flags_are_rejected() {
         for (flags, expected) in [
             (O_RDONLY | O_DIRECTORY, Ok(())),
             (O_CREAT | O_DIRECTORY, Err(Errno::EINVAL)),
@@ -179,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_opened_as_its_kind_allows() {
+    fn open_is_admitted_by_flags_and_file_kind() {
         use Found::{Attribute, Device, Directory, Link};
         for (flags, found, expected) in [
             (O_RDONLY, Directory, Ok(())),
@@ -205,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_structure_is_taken_if_there_is_nothing_behind_what_is_known() {
+    fn open_how_extension_must_be_zero() {
         let mut bytes = [[O_RDWR as u64, 0, libc::RESOLVE_BENEATH], [0, 0, 0]]
             .concat()
             .into_iter()
@@ -221,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_looked_up_and_opened_with_the_flags_that_change_where_it_leads() {
+    fn lookup_and_open_flags_keep_path_modifiers() {
         let (path, kept) = (O_PATH, O_DIRECTORY | O_NOFOLLOW);
         for (flags, look, open) in [
             (O_RDWR | O_TRUNC | libc::O_CLOEXEC, path, 0),
@@ -254,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_for_any_path_is_left_to_it() {
+    fn of_words_leaves_invalid_open_how_to_kernel() {
         let taken = |flags: i32, mode, rules| How::of_words([flags as u64, mode, rules]).is_some();
         assert!(taken(O_RDWR | O_CREAT, 0o600, 0) && taken(O_TMPFILE | O_RDWR, 0o7777, 0));
         assert!((0..6).all(|rule| taken(0, 0, 1 << rule)));

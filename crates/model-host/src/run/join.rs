@@ -10,7 +10,7 @@
 //!                                    <------------     "yes" (its calls are answered from now
 //!                                                      on), or "no" and why
 //!     the child becomes PROGRAM; waits for it
-//!                                    <------------     "done": nobody is left behind the filter
+//!                                    <------------     "done": the filter has no process left
 //! ```
 //!
 //! `verbless-model ctl NAME …` says `"ctl 1 "` and what is to be done (`control`); the reply is
@@ -21,12 +21,14 @@
 //! exit code are there. Who answers its calls is the first `run`, which for that must be allowed to
 //! look into it (the same user; with Yama, the program itself allows it).
 //!
-//! The meeting place is an abstract socket with the user's number and the name in its own: it is
-//! gone with its owner.
+//! The meeting place is a socket with that name in a directory that is the user's alone
+//! (`names`). That of a run which was killed stays, and the next of the name replaces it.
 
-use std::io::IoSlice;
+use std::fs::{self, File};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -37,14 +39,16 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
 
+use super::closing;
 use super::control::Control;
 use super::error::RunError;
+use super::names;
 use super::sys::{self, Listener};
 use verbless_model::Side;
 
 /// The first word of a guest, with the version of what follows.
 const HELLO: &str = "join 1";
-/// The first words of whoever changes the run, with the version of what follows.
+/// The first words of a `ctl` request, with the version of what follows.
 const CONTROL: &str = "ctl 1 ";
 const YES: &[u8] = b"yes";
 const NO: &str = "no ";
@@ -62,13 +66,12 @@ const NO_ROOM: Duration = Duration::from_millis(20);
 /// Bytes of the longest name: what the kernel's addresses have room for.
 const LONGEST_NAME: usize = 64;
 
-/// The name of a socket, without the zero that makes it abstract.
-fn address(name: &str) -> String {
-    format!("{}{name}", prefix())
-}
-
-fn prefix() -> String {
-    format!("verbless-model/{}/", geteuid())
+/// The address of the run of a name.
+fn address(name: &str) -> Result<(PathBuf, UnixAddr), RunError> {
+    let path = names::socket(name)?;
+    let address = UnixAddr::new(&path)
+        .map_err(|errno| io::Error::other(format!("{}: {errno}", path.display())))?;
+    Ok((path, address))
 }
 
 /// Checks what a user gave as a name.
@@ -82,23 +85,10 @@ fn check(name: &str) -> Result<(), RunError> {
 
 /// A text that lists the runs that can be joined.
 fn known() -> String {
-    match names() {
+    match names::taken() {
         names if names.is_empty() => "no run can be joined".into(),
         names => format!("your runs: {}", names.join(", ")),
     }
-}
-
-/// The names of this user's runs that can be joined.
-fn names() -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let prefix = format!(" @{}", prefix());
-    let mut names: Vec<String> = table
-        .lines()
-        .filter_map(|line| line.split_once(&prefix).map(|(_, name)| name.to_string()))
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
 }
 
 /// One end of a connection.
@@ -121,8 +111,8 @@ impl Peer {
         Ok(())
     }
 
-    /// A message, and the descriptor that came with it. Empty: the other side has gone.
-    fn receive(&self) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
+    /// A message, and the descriptors that came with it. Empty: the other side has gone.
+    fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
         sys::receive_message(self.0.as_fd(), LONGEST)
     }
 
@@ -130,7 +120,7 @@ impl Peer {
         getsockopt(&self.0, sockopt::PeerCredentials)
     }
 
-    /// Nobody is left behind the guest's filter.
+    /// Reports that no process is left behind the guest's filter.
     pub(super) fn done(&self) {
         let _ = self.send(DONE, None);
     }
@@ -138,11 +128,20 @@ impl Peer {
 
 /// The meeting place of a run with a name.
 #[derive(Debug)]
-pub(crate) struct Host(UnixListener);
+pub(crate) struct Host {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
 
 impl AsFd for Host {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
+        self.listener.as_fd()
     }
 }
 
@@ -164,19 +163,28 @@ impl Host {
         check(name)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        let address = UnixAddr::new_abstract(address(name).as_bytes())?;
-        bind(socket.as_raw_fd(), &address).map_err(|errno| match errno {
-            Errno::EADDRINUSE => in_use(name),
+        let _alone: File = names::locked()?;
+        let (path, address) = address(name)?;
+        let bound = match bind(socket.as_raw_fd(), &address) {
+            Err(Errno::EADDRINUSE) if is_left_behind(&address)? => {
+                fs::remove_file(&path)?;
+                bind(socket.as_raw_fd(), &address)
+            }
+            bound => bound,
+        };
+        bound.map_err(|errno| match errno {
+            Errno::EADDRINUSE => RunError::NameInUse { name: name.into() },
             other => other.into(),
         })?;
-        listen(&socket, Backlog::new(WAITING)?)?;
-        Ok(Self(socket.into()))
+        let host = Self { listener: socket.into(), path };
+        listen(&host.listener, Backlog::new(WAITING)?)?;
+        Ok(host)
     }
 
     /// The next guest at the door; it is this user's, or root's.
     pub(crate) fn accept(&self) -> Option<Peer> {
         let (stream, _) = self
-            .0
+            .listener
             .accept()
             .inspect_err(|error| {
                 // The guest stays at the door, and would wake us again at once.
@@ -187,18 +195,20 @@ impl Host {
             .ok()?;
         stream.set_nonblocking(true).ok()?;
         let peer = Peer(stream.into());
-        let uid = Uid::from_raw(peer.credentials().ok()?.uid());
-        may_enter(uid, geteuid()).then_some(peer)
+        let uid = peer.credentials().map(|it| Uid::from_raw(it.uid()));
+        if uid.is_ok_and(|uid| may_enter(uid, geteuid())) {
+            return Some(peer);
+        }
+        closing::close(peer);
+        None
     }
 }
 
-/// Why a name cannot be taken: by whom it is in use. An address has no owner that could keep others
-/// from it.
-fn in_use(name: &str) -> RunError {
-    match Joined::meet(name) {
-        Err(RunError::Refused(_)) => RunError::NameTaken { name: name.into() },
-        _ => RunError::NameInUse { name: name.into() },
-    }
+/// Whether the socket at an address has no listener.
+fn is_left_behind(address: &UnixAddr) -> Result<bool, Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let probe = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    Ok(connect(probe.as_raw_fd(), address) == Err(Errno::ECONNREFUSED))
 }
 
 /// Whether a user may join or change a run of this owner.
@@ -209,10 +219,18 @@ fn may_enter(user: Uid, owner: Uid) -> bool {
 impl Peer {
     /// Receives a request of a guest. EAGAIN: there is none yet.
     pub(crate) fn request(&self) -> Result<Request, Errno> {
-        let (message, descriptor) = self.receive()?;
+        let (message, mut descriptors) = self.receive()?;
+        let descriptor = if message == PROGRAM { descriptors.pop() } else { None };
+        if !descriptors.is_empty() {
+            closing::close((descriptors, descriptor));
+            return Err(Errno::EBADMSG);
+        }
         if message == PROGRAM {
-            let listener = Listener::new(descriptor.ok_or(Errno::EBADMSG)?)?;
-            return Ok(Request::Program(listener));
+            let listener = Listener::new(descriptor.ok_or(Errno::EBADMSG)?);
+            return listener.map(Request::Program).map_err(|fd| {
+                closing::close(fd);
+                Errno::EBADMSG
+            });
         }
         let text = std::str::from_utf8(&message).map_err(|_| Errno::EBADMSG)?;
         if let Some(control) = text.strip_prefix(CONTROL) {
@@ -294,14 +312,16 @@ impl Joined {
         check(name)?;
         let socket =
             socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-        let address = UnixAddr::new_abstract(address(name).as_bytes())?;
+        let (_, address) = address(name)?;
         let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
         setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
         // A program that only occupies the address accepts no connection.
         setsockopt(&socket, sockopt::SendTimeout, &patience)?;
         connect(socket.as_raw_fd(), &address).map_err(|errno| match errno {
             Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
-            Errno::ECONNREFUSED => RunError::NoSuchRun { name: name.into(), known: known() },
+            Errno::ECONNREFUSED | Errno::ENOENT => {
+                RunError::NoSuchRun { name: name.into(), known: known() }
+            }
             other => other.into(),
         })?;
         let peer = Peer(socket);
@@ -335,7 +355,7 @@ impl Joined {
         Err(RunError::Refused(why.into()))
     }
 
-    /// Whether the host says that nobody is left; otherwise it ended before that.
+    /// Whether the host reports that no process is left; otherwise the host ended before that.
     pub(super) fn is_done(&self) -> bool {
         self.peer.receive().is_ok_and(|(message, _)| message == DONE)
     }
@@ -350,53 +370,35 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_runs_until_it_ends() {
+    fn run_name_is_unique_until_host_ends() {
         let name = name("unique");
         let host = Host::new(&name).expect("it is free");
-        assert!(names().contains(&name));
-        let stranger = Joined::ask("nobody-has-this-name", Side::Host).expect_err("there is none");
+        assert!(names::taken().contains(&name));
+        let stranger = Joined::ask("no-run-has-this-name", Side::Host).expect_err("there is none");
         assert!(stranger.to_string().contains("your runs: "), "{stranger}");
         let again = Host::new(&name).expect_err("it is in use").to_string();
         assert!(again.contains("--join"), "{again}");
         drop(host);
-        assert!(!names().contains(&name));
+        assert!(!names::taken().contains(&name));
         let missing = Joined::ask(&name, Side::Host).expect_err("it is gone").to_string();
         assert!(missing.contains("--name"), "{missing}");
     }
 
     #[test]
-    fn name_error_names_another_users_program() {
-        use std::os::unix::process::CommandExt;
-        if !geteuid().is_root() {
-            let line = "skipped: run::join: only root can start programs of another user\n";
-            return std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes())
-                .expect("it is open");
-        }
-        let name = name("squatted");
-        let squat = "import os, socket, sys\n\
-            os.setuid(54321)\n\
-            here = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
-            here.bind('\\0' + sys.argv[1]); here.listen()\n\
-            print(flush=True); sys.stdin.read()\n";
-        let mut other = std::process::Command::new("/usr/bin/python3")
-            .args(["-c", squat, &address(&name)])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .expect("python");
-        let mut byte = [0];
-        let output = other.stdout.as_mut().expect("piped");
-        std::io::Read::read_exact(output, &mut byte).expect("it has the name");
-        let error = Host::new(&name).expect_err("it is taken").to_string();
-        let joined = Joined::ask(&name, Side::Host).expect_err("it is no run").to_string();
-        other.kill().and_then(|()| other.wait()).expect("it is there");
-        assert!(error.contains("another user") && !error.contains("--join"), "{error}");
-        assert!(joined.contains("another user"), "{joined}");
+    fn socket_of_a_killed_run_is_replaced() {
+        let name = name("killed");
+        let mut host = Host::new(&name).expect("it is free");
+        let path = std::mem::take(&mut host.path);
+        drop(host);
+        assert!(path.exists() && !names::taken().contains(&name));
+        let missing = Joined::ask(&name, Side::Host).expect_err("it is gone");
+        assert!(matches!(missing, RunError::NoSuchRun { .. }), "{missing}");
+        drop(Host::new(&name).expect("it is free"));
+        assert!(!path.exists());
     }
 
     #[test]
-    fn names_that_are_none_are_refused() {
+    fn bad_run_names_are_rejected() {
         for bad in ["", "a/b", "a b", "ä", &"a".repeat(LONGEST_NAME + 1)] {
             assert!(matches!(Host::new(bad), Err(RunError::BadName { .. })), "{bad}");
             assert!(matches!(Joined::ask(bad, Side::Host), Err(RunError::BadName { .. })));
@@ -409,7 +411,7 @@ mod tests {
         assert!(Host::new(&longest).is_ok());
         let request = |bytes: usize| {
             let rest = bytes - CONTROL.len() - "apply ".len();
-            Joined::control("nobody-has-this-name", &Control::Apply("x".repeat(rest)))
+            Joined::control("no-run-has-this-name", &Control::Apply("x".repeat(rest)))
         };
         assert!(matches!(request(LONGEST), Err(RunError::NoSuchRun { .. })));
         let refused = request(LONGEST + 1).expect_err("it is too long").to_string();
@@ -417,17 +419,17 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_its_owners_and_roots() {
+    fn run_admits_only_owner_and_root() {
         let [root, one, other] = [0, 1000, 1001].map(Uid::from_raw);
         assert!(may_enter(one, one) && may_enter(root, one) && may_enter(root, root));
         assert!(!may_enter(other, one) && !may_enter(one, root));
     }
 
     #[test]
-    fn what_no_guest_says_is_refused_and_no_other_descriptor_passes_for_a_filters() {
+    fn malformed_guest_messages_are_rejected() {
         let host = Host::new(&name("nonsense")).expect("it is free");
         let flags = SockFlag::SOCK_CLOEXEC;
-        let address = UnixAddr::new_abstract(address(&name("nonsense")).as_bytes()).unwrap();
+        let (_, address) = address(&name("nonsense")).unwrap();
         let guest = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
         connect(guest.as_raw_fd(), &address).expect("it listens");
         let (guest, peer) = (Peer(guest), host.accept().expect("we are at the door"));
@@ -445,9 +447,23 @@ mod tests {
             let refused = peer.request().expect_err("it is nonsense");
             assert_eq!(refused, Errno::EBADMSG, "{message:?}");
         }
+        // More descriptors than a message has, or one where none belongs.
+        let crowd = [stdin.as_raw_fd(); 2];
+        for (message, descriptors) in [(PROGRAM, &crowd[..]), (b"join 1 dpu", &crowd[..1])] {
+            let control = [ControlMessage::ScmRights(descriptors)];
+            let (bytes, flags) = ([IoSlice::new(message)], MsgFlags::MSG_NOSIGNAL);
+            sendmsg::<()>(guest.0.as_raw_fd(), &bytes, &control, flags, None).expect("it is there");
+            assert_eq!(peer.request().err(), Some(Errno::EBADMSG), "{message:?}");
+        }
         guest.send(b"join 1 dpu", None).expect("it is there");
         assert!(matches!(peer.request(), Ok(Request::Join(Side::Dpu))));
         drop(guest);
-        assert_eq!(peer.request().err(), Some(Errno::EBADMSG));
+        // The duplicate of its end that it sent is closed elsewhere.
+        let mut end = peer.request().err();
+        while end == Some(Errno::EAGAIN) {
+            std::thread::yield_now();
+            end = peer.request().err();
+        }
+        assert_eq!(end, Some(Errno::EBADMSG));
     }
 }

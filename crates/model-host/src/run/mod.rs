@@ -28,7 +28,7 @@
 //!   about descriptors of devices. A path that is none of ours is let go at once (`paths`).
 //! - **A device's descriptor** is a memfd that was opened again through `/proc`, so that its last
 //!   close, wherever duplicates went, shows in inotify; the inode tells which open an ioctl is for.
-//!   Its size is sealed: nobody can take pages away from under the engine. Its offsets are those
+//!   Its size is sealed: no client can remove pages that the engine uses. Its offsets are those
 //!   that the kernel gives out for UAR pages; `fstat` shows a character device.
 //! - **Memory of the program** is read and written by `process_vm_readv` and `process_vm_writev`
 //!   (`memory::clients`), that of many messages by one call: payload, then the bodies of CQEs, then
@@ -48,7 +48,9 @@
 //! file; `write` to a device, the old way of its commands, goes nowhere.
 
 mod answer;
+mod closing;
 mod control;
+mod descendants;
 mod descriptor;
 mod detached;
 mod directory;
@@ -61,6 +63,7 @@ mod guardian;
 mod how;
 mod ioctl;
 mod join;
+mod names;
 mod netlink;
 mod nldev;
 mod node;
@@ -69,6 +72,7 @@ mod paths;
 mod place;
 mod preflight;
 mod process;
+mod processes;
 #[cfg(target_arch = "x86_64")]
 mod ptrace;
 #[cfg(test)]
@@ -93,7 +97,6 @@ pub(crate) use join::{Host, Peer, Request};
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -105,6 +108,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
 use crate::links::LinkOptions;
+use crate::log::TraceLines;
 use guardian::Guardian;
 use join::Joined;
 use shared::SharedRun;
@@ -112,7 +116,7 @@ use side::Views;
 use supervisor::{Programs, Supervisor};
 use sys::{Listener, StartError};
 use verbless_model::memory::ClientMemory;
-use verbless_model::{Builder, Model, ObjectCounts, Profile, Side};
+use verbless_model::{Builder, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::{InProcess, Neighbour};
 
 /// Options of `run`: the program, and the devices that it sees.
@@ -139,6 +143,8 @@ pub struct RunOptions {
     pub trace: Trace,
     /// Options for the links.
     pub links: LinkOptions,
+    /// The permissions of `/dev/fwctl/fwctlN`, which is root's.
+    pub fwctl_mode: u32,
     /// The TCP port of this machine at which debuggers find programs of the DPA; 0: any.
     pub gdb: Option<u16>,
     /// The run that a debugger gets begins here.
@@ -172,6 +178,10 @@ pub enum Trace {
 /// program's status, or if that is success, that of the command on the DPU side. That command is
 /// ended if it goes on for long after the program has failed.
 ///
+/// SIGTERM is passed on to the program, as other signals are. After it, this does not wait for
+/// descendants of a program that has ended, such as daemons, and a second SIGTERM waits for no
+/// program either: all that are left are killed.
+///
 /// # Errors
 /// The program cannot be started, or its calls cannot be answered.
 pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
@@ -185,13 +195,13 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     preflight::check(options.devices.iter().map(functions).sum())?;
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options, &memory);
-    let printing = matches!(options.trace, Trace::Print);
+    let printed = matches!(options.trace, Trace::Print).then(TraceLines::new);
+    let _last_words = printed.as_ref().map(TraceLines::last_words);
     let _watch = match options.trace {
         Trace::Off => None,
-        Trace::Print => Some(model.watch_commands(|executed| {
-            // A trace that nobody reads any more is no reason for the devices to die.
-            let _ = writeln!(std::io::stderr(), "{}", trace::command(executed));
-        })),
+        Trace::Print => printed.clone().map(|lines| {
+            model.watch_commands(move |executed| lines.print(&trace::command(executed)))
+        }),
         Trace::Record(file) => Some(model.record_commands(file)),
     };
     let _links = options.links.apply(&model)?;
@@ -203,7 +213,14 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         eprintln!("waiting for a debugger of the DPA's programs on {address}");
     }
     let kernel = InProcess::of(&model);
+    // Programs on the other side may come later.
+    let side = (options.dpu.is_none() && options.name.is_none()).then_some(options.side);
     for (device, address) in options.addresses {
+        check_address(&model, side, device).map_err(|why| RunError::NoAddress {
+            device,
+            address,
+            why,
+        })?;
         kernel.add_address(device, address)?;
     }
     options.neighbours.iter().for_each(|neighbour| kernel.add_neighbour(neighbour));
@@ -216,8 +233,10 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         shell.arg("-c").arg(text).stdin(Stdio::null()).process_group(0);
         commands.push((shell, views.of(Side::Dpu)?));
     }
-    let shared = Arc::new(SharedRun::new(&model, memory, printing).map_err(preflight::no_watch)?);
-    shared.processes().guarded_as(guardian.wards());
+    let mut shared = SharedRun::new(&model, memory, printed).map_err(preflight::no_watch)?;
+    shared.control_mode = options.fwctl_mode;
+    let shared = Arc::new(shared);
+    shared.processes.guarded_as(guardian.wards());
     let (mut pids, mut started) = (Vec::new(), Vec::new());
     for (command, view) in commands {
         let (child, listener) = start(command, mask, None, preflight::check_call)?;
@@ -229,7 +248,8 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     for thread in process::threads() {
         sys::take_short_turns(thread);
     }
-    let programs = Programs::new(pids[0], pids.get(1).copied(), signals);
+    let programs = Programs::new(pids[0], pids.get(1).copied(), signals)?;
+    let programs = programs.guarded_by(guardian.pid());
     let mut supervisor = Supervisor::new(shared, programs, views, host)?;
     for (listener, view) in started {
         supervisor.answer(listener, &view)?;
@@ -263,11 +283,14 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     preflight::warn_of_children();
     // The host answers from now on, with an end of the filter of its own.
     let (child, _) = start(program, mask, Some(joined.pid), |listener| joined.hand_over(listener))?;
-    let mut program = Programs::new(child.id(), None, signals);
+    let mut program = Programs::new(child.id(), None, signals)?;
+    // Whether no process is left behind the filter: the program is about to end then.
+    let mut done = false;
     loop {
         let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut waiting = [input(program.signals()), input(joined.as_fd())];
-        match poll(&mut waiting, PollTimeout::NONE) {
+        let looked_at = if done { 1 } else { 2 };
+        match poll(&mut waiting[..looked_at], PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -275,12 +298,16 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
         if signals {
             program.hear_signals();
         }
-        if host && joined.is_done() {
-            return Ok(ExitStatus::from_raw(program.wait()));
+        if program.is_over() {
+            return Ok(ExitStatus::from_raw(program.end()));
         }
-        if host {
+        if host && !joined.is_done() {
             program.kill();
             return Err(RunError::HostGone);
+        }
+        done |= host;
+        if done && program.have_ended() {
+            return Ok(ExitStatus::from_raw(program.wait()));
         }
     }
 }
@@ -317,6 +344,30 @@ fn command(words: &[OsString]) -> Result<Command, RunError> {
     let mut command = Command::new(name);
     command.args(arguments);
     Ok(command)
+}
+
+/// Refuses an address for a device that programs do not see, which are on one side or on both, or
+/// whose ports have none.
+fn check_address(model: &Model, side: Option<Side>, device: usize) -> Result<(), String> {
+    let is_seen = |&device: &usize| side.is_none_or(|side| model.side(device) == side);
+    let seen: Vec<usize> = (0..model.devices()).filter(is_seen).collect();
+    if !seen.contains(&device) {
+        let numbers: Vec<_> = seen.iter().map(usize::to_string).collect();
+        let numbers = numbers.join(", ");
+        return Err(match device < model.devices() {
+            true => format!(
+                "device {device} is on the other side of its card, which the program does not \
+                 see: its devices are {numbers}"
+            ),
+            false => format!("there is no device {device}: the program's devices are {numbers}"),
+        });
+    }
+    match model.device(device).profile().link() {
+        Link::Ethernet => Ok(()),
+        _ => {
+            Err("its ports are InfiniBand, which have no IP addresses: give --link ethernet".into())
+        }
+    }
 }
 
 fn build(options: &RunOptions, memory: &Arc<ClientMemory>) -> Model {

@@ -5,7 +5,11 @@
 //! `recvmsg` and `poll` are the kernel's own. Only what is sent to the kernel (port 0) stops, by
 //! the descriptor's number, and is answered.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::PoisonError;
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -15,6 +19,7 @@ use nix::sys::socket::{
 
 use super::answer::{Answer, Answerer};
 use super::sys::{self, Notification};
+use super::turns::in_program;
 use super::{nldev, place};
 
 /// The longest datagram that is read; requests take less than a hundred bytes.
@@ -42,10 +47,11 @@ impl Answerer {
         }
         // Without its descriptor nothing that is sent can be answered: as if the kernel had no such
         // protocol.
-        let reached = self.caller(call).map(|it| sys::take_descriptor(&it.process.pidfd, -1));
-        if !matches!(reached, Ok(Err(Errno::EBADF))) {
+        let Ok(caller) = self.caller(call) else { return Errno::EPROTONOSUPPORT.into() };
+        if !matches!(sys::take_descriptor(caller.process.pidfd(), -1), Err(Errno::EBADF)) {
             return Errno::EPROTONOSUPPORT.into();
         }
+        let room = self.shared.room(caller.process.pid);
         let mut flags = SockFlag::SOCK_CLOEXEC;
         if kind & libc::SOCK_NONBLOCK != 0 {
             flags |= SockFlag::SOCK_NONBLOCK;
@@ -53,6 +59,8 @@ impl Answerer {
         let made = socket(AddressFamily::Netlink, typed, flags, SockProtocol::NetlinkUserSock);
         let Ok(made) = made else { return Errno::EPROTONOSUPPORT.into() };
         let close_on_exec = kind & libc::SOCK_CLOEXEC != 0;
+        // Another thread of the process holds it, and waits for one of them.
+        let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, 0) {
             let given = self.gate.give(call.id, made.as_fd(), Some(number), close_on_exec, true);
             if given.is_ok() {
@@ -64,13 +72,12 @@ impl Answerer {
 
     /// sendto and sendmsg on a descriptor of those numbers.
     pub(super) fn send(&self, call: &Notification) -> Answer {
-        let Ok(tid) = i32::try_from(call.arguments[0]) else { return Answer::Kernel };
-        let taken =
-            self.caller(call).and_then(|caller| sys::take_descriptor(&caller.process.pidfd, tid));
+        let Ok(fd) = i32::try_from(call.arguments[0]) else { return Answer::Kernel };
+        let is_ours = |socket: &OwnedFd| {
+            sys::socket_kind(socket) == Ok((libc::AF_NETLINK, libc::NETLINK_USERSOCK))
+        };
+        let taken = self.caller(call).and_then(|caller| caller.process.take_unknown(fd, is_ours));
         let Ok(socket) = taken else { return Answer::Kernel };
-        if sys::socket_kind(&socket) != Ok((libc::AF_NETLINK, libc::NETLINK_USERSOCK)) {
-            return Answer::Kernel;
-        }
         let datagram = match self.datagram(call) {
             Ok(Some(datagram)) => datagram,
             // To another user.
@@ -139,10 +146,18 @@ impl Answerer {
         if sys::network_of(&ours)? != sys::network_of(theirs)? {
             return Err(Errno::ECONNREFUSED);
         }
-        for answer in nldev::answers(&self.view.shown, own.pid(), datagram) {
-            // Its receive buffer may be full: then answers are lost, as the kernel's are.
+        // The objects are looked at once for all messages of the datagram.
+        let seen = RefCell::new(BTreeMap::new());
+        let resources = |device| {
+            let mut seen = seen.borrow_mut();
+            let look = || Rc::new(self.shared.resources(device));
+            Rc::clone(seen.entry(device).or_insert_with(look))
+        };
+        for answer in nldev::answers(&self.view.shown, &resources, own.pid(), datagram) {
             match sendto(ours.as_raw_fd(), &answer, &own, MsgFlags::empty()) {
-                Ok(_) | Err(Errno::EAGAIN | Errno::ENOBUFS) => {}
+                Ok(_) => {}
+                // Its receive buffer is full: the other answers are lost, as the kernel's are.
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
                 Err(errno) => return Err(errno),
             }
         }
@@ -171,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_of_the_type_that_was_asked_for_and_has_its_flags() {
+    fn netlink_socket_keeps_type_and_flags() {
         let Some(program) = Program::open_to_all() else { return };
         for (kind, waits, closes) in [
             (SOCK_RAW, true, false),
@@ -212,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_to_the_kernel_is_answered_and_what_is_for_others_is_the_kernels() {
+    fn sendto_kernel_address_is_answered() {
         let Some(program) = Program::open_to_all() else { return };
         let (kernel, group) = ([16_u32, 0, 0], [16_u32, 0, 9]);
         let user = [16_u32, 77, 0];
@@ -282,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_gathered_from_as_many_pieces_and_bytes_as_are_taken() {
+    fn sendmsg_gathers_up_to_64_pieces_and_64_kib() {
         let Some(program) = Program::open_to_all() else { return };
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
         // As `struct msghdr` has them: an address and its length, pieces and their number.
@@ -334,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_go_to_the_port_of_the_socket_which_the_first_message_gives_it() {
+    fn first_message_binds_netlink_port() {
         let Some(program) = Program::open_to_all() else { return };
         for bound in [false, true] {
             let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
@@ -355,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_nobody_reads_are_lost_and_hold_nobody_up() {
+    fn unread_answers_are_dropped_without_blocking() {
         let Some(program) = Program::open_to_all() else { return };
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
         let call = [given.descriptor(), QUESTION.as_ptr() as u64, 16];

@@ -2,12 +2,17 @@
 //!
 //! Numbers and formats are those of Linux 6.12: `include/uapi/rdma/rdma_netlink.h`,
 //! `drivers/infiniband/core/{netlink,nldev}.c`. GET, PORT_GET, SYS_GET and GET_CHARDEV are
-//! answered; what else the kernel knows is refused with EOPNOTSUPP, what it does not know with
-//! EINVAL, as it does.
+//! answered, RES_GET and its kin (`objects`), and STAT_GET; what else the kernel knows is refused
+//! with EOPNOTSUPP, what it does not know with EINVAL, as it does.
+
+mod objects;
+
+use std::rc::Rc;
 
 use nix::errno::Errno;
 
 use super::sysfs::{FIRST_MINOR, MAJOR, Shown};
+use verbless_model::Resources;
 use verbless_model_kernel::remote::DRIVER_ID;
 
 /// Bytes of `struct nlmsghdr`.
@@ -22,6 +27,10 @@ const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
 /// Flag of an error without the message that it answers.
 const CAPPED: u16 = 0x100;
+/// Flag of an attribute that holds attributes.
+const NESTED: u16 = 1 << 15;
+/// The objects of a device, by its number in the model.
+pub(super) type Holdings<'a> = &'a dyn Fn(usize) -> Rc<Resources>;
 /// The client of messages about devices, in the upper bits of a type.
 const NLDEV: u16 = 5;
 const CLIENT_SHIFT: u16 = 10;
@@ -31,7 +40,9 @@ mod command {
     pub(super) const GET: u16 = 1;
     pub(super) const PORT_GET: u16 = 5;
     pub(super) const SYS_GET: u16 = 6;
+    pub(super) const RES_GET: u16 = 9;
     pub(super) const GET_CHARDEV: u16 = 15;
+    pub(super) const STAT_GET: u16 = 17;
     /// The last command that the kernel knows, and an unused number before it.
     pub(super) const LAST: u16 = 28;
     pub(super) const NONE: u16 = 8;
@@ -53,6 +64,25 @@ mod attribute {
     pub(super) const PORT_STATE: u16 = 12;
     pub(super) const PORT_PHYS_STATE: u16 = 13;
     pub(super) const DEV_NODE_TYPE: u16 = 14;
+    pub(super) const RES_SUMMARY: u16 = 15;
+    pub(super) const RES_SUMMARY_ENTRY: u16 = 16;
+    pub(super) const RES_SUMMARY_ENTRY_NAME: u16 = 17;
+    pub(super) const RES_SUMMARY_ENTRY_CURR: u16 = 18;
+    pub(super) const RES_LQPN: u16 = 21;
+    pub(super) const RES_RQPN: u16 = 22;
+    pub(super) const RES_RQ_PSN: u16 = 23;
+    pub(super) const RES_SQ_PSN: u16 = 24;
+    pub(super) const RES_PATH_MIG_STATE: u16 = 25;
+    pub(super) const RES_TYPE: u16 = 26;
+    pub(super) const RES_STATE: u16 = 27;
+    pub(super) const RES_CQE: u16 = 37;
+    pub(super) const RES_USECNT: u16 = 38;
+    pub(super) const RES_MRLEN: u16 = 45;
+    pub(super) const RES_PDN: u16 = 60;
+    pub(super) const RES_CQN: u16 = 61;
+    pub(super) const RES_MRN: u16 = 62;
+    pub(super) const RES_CM_IDN: u16 = 63;
+    pub(super) const RES_CTXN: u16 = 64;
     pub(super) const NETNS_MODE: u16 = 66;
     pub(super) const DEV_PROTOCOL: u16 = 67;
     pub(super) const CHARDEV_TYPE: u16 = 69;
@@ -61,6 +91,12 @@ mod attribute {
     pub(super) const CHARDEV: u16 = 72;
     pub(super) const UVERBS_DRIVER_ID: u16 = 73;
     pub(super) const DEV_DIM: u16 = 84;
+    pub(super) const STAT_RES: u16 = 75;
+    pub(super) const STAT_HWCOUNTERS: u16 = 80;
+    pub(super) const STAT_HWCOUNTER_ENTRY: u16 = 81;
+    pub(super) const STAT_HWCOUNTER_ENTRY_NAME: u16 = 82;
+    pub(super) const STAT_HWCOUNTER_ENTRY_VALUE: u16 = 83;
+    pub(super) const RES_SRQN: u16 = 90;
     pub(super) const COPY_ON_FORK: u16 = 93;
     pub(super) const PRIVILEGED_QKEY_MODE: u16 = 96;
     pub(super) const NAME_ASSIGN_TYPE: u16 = 101;
@@ -68,7 +104,7 @@ mod attribute {
 }
 
 /// A message that is being written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Message(Vec<u8>);
 
 impl Message {
@@ -79,6 +115,11 @@ impl Message {
         bytes.extend(to.sequence.to_ne_bytes());
         bytes.extend(to.port.to_ne_bytes());
         Self(bytes)
+    }
+
+    /// Attributes within another one.
+    fn nested() -> Self {
+        Self::default()
     }
 
     fn put(mut self, id: u16, payload: &[u8]) -> Self {
@@ -125,13 +166,22 @@ struct Header {
     port: u32,
 }
 
-/// The answers to all messages of a datagram from the socket with this port number, each a datagram
+/// Messages of a datagram that are answered. Programs send one at a time.
+const MOST_MESSAGES: usize = 64;
+
+/// The answers to the messages of a datagram from the socket with this port number, each a datagram
 /// of its own.
-pub(super) fn answers(devices: &[Shown], port: u32, mut datagram: &[u8]) -> Vec<Vec<u8>> {
+pub(super) fn answers(
+    devices: &[Shown],
+    resources: Holdings<'_>,
+    port: u32,
+    mut datagram: &[u8],
+) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
-    while let Some((header, body, length)) = take(datagram, port) {
+    for _ in 0..MOST_MESSAGES {
+        let Some((header, body, length)) = take(datagram, port) else { break };
         let whole = &datagram[..length.min(datagram.len())];
-        answer(devices, &header, body, whole, &mut answers);
+        answer(devices, resources, &header, body, whole, &mut answers);
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     answers
@@ -149,6 +199,7 @@ fn take(datagram: &[u8], port: u32) -> Option<(Header, &[u8], usize)> {
 
 fn answer(
     devices: &[Shown],
+    resources: Holdings<'_>,
     header: &Header,
     body: &[u8],
     whole: &[u8],
@@ -158,14 +209,14 @@ fn answer(
     let result = if !is_request {
         Ok(())
     } else if header.flags & DUMP != 0 {
-        dump(devices, header, body).map(|(messages, error)| {
+        dump(devices, resources, header, body).map(|(messages, error)| {
             // As many devices as there may be take less than a socket has room for.
             answers.extend(messages.into_iter().map(Message::end));
             let done = Message::new(DONE, MULTI, header);
             answers.push(done.plain(&error.to_ne_bytes()).end());
         })
     } else {
-        once(devices, header, body).map(|message| answers.push(message.end()))
+        once(devices, resources, header, body).map(|message| answers.push(message.end()))
     };
     // The kernel acknowledges no dump.
     let dumped = header.flags & DUMP != 0 && is_request && result.is_ok();
@@ -187,13 +238,25 @@ fn command(header: &Header) -> Result<u16, Errno> {
 }
 
 /// Many messages, and how a dump ends.
-fn dump(devices: &[Shown], header: &Header, body: &[u8]) -> Result<(Vec<Message>, i32), Errno> {
+fn dump(
+    devices: &[Shown],
+    resources: Holdings<'_>,
+    header: &Header,
+    body: &[u8],
+) -> Result<(Vec<Message>, i32), Errno> {
     let command = command(header)?;
     let message = || Message::new(header.kind, MULTI, header);
     match command {
         command::GET => {
             let all = devices.iter().enumerate();
             Ok((all.map(|(index, it)| device(message(), index, it)).collect(), 0))
+        }
+        command::RES_GET => {
+            let all = devices.iter().enumerate();
+            let of = |(index, it): (usize, &Shown)| {
+                objects::summary(message(), index, it, &resources(it.number))
+            };
+            Ok((all.map(of).collect(), 0))
         }
         command::PORT_GET => match find(devices, body) {
             Ok((index, it)) => {
@@ -203,13 +266,31 @@ fn dump(devices: &[Shown], header: &Header, body: &[u8]) -> Result<(Vec<Message>
             }
             Err(errno) => Ok((Vec::new(), -(errno as i32))),
         },
+        // An error of these is that of the dump, which is begun.
+        command::STAT_GET => Ok(begun(objects::statistics(header, devices, resources, body))),
         command::SYS_GET | command::GET_CHARDEV => Err(Errno::EINVAL),
-        other => Err(refused(other)),
+        other => match objects::Kind::of_command(other) {
+            Some(kind) => Ok(begun(objects::all(kind, header, devices, resources, body))),
+            None => Err(refused(other)),
+        },
+    }
+}
+
+/// A dump's messages, and how it ends.
+fn begun(messages: Result<Vec<Message>, Errno>) -> (Vec<Message>, i32) {
+    match messages {
+        Ok(messages) => (messages, 0),
+        Err(errno) => (Vec::new(), -(errno as i32)),
     }
 }
 
 /// One message.
-fn once(devices: &[Shown], header: &Header, body: &[u8]) -> Result<Message, Errno> {
+fn once(
+    devices: &[Shown],
+    resources: Holdings<'_>,
+    header: &Header,
+    body: &[u8],
+) -> Result<Message, Errno> {
     let message = |command: u16| Message::new(NLDEV << CLIENT_SHIFT | command, 0, header);
     let command = command(header)?;
     match command {
@@ -223,6 +304,14 @@ fn once(devices: &[Shown], header: &Header, body: &[u8]) -> Result<Message, Errn
             // The kernel names the other command here.
             port(message(command::GET), index, it, number)
         }
+        command::RES_GET => {
+            let (index, it) = find(devices, body)?;
+            Ok(objects::summary(message(command), index, it, &resources(it.number)))
+        }
+        command::STAT_GET if find_attribute(body, attribute::STAT_RES).is_none() => {
+            let (index, it) = find(devices, body)?;
+            statistics(message(command), index, it, number(body, attribute::PORT_INDEX))
+        }
         // Devices are seen from all network namespaces; memory that is registered survives a fork.
         command::SYS_GET => Ok(message(command)
             .u8(attribute::NETNS_MODE, 1)
@@ -230,14 +319,17 @@ fn once(devices: &[Shown], header: &Header, body: &[u8]) -> Result<Message, Errn
             .u8(attribute::MONITOR_MODE, 1)
             .u8(attribute::COPY_ON_FORK, 1)),
         command::GET_CHARDEV => chardev(devices, message(command), body),
-        other => Err(refused(other)),
+        other => match objects::Kind::of_command(other) {
+            Some(kind) => objects::one(kind, message(command), devices, resources, body),
+            None => Err(refused(other)),
+        },
     }
 }
 
 fn refused(command: u16) -> Errno {
     tracing::info!(
-        "NETLINK_RDMA command {command} refused with EOPNOTSUPP: of resources, statistics and \
-         changes nothing is modelled"
+        "NETLINK_RDMA command {command} refused with EOPNOTSUPP: changes, raw contexts of \
+         resources and counters bound to queue pairs are not modelled"
     );
     Errno::EOPNOTSUPP
 }
@@ -285,6 +377,26 @@ fn device(message: Message, index: usize, device: &Shown) -> Message {
         .u8(attribute::DEV_DIM, 0)
         .u8(attribute::NAME_ASSIGN_TYPE, 0)
         .text(attribute::DEV_PROTOCOL, if ethernet { "roce" } else { "ib" })
+}
+
+/// The hardware counters of a port, which stay 0 as their files do.
+fn statistics(
+    message: Message,
+    index: usize,
+    device: &Shown,
+    port: Option<u32>,
+) -> Result<Message, Errno> {
+    let is_there = |port: &u32| (1..=device.ports.len()).contains(&(*port as usize));
+    let port = port.filter(is_there).ok_or(Errno::EINVAL)?;
+    let entries = device.counters.iter().fold(Message::nested(), |entries, name| {
+        let entry = Message::nested()
+            .text(attribute::STAT_HWCOUNTER_ENTRY_NAME, name)
+            .u64(attribute::STAT_HWCOUNTER_ENTRY_VALUE, 0);
+        entries.put(NESTED | attribute::STAT_HWCOUNTER_ENTRY, &entry.0)
+    });
+    Ok(handle(message, index, device)
+        .u32(attribute::PORT_INDEX, port)
+        .put(NESTED | attribute::STAT_HWCOUNTERS, &entries.0))
 }
 
 fn port(message: Message, index: usize, device: &Shown, number: u32) -> Result<Message, Errno> {
@@ -343,7 +455,9 @@ fn chardev(devices: &[Shown], message: Message, body: &[u8]) -> Result<Message, 
 mod tests {
     use super::super::sysfs;
     use super::*;
-    use verbless_model::{Link, Model, Profile};
+    use verbless_model::{
+        CqResource, Link, MkeyResource, Model, PdResource, Profile, QpResource, SrqResource,
+    };
     use verbless_model_kernel::InProcess;
 
     fn devices(link: Link) -> Vec<Shown> {
@@ -364,7 +478,7 @@ mod tests {
         for (id, payload) in attributes {
             request = request.put(*id, payload);
         }
-        let answers = answers(devices, 4321, &request.end());
+        let answers = answers(devices, &resources, 4321, &request.end());
         let apart = |bytes: Vec<u8>| {
             let (header, body, length) = take(&bytes, 0).expect("a message");
             assert_eq!((header.sequence, length), (77, bytes.len()));
@@ -380,11 +494,206 @@ mod tests {
         i32::from_ne_bytes(*body.first_chunk().expect("an error"))
     }
 
+    /// Queue pairs 100, 101, … of RC, and keys 0x200, 0x201, …
+    fn resources(device: usize) -> Rc<Resources> {
+        let qps = (100..103 + device as u32).map(|qpn| QpResource {
+            qpn,
+            pdn: 7,
+            state: 3,
+            port: 1,
+            remote_qpn: Some(qpn + 50),
+            sq_psn: 9,
+            srqn: (qpn != 101).then_some(0x600),
+            ..QpResource::default()
+        });
+        let mkeys = (0x200..0x207).map(|index| MkeyResource { index, pdn: 7, length: Some(4096) });
+        Rc::new(Resources {
+            contexts: vec![1, 2],
+            pds: vec![PdResource { pdn: 7, uid: 2, users: 10 }],
+            cqs: vec![CqResource { cqn: 0x400, uid: 2, entries: 64, users: 6 }],
+            qps: qps.collect(),
+            mkeys: mkeys.collect(),
+            srqs: vec![SrqResource { srqn: 0x600, pdn: 7, cqn: None }],
+        })
+    }
+
+    /// The payloads of all attributes with this number.
+    fn every(mut body: &[u8], id: u16) -> Vec<&[u8]> {
+        let mut found = Vec::new();
+        while let Some(payload) = find_attribute(body, id) {
+            found.push(payload);
+            let end = payload.as_ptr_range().end as usize - body.as_ptr() as usize;
+            body = body.get(end.next_multiple_of(4)..).unwrap_or_default();
+        }
+        found
+    }
+
+    #[test]
+    fn resources_of_every_kind_are_listed() {
+        let devices = devices(Link::Infiniband);
+        let second = (attribute::DEV_INDEX, &SECOND[..]);
+        // Command, table, entry, what identifies it, and the numbers.
+        for (command, table, entry, id, numbers) in [
+            (10, 19, 20, attribute::RES_LQPN, vec![100, 101, 102, 103]),
+            (12, 35, 36, attribute::RES_CQN, vec![0x400]),
+            (13, 40, 41, attribute::RES_MRN, (0x200..0x207).collect()),
+            (14, 46, 47, attribute::RES_PDN, vec![7]),
+            (22, 86, 87, attribute::RES_CTXN, vec![1, 2]),
+            (23, 88, 89, attribute::RES_SRQN, vec![0x600]),
+        ] {
+            let answers = ask(&devices, command, DUMP, &[second]);
+            let [(kind, MULTI, body), (DONE, MULTI, end)] = &answers[..] else {
+                panic!("command {command}: {answers:?}")
+            };
+            assert_eq!((*kind, &end[..]), (NLDEV << 10 | command, &[0; 4][..]));
+            let table = find_attribute(body, table).expect("a table");
+            let found: Vec<_> = every(table, entry).iter().map(|it| number(it, id)).collect();
+            let expected: Vec<_> = numbers.into_iter().map(Some).collect();
+            assert_eq!(found, expected, "command {command}");
+        }
+        let none = ask(&devices, 11, DUMP, &[second]);
+        assert_eq!(none, [(DONE, MULTI, vec![0; 4])], "there is no rdma_cm");
+        let (nowhere, first) = (9u32.to_ne_bytes(), 1u32.to_ne_bytes());
+        for about in [
+            &[(attribute::DEV_INDEX, &nowhere[..])][..],
+            &[],
+            &[second, (attribute::PORT_INDEX, &nowhere)],
+        ] {
+            let [(DONE, MULTI, end)] = &ask(&devices, 10, DUMP, about)[..] else {
+                panic!("{about:?}")
+            };
+            assert_eq!(end[..], (-(Errno::EINVAL as i32)).to_ne_bytes());
+        }
+        let on_port = ask(&devices, 10, DUMP, &[second, (attribute::PORT_INDEX, &first)]);
+        assert_eq!(on_port.len(), 2);
+    }
+
+    #[test]
+    fn resource_is_found_by_its_number() {
+        let devices = devices(Link::Infiniband);
+        let (port, qpn, missing) = (1u32.to_ne_bytes(), 102u32.to_ne_bytes(), 99u32.to_ne_bytes());
+        let second = (attribute::DEV_INDEX, &SECOND[..]);
+        let on_port = (attribute::PORT_INDEX, &port[..]);
+        let answers = ask(&devices, 10, 0, &[second, on_port, (attribute::RES_LQPN, &qpn[..])]);
+        let [(kind, 0, body)] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!(*kind, NLDEV << 10 | 10);
+        assert_eq!(find_attribute(body, attribute::DEV_NAME), Some(&b"mlx5_1\0"[..]));
+        let found = [attribute::RES_LQPN, attribute::RES_RQPN, attribute::RES_PDN];
+        assert_eq!(found.map(|id| number(body, id)), [Some(102), Some(152), Some(7)]);
+        assert_eq!(find_attribute(body, attribute::RES_TYPE), Some(&[2][..]), "RC");
+        assert_eq!(find_attribute(body, attribute::RES_STATE), Some(&[3][..]), "RTS");
+        let cqn = 0x400u32.to_ne_bytes();
+        let answers = ask(&devices, 12, 0, &[second, (attribute::RES_CQN, &cqn[..])]);
+        let [(_, 0, body)] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!(number(body, attribute::RES_CQE), Some(63));
+        // A queue pair is of a port, a CQ of none; a number is needed, and there must be one.
+        for (command, about, errno) in [
+            (10, &[second, (attribute::RES_LQPN, &qpn[..])][..], Errno::EINVAL),
+            (12, &[second, on_port, (attribute::RES_CQN, &cqn[..])], Errno::EINVAL),
+            (10, &[second, on_port], Errno::EINVAL),
+            (10, &[second, on_port, (attribute::RES_LQPN, &missing[..])], Errno::ENOENT),
+        ] {
+            let answers = ask(&devices, command, 0, about);
+            assert_eq!(error(&answers), -(errno as i32), "{command} {about:?}");
+        }
+    }
+
+    #[test]
+    fn srq_dump_lists_its_qps() {
+        let devices = devices(Link::Infiniband);
+        let about = [(attribute::DEV_INDEX, FIRST)];
+        let answers = ask(&devices, 23, DUMP, &about);
+        let table = find_attribute(&answers[0].2, 88).expect("a table");
+        let users = find_attribute(find_attribute(table, 89).expect("an entry"), 19);
+        let users = every(users.expect("a table"), 20);
+        let users: Vec<_> = users.iter().map(|it| number(it, attribute::RES_LQPN)).collect();
+        assert_eq!(users, [Some(100), Some(102)]);
+    }
+
+    #[test]
+    fn many_resources_come_in_messages_of_a_page() {
+        let devices = devices(Link::Infiniband);
+        let qps = (1..=1000).map(|qpn| QpResource { qpn, ..QpResource::default() });
+        let many = Rc::new(Resources { qps: qps.collect(), ..Resources::default() });
+        let many = |_: usize| many.clone();
+        let to = Header { kind: 0, flags: 0, sequence: 1, port: 0 };
+        let request = Message::new(NLDEV << 10 | 10, REQUEST | DUMP, &to)
+            .put(attribute::DEV_INDEX, &0u32.to_ne_bytes());
+        let answers = answers(&devices, &many, 0, &request.end());
+        let mut seen = 0;
+        for answer in &answers {
+            assert!(answer.len() <= 4096, "{}", answer.len());
+            let table = find_attribute(&answer[HEADER..], 19).unwrap_or_default();
+            seen += every(table, 20).len();
+        }
+        assert_eq!(seen, 1000);
+    }
+
+    #[test]
+    fn statistics_of_resources_are_listed() {
+        let devices = devices(Link::Infiniband);
+        let second = (attribute::DEV_INDEX, &SECOND[..]);
+        let (qp, mr, cq) = (19u32.to_ne_bytes(), 40u32.to_ne_bytes(), 35u32.to_ne_bytes());
+        let ask = |table: &[u8]| {
+            ask(&devices, command::STAT_GET, DUMP, &[second, (attribute::STAT_RES, table)])
+        };
+        assert_eq!(ask(&qp), [(DONE, MULTI, vec![0; 4])], "no counter is bound to one");
+        let keys = ask(&mr);
+        let table = find_attribute(&keys[0].2, 40).expect("a table");
+        assert_eq!(every(table, 41).len(), 7);
+        let end = (-(Errno::EINVAL as i32)).to_ne_bytes().to_vec();
+        assert_eq!(ask(&cq), [(DONE, MULTI, end)]);
+    }
+
+    #[test]
+    fn resources_of_a_device_are_counted() {
+        let devices = devices(Link::Infiniband);
+        for (flags, about) in [(0, &[(attribute::DEV_INDEX, &SECOND[..])][..]), (DUMP, &[])] {
+            let answers = ask(&devices, command::RES_GET, flags, about);
+            let (kind, _, body) = &answers[usize::from(flags == DUMP)];
+            assert_eq!(*kind, NLDEV << 10 | command::RES_GET);
+            assert_eq!(find_attribute(body, attribute::DEV_NAME), Some(&b"mlx5_1\0"[..]));
+            let mut table = find_attribute(body, attribute::RES_SUMMARY).expect("a table");
+            let mut found = Vec::new();
+            while let Some(entry) = find_attribute(table, attribute::RES_SUMMARY_ENTRY) {
+                let name = find_attribute(entry, attribute::RES_SUMMARY_ENTRY_NAME);
+                let name = String::from_utf8_lossy(name.expect("a name")).into_owned();
+                found.push((name, number(entry, attribute::RES_SUMMARY_ENTRY_CURR)));
+                table = &table[(entry.len() + 4).next_multiple_of(4)..];
+            }
+            let expected =
+                [("pd", 1), ("cq", 1), ("qp", 4), ("cm_id", 0), ("mr", 7), ("ctx", 2), ("srq", 1)];
+            let expected = expected.map(|(name, count)| (format!("{name}\0"), Some(count)));
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn counters_of_a_port_are_listed() {
+        let devices = devices(Link::Infiniband);
+        let ask = |port: u32| {
+            let port = port.to_ne_bytes();
+            let about = [(attribute::DEV_INDEX, &SECOND[..]), (attribute::PORT_INDEX, &port)];
+            ask(&devices, command::STAT_GET, 0, &about)
+        };
+        let answers = ask(1);
+        let [(kind, 0, body)] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!(*kind, NLDEV << 10 | command::STAT_GET);
+        let table = find_attribute(body, attribute::STAT_HWCOUNTERS).expect("a table");
+        let first = find_attribute(table, attribute::STAT_HWCOUNTER_ENTRY).expect("an entry");
+        let name = find_attribute(first, attribute::STAT_HWCOUNTER_ENTRY_NAME);
+        assert_eq!(name, Some(&b"rx_write_requests\0"[..]));
+        assert_eq!(number(first, attribute::STAT_HWCOUNTER_ENTRY_VALUE), Some(0));
+        for none in [0, 2] {
+            assert_eq!(error(&ask(none)), -(Errno::EINVAL as i32));
+        }
+    }
+
     const FIRST: &[u8] = &[0; 4];
     const SECOND: [u8; 4] = 1u32.to_ne_bytes();
 
     #[test]
-    fn a_dump_shows_every_device_and_says_that_it_is_done() {
+    fn device_dump_ends_with_done() {
         let devices = devices(Link::Ethernet);
         let answers = ask(&devices, command::GET, DUMP, &[]);
         let [one, other, (DONE, MULTI, end)] = &answers[..] else { panic!("{answers:?}") };
@@ -399,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_says_what_query_port_does_and_one_that_is_not_there_is_refused() {
+    fn port_get_reports_state_and_rejects_absent_port() {
         let devices = devices(Link::Infiniband);
         let ask = |port: u32| {
             let port = port.to_ne_bytes();
@@ -423,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_infiniband_has_flags_and_a_lid_and_one_of_ethernet_has_none() {
+    fn port_has_cap_flags_and_lid_on_infiniband_only() {
         for link in [Link::Infiniband, Link::Ethernet] {
             let mut devices = devices(link);
             devices[0].ports[0].capability_mask_2 = 5;
@@ -446,13 +755,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_to_this_client_is_not_answered_or_refused() {
+    fn non_request_messages_are_ignored_or_rejected() {
         let devices = devices(Link::Ethernet);
         let say = |kind: u16, flags: u16| {
             let to = Header { kind: 0, flags: 0, sequence: 3, port: 0 };
             let index = 0u32.to_ne_bytes();
             let request = Message::new(kind, flags, &to).put(attribute::DEV_INDEX, &index);
-            let answers = answers(&devices, 1, &request.end());
+            let answers = answers(&devices, &resources, 1, &request.end());
             let apart = |bytes: Vec<u8>| {
                 let (header, body, _) = take(&bytes, 0).expect("a message");
                 let error = body.first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
@@ -476,6 +785,16 @@ mod tests {
         ] {
             assert_eq!(say(kind, flags), expected, "{kind:#x} {flags:#x}");
         }
+    }
+
+    #[test]
+    fn datagram_of_many_messages_is_answered_in_part() {
+        let devices = devices(Link::Ethernet);
+        let to = Header { kind: 0, flags: 0, sequence: 3, port: 0 };
+        let get = NLDEV << CLIENT_SHIFT | command::GET;
+        let message = Message::new(get, REQUEST, &to).u32(attribute::DEV_INDEX, 0).end();
+        let answered = |count| answers(&devices, &resources, 1, &message.repeat(count)).len();
+        assert_eq!([1, 64, 65, 2000].map(answered), [1, 64, 64, 64]);
     }
 
     #[test]
@@ -507,11 +826,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_modelled_is_not_what_is_missing_and_acknowledgements_come_when_asked_for() {
+    fn unmodelled_command_fails_with_eopnotsupp() {
         let devices = devices(Link::Infiniband);
         let about = [(attribute::DEV_INDEX, FIRST)];
         for (command, flags, expected) in [
-            (9, DUMP, Errno::EOPNOTSUPP),
+            (19, DUMP, Errno::EOPNOTSUPP),
             (2, 0, Errno::EOPNOTSUPP),
             (command::NONE, 0, Errno::EINVAL),
             (command::LAST + 1, 0, Errno::EINVAL),
@@ -529,7 +848,7 @@ mod tests {
             if let Some(first) = bytes.first_mut() {
                 *first = length as u8;
             }
-            let _ = super::answers(&devices, 0, &bytes);
+            let _ = super::answers(&devices, &resources, 0, &bytes);
         }
     }
 }

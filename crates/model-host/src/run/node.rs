@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_told_from_other_paths_and_from_each_other() {
+    fn of_path_finds_device_nodes_only() {
         assert_eq!(of_path(b"/dev/infiniband/uverbs0"), Some(Node::Verbs(0)));
         assert_eq!(of_path(b"/dev//infiniband/./uverbs12"), Some(Node::Verbs(12)));
         assert_eq!(of_path(b"/dev/fwctl/../fwctl/fwctl3"), Some(Node::Control(3)));

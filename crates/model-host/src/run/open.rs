@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -13,8 +15,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 
 use super::node::Node;
+use super::turns::Queue;
 use verbless_model_kernel::InProcess;
-use verbless_model_kernel::remote::{Client, ControlFile, DeviceFile, FileId, MMAP_SPAN, identify};
+use verbless_model_kernel::remote::{
+    Claim, Client, ControlFile, DeviceFile, FileId, MMAP_SPAN, identify,
+};
 
 /// The file that answers the ioctls of a descriptor.
 pub(super) enum Served {
@@ -27,7 +32,75 @@ pub(super) struct Open {
     pub file: Served,
     /// The node by which programs opened it.
     pub node: Node,
+    /// The calls on it.
+    pub calls: Arc<Queue>,
     watch: WatchDescriptor,
+    /// The memfd, by which it can be asked whether it was closed.
+    memory: Arc<OwnedFd>,
+    _claim: Claim,
+}
+
+/// What a watch asks for: the first close ends the open. One event for each watch, so that a
+/// program that opens and closes its descriptors' files cannot fill the queue of events.
+fn first_close() -> AddWatchFlags {
+    AddWatchFlags::IN_CLOSE | AddWatchFlags::IN_ONESHOT
+}
+
+/// Refuses (EEXIST) a watch where there is one (Linux 4.18).
+const IN_MASK_CREATE: u32 = 0x1000_0000;
+
+impl Open {
+    /// How long its objects take to be destroyed, in objects.
+    fn work(&self) -> usize {
+        match &self.file {
+            Served::Verbs(file) => file.objects().unwrap_or(usize::MAX),
+            Served::Control(_) => 0,
+        }
+    }
+}
+
+/// Objects of a device that a caller destroys itself: milliseconds. More have a thread.
+const FEW: usize = 2000;
+
+/// Opens that programs have closed, and whose objects are still to be destroyed.
+#[must_use = "the objects are destroyed when it is dropped, which may take long"]
+pub(super) struct Ended(Vec<Arc<Open>>);
+
+/// Opens whose objects are being destroyed, which count until they are.
+pub(super) struct Destroying {
+    ended: Ended,
+    counter: Arc<AtomicUsize>,
+}
+
+impl Drop for Destroying {
+    fn drop(&mut self) {
+        self.ended.0.clear();
+        self.counter.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Ended {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Counts them, before others can see that they are gone.
+    pub(super) fn count(self, counter: &Arc<AtomicUsize>) -> Destroying {
+        counter.fetch_add(1, Ordering::AcqRel);
+        Destroying { ended: self, counter: counter.clone() }
+    }
+}
+
+impl Destroying {
+    /// Destroys the objects: here if they are few, else in a thread. Nothing may be locked.
+    pub(super) fn finish(self) {
+        let work = self.ended.0.iter().map(|open| open.work()).fold(0_usize, usize::saturating_add);
+        if work <= FEW {
+            return;
+        }
+        // Without a thread, they are destroyed here after all.
+        let _ = thread::Builder::new().spawn(move || drop(self));
+    }
 }
 
 /// All open devices, by the inode of their memfd.
@@ -57,6 +130,7 @@ impl Opens {
         device: usize,
         node: Node,
         client: Arc<dyn Client>,
+        claim: Claim,
     ) -> Result<(FileId, File), Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = match node {
@@ -78,16 +152,18 @@ impl Opens {
         // No read or write fits between there and the end of all offsets, so that both are EINVAL,
         // as Linux answers them, without a trap of every read.
         lseek(&given, i64::MAX, Whence::SeekSet)?;
-        let watch = self.inotify.add_watch(path.as_str(), AddWatchFlags::IN_CLOSE)?;
+        let watch = self.inotify.add_watch(path.as_str(), first_close())?;
+        let memory = Arc::new(memory);
         let file = match node {
-            Node::Verbs(_) => DeviceFile::open(backend, device, client, Arc::new(memory))
+            Node::Verbs(_) => DeviceFile::open(backend, device, client, memory.clone())
                 .map(|file| Served::Verbs(Box::new(file))),
             Node::Control(_) => ControlFile::open(backend, device).map(Served::Control),
         };
         let file = file.inspect_err(|_| {
             let _ = self.inotify.rm_watch(watch);
         })?;
-        self.by_file.insert(id, Arc::new(Open { file, node, watch }));
+        let open = Open { file, node, calls: Arc::default(), watch, memory, _claim: claim };
+        self.by_file.insert(id, Arc::new(open));
         self.by_watch.insert(watch, id);
         Ok((id, given))
     }
@@ -96,29 +172,52 @@ impl Opens {
         self.by_file.get(&id).cloned()
     }
 
-    /// Closes an open device; frees its objects.
-    pub(super) fn end(&mut self, id: FileId) {
-        if let Some(open) = self.by_file.remove(&id) {
+    /// Takes an open device that was closed; its objects are destroyed when that is dropped.
+    pub(super) fn end(&mut self, id: FileId) -> Ended {
+        let open = self.by_file.remove(&id);
+        if let Some(open) = &open {
             self.by_watch.remove(&open.watch);
             let _ = self.inotify.rm_watch(open.watch);
         }
+        Ended(open.into_iter().collect())
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.by_file.is_empty()
     }
 
-    /// Ends the opens of which the last descriptor was closed.
-    pub(super) fn closed(&mut self) {
+    /// Takes the opens of which the last descriptor was closed.
+    pub(super) fn closed(&mut self) -> Ended {
+        let mut ended = Ended(Vec::new());
         while let Ok(events) = self.inotify.read_events() {
             for event in events {
-                if event.mask.intersects(AddWatchFlags::IN_CLOSE)
+                if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+                    ended.0.append(&mut self.unwatched().0);
+                } else if event.mask.intersects(AddWatchFlags::IN_CLOSE)
                     && let Some(&id) = self.by_watch.get(&event.wd)
                 {
-                    self.end(id);
+                    ended.0.append(&mut self.end(id).0);
                 }
             }
         }
+        ended
+    }
+
+    /// Takes the opens whose watch the kernel has removed, as it does with the first close, whether
+    /// there was room for the event or not.
+    fn unwatched(&mut self) -> Ended {
+        let flags = first_close() | AddWatchFlags::from_bits_retain(IN_MASK_CREATE);
+        let mut ended = Ended(Vec::new());
+        let ids: Vec<FileId> = self.by_file.keys().copied().collect();
+        for id in ids {
+            let Some(open) = self.by_file.get(&id) else { continue };
+            let path = format!("/proc/self/fd/{}", open.memory.as_raw_fd());
+            if let Ok(watch) = self.inotify.add_watch(path.as_str(), flags) {
+                let _ = self.inotify.rm_watch(watch);
+                ended.0.append(&mut self.end(id).0);
+            }
+        }
+        ended
     }
 
     #[cfg(any(test, fuzzing))]
@@ -129,27 +228,67 @@ impl Opens {
 
 #[cfg(test)]
 mod tests {
-    use super::super::process::{Caller, Processes};
+    use super::super::process::Caller;
+    use super::super::processes::Processes;
     use super::super::shared::Wakes;
     use super::*;
     use verbless_model::{Model, Profile};
 
-    #[test]
-    fn an_open_ends_with_its_last_descriptor_and_frees_what_it_held() {
-        let model =
-            Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
+    /// Opens of a device by this process, and the descriptor of one.
+    fn opened(model: &Model) -> (Opens, FileId, File) {
         let wakes = Arc::new(Wakes::new().expect("an epoll"));
-        let mut processes = Processes::new(Arc::default(), wakes);
+        let processes = Processes::new(Arc::default(), wakes);
         let own = std::process::id();
         let process = processes.of_thread(own, || true).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
         let mut opens = Opens::new().expect("inotify");
-        let (id, file) =
-            opens.open(&InProcess::of(&model), 0, Node::Verbs(0), client).expect("it opens");
+        let (id, file) = opens
+            .open(&InProcess::of(model), 0, Node::Verbs(0), client, Claim::default())
+            .expect("it opens");
+        (opens, id, file)
+    }
+
+    fn model() -> Model {
+        Model::builder().device(Profile::load("bluefield3").expect("a profile")).build()
+    }
+
+    #[test]
+    fn close_is_found_when_the_queue_of_events_was_full() {
+        let model = model();
+        let (mut opens, id, file) = opened(&model);
+        assert!(opens.unwatched().is_empty() && opens.get(id).is_some(), "it is open");
+        drop(file);
+        // A child that another test starts may have it until it has become its program.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while opens.get(id).is_some() && std::time::Instant::now() < end {
+            thread::yield_now();
+            drop(opens.unwatched());
+        }
+        assert!(opens.is_empty() && opens.by_watch.is_empty());
+        // The events of before are of no open.
+        assert!(opens.closed().is_empty());
+    }
+
+    #[test]
+    fn open_makes_one_event_however_often_its_file_is_closed() {
+        let model = model();
+        let (opens, _id, file) = opened(&model);
+        for _ in 0..100 {
+            drop(File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("again"));
+        }
+        let events = opens.inotify.read_events().expect("events");
+        let closes = events.iter().filter(|it| it.mask.intersects(AddWatchFlags::IN_CLOSE));
+        assert_eq!(closes.count(), 1);
+    }
+
+    #[test]
+    fn open_ends_with_its_last_descriptor_and_its_objects() {
+        let model = model();
+        let (mut opens, id, file) = opened(&model);
         assert_ne!(model.counts(0).eqs, 0, "the modelled kernel is there");
         let copy = file.try_clone().expect("a duplicate");
         drop(file);
-        opens.closed();
+        drop(opens.closed());
         assert!(opens.get(id).is_some() && !opens.is_empty());
         assert!(copy.set_len(0).is_err(), "its size is sealed");
         assert_eq!(nix::unistd::read(&copy, &mut [0; 1]), Err(Errno::EINVAL));
@@ -158,8 +297,8 @@ mod tests {
         // A child that another test starts may have it too until it has become its program.
         let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while opens.get(id).is_some() && std::time::Instant::now() < patience {
-            std::thread::yield_now();
-            opens.closed();
+            thread::yield_now();
+            drop(opens.closed());
         }
         assert!(opens.get(id).is_none());
         assert_eq!((opens.len(), opens.is_empty()), (0, true));

@@ -12,11 +12,12 @@ use super::answer::{Answer, Answerer};
 use super::how::How;
 use super::node::{self, Node};
 use super::process;
-use super::sys::{self, Notification, Stat};
+use super::sys::{self, Notification, Special, Stat};
 use super::sysfs;
 use super::tree;
+use super::turns::in_program;
 use super::walk::{Walk, joined};
-use verbless_model_kernel::remote::PAGE;
+use verbless_model_kernel::remote::{Client as _, PAGE};
 
 /// The longest path that the kernel takes.
 const LONGEST_PATH: usize = 4096;
@@ -67,14 +68,40 @@ impl Answerer {
                 tell_of_other_devices(call.tid, &walk.whole);
             }
         })?;
-        how.admits(found)?;
+        how.admits(found).inspect_err(|&errno| {
+            if errno == Errno::EACCES {
+                tell_of_attributes(call.tid, &walk.whole);
+            }
+        })?;
         if let Some(device) = device {
+            self.may_use(call, device.0, how.accesses())?;
             return self.open_device(call, device, how.close_on_exec());
         }
         self.may_give(call)?;
         let file = walk.open(tree, how.open())?;
         tree.given();
         Ok(self.give(call, file.as_fd(), None, how.close_on_exec()))
+    }
+
+    /// The permissions of a node.
+    fn mode(&self, node: Node) -> u32 {
+        match node {
+            Node::Verbs(_) => 0o666,
+            Node::Control(_) => self.shared.control_mode,
+        }
+    }
+
+    /// Whether the caller may access a node of root's so: to read (4), to write (2).
+    fn may_use(&self, call: &Notification, node: Node, accesses: u32) -> Result<(), Errno> {
+        if accesses & !(self.mode(node) & 0o6) == 0 {
+            return Ok(());
+        }
+        let caller = self.caller(call)?;
+        if caller.is_root() {
+            return Ok(());
+        }
+        warn_of_control_files();
+        Err(Errno::EACCES)
     }
 
     /// Where the path of an open leads, if that is into the tree, or through it to a directory
@@ -124,13 +151,15 @@ impl Answerer {
         close_on_exec: bool,
     ) -> Result<Answer, Errno> {
         let caller = self.caller(call)?;
+        let claim = caller.claim()?;
         let owner = caller.between_calls();
         let room = self.shared.room(owner.process.pid);
         let (id, file) =
-            self.shared.opens().open(&self.shared.backend, device, node, Arc::new(owner))?;
+            self.shared.opens().open(&self.shared.backend, device, node, Arc::new(owner), claim)?;
         // The open devices are not locked until the descriptor is there, which takes as long as the
         // caller's thread does to run.
-        let _alone = room.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread of the process holds it, and waits for one of them.
+        let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         let numbers = self.numbers(call, 0).map(Some);
         let mut given = Answer::from(Errno::EMFILE);
         // A process that may not have as many descriptors gets a lower one.
@@ -146,7 +175,7 @@ impl Answerer {
             warn_of_a_descriptor_that_the_filter_does_not_know();
         }
         if !matches!(given, Answer::Given) {
-            self.shared.opens().end(id);
+            self.shared.end_open(id);
         }
         Ok(given)
     }
@@ -189,8 +218,9 @@ impl Answerer {
             Ok(file) => file,
             Err(errno) => return errno.into(),
         };
-        let node = node::of_path(path).map(sysfs::numbers);
-        let (address, bytes) = match how.of(&file, node) {
+        let special = node::of_path(path)
+            .map(|node| Special { number: sysfs::numbers(node), mode: self.mode(node) });
+        let (address, bytes) = match how.of(&file, special) {
             Ok(stat) => stat,
             Err(errno) => return errno.into(),
         };
@@ -214,10 +244,13 @@ impl Answerer {
         }
         let result = self.view.tree.open(&named.bytes, OFlag::O_PATH).and_then(|file| {
             let directory = sys::is_directory(&file)?;
-            let device = node::of_path(&named.bytes).is_some();
-            let refused =
-                (mode & libc::W_OK != 0 && !device) || (mode & libc::X_OK != 0 && !directory);
-            if refused { Err(Errno::EACCES) } else { Ok(0) }
+            let device = node::of_path(&named.bytes);
+            let refused = (mode & libc::W_OK != 0 && device.is_none())
+                || (mode & libc::X_OK != 0 && !directory);
+            if refused {
+                return Err(Errno::EACCES);
+            }
+            device.map_or(Ok(()), |node| self.may_use(call, node, mode as u32)).map(|()| 0)
         });
         Answer::Ours(result)
     }
@@ -345,6 +378,27 @@ fn tell_of_other_devices(thread: u32, path: &[u8]) {
     };
     let name = name.escape_ascii();
     tracing::info!("thread {thread}: open of /dev/infiniband/{name} refused with ENOENT: {what}");
+}
+
+/// Says that a program may not write an attribute, as the settings of a device and the
+/// configuration space of a function are.
+fn tell_of_attributes(thread: u32, path: &[u8]) {
+    let name = path.escape_ascii();
+    tracing::info!(
+        "thread {thread}: open of {name} for writing refused with EACCES: attributes of modelled \
+         devices can only be read, also by root"
+    );
+}
+
+/// Says once who may open a control file.
+fn warn_of_control_files() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "/dev/fwctl/fwctlN is root's alone, as the kernel makes it: start the program as root, \
+             or give all users access as a rule of udev does, by `run --fwctl-mode 666`"
+        );
+    });
 }
 
 /// Says once that a program has another root, and no file of the tree can be given to it.

@@ -43,7 +43,7 @@ pub(super) mod tests {
     use super::*;
 
     #[test]
-    fn own_threads_share_our_place() {
+    fn own_threads_share_root_network_and_users() {
         for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
             assert!(has_our_root(tid) && has_our_network(tid) && has_our_users(tid));
         }

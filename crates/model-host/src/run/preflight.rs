@@ -166,7 +166,7 @@ fn look_into(listener: &Listener, call: &Notification) -> Result<(), RunError> {
     process::write_to_caller(listener, call, answer, &[1])
         .map_err(cannot("its memory cannot be written (/proc/PID/mem)", PROFILE))?;
     sys::pidfd(child).map_err(cannot("its end cannot be watched (pidfd_open)", PROFILE))?;
-    // One that is not open is told from one that cannot be seen by the directory.
+    // Where this directory is visible, a missing descriptor is a closed one, not a hidden one.
     let descriptors = fs::metadata(format!("/proc/{child}/fd/."));
     descriptors
         .map(drop)
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_what_to_do() {
+    fn preflight_errors_name_cause_and_remedy() {
         let system = |errno: Errno| io::Error::from(errno);
         let thread = |errno| no_thread(&system(errno)).to_string();
         let filter = |errno| no_filter(system(errno)).to_string();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_of_yama_says_who_is_in_the_way_and_whether_children_are_seen() {
+    fn yama_scope_decides_barrier_and_child_visibility() {
         for (scope, barrier_, hides) in [
             ("", SECURITY, false),
             ("0\n", SECURITY, false),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn there_must_be_addresses_for_every_function() {
+    fn check_rejects_too_little_address_space() {
         assert!(check(2).is_ok());
         let error = check(usize::MAX >> 27).expect_err("that is too much").to_string();
         assert!(error.contains("address space (ENOMEM") && error.contains("ulimit -v"), "{error}");

@@ -1,9 +1,8 @@
-//! The processes behind the filter, as clients of the modelled kernel.
+//! A process behind the filter, as a client of the modelled kernel.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
@@ -14,42 +13,191 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
-use super::exec::{Exec, memory_of};
-use super::guardian::Wards;
+use super::closing::{self, Pool};
 use super::place;
-use super::shared::{Wake, Wakes};
 use super::sys::{self, Gate, Notification};
-use verbless_model::memory::{ClientMemory, Reach, dma_address};
+use super::turns::in_program;
+use verbless_model::memory::{ClientMemory, ClientReach, Reach, dma_address};
 use verbless_model_kernel::remote::{
-    Capability, Client, Eventfds, FileId, check_mappings, effective_capabilities, numbers,
-    pin_mapped,
+    Capability, Claim, Client, Eventfds, FileId, check_mappings, effective_capabilities,
+    identify as file_of, numbers, pin_mapped,
 };
 
 /// A process that opened a device or sent it an ioctl, for as long as it runs one program.
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
-    /// Readable once it has ended. Until then the process's number is no other's.
-    pub pidfd: OwnedFd,
+    /// The way to its memory. Its pidfd is readable once it has ended; until then the process's
+    /// number is no other's.
+    pub reach: Arc<ClientReach>,
     /// The process's number in [`ClientMemory`].
     number: u16,
-    /// The memory of its program, which no other process has that gets its number later.
-    program: Reach,
     /// The mappings of that memory.
     maps: File,
     memory: Arc<ClientMemory>,
+    /// Registrations hold their process, and so keep its number from being another's.
+    _taken: Taken,
+    /// When it began, as [`start_of`] says.
+    pub start: u64,
+    /// What counts over `execve`, too.
+    pub claims: Arc<Claims>,
+}
+
+/// What a process takes of `run`.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// Those of the descriptors that are kept for it.
+    kept: Claim,
+    /// Those of descriptors of its that are being closed.
+    strays: Claim,
+    /// Pages that count as pinned.
     pinned: AtomicU64,
+    /// What its subscriptions signal.
     eventfds: Eventfds,
+    /// What closes files of the programs behind its filter.
+    pool: Arc<Pool>,
+}
+
+impl Claims {
+    /// Those of a process of which nothing is taken yet.
+    pub(super) fn behind(pool: &Arc<Pool>) -> Self {
+        Self { pool: pool.clone(), ..Self::default() }
+    }
+}
+
+/// Addresses that [`dma_address`] has for a client: more than a process has without asking for them
+/// (57 bits on x86-64, 52 on arm64).
+const MOST_DMA: u64 = 1 << 48;
+/// Of our descriptors, the part that one process may take.
+const SHARE: u64 = 4;
+/// Descriptors of one process that may be about to be closed.
+const MOST_STRAYS: usize = 8;
+
+/// What is opened of a process to know it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    reach: ClientReach,
+    maps: File,
+    pub start: u64,
+}
+
+impl Opened {
+    /// Opens it of the process of a thread. That may take for ever, as an `execve` of the process
+    /// can lock others out: no lock may be held.
+    pub(super) fn of(pid: Pid, tid: u32) -> Result<Self, Errno> {
+        let open = || Ok((sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?, start_of(pid)?));
+        let (pidfd, memory, maps, start) = in_program(open)?;
+        Ok(Self { reach: ClientReach { pid, pidfd, memory: Arc::new(memory) }, maps, start })
+    }
+
+    /// Makes the process a client; EUSERS: there are too many. `claims`: those of the same process
+    /// before an `execve`, over which descriptors stay open.
+    pub(super) fn into_client(
+        self,
+        memory: &Arc<ClientMemory>,
+        claims: Arc<Claims>,
+    ) -> Result<Process, Errno> {
+        let reach = Arc::new(self.reach);
+        let number = memory.add(Reach::Client(reach.clone())).ok_or(Errno::EUSERS)?;
+        Ok(Process {
+            pid: reach.pid,
+            reach,
+            number,
+            maps: self.maps,
+            memory: memory.clone(),
+            _taken: Taken(memory.clone(), number),
+            start: self.start,
+            claims,
+        })
+    }
+}
+
+/// The number of a process, which is free when this is dropped.
+#[derive(Debug)]
+struct Taken(Arc<ClientMemory>, u16);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.free(self.1);
+    }
 }
 
 impl Process {
-    /// The way to its memory; none when it has ended or runs another program now.
-    fn reach(&self) -> Result<&Reach, Errno> {
-        self.memory.reach(self.number).map(|_| &self.program).ok_or(Errno::EFAULT)
+    /// The way to the memory of its program, which no other has that the process runs later.
+    pub(super) fn program(&self) -> Reach {
+        Reach::Program(self.reach.memory.clone())
+    }
+
+    /// The same, until it has ended or runs another program; EFAULT then.
+    fn living(&self) -> Result<Reach, Errno> {
+        self.memory.reach(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
+    }
+
+    /// It may be about to run another program: the device reaches the memory of this one alone.
+    pub(super) fn may_leave(&self) {
+        self.memory.set_reach(self.number, self.program());
+    }
+
+    /// It goes on with its program.
+    pub(super) fn stays(&self) {
+        self.memory.set_reach(self.number, Reach::Client(self.reach.clone()));
+    }
+
+    /// Its memory is none from now on. Its number is free when no registration of it is left.
+    pub(super) fn forget(&self) {
+        self.memory.remove(self.number);
+    }
+
+    /// How the device reaches it now.
+    #[cfg(test)]
+    pub(super) fn device_reach(&self) -> Option<Reach> {
+        self.memory.reach(self.number)
+    }
+
+    pub(super) fn pidfd(&self) -> &OwnedFd {
+        &self.reach.pidfd
+    }
+
+    /// A duplicate of one of its descriptors, which refers to what `is_wanted` says; EINVAL: to
+    /// another file, whose closing may block ([`closing`]).
+    pub(super) fn take(
+        &self,
+        fd: i32,
+        is_wanted: impl FnOnce(&OwnedFd) -> bool,
+    ) -> Result<OwnedFd, Errno> {
+        self.take_of(fd, (MOST_STRAYS, closing::MOST), is_wanted)
+    }
+
+    /// The same, for a call that any program makes with any file: the others keep half of what may
+    /// be closed at a time.
+    pub(super) fn take_unknown(
+        &self,
+        fd: i32,
+        is_wanted: impl FnOnce(&OwnedFd) -> bool,
+    ) -> Result<OwnedFd, Errno> {
+        self.take_of(fd, (MOST_STRAYS / 2, closing::MOST / 2), is_wanted)
+    }
+
+    /// `most`: of its own files, and of those of all programs behind its filter.
+    fn take_of(
+        &self,
+        fd: i32,
+        most: (usize, usize),
+        is_wanted: impl FnOnce(&OwnedFd) -> bool,
+    ) -> Result<OwnedFd, Errno> {
+        let Claims { strays, pool, .. } = &*self.claims;
+        let stray = strays.one_of(most.0).ok_or(Errno::EBADF)?;
+        let place = pool.place(most.1).ok_or(Errno::EBADF)?;
+        let taken = sys::take_descriptor(self.pidfd(), fd)?;
+        if is_wanted(&taken) {
+            return Ok(taken);
+        }
+        pool.close((taken, stray, place));
+        Err(Errno::EINVAL)
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        has_ended(self.pidfd.as_fd())
+        self.reach.has_ended()
     }
 }
 
@@ -59,156 +207,9 @@ pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
 }
 
-/// The processes that are known, and which thread belongs to which.
-#[derive(Debug)]
-pub(super) struct Processes {
-    memory: Arc<ClientMemory>,
-    /// Wakes the supervisor when a known process ends.
-    wakes: Arc<Wakes>,
-    known: HashMap<Pid, Arc<Process>>,
-    threads: HashMap<u32, Pid>,
-    /// Known processes that may be about to run another program.
-    leaving: HashMap<Pid, Exec>,
-    /// Kills the known processes if we are killed.
-    wards: Option<Wards>,
-}
-
-impl Processes {
-    pub(super) fn new(memory: Arc<ClientMemory>, wakes: Arc<Wakes>) -> Self {
-        let (known, threads, leaving) = Default::default();
-        Self { memory, wakes, known, threads, leaving, wards: None }
-    }
-
-    /// Makes processes that become known from now on be killed together with us.
-    pub(super) fn guarded_as(&mut self, wards: Wards) {
-        self.wards = Some(wards);
-    }
-
-    /// The process of a thread whose call waits; `waits`: whether it does still. EINTR: not any
-    /// more, and nothing is known of a process that has the thread's number instead.
-    pub(super) fn of_thread(
-        &mut self,
-        tid: u32,
-        waits: impl Fn() -> bool,
-    ) -> Result<Arc<Process>, Errno> {
-        if let Some(process) = self.threads.get(&tid).and_then(|pid| self.known.get(pid)).cloned()
-            && sys::is_thread_of(tid, process.pid)
-            && !process.has_ended()
-            && !self.has_left(process.pid)
-        {
-            return if waits() { Ok(process) } else { Err(Errno::EINTR) };
-        }
-        let pid = process_of(tid)?;
-        let is_known = |process: &&Arc<Process>| !process.has_ended() && !self.has_left(pid);
-        if let Some(process) = self.known.get(&pid).filter(is_known).cloned() {
-            if !waits() {
-                return Err(Errno::EINTR);
-            }
-            self.threads.insert(tid, pid);
-            return Ok(process);
-        }
-        let (pidfd, program, maps) = (sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?);
-        // The thread waited all the time, so that these are of its process.
-        if !waits() {
-            return Err(Errno::EINTR);
-        }
-        self.forget(pid);
-        let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
-        if let Err(errno) = self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid)) {
-            self.memory.remove(number);
-            return Err(errno);
-        }
-        if let Some(wards) = &self.wards {
-            wards.add(pidfd.as_fd());
-        }
-        let process = Arc::new(Process {
-            pid,
-            pidfd,
-            number,
-            program,
-            maps,
-            memory: self.memory.clone(),
-            pinned: AtomicU64::new(0),
-            eventfds: Eventfds::default(),
-        });
-        self.known.insert(pid, process.clone());
-        self.threads.insert(tid, pid);
-        Ok(process)
-    }
-
-    /// The process of a thread, if it is known.
-    pub(super) fn known(&self, tid: u32) -> Option<Pid> {
-        self.known.keys().copied().find(|&pid| sys::is_thread_of(tid, pid))
-    }
-
-    /// A thread of a known process waits with a call that may be the last of its program. No access
-    /// to its memory is under way.
-    pub(super) fn may_leave(&mut self, pid: Pid, tid: u32) {
-        if let Some(exec) = self.leaving.get_mut(&pid) {
-            return exec.and(tid);
-        }
-        let Some(process) = self.known.get(&pid) else { return };
-        match Exec::new(pid, tid) {
-            Ok(exec) => {
-                self.memory.set_reach(process.number, exec.program());
-                self.leaving.insert(pid, exec);
-            }
-            // Rather none than the next program's.
-            Err(_) => self.forget(pid),
-        }
-    }
-
-    /// Whether a process may be about to run another program.
-    #[cfg(test)]
-    pub(super) fn may_be_leaving(&self, pid: Pid) -> bool {
-        self.leaving.contains_key(&pid)
-    }
-
-    /// A thread made a call, so whatever program it may have been about to leave for, it is there
-    /// or stayed.
-    pub(super) fn heard(&mut self, tid: u32) {
-        let Some((&pid, exec)) = self.leaving.iter_mut().find(|(_, exec)| exec.is_of(tid)) else {
-            return;
-        };
-        if exec.succeeded(pid) {
-            self.forget(pid);
-        } else if exec.failed(tid) {
-            self.leaving.remove(&pid);
-            if let Some(process) = self.known.get(&pid) {
-                self.memory.set_reach(process.number, Reach::Process(pid));
-            }
-        }
-    }
-
-    /// Whether a process runs another program than the one that is known.
-    fn has_left(&self, pid: Pid) -> bool {
-        self.leaving.get(&pid).is_some_and(|exec| exec.succeeded(pid))
-    }
-
-    /// Forgets a process if it has ended.
-    pub(super) fn bury(&mut self, pid: Pid) {
-        if self.known.get(&pid).is_some_and(|process| process.has_ended()) {
-            self.forget(pid);
-        }
-    }
-
-    /// A process, or its program, is no more: its memory is none from now on.
-    pub(super) fn forget(&mut self, pid: Pid) {
-        if let Some(process) = self.known.remove(&pid) {
-            self.wakes.forget(process.pidfd.as_fd());
-            self.memory.remove(process.number);
-        }
-        self.leaving.remove(&pid);
-        self.threads.retain(|_, of| *of != pid);
-    }
-}
-
 /// The process that a thread is of.
 pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
-        let full = error.raw_os_error() == Some(Errno::EMFILE as i32);
-        if full { Errno::ENFILE } else { Errno::ESRCH }
-    })?;
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(proc_error)?;
     status
         .lines()
         .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
@@ -216,16 +217,33 @@ pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
         .ok_or(Errno::ESRCH)
 }
 
+/// When a process began, in ticks since the system did; it stays so over `execve`. ESRCH: there is
+/// none.
+pub(super) fn start_of(pid: Pid) -> Result<u64, Errno> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(proc_error)?;
+    // Field 22, counted from 1; behind the name it is number 20.
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
+    let start = fields.and_then(|fields| fields.split(' ').nth(19)?.parse().ok());
+    start.ok_or(Errno::ESRCH)
+}
+
+/// Why a file below `/proc` cannot be opened: ENFILE where no descriptor is free.
+fn proc_error(error: std::io::Error) -> Errno {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE | Errno::ENFILE) => Errno::ENFILE,
+        _ => Errno::ESRCH,
+    }
+}
+
+/// The memory of the program that a process runs now.
+fn memory_of(pid: Pid) -> Result<File, Errno> {
+    let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+    file.map_err(proc_error)
+}
+
 /// The mappings of the memory that a thread has now, whatever its process runs later.
 fn maps_of(tid: u32) -> Result<File, Errno> {
-    File::open(format!("/proc/{tid}/maps")).map_err(|error| {
-        let full = error.raw_os_error().map(Errno::from_raw);
-        if matches!(full, Some(Errno::EMFILE | Errno::ENFILE)) {
-            Errno::ENFILE
-        } else {
-            Errno::ESRCH
-        }
-    })
+    File::open(format!("/proc/{tid}/maps")).map_err(proc_error)
 }
 
 /// Whether a program may write a range of its memory itself: a write by `/proc/PID/mem` goes past
@@ -308,7 +326,7 @@ pub(super) fn read_of_caller(
     address: u64,
     into: &mut [u8],
 ) -> Result<(), Errno> {
-    let read = read(Pid::from_raw(call.tid as i32), address, into);
+    let read = in_program(|| read(Pid::from_raw(call.tid as i32), address, into));
     if !gate.is_waiting(call.id) {
         into.fill(0);
         return Err(Errno::EINTR);
@@ -324,14 +342,16 @@ pub(super) fn write_to_caller(
     address: u64,
     from: &[u8],
 ) -> Result<(), Errno> {
-    let memory = File::options().write(true).open(format!("/proc/{}/mem", call.tid));
-    let memory = memory.map_err(|_| Errno::EFAULT)?;
-    let maps = maps_of(call.tid).map_err(|_| Errno::EFAULT)?;
-    if !gate.is_waiting(call.id) {
-        return Err(Errno::EINTR);
-    }
-    may_write(&maps, address, from.len())?;
-    memory.write_all_at(from, address).map_err(|_| Errno::EFAULT)
+    in_program(|| {
+        let memory = File::options().write(true).open(format!("/proc/{}/mem", call.tid));
+        let memory = memory.map_err(|_| Errno::EFAULT)?;
+        let maps = maps_of(call.tid).map_err(|_| Errno::EFAULT)?;
+        if !gate.is_waiting(call.id) {
+            return Err(Errno::EINTR);
+        }
+        may_write(&maps, address, from.len())?;
+        memory.write_all_at(from, address).map_err(|_| Errno::EFAULT)
+    })
 }
 
 fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
@@ -386,46 +406,75 @@ impl Caller {
         }
     }
 
+    /// Whether it may do with files of root's what root may: its user of files is that, or
+    /// CAP_DAC_OVERRIDE is in force.
+    pub(super) fn is_root(&self) -> bool {
+        let of_files = |status: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+            line.and_then(|line| line.split_whitespace().nth(3)).is_some_and(|uid| uid == "0")
+        };
+        self.capable(Capability::DacOverride)
+            || self.proc_file("status").is_ok_and(|status| of_files(&status))
+    }
+
+    /// A duplicate of one of its descriptors; EINVAL: it is not what is wanted.
+    fn take(&self, fd: i32, is_wanted: impl FnOnce(&OwnedFd) -> bool) -> Result<OwnedFd, Errno> {
+        self.process.take(fd, is_wanted).map_err(|errno| {
+            if matches!(errno, Errno::EPERM | Errno::ENOSYS) {
+                warn_of_descriptors();
+            }
+            if errno == Errno::EINVAL { errno } else { Errno::EBADF }
+        })
+    }
+
     /// A file below `/proc` of the thread whose call waits; ESRCH: none does.
     fn proc_file(&self, name: &str) -> Result<String, Errno> {
         self.call.as_ref().ok_or(Errno::ESRCH)?;
         self.by_number(|tid| {
-            fs::read_to_string(format!("/proc/{tid}/{name}")).map_err(|_| Errno::ESRCH)
+            let file = format!("/proc/{tid}/{name}");
+            in_program(|| fs::read_to_string(file)).map_err(|_| Errno::ESRCH)
         })
     }
 }
 
 impl Client for Caller {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-        read_by(self.process.reach()?, address, into).map_err(|_| Errno::EFAULT)
+        let reach = self.process.living()?;
+        in_program(|| read_by(&reach, address, into)).map_err(|_| Errno::EFAULT)
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
-        let reach = self.process.reach()?;
-        may_write(&self.process.maps, address, from.len())?;
-        write_by(reach, address, from).map_err(|_| Errno::EFAULT)
+        let reach = self.process.living()?;
+        in_program(|| {
+            may_write(&self.process.maps, address, from.len())?;
+            write_by(&reach, address, from).map_err(|_| Errno::EFAULT)
+        })
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
-        pin_mapped(|| check_mappings(&self.proc_file("maps")?, address, length, writable))
+        // Behind the last address that the device can say of a client, another's begin.
+        let end = address.checked_add(length).filter(|&end| end <= MOST_DMA);
+        end.ok_or(Errno::EFAULT)?;
+        let mounts = || self.proc_file("mountinfo");
+        pin_mapped(|| check_mappings(&self.proc_file("maps")?, mounts, address, length, writable))
     }
 
     fn dma_address(&self, address: u64) -> u64 {
-        // What is no address of a process is one of nobody's.
+        // An address outside of every process maps to one that no process has.
         dma_address(self.process.number, address).unwrap_or(u64::MAX << 12)
     }
 
     fn memlock(&self) -> u64 {
         let limits = self.proc_file("limits").unwrap_or_default();
-        memlock(&limits)
+        soft_limit(&limits, "Max locked memory")
     }
 
     fn pinned(&self) -> &AtomicU64 {
-        &self.process.pinned
+        &self.process.claims.pinned
     }
 
     fn eventfds(&self) -> &Eventfds {
-        &self.process.eventfds
+        &self.process.claims.eventfds
     }
 
     fn capable(&self, wanted: Capability) -> bool {
@@ -444,12 +493,25 @@ impl Client for Caller {
     }
 
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
-        sys::take_descriptor(&self.process.pidfd, fd).map_err(|errno| {
-            if matches!(errno, Errno::EPERM | Errno::ENOSYS) {
-                warn_of_descriptors();
-            }
-            Errno::EBADF
-        })
+        self.take(fd, is_eventfd)
+    }
+
+    fn find(&self, file: FileId) -> Option<OwnedFd> {
+        let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
+        // The number may be another file's by now.
+        self.take(number, |fd| file_of(fd) == Ok(file)).ok()
+    }
+
+    fn wait_for_client(&self, work: &mut dyn FnMut()) {
+        in_program(work);
+    }
+
+    /// As many as the process may have descriptors, and not more than a share of ours.
+    fn claim(&self) -> Result<Claim, Errno> {
+        let limits = self.proc_file("limits")?;
+        let ours = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+        let most = soft_limit(&limits, "Max open files").min(ours / SHARE);
+        self.process.claims.kept.one_of(most as usize).ok_or(Errno::EMFILE)
     }
 
     fn descriptors(&self) -> Vec<i32> {
@@ -472,10 +534,14 @@ fn warn_of_descriptors() {
     });
 }
 
-/// Which file a descriptor of a thread refers to; EBADF when it is not open.
+/// Which file a descriptor of a thread refers to; EBADF when it is not open, and others when that
+/// cannot be said.
 pub(super) fn identify(tid: u32, fd: i32) -> Result<FileId, Errno> {
-    let status = sys::status_at(&format!("/proc/{tid}/fd/{fd}")).map_err(|_| Errno::EBADF)?;
-    Ok(FileId(status.device, status.inode))
+    let status = sys::status_at(&format!("/proc/{tid}/fd/{fd}")).map_err(|errno| match errno {
+        Errno::ENOENT => Errno::EBADF,
+        other => other,
+    })?;
+    Ok(status.id())
 }
 
 /// Whether the process of `/proc/PID/status` has a capability.
@@ -483,42 +549,47 @@ fn capable(status: &str, capability: Capability) -> bool {
     effective_capabilities(status) >> capability as u32 & 1 == 1
 }
 
-/// The soft limit of locked memory in `/proc/PID/limits`, in bytes.
-fn memlock(limits: &str) -> u64 {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+/// A soft limit in `/proc/PID/limits`.
+fn soft_limit(limits: &str, name: &str) -> u64 {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name));
     match line.and_then(|line| line.split_whitespace().next()) {
         Some("unlimited") => u64::MAX,
-        Some(bytes) => bytes.parse().unwrap_or(0),
+        Some(number) => number.parse().unwrap_or(0),
         None => 0,
     }
 }
 
+/// Whether a descriptor of ours is an eventfd.
+fn is_eventfd(fd: &OwnedFd) -> bool {
+    let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::fs::MetadataExt;
     use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    use super::super::rig::Recorder;
+    use super::super::processes::tests::processes;
+    use super::super::rig::{Recorder, is_apart, may_take};
     use super::*;
     use crate::said::said;
 
-    fn processes() -> Processes {
-        let wakes = Wakes::new().expect("an epoll");
-        Processes::new(Arc::default(), Arc::new(wakes))
-    }
-
     #[test]
-    fn the_limit_of_locked_memory_is_read_as_the_kernel_prints_it() {
+    fn memlock_limit_parses_proc_limits() {
         let table = "\
 Limit                     Soft Limit           Hard Limit           Units
 Max address space         unlimited            unlimited            bytes
 Max locked memory         8388608              16777216             bytes
 Max processes             95932                95932                processes";
-        assert_eq!(memlock(table), 8 << 20);
-        assert_eq!(memlock(&table.replace("8388608", "unlimited")), u64::MAX);
-        assert_eq!(memlock(""), 0);
+        assert_eq!(soft_limit(table, "Max locked memory"), 8 << 20);
+        assert_eq!(
+            soft_limit(&table.replace("8388608", "unlimited"), "Max locked memory"),
+            u64::MAX
+        );
+        assert_eq!(soft_limit("", "Max locked memory"), 0);
         assert_eq!(own(None).memlock(), 0, "it makes no call");
         let own = own(waiting()).memlock();
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).expect("it has one").0;
@@ -532,16 +603,16 @@ Max processes             95932                95932                processes";
     }
 
     /// A call that waits.
-    fn waiting() -> Option<(Arc<dyn Gate>, u64)> {
+    pub(in super::super) fn waiting() -> Option<(Arc<dyn Gate>, u64)> {
         Some((Arc::new(Recorder::default()), 7))
     }
 
     #[test]
-    fn caller_that_was_killed_has_no_rights() {
+    fn killed_caller_loses_rights() {
         let recorder = Arc::new(Recorder::default());
         let caller = own(Some((recorder.clone(), 7)));
         let null = File::open("/dev/null").expect("it is there");
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&null);
+        let fd = null.as_raw_fd();
         let bytes = [0_u8; 4];
         let pin = |caller: &Caller| caller.pin(bytes.as_ptr() as u64, 4, false);
         let status = fs::read_to_string("/proc/self/status").expect("our own");
@@ -565,7 +636,7 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
-    fn owner_that_has_ended_has_no_descriptors() {
+    fn ended_owner_has_no_descriptors() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
         let process = processes().of_thread(child.id(), || true).expect("it lives");
         child.wait().expect("it ends");
@@ -578,7 +649,7 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
-    fn capabilities_are_those_in_force() {
+    fn capabilities_are_read_from_effective_set() {
         use Capability::{IpcLock, NetRaw, SysRawio};
         for (mask, expected) in [
             (0, [false, false, false]),
@@ -698,7 +769,7 @@ Max processes             95932                95932                processes";
     #[test]
     fn client_memory_is_fixed_when_opened() {
         let mut child = shell();
-        let mut processes = processes();
+        let processes = processes();
         let process = processes.of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process: process.clone(), tid: child.id(), call: waiting() };
         let maps = caller.proc_file("maps").expect("it lives");
@@ -713,7 +784,7 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
-    fn a_descriptor_is_given_at_a_call_and_what_there_is_is_found() {
+    fn install_adds_descriptor_to_caller() {
         let recorder = Arc::new(Recorder::default());
         let caller = own(Some((recorder.clone(), 7)));
         let file = fs::File::open("/dev/null").expect("it is there");
@@ -721,14 +792,13 @@ Max processes             95932                95932                processes";
         let given = recorder.last().expect("it was given");
         assert_eq!(number, Ok(given.descriptor() as i32));
         assert_eq!((given.number, given.close_on_exec, given.answer), (None, true, false));
-        use std::os::fd::AsRawFd;
         let fd = file.as_raw_fd();
         let metadata = file.metadata().expect("it is open");
         assert_eq!(caller.identify(fd), Ok(FileId(metadata.dev(), metadata.ino())));
         assert!(caller.descriptors().contains(&fd));
         assert_eq!(caller.thread(), std::process::id());
         assert!(threads().contains(&nix::unistd::gettid().as_raw()));
-        if let Ok(copy) = caller.borrow(fd) {
+        if let Ok(copy) = caller.process.take(fd, |_| true) {
             let copy = fs::File::from(copy).metadata().expect("it is open");
             assert_eq!(copy.rdev(), metadata.rdev());
         }
@@ -737,18 +807,115 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
-    fn what_a_process_has_in_all_its_calls_is_kept_with_it() {
+    fn descriptors_kept_for_a_process_are_bounded() {
+        let process = own(None).process;
+        let two = [process.claims.kept.one_of(2), process.claims.kept.one_of(2)];
+        assert!(two.iter().all(Option::is_some) && process.claims.kept.one_of(2).is_none());
+        drop(two);
+        assert!(process.claims.kept.one_of(1).is_some(), "they ended");
+        assert_eq!(own(None).claim().map(drop), Err(Errno::ESRCH), "it makes no call");
+        if !is_apart("run::process::tests::descriptors_kept_for_a_process_are_bounded") {
+            return;
+        }
+        let most = |caller: &Caller| {
+            let claims = (0..2000).map_while(|_| caller.claim().ok()).collect::<Vec<_>>();
+            assert_eq!(caller.claim().map(drop), Err(Errno::EMFILE), "{}", claims.len());
+            claims.len()
+        };
+        let limit = |soft: u64| {
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("it is lower");
+        };
+        // A quarter of ours, of which the other has its own.
+        limit(800);
+        let mut child = shell();
+        let process = processes().of_thread(child.id(), || true).expect("a child");
+        let other = Caller { process, tid: child.id(), call: waiting() };
+        assert_eq!((most(&own(waiting())), most(&other)), (200, 200));
+        // No more than it may have itself.
+        let few = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
+        sys::tests::limit_descriptors(child.id(), few);
+        assert_eq!(most(&other), 100);
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+    }
+
+    #[test]
+    fn stray_descriptors_are_closed_elsewhere_and_bounded() {
+        let caller = own(waiting());
+        let null = File::open("/dev/null").expect("it is there");
+        let (event, socket) = (
+            nix::sys::eventfd::EventFd::new().expect("an eventfd"),
+            std::os::unix::net::UnixDatagram::unbound().expect("a socket"),
+        );
+        if !may_take(caller.process.pidfd()) {
+            return;
+        }
+        assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
+        let id = file_of(&socket.as_fd().try_clone_to_owned().expect("a duplicate")).expect("open");
+        assert!(caller.find(id).is_some());
+        assert_eq!(caller.borrow(socket.as_raw_fd()).map(drop), Err(Errno::EINVAL));
+        assert_eq!(caller.borrow(null.as_raw_fd()).map(drop), Err(Errno::EINVAL));
+        let network = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        assert_eq!(caller.borrow(network.as_raw_fd()).map(drop), Err(Errno::EINVAL));
+        let strays: Vec<_> =
+            std::iter::from_fn(|| caller.process.claims.strays.one_of(MOST_STRAYS)).collect();
+        assert!(strays.len() <= MOST_STRAYS);
+        assert_eq!(caller.borrow(event.as_fd().as_raw_fd()).map(drop), Err(Errno::EBADF));
+        drop(strays);
+        while caller.process.claims.strays.one_of(1).is_none() {
+            std::thread::yield_now();
+        }
+        assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
+    }
+
+    #[test]
+    fn strays_of_a_filter_count_together() {
+        let (processes, pool) = (processes(), Arc::<Pool>::default());
+        let null = File::open("/dev/null").expect("it is there");
+        let fd = null.as_raw_fd();
+        let mut child = shell();
+        let own = processes.behind(std::process::id(), &pool, || true).expect("this process");
+        let other = processes.behind(child.id(), &pool, || true).expect("a child");
+        let mut alone = shell();
+        let free = processes.behind(alone.id(), &Arc::default(), || true).expect("a child");
+        let takes = |process: &Process, fd| process.take(fd, |_| true).map(drop);
+        let unknown = |process: &Process| process.take_unknown(0, |_| true).map(drop);
+        if may_take(own.pidfd()) {
+            assert_eq!(
+                (takes(&own, fd), takes(&other, 0), unknown(&other)),
+                (Ok(()), Ok(()), Ok(()))
+            );
+            let half: Vec<_> = (0..closing::MOST / 2).map(|_| pool.place(closing::MOST)).collect();
+            assert_eq!((unknown(&other), takes(&other, 0)), (Err(Errno::EBADF), Ok(())));
+            let rest: Vec<_> = std::iter::from_fn(|| pool.place(closing::MOST)).collect();
+            assert_eq!((takes(&own, fd), takes(&other, 0)), (Err(Errno::EBADF), Err(Errno::EBADF)));
+            assert_eq!((takes(&free, 0), unknown(&free)), (Ok(()), Ok(())), "another filter's");
+            drop((half, rest));
+            // What is not wanted counts until it is closed.
+            let refused = other.take(0, |_| false).map(drop);
+            assert_eq!(refused, Err(Errno::EINVAL));
+            while pool.place(1).is_none() {
+                std::thread::yield_now();
+            }
+        }
+        for child in [&mut child, &mut alone] {
+            child.kill().and_then(|()| child.wait()).expect("it is there");
+        }
+    }
+
+    #[test]
+    fn process_state_is_shared_between_calls() {
         let caller = own(None);
         caller.pinned().store(5, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(caller.pinned().load(std::sync::atomic::Ordering::Relaxed), 5);
         assert!(std::ptr::eq(caller.eventfds(), caller.eventfds()));
         let (first, second) = (caller.dma_address(0x1000), caller.dma_address(0x3000));
         assert_eq!(second - first, 0x2000);
-        assert_eq!(caller.dma_address(u64::MAX), u64::MAX << 12, "nobody's");
+        assert_eq!(caller.dma_address(u64::MAX), u64::MAX << 12, "no process has it");
     }
 
     #[test]
-    fn this_process_may_have_as_many_descriptors_as_it_is_allowed() {
+    fn descriptor_limit_is_raised_to_hard_limit() {
         allow_many_descriptors();
         let (now, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
         assert_eq!(now, most);
@@ -756,11 +923,11 @@ Max processes             95932                95932                processes";
 
     #[test]
     #[allow(unsafe_code, reason = "a page behind which nothing is mapped")]
-    fn memory_that_is_only_partly_there_is_none() {
+    fn partly_mapped_range_fails_with_efault() {
         use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
         let bytes = std::num::NonZeroUsize::new(2 * 4096).expect("not zero");
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: fresh memory, of which the second page is nobody's.
+        // SAFETY: the memory is fresh, and no code uses its second page.
         let memory = unsafe {
             let memory = mmap_anonymous(None, bytes, access, MapFlags::MAP_PRIVATE).expect("some");
             munmap(memory.byte_add(4096), 4096).expect("it is there");
@@ -776,7 +943,7 @@ Max processes             95932                95932                processes";
     }
 
     /// A shell that becomes another program when it reads a line.
-    fn shell() -> Child {
+    pub(in super::super) fn shell() -> Child {
         let mut command = Command::new("sh");
         command.args(["-c", "echo; read line; exec sleep 60"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -786,7 +953,7 @@ Max processes             95932                95932                processes";
         child
     }
 
-    fn becomes_sleep(child: &mut Child) {
+    pub(in super::super) fn becomes_sleep(child: &mut Child) {
         child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("it reads");
         let name = format!("/proc/{}/comm", child.id());
         let start = std::time::Instant::now();
@@ -797,96 +964,8 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
-    fn a_process_that_runs_another_program_is_another() {
-        let mut processes = processes();
-        let mut child = shell();
-        let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
-        let before = processes.of_thread(tid, || true).expect("a child");
-        assert_eq!(processes.known(tid), Some(pid));
-        assert_eq!(processes.known(std::process::id()), None);
-        let is_whole = |process: &Process| {
-            matches!(process.memory.reach(process.number), Some(Reach::Process(_)))
-        };
-        assert!(is_whole(&before));
-        // Two threads begin, and the program stays what it is.
-        processes.may_leave(pid, tid);
-        processes.may_leave(pid, tid);
-        processes.may_leave(pid, tid + 1);
-        assert!(!is_whole(&before), "its memory is that of the program alone");
-        let same = processes.of_thread(tid, || true).expect("a child");
-        assert!(Arc::ptr_eq(&before, &same), "it has not left");
-        processes.heard(std::process::id());
-        processes.heard(tid);
-        assert!(!is_whole(&before), "the other thread may leave yet");
-        processes.heard(tid + 1);
-        assert!(is_whole(&before), "both calls failed");
-        processes.may_leave(pid, tid);
-        becomes_sleep(&mut child);
-        let after = processes.of_thread(tid, || true).expect("a child");
-        assert!(!Arc::ptr_eq(&before, &after), "it is another program");
-        assert!(is_whole(&after));
-        // That it left shows at its next call, too.
-        processes.may_leave(pid, tid);
-        child.kill().and_then(|()| child.wait()).expect("it is there");
-        processes.heard(tid);
-        assert_eq!(processes.known.len(), 0);
-    }
-
-    #[test]
-    fn process_of_a_killed_caller_is_not_registered() {
-        use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-        let mut processes = processes();
-        let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
-        let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
-        processes.guarded_as(Wards::through(ours));
-        let warded = || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fd)| fd.is_some());
-        let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
-        let tid = stranger.id();
-        let refused = processes.of_thread(tid, || false);
-        assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
-        assert!(processes.known.is_empty() && processes.threads.is_empty() && !warded());
-        assert!((1..=u16::MAX).all(|number| processes.memory.reach(number).is_none()));
-        // One that is known is not taken for the caller either, and a thread of its is not kept.
-        let known = processes.of_thread(std::process::id(), || true).expect("this process");
-        assert!(warded());
-        for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
-            let refused = processes.of_thread(tid, || false);
-            assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
-        }
-        assert_eq!(processes.threads.len(), 1);
-        // Its end wakes no wait.
-        drop(stranger.stdin.take());
-        stranger.wait().expect("it ends");
-        assert_eq!(processes.wakes.wait(Some(std::time::Duration::ZERO)), Ok(vec![]));
-        assert!(!known.has_ended());
-    }
-
-    #[test]
-    fn a_thread_belongs_to_its_process_and_a_process_that_ended_is_told_from_a_live_one() {
-        let mut processes = processes();
-        let own = std::process::id();
-        let process = processes.of_thread(own, || true).expect("this process");
-        let tid = std::thread::spawn(|| nix::unistd::gettid().as_raw() as u32);
-        let _ = tid.join();
-        assert_eq!(process.pid.as_raw() as u32, own);
-        assert!(!process.has_ended());
-        let again =
-            processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true).expect("a thread");
-        assert!(Arc::ptr_eq(&process, &again));
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
-        let gone = processes.of_thread(child.id(), || true).expect("it lives");
-        child.wait().expect("it ends");
-        assert!(gone.has_ended());
-        assert!(processes.of_thread(child.id(), || true).is_err());
-        processes.bury(process.pid);
-        processes.bury(gone.pid);
-        assert_eq!(processes.known.len(), 1, "the live one is still known");
-        assert!(processes.threads.values().all(|&of| of == process.pid), "with its threads");
-    }
-
-    #[test]
-    fn memory_and_descriptors_of_another_process_are_reached_or_refused() {
-        let mut processes = processes();
+    fn invalid_memory_and_descriptors_are_rejected() {
+        let processes = processes();
         let process = processes.of_thread(std::process::id(), || true).expect("this process");
         let call: Option<(Arc<dyn Gate>, u64)> = waiting();
         let mut caller = Caller { process, tid: std::process::id(), call };

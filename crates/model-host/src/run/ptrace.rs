@@ -6,6 +6,8 @@
 //! meanwhile. A thread that somebody traces already cannot be seized.
 #![allow(unsafe_code)] // ptrace
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::mem::zeroed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,26 +15,58 @@ use std::{ptr, thread};
 
 use nix::errno::Errno;
 
+use super::turns::in_program;
+
 /// Bytes of the instruction by which a thread enters the kernel.
 const INSTRUCTION: u64 = 2;
 
-/// Held while a thread is seized: another thread that waits for children would receive the seized
-/// thread's stops, because the kernel reports them to all threads of the tracer's process.
-static SEIZING: Mutex<()> = Mutex::new(());
+/// Threads that are seized, with the status of a stop that another thread of ours received: the
+/// kernel reports the stops of a child of ours to whichever of our threads waits for children.
+static SEIZED: Mutex<BTreeMap<i32, Option<i32>>> = Mutex::new(BTreeMap::new());
 
-/// Keeps all threads from being seized while the guard is held.
-pub(super) fn none() -> MutexGuard<'static, ()> {
-    SEIZING.lock().unwrap_or_else(PoisonError::into_inner)
+fn seized() -> MutexGuard<'static, BTreeMap<i32, Option<i32>>> {
+    SEIZED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes a stop that a thread received which waits for children.
+pub(super) fn stopped(tid: i32, status: i32) {
+    if let Some(received) = seized().get_mut(&tid) {
+        *received = Some(status);
+    }
+}
+
+/// A thread whose stops are passed on to the thread of ours that seized it, until this is dropped.
+struct Stops(i32);
+
+impl Stops {
+    /// EPERM: it is seized, as for any other tracer.
+    fn of(tid: i32) -> Result<Self, Errno> {
+        match seized().entry(tid) {
+            Entry::Vacant(entry) => {
+                entry.insert(None);
+                Ok(Self(tid))
+            }
+            Entry::Occupied(_) => Err(Errno::EPERM),
+        }
+    }
+}
+
+impl Drop for Stops {
+    fn drop(&mut self) {
+        seized().remove(&self.0);
+    }
 }
 
 /// Does something that seizes a thread, in a thread of its own. The kernel lets go of what that one
 /// has seized when it ends: also of a thread that did not stop in time, which nothing else releases
 /// and which would stop later for good.
 pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
-    thread::scope(|scope| {
-        let worker = thread::Builder::new().spawn_scoped(scope, work);
-        let worker = worker.map_err(|_| Errno::EAGAIN)?;
-        worker.join().map_err(|_| Errno::EIO)
+    in_program(|| {
+        thread::scope(|scope| {
+            let worker = thread::Builder::new().spawn_scoped(scope, work);
+            let worker = worker.map_err(|_| Errno::EAGAIN)?;
+            worker.join().map_err(|_| Errno::EIO)
+        })
     })
 }
 
@@ -41,7 +75,7 @@ pub(super) struct Seized {
     tid: i32,
     registers: libc::user_regs_struct,
     mask: u64,
-    _seizing: MutexGuard<'static, ()>,
+    _stops: Stops,
 }
 
 fn request(
@@ -50,7 +84,7 @@ fn request(
     address: usize,
     data: *mut libc::c_void,
 ) -> Result<(), Errno> {
-    // SAFETY: whoever calls gives the pointers that the request takes.
+    // SAFETY: the caller passes the pointers that the request takes.
     Errno::result(unsafe { libc::ptrace(request, tid, address, data) }).map(drop)
 }
 
@@ -61,19 +95,33 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Waits until the thread stops; ESRCH when it ended instead, ETIMEDOUT when it goes on, or began
 /// too long ago.
 fn wait(tid: i32, start: Instant) -> Result<i32, Errno> {
-    let mut status = 0;
     loop {
-        let flags = libc::__WALL | libc::WNOHANG;
-        // SAFETY: the kernel writes one int.
-        match Errno::result(unsafe { libc::waitpid(tid, &raw mut status, flags) }) {
-            Ok(0) if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
-            Ok(0) if start.elapsed() > PATIENCE / 1000 => thread::sleep(PATIENCE / 10_000),
-            Ok(0) => thread::yield_now(),
-            Ok(_) if libc::WIFSTOPPED(status) => return Ok(libc::WSTOPSIG(status)),
-            Ok(_) => return Err(Errno::ESRCH),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
+        if let Some(status) = seized().get_mut(&tid).and_then(Option::take) {
+            return Ok(libc::WSTOPSIG(status));
         }
+        match stop_of(tid)? {
+            Some(signal) => return Ok(signal),
+            None if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
+            None if start.elapsed() > PATIENCE / 1000 => thread::sleep(PATIENCE / 10_000),
+            None => thread::yield_now(),
+        }
+    }
+}
+
+/// The signal at which a thread that this one has seized has stopped; ESRCH: it has ended. How it
+/// ended is left to its parent, which can be another thread of ours.
+fn stop_of(tid: i32) -> Result<Option<i32>, Errno> {
+    let flags = libc::WSTOPPED | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
+    // SAFETY: plain integers.
+    let mut about: libc::siginfo_t = unsafe { zeroed() };
+    // SAFETY: the kernel writes one structure.
+    match Errno::result(unsafe { libc::waitid(libc::P_PID, tid as u32, &raw mut about, flags) }) {
+        // SAFETY: what the kernel wrote is about a child, or still zeros.
+        Ok(_) => Ok(unsafe { (about.si_pid() != 0).then(|| about.si_status() & 0xff) }),
+        Err(Errno::EINTR) => Ok(None),
+        // No thread is left that could stop.
+        Err(Errno::ECHILD) => Err(Errno::ESRCH),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -92,7 +140,7 @@ impl Seized {
         answer: impl FnOnce(),
     ) -> Result<Self, Errno> {
         let tid = tid as i32;
-        let seizing = none();
+        let stops = Stops::of(tid)?;
         let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut libc::c_void;
         request(libc::PTRACE_SEIZE, tid, 0, options)?;
         // A thread whose call waits stops when it leaves that call, and a stranger at once.
@@ -113,7 +161,7 @@ impl Seized {
         request(libc::PTRACE_GETSIGMASK, tid, size_of::<u64>(), (&raw mut mask).cast())?;
         let mut all = u64::MAX;
         request(libc::PTRACE_SETSIGMASK, tid, size_of::<u64>(), (&raw mut all).cast())?;
-        Ok(Self { tid, registers, mask, _seizing: seizing })
+        Ok(Self { tid, registers, mask, _stops: stops })
     }
 
     /// Lets the thread make a call with one argument; gives what the call leaves in the register of
@@ -200,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_that_does_not_stop_is_let_go() {
+    fn unstoppable_thread_is_detached() {
         let pid = stuck();
         let start = Instant::now();
         while !status(pid, "State:").starts_with('D') && start.elapsed() < 10 * PATIENCE {
@@ -222,5 +270,63 @@ mod tests {
             libc::waitpid(pid, ptr::null_mut(), 0);
         }
         assert_eq!(tracer, "0", "it is traced by none");
+    }
+
+    #[test]
+    fn wait_reaps_no_child_that_ends() {
+        use std::os::unix::process::ExitStatusExt;
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it runs");
+        let pid = child.id() as i32;
+        let waited = apart(|| {
+            let _seized = Seized::new(pid as u32, || true, || {})?;
+            // SAFETY: numbers only.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            wait(pid, Instant::now())
+        });
+        assert_eq!(waited, Ok(Err(Errno::ESRCH)));
+        let status = child.wait().expect("it was not waited for");
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn seized_threads_hold_up_no_other() {
+        let (stuck, mut child) = (stuck(), std::process::Command::new("sleep"));
+        let mut child = child.arg("60").spawn().expect("it runs");
+        let tid = child.id();
+        // A thread makes our calls where it made its own: until `sleep` sleeps, it runs other code.
+        let sleeps = format!("{} ", libc::SYS_clock_nanosleep);
+        let call = || std::fs::read_to_string(format!("/proc/{tid}/syscall")).expect("it lives");
+        let start = Instant::now();
+        while !call().starts_with(&sleeps) {
+            assert!(start.elapsed() < 10 * PATIENCE, "it does not sleep: {}", call());
+            thread::yield_now();
+        }
+        let number = thread::scope(|scope| {
+            let waits =
+                scope.spawn(|| apart(|| Seized::new(stuck as u32, || true, || {}).map(drop)));
+            let start = Instant::now();
+            while status(stuck, "TracerPid:") == "0" && start.elapsed() < 10 * PATIENCE {
+                thread::yield_now();
+            }
+            let other = scope.spawn(move || {
+                apart(|| Seized::new(tid, || true, || {})?.call(libc::SYS_getpid, 0))
+            });
+            // This thread waits for children meanwhile, and receives the stops of its own.
+            while !other.is_finished() {
+                let ended = crate::run::sys::wait_for_child(libc::WNOHANG);
+                assert_eq!(ended, None, "none has ended");
+            }
+            // On a busy machine the first may have waited its time.
+            let is_over = waits.is_finished();
+            assert!(!is_over || start.elapsed() > PATIENCE, "it has not waited");
+            other.join().expect("no panic")
+        });
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+        // SAFETY: numbers, and the kernel writes no status.
+        unsafe {
+            libc::kill(stuck, libc::SIGKILL);
+            libc::waitpid(stuck, ptr::null_mut(), 0);
+        }
+        assert_eq!(number, Ok(Ok(u64::from(tid))));
     }
 }

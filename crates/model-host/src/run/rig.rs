@@ -18,6 +18,34 @@ use super::side::View;
 use super::sys::{self, Gate, Notification};
 use verbless_model::{Model, Profile, Side};
 
+/// Whether descriptors of this process may be taken: where that is forbidden, the test of this
+/// thread is skipped, and says so past the capture of its output.
+pub(super) fn may_take(pidfd: &OwnedFd) -> bool {
+    let Err(errno) = sys::take_descriptor(pidfd, 0) else { return true };
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a test");
+    let line = format!("skipped: {name}: descriptors may not be taken: {errno}\n");
+    std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+    false
+}
+
+/// Runs the body of a test in a process of its own, of which it changes what all tests share:
+/// whether this is that process. `name`: the test's, with its module's.
+pub(super) fn is_apart(name: &str) -> bool {
+    const APART: &str = "VERBLESS_TEST_APART";
+    if std::env::var(APART).is_ok_and(|test| test == name) {
+        return true;
+    }
+    let program = std::env::current_exe().expect("this test");
+    let mut command = std::process::Command::new(program);
+    let output = command.args(["--exact", name, "--nocapture"]).env(APART, name).output();
+    let output = output.expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}\n{said}");
+    false
+}
+
 /// The directory in which a path begins that names none.
 pub(super) const HERE: u64 = libc::AT_FDCWD as u64;
 
@@ -58,26 +86,20 @@ impl Program {
         Self::of(&Model::builder().device(profile).build(), Side::Host)
     }
 
-    /// The same, if its descriptors may be taken: where that is forbidden, the test of this thread
-    /// is skipped, and says so past the capture of its output.
+    /// The same, if its descriptors may be taken.
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
-        let process = program.answerer.shared.processes().of_thread(std::process::id(), || true);
-        let errno = sys::take_descriptor(&process.expect("this process").pidfd, 0).err();
-        if let Some(errno) = errno {
-            let thread = std::thread::current();
-            let name = thread.name().unwrap_or("a test");
-            let line = format!("skipped: {name}: descriptors may not be taken: {errno}\n");
-            std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
-        }
-        errno.is_none().then_some(program)
+        let process = program.answerer.shared.processes.of_thread(std::process::id(), || true);
+        may_take(process.expect("this process").pidfd()).then_some(program)
     }
 
     pub(super) fn of(model: &Model, side: Side) -> Self {
-        let shared = Arc::new(SharedRun::new(model, Arc::default(), false).expect("an epoll"));
+        let mut shared = SharedRun::new(model, Arc::default(), None).expect("an epoll");
+        shared.control_mode = 0o666;
+        let shared = Arc::new(shared);
         let view = Arc::new(View::new(model, side).expect("devices"));
         let gate = Arc::new(Recorder::default());
-        let answerer = Answerer { shared, gate: gate.clone(), view };
+        let answerer = Answerer { shared, gate: gate.clone(), view, pool: Arc::default() };
         Self { answerer, gate, model: model.clone() }
     }
 

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_one_processs() {
+    fn room_lock_is_per_process() {
         let rooms = Rooms::default();
         let (one, other) = (Pid::from_raw(1), Pid::from_raw(2));
         let room = rooms.of(one);

@@ -1,7 +1,7 @@
 //! State that all programs under one model share: the devices, known processes, open files.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,11 +10,13 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::unistd::Pid;
 
 use super::open::Opens;
-use super::process::Processes;
+use super::processes::Processes;
 use super::rooms::Rooms;
-use verbless_model::Model;
+use crate::log::TraceLines;
 use verbless_model::memory::ClientMemory;
+use verbless_model::{Model, Resources};
 use verbless_model_kernel::InProcess;
+use verbless_model_kernel::remote::FileId;
 
 /// An event that wakes the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,11 +114,15 @@ impl Wakes {
 pub(super) struct SharedRun {
     model: Model,
     pub backend: InProcess,
-    /// Every ioctl is printed.
-    pub printing: bool,
+    /// Where every ioctl is printed.
+    pub printed: Option<TraceLines>,
+    /// The permissions of `/dev/fwctl/fwctlN`.
+    pub control_mode: u32,
     pub wakes: Arc<Wakes>,
-    processes: Mutex<Processes>,
+    pub processes: Processes,
     opens: Mutex<Opens>,
+    /// Closed devices whose objects are being destroyed.
+    destroying: Arc<AtomicUsize>,
     rooms: Rooms,
     warned: AtomicBool,
 }
@@ -125,42 +131,72 @@ impl SharedRun {
     pub(super) fn new(
         model: &Model,
         memory: Arc<ClientMemory>,
-        printing: bool,
+        printed: Option<TraceLines>,
     ) -> Result<Self, Errno> {
         let (wakes, opens) = (Arc::new(Wakes::new()?), Opens::new()?);
         wakes.on_input(opens.as_fd(), Wake::Close)?;
         Ok(Self {
             model: model.clone(),
             backend: InProcess::of(model),
-            printing,
-            processes: Mutex::new(Processes::new(memory, wakes.clone())),
+            printed,
+            control_mode: 0o600,
+            processes: Processes::new(memory, wakes.clone()),
             wakes,
             opens: Mutex::new(opens),
+            destroying: Arc::default(),
             rooms: Rooms::default(),
             warned: AtomicBool::new(false),
         })
     }
 
-    pub(super) fn processes(&self) -> MutexGuard<'_, Processes> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The objects of a device that are those of programs.
+    pub(super) fn resources(&self, device: usize) -> Resources {
+        let own = self.backend.own_context(device);
+        let mut all = self.model.resources(device);
+        all.contexts.retain(|&uid| Some(uid) != own);
+        all
     }
 
     /// Notes that a thread waits in a call by which its process may run another program.
     pub(super) fn may_leave(&self, tid: u32) {
-        let known = self.processes().known(tid);
-        if let Some(pid) = known {
-            // Not with the processes locked: it takes as long as an access to memory does.
+        if let Some(pid) = self.processes.known(tid) {
             let _paused = self.model.pause();
-            self.processes().may_leave(pid, tid);
+            self.processes.may_leave(pid, tid);
         }
     }
 
-    /// The open devices at this moment: those that a client has closed by now are freed first, as
-    /// its `close` would have done.
+    /// The open devices at this moment. It first frees the devices that a client has closed, as the
+    /// client's `close` would have done. A thread frees a device with many objects, so that no
+    /// caller waits for that.
     pub(super) fn opens(&self) -> MutexGuard<'_, Opens> {
-        let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
-        opens.closed();
-        opens
+        let lock = || self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opens = lock();
+        let ended = opens.closed();
+        if ended.is_empty() {
+            return opens;
+        }
+        let ended = ended.count(&self.destroying);
+        drop(opens);
+        ended.finish();
+        lock()
+    }
+
+    /// Closes an open device.
+    pub(super) fn end_open(&self, id: FileId) {
+        let mut opens = self.opens();
+        let ended = opens.end(id).count(&self.destroying);
+        drop(opens);
+        ended.finish();
+    }
+
+    /// Whether objects of closed devices are being destroyed.
+    pub(super) fn is_destroying(&self) -> bool {
+        self.destroying.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether every device is closed, and what was made there destroyed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.opens().is_empty() && !self.is_destroying()
     }
 
     /// Held while a process is given a descriptor at a number that was found to be free. Nothing
@@ -187,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_to_wake_is_told_from_the_others() {
+    fn wake_bits_round_trip() {
         let reasons = [
             Wake::Signal,
             Wake::Close,
@@ -213,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_wakes_until_it_is_forgotten() {
+    fn readable_input_wakes_until_forgotten() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let wakes = Wakes::new().expect("an epoll");
         wakes.on_input(ours.as_fd(), Wake::Guest(2)).expect("it is taken");
@@ -225,10 +261,10 @@ mod tests {
     }
 
     #[test]
-    fn that_a_program_may_not_be_looked_into_is_said_once() {
+    fn closed_process_warning_is_logged_once() {
         let profile = verbless_model::Profile::load("bluefield3").expect("a profile");
         let model = Model::builder().device(profile).build();
-        let run = SharedRun::new(&model, Arc::default(), false).expect("an epoll");
+        let run = SharedRun::new(&model, Arc::default(), None).expect("an epoll");
         let said = crate::said::said(|| (0..3).for_each(|tid| run.warn_of_a_closed_process(tid)));
         assert_eq!(said.matches("may not be looked into").count(), 1, "{said}");
         assert!(said.contains("tid=0"), "{said}");

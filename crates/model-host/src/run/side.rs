@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn each_side_numbers_its_own_devices_from_zero_and_has_no_others() {
+    fn devices_are_numbered_per_side() {
         let model = Model::builder()
             .device_with_sides(profile("bluefield3"))
             .device_with_sides(profile("connectx6dx"))
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_on_one_side_share_its_files() {
+    fn programs_on_one_side_share_view() {
         let model = Model::builder().device_with_sides(profile("bluefield3")).build();
         let mut views = Views::new(model);
         let mut view = |side| views.of(side).expect("there are devices");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_no_device_has_is_refused_and_told_who_has_it() {
+    fn side_without_devices_is_rejected() {
         let model = Model::builder().device_with_sides(profile("connectx6dx")).build();
         let error = View::new(&model, Side::Dpu).expect_err("there is none").to_string();
         assert!(error.contains("bluefield3") && !error.contains("connectx6dx"), "{error}");

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_of_the_tree_is_told_by_its_name_where_there_is_room_for_it() {
+    fn getcwd_in_tree_checks_buffer_size() {
         let program = Program::new();
         let place = c"/sys/class/infiniband";
         let given = program.open(place, libc::O_RDONLY | libc::O_DIRECTORY);
@@ -56,7 +56,7 @@ mod tests {
         let real = format!("/proc/{}/fd/{}", std::process::id(), given.descriptor());
         let real = std::path::PathBuf::from(real);
         let bytes = place.to_bytes_with_nul().len() as u64;
-        // Nobody has memory at that address, so that what fits does not arrive either.
+        // No process has memory at that address, so a path that fits does not arrive either.
         let answer = |directory: &std::path::Path, room: u64| {
             let mut child =
                 Command::new("sleep").arg("60").current_dir(directory).spawn().expect("it runs");

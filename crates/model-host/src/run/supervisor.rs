@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
@@ -21,7 +21,7 @@ use super::join::{Host, Peer, Request};
 use super::shared::{SharedRun, Wake};
 use super::side::{View, Views};
 use super::sys::{self, Listener};
-use super::{answer, preflight};
+use super::{answer, closing, descendants, preflight};
 
 /// Signals to us that are passed on to the program. Those from a terminal reach the program
 /// directly, but not the command on the DPU side.
@@ -36,6 +36,8 @@ const FORWARDED: [Signal; 6] = [
 
 /// How long after a filter's end the last close may come.
 const LAST_CLOSE: Duration = Duration::from_secs(2);
+/// How long the objects of closed devices may take to be destroyed then.
+const LAST_DESTROY: Duration = Duration::from_secs(60);
 
 /// Connections of programs that have joined, or are about to, at a time.
 const MOST_GUESTS: usize = 256;
@@ -48,12 +50,16 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 /// told to end: it may wait for the program, which comes no more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long what was killed may take to end: a server of FUSE that it waits for may not answer.
+const LAST_BREATH: Duration = Duration::from_secs(5);
+
 /// Blocks signals in this thread, and in those that it starts; they arrive as records instead. The
 /// second result is the mask that was in force before, which the program gets.
 pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
     let mut set = SigSet::from_iter(FORWARDED);
     set.add(Signal::SIGCHLD);
     let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    sys::keep_statuses()?;
     let records = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     Ok((records, before))
 }
@@ -61,6 +67,8 @@ pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
 /// A child that we run, with its status as `wait` gives it, once it has ended.
 struct Child {
     pid: Pid,
+    /// By which it gets signals: its number is another's once it was waited for.
+    pidfd: OwnedFd,
     /// Whether it leads a process group: then its descendants get signals too, even after it has
     /// ended.
     leads: bool,
@@ -68,8 +76,10 @@ struct Child {
 }
 
 impl Child {
-    fn new(pid: u32, leads: bool) -> Self {
-        Self { pid: Pid::from_raw(pid as i32), leads, status: None }
+    /// `pid`: a child that was not waited for.
+    fn new(pid: u32, leads: bool) -> Result<Self, Errno> {
+        let pid = Pid::from_raw(pid as i32);
+        Ok(Self { pid, pidfd: sys::pidfd(pid)?, leads, status: None })
     }
 
     /// Whether a signal that arrived here with this code reached the child too: one from a terminal
@@ -79,10 +89,14 @@ impl Child {
     }
 
     fn signal(&self, signal: Signal) {
+        let pidfd = self.pidfd.as_fd();
         // It may be gone.
         let _ = match self.leads {
-            true => killpg(self.pid, signal),
-            false => kill(self.pid, signal),
+            true => match sys::signal_group_by(pidfd, signal) {
+                Err(Errno::EINVAL) => killpg(self.pid, signal),
+                done => done,
+            },
+            false => sys::signal_by(pidfd, signal),
         };
     }
 }
@@ -95,14 +109,24 @@ pub(super) struct Programs {
     signals: SignalFd,
     /// When the command on the DPU side is to hear which signal, as the program has failed.
     next: Option<(Instant, Signal)>,
+    /// How often SIGTERM has asked for the end.
+    terminations: u32,
+    /// A child that is none of the programs.
+    guardian: Option<Pid>,
 }
 
 impl Programs {
     /// `dpu`: the command on the DPU side, which leads a process group.
-    pub(super) fn new(program: u32, dpu: Option<u32>, signals: SignalFd) -> Self {
+    pub(super) fn new(program: u32, dpu: Option<u32>, signals: SignalFd) -> Result<Self, Errno> {
         let program = Child::new(program, false);
         let children = [program].into_iter().chain(dpu.map(|pid| Child::new(pid, true)));
-        Self { children: children.collect(), signals, next: None }
+        let children = children.collect::<Result<_, _>>()?;
+        Ok(Self { children, signals, next: None, terminations: 0, guardian: None })
+    }
+
+    /// Lets the guardian live when all descendants are killed.
+    pub(super) fn guarded_by(self, guardian: Pid) -> Self {
+        Self { guardian: Some(guardian), ..self }
     }
 
     /// Readable when a signal was received.
@@ -110,12 +134,20 @@ impl Programs {
         self.signals.as_fd()
     }
 
-    /// Kills the children, because nobody answers their calls any more.
-    pub(super) fn kill(self) {
-        for child in self.children.iter().filter(|child| child.status.is_none()) {
-            child.signal(Signal::SIGKILL);
-        }
-        self.wait();
+    /// Kills the children when the supervisor stops answering their calls.
+    pub(super) fn kill(mut self) {
+        self.left().for_each(|child| child.signal(Signal::SIGKILL));
+        self.wait_until(Some(Instant::now() + LAST_BREATH));
+    }
+
+    /// The children that have not ended.
+    fn left(&self) -> impl Iterator<Item = &Child> {
+        self.children.iter().filter(|child| child.status.is_none())
+    }
+
+    /// Whether all programs have ended.
+    pub(super) fn have_ended(&self) -> bool {
+        self.left().next().is_none()
     }
 
     /// Passes on what was sent to us, and takes note of children that ended.
@@ -123,14 +155,33 @@ impl Programs {
         while let Ok(Some(record)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(record.ssi_signo as i32) else { continue };
             if signal == Signal::SIGCHLD {
-                #[cfg(target_arch = "x86_64")]
-                let _none = super::ptrace::none();
-                while self.reap(libc::WEXITED | libc::WNOHANG) {}
+                self.reap();
                 continue;
             }
-            let left = self.children.iter().filter(|child| child.status.is_none());
-            left.filter(|it| !it.has_got(record.ssi_code)).for_each(|it| it.signal(signal));
+            if signal == Signal::SIGTERM {
+                self.terminations += 1;
+            }
+            let left = self.left().filter(|it| !it.has_got(record.ssi_code));
+            left.for_each(|it| it.signal(signal));
         }
+    }
+
+    /// Whether the run is to end though descendants of its programs live on: SIGTERM has asked for
+    /// that, and all programs have ended, or it has asked twice.
+    pub(super) fn is_over(&self) -> bool {
+        self.terminations > 1 || self.terminations == 1 && self.have_ended()
+    }
+
+    /// Kills what is left, and waits for it, though not for ever; returns the status as
+    /// [`wait`](Self::wait) does. A program may wait for a descendant, whose end lets it end.
+    pub(super) fn end(mut self) -> i32 {
+        let end = Instant::now() + LAST_BREATH;
+        self.left().for_each(|child| child.signal(Signal::SIGKILL));
+        while descendants::kill_all(self.guardian) && Instant::now() < end {
+            self.reap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.wait_until(Some(end))
     }
 
     /// Ends the command on the DPU side if it goes on after the program has failed: first by
@@ -156,21 +207,48 @@ impl Programs {
 
     /// The status of the first one that did not succeed, once all have ended.
     pub(super) fn wait(mut self) -> i32 {
-        while self.children.iter().any(|child| child.status.is_none()) {
-            self.reap(libc::WEXITED);
+        self.wait_until(None)
+    }
+
+    /// The same, at `end` at the latest: what was killed and goes on counts as ended then.
+    fn wait_until(&mut self, end: Option<Instant>) -> i32 {
+        loop {
+            self.reap();
+            let left: Vec<_> = self.left().map(|child| child.pidfd.as_fd()).collect();
+            if left.is_empty() {
+                break;
+            }
+            let timeout = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if timeout.is_some_and(|it| it.is_zero()) {
+                tracing::error!(
+                    "a program was killed and does not end: it waits in the kernel, as for a \
+                     server of FUSE that does not answer"
+                );
+                break;
+            }
+            // The kernel wakes no wait for a child that ends while another thread of ours has
+            // seized it.
+            sys::wait_for_input(&left, timeout);
         }
-        let mut statuses = self.children.iter().filter_map(|child| child.status);
+        let mut statuses = self.children.iter().map(|child| child.status.unwrap_or(libc::SIGKILL));
         statuses.find(|&status| status != 0).unwrap_or_default()
     }
 
-    /// Takes note of a child that ended, one of ours or an orphan that became ours; false: there is
-    /// none.
-    fn reap(&mut self, flags: i32) -> bool {
-        let Some((pid, status)) = sys::wait_for_child(flags) else { return false };
-        if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
-            child.status = Some(status);
+    /// Takes note of children that ended, ours and orphans that became ours.
+    fn reap(&mut self) {
+        while let Some((pid, status)) = sys::wait_for_child(libc::WNOHANG) {
+            let of_pid = |child: &&mut Child| child.pid == pid && child.status.is_none();
+            if let Some(child) = self.children.iter_mut().find(of_pid) {
+                child.status = Some(status);
+            }
+            if self.guardian == Some(pid) {
+                // Its number may be another's from now on.
+                self.guardian = None;
+                tracing::warn!(
+                    "the guardian has ended: programs would survive the end of this run"
+                );
+            }
         }
-        true
     }
 }
 
@@ -260,6 +338,17 @@ fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<List
     }
 }
 
+/// Waits until all that the programs had open is closed. The kernel reports the end of a filter
+/// before its last process has closed its files. A process without a filter may never close what
+/// it was given, so the wait has a limit.
+fn await_closes(shared: &SharedRun) {
+    let start = Instant::now();
+    let patience = || if shared.is_destroying() { LAST_DESTROY } else { LAST_CLOSE };
+    while !shared.is_closed() && start.elapsed() < patience() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The supervisor's state: programs, guests, filters.
 pub(super) struct Supervisor {
     shared: Arc<SharedRun>,
@@ -318,16 +407,17 @@ impl Supervisor {
         self.number
     }
 
-    /// Serves until no process is left behind any filter; returns the programs' status as `wait`
-    /// does.
+    /// Serves until no process is left behind any filter and the programs have ended, which closing
+    /// their files may hold up; returns the programs' status as `wait` does.
     pub(super) fn run(mut self) -> Result<i32, Errno> {
-        while !self.filters.is_empty() {
+        let has_ended = |it: &Self| it.filters.is_empty() && it.programs.have_ended();
+        while !has_ended(&self) && !self.programs.is_over() {
             let timeout = self.programs.end_after_a_failure();
             for wake in self.shared.wakes.wait(timeout)? {
                 match wake {
                     Wake::Signal => self.programs.hear_signals(),
                     Wake::Close => drop(self.shared.opens()),
-                    Wake::Death(pid) => self.shared.processes().bury(pid),
+                    Wake::Death(pid) => self.shared.processes.bury(pid),
                     Wake::Gone(number) => self.gone(number),
                     Wake::Door => self.open_the_door(),
                     Wake::Guest(number) => self.listen_to(number),
@@ -335,40 +425,37 @@ impl Supervisor {
                 }
             }
         }
-        self.await_closes();
-        self.views.remove();
-        Ok(self.programs.wait())
-    }
-
-    /// Waits for what the programs had open to be closed: the kernel tells of a filter's end while
-    /// its last process is still ending. What was given to a process without a filter may never be.
-    fn await_closes(&self) {
-        let end = Instant::now() + LAST_CLOSE;
-        while !self.shared.opens().is_empty() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let has_ended = has_ended(&self);
+        let Self { shared, programs, views, .. } = self;
+        // Guests' programs are not ours to kill.
+        let status = if has_ended { programs.wait() } else { programs.end() };
+        await_closes(&shared);
+        views.remove();
+        Ok(status)
     }
 
     /// Handles the end of the last process behind a filter.
     fn gone(&mut self, number: u32) {
         let Some(filter) = self.filters.remove(&number) else { return };
         self.shared.wakes.forget(filter.listener.as_fd());
-        // What its processes held is free before its guest hears of it.
+        // The model frees what the processes held before it reports their end to the guest.
         drop(self.shared.opens());
         if let Some(guest) = filter.guest.and_then(|guest| self.guests.remove(&guest)) {
             self.shared.wakes.forget(guest.peer.as_fd());
             guest.peer.done();
+            closing::close(guest.peer);
         }
     }
 
     fn open_the_door(&mut self) {
         while let Some(peer) = self.host.as_ref().and_then(Host::accept) {
-            if self.guests.len() >= MOST_GUESTS {
-                continue;
-            }
             let number = self.next_number();
-            if self.shared.wakes.on_input(peer.as_fd(), Wake::Guest(number)).is_ok() {
+            if self.guests.len() < MOST_GUESTS
+                && self.shared.wakes.on_input(peer.as_fd(), Wake::Guest(number)).is_ok()
+            {
                 self.guests.insert(number, Guest { peer, view: None });
+            } else {
+                closing::close(peer);
             }
         }
     }
@@ -422,6 +509,8 @@ impl Supervisor {
     fn disconnect(&mut self, number: u32) {
         if let Some(guest) = self.guests.remove(&number) {
             self.shared.wakes.forget(guest.peer.as_fd());
+            // What it sent and we did not receive is closed with it.
+            closing::close(guest.peer);
         }
     }
 }
@@ -431,29 +520,112 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
+    use nix::sys::signal::kill;
+
     use super::super::rig::Program;
     use super::*;
 
     /// Programs with these pids, and no signals for them.
     fn programs(program: u32, dpu: Option<u32>) -> Programs {
-        let signals = SignalFd::with_flags(&SigSet::empty(), SfdFlags::SFD_NONBLOCK);
-        Programs::new(program, dpu, signals.expect("a descriptor"))
+        programs_with(&SigSet::empty(), program, dpu)
+    }
+
+    fn programs_with(signals: &SigSet, program: u32, dpu: Option<u32>) -> Programs {
+        let signals = SignalFd::with_flags(signals, SfdFlags::SFD_NONBLOCK);
+        let programs = Programs::new(program, dpu, signals.expect("a descriptor"));
+        programs.expect("there are such processes")
+    }
+
+    /// A process that is there, and gets no signal.
+    fn own() -> u32 {
+        std::process::id()
     }
 
     #[test]
-    fn a_signal_from_a_terminal_has_reached_all_but_those_of_another_group() {
-        let (same, leader) = (Child::new(2, false), Child::new(3, true));
+    fn terminal_signal_reaches_own_group_only() {
+        let child = |leads| Child::new(own(), leads).expect("this process");
+        let (same, leader) = (child(false), child(true));
         for (code, expected) in [(128, true), (1, true), (0, false), (-6, false)] {
             assert_eq!((same.has_got(code), leader.has_got(code)), (expected, false), "{code}");
         }
     }
 
+    /// A process that sleeps, in a process group of its own.
+    fn sleep() -> std::process::Child {
+        Command::new("sleep").arg("60").process_group(0).spawn().expect("it runs")
+    }
+
     #[test]
-    fn the_status_is_that_of_the_first_that_did_not_succeed() {
+    fn signal_reaches_a_child_and_its_group_alone() {
+        // The group of the second has another process, which goes on without its leader.
+        let (mut plain, mut leader) = (sleep(), sleep());
+        let group = leader.id() as i32;
+        let mut member = Command::new("sleep").arg("60").process_group(group).spawn().expect("it");
+        let mut strangers = [sleep(), sleep()];
+        let usr = SigSet::from(Signal::SIGUSR1);
+        let before = usr.thread_swap_mask(SigmaskHow::SIG_BLOCK).expect("a mask");
+        let mut programs = programs_with(&usr, plain.id(), Some(leader.id()));
+        let raise = || nix::sys::signal::raise(Signal::SIGUSR1).expect("a signal");
+        let status = |child: &mut std::process::Child| child.wait().expect("a child").signal();
+        let killed = Some(libc::SIGKILL);
+        leader.kill().expect("it lives");
+        assert_eq!(status(&mut leader), killed);
+        raise();
+        programs.hear_signals();
+        assert_eq!(status(&mut plain), Some(libc::SIGUSR1));
+        assert_eq!(status(&mut member), Some(libc::SIGUSR1));
+        // As if others had the numbers of these by now. Before Linux 6.9 a group has a number only.
+        let group = sys::signal_group_by(programs.children[1].pidfd.as_fd(), Signal::SIGUSR1);
+        let numbers = if group == Err(Errno::EINVAL) { 1 } else { 2 };
+        for (child, stranger) in programs.children.iter_mut().zip(&strangers).take(numbers) {
+            child.pid = Pid::from_raw(stranger.id() as i32);
+        }
+        raise();
+        programs.hear_signals();
+        before.thread_set_mask().expect("a mask");
+        for stranger in &mut strangers {
+            stranger.kill().expect("it is there");
+            assert_eq!(status(stranger), killed, "the first signal that it got");
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn wait_ends_with_a_child_that_was_seized() {
+        use super::super::ptrace::{Seized, apart};
+        let mut child = sleep();
+        let (programs, pid) = (programs(child.id(), None), Pid::from_raw(child.id() as i32));
+        let killed = std::thread::spawn(move || {
+            apart(|| {
+                let _seized = Seized::new(pid.as_raw() as u32, || true, || {})?;
+                // The wait for its end has begun, most likely.
+                std::thread::sleep(Duration::from_millis(200));
+                kill(pid, Signal::SIGKILL)?;
+                std::thread::sleep(Duration::from_millis(200));
+                Ok::<_, Errno>(())
+            })
+        });
+        assert_eq!(programs.wait(), libc::SIGKILL);
+        assert_eq!(killed.join().expect("no panic"), Ok(Ok(())));
+        assert!(child.wait().is_err(), "it was waited for");
+    }
+
+    #[test]
+    fn wait_for_what_was_killed_has_an_end() {
+        let mut child = sleep();
+        let mut programs = programs(child.id(), None);
+        let (start, limit) = (Instant::now(), Duration::from_millis(50));
+        assert_eq!(programs.wait_until(Some(start + limit)), libc::SIGKILL);
+        assert!(start.elapsed() >= limit && !programs.have_ended());
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+    }
+
+    #[test]
+    fn wait_returns_first_failed_status() {
         for (statuses, expected) in
             [([0, 0], 0), ([3 << 8, 7 << 8], 3 << 8), ([0, 7 << 8], 7 << 8), ([9, 0], 9)]
         {
-            let mut programs = programs(2, Some(3));
+            let mut programs = programs(own(), Some(own()));
             for (child, status) in programs.children.iter_mut().zip(statuses) {
                 child.status = Some(status);
             }
@@ -462,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_the_other_command_is_told_to_end_and_then_killed() {
+    fn failure_terminates_then_kills_other_command() {
         let mut child = Command::new("sh")
             .args(["-c", "trap '' TERM; echo; exec sleep 60"])
             .stdout(std::process::Stdio::piped())
@@ -473,10 +645,10 @@ mod tests {
         let mut byte = [0];
         let output = child.stdout.as_mut().expect("piped");
         std::io::Read::read_exact(output, &mut byte).expect("a line");
-        let mut alone = programs(2, None);
+        let mut alone = programs(own(), None);
         alone.children[0].status = Some(1 << 8);
         assert_eq!(alone.end_after_a_failure(), None, "there is no other");
-        let mut both = programs(2, Some(child.id()));
+        let mut both = programs(own(), Some(child.id()));
         for status in [None, Some(0)] {
             both.children[0].status = status;
             assert_eq!(both.end_after_a_failure(), None, "{status:?}");
@@ -502,9 +674,9 @@ mod tests {
         let program = Program::new();
         let shared = program.answerer.shared.clone();
         let views = Views::new(program.model.clone());
-        let mut supervisor = Supervisor::new(shared, programs(2, None), views, None).unwrap();
+        let mut supervisor = Supervisor::new(shared, programs(own(), None), views, None).unwrap();
         let start = Instant::now();
-        supervisor.await_closes();
+        await_closes(&supervisor.shared);
         assert!(start.elapsed() < LAST_CLOSE / 2);
         assert_eq!([supervisor.next_number(), supervisor.next_number()], [1, 2]);
     }

@@ -3,15 +3,21 @@
 #![allow(unsafe_code)] // raw system calls, and code between fork and exec
 
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::{offset_of, size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::signal::SigSet;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
+
+use super::turns::in_program;
+use verbless_model_kernel::remote::FileId;
 
 /// A system call that waits for an answer. Layout of `struct seccomp_notif`.
 #[repr(C)]
@@ -128,20 +134,20 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Wraps a descriptor that came from another process; EBADMSG: it is no filter's.
-    pub(super) fn new(fd: OwnedFd) -> Result<Self, Errno> {
+    /// Wraps a descriptor that came from another process, or gives it back if it is no filter's.
+    pub(super) fn new(fd: OwnedFd) -> Result<Self, OwnedFd> {
         // A file of FUSE could answer each ioctl as if it were one, and say that any thread has
         // made any call. The names of files begin otherwise.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         if !link.is_ok_and(|link| link.as_os_str() == FILTER) {
-            return Err(Errno::EBADMSG);
+            return Err(fd);
         }
-        let nobody = 0u64;
+        let no_call = 0u64;
         // SAFETY: the kernel reads the number. Of a filter no call has it; of other files this is
         // no ioctl.
-        match unsafe { notif_id_valid(fd.as_raw_fd(), &raw const nobody) } {
+        match unsafe { notif_id_valid(fd.as_raw_fd(), &raw const no_call) } {
             Err(Errno::ENOENT) => Ok(Self(fd)),
-            _ => Err(Errno::EBADMSG),
+            _ => Err(fd),
         }
     }
 
@@ -151,7 +157,7 @@ impl Listener {
         let _ = unsafe { notif_set_flags(self.0.as_raw_fd(), SYNC_WAKE_UP) };
     }
 
-    /// The next call that waits. ENOENT: whoever made it is gone.
+    /// The next call that waits. ENOENT: its caller is gone.
     pub(super) fn receive(&self) -> Result<Notification, Errno> {
         // SAFETY: plain integers; the kernel wants the structure zeroed.
         let mut notification: Notification = unsafe { zeroed() };
@@ -162,7 +168,7 @@ impl Listener {
 
     fn send(&self, id: u64, value: i64, error: i32, flags: u32) {
         let mut response = Response { id, value, error, flags };
-        // Who asked may be dead by now; there is nobody to tell then.
+        // The send fails if the caller has died.
         // SAFETY: the kernel reads one structure of this layout.
         let _ = unsafe { notif_send(self.0.as_raw_fd(), &raw mut response) };
     }
@@ -207,8 +213,11 @@ impl Gate for Listener {
             number: number.unwrap_or(0),
             descriptor_flags: if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
         };
-        // SAFETY: the kernel reads one structure of this layout.
-        unsafe { notif_addfd(self.0.as_raw_fd(), &raw const addfd) }
+        // It waits until the caller's thread runs.
+        in_program(|| {
+            // SAFETY: the kernel reads one structure of this layout.
+            unsafe { notif_addfd(self.0.as_raw_fd(), &raw const addfd) }
+        })
     }
 }
 
@@ -216,7 +225,7 @@ impl Gate for Listener {
 pub(super) fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
     // SAFETY: numbers only.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
-    // SAFETY: a new descriptor, which nobody else has.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -263,11 +272,27 @@ pub(super) fn mapping_from(
 
 /// Kills a process, if it has not ended.
 pub(super) fn kill_by(pidfd: BorrowedFd<'_>) {
+    let _ = signal_by(pidfd, Signal::SIGKILL);
+}
+
+/// Sends a signal to a process; ESRCH: it has ended.
+pub(super) fn signal_by(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
+    send_signal(pidfd, signal, 0)
+}
+
+/// The same to all of the process group that it leads, or led; EINVAL: before Linux 6.9.
+pub(super) fn signal_group_by(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
+    const PROCESS_GROUP: libc::c_uint = 1 << 2;
+    send_signal(pidfd, signal, PROCESS_GROUP)
+}
+
+fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal, flags: libc::c_uint) -> Result<(), Errno> {
+    let (none, pidfd) = (std::ptr::null::<libc::siginfo_t>(), pidfd.as_raw_fd());
     // SAFETY: numbers, and no `siginfo`.
-    unsafe {
-        let (none, pidfd) = (std::ptr::null::<libc::siginfo_t>(), pidfd.as_raw_fd());
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd, libc::SIGKILL, none, 0);
-    }
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as libc::c_int, none, flags)
+    };
+    Errno::result(sent).map(drop)
 }
 
 /// Starts a process in a session of its own that has `keep` as its only descriptor, runs `work`,
@@ -288,7 +313,7 @@ pub(super) fn fork_apart(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pi
         }
         libc::syscall(libc::SYS_close_range, kept + 1, libc::c_uint::MAX, 0);
     }
-    // Nobody would read what a panic says.
+    // No process reads the message of a panic.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(keep)));
     // SAFETY: the child ends, with nothing of what it has of its parent run once more.
     unsafe { libc::_exit(0) }
@@ -296,11 +321,12 @@ pub(super) fn fork_apart(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pi
 
 /// A duplicate of a descriptor of another process.
 pub(super) fn take_descriptor(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd, Errno> {
-    // SAFETY: numbers only.
-    let fd = Errno::result(unsafe {
-        libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0)
+    // An `execve` of the process keeps others out.
+    let fd = in_program(|| {
+        // SAFETY: numbers only.
+        Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) })
     })?;
-    // SAFETY: a new descriptor, which nobody else has.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -349,9 +375,9 @@ pub(super) fn adopt_orphans() {
     let _ = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Lets a thread of ours take short turns, often: whoever waits for it spins, mostly, and would
-/// keep it from the CPU for as long as the scheduler's usual turn. Kernels before 6.12 do not know
-/// of it. Who may also goes before others; who was given real-time priority keeps it.
+/// Gives a thread of ours short and frequent turns: its waiter mostly spins, and would keep it from
+/// the CPU for as long as the scheduler's usual turn. Kernels before 6.12 ignore the length of the
+/// turn. The thread also gets nice -20 if it may; a real-time thread keeps its priority.
 pub(super) fn take_short_turns(tid: i32) {
     const TURN_NANOSECONDS: u64 = 100_000;
     const FIRST: i32 = -20;
@@ -411,8 +437,8 @@ pub(super) enum StartError<E> {
 /// Starts a program behind a filter, with `mask` as its signal mask; it inherits the filter to all
 /// its threads and children. `check` answers the child's first call, to open [`FIRST_PATH`]: it
 /// writes a 1 where the fourth argument says, and gives a descriptor. `supervisor`: who looks into
-/// the program, if that is not us. `filter` is made with the address of the environment that the
-/// child becomes the program with: nobody is there to answer that call.
+/// the program, if that is not us. `filter` takes the address of the environment of the child's
+/// first `execve`, because no supervisor answers that call.
 ///
 /// # Errors
 /// What the system says to the filter or to the program, and what `check` says.
@@ -433,7 +459,7 @@ pub(super) fn start<E: Send>(
     // before.
     unsafe {
         command.pre_exec(move || {
-            // Without its supervisor the program's calls would fail in ways that nobody expects.
+            // Without its supervisor the program's calls would fail with unexpected errors.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
             if let Some(pid) = supervisor {
                 let_look(pid);
@@ -443,6 +469,9 @@ pub(super) fn start<E: Send>(
             libc::close(listener);
             make_first_call()?;
             environ = environment.as_ptr().cast();
+            if IGNORES_CHILDREN.load(Ordering::Relaxed) {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            }
             mask.thread_set_mask()?;
             Ok(())
         });
@@ -496,7 +525,7 @@ fn make_first_call() -> io::Result<()> {
     // that it has no use for.
     let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, place) };
     let opened = Errno::result(opened)?;
-    // SAFETY: nobody else has this descriptor, or this byte.
+    // SAFETY: no other code has this descriptor or this byte.
     let answer = unsafe {
         libc::close(opened as RawFd);
         place.read_volatile()
@@ -560,34 +589,38 @@ pub(super) fn send_descriptor(socket: RawFd, descriptor: RawFd) -> io::Result<()
 }
 
 fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
-    let (_, descriptor) = receive_message(socket.as_fd(), 1)?;
-    descriptor.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    let (_, mut descriptors) = receive_message(socket.as_fd(), 1)?;
+    descriptors.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// A message of at most `longest` bytes, and the descriptor that came with it. Empty: the other
+/// Linux's SCM_MAX_FD.
+const MOST_RIGHTS: usize = 253;
+
+/// A message of at most `longest` bytes, and the descriptors that came with it. Empty: the other
 /// side has gone.
 pub(super) fn receive_message(
     socket: BorrowedFd<'_>,
     longest: usize,
-) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
+) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
     use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
     let mut bytes = vec![0; longest];
     let mut buffers = [io::IoSliceMut::new(&mut bytes)];
-    let mut control = nix::cmsg_space!(RawFd);
+    // Room for all that a message can have: the kernel would close the others in this thread.
+    let mut control = nix::cmsg_space!([RawFd; MOST_RIGHTS]);
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut control), flags)?;
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for part in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(numbers) = part {
             for number in numbers {
-                // SAFETY: a new descriptor, which nobody else has.
-                descriptor = Some(unsafe { OwnedFd::from_raw_fd(number) });
+                // SAFETY: a new descriptor without another owner.
+                descriptors.push(unsafe { OwnedFd::from_raw_fd(number) });
             }
         }
     }
     let length = message.bytes;
     bytes.truncate(length);
-    Ok((bytes, descriptor))
+    Ok((bytes, descriptors))
 }
 
 /// Which file it is, and where: what `stat` says without asking a server that may not answer.
@@ -596,6 +629,13 @@ pub(super) struct Status {
     pub device: u64,
     pub inode: u64,
     mount: u64,
+}
+
+impl Status {
+    /// As the modelled kernel knows it.
+    pub(super) fn id(&self) -> FileId {
+        FileId(self.device, self.inode)
+    }
 }
 
 /// The file that a path of `/proc` leads to by its last link.
@@ -631,6 +671,15 @@ fn status_from(directory: RawFd, path: &str) -> Result<Status, Errno> {
 /// STATX__RESERVED.
 const RESERVED: u32 = 1 << 31;
 
+/// What a node of a device looks like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Special {
+    /// Major and minor.
+    pub number: (u32, u32),
+    /// Permissions.
+    pub mode: u32,
+}
+
 /// A question about a file, and where the answer goes in the caller's memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stat {
@@ -652,14 +701,12 @@ impl Stat {
         flags & !known == 0 && sane
     }
 
-    /// The answer for an open file; with `node` it looks like a character device of that number,
-    /// which everybody may use.
+    /// The answer for an open file; with `special` it looks like that character device, of root.
     pub(super) fn of(
         self,
         file: &OwnedFd,
-        node: Option<(u32, u32)>,
+        special: Option<Special>,
     ) -> Result<(u64, Vec<u8>), Errno> {
-        const DEVICE: u32 = libc::S_IFCHR | 0o666;
         let (fd, empty) = (file.as_raw_fd(), c"".as_ptr());
         match self {
             Self::Plain(address) => {
@@ -674,18 +721,13 @@ impl Stat {
                         libc::AT_EMPTY_PATH,
                     )
                 })?;
-                if let Some((major, minor)) = node {
-                    put(
-                        &mut bytes,
-                        std::mem::offset_of!(libc::stat, st_mode),
-                        &DEVICE.to_ne_bytes(),
-                    );
+                if let Some(Special { number: (major, minor), mode }) = special {
                     let number = libc::makedev(major, minor);
-                    put(
-                        &mut bytes,
-                        std::mem::offset_of!(libc::stat, st_rdev),
-                        &number.to_ne_bytes(),
-                    );
+                    let mode = libc::S_IFCHR | mode;
+                    put(&mut bytes, offset_of!(libc::stat, st_mode), &mode.to_ne_bytes());
+                    put(&mut bytes, offset_of!(libc::stat, st_uid), &[0; 4]);
+                    put(&mut bytes, offset_of!(libc::stat, st_gid), &[0; 4]);
+                    put(&mut bytes, offset_of!(libc::stat, st_rdev), &number.to_ne_bytes());
                 }
                 Ok((address, bytes))
             }
@@ -702,10 +744,12 @@ impl Stat {
                         bytes.as_mut_ptr(),
                     )
                 })?;
-                if let Some((major, minor)) = node {
-                    let mode = (DEVICE as u16).to_ne_bytes();
-                    put(&mut bytes, std::mem::offset_of!(libc::statx, stx_mode), &mode);
-                    let at = std::mem::offset_of!(libc::statx, stx_rdev_major);
+                if let Some(Special { number: (major, minor), mode }) = special {
+                    let mode = (libc::S_IFCHR | mode) as u16;
+                    put(&mut bytes, offset_of!(libc::statx, stx_mode), &mode.to_ne_bytes());
+                    put(&mut bytes, offset_of!(libc::statx, stx_uid), &[0; 4]);
+                    put(&mut bytes, offset_of!(libc::statx, stx_gid), &[0; 4]);
+                    let at = offset_of!(libc::statx, stx_rdev_major);
                     put(&mut bytes, at, &major.to_ne_bytes());
                     put(&mut bytes, at + 4, &minor.to_ne_bytes());
                 }
@@ -725,9 +769,30 @@ pub(super) fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
     Ok(mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
+/// Whether SIGCHLD was ignored by what started this, as it is by the program then.
+static IGNORES_CHILDREN: AtomicBool = AtomicBool::new(false);
+
+/// Lets the kernel keep the status of a child that has ended, which it does not for a process that
+/// ignores SIGCHLD.
+pub(super) fn keep_statuses() -> Result<(), Errno> {
+    // SAFETY: no handler is replaced that this program has set.
+    let before = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    IGNORES_CHILDREN.store(matches!(before, SigHandler::SigIgn), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Waits until one of these is readable, `timeout` at most.
+pub(super) fn wait_for_input(of: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+    // A millisecond more, as the rest of one that has begun does not count.
+    let timeout = timeout.map(|it| it + Duration::from_millis(1));
+    let timeout = timeout.and_then(|it| it.try_into().ok()).unwrap_or(PollTimeout::NONE);
+    let mut waiting: Vec<_> = of.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    let _ = poll(&mut waiting, timeout);
+}
+
 /// Waits for a child of this thread that ended; returns it with its status as `wait` does; with
-/// WNOHANG `None` when none has ended. What another thread of ours has seized is that one's: its
-/// stops are not taken.
+/// WNOHANG `None` when none has ended. The stop of one that another thread of ours has seized is
+/// passed on to that thread.
 pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
     let mut status = 0;
     let flags = flags & libc::WNOHANG | libc::__WNOTHREAD;
@@ -736,8 +801,12 @@ pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
         let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, flags) });
         match pid {
             Ok(0) => return None,
-            // A tracer gets stops even without WUNTRACED.
-            Ok(_) if libc::WIFSTOPPED(status) || libc::WIFCONTINUED(status) => {}
+            // A tracer's process gets stops even without WUNTRACED.
+            Ok(_tid) if libc::WIFSTOPPED(status) => {
+                #[cfg(target_arch = "x86_64")]
+                super::ptrace::stopped(_tid, status);
+            }
+            Ok(_) if libc::WIFCONTINUED(status) => {}
             Ok(pid) => return Some((Pid::from_raw(pid), status)),
             Err(Errno::EINTR) => {}
             Err(_) => return None,
@@ -746,4 +815,4 @@ pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -77,6 +77,8 @@ const RETRANSMISSION_COUNTERS: [&str; 5] = [
 /// A device as programs see it.
 #[derive(Debug)]
 pub(super) struct Shown {
+    /// The device's number in the model.
+    pub number: usize,
     pub info: DeviceInfo,
     /// `ib_uverbs_device_cap_flags`.
     pub flags: u64,
@@ -91,7 +93,9 @@ pub(super) struct Shown {
     /// Entries of each port's GID table, and of its P_Key table.
     gids: u32,
     pkeys: u32,
-    counters: Vec<&'static str>,
+    pub counters: Vec<&'static str>,
+    /// The PCI configuration space.
+    config: Box<[u8]>,
 }
 
 /// The paths of a device's files.
@@ -165,7 +169,21 @@ pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
         let paths = DevicePaths::new(number, device.on_card());
         let representors = backend.represented(device.number());
         let control = ControlFile::is_offered(device).then(|| controls.next()).flatten();
-        Shown { info, flags, ports, paths, control, representors, gids, pkeys, counters }
+        let config = crate::pci::config::ConfigSpace::image(&device.profile());
+        let number = device.number();
+        Shown {
+            number,
+            info,
+            flags,
+            ports,
+            paths,
+            control,
+            representors,
+            gids,
+            pkeys,
+            counters,
+            config,
+        }
     };
     infos.into_iter().zip(backend.shown()).enumerate().map(shown).collect()
 }
@@ -206,6 +224,12 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
         to.directory(place)?;
     }
     to.file("sys/class/infiniband_verbs/abi_version", "6")?;
+    to.file("sys/module/mlx5_core/initstate", "live")?;
+    to.file("sys/module/mlx5_core/refcnt", "0")?;
+    let driver = "sys/bus/pci/drivers/mlx5_core";
+    to.link("sys/module/mlx5_core/drivers/pci:mlx5_core", &format!("../../../../{driver}"))?;
+    to.link(&format!("{driver}/module"), "../../../../module/mlx5_core")?;
+    functions_of_the_machine(&to)?;
     for (number, device) in devices.iter().enumerate() {
         match device.paths.sub {
             Some(_) => sub_function(&to, device)?,
@@ -280,12 +304,30 @@ fn representors(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     Ok(())
 }
 
+/// Lists the machine's own PCI functions. The links lead nowhere in the tree: their own paths are
+/// the kernel's.
+fn functions_of_the_machine(to: &Writer<'_>) -> io::Result<()> {
+    for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
+        let (Ok(name), Ok(link)) = (entry.file_name().into_string(), fs::read_link(entry.path()))
+        else {
+            continue;
+        };
+        // Those of another run, within which this one is, are not the machine's.
+        if let Some(link) = link.to_str().filter(|_| !name.starts_with(PCI_DOMAIN)) {
+            to.link(&format!("sys/bus/pci/devices/{name}"), link)?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes the files of the PCI function.
 fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     let (pci, slot) = (format!("sys/devices/{}", device.paths.function()), &device.paths.slot);
     let link = format!("../../../devices/{}", device.paths.function());
     to.link(&format!("sys/bus/pci/devices/{slot}"), &link)?;
     to.link(&format!("{pci}/driver"), "../../../bus/pci/drivers/mlx5_core")?;
+    let of_driver = format!("../../../../devices/{}", device.paths.function());
+    to.link(&format!("sys/bus/pci/drivers/mlx5_core/{slot}"), &of_driver)?;
     to.link(&format!("{pci}/subsystem"), "../../../bus/pci")?;
     let (vendor, id) = (device.info.vendor_id, device.info.device_id);
     let ethernet = device.ports.first().is_some_and(|port| port.ethernet);
@@ -301,6 +343,8 @@ fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
         ("class", format!("{:#08x}", 0x02_0000 | kind << 8)),
         ("revision", "0x00".into()),
         ("enable", "1".into()),
+        // There are no INTx.
+        ("irq", "0".into()),
         // No node is nearer than another, and all CPUs are local.
         ("numa_node", "-1".into()),
         ("local_cpus", cpus),
@@ -319,7 +363,7 @@ fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     ] {
         to.file(&format!("{pci}/{at}"), &text)?;
     }
-    Ok(())
+    fs::write(to.0.join(format!("{pci}/config")), &device.config)
 }
 
 /// Writes the files of the RDMA device and its ports.
@@ -514,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_printed_as_the_kernel_does() {
+    fn port_rate_text_matches_kernel() {
         let model = Model::builder().device(Profile::load("bluefield3").expect("one")).build();
         let port = InProcess::of(&model).port(0, 1).expect("it has a port");
         let with = |width, speed| rate(&PortState { width, speed, ..port.clone() });
@@ -546,6 +590,11 @@ mod tests {
         Directory::among_temporary_files(|path| fill(path, &devices)).expect("a directory")
     }
 
+    /// Where PCI functions are listed.
+    fn listing(directory: &Directory) -> PathBuf {
+        root(directory).join("sys/bus/pci/devices")
+    }
+
     /// Every link below a directory.
     fn links(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
@@ -559,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn every_link_leads_to_what_it_is_named_for() {
+    fn sysfs_links_resolve_within_tree() {
         for side in [Side::Host, Side::Dpu] {
             let directory = files(side, Link::Infiniband);
             let mut found = Vec::new();
@@ -568,6 +617,10 @@ mod tests {
             for link in found {
                 let target = fs::read_link(&link).expect("a link");
                 let target = target.to_string_lossy();
+                if !target.contains(PCI_DOMAIN) && link.starts_with(listing(&directory)) {
+                    assert!(!link.exists(), "the machine's own are the kernel's");
+                    continue;
+                }
                 // The bus of sub-functions has no files.
                 if !target.contains("bus/auxiliary") {
                     assert!(link.exists(), "{} -> {target}", link.display());
@@ -581,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_function_and_its_physical_one_name_each_other() {
+    fn vf_and_pf_link_each_other() {
         let directory = files(Side::Host, Link::Infiniband);
         let at = |path: &str| fs::canonicalize(root(&directory).join(path)).ok();
         let device = |number: usize| at(&format!("sys/class/infiniband/mlx5_{number}/device"));
@@ -598,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_representor_names_its_port_its_switch_and_whom_it_represents() {
+    fn representor_reports_port_switch_and_function() {
         let directory = files(Side::Dpu, Link::Ethernet);
         let text = |path: &str| {
             let net = root(&directory).join("sys/class/infiniband/mlx5_0/device/net");
@@ -614,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_lists_its_gids_with_their_types_and_its_keys() {
+    fn port_lists_gids_gid_types_and_pkeys() {
         for (link, kinds) in
             [(Link::Infiniband, ["IB/RoCE v1"; 1].to_vec()), (Link::Ethernet, vec![])]
         {
@@ -640,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpus_near_a_function_are_those_that_are_online() {
+    fn local_cpus_are_online_cpus() {
         let directory = files(Side::Host, Link::Infiniband);
         let text = |path: &Path| fs::read_to_string(path).expect("text").trim().to_string();
         let function = root(&directory).join("sys/class/infiniband/mlx5_0/device");

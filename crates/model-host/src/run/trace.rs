@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_one_line_with_its_fields_by_name() {
+    fn command_trace_line_names_fields_and_status() {
         let mut input = AllocPdIn::new();
         input.set_uid(3);
         let mut output = AllocPdOut::default();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_decimal_while_it_is_small_and_has_its_name_if_there_is_one() {
+    fn command_trace_prints_small_numbers_in_decimal() {
         let line = |set: &dyn Fn(&mut CreateCqIn)| {
             let mut input = CreateCqIn::new();
             set(&mut input);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ioctl_is_one_line_with_its_errno() {
+    fn ioctl_trace_line_ends_with_errno() {
         let words = Described {
             name: "DEVX_UMEM_REG".into(),
             given: "len=64".into(),

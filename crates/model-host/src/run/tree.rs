@@ -25,14 +25,20 @@ use super::node::clean;
 use super::sysfs::{self, Shown};
 use super::{place, sys};
 
+/// The listing of all PCI functions, in which the modelled ones are beside those of the machine.
+/// What is below it belongs to the tree only if a place below says so.
+const LISTING: &[u8] = b"/sys/bus/pci/devices";
+
 /// All paths below these belong to the tree.
-const PLACES: [&str; 6] = [
+const PLACES: [&str; 8] = [
     "/sys/class/infiniband",
     "/sys/class/fwctl",
     "/dev/infiniband",
     "/dev/fwctl",
     "/sys/devices/pcifb0b",
     "/sys/bus/pci/devices/fb0b",
+    "/sys/bus/pci/drivers/mlx5_core",
+    "/sys/module/mlx5_core",
 ];
 
 /// So often a path is opened that renames meet. Each time is some microseconds.
@@ -48,8 +54,8 @@ pub(super) struct Tree {
     within: AtomicBool,
 }
 
-/// Every path into the tree contains one of these texts.
-const MARKS: [&[u8]; 3] = [b"infiniband", b"fwctl", b"fb0b"];
+/// Every path into the tree, but for the listing, contains one of these texts.
+const MARKS: [&[u8]; 4] = [b"infiniband", b"fwctl", b"fb0b", b"mlx5_core"];
 
 fn is_marked(path: &[u8]) -> bool {
     MARKS.iter().any(|mark| path.windows(mark.len()).any(|part| part == *mark))
@@ -64,9 +70,16 @@ pub(super) fn is_ours(path: &[u8]) -> bool {
     PLACES.iter().any(|place| clean.starts_with(place.as_bytes()))
 }
 
+/// Whether a path is that of the listing.
+pub(super) fn is_listing(path: &[u8]) -> bool {
+    let last = &LISTING[b"/sys/bus/".len()..];
+    path.windows(last.len()).any(|part| part == last)
+        && clean(path).is_some_and(|clean| clean == LISTING)
+}
+
 /// Whether a path leads into the tree, or through a place of it to a directory above.
 pub(super) fn leads_through(path: &[u8]) -> bool {
-    is_ours(path) || is_above(path).is_some()
+    is_ours(path) || is_above(path).is_some() || is_listing(path)
 }
 
 /// The normalized path, if it leads through a directory of the tree to one above it, as
@@ -216,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_devices_are_told_from_others_by_their_text() {
+    fn is_ours_matches_normalized_device_paths() {
         for ours in [
             "/sys/class/infiniband",
             "//sys/./class/infiniband_verbs/uverbs0",
@@ -235,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_above_a_place_are_told_from_all_others() {
+    fn is_above_matches_parents_of_device_paths() {
         for (path, above) in [
             ("/dev/infiniband/..", "/dev"),
             ("/sys/class/infiniband/../..", "/sys"),
@@ -255,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_found_the_ways_that_libraries_look_for_it() {
+    fn tree_has_sysfs_attributes_of_device() {
         let tree = tree();
         for (path, expected) in [
             ("/sys/class/infiniband_verbs/abi_version", "6"),
@@ -277,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_path_may_lead_here_once_something_was_given_or_if_it_says_so() {
+    fn relative_path_may_reach_tree_after_first_open() {
         let tree = tree();
         let real = PLACES.iter().any(|place| Path::new(place).exists());
         assert_eq!(tree.may_be_reached_by(b"mlx5_0/node_type"), real);
@@ -311,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_out_of_the_tree_and_nothing_is_left_of_it() {
+    fn tree_lookup_cannot_escape_root() {
         let temporary = temporary();
         let inside = temporary.directory.path().expect("a temporary one").to_path_buf();
         for tree in [&tree(), &temporary] {
@@ -330,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn tree_file_is_shown_by_its_program_name() {
+    fn tree_file_is_shown_by_program_path() {
         use std::os::fd::AsRawFd;
         let known = Path::new("/dev/infiniband");
         let real = |tree: &Tree| {

@@ -9,7 +9,9 @@
 //! There are [`MOST`] such threads for a filter at a time. If all are taken and calls wait, a
 //! process that has a quarter of them is killed; if there is none, all those are killed whose calls
 //! have been at it for [`PATIENCE`]: nothing else would let the others behind the filter go on. The
-//! same is done if no other thread can be started for as long.
+//! same is done if no other thread can be started for as long. Only what waits for the program
+//! ([`in_program`]) counts, and what is behind such a call on the same open device ([`Queue`]): a
+//! call that waits for another lock of ours is held up by another program.
 //!
 //! A thread whose call's process has been killed is not counted among these, and comes back when
 //! its access ends, if it ever does. Where [`MOST_LOST`] have not, no other is started for this
@@ -18,9 +20,10 @@
 //! The kernel queues a filter's calls in the order in which they were made, so one that comes after
 //! N others that hang waits for about N times [`SHORT`], whichever processes made them.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::sys::Notification;
@@ -39,10 +42,120 @@ const MOST_LOST: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A call that is being answered.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Busy {
     pub call: Notification,
     since: Instant,
+    stay: Arc<Stay>,
+}
+
+/// What a thread waits for.
+#[derive(Debug, Clone, Default)]
+enum Wait {
+    /// Not for the program whose call it answers.
+    #[default]
+    None,
+    /// For the program, since then.
+    Program(Instant),
+    /// For a queue, which waits for a program while its first thread does.
+    Queue(Arc<Queue>),
+}
+
+/// What a thread waits for, for others to see.
+#[derive(Debug, Default)]
+struct Stay {
+    wait: Mutex<Wait>,
+    /// The call that it answers; `None`: it answers none.
+    call: Option<Notification>,
+}
+
+impl Stay {
+    fn of(call: Notification) -> Self {
+        Self { wait: Mutex::default(), call: Some(call) }
+    }
+
+    /// Sets what; gives what was there.
+    fn replace(&self, wait: Wait) -> Wait {
+        std::mem::replace(&mut self.wait.lock().unwrap_or_else(PoisonError::into_inner), wait)
+    }
+
+    /// The call that holds it up: its own, or that of the first in its queue.
+    fn held_up_by(&self) -> Option<Notification> {
+        match &*self.wait.lock().unwrap_or_else(PoisonError::into_inner) {
+            Wait::Queue(queue) => queue.first()?.call,
+            _ => self.call,
+        }
+    }
+
+    /// Whether the program has been waited for as long as this.
+    fn is_long(&self, now: Instant, limit: Duration) -> bool {
+        let wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match wait {
+            Wait::None => false,
+            Wait::Program(since) => now.saturating_duration_since(since) >= limit,
+            // The first thread of a queue is in no other queue.
+            Wait::Queue(queue) => queue.first().is_some_and(|first| first.is_long(now, limit)),
+        }
+    }
+}
+
+/// Calls that are answered one after the other, as those on one open device. While the first waits
+/// for its program, so do all: none of them counts as held up by another program.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    alone: Mutex<()>,
+    first: Mutex<Option<Arc<Stay>>>,
+}
+
+impl Queue {
+    fn first(&self) -> Option<Arc<Stay>> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_first(&self, stay: Option<Arc<Stay>>) {
+        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = stay;
+    }
+
+    /// Does something when it is this thread's turn.
+    pub(super) fn alone<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        struct First<'a>(&'a Queue);
+        impl Drop for First<'_> {
+            fn drop(&mut self) {
+                self.0.set_first(None);
+            }
+        }
+        let stay = STAY.with_borrow(Clone::clone).unwrap_or_default();
+        let before = stay.replace(Wait::Queue(self.clone()));
+        let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        stay.replace(before);
+        self.set_first(Some(stay));
+        let _first = First(self);
+        work()
+    }
+}
+
+thread_local! {
+    /// That of the call that this thread answers.
+    static STAY: RefCell<Option<Arc<Stay>>> = const { RefCell::new(None) };
+}
+
+/// Does something that lasts for as long as the program whose call this thread answers wants: it
+/// waits for the program's memory, for one of its threads, or for a lock of its in the kernel.
+pub(super) fn in_program<T>(work: impl FnOnce() -> T) -> T {
+    struct Inside(Option<(Arc<Stay>, Wait)>);
+    impl Drop for Inside {
+        fn drop(&mut self) {
+            if let Some((stay, before)) = self.0.take() {
+                stay.replace(before);
+            }
+        }
+    }
+    let stay = STAY.with_borrow(Clone::clone);
+    let _inside = Inside(stay.map(|stay| {
+        let before = stay.replace(Wait::Program(Instant::now()));
+        (stay, before)
+    }));
+    work()
 }
 
 /// What is to be done about threads that are at a call for long.
@@ -78,7 +191,7 @@ impl Taken {
     /// A thread is not counted any more, as the process of its call is gone, or is about to be.
     fn lose(&mut self, number: u64) -> Option<Busy> {
         let busy = self.busy.remove(&number)?;
-        self.lost.insert(number, busy);
+        self.lost.insert(number, busy.clone());
         Some(busy)
     }
 }
@@ -88,9 +201,11 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Thread `number` has received a call.
+    /// This thread, `number`, has received a call.
     pub(super) fn begin(&self, number: u64, call: Notification) {
-        self.taken().busy.insert(number, Busy { call, since: Instant::now() });
+        let stay = Arc::new(Stay::of(call));
+        STAY.set(Some(stay.clone()));
+        self.taken().busy.insert(number, Busy { call, since: Instant::now(), stay });
     }
 
     /// Thread `number` is done with it; whether it is to take the next.
@@ -131,22 +246,35 @@ impl Turns {
         if !waits {
             return Step::Nothing;
         }
-        let mut made = BTreeMap::<P, Vec<u64>>::new();
+        // Of each process the calls, and how many calls it holds up, its own included.
+        let mut made = BTreeMap::<P, (Vec<u64>, usize)>::new();
         let mut without_maker = Vec::new();
         for (&number, busy) in taken.busy.iter().filter(|(_, busy)| is_long(busy, TURN)) {
-            match maker(&busy.call) {
-                Some(process) => made.entry(process).or_default().push(number),
-                None => without_maker.push(number),
+            let Some(process) = maker(&busy.call) else {
+                without_maker.push(number);
+                continue;
+            };
+            if !busy.stay.is_long(now, TURN) {
+                continue;
             }
+            let blamed = busy.stay.held_up_by().and_then(|call| maker(&call));
+            if let Some(blamed) = blamed {
+                made.entry(blamed).or_default().1 += 1;
+            }
+            made.entry(process).or_default().0.push(number);
         }
-        let most = made.values().max_by_key(|numbers| numbers.len());
-        let killed: Vec<u64> = match most.filter(|numbers| numbers.len() >= MOST_OF_ONE) {
-            Some(numbers) => numbers.clone(),
+        let most = made.values().max_by_key(|(_, holds)| *holds);
+        let killed: Vec<u64> = match most.filter(|(_, holds)| *holds >= MOST_OF_ONE) {
+            Some((numbers, _)) => numbers.clone(),
             None => {
                 let is_old = |number: &u64| {
-                    taken.busy.get(number).is_some_and(|busy| is_long(busy, PATIENCE))
+                    taken.busy.get(number).is_some_and(|busy| {
+                        busy.stay.is_long(now, PATIENCE)
+                            && busy.stay.held_up_by().is_some_and(|by| by.id == busy.call.id)
+                    })
                 };
-                made.into_values().filter(|numbers| numbers.iter().any(is_old)).flatten().collect()
+                let calls = made.into_values().map(|(numbers, _)| numbers);
+                calls.filter(|numbers| numbers.iter().any(is_old)).flatten().collect()
             }
         };
         for number in without_maker {
@@ -186,6 +314,14 @@ mod tests {
     /// A process that has ended.
     const GONE: u32 = 0;
 
+    impl Turns {
+        /// A call begins that waits for its program from now on.
+        fn begin_in_program(&self, number: u64, call: Notification) {
+            self.begin(number, call);
+            self.taken().busy[&number].stay.replace(Wait::Program(Instant::now()));
+        }
+    }
+
     fn started(_: u64) -> io::Result<()> {
         Ok(())
     }
@@ -203,7 +339,7 @@ mod tests {
                 assert!(matches!(step, Step::Replace), "{number}: {step:?}");
                 turns.replace(started).expect("it starts");
             }
-            turns.begin(number, call(process(number as u32)));
+            turns.begin_in_program(number, call(process(number as u32)));
         }
         turns
     }
@@ -252,12 +388,84 @@ mod tests {
     }
 
     #[test]
-    fn process_with_a_quarter_of_the_turns_is_killed_alone() {
+    fn process_with_quarter_of_turns_is_killed_alone() {
         let turns = full(|number| if (number as usize) < MOST_OF_ONE { 7 } else { 8 + number });
         let calls = killed(turns.look(Instant::now() + TURN, true, maker));
         assert_eq!(calls, [7; MOST_OF_ONE]);
         let step = turns.look(Instant::now() + PATIENCE, true, maker);
         assert!(matches!(step, Step::Replace), "there is room: {step:?}");
+    }
+
+    #[test]
+    fn call_waiting_for_model_is_not_killed() {
+        let turns = full(|number| if (number as usize) < MOST_OF_ONE { 7 } else { 8 + number });
+        let wait_for_us = |numbers: std::ops::Range<u64>| {
+            for number in numbers {
+                turns.taken().busy[&number].stay.replace(Wait::None);
+            }
+        };
+        let late = Instant::now() + PATIENCE;
+        wait_for_us(0..1);
+        wait_for_us(MOST_OF_ONE as u64 + 1..MOST as u64);
+        let step = turns.look(late - PATIENCE / 2, true, maker);
+        assert!(matches!(step, Step::Nothing), "process 7 has not a quarter: {step:?}");
+        wait_for_us(0..MOST_OF_ONE as u64);
+        assert_eq!(killed(turns.look(late, true, maker)), [8 + MOST_OF_ONE as u32]);
+        turns.replace(started).expect("it starts");
+        turns.begin(MOST as u64, call(1));
+        let step = turns.look(late + PATIENCE, true, maker);
+        assert!(matches!(step, Step::Nothing), "none waits for its program: {step:?}");
+    }
+
+    #[test]
+    fn queued_call_waits_for_program_with_its_leader() {
+        let (queue, held) = (Arc::<Queue>::default(), std::sync::Barrier::new(2));
+        let waits = |stay: &Stay| stay.is_long(Instant::now(), Duration::ZERO);
+        std::thread::scope(|scope| {
+            let stay = Arc::<Stay>::default();
+            scope.spawn(|| {
+                STAY.set(Some(Arc::default()));
+                queue.alone(|| {
+                    held.wait();
+                    held.wait();
+                    in_program(|| {
+                        held.wait();
+                        held.wait();
+                    });
+                });
+            });
+            held.wait();
+            let (queue, of_second) = (queue.clone(), stay.clone());
+            let second = scope.spawn(move || {
+                STAY.set(Some(of_second.clone()));
+                queue.alone(|| waits(&of_second))
+            });
+            while !matches!(*stay.wait.lock().unwrap(), Wait::Queue(_)) {
+                std::thread::yield_now();
+            }
+            assert!(!waits(&stay), "the first thread works");
+            held.wait();
+            held.wait();
+            assert!(waits(&stay), "the first thread waits for its program");
+            held.wait();
+            assert!(!second.join().expect("it ends"), "it is first now, and works");
+        });
+    }
+
+    #[test]
+    fn program_wait_ends_with_its_closure() {
+        let turns = Turns::default();
+        let stays = |limit| turns.taken().busy[&0].stay.is_long(Instant::now(), limit);
+        turns.begin(0, call(1));
+        assert!(!stays(Duration::ZERO));
+        in_program(|| {
+            in_program(|| assert!(stays(Duration::ZERO)));
+            assert!(stays(Duration::ZERO), "the outer work goes on");
+        });
+        assert!(!stays(Duration::ZERO));
+        let panics = std::panic::AssertUnwindSafe(|| in_program(|| panic!("a bug")));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert!(!stays(Duration::ZERO));
     }
 
     #[test]
@@ -292,7 +500,7 @@ mod tests {
             turns.replace(refused).expect_err("no thread");
         }
         assert!(turns.end(0), "it takes the next calls");
-        turns.begin(0, call(1));
+        turns.begin_in_program(0, call(1));
         assert_eq!(killed(turns.look(late + TURN, true, maker)), [1]);
         turns.replace(refused).expect_err("no thread");
         let step = turns.look(late, true, maker);

@@ -83,7 +83,7 @@ impl Walk {
             return directory().and(Err(Errno::EISDIR));
         }
         let file = match self.open(tree, how.look()) {
-            // Nobody may make a file here.
+            // No process may make a file here.
             Err(Errno::ENOENT) if how.creates() => return directory().and(Err(Errno::EACCES)),
             opened => opened?,
         };
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_may_not_leave_its_file_system_begins_on_that_of_the_place() {
+    fn no_xdev_walk_crosses_from_other_file_system() {
         let rule = how(libc::RESOLVE_NO_XDEV);
         let crosses = |start: &str, whole: &str| {
             Walk::from_root(whole.into(), start.as_bytes(), &rule).crosses
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_must_stay_in_a_directory_is_one_of_the_tree_by_where_it_begins() {
+    fn scoped_path_enters_tree_only_from_its_base() {
         let beneath = how(libc::RESOLVE_BENEATH);
         let within = how(libc::RESOLVE_IN_ROOT);
         let whole = |base: &str, path: &str, how: &How| {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_keeps_the_rules_that_the_call_has() {
+    fn walk_keeps_resolve_rules_of_call() {
         use libc::{RESOLVE_BENEATH, RESOLVE_IN_ROOT, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV};
         let bits = |rules: u64| ResolveFlag::from_bits_truncate(rules);
         for (rules, expected) in

@@ -27,7 +27,8 @@ fn python(options: &[&str], program: &str) -> Option<String> {
         def head(opcode, op_mod=0): return struct.pack('>HHHHII', opcode, 0, 0, op_mod, 0, 0)\n\
         fd = os.open('/dev/fwctl/fwctl0', os.O_RDWR)\n";
     let program = format!("{prelude}{program}");
-    let output = command(options, &["python3", "-c", &program]).output().expect("the binary runs");
+    let options = [&["--fwctl-mode", "666"], options].concat();
+    let output = command(&options, &["python3", "-c", &program]).output().expect("the binary runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     assert_eq!(errors, "");
@@ -44,9 +45,13 @@ fn a_program_finds_control_files_where_the_kernel_has_them() {
     assert_eq!(found, expected);
     let node = "stat -c '%F %t:%T' /dev/fwctl/fwctl0";
     assert_eq!(says(&[], node), "character special file f0:0");
-    let read = run(&[], "cat /dev/fwctl/fwctl0");
+    let read = run(&["--fwctl-mode", "666"], "cat /dev/fwctl/fwctl0");
     assert!(String::from_utf8_lossy(&read.stderr).contains("Invalid argument"), "{read:?}");
-    assert_eq!(run(&[], "cat /dev/fwctl/fwctl1").status.code(), Some(1), "there is no other");
+    assert_eq!(
+        run(&["--fwctl-mode", "666"], "cat /dev/fwctl/fwctl1").status.code(),
+        Some(1),
+        "there is no other"
+    );
     // Linux makes none for sub-functions, which the DPU side of a card has beside its two PFs.
     let options = ["--profile", "bluefield3", "--topology", "--side", "dpu"];
     let counts = "ls /dev/infiniband | wc -l; ls /dev/fwctl | wc -l";
@@ -54,7 +59,7 @@ fn a_program_finds_control_files_where_the_kernel_has_them() {
 }
 
 #[test]
-fn a_program_asks_the_device_through_it_and_is_refused_what_linux_refuses() {
+fn fwctl_rpc_is_checked_by_scope_and_size() {
     let program = "data = ctypes.create_string_buffer(8)\n\
         info = bytearray(struct.pack('IIIIQ', 24, 0, 0, 8, ctypes.addressof(data)))\n\
         print(attempt(fcntl.ioctl, fd, 0x9a00, info), struct.unpack('IIII', info[:16])[2:])\n\
@@ -86,7 +91,7 @@ fn a_program_asks_the_device_through_it_and_is_refused_what_linux_refuses() {
 }
 
 #[test]
-fn registers_are_read_through_it_where_firmware_allows_that() {
+fn fwctl_reads_registers_if_firmware_allows() {
     // ACCESS_REGISTER of NIC_CAP_EXT, group 1: the number of execution units comes first.
     let program = "head = struct.pack('>HHHHHHI', 0x805, 0, 0, 1, 0, 0xc011, 0)\n\
         out = rpc(fd, 1, head + struct.pack('>HH', 1, 0) + bytes(0x7c), 0x90)\n\
@@ -98,7 +103,7 @@ fn registers_are_read_through_it_where_firmware_allows_that() {
 }
 
 #[test]
-fn it_lives_as_long_as_a_descriptor_of_it_wherever_that_is() {
+fn fwctl_context_lives_until_last_close() {
     let program = "copy = os.dup(fd)\n\
         os.close(fd)\n\
         child = os.fork()\n\
@@ -119,8 +124,32 @@ fn it_lives_as_long_as_a_descriptor_of_it_wherever_that_is() {
     assert_eq!(said, "0\n0\nTrue\n", "closed files give their user contexts back");
     // Who is killed leaves nothing either, which the run would complain of.
     for _ in 0..5 {
-        let output = run(&[], "exec 5<>/dev/fwctl/fwctl0; kill -9 $$");
+        let output = run(&["--fwctl-mode", "666"], "exec 5<>/dev/fwctl/fwctl0; kill -9 $$");
         assert_eq!(output.status.code(), Some(128 + 9));
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     }
+}
+
+#[test]
+fn fwctl_node_is_root_only_by_default() {
+    let shown = "stat -c '%a %u %g' /dev/fwctl/fwctl0 /dev/infiniband/uverbs0";
+    assert_eq!(says(&[], shown), "600 0 0\n666 0 0");
+    assert_eq!(says(&["--fwctl-mode", "640"], shown), "640 0 0\n666 0 0");
+    let used = "test -r /dev/fwctl/fwctl0; echo $?; (exec 5<>/dev/fwctl/fwctl0) 2>&1; echo $?";
+    let is_root = nix::unistd::geteuid().is_root();
+    if is_root {
+        assert_eq!(says(&[], used), "0\n0");
+    }
+    let other: &[&str] = if is_root {
+        &["setpriv", "--reuid=54321", "--clear-groups", "sh", "-c"]
+    } else {
+        &["sh", "-c"]
+    };
+    let by_other = |options: &[&str]| {
+        let output = command(options, &[other, &[used]].concat()).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let refused = by_other(&[]);
+    assert!(refused.starts_with("1\n") && refused.contains("Permission denied"), "{refused}");
+    assert_eq!(by_other(&["--fwctl-mode", "666"]), "0\n0\n");
 }

@@ -35,7 +35,7 @@ fn a_program_finds_the_devices_where_the_kernel_has_them() {
 }
 
 #[test]
-fn what_is_not_a_device_is_as_it_was() {
+fn other_files_are_untouched() {
     assert_eq!(says(&[], "cat /proc/self/comm"), "cat");
     assert_eq!(run(&[], "cat /sys/class/infiniband/mlx5_7/node_type").status.code(), Some(1));
     assert_eq!(
@@ -48,7 +48,7 @@ fn what_is_not_a_device_is_as_it_was() {
 }
 
 #[test]
-fn an_open_device_is_a_character_device_and_its_ioctls_are_answered() {
+fn open_device_is_char_device_with_ioctls() {
     // The descriptor that the shell duplicates is another number; the device goes with its last
     // one.
     let script = "exec 5<>/dev/infiniband/uverbs0 && readlink /proc/self/fd/5 && exec 5<&-";
@@ -80,7 +80,7 @@ fn an_open_device_is_a_character_device_and_its_ioctls_are_answered() {
 }
 
 #[test]
-fn a_path_that_begins_in_a_directory_is_not_one_of_a_device() {
+fn in_root_path_does_not_reach_device_tree() {
     // openat2 with RESOLVE_IN_ROOT, as programs that make containers open paths.
     let python = "import ctypes, os, struct, tempfile\n\
         with tempfile.TemporaryDirectory() as root:\n\
@@ -98,7 +98,7 @@ fn a_path_that_begins_in_a_directory_is_not_one_of_a_device() {
 }
 
 #[test]
-fn a_duplicate_of_a_device_is_one_too_and_what_suits_no_device_is_refused() {
+fn duplicated_descriptor_is_device() {
     let python = "import os, fcntl, errno, mmap, stat\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
         copies = [os.dup(fd), fcntl.fcntl(fd, fcntl.F_DUPFD, 3), fcntl.fcntl(fd, \
@@ -128,7 +128,7 @@ fn a_duplicate_of_a_device_is_one_too_and_what_suits_no_device_is_refused() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn the_page_of_the_clock_is_mapped_to_be_read_only_as_linux_has_it() {
+fn clock_page_maps_read_only() {
     let python = "import os, ctypes, fcntl, errno, mmap, struct\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
         request = struct.pack('<HHHHQII', 40, 0, 3, 1, 0, 1, 0)\n\
@@ -150,7 +150,7 @@ fn the_page_of_the_clock_is_mapped_to_be_read_only_as_linux_has_it() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_program_goes_into_the_places_of_devices_and_out_of_them() {
+fn chdir_enters_and_leaves_device_tree() {
     let script = "cd /sys/class/infiniband && pwd -P && echo * && cat mlx5_1/node_type && cd \
                   mlx5_1/ports && (cd / && cd /dev/infiniband && ls && cd .. && pwd -P) && env pwd \
                   -P && cd .. && cat node_type && cd /tmp && pwd -P";
@@ -191,7 +191,7 @@ fn a_program_goes_into_the_places_of_devices_and_out_of_them() {
 }
 
 #[test]
-fn every_attribute_that_the_kernel_has_of_a_port_can_be_read_and_listed() {
+fn port_attributes_are_readable() {
     let script = "cd /sys/class/infiniband/mlx5_0; cd ports/1; for name in lid lid_mask_count \
                   sm_lid sm_sl rate cap_mask state phys_state link_layer; do cat $name; done; ls \
                   counters | wc -l; cat counters/port_xmit_data hw_counters/out_of_sequence; ls -a \
@@ -222,7 +222,7 @@ fn every_attribute_that_the_kernel_has_of_a_port_can_be_read_and_listed() {
 }
 
 #[test]
-fn devices_and_links_are_told_of_by_netlink() {
+fn netlink_lists_devices_and_links() {
     let python = "import fcntl, socket, struct, sys\n\
         def waits(sock): return fcntl.fcntl(sock, fcntl.F_GETFL) & 0o4000 == 0\n\
         def ask(sock, kind, flags, body=b'', scatter=False):\n\
@@ -260,4 +260,61 @@ fn devices_and_links_are_told_of_by_netlink() {
     let text = says(&["--devices", "2"], "rdma link; rdma dev");
     assert!(text.contains("link mlx5_1/1 ") && text.contains("state ACTIVE"), "{text}");
     assert!(text.contains("mlx5_0: node_type ca fw ") && text.contains("node_guid"), "{text}");
+}
+
+#[test]
+fn rdma_counts_the_contexts_of_programs_alone() {
+    if Command::new("rdma").arg("-V").output().is_err() {
+        return skipped("there is no rdma here");
+    }
+    let python = "import ctypes, subprocess\n\
+        ibv = ctypes.CDLL('libibverbs.so.1')\n\
+        ibv.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)\n\
+        ibv.ibv_open_device.restype = ctypes.c_void_p\n\
+        ibv.ibv_open_device.argtypes = [ctypes.c_void_p]\n\
+        devices = ibv.ibv_get_device_list(None)\n\
+        held = ibv.ibv_open_device(devices[0])\n\
+        print(bool(held), subprocess.check_output(['rdma', 'res']).decode())\n";
+    let output = command(&[], &["python3", "-c", python]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(text.starts_with("True") && text.contains(" ctx 1 "), "{text}{errors}");
+}
+
+#[test]
+fn pci_listing_adds_modelled_functions() {
+    let list = "ls /sys/bus/pci/devices";
+    let own = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    let mut expected: Vec<String> =
+        own.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    if let Some(name) = expected.first() {
+        let file = format!("/sys/bus/pci/devices/{name}/vendor");
+        let vendor = std::fs::read_to_string(&file).expect("it is there");
+        assert_eq!(says(&[], &format!("cat {file}")), vendor.trim_end(), "it is the kernel's");
+        let relative = format!("cd /sys/bus/pci/devices; cat {name}/vendor");
+        assert_eq!(says(&[], &relative), vendor.trim_end());
+    }
+    expected.extend(["fb0b:00:01.0".into(), "fb0b:00:02.0".into()]);
+    expected.sort_unstable();
+    let mut found: Vec<String> =
+        says(&["--devices", "2"], list).lines().map(str::to_string).collect();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    let at = "/sys/bus/pci/devices/fb0b:00:01.0";
+    let module = format!("basename $(realpath {at}/driver/module); ls {at}/driver/");
+    assert_eq!(says(&[], &module), "mlx5_core\nfb0b:00:01.0\nmodule");
+    assert_eq!(says(&[], "cat /sys/module/mlx5_core/initstate"), "live");
+    // Vendor and device; the list of capabilities: power, Express, MSI-X, the vendor's.
+    let words = format!("od -An -v -tx1 -w256 -N256 {at}/config");
+    let bytes: Vec<u8> = says(&["--profile", "connectx6dx"], &words)
+        .split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).expect("a byte"))
+        .collect();
+    assert_eq!(bytes[..4], [0xb3, 0x15, 0x1d, 0x10]);
+    let (mut next, mut list) = (usize::from(bytes[0x34]), Vec::new());
+    while next != 0 {
+        list.push(bytes[next]);
+        next = bytes[next + 1].into();
+    }
+    assert_eq!(list, [1, 0x10, 0x11, 9]);
 }

@@ -323,7 +323,7 @@ def stall():
 
 def join(absent=False):
     """Hands a filter of its own to a run, which tries whether it can give a descriptor."""
-    name = '\0verbless-model/%s/%s' % (sys.argv[4], sys.argv[5])
+    name = sys.argv[4]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:

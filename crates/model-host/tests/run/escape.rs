@@ -166,6 +166,19 @@ fn netlink_socket_stays_in_its_network() {
     held(&attacked(&sandbox, &attacks(&secret, "network")));
 }
 
+/// The socket of the run of this name.
+pub(super) fn socket_of(name: &str) -> String {
+    let user = nix::unistd::geteuid();
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|place| {
+        let is_own = |it: fs::Metadata| it.uid() == user.as_raw() && it.mode() & 0o077 == 0;
+        fs::symlink_metadata(place).is_ok_and(is_own)
+    });
+    match own {
+        Some(place) => format!("{}/verbless-model/{name}", place.display()),
+        None => format!("/tmp/verbless-runs-{user}/{name}"),
+    }
+}
+
 /// A run of this name, until its standard input ends.
 pub(super) fn named(name: &str) -> Child {
     let mut host = command(&["--name", name], &["sh", "-c", "echo up; read forever"])
@@ -180,19 +193,19 @@ pub(super) fn named(name: &str) -> Child {
 }
 
 #[test]
-fn file_that_answers_as_a_filter_is_refused() {
+fn non_seccomp_descriptor_is_rejected_as_filter() {
     let Some(server) = Server::start("filter") else { return };
     let name = format!("filter-{}", std::process::id());
     let mut host = named(&name);
     let python = "import os, socket, sys\n\
         run = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
-        run.connect('\\0verbless-model/%d/%s' % (os.geteuid(), sys.argv[1]))\n\
+        run.connect(sys.argv[1])\n\
         run.send(b'join 1 host')\n\
         print(run.recv(1000).decode())\n\
         socket.send_fds(run, [b'program'], [os.open(sys.argv[2], os.O_RDWR)])\n\
         print(run.recv(1000).decode())\n";
     let output = Command::new("/usr/bin/python3")
-        .args(["-c", python, &name])
+        .args(["-c", python, &socket_of(&name)])
         .arg(server.file())
         .output()
         .expect("python runs");
@@ -208,14 +221,22 @@ fn joining_program_is_given_no_directory() {
     let Some(sandbox) = sandbox("--dev /dev") else { return };
     let name = format!("escape-{}", std::process::id());
     let mut host = named(&name);
-    let user = nix::unistd::geteuid().to_string();
-    let arguments = [&attacks(&secret, "join")[..], &[user, name]].concat();
-    let tried = Command::new(&sandbox[0])
-        .args(&sandbox[1..])
-        .arg("python3")
-        .args(arguments)
-        .output()
-        .expect("bwrap runs");
+    let socket = socket_of(&name);
+    let place = Path::new(&socket).parent().expect("a directory");
+    let within = |shown: &[&Path]| {
+        Command::new(&sandbox[0])
+            .args(&sandbox[1..])
+            .args(shown)
+            .arg("python3")
+            .args([&attacks(&secret, "join")[..], std::slice::from_ref(&socket)].concat())
+            .output()
+            .expect("bwrap runs")
+    };
+    let tried = within(&["--ro-bind".as_ref(), place, place]);
+    // One that is not shown the directory of runs can neither join one nor pose as one.
+    let hidden = within(&[]);
+    let text = String::from_utf8_lossy(&hidden.stdout);
+    assert!(text.contains("no run"), "{text}");
     drop(host.stdin.take());
     host.wait().expect("it ends");
     held(&tried);
@@ -299,7 +320,7 @@ fn unprivileged_run_serves_the_tree() {
 }
 
 #[test]
-fn docs_name_tests_that_exist() {
+fn security_docs_name_existing_tests() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates");
     let docs = fs::read_to_string(crates.join("../docs/run-security.md")).expect("a file");
     let mut found = 0;
@@ -315,6 +336,7 @@ fn docs_name_tests_that_exist() {
                 format!("model-host/tests/{module}.rs"),
                 format!("model/src/memory/{module}.rs"),
                 format!("model-kernel/src/tests/{module}.rs"),
+                format!("model-kernel/src/{module}.rs"),
             ];
             let has = |file: &String| {
                 let text = fs::read_to_string(crates.join(file)).unwrap_or_default();

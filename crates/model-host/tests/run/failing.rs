@@ -26,18 +26,19 @@ fn a_queue_fails(what: &str, numbers: std::ops::Range<u32>, port: u16) {
     }
     let host = Host::start(what, &[], "read line; exit 0");
     // One that is only silent to the other waits for ever; it sleeps meanwhile.
-    let pingpong = format!("timeout 10 ibv_rc_pingpong -e -p {port} -n 1000000000");
+    let pingpong = format!("timeout 20 ibv_rc_pingpong -e -p {port} -n 1000000000");
     let start = |script: &str| {
         let mut program = host.join(&[], script);
         program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
     };
     let server = start(&pingpong);
-    // The server listens soon; a client that finds nobody says so.
+    // The server listens soon; a client that finds no server prints an error.
     let client = start(&format!(
         "for try in $(seq 50); do sleep 0.1; said=$({pingpong} localhost 2>&1); \
          case $said in *Couldn*) ;; *) echo \"$said\"; exit;; esac; done"
     ));
-    std::thread::sleep(std::time::Duration::from_millis(700));
+    // They are connected well before, under a sanitizer too.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
     let number = fail_one(&host, what, numbers);
     let again = model(&["ctl", &host.name, what, "0", &number.to_string()]);
     let outputs = [server, client].map(|it| it.wait_with_output().expect("it ends"));
@@ -51,17 +52,17 @@ fn a_queue_fails(what: &str, numbers: std::ops::Range<u32>, port: u16) {
 }
 
 #[test]
-fn a_queue_pair_that_is_told_to_fail_fails_the_program_that_uses_it() {
+fn fail_qp_fails_running_program() {
     a_queue_fails("fail-qp", 0x80..0x100, 18861);
 }
 
 #[test]
-fn a_completion_queue_that_is_told_to_fail_is_felt_at_the_other_end() {
+fn fail_cq_fails_running_program() {
     a_queue_fails("fail-cq", 0x400..0x480, 18862);
 }
 
 #[test]
-fn a_device_that_is_removed_is_fatal_to_its_programs_and_answers_nobody() {
+fn removed_device_raises_fatal_event() {
     if Command::new("ibv_asyncwatch").arg("--help").output().is_err() {
         return skipped("there is no ibv_asyncwatch here");
     }
@@ -74,14 +75,14 @@ fn a_device_that_is_removed_is_fatal_to_its_programs_and_answers_nobody() {
     let mut line = || lines.next().expect("a line").expect("text");
     assert!(line().contains("async event FD"), "it watches");
     assert_eq!(model(&["ctl", &host.name, "remove", "0"]), (Some(0), String::new()));
-    assert!(line().contains("event_type"), "it hears of it");
+    assert!(line().contains("event_type"), "it gets an event");
     assert!(!works().status.success(), "it is gone");
     watch.wait().expect("it ends");
     assert_eq!(host.end(), Some(0));
 }
 
 #[test]
-fn a_device_that_is_removed_keeps_its_objects_without_a_complaint() {
+fn removed_device_keeps_objects_silently() {
     let name = format!("keeps-{}", std::process::id());
     let tool = env!("CARGO_BIN_EXE_verbless-model");
     let script = format!("exec 5<>/dev/infiniband/uverbs0; {tool} ctl {name} remove 0");

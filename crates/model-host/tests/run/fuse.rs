@@ -7,33 +7,52 @@ use std::{env, fs};
 
 use super::skipped;
 
-const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/fuse.py");
+pub(super) const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/fuse.py");
+
+/// A directory to mount at; nothing is mounted there any more when this is dropped.
+pub(super) struct Place(PathBuf);
+
+impl Place {
+    pub(super) fn new(test: &str) -> Option<Self> {
+        let place = env::temp_dir().join(format!("fuse-{test}-{}", std::process::id()));
+        fs::create_dir(&place).expect("a new directory");
+        let place = Self(place);
+        if !std::path::Path::new("/usr/bin/python3").exists() {
+            skipped("there is no python3");
+            return None;
+        }
+        Some(place)
+    }
+
+    pub(super) fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
+        let _ = fs::remove_dir(&self.0);
+    }
+}
 
 /// The server; it ends when this is dropped.
 pub(super) struct Server {
-    place: PathBuf,
     child: Child,
+    place: Place,
 }
 
 impl Server {
     /// Starts the server, in a directory of its own; `None`: FUSE cannot be mounted here.
     pub(super) fn start(test: &str) -> Option<Self> {
-        let place = env::temp_dir().join(format!("fuse-{test}-{}", std::process::id()));
-        fs::create_dir(&place).expect("a new directory");
+        let place = Place::new(test)?;
         let mut command = Command::new("/usr/bin/python3");
-        let child = command.arg(SERVER).arg(&place).stdout(Stdio::piped()).spawn();
-        let mut child = match child {
-            Ok(child) => child,
-            Err(error) => {
-                fs::remove_dir(&place).expect("it is empty");
-                skipped(&format!("python3: {error}"));
-                return None;
-            }
-        };
+        let child = command.arg(SERVER).arg(place.path()).stdout(Stdio::piped()).spawn();
+        let mut child = child.expect("it is there");
         let mut line = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         output.read_line(&mut line).expect("text");
-        let server = Self { place, child };
+        let server = Self { child, place };
         if line != "up\n" {
             skipped("FUSE cannot be mounted here");
             return None;
@@ -42,7 +61,7 @@ impl Server {
     }
 
     pub(super) fn file(&self) -> PathBuf {
-        self.place.join("file")
+        self.place.path().join("file")
     }
 }
 
@@ -50,7 +69,5 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = Command::new("umount").arg("-l").arg(&self.place).stderr(Stdio::null()).status();
-        let _ = fs::remove_dir(&self.place);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::escape::{ATTACK, named};
+use super::escape::{ATTACK, named, socket_of};
 use super::fuse::Server;
 use super::{command, skipped};
 
@@ -52,7 +52,7 @@ fn absent_memory_stalls_no_other_program() {
 }
 
 #[test]
-fn file_whose_server_is_silent_stalls_no_other_program() {
+fn hung_file_server_does_not_stall_others() {
     let Some(server) = Server::start("hang") else { return };
     let others = "cat /sys/class/infiniband/mlx5_0/node_type; stat -c %F /dev/infiniband/uverbs0";
     let threads = format!("9 {}", server.file().display());
@@ -67,9 +67,9 @@ fn file_whose_server_is_silent_stalls_no_other_program() {
 }
 
 /// A guest of a run whose first call's path does not arrive, and what it prints.
-fn stalling(user: &str, name: &str) -> (Child, BufReader<ChildStdout>) {
+fn stalling(name: &str) -> (Child, BufReader<ChildStdout>) {
     let mut guest = Command::new("/usr/bin/python3")
-        .args([ATTACK, "/", "stall", "0", user, name])
+        .args([ATTACK, "/", "stall", "0", &socket_of(name)])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -79,11 +79,10 @@ fn stalling(user: &str, name: &str) -> (Child, BufReader<ChildStdout>) {
 }
 
 #[test]
-fn guests_whose_memory_is_absent_are_refused_in_time() {
+fn joining_succeeds_despite_stalled_guests() {
     let name = format!("stalls-{}", std::process::id());
     let mut host = named(&name);
-    let user = nix::unistd::geteuid().to_string();
-    let mut guests: Vec<_> = (0..16).map(|_| stalling(&user, &name)).collect();
+    let mut guests: Vec<_> = (0..16).map(|_| stalling(&name)).collect();
     for (_, output) in &mut guests {
         assert_eq!(line(output), "stalls\n");
     }
@@ -105,11 +104,10 @@ fn guests_whose_memory_is_absent_are_refused_in_time() {
 }
 
 #[test]
-fn guest_whose_memory_is_absent_keeps_no_other_out() {
+fn stalled_guest_does_not_delay_joining() {
     let name = format!("stall-{}", std::process::id());
     let mut host = named(&name);
-    let user = nix::unistd::geteuid().to_string();
-    let (mut guest, mut output) = stalling(&user, &name);
+    let (mut guest, mut output) = stalling(&name);
     let mut text = String::new();
     output.read_line(&mut text).expect("text");
     // The run has begun to look into it.

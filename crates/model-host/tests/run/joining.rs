@@ -39,7 +39,7 @@ impl Host {
 }
 
 #[test]
-fn the_links_and_devices_of_a_run_change_while_it_runs() {
+fn ctl_changes_links_and_devices_of_run() {
     if Command::new("ibv_devinfo").arg("--help").output().is_err() {
         return skipped("there is no ibv_devinfo here");
     }
@@ -84,7 +84,7 @@ fn the_links_and_devices_of_a_run_change_while_it_runs() {
 }
 
 #[test]
-fn devices_that_a_virtual_machine_has_change_while_they_are_served() {
+fn ctl_changes_devices_of_pci_server() {
     let name = format!("pci-{}", std::process::id());
     let socket = std::env::temp_dir().join(format!("verbless-{name}"));
     let serve = ["pci", "--socket", socket.to_str().unwrap(), "--name", &name];
@@ -119,7 +119,7 @@ fn devices_that_a_virtual_machine_has_change_while_they_are_served() {
 }
 
 #[test]
-fn a_program_that_joins_sees_the_same_devices_or_those_of_the_other_side() {
+fn joined_program_sees_devices_of_its_side() {
     let host = Host::start("sides", &["--devices", "2"], "read line; exit 3");
     let guid = "cat /sys/class/infiniband/*/node_guid";
     let joined = |options: &[&str]| {
@@ -137,7 +137,7 @@ fn a_program_that_joins_sees_the_same_devices_or_those_of_the_other_side() {
 }
 
 #[test]
-fn programs_of_rdma_core_send_each_other_data_when_one_joins_on_the_other_side() {
+fn pingpong_crosses_sides_of_joined_runs() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
@@ -152,7 +152,7 @@ fn programs_of_rdma_core_send_each_other_data_when_one_joins_on_the_other_side()
 }
 
 #[test]
-fn devices_stay_for_as_long_as_anybody_who_joined_does() {
+fn devices_live_until_last_joined_program() {
     let host = Host::start("last", &[], "read line; true");
     let mut last = host
         .join(&[], "echo in; read line; exec 5<>/dev/infiniband/uverbs0 && echo open")
@@ -177,7 +177,7 @@ fn devices_stay_for_as_long_as_anybody_who_joined_does() {
 }
 
 #[test]
-fn who_joined_is_told_when_the_devices_are_gone_and_does_not_hang() {
+fn joined_program_fails_when_host_is_killed() {
     let mut host = Host::start("killed", &[], "read line");
     let mut joined = host
         .join(&[], "echo in; exec sleep 100")
@@ -197,7 +197,7 @@ fn who_joined_is_told_when_the_devices_are_gone_and_does_not_hang() {
 }
 
 #[test]
-fn a_name_is_taken_once_and_signals_reach_a_program_that_joined() {
+fn sigterm_reaches_joined_program() {
     let host = Host::start("signals", &[], "read line");
     let again = command(&["--name", &host.name], &["true"]).output().expect("the binary runs");
     let text = String::from_utf8_lossy(&again.stderr);

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use super::{client, command, model, run, says, skipped};
 
 #[test]
-fn a_program_sends_over_links_with_faults_and_its_frames_are_captured() {
+fn pingpong_survives_faults_and_is_captured() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
@@ -44,7 +44,34 @@ fn a_program_sends_over_links_with_faults_and_its_frames_are_captured() {
 }
 
 #[test]
-fn programs_of_two_runs_reach_each_other_over_the_ip_network() {
+fn run_says_how_many_frames_a_capture_misses() {
+    use std::io::Read as _;
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return skipped("there is no ibv_rc_pingpong here");
+    }
+    let name = format!("verbless-{}-missing.pcapng", std::process::id());
+    let pipe = std::env::temp_dir().join(name);
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("it runs");
+    assert!(made.success());
+    let begun = pipe.clone();
+    // A reader that leaves behind the header of the section.
+    let reader = std::thread::spawn(move || {
+        std::fs::File::open(begun).unwrap().read_exact(&mut [0; 52]).unwrap();
+    });
+    let pingpong = "ibv_rc_pingpong -n 10 -p 18656";
+    let client = client(&format!("{pingpong} -d mlx5_1 localhost"));
+    let script = format!("{pingpong} -d mlx5_0 & ({client}); code=$?; wait; exit $code");
+    let output = run(&["--devices", "2", "--pcap", pipe.to_str().unwrap()], &script);
+    reader.join().unwrap();
+    std::fs::remove_file(&pipe).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let said = format!(" frames are missing in {}", pipe.display());
+    assert!(errors.contains(&said), "{errors}");
+}
+
+#[test]
+fn pingpong_crosses_runs_over_roce_v2() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
@@ -72,7 +99,7 @@ fn programs_of_two_runs_reach_each_other_over_the_ip_network() {
 }
 
 #[test]
-fn two_runs_of_different_identity_are_on_one_ethernet() {
+fn runs_of_distinct_identity_share_ethernet() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
@@ -103,7 +130,7 @@ fn two_runs_of_different_identity_are_on_one_ethernet() {
 }
 
 #[test]
-fn an_ioctl_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
+fn planned_ioctl_fault_fails_pingpong() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
@@ -131,7 +158,7 @@ fn an_ioctl_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
 }
 
 #[test]
-fn a_queue_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
+fn planned_queue_fault_flushes_pingpong() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
@@ -153,33 +180,34 @@ fn a_queue_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
 }
 
 #[test]
-fn an_uplink_that_cannot_be_is_refused_before_anything_starts() {
+fn bad_uplink_is_rejected_before_start() {
     let refused = |options: &[&str]| {
         let output = run(options, "echo started");
         assert_eq!(output.stdout, [], "{options:?}");
         String::from_utf8(output.stderr).unwrap()
     };
     let text = refused(&["--link", "infiniband", "--uplink", "127.0.0.1:5,127.0.0.1:6"]);
-    let expected = "verbless-model: the uplink 127.0.0.1:5,127.0.0.1:6 would reach nobody: no \
-        device has Ethernet ports; choose --link ethernet\n";
+    let expected = "verbless-model: the uplink 127.0.0.1:5,127.0.0.1:6 has no port to \
+        serve: no device has Ethernet ports; choose --link ethernet\n";
     assert_eq!(text, expected);
     let text = refused(&["--link", "ethernet", "--uplink", "/nonexistent/a,/tmp/b"]);
     let expected = "verbless-model: the local end of the uplink /nonexistent/a,/tmp/b cannot be \
         bound: No such file or directory (os error 2); it must be an address of this machine that \
-        nobody uses, or a file that does not exist\n";
+        is not in use, or a file that does not exist\n";
     assert_eq!(text, expected);
     assert!(refused(&["--uplink", "a,b"]).contains("has no address and port in 'a'"));
     // An address of documentation (RFC 5737), which no machine has.
     let text = refused(&["--link", "ethernet", "--uplink", "udp:192.0.2.1,192.0.2.2"]);
     let expected = "the local end of the uplink udp:192.0.2.1,192.0.2.2 cannot be bound: Cannot \
-        assign requested address (os error 99); it must be an address of this machine that nobody \
-        uses, or a file that does not exist; UDP port 4791 is rdma_rxe's where that is loaded\n";
+        assign requested address (os error 99); it must be an address of this machine that is \
+        not in use, or a file that does not exist; UDP port 4791 is rdma_rxe's where that is \
+        loaded\n";
     assert_eq!(text, format!("verbless-model: {expected}"));
     assert!(refused(&["--uplink", "udp:a"]).contains("'a' has no IP address in 'a'"));
 }
 
 #[test]
-fn faults_that_cannot_be_used_are_refused_before_anything_starts() {
+fn bad_faults_are_rejected_before_start() {
     let file = std::env::temp_dir().join(format!("verbless-{}-bad.toml", std::process::id()));
     let path = file.to_str().unwrap();
     let refused = |text: &str| {
@@ -199,4 +227,26 @@ fn faults_that_cannot_be_used_are_refused_before_anything_starts() {
     let expected = "verbless-model: the faults cannot be applied: line 2: there is no device 2: \
         there are 2, numbered from 0\n";
     assert_eq!(absent, expected);
+}
+
+#[test]
+fn address_of_no_device_of_the_programs_is_refused() {
+    let refused = |options: &[&str]| {
+        let output = command(options, &["true"]).output().expect("the binary runs");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let two = ["--profile", "bluefield3", "--devices", "2", "--link", "ethernet"];
+    for (options, address, expected) in [
+        (&two[..], "1=192.0.2.1", "device 1 is on the other side of its card"),
+        (&two[..], "1=192.0.2.1", "its devices are 0, 2"),
+        (&two[..], "4=192.0.2.1", "there is no device 4: the program's devices are 0, 2"),
+        (&[], "0=192.0.2.1", "give --link ethernet"),
+    ] {
+        let text = refused(&[options, &["--address", address]].concat());
+        assert!(text.contains(expected), "{text}");
+    }
+    let both = [&two[..], &["--address", "1=192.0.2.1", "--dpu", "true"]].concat();
+    let output = command(&both, &["true"]).output().expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -33,7 +33,7 @@ fn python(script: &str) {
 }
 
 #[test]
-fn a_path_that_may_contain_no_link_is_refused_at_a_link() {
+fn no_symlinks_rule_fails_at_link() {
     python(
         "expect([attempt(link, 0, rule) for rule in (0, MAGIC, LINKS)], 'ok', 'ok', 'ELOOP')\n\
          direct = os.path.realpath(link)\n\
@@ -44,7 +44,7 @@ fn a_path_that_may_contain_no_link_is_refused_at_a_link() {
 }
 
 #[test]
-fn a_structure_of_a_later_kernel_is_taken_up_to_a_page_if_the_rest_is_zero() {
+fn open_how_extension_must_be_zero_within_page() {
     python(
         "def of(later, size=24): return attempt(link, later=later, size=size)\n\
          expect([of(bytes(n)) for n in (1, 8, 4072)], 'ok', 'ok', 'ok')\n\
@@ -54,7 +54,7 @@ fn a_structure_of_a_later_kernel_is_taken_up_to_a_page_if_the_rest_is_zero() {
 }
 
 #[test]
-fn a_path_that_stays_in_its_file_system_begins_in_that_of_the_devices() {
+fn no_xdev_path_must_begin_in_device_file_system() {
     python(
         "paths = (link, node, '/dev/infiniband', '/dev/infiniband/..')\n\
          expect([attempt(path, 0, XDEV) for path in paths], *4 * ['EXDEV'])\n\
@@ -70,7 +70,7 @@ fn a_path_that_stays_in_its_file_system_begins_in_that_of_the_devices() {
 }
 
 #[test]
-fn a_path_that_stays_in_a_directory_leads_to_devices_from_above_them() {
+fn beneath_and_in_root_paths_reach_devices() {
     python(
         "root, dev, infiniband = [os.open(path, os.O_RDONLY) for path in ('/', '/dev', \
          '/dev/infiniband')]\n\

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::{client, run, says, skipped};
 
 #[test]
-fn a_program_sees_the_devices_of_its_side_and_no_others() {
+fn program_sees_devices_of_own_side_only() {
     let profiles = ["bluefield3", "connectx6dx", "bluefield3"];
     let profiles = profiles.map(|profile| format!("--profile={profile}"));
     let on = |side, script| {
@@ -26,7 +26,7 @@ fn a_program_sees_the_devices_of_its_side_and_no_others() {
 }
 
 #[test]
-fn opening_a_device_of_the_dpu_brings_up_the_embedded_cpus_function() {
+fn opening_dpu_device_enables_ecpf_function() {
     let options = ["--devices", "2", "--side", "dpu", "--trace"];
     let output = run(&options, "exec 5<>/dev/infiniband/uverbs1");
     let text = String::from_utf8_lossy(&output.stderr);
@@ -38,7 +38,7 @@ fn opening_a_device_of_the_dpu_brings_up_the_embedded_cpus_function() {
 }
 
 #[test]
-fn a_side_that_no_device_has_is_refused_and_told_of() {
+fn side_without_devices_is_rejected() {
     let output = run(&["--profile", "connectx6dx", "--side", "dpu"], "echo started");
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     let text = String::from_utf8_lossy(&output.stderr);
@@ -51,7 +51,7 @@ fn a_side_that_no_device_has_is_refused_and_told_of() {
 }
 
 #[test]
-fn a_command_on_the_dpu_side_runs_beside_the_program_and_each_sees_its_own() {
+fn dpu_command_runs_beside_host_program() {
     let file = std::env::temp_dir().join(format!("verbless-sides-{}", std::process::id()));
     let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
     let dpu = format!("cat; {own} > {0}.new; mv {0}.new {0}", file.display());
@@ -62,7 +62,7 @@ fn a_command_on_the_dpu_side_runs_beside_the_program_and_each_sees_its_own() {
 }
 
 #[test]
-fn a_failure_on_either_side_is_told_and_the_programs_own_goes_first() {
+fn exit_status_is_first_nonzero_host_first() {
     let status = |dpu: &str, script: &str| run(&["--dpu", dpu], script).status.code();
     assert_eq!(status("exit 0", "exit 0"), Some(0));
     assert_eq!(status("exit 5", "exit 0"), Some(5));
@@ -72,7 +72,7 @@ fn a_failure_on_either_side_is_told_and_the_programs_own_goes_first() {
 }
 
 #[test]
-fn a_command_on_the_dpu_side_that_waits_for_a_program_that_failed_is_ended() {
+fn failed_host_program_terminates_dpu_command() {
     let stubborn = std::thread::spawn(|| run(&["--dpu", "trap '' TERM; sleep 300"], "kill -9 $$"));
     // What the shell waits for is ended, too.
     let waits = "trap 'echo asked; exit 0' TERM; sleep 300 & wait; echo no";
@@ -111,7 +111,7 @@ fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
 }
 
 #[test]
-fn each_side_of_a_topology_finds_its_functions_below_sys() {
+fn sysfs_lists_pf_vf_and_sf_per_side() {
     let here = "cd /sys/class/infiniband; for it in *; do echo $(basename $(realpath $it/device)) \
         $(cat $it/device/device $it/device/sfnum 2>/dev/null); done";
     assert_eq!(
@@ -132,7 +132,7 @@ fn each_side_of_a_topology_finds_its_functions_below_sys() {
 }
 
 #[test]
-fn the_dpu_finds_what_represents_the_hosts_functions_and_its_own_sub_functions() {
+fn dpu_sysfs_lists_representors() {
     let listed = "cd /sys/class/infiniband/mlx5_1/device/net && for it in *; do echo $it \
         $(cat $it/phys_port_name $it/represents/pci_address 2>/dev/null); done";
     assert_eq!(

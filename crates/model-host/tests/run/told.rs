@@ -1,11 +1,13 @@
 //! What is said to people: traces, refusals, help.
 
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::{command, model, skipped};
 
 #[test]
-fn a_trace_tells_of_every_ioctl_and_command() {
+fn trace_lists_ioctls_and_commands() {
     let python = "import os, fcntl, struct\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
         head = struct.pack('<HHHHQII', 24, 0, 3, 0, 0, 1, 0)\n\
@@ -17,19 +19,48 @@ fn a_trace_tells_of_every_ioctl_and_command() {
     if Command::new("python3").arg("--version").output().is_err() {
         return skipped("there is no python3 here");
     }
-    let output =
-        command(&["--trace"], &["python3", "-c", python]).output().expect("the binary runs");
+    let output = command(&["--trace", "--fwctl-mode=666"], &["python3", "-c", python])
+        .output()
+        .expect("the binary runs");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("uverbs0 ioctl GET_CONTEXT() -> EINVAL"), "{text}");
     assert!(text.contains("fwctl0 ioctl FWCTL_INFO() -> EINVAL"), "{text}");
     assert!(text.contains("function 0 QUERY_HCA_CAP(op_mod="), "{text}");
     let file = std::env::temp_dir().join(format!("verbless-trace-{}", std::process::id()));
     let option = format!("--trace={}", file.display());
-    let output = command(&[&option], &["python3", "-c", python]).output().expect("it runs");
+    let output = command(&[&option, "--fwctl-mode=666"], &["python3", "-c", python])
+        .output()
+        .expect("it runs");
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(&file).expect("the file was written");
     let _ = std::fs::remove_file(&file);
     assert!(text.contains("ENABLE_HCA(0x104)"), "{text}");
+}
+
+#[test]
+fn unread_trace_does_not_block_program() {
+    // The program has the pipe as its standard error, too, and must not fill it itself.
+    let opens = "exec 2>/dev/null; for i in $(seq 400); do : 5<>/dev/infiniband/uverbs0; done";
+    let mut run = command(&["--trace"], &["sh", "-c", opens])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let start = Instant::now();
+    let status = loop {
+        match run.try_wait().expect("it is our child") {
+            Some(status) => break status,
+            None if start.elapsed() > Duration::from_secs(60) => {
+                run.kill().expect("it runs");
+                panic!("a full pipe of --trace stopped the run");
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    assert!(status.success());
+    let mut text = String::new();
+    run.stderr.take().expect("piped").read_to_string(&mut text).expect("text");
+    // A pipe has 64 KiB; the last line that fits ends within a page of that.
+    assert!(text.len() > 60 << 10, "the pipe was never full: {} bytes", text.len());
 }
 
 #[test]
@@ -69,7 +100,7 @@ fn a_code_is_explained() {
 }
 
 #[test]
-fn refusals_are_told_when_they_are_asked_for_and_else_nothing_is() {
+fn refusals_are_logged_at_first_v() {
     // The ioctl of a method that there is not.
     let python = "import fcntl, os, struct\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
@@ -87,7 +118,7 @@ fn refusals_are_told_when_they_are_asked_for_and_else_nothing_is() {
 }
 
 #[test]
-fn what_libraries_ask_of_every_device_is_told_at_the_second_v_alone() {
+fn capability_probes_are_logged_at_second_v() {
     if Command::new("ibv_devinfo").output().is_err() {
         return skipped("there is no ibv_devinfo here");
     }
@@ -102,7 +133,7 @@ fn what_libraries_ask_of_every_device_is_told_at_the_second_v_alone() {
 }
 
 #[test]
-fn what_is_no_uverbs_device_is_told_of() {
+fn unmodelled_device_is_logged_with_reason() {
     let (_, text) = model(&["-v", "run", "--", "cat", "/dev/infiniband/rdma_cm"]);
     assert!(
         text.contains("refused with ENOENT: connections by rdma_cm are not modelled"),
@@ -110,4 +141,12 @@ fn what_is_no_uverbs_device_is_told_of() {
     );
     let (_, text) = model(&["-v", "run", "--", "cat", "/dev/infiniband/umad0"]);
     assert!(text.contains("management datagrams (umad) are not modelled"), "{text}");
+}
+
+#[test]
+fn open_of_an_attribute_for_writing_is_told() {
+    let config = "/sys/bus/pci/devices/fb0b:00:01.0/config";
+    let (_, text) = model(&["-v", "run", "--", "sh", "-c", &format!("true >> {config}")]);
+    let told = format!("open of {config} for writing refused with EACCES: attributes");
+    assert!(text.contains(&told), "{text}");
 }

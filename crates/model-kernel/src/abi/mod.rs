@@ -1,8 +1,8 @@
 //! The ioctl ABI as the kernel declares it: object, method and attribute ids, and what each method
 //! takes.
 //!
-//! The tables are the kernel's, not the driver's: they stand apart from `verbless_devx`, so that a
-//! wrong id there is refused here. Names are the kernel's too, for people. Source: Linux 6.12,
+//! The tables are the kernel's, not the driver's. They are separate from `verbless_devx`, so that a
+//! wrong id there fails here. Names are the kernel's too, for log lines. Source: Linux 6.12,
 //! `include/uapi/rdma/{ib,mlx5}_user_ioctl_cmds.h` and the declarations in `uverbs_std_types_*.c`,
 //! `hw/mlx5/devx.c` and `hw/mlx5/main.c`.
 
@@ -16,7 +16,7 @@ pub(super) use verbs::VerbsCall;
 pub(super) const DRIVER: u16 = 0x1000;
 /// RDMA_DRIVER_MLX5, in every request.
 pub const DRIVER_ID: u32 = 1;
-/// The attribute must be known to the kernel.
+/// The kernel must know the attribute.
 pub(super) const MANDATORY: u16 = 1;
 /// The kernel wrote this output.
 pub(super) const VALID_OUTPUT: u16 = 2;
@@ -77,7 +77,8 @@ pub(super) mod attr {
     pub(crate) const QUERY_MR_LENGTH: u16 = 3;
     pub(crate) const QUERY_MR_IOVA: u16 = 4;
     pub(crate) const QUERY_PD_NUMBER: u16 = DRIVER + 1;
-    /// The handle of a CQ, QP or SRQ that is made or destroyed, and what destroying it answers.
+    /// The handle of a CQ, QP or SRQ that a method creates or destroys, and the response of its
+    /// destruction.
     pub(crate) const HANDLE: u16 = 0;
     pub(crate) const DESTROY_RESP: u16 = 1;
     pub(crate) const CQ_CQE: u16 = 1;
@@ -160,15 +161,15 @@ pub(super) enum Access {
 /// The content of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AttrKind {
-    /// Data from the client: at least `min` bytes, at most `len`; longer ones only when
-    /// `zero_tail`, and then zero there. `copied`: read into the kernel before the method runs, so
-    /// that a bad pointer fails first.
+    /// Data from the client: at least `min` bytes, at most `len`. A longer input is allowed only
+    /// with `zero_tail`, and its tail must be zero. `copied`: the kernel reads it before the method
+    /// runs, so that a bad pointer fails first.
     In { min: u16, len: u16, zero_tail: bool, copied: bool },
     /// Room for data to the client.
     Out { min: u16, len: u16, zero_tail: bool },
     /// A handle.
     Handle { object: u16, access: Access },
-    /// A file descriptor of the kernel's making.
+    /// A file descriptor that the kernel creates.
     Fd { object: u16, access: Access },
     /// Any file descriptor.
     RawFd,
@@ -177,14 +178,14 @@ pub(super) enum AttrKind {
 /// Description of a method's attribute.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttrSpec {
-    /// The kernel's name, without the prefix that all attributes of a method have.
+    /// The kernel's name, without the prefix that all attributes of the method share.
     pub name: &'static str,
     pub id: u16,
     pub mandatory: bool,
     pub kind: AttrKind,
 }
 
-/// Which code runs for a method.
+/// The code that runs for a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Call {
     InvokeWrite,
@@ -211,14 +212,14 @@ pub(super) enum Call {
     FlowCreate,
     #[cfg(feature = "verbs")]
     Verbs(VerbsCall),
-    /// The method is described completely by its attribute with access `Destroy`.
+    /// The attribute with access `Destroy` describes the whole method.
     Destroy,
 }
 
 /// Description of an object's method.
 #[derive(Debug)]
 pub(super) struct MethodSpec {
-    /// The kernel's name, without the prefix that all methods have.
+    /// The kernel's name, without the prefix that all methods share.
     pub name: &'static str,
     pub object: u16,
     pub id: u16,
@@ -236,7 +237,7 @@ const fn optional(name: &'static str, id: u16, kind: AttrKind) -> AttrSpec {
 const fn value(len: u16) -> AttrKind {
     AttrKind::In { min: len, len, zero_tail: false, copied: false }
 }
-/// A structure in, which a longer buffer with zeros may hold too.
+/// An input structure; a longer buffer is allowed if its tail is zero.
 const fn extensible(len: u16) -> AttrKind {
     AttrKind::In { min: len, len, zero_tail: true, copied: false }
 }
@@ -244,7 +245,7 @@ const fn extensible(len: u16) -> AttrKind {
 const NUMBER: AttrKind = value(8);
 /// Flags, four or eight bytes.
 const FLAGS: AttrKind = AttrKind::In { min: 4, len: 8, zero_tail: false, copied: false };
-/// At least `min` bytes in, read before the method runs.
+/// At least `min` bytes in; the kernel reads them before the method runs.
 const fn mailbox(min: u16) -> AttrKind {
     AttrKind::In { min, len: u16::MAX, zero_tail: false, copied: true }
 }
@@ -256,7 +257,7 @@ const fn result(len: u16) -> AttrKind {
 const fn room(min: u16) -> AttrKind {
     AttrKind::Out { min, len: u16::MAX, zero_tail: false }
 }
-/// A structure out, which a longer buffer may hold too.
+/// An output structure; a longer buffer is allowed.
 const fn structure(len: u16) -> AttrKind {
     AttrKind::Out { min: len, len, zero_tail: true }
 }
@@ -273,9 +274,9 @@ const UHW_IN: AttrSpec = optional(
 );
 const UHW_OUT: AttrSpec = optional("uhw_out", attr::UHW_OUT, room(0));
 
-/// Bytes of a mask of packets at most, of which the device knows the first.
+/// The most bytes of a packet mask; the device knows the first of them.
 const MATCH_PARAM: u16 = 640;
-/// A mask of packets, or values under one.
+/// A packet mask, or the values under it.
 const fn match_param(copied: bool) -> AttrKind {
     AttrKind::In { min: 1, len: MATCH_PARAM, zero_tail: false, copied }
 }
@@ -399,7 +400,7 @@ static METHODS: &[MethodSpec] = &[
         attrs: &[
             spec("handle", attr::FIRST, handle(object::FLOW_MATCHER, Access::New)),
             spec("match_mask", attr::MATCHER_MASK, match_param(false)),
-            // The priority of rules of the first kind; there are no others.
+            // The priority of rules of the first flow type; no other type exists here.
             spec("flow_type", attr::MATCHER_FLOW_TYPE, value(2)),
             spec("match_criteria", attr::MATCHER_CRITERIA, value(1)),
             optional("flow_flags", attr::MATCHER_FLOW_FLAGS, FLAGS),

@@ -1,4 +1,4 @@
-//! Methods of what verbs make: memory regions and windows, and queues.
+//! Methods for objects of verbs: memory regions, memory windows and queues.
 
 use super::{
     Access, Call, FLAGS, MethodSpec, NUMBER, UHW_IN, UHW_OUT, attr, extensible, fd, handle, object,

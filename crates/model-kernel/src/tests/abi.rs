@@ -1,10 +1,10 @@
-//! The ids of objects, methods and attributes against the system's own Linux headers.
+//! Compares the ids of objects, methods and attributes with the system's own Linux headers.
 
 use std::io::Write as _;
 
 use crate::abi::{AttrSpec, DRIVER, DRIVER_ID, MANDATORY, VALID_OUTPUT, methods, object};
 
-/// Where a system has them, by `linux-libc-dev` or its like.
+/// The paths of the headers on a system with `linux-libc-dev` or its like.
 const HEADERS: [&str; 4] = [
     "/usr/include/rdma/rdma_user_ioctl_cmds.h",
     "/usr/include/rdma/ib_user_ioctl_verbs.h",
@@ -15,7 +15,7 @@ const HEADERS: [&str; 4] = [
 /// An enum of C: names and values.
 type Enum = Vec<(String, u64)>;
 
-/// The enums of these headers, in their order; `None`, and a word about it, where one is missing.
+/// The enums of these headers, in their order; prints a line and returns `None` if one is missing.
 fn enums() -> Option<Vec<Enum>> {
     let mut text = String::new();
     for header in HEADERS {
@@ -45,7 +45,7 @@ fn enums() -> Option<Vec<Enum>> {
                 Some((name, value)) => (name.trim(), number(value, &known)),
                 None => (entry, Some(next)),
             };
-            // No id is written like that.
+            // Ids never have this form.
             let Some(value) = value else { break };
             next = value + 1;
             known.push((name.to_owned(), value));
@@ -63,7 +63,7 @@ fn without_comments(text: &str) -> String {
     rest.fold(first, |all, part| all + part)
 }
 
-/// A value as the headers write ids: a number, a name, or one shifted by another.
+/// A value in the headers' forms for ids: a number, a name, or one shifted by another.
 fn number(text: &str, known: &[(String, u64)]) -> Option<u64> {
     let text = text.trim().trim_matches(['(', ')']);
     if let Some((one, by)) = text.split_once("<<") {
@@ -120,8 +120,8 @@ fn objects_and_methods_have_the_ids_of_linux() {
     }
 }
 
-/// A method's attributes of the core stand in one enum, and those of the driver in one, under names
-/// that have ours.
+/// One enum holds a method's core attributes and another its driver attributes; their names contain
+/// ours.
 #[test]
 fn attributes_have_the_ids_of_linux() {
     let Some(enums) = enums() else { return };

@@ -1,11 +1,11 @@
-//! Attributes of verbs, one by one: to which field of a command each goes, which values are
-//! refused, and from which field of an answer each comes.
+//! Attributes of verbs, one by one: the command field that each sets, the values that the kernel
+//! refuses, and the answer field that each comes from.
 
 use nix::errno::Errno;
 use verbless_prm::{
     AtomicMode, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, Init2rtrQpIn, Opcode,
-    PathMigrationState, PortType, QpContext, QueryAdapterOut, QueryHcaVportContextOut, QueryQpOut,
-    QueryRmpOut, Rst2initQpIn, Rtr2rtsQpIn, ServiceType,
+    PathMigrationState, PkeyTableSize, PortType, QpContext, QueryAdapterOut,
+    QueryHcaVportContextOut, QueryQpOut, QueryRmpOut, Rst2initQpIn, Rtr2rtsQpIn, ServiceType,
 };
 
 use super::super::client::Capability;
@@ -40,11 +40,11 @@ const RTS: u32 = STATE | TIMEOUT | RETRIES | RNR_RETRY | READS | SQ_PSN;
 
 type Values<'a> = &'a [(usize, &'a [u8])];
 
-/// To INIT on port 1, and from there to RTR.
+/// Values for INIT on port 1, and from there for RTR.
 const TO_INIT: Values = &[(96, &[1]), (104, &[1])];
 const TO_RTR: Values = &[(96, &[2]), (31, &[1]), (98, &[3])];
 
-/// The values and these, which count where both say one.
+/// The values, with `more` overriding equal offsets.
 fn and<'a>(values: &[(usize, &'a [u8])], more: &[(usize, &'a [u8])]) -> Vec<(usize, &'a [u8])> {
     values.iter().chain(more).copied().collect()
 }
@@ -55,7 +55,7 @@ fn ud(verbs: &Verbs) -> u64 {
     verbs.qp(4, (cq, cq), None, [4, 8, 1, 4, 0], &driver).expect("a QP").0
 }
 
-/// Every byte of a destination differs from the others; it begins at `at`.
+/// A destination with pairwise different bytes; it begins at `at`.
 fn destination(at: usize) -> Vec<u8> {
     let gid = std::array::from_fn::<u8, 16, _>(|byte| (at + byte) as u8 | 0x80);
     let rest = fields(
@@ -66,7 +66,7 @@ fn destination(at: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_attribute_of_a_change_reaches_its_field() {
+fn modify_qp_attributes_reach_qpc_fields() {
     let verbs = Verbs::new();
     let (qp, number, _) = verbs.rc();
     verbs.modify(qp, INIT, &and(TO_INIT, &[(92, &[5, 0]), (88, &[14])])).expect("INIT");
@@ -126,7 +126,7 @@ fn every_attribute_of_a_change_reaches_its_field() {
     for mask in [AV, AV | PORT, STATE | AV] {
         let values = [(31, &[1][..]), (104, &[1]), (96, &[3])];
         let moved = verbs.modify(qp, mask, &values);
-        assert_eq!(moved, Err(Errno::EINVAL), "{mask:#x}: its path stays what it is");
+        assert_eq!(moved, Err(Errno::EINVAL), "{mask:#x}: its path stays the same");
     }
     for (migration, state) in [(0, PathMigrationState::MIGRATED.0), (1, 1), (2, 0)] {
         verbs.modify(qp, MIGRATION, &[(99, &[migration])]).expect("it stays in RTS");
@@ -151,7 +151,7 @@ fn depths_are_rounded_up_to_powers_of_two() {
 }
 
 #[test]
-fn a_change_with_a_value_out_of_its_range_is_refused_before_any_command() {
+fn modify_qp_rejects_out_of_range_values() {
     let verbs = Verbs::new();
     let refused = |step: u32, qp: u64, mask: u32, values: Values, errno: Errno, case: &str| {
         let sent = verbs.fixture.device.commands.lock().expect("no panic").len();
@@ -197,7 +197,7 @@ fn a_change_with_a_value_out_of_its_range_is_refused_before_any_command() {
     let values: Values = &[(98, &[5]), (29, &[23]), (63, &[1]), (108, &[1])];
     verbs.modify(most, RTR | ALTERNATE, &and(TO_RTR, values)).expect("RTR");
 
-    // In RTS an address may move the port, which must be the address's own where both are said.
+    // In RTS an address may change the port; if both are given, they must agree.
     let ud = ud(&verbs);
     let privileged: Values = &[(96, &[1]), (104, &[1]), (75, &[0x80])];
     let mask = STATE | PKEY | PORT | QKEY;
@@ -235,11 +235,20 @@ fn a_path_of_an_ethernet_port_has_a_mac_and_a_source_port() {
     verbs.modify(qp, INIT, TO_INIT).expect("INIT");
     let mut to = destination(0);
     let set = |to: &[u8]| verbs.modify(qp, RTR, &and(&[(0, to)], TO_RTR));
-    assert_eq!(set(&to), Err(Errno::ETIMEDOUT), "nobody has this address");
+    assert_eq!(set(&to), Err(Errno::ETIMEDOUT), "no neighbour has this address");
     to[15] = 9;
     to[30] = 0;
     assert_eq!(set(&to), Err(Errno::EINVAL), "RoCE has no other addresses than GIDs");
+    let reason = verbs.fixture.reason().expect("a reason");
+    assert!(reason.contains("is_global") && reason.contains("needs a GRH"), "{reason}");
     to[30] = 1;
+    for rate in [1, 24, 255] {
+        to[29] = rate;
+        assert_eq!(set(&to), Err(Errno::EINVAL), "rate {rate}, which does not exist");
+        let reason = verbs.fixture.reason().expect("a reason");
+        assert!(reason.contains(&format!("static_rate {rate}")), "{reason}");
+    }
+    to[29] = 0;
     set(&to).expect("RTR");
     let rtr: Init2rtrQpIn = verbs.last(Opcode::INIT2RTR_QP.0, Init2rtrQpIn::from_prefix);
     let path = rtr.qpc().primary_address_path();
@@ -250,7 +259,7 @@ fn a_path_of_an_ethernet_port_has_a_mac_and_a_source_port() {
 }
 
 #[test]
-fn a_path_of_a_port_that_shares_its_lid_needs_a_grh() {
+fn shared_lid_path_requires_grh() {
     let mut device = Device::with(Verbs::new().fixture.device.caps, false);
     device.grh_required = true;
     let verbs = Verbs::on(device);
@@ -266,7 +275,7 @@ fn a_path_of_a_port_that_shares_its_lid_needs_a_grh() {
     assert_eq!(set(RTR, &[(0, &global)]), Ok(()));
 }
 
-/// A queue pair's context of which every field that verbs tell differs from the others.
+/// Fills a QP context; every field that verbs report has a different value.
 fn context(qpc: &mut QpContext) {
     qpc.set_q_key(0x0102_0304).set_next_rcv_psn(0x11_2233).set_next_send_psn(0x44_5566);
     qpc.set_remote_qpn(0x77_8899).set_rwe(true).set_rae(true).set_mtu(verbless_prm::PathMtu(4));
@@ -283,7 +292,7 @@ fn context(qpc: &mut QpContext) {
 }
 
 #[test]
-fn a_queue_pairs_answer_has_each_field_in_its_place() {
+fn query_qp_maps_qpc_to_response() {
     let mut output = QueryQpOut::default();
     context(output.qpc_mut());
     for (ethernet, service, state) in [(false, 2, 7), (true, 2, 4), (false, 4, 5)] {
@@ -336,7 +345,7 @@ fn a_queue_pairs_answer_has_each_field_in_its_place() {
 }
 
 #[test]
-fn a_device_is_described_by_its_capabilities() {
+fn query_device_reports_hca_capabilities() {
     let verbs = Verbs::with(|caps| {
         caps.set_log_max_cq(9).set_log_max_mkey(21).set_log_max_pd(11).set_log_max_mcg(6);
         caps.set_max_qp_mcg(48).set_log_max_srq(8).set_local_ca_ack_delay(15);
@@ -407,7 +416,16 @@ fn a_device_is_described_by_its_capabilities() {
 }
 
 #[test]
-fn a_shared_receive_queue_answers_with_its_sizes_and_the_devices_limit() {
+fn ethernet_device_reports_pkey_table_size() {
+    let verbs = Verbs::with(|caps| {
+        caps.set_port_type(PortType::ETHERNET).set_pkey_table_size(PkeyTableSize(1));
+    });
+    let (plain, _) = verbs.write(1 << 31 | 1, &[0; 8], 304, &[], 112).expect("an answer");
+    assert_eq!(plain[168..170], 256u16.to_ne_bytes());
+}
+
+#[test]
+fn srq_create_reports_sizes_and_limit() {
     let verbs = Verbs::new();
     let mut output = QueryRmpOut::default();
     output.rmp_context_mut().wq_mut().set_lwm(77);
@@ -454,7 +472,7 @@ fn a_shared_receive_queue_answers_with_its_sizes_and_the_devices_limit() {
 }
 
 #[test]
-fn a_memory_window_is_a_free_key_of_the_kind_that_was_asked_for() {
+fn alloc_mw_creates_free_mkey_of_type() {
     let verbs = Verbs::new();
     let allocate = |kind: u8, driver: [u8; 8], room: usize| {
         let core = fields(&[8, 4, 1, 1, 1, 1], &[0, verbs.pd.into(), kind.into(), 0, 0, 0]);
@@ -487,7 +505,8 @@ fn a_memory_window_is_a_free_key_of_the_kind_that_was_asked_for() {
     assert_eq!(lacking.write(14, &core, 8, &[0; 8], 8), Err(Errno::EOPNOTSUPP));
 }
 
-/// CREATE_CQ by the old command: `mlx5_ib_create_cq` for CQEs of so many bytes; handle, entries.
+/// CREATE_CQ of the write interface: `mlx5_ib_create_cq` for CQEs of `bytes` bytes; handle and
+/// entries.
 fn old_cq(
     verbs: &Verbs,
     (entries, vector, channel): (u64, u64, i32),
@@ -504,7 +523,7 @@ fn old_cq(
 }
 
 #[test]
-fn a_completion_queue_of_the_old_command_is_as_large_as_it_says() {
+fn create_cq_rounds_size_and_sets_cqe_size() {
     let verbs = Verbs::with(|caps| {
         caps.set_cqe_128_always(true);
     });
@@ -542,7 +561,7 @@ fn a_completion_queue_of_the_old_command_is_as_large_as_it_says() {
     assert_eq!(device.held(), made, "it is unmade");
 }
 
-/// CREATE_QP by the old command, with `mlx5_ib_create_qp` of these flags; the answer's words.
+/// CREATE_QP of the write interface, with `mlx5_ib_create_qp` of these flags; the answer's words.
 fn old_qp(
     verbs: &Verbs,
     kind: u64,
@@ -559,7 +578,7 @@ fn old_qp(
 }
 
 #[test]
-fn data_in_cqes_is_as_long_as_the_cqes_of_its_queue_and_wanted() {
+fn scatter_to_cqe_follows_cqe_size_and_flags() {
     const SCATTER: u64 = 1 << 1;
     const ALLOW: u64 = 1 << 8;
     use verbless_prm::{ScatterToCqeRequester as Req, ScatterToCqeResponder as Res};
@@ -617,7 +636,7 @@ fn data_in_cqes_is_as_long_as_the_cqes_of_its_queue_and_wanted() {
 }
 
 #[test]
-fn the_extended_change_of_a_queue_pair_knows_no_more_than_rate_limits() {
+fn extended_modify_qp_rejects_unknown_mask() {
     let verbs = Verbs::new();
     let (qp, ..) = verbs.rc();
     let modify = |mask: u32, state: u8| {
@@ -631,7 +650,7 @@ fn the_extended_change_of_a_queue_pair_knows_no_more_than_rate_limits() {
     assert_eq!(modify(INIT | RATE_LIMIT, 1), Err(Errno::EINVAL), "known, and not offered");
     assert_eq!(modify(INIT, 1), Ok(fields(&[4, 4], &[0, 8])));
     assert_eq!(verbs.fixture.device.count(Opcode::RST2INIT_QP.0), 1);
-    // Of the request, what is missing counts as zero, and the response is cut, or left out.
+    // Missing bytes of the request count as zero; the response is cut or omitted.
     let short = fields(&[8, 8, 8, 8, 8, 8, 8, 8, 4, 4], &[0, 0, 0, 0, 0, 0, 0, 0, qp, 1]);
     assert_eq!(verbs.write(1 << 31 | 26, &short, 5, &[], 0), Ok((vec![0, 0, 0, 0, 5], vec![])));
     assert_eq!(verbs.write(1 << 31 | 26, &short, 0, &[], 0), Ok((vec![], vec![])));

@@ -1,17 +1,16 @@
-//! Hostile buffers: headers and attribute lists that do not make sense, each with the errno that
-//! Linux gives.
+//! Hostile buffers: malformed headers and attribute lists, each with the errno that Linux gives.
 
 use nix::errno::Errno;
 
 use super::support::{Fixture, Request, command};
 
-/// OTHER with QUERY_HCA_CAP, as it should be.
+/// A valid OTHER with QUERY_HCA_CAP.
 fn other(input: &[u8], output: &mut [u8]) -> Request {
     Request::new(0x1000, 0x1000).input(0x1000, input).output(0x1001, output)
 }
 
 #[test]
-fn a_header_that_does_not_make_sense_is_refused() {
+fn malformed_ioctl_header_is_rejected() {
     let fixture = Fixture::new();
     let good = Request::new(0x1000, 0x1002).input(0x1000, &[0; 4]).words;
     let with = |index: usize, f: &dyn Fn(u64) -> u64| {
@@ -41,7 +40,7 @@ fn a_header_that_does_not_make_sense_is_refused() {
 }
 
 #[test]
-fn an_attribute_that_does_not_fit_its_description_is_refused() {
+fn malformed_attribute_is_rejected() {
     let fixture = Fixture::new();
     let input = command(0x101, 0, 16);
     let short = [0; 15];
@@ -90,7 +89,7 @@ fn an_attribute_that_does_not_fit_its_description_is_refused() {
 }
 
 #[test]
-fn an_unknown_attribute_that_is_not_mandatory_is_passed_over() {
+fn unknown_optional_attribute_is_ignored() {
     let fixture = Fixture::new();
     let input = command(0x101, 0, 16);
     let mut output = [0xff; 16];
@@ -100,7 +99,7 @@ fn an_unknown_attribute_that_is_not_mandatory_is_passed_over() {
 }
 
 #[test]
-fn an_output_that_was_filled_says_so() {
+fn filled_output_is_flagged_valid() {
     let fixture = Fixture::new();
     let input = command(0x101, 0, 16);
     let mut output = [0xff; 16];
@@ -134,7 +133,7 @@ fn values_and_flags_have_their_lengths() {
     for (what, mut request, errno) in cases {
         assert_eq!(request.send(&fixture.file), Err(errno), "{what}");
     }
-    assert_eq!(fixture.client.installed.lock().expect("nobody panicked").len(), 0);
+    assert_eq!(fixture.client.installed.lock().expect("no panic").len(), 0);
     assert_eq!(channel().number(0x1001, 1).send(&fixture.file), Ok(()), "flags of 8 bytes");
     let import = |len, reserved, fd: i64| {
         let mut id = [0; 4];
@@ -162,7 +161,7 @@ fn values_and_flags_have_their_lengths() {
 }
 
 #[test]
-fn handles_that_are_not_ours_are_refused() {
+fn foreign_handles_are_rejected() {
     let fixture = Fixture::new();
     let cq = fixture.create(&command(0x800, 0, 16)).expect("a PD");
     let cases = [
@@ -181,7 +180,7 @@ fn handles_that_are_not_ours_are_refused() {
 }
 
 #[test]
-fn descriptors_that_are_no_channel_of_ours_are_refused() {
+fn foreign_event_channels_are_rejected() {
     use std::os::fd::AsRawFd;
     let fixture = Fixture::new();
     let other = Fixture::new();

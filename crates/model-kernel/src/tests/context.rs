@@ -1,4 +1,4 @@
-//! What a context is made of, and each word of the answer that tells of it.
+//! The parts of a context, and each word of the response that describes it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ fn word(response: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(*response[at..].first_chunk().expect("four bytes"))
 }
 
-/// The response of a context of a device with these capabilities, of which the page of Ethernet
-/// begins with `inline`, and that of RoCE with `roce`.
+/// The response for a context of a device with these capabilities; its Ethernet page begins with
+/// `inline`, its RoCE page with `roce`.
 fn response(change: impl Fn(&mut HcaCap), inline: u8, roce: u8) -> [u8; 72] {
     let mut device = Device::with(Device::new().caps, false);
     change(&mut device.caps);
@@ -30,7 +30,7 @@ fn response(change: impl Fn(&mut HcaCap), inline: u8, roce: u8) -> [u8; 72] {
 }
 
 #[test]
-fn each_size_of_the_device_is_in_its_word() {
+fn alloc_ucontext_reports_device_sizes() {
     let told = response(
         |caps| {
             caps.set_log_max_qp(18).set_log_bf_reg_size(9).set_max_wqe_sz_sq(0x240);
@@ -52,7 +52,7 @@ fn each_size_of_the_device_is_in_its_word() {
 }
 
 #[test]
-fn each_feature_of_the_device_has_its_bit() {
+fn alloc_ucontext_reports_feature_bits() {
     let offered = |change: fn(&mut HcaCap)| word(&response(change, 0, 0), 36) & !(1 << 5);
     assert_eq!(offered(|_| ()), 0);
     assert_eq!(offered(|caps| _ = caps.set_dump_fill_mkey(true)), 1 << 1);
@@ -79,7 +79,7 @@ fn times_are_real_where_every_queue_can_have_them() {
 }
 
 #[test]
-fn the_least_inline_data_is_told_on_ethernet() {
+fn min_inline_mode_is_reported_on_ethernet() {
     for (port, mode, least) in
         [(PortType::INFINIBAND, 0, 0), (PortType::ETHERNET, 0, 2), (PortType::ETHERNET, 2, 1)]
     {
@@ -88,7 +88,8 @@ fn the_least_inline_data_is_told_on_ethernet() {
     }
 }
 
-/// A context with so many registers, of which so many have low latency; how many it got.
+/// Opens a context with `count` registers, `low_latency` of them low-latency; returns how many it
+/// got.
 fn registers(count: u32, low_latency: u32, v2: bool) -> Result<u32, Errno> {
     let fixture = Fixture::without_context(Device::new());
     let mut request = [0; 16];
@@ -128,7 +129,7 @@ fn registers_come_by_pages_of_two_up_to_512() {
 }
 
 #[test]
-fn a_context_answers_later_as_when_it_was_made() {
+fn query_context_repeats_alloc_response() {
     let fixture = Fixture::without_context(Device::new());
     let ask = |room: usize| {
         let (mut told, mut vectors, mut core) = (vec![0xff; room], [0; 4], [0; 8]);
@@ -148,12 +149,12 @@ fn a_context_answers_later_as_when_it_was_made() {
 }
 
 #[test]
-fn pages_of_the_clock_are_brought_up_to_date_while_somebody_has_one() {
+fn clock_page_is_refreshed_while_mapped() {
     let mut device = Device::with(Device::new().caps, false);
     device.caps.set_device_frequency_khz(156_250);
     let fixture = Fixture::without_context(Arc::new(device));
     let kernel = &fixture.file.kernel;
-    assert!(!kernel.clock.refresh(kernel) && !kernel.clock.is_kept(), "nobody has one");
+    assert!(!kernel.clock.refresh(kernel) && !kernel.clock.is_kept(), "no client has one");
     let page = Arc::new(ClockPage::alone().expect("a page"));
     let cycles = || {
         let mut bytes = [0; 8];

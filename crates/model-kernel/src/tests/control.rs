@@ -1,5 +1,6 @@
-//! The control file, call by call: what Linux's fwctl passes, and each errno where Linux has it.
+//! The control file, call by call: what Linux's fwctl passes, and each errno in Linux's order.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,7 @@ use verbless_prm::{COMMANDS, HcaCap, Opcode};
 use super::super::client::Capability;
 use super::super::control::{Control, is_offered};
 use super::super::kernel::Kernel;
-use super::super::rules;
+use super::super::{refused, rules};
 use super::support::{Device, TestClient, buffer, command};
 use crate::InProcess;
 use crate::remote::ControlFile;
@@ -26,6 +27,11 @@ const DEBUG_READ_ONLY: u32 = 1;
 const DEBUG_WRITE: u32 = 2;
 const DEBUG_WRITE_FULL: u32 = 3;
 
+thread_local! {
+    /// Why the last ioctl was refused.
+    static REASON: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
 struct Fixture {
     device: Arc<Device>,
     client: Arc<TestClient>,
@@ -33,7 +39,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A control file of a device whose user contexts may have these privileges.
+    /// A control file of a device that grants user contexts these privileges.
     fn new(uctx_cap: u32) -> Self {
         let mut caps = HcaCap::zeroed();
         caps.set_log_max_uctx(4);
@@ -44,9 +50,24 @@ impl Fixture {
         Self { device, client: TestClient::new(), control }
     }
 
-    /// An ioctl with the words of a structure, which it may change.
+    /// An ioctl with the words of a structure, which it may change. One that is refused must be
+    /// refused with a reason, if it is not for an address at which nothing is.
     fn ioctl(&self, request: u32, words: &mut [u64]) -> Result<(), Errno> {
-        self.control.ioctl(&*self.client, request, words.as_mut_ptr() as u64)
+        refused::take();
+        let result = self.control.ioctl(&*self.client, request, words.as_mut_ptr() as u64);
+        let reason = refused::take();
+        if let Err(errno) = result
+            && errno != Errno::EFAULT
+        {
+            assert!(reason.is_some(), "{request:#x} is refused with {errno}, without a reason");
+        }
+        REASON.set(reason.map(|(_, words)| words.into_owned()));
+        result
+    }
+
+    /// Why the last ioctl was refused.
+    fn reason(&self) -> String {
+        REASON.take().unwrap_or_default()
     }
 
     /// FWCTL_RPC of these mailboxes.
@@ -82,7 +103,7 @@ fn sent(device: &Device, opcode: u16) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn who_the_file_is_for_the_device_is_told() {
+fn info_reports_uid_and_capabilities() {
     let fixture = Fixture::new(7);
     let create = sent(&fixture.device, Opcode::CREATE_UCTX.0).expect("it was opened");
     assert_eq!(create[0x10..0x14], [0, 0, 0, 4], "TOOLS_RESOURCES and nothing else");
@@ -93,7 +114,7 @@ fn who_the_file_is_for_the_device_is_told() {
     let uid = u32::from_ne_bytes(*data[..4].first_chunk().unwrap());
     assert!(uid != 0 && data[4..8] == 4_u32.to_ne_bytes(), "{data:x?}");
     assert!(data[8..16] == [0; 8] && data[16..] == [0xa5; 8], "the rest of the room is 0");
-    // Who has no room for it gets nothing of it.
+    // A caller without room gets no data.
     let mut words = [24, 0, 0];
     fixture.ioctl(INFO, &mut words).expect("there is nothing against it");
     assert_eq!(words[1], 1);
@@ -102,14 +123,14 @@ fn who_the_file_is_for_the_device_is_told() {
     assert_eq!((words[1] >> 32, &data[20..]), (8, &[0xa5; 4][..]));
     assert_eq!(fixture.ioctl(INFO, &mut [24 | 1 << 32, 0, 0]), Err(Errno::EOPNOTSUPP));
     assert_eq!(fixture.ioctl(INFO, &mut [24, 8 << 32, 8]), Err(Errno::EFAULT));
-    // Firmware that does not know the privilege gives none.
+    // Firmware that does not know the privilege grants none.
     let fixture = Fixture::new(3);
     let create = sent(&fixture.device, Opcode::CREATE_UCTX.0).expect("it was opened");
     assert_eq!(create[0x10..0x14], [0; 4]);
 }
 
 #[test]
-fn a_structure_and_room_that_take_long_to_look_through_are_refused() {
+fn oversized_structure_is_rejected() {
     let fixture = Fixture::new(7);
     let most = 2 << 20;
     let mut words = vec![0_u64; most / 8];
@@ -128,7 +149,7 @@ fn a_structure_and_room_that_take_long_to_look_through_are_refused() {
 }
 
 #[test]
-fn a_structure_may_be_longer_but_not_say_more_and_not_be_shorter() {
+fn longer_structure_must_be_zero_extended() {
     let fixture = Fixture::new(7);
     for (request, words, expected) in [
         (INFO, &mut [23, 0, 0, 0][..], Err(Errno::EINVAL)),
@@ -145,7 +166,7 @@ fn a_structure_may_be_longer_but_not_say_more_and_not_be_shorter() {
 }
 
 #[test]
-fn lengths_scopes_and_commands_are_refused_in_the_order_of_the_kernel() {
+fn rpc_checks_follow_kernel_order() {
     let fixture = Fixture::new(7);
     let (memory, mailbox) = buffer(1);
     let send = |scope, in_len, out_len, at: u64| {
@@ -154,7 +175,7 @@ fn lengths_scopes_and_commands_are_refused_in_the_order_of_the_kernel() {
         fixture.ioctl(RPC, &mut words)
     };
     const MOST: usize = 2 << 20;
-    // Too long before all else, then the scope, then the input, its length, the command.
+    // The check of the length comes first, then the scope, the input, its length, the command.
     assert_eq!(send(9, MOST + 1, 0, 8), Err(Errno::EMSGSIZE));
     assert_eq!(send(9, 0, MOST + 1, 8), Err(Errno::EMSGSIZE));
     assert_eq!(send(9, MOST, 0, 8), Err(Errno::EOPNOTSUPP));
@@ -175,7 +196,30 @@ fn lengths_scopes_and_commands_are_refused_in_the_order_of_the_kernel() {
 }
 
 #[test]
-fn commands_are_passed_by_scope_and_none_that_makes_or_changes_an_object() {
+fn refusals_name_the_value_and_the_limit() {
+    let fixture = Fixture::new(7);
+    let nop = command(Opcode::NOP.0, 0, 16);
+    let reason = |scope, input: &[u8], room: usize| {
+        let errno = fixture.rpc(scope, input, &mut vec![0; room]).expect_err("it is refused");
+        format!("{errno:?}: {}", fixture.reason())
+    };
+    assert_eq!(
+        reason(CONFIGURATION, &nop, 16),
+        "EBADMSG: NOP is not passed through fwctl in scope 0: it needs scope 1 or higher"
+    );
+    let create = command(Opcode::CREATE_MKEY.0, 0, 16);
+    assert!(reason(DEBUG_WRITE, &create, 16).ends_with("in scope 2: nor in any other"));
+    assert!(reason(7, &nop, 16).ends_with("there is no scope 7: scopes are 0 to 3"));
+    let lengths = reason(DEBUG_READ_ONLY, &nop, 12);
+    assert!(lengths.contains("inbox of 16 and an outbox of 12 bytes: one is shorter than 16"));
+    fixture.ioctl(0x9a02, &mut [24, 0, 0]).expect_err("there is none");
+    assert!(fixture.reason().contains("no ioctl 0x9a02: it has FWCTL_INFO (0x9a00)"));
+    fixture.device.removed.store(true, Ordering::Relaxed);
+    assert!(reason(DEBUG_READ_ONLY, &nop, 16).ends_with("the device was removed: close the file"));
+}
+
+#[test]
+fn rpc_opcodes_are_limited_by_scope() {
     let fixture = Fixture::new(7);
     let passes = |scope, opcode: Opcode, op_mod| fixture.passes(scope, opcode.0, op_mod);
     for opcode in [
@@ -208,7 +252,7 @@ fn commands_are_passed_by_scope_and_none_that_makes_or_changes_an_object() {
 }
 
 #[test]
-fn the_uid_is_the_file_s_whatever_the_caller_writes_and_a_refusal_is_in_the_answer() {
+fn rpc_stamps_uid_of_file() {
     let fixture = Fixture::new(7);
     let mut input = command(Opcode::QUERY_ADAPTER.0, 0, 16);
     input[2..4].copy_from_slice(&[0xde, 0xad]);
@@ -225,7 +269,7 @@ fn the_uid_is_the_file_s_whatever_the_caller_writes_and_a_refusal_is_in_the_answ
 }
 
 #[test]
-fn the_user_context_goes_with_the_file_and_a_dead_device_answers_nothing() {
+fn uctx_is_destroyed_with_file() {
     let fixture = Fixture::new(7);
     let count = |device: &Device| device.count(Opcode::DESTROY_UCTX.0);
     fixture.device.alive.store(false, Ordering::Relaxed);
@@ -239,12 +283,12 @@ fn the_user_context_goes_with_the_file_and_a_dead_device_answers_nothing() {
     let Fixture { device, control, .. } = fixture;
     let before = count(&device);
     drop(control);
-    assert_eq!(count(&device), before + 2, "its own, and that of the kernel, which nobody uses");
+    assert_eq!(count(&device), before + 2, "its own, and the kernel's unused one");
     assert_eq!(device.held(), 0);
 }
 
 #[test]
-fn a_device_that_makes_no_user_context_lets_nobody_open_the_file() {
+fn open_fails_if_create_uctx_fails() {
     let device = Device::new();
     let kernel = Kernel::attach(device.clone()).expect("the device is willing");
     device.refuse_next(Opcode::CREATE_UCTX.0, 8);
@@ -252,7 +296,7 @@ fn a_device_that_makes_no_user_context_lets_nobody_open_the_file() {
 }
 
 #[test]
-fn functions_with_privileged_contexts_have_the_file_and_sub_functions_have_not() {
+fn fwctl_is_offered_except_on_sub_functions() {
     assert!(is_offered(3, false) && !is_offered(0, false) && !is_offered(7, true));
     let profile = Profile::load("bluefield3").expect("it is built in");
     let model = Model::builder().device_with_topology(profile).stepped().build();
@@ -299,7 +343,7 @@ proptest! {
             let mut words = vec![0_u64; 5000 / 8 + 1];
             words[..2].copy_from_slice(&rpc(scope, in_len as usize, out_len as usize)[..2]);
             words[0] = words[0] & !0xffff_ffff | u64::from(size);
-            // The client's own memory, where nothing of Rust's lies, or none.
+            // Addresses outside any Rust object, or unmapped ones.
             let (from, to) = match place {
                 0 => (input.as_ptr() as u64, output.as_mut_ptr() as u64),
                 1 => (at, at + 0x1000),

@@ -1,4 +1,4 @@
-//! What DevX passes, what it stamps, sets and builds itself.
+//! What DevX passes, and what it stamps, sets and builds.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ fn uid(input: &[u8]) -> u16 {
     u16::from_be_bytes([input[2], input[3]])
 }
 
-/// The completion queue's event queue: the kernel makes its UAR page and the queue for other events
-/// first.
+/// The completion queue's event queue: the kernel creates its UAR page and the queue for other
+/// events first.
 const EQN: u32 = FIRST + 2;
 
 fn create_cq() -> Vec<u8> {
@@ -42,7 +42,7 @@ fn create_cq() -> Vec<u8> {
 }
 
 #[test]
-fn other_passes_its_list_and_the_general_range_alone() {
+fn other_passes_listed_and_general_opcodes_only() {
     let fixture = Fixture::new();
     for opcode in [
         0x100, 0x101, 0x10a, 0x740, 0x750, 0x752, 0x754, 0x760, 0x762, 0x76f, 0x770, 0x80a, 0x80d,
@@ -62,7 +62,7 @@ fn other_passes_its_list_and_the_general_range_alone() {
 }
 
 #[test]
-fn create_modify_and_query_pass_their_lists_alone() {
+fn create_modify_and_query_pass_listed_opcodes_only() {
     let fixture = Fixture::new();
     for opcode in [0x301, 0x203, 0x402, 0x802, 0x805, 0xa04, 0xa08, 0x101, 0xb16, 0x600, 0x502] {
         let input = command(opcode, 0, 0x110);
@@ -91,13 +91,13 @@ fn create_modify_and_query_pass_their_lists_alone() {
 }
 
 #[test]
-fn a_command_goes_only_to_the_object_of_its_handle() {
+fn command_must_match_object_of_handle() {
     let fixture = Fixture::new();
     let qp = fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     let qpn = Field(0x8, 23, 0);
     let made = fixture.device.count(Opcode::CREATE_QP.0);
     assert_eq!(made, 1);
-    // What the device answered stands in the destroy command; find it by destroying a twin.
+    // The destroy command holds the number that the device returned; destroy a twin to find it.
     let pd = fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     assert_eq!(fixture.destroy(0x1001, pd), Ok(()));
     let number = qpn.get(&fixture.device.last(Opcode::DEALLOC_PD.0).expect("sent")) - 1;
@@ -109,7 +109,7 @@ fn a_command_goes_only_to_the_object_of_its_handle() {
         assert_eq!(on_object(&fixture, method, qp, &right), Ok(()), "{opcode:#x}");
         assert_eq!(on_object(&fixture, method, qp, &wrong), Err(Errno::EINVAL), "{opcode:#x}");
     }
-    // The same number, but of another kind of object.
+    // The same number of another kind of object.
     let cq = command(Opcode::QUERY_CQ.0, number, 16);
     assert_eq!(on_object(&fixture, 0x1003, qp, &cq), Err(Errno::EINVAL));
     assert_eq!(fixture.close(), 0);
@@ -160,8 +160,8 @@ fn the_kernel_insists_on_registered_memory() {
 fn modify_cq_too_insists_on_registered_memory() {
     let fixture = Fixture::new();
     let cq = fixture.create(&create_cq()).expect("a CQ");
-    // UAR, async EQ, two completion EQs, the spare uid, the context's uid and its domain came
-    // before.
+    // UAR, async EQ, two completion EQs, the spare uid, the context's uid and its transport domain
+    // precede it.
     let number = (FIRST..FIRST + 16)
         .find(|&number| {
             on_object(&fixture, 0x1003, cq, &command(Opcode::QUERY_CQ.0, number, 16)).is_ok()
@@ -210,7 +210,7 @@ fn a_cq_must_name_a_queue_for_completions() {
 }
 
 #[test]
-fn a_refusal_of_the_device_is_eremoteio_with_the_outbox_filled() {
+fn refused_create_fills_outbox_with_eremoteio() {
     let fixture = Fixture::new();
     fixture.device.refuse_next(Opcode::ALLOC_PD.0, 0x8);
     let input = command(Opcode::ALLOC_PD.0, 0, 16);
@@ -228,7 +228,7 @@ fn a_refusal_of_the_device_is_eremoteio_with_the_outbox_filled() {
 }
 
 #[test]
-fn a_refused_command_is_answered_with_the_outbox_that_says_why() {
+fn refused_command_fills_outbox_with_status() {
     let fixture = Fixture::new();
     fixture.device.refuse_next(Opcode::QUERY_ADAPTER.0, 0x3);
     let mut output = [0xff; 16];
@@ -240,7 +240,7 @@ fn a_refused_command_is_answered_with_the_outbox_that_says_why() {
 }
 
 #[test]
-fn a_tunnel_lets_any_command_through_that_goes_to_another_vhca() {
+fn vhca_tunnel_passes_any_command() {
     for tunnel in [false, true] {
         let mut device = Device::with(Device::new().caps, false);
         device.caps.set_vhca_tunnel_commands(u64::from(tunnel));
@@ -254,7 +254,7 @@ fn a_tunnel_lets_any_command_through_that_goes_to_another_vhca() {
 }
 
 #[test]
-fn an_entry_of_a_flow_table_is_made_and_changed_by_one_command_told_apart_by_its_modifier() {
+fn fte_create_and_modify_differ_by_op_mod() {
     let fixture = Fixture::new();
     let mut input = command(Opcode::SET_FLOW_TABLE_ENTRY.0, 0, 0x40);
     Field(0x20, 31, 0).set(&mut input, 7);
@@ -266,7 +266,7 @@ fn an_entry_of_a_flow_table_is_made_and_changed_by_one_command_told_apart_by_its
 }
 
 #[test]
-fn general_objects_are_told_apart_by_their_types() {
+fn general_object_query_checks_type() {
     let fixture = Fixture::new();
     let mut answer = [0; 16];
     answer[8..12].copy_from_slice(&9u32.to_be_bytes());
@@ -284,7 +284,7 @@ fn general_objects_are_told_apart_by_their_types() {
 }
 
 #[test]
-fn a_key_needs_a_mailbox_up_to_its_contexts_end() {
+fn create_mkey_requires_whole_context() {
     let fixture = Fixture::new();
     let create = |bytes| fixture.create(&command(Opcode::CREATE_MKEY.0, 0, bytes)).map(drop);
     assert_eq!(create(0x4c), Err(Errno::EINVAL));
@@ -292,14 +292,14 @@ fn a_key_needs_a_mailbox_up_to_its_contexts_end() {
 }
 
 #[test]
-fn counters_of_a_bulk_are_asked_by_their_handle_and_no_others() {
+fn bulk_counter_query_is_bounded_by_bulk_size() {
     let fixture = Fixture::new();
     let answer = |number: u32| {
         let mut output = [0; 16];
         output[8..12].copy_from_slice(&number.to_be_bytes());
         fixture.device.answer(Opcode::ALLOC_FLOW_COUNTER, 0, &output);
     };
-    // Bulks are told in units of 128, or by their logarithm.
+    // The command gives a bulk in units of 128, or as a logarithm.
     for (word, bulk) in [(0, 1), (1, 128), (2, 256), (3 << 8, 8), (3 << 8 | 1, 8)] {
         answer(1000);
         let mut input = command(Opcode::ALLOC_FLOW_COUNTER.0, 0, 16);
@@ -320,7 +320,7 @@ fn counters_of_a_bulk_are_asked_by_their_handle_and_no_others() {
 }
 
 #[test]
-fn the_kernel_builds_the_command_that_destroys() {
+fn destroy_command_is_built_from_create() {
     let cases: &[(u16, u16, usize)] = &[
         (Opcode::CREATE_MKEY.0, Opcode::DESTROY_MKEY.0, 16),
         (Opcode::CREATE_QP.0, Opcode::DESTROY_QP.0, 16),
@@ -351,7 +351,7 @@ fn the_kernel_builds_the_command_that_destroys() {
 }
 
 #[test]
-fn numbers_have_24_bits_but_for_objects_whose_commands_have_room_for_32() {
+fn object_numbers_have_24_or_32_bits() {
     let mut output = [0; 16];
     output[8..12].copy_from_slice(&[0x81, 2, 3, 4]);
     for (opcode, number) in [
@@ -369,7 +369,7 @@ fn numbers_have_24_bits_but_for_objects_whose_commands_have_room_for_32() {
 }
 
 #[test]
-fn an_object_that_cannot_be_reported_is_destroyed_again() {
+fn unreportable_object_is_destroyed() {
     let fixture = Fixture::new();
     let input = command(Opcode::ALLOC_PD.0, 0, 16);
     let mut request = Request::new(0x1001, 0x1000)
@@ -383,7 +383,7 @@ fn an_object_that_cannot_be_reported_is_destroyed_again() {
 }
 
 #[test]
-fn an_object_that_the_device_will_not_destroy_keeps_its_handle() {
+fn refused_destroy_keeps_handle() {
     let fixture = Fixture::new();
     let pd = fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     for (status, errno) in
@@ -402,7 +402,7 @@ fn without_devx_only_harmless_queries_pass() {
     fixture.get_context(0).expect("a context");
     assert_eq!(other(&fixture, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Ok(()));
     let sent = fixture.device.last(Opcode::QUERY_HCA_CAP.0).expect("it was passed");
-    assert_ne!(uid(&sent), 0, "a uid of the kernel's stands in");
+    assert_ne!(uid(&sent), 0, "the kernel's spare uid replaces it");
     assert_eq!(other(&fixture, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EINVAL));
     assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
     let (_memory, address) = super::support::buffer(1);

@@ -1,4 +1,4 @@
-//! Event channels: who may subscribe to what, and what arrives.
+//! Event channels: which subscriptions the kernel accepts, and which records arrive.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -77,7 +77,7 @@ fn record(fd: &OwnedFd) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_completion_reaches_its_subscriber_with_cookie_and_data() {
+fn cq_event_reaches_subscriber_with_cookie() {
     let fixture = Fixture::new();
     let (handle, number) = cq(&fixture);
     let channel = fixture.channel(0).expect("a channel");
@@ -149,7 +149,7 @@ fn a_port_event_reaches_subscribers_and_async_files() {
     let mut alloc = Request::new(0x10, 0).handle(0, 0);
     assert_eq!(alloc.send(&fixture.file), Ok(()));
     let file = fixture.take_fd(alloc.data(0));
-    // The sub-type is byte 3, which the helper leaves 0; its own way in is a dword of the data.
+    // The sub-type is byte 3, which `event` leaves 0; here it goes in as a dword of the data.
     fixture.device.event(0, 0, event::PORT_CHANGE, &[(2, 1 << 28)]);
     assert_eq!(record(&channel).map(|bytes| bytes.len()), Some(72));
     assert_eq!(record(&file), Some(vec![]), "no sub-type that verbs know");
@@ -192,14 +192,14 @@ fn full_blocking_eventfd_holds_up_no_device() {
             sender.send(()).expect("it is awaited");
         });
         let done = done.recv_timeout(std::time::Duration::from_secs(20));
-        // A reader lets what waits for room go on.
+        // A read of the counter unblocks a blocked write.
         assert_eq!(eventfd.read(), Ok(u64::MAX));
         assert_eq!(done, Ok(()), "the device waits for a program");
     });
 }
 
 #[test]
-fn a_process_holds_so_many_eventfds_and_each_once_however_many_subscriptions_signal_it() {
+fn eventfds_per_process_are_bounded_and_shared() {
     let fixture = Fixture::new();
     let channel = fixture.channel(0).expect("a channel");
     let (handle, number) = cq(&fixture);
@@ -214,7 +214,7 @@ fn a_process_holds_so_many_eventfds_and_each_once_however_many_subscriptions_sig
     }
     let first = eventfd();
     assert_eq!(signal(Some(handle), &first), Ok(()));
-    // They are held though the client closes its own.
+    // The kernel holds them although the client closes its own.
     for held in 2..MOST_EVENTFDS {
         assert_eq!(signal(Some(handle), &eventfd()), Ok(()), "{held} are held");
     }
@@ -222,14 +222,35 @@ fn a_process_holds_so_many_eventfds_and_each_once_however_many_subscriptions_sig
     assert_eq!(signal(Some(handle), &shared), Ok(()), "those that are held may be used again");
     fixture.device.event(1, 0, event::COMPLETION, &[(6, number)]);
     assert_eq!((shared.read(), first.read()), (Ok(101), Ok(1)));
-    // They go with the object.
+    // They end with the object.
     assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
     let (handle, _) = cq(&fixture);
     assert_eq!(signal(Some(handle), &eventfd()), Ok(()));
 }
 
 #[test]
-fn a_channel_has_so_many_subscriptions_and_another_one_its_own() {
+fn eventfds_count_as_descriptors_that_are_kept() {
+    use std::sync::atomic::Ordering;
+    let fixture = Fixture::new();
+    let channel = fixture.channel(0).expect("a channel");
+    let (handle, _) = cq(&fixture);
+    let signal = || {
+        let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
+        let fd = std::os::fd::AsFd::as_fd(&fd).as_raw_fd();
+        subscribe(&fixture, &channel, Some(handle), &[0], None, Some(fd))
+    };
+    // The channel's own, and that of the first subscriptions.
+    fixture.client.most_claims.store(4, Ordering::Relaxed);
+    assert_eq!((signal(), signal(), signal()), (Ok(()), Ok(()), Err(Errno::EMFILE)));
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    let (handle, _) = cq(&fixture);
+    let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
+    let fd = std::os::fd::AsFd::as_fd(&fd).as_raw_fd();
+    assert_eq!(subscribe(&fixture, &channel, Some(handle), &[0], None, Some(fd)), Ok(()));
+}
+
+#[test]
+fn subscriptions_per_channel_are_bounded() {
     let fixture = Fixture::new();
     let (handle, _) = cq(&fixture);
     let channel = fixture.channel(0).expect("a channel");
@@ -254,7 +275,24 @@ fn a_channel_has_so_many_subscriptions_and_another_one_its_own() {
 }
 
 #[test]
-fn subscriptions_end_with_their_object_and_with_their_channel() {
+fn each_64_subscriptions_count_as_a_kept_descriptor() {
+    use std::sync::atomic::Ordering;
+    let fixture = Fixture::new();
+    let (handle, _) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    let subscribe = || subscribe(&fixture, &channel, Some(handle), &[0; 16], Some(1), None);
+    // The channel itself, and two for subscriptions.
+    fixture.client.most_claims.store(3, Ordering::Relaxed);
+    (0..8).for_each(|_| assert_eq!(subscribe(), Ok(())));
+    assert_eq!(subscribe(), Err(Errno::EMFILE));
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    let (handle, _) = cq(&fixture);
+    let again = self::subscribe(&fixture, &channel, Some(handle), &[0; 16], Some(1), None);
+    assert_eq!(again, Ok(()), "those of an object end with it");
+}
+
+#[test]
+fn subscriptions_end_with_object_or_channel() {
     let fixture = Fixture::new();
     let (handle, number) = cq(&fixture);
     let channel = fixture.channel(0).expect("a channel");
@@ -277,12 +315,12 @@ fn subscriptions_end_with_their_object_and_with_their_channel() {
 }
 
 #[test]
-fn what_a_file_destroys_ends_no_subscription_of_another_file() {
+fn destroy_keeps_subscriptions_of_other_file() {
     let fixture = Fixture::new();
     let neighbour = File::new(fixture.file.kernel.clone(), TestClient::new());
     get_context(&neighbour, 1).expect("a context");
     let channel = fixture.channel(0).expect("a channel");
-    // The other file has one as well: whatever counts per file has the same values in both.
+    // The other file has one as well: every per-file number has the same value in both.
     let mut own = Request::new(0x1005, 0x1000).handle(0x1000, 0).input(0x1001, &[0; 4]);
     assert_eq!(own.send(&neighbour), Ok(()));
     for round in 0..4 {
@@ -307,7 +345,7 @@ fn what_a_file_destroys_ends_no_subscription_of_another_file() {
 }
 
 #[test]
-fn a_closed_file_ends_its_channels() {
+fn closing_file_ends_its_channels() {
     let fixture = Fixture::new();
     let channel = fixture.channel(0).expect("a channel");
     assert_eq!(fixture.close(), 0);
@@ -315,7 +353,7 @@ fn a_closed_file_ends_its_channels() {
 }
 
 #[test]
-fn a_dead_device_ends_channels_tells_async_files_and_answers_eio() {
+fn fatal_error_ends_no_channel_and_removal_does() {
     use std::sync::atomic::Ordering;
     let fixture = Fixture::new();
     let (handle, _) = cq(&fixture);
@@ -325,10 +363,14 @@ fn a_dead_device_ends_channels_tells_async_files_and_answers_eio() {
     let file = fixture.take_fd(alloc.data(0));
     fixture.device.alive.store(false, Ordering::Relaxed);
     fixture.device.raise(0);
-    assert_eq!(record(&channel), None);
+    assert_eq!(record(&channel), Some(Vec::new()), "DevX's channels stay open");
     let fatal = record(&file).expect("it is still open");
-    assert_eq!(fatal, [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(fatal, [1, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::ENXIO));
+    fixture.device.removed.store(true, Ordering::Relaxed);
+    fixture.device.raise(0);
+    assert_eq!(record(&channel), None);
     assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EIO));
     assert_eq!(fixture.channel(0).map(drop), Err(Errno::EIO));
-    assert_eq!(fixture.destroy(0x1001, handle), Ok(()), "what is gone counts as destroyed");
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()), "a lost object counts as destroyed");
 }

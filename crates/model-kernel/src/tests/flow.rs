@@ -1,4 +1,4 @@
-//! The rules of flow matchers and flows, before the device hears of any.
+//! The rules of flow matchers and flows that the kernel checks before it sends a command.
 
 use std::sync::atomic::Ordering;
 
@@ -69,8 +69,8 @@ fn a_matcher_is_of_received_packets_by_their_known_fields() {
     let flags = |value: u32| value.to_ne_bytes().to_vec();
     for (case, mask, more, expected) in [
         ("plain", vec![1; 9], vec![], Ok(())),
-        ("zeros behind what is known", long(0), vec![], Ok(())),
-        ("bits behind what is known", long(1), vec![], Err(Errno::EINVAL)),
+        ("zeros behind the known bytes", long(0), vec![], Ok(())),
+        ("bits behind the known bytes", long(1), vec![], Err(Errno::EINVAL)),
         ("received packets", vec![1; 9], vec![(0x1005, number(0))], Ok(())),
         ("sent packets", vec![1; 9], vec![(0x1005, number(1))], Err(Errno::EOPNOTSUPP)),
         ("the last type", vec![1; 9], vec![(0x1005, number(4))], Err(Errno::EOPNOTSUPP)),
@@ -91,7 +91,7 @@ fn a_matcher_is_of_received_packets_by_their_known_fields() {
 }
 
 #[test]
-fn a_flow_leads_to_one_place_or_drops() {
+fn flow_needs_one_destination_or_drop() {
     let fixture = privileged();
     let by = matcher(&fixture, &[0xff; 64], &[]).expect("a matcher");
     let make = |opcode: Opcode| fixture.create(&command(opcode.0, 0, 0x40)).expect("an object");
@@ -109,7 +109,7 @@ fn a_flow_leads_to_one_place_or_drops() {
             (entry.flow_context().match_value().as_bytes()[0] == next)
                 .then(|| entry.flow_context().action())
         });
-        assert_eq!(made.is_ok(), kind.is_some(), "the device hears of what is made");
+        assert_eq!(made.is_ok(), kind.is_some(), "the device gets a command for each rule made");
         made
     };
     for (case, to, tag, flags, expected) in [
@@ -134,7 +134,7 @@ fn a_flow_leads_to_one_place_or_drops() {
 }
 
 #[test]
-fn the_destination_of_a_flow_is_the_devices_own_object() {
+fn flow_destination_has_device_object_number() {
     let fixture = privileged();
     let by = matcher(&fixture, &[0xff; 64], &[]).expect("a matcher");
     for (create, kind) in [
@@ -154,7 +154,7 @@ fn the_destination_of_a_flow_is_the_devices_own_object() {
 }
 
 #[test]
-fn flows_need_cap_net_raw_a_matcher_and_a_priority_of_linux() {
+fn flow_needs_cap_net_raw_matcher_and_priority() {
     let fixture = privileged();
     let tir = fixture.create(&command(Opcode::CREATE_TIR.0, 0, 0x40)).expect("a TIR");
     for (priority, expected) in [(0, Ok(())), (15, Ok(())), (16, Err(Errno::ENOMEM))] {
@@ -174,10 +174,12 @@ fn flows_need_cap_net_raw_a_matcher_and_a_priority_of_linux() {
 }
 
 #[test]
-fn the_methods_of_a_driver_are_gone_with_its_device_whatever_they_are_given() {
+fn driver_methods_fail_with_eio_after_removal() {
     let fixture = privileged();
     let mut nothing = Request::new(9, 0x1000);
     assert_eq!(nothing.send(&fixture.file), Err(Errno::EINVAL));
     fixture.device.alive.store(false, Ordering::Relaxed);
+    assert_eq!(nothing.send(&fixture.file), Err(Errno::EINVAL), "a failed device has its driver");
+    fixture.device.removed.store(true, Ordering::Relaxed);
     assert_eq!(nothing.send(&fixture.file), Err(Errno::EIO));
 }

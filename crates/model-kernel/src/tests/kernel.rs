@@ -1,4 +1,4 @@
-//! What the kernel makes of a device's capabilities and events for itself.
+//! What the kernel derives from a device's capabilities and events for itself.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::super::{ioctl, refusal_log};
 use super::support::{Device, Fixture, Request, command};
 
 #[test]
-fn atomics_are_those_of_infiniband_where_the_device_has_all_that_they_need() {
+fn atomics_need_capability_operations_size_and_order() {
     let has = |atomic: bool, operations: u16, sizes: u16, order: u8| {
         let mut device = Device::with(Device::new().caps, false);
         device.caps.set_atomic(atomic);
@@ -33,7 +33,7 @@ fn atomics_are_those_of_infiniband_where_the_device_has_all_that_they_need() {
 }
 
 #[test]
-fn events_that_users_may_have_are_asked_for_in_the_queue_of_all() {
+fn user_events_are_enabled_in_general_eq() {
     let mut device = Device::with(Device::new().caps, false);
     device.caps.set_event_cap(true);
     let mut page = [0; 0x50];
@@ -92,7 +92,7 @@ fn changes_of_a_port_are_events_of_verbs() {
 }
 
 #[test]
-fn a_file_that_goes_leaves_the_others_their_events() {
+fn closed_channel_leaves_events_of_others() {
     let fixture = Fixture::new();
     let [first, second, third] = [0; 3].map(|_| async_file(&fixture));
     let channels = [0; 3].map(|_| fixture.channel(0).expect("a channel"));
@@ -108,7 +108,7 @@ fn a_file_that_goes_leaves_the_others_their_events() {
     channels.iter().for_each(subscribe);
     let [gone, other, last] = channels;
     drop((second, gone));
-    // The next ioctl notices.
+    // The next ioctl notices the closed channels.
     let _ = Request::new(0, 0).number(2, 99).send(&fixture.file);
     assert_eq!(fixture.file.kernel.subscriptions.len(), 2);
     let change = (event::PORT_CHANGE, PortChangeSubtype::LID.0);
@@ -120,12 +120,18 @@ fn a_file_that_goes_leaves_the_others_their_events() {
     fixture.device.alive.store(false, Ordering::Relaxed);
     assert!(fixture.file.kernel.is_dead());
     for channel in [&other, &last] {
+        let received = crate::descriptor::receive(channel, &mut [0; 128]);
+        assert_eq!(received, Err(Errno::EAGAIN), "a fatal error ends no channel of DevX");
+    }
+    fixture.device.removed.store(true, Ordering::Relaxed);
+    assert!(fixture.file.kernel.is_dead());
+    for channel in [&other, &last] {
         assert_eq!(crate::descriptor::receive(channel, &mut [0; 128]), Ok(0), "it has ended");
     }
 }
 
 #[test]
-fn pages_are_given_and_taken_as_the_device_asks() {
+fn page_requests_are_served_by_manage_pages() {
     let fixture = Fixture::new();
     let pages = || fixture.device.count(Opcode::MANAGE_PAGES.0);
     let before = pages();
@@ -136,7 +142,7 @@ fn pages_are_given_and_taken_as_the_device_asks() {
 }
 
 #[test]
-fn of_a_dead_device_only_what_destroys_counts_as_done() {
+fn dead_device_succeeds_destroy_commands_only() {
     let fixture = Fixture::new();
     let kernel = &fixture.file.kernel;
     fixture.device.alive.store(false, Ordering::Relaxed);
@@ -150,7 +156,7 @@ fn of_a_dead_device_only_what_destroys_counts_as_done() {
 }
 
 #[test]
-fn an_ioctl_fails_as_asked_by_the_names_of_its_method_and_command() {
+fn planned_ioctl_fault_matches_method_and_command() {
     let fixture = Fixture::new();
     let fails = |names: &[&'static str], request: &mut Request| {
         *fixture.device.fails.lock().expect("no panic") = Some(names.to_vec());
@@ -164,7 +170,7 @@ fn an_ioctl_fails_as_asked_by_the_names_of_its_method_and_command() {
 }
 
 #[test]
-fn numbers_end_where_they_were_said_to() {
+fn numbers_are_exhausted_at_upper_bound() {
     let mut numbers = Numbers::new(5, 7);
     for number in [5, 6] {
         assert_eq!(numbers.lowest(), Some(number));
@@ -176,7 +182,7 @@ fn numbers_end_where_they_were_said_to() {
 }
 
 #[test]
-fn the_length_of_a_request_is_that_of_its_header_and_attributes() {
+fn ioctl_length_matches_attribute_count() {
     let header = |length: u64, count: u64| [length | 3 << 32 | count << 48, 0, 1];
     assert_eq!(ioctl::length(&header(24, 0)), Ok(24));
     assert_eq!(ioctl::length(&header(56, 2)), Ok(56));

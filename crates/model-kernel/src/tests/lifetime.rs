@@ -1,4 +1,4 @@
-//! What becomes of everything when a file is closed, and of the kernel's own when the last file is.
+//! The end of a file's objects on close, and of the kernel's own objects on the last close.
 
 use verbless_prm::Opcode;
 
@@ -9,7 +9,7 @@ use super::objects::Verbs;
 use super::support::{Device, Fixture, Request, buffer, command};
 
 #[test]
-fn closing_a_file_destroys_its_objects_newest_first() {
+fn close_destroys_objects_newest_first() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
     fixture.umem(address, 4096, 1, None).expect("a UMEM");
@@ -18,7 +18,7 @@ fn closing_a_file_destroys_its_objects_newest_first() {
     fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     let device = fixture.device.clone();
     assert_eq!(fixture.close(), 0);
-    let commands = device.commands.lock().expect("nobody panicked");
+    let commands = device.commands.lock().expect("no panic");
     let order: Vec<u16> = commands
         .iter()
         .map(|command| rules::opcode(command).0)
@@ -43,14 +43,14 @@ fn closing_a_file_destroys_its_objects_newest_first() {
 }
 
 #[test]
-fn closing_a_file_silences_its_queue_pairs_before_their_keys_go() {
+fn close_destroys_qps_before_mkeys() {
     let fixture = Fixture::new();
     fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("another QP");
     fixture.create(&command(Opcode::CREATE_MKEY.0, 0, 0x110)).expect("a key");
     let device = fixture.device.clone();
     assert_eq!(fixture.close(), 0);
-    let commands = device.commands.lock().expect("nobody panicked");
+    let commands = device.commands.lock().expect("no panic");
     let order: Vec<u16> = commands
         .iter()
         .map(|command| rules::opcode(command).0)
@@ -66,13 +66,13 @@ fn closing_a_file_silences_queue_pairs_of_verbs_too() {
     verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
     let device = verbs.fixture.device.clone();
     assert_eq!(verbs.fixture.close(), 0);
-    let commands = device.commands.lock().expect("nobody panicked");
+    let commands = device.commands.lock().expect("no panic");
     let at = |opcode| commands.iter().position(|command| rules::opcode(command) == opcode);
     assert!(at(Opcode::DESTROY_QP).expect("sent") < at(Opcode::DESTROY_MKEY).expect("sent"));
 }
 
 #[test]
-fn pages_that_a_client_mapped_by_itself_are_the_devices_again_when_it_closes() {
+fn close_unbacks_client_mapped_pages() {
     let fixture = Fixture::that_maps_by_itself(Device::new());
     let mut get = Request::new(0, 3).input(0x1000, &[4, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(get.send(&fixture.file), Ok(()));
@@ -83,7 +83,7 @@ fn pages_that_a_client_mapped_by_itself_are_the_devices_again_when_it_closes() {
 }
 
 #[test]
-fn an_object_that_is_still_in_use_is_tried_again() {
+fn close_retries_object_in_use() {
     let fixture = Fixture::new();
     fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     fixture.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
@@ -105,7 +105,7 @@ fn handles_are_given_out_again_lowest_first() {
 }
 
 #[test]
-fn a_device_that_refuses_the_kernel_is_not_attached_and_keeps_nothing() {
+fn failed_attach_releases_everything() {
     use super::super::kernel::Kernel;
     for opcode in
         [Opcode::QUERY_HCA_CAP.0, Opcode::ALLOC_UAR.0, Opcode::CREATE_EQ.0, Opcode::CREATE_UCTX.0]
@@ -119,7 +119,7 @@ fn a_device_that_refuses_the_kernel_is_not_attached_and_keeps_nothing() {
 }
 
 #[test]
-fn two_files_of_one_device_know_nothing_of_each_other() {
+fn handles_are_private_to_their_file() {
     let fixture = Fixture::new();
     let second = super::super::file::File::new(fixture.file.kernel.clone(), fixture.client.clone());
     let pd = fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");

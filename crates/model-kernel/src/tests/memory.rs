@@ -11,7 +11,7 @@ use super::super::client::Capability;
 use super::support::{Fixture, Request, buffer};
 
 #[test]
-fn a_umem_is_checked_as_the_kernel_does() {
+fn umem_arguments_are_checked() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(4);
     let text = "in read-only memory, and long enough to be there";
@@ -48,7 +48,7 @@ fn a_umem_is_checked_as_the_kernel_does() {
 }
 
 #[test]
-fn a_read_only_registration_gives_the_device_no_right_to_write() {
+fn read_only_umem_has_no_write_right() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
     for (access, rights) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
@@ -61,10 +61,10 @@ fn a_read_only_registration_gives_the_device_no_right_to_write() {
 }
 
 #[test]
-fn umem_pages_are_as_large_as_bitmap_and_length_allow() {
+fn umem_page_size_follows_bitmap_and_length() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(48);
-    // The memory begins at an odd page, whatever the allocator gave.
+    // The memory begins at an odd page, whatever address the allocator returned.
     let odd = address + if address & 0x1000 == 0 { 0x1000 } else { 0 };
     for (offset, length, bitmap, log, entries) in [
         (0, 0x1_0000, None, 4, 1),
@@ -111,7 +111,7 @@ fn pinned_pages_count_against_the_limit() {
 }
 
 #[test]
-fn a_umem_that_failed_pins_nothing() {
+fn failed_umem_pins_nothing() {
     let fixture = Fixture::new();
     let (_memory, address) = buffer(1);
     let pinned = || super::super::client::Client::pinned(&*fixture.client).load(Ordering::Relaxed);
@@ -135,7 +135,7 @@ fn a_umem_that_failed_pins_nothing() {
 }
 
 #[test]
-fn a_dmabuf_must_be_one() {
+fn non_dmabuf_descriptor_is_rejected() {
     use std::os::fd::AsRawFd;
     let fixture = Fixture::new();
     let file = std::fs::File::open("/dev/null").expect("there is /dev/null");
@@ -173,7 +173,7 @@ fn uar(fixture: &Fixture, kind: u64) -> Result<(u64, u64, u32, u32), Errno> {
 }
 
 #[test]
-fn a_uar_page_is_mapped_at_its_offset_while_it_lives() {
+fn uar_is_mappable_at_offset_while_allocated() {
     let fixture = Fixture::new();
     let (first, offset, length, page) = uar(&fixture, 0).expect("a page");
     let (_, other, _, other_page) = uar(&fixture, 1).expect("a page");

@@ -1,4 +1,4 @@
-//! The kernel's rules, one by one, against a device that does what a test tells it to.
+//! The kernel's rules, one by one, against a scripted device.
 
 mod abi;
 mod attributes;

@@ -1,5 +1,5 @@
-//! The objects of verbs: which commands each becomes, what is refused before any, and what becomes
-//! of events.
+//! The objects of verbs: the commands that each becomes, the refusals before any command, and the
+//! delivery of events.
 
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,13 +15,13 @@ use verbless_prm::{
 
 use super::support::{Device, Fixture, Request, buffer};
 
-/// Attributes that a queue pair's changes come with.
+/// `ib_qp_attr_mask` of a queue pair's changes.
 const STATE: u32 = 1;
 const INIT: u32 = STATE | 1 << 3 | 1 << 4 | 1 << 5;
 const RTR: u32 = STATE | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20;
 const RTS: u32 = STATE | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
 
-/// A file of a device that has what queues need, memory for them, and a PD.
+/// A file of a device with all that queues need, memory for them, and a PD.
 pub(super) struct Verbs {
     pub fixture: Fixture,
     _memory: Vec<u8>,
@@ -35,7 +35,7 @@ impl Verbs {
         Self::with(|_| ())
     }
 
-    /// A file of a device whose capabilities `change` has changed.
+    /// A file of a device with capabilities changed by `change`.
     pub(super) fn with(change: fn(&mut HcaCap)) -> Self {
         let mut caps = HcaCap::zeroed();
         caps.set_log_max_uctx(4).set_num_ports(1).set_cqe_version(1).set_log_max_msg(30);
@@ -60,8 +60,7 @@ impl Verbs {
         verbs
     }
 
-    /// INVOKE_WRITE of a command with its driver's part; what the core's and the driver's output
-    /// hold.
+    /// INVOKE_WRITE of a command with its driver part; returns the core's and the driver's output.
     pub(super) fn write(
         &self,
         number: u64,
@@ -137,7 +136,7 @@ impl Verbs {
         (handle, number)
     }
 
-    /// `mlx5_ib_create_qp` of 16 send blocks and 8 receives of 64 bytes on UAR page 7.
+    /// `mlx5_ib_create_qp` of 16 send WQEBBs and 8 receives of 64 bytes on UAR page 7.
     pub(super) fn qp_driver(&self, receives: u64, flags: u64) -> Vec<u8> {
         let (stride, record) = (if receives == 0 { 0 } else { 6 }, self.address + 0x8080);
         let values =
@@ -212,7 +211,7 @@ impl Verbs {
         read(&command).expect("it is whole").clone()
     }
 
-    /// The entries that follow the fixed part of the last command with an opcode.
+    /// The list behind the fixed part of the last command with an opcode.
     pub(super) fn list(&self, opcode: u16, fixed: usize) -> Vec<u64> {
         let command = self.fixture.device.last(opcode).expect("the command was sent");
         let entry = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));
@@ -220,7 +219,7 @@ impl Verbs {
     }
 }
 
-/// Values of so many bytes each, one after the other.
+/// Values of these sizes in bytes, one after the other.
 pub(super) fn fields(sizes: &[usize], values: &[u64]) -> Vec<u8> {
     let pairs = sizes.iter().zip(values);
     pairs.flat_map(|(&size, value)| value.to_ne_bytes()[..size].to_vec()).collect()
@@ -245,7 +244,7 @@ fn read(fd: &OwnedFd) -> Vec<u8> {
 }
 
 #[test]
-fn a_device_is_asked_in_both_forms() {
+fn query_device_has_plain_and_extended_form() {
     let verbs = Verbs::new();
     let (plain, _) = verbs.write(1, &[0; 8], 176, &[], 0).expect("the plain form");
     assert_eq!(plain[..8], (22u64 << 32 | 35 << 16 | 1012).to_ne_bytes());
@@ -267,7 +266,7 @@ fn a_device_is_asked_in_both_forms() {
 }
 
 #[test]
-fn a_memory_region_is_a_key_over_its_pages() {
+fn reg_mr_creates_mkey_over_pages() {
     let verbs = Verbs::new();
     let start = verbs.address + 0x1010;
     let response = verbs.reg_mr(start, 0x2000, 0x7000_1010, 1 | 4 | 8).expect("a region");
@@ -285,7 +284,11 @@ fn a_memory_region_is_a_key_over_its_pages() {
     let again = verbs.reg_mr(start, 0x2000, start, 0).expect("another");
     assert_ne!(word(&again[4..]) & 0xff, lkey & 0xff, "the low byte changes with each key");
     assert_eq!(verbs.write(4, &verbs.pd.to_ne_bytes(), 0, &[], 0), Err(Errno::EBUSY));
-    for handle in [&response, &again] {
+    // An empty range inside a page still lists that page.
+    let empty = verbs.reg_mr(start, 0, 0x7000_1010, 1).expect("Linux takes it");
+    let pages = verbs.list(Opcode::CREATE_MKEY.0, CreateMkeyIn::BYTES);
+    assert_eq!(pages, [first, 0], "an even number of entries");
+    for handle in [&response, &again, &empty] {
         let handle = word(handle).into();
         assert_eq!(Request::new(7, 1).handle(0, handle).send(&verbs.fixture.file), Ok(()));
     }
@@ -294,7 +297,7 @@ fn a_memory_region_is_a_key_over_its_pages() {
 }
 
 #[test]
-fn a_memory_region_that_makes_no_sense_is_refused_before_any_command() {
+fn malformed_mr_is_rejected_before_commands() {
     let verbs = Verbs::new();
     let address = verbs.address;
     for (case, start, length, va, access, errno) in [
@@ -312,7 +315,7 @@ fn a_memory_region_that_makes_no_sense_is_refused_before_any_command() {
 }
 
 #[test]
-fn a_completion_queue_is_made_of_what_the_driver_says() {
+fn create_cq_maps_driver_fields() {
     let verbs = Verbs::new();
     let (handle, number, entries) = verbs.cq(100, 1, None, &verbs.cq_driver()).expect("a CQ");
     assert_eq!(entries, 127);
@@ -333,7 +336,7 @@ fn a_completion_queue_is_made_of_what_the_driver_says() {
 }
 
 #[test]
-fn a_completion_queues_events_are_moderated_by_the_command_that_linux_sends() {
+fn modify_cq_sets_moderation() {
     let verbs = Verbs::new();
     let (handle, number, _) = verbs.cq(100, 0, None, &verbs.cq_driver()).expect("a CQ");
     let modify = |mask, period, reserved| {
@@ -357,7 +360,7 @@ fn a_completion_queues_events_are_moderated_by_the_command_that_linux_sends() {
 }
 
 #[test]
-fn a_completion_queue_is_resized_by_the_command_that_linux_sends() {
+fn resize_cq_sends_modify_cq() {
     let verbs = Verbs::with(|caps| {
         caps.set_cq_resize(true);
     });
@@ -393,7 +396,7 @@ fn a_completion_queue_is_resized_by_the_command_that_linux_sends() {
         assert_eq!(answer, Err(errno), "{case}");
     }
     assert_eq!(verbs.fixture.device.count(Opcode::MODIFY_CQ.0), 1);
-    // More CQEs wait than it would hold.
+    // More CQEs wait than the new size holds.
     verbs.fixture.device.refuse_next(Opcode::MODIFY_CQ.0, 0x40);
     assert_eq!(resize(handle, 3, [buffer, 64, 0, 0]), Err(Errno::EINVAL));
     assert_eq!(resize(handle, 127, [0; 4]), Ok(127), "it stayed as it was");
@@ -404,7 +407,7 @@ fn a_completion_queue_is_resized_by_the_command_that_linux_sends() {
 }
 
 #[test]
-fn a_completion_queue_that_makes_no_sense_is_refused() {
+fn malformed_cq_is_rejected() {
     let verbs = Verbs::new();
     let with = |at: usize, bytes: &[u8]| {
         let mut driver = verbs.cq_driver();
@@ -429,7 +432,7 @@ fn a_completion_queue_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_completion_is_told_once_and_what_nobody_read_is_taken_back() {
+fn cq_event_is_delivered_once_and_retracted() {
     let verbs = Verbs::new();
     let channel = verbs.comp_channel();
     let (handle, number, _) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
@@ -439,13 +442,13 @@ fn a_completion_is_told_once_and_what_nobody_read_is_taken_back() {
     let mut heard = [0; 8];
     verbs.destroy(3, handle, &mut heard).expect("it goes");
     assert_eq!(word(&heard), 1, "one of three was read");
-    assert!(read(&channel).is_empty(), "nobody hears of a queue that is no more");
+    assert!(read(&channel).is_empty(), "a destroyed queue sends no event");
     tell(3);
     assert!(read(&channel).is_empty());
 }
 
 #[test]
-fn a_queue_pair_lies_in_its_buffer_as_the_driver_says() {
+fn create_qp_maps_driver_fields() {
     let verbs = Verbs::new();
     let (qp, number, cq) = verbs.rc();
     let command: CreateQpIn = verbs.last(Opcode::CREATE_QP.0, CreateQpIn::from_prefix);
@@ -465,7 +468,7 @@ fn a_queue_pair_lies_in_its_buffer_as_the_driver_says() {
 }
 
 #[test]
-fn a_queue_pair_that_makes_no_sense_is_refused() {
+fn malformed_qp_is_rejected() {
     let verbs = Verbs::new();
     let (cq, _) = verbs.plain_cq();
     let some = [4, 8, 1, 4, 0];
@@ -494,7 +497,7 @@ fn a_queue_pair_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_queue_pair_goes_from_reset_to_ready_by_the_commands_of_the_device() {
+fn modify_qp_sends_reset_to_rts_commands() {
     let verbs = Verbs::new();
     let (qp, number, _) = verbs.rc();
     let port: (usize, &[u8]) = (104, &[1]);
@@ -540,7 +543,7 @@ fn a_queue_pair_goes_from_reset_to_ready_by_the_commands_of_the_device() {
 }
 
 #[test]
-fn a_shared_receive_queue_is_a_pool_that_queue_pairs_name() {
+fn srq_is_rmp_referenced_by_qp() {
     let verbs = Verbs::new();
     let driver =
         fields(&[8, 8, 4, 4, 4, 4], &[verbs.address, verbs.address + 0x8000, 0, 0, 0x66, 0]);
@@ -595,7 +598,7 @@ fn a_shared_receive_queue_is_a_pool_that_queue_pairs_name() {
 }
 
 #[test]
-fn a_datagram_queue_pair_joins_groups_and_leaves_them_before_it_goes() {
+fn ud_qp_joins_and_leaves_multicast_groups() {
     let verbs = Verbs::new();
     let (cq, _) = verbs.plain_cq();
     let driver = verbs.qp_driver(8, 1 << 10);
@@ -623,7 +626,24 @@ fn a_datagram_queue_pair_joins_groups_and_leaves_them_before_it_goes() {
 }
 
 #[test]
-fn an_event_of_a_queue_pair_reaches_its_async_file() {
+fn qp_joins_groups_of_mapped_ipv4_addresses() {
+    let verbs = Verbs::new();
+    let (cq, _) = verbs.plain_cq();
+    let driver = verbs.qp_driver(8, 1 << 10);
+    let (qp, _) = verbs.qp(4, (cq, cq), None, [4, 8, 1, 4, 0], &driver).expect("a QP");
+    for (first, joined) in
+        [(223, Err(Errno::EINVAL)), (224, Ok(())), (239, Ok(())), (240, Err(Errno::EINVAL))]
+    {
+        let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, 1, 2, 3];
+        let core = [&gid[..], &fields(&[4, 2, 2], &[qp, 0xc001, 0])].concat();
+        assert_eq!(verbs.write(30, &core, 0, &[], 0).map(drop), joined, "{first}.1.2.3");
+    }
+    let attach: AttachToMcgIn = verbs.last(Opcode::ATTACH_TO_MCG.0, AttachToMcgIn::from_prefix);
+    assert_eq!(attach.multicast_gid()[10..], [0xff, 0xff, 239, 1, 2, 3]);
+}
+
+#[test]
+fn qp_event_reaches_async_file() {
     let verbs = Verbs::new();
     let mut file = Request::new(16, 0).handle(0, 0);
     file.send(&verbs.fixture.file).expect("an async event file");
@@ -639,7 +659,7 @@ fn an_event_of_a_queue_pair_reaches_its_async_file() {
 }
 
 #[test]
-fn what_a_file_leaves_behind_goes_with_it() {
+fn close_releases_qp_cq_and_mr() {
     let verbs = Verbs::new();
     verbs.rc();
     verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");

@@ -1,4 +1,4 @@
-//! Ports and GID tables: each field of what is told of them.
+//! Ports and GID tables: each field of their responses.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 #[test]
-fn a_port_is_told_by_both_commands_alike() {
+fn query_port_has_same_answer_in_both_forms() {
     let mut device = Device::with(Device::new().caps, false);
     device.caps.set_log_max_msg(30).set_gid_table_size(GidTableSize(2));
     let fixture = Fixture::of(Arc::new(device));
@@ -41,7 +41,7 @@ fn a_port_is_told_by_both_commands_alike() {
 }
 
 #[test]
-fn an_ethernet_port_has_a_connection_manager_and_gids_that_are_addresses() {
+fn ethernet_port_reports_cm_and_ip_based_gids() {
     let mut device = Device::with(Device::new().caps, true);
     device.caps.set_port_type(PortType::ETHERNET);
     let told = query(&Fixture::of(Arc::new(device)));
@@ -50,7 +50,7 @@ fn an_ethernet_port_has_a_connection_manager_and_gids_that_are_addresses() {
 }
 
 #[test]
-fn the_tables_of_an_infiniband_port_double_with_each_step_of_their_size() {
+fn gid_and_pkey_table_sizes_are_powers_of_two() {
     for (size, gids) in [(0, 8), (1, 16), (4, 128), (5, 0)] {
         let mut device = Device::with(Device::new().caps, false);
         device.caps.set_gid_table_size(GidTableSize(size)).set_pkey_table_size(PkeyTableSize(size));

@@ -1,5 +1,5 @@
-//! Queues of verbs, flag by flag and size by size: what is refused just past a limit, and what is
-//! unmade when its answer cannot be given.
+//! Queues of verbs, flag by flag and size by size: refusals just past a limit, and the cleanup when
+//! the response cannot be written.
 
 use nix::errno::Errno;
 use verbless_prm::{
@@ -10,7 +10,7 @@ use verbless_prm::{
 use super::objects::{Verbs, fields, word};
 use super::support::{Device, Fixture, Request};
 
-/// CREATE_CQ by ioctl with these flags, and those of the driver, for CQEs of so many bytes.
+/// CREATE_CQ by ioctl with these flags and driver flags, for CQEs of `bytes` bytes.
 fn cq(
     verbs: &Verbs,
     flags: u32,
@@ -61,7 +61,7 @@ fn qp(
     Ok((request.data(0), got.chunks_exact(4).map(word).collect()))
 }
 
-/// `mlx5_ib_create_qp` with other words at these offsets.
+/// `mlx5_ib_create_qp` with these words replaced, by offset.
 fn with(verbs: &Verbs, words: &[(usize, u64)]) -> Vec<u8> {
     let mut driver = verbs.qp_driver(8, 1 << 10);
     for &(at, value) in words {
@@ -77,7 +77,7 @@ fn created(verbs: &Verbs) -> CreateQpIn {
 const SOME: [u32; 5] = [4, 8, 1, 4, 0];
 
 #[test]
-fn flags_of_a_completion_queue_set_its_fields_one_by_one() {
+fn create_cq_flags_set_context_bits() {
     let verbs = Verbs::with(|caps| {
         caps.set_cqe_compression(true);
     });
@@ -108,7 +108,7 @@ fn flags_of_a_completion_queue_set_its_fields_one_by_one() {
 }
 
 #[test]
-fn the_old_command_takes_any_descriptor_but_a_negative_one_for_a_channel() {
+fn old_create_cq_ignores_negative_channel() {
     let verbs = Verbs::new();
     let make = |channel: i32| {
         let channel = u64::from(channel.cast_unsigned());
@@ -121,7 +121,7 @@ fn the_old_command_takes_any_descriptor_but_a_negative_one_for_a_channel() {
 }
 
 #[test]
-fn the_longest_period_of_a_completion_queue_fills_its_field() {
+fn cq_period_is_limited_to_12_bits() {
     let verbs = Verbs::new();
     let (handle, _) = verbs.plain_cq();
     let modify = |period| {
@@ -133,11 +133,11 @@ fn the_longest_period_of_a_completion_queue_fills_its_field() {
 }
 
 #[test]
-fn the_times_of_a_queue_pair_are_those_of_its_completion_queues() {
+fn qp_ts_format_follows_cqs_and_capability() {
     use TimestampFormat as Format;
     let unsupported = Err(Errno::EOPNOTSUPP);
     let (free, real, default) = (Format::FREE_RUNNING, Format::REAL_TIME, Format::DEFAULT);
-    // CQs without timestamps, with free-running ones, with real ones; by what the device offers.
+    // CQs without timestamps, with free-running ones, with real-time ones; per device offer.
     let sorts = [(0, 2), (1, 2), (0, 6)];
     for (offered, expected) in [
         (
@@ -185,7 +185,7 @@ fn the_times_of_a_queue_pair_are_those_of_its_completion_queues() {
 }
 
 #[test]
-fn flags_of_a_queue_pair_set_its_fields_where_the_device_has_them() {
+fn create_qp_flags_need_capabilities() {
     const BLOCK: u32 = 1 << 1;
     const PADDING: u32 = 1 << 11;
     const ALL: u32 = 1 << 12;
@@ -275,7 +275,7 @@ fn the_queues_of_a_pair_have_their_limits() {
 }
 
 #[test]
-fn a_queue_pairs_buffer_is_listed_page_by_page_if_it_has_one() {
+fn qp_buffer_pages_are_listed() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();
     let pages = || verbs.list(Opcode::CREATE_QP.0, CreateQpIn::BYTES);
@@ -291,7 +291,7 @@ fn a_queue_pairs_buffer_is_listed_page_by_page_if_it_has_one() {
 }
 
 #[test]
-fn a_queue_pair_gets_the_contexts_first_page_if_it_names_none() {
+fn qp_defaults_to_first_uar_of_context() {
     let fixture = Fixture::without_context(Verbs::new().fixture.device);
     let mut response = [0; 72];
     let request = [16u8, 0, 0, 0, 4, 0, 0, 0];
@@ -309,12 +309,12 @@ fn a_queue_pair_gets_the_contexts_first_page_if_it_names_none() {
     assert_eq!(created(&verbs).qpc().uar_page(), word(&page));
     for flags in [1 << 3, 1 << 3 | 1 << 10] {
         let made = qp(&verbs, (one, one), 0, SOME, &with(&verbs, &[(28, flags)]));
-        assert_eq!(made, Err(Errno::EINVAL), "{flags:#x}: a register that nobody handed out");
+        assert_eq!(made, Err(Errno::EINVAL), "{flags:#x}: an unallocated register");
     }
 }
 
 #[test]
-fn what_cannot_be_answered_is_unmade() {
+fn object_with_unwritable_answer_is_destroyed() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();
     let device = verbs.fixture.device.clone();
@@ -347,7 +347,7 @@ fn what_cannot_be_answered_is_unmade() {
 }
 
 #[test]
-fn the_entries_of_a_shared_receive_queue_hold_their_segments_and_one_more() {
+fn srq_stride_holds_sges_and_next_segment() {
     let verbs = Verbs::new();
     let create = |sges: u64, flags: u64| {
         let driver =
@@ -372,7 +372,7 @@ fn the_entries_of_a_shared_receive_queue_hold_their_segments_and_one_more() {
 }
 
 #[test]
-fn the_pages_of_a_key_are_as_large_as_both_its_addresses_allow() {
+fn mkey_page_size_follows_both_addresses() {
     for (pg, present) in [(false, 0), (true, 3)] {
         let mut device = Device::with(Device::new().caps, false);
         device.caps.set_pg(pg);
@@ -443,7 +443,7 @@ fn datagrams() -> (Verbs, u64) {
 #[test]
 fn addresses_and_states_are_checked_before_the_q_key() {
     let (verbs, qp) = datagrams();
-    // Whatever passes the first checks fails for its Q_Key, which is for the privileged.
+    // A request that passes the first checks fails for its privileged Q_Key.
     let privileged: (usize, &[u8]) = (72, &[0, 0, 0, 0x80]);
     let (eperm, einval) = (Errno::EPERM, Errno::EINVAL);
     let (to, port, state, current) = (31, 104, 96, 97);
@@ -475,7 +475,7 @@ fn addresses_and_states_are_checked_before_the_q_key() {
 }
 
 #[test]
-fn the_driver_s_part_of_a_change_says_nothing_but_ece() {
+fn modify_qp_driver_data_must_be_zero() {
     let (verbs, qp) = datagrams();
     let change = |driver: &[u8]| {
         let mut core = vec![0; 112];
@@ -494,7 +494,7 @@ fn the_driver_s_part_of_a_change_says_nothing_but_ece() {
 }
 
 #[test]
-fn a_queue_pair_without_receives_has_no_record_and_without_rights_none() {
+fn qp_without_rq_has_no_doorbell_record() {
     let verbs = Verbs::new();
     let (one, _) = verbs.plain_cq();
     let init = STATE | PKEY | PORT | 1 << 3;
@@ -510,13 +510,13 @@ fn a_queue_pair_without_receives_has_no_record_and_without_rights_none() {
         verbs.modify(qp, to_rtr, &values).expect("RTR");
         let command: Init2rtrQpIn = verbs.last(Opcode::INIT2RTR_QP.0, Init2rtrQpIn::from_prefix);
         let qpc = command.qpc();
-        assert_eq!(qpc.dbr_addr(), 0, "it is told once");
+        assert_eq!(qpc.dbr_addr(), 0, "only the first transition sets it");
         assert!(!qpc.rre() && !qpc.rwe() && !qpc.rae(), "it was given none");
     }
 }
 
 #[test]
-fn the_driver_s_answer_to_a_query_of_the_device_has_a_bit_for_each_feature() {
+fn query_device_driver_flags_follow_capabilities() {
     let told = |change: fn(&mut HcaCap)| {
         let verbs = Verbs::with(change);
         let (base, driver) = verbs.write(1 << 31 | 1, &[0; 8], 304, &[], 112).expect("the device");

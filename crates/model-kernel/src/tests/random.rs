@@ -1,4 +1,4 @@
-//! Random buffers: nothing panics, and nothing is left once the file is closed.
+//! Random buffers: the kernel never panics, and no object remains after the file is closed.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::support::{Device, Fixture, Request, TestClient, buffer, command};
 use crate::InProcess;
 use verbless_model::{Model, ObjectCounts, Profile};
 
-/// An attribute: id, length, flags, reserved, and what its data is drawn from.
+/// An attribute: id, length, flags, reserved, and the source of its data.
 type Attr = (usize, u16, u16, u16, u64, u8);
 
 fn attribute() -> impl Strategy<Value = Attr> {
@@ -32,7 +32,7 @@ fn attribute() -> impl Strategy<Value = Attr> {
     )
 }
 
-/// Calls of near sense: methods with attributes, and what picks the command that a mailbox holds.
+/// Plausible calls: methods with attributes, and the index that selects the mailbox's command.
 type Call = ((usize, Vec<Attr>), usize);
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -40,17 +40,16 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec((call, any::<usize>()), 1..24)
 }
 
-/// Makes the calls. `numbers` is where the numbers of the device's objects begin.
+/// Makes the calls. `numbers` is the first number of the device's objects.
 fn make(file: &File, calls: Vec<Call>, numbers: u32) {
-    // Two pages to start in, and room behind them for the longest output.
+    // Two pages for start addresses, and room behind them for the longest output.
     let (_memory, page) = buffer(2 + 16);
     for ((method, attrs), pick) in calls {
         let method = methods().nth(method).expect("there is one");
         let opcodes = [0x800, 0x400, 0x500, 0x200, 0x403, 0x50b, 0x402, 0xa00, 0x101, 0x100, 0x910];
         let number = numbers + (pick >> 8) as u32 % 8;
         let input = command(opcodes[pick % opcodes.len()], number, 0x110);
-        // Room of the client's for the kernel to read from and to write into; nothing of Rust's
-        // lies there.
+        // Scratch memory that the kernel reads and writes; it holds no Rust object.
         let mut scratch = Box::new([0u8; 0x1_0000]);
         scratch[..0x110].copy_from_slice(&input);
         let pointer = scratch.as_mut_ptr() as u64;
@@ -63,7 +62,7 @@ fn make(file: &File, calls: Vec<Call>, numbers: u32) {
             });
             let len = if data_less && source != 0 { 0 } else { len };
             let data = match source {
-                // Outputs of any length fit: they are at most 65535 bytes.
+                // Every output fits: it has at most 65535 bytes.
                 0 | 1 => pointer,
                 2 => data % 8,
                 3 => page + data % 0x2000,
@@ -88,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn nor_do_they_on_the_modelled_device(calls in calls(), numbers in 0x10..0x420u32) {
+    fn random_calls_leave_no_objects_on_model(calls in calls(), numbers in 0x10..0x420u32) {
         let profile = Profile::load("connectx6dx").expect("it is built in");
         let model = Model::builder().device(profile).stepped().build();
         let lease = InProcess::of(&model).lease(0).expect("it is willing");

@@ -1,5 +1,5 @@
-//! Regions that change, windows, what one who imports asks, and queues of verbs that DevX commands
-//! are about.
+//! Regions that change, memory windows, QUERY_MR of an importer, and DevX commands on queues of
+//! verbs.
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, MkeyAccessMode, Opcode};
@@ -33,7 +33,7 @@ fn another_pd(verbs: &Verbs) -> u32 {
 }
 
 #[test]
-fn a_region_that_gets_other_rights_or_another_pd_keeps_its_key() {
+fn rereg_mr_of_rights_or_pd_keeps_key() {
     let verbs = Verbs::new();
     let region = verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
     let (handle, key) = (word(&region), word(&region[4..]));
@@ -54,7 +54,7 @@ fn a_region_that_gets_other_rights_or_another_pd_keeps_its_key() {
 }
 
 #[test]
-fn a_region_with_other_rights_stays_in_its_pd() {
+fn rereg_mr_of_rights_keeps_pd() {
     let verbs = Verbs::new();
     let second = another_pd(&verbs);
     let core =
@@ -67,7 +67,7 @@ fn a_region_with_other_rights_stays_in_its_pd() {
 }
 
 #[test]
-fn a_region_that_moves_gets_another_key() {
+fn rereg_mr_of_translation_changes_key() {
     let verbs = Verbs::new();
     let region = verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
     let (handle, key) = (word(&region), word(&region[4..]));
@@ -96,7 +96,7 @@ fn a_region_that_moves_gets_another_key() {
 }
 
 #[test]
-fn a_change_of_a_region_that_makes_no_sense_is_refused() {
+fn malformed_rereg_mr_is_rejected() {
     let verbs = Verbs::new();
     let region = verbs.reg_mr(verbs.address, 0x1000, verbs.address, 0).expect("a region");
     let handle = word(&region);
@@ -166,7 +166,7 @@ fn a_memory_window_is_a_free_key_of_a_few_entries() {
 }
 
 #[test]
-fn a_pd_tells_its_number_to_one_who_imports_it() {
+fn query_pd_returns_its_number() {
     let verbs = Verbs::new();
     let (core, driver) = verbs.write(3, &[0; 8], 4, &[], 4).expect("a PD");
     let mut number = [0; 4];
@@ -177,7 +177,7 @@ fn a_pd_tells_its_number_to_one_who_imports_it() {
 }
 
 #[test]
-fn commands_of_devx_reach_queues_of_verbs_by_their_own_handles_alone() {
+fn devx_commands_reach_verbs_objects_by_handle() {
     let verbs = Verbs::new();
     let (cq, cqn) = verbs.plain_cq();
     let (qp, qpn) =
@@ -209,7 +209,7 @@ fn commands_of_devx_reach_queues_of_verbs_by_their_own_handles_alone() {
 }
 
 #[test]
-fn a_privileged_q_key_is_for_those_with_cap_net_raw() {
+fn privileged_qkey_needs_cap_net_raw() {
     let verbs = Verbs::new();
     let (cq, _) = verbs.plain_cq();
     let (qp, _) =
@@ -224,7 +224,7 @@ fn a_privileged_q_key_is_for_those_with_cap_net_raw() {
 }
 
 #[test]
-fn a_queue_pair_is_said_to_hold_what_its_receive_queue_was_laid_out_for() {
+fn query_qp_reports_receive_queue_capacity() {
     let verbs = Verbs::new();
     let (cq, _) = verbs.plain_cq();
     let query = |capacity, driver: Vec<u8>| {

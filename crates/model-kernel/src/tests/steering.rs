@@ -1,4 +1,4 @@
-//! The kernel's flow tables against a device that says what it was told.
+//! The kernel's flow tables against a device that records its commands.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ struct Steering {
     flows: Flows,
 }
 
-/// Frames of an Ethertype, or of any to the group's or station's address `mac`.
+/// Matches frames of an Ethertype, or with `mac` any frames to a group's or station's address.
 fn by(priority: u16, mac: bool) -> FlowMatcher {
     let mut mask = Box::new(FteMatchParam::zeroed());
     match mac {
@@ -73,7 +73,7 @@ impl Steering {
 }
 
 #[test]
-fn a_table_has_room_for_so_many_masks_and_a_group_for_so_many_values() {
+fn table_and_group_sizes_are_bounded() {
     let steering = Steering::new();
     let group = || -> CreateFlowGroupIn {
         steering.last(Opcode::CREATE_FLOW_GROUP, CreateFlowGroupIn::from_prefix)
@@ -98,7 +98,7 @@ fn a_table_has_room_for_so_many_masks_and_a_group_for_so_many_values() {
 }
 
 #[test]
-fn ranks_lead_to_each_other_and_groups_of_receivers_come_last() {
+fn rank_tables_chain_by_miss_action() {
     let steering = Steering::new();
     let level = || {
         let table: CreateFlowTableIn =
@@ -147,7 +147,7 @@ fn ranks_lead_to_each_other_and_groups_of_receivers_come_last() {
 }
 
 #[test]
-fn rules_of_a_value_share_an_entry_that_leads_everywhere_once() {
+fn rules_of_equal_value_share_entry() {
     let steering = Steering::new();
     let matcher = by(0, false);
     let add = |number, tag, to| steering.add(&matcher, ethertype(number, tag, to));
@@ -184,7 +184,7 @@ fn rules_of_a_value_share_an_entry_that_leads_everywhere_once() {
 }
 
 #[test]
-fn a_value_outside_the_mask_and_what_the_device_refuses_leave_nothing() {
+fn failed_rule_leaves_nothing() {
     let steering = Steering::new();
     let mut matcher = by(0, false);
     matcher.mask.outer_headers_mut().set_ethertype(0xff00);

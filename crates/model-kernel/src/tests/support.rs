@@ -1,5 +1,6 @@
-//! A scripted device, a client with a memory of its own, and requests built attribute by attribute.
+//! A scripted device, a client with memory of its own, and requests built attribute by attribute.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -9,34 +10,35 @@ use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 use verbless_prm::{HcaCap, MkeyContext, Opcode};
 
-use super::super::client::{Capability, Client, FileId, Ourselves};
+use super::super::client::{Capability, Claim, Client, FileId, Ourselves};
 use super::super::file::File;
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
 use super::super::port::{GidEntry, PortState};
 use super::super::reach::{About, Function};
+use super::super::refused;
 use super::super::rules;
 use verbless_model::memory::{HostMemory, Interrupts, Iommu, ProcessMemory};
 
-/// A device that accepts every command, gives out numbers in order, and keeps what it was told.
+/// A device that accepts every command, hands out numbers in order, and records its commands.
 pub(super) struct Device {
     pub commands: Mutex<Vec<Vec<u8>>>,
     /// The next command with this opcode fails with this status.
     pub refuse: Mutex<Option<(u16, u8)>>,
-    /// What commands answer, from the first byte on, by opcode and modifier.
+    /// The first bytes of command responses, by opcode and modifier.
     pub answers: Mutex<BTreeMap<(u16, u16), Vec<u8>>>,
     pub caps: HcaCap,
     pub ethernet: bool,
-    /// Its port shares a LID.
+    /// The port needs a GRH: it shares a LID.
     pub grh_required: bool,
     pub alive: AtomicBool,
-    /// It was taken out.
+    /// The device was removed.
     pub removed: AtomicBool,
-    /// What its counter stands at.
+    /// The value of the cycle counter.
     pub cycles: AtomicU64,
     /// GIDs of its port besides the first.
     pub more_gids: Vec<GidEntry>,
-    /// Where the device looks at UAR pages that clients map by themselves.
+    /// The offsets at which clients mapped UAR pages themselves, by page.
     pub backed: Mutex<BTreeMap<u32, u64>>,
     /// Ioctls with exactly these names fail.
     pub fails: Mutex<Option<Vec<&'static str>>>,
@@ -49,7 +51,7 @@ pub(super) struct Device {
     held: Mutex<BTreeMap<(Opcode, u32), ()>>,
 }
 
-/// The number of the first event queue; the device counts on from there for everything.
+/// The number of the first event queue; the device numbers every later object from there.
 pub(super) const FIRST: u32 = 0x40;
 
 impl Device {
@@ -96,7 +98,7 @@ impl Device {
         commands.iter().rev().find(|command| rules::opcode(command).0 == opcode).cloned()
     }
 
-    /// How many commands with an opcode came.
+    /// How many commands had an opcode.
     pub(super) fn count(&self, opcode: u16) -> usize {
         let commands = Self::lock(&self.commands);
         commands.iter().filter(|command| rules::opcode(command).0 == opcode).count()
@@ -106,12 +108,12 @@ impl Device {
         *Self::lock(&self.refuse) = Some((opcode, status));
     }
 
-    /// Lets a command of an opcode and modifier answer these bytes.
+    /// Sets the first bytes of the response to an opcode and modifier.
     pub(super) fn answer(&self, opcode: Opcode, modifier: u16, bytes: &[u8]) {
         Self::lock(&self.answers).insert((opcode.0, modifier), bytes.to_vec());
     }
 
-    /// What was made and not destroyed.
+    /// Created objects that were not destroyed.
     pub(super) fn held(&self) -> usize {
         Self::lock(&self.held).len()
     }
@@ -123,13 +125,13 @@ impl Device {
         }
     }
 
-    /// Writes an entry into event queue number `queue` (0: asynchronous events) as its `index`th,
-    /// and raises its vector.
+    /// Writes entry number `index` into event queue number `queue` (0: asynchronous events) and
+    /// raises its vector.
     pub(super) fn event(&self, queue: u32, index: u64, kind: u8, dwords: &[(usize, u32)]) {
         self.event_of((queue, index), (kind, 0), dwords);
     }
 
-    /// The same of an event with a sub-type.
+    /// Like [`Device::event`], with a sub-type.
     pub(super) fn event_of(
         &self,
         (queue, index): (u32, u64),
@@ -313,6 +315,9 @@ pub(super) struct TestClient {
     pub capabilities: AtomicU64,
     /// Descriptors given out; closed with the client.
     pub installed: Mutex<Vec<OwnedFd>>,
+    claims: Claim,
+    /// The most descriptors that may be kept for the client.
+    pub most_claims: AtomicU64,
 }
 
 impl TestClient {
@@ -322,6 +327,8 @@ impl TestClient {
             memlock: AtomicU64::new(u64::MAX),
             capabilities: AtomicU64::new(0),
             installed: Mutex::default(),
+            claims: Claim::default(),
+            most_claims: AtomicU64::new(u32::MAX.into()),
         })
     }
 }
@@ -366,9 +373,14 @@ impl Client for TestClient {
     fn descriptors(&self) -> Vec<i32> {
         self.process.descriptors()
     }
+    fn claim(&self) -> Result<Claim, Errno> {
+        let most = self.most_claims.load(Ordering::Relaxed) as usize;
+        self.claims.one_of(most).ok_or(Errno::EMFILE)
+    }
 }
 
-/// A request, attribute by attribute. Bytes longer than eight are pointed to, as libraries do.
+/// A request, attribute by attribute. Data longer than eight bytes goes by pointer, as libraries
+/// do.
 pub(super) struct Request {
     pub words: Vec<u64>,
 }
@@ -432,14 +444,31 @@ impl Request {
         (self.words[3 + 2 * index] >> 32) as u16
     }
 
-    /// As an ioctl has it.
+    /// The words of the ioctl's buffer.
     pub(super) fn words(&mut self) -> &mut [u64] {
         &mut self.words
     }
 
+    /// Sends the request. A refused request must have a reason, except one with an unmapped
+    /// address.
     pub(super) fn send(&mut self, file: &File) -> Result<(), Errno> {
-        file.ioctl(&mut self.words)
+        refused::take();
+        let result = file.ioctl(&mut self.words);
+        let reason = refused::take();
+        if let Err(errno) = result
+            && errno != Errno::EFAULT
+        {
+            let request = &self.words[..2];
+            assert!(reason.is_some(), "{request:x?} is refused with {errno}, without a reason");
+        }
+        REASON.set(reason.map(|(_, words)| words.into_owned()));
+        result
     }
+}
+
+thread_local! {
+    /// Why the last request was refused.
+    static REASON: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// A device, a client, and a file of it with a DevX context.
@@ -450,6 +479,11 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
+    /// Why the last request was refused.
+    pub(super) fn reason(&self) -> Option<String> {
+        REASON.take()
+    }
+
     pub(super) fn new() -> Self {
         Self::of(Device::new())
     }
@@ -467,7 +501,7 @@ impl Fixture {
         Self { device, client, file }
     }
 
-    /// A file without a user context, of a client that maps doorbells by itself.
+    /// A file without a user context; its client maps doorbells itself.
     pub(super) fn that_maps_by_itself(device: Arc<Device>) -> Self {
         let kernel = Kernel::attach(device.clone()).expect("the device is willing");
         let client = TestClient::new();
@@ -495,7 +529,7 @@ impl Fixture {
         Request::new(object, 0x1001).handle(0x1000, handle).send(&self.file)
     }
 
-    /// UMEM_REG with access flags and perhaps a page-size bitmap; handle and id.
+    /// UMEM_REG with access flags and an optional page-size bitmap; handle and id.
     pub(super) fn umem(
         &self,
         address: u64,
@@ -525,10 +559,10 @@ impl Fixture {
         Ok(self.take_fd(request.data(0)))
     }
 
-    /// Takes a descriptor over from the client that it was given to.
+    /// Takes a descriptor over from the client that received it.
     pub(super) fn take_fd(&self, number: u64) -> OwnedFd {
         use std::os::fd::AsRawFd;
-        let mut installed = self.client.installed.lock().expect("nobody panicked");
+        let mut installed = self.client.installed.lock().expect("no panic");
         let at = installed
             .iter()
             .position(|fd| fd.as_raw_fd() as u64 == number)
@@ -536,7 +570,7 @@ impl Fixture {
         installed.swap_remove(at)
     }
 
-    /// Closes the file; what the device then still holds for it or for the kernel.
+    /// Closes the file; returns how many objects the device still holds for it or for the kernel.
     pub(super) fn close(self) -> usize {
         drop(self.file);
         self.device.held()

@@ -10,7 +10,7 @@ use super::super::client::{Capability, Client};
 use super::super::mailbox::Field;
 use super::support::{Device, Fixture, Request, TestClient, command};
 
-/// INVOKE_WRITE of a command; what the core's and the driver's output hold.
+/// INVOKE_WRITE of a command; returns the core's and the driver's output.
 fn write(
     fixture: &Fixture,
     number: u64,
@@ -35,7 +35,7 @@ fn word(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn a_context_says_what_the_device_is() {
+fn get_context_reports_device() {
     let fixture = Fixture::without_context(Device::new());
     let response = fixture.get_context(1).expect("a context");
     assert_eq!(word(&response[0..]), 1 << 17, "QPs");
@@ -48,7 +48,7 @@ fn a_context_says_what_the_device_is() {
 }
 
 #[test]
-fn a_context_request_that_asks_for_the_unknown_is_refused() {
+fn unknown_context_request_is_rejected() {
     let cases: &[(&str, usize, usize, u8, Errno)] = &[
         ("unknown flag", 32, 8, 2, Errno::EOPNOTSUPP),
         ("comp_mask", 32, 12, 1, Errno::EOPNOTSUPP),
@@ -71,7 +71,7 @@ fn a_context_request_that_asks_for_the_unknown_is_refused() {
 }
 
 #[test]
-fn a_context_that_cannot_be_finished_leaves_nothing() {
+fn failed_get_context_leaves_nothing() {
     for opcode in [Opcode::CREATE_UCTX.0, Opcode::ALLOC_TRANSPORT_DOMAIN.0] {
         let fixture = Fixture::without_context(Device::new());
         fixture.device.refuse_next(opcode, 8);
@@ -88,7 +88,7 @@ fn a_context_that_cannot_be_finished_leaves_nothing() {
 }
 
 #[test]
-fn privileges_of_a_context_are_those_of_its_client() {
+fn context_privileges_follow_capabilities() {
     let cases = [(0, 0), (Capability::NetRaw as u32, 1), (Capability::SysRawio as u32, 2)];
     for (capability, cap) in cases {
         let fixture = Fixture::without_context(Device::new());
@@ -101,7 +101,7 @@ fn privileges_of_a_context_are_those_of_its_client() {
 }
 
 #[test]
-fn privileges_of_a_context_are_those_of_the_caller() {
+fn context_privileges_are_of_caller_not_opener() {
     let privileged = !0;
     for (openers, callers, cap) in [(privileged, 0, 0), (0, privileged, 3)] {
         let fixture = Fixture::without_context(Device::new());
@@ -156,7 +156,7 @@ fn static_pages_come_with_an_old_librarys_context() {
 }
 
 #[test]
-fn the_page_that_turns_timestamps_into_times_is_mapped_for_reading() {
+fn clock_page_is_mapped_read_only() {
     use verbless_devx::Protection::{Read, Write};
     let mut device = Device::with(Device::new().caps, false);
     device.caps.set_device_frequency_khz(156_250);
@@ -180,7 +180,7 @@ fn the_page_that_turns_timestamps_into_times_is_mapped_for_reading() {
 }
 
 #[test]
-fn the_device_looks_at_a_page_of_the_context_where_the_client_maps_it() {
+fn client_mapped_uar_page_is_backed_at_its_offset() {
     let fixture = Fixture::that_maps_by_itself(Device::new());
     let map = |page: u64, length| {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -205,7 +205,7 @@ fn the_device_looks_at_a_page_of_the_context_where_the_client_maps_it() {
     assert_eq!(map(regular | 2, 4096), Err(Errno::ENOMEM), "in two ways");
     assert_eq!(map(uncached | 5, 8192), Err(Errno::EINVAL));
     assert_eq!(map(uncached | 8, 4096), Err(Errno::EINVAL));
-    assert_eq!(map(0x900, 4096), Err(Errno::EINVAL), "nobody allocated it");
+    assert_eq!(map(0x900, 4096), Err(Errno::EINVAL), "an unallocated page");
     assert_eq!(fixture.close(), 0);
 }
 
@@ -224,7 +224,7 @@ fn a_lone_command_number_is_the_librarys_probe() {
 }
 
 #[test]
-fn queries_of_a_device_and_a_port_look_for_a_context_before_they_read_the_request() {
+fn query_checks_context_before_request() {
     let (mut long, extended) = ([0; 24], 1 << 31 | 1);
     long[23] = 1;
     let ask = |fixture: &Fixture, number, out| write(fixture, number, &long, out, 0).map(drop);
@@ -240,7 +240,7 @@ fn queries_of_a_device_and_a_port_look_for_a_context_before_they_read_the_reques
 }
 
 #[test]
-fn a_pd_comes_with_its_number_and_lives_until_its_handles_are_gone() {
+fn pd_lives_until_its_handles_are_gone() {
     let fixture = Fixture::new();
     let (core, driver) = write(&fixture, 3, &[0; 8], 4, 4).expect("a PD");
     assert_ne!(word(&driver), 0);
@@ -278,7 +278,7 @@ fn create_ah(
 }
 
 #[test]
-fn an_address_handle_tells_the_mac_of_a_roce_path() {
+fn malformed_roce_ah_is_rejected() {
     let mut caps = HcaCap::zeroed();
     caps.set_num_ports(1);
     caps.set_log_max_uctx(4);
@@ -298,18 +298,54 @@ fn an_address_handle_tells_the_mac_of_a_roce_path() {
 }
 
 #[test]
-fn a_port_that_shares_its_lid_takes_no_address_handle_without_a_grh() {
+fn ah_of_a_group_has_the_mac_of_its_gid() {
+    let mut caps = HcaCap::zeroed();
+    caps.set_num_ports(1);
+    caps.set_log_max_uctx(4);
+    let mut device = Device::with(caps, true);
+    device.caps.set_roce(true);
+    let mut roce = [0; 0x40];
+    roce[0x2f] = 1;
+    device.answer(Opcode::QUERY_HCA_CAP, 4 << 1 | 1, &roce);
+    let fixture = Fixture::of(Arc::new(device));
+    let pd = word(&write(&fixture, 3, &[0; 8], 4, 4).expect("a PD").0);
+    let mac = |gid: &str| {
+        let gid: std::net::Ipv6Addr = gid.parse().expect("an address");
+        let mut request = [0; 56];
+        request[16..20].copy_from_slice(&pd.to_ne_bytes());
+        request[24..40].copy_from_slice(&gid.octets());
+        (request[53], request[54]) = (1, 1);
+        write(&fixture, 5, &request, 4, 16).map(|(_, driver)| driver[4..10].to_vec())
+    };
+    assert_eq!(mac("ff0e::8102:305"), Ok(vec![0x33, 0x33, 0x81, 2, 3, 5]));
+    assert_eq!(mac("::ffff:239.129.2.3"), Ok(vec![1, 0, 0x5e, 1, 2, 3]));
+    assert_eq!(mac("::ffff:223.1.2.3"), Err(Errno::ETIMEDOUT));
+    assert_eq!(mac("::239.129.2.3"), Err(Errno::ETIMEDOUT));
+}
+
+#[test]
+fn shared_lid_ah_requires_grh() {
     let mut device = Device::with(Device::new().caps, false);
     device.grh_required = true;
     let fixture = Fixture::of(Arc::new(device));
     let pd = word(&write(&fixture, 3, &[0; 8], 4, 4).expect("a PD").0);
     assert_eq!(create_ah(&fixture, pd, 1, 0, 9).map(drop), Err(Errno::EINVAL));
+    let reason = fixture.reason().expect("a reason");
+    assert!(reason.contains("grh_required") && !reason.contains("RoCE"), "{reason}");
     assert_eq!(create_ah(&fixture, pd, 1, 1, 9).map(drop), Ok(()));
+    for (rate, expected) in
+        [(1, Err(Errno::EINVAL)), (2, Ok(())), (23, Ok(())), (24, Err(Errno::EINVAL))]
+    {
+        let mut request = [0; 56];
+        request[16..20].copy_from_slice(&pd.to_ne_bytes());
+        (request[39], request[52], request[53], request[54]) = (9, rate, 1, 1);
+        assert_eq!(write(&fixture, 5, &request, 4, 16).map(drop), expected, "rate {rate}");
+    }
     assert_eq!(fixture.close(), 0);
 }
 
 #[test]
-fn of_a_dead_device_objects_are_destroyed_and_all_else_is_refused_when_it_is_reached() {
+fn dead_device_allows_destroy_only() {
     let fixture = Fixture::new();
     let [pd, other] = [4, 4].map(|room| word(&write(&fixture, 3, &[0; 8], room, 4).unwrap().0));
     let ah = create_ah(&fixture, pd, 1, 0, 1).expect("an address handle").0;
@@ -349,7 +385,7 @@ fn of_a_dead_device_objects_are_destroyed_and_all_else_is_refused_when_it_is_rea
 }
 
 #[test]
-fn ports_are_described_and_counted_from_one() {
+fn query_port_reports_state_and_rejects_absent_port() {
     let fixture = Fixture::new();
     let query = |port: u64, room: usize| {
         let mut response = vec![0xff; room];

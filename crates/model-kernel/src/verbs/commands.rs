@@ -1,4 +1,4 @@
-//! The commands of the old interface on what verbs make.
+//! The commands of the write interface for objects of verbs.
 
 use super::super::abi::object;
 use super::super::write::{Command, extended, in_context, plain};

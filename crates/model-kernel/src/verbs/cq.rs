@@ -1,4 +1,4 @@
-//! Completion queues and the channels that tell of them.
+//! Completion queues, and the channels that report their completions.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use super::super::channel::Channel;
 use super::super::file::Method;
 use super::super::handles::{Object, Stream};
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::refused::{NO_REGISTERS, refused};
 use super::super::wire::{Core, Reply, heard_of_cq};
 use super::listener::{COMPLETION_RECORD, ListenerKind};
 use super::memory::{buffer, record, with_list};
@@ -26,9 +27,9 @@ const FLAGS: u32 = 3;
 const PADDED: u16 = 1;
 const UAR_PAGE_INDEX: u16 = 1 << 1;
 const REAL_TIME: u16 = 1 << 2;
-/// `IB_CQ_MODERATE`, the only change that there is.
+/// `IB_CQ_MODERATE`, the only attribute that can change.
 const MODERATE: u32 = 1;
-/// The largest period that the context's field can state, in microseconds.
+/// The largest period that the context's field can hold, in microseconds.
 const LONGEST_PERIOD: u16 = 0xfff;
 /// Bytes of the driver's request, and up to the end of its flags.
 const DRIVER_BYTES: usize = 32;
@@ -36,7 +37,7 @@ const DRIVER_LEAST: usize = 22;
 /// Bytes of `mlx5_ib_resize_cq`.
 const RESIZE_BYTES: usize = 16;
 
-/// The client's request, by either command.
+/// The client's request, by either interface.
 struct Wanted {
     user_handle: u64,
     entries: u32,
@@ -47,7 +48,7 @@ struct Wanted {
 }
 
 impl Method<'_> {
-    /// Makes a completion channel; its descriptor is in the response.
+    /// Creates a completion channel; the response holds its descriptor.
     pub(crate) fn create_comp_channel(&mut self, _: &Core) -> Result<(), Errno> {
         self.state.context()?;
         let (channel, fd) = Channel::new(COMPLETION_RECORD)?;
@@ -76,7 +77,7 @@ impl Method<'_> {
         Ok(Object::Verbs(Verbs::Cq(cq)))
     }
 
-    /// CREATE_CQ by the old write command.
+    /// CREATE_CQ of the write interface.
     pub(crate) fn write_create_cq(&mut self, request: &Core) -> Result<(), Errno> {
         self.state.context()?;
         let channel = match request.u32(24) as i32 {
@@ -112,20 +113,26 @@ impl Method<'_> {
         let _ = kernel.exec(&cq.destroy, &mut [0; 16]);
     }
 
-    /// Makes a CQ; returns it, and its number of entries.
+    /// Creates a CQ; returns it and its number of entries.
     fn make_cq(&mut self, wanted: Wanted) -> Result<(Cq, u32), Errno> {
         let context = self.state.context()?;
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
         let eqn = u16::try_from(wanted.vector).ok().and_then(|it| kernel.completion_queue(it));
-        let eqn = eqn.ok_or(Errno::EINVAL)?;
+        let eqn = eqn.ok_or_else(|| {
+            let words = format!("the device has no completion vector {}", wanted.vector);
+            refused(Errno::EINVAL, words)
+        })?;
         let most = 1u32.checked_shl(caps.log_max_cq_sz().into()).unwrap_or(0);
         let entries = wanted
             .entries
             .checked_add(1)
             .and_then(u32::checked_next_power_of_two)
             .filter(|&entries| wanted.entries as i32 >= 0 && entries <= most)
-            .ok_or(Errno::EINVAL)?;
+            .ok_or_else(|| {
+                let words = format!("cqe {} is above the device's {}", wanted.entries, most - 1);
+                refused(Errno::EINVAL, words)
+            })?;
         let driver = self.driver_request(DRIVER_LEAST, DRIVER_BYTES)?;
         let (cqe_bytes, flags) = (driver.u32(16), driver.u16(22));
         if flags & !(PADDED | UAR_PAGE_INDEX | REAL_TIME) != 0
@@ -133,7 +140,10 @@ impl Method<'_> {
             || driver.u16(26) != 0
             || driver.u32(28) != 0
         {
-            return Err(Errno::EINVAL);
+            let words = format!(
+                "CQEs of {cqe_bytes} bytes with flags {flags:#x}: 64 or 128 bytes, and flags of 7"
+            );
+            return Err(refused(Errno::EINVAL, words));
         }
         let size = u64::from(entries) * u64::from(cqe_bytes);
         let memory = buffer(self.client, driver.u64(0), size, true)?;
@@ -141,20 +151,23 @@ impl Method<'_> {
         let uar_page = if flags & UAR_PAGE_INDEX != 0 {
             driver.u16(24).into()
         } else {
-            // Without pages of its own a context has none that it could leave to the kernel to
-            // choose.
-            *context.static_uars.first().ok_or(Errno::EINVAL)?
+            // A context without pages of its own has no page for the kernel to choose.
+            let none = || refused(Errno::EINVAL, NO_REGISTERS);
+            *context.static_uars.first().ok_or_else(none)?
         };
         let offered = match cqe_bytes {
             128 => caps.cqe_compression_128(),
             _ => caps.cqe_compression(),
         };
         if driver.u8(20) == 1 && !offered {
-            return Err(Errno::EOPNOTSUPP);
+            let words =
+                format!("the device compresses no CQEs of {cqe_bytes} bytes (cqe_compression)");
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let padded = flags & PADDED != 0;
         if padded && (cqe_bytes != 128 || !caps.cqe_128_always()) {
-            return Err(Errno::EOPNOTSUPP);
+            let words = "padded CQEs take 128 bytes each, and the capability cqe_128_always";
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let uid = context.uid;
         let mut input = CreateCqIn::new();
@@ -190,14 +203,15 @@ impl Method<'_> {
         Ok((cq, entries))
     }
 
-    /// Completions and microseconds before an event.
+    /// Sets the completions and microseconds before an event.
     pub(crate) fn modify_cq(&mut self, request: &Core) -> Result<(), Errno> {
         let (given, count, period) = (request.u32(4), request.u16(8), request.u16(10));
         if given == 0 || request.u32(12) != 0 {
-            return Err(Errno::EINVAL);
+            return Err(refused(Errno::EINVAL, "attr_mask is 0, or a reserved field is not"));
         }
         if given > MODERATE {
-            return Err(Errno::EOPNOTSUPP);
+            let words = format!("attr_mask {given:#x} has more than moderation ({MODERATE:#x})");
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let handle = self.state.lookup(request.u32(0).into(), object::CQ)?;
         let Some(Object::Verbs(Verbs::Cq(cq))) = self.state.object(handle) else {
@@ -205,10 +219,12 @@ impl Method<'_> {
         };
         let kernel = &self.file.kernel;
         if !kernel.caps.cq_moderation() {
-            return Err(Errno::EOPNOTSUPP);
+            let words = "the device moderates no CQs (cq_moderation)";
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         if period > LONGEST_PERIOD {
-            return Err(Errno::EINVAL);
+            let words = format!("cq_period {period} us is above the longest, {LONGEST_PERIOD}");
+            return Err(refused(Errno::EINVAL, words));
         }
         let mut input = ModifyCqIn::new();
         input.set_uid(self.state.context()?.uid).set_cqn(cq.cqn);
@@ -227,19 +243,23 @@ impl Method<'_> {
         };
         let kernel = &self.file.kernel;
         if !kernel.caps.cq_resize() {
-            return Err(Errno::ENOSYS);
+            return Err(refused(Errno::ENOSYS, "the device resizes no CQs (cq_resize)"));
         }
         let most = 1u32.checked_shl(kernel.caps.log_max_cq_sz().into()).unwrap_or(0);
         let entries = wanted
             .checked_add(1)
             .and_then(u32::checked_next_power_of_two)
             .filter(|&entries| wanted != 0 && entries <= most)
-            .ok_or(Errno::EINVAL)?;
+            .ok_or_else(|| {
+                let words = format!("cqe {wanted} is not from 1 to {}", most - 1);
+                refused(Errno::EINVAL, words)
+            })?;
         if entries != cq.entries {
             let driver = self.driver_request(RESIZE_BYTES, RESIZE_BYTES)?;
             let cqe_bytes = u32::from(driver.u16(8));
             if driver.u16(10) != 0 || driver.u32(12) != 0 {
-                return Err(Errno::EINVAL);
+                let words = "reserved fields of the driver's data are not 0";
+                return Err(refused(Errno::EINVAL, words));
             }
             let size = u64::from(entries) * u64::from(cqe_bytes);
             let memory = buffer(self.client, driver.u64(0), size, true)?;
@@ -271,7 +291,7 @@ impl Method<'_> {
     }
 }
 
-/// The size as the context states it.
+/// The size in the context's encoding.
 fn cqe_size(bytes: u32, padded: bool) -> CqeSize {
     match (bytes, padded) {
         (128, false) => CqeSize::BYTES_128,

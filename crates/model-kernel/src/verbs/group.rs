@@ -1,12 +1,14 @@
 //! Multicast groups: ATTACH_MCAST and DETACH_MCAST.
 
 use nix::errno::Errno;
+use verbless_model::wire::is_multicast;
 use verbless_prm::{AttachToMcgIn, DetachFromMcgIn, ServiceType};
 
 use super::super::abi::object;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::reach::command;
+use super::super::refused::refused;
 use super::super::wire::Core;
 use super::objects::{Verbs, VerbsQp};
 
@@ -38,8 +40,14 @@ impl Method<'_> {
             return Ok(());
         }
         let lid = ethernet || LIDS.contains(&of.lid);
-        if of.gid[0] != 0xff || qp.service != ServiceType::UD || !lid {
-            return Err(Errno::EINVAL);
+        if !is_multicast(&of.gid) || qp.service != ServiceType::UD || !lid {
+            let gid = std::net::Ipv6Addr::from(of.gid);
+            let words = format!(
+                "GID {gid} and LID {:#x} with a QP of {:?}: UD QPs join groups (GID ff.. or \
+                 ::ffff:224.0.0.0/4, on InfiniBand LID 0xc000 to 0xfffe)",
+                of.lid, qp.service
+            );
+            return Err(refused(Errno::EINVAL, words));
         }
         let mut input = AttachToMcgIn::new();
         input.set_uid(qp.uid).set_qpn(qp.qpn).set_multicast_gid(&of.gid);
@@ -52,7 +60,7 @@ impl Method<'_> {
         let kernel = self.file.kernel.clone();
         let (of, qp) = self.member(request)?;
         let at = qp.groups.iter().position(|&group| group == (of.gid, of.lid));
-        let at = at.ok_or(Errno::EINVAL)?;
+        let at = at.ok_or_else(|| refused(Errno::EINVAL, "the QP has not joined this group"))?;
         let mut input = DetachFromMcgIn::new();
         input.set_uid(qp.uid).set_qpn(qp.qpn).set_multicast_gid(&of.gid);
         command(&*kernel.function, &input)?;

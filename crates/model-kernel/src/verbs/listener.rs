@@ -16,7 +16,7 @@ use super::super::wire::Heard;
 /// Bytes of an `ib_uverbs_comp_event_desc`.
 pub(crate) const COMPLETION_RECORD: usize = 8;
 
-/// Kinds of object that have events, each with numbers of its own.
+/// Kinds of object with events; each kind has its own numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ListenerKind {
     Cq,
@@ -29,7 +29,7 @@ pub(crate) enum ListenerKind {
 pub(crate) struct Listener {
     /// The client's user handle of the object.
     element: u64,
-    /// Marks the object's records, so that unread ones can be found.
+    /// Marks the object's records, so that `end` finds the unread ones.
     tag: u64,
     completions: Option<Arc<Channel>>,
     asynchronous: Option<Arc<Channel>>,
@@ -40,7 +40,7 @@ pub(crate) struct Listener {
 impl Listener {
     fn complete(&self) {
         if let Some(channel) = &self.completions {
-            // Whoever destroys the object waits for exactly as many as it is told of.
+            // The destroying thread waits for exactly as many completions as the count reports.
             self.completed.fetch_add(1, Ordering::Relaxed);
             if !channel.send_tagged(self.tag, self.element.to_ne_bytes().to_vec()) {
                 self.completed.fetch_sub(1, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Listeners {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of an object's.
+    /// Adds the listener of an object.
     pub(crate) fn add(
         &self,
         kind: ListenerKind,
@@ -120,14 +120,14 @@ impl Listeners {
         }
     }
 
-    /// An asynchronous event happened to an object.
+    /// Reports an asynchronous event of an object.
     pub(crate) fn happened(&self, eqe: &Eqe) {
         let of_queue: &EqeQpSrq = data(eqe);
         let (queue, number) = (of_queue.r#type(), of_queue.qpn_rqn_sqn());
         let of_cq: &EqeCqError = data(eqe);
-        // RQ and SQ are the queues of objects that no verb makes here.
+        // RQ and SQ belong to objects that no verb creates here.
         let (is_qp, is_rq) = (queue == EqeQueueType::QP, queue == EqeQueueType::RQ);
-        // The numbers of verbs' events.
+        // The numbers of `enum ib_event_type`.
         let found = match eqe.event_type().0 {
             event::CQ_ERROR => Some((ListenerKind::Cq, of_cq.cqn(), 0)),
             event::WQ_CATASTROPHIC_ERROR if is_qp => Some((ListenerKind::Qp, number, 1)),
@@ -168,9 +168,9 @@ mod tests {
         eqe
     }
 
-    /// Numbers of `enum ib_event_type`; an event of an SQ or RQ of its own is none of a verb's.
+    /// Numbers of `enum ib_event_type`; an event of a stand-alone SQ or RQ has none.
     #[test]
-    fn each_event_reaches_the_object_that_it_happened_to_by_verbs_number() {
+    fn event_reaches_listener_with_verbs_number() {
         const QP: u32 = 0;
         const RQ: u32 = 1;
         const SQ: u32 = 2;

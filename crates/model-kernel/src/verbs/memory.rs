@@ -1,4 +1,4 @@
-//! Buffers and doorbell records of queues: pinned, and listed page by page as commands want them.
+//! Buffers and doorbell records of queues: pins them and lists their pages as commands need them.
 
 use std::sync::Arc;
 
@@ -6,11 +6,12 @@ use nix::errno::Errno;
 
 use super::super::client::{Client, PAGE};
 use super::super::pinned::Pinned;
+use super::super::refused::refused;
 
-/// Units in which a queue's offset into its first page counts: 64ths of a page of 4 KiB.
+/// Unit of a queue's offset into its first page: a 64th of a page of 4 KiB.
 const OFFSET_UNIT: u64 = PAGE / 64;
 
-/// A buffer that a queue lies in.
+/// The buffer of a queue.
 #[derive(Debug)]
 pub(super) struct Buffer {
     pub pinned: Pinned,
@@ -30,7 +31,8 @@ pub(super) fn buffer(
     let pinned = Pinned::new(client, address, length, writable)?;
     let offset = address % PAGE;
     if !offset.is_multiple_of(OFFSET_UNIT) {
-        return Err(Errno::EINVAL);
+        let words = format!("the queue's memory at {address:#x} is not aligned to {OFFSET_UNIT}");
+        return Err(refused(Errno::EINVAL, words));
     }
     let start = client.dma_address(address - offset);
     let count = (offset + length).div_ceil(PAGE);
@@ -38,8 +40,8 @@ pub(super) fn buffer(
     Ok(Buffer { pinned, page_offset: (offset / OFFSET_UNIT) as u8, pages })
 }
 
-/// Checks that the page in which a doorbell record begins can be pinned; the record's DMA address.
-/// Such pages have many records, and are counted for none of them.
+/// Checks that the page of a doorbell record can be pinned; returns the record's DMA address. Such
+/// a page holds many records, so none of them is charged for it.
 pub(super) fn record(client: &dyn Client, address: u64) -> Result<u64, Errno> {
     client.pin(address, 1, false)?;
     Ok(client.dma_address(address))

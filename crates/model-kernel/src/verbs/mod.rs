@@ -1,4 +1,4 @@
-//! The verbs of `mlx5_ib`: what a library that does not speak DevX asks of the kernel.
+//! The verbs of `mlx5_ib`: the kernel's interface for libraries without DevX.
 //!
 //! ```text
 //!   wire      requests and responses, field by field
@@ -9,16 +9,16 @@
 //!   qp        queue pairs                 path    where they lead
 //!   modify, transitions                   the state of queue pairs
 //!   srq       shared receive queues       group   multicast groups
-//!   listener  who hears of an object's completions and events
+//!   listener  receivers of an object's completions and events
 //! ```
 //!
-//! Each verb becomes the commands that Linux sends for it, stamped with the context's uid as there;
-//! the device decides. Facts: Linux 6.12, `drivers/infiniband/core/uverbs_cmd.c`,
+//! Each verb becomes the commands that Linux sends for it, stamped with the context's uid as in
+//! Linux; the device decides. Facts: Linux 6.12, `drivers/infiniband/core/uverbs_cmd.c`,
 //! `uverbs_std_types_*.c`, `verbs.c` and
-//! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two things differ: buffers are
-//! listed in pages of 4 KiB, and a queue pair without a shared receive queue names none, nor an XRC
-//! domain or a Q counter (Linux names some of its own: the first two are never used, and the
-//! counters count nothing here).
+//! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two things differ. Buffers are
+//! listed in pages of 4 KiB. A queue pair without a shared receive queue names none, nor an XRC
+//! domain or a Q counter; Linux names some of its own, of which the first two are never used and
+//! the counters count nothing here.
 
 mod commands;
 pub(super) mod cq;

@@ -11,18 +11,19 @@ use super::super::client::Capability;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::kernel::Kernel;
+use super::super::refused::refused;
 use super::super::wire::{Core, Reply};
 use super::objects::{Verbs, VerbsQp, state};
 use super::path::{self, Destination};
 use super::transitions::{self, mask};
 
-/// `ib_access_flags` that a queue pair has.
+/// `ib_access_flags` of a queue pair.
 const REMOTE_WRITE: u32 = 1 << 1;
 const REMOTE_READ: u32 = 1 << 2;
 const REMOTE_ATOMIC: u32 = 1 << 3;
-/// Every eighth... of requests asks for an acknowledgement: log2 of how many there are between two.
+/// log2 of the requests between two that ask for an acknowledgement.
 const LOG_ACK_FREQUENCY: u8 = 8;
-/// A Q_Key with this bit is for users with CAP_NET_RAW.
+/// A Q_Key with this bit needs CAP_NET_RAW.
 const PRIVILEGED_QKEY: u32 = 1 << 31;
 /// Bytes of `mlx5_ib_modify_qp`, and of its response.
 const DRIVER_BYTES: usize = 16;
@@ -95,9 +96,10 @@ impl Method<'_> {
     }
 
     pub(crate) fn modify_qp_ex(&mut self, request: &Core) -> Result<(), Errno> {
-        let known = mask::STANDARD | mask::RATE_LIMIT;
-        if request.u32(68) & !known != 0 {
-            return Err(Errno::EOPNOTSUPP);
+        let unknown = request.u32(68) & !(mask::STANDARD | mask::RATE_LIMIT);
+        if unknown != 0 {
+            let words = format!("attr_mask has bits {unknown:#x}, which Linux does not know");
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         self.change_qp(request)?;
         let room = self.attrs.len(attr::CORE_OUT).unwrap_or(0).min(8) as u32;
@@ -111,7 +113,8 @@ impl Method<'_> {
         let handle = self.state.lookup(request.u32(64).into(), object::QP)?;
         let driver = self.driver_request(0, DRIVER_BYTES)?;
         if driver.u32(0) != 0 || driver.u16(10) != 0 {
-            return Err(Errno::EOPNOTSUPP);
+            let words = "the driver's data has a comp_mask or reserved bits";
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let mut asked = Attributes::read(request);
         let privileged = self.attrs.client.capable(Capability::NetRaw);
@@ -121,8 +124,10 @@ impl Method<'_> {
         check(&kernel, qp, &mut asked, privileged)?;
         let current = if asked.has(mask::CUR_STATE) { asked.current } else { qp.state };
         let next = if asked.has(mask::STATE) { asked.state } else { current };
-        let command =
-            transitions::command(qp.service, current, next, asked.mask).ok_or(Errno::EINVAL)?;
+        let command = transitions::command(qp.service, current, next, asked.mask);
+        let command = command.ok_or_else(|| {
+            refused(Errno::EINVAL, transitions::why_not(qp.service, current, next, asked.mask))
+        })?;
         if (current, next) == (state::RESET, state::RESET) {
             return Ok(());
         }
@@ -158,8 +163,8 @@ impl Method<'_> {
     }
 }
 
-/// Checks that the kernel makes before any command; an address that changes a port's path changes
-/// the port too.
+/// The kernel's checks before any command. An address that changes the path's port also changes the
+/// QP's port.
 fn check(
     kernel: &Kernel,
     qp: &VerbsQp,
@@ -167,52 +172,76 @@ fn check(
     privileged: bool,
 ) -> Result<(), Errno> {
     let caps = &kernel.caps;
-    let port = |port: u8| (1..=caps.num_ports()).contains(&port);
+    let invalid = |words: String| Err(refused(Errno::EINVAL, words));
+    let ports = caps.num_ports();
+    let port = |port: u8| (1..=ports).contains(&port);
+    let no_port = |name: &str, port: u8| {
+        invalid(format!("{name} {port} is no port of the device, which has 1 to {ports}"))
+    };
     if asked.has(mask::PORT) && !port(asked.port) {
-        return Err(Errno::EINVAL);
+        return no_port("port_num", asked.port);
     }
     if asked.has(mask::AV) {
-        if !port(asked.to.port) {
-            return Err(Errno::EINVAL);
+        let to = asked.to.port;
+        if !port(to) {
+            return no_port("ah_attr.port_num", to);
         }
         if asked.has(mask::STATE) && asked.state == state::RTR {
-            if asked.to.port != qp.port {
-                return Err(Errno::EINVAL);
+            if to != qp.port {
+                return invalid(format!("ah_attr.port_num {to} is not the QP's port {}", qp.port));
             }
         } else if !asked.has(mask::PORT) {
             asked.mask |= mask::PORT;
-            asked.port = asked.to.port;
-        } else if asked.port != asked.to.port {
-            return Err(Errno::EINVAL);
+            asked.port = to;
+        } else if asked.port != to {
+            return invalid(format!("ah_attr.port_num {to} is not port_num {}", asked.port));
         }
     }
-    if asked.has(mask::ALT_PATH)
-        && (!port(asked.other_port) || asked.other.port != asked.other_port)
-    {
-        return Err(Errno::EINVAL);
+    if asked.has(mask::ALT_PATH) {
+        let (other, to) = (asked.other_port, asked.other.port);
+        if !port(other) {
+            return no_port("alt_port_num", other);
+        }
+        if to != other {
+            return invalid(format!("alt_ah_attr.port_num {to} is not alt_port_num {other}"));
+        }
     }
-    if asked.has(mask::CUR_STATE) && asked.current > state::ERR
-        || asked.has(mask::STATE) && asked.state > state::ERR
+    for (attribute, name, value) in
+        [(mask::CUR_STATE, "cur_qp_state", asked.current), (mask::STATE, "qp_state", asked.state)]
     {
-        return Err(Errno::EINVAL);
+        if asked.has(attribute) && value > state::ERR {
+            return invalid(format!("{name} {value} is no state"));
+        }
     }
     if asked.has(mask::QKEY) && asked.qkey & PRIVILEGED_QKEY != 0 && !privileged {
-        return Err(Errno::EPERM);
+        let words = format!("Q_Key {:#x} has bit 31, which takes CAP_NET_RAW", asked.qkey);
+        return Err(refused(Errno::EPERM, words));
     }
     if asked.has(mask::RATE_LIMIT) {
-        return Err(Errno::EINVAL);
+        return invalid("rate_limit is for raw packet QPs".into());
     }
     if asked.has(mask::PKEY_INDEX) && asked.pkey_index >= kernel.pkeys() {
-        return Err(Errno::EINVAL);
+        let (index, count) = (asked.pkey_index, kernel.pkeys());
+        return invalid(format!("pkey_index {index} is beyond the table of {count} P_Keys"));
     }
     let log = |log: u8| 1u32.checked_shl(log.into()).unwrap_or(0);
-    let reads = [
-        (mask::MAX_QP_RD_ATOMIC, asked.requester_depth, log(caps.log_max_ra_res_qp())),
-        (mask::MAX_DEST_RD_ATOMIC, asked.responder_depth, log(caps.log_max_ra_req_qp())),
-    ];
-    if reads.iter().any(|&(attribute, depth, most)| asked.has(attribute) && u32::from(depth) > most)
-    {
-        return Err(Errno::EINVAL);
+    for (attribute, name, depth, most) in [
+        (
+            mask::MAX_QP_RD_ATOMIC,
+            "max_rd_atomic",
+            asked.requester_depth,
+            log(caps.log_max_ra_res_qp()),
+        ),
+        (
+            mask::MAX_DEST_RD_ATOMIC,
+            "max_dest_rd_atomic",
+            asked.responder_depth,
+            log(caps.log_max_ra_req_qp()),
+        ),
+    ] {
+        if asked.has(attribute) && u32::from(depth) > most {
+            return invalid(format!("{name} {depth} is above the device's {most}"));
+        }
     }
     Ok(())
 }
@@ -237,7 +266,8 @@ fn fill(
         qpc.set_mtu(PathMtu::MTU_4096).set_log_msg_max(12);
     } else if asked.has(mask::PATH_MTU) {
         if !(PathMtu::MTU_256.0..=PathMtu::MTU_4096.0).contains(&asked.mtu) {
-            return Err(Errno::EINVAL);
+            let words = format!("path_mtu {} is none: 1 (256) to 5 (4096)", asked.mtu);
+            return Err(refused(Errno::EINVAL, words));
         }
         qpc.set_mtu(PathMtu(asked.mtu)).set_log_msg_max(kernel.caps.log_max_msg());
     }
@@ -273,7 +303,7 @@ fn fill(
     if asked.has(mask::RETRY_CNT) {
         qpc.set_retry_count(asked.retries & 7);
     }
-    // Depths count in powers of two, rounded up.
+    // The context holds log2 of a depth, rounded up.
     let log = |depth: u8| depth.saturating_sub(1).checked_ilog2().map_or(0, |log| log as u8 + 1);
     if asked.has(mask::MAX_QP_RD_ATOMIC) {
         qpc.set_log_sra_max(log(asked.requester_depth));
@@ -302,7 +332,7 @@ fn fill(
     Ok(())
 }
 
-/// Sets the peer's rights; a queue pair that answers no requests may only be written.
+/// Sets the peer's rights; a queue pair that answers no requests accepts writes only.
 fn set_rights(
     kernel: &Kernel,
     qp: &VerbsQp,
@@ -321,7 +351,8 @@ fn set_rights(
     qpc.set_rre(rights & REMOTE_READ != 0).set_rwe(rights & REMOTE_WRITE != 0);
     if rights & REMOTE_ATOMIC != 0 {
         if !kernel.caps.atomic() {
-            return Err(Errno::EOPNOTSUPP);
+            let words = "IBV_ACCESS_REMOTE_ATOMIC: the device has no atomics (hca_cap.atomic)";
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         qpc.set_rae(true).set_atomic_mode(AtomicMode::IB_SPEC);
     }

@@ -1,9 +1,8 @@
-//! Memory regions: REG_MR, REREG_MR, DEREG_MR, and what one who imports a region asks.
+//! Memory regions: REG_MR, REREG_MR, DEREG_MR, and the query of a process that imports a region.
 //!
-//! Linux registers through UMR where the device allows it, and by CREATE_MKEY with the page list
-//! otherwise; the outcome is the same key. This is the second way. A region that moves gets another
-//! key by it, as in Linux where UMR cannot make the change; other rights or another PD leave the
-//! key the same.
+//! Linux registers through UMR where the device allows it, and otherwise by CREATE_MKEY with the
+//! page list; the key is the same. This kernel does the latter. A region that moves gets another
+//! key, as in Linux where UMR cannot make the change; other rights or another PD keep the key.
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, Opcode};
@@ -15,7 +14,7 @@ use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
-use super::super::umem::best_page_size;
+use super::super::umem::{ListedPages, best_page_size};
 use super::super::wire::{Core, Reply};
 use super::memory::with_list;
 use super::objects::{Mr, Range, Verbs};
@@ -53,18 +52,37 @@ impl Range {
         if range.start % PAGE == range.virtual_address % PAGE {
             Ok(range)
         } else {
-            Err(Errno::EINVAL)
+            let words = format!(
+                "address {:#x} and iova {:#x} are at different places of a page",
+                range.start, range.virtual_address
+            );
+            Err(refused(Errno::EINVAL, words))
         }
+    }
+
+    /// Bytes whose pages the region has. A range of 0 bytes inside a page has that page. A range of
+    /// 0 bytes at the beginning of a page has none and is refused (Linux `ib_umem_num_pages`).
+    /// Newer Linux refuses the former too (`ib_umem_find_best_pgsz`, by an overflow check).
+    fn bytes(&self) -> u64 {
+        if self.start.is_multiple_of(PAGE) { self.length } else { self.length.max(1) }
     }
 }
 
 /// Refuses invalid combinations of rights, and rights that the device does not offer.
 fn check_rights(rights: u32) -> Result<(), Errno> {
-    if rights & !(access::KNOWN | access::OPTIONAL) != 0
-        || rights & (access::REMOTE_ATOMIC | access::REMOTE_WRITE) != 0
-            && rights & access::LOCAL_WRITE == 0
+    let unknown = rights & !(access::KNOWN | access::OPTIONAL);
+    if unknown != 0 {
+        let words = format!("access flags have bits {unknown:#x}, which Linux does not know");
+        return Err(refused(Errno::EINVAL, words));
+    }
+    if rights & (access::REMOTE_ATOMIC | access::REMOTE_WRITE) != 0
+        && rights & access::LOCAL_WRITE == 0
     {
-        return Err(Errno::EINVAL);
+        let words = format!(
+            "access {rights:#x} lets peers write and not the device: IBV_ACCESS_LOCAL_WRITE is \
+             missing"
+        );
+        return Err(refused(Errno::EINVAL, words));
     }
     if rights & access::ON_DEMAND != 0 {
         return Err(refused(Errno::EOPNOTSUPP, "on-demand paging is not modelled"));
@@ -90,7 +108,7 @@ fn is_writable(rights: u32) -> bool {
     rights & writing != 0
 }
 
-/// Which page sizes a key may have: 4 KiB to 2 GiB.
+/// The page sizes of a key: 4 KiB to 2 GiB.
 const PAGE_SIZES: u64 = (1 << 32) - PAGE;
 
 impl Method<'_> {
@@ -103,7 +121,7 @@ impl Method<'_> {
         let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
         let handle = self.state.free_handle()?;
         let writable = is_writable(rights);
-        let pinned = Pinned::new(self.client, range.start, range.length, writable)?;
+        let pinned = Pinned::new(self.client, range.start, range.bytes(), writable)?;
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
         let mut reply = Reply::default();
         reply.u32(handle).u32(mr.key).u32(mr.key);
@@ -115,14 +133,15 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// Changes the range, rights or PD of a region, which keeps its handle.
+    /// Changes the range, rights or PD of a region; its handle stays.
     pub(crate) fn rereg_mr(&mut self, request: &Core) -> Result<(), Errno> {
         let changes = request.u32(12);
         if changes == 0 {
-            return Err(Errno::EINVAL);
+            return Err(refused(Errno::EINVAL, "no flag selects a change of the region"));
         }
         if changes & !rereg::KNOWN != 0 {
-            return Err(Errno::EOPNOTSUPP);
+            let words = format!("flags {changes:#x} have bits beyond {:#x}", rereg::KNOWN);
+            return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let changes = |part: u32| changes & part != 0;
         let moved = changes(rereg::TRANSLATION).then(|| Range::read(request, 16)).transpose()?;
@@ -142,15 +161,16 @@ impl Method<'_> {
         let rights = asked.unwrap_or(old.rights);
         let end = old.destroy.clone();
         let Some(range) = moved else {
-            // Memory that was pinned for reading stays so.
+            // A region pinned for reading stays read-only.
             if is_writable(rights) && !old.writable {
-                return Err(Errno::EACCES);
+                let words = "the region's memory is pinned for reading: register it anew to write";
+                return Err(refused(Errno::EACCES, words));
             }
             let key = old.key;
             return self.reconfigure(handle, key, pd, pdn, rights);
         };
         let writable = is_writable(rights);
-        let pinned = Pinned::new(self.client, range.start, range.length, writable)?;
+        let pinned = Pinned::new(self.client, range.start, range.bytes(), writable)?;
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
         if let Err(errno) = self.file.kernel.exec(&end, &mut [0; 16]) {
             let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
@@ -165,7 +185,7 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    /// Changes the PD and rights of a region whose range stays the same: its key stays the same.
+    /// Changes the PD and rights of a region with the same range; its key stays the same.
     fn reconfigure(
         &mut self,
         handle: u32,
@@ -190,7 +210,7 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    /// The data of a region for a process that shares the file and imports it.
+    /// The data of a region for a process that shares the file and imports the region.
     pub(crate) fn query_mr(&mut self) -> Result<(), Errno> {
         let handle = self.named.handle.ok_or(Errno::EINVAL)?;
         let Some(Object::Verbs(Verbs::Mr(mr))) = self.state.object(handle) else {
@@ -220,7 +240,7 @@ impl Method<'_> {
         Ok(Mr { destroy, key, range, rights, _pinned: pinned, writable })
     }
 
-    /// A key over a range of the client's memory: its index and its variant.
+    /// Creates a key over a range of the client's memory; returns its index and its variant.
     fn create_key(
         &self,
         pdn: u32,
@@ -232,16 +252,31 @@ impl Method<'_> {
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
         let dma = self.client.dma_address(start);
-        // Both the memory and what it is called begin at the same place of a page.
+        // The DMA address and the virtual address must have the same offset within a page.
         let alike = (dma ^ virtual_address).trailing_zeros().min(63);
         let sizes = PAGE_SIZES & (u64::MAX >> (63 - alike));
-        let size = best_page_size(dma, length, sizes).ok_or(Errno::EINVAL)?;
+        // A range of 0 bytes inside a page maps that page.
+        let size = best_page_size(dma, length.max(1), sizes).ok_or_else(|| {
+            let words = format!(
+                "no page size suits {length} bytes at {start:#x} with hca_va {virtual_address:#x}"
+            );
+            refused(Errno::EINVAL, words)
+        })?;
         let first = dma & !(size - 1);
         let pages = (dma + length).next_multiple_of(size).wrapping_sub(first) / size;
         let present = u64::from(caps.pg()) * 3;
-        let mut list: Vec<u8> =
-            (0..pages).flat_map(|page| (first + page * size + present).to_be_bytes()).collect();
-        list.resize(list.len().next_multiple_of(16), 0);
+        let too_long = || {
+            let words = format!("a list of {pages} pages of {size:#x} bytes is too long now");
+            refused(Errno::ENOMEM, words)
+        };
+        let _listed = ListedPages::of(pages).ok_or_else(too_long)?;
+        let mut list = Vec::new();
+        let bytes = (pages as usize * 8).next_multiple_of(16);
+        list.try_reserve_exact(bytes).map_err(|_| too_long())?;
+        for page in 0..pages {
+            list.extend_from_slice(&(first + page * size + present).to_be_bytes());
+        }
+        list.resize(bytes, 0);
         let octwords = (list.len() / 16) as u32;
         let variant = kernel.next_key_variant();
         let mut input = CreateMkeyIn::new();
@@ -263,7 +298,7 @@ mod tests {
     use super::{access, is_writable};
 
     #[test]
-    fn each_right_to_write_by_itself_makes_a_region_writable_and_no_other_does() {
+    fn write_rights_make_mr_writable() {
         let writing =
             [access::LOCAL_WRITE, access::REMOTE_WRITE, access::REMOTE_ATOMIC, access::MW_BIND];
         for bit in 0..u32::BITS {

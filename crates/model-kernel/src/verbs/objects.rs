@@ -1,4 +1,4 @@
-//! The data that a file keeps of each object made by verbs.
+//! The data that a file keeps of each object of verbs.
 
 use std::sync::Arc;
 
@@ -7,11 +7,12 @@ use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::reach::command;
+use super::super::refused::refused;
 use super::listener::{Listener, ListenerKind};
 use nix::errno::Errno;
 use verbless_prm::{DetachFromMcgIn, Opcode, ServiceType};
 
-/// An object made by verbs.
+/// An object of verbs.
 #[derive(Debug)]
 pub(crate) enum Verbs {
     Mr(Mr),
@@ -39,7 +40,7 @@ impl Verbs {
         }
     }
 
-    /// The command that would make a queue by DevX, and the number that the device knows it by.
+    /// The DevX command that would create the queue, and the device's number of it.
     pub(crate) fn queue(&self) -> Option<(Opcode, u32)> {
         match self {
             Self::Cq(cq) => Some((Opcode::CREATE_CQ, cq.cqn)),
@@ -51,7 +52,7 @@ impl Verbs {
     }
 
     /// Destroys the object on the device; returns the receiver of its events. `closing`: its file
-    /// is being closed.
+    /// is closing.
     pub(crate) fn destroy(
         &self,
         kernel: &Kernel,
@@ -63,7 +64,8 @@ impl Verbs {
             Self::Cq(cq) => (&cq.destroy, Some((ListenerKind::Cq, cq.cqn))),
             Self::Qp(qp) => {
                 if !qp.groups.is_empty() && !closing {
-                    return Err(Errno::EBUSY);
+                    let words = "the QP is in a multicast group: detach it first";
+                    return Err(refused(Errno::EBUSY, words));
                 }
                 qp.leave(kernel);
                 (&qp.destroy, Some((ListenerKind::Qp, qp.qpn)))
@@ -120,7 +122,7 @@ pub(crate) struct Srq {
     pub(super) _pinned: Pinned,
 }
 
-/// How many requests a queue pair is for, and how many SGEs a request has.
+/// How many requests a queue pair holds, and how many SGEs a request has.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Capacity {
     pub(super) send_requests: u32,
@@ -140,17 +142,17 @@ pub(crate) struct VerbsQp {
     pub service: ServiceType,
     pub pdn: u32,
     pub cqns: [u32; 2],
-    /// The state, as verbs number it.
+    /// The state, in verbs' numbers.
     pub state: u8,
     pub port: u8,
-    /// The values last set, needed when only one of the two is changed later.
+    /// The last values set: a later call may change only one of the two.
     pub access: u32,
     pub responder_depth: u8,
     pub record: u64,
     pub has_receive_queue: bool,
     pub(super) capacity: Capacity,
-    /// The capacities that QUERY_QP returns: the receive queue as it was made; the library computes
-    /// those of the send queue.
+    /// The capacities that QUERY_QP returns: those of the receive queue at creation; the library
+    /// computes those of the send queue.
     pub(super) queried: Capacity,
     pub(super) signal_all: bool,
     /// Multicast groups that the queue pair joined.
@@ -174,7 +176,7 @@ impl VerbsQp {
     }
 }
 
-/// States as verbs number them.
+/// States in verbs' numbers.
 pub(super) mod state {
     pub(crate) const RESET: u8 = 0;
     pub(crate) const INIT: u8 = 1;

@@ -2,16 +2,21 @@
 //! paths of the device.
 
 use nix::errno::Errno;
-use verbless_prm::{AddressPath, PortType};
+use verbless_prm::{AddressPath, PortType, StaticRate};
 
 use super::super::device::find_gid;
 use super::super::kernel::Kernel;
+use super::super::refused::refused;
 use super::super::wire::{Core, Reply};
+use super::super::write::{check_rate, destination_mac, no_grh};
 
 /// `ib_uverbs_gid_type`: RoCE v2.
 const ROCE_V2: u32 = 2;
-/// Rates run from 2.5 Gb/s to 800 Gb/s; 0 is the port's own.
-const RATES: std::ops::RangeInclusive<u8> = 2..=23;
+/// `ib_rate`: 800 Gb/s, which mlx5 takes for the port's own.
+const RATE_800: u8 = 23;
+/// The rates (`ib_rate`) whose codes are 0 to 6: of the others, the code is five more.
+const FIRST_RATES: [u8; 7] = [0, 12, 15, 16, 17, 20, 21];
+const RATE_OFFSET: u8 = 5;
 
 /// `ib_uverbs_qp_dest`.
 #[derive(Debug, Clone, Copy)]
@@ -59,18 +64,18 @@ pub(super) fn set(
     port: u8,
     peers: Option<(u32, u32)>,
 ) -> Result<(), Errno> {
-    let state = kernel.function.port(port.into()).ok_or(Errno::EINVAL)?;
-    if to.rate != 0 && !RATES.contains(&to.rate) {
-        return Err(Errno::EINVAL);
-    }
+    let state = kernel
+        .function
+        .port(port.into())
+        .ok_or_else(|| refused(Errno::EINVAL, format!("port_num {port}: there is no such port")))?;
+    check_rate(to.rate)?;
     let entry = match to.is_global {
         true => Some(find_gid(kernel, &state, to.gid_index.into())?),
-        false if state.needs_grh() => return Err(Errno::EINVAL),
+        false if state.needs_grh() => return Err(no_grh(&state)),
         false => None,
     };
     if state.ethernet {
-        let mac = kernel.function.neighbour(&to.gid).ok_or(Errno::ETIMEDOUT)?;
-        let [a, b, c, d, e, f] = mac;
+        let [a, b, c, d, e, f] = destination_mac(kernel, &to.gid)?;
         path.set_rmac_47_32(u16::from_be_bytes([a, b]));
         path.set_rmac_31_0(u32::from_be_bytes([c, d, e, f]));
         path.set_eth_prio(to.service_level & 7);
@@ -89,8 +94,32 @@ pub(super) fn set(
         path.set_tclass(to.traffic_class).set_flow_label(to.flow_label & 0xf_ffff);
         path.set_rgid_rip(&to.gid);
     }
+    path.set_stat_rate(StaticRate(rate_code(to.rate, kernel.caps.stat_rate_support())));
     path.set_vhca_port_num(port);
     Ok(())
+}
+
+/// The code for a rate, or for the next one below it that the device has (`mlx5r_ib_rate`).
+fn rate_code(mut rate: u8, supported: u16) -> u8 {
+    let code = |rate: u8| match FIRST_RATES.iter().position(|&first| first == rate) {
+        Some(code) => code as u8,
+        None => rate + RATE_OFFSET,
+    };
+    if rate == RATE_800 {
+        return 0;
+    }
+    while rate != 0 && u32::from(supported) >> code(rate) & 1 == 0 {
+        rate -= 1;
+    }
+    code(rate)
+}
+
+/// The rate of a code.
+fn rate_of(code: u8) -> u8 {
+    match FIRST_RATES.get(usize::from(code)) {
+        Some(&rate) => rate,
+        None => code - RATE_OFFSET,
+    }
 }
 
 /// The UDP port that packets of RoCE v2 come from: the same for a flow always, and different for
@@ -119,7 +148,11 @@ pub(super) fn reply(reply: &mut Reply, path: &AddressPath, link: PortType) {
     reply.u8(when(global, path.src_addr_index())).u8(when(global, path.hop_limit()));
     reply.u8(when(global, path.tclass()));
     reply.u8(if ethernet { path.eth_prio() } else { path.sl() });
-    reply.u8(path.mlid()).u8(0).u8(global.into()).u8(path.vhca_port_num());
+    reply
+        .u8(path.mlid())
+        .u8(rate_of(path.stat_rate().0))
+        .u8(global.into())
+        .u8(path.vhca_port_num());
 }
 
 #[cfg(test)]
@@ -127,7 +160,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_port_is_in_the_dynamic_range_and_follows_the_flow() {
+    fn rate_falls_back_to_supported_code() {
+        // 2.5, 10, 30, 5, 20, 40, 60, 80 and 120 Gb/s, and those with codes of their own.
+        for (rate, code) in [(2, 7), (3, 8), (4, 9), (5, 10), (10, 15), (12, 1), (16, 3), (21, 6)] {
+            assert_eq!((rate_code(rate, u16::MAX), rate_of(code)), (code, rate));
+        }
+        assert_eq!(rate_code(0, u16::MAX), 0);
+        assert_eq!(rate_code(RATE_800, u16::MAX), 0, "the port's own");
+        assert_eq!(rate_code(22, u16::MAX), 6, "600 Gb/s has no bit: 400");
+        assert_eq!(rate_code(16, 1 << 2), 2, "100 Gb/s: 25");
+        assert_eq!(rate_code(16, 0), 0);
+    }
+
+    #[test]
+    fn udp_source_port_matches_linux_hash() {
         assert_eq!(source_port(0x12345, (1, 2)), source_port(0x12345, (3, 4)));
         assert_eq!(source_port(0, (5, 6)), source_port(0, (6, 5)), "both directions");
         for label in [0, 1, 0xf_ffff, 0x4000] {

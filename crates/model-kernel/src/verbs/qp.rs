@@ -1,4 +1,4 @@
-//! Queue pairs: made, asked, destroyed. What changes them is in `modify`.
+//! Queue pairs: creation, query, destruction. `modify` holds their transitions.
 
 use nix::errno::Errno;
 use verbless_prm::{
@@ -12,7 +12,7 @@ use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::reach::command;
-use super::super::refused::refused;
+use super::super::refused::{NO_REGISTERS, refused};
 use super::super::wire::{Core, Reply};
 use super::listener::ListenerKind;
 use super::memory::{buffer, record, with_list};
@@ -28,7 +28,7 @@ mod create {
     pub(super) const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 1;
     pub(super) const PCI_WRITE_END_PADDING: u32 = 1 << 11;
     pub(super) const SQ_SIG_ALL: u32 = 1 << 12;
-    /// SCATTER_FCS and CVLAN_STRIPPING, which are for raw packets, too.
+    /// SCATTER_FCS and CVLAN_STRIPPING, which are for raw packets, are among them.
     pub(super) const KNOWN: u32 = 1 << 1 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
 }
 /// Flags of `mlx5_ib_create_qp`.
@@ -43,20 +43,20 @@ mod driver {
     pub(super) const BYTES: usize = 56;
     pub(super) const LEAST: usize = 40;
 }
-/// "No register of the context's": the client named a page.
+/// "No register of the context": the client named a page.
 const NO_REGISTER: u32 = 1 << 31;
 
-/// The transport service of a QP type of verbs, of those that are made here.
+/// The transport service of a QP type of verbs, of the modelled types.
 fn service(kind: u8, raw: bool) -> Result<ServiceType, Errno> {
     match kind {
         RC => Ok(ServiceType::RC),
         UC => Ok(ServiceType::UC),
         UD => Ok(ServiceType::UD),
-        RAW_PACKET if !raw => Err(Errno::EPERM),
+        RAW_PACKET if !raw => Err(refused(Errno::EPERM, "raw packet QPs take CAP_NET_RAW")),
         RAW_PACKET => Err(refused(Errno::EOPNOTSUPP, "raw packet QPs are not modelled")),
         9 | 10 => Err(refused(Errno::EOPNOTSUPP, "XRC QPs are not modelled")),
         0xff => Err(refused(Errno::EOPNOTSUPP, "a driver's own QP types (DC) are not modelled")),
-        _ => Err(Errno::EINVAL),
+        other => Err(refused(Errno::EINVAL, format!("qp_type {other} is none"))),
     }
 }
 
@@ -77,7 +77,7 @@ impl Capacity {
     }
 }
 
-/// The client's request, by either command.
+/// The client's request, by either interface.
 struct Wanted {
     user_handle: u64,
     pd: u32,
@@ -100,7 +100,7 @@ struct Queues {
 
 impl Queues {
     /// The capacities that Linux answers for these queues: those of the receive queue as the
-    /// library laid it out, whatever was asked for, and none of the send queue.
+    /// library laid it out, whatever the request said, and zeros for the send queue.
     fn queried(&self, signed: bool) -> Capacity {
         if self.receive_bytes == 0 {
             return Capacity::default();
@@ -117,11 +117,12 @@ impl Method<'_> {
     pub(crate) fn create_qp(&mut self) -> Result<(Object, Vec<u32>), Errno> {
         let capacity = Core(self.attrs.bytes(attr::QP_CAP)?);
         let kind = self.attrs.number(attr::QP_TYPE, u8::MAX.into())? as u8;
-        let named = |id| self.handle_of(id).ok_or(Errno::EINVAL);
-        // The kernel looks at the type before it looks for what that type needs.
+        let none = || refused(Errno::EINVAL, "the QP needs a PD and two CQs");
+        let named = |id| self.handle_of(id).ok_or_else(none);
+        // The kernel checks the type before the objects that the type needs.
         service(kind, self.attrs.client.capable(Capability::NetRaw))?;
         if self.attrs.has(attr::QP_SOURCE_QPN) {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(refused(Errno::EOPNOTSUPP, "source_qpn is for UD QPs of ipoib"));
         }
         let wanted = Wanted {
             user_handle: self.attrs.data(attr::QP_USER_HANDLE)?,
@@ -148,7 +149,7 @@ impl Method<'_> {
         Ok((Object::Verbs(Verbs::Qp(qp)), uses))
     }
 
-    /// CREATE_QP by the old write command.
+    /// CREATE_QP of the write interface.
     pub(crate) fn write_create_qp(&mut self, request: &Core) -> Result<(), Errno> {
         self.state.context()?;
         let find = |at, kind| self.state.lookup(request.u32(at).into(), kind);
@@ -186,7 +187,7 @@ impl Method<'_> {
         let _ = kernel.exec(&qp.destroy, &mut [0; 16]);
     }
 
-    /// Makes a queue pair; returns it, and the handles of the objects that it uses.
+    /// Creates a queue pair; returns it, and the handles of the objects that it uses.
     fn make_qp(&mut self, wanted: Wanted) -> Result<(VerbsQp, Vec<u32>), Errno> {
         let context = self.state.context()?;
         let kernel = &self.file.kernel;
@@ -216,7 +217,11 @@ impl Method<'_> {
             allowed |= driver::PACKET_BASED_CREDIT;
         }
         if flags & !allowed != 0 {
-            return Err(Errno::EINVAL);
+            let words = format!(
+                "the driver's flags {flags:#x} have {:#x}, which the device does not offer",
+                flags & !allowed
+            );
+            return Err(refused(Errno::EINVAL, words));
         }
         let timestamps = timestamp_format(kernel.roce_timestamps, send, receive)?;
         let user_index = context.user_index(request.u32(32))?;
@@ -228,10 +233,16 @@ impl Method<'_> {
         let queues = queues(&request, wanted.capacity, has_rq, caps.log_max_qp_sz())?;
         let (uar_page, register) = match flags & (driver::UAR_PAGE_INDEX | driver::BFREG_INDEX) {
             driver::UAR_PAGE_INDEX => (request.u32(36), NO_REGISTER),
-            // Registers are handed out one by one to who has pages of the old kind: the first,
-            // which many may share.
-            0 => (*context.static_uars.first().ok_or(Errno::EINVAL)?, 0),
-            _ => return Err(Errno::EINVAL),
+            // Clients with static UAR pages get registers one by one: here always the first, which
+            // many QPs may share.
+            0 => {
+                let none = || refused(Errno::EINVAL, NO_REGISTERS);
+                (*context.static_uars.first().ok_or_else(none)?, 0)
+            }
+            _ => {
+                let words = "the driver names a register: a context without one names a UAR page";
+                return Err(refused(Errno::EINVAL, words));
+            }
         };
         let bytes = queues.receive_bytes + u64::from(queues.send_requests) * 64;
         let memory = match request.u64(0) {
@@ -384,7 +395,7 @@ impl Method<'_> {
     }
 }
 
-/// Refuses flags that the device, or any that is modelled, does not offer.
+/// Refuses flags that this device does not offer, or that are not modelled.
 fn check_flags(flags: u32, block: bool, padding: bool) -> Result<(), Errno> {
     let mut offered = create::SQ_SIG_ALL;
     if block {
@@ -393,25 +404,38 @@ fn check_flags(flags: u32, block: bool, padding: bool) -> Result<(), Errno> {
     if padding {
         offered |= create::PCI_WRITE_END_PADDING;
     }
-    if flags & !offered == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+    let excess = flags & !offered;
+    if excess == 0 {
+        return Ok(());
+    }
+    let words = format!("create_flags {excess:#x} are not offered by the device, or not modelled");
+    Err(refused(Errno::EINVAL, words))
 }
 
-/// The sizes of both queues, as the driver's request has them.
+/// The sizes of both queues, from the driver's request.
 fn queues(request: &Core, wanted: Capacity, has_rq: bool, log_max: u8) -> Result<Queues, Errno> {
     let most = 1u32.checked_shl(log_max.into()).unwrap_or(0);
     let (send, receive, log_stride) = (request.u32(16), request.u32(20), request.u32(24));
+    let invalid = |words: String| Err(refused(Errno::EINVAL, words));
     if wanted.receive_requests > most || send > most || (send != 0 && !send.is_power_of_two()) {
-        return Err(Errno::EINVAL);
+        return invalid(format!(
+            "max_recv_wr {} and {send} blocks of 64 bytes for sends: {most} at most \
+             (log_max_qp_sz), and blocks in a power of two",
+            wanted.receive_requests
+        ));
     }
     if !has_rq {
         if receive != 0 || log_stride != 0 {
-            return Err(Errno::EINVAL);
+            return invalid(format!("a QP without receive queue has one of {receive} entries"));
         }
         return Ok(Queues { receive_bytes: 0, log_receive: 0, log_stride: 0, send_requests: send });
     }
-    // Linux lets a smaller stride wrap around in the command; the device refuses what comes of it.
+    // Linux lets a smaller stride wrap around in the command; the device refuses the result.
     if receive == 0 || receive > most || !(4..16).contains(&log_stride) {
-        return Err(Errno::EINVAL);
+        return invalid(format!(
+            "a receive queue of {receive} entries of 2^{log_stride} bytes: 1 to {most} entries of \
+             2^4 to 2^15"
+        ));
     }
     Ok(Queues {
         receive_bytes: u64::from(receive) << log_stride,
@@ -433,12 +457,15 @@ fn timestamp_format(offered: u32, send: &Cq, receive: &Cq) -> Result<TimestampFo
         (true, _) if real => Ok(TimestampFormat::REAL_TIME),
         (false, true) if free => Ok(TimestampFormat::FREE_RUNNING),
         (false, false) => Ok(default),
-        _ => Err(Errno::EOPNOTSUPP),
+        _ => {
+            let words = "the device does not have the timestamps of this CQ (RoCE page)";
+            Err(refused(Errno::EOPNOTSUPP, words))
+        }
     };
     let (send, receive) = (of(send)?, of(receive)?);
     let both = ![send, receive].contains(&TimestampFormat::DEFAULT);
     if both && send != receive {
-        return Err(Errno::EOPNOTSUPP);
+        return Err(refused(Errno::EOPNOTSUPP, "the two CQs have different timestamps"));
     }
     Ok(if send == default { receive } else { send })
 }

@@ -7,6 +7,7 @@ use super::super::abi::attr;
 use super::super::file::Method;
 use super::super::kernel::Kernel;
 use super::super::reach::command;
+use super::super::refused::refused;
 use super::super::wire::{Core, Reply};
 
 /// Bytes of the extended response.
@@ -26,7 +27,7 @@ mod flag {
     pub(super) const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
     pub(super) const PCI_WRITE_END_PADDING: u64 = 1 << 36;
 }
-/// The ends of the fields in the driver's response: as many fields are answered as fit.
+/// The ends of the fields in the driver's response: it gets as many fields as fit.
 const DRIVER_ENDS: [usize; 12] = [8, 16, 32, 40, 56, 60, 64, 72, 96, 100, 104, 112];
 
 impl Method<'_> {
@@ -37,7 +38,7 @@ impl Method<'_> {
 
     pub(crate) fn query_device_ex(&mut self, request: &Core) -> Result<(), Errno> {
         if request.u64(0) != 0 {
-            return Err(Errno::EINVAL);
+            return Err(refused(Errno::EINVAL, "comp_mask or reserved bits are not 0"));
         }
         let (mut reply, flags) = self.device_attributes()?;
         let caps = &self.file.kernel.caps;
@@ -56,7 +57,7 @@ impl Method<'_> {
         self.put_driver_attributes()
     }
 
-    /// The response that both forms begin with, and the flags in full.
+    /// The first part of both responses, and the full flags.
     fn device_attributes(&self) -> Result<(Reply, u64), Errno> {
         self.state.context()?;
         let kernel = &self.file.kernel;
@@ -91,7 +92,7 @@ impl Method<'_> {
         reply.u32(i32::MAX as u32).u32(0).u32(0);
         reply.u32(log(caps.log_max_srq())).u32(log(caps.log_max_srq_sz()).wrapping_sub(1));
         reply.u32(receive_sges.saturating_sub(1));
-        reply.u16(kernel.pkeys()).u8(caps.local_ca_ack_delay()).u8(caps.num_ports()).u32(0);
+        reply.u16(kernel.max_pkeys()).u8(caps.local_ca_ack_delay()).u8(caps.num_ports()).u32(0);
         Ok((reply, all))
     }
 
@@ -101,7 +102,11 @@ impl Method<'_> {
         if room == 0 {
             return Ok(());
         }
-        let len = DRIVER_ENDS.into_iter().rfind(|&end| end <= room).ok_or(Errno::EINVAL)?;
+        let short = || {
+            let words = format!("the driver's data has room for {room} bytes: too few");
+            refused(Errno::EINVAL, words)
+        };
+        let len = DRIVER_ENDS.into_iter().rfind(|&end| end <= room).ok_or_else(short)?;
         let caps = &self.file.kernel.caps;
         let mut bytes = [0; 112];
         let mut put =
@@ -143,7 +148,7 @@ pub fn flags(caps: &HcaCap) -> u64 {
     u64::from(flags) | if caps.end_pad() { flag::PCI_WRITE_END_PADDING } else { 0 }
 }
 
-/// The node's GUID and that of its image, from the side of the port that it has.
+/// The node GUID and the system image GUID, from the vport context of the port's link layer.
 fn guids(kernel: &Kernel) -> Result<(u64, u64), Errno> {
     if kernel.caps.port_type() == verbless_prm::PortType::ETHERNET {
         let out = command(&*kernel.function, &QueryNicVportContextIn::new())?;
@@ -158,8 +163,8 @@ fn guids(kernel: &Kernel) -> Result<(u64, u64), Errno> {
     }
 }
 
-/// How many send requests of one SGE a queue pair holds at most: the largest overhead,
-/// that of the UMR requests of Linux, and one data segment take four basic blocks.
+/// The most send requests of one SGE that a queue pair holds: the largest overhead (that of Linux's
+/// UMR requests) and one data segment take four WQEBBs.
 fn max_requests(log_blocks: u8) -> u32 {
     1u32.checked_shl(log_blocks.into()).unwrap_or(0) / 4
 }

@@ -1,4 +1,4 @@
-//! Shared receive queues, which are RMPs to the device.
+//! Shared receive queues; the device knows them as RMPs.
 
 use nix::errno::Errno;
 use verbless_prm::{CreateRmpIn, CreateRmpOut, ModifyRmpIn, Opcode, QueryRmpIn, RmpState, WqType};
@@ -14,7 +14,7 @@ use super::listener::ListenerKind;
 use super::memory::{buffer, record, with_list};
 use super::objects::{Srq, Verbs};
 
-/// `ib_srq_type`: without an XRC domain or tags.
+/// `ib_srq_type`: an SRQ without an XRC domain or tags.
 const BASIC: u64 = 0;
 /// `ib_srq_attr_mask`.
 const MAX_WR: u32 = 1;
@@ -23,7 +23,7 @@ const LIMIT: u32 = 1 << 1;
 const DRIVER_BYTES: usize = 32;
 const SEGMENT: u32 = 16;
 
-/// The client's request, by either command.
+/// The client's request, by either interface.
 struct Wanted {
     user_handle: u64,
     pd: u32,
@@ -44,7 +44,9 @@ impl Method<'_> {
         }
         let wanted = Wanted {
             user_handle: self.attrs.data(attr::SRQ_USER_HANDLE)?,
-            pd: self.handle_of(attr::SRQ_PD).ok_or(Errno::EINVAL)?,
+            pd: self
+                .handle_of(attr::SRQ_PD)
+                .ok_or_else(|| refused(Errno::EINVAL, "the SRQ needs a PD"))?,
             requests: number(self.attrs.bytes(attr::SRQ_MAX_WR)?),
             sges: number(self.attrs.bytes(attr::SRQ_MAX_SGE)?),
             event_fd: Some(attr::SRQ_EVENT_FD),
@@ -62,7 +64,7 @@ impl Method<'_> {
         Ok((Object::Verbs(Verbs::Srq(srq)), vec![pd]))
     }
 
-    /// CREATE_SRQ by the old write command.
+    /// CREATE_SRQ of the write interface.
     pub(crate) fn write_create_srq(&mut self, request: &Core) -> Result<(), Errno> {
         self.state.context()?;
         let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
@@ -98,15 +100,23 @@ impl Method<'_> {
             return Err(Errno::EINVAL);
         };
         let most = 1u32.checked_shl(caps.log_max_srq_sz().into()).unwrap_or(0);
-        if wanted.requests >= most || wanted.sges > u32::from(caps.max_wqe_sz_rq()) / SEGMENT {
-            return Err(Errno::EINVAL);
+        let most_sges = u32::from(caps.max_wqe_sz_rq()) / SEGMENT;
+        if wanted.requests >= most || wanted.sges > most_sges {
+            let words = format!(
+                "max_wr {} and max_sge {}: {} and {most_sges} at most",
+                wanted.requests,
+                wanted.sges,
+                most - 1
+            );
+            return Err(refused(Errno::EINVAL, words));
         }
-        // One entry more than there are requests: the last one links to nothing.
+        // One more entry than requests: the last one links to none.
         let entries = (wanted.requests + 1).next_power_of_two();
         let stride = (SEGMENT + wanted.sges * SEGMENT).next_power_of_two().max(2 * SEGMENT);
         let driver = self.driver_request(0, DRIVER_BYTES)?;
         if driver.u32(20) != 0 || driver.u32(28) != 0 {
-            return Err(Errno::EINVAL);
+            let words = "reserved fields of the driver's data are not 0";
+            return Err(refused(Errno::EINVAL, words));
         }
         let size = u64::from(entries) * u64::from(stride);
         let memory = buffer(self.client, driver.u64(0), size, false)?;
@@ -150,15 +160,17 @@ impl Method<'_> {
     pub(crate) fn modify_srq(&mut self, request: &Core) -> Result<(), Errno> {
         let srq = self.srq(request.u32(0))?;
         let (mask, limit) = (request.u32(4), request.u32(12));
-        // A queue cannot be made larger.
+        // A queue cannot grow.
         if mask & MAX_WR != 0 {
-            return Err(Errno::EINVAL);
+            let words = "max_wr cannot change: mlx5 resizes no SRQ";
+            return Err(refused(Errno::EINVAL, words));
         }
         if mask & LIMIT == 0 {
             return Ok(());
         }
         if limit >= srq.entries {
-            return Err(Errno::EINVAL);
+            let words = format!("srq_limit {limit} is not below the {} entries", srq.entries);
+            return Err(refused(Errno::EINVAL, words));
         }
         let mut input = ModifyRmpIn::new();
         input.set_uid(srq.uid).set_rmp_state(RmpState::RDY).set_rmpn(srq.srqn);

@@ -1,5 +1,5 @@
-//! Which changes of a queue pair verbs allow, and which attributes each needs and takes: the table
-//! of `ib_modify_qp_is_ok`, and the fields that the device's commands take by choice.
+//! The QP transitions that verbs allow, and the attributes that each requires and accepts: the
+//! table of `ib_modify_qp_is_ok`, and the optional fields of the device's commands.
 
 use verbless_prm::{Opcode, OptParamMask, ServiceType};
 
@@ -36,13 +36,13 @@ use mask::{
     SQ_PSN, STATE, TIMEOUT,
 };
 
-/// The services of QPs that verbs make here.
+/// The services of QPs that this kernel's verbs create.
 const RC: ServiceType = ServiceType::RC;
 const UC: ServiceType = ServiceType::UC;
 const UD: ServiceType = ServiceType::UD;
 
-/// The command of a change and the attributes that it must and may come with; `None`: there is no
-/// such change.
+/// The command of a transition, and its required and optional attributes; `None`: no such
+/// transition exists.
 fn change(service: ServiceType, from: u8, to: u8) -> Option<(Opcode, u32, u32)> {
     let own = match service {
         UD => PKEY_INDEX | PORT | QKEY,
@@ -90,7 +90,7 @@ fn change(service: ServiceType, from: u8, to: u8) -> Option<(Opcode, u32, u32)> 
     })
 }
 
-/// The command of a change that verbs allow with exactly these attributes.
+/// The command of a transition that verbs allow with exactly these attributes.
 pub(super) fn command(service: ServiceType, from: u8, to: u8, attributes: u32) -> Option<Opcode> {
     if attributes & CUR_STATE != 0 && ![RTR, RTS, SQD, SQE].contains(&from) {
         return None;
@@ -101,7 +101,57 @@ pub(super) fn command(service: ServiceType, from: u8, to: u8, attributes: u32) -
     (complete && known).then_some(command)
 }
 
-/// The fields that the device takes by choice, of those that the attributes set.
+/// Why verbs allow no such transition.
+pub(super) fn why_not(service: ServiceType, from: u8, to: u8, attributes: u32) -> String {
+    const STATES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
+    let name = |state: u8| STATES.get(usize::from(state)).copied().unwrap_or("an unknown state");
+    let change_name = format!("{} to {}", name(from), name(to));
+    if attributes & CUR_STATE != 0 && ![RTR, RTS, SQD, SQE].contains(&from) {
+        return format!("cur_qp_state {} may not be given: only RTR, RTS, SQD, SQE", name(from));
+    }
+    let Some((_, required, optional)) = change(service, from, to) else {
+        return format!("a QP of service {service:?} does not go from {change_name}");
+    };
+    let missing = required & !attributes;
+    let (problem, bits) = match attributes & !(required | optional | STATE) {
+        _ if missing != 0 => ("needs", missing),
+        excess => ("does not take", excess),
+    };
+    format!("{change_name} {problem} {} in attr_mask", names(bits))
+}
+
+/// The names of attributes.
+fn names(bits: u32) -> String {
+    const NAMES: [(u32, &str); 20] = [
+        (CUR_STATE, "IBV_QP_CUR_STATE"),
+        (1 << 2, "IB_QP_EN_SQD_ASYNC_NOTIFY"),
+        (ACCESS_FLAGS, "IBV_QP_ACCESS_FLAGS"),
+        (PKEY_INDEX, "IBV_QP_PKEY_INDEX"),
+        (PORT, "IBV_QP_PORT"),
+        (QKEY, "IBV_QP_QKEY"),
+        (AV, "IBV_QP_AV"),
+        (PATH_MTU, "IBV_QP_PATH_MTU"),
+        (TIMEOUT, "IBV_QP_TIMEOUT"),
+        (RETRY_CNT, "IBV_QP_RETRY_CNT"),
+        (RNR_RETRY, "IBV_QP_RNR_RETRY"),
+        (RQ_PSN, "IBV_QP_RQ_PSN"),
+        (MAX_QP_RD_ATOMIC, "IBV_QP_MAX_QP_RD_ATOMIC"),
+        (ALT_PATH, "IBV_QP_ALT_PATH"),
+        (MIN_RNR_TIMER, "IBV_QP_MIN_RNR_TIMER"),
+        (SQ_PSN, "IBV_QP_SQ_PSN"),
+        (MAX_DEST_RD_ATOMIC, "IBV_QP_MAX_DEST_RD_ATOMIC"),
+        (PATH_MIG_STATE, "IBV_QP_PATH_MIG_STATE"),
+        (1 << 19, "IBV_QP_CAP"),
+        (DEST_QPN, "IBV_QP_DEST_QPN"),
+    ];
+    let set = NAMES.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name);
+    let known: u32 = NAMES.iter().fold(0, |all, (bit, _)| all | bit);
+    let rest = bits & !known;
+    let rest = (rest != 0).then(|| format!("{rest:#x}"));
+    set.map(str::to_string).chain(rest).collect::<Vec<_>>().join(" | ")
+}
+
+/// The optional fields that the attributes set, as opt_param_mask bits.
 pub(super) fn options(service: ServiceType, from: u8, to: u8, attributes: u32) -> u32 {
     type Opt = OptParamMask;
     let rights = match service {
@@ -134,7 +184,7 @@ pub(super) fn options(service: ServiceType, from: u8, to: u8, attributes: u32) -
     union(set.map(|&(_, option)| option)) & taken
 }
 
-/// The bits that any of the masks has.
+/// The bits set in any of the masks.
 fn union(masks: impl Iterator<Item = u32>) -> u32 {
     masks.fold(0, |all, mask| all | mask)
 }
@@ -146,7 +196,7 @@ mod tests {
     const INIT_RC: u32 = STATE | PKEY_INDEX | PORT | ACCESS_FLAGS;
 
     #[test]
-    fn rights_are_as_many_fields_as_the_service_has_rights() {
+    fn access_flags_map_to_opt_params_of_service() {
         let (rre, rae, rwe) = (OptParamMask::RRE.0, OptParamMask::RAE.0, OptParamMask::RWE.0);
         for (from, to) in [(INIT, INIT), (INIT, RTR), (RTR, RTS), (RTS, RTS), (SQD, RTS)] {
             let of = |service| options(service, from, to, ACCESS_FLAGS);
@@ -158,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_needs_its_attributes_and_takes_no_others() {
+    fn transition_requires_exact_attributes() {
         let rc = RC;
         assert_eq!(command(rc, RESET, INIT, INIT_RC), Some(Opcode::RST2INIT_QP));
         assert_eq!(command(rc, RESET, INIT, INIT_RC & !PORT), None);
@@ -177,7 +227,22 @@ mod tests {
     }
 
     #[test]
-    fn the_device_is_asked_for_what_it_takes_there() {
+    fn rejected_transition_names_attributes() {
+        for (service, from, to, attributes, expected) in [
+            (RC, RESET, RTR, STATE, "does not go from RESET to RTR"),
+            (RC, RESET, INIT, INIT_RC & !PORT, "RESET to INIT needs IBV_QP_PORT in attr_mask"),
+            (RC, RESET, INIT, INIT_RC | QKEY, "RESET to INIT does not take IBV_QP_QKEY"),
+            (RC, RESET, INIT, INIT_RC | 1 << 30, "does not take 0x40000000 in attr_mask"),
+            (RC, INIT, INIT, CUR_STATE, "cur_qp_state INIT may not be given"),
+        ] {
+            assert_eq!(command(service, from, to, attributes), None);
+            let words = why_not(service, from, to, attributes);
+            assert!(words.contains(expected), "{words}");
+        }
+    }
+
+    #[test]
+    fn opt_param_mask_covers_optional_attributes() {
         let all = OptParamMask::RRE.0 | OptParamMask::RAE.0 | OptParamMask::RWE.0;
         assert_eq!(options(RC, RESET, INIT, INIT_RC), 0);
         assert_eq!(options(RC, INIT, RTR, MAX_DEST_RD_ATOMIC | AV), all);
@@ -185,9 +250,9 @@ mod tests {
         assert_eq!(options(UD, RTR, RTS, QKEY | SQ_PSN), OptParamMask::Q_KEY.0);
     }
 
-    /// Every change that there is: services, states, command, required and optional attributes.
+    /// Every transition: services, states, command, required and optional attributes.
     #[test]
-    fn each_change_takes_the_attributes_of_its_services_and_no_others() {
+    fn transition_table_matches_services_and_states() {
         const OWN: u32 = PKEY_INDEX | PORT | ACCESS_FLAGS;
         const PATH: u32 = AV | PATH_MTU | DEST_QPN | RQ_PSN;
         const RUNNING: u32 = CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE;
@@ -249,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attribute_that_a_change_takes_sets_its_field() {
+    fn attribute_sets_its_opt_param_bit() {
         type Opt = OptParamMask;
         let rights = Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0;
         let own = |service| match service {

@@ -1,5 +1,5 @@
-//! What a test asks of the model: requests that fail, messages that are lost, requests that are
-//! watched, and time that passes by itself.
+//! A test's controls over the model: failing requests, losing messages, watching requests, and
+//! virtual time.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use verbless_queue::{
 struct Wire {
     model: Model,
     _here: Domain,
-    /// The events by which queues say that they failed: those of the CQ, and of the QP.
+    /// The channel for the failure events of the queues: of the CQ and of the QP.
     events: EventChannel,
     cq: Cq,
     qp: Qp,
@@ -81,14 +81,14 @@ impl Wire {
         self.qp.qpn().0
     }
 
-    /// Posts a write of 8 bytes without a CQE.
+    /// Posts a WRITE of 8 bytes without a CQE.
     fn post(&mut self, cookie: u64) {
         let remote = self.to.remote(0, 8).expect("a remote key");
         let write = Write::new(self.from.sge(0, 8).expect("room"), remote);
         self.qp.post(&write, cookie).expect("room");
     }
 
-    /// The cookie of the request whose error CQE is next.
+    /// The cookie of the request of the next error CQE.
     fn failed(&mut self) -> u64 {
         match self.qp.poll(&mut self.cq) {
             Some(Err(CompletionError::Failed(failure))) => failure.cookie,
@@ -96,7 +96,7 @@ impl Wire {
         }
     }
 
-    /// Cookies and types of the events that came.
+    /// Cookies and types of the events so far.
     fn events(&self) -> Vec<(u64, u8)> {
         std::iter::from_fn(|| self.events.read().expect("the device lives"))
             .map(|event| (event.cookie, event.eqe.expect("with its data")[1]))
@@ -137,7 +137,7 @@ fn every_request_is_watched_signaled_or_not() {
 }
 
 #[test]
-fn the_nth_request_fails_with_the_syndrome_that_was_asked_for_and_what_follows_is_flushed() {
+fn nth_request_fails_with_syndrome_then_flushes() {
     for any in [false, true] {
         let mut wire = Wire::new(|builder| builder);
         let qpn = (!any).then_some(wire.qpn());
@@ -151,7 +151,7 @@ fn the_nth_request_fails_with_the_syndrome_that_was_asked_for_and_what_follows_i
 }
 
 #[test]
-fn a_fault_of_one_queue_pair_leaves_others_alone() {
+fn request_fault_is_limited_to_its_qp() {
     let mut wire = Wire::new(|builder| builder);
     let other = wire.qpn() + 1;
     wire.model.fail_request(0, Some(other), 1, CqeSyndrome::REMOTE_ACCESS);
@@ -163,7 +163,7 @@ fn a_fault_of_one_queue_pair_leaves_others_alone() {
 }
 
 #[test]
-fn a_request_whose_messages_are_lost_is_sent_again_and_counts_as_one() {
+fn lost_message_is_resent_within_same_request() {
     let mut wire = Wire::new(Builder::auto_advance);
     wire.model.lose_messages(0, wire.qpn(), 0, 2);
     wire.model.fail_request(0, None, 2, CqeSyndrome::REMOTE_OPERATION);
@@ -173,7 +173,7 @@ fn a_request_whose_messages_are_lost_is_sent_again_and_counts_as_one() {
 }
 
 #[test]
-fn time_passes_by_itself_only_where_it_was_asked_for() {
+fn auto_advance_runs_timeouts_until_idle() {
     let mut still = Wire::new(|builder| builder);
     still.model.lose_messages(0, still.qpn(), 0, 1);
     still.post(0);
@@ -192,12 +192,12 @@ fn time_passes_by_itself_only_where_it_was_asked_for() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_by_itself_says_so_by_an_event_and_flushes_what_is_posted() {
+fn failing_qp_raises_event_and_flushes() {
     for in_packets in [false, true] {
         let mut wire = Wire::new(|it| if in_packets { it.in_packets() } else { it });
         let plan = format!("[[queue]]\nkind = \"qp\"\nnumber = {}\nnth = 2", wire.qpn());
         wire.model.apply(&FaultPlan::parse(&plan).expect("a plan")).expect("it fits");
-        // What is not acknowledged is flushed as well.
+        // An unacknowledged request is flushed as well.
         wire.post(0);
         wire.model.run_until_idle();
         (1..3).for_each(|cookie| wire.post(cookie));
@@ -213,7 +213,7 @@ fn a_queue_pair_that_fails_by_itself_says_so_by_an_event_and_flushes_what_is_pos
 }
 
 #[test]
-fn a_completion_queue_that_fails_takes_its_queue_pair_along() {
+fn failing_cq_moves_its_qp_to_error() {
     for in_packets in [false, true] {
         let mut wire = Wire::new(|it| if in_packets { it.in_packets() } else { it });
         wire.post(0);
@@ -233,10 +233,10 @@ fn a_completion_queue_that_fails_takes_its_queue_pair_along() {
 }
 
 #[test]
-fn queues_fail_at_once_when_they_are_told_to() {
+fn fail_queue_acts_at_once_and_only_once() {
     let wire = Wire::new(|builder| builder);
     let cqn = wire.cq.object().cqn().0;
-    assert!(!wire.model.fail_queue(0, QueueKind::Cq, 0xff_ffff), "there is none of this number");
+    assert!(!wire.model.fail_queue(0, QueueKind::Cq, 0xff_ffff), "no CQ has this number");
     assert!(wire.model.fail_queue(0, QueueKind::Cq, cqn));
     assert_eq!(wire.events(), [(CQ, event_type::CQ_ERROR)]);
     assert_eq!(wire.state(), QpState::RTS, "it has nothing to say yet");
@@ -246,7 +246,8 @@ fn queues_fail_at_once_when_they_are_told_to() {
     assert!(!wire.model.fail_queue(0, QueueKind::Cq, cqn));
 }
 
-/// What a program makes before it works: the number of ioctls is not ours to know.
+/// Creates the objects that a program needs before it works; the number of ioctls is unknown to the
+/// test.
 fn set_up(model: &Model) -> Result<(Domain, Cq, Qp, Region), Error> {
     let backend = InProcess::of(model);
     let device = Device::open(&backend, &backend.enumerate()?[0])?;
@@ -258,7 +259,7 @@ fn set_up(model: &Model) -> Result<(Domain, Cq, Qp, Region), Error> {
 }
 
 #[test]
-fn whichever_ioctl_fails_the_driver_says_so_and_leaves_nothing_behind() {
+fn failed_ioctl_reports_errno_and_leaks_nothing() {
     let (mut failed, mut spared) = (Vec::new(), 0);
     for nth in 1.. {
         let card = Profile::load("connectx6dx").expect("it is built in");
@@ -266,14 +267,15 @@ fn whichever_ioctl_fails_the_driver_says_so_and_leaves_nothing_behind() {
         model.fail_ioctl(0, Ioctl::Any, nth, Errno::ENOSPC as i32);
         let error = match set_up(&model) {
             Ok(made) => match made.0.device().query_eqn(0) {
-                // It was something that the driver can do without.
+                // The driver can do without the failed ioctl's result.
                 Ok(_) => {
                     drop(made);
                     assert_eq!(model.counts(0), ObjectCounts::default(), "ioctl {nth}");
                     spared += 1;
                     continue;
                 }
-                // All were sent before. The next one would be of an object that goes.
+                // Every call up to here succeeded; the next ioctl would belong to an object's
+                // destruction.
                 Err(error) => {
                     assert_eq!(error.errno(), Some(Errno::ENOSPC));
                     break;

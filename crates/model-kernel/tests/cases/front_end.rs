@@ -1,5 +1,4 @@
-//! The whole way down: verbless-devx on a model in the same process, and nothing left when it is
-//! closed.
+//! The whole stack: verbless-devx on a model in the same process; closing it leaves no object.
 #![allow(unsafe_code)] // registering memory is a promise that the caller makes
 
 use std::time::Duration;
@@ -36,7 +35,7 @@ fn a_devices_objects_come_and_go_and_nothing_is_left() {
 
         let mut memory = vec![0u64; 3 * 512];
         let address = (memory.as_mut_ptr() as u64).next_multiple_of(4096);
-        // SAFETY: the range lies in `memory`, which outlives the registration and is not used
+        // SAFETY: the range lies in `memory`, which outlives the registration; no code uses it
         // meanwhile.
         let umem = unsafe { context.umem_reg(address, 8192, 1, PageSizes::Bitmap(4096)) }
             .expect("it is mapped");
@@ -66,10 +65,10 @@ fn a_devices_objects_come_and_go_and_nothing_is_left() {
         let busy = umem.destroy().expect_err("a CQ lies in it");
         let umem = busy.object;
         drop(channel);
-        cq.destroy().expect("nobody uses it");
-        umem.destroy().expect("nobody uses it");
-        uar.destroy().expect("nobody uses it");
-        pd.destroy().expect("nobody uses it");
+        cq.destroy().expect("it has no users");
+        umem.destroy().expect("it has no users");
+        uar.destroy().expect("it has no users");
+        pd.destroy().expect("it has no users");
         assert_ne!(model.counts(0), ObjectCounts::default(), "the context is still open");
         drop(context);
         assert_eq!(model.counts(0), ObjectCounts::default());
@@ -77,14 +76,14 @@ fn a_devices_objects_come_and_go_and_nothing_is_left() {
 }
 
 #[test]
-fn a_resized_cq_holds_its_new_memory_and_leaves_the_old_to_its_owner() {
+fn resized_cq_releases_old_umem() {
     let model = model(Link::Infiniband);
     let context = open(&model, 0);
     let uar = context.uar_alloc(UarKind::BlueFlame).expect("a UAR page");
     let mut memory = vec![0u64; 4 * 512];
     let address = (memory.as_mut_ptr() as u64).next_multiple_of(4096);
     let [record, old, new] = [0, 1, 2].map(|page| {
-        // SAFETY: the range lies in `memory`, which outlives the registration and is not used
+        // SAFETY: the range lies in `memory`, which outlives the registration; no code uses it
         // meanwhile.
         unsafe { context.umem_reg(address + page * 4096, 4096, 1, PageSizes::Bitmap(4096)) }
             .expect("it is mapped")
@@ -115,9 +114,9 @@ fn a_resized_cq_holds_its_new_memory_and_leaves_the_old_to_its_owner() {
     old.destroy().expect("the CQ left it");
     let new = new.destroy().expect_err("the CQ lies in it").object;
     let record = record.destroy().expect_err("its record lies there").object;
-    cq.destroy().expect("nobody uses it");
-    new.destroy().expect("nobody uses it");
-    record.destroy().expect("nobody uses it");
+    cq.destroy().expect("it has no users");
+    new.destroy().expect("it has no users");
+    record.destroy().expect("it has no users");
     drop((uar, context));
     let page = (address as usize - memory.as_ptr() as usize) / 8;
     let op_own = memory[page + 512 + 7].to_ne_bytes()[7];
@@ -126,13 +125,13 @@ fn a_resized_cq_holds_its_new_memory_and_leaves_the_old_to_its_owner() {
 }
 
 #[test]
-fn the_kernel_gives_a_device_pages_as_its_objects_grow_and_takes_them_back() {
+fn device_pages_follow_object_count() {
     let model = model(Link::Infiniband);
     let context = open(&model, 0);
     let at_first = model.pages(0);
     let pds: Vec<_> = (0..1000).map(|_| context.alloc_pd().expect("a PD")).collect();
     let at_most = model.pages(0);
-    // The first batch had room for some of them.
+    // The first batch held some of them.
     assert!(at_most + 32 >= at_first + 1000 / 8, "{at_first} pages, then {at_most}");
     drop(pds);
     assert!(model.pages(0) <= at_first + 32, "{} of {at_most} pages are left", model.pages(0));
@@ -141,7 +140,7 @@ fn the_kernel_gives_a_device_pages_as_its_objects_grow_and_takes_them_back() {
 }
 
 #[test]
-fn what_a_client_leaves_behind_goes_with_its_file() {
+fn leaked_objects_are_released_with_context() {
     let model = model(Link::Ethernet);
     let context = open(&model, 0);
     let leaked = (
@@ -155,7 +154,7 @@ fn what_a_client_leaves_behind_goes_with_its_file() {
 }
 
 #[test]
-fn a_port_that_goes_down_is_told_to_channels() {
+fn port_state_change_reaches_event_channels() {
     let model = model(Link::Ethernet);
     let context = open(&model, 0);
     let channel = context.event_channel(false).expect("a channel");
@@ -179,7 +178,7 @@ fn a_port_that_goes_down_is_told_to_channels() {
 }
 
 #[test]
-fn a_roce_path_learns_its_destination_mac() {
+fn create_ah_resolves_roce_destination_mac() {
     let model = model(Link::Ethernet);
     let (here, there) = (open(&model, 0), open(&model, 1));
     let gids = there.gid_table().expect("the table");
@@ -195,7 +194,7 @@ fn a_roce_path_learns_its_destination_mac() {
     let mac = ah.destination_mac().expect("it is RoCE");
     assert_eq!(mac[..3], [0x02, 0x56, 0x4c]);
     path.grh.dgid[15] ^= 0xff;
-    let error = here.create_ah(&pd, &path).map(drop).expect_err("nobody has that address");
+    let error = here.create_ah(&pd, &path).map(drop).expect_err("no neighbour has that address");
     assert_eq!(error.errno(), Some(nix::errno::Errno::ETIMEDOUT));
 }
 
@@ -223,7 +222,7 @@ fn devices_are_described_before_they_are_opened() {
 }
 
 #[test]
-fn the_adapter_says_that_it_is_a_model() {
+fn adapter_psid_is_board_id() {
     let model = model(Link::Ethernet);
     let context = open(&model, 0);
     let mut output = QueryAdapterOut::default();
@@ -236,27 +235,29 @@ fn the_adapter_says_that_it_is_a_model() {
 }
 
 #[test]
-fn a_dead_device_ends_everything_and_can_still_be_closed() {
+fn removed_device_ends_channels_and_is_closed() {
     let model = model(Link::Ethernet);
     let context = open(&model, 0);
     let pd = context.alloc_pd().expect("a PD");
     let channel = context.event_channel(false).expect("a channel");
     let verbs = context.async_event_alloc().expect("a channel");
     model.kill(0);
-    let gone = channel.read().expect_err("the stream has ended");
-    assert_eq!(gone.kind(), ErrorKind::DeviceGone);
+    assert_eq!(channel.read().expect("it stays open"), None);
     assert_eq!(verbs.read().expect("it tells"), Some(AsyncEvent::DeviceFatal));
     assert!(context.alloc_pd().is_err());
-    assert!(pd.destroy().is_ok(), "what is gone counts as destroyed");
+    model.remove(0);
+    let gone = channel.read().expect_err("the stream has ended");
+    assert_eq!(gone.kind(), ErrorKind::DeviceGone);
+    assert!(pd.destroy().is_ok(), "a lost object counts as destroyed");
 }
 
 #[test]
-fn a_command_that_the_kernel_needs_and_the_device_refuses_makes_open_fail() {
+fn open_fails_if_required_command_fails() {
     let model = model(Link::Ethernet);
     let backend = InProcess::of(&model);
     let device = backend.enumerate().expect("devices")[0].clone();
     for opcode in [0x104, 0x108, 0x102, 0x100, 0x802, 0x301, 0xa04, 0x761] {
-        model.fail_command(0, opcode, 1, 0x8, 0);
+        model.fail_command(0, verbless_prm::Opcode(opcode), 1, verbless_prm::CommandStatus(0x8), 0);
         let error = backend.open(&device).map(drop).expect_err("refused");
         assert_eq!(error.errno(), Some(nix::errno::Errno::ENOMEM), "{opcode:#x}");
         assert_eq!(model.counts(0), ObjectCounts::default(), "{opcode:#x}");

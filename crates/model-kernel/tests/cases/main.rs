@@ -1,5 +1,5 @@
-//! Tests of the modelled kernel, in one program: to link one for each file takes longer than to run
-//! it.
+//! Tests of the modelled kernel, in one program: linking a program per file takes longer than
+//! running it.
 
 mod faults;
 mod front_end;

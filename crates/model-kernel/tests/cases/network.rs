@@ -1,4 +1,4 @@
-//! Two models that reach each other over the IP network of this machine, with our driver.
+//! Two models that reach each other over this machine's IP network, driven by verbless.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ struct Host {
 
 const LENGTH: usize = 64 << 10;
 
-/// An address of this machine that no other process's test has.
+/// An address of this machine that no test in another process uses.
 fn address(host: u8) -> IpAddr {
     let [.., a, b] = std::process::id().to_be_bytes();
     IpAddr::from([127, a, b, host])
@@ -39,7 +39,7 @@ impl Host {
         let joined = model.join_roce(0, &uplink).expect("the address is ours");
         let backend = InProcess::of(&model);
         let device = &backend.enumerate().expect("one")[0];
-        // What is told before the device is opened is what it has then.
+        // The description before the open has the same GIDs as the open device.
         assert_eq!(device.ports[0].gids.len(), 4);
         let device = Device::open(&backend, device).expect("it opens");
         let domain = Domain::new(&device).expect("a domain");
@@ -50,7 +50,7 @@ impl Host {
     }
 
     fn connect(&mut self, peer: &mut Self) {
-        // The driver chooses the address that routers forward, and RoCE v2, by itself.
+        // The driver itself chooses the routable address and RoCE v2.
         let options = ConnectOptions::default();
         let here = self.domain.address(&self.qp, &options).expect("an address");
         let there = peer.domain.address(&peer.qp, &options).expect("an address");
@@ -79,7 +79,7 @@ fn bytes(seed: u8) -> Vec<u8> {
     (0..LENGTH).map(|at| ((at * 31) >> 3) as u8 ^ seed).collect()
 }
 
-/// RC writes both ways between two models, and what has arrived.
+/// RC writes both ways between two models; checks the bytes that arrive.
 fn exchange(one: &mut Host, other: &mut Host, seeds: [u8; 2]) {
     for (seed, [from, to]) in seeds.into_iter().zip([[0, 1], [1, 0]]) {
         let mut hosts = [&mut *one, &mut *other];
@@ -99,7 +99,7 @@ fn exchange(one: &mut Host, other: &mut Host, seeds: [u8; 2]) {
 }
 
 #[test]
-fn two_models_write_into_each_other_over_udp_with_losses_and_without() {
+fn models_write_over_udp_despite_loss() {
     let (mut one, mut other) = (Host::new([1, 2]), Host::new([2, 1]));
     one.connect(&mut other);
     exchange(&mut one, &mut other, [1, 2]);
@@ -118,7 +118,7 @@ fn two_models_write_into_each_other_over_udp_with_losses_and_without() {
 }
 
 #[test]
-fn a_host_that_is_no_peer_is_not_resolved() {
+fn neighbour_resolution_rejects_non_peer() {
     let (one, mut other) = (Host::new([11, 12]), Host::new([13, 11]));
     let options = ConnectOptions::default();
     let stranger = one.domain.address(&one.qp, &options).expect("an address");

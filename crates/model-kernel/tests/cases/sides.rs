@@ -1,4 +1,4 @@
-//! The two sides of a DPU in one process: what each sees, and that they reach each other.
+//! The two sides of a DPU in one process: the devices that each sees, and traffic between them.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn device(backend: &InProcess) -> Device {
 }
 
 #[test]
-fn a_program_on_one_side_does_not_see_the_others_device() {
+fn side_enumerates_own_device_only() {
     let model = card(Link::Infiniband);
     assert_eq!(model.devices(), 2);
     assert_eq!([0, 1].map(|device| model.side(device)), SIDES);
@@ -45,7 +45,7 @@ fn a_program_on_one_side_does_not_see_the_others_device() {
 }
 
 #[test]
-fn the_two_functions_are_of_one_card_and_each_has_names_of_its_own() {
+fn both_functions_share_card_but_not_ids() {
     for link in [Link::Infiniband, Link::Ethernet] {
         let model = card(link);
         let backends = SIDES.map(|side| InProcess::of(&model).on_side(side));
@@ -70,7 +70,7 @@ fn the_two_functions_are_of_one_card_and_each_has_names_of_its_own() {
 }
 
 #[test]
-fn either_side_writes_into_the_others_memory_and_reads_from_it() {
+fn write_and_read_cross_sides_of_card() {
     for link in [Link::Infiniband, Link::Ethernet] {
         let model = card(link);
         let [host, dpu] = SIDES.map(|side| {
@@ -114,7 +114,7 @@ fn either_side_writes_into_the_others_memory_and_reads_from_it() {
 }
 
 #[test]
-fn a_card_without_an_embedded_cpu_has_the_hosts_side_alone() {
+fn card_without_ecpf_has_host_side_only() {
     let profile = Profile::load("connectx6dx").expect("it is built in");
     let model = Model::builder().device_with_sides(profile).build();
     assert_eq!((model.devices(), model.side(0)), (1, Side::Host));

@@ -1,5 +1,5 @@
-//! Send queues of one function that always have work move as many bytes as each other, whatever
-//! their messages are like: carried whole and in packets.
+//! Busy send queues of one function move equally many bytes, whatever the length of their messages:
+//! carried whole and in packets.
 
 use verbless_command::{Device, KeyAccess};
 use verbless_devx::Backend;
@@ -10,9 +10,9 @@ use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region}
 
 const LONG: usize = 1 << 20;
 const SHORT: usize = 4 << 10;
-/// What the queue of long messages moves before the two are compared.
+/// Bytes that the queue of long messages moves before the comparison.
 const MOVED: usize = 16 * LONG;
-/// What of 100 bytes of one queue the other one may move meanwhile.
+/// Bytes that one queue may move for each 100 bytes of the other.
 const NEAR: std::ops::RangeInclusive<usize> = 80..=125;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ enum Kind {
     Read,
 }
 
-/// A send queue that is kept full of messages of one length.
+/// A send queue that the test keeps full of messages of one length.
 struct Stream {
     kind: Kind,
     cq: Cq,
@@ -51,7 +51,7 @@ impl Stream {
         Self { kind, cq, qp, _peer: (peer_cq, peer), length, room: depth, moved: 0 }
     }
 
-    /// Counts what is done, and posts as much.
+    /// Counts completions, and posts as many messages.
     fn keep_full(&mut self, here: &Region, there: &Region) {
         while let Some(done) = self.qp.poll(&mut self.cq) {
             done.expect("a completion without an error");
@@ -70,7 +70,7 @@ impl Stream {
     }
 }
 
-/// What a queue of short messages moves for each 100 bytes of one of long messages.
+/// Bytes that a queue of short messages moves for each 100 bytes of a queue of long ones.
 fn share(kind: Kind, in_packets: bool) -> usize {
     let profile = || Profile::load("bluefield3").expect("a profile that comes along");
     let builder = Model::builder().device(profile()).device(profile()).stepped();
@@ -94,7 +94,7 @@ fn share(kind: Kind, in_packets: bool) -> usize {
 }
 
 #[test]
-fn queues_that_are_always_full_write_as_many_bytes_as_each_other() {
+fn full_queues_share_write_bandwidth() {
     for in_packets in [false, true] {
         let share = share(Kind::Write, in_packets);
         assert!(NEAR.contains(&share), "{share} % in packets: {in_packets}");
@@ -102,7 +102,7 @@ fn queues_that_are_always_full_write_as_many_bytes_as_each_other() {
 }
 
 #[test]
-fn queues_that_are_always_full_read_as_many_bytes_as_each_other_if_reads_are_carried_whole() {
+fn full_queues_share_whole_read_bandwidth() {
     let share = share(Kind::Read, false);
     assert!(NEAR.contains(&share), "{share} %");
 }

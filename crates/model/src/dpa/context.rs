@@ -8,7 +8,7 @@ use verbless_riscv::{PAGE, Ram};
 
 /// The heap.
 pub(crate) const HEAP: u64 = 0x1_0000_0000;
-/// The stacks: one at each multiple of [`STACK_STRIDE`], of which the lower half stays empty.
+/// The stacks: one at each multiple of [`STACK_STRIDE`]; the lower half of each stride stays empty.
 pub(super) const STACKS: u64 = 0x2_0000_0000;
 pub(super) const STACK: u64 = 0x1_0000;
 pub(super) const STACK_STRIDE: u64 = 2 * STACK;
@@ -21,19 +21,19 @@ pub(super) const OUTBOXES: u64 = 0x4_0000_0000;
 /// The configuration of the windows.
 pub(crate) const WINDOW_CONFIGS: u64 = 0x5_0000_0000;
 pub(super) const LOG_WINDOW_CONFIG: u8 = 6;
-/// The windows: the top byte of their addresses, the bits of a window's number and of an address
-/// in it.
+/// The windows: the top byte of their addresses, the number of bits of a window's number, and of an
+/// address in a window.
 pub(super) const WINDOW_MSBS: u8 = 0x80;
 pub(super) const LOG_WINDOWS: u8 = 8;
 pub(super) const LOG_WINDOW: u8 = 48;
 pub(crate) const WINDOWS: u64 = (WINDOW_MSBS as u64) << 56;
 
-/// Outboxes and windows that a process has at most, each.
+/// Maximum number of outboxes, and of windows, of a process.
 pub(super) const MOST_CONFIGS: u16 = 1 << LOG_WINDOWS;
-/// Threads and calls that a process has at most at a time.
+/// Maximum number of threads and calls of a process at a time.
 pub(super) const MOST_RUNNERS: usize = 256;
 
-/// Means no outbox or window.
+/// The number of no outbox and no window.
 pub(crate) const NO_ID: u16 = 0xffff;
 
 /// `li a7, 0; ecall`: the system call that ends a run.
@@ -46,14 +46,14 @@ const OUTBOX: usize = 0x04;
 /// Offset of os_errno.
 const ERRNO: u64 = 0x28;
 
-/// Writes the context in slot `slot`: errno is 0 then.
+/// Writes the context in slot `slot`, with errno 0.
 pub(super) fn write(contexts: &Ram, slot: usize, outbox: u16, windows: [u16; 2], metadata: u64) {
     let mut bytes = [0; 64];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0x00, &VERSION.to_le_bytes());
     put(OUTBOX, &outbox.to_le_bytes());
     put(0x06, &windows[0].to_le_bytes());
-    // The page of this outbox; without one, an address behind all of them.
+    // The page of this outbox; without an outbox, an address behind all pages.
     put(0x08, &(OUTBOXES + u64::from(outbox) * PAGE).to_le_bytes());
     put(0x18, &WINDOW_CONFIGS.to_le_bytes());
     put(0x20, &metadata.to_le_bytes());
@@ -80,7 +80,7 @@ pub(super) const fn stack_top(slot: usize) -> u64 {
     STACKS + (slot as u64 + 1) * STACK_STRIDE
 }
 
-/// Stores an error number in a run's context, for an error that the run can go on after.
+/// Stores an error number in a run's context, for an error that does not end the run.
 pub(super) fn set_errno(contexts: &Ram, slot: usize, errno: u32) {
     contexts.store32(slot as u64 * PAGE + ERRNO, errno);
 }

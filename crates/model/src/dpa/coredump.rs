@@ -1,5 +1,5 @@
-//! Core files: ELF, with the registers of the run that ended the process, those of the other runs
-//! that were under way, and the memory of it.
+//! Core files: ELF, with the registers of the run that ended the process, the registers of the
+//! other unfinished runs, and the memory of the process.
 //!
 //! Sources: the System V ABI, chapter 5 (program headers, notes); Linux `elfcore.h` and
 //! `arch/riscv/include/uapi/asm/ptrace.h` for NT_PRSTATUS, which debuggers read: pc, then x1 to
@@ -18,11 +18,11 @@ const NT_PRSTATUS: u32 = 1;
 const PRSTATUS: usize = 376;
 const PRSTATUS_REGISTERS: usize = 112;
 
-/// Bytes of memory that are looked at, or copied, at a time.
+/// Bytes of memory that are measured, or copied, at a time.
 pub(crate) const CHUNK: usize = 1 << 16;
 
-/// A core file that is read in chunks. Nothing holds the process still meanwhile: of one that runs,
-/// each piece is as it is when it is read.
+/// A core file that is read in chunks. Nothing stops the process meanwhile: each chunk of a running
+/// process is as it is when it is read.
 pub(crate) struct CoreDump {
     space: Arc<AddressSpace>,
     note: Vec<u8>,
@@ -38,7 +38,7 @@ struct Part {
     base: u64,
     length: u64,
     permissions: Permissions,
-    /// The bytes that are in the file: all but the zeros at its end.
+    /// The number of bytes in the file: all but the zeros at the end.
     in_file: u64,
 }
 
@@ -62,7 +62,7 @@ impl CoreDump {
         }
     }
 
-    /// Measures a chunk of the memory; the length of the file once all of it is measured.
+    /// Measures a chunk of the memory; returns the length of the file once all memory is measured.
     pub(crate) fn measure(&mut self) -> Option<u64> {
         let mut bytes = [0; PAGE as usize];
         let mut looked = 0;
@@ -105,7 +105,7 @@ impl CoreDump {
         file
     }
 
-    /// Copies the file's bytes from `at` on, all of which must be in it: it has been measured.
+    /// Copies the file's bytes from `at` on. They must all be in the file, which has been measured.
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         let (mut at, mut into) = (at, into);
         if let Some(head) = self.head.get(at as usize..) {
@@ -177,7 +177,7 @@ fn program_header(
     }
 }
 
-/// A note with registers for each run: first the one that ended the process, if it has ended, then
+/// A note with registers for each run: first the run that ended the process, if it has ended, then
 /// threads, then calls, by their numbers.
 fn notes(process: &Process, stopped: &Stopped) -> Vec<u8> {
     let first = process.state.crash.map(|crash| (signal(process.state.status), crash.registers));
@@ -186,7 +186,7 @@ fn notes(process: &Process, stopped: &Stopped) -> Vec<u8> {
     all.flat_map(|(number, (signal, registers))| note(number, signal, &registers)).collect()
 }
 
-/// The note of one run, which debuggers know by this number.
+/// The note of one run; debuggers show its number as a thread.
 fn note(number: u32, signal: u16, registers: &Registers) -> Vec<u8> {
     let mut status = [0; PRSTATUS];
     status[12..14].copy_from_slice(&signal.to_le_bytes());
@@ -205,7 +205,7 @@ fn note(number: u32, signal: u16, registers: &Registers) -> Vec<u8> {
     note
 }
 
-/// The signal by which a debugger names why a process ended.
+/// The signal by which debuggers show why a process ended.
 fn signal(status: u8) -> u16 {
     const SIGILL: u16 = 4;
     const SIGTRAP: u16 = 5;
@@ -228,7 +228,7 @@ mod tests {
     use super::signal;
 
     #[test]
-    fn a_debugger_is_told_the_signal_that_such_an_end_has_elsewhere() {
+    fn process_error_maps_to_unix_signal() {
         let signals = [6, 4, 11, 7, 11, 7, 11, 5, 4, 24, 11, 6];
         for (status, expected) in (0..).zip(signals) {
             assert_eq!(signal(status), expected, "{status}");

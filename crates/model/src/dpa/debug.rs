@@ -1,4 +1,4 @@
-//! A run under a debugger: it gets its turns from that, and from nobody else.
+//! A run under a debugger: only the debugger gives it turns.
 
 use verbless_prm::DpaFault;
 use verbless_riscv::Exit;
@@ -9,10 +9,10 @@ use super::scheduler::Dpa;
 use super::state::DpaState;
 use super::turns::{Next, Turn};
 
-/// How a run under a debugger goes on.
+/// The state of a run under a debugger after it executed.
 pub(crate) enum Debugged {
     Goes,
-    /// The run stopped for this reason, which the debugger must be told before it takes effect.
+    /// The run stopped for this reason, which the debugger must report before it takes effect.
     Stopped(Exit),
     /// The run makes a request to the device.
     Asks(Ask),
@@ -20,7 +20,7 @@ pub(crate) enum Debugged {
     Over,
 }
 
-/// State of a runner that a debugger has.
+/// State of a runner under a debugger.
 pub(crate) enum NextRun {
     /// The runner's next run has begun.
     Begun(Turn),
@@ -43,20 +43,20 @@ impl Dpa {
         self.state().debugging.served = true;
     }
 
-    /// From now on, the next run that begins (at this address) waits for
+    /// Makes the next run that begins (at this address) wait for
     /// [`debug_begin`](Self::debug_begin).
     pub(crate) fn debug_want(&self, entry: Option<u64>) {
         self.state().debugging.wanted = Some(entry);
     }
 
-    /// No longer makes a run wait for a debugger.
+    /// Makes no run wait for a debugger.
     pub(crate) fn debug_forgo(&self) {
         let mut state = self.state();
         state.debugging.wanted = None;
         self.announce(&state);
     }
 
-    /// Gives the run that waits for a debugger to it, and with it all later runs of its runner.
+    /// Takes the run that waits for a debugger, and with it all later runs of its runner.
     pub(crate) fn debug_begin(&self) -> Option<Turn> {
         let mut state = self.state();
         let wanted =
@@ -65,7 +65,7 @@ impl Dpa {
         let turn = state.take_turn(at)?;
         state.debugging.wanted = None;
         state.debugging.held = Some((turn.id, turn.serial));
-        // Others may have waited to see whether they were wanted.
+        // Other runs may have waited in case the debugger wanted them.
         self.announce(&state);
         Some(turn)
     }
@@ -84,8 +84,8 @@ impl Dpa {
         at.and_then(|at| state.take_turn(at)).map_or(NextRun::Waits, NextRun::Begun)
     }
 
-    /// Lets a run execute for up to `instructions` instructions. `told`: the debugger has been told
-    /// why the run stopped here, and the stop now has the effect that it has without a debugger.
+    /// Executes a run for up to `instructions` instructions. `told`: the debugger has reported why
+    /// the run stopped here, and the stop takes the same effect as without a debugger.
     pub(crate) fn debug_run(&self, turn: &mut Turn, instructions: u64, told: bool) -> Debugged {
         {
             let mut state = self.state();
@@ -104,7 +104,7 @@ impl Dpa {
             true => Next::Goes,
             false => self.after(turn, exit),
         };
-        // Only while it executes somebody may wait for it to stop.
+        // Another thread may wait for the run to stop, but only while it executes.
         let mut state = self.state();
         if state.comes_back(turn) {
             self.has_stopped();
@@ -117,7 +117,7 @@ impl Dpa {
         }
     }
 
-    /// The device's answer.
+    /// Gives the device's answer to the run.
     pub(crate) fn debug_answer(&self, turn: &mut Turn, ask: &Ask, given: Given) -> Debugged {
         match self.take_answer(&mut self.state(), turn, ask, given) {
             true => Debugged::Goes,
@@ -125,8 +125,8 @@ impl Dpa {
         }
     }
 
-    /// Lets others give turns to the runner that the debugger had, and puts its turn back unless
-    /// its run is over (`over`).
+    /// Returns the debugger's runner to the other threads, and puts its turn back unless its run is
+    /// over (`over`).
     pub(crate) fn debug_leave(&self, mut turn: Turn, over: bool) {
         let mut state = self.state();
         let held = state.is_held(&turn);
@@ -143,7 +143,7 @@ impl Dpa {
         }
     }
 
-    /// The debugger ends the process of a run, also one that is over.
+    /// Ends the process of a run for the debugger, even if the run is over.
     pub(crate) fn debug_kill(&self, turn: &Turn) {
         let mut state = self.state();
         if state.is_held(turn) {

@@ -1,12 +1,12 @@
 //! The DPA of a function: processes with address spaces of their own, threads that run on RISC-V
 //! cores in software, and the run-time system under them.
 //!
-//! Nothing here knows the objects of commands or the data path. Commands make and end processes,
-//! threads and calls; an event wakes a thread; whoever has time gives a run a turn ([`Dpa::turn`]).
-//! What a program wants of the device in its turn, a doorbell or an access through a window, comes
-//! out of it as an [`Ask`], for somebody who has the function.
+//! This module knows neither the objects of commands nor the data path. Commands create and end
+//! processes, threads and calls; an event wakes a thread; a thread gives a run a turn
+//! ([`Dpa::turn`]). A program's request to the device, a doorbell or an access through a window,
+//! ends its turn as an [`Ask`], which a thread with the locked function serves.
 //!
-//! What hardware's system looks like inside is not published. The outbox registers and the thread
+//! The internals of hardware's system are not published. The outbox registers and the thread
 //! context are (`registers`, `context`); system calls, address map, windows and codes are ours, and
 //! docs/dpa.md describes them to programs.
 

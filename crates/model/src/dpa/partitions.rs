@@ -1,21 +1,21 @@
 //! How the functions of a card share its execution units: partitions, which functions use, and
-//! groups of units of a partition.
+//! groups of a partition's units.
 //!
 //! Source of the parameters: the registers NIC_DPA_EU_PARTITION and NIC_DPA_EUG (mstflint), and
-//! DOCA's guide to the tool that writes them. Units and functions that are in no other partition
-//! are in the default one, which is number 0 here.
+//! DOCA's guide to the tool that writes them. Units and functions without a partition of their own
+//! are in the default partition, which has number 0 here.
 
 use std::collections::BTreeSet;
 
 use super::runner::Affinity;
 use crate::numbered::Numbered;
 
-/// The partition of all units that are in no other.
+/// The default partition: all units without another partition.
 pub(super) const DEFAULT: u16 = 0;
 /// Functions that a partition may name: the register counts them in 8 bits.
 pub(crate) const MOST_MEMBERS: u16 = 255;
 
-/// Why units are not shared as somebody wants.
+/// Why a request to share units is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unshared {
     /// The unit, group, partition or function does not exist on the card.
@@ -26,7 +26,7 @@ pub(crate) enum Unshared {
     InUse,
     /// The maximum number exists already.
     Full,
-    /// The function may not do that.
+    /// The function has no right to that.
     NotManager,
     /// The group does not exist, or belongs to another sender.
     NoGroup,
@@ -55,7 +55,7 @@ pub(crate) struct Partition {
     pub units: BTreeSet<u16>,
     /// The functions that use the partition, by vhca_id.
     pub members: BTreeSet<u16>,
-    /// Most groups of the partition's units that may exist.
+    /// Maximum number of groups of the partition's units.
     pub groups: u16,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Changes {
 pub(crate) struct Rights {
     /// Whether it is in the default partition unless another partition names it.
     pub by_default: bool,
-    /// Whether it may make partitions.
+    /// Whether it may create partitions.
     pub manages: bool,
 }
 
@@ -88,7 +88,7 @@ struct Grouped {
     partition: u16,
     /// The owner: the function, by vhca_id, and the user context that made the group.
     owner: (u16, u16),
-    /// Whether the owner is gone: the group is destroyed once nothing is bound to it.
+    /// Whether the owner is gone: the group is destroyed with the last thread or call bound to it.
     left: bool,
     /// Threads and calls that are bound to it.
     bound: u32,
@@ -96,8 +96,7 @@ struct Grouped {
 
 /// How the units of a card are shared.
 pub(crate) struct Sharing {
-    /// For each unit, its partition, and the number of threads and calls that are bound to it
-    /// alone.
+    /// For each unit, its partition, and the number of threads and calls bound to that unit alone.
     units: Vec<(u16, u32)>,
     /// All partitions except the default one.
     partitions: Numbered<u16, Partition>,
@@ -121,17 +120,17 @@ impl Sharing {
         }
     }
 
-    /// How many units there are.
+    /// The number of units.
     pub(crate) fn count(&self) -> u16 {
         self.units.len() as u16
     }
 
-    /// A function with this vhca_id is of the card.
+    /// Adds a function with this vhca_id to the card.
     pub(crate) fn join(&mut self, vhca_id: u16, rights: Rights) {
         self.members.insert(vhca_id, Member { rights, processes: 0 });
     }
 
-    /// The contents of a partition, for a function that uses it or makes partitions.
+    /// The contents of a partition, for a function that uses it or creates partitions.
     pub(crate) fn partition(&self, by: u16, id: u16) -> Result<Partition, Unshared> {
         self.check_user(by, id)?;
         Ok(match self.partitions.get(&id) {
@@ -140,7 +139,7 @@ impl Sharing {
         })
     }
 
-    /// Makes a partition, for the function `by`; returns its number.
+    /// Creates a partition for the function `by`; returns its number.
     pub(crate) fn add_partition(&mut self, by: u16, to: Partition) -> Result<u16, Unshared> {
         self.check_manager(by)?;
         let mut numbers = 1..=self.most_partitions;
@@ -151,7 +150,7 @@ impl Sharing {
         Ok(id)
     }
 
-    /// Gives a partition other units, functions or groups.
+    /// Changes the units, functions or groups of a partition.
     pub(crate) fn change_partition(
         &mut self,
         by: u16,
@@ -169,7 +168,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Takes a partition away: its units are of the default one again.
+    /// Removes a partition: its units return to the default partition.
     pub(crate) fn remove_partition(&mut self, by: u16, id: u16) -> Result<(), Unshared> {
         self.check_manager(by)?;
         if !self.partitions.contains_key(&id) {
@@ -181,7 +180,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// A group of a partition, or of the function's own.
+    /// A group of a partition, or of the function's own partition.
     pub(crate) fn group(&self, by: u16, of: Option<u16>, id: u16) -> Result<Group, Unshared> {
         let partition = self.partition_for(by, of)?;
         let there = |it: &&Grouped| it.partition == partition && !it.left;
@@ -189,7 +188,7 @@ impl Sharing {
         grouped.map(|it| it.group.clone()).ok_or(Unshared::NoGroup)
     }
 
-    /// Makes a group, of a partition or the function's own; its number.
+    /// Creates a group in a partition, or in the function's own; returns its number.
     pub(crate) fn add_group(
         &mut self,
         by: Sender,
@@ -209,8 +208,8 @@ impl Sharing {
         Ok(id)
     }
 
-    /// Gives a group of the sender's other units. Runs that have one of the old ones keep it until
-    /// they are over.
+    /// Changes the units of one of the sender's groups. Runs on a removed unit keep it until they
+    /// are over.
     pub(crate) fn change_group(
         &mut self,
         by: Sender,
@@ -226,7 +225,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Takes a group of the sender's away.
+    /// Removes one of the sender's groups.
     pub(crate) fn remove_group(
         &mut self,
         by: Sender,
@@ -241,8 +240,9 @@ impl Sharing {
         Ok(())
     }
 
-    /// Takes the groups away that a user context of a function has made, or without `uid` the
-    /// function: whoever made them is gone. One that something is bound to goes with that.
+    /// Removes the groups of a user context of a function, or without `uid` those of the function,
+    /// since their owner is gone. A group with bound threads or calls is removed with the last of
+    /// these.
     pub(crate) fn remove_groups(&mut self, function: u16, uid: Option<u16>) {
         self.groups.retain(|_, it| {
             it.left |= it.owner.0 == function && uid.is_none_or(|uid| it.owner.1 == uid);
@@ -250,8 +250,8 @@ impl Sharing {
         });
     }
 
-    /// Counts a new process of a function; false: the function is in no partition, and may not have
-    /// one.
+    /// Counts a new process of a function; false if the function is in no partition and may not
+    /// have one.
     pub(super) fn add_process(&mut self, member: u16) -> bool {
         let home = self.home(member);
         match self.members.get_mut(&member) {
@@ -263,14 +263,14 @@ impl Sharing {
         }
     }
 
-    /// Counts one process of the function less.
+    /// Subtracts one process of the function.
     pub(super) fn remove_process(&mut self, member: u16) {
         if let Some(function) = self.members.get_mut(&member) {
             function.processes = function.processes.saturating_sub(1);
         }
     }
 
-    /// Binds a thread or call of a function to units; false: it may not have these.
+    /// Binds a thread or call of a function to units; false if the function may not use these.
     pub(super) fn bind(&mut self, member: u16, affinity: Affinity) -> bool {
         let home = self.home(member);
         let may = match affinity {
@@ -286,7 +286,7 @@ impl Sharing {
         may
     }
 
-    /// Counts one thread or call less that is bound in this way.
+    /// Subtracts one thread or call that is bound in this way.
     pub(super) fn unbind(&mut self, affinity: Affinity) {
         if let Some(bound) = self.bound_to(affinity) {
             *bound = bound.saturating_sub(1);
@@ -294,7 +294,7 @@ impl Sharing {
         self.groups.retain(|_, it| !it.left || it.bound > 0);
     }
 
-    /// The first unit that a run of a function may have and that is free.
+    /// The first free unit that a run of a function may use.
     pub(super) fn find(
         &self,
         member: u16,
@@ -346,7 +346,7 @@ impl Sharing {
         self.groups.values().filter(|it| it.partition == partition).count()
     }
 
-    /// A group that is the sender's to change.
+    /// A group that the sender may change.
     fn group_of(&self, by: Sender, of: Option<u16>, id: u16) -> Result<Group, Unshared> {
         let group = self.group(by.function, of, id)?;
         let (function, uid) = self.groups[&id].owner;
@@ -354,7 +354,8 @@ impl Sharing {
         if owns { Ok(group) } else { Err(Unshared::NoGroup) }
     }
 
-    /// The partition that a register names, or the function's own; if the function may use it.
+    /// The partition that a register names, or else the function's own; fails if the function may
+    /// not use it.
     fn partition_for(&self, by: u16, named: Option<u16>) -> Result<u16, Unshared> {
         let partition = named.or_else(|| self.home(by)).ok_or(Unshared::Absent)?;
         self.check_user(by, partition)?;
@@ -366,7 +367,7 @@ impl Sharing {
         if manages { Ok(()) } else { Err(Unshared::NotManager) }
     }
 
-    /// The function is of the partition, or makes partitions.
+    /// Checks that the function is in the partition, or creates partitions.
     fn check_user(&self, by: u16, partition: u16) -> Result<(), Unshared> {
         if self.home(by) != Some(partition) {
             self.check_manager(by)?;
@@ -375,7 +376,7 @@ impl Sharing {
         if there { Ok(()) } else { Err(Unshared::Absent) }
     }
 
-    /// Checks that a group has units, all of its partition, and none of another group's.
+    /// Checks that a group has units, all of its partition, and none of another group.
     fn check_group(&self, partition: u16, id: u16, group: &Group) -> Result<(), Unshared> {
         if group.units.is_empty() || group.units.iter().any(|&it| self.of(it) != Some(partition)) {
             return Err(Unshared::Absent);
@@ -385,7 +386,7 @@ impl Sharing {
         if overlap { Err(Unshared::Taken) } else { Ok(()) }
     }
 
-    /// A partition has units, and no more functions and groups than there may be.
+    /// Checks that a partition has units, and at most the maximum number of functions and groups.
     fn check_whole(&self, to: &Partition) -> Result<(), Unshared> {
         if to.units.is_empty() {
             return Err(Unshared::Absent);
@@ -394,7 +395,7 @@ impl Sharing {
         if full { Err(Unshared::Full) } else { Ok(()) }
     }
 
-    /// Partition `id` can become this.
+    /// Checks that partition `id` can have these contents.
     fn check_change(&self, id: u16, to: &Partition) -> Result<(), Unshared> {
         let nothing = Partition::default();
         let from = self.partitions.get(&id).unwrap_or(&nothing);
@@ -409,12 +410,12 @@ impl Sharing {
                 return Err(Unshared::Taken);
             }
         }
-        // What a function runs stays in its partition, ...
+        // A function with processes stays in its partition, ...
         let runs = |member: &u16| self.members.get(member).is_some_and(|it| it.processes > 0);
         if to.members.symmetric_difference(&from.members).any(runs) {
             return Err(Unshared::InUse);
         }
-        // ... and whoever is bound to a unit or a group does not lose it, ...
+        // ... units with bound threads or calls, or in a group, stay as well, ...
         let needed = |unit: &u16| {
             let bound = self.units.get(usize::from(*unit)).is_some_and(|it| it.1 > 0);
             bound || self.groups.values().any(|it| it.group.units.contains(unit))
@@ -424,7 +425,7 @@ impl Sharing {
         {
             return Err(Unshared::InUse);
         }
-        // ... nor do processes of the default partition their last unit.
+        // ... and processes of the default partition keep at least one unit.
         let left = self.default_partition();
         let goes = left.units.is_subset(&to.units);
         let stays = |member: &u16| !to.members.contains(member) && runs(member);

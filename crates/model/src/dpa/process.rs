@@ -1,5 +1,5 @@
-//! Processes: an address space with a program in it, what its threads reach the device by, and how
-//! it ended.
+//! Processes: an address space with a program in it, the outboxes and windows of its threads, and
+//! the reason of its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::numbered::Numbered;
 
 /// A process.
 pub(crate) struct Process {
-    /// A number that no other process of the model has, nor had.
+    /// A serial number, unique among all processes that the model ever had.
     pub(super) serial: u64,
     pub(super) space: Arc<AddressSpace>,
     pub(super) contexts: Ram,
-    /// Bytes of memory that it takes.
+    /// Bytes of memory of the process.
     pub(super) bytes: u64,
-    /// Instructions that one run may take.
+    /// Maximum number of instructions of a run.
     pub(super) watchdog: u64,
     pub(super) outboxes: Numbered<u16, Outbox>,
     pub(super) windows: Numbered<u16, Window>,
@@ -35,7 +35,7 @@ pub(crate) struct Process {
     pub(super) error_handler: Option<ErrorHandler>,
     /// While the error handler runs: the status and crash data with which the process will end.
     pub(super) ending: Option<(u8, Crash)>,
-    /// The other runs that were stopped by its end or its error handler.
+    /// Registers of the other runs that the end of the process or its error handler stopped.
     pub(super) stopped: Stopped,
 }
 
@@ -47,27 +47,27 @@ pub(super) struct ErrorHandler {
     pub slot: usize,
 }
 
-/// How a process is.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ProcessState {
     /// `dpa_process_status`: 0 while it runs.
     pub status: u8,
-    /// Whether only its error handler runs any more.
+    /// Whether only its error handler still runs.
     pub ending: bool,
-    /// Instructions of ended runs.
+    /// Instructions of runs that are over.
     pub instructions: u64,
     /// The crash data, if the process has ended.
     pub crash: Option<Crash>,
 }
 
-/// The registers of runs that were under way when their process ended.
+/// The registers of runs that were unfinished when their process ended.
 pub(super) type Stopped = BTreeMap<RunnerId, Registers>;
 
 /// The run that ended a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crash {
     pub runner: RunnerId,
-    /// The address that could not be accessed, or the illegal instruction; else 0.
+    /// The address of the failed access, or the illegal instruction; else 0.
     pub address: u64,
     pub registers: Registers,
 }
@@ -128,17 +128,17 @@ impl Process {
         })
     }
 
-    /// A stack and a context that are not in use.
+    /// A free stack and context.
     pub(super) fn free_slot(&self) -> Option<usize> {
         self.slots.iter().position(|used| !used)
     }
 
-    /// Whether nothing new begins in the process: it has ended, or is about to.
+    /// Whether no new run begins in the process: it has ended, or is about to.
     pub(super) fn ends(&self) -> bool {
         self.state.status != 0 || self.ending.is_some()
     }
 
-    /// The run that has ended it, or is about to.
+    /// The run that has ended the process, or is about to.
     pub(super) fn ended_by(&self) -> Option<RunnerId> {
         let ending = self.ending.map(|(_, crash)| crash);
         ending.or(self.state.crash).map(|crash| crash.runner)
@@ -154,7 +154,7 @@ impl Process {
     }
 }
 
-/// The status of a process that an exception stopped.
+/// The status of a process that an exception ended.
 pub(super) const fn status_of(cause: Cause) -> u8 {
     match cause {
         Cause::Illegal => DpaFault::ILLEGAL.0,

@@ -1,8 +1,8 @@
-//! Access of programs to the device: the registers of outboxes, the configuration of windows, the
-//! windows themselves.
+//! Accesses of programs to the device: the registers of outboxes, the configuration of windows, and
+//! the windows.
 //!
-//! Source of the outbox page: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). That a doorbell
-//! is lost if UCTL was not read before it, and the rest, is ours.
+//! Source of the outbox page: the FlexIO SDK's device headers, 25.1 (BSD-3-Clause). The rest is
+//! ours, and so is the loss of a doorbell before which UCTL was not read.
 
 use verbless_riscv::{PAGE, Transfer};
 
@@ -30,20 +30,22 @@ mod outbox {
     pub(super) const ERROR: u64 = 2;
 }
 
-/// Errors that a run can go on after, in os_errno.
+/// Errors in os_errno that do not end the run.
 pub(super) mod errno {
-    /// A doorbell was written while the one before was under way: it is lost.
+    /// A doorbell was written while the doorbell before it was in progress: it is lost.
     pub(crate) const BUSY: u32 = 1;
-    /// A thread is to run that the process does not have.
+    /// The process does not have the thread that is to run.
     pub(crate) const NO_THREAD: u32 = 3;
-    /// A doorbell names no queue that the outbox reaches, or one that is not modelled.
+    /// The doorbell's queue is out of the outbox's reach, does not exist, or is not modelled.
     pub(crate) const NO_QUEUE: u32 = 2;
+    /// The process has no such outbox or window.
+    pub(crate) const NO_CONFIG: u32 = 4;
 }
 
 /// The queues that an outbox rings for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Queues {
-    /// The queues of its function that name this UAR page.
+    /// The queues of its function on this UAR page.
     Page(u32),
     /// The queues of a function that has extended a UAR to this process.
     Extension { device_id: u32, process: u64 },
@@ -54,13 +56,13 @@ pub(crate) enum Queues {
 pub(crate) struct Outbox {
     /// The outbox's own UAR page.
     uar_page: u32,
-    /// The queues that the outbox currently rings for.
+    /// The queues that the outbox now rings.
     queues: Queues,
     busy: bool,
     error: bool,
-    /// BUFFER: what a doorbell has read.
+    /// BUFFER: the value that a doorbell has read.
     buffer: u32,
-    /// SW_RESERVE: software's own.
+    /// SW_RESERVE: a value for software.
     kept: u64,
 }
 
@@ -70,7 +72,7 @@ impl Outbox {
         Self { uar_page, queues, busy: false, error: false, buffer: 0, kept: 0 }
     }
 
-    /// Rings for the queues of an extension of a UAR from now on, or for its own again.
+    /// Makes the outbox ring the queues of a UAR extension, or its own again.
     pub(super) fn extend(&mut self, process: u64, device_id: Option<u32>) {
         self.queues = match device_id {
             Some(device_id) => Queues::Extension { device_id, process },
@@ -97,19 +99,20 @@ pub(crate) struct Window {
 /// A doorbell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doorbell {
-    /// A CQ's consumer index is this, and the next CQE is to make an event.
+    /// Sets the consumer index of a CQ; the next CQE causes an event.
     ArmCq { cqn: u32, consumer: u32 },
-    /// A send queue has WQEs up to this WQEBB index.
+    /// Sets the producer index of a send queue, in WQEBBs.
     Send { number: u32, index: u16 },
-    /// A CQE of zeros is to be written.
+    /// Writes a CQE of zeros.
     Trigger { cqn: u32 },
-    /// An EQ's consumer index is this; with `arm` the next EQE raises its vector.
+    /// Sets the consumer index of an EQ; with `arm` the next EQE raises its vector.
     UpdateEq { eqn: u32, consumer: u32, arm: bool },
-    /// The next doorbell of an emulated device makes a CQE on its CQ, or without `arm` this one.
+    /// Makes the next doorbell of an emulated device write a CQE on its CQ, or without `arm` this
+    /// doorbell.
     Emulated { cqn: u32, number: u32, arm: bool },
-    /// A read of the value last written to a doorbell of an emulated device.
+    /// Reads the value last written to a doorbell of an emulated device.
     ReadEmulated { number: u32 },
-    /// A register whose doorbells are not modelled.
+    /// A register with doorbells that are not modelled.
     Other(u64),
 }
 
@@ -117,42 +120,42 @@ pub(crate) enum Doorbell {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     Ring {
-        /// `None`: by a system call.
+        /// `None` for a system call.
         outbox: Option<u16>,
         queues: Queues,
         doorbell: Doorbell,
     },
-    /// Memory through a window; a store has its bytes in the low bits.
+    /// An access to memory through a window; a store has its bytes in the low bits.
     Reach { window: u16, pd: u32, mkey: u32, address: u64, size: u64, store: Option<u64> },
 }
 
 /// The result of a load or store to an environment region.
 pub(crate) enum Asked {
-    /// The access is done; of a load this is the value.
+    /// The access is done; this is the value of a load.
     Done(u64),
     /// The access is done, with this error for os_errno.
     Errno(u32),
     /// The access needs this request to the device.
     Device(Ask),
-    /// No register is at the address: an access fault.
+    /// The address has no register: an access fault.
     Nothing,
 }
 
 /// The device's answer to an [`Ask`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Given {
-    /// The access is done; of a load this is the value.
+    /// The access is done; this is the value of a load.
     Value(u64),
     /// The access is done, and sets BUFFER of the outbox to this value.
     Buffer(u32),
-    /// A doorbell for no queue.
+    /// The doorbell names no queue.
     NoQueue,
-    /// Memory that the window does not lead to.
+    /// The window does not lead to this memory.
     Refused,
 }
 
 impl super::process::Process {
-    /// Whether the process still has the outbox or window of its request.
+    /// Whether the process still has the outbox or window of a request.
     pub(super) fn has(&self, ask: &Ask) -> bool {
         match *ask {
             Ask::Ring { outbox: Some(outbox), queues, .. } => {
@@ -165,7 +168,7 @@ impl super::process::Process {
         }
     }
 
-    /// Does a load or store outside the process's memory.
+    /// Executes a load or store outside the process's memory.
     pub(super) fn transfer(&mut self, transfer: &Transfer) -> Asked {
         let Transfer { address, size, store } = *transfer;
         if address >= WINDOWS {

@@ -1,4 +1,4 @@
-//! Runners of a process: a thread, which events start again and again, or a call, which runs once.
+//! Runners of a process: a thread, which events start repeatedly, or a call, which runs once.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) enum RunnerId {
     Call(u32),
 }
 
-/// The execution units that a runner may have.
+/// The execution units that a runner may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Affinity {
     #[default]
@@ -23,7 +23,7 @@ pub(crate) enum Affinity {
     Group(u16),
 }
 
-/// How a run starts.
+/// The start of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Start {
     pub entry: u64,
@@ -32,11 +32,11 @@ pub(crate) struct Start {
     pub outbox: u16,
     pub windows: [u16; 2],
     pub affinity: Affinity,
-    /// Whether the watchdog leaves its runs alone.
+    /// Whether the watchdog ignores its runs.
     pub polling: bool,
     /// Whether it may yield.
     pub continuable: bool,
-    /// Whether events are lost on it.
+    /// Whether events do not start it: they count as one event, which is kept.
     pub held: bool,
 }
 
@@ -71,25 +71,25 @@ pub(crate) enum RunnerState {
 
 /// A runner.
 pub(super) struct Runner {
-    /// A number that no other runner of the same id has.
+    /// A number that no other runner of the same id has had.
     pub serial: u64,
     pub process: u32,
-    /// Which stack and context it has.
+    /// The slot of its stack and context.
     pub slot: usize,
     pub start: Start,
-    /// `None` before the first run, and while somebody gives it a turn.
+    /// `None` before the first run, and during a turn.
     pub hart: Option<Box<Hart>>,
-    /// Bytes of what its hart had translated when it came back last.
+    /// Bytes of code that its hart had translated at the end of its last turn.
     pub translated: usize,
-    /// The registers of its hart while somebody has it in a turn and does not let it go on: it
-    /// waits for the device's answer, or a debugger has it.
+    /// The registers of its hart, in a turn that does not execute: it waits for the device's
+    /// answer, or a debugger holds it.
     pub stands: Option<Registers>,
     pub state: RunnerState,
-    /// Whether another event has come since its run began.
+    /// Whether another event came after its run began, or any event while it is held.
     pub again: bool,
-    /// Whether it has yielded, so that the next run goes on where it did.
+    /// Whether it has yielded, so that the next run continues there.
     pub resumes: bool,
-    /// Instructions that the hart had executed when the run began.
+    /// Instructions of the hart before this run.
     pub began: u64,
     /// Whether its run is the error handler of its process.
     pub handles: bool,
@@ -100,9 +100,9 @@ pub(super) struct Runner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Shown {
     pub runs: u64,
-    /// Instructions of ended runs.
+    /// Instructions of runs that are over.
     pub instructions: u64,
-    /// Events that have come, modulo 2^32.
+    /// Events that arrived, modulo 2^32.
     pub events: u32,
     /// The execution unit of the last run.
     pub unit: u16,
@@ -129,8 +129,8 @@ impl Runner {
         }
     }
 
-    /// The registers of a run that is under way and stands still: it waits for its turn, has
-    /// yielded, or somebody has its hart and does not let it go on.
+    /// The registers of an unfinished run that does not execute: it waits for its turn, has
+    /// yielded, or is in a turn that does not execute.
     pub(super) fn stopped(&self) -> Option<Registers> {
         match self.state {
             RunnerState::Running => self.hart.as_ref().map(|hart| hart.registers()).or(self.stands),
@@ -138,7 +138,7 @@ impl Runner {
         }
     }
 
-    /// Sets everything up for a run in its process.
+    /// Prepares a run in its process.
     pub(super) fn begin(&mut self, process: &Process) {
         let hart = self.hart.get_or_insert_with(|| hart(&process.space));
         self.began = hart.instructions();
@@ -151,8 +151,8 @@ impl Runner {
         hart.set_registers(&at_entry(&self.start, self.slot, process));
     }
 
-    /// Makes the run, whose hart this is, that of the error handler: with the outbox, windows and
-    /// metadata of the run that ends the process, on a stack of its own.
+    /// Turns the run with this hart into the error handler: with the outbox, windows and metadata
+    /// of the run that ends the process, on a stack of its own.
     pub(super) fn handle(
         &mut self,
         process: &Process,
@@ -168,7 +168,7 @@ impl Runner {
     }
 }
 
-/// The registers of a run when it starts; also writes its context.
+/// The registers at the start of a run; also writes its context.
 fn at_entry(start: &Start, slot: usize, process: &Process) -> Registers {
     let Start { entry, arguments, metadata, outbox, windows, .. } = *start;
     context::write(&process.contexts, slot, outbox, windows, metadata);
@@ -184,16 +184,16 @@ fn hart(space: &Arc<AddressSpace>) -> Box<Hart> {
     Box::new(Hart::new(space.clone()))
 }
 
-/// The run that a debugger has, or waits for.
+/// The run that a debugger holds, or waits for.
 #[cfg(feature = "gdb")]
 #[derive(Debug, Default)]
 pub(super) struct Debugging {
     /// Whether debuggers are enabled.
     pub served: bool,
-    /// Set: a debugger waits for the next run that begins, or for the next that begins at this
+    /// Set while a debugger waits for the next run that begins, or for the next that begins at this
     /// address.
     pub wanted: Option<Option<u64>>,
-    /// The runner whose runs the debugger has, with its serial number.
+    /// The runner whose runs the debugger holds, with its serial number.
     pub held: Option<(RunnerId, u64)>,
 }
 
@@ -205,7 +205,7 @@ impl Debugging {
             && runner.hart.as_deref().is_some_and(begins)
     }
 
-    /// Whether the debugger has this runner or waits for its run: nobody else gives it turns.
+    /// Whether the debugger holds this runner or waits for its run: other threads give it no turns.
     pub(super) fn keeps(&self, id: RunnerId, runner: &Runner) -> bool {
         self.held == Some((id, runner.serial)) || self.wants(runner)
     }

@@ -1,7 +1,7 @@
-//! Commands on a DPA. Runners get an execution unit in the order in which they came to need one,
-//! keep it until their run is over, and take turns at the threads that execute them.
+//! Commands on a DPA. Runners get execution units in the order of their requests, keep a unit until
+//! their run is over, and take turns on the threads that execute them.
 //!
-//! When a command answers, the runs that it has stopped or found ended execute nothing any more.
+//! When a command answers, the runs that it has stopped, or found ended, do not execute.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -22,17 +22,17 @@ use crate::profile::DpaNumbers;
 #[cfg(feature = "gdb")]
 const DEBUG_TOKEN: u64 = u64::from_be_bytes(*b"udbg\0\0\0\0");
 
-/// How large a DPA is.
+/// The limits of a DPA.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Numbers {
-    /// Execution units that programs may have.
+    /// Execution units for programs.
     pub units: u16,
-    /// Groups of units, and partitions, that there may be.
+    /// Maximum number of groups of units, and of partitions.
     pub groups: u16,
     pub partitions: u16,
-    /// Bytes of memory that all processes may take.
+    /// Maximum bytes of memory of all processes.
     pub memory: u64,
-    /// Instructions of a run, unless its process says less.
+    /// Maximum number of instructions of a run, unless its process says less.
     pub watchdog: u64,
 }
 
@@ -52,18 +52,18 @@ impl Numbers {
     }
 }
 
-/// Why the DPA does not take something.
+/// Why the DPA refuses a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The file is no program, for this reason.
     Program(String),
-    /// There is no memory left, or no stack, context, outbox or window.
+    /// No memory, stack, context, outbox or window is left.
     Full,
     /// The process has ended or does not exist.
     NoProcess,
-    /// An execution unit or group that does not exist.
+    /// The execution unit or group does not exist.
     NoUnit,
-    /// An outbox or window that the process does not have.
+    /// The process does not have the outbox or window.
     NoConfig,
     /// The function is in no partition of execution units.
     NoPartition,
@@ -75,7 +75,7 @@ pub(crate) enum Refused {
 pub(crate) struct Dpa {
     numbers: Numbers,
     state: Mutex<DpaState>,
-    /// Woken when a hart has stopped that was to.
+    /// Notified when a hart that had to stop has stopped.
     stopped: Condvar,
     /// Wakes the threads that give turns.
     waker: Mutex<Arc<Waker>>,
@@ -99,19 +99,19 @@ impl Dpa {
     }
 
     /// Joins the sharing of these units, as the function with this vhca_id and this number in the
-    /// model. Nothing may run yet.
+    /// model. No program may run yet.
     pub(crate) fn share(&self, units: &Arc<Units>, vhca_id: u16, function: usize) {
         let mut state = self.state();
         (state.card, state.vhca_id, state.function) = (units.clone(), vhca_id, function);
     }
 
-    /// The units that the DPA shares, and the vhca_id of its function, by which they know it.
+    /// The units that the DPA shares, and the vhca_id of its function in them.
     pub(crate) fn shares(&self) -> (Arc<Units>, u16) {
         let state = self.state();
         (state.card.clone(), state.vhca_id)
     }
 
-    /// Sets what wakes the threads that give turns.
+    /// Sets the waker of the threads that give turns.
     pub(crate) fn set_waker(&self, waker: &Arc<Waker>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker.clone();
     }
@@ -120,8 +120,8 @@ impl Dpa {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state once no run executes any more that was stopped or has ended. The thread that
-    /// has the function may wait for this, because runs that wait for the function do not count as
+    /// Locks the state once every stopped or ended run has left execution. A thread that holds the
+    /// function may wait for this, because runs that wait for the function do not count as
     /// executing.
     fn settled(&self) -> MutexGuard<'_, DpaState> {
         let mut state = self.state();
@@ -131,13 +131,13 @@ impl Dpa {
         state
     }
 
-    /// A hart executes no more.
+    /// Notifies that a hart has stopped.
     pub(super) fn has_stopped(&self) {
         self.stopped.notify_all();
     }
 
-    /// Makes process `number` of an ELF file; gives its heap and its serial number. A watchdog of 0
-    /// is the device's.
+    /// Creates process `number` from an ELF file; returns its heap and its serial number. A
+    /// watchdog of 0 selects the device's.
     pub(crate) fn create(
         &self,
         number: u32,
@@ -175,7 +175,7 @@ impl Dpa {
         Ok((heap, serial))
     }
 
-    /// Ends a process, and with it all that runs in it.
+    /// Ends a process, and all that runs in it.
     pub(crate) fn remove(&self, number: u32) {
         let mut state = self.state();
         let runners = state.runners.iter().filter(|(_, runner)| runner.process == number);
@@ -192,7 +192,7 @@ impl Dpa {
         drop(self.settled());
     }
 
-    /// How a process is.
+    /// The state of a process.
     pub(crate) fn process(&self, number: u32) -> Option<ProcessState> {
         self.settled().processes.get(&number).map(|process| process.state)
     }
@@ -214,7 +214,7 @@ impl Dpa {
         Ok(())
     }
 
-    /// The processes that have ended since this was asked last.
+    /// The processes that have ended since the last call.
     pub(crate) fn take_ended(&self) -> Vec<u32> {
         std::mem::take(&mut self.state().ended)
     }
@@ -229,8 +229,8 @@ impl Dpa {
         0
     }
 
-    /// Gives a process an outbox, which begins with an extension of a UAR if it is given one;
-    /// returns the number by which the process knows the outbox.
+    /// Gives a process an outbox, on a UAR extension if one is given; returns the outbox's number
+    /// in the process.
     pub(crate) fn add_outbox(
         &self,
         process: u32,
@@ -248,15 +248,15 @@ impl Dpa {
         Ok(id)
     }
 
-    /// Takes an outbox away from a process.
+    /// Removes an outbox of a process.
     pub(crate) fn remove_outbox(&self, process: u32, id: u16) {
         if let Some(process) = self.state().processes.get_mut(&process) {
             process.outboxes.remove(&id);
         }
     }
 
-    /// Gives a process a window, which leads nowhere yet; returns the number by which the process
-    /// knows the window.
+    /// Gives a process a window, which leads nowhere yet; returns the window's number in the
+    /// process.
     pub(crate) fn add_window(&self, process: u32, pd: u32) -> Result<u16, Refused> {
         let mut state = self.state();
         let process = state.processes.get_mut(&process).filter(|process| !process.ends());
@@ -267,7 +267,7 @@ impl Dpa {
         Ok(id)
     }
 
-    /// Takes a window away from a process.
+    /// Removes a window of a process.
     pub(crate) fn remove_window(&self, process: u32, id: u16) {
         if let Some(process) = self.state().processes.get_mut(&process) {
             process.windows.remove(&id);
@@ -280,12 +280,12 @@ impl Dpa {
         self.state().translated
     }
 
-    /// How large the DPA is.
+    /// The limits of the DPA.
     pub(crate) fn numbers(&self) -> Numbers {
         self.numbers
     }
 
-    /// After a change of how units are shared: begins the runs that were granted one.
+    /// Begins the runs that were granted a unit after a change of the sharing.
     pub(crate) fn units_changed(&self) {
         let mut state = self.state();
         state.collect();
@@ -306,7 +306,7 @@ impl Dpa {
         self.state().halted = false;
     }
 
-    /// Takes a thread or a call in. A call begins at once.
+    /// Adds a thread or a call. A call begins at once.
     pub(crate) fn add(&self, id: RunnerId, process: u32, start: Start) -> Result<(), Refused> {
         let mut state = self.state();
         let serial = state.next_serial();
@@ -334,20 +334,21 @@ impl Dpa {
         Ok(())
     }
 
-    /// Lets events start a thread, with this argument from its next run on.
+    /// Lets events start a thread, with this argument from its next run on. An event that came
+    /// while the thread was held starts it at once.
     pub(crate) fn let_run(&self, thread: u32, argument: u64) -> Result<(), Refused> {
         let mut state = self.state();
-        let state = &mut *state;
-        let runner = state.runners.get_mut(&RunnerId::Thread(thread)).ok_or(Refused::NoProcess)?;
-        if state.processes.get(&runner.process).is_none_or(Process::ends) {
+        let id = RunnerId::Thread(thread);
+        let process = state.runners.get(&id).ok_or(Refused::NoProcess)?.process;
+        if state.processes.get(&process).is_none_or(Process::ends) {
             return Err(Refused::NoProcess);
         }
-        runner.start.arguments[0] = argument;
-        runner.start.held = false;
+        state.let_run(id, argument);
+        self.announce(&state);
         Ok(())
     }
 
-    /// Takes a thread or a call away, whatever it does.
+    /// Removes a thread or a call, in any state.
     pub(crate) fn take_away(&self, id: RunnerId) {
         let mut state = self.state();
         state.forget(id);
@@ -365,11 +366,26 @@ impl Dpa {
         Some((runner.state, runner.shown, status))
     }
 
-    /// An event has come for a thread.
+    /// Delivers an event to a thread.
     pub(crate) fn event(&self, thread: u32) {
         let mut state = self.state();
         state.wake(RunnerId::Thread(thread));
         self.announce(&state);
+    }
+
+    /// Whether a process, by its serial number, has this thread.
+    pub(crate) fn has_thread(&self, process: u64, thread: u32) -> bool {
+        self.state().thread_of(process, thread).is_some()
+    }
+
+    /// Delivers an event to a thread of a process, by its serial number, if the process still has
+    /// it.
+    pub(crate) fn event_of(&self, process: u64, thread: u32) {
+        let mut state = self.state();
+        if let Some(id) = state.thread_of(process, thread) {
+            state.wake(id);
+            self.announce(&state);
+        }
     }
 
     pub(super) fn announce(&self, state: &DpaState) {
@@ -379,7 +395,7 @@ impl Dpa {
         }
     }
 
-    /// A core file of a process, to be read.
+    /// A core file of a process, for reading.
     pub(crate) fn core_dump(&self, number: u32) -> Option<CoreDump> {
         let state = self.settled();
         let process = state.processes.get(&number)?;

@@ -1,4 +1,4 @@
-//! The state of a DPA: processes, their threads and calls, and the execution units that runs have.
+//! The state of a DPA: processes, their threads and calls, and the execution units of runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -17,20 +17,20 @@ use super::turns::{Next, Turn};
 use super::units::{Ticket, Units};
 use crate::numbered::Numbered;
 
-/// Bits of a process's serial number that count; those above are the function's number.
+/// Bits of a process's serial number that count; the bits above are the function's number.
 const SERIAL_BITS: u32 = 40;
 
-/// Bytes that translated code may have in the host's memory, beside that of the harts that execute.
-/// A hart that finds no room translates anew in its next turn.
+/// Maximum bytes of translated code in the host's memory, beside the code of harts that execute. A
+/// hart without room translates again in its next turn.
 pub(crate) const MOST_TRANSLATED: usize = 64 << 20;
 
-/// The number in the model of the function that a process is of, by its serial number.
+/// The number in the model of the function of a process, by its serial number.
 pub(crate) fn function_of(serial: u64) -> usize {
     (serial >> SERIAL_BITS) as usize
 }
 
 pub(super) struct DpaState {
-    /// The units, which the function shares with the other functions of its card.
+    /// The units, shared with the other functions of the card.
     pub(super) card: Arc<Units>,
     /// The function's vhca_id.
     pub(super) vhca_id: u16,
@@ -45,14 +45,14 @@ pub(super) struct DpaState {
     /// Runners that have a unit, by the unit's number.
     pub(super) units: Numbered<u16, RunnerId>,
     pub(super) serials: u64,
-    /// The function is dead.
+    /// Whether the function is dead.
     pub(super) halted: bool,
-    /// Bytes of all processes.
+    /// Bytes of memory of all processes.
     pub(super) bytes: u64,
-    /// Bytes of what the harts of all runners have translated, but for what those that execute have
-    /// translated since they began to.
+    /// Bytes of code that the harts of all runners have translated, without the code that executing
+    /// harts have added in their turn.
     pub(super) translated: usize,
-    /// Processes that have ended, and whose end was not yet reported.
+    /// Processes that have ended, and whose end is not reported yet.
     pub(super) ended: Vec<u32>,
     #[cfg(feature = "gdb")]
     pub(super) debugging: super::runner::Debugging,
@@ -71,7 +71,7 @@ fn must<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T
 /// A hart in a turn.
 pub(super) struct Out {
     stopper: Stopper,
-    /// Whether the run is to be stopped, because its runner is gone or has ended.
+    /// Whether the run must stop, because its runner is gone or has ended.
     stopping: bool,
 }
 
@@ -100,30 +100,31 @@ impl DpaState {
         }
     }
 
-    /// A number that no process or runner of this function has had.
+    /// A serial number that is new among the processes and runners of this function.
     pub(super) fn next_serial(&mut self) -> u64 {
         self.serials += 1;
         self.serials
     }
 
-    /// A number that no process of any function has had: [`function_of`] says which it is of.
+    /// A serial number that is new among the processes of every function: [`function_of`] returns
+    /// its function.
     pub(super) fn next_process_serial(&mut self) -> u64 {
         (self.function as u64) << SERIAL_BITS | self.next_serial()
     }
 
-    /// A debugger has this runner, or is to have its run.
+    /// Whether a debugger holds this runner, or waits for its run.
     #[cfg(feature = "gdb")]
     pub(super) fn is_kept(&self, id: RunnerId) -> bool {
         self.runners.get(&id).is_some_and(|runner| self.debugging.keeps(id, runner))
     }
 
-    /// Whether a debugger has this runner: never, without debuggers.
+    /// Whether a debugger holds this runner: never, without debuggers.
     #[cfg(not(feature = "gdb"))]
     pub(super) fn is_kept(&self, _: RunnerId) -> bool {
         false
     }
 
-    /// A turn for a run that waits for one, by its place in the row.
+    /// Takes a turn for the waiting run at this position.
     pub(super) fn take_turn(&mut self, at: usize) -> Option<Turn> {
         let id = self.ready.remove(at)?;
         let runner = must(self.runners.get_mut(&id), "a runner that waits for a turn", id)?;
@@ -132,7 +133,7 @@ impl DpaState {
         Some(Turn::new(id, runner.serial, hart))
     }
 
-    /// Notes that the hart of a turn executes from now on.
+    /// Records that the hart of a turn executes.
     pub(super) fn goes_out(&mut self, turn: &Turn) {
         if let Some(runner) = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial) {
             runner.stands = None;
@@ -140,14 +141,14 @@ impl DpaState {
         self.out.insert(turn.serial, Out { stopper: turn.hart.stopper(), stopping: false });
     }
 
-    /// Notes that the hart of a turn has stopped; returns whether somebody waits for that.
+    /// Records that the hart of a turn has stopped; returns whether another thread waits for that.
     pub(super) fn comes_back(&mut self, turn: &Turn) -> bool {
         let stopping = self.out.remove(&turn.serial).is_some_and(|out| out.stopping);
         let runner = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial);
         let Some(runner) = runner else { return stopping };
         let registers = turn.hart.registers();
         match self.processes.get_mut(&runner.process).filter(|process| process.ends()) {
-            // It executed when its process ended, or when the error handler of that began.
+            // The hart executed when its process ended, or when the error handler began.
             Some(process) if stopping && process.ended_by() != Some(turn.id) => {
                 process.stopped.insert(turn.id, registers);
             }
@@ -157,7 +158,7 @@ impl DpaState {
         stopping
     }
 
-    /// Whether a hart that is to stop still executes.
+    /// Whether a hart that must stop still executes.
     pub(super) fn stopping(&self) -> bool {
         self.out.values().any(|out| out.stopping)
     }
@@ -170,7 +171,7 @@ impl DpaState {
         }
     }
 
-    /// The process of a turn's run; `None` if the run is no more.
+    /// The process of a turn's run; `None` if the run is gone.
     pub(super) fn of_turn(&self, turn: &Turn) -> Option<u32> {
         let runner = self.runners.get(&turn.id).filter(|it| it.serial == turn.serial)?;
         (runner.state == RunnerState::Running && !self.halted).then_some(runner.process)
@@ -178,7 +179,7 @@ impl DpaState {
 
     /// Whether a run has taken more instructions than the watchdog allows.
     pub(super) fn is_too_long(&self, turn: &Turn) -> bool {
-        // A run that was taken away meanwhile.
+        // The run was removed meanwhile.
         let Some(process) = self.of_turn(turn) else { return false };
         let (runner, process) = (&self.runners[&turn.id], &self.processes[&process]);
         (!runner.start.polling || runner.handles)
@@ -188,11 +189,9 @@ impl DpaState {
     pub(super) fn wake(&mut self, id: RunnerId) {
         let runner = must(self.runners.get_mut(&id), "a runner that an event is for", id);
         let Some(runner) = runner else { return };
-        if runner.start.held {
-            return;
-        }
         runner.shown.events = runner.shown.events.wrapping_add(1);
         match runner.state {
+            RunnerState::Idle if runner.start.held => runner.again = true,
             RunnerState::Idle => {
                 self.queue(id);
             }
@@ -201,7 +200,25 @@ impl DpaState {
         }
     }
 
-    /// An event for a thread of this process; whether there is such a thread.
+    /// Lets events start a thread that was held, with this argument; an event that came meanwhile
+    /// starts it at once.
+    pub(super) fn let_run(&mut self, id: RunnerId, argument: u64) {
+        let Some(runner) = self.runners.get_mut(&id) else { return };
+        runner.start.arguments[0] = argument;
+        let was_held = std::mem::take(&mut runner.start.held);
+        if was_held && runner.state == RunnerState::Idle && std::mem::take(&mut runner.again) {
+            self.queue(id);
+        }
+    }
+
+    /// A thread of the process with this serial number.
+    pub(super) fn thread_of(&self, process: u64, thread: u32) -> Option<RunnerId> {
+        let id = RunnerId::Thread(thread);
+        let of = self.processes.get(&self.runners.get(&id)?.process)?;
+        (of.serial == process).then_some(id)
+    }
+
+    /// Delivers an event to a thread of this process; false if it has no such thread.
     pub(super) fn activate(&mut self, process: u32, thread: u64) -> bool {
         let Ok(thread) = u32::try_from(thread) else { return false };
         let id = RunnerId::Thread(thread);
@@ -212,7 +229,7 @@ impl DpaState {
         there
     }
 
-    /// A runner is to have a unit, and begins its next run when it has.
+    /// Queues a runner for a unit; its next run begins with that.
     fn queue(&mut self, id: RunnerId) {
         if self.halted {
             return;
@@ -229,7 +246,7 @@ impl DpaState {
     pub(super) fn collect(&mut self) {
         let granted = self.card.lock().collect(self.vhca_id);
         for (ticket, unit) in granted {
-            // Nobody waits with the ticket of a runner that was taken away.
+            // The runner of the ticket may have been removed.
             let begun = self.waiting.remove(&ticket).and_then(|id| self.begin(id, unit));
             if begun.is_none() {
                 self.card.lock().give(unit);
@@ -249,7 +266,7 @@ impl DpaState {
         Some(())
     }
 
-    /// Takes away the unit that a runner has or waits for.
+    /// Releases the unit that a runner has or waits for.
     pub(super) fn release(&mut self, id: RunnerId) {
         let mut card = self.card.lock();
         self.units.retain(|&unit, &mut has| {
@@ -269,7 +286,7 @@ impl DpaState {
 
     pub(super) fn forget(&mut self, id: RunnerId) {
         self.release_hart(id);
-        // Whoever takes a process away has taken its runners away already.
+        // The removal of a process removes its runners, too.
         let Some(runner) = self.runners.remove(&id) else { return };
         self.stop(runner.serial);
         self.release(id);
@@ -277,14 +294,13 @@ impl DpaState {
         if runner.handles {
             self.end_process(runner.process);
         }
-        // A core dump has the stacks that were in use when the process ended.
+        // A core dump needs the stacks that were in use when the process ended.
         if let Some(process) = self.processes.get_mut(&runner.process).filter(|it| !it.ends()) {
             process.slots[runner.slot] = false;
         }
     }
 
-    /// Gives a hart back to its runner, with the code that it has translated if there is room for
-    /// that.
+    /// Returns a hart to its runner, with its translated code if there is room.
     pub(super) fn keep(&mut self, id: RunnerId, mut hart: Box<Hart>) {
         self.release_hart(id);
         let runner = must(self.runners.get_mut(&id), "the runner of a hart that is back", id);
@@ -305,7 +321,7 @@ impl DpaState {
         }
     }
 
-    /// Ends a run, and gives its hart back to its runner.
+    /// Ends a run, and returns its hart to its runner.
     pub(super) fn end_run(&mut self, turn: &mut Turn, end: RunEnd) -> Next {
         let is_call = matches!(turn.id, RunnerId::Call(_));
         if self.runners.get(&turn.id).is_some_and(|runner| runner.handles) {
@@ -333,7 +349,7 @@ impl DpaState {
             RunEnd::Return(_) | RunEnd::Reschedule | RunEnd::Yield => RunnerState::Idle,
         };
         let waits = runner.state == RunnerState::Waiting;
-        // The next run goes on in this hart.
+        // The next run continues in this hart.
         let spare = Box::new(Hart::new(turn.hart.space().clone()));
         let hart = std::mem::replace(&mut turn.hart, spare);
         self.keep(turn.id, hart);
@@ -361,10 +377,10 @@ impl DpaState {
         serials.into_iter().for_each(|serial| self.stop(serial));
     }
 
-    /// The run ends its process, and all that runs in it. Of an error, the process's error handler
-    /// hears first: the run goes on as that.
+    /// Ends the process of a run, and all that runs in it. For an error, the process's error
+    /// handler runs first: the run becomes the handler.
     pub(super) fn crash(&mut self, turn: &mut Turn, status: u8, address: u64) -> Next {
-        // A run that was taken away meanwhile.
+        // The run was removed meanwhile.
         let Some(number) = self.of_turn(turn) else { return Next::Over };
         let crash = Crash { runner: turn.id, address, registers: turn.hart.registers() };
         let process = must(self.processes.get_mut(&number), "the process of a run", number);
@@ -397,7 +413,7 @@ impl DpaState {
             self.release_hart(id);
             if let Some(runner) = self.runners.get_mut(&id) {
                 if runner.state != RunnerState::Finished {
-                    // It ends with the process: until then, a call has no result.
+                    // The runner ends with the process: until then, a call has no result.
                     runner.state = RunnerState::Waiting;
                 }
                 let serial = runner.serial;
@@ -406,8 +422,8 @@ impl DpaState {
         }
     }
 
-    /// Keeps the registers of a run that stands still, for core dumps of its process; those of one
-    /// that executes follow when it has stopped.
+    /// Keeps the registers of a run that does not execute, for core dumps of its process; an
+    /// executing run adds its registers when it has stopped.
     fn keep_stopped(&mut self, id: RunnerId) {
         let Some(runner) = self.runners.get_mut(&id) else { return };
         let (stopped, process) = (runner.stopped(), runner.process);
@@ -417,8 +433,8 @@ impl DpaState {
         }
     }
 
-    /// The runs of a process that have registers, beside the one that ended it: those that were
-    /// under way when it ended, or are and stand still.
+    /// The registers of a process's unfinished runs, without the run that ended it: those that its
+    /// end stopped, or, before its end, those that do not execute.
     pub(super) fn stopped_in(&self, number: u32) -> Stopped {
         match self.processes.get(&number) {
             Some(process) if process.state.status != 0 => process.stopped.clone(),
@@ -431,8 +447,8 @@ impl DpaState {
         }
     }
 
-    /// Ends the process of a runner at once, in a run that stands still in `turn` or between two of
-    /// its runs. That is no error of the program's: its error handler does not hear of it.
+    /// Ends the process of a runner at once, during a run that does not execute (`turn`), or
+    /// between two runs. The program made no error: its error handler does not run.
     #[cfg(feature = "gdb")]
     pub(super) fn kill(&mut self, turn: &Turn, status: u8) {
         let runner = self.runners.get(&turn.id).filter(|it| it.serial == turn.serial);
@@ -457,7 +473,7 @@ impl DpaState {
     fn end_process(&mut self, number: u32) {
         let process = must(self.processes.get_mut(&number), "a process that ends", number);
         let Some(process) = process else { return };
-        // One that has ended already, when its error handler's runner is taken away.
+        // The process has ended already when the runner of its error handler is removed.
         let Some((status, crash)) = process.ending.take() else { return };
         process.end(status, crash);
         let runners = self.runners.iter().filter(|(_, runner)| runner.process == number);
@@ -477,29 +493,29 @@ impl DpaState {
         self.collect();
     }
 
-    /// The outbox that a run's context names rings for the queues of an extension of a UAR from now
-    /// on, or for its own again; whether there is such an outbox.
+    /// Makes the outbox in a run's context ring the queues of a UAR extension, or its own again;
+    /// false if there is no such outbox.
     pub(super) fn extend(&mut self, turn: &Turn, device_id: Option<u32>) -> bool {
-        // A run that was taken away meanwhile.
+        // The run was removed meanwhile.
         let Some(number) = self.of_turn(turn) else { return false };
         let slot = self.runners[&turn.id].slot;
         let process = must(self.processes.get_mut(&number), "the process of a run", number);
         let Some(process) = process else { return false };
-        // The context names no outbox, or one that was destroyed: an error of the program's.
+        // The context names no outbox, or a destroyed one: an error of the program.
         let outbox = context::outbox(&process.contexts, slot);
         let Some(outbox) = process.outboxes.get_mut(&outbox) else { return false };
         outbox.extend(process.serial, device_id);
         true
     }
 
-    /// The outbox by which a run asked for the device.
+    /// The outbox through which a run made its request.
     fn outbox(&mut self, turn: &Turn, ask: &Ask) -> Option<&mut Outbox> {
         let Ask::Ring { outbox: Some(outbox), .. } = ask else { return None };
         let process = self.of_turn(turn)?;
         self.processes.get_mut(&process)?.outboxes.get_mut(outbox)
     }
 
-    /// The doorbell of an outbox has failed.
+    /// Sets os_errno after a failed doorbell of an outbox.
     pub(super) fn errno(&mut self, turn: &Turn, ask: &Ask, errno: u32) {
         if let Some(outbox) = self.outbox(turn, ask) {
             outbox.fail();
@@ -507,7 +523,7 @@ impl DpaState {
         self.set_errno(turn, errno);
     }
 
-    /// The doorbell of an outbox has read this.
+    /// Sets BUFFER to the value that a doorbell of an outbox has read.
     pub(super) fn buffer(&mut self, turn: &Turn, ask: &Ask, value: u32) {
         if let Some(outbox) = self.outbox(turn, ask) {
             outbox.set_buffer(value);

@@ -6,18 +6,21 @@ use verbless_riscv::Hart;
 /// A system call of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SystemCall {
-    /// The run is over.
+    /// Ends the run.
     End(RunEnd),
-    /// The process is over, with this status.
+    /// Ends the process with this status.
     Exit(u8),
-    /// Others may have the core's time.
+    /// Gives the core's time to others.
     Pause,
-    /// A thread of the process is to run.
+    /// Activates a thread of the process.
     Activate(u64),
-    /// The outbox of the thread context rings for the queues of an extension of a UAR from now on,
-    /// or for its own again.
+    /// Makes the outbox of the thread context ring the queues of a UAR extension, or its own again.
     Extend(Option<u32>),
-    /// A send queue of such an extension has WQEs up to this WQEBB index.
+    /// Asks whether the process has the outbox or window of this number.
+    Has { window: bool, id: u64 },
+    /// Reads the cycles of the run's hart, or its executed instructions.
+    Count,
+    /// Rings a send queue of such an extension: it has WQEs up to this WQEBB index.
     Ring { device_id: u32, number: u32, index: u16 },
 }
 
@@ -26,19 +29,19 @@ pub(super) enum SystemCall {
 pub(super) enum RunEnd {
     /// The run returns this value.
     Return(u64),
-    /// To be started by the next event.
+    /// The next event starts the thread.
     Reschedule,
     /// The thread finishes for good.
     Finish,
-    /// To be started again at once.
+    /// The thread starts again at once.
     Retrigger,
-    /// To go on behind the call at the next event.
+    /// The next event continues the thread behind the call.
     Yield,
-    /// To go on behind the call at once.
+    /// The thread continues behind the call at once.
     YieldAndRetrigger,
 }
 
-/// Stands for no extension of a UAR.
+/// The device id of no UAR extension.
 const NO_DEVICE: u32 = u32::MAX;
 
 /// The register of the first argument, and of the answer.
@@ -47,7 +50,7 @@ const A1: usize = 11;
 const A2: usize = 12;
 const A7: usize = 17;
 
-/// The system call that a hart has come to.
+/// The system call at a hart's ECALL.
 pub(super) fn decode(hart: &Hart) -> SystemCall {
     let argument = hart.x(A0);
     match hart.x(A7) {
@@ -64,13 +67,16 @@ pub(super) fn decode(hart: &Hart) -> SystemCall {
         7 => SystemCall::Activate(argument),
         8 => SystemCall::End(RunEnd::Yield),
         9 => SystemCall::End(RunEnd::YieldAndRetrigger),
-        // Numbers of 32 bits are sign-extended in registers, or not, as a compiler likes.
+        // A compiler may sign-extend a 32-bit number in a register, or not.
         10 => SystemCall::Extend(Some(argument as u32).filter(|&id| id != NO_DEVICE)),
         11 => SystemCall::Ring {
             device_id: argument as u32,
             number: hart.x(A1) as u32,
             index: hart.x(A2) as u16,
         },
+        12 => SystemCall::Has { window: hart.x(A1) != 0, id: argument },
+        // A core here executes one instruction a cycle: 0 asks for cycles, 1 for instructions.
+        13 if argument <= 1 => SystemCall::Count,
         _ => SystemCall::Exit(DpaFault::SYSTEM_CALL.0),
     }
 }

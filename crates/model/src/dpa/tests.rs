@@ -1,4 +1,4 @@
-//! How the execution units of a card are shared.
+//! Sharing of the execution units of a card.
 
 use super::partitions::{Changes, DEFAULT, Group, Partition, Rights, Sender, Sharing, Unshared};
 use super::runner::Affinity;
@@ -32,7 +32,7 @@ fn context(function: u16, uid: u16) -> Sender {
 const FREE: fn(u16) -> bool = |_| true;
 
 #[test]
-fn a_function_runs_on_the_units_of_its_partition_alone() {
+fn function_runs_only_on_units_of_its_partition() {
     let mut sharing = sharing();
     assert!(!sharing.add_process(VF), "it is in no partition");
     assert_eq!(sharing.find(VF, Affinity::Any, FREE), None);
@@ -49,7 +49,7 @@ fn a_function_runs_on_the_units_of_its_partition_alone() {
 }
 
 #[test]
-fn the_manager_alone_makes_and_changes_partitions() {
+fn partition_changes_are_reserved_to_manager() {
     let mut sharing = sharing();
     let wanted = partition([0], &[VF], 0);
     assert_eq!(sharing.add_partition(PF, wanted.clone()), Err(Unshared::NotManager));
@@ -65,7 +65,7 @@ fn the_manager_alone_makes_and_changes_partitions() {
 }
 
 #[test]
-fn partitions_have_units_and_functions_of_their_own() {
+fn partitions_do_not_share_units_or_functions() {
     let mut sharing = sharing();
     let mut make = |to| sharing.add_partition(MANAGER, to);
     assert_eq!(make(partition([], &[VF], 0)), Err(Unshared::Absent), "no units");
@@ -86,7 +86,7 @@ fn partitions_have_units_and_functions_of_their_own() {
 }
 
 #[test]
-fn nothing_that_runs_loses_its_units() {
+fn units_in_use_cannot_leave_their_partition() {
     let mut sharing = sharing();
     let id = sharing.add_partition(MANAGER, partition(0..2, &[VF], 1)).unwrap();
     assert!(sharing.add_process(VF) && sharing.bind(VF, Affinity::Unit(1)));
@@ -105,7 +105,7 @@ fn nothing_that_runs_loses_its_units() {
     let none = Changes { groups: Some(0), ..Changes::default() };
     assert_eq!(change(&mut sharing, none), Err(Unshared::InUse), "there is a group");
     sharing.remove_group(context(VF, 1), None, grouped).unwrap();
-    // The last unit of those who have no partition of their own.
+    // The last unit of functions without a partition of their own.
     assert!(sharing.add_process(PF));
     let all: Vec<u16> = (0..8).collect();
     assert_eq!(change(&mut sharing, units(&all)), Err(Unshared::InUse), "a PF has a process");
@@ -118,7 +118,7 @@ fn nothing_that_runs_loses_its_units() {
 }
 
 #[test]
-fn groups_are_of_one_partition_and_do_not_overlap() {
+fn groups_stay_in_one_partition_without_overlap() {
     let mut sharing = sharing();
     let id = sharing.add_partition(MANAGER, partition(0..4, &[VF], 1)).unwrap();
     let of_default = sharing.add_group(context(PF, 1), None, group([4, 5])).unwrap();
@@ -144,7 +144,7 @@ fn groups_are_of_one_partition_and_do_not_overlap() {
 }
 
 #[test]
-fn a_group_is_changed_by_its_maker_alone_and_goes_with_it_once_nothing_is_bound() {
+fn group_is_changed_only_by_its_owner() {
     let mut sharing = sharing();
     let (mine, other, kernel) =
         (context(PF, 1), context(PF, 2), Sender { kernel: true, ..context(PF, 0) });
@@ -159,7 +159,7 @@ fn a_group_is_changed_by_its_maker_alone_and_goes_with_it_once_nothing_is_bound(
     }
     assert_eq!(sharing.group(PF, None, first), Ok(group([1])), "who may use it sees it");
     assert_eq!(sharing.change_group(kernel, None, first, [4].into()), Ok(()));
-    // What is bound to a group keeps it, and nothing else comes to it.
+    // A bound thread keeps its group, and no other thread can bind to it.
     assert!(sharing.bind(PF, Affinity::Group(first)));
     sharing.remove_groups(PF, Some(1));
     assert_eq!(sharing.group(PF, None, second), Err(Unshared::NoGroup));

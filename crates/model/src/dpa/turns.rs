@@ -1,4 +1,4 @@
-//! Turns: whoever executes programs takes a run, lets it go on for a while, and gives it back.
+//! Turns: a thread that executes programs takes a run, executes it for a while, and puts it back.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -12,10 +12,10 @@ use super::scheduler::Dpa;
 use super::state::DpaState;
 use super::system::{self, A0, RunEnd, SystemCall};
 
-/// Instructions that a run executes before another may: a fraction of a millisecond.
+/// Instructions of a run before another run has its turn: a fraction of a millisecond.
 const TURN: u64 = 100_000;
 
-/// Wakes those who give turns.
+/// Wakes the threads that give turns.
 #[derive(Default)]
 pub(crate) struct Waker {
     state: Mutex<(u64, bool)>,
@@ -27,12 +27,12 @@ impl Waker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often there was something new.
+    /// How often the waker was woken.
     pub(crate) fn news(&self) -> u64 {
         self.state().0
     }
 
-    /// Waits until there is more news than that; false: it is all over.
+    /// Waits until `news` differs from `seen`; false if the waker is closed.
     pub(crate) fn wait(&self, seen: u64) -> bool {
         let mut state = self.state();
         while state.0 == seen && !state.1 {
@@ -46,20 +46,20 @@ impl Waker {
         self.woken.notify_all();
     }
 
-    /// Lets all go.
+    /// Ends all waits, for good.
     pub(crate) fn close(&self) {
         self.state().1 = true;
         self.woken.notify_all();
     }
 }
 
-/// A stretch of a run, with its hart, in the hands of the thread that executes it.
+/// A part of a run, with its hart, in the thread that executes it.
 pub(crate) struct Turn {
     pub(super) id: RunnerId,
     pub(super) serial: u64,
     pub(super) hart: Box<Hart>,
     left: u64,
-    /// The address at which the run asked for the device.
+    /// The address of the run's request to the device.
     asked: u64,
 }
 
@@ -75,8 +75,8 @@ impl Turn {
     }
 }
 
-/// A run that executes. If that panics, which is a mistake of the model's, nobody waits for it to
-/// stop.
+/// A run that executes. If it panics, a bug of the model, this ends the wait of other threads for
+/// it.
 struct Failing<'d> {
     dpa: &'d Dpa,
     serial: u64,
@@ -89,8 +89,8 @@ impl Drop for Failing<'_> {
     }
 }
 
-/// Instructions within which a run that has got its answer asks again, if it copies through a
-/// window word by word.
+/// Instructions within which a run that copies through a window word by word makes its next
+/// request.
 const SOON: u64 = 32;
 
 /// The result of executing a run.
@@ -100,17 +100,17 @@ enum Step {
     Over,
 }
 
-/// The result of executing a run right after an answer.
+/// The result of executing a run for a few instructions after an answer.
 pub(crate) enum Soon {
     /// The run makes another request.
     Asks(Turn, Ask),
-    /// The run could go on, and rests: [`Dpa::resume`].
+    /// The run could continue, and rests: [`Dpa::resume`].
     Rests(Turn),
     /// The turn is over.
     Over,
 }
 
-/// How a turn goes on.
+/// How a turn continues.
 pub(super) enum Next {
     Goes,
     Asks(Ask),
@@ -121,7 +121,7 @@ impl Dpa {
     /// A turn for the next run that waits for one.
     pub(crate) fn turn(&self) -> Option<Turn> {
         let mut state = self.state();
-        // Another function may have given back what a run here waits for.
+        // Another function may have returned a unit for which a run here waits.
         if !state.waiting.is_empty() {
             state.collect();
         }
@@ -134,7 +134,7 @@ impl Dpa {
         }
     }
 
-    /// Lets a run go on in its turn, until the turn is over or asks for the device.
+    /// Executes a run in its turn, until the turn is over or makes a request to the device.
     pub(crate) fn run(&self, mut turn: Turn) -> Option<(Turn, Ask)> {
         loop {
             match self.run_for(turn, u64::MAX) {
@@ -156,7 +156,7 @@ impl Dpa {
     fn step(&self, mut turn: Turn, instructions: u64) -> Step {
         let before = turn.hart.instructions();
         let exit = turn.hart.run(turn.left.min(instructions));
-        // An exit costs, too, so that whoever only makes exits comes to an end.
+        // An exit counts as an instruction, so that a run of exits alone uses up its turn.
         let spent = turn.hart.instructions() - before;
         turn.left = turn.left.saturating_sub(spent.max(1));
         match self.after(&mut turn, exit) {
@@ -170,23 +170,23 @@ impl Dpa {
         }
     }
 
-    /// Whether a run that has asked for the device is still there, and the outbox or window that it
-    /// asked by. Whoever has the function asks this before it does anything for the run.
+    /// Whether a run that has made a request still exists, and the outbox or window of the request.
+    /// The thread with the locked function checks this before it serves the request.
     pub(crate) fn lives(&self, turn: &Turn, ask: &Ask) -> bool {
         let state = self.state();
         let process = state.of_turn(turn).and_then(|number| state.processes.get(&number));
         process.is_some_and(|process| process.has(ask))
     }
 
-    /// Goes on after the device's answer.
+    /// Continues a run after the device's answer.
     pub(crate) fn answer(&self, turn: Turn, ask: &Ask, given: Given) -> Option<(Turn, Ask)> {
         self.run(self.answered(turn, ask, given)?)
     }
 
-    /// Answers a run and executes it for a few instructions, which whoever has the function can
-    /// wait for. A run that has more to do rests then: it must not count as executing while its
-    /// function is put back, because the next one to take the function may wait for all executing
-    /// runs.
+    /// Answers a run and executes it for a few instructions, for which the thread that holds the
+    /// function can wait. A run with more to do then rests: it must not count as executing while
+    /// its function is unlocked, because the next thread that locks the function may wait for all
+    /// executing runs.
     pub(crate) fn answer_soon(&self, turn: Turn, ask: &Ask, given: Given) -> Soon {
         let Some(turn) = self.answered(turn, ask, given) else { return Soon::Over };
         match self.run_for(turn, SOON) {
@@ -201,7 +201,7 @@ impl Dpa {
         }
     }
 
-    /// Lets a run that rests go on, if it is still there.
+    /// Continues a run that rests, if it still exists.
     pub(crate) fn resume(&self, turn: Turn) -> Option<(Turn, Ask)> {
         let mut state = self.state();
         state.of_turn(&turn)?;
@@ -219,7 +219,7 @@ impl Dpa {
         Some(turn)
     }
 
-    /// Takes the device's answer; false: the run is no more.
+    /// Takes the device's answer; false if the run is gone.
     pub(super) fn take_answer(
         &self,
         state: &mut DpaState,
@@ -310,6 +310,25 @@ impl Dpa {
                     }
                     Next::Goes
                 }
+                SystemCall::Has { window, id } => {
+                    turn.hart.skip();
+                    let process = &state.processes[&process];
+                    let has = u16::try_from(id).is_ok_and(|id| match window {
+                        true => process.windows.contains_key(&id),
+                        false => process.outboxes.contains_key(&id),
+                    });
+                    turn.hart.set_x(A0, if has { 0 } else { errno::NO_CONFIG.into() });
+                    if !has {
+                        state.set_errno(turn, errno::NO_CONFIG);
+                    }
+                    Next::Goes
+                }
+                SystemCall::Count => {
+                    turn.hart.skip();
+                    let instructions = turn.hart.instructions();
+                    turn.hart.set_x(A0, instructions);
+                    Next::Goes
+                }
                 SystemCall::Ring { device_id, number, index } => {
                     turn.hart.skip();
                     let process = state.processes[&process].serial;
@@ -348,7 +367,7 @@ impl Dpa {
         }
     }
 
-    /// The turn is over, the run is not.
+    /// Puts a turn back whose run is not over.
     pub(super) fn put_back(&self, turn: Turn) {
         let mut state = self.state();
         if state.comes_back(&turn) {

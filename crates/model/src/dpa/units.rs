@@ -1,10 +1,11 @@
-//! The execution units of a card, which its functions share: who has one, and who waits for one.
-//! Units are given first come first served over all functions, of those that [`Sharing`] allows.
+//! The execution units of a card, which its functions share: the owner of each unit, and the queue
+//! for units. Units are granted first come first served over all functions, within the limits of
+//! [`Sharing`].
 //!
-//! Whoever has the state of a function's DPA may lock the units of its card, and not the other way
-//! round; nobody has the states of two. So a function that gives a unit back cannot start the run
-//! of another function that it goes to: the unit is granted, and whoever gives turns next collects
-//! it.
+//! A thread that holds the state of a function's DPA may lock the units of its card, but not the
+//! other way round, and no thread holds the states of two functions. So a function that returns a
+//! unit cannot start another function's run on it: the unit is granted, and the next thread that
+//! gives turns collects it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,20 +26,20 @@ impl Number for Ticket {
 /// The units of a card.
 pub(crate) struct Units(Mutex<Shares>);
 
-/// The units that runs have, and the runs that wait for one.
+/// The units of runs, and the runs that wait for one.
 pub(super) struct Shares {
     pub(super) sharing: Sharing,
     taken: Vec<bool>,
     free: usize,
     tickets: u64,
-    /// Which function waits, and for which units.
+    /// The function that waits, and the units that it accepts.
     waiting: Numbered<Ticket, (u16, Affinity)>,
-    /// By function, units that were granted and not collected yet.
+    /// By function, units that are granted and not collected yet.
     granted: Numbered<u16, Vec<(Ticket, u16)>>,
 }
 
 impl Units {
-    /// Makes units that functions can join.
+    /// Creates units that functions can join.
     pub(crate) fn new(sharing: Sharing) -> Arc<Self> {
         let count = usize::from(sharing.count());
         Arc::new(Self(Mutex::new(Shares {
@@ -55,7 +56,7 @@ impl Units {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads or changes how the units are shared, and then grants those that have become free to
+    /// Reads or changes the sharing of the units, and then grants the units that became free to
     /// use.
     pub(crate) fn with<R>(&self, each: impl FnOnce(&mut Sharing) -> R) -> R {
         let mut shares = self.lock();
@@ -66,7 +67,7 @@ impl Units {
 }
 
 impl Shares {
-    /// Asks for a unit for a function. It may have been granted when this returns.
+    /// Requests a unit for a function. The unit may be granted when this returns.
     pub(super) fn ask(&mut self, member: u16, affinity: Affinity) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -75,23 +76,23 @@ impl Shares {
         ticket
     }
 
-    /// The units that a function has been granted since it last asked.
+    /// The units that were granted to a function since its last call.
     pub(super) fn collect(&mut self, member: u16) -> Vec<(Ticket, u16)> {
         self.granted.remove(&member).unwrap_or_default()
     }
 
-    /// Whether some function has a unit to collect.
+    /// Whether a function has a unit to collect.
     pub(super) fn owes(&self) -> bool {
         !self.granted.is_empty()
     }
 
-    /// A unit is free again.
+    /// Returns a unit.
     pub(super) fn give(&mut self, unit: u16) {
         self.set_free(unit);
         self.serve();
     }
 
-    /// Takes back a function's wish for a unit that it has not collected.
+    /// Cancels a function's request for a unit that it has not collected.
     pub(super) fn cancel(&mut self, member: u16, ticket: Ticket) {
         self.waiting.remove(&ticket);
         if let Some(units) = self.granted.get_mut(&member) {
@@ -112,7 +113,7 @@ impl Shares {
         self.free += 1;
     }
 
-    /// Grants free units to the runners that wait, in their order.
+    /// Grants free units to the waiting runners, in their order.
     fn serve(&mut self) {
         let Self { sharing, taken, free, waiting, granted, .. } = self;
         waiting.retain(|&ticket, &mut (member, affinity)| {
@@ -144,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_goes_to_whoever_has_waited_longest_of_whatever_function() {
+    fn units_are_granted_fifo_across_functions() {
         let units = two();
         let mut shares = units.lock();
         let [a, b] = [1, 1].map(|member| shares.ask(member, Affinity::Any));
         assert_eq!(shares.collect(1), [(a, 0), (b, 1)]);
         let (other, again) = (shares.ask(2, Affinity::Any), shares.ask(1, Affinity::Any));
         assert!(!shares.owes());
-        // The function that gives it back wants it again, and comes after the other.
+        // The function that returns the unit requests it again, and comes after the other function.
         shares.give(1);
         assert_eq!((shares.collect(1), shares.collect(2)), (vec![], vec![(other, 1)]));
         shares.give(0);
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_one_unit_holds_up_nobody_who_can_have_another() {
+    fn strict_affinity_does_not_block_other_requests() {
         let units = two();
         let mut shares = units.lock();
         let first = shares.ask(1, Affinity::Unit(0));
@@ -172,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_want_a_unit_any_more_keeps_it_from_nobody() {
+    fn cancelled_request_frees_its_unit() {
         let units = two();
         let mut shares = units.lock();
         let tickets: Vec<_> = (0..4).map(|_| shares.ask(1, Affinity::Any)).collect();
         let other = shares.ask(2, Affinity::Any);
-        // One that was granted and not collected; one that waits.
+        // One unit is granted and not collected; one ticket waits.
         shares.cancel(1, tickets[0]);
         shares.cancel(1, tickets[3]);
         assert_eq!(shares.collect(1), [(tickets[1], 1), (tickets[2], 0)]);

@@ -1,4 +1,4 @@
-//! Telling those who record what arrives ([`crate::Model::record_arrivals`]).
+//! Reports arriving CQEs and payload to recorders ([`crate::Model::record_arrivals`]).
 
 use verbless_prm::{Cqe, CqeOpcode};
 
@@ -12,7 +12,7 @@ use crate::watch::{QueueId, QueueSide};
 const CHUNK: u64 = 4096;
 
 impl QueuePair<'_> {
-    /// Logs that all of `target` has been filled.
+    /// Reports the bytes that filled `target`.
     pub(super) fn data_arrived(&self, side: QueueSide, target: &[Sge]) {
         let Some((function, outbox)) = &self.context.state.outbox else { return };
         if outbox.arrivals.is_wanted() {
@@ -29,13 +29,13 @@ impl QueuePair<'_> {
                 let bytes = &mut buffer[..(sge.length() - done).min(CHUNK) as usize];
                 match *sge {
                     Sge::Memory { space, address, .. } => {
-                        // What cannot be read could hardly be written.
+                        // Memory that cannot be read could not be written either.
                         let memory = self.context.spaces.get(space);
                         if memory.read(address.wrapping_add(done), bytes).is_err() {
                             return;
                         }
                     }
-                    // The null key swallows what is written.
+                    // The null key swallows writes.
                     Sge::Inline { .. } | Sge::Null { .. } => bytes.fill(0),
                 }
                 tell(bytes);
@@ -45,7 +45,7 @@ impl QueuePair<'_> {
     }
 }
 
-/// A CQE has been written.
+/// Reports a CQE that was written.
 pub(super) fn completed(state: &EngineState, completion: &Completion) {
     let Some((function, outbox)) = &state.outbox else { return };
     if !outbox.arrivals.is_wanted() {

@@ -1,10 +1,11 @@
-//! Stores to trapped doorbell pages: telling a BlueFlame copy from a doorbell.
+//! Stores to trapped doorbell pages: tells a BlueFlame copy from a doorbell.
 //!
-//! Both begin with the same eight bytes at the same place. A copy goes on, to a multiple of 64
-//! bytes; a doorbell does not. So a doorbell is held for a moment: if the rest of the WQE follows
-//! in order, the WQE is executed from the bytes that were copied, as a device does that got them in
-//! one write-combined packet; else it is a doorbell. A doorbell of another queue in the middle of a
-//! copy becomes part of it: a register that is used for copies is one queue's, or locked.
+//! Both begin with the same eight bytes at the same offset. A copy continues to a multiple of 64
+//! bytes; a doorbell does not. So the model holds a doorbell for a moment. If the rest of the WQE
+//! follows in order, the model executes the WQE from the copied bytes, as a device does that got
+//! them in one write-combined packet. Otherwise the store is a doorbell. A doorbell of another
+//! queue in the middle of a copy becomes part of the copy: software must lock a BlueFlame register,
+//! or use it for one queue only.
 
 use verbless_prm::hot::{CtrlSegment, CtrlWord, WQEBB, opcode};
 
@@ -17,15 +18,15 @@ use crate::hca::doorbell::PageDoorbell;
 use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
 use crate::world::World;
 
-/// How long the next store of a copy may take, in nanoseconds: a few times what a trapped store
-/// takes.
+/// Maximum time between two stores of a copy, in nanoseconds: a few times the cost of a trapped
+/// store.
 const PATIENCE: u64 = 100_000;
-/// How long a NOP's doorbell may be the start of a copy; nobody waits for NOPs. Kernels test with
-/// NOPs, once and for good, whether copies are executed: a guest that is off its CPU in the middle
-/// of the first copy must get the same result as any other.
+/// How long a NOP's doorbell may be the start of a copy. NOPs need no low latency. Kernels test
+/// with NOPs, once, whether the device executes copies: a guest that loses its CPU in the middle of
+/// the first copy must get the same result as any other.
 const NOP_PATIENCE: u64 = 20_000_000;
 
-/// A store to a UAR page that was trapped.
+/// Handles a trapped store to a UAR page.
 pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]) {
     let register = offset % UAR_PAGE;
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
@@ -54,7 +55,7 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
         function.engine.held.0.insert((page, buffer), copy);
     } else {
         let held = &mut function.engine.held.0;
-        // What does not continue anything is the rest of a copy that took too long.
+        // A store that continues no copy is the rest of a copy that took too long.
         let Some(copy) = held.get_mut(&(page, buffer)).filter(|copy| copy.bytes.len() == at) else {
             return;
         };
@@ -72,36 +73,36 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
 
 /// Whether a doorbell lands in a copy of another queue that is under way.
 ///
-/// There is one buffer at this address, in the CPU that combines the stores as in the device that
-/// gets them: the doorbell becomes the start of what is there, and when the rest of the copy has
-/// come, the device has a request that nobody posted.
+/// There is one buffer at this address, in the CPU that combines the stores and in the device that
+/// receives them. The doorbell becomes the start of the buffer. When the rest of the copy arrives,
+/// the device has a request that software did not post.
 fn spoils(function: &Function, register: (u32, u64), doorbell: &[u8]) -> bool {
-    let queue = |bytes: &[u8]| first_word(bytes).map(CtrlWord::qpn);
+    let queue = |bytes: &[u8]| first_word(bytes).map(|word| word.qpn());
     function.engine.held.0.get(&register).is_some_and(|copy| {
         doorbell.len() == 8 && copy.bytes.len() > 8 && queue(&copy.bytes) != queue(doorbell)
     })
 }
 
-/// How long what begins like this may take to go on.
+/// How long a copy that begins with these bytes may take to continue.
 fn patience(start: &[u8]) -> u64 {
-    match first_word(start).map(CtrlWord::opcode) {
+    match first_word(start).map(|word| word.opcode()) {
         Some(opcode::NOP) => NOP_PATIENCE,
         _ => PATIENCE,
     }
 }
 
-/// Bytes of a copy whose first ones are these: whole WQEBBs, as many as the WQE takes and the
-/// register has.
+/// Length of the copy that begins with these bytes: whole WQEBBs, as many as the WQE takes, and at
+/// most as many as the register has.
 fn whole_length(start: &[u8]) -> usize {
     let bytes = CtrlSegment::from_prefix(start).map_or(0, |control| usize::from(control.ds()) * 16);
     bytes.next_multiple_of(WQEBB).clamp(WQEBB, SEND_STRIDE as usize)
 }
 
-/// A WQE arrived whole: if it is the next one, that is what will be executed; and the doorbell
-/// rings.
+/// Handles a WQE that arrived whole. If it is the next one, the device executes the copied bytes.
+/// The doorbell rings in any case.
 fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>, now: u64) {
     let word = first_word(&bytes).map_or(0, CtrlWord::into_bits);
-    if let Some(control) = CtrlSegment::from_prefix(&bytes).map(CtrlSegment::ctrl_word)
+    if let Some(control) = CtrlSegment::from_prefix(&bytes).map(|it| it.ctrl_word)
         && let Some(sender) = function.hca.objects.sender(control.qpn())
         && sender.uar_page == page
         && !sender.reset
@@ -119,7 +120,7 @@ fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>, now: u64) {
     doorbell::ring(function, page, PageDoorbell::Send, word, now);
 }
 
-/// A store that nothing followed is a doorbell.
+/// Rings the doorbell of a store that nothing followed.
 fn ring(function: &mut Function, now: u64, register: (u32, u64)) {
     if let Some(copy) = function.engine.held.0.remove(&register) {
         let (page, register) = register;
@@ -129,7 +130,7 @@ fn ring(function: &mut Function, now: u64, register: (u32, u64)) {
 
 /// Forgets the stores of a queue that is reset or destroyed.
 pub(super) fn forget(function: &mut Function, number: u32) {
-    let of = |copy: &HeldStore| first_word(&copy.bytes).map(CtrlWord::qpn) == Some(number);
+    let of = |copy: &HeldStore| first_word(&copy.bytes).map(|word| word.qpn()) == Some(number);
     function.engine.held.0.retain(|_, copy| !of(copy));
 }
 

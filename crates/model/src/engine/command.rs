@@ -1,5 +1,5 @@
-//! Commands as the engine sees them: executed by a function's objects (`hca`), then what they did
-//! to queues at work, under the same lock.
+//! Commands as the engine handles them: a function's objects (`hca`) execute a command, then the
+//! engine applies its effects to queues, under the same lock.
 
 use verbless_prm::CqErrorSyndrome;
 
@@ -12,13 +12,13 @@ use crate::hca::{Asked, Dumping, Effect, Refusal, cq_resized};
 use crate::runtime::SendRuntime;
 use crate::world::World;
 
-/// Whether a command concerns other functions too, all of which must be at hand for it then.
+/// Whether a command concerns other functions too, all of which must be locked for it.
 pub(crate) fn concerns_others(input: &[u8]) -> bool {
     Asked::by(input).is_some()
 }
 
-/// Executes one command of function `id`: the whole inbox, uid stamped by who plays the kernel, and
-/// the whole outbox, which holds the outcome.
+/// Executes one command of function `id`: takes the whole inbox, whose uid the caller stamps as the
+/// kernel does, and returns the whole outbox, which holds the outcome.
 #[cfg(test)]
 pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [u8]) {
     let mut rest = begin(world, id, input, output);
@@ -27,8 +27,8 @@ pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [
     }
 }
 
-/// Begins a command; most are executed then. What remains of one is for [`go_on`], before its
-/// sender has the answer, and others may have the function first.
+/// Begins a command. Most commands are executed here; [`go_on`] does the rest before the sender
+/// gets the answer, and others may lock the function in between.
 pub(crate) fn begin(
     world: &mut World,
     id: usize,
@@ -58,7 +58,7 @@ pub(crate) fn begin(
     rest
 }
 
-/// Does a part of what remains of a command; what remains then.
+/// Does a part of the rest of a command; returns the new rest.
 pub(crate) fn go_on(
     world: &mut World,
     id: usize,
@@ -77,7 +77,7 @@ pub(crate) fn go_on(
     None
 }
 
-/// Tells those who watch the device's commands of one command and its answer.
+/// Reports one command and its answer to the observers of the device's commands.
 fn tell(world: &World, id: usize, input: &[u8], output: &[u8]) {
     let outbox = world.outbox();
     if outbox.commands.is_watched() {
@@ -85,7 +85,7 @@ fn tell(world: &World, id: usize, input: &[u8], output: &[u8]) {
     }
 }
 
-/// Resets a function: nothing is left of what commands did.
+/// Resets a function: undoes everything that commands did.
 pub(crate) fn reset(world: &mut World, id: usize) {
     world.functions[id].hca.reset();
     if let Err(refusal) = apply_all(&mut world.functions[id], world.clock.now) {
@@ -94,15 +94,27 @@ pub(crate) fn reset(world: &mut World, id: usize) {
     world.tell_addresses(id);
 }
 
-/// Does what the last command asks of the engine; the error is why the command is refused after
-/// all.
+/// Applies the effects of the last command to the engine; an error refuses the command.
 fn apply_all(function: &mut Function, now: u64) -> Result<(), Refusal> {
     let mut outcome = Ok(());
-    // One that is refused keeps nothing from the others.
+    // A refused effect does not stop the others.
     for effect in std::mem::take(&mut function.hca.effects) {
         outcome = outcome.and(apply(function, now, effect));
     }
     outcome
+}
+
+/// Drops the CQEs, delayed by a fault, of a queue that went to RESET: it completes nothing more.
+fn forget_delayed(function: &mut Function, number: u32) {
+    let delayed = &mut function.engine.delayed;
+    let cqs = &mut function.hca.objects.cqs;
+    delayed.retain(|_, delayed| {
+        let keep = delayed.completion.number != number;
+        if !keep && let Some(cq) = cqs.get_mut(&delayed.cqn) {
+            cq.runtime.delayed.0 = cq.runtime.delayed.0.saturating_sub(1);
+        }
+        keep
+    });
 }
 
 pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result<(), Refusal> {
@@ -112,6 +124,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             doorbell::sender_ready(function, number);
         }
         Effect::QpForgotten(qpn, runtime, send) => {
+            forget_delayed(function, qpn);
             function.engine.unfenced.remove(&qpn);
             function.engine.errored.remove(&qpn);
             function.engine.flushes.remove(qpn);
@@ -127,6 +140,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             }
         }
         Effect::SqForgotten(sqn, send) => {
+            forget_delayed(function, sqn);
             function.engine.flushes.remove(sqn);
             blueflame::forget(function, sqn);
             leave_rotation(function, sqn, &send);
@@ -137,6 +151,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             pair.forget_answers();
         }
         Effect::RqForgotten(rqn) => {
+            forget_delayed(function, rqn);
             function.engine.errored.remove(&rqn);
             function.engine.flushes.remove(rqn);
         }
@@ -147,7 +162,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             function.sq(sqn, now).map_err(|_| Refusal::NoSuchSq)?.enter_error();
         }
         Effect::CqForgotten(cqn, runtime) => {
-            // What is held back for it is not for the next CQ of this number.
+            // A CQE delayed for this CQ must not reach the next CQ of this number.
             if runtime.delayed.0 > 0 {
                 function.engine.delayed.retain(|_, delayed| delayed.cqn != cqn);
             }
@@ -180,19 +195,20 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
     Ok(())
 }
 
-/// A send queue takes no turn any more.
+/// Removes a send queue from the rotation.
 fn leave_rotation(function: &mut Function, number: u32, queue: &SendRuntime) {
     if queue.queued {
         function.engine.active.retain(|&active| active != number);
     }
 }
 
-/// Reports an event of type `kind` with `data` (bytes 0x20 to 0x3c) in every EQ that asked for it.
+/// Writes an event of type `kind` with `data` (bytes 0x20 to 0x3c) to every EQ that subscribed to
+/// it.
 pub(crate) fn event(world: &mut World, id: usize, kind: u8, data: [u8; 28]) {
     world.functions[id].events().post(kind, 0, data);
 }
 
-/// Lets a queue fail at once. False: there is none of that number that is at work.
+/// Makes a queue fail at once; false if no queue of that number is at work.
 pub(crate) fn fail_queue(world: &mut World, id: usize, kind: QueueKind, number: u32) -> bool {
     world.clock.tick();
     let now = world.clock.now;
@@ -218,7 +234,7 @@ pub(crate) fn fail_queue(world: &mut World, id: usize, kind: QueueKind, number: 
     true
 }
 
-/// Takes a port (from 1) up or down, and says so by an event.
+/// Takes a port (from 1) up or down, and reports it by an event.
 pub(crate) fn set_port(world: &mut World, id: usize, port: u8, up: bool) {
     let function = &mut world.functions[id];
     let ports = &mut function.hca.ports;
@@ -242,7 +258,7 @@ mod tests {
     use super::concerns_others;
 
     #[test]
-    fn the_making_of_an_alias_concerns_others_and_nothing_else_does() {
+    fn only_alias_creation_concerns_other_functions() {
         let alias = |object, is_alias, context: usize| {
             let mut head = CreateGeneralObjectIn::new();
             head.set_obj_type(object).set_alias_object(is_alias);

@@ -2,9 +2,9 @@
 //!
 //! Source: DPDK `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_wqe_wseg`, MLX5_WAIT_COND_*). The
 //! word in memory, the value and the mask are big-endian. The condition says how the value compares
-//! to the word: DPDK (`mlx5_tx.h`) waits with CYCLIC_SMALLER until the clock has passed its value,
-//! where it once used CYCLIC_BIGGER by mistake. What the low bits of the address ask for
-//! when the wait fails is not public: only 0 is taken.
+//! to the word: DPDK (`mlx5_tx.h`) waits with CYCLIC_SMALLER until the clock has passed its value;
+//! an earlier DPDK used CYCLIC_BIGGER by mistake. The low bits of the address select what happens
+//! when the wait fails; their meaning is not public, and the model accepts only 0.
 
 use verbless_prm::hot::CtrlSegment;
 use verbless_prm::{WaitCondition, WaitDataSegment};
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition_holds_for_what_its_name_says_and_its_inverse_for_the_rest() {
+    fn each_wait_condition_evaluates_as_named() {
         let max = u64::MAX;
         type Case = (WaitCondition, u64, u64, [u64; 2], Vec<u64>);
         let cases: [Case; 8] = [

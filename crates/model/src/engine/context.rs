@@ -1,5 +1,5 @@
-//! The context of a queue's turn: the rest of its function, borrowed for the turn; and the error
-//! when a queue that must exist does not.
+//! The context of a queue's turn: the rest of its function, borrowed for the turn. Also the error
+//! for a queue that must exist and does not.
 
 use std::fmt;
 
@@ -20,12 +20,12 @@ use crate::hca::capability::Capabilities;
 use crate::hca::objects::{Alias, Cq, Limits, Mkey, Objects, QCounter, QpObject, Rq, Sq, Srq, Tis};
 use crate::memory::{HostMemory, Space, Spaces};
 
-/// Everything of a function but its QPs, SQs and RQs.
+/// Everything of a function except its QPs, SQs and RQs.
 pub(super) struct Context<'a> {
     pub cqs: &'a mut Numbered<u32, Cq>,
     pub mkeys: &'a mut Numbered<u32, Mkey>,
     pub aliases: &'a Numbered<u32, Alias>,
-    /// The other functions at hand: memory keys of this one may lead to theirs.
+    /// The other locked functions: mkeys of this function may refer to theirs.
     pub others: Others<'a>,
     pub srqs: &'a mut Numbered<u32, Srq>,
     pub counters: &'a mut Numbered<u8, QCounter>,
@@ -136,16 +136,16 @@ impl Neighbours for Others<'_> {
     fn keys(&self, id: usize) -> Option<Keys<'_>> {
         let Function { hca, space, .. } = self.get(id)?;
         let Objects { mkeys, aliases, limits, .. } = &hca.objects;
-        // A dead function's memory is out of everybody's reach.
+        // No key reaches the memory of a dead function.
         let alive = !hca.fatal;
-        alive.then_some(Keys { mkeys, aliases, limits, space: *space, neighbours: &NOBODY })
+        alive.then_some(Keys { mkeys, aliases, limits, space: *space, neighbours: &NO_NEIGHBOURS })
     }
 }
 
-/// Keys of another function lead no further.
-static NOBODY: NoNeighbours = NoNeighbours;
+/// A key of another function refers to no third function.
+static NO_NEIGHBOURS: NoNeighbours = NoNeighbours;
 
-/// QPs, SQs, RQs, and what they work with.
+/// QPs, SQs, RQs, and the context of their turns.
 struct Parts<'a> {
     qps: &'a mut Numbered<u32, QpObject>,
     sqs: &'a mut Numbered<u32, Sq>,
@@ -169,8 +169,10 @@ impl Function {
             programs: Programs {
                 eqs: &mut objects.dpa_eqs,
                 devices: &mut objects.emulated_devices,
-                dpa: hca.dpa.as_deref(),
+                dpa: &hca.dpa,
+                reaching: &hca.reaching_dpas,
             },
+            closed: hca.closed,
         };
         let context = Context {
             cqs: &mut objects.cqs,
@@ -200,18 +202,18 @@ impl Function {
         self.parts(now, Others::default()).context
     }
 
-    /// The context of a function's queues at this time, beside other functions.
+    /// The context of a function's queues at this time, beside the other locked functions.
     #[cfg(feature = "dpa")]
     pub(super) fn context_among<'a>(&'a mut self, now: u64, others: Others<'a>) -> Context<'a> {
         self.parts(now, others).context
     }
 
-    /// A QP, to do something with it that asks for no key of another function's.
+    /// Borrows a QP for work that needs no key of another function.
     pub(super) fn pair(&mut self, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
         self.pair_among(qpn, now, Others::default())
     }
 
-    /// A QP, to do something with it.
+    /// Borrows a QP.
     #[inline(always)]
     pub(super) fn pair_among<'a>(
         &'a mut self,
@@ -224,17 +226,17 @@ impl Function {
         Ok(QueuePair { qpn, qp, context })
     }
 
-    /// An SQ, to do something with it that asks for no key of another function's.
+    /// Borrows an SQ for work that needs no key of another function.
     pub(super) fn sq(&mut self, sqn: u32, now: u64) -> Result<StandaloneSq<'_>, Missing> {
         self.sq_among(sqn, now, Others::default())
     }
 
-    /// An RQ, to do something with it that asks for no key of another function's.
+    /// Borrows an RQ for work that needs no key of another function.
     pub(super) fn rq(&mut self, rqn: u32, now: u64) -> Result<StandaloneRq<'_>, Missing> {
         self.rq_among(rqn, now, Others::default())
     }
 
-    /// An RQ, to do something with it.
+    /// Borrows an RQ.
     pub(super) fn rq_among<'a>(
         &'a mut self,
         rqn: u32,
@@ -246,7 +248,7 @@ impl Function {
         Ok(StandaloneRq { rqn, rq, context })
     }
 
-    /// An SQ, to do something with it.
+    /// Borrows an SQ.
     pub(super) fn sq_among<'a>(
         &'a mut self,
         sqn: u32,
@@ -269,14 +271,16 @@ impl Function {
             programs: Programs {
                 eqs: &mut hca.objects.dpa_eqs,
                 devices: &mut hca.objects.emulated_devices,
-                dpa: hca.dpa.as_deref(),
+                dpa: &hca.dpa,
+                reaching: &hca.reaching_dpas,
             },
+            closed: hca.closed,
         }
     }
 }
 
 impl Functions {
-    /// A QP of function `id`, to do something with it.
+    /// Borrows a QP of function `id`.
     #[inline(always)]
     pub(super) fn pair(&mut self, id: usize, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
         let (function, others) = self.split(id);

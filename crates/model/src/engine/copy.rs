@@ -1,13 +1,13 @@
-//! Copies of memory within the device (MMO with op_mod DMA): a gather segment, a scatter segment,
-//! and the address of a buffer that is the device's own while it copies.
+//! Memory copies within the device (MMO with op_mod DMA): a gather segment, a scatter segment, and
+//! the address of an opaque buffer that belongs to the device while it copies.
 //!
-//! A long copy is done part by part, each in a turn of its own, so that it holds up nobody.
+//! A long copy is done in parts, one a turn, so that it does not hold up other queues.
 //!
 //! Sources: rdma-core `providers/mlx5/qp.c` (`mlx5_wr_memcpy`), `wqe.h` (`struct mlx5_mmo_wqe`);
 //! DPDK `drivers/common/mlx5/mlx5_prm.h` (`struct mlx5_gga_wqe`, `mlx5_gga_compress_opaque`) and
 //! `drivers/compress/mlx5/mlx5_compress.c`: the scatter segment may have more room than the gather
-//! segment has data, the CQE counts the bytes, and the buffer of the device's own has a syndrome
-//! and that count. What else it writes there is not public: the model leaves it alone.
+//! segment has data, the CQE counts the bytes, and the opaque buffer receives a syndrome and that
+//! count. The other bytes of the opaque buffer are not public: the model does not write them.
 
 use verbless_prm::hot::cqe_syndrome;
 
@@ -18,13 +18,13 @@ use super::sender::Turn;
 use super::transfer::{scatter, transfer};
 use super::work::{Placed, Segment, Work, segments};
 
-/// Bytes of the buffer that is the device's own.
+/// Bytes of the opaque buffer.
 const OPAQUE: u64 = 64;
-/// Bytes that a turn copies at most. Tests have copies of several parts that are short.
+/// Bytes that a turn copies at most; few in tests, so that short copies have several parts.
 const MOST: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
 
 impl QueuePair<'_> {
-    /// Whether a copy is allowed, and what it may reach: its bytes, or a syndrome.
+    /// Checks a copy and its access to memory; returns its bytes, or a syndrome.
     #[cold]
     #[inline(never)]
     pub(super) fn check_copy(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
@@ -65,7 +65,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Writes to the buffer of the device's own that it went well, and how many bytes it were.
+    /// Writes success and the byte count to the opaque buffer.
     fn tell(&self, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
         let whole = opaque(&placed.work);
         for (at, word) in [(0, 0), (8, placed.length as u32)] {
@@ -104,7 +104,7 @@ impl QueuePair<'_> {
     }
 }
 
-/// The buffer that is the device's own.
+/// The opaque buffer.
 fn opaque(work: &Work) -> Range {
     Range { key: work.rkey, address: work.remote_address, length: OPAQUE }
 }

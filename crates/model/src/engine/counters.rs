@@ -1,4 +1,4 @@
-//! Q counters: what happens to QPs and RQs, counted in the set that each one names.
+//! Q counters: events of QPs and RQs, counted in the set that each one names.
 
 use verbless_prm::QueryQCounterOut;
 use verbless_prm::hot::cqe_syndrome;
@@ -58,7 +58,7 @@ counts! {
 }
 
 impl Context<'_> {
-    /// Counts in a set. Set 0 is everybody's, and nobody reads it.
+    /// Counts in a set. Set 0 is the default of all queues; without an object it counts nothing.
     pub(super) fn count(&mut self, set: u8, what: Count) {
         if self.counters.is_empty() {
             return;
@@ -72,7 +72,7 @@ impl Context<'_> {
 }
 
 impl QueuePair<'_> {
-    /// Counts what happened to the QP, in the set that it names.
+    /// Counts an event of the QP in the set that it names.
     pub(super) fn count(&mut self, what: Count) {
         self.context.count(self.qp.context.counter_set_id(), what);
     }

@@ -1,6 +1,7 @@
 //! Completion queues: writing CQEs, overrun, arming, moderation.
 
-use verbless_prm::hot::{CqArm, CqRecordArm, CqRecordConsumer, OpOwn};
+use std::mem::offset_of;
+use verbless_prm::hot::{self, CqArm, CqRecordConsumer, OpOwn};
 use verbless_prm::{CqErrorSyndrome, CqPeriodMode};
 
 use super::arrivals;
@@ -14,14 +15,14 @@ use crate::memory::HostMemory;
 
 /// CQ indexes count in 24 bits where software writes them.
 const COUNTER: u32 = 0xff_ffff;
-/// Half of [`COUNTER`]'s range: an index this far ahead is one that lies behind.
+/// Half of [`COUNTER`]'s range: an index this far ahead lies behind instead.
 const HALF: u32 = 1 << 23;
 
 /// The CQ takes no more CQEs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Overrun;
 
-/// A CQ, with what it works with.
+/// A CQ, with the context of its work.
 pub(super) struct CompletionQueue<'a> {
     pub cqn: u32,
     pub cq: &'a mut Cq,
@@ -32,7 +33,7 @@ pub(super) struct CompletionQueue<'a> {
 }
 
 impl CompletionQueue<'_> {
-    /// Writes a CQE and the event that it causes; faults that a test injected may drop or delay it.
+    /// Writes a CQE and the event that it causes; an injected fault may drop or delay it.
     pub(super) fn complete(mut self, completion: Completion) -> Result<(), Overrun> {
         if self.state.faults.fails_completion_queue(self.cqn) {
             tracing::info!(self.cqn, "a completion queue fails, as asked");
@@ -43,7 +44,7 @@ impl CompletionQueue<'_> {
             tracing::info!(self.cqn, "a completion is lost, as asked");
             return Ok(());
         }
-        // Those of one CQ stay in order.
+        // Delayed CQEs of one CQ stay in order.
         let (behind, last) = self.cq.runtime.delayed;
         let due = if behind > 0 { last } else { 0 };
         let due = due.max(match faults.delay_completions.strikes() {
@@ -63,25 +64,28 @@ impl CompletionQueue<'_> {
     /// Writes a CQE whose delay is over.
     pub(super) fn write_delayed(mut self, completion: &Completion) {
         self.cq.runtime.delayed.0 = self.cq.runtime.delayed.0.saturating_sub(1);
-        // Whoever waited for the room in it has heard of the overrun by an event.
+        // An event has reported an overrun already.
         let _ = self.write(completion);
     }
 
-    /// CQEs that software has not taken, as far as it was looked at.
+    /// Count of CQEs that software has not consumed, as of the last read of the consumer index.
     fn used(&self) -> u32 {
         self.cq.producer.wrapping_sub(self.cq.runtime.consumer) & COUNTER
     }
 
-    /// Looks at how many CQEs software has taken.
+    /// Reads how many CQEs software has consumed.
     fn read_consumer(&mut self) {
-        if let Ok(word) =
-            record(self.memory, self.cq.record.wrapping_add(CqRecordConsumer::AT as u64))
-        {
+        if let Ok(word) = record(
+            self.memory,
+            self.cq
+                .record
+                .wrapping_add(offset_of!(hot::CqDoorbellRecord, cq_record_consumer) as u64),
+        ) {
             self.cq.runtime.consumer = CqRecordConsumer::from_bits(word).consumer_index();
         }
     }
 
-    /// The CQ takes no more CQEs, for this reason, which an event tells.
+    /// Fails the CQ for this reason, and reports it by an event.
     pub(super) fn fail(&mut self, why: CqErrorSyndrome) -> Overrun {
         if self.cq.failure.is_none() {
             self.cq.failure = Some(why);
@@ -104,15 +108,20 @@ impl CompletionQueue<'_> {
         }
         let cq = &mut *self.cq;
         let entry = u64::from(cq.cqe_bytes);
-        // A collapsed CQ has one entry for all, the newest of which counts: its owner bit stays
-        // what it was in the first round (DPDK 9c0e15a117).
+        // A collapsed CQ has one entry, which holds the newest CQE: its owner bit keeps the value
+        // of the first round (DPDK 9c0e15a117).
         let collapsed = cq.context.cc();
         let index = if collapsed { 0 } else { cq.producer & (size - 1) };
         let at = u64::from(index) * entry;
         let owner = !collapsed && cq.producer >> cq.log_size & 1 != 0;
         let mut body = completion.body;
-        body[OpOwn::AT] |= OpOwn::new().with_owner(owner).into_bits();
+        body[offset_of!(hot::Cqe, cqe_tail.op_own)] |= OpOwn::new().with_owner(owner).into_bits();
         let written = match completion.first_half.as_ref().filter(|_| entry == 128) {
+            half if collapsed => {
+                std::hint::cold_path();
+                let first = half.map_or(Ok(()), |half| cq.memory.write(self.memory, at, half));
+                first.and_then(|()| cq.memory.write_over(self.memory, at + entry - 64, &body))
+            }
             Some(half) => {
                 let mut whole = [0; 128];
                 whole[..64].copy_from_slice(half);
@@ -144,20 +153,20 @@ impl CompletionQueue<'_> {
         Ok(())
     }
 
-    /// Ends the CQ's buffer with a CQE that says so, and goes on in the new one; indexes count on.
-    /// Software copies what it has not taken to one entry further on, so that index by index the
-    /// two buffers together have no gap (Linux `copy_resize_cqes`).
+    /// Ends the CQ's buffer with a CQE that says so, and continues in the new buffer; indexes count
+    /// on. Software copies the CQEs that it has not consumed to one entry further on, so that the
+    /// two buffers together have no gap in the indexes (Linux `copy_resize_cqes`).
     ///
-    /// That CQE is one like others: it needs room, software takes it, and an arm for the next CQE
-    /// reports it. Nothing changes unless there is room for it in the old buffer, and for all that
-    /// then waits in the new one.
+    /// That CQE is like any other: it needs room, software consumes it, and an arm for the next CQE
+    /// reports it. Nothing changes unless the old buffer has room for it, and the new buffer for
+    /// every CQE that then waits.
     pub(super) fn resize(mut self, memory: QueueMemory, log_size: u32) -> Result<(), Refusal> {
         if self.cq.failure.is_some() {
             return Err(Refusal::CqState);
         }
         self.read_consumer();
         let size = 1_u32.checked_shl(self.cq.log_size.min(log_size)).ok_or(Refusal::CqSize)?;
-        // Who asked for overruns to be ignored need not keep the record.
+        // Software that ignores overruns need not update the record.
         if self.used() >= size && !self.cq.overrun_ignore {
             return Err(Refusal::CqOutstanding);
         }
@@ -166,15 +175,15 @@ impl CompletionQueue<'_> {
         Ok(())
     }
 
-    /// Takes an arm request: `word` is what the doorbell or the record says.
+    /// Takes an arm request: `word` is that of the doorbell or of the record.
     ///
-    /// A sequence number that has fired already asks for nothing: the software has yet to see that
-    /// event.
+    /// A request with a sequence number that has fired already asks for nothing: software has not
+    /// seen that event yet.
     pub(super) fn arm(&mut self, word: u32) {
         self.take_request(word, false);
     }
 
-    /// Takes an arm request, or the guess that there is one.
+    /// Takes an arm request, or a guessed one (`guessed`).
     fn take_request(&mut self, word: u32, guessed: bool) {
         let request = CqArm::from_bits(word);
         self.cq.runtime.arm_word = Some(word);
@@ -191,8 +200,8 @@ impl CompletionQueue<'_> {
         self.fire_if_due();
     }
 
-    /// Takes an arm request of the DPA's, which names the consumer index alone: a CQE behind it
-    /// makes an event, also if one has told of it before.
+    /// Takes an arm request of the DPA, which names only the consumer index: a CQE behind that
+    /// index causes an event, even if an earlier event reported it.
     #[cfg(feature = "dpa")]
     pub(super) fn arm_at(&mut self, consumer: u32) {
         self.cq.runtime.consumer = consumer;
@@ -202,14 +211,17 @@ impl CompletionQueue<'_> {
         self.fire_if_due();
     }
 
-    /// Reads the arm word of the record, for a CQ whose doorbell may have been overwritten by
-    /// another's on the same page.
+    /// Reads the arm word of the record, for a CQ whose doorbell another CQ's doorbell on the same
+    /// page may have overwritten.
     ///
-    /// A record that still holds zeros may be a first request (sequence 0, index 0) as well as
-    /// none; it counts as one, since an event too many is harmless and one too few hangs. So that
-    /// the event is one too many and no more, it answers no sequence number.
+    /// A record that still holds zeros may be a first request (sequence 0, index 0) or no request.
+    /// It counts as one, since an event too many is harmless and one too few hangs. Such an event
+    /// answers no sequence number, so that there is at most one too many.
     pub(super) fn arm_from_record(&mut self) {
-        match record(self.memory, self.cq.record.wrapping_add(CqRecordArm::AT as u64)) {
+        match record(
+            self.memory,
+            self.cq.record.wrapping_add(offset_of!(hot::CqDoorbellRecord, cq_record_arm) as u64),
+        ) {
             // Programs of the DPA arm by outboxes, whose doorbells are not lost, and leave it zero.
             Ok(0) if !matches!(self.cq.element, Element::Eq(_)) => {}
             Ok(word) if self.cq.runtime.arm_word != Some(word) => {
@@ -220,15 +232,15 @@ impl CompletionQueue<'_> {
         }
     }
 
-    /// Reports what moderation held back long enough.
+    /// Reports the events that moderation held back long enough.
     pub(super) fn report_late(&mut self) {
         self.cq.runtime.moderated = None;
         self.fire_if_due();
     }
 
-    /// Reports to the EQ, once, if the CQ holds what its arm request waits for: a CQE that software
-    /// has not seen, and that no event has told of. So software may arm first and poll then what
-    /// the last event was about (perftest does), and the next event is about something new.
+    /// Reports to the EQ, once, if the CQ holds a CQE that its arm request waits for: one that
+    /// software has not seen and no event has reported. So software may arm first and then poll the
+    /// CQEs of the last event (perftest does), and the next event reports a new CQE.
     ///
     /// Moderation may hold the event back.
     fn fire_if_due(&mut self) {
@@ -267,9 +279,9 @@ impl CompletionQueue<'_> {
     }
 }
 
-/// Until when moderation holds a CQ's event back: until there are `cq_max_count` CQEs to tell of,
-/// or `cq_period` microseconds have gone since the last event, or the last CQE. 0 in either field
-/// is no moderation.
+/// The time until which moderation holds a CQ's event back: until `cq_max_count` CQEs are
+/// unreported, or `cq_period` microseconds have passed since the last event, or the last CQE. 0 in
+/// either field disables moderation.
 fn moderation(cq: &Cq, now: u64) -> Option<u64> {
     let context = &cq.context;
     let (period, most) = (context.cq_period(), context.cq_max_count());

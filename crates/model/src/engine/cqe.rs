@@ -1,4 +1,4 @@
-//! CQEs: what they say of a request, of a message that arrived, of an error.
+//! CQEs: their contents for a request, a received message, or an error.
 
 use verbless_prm::hot::{CqeSourceQp, cqe_opcode, cqe_syndrome};
 use verbless_prm::{
@@ -7,32 +7,34 @@ use verbless_prm::{
 
 use crate::hca::objects::{QpObject, Rq, Sq};
 
-/// A user index that says: there is none.
+/// The user index of a queue that has none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
-/// A CQE on its way, without its owner bit.
+/// A CQE that is yet to be written, without its owner bit.
 #[derive(Debug)]
 pub(crate) struct Completion {
+    /// The queue of the completed request. The CQE of a frame has the flow tag in its place.
+    pub number: u32,
     /// The 64 bytes of the entry.
     pub body: [u8; 64],
     /// Inline data for the first half of a 128-byte entry.
     pub first_half: Option<[u8; 64]>,
-    /// Whether it is an event for CQs that are armed for solicited completions only.
+    /// Whether the CQE causes an event at CQs that are armed for solicited completions only.
     pub solicited: bool,
 }
 
-/// Vendor syndromes that go with the syndromes of error CQEs, as hardware is reported to give them.
+/// Vendor syndromes that hardware is reported to give with the syndromes of error CQEs.
 pub(crate) fn vendor(syndrome: u8) -> u8 {
     match syndrome {
         cqe_syndrome::LOCAL_LENGTH => 0x69,
         cqe_syndrome::LOCAL_QP_OPERATION => 0x68,
-        cqe_syndrome::LOCAL_PROTECTION => 0x51,
+        cqe_syndrome::LOCAL_PROTECTION => 0x52,
         cqe_syndrome::FLUSHED => 0xf9,
         cqe_syndrome::REMOTE_INVALID_REQUEST => 0x8a,
         cqe_syndrome::REMOTE_ACCESS => 0x88,
         cqe_syndrome::REMOTE_OPERATION => 0x89,
         cqe_syndrome::TRANSPORT_RETRY_EXCEEDED => 0x81,
-        cqe_syndrome::RNR_RETRY_EXCEEDED => 0x82,
+        cqe_syndrome::RNR_RETRY_EXCEEDED => 0x87,
         _ => 0,
     }
 }
@@ -63,10 +65,10 @@ pub(crate) struct Received {
 }
 
 impl Completion {
-    /// A CQE of zeros, by which a program on the DPA makes an event.
+    /// A CQE of zeros, by which a DPA program causes an event.
     #[cfg(feature = "dpa")]
     pub(crate) fn zero() -> Self {
-        Self { body: [0; 64], first_half: None, solicited: false }
+        Self { number: 0, body: [0; 64], first_half: None, solicited: false }
     }
 
     /// The CQE of a request that succeeded; `inline` are the bytes that it carries.
@@ -107,13 +109,13 @@ impl Completion {
         cqe.set_vendor_err_synd(CqeVendorSyndrome(vendor(syndrome)));
         cqe.set_syndrome(CqeSyndrome(syndrome));
         cqe.set_wqe_opcode(WqeOpcode(wqe_opcode)).set_qpn(number).set_wqe_counter(index);
-        Self { body: *cqe.as_bytes(), first_half: None, solicited: true }
+        Self { number, body: *cqe.as_bytes(), first_half: None, solicited: true }
     }
 
     /// The last CQE of a buffer that its CQ leaves.
     pub(crate) fn resize() -> Self {
         let body = *Cqe::zeroed().set_opcode(CqeOpcode::RESIZE).as_bytes();
-        Self { body, first_half: None, solicited: false }
+        Self { number: 0, body, first_half: None, solicited: false }
     }
 
     fn new(mut cqe: Cqe, opcode: u8, solicited: bool, inline: Option<&[u8]>, room: u8) -> Self {
@@ -132,11 +134,11 @@ impl Completion {
             }
             None => {}
         }
-        Self { body: *cqe.as_bytes(), first_half, solicited }
+        Self { number: cqe.qpn(), body: *cqe.as_bytes(), first_half, solicited }
     }
 }
 
-/// A queue whose work CQEs report.
+/// A queue that CQEs report on.
 pub(crate) trait Reports {
     /// The number by which CQEs refer to the queue.
     fn user_index(&self) -> u32;
@@ -181,5 +183,20 @@ impl Reports for Sq {
 
     fn response_room(&self) -> u8 {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vendor_syndromes_are_described_with_their_syndrome() {
+        for &(name, value) in CqeSyndrome::INFO.values {
+            let vendor = vendor(value as u8);
+            let doc = CqeVendorSyndrome(vendor).doc().unwrap_or_default();
+            let said = doc.contains(&format!("{name} ({value:#04x})"));
+            assert!(vendor == 0 || said, "{name}, {vendor:#x}: {doc}");
+        }
     }
 }

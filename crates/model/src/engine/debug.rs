@@ -1,11 +1,11 @@
-//! Programs of the DPA under a debugger. It has the runs of one thread or call; everything else
-//! goes on.
+//! DPA programs under a debugger. The debugger controls the runs of one thread or call; everything
+//! else goes on.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use verbless_riscv::gdb::{Debuggee, Ended, Ran, serve_program};
+use verbless_riscv::gdb::{Debuggee, Ended, Ran, is_same_user, serve_program};
 use verbless_riscv::{AddressSpace, Exit, Hart};
 
 use super::dpa::serve_shared;
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two looks at whether a run has begun.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Serves debuggers, one after the other, until the model is gone. The first run that begins at
+/// Serves debuggers, one after another, until the model is dropped. The first run that begins at
 /// `entry`, or anywhere, waits for the first debugger.
 pub(crate) fn spawn(
     shared: &Arc<SharedWorld>,
@@ -30,7 +30,7 @@ pub(crate) fn spawn(
     if dpas.is_empty() {
         return Err(std::io::Error::other("no device has a DPA"));
     }
-    // A model that goes is seen in time.
+    // A thread that polls the listener notices when the model is dropped.
     listener.set_nonblocking(true)?;
     for (_, dpa) in &dpas {
         dpa.debug_serve();
@@ -43,6 +43,10 @@ pub(crate) fn spawn(
                 std::thread::sleep(20 * PAUSE);
                 continue;
             };
+            if !is_same_user(&stream).unwrap_or_default() {
+                tracing::warn!("a debugger is refused: its connection is another user's");
+                continue;
+            }
             dpas.iter().for_each(|(_, dpa)| dpa.debug_want(entry));
             match session(stream, &dpas, &shared) {
                 Ok(ended) => tracing::info!(?ended, "a debugger has left"),
@@ -70,7 +74,7 @@ fn session(
     ended
 }
 
-/// The run that the debugger has.
+/// The run that the debugger controls.
 struct HeldRun<'a> {
     /// The function.
     id: usize,
@@ -87,7 +91,7 @@ struct Program<'a> {
     /// `None` before the first run has begun.
     holds: Option<HeldRun<'a>>,
     breakpoints: Vec<u64>,
-    /// The address at which the run stopped, if the debugger has been told why.
+    /// The address at which the run stopped, if the debugger knows the reason.
     told: Option<u64>,
     /// The hart that the debugger sees while there is no run.
     nothing: Hart,
@@ -100,7 +104,7 @@ impl<'a> Program<'a> {
         Self { dpas, shared, holds: None, breakpoints: Vec::new(), told: None, nothing }
     }
 
-    /// Takes the run that waits for a debugger, if one does.
+    /// Takes the run that waits for a debugger, if there is one.
     fn begin(&mut self) -> bool {
         let begun = |(id, dpa): &'a (usize, Arc<Dpa>)| Some((*id, &**dpa, dpa.debug_begin()?));
         let Some((id, dpa, turn)) = self.dpas.iter().find_map(begun) else { return false };
@@ -116,7 +120,7 @@ impl<'a> Program<'a> {
         (self.holds, self.told) = (Some(HeldRun { id, dpa, turn, over: false }), None);
     }
 
-    /// The debugger is gone; with `kill` it has asked for the end of the process.
+    /// Ends the debugger's session; with `kill` it has asked for the end of the process.
     fn leave(self, kill: bool) {
         let Some(HeldRun { dpa, turn, over, .. }) = self.holds else { return };
         if kill {
@@ -125,11 +129,11 @@ impl<'a> Program<'a> {
         dpa.debug_leave(turn, over);
     }
 
-    /// Lets the run go on.
+    /// Lets the run continue.
     fn execute(&mut self, instructions: u64) -> Ran {
         let told = self.told.take();
         let Some(HeldRun { id, dpa, turn, over }) = &mut self.holds else { return Ran::Waits };
-        // It has been told of that one instruction, if it did not go elsewhere from there.
+        // The debugger knows the stop at this instruction, unless it moved pc since.
         let told = told == Some(turn.hart().pc());
         let instructions = if told { 1 } else { instructions };
         let mut next = dpa.debug_run(turn, instructions, told);
@@ -176,7 +180,7 @@ impl Debuggee for Program<'_> {
             },
             None => {
                 if self.begin() {
-                    // The debugger has seen nothing of it.
+                    // The debugger has not seen this run: it stops first.
                     return Ran::Stopped(Exit::Ebreak);
                 }
             }

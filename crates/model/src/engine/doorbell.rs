@@ -1,14 +1,14 @@
-//! Doorbells: taking them from UAR pages, and waking the queues that they name.
+//! Doorbells: takes them from UAR pages, and wakes the queues that they name.
 //!
 //! A doorbell is a word that names a queue: a send doorbell is the first word of a WQE. It wakes
-//! that queue, and what the queue then does is in its record; a queue that nothing rang for stays
-//! asleep whatever its record says. A store that is trapped is seen as it comes. Of a mapped page
-//! only the last word is seen; what it overwrote is found by a sweep of the page (`sweep`).
+//! that queue; the queue's record says what is posted. A queue without a doorbell stays asleep,
+//! whatever its record says. The model sees a trapped store at once. Of a mapped page it sees only
+//! the last word; a sweep of the page (`sweep`) finds the doorbells that this word overwrote.
 //!
-//! A word that names no queue of the page does nothing; it is logged and counted.
+//! A word that names no queue of the page does nothing; the model logs and counts it.
 //!
-//! A queue in RESET hears no doorbell: drivers clear its record behind 2RST (rdma-core
-//! `providers/mlx5/verbs.c`, `mlx5_modify_qp`), and one from before may come meanwhile.
+//! A queue in RESET ignores doorbells: drivers clear its record after 2RST (rdma-core
+//! `providers/mlx5/verbs.c`, `mlx5_modify_qp`), and an older doorbell may arrive in between.
 
 use std::collections::VecDeque;
 
@@ -54,7 +54,8 @@ pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> 
             }
         }
         for (offset, arms) in [(EQ_CONSUMER, false), (EQ_ARM, true)] {
-            // All of it: what a client stores into the second half would be found for ever.
+            // Takes all 64 bits: a word left in the second half would count as a doorbell at every
+            // scan.
             let register = bar.take64(page, offset);
             rung |= register != 0;
             let word = (register >> 32) as u32;
@@ -67,8 +68,7 @@ pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> 
     worked
 }
 
-/// Takes the doorbells of a dead function, which means nothing any more; left there, they would
-/// keep the engine's thread awake.
+/// Drops the doorbells of a dead function; left there, they would keep the engine's thread awake.
 pub(crate) fn ignore(hca: &Hca) {
     hca.bar.for_each_allocated(|page| {
         if hca.bar.page_rung(page) {
@@ -80,17 +80,18 @@ pub(crate) fn ignore(hca: &Hca) {
     });
 }
 
-/// Whether a doorbell rang and no injected fault swallows it.
+/// Whether a doorbell rang and no injected fault drops it.
 fn heard(function: &mut Function, rang: bool) -> bool {
     rang && !function.engine.faults.lose_doorbells.strikes()
 }
 
-/// A store to the UAR pages that was trapped, or that a front end makes for queues of its own.
+/// Executes a store to the UAR pages that was trapped, or that a front end makes for its own
+/// queues.
 pub(crate) fn mmio_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]) {
     store(&mut world.functions[id], world.clock.now, offset, bytes);
 }
 
-/// Executes a store to a doorbell of a function that is at hand.
+/// Executes a store to a doorbell of a locked function.
 pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]) {
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
         tracing::debug!(offset, "a store behind the last UAR page");
@@ -114,8 +115,7 @@ pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]
     }
 }
 
-/// Does what a doorbell asks for, for the queue of the page that its word names; false if there is
-/// none.
+/// Rings the queue of the page that the doorbell's word names; false if there is none.
 pub(super) fn ring(
     function: &mut Function,
     page: u32,
@@ -140,7 +140,8 @@ pub(super) fn ring(
     true
 }
 
-/// Keeps a doorbell that names no queue of its page. A client may ring as often as it likes.
+/// Logs a doorbell that names no queue of its page; keeps the first few, since clients may ring
+/// without limit.
 #[cold]
 fn stray(function: &mut Function, page: u32, doorbell: PageDoorbell, word: u64) -> bool {
     let (number, strays) = (doorbell.named(word), &mut function.engine.strays);
@@ -153,7 +154,7 @@ fn stray(function: &mut Function, page: u32, doorbell: PageDoorbell, word: u64) 
     false
 }
 
-/// Looks at what was posted to a send queue whose doorbell may have been overwritten.
+/// Reads the producer index of a send queue whose doorbell may have been overwritten.
 pub(super) fn look(function: &mut Function, number: u32) {
     // A QP without a send queue names a page, too.
     if function.hca.objects.sender(number).is_some() {
@@ -161,7 +162,7 @@ pub(super) fn look(function: &mut Function, number: u32) {
     }
 }
 
-/// Looks at the arm request in the record of a CQ whose doorbell may have been overwritten.
+/// Reads the arm request in the record of a CQ whose doorbell may have been overwritten.
 pub(super) fn look_at_arm(function: &mut Function, number: u32, now: u64) {
     match function.context(now).cq(number) {
         Ok(mut cq) => cq.arm_from_record(),
@@ -169,7 +170,7 @@ pub(super) fn look_at_arm(function: &mut Function, number: u32, now: u64) {
     }
 }
 
-/// A doorbell of the DPA's, which names the send queue and how far it was posted to: its record is
+/// Handles a doorbell of the DPA. It names the send queue and its producer index, so the record is
 /// not read.
 #[cfg(feature = "dpa")]
 pub(super) fn ring_one(function: &mut Function, number: u32, index: u16) {
@@ -178,14 +179,14 @@ pub(super) fn ring_one(function: &mut Function, number: u32, index: u16) {
     }
 }
 
-/// Wakes a send queue that was posted up to `index`, or to what its record says.
+/// Wakes a send queue that is posted up to `index`, or up to its record.
 fn wake_to(function: &mut Function, number: u32, index: Option<u16>) {
     let Function { hca, engine, .. } = function;
     let Some(Sender { queue, record, reset, .. }) = hca.objects.sender(number) else {
         tracing::error!(number, "a doorbell names a send queue that is gone");
         return;
     };
-    // What rings here was posted before 2RST, and its record may not have been cleared yet.
+    // This doorbell is older than 2RST, and software may not have cleared the record yet.
     if reset {
         return;
     }
@@ -194,7 +195,7 @@ fn wake_to(function: &mut Function, number: u32, index: Option<u16>) {
         queue.producer = index;
         queue.runtime.indexed = true;
     } else if queue.runtime.indexed {
-        // Its record may say nothing.
+        // The DPA gives the index: the record may hold nothing.
     } else if let Err(fault) = queue.read_producer(&*hca.memory, record) {
         tracing::debug!(number, %fault, "a doorbell record cannot be read: nothing new is posted");
         return;
@@ -205,14 +206,14 @@ fn wake_to(function: &mut Function, number: u32, index: Option<u16>) {
     }
 }
 
-/// Gives a send queue a place in the rotation, if it has none.
+/// Adds a send queue to the rotation, if it is not in there.
 fn rotate(active: &mut VecDeque<u32>, number: u32, queue: &mut SendQueue) {
     if !std::mem::replace(&mut queue.runtime.queued, true) {
         active.push_back(number);
     }
 }
 
-/// Gives a QP or SQ a place in the rotation, if it has none.
+/// Adds a QP or SQ to the rotation, if it is not in there.
 pub(super) fn queue(function: &mut Function, number: u32) {
     let Function { hca, engine, .. } = function;
     match hca.objects.sender(number) {
@@ -221,11 +222,11 @@ pub(super) fn queue(function: &mut Function, number: u32) {
     }
 }
 
-/// Gives a QP or SQ that may run now a turn, if its doorbell rang before it could run.
+/// Gives a turn to a QP or SQ that may run now and whose doorbell rang before.
 ///
-/// Of a QP whose doorbell never rang since it was made the record is read, which its driver must
-/// have cleared: what was left there counts as posted (UCX cb229b76b0, of new QPs). The record of
-/// an SQ is not: Linux leaves it when it recovers one (`en/reporter_tx.c`,
+/// Reads the record of a QP whose doorbell never rang since it was created. Its driver must have
+/// cleared the record, since leftovers count as posted (UCX cb229b76b0, of new QPs). Does not read
+/// the record of an SQ: Linux leaves it when it recovers one (`en/reporter_tx.c`,
 /// `mlx5e_reset_txqsq_cc_pc`).
 pub(super) fn sender_ready(function: &mut Function, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;

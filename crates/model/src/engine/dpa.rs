@@ -1,9 +1,9 @@
-//! Requests of DPA programs to the device: doorbells, and memory through windows; and the turns of
+//! Requests of DPA programs to the device (doorbells, memory through windows), and the turns of
 //! their runs.
 //!
-//! In threaded mode, threads of their own execute the programs, a fraction of a millisecond at a
-//! time, so that no program holds up the data path; they take the function only for a program's
-//! request. In stepped mode a turn is a step.
+//! In threaded mode, separate threads execute the programs, a fraction of a millisecond at a time,
+//! so that no program holds up the data path. They lock the function only for a program's request.
+//! In stepped mode a turn is a step.
 
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -19,17 +19,17 @@ use crate::dpa::{Ask, Doorbell, Dpa, Given, Queues, Soon, Turn, Waker};
 use crate::shared::SharedWorld;
 use crate::world::World;
 
-/// Threads that give turns, at most.
+/// Maximum number of threads that give turns.
 const MOST_THREADS: usize = 4;
 
-/// Work that a run has done through windows before others can have the function: so many entries
-/// of indirect keys that its accesses visit, at [`ACCESS`] for each access beside them. The last
-/// access may visit more, [`VISITS`] as a message may.
+/// Work that a run may do through windows before it releases the function, in visited entries of
+/// indirect keys; each access adds [`ACCESS`]. The last access may visit more, up to [`VISITS`], as
+/// a message may.
 pub(super) const HOLD: u32 = 4096;
-/// An access, and the instructions behind it until the next, in entries.
+/// Cost of an access and of the instructions up to the next one, in entries.
 pub(super) const ACCESS: u32 = 32;
 
-/// The time for which a run has the function, by what is done for it.
+/// Limits how long a run holds the function, by the work done for it.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     pub(super) work: u32,
@@ -118,8 +118,8 @@ pub(super) enum Served {
     Over,
 }
 
-/// Does what a run asks of the device, and lets it go on. One that copies through a window asks
-/// again within a few instructions, word by word: for a while the function stays at hand for that.
+/// Does what a run asks of the device, and lets it go on. A run that copies through a window asks
+/// again within a few instructions, word by word: the function stays locked for a while for that.
 fn answer_shared(
     shared: &SharedWorld,
     id: usize,
@@ -150,7 +150,7 @@ fn answer_shared(
     }
 }
 
-/// Does what a run asks through windows, as often as it asks again soon.
+/// Serves the window requests of a run for as long as it soon makes another.
 pub(super) fn reach_all(
     world: &mut World,
     id: usize,
@@ -183,7 +183,7 @@ pub(super) fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &A
     alone.unwrap_or_else(|| shared.with(|world| serve(world, id, turn, ask)))
 }
 
-/// Gives one run of a function that is at hand a turn; false: none waits for one.
+/// Gives a turn to one run of a locked function; false if none waits for one.
 pub(super) fn step(world: &mut World, id: usize) -> bool {
     let Some(dpa) = world.functions[id].hca.dpa.clone() else { return false };
     let ended = dpa.take_ended();
@@ -197,10 +197,10 @@ pub(super) fn step(world: &mut World, id: usize) -> bool {
     true
 }
 
-/// Tells software of processes that have ended: each makes an event.
+/// Reports processes that have ended to software, each by an event.
 fn tell_ended(function: &mut Function, dpa: &Dpa, ended: &[u32]) {
     for &number in ended {
-        // Its number may be another's meanwhile.
+        // Another process may have the number meanwhile.
         let there = dpa.process(number).is_some_and(|state| state.status != 0);
         if there && !function.hca.fatal {
             function.events().object(GeneralObjectType::DPA_PROCESS, number);
@@ -247,15 +247,15 @@ fn serve_counted(world: &mut World, id: usize, turn: &Turn, ask: &Ask, visits: &
     }
 }
 
-/// The function whose queues a run rings for by the extension of a UAR, of those that its own one
-/// reaches.
+/// The function whose queues a run rings through an extended UAR; it must be one that the run's own
+/// function reaches.
 fn extended(function: &Function, ask: &Ask) -> Option<usize> {
     let Ask::Ring { queues: Queues::Extension { device_id, .. }, .. } = ask else { return None };
     function.hca.neighbours.get(&((device_id >> 16) as u16)).copied()
 }
 
-/// The UAR page that a function has extended to a process of another, which is known by vhca_id and
-/// serial number.
+/// The UAR page that a function has extended to a process of another function, by that function's
+/// vhca_id and serial number.
 fn extended_page(function: &Function, device_id: u32, by: (u16, u64)) -> Option<u32> {
     let number = device_id & 0xffff;
     let context = &function.hca.objects.uar_extensions.get(&number)?.context;
@@ -263,11 +263,11 @@ fn extended_page(function: &Function, device_id: u32, by: (u16, u64)) -> Option<
     (allowed && !function.hca.fatal).then(|| context.uar_page())
 }
 
-/// Rings for a queue that names the outbox's UAR page; `None`: there is none.
+/// Rings a queue that names the outbox's UAR page; `None` if there is none.
 fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Option<Given> {
     let objects = &function.hca.objects;
     let names_page = |cqn: u32| objects.cqs.get(&cqn).is_some_and(|cq| cq.uar_page == page);
-    // An emulated doorbell is reached by who reaches its CQ.
+    // An outbox that reaches the CQ of an emulated doorbell reaches the doorbell.
     let emulated = |number: u32| {
         let context = &objects.emulated_doorbells.get(&number)?.context;
         names_page(context.cqn()).then_some(context)
@@ -309,7 +309,7 @@ fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Opt
     Some(Given::Value(0))
 }
 
-/// Writes a CQE of zeros. That it cannot be written, software hears of by an event.
+/// Writes a CQE of zeros. An event reports a CQE that cannot be written.
 fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
     match function.context(now).cq(cqn) {
         Ok(cq) => drop(cq.complete(Completion::zero())),
@@ -321,7 +321,7 @@ fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
     Some(())
 }
 
-/// A doorbell of an emulated device was rung, or armed: one that is both makes a CQE.
+/// Handles a doorbell of an emulated device that was rung, or armed: one that is both causes a CQE.
 pub(super) fn emulated_rung(function: &mut Function, number: u32, now: u64) {
     let Some(doorbell) = function.hca.objects.emulated_doorbells.get_mut(&number) else {
         tracing::error!(number, "an emulated doorbell that was rung or armed is gone");
@@ -337,11 +337,11 @@ pub(super) fn emulated_rung(function: &mut Function, number: u32, now: u64) {
     }
 }
 
-/// The bytes of a word, where a word may be.
+/// A word with the alignment of a word.
 #[repr(align(8))]
 struct Whole([u8; 8]);
 
-/// Loads or stores up to 8 bytes through a window's key; `None`: it leads nowhere.
+/// Loads or stores up to 8 bytes through a window's key; `None` if the key leads nowhere.
 fn reach(
     world: &mut World,
     id: usize,
@@ -355,8 +355,8 @@ fn reach(
     let user = User { pd, qpn: super::keys::ANY_QP, reserved_lkey: false };
     let mut sges = Vec::new();
     context.keys().resolve(user, range, need, visits, &mut sges).ok()?;
-    // Who looks at an aligned word meanwhile sees all of it, old or new: in one piece it is one
-    // access, for which 8 bytes must be aligned here as there.
+    // A concurrent reader of an aligned word sees all of it, old or new: within one SGE this is one
+    // access. An access of 8 bytes needs alignment at both addresses.
     if let ([Sge::Memory { space, address, .. }], 4) = (&sges[..], range.length)
         && address.is_multiple_of(4)
     {

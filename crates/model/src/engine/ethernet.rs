@@ -1,5 +1,5 @@
-//! Ethernet frames that are no RoCE packets: what SQs send, what flow tables see of those that
-//! arrive, and what RQs' CQEs say of them.
+//! Ethernet frames that are not RoCE packets: sends of SQs, flow steering of arriving frames, and
+//! the CQEs of RQs.
 //!
 //! Sources: IEEE 802.3 and 802.1Q; RFC 791, 768, 793, 8200 and 1071; Linux
 //! `drivers/net/ethernet/mellanox/mlx5/core/en_{tx,rx}.c`.
@@ -24,11 +24,11 @@ use crate::hca::objects::flow::{Key, steer};
 use crate::profile::Link;
 use crate::wire::{EtherType, Ethernet, Vlan};
 
-/// Bytes of the shortest frame without its check sequence; ports fill up those that are shorter.
+/// Bytes of the shortest frame without FCS; ports pad shorter frames.
 const SHORTEST: usize = 60;
-/// Bytes of the longest.
+/// Bytes of the longest frame.
 const LONGEST: u64 = 10_240;
-/// Bytes of the check sequence, which a port's MTU counts.
+/// Bytes of the FCS, which a port's MTU counts.
 const CHECK: usize = 4;
 /// Offset of the inline headers in a WQE: they begin in the last two bytes of its Ethernet segment.
 const HEADERS: usize = CtrlSegment::BYTES + EthSegment::BYTES - 2;
@@ -43,7 +43,7 @@ impl StandaloneSq<'_> {
         let tis = (self.sq.context.tis_lst_sz() != 0).then(|| self.sq.context.tis_num_0());
         let domain = tis.and_then(|tis| self.context.tises.get(&tis));
         let domain = domain.map(|tis| tis.context.transport_domain());
-        // Neither checksums nor segmentation nor VLAN tags are what the device offers to add.
+        // The device offers no checksum, segmentation or VLAN insertion offload.
         let offloads = ethernet.as_bytes()[..8] != [0; 8] || ethernet.insert_vlan();
         let ethernet_port = self.context.addresses.link == Link::Ethernet;
         let Some(domain) = domain.filter(|_| !offloads && ethernet_port) else {
@@ -108,7 +108,7 @@ impl StandaloneSq<'_> {
     }
 }
 
-/// How many bytes of headers a WQE holds at least, of frames that are so long.
+/// Minimum bytes of inline headers in a WQE, for frames that are at least this long.
 fn least_inline(mode: MinWqeInlineMode) -> usize {
     match mode {
         MinWqeInlineMode::NONE => 0,
@@ -118,7 +118,7 @@ fn least_inline(mode: MinWqeInlineMode) -> usize {
     }
 }
 
-/// Gives a frame that has arrived to the RQs that the function's flow tables lead it to.
+/// Delivers a frame that has arrived to the RQs that the function's flow tables select.
 pub(super) fn arrive(
     function: &mut Function,
     others: Others<'_>,
@@ -132,7 +132,7 @@ pub(super) fn arrive(
         return;
     };
     let (group, hca) = (frame.header.destination.is_group(), &function.hca);
-    // The port is on the way of what others send.
+    // Frames from other functions pass the port and its MTU.
     if !delivery.own && bytes.len() + CHECK > hca.port_mtu() {
         tracing::debug!(length = bytes.len(), "a port drops a frame that is longer than its MTU");
         return;
@@ -148,7 +148,7 @@ pub(super) fn arrive(
             tracing::error!(tirn, "a flow rule leads to a TIR that is gone");
             return;
         };
-        // Bit 0 lets its domain's own frames to one receiver come back, bit 1 those to many.
+        // Bit 0 loops back unicast frames of the TIR's own domain, bit 1 multicast frames.
         let kind = if group { 2 } else { 1 };
         let own = domain == Some(tir.context.transport_domain());
         if !own || tir.context.self_lb_block() & kind != 0 {
@@ -163,7 +163,7 @@ pub(super) fn arrive(
     }
 }
 
-/// A frame, and what the device makes of its headers.
+/// A frame, and its parsed headers.
 pub(super) struct Parsed<'a> {
     bytes: &'a [u8],
     header: Ethernet,
@@ -232,7 +232,7 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// TCP or UDP, behind addresses of this sum.
+    /// Parses TCP or UDP; `addresses` is the sum of the IP addresses.
     fn transport(&mut self, addresses: u32, payload: &[u8]) {
         const TCP: u8 = 6;
         const UDP: u8 = 17;
@@ -241,7 +241,7 @@ impl<'a> Parsed<'a> {
         let right = folded(pseudo + sum(payload)) == 0xffff;
         match self.protocol {
             UDP if payload.len() >= 8 => {
-                // Over IPv4 a sender need not compute it.
+                // Over IPv4 the checksum of UDP is optional.
                 let none = self.version == 4 && payload[6..8] == [0, 0];
                 (self.l4, self.l4_ok) = (CqeL4Type::UDP, right || none);
             }
@@ -289,10 +289,10 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// The CQE of the RQ that got it in the WQE at an index, with so many bytes.
+    /// The CQE of the RQ that received the frame, with the index of its WQE and its byte count.
     pub(super) fn completion(
         &self,
-        user_index: u32,
+        (rqn, user_index): (u32, u32),
         tag: u32,
         (index, bytes): (u16, u32),
         stripped: bool,
@@ -307,18 +307,18 @@ impl<'a> Parsed<'a> {
         if let Some(vlan) = self.vlan.filter(|_| stripped) {
             cqe.set_has_vlan(true).set_vlan_info(vlan.bits());
         }
-        Completion { body: *cqe.as_bytes(), first_half: None, solicited: false }
+        Completion { number: rqn, body: *cqe.as_bytes(), first_half: None, solicited: false }
     }
 }
 
 /// The sum of big-endian words of 16 bits (RFC 1071); an odd byte at the end is the high half of
-/// one.
+/// the last word.
 fn sum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks(2);
     words.map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0))).sum()
 }
 
-/// A sum in 16 bits, with its carries.
+/// Folds a sum into 16 bits, with its carries.
 fn folded(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     ((once & 0xffff) + (once >> 16)) as u16

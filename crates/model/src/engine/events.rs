@@ -25,6 +25,9 @@ pub(super) struct Events<'a> {
     pub memory: &'a dyn HostMemory,
     #[cfg(feature = "dpa")]
     pub programs: Programs<'a>,
+    /// A forced or fast teardown has stopped the function's bus accesses: its EQs receive the
+    /// completion of that command and nothing else.
+    pub closed: bool,
 }
 
 impl Events<'_> {
@@ -36,12 +39,16 @@ impl Events<'_> {
             memory: self.memory,
             #[cfg(feature = "dpa")]
             programs: self.programs.reborrow(),
+            closed: self.closed,
         }
     }
 
-    /// Writes an EQE into every EQ that asked for events of this type; with no such EQ the event is
-    /// lost, as on hardware.
+    /// Writes an EQE into every EQ that subscribed to events of this type; without such an EQ the
+    /// event is lost, as on hardware.
     pub(super) fn post(&mut self, kind: u8, sub_type: u8, data: [u8; 28]) {
+        if self.closed && kind != event_type::COMMAND_COMPLETION {
+            return;
+        }
         for (&eqn, eq) in self.eqs.iter_mut().filter(|(_, eq)| eq.takes(kind)) {
             if write(eqn, &mut eq.ring, self.memory, kind, sub_type, data) {
                 self.raised.push(eq.vector);
@@ -49,7 +56,7 @@ impl Events<'_> {
         }
     }
 
-    /// A CQ that was armed has something to say.
+    /// Reports a completion event of an armed CQ.
     pub(super) fn completion(&mut self, eqn: u32, cqn: u32) {
         let data = *EqeCompletion::zeroed().set_cqn(cqn).as_bytes();
         match self.eqs.get_mut(&eqn) {
@@ -62,7 +69,7 @@ impl Events<'_> {
         }
     }
 
-    /// Tells a part of the DPA of a completion event of a CQ.
+    /// Reports a completion event of a CQ to an element of the DPA.
     #[cfg(feature = "dpa")]
     pub(super) fn program(&mut self, element: DpaElement, cqn: u32) {
         self.programs.completion(element, cqn, self.memory);
@@ -93,7 +100,7 @@ impl Events<'_> {
         self.post(kind, 0, data);
     }
 
-    /// A general object has changed.
+    /// Reports a change of a general object.
     #[cfg(feature = "dpa")]
     pub(super) fn object(&mut self, kind: verbless_prm::GeneralObjectType, number: u32) {
         let mut data = verbless_prm::EqeObjectChange::zeroed();
@@ -101,14 +108,14 @@ impl Events<'_> {
         self.post(event_type::OBJECT_CHANGE, 0, *data.as_bytes());
     }
 
-    /// A CQ takes no more CQEs.
+    /// Reports that a CQ takes no more CQEs.
     pub(super) fn cq_error(&mut self, cqn: u32, why: CqErrorSyndrome) {
         let mut data = EqeCqError::zeroed();
         data.set_cqn(cqn).set_syndrome(why);
         self.post(event_type::CQ_ERROR, 0, *data.as_bytes());
     }
 
-    /// Port `port` (from 1) went up or down.
+    /// Reports that port `port` (from 1) went up or down.
     pub(super) fn port(&mut self, port: u8, up: bool) {
         self.port_change(
             port,
@@ -116,7 +123,7 @@ impl Events<'_> {
         );
     }
 
-    /// Port `port` (from 1) has another LID.
+    /// Reports another LID of port `port` (from 1).
     pub(super) fn port_lid(&mut self, port: u8) {
         self.port_change(port, PortChangeSubtype::LID);
     }
@@ -126,8 +133,8 @@ impl Events<'_> {
         self.post(event_type::PORT_CHANGE, sub_type.0, data);
     }
 
-    /// An EQ doorbell: the consumer index, and with `arm` the wish for an interrupt when there is
-    /// more than that.
+    /// Handles an EQ doorbell: takes the consumer index, and with `arm` raises an interrupt if more
+    /// EQEs exist.
     pub(super) fn doorbell(&mut self, page: u32, word: u32, arm: bool) {
         let eqn = word >> 24;
         let Some(eq) = self.eqs.get_mut(&eqn).filter(|eq| eq.uar_page == page) else {
@@ -140,7 +147,7 @@ impl Events<'_> {
     }
 }
 
-/// Software has taken EQEs up to this index; whether it armed the EQ, and there are more already.
+/// Takes the consumer index of an EQ; true if the doorbell armed the EQ and more EQEs exist.
 pub(super) fn update(ring: &mut EventRing, consumer: u32, arm: bool) -> bool {
     ring.consumer = consumer & ring.counter;
     let more = ring.producer & ring.counter != ring.consumer;
@@ -150,7 +157,7 @@ pub(super) fn update(ring: &mut EventRing, consumer: u32, arm: bool) -> bool {
     arm && more
 }
 
-/// Writes an EQE; whether the EQ was armed, which it is no more then.
+/// Writes an EQE and disarms the EQ; true if it was armed.
 pub(super) fn write(
     eqn: u32,
     eq: &mut EventRing,

@@ -1,5 +1,4 @@
-//! The error state: a QP that failed flushes what is posted to it, in order, once (`flush` says
-//! when).
+//! The error state: a failed QP flushes its posted WQEs, in order, once (`flush` says when).
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
@@ -14,7 +13,7 @@ use super::work::opcode;
 use crate::hca::objects::QpState;
 
 impl QueuePair<'_> {
-    /// Moves the QP to the error state, in which it will be flushed.
+    /// Moves the QP to the error state; a later turn flushes it.
     pub(super) fn enter_error(&mut self) {
         if self.qp.state == QpState::Error {
             return;
@@ -27,16 +26,15 @@ impl QueuePair<'_> {
         self.flush_later();
     }
 
-    /// What the QP had of its shared receive queue is flushed, with all that was posted to send: an
-    /// event says so once.
+    /// Reports by an event, once, that the QP has flushed its WQEs of the shared receive queue and
+    /// all posted sends.
     pub(super) fn last_wqe_reached(&mut self) {
         if std::mem::take(&mut self.qp.runtime.last_wqe_due) {
             self.context.events.qp(event_type::SRQ_LAST_WQE, self.qpn);
         }
     }
 
-    /// A request failed: of some services only the send queue cannot go on, and SQERR2RTS puts it
-    /// right.
+    /// Fails a request: with some services only the send queue stops, and SQERR2RTS recovers it.
     pub(super) fn request_failed(&mut self) {
         if !self.qp.qp_type.goes_on_receiving() || self.qp.state != QpState::Rts {
             return self.enter_error();
@@ -45,7 +43,7 @@ impl QueuePair<'_> {
         self.flush_later();
     }
 
-    /// Writes a CQE to a CQ of the QP's.
+    /// Writes a CQE to one of the QP's CQs.
     pub(super) fn complete(&mut self, cqn: u32, completion: Completion) -> Result<(), Overrun> {
         match self.context.cq(cqn) {
             Ok(cq) => cq.complete(completion),
@@ -56,7 +54,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// The QP's CQ overran: it cannot go on, and says so by an event.
+    /// Handles an overrun of the QP's CQ: the QP fails and reports it by an event.
     pub(super) fn cq_overran(&mut self) {
         self.count(Count::CqOverrun);
         self.catastrophe();
@@ -68,12 +66,12 @@ impl QueuePair<'_> {
         self.enter_error();
     }
 
-    /// Completes the next request as flushed; `None`: nothing is posted to send.
+    /// Completes the next request as flushed; `None` if none is posted.
     pub(super) fn flush_send(&mut self) -> Option<()> {
         let record = producer_word(self.qp.record);
         let sq = self.qp.sq.as_mut()?;
         let cqn = sq.cqn;
-        // What had gone out comes first.
+        // A request that was sent comes first.
         let begun = match self.qp.runtime.started() {
             Some(_) => self.qp.runtime.connection().window.flush(),
             None => None,
@@ -87,12 +85,12 @@ impl QueuePair<'_> {
         let kind = cqe_opcode::REQUESTER_ERROR;
         let flushed = cqe_syndrome::FLUSHED;
         let completion = Completion::error(self.qp, self.qpn, kind, wqe_opcode, index, flushed);
-        // The QP is in error already: that its CQ overruns, an event of the CQ tells.
+        // The QP is in error already; an event of the CQ reports an overrun.
         let _ = self.complete(cqn, completion);
         Some(())
     }
 
-    /// Completes the next receive as flushed; `None`: nothing is posted to receive.
+    /// Completes the next receive as flushed; `None` if none is posted.
     pub(super) fn flush_receive(&mut self) -> Option<()> {
         if let Some((index, _)) = self.taken_receive() {
             self.receive_flushed(index);
@@ -115,13 +113,13 @@ impl QueuePair<'_> {
         Some(())
     }
 
-    /// The CQE of a receive that no message uses.
+    /// Writes the flushed CQE of a receive that no message uses.
     fn receive_flushed(&mut self, index: u16) {
         let cqn = self.receive_cq();
         let (opcode, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.qp, self.qpn, opcode, 0, index, flushed);
         self.count_receive_error(flushed);
-        // The QP is in error already: that its CQ overruns, an event of the CQ tells.
+        // The QP is in error already; an event of the CQ reports an overrun.
         let _ = self.complete(cqn, completion);
     }
 }

@@ -1,42 +1,42 @@
-//! Faults of the data path that a test asks for.
+//! Faults of the data path that a test injects.
 
 use std::time::Duration;
 
 use crate::clock::nanoseconds;
-use crate::hca::Countdowns;
+use crate::hca::{Countdowns, Times};
 use crate::numbered::Numbered;
 
-/// Something that goes wrong on the data path of one device.
+/// A fault on the data path of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A message that the device sends never arrives; its sender may retry it.
     LoseMessage,
-    /// A doorbell of an SQ or CQ (one register of one page) is not heard.
+    /// A doorbell of an SQ or CQ (one register of one page) is dropped.
     LoseDoorbell,
     /// A CQE is not written.
     LoseCompletion,
-    /// A CQE is written so much later; those of the same CQ that follow stay behind it.
+    /// A CQE is written this much later; later CQEs of the same CQ stay behind it.
     DelayCompletion(Duration),
 }
 
-/// Which of the next occurrences a fault hits: after `skip` of them, `count`.
+/// The occurrences that a fault hits: `count` of them, after the next `skip`.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Strike {
     pub skip: u32,
     pub count: u32,
 }
 
-/// Faults of the data path that a test asked for.
+/// Faults of the data path that a test injected.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub lose_messages: Strike,
-    /// Messages to be lost, by QP.
+    /// Messages that will be lost, by QP.
     lose_messages_of: Numbered<u32, Strike>,
-    /// Send requests that are to fail, by QP, each with its syndrome.
+    /// Send requests that will fail, by QP, each with its syndrome.
     requests: Countdowns<Option<u32>, u8>,
-    /// QPs that are to fail as they begin a request.
+    /// QPs that will fail at the start of a request.
     queue_pairs: Countdowns<Option<u32>, ()>,
-    /// CQs that are to fail instead of taking a CQE.
+    /// CQs that will fail instead of taking a CQE.
     completion_queues: Countdowns<Option<u32>, ()>,
     pub lose_doorbells: Strike,
     pub lose_completions: Strike,
@@ -58,7 +58,7 @@ pub enum QueueKind {
 }
 
 impl Faults {
-    /// Lets `count` messages in a row of one QP get lost, after `skip` have passed.
+    /// Loses `count` consecutive messages of one QP, after `skip` that pass.
     pub(crate) fn lose_messages_of(&mut self, qpn: u32, skip: u32, count: u32) {
         self.lose_messages_of.insert(qpn, Strike { skip, count });
     }
@@ -69,23 +69,28 @@ impl Faults {
         self.lose_messages.strikes() || of_qp
     }
 
-    /// Lets the `nth` send request from now of a QP, or of any, fail; the first is 1.
-    pub(crate) fn fail_request(&mut self, qpn: Option<u32>, nth: u32, syndrome: u8) {
-        self.requests.add(qpn, nth, syndrome);
+    /// Makes send requests of a QP, or of any QP, fail.
+    pub(crate) fn fail_request(&mut self, qpn: Option<u32>, when: impl Into<Times>, syndrome: u8) {
+        self.requests.add(qpn, when, syndrome);
     }
 
-    /// Whether the request that a QP begins is to fail, and with which syndrome; it fails once.
+    /// The syndrome with which the request that a QP begins fails, if it does; a fault hits once.
     pub(crate) fn fails_request(&mut self, qpn: u32) -> Option<u8> {
         self.requests.strike(|of| of.is_none_or(|of| of == qpn))
     }
 
-    /// Lets a queue, or any of a kind, fail at its `nth` request or CQE from now; the first is 1.
-    pub(crate) fn fail_queue(&mut self, kind: QueueKind, number: Option<u32>, nth: u32) {
+    /// Makes a queue, or any queue of a kind, fail at requests or CQEs.
+    pub(crate) fn fail_queue(
+        &mut self,
+        kind: QueueKind,
+        number: Option<u32>,
+        when: impl Into<Times>,
+    ) {
         let faults = match kind {
             QueueKind::Qp => &mut self.queue_pairs,
             QueueKind::Cq => &mut self.completion_queues,
         };
-        faults.add(number, nth, ());
+        faults.add(number, when, ());
     }
 
     /// Whether a QP that begins a request fails.
@@ -93,17 +98,17 @@ impl Faults {
         self.queue_pairs.strike(|of| of.is_none_or(|of| of == qpn)).is_some()
     }
 
-    /// Whether a CQ that is to take a CQE fails.
+    /// Whether a CQ fails instead of taking a CQE.
     pub(crate) fn fails_completion_queue(&mut self, cqn: u32) -> bool {
         self.completion_queues.strike(|of| of.is_none_or(|of| of == cqn)).is_some()
     }
 
-    /// A CQ of this number is no more.
+    /// Forgets the faults of a destroyed CQ.
     pub(crate) fn forget_cq(&mut self, cqn: u32) {
         self.completion_queues.retain(|of| *of != Some(cqn));
     }
 
-    /// A QP of this number is no more: the next one with it has no faults of its own.
+    /// Forgets the faults of a destroyed QP: the next QP of this number has none.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.lose_messages_of.remove(&qpn);
         self.requests.retain(|of| *of != Some(qpn));
@@ -118,7 +123,7 @@ impl Faults {
         self.completion_queues.retain(Option::is_none);
     }
 
-    /// Lets `fault` hit `count` occurrences in a row, after `skip` have passed.
+    /// Makes `fault` hit `count` consecutive occurrences, after `skip` that pass.
     pub(crate) fn set(&mut self, fault: Fault, skip: u32, count: u32) {
         let strike = Strike { skip, count };
         match fault {
@@ -162,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_one_queue_pair_are_its_own_and_end_with_it() {
+    fn message_losses_are_per_qp_and_end_with_it() {
         let mut faults = Faults::default();
         faults.lose_messages_of(7, 1, 2);
         faults.fail_request(Some(7), 1, 0x13);
@@ -174,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_fails_at_its_nth_occurrence_once() {
+    fn queue_fails_once_at_nth_occurrence() {
         let mut faults = Faults::default();
         faults.fail_queue(QueueKind::Qp, Some(7), 2);
         faults.fail_queue(QueueKind::Cq, None, 3);

@@ -1,8 +1,8 @@
-//! Flushing: a queue in the error state completes what is posted to it as flushed, but later, and a
-//! few WQEs a turn. What has not been flushed when the queue is reset or destroyed is discarded.
+//! Flushing: a queue in the error state completes its posted WQEs as flushed, after a delay and a
+//! few WQEs a turn. A reset or destroyed queue discards the rest.
 //!
 //! Source: Linux `drivers/infiniband/hw/mlx5/umr.c` (`mlx5r_umr_recover`), which posts a request to
-//! its failed queue pair and waits for that to be flushed, since 2RST discards what is left.
+//! its failed queue pair and waits for its flush, since 2RST discards the rest.
 
 use verbless_prm::{RqState, SqState};
 
@@ -14,10 +14,10 @@ use crate::world::World;
 
 /// WQEs that a queue flushes in one turn.
 const BATCH: usize = 16;
-/// Failed queues whose receives an engine's thread counts in one turn.
+/// Failed queues that a thread checks for posted receives in one turn.
 const LATE: usize = 64;
 
-/// Gives the next queue of a function that flushes a turn; false if there is none.
+/// Gives a turn to the next queue of a function that flushes; false if there is none.
 #[inline]
 pub(super) fn turn(function: &mut Function, now: u64) -> bool {
     !function.engine.flushes.is_empty() && turn_of_next(function, now)
@@ -48,23 +48,23 @@ fn flush(function: &mut Function, number: u32, now: u64, most: usize) -> bool {
     }
 }
 
-/// A send queue is to go on from its error state: what was posted before is flushed first.
+/// Flushes all that was posted to a send queue that is to leave its error state.
 pub(super) fn finish(function: &mut Function, qpn: u32, now: u64) {
     if function.engine.flushes.remove(qpn)
         && let Ok(mut pair) = function.pair(qpn, now)
     {
-        // No more than a record can count: software may go on posting meanwhile.
+        // At most as many as a record can count: software may post meanwhile.
         runs_dry(1 << 16, || pair.flush_send());
     }
 }
 
-/// Calls `one` until there is nothing more, but `most` times only; true if there is nothing more.
+/// Calls `one` until it returns `None`, at most `most` times; true if it returned `None`.
 fn runs_dry(most: usize, mut one: impl FnMut() -> Option<()>) -> bool {
     (0..most).any(|_| one().is_none())
 }
 
 impl QueuePair<'_> {
-    /// The QP is to flush what is posted to it, in a later turn.
+    /// Schedules the flush of the QP's posted WQEs for a later turn.
     pub(super) fn flush_later(&mut self) {
         self.context.state.flushes.add(self.qpn, self.context.now);
     }
@@ -87,11 +87,11 @@ impl QueuePair<'_> {
     }
 }
 
-/// Looks for receives that were posted to QPs and RQs after these failed, which no doorbell tells
-/// of; true if there are some, which are flushed next.
+/// Looks for receives that software posted to QPs and RQs after they failed, without a doorbell;
+/// true if there are some, which are flushed next.
 ///
-/// An engine's thread looks at a few queues at a time, in turns, so that thousands of them do not
-/// hold up others; a stepped model looks at all, so that it is idle only when nothing is left.
+/// An engine's thread looks at a few queues at a time, so that thousands of them do not hold up
+/// others. A stepped model looks at all, so that it is idle only when nothing is left.
 pub(super) fn look_for_late(world: &mut World, id: usize) -> bool {
     if world.functions[id].engine.errored.is_empty() {
         return false;
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_dry_ends_with_software_that_posts_as_fast() {
+    fn runs_dry_stops_at_its_limit() {
         let mut flushed = 0;
         assert!(!runs_dry(1 << 16, || {
             flushed += 1;

@@ -1,17 +1,16 @@
-//! Which queues of a function are to flush, and when (`flush` flushes them).
+//! Which queues of a function have a flush pending, and when it begins (`flush` flushes them).
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// How long after it was asked to a queue begins to flush, in nanoseconds. The number is the
-/// model's own; a driver that resets a queue without waiting loses completions every time.
+/// Delay between the request for a flush and its start, in nanoseconds. The number is the model's
+/// own; a driver that resets a queue without waiting loses completions every time.
 const DELAY: u64 = 50_000;
-/// The queues of a function that are to flush, each once.
+/// The queues of a function that have a flush pending, each once.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
-    /// Whether none waits for a time, which in a stepped model does not pass: they begin at a later
-    /// step.
+    /// Whether flushes wait for a step instead of a time: in a stepped model no time passes.
     pub without_delay: bool,
-    /// Queues that do not flush before their time, in the order of these.
+    /// Queues whose flush is not due yet, in the order of their due times.
     waiting: VecDeque<(u64, u32)>,
     /// Queues that have begun, in the order of their turns.
     begun: VecDeque<u32>,
@@ -19,7 +18,7 @@ pub(crate) struct Flushes {
 }
 
 impl Flushes {
-    /// A queue is to flush what is posted to it.
+    /// Schedules the flush of a queue.
     pub(super) fn add(&mut self, number: u32, now: u64) {
         if !self.numbers.insert(number) {
             return;
@@ -30,7 +29,7 @@ impl Flushes {
         }
     }
 
-    /// A queue is to flush nothing more; true if it was to.
+    /// Cancels the flush of a queue; true if one was pending.
     pub(super) fn remove(&mut self, number: u32) -> bool {
         if !self.numbers.remove(&number) {
             return false;
@@ -58,12 +57,12 @@ impl Flushes {
         self.numbers.is_empty()
     }
 
-    /// Whether a queue is to flush.
+    /// Whether a queue has a flush pending.
     pub(super) fn has(&self, number: u32) -> bool {
         self.numbers.contains(&number)
     }
 
-    /// The queue whose turn it is; [`Self::had_turn`] says how the turn ended.
+    /// The queue that flushes next; [`Self::had_turn`] ends its turn.
     pub(super) fn next(&mut self, now: u64) -> Option<u32> {
         while let Some((_, number)) = self.waiting.pop_front_if(|&mut (due, _)| due <= now) {
             self.begun.push_back(number);
@@ -71,7 +70,7 @@ impl Flushes {
         self.begun.pop_front()
     }
 
-    /// A queue had its turn; `more`: it has not flushed all.
+    /// Ends a queue's turn; `more`: it has not flushed all.
     pub(super) fn had_turn(&mut self, number: u32, more: bool) {
         match more {
             true => self.begun.push_back(number),

@@ -1,4 +1,4 @@
-//! A function as the data path has it: its objects, and what the engine keeps beside them.
+//! A function as the data path sees it: its objects, and the engine's state beside them.
 
 use super::state::EngineState;
 use crate::hca::Hca;
@@ -13,18 +13,18 @@ pub(crate) struct Function {
     pub spaces: Spaces,
 }
 
-/// Bytes that a queue may move in each round of turns. One that moves more in its turn is passed
-/// over in the rounds after it, so that queues move as many bytes as each other, if their messages
-/// are no shorter than this. Of shorter ones each has a turn of its own.
+/// Bytes that a queue may move in each round of turns. The rotation passes over a queue that moved
+/// more, for as many rounds as it takes, so that queues move equally many bytes if their messages
+/// are at least this long. A shorter message has a turn of its own.
 const SHARE: i64 = if cfg!(test) { 512 } else { 4 << 10 };
 
 impl Function {
-    /// Takes the queue whose turn it is out of the rotation.
+    /// Takes the queue with the next turn out of the rotation.
     pub(super) fn next_in_rotation(&mut self) -> Option<u32> {
         let Self { hca, engine, .. } = self;
         loop {
             let number = engine.active.pop_front()?;
-            // Its turn will say that it is gone.
+            // The queue's turn finds that it is gone.
             let Some(sender) = hca.objects.sender(number) else { return Some(number) };
             let runtime = &mut sender.queue.runtime;
             runtime.owed = (runtime.owed - SHARE).max(0);
@@ -47,7 +47,7 @@ impl Function {
         }
     }
 
-    /// A queue that could not have its turn has it next.
+    /// Puts a queue that could not have its turn at the front of the rotation.
     pub(super) fn go_first(&mut self, number: u32) {
         let Self { hca, engine, .. } = self;
         let Some(sender) = hca.objects.sender(number) else { return gone(number) };
@@ -55,7 +55,7 @@ impl Function {
         engine.active.push_front(number);
     }
 
-    /// When the next timer runs out, if one runs.
+    /// When the next timer expires, if one runs.
     pub(crate) fn next_timer(&self) -> Option<u64> {
         let EngineState { timers, delayed, moderated, held, waits, flushes, .. } = &self.engine;
         let waiting = timers.first().map(|&(at, _)| at);
@@ -88,7 +88,7 @@ impl Function {
     }
 }
 
-/// Reports a send queue that is gone after its turn, which cannot be: commands destroy none
+/// Reports a send queue that is gone after its turn. This cannot happen: commands destroy none
 /// meanwhile.
 #[cold]
 fn gone(number: u32) {

@@ -1,11 +1,11 @@
-//! Memory keys: from (key, address, length) to SGEs of host memory, with every check that
-//! protects it.
+//! Memory keys: resolves (key, address, length) into SGEs of host memory, with every check that
+//! protects that memory.
 
 use crate::hca::objects::{Alias, Interleaved, Klm, Limits, Mkey, Translation};
 use crate::memory::{Space, Spaces};
 use crate::numbered::Numbered;
 
-/// A stretch of memory that a message comes from or goes to.
+/// A memory range that a message reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sge {
     /// Host memory: which, and where.
@@ -26,7 +26,7 @@ impl Sge {
     }
 }
 
-/// Whether some of these stretches are memory of a program that has ended.
+/// Whether one of these SGEs is memory of a program that has ended.
 #[cold]
 pub(crate) fn are_gone(spaces: &Spaces, sges: &[Sge]) -> bool {
     sges.iter().any(|sge| match *sge {
@@ -46,9 +46,9 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// The right that an access needs of the keys in an indirect key's entries: remote rights are
+    /// The right that an access needs on the keys in an indirect key's entries. Remote rights are
     /// checked on the key that the peer names (a memory window grants what its region does not), so
-    /// that the entries' keys only need local ones.
+    /// that the entries' keys need only local rights.
     fn of_entries(self) -> Self {
         match self {
             Self::LocalRead | Self::RemoteRead => Self::LocalRead,
@@ -62,7 +62,7 @@ impl Need {
 pub(crate) enum Refusal {
     /// No key has the index.
     NoKey,
-    /// The low byte is another one: a stale key.
+    /// The low byte differs: a stale key.
     Variant,
     /// The key is free: invalidated, or not yet filled.
     Free,
@@ -76,24 +76,24 @@ pub(crate) enum Refusal {
     Bounds,
     /// The translation is invalid: too deep, too long, or with a hole.
     Translation,
-    /// The key is an alias of a key of another function that was destroyed or may not be reached
-    /// any more.
+    /// The key is an alias of a key of another function. That key was destroyed, or may not be
+    /// reached since.
     Foreign,
 }
 
-/// On whose behalf a key is used.
+/// The domain and QP that use a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct User {
     pub pd: u32,
     pub qpn: u32,
-    /// The queue's own requests may name the reserved lkey, which is all of memory.
+    /// The queue's own requests may name the reserved lkey, which covers all of memory.
     pub reserved_lkey: bool,
 }
 
 /// The key allows use by any QP.
 pub(crate) const ANY_QP: u32 = 0xff_ffff;
-/// Entries of indirect keys that one list of data segments may visit, so that a key that leads to
-/// itself ends, and soon.
+/// Maximum number of entries of indirect keys that one list of data segments may visit, so that a
+/// key that leads to itself ends soon.
 pub(crate) const VISITS: u32 = 1 << 18;
 
 /// A range of addresses of a key.
@@ -108,19 +108,19 @@ pub(crate) struct Range {
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     pub mkeys: &'a Numbered<u32, Mkey>,
-    /// Aliases of the function for keys of other functions; their indexes are of one range with
+    /// Aliases in the function for keys of other functions; their indexes share one range with
     /// those of its own keys.
     pub aliases: &'a Numbered<u32, Alias>,
     pub limits: &'a Limits,
     /// The address space that the translations lead to.
     pub space: Space,
-    /// The other functions at hand.
+    /// The other locked functions.
     pub neighbours: &'a dyn Neighbours,
 }
 
-/// The functions beside the one whose keys are asked.
+/// The functions beside the one whose keys are resolved.
 pub(crate) trait Neighbours {
-    /// The keys of function `id`; `None` if it is not at hand, or dead.
+    /// The keys of function `id`; `None` if it is not locked, or dead.
     fn keys(&self, id: usize) -> Option<Keys<'_>>;
 }
 
@@ -142,8 +142,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Finds the memory behind a range and adds it to `sges`; `visits` is what is left to its
-    /// list of [`VISITS`].
+    /// Resolves a range and adds its memory to `sges`; `visits` is the rest of the list's
+    /// [`VISITS`].
     ///
     /// On a refusal `sges` may hold part of it. A length of 0 checks the key and adds nothing.
     pub(crate) fn resolve(
@@ -260,15 +260,15 @@ impl Walk<'_> {
         }
         let keys = self.keys.of(alias.function).ok_or(Refusal::Foreign)?;
         let target = keys.mkeys.get(&alias.index).ok_or(Refusal::Foreign)?;
-        // A key that has the index of one that was opened is not open for that.
+        // A new key with the index of an opened key is not open itself.
         if target.offer.as_ref().is_none_or(|offer| offer.serial != alias.serial) {
             return Err(Refusal::Foreign);
         }
         self.foreign(keys, target, (address, length), depth)
     }
 
-    /// A crossing key counts addresses as its target does, which must have been made for that
-    /// (`crossed_side_mkey`); within one function they must have one owner.
+    /// A crossing key uses the addresses of its target. The target must have been created for that
+    /// (`crossed_side_mkey`); within one function both must have one owner.
     #[cold]
     fn crossing(
         &mut self,
@@ -294,7 +294,7 @@ impl Walk<'_> {
         self.foreign(keys, target, range, depth)
     }
 
-    /// Goes on with the keys of the target's function and in its domain.
+    /// Continues with the keys of the target's function, in the target's domain.
     #[cold]
     fn foreign(
         &mut self,
@@ -411,8 +411,8 @@ fn bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Refusal> {
         None => Ok(address.wrapping_sub(mkey.start)),
         Some(size) => {
             let at = address.checked_sub(mkey.start).ok_or(Refusal::Bounds)?;
-            // The end of a key that reaches the top of the address space does not fit; compare
-            // offsets instead.
+            // The end of a key that reaches the top of the address space overflows; compare offsets
+            // instead.
             let within = at <= size && end - address <= size - at;
             if within { Ok(at) } else { Err(Refusal::Bounds) }
         }

@@ -1,27 +1,27 @@
 //! The data path: doorbells, WQEs, packets, CQEs and EQEs.
 //!
 //! ```text
-//!   thread     the threads that look for work, function by function
-//!   run        whose turn it is: queues, packets, timers
+//!   thread     threads that poll for work, function by function
+//!   run        the order of turns: queues, packets, timers
 //!   doorbell   takes doorbells from UAR pages, wakes the queues that they name (blueflame: WQEs
 //!              that come with them; sweep: doorbells that others overwrote)
 //!   sender     rings of WQEs -> work (a WQE, by the table of operation) -> keys (their memory)
 //!   requester  a turn of a QP -> transport (rc, uc) --> transport -> responder: carried whole
 //!   packets    the same in packets: a turn of a QP -> frames --fabric--> the peer, and its answers
 //!   sq         a turn of an SQ: frames (ethernet), which come to RQs (rq)
-//!   srq        receive queues that QPs share
+//!   srq        shared receive queues
 //!   transfer   payload, from SGE to SGE
 //!   copy       copies of memory within the device
-//!   wait       queues that wait for data: their conditions (condition), looks at them
+//!   wait       queues that wait for data: conditions (condition), polls
 //!   umr        changes of memory keys
 //!   cq         CQEs (cqe), overrun, arming -> events   EQEs, interrupts
-//!   dpa        what programs on the DPA ask for, and the threads that run them (with feature dpa)
-//!   programs   what CQs tell them
+//!   dpa        requests of DPA programs, and the threads that run them (with feature dpa)
+//!   programs   completion events for DPA programs
 //!   failure    the error state; flush: later, a few WQEs a turn
-//!   arrivals   CQEs and data, for those who record them
-//!   counters   what QPs count
-//!   context    what of a function a queue at work borrows for its turn
-//!   command    commands, and what they did to queues
+//!   arrivals   CQEs and data, for recorders
+//!   counters   Q counters
+//!   context    the part of a function that a queue borrows for its turn
+//!   command    commands, and their effects on queues
 //!   function   a function: its objects, and the state of the engine
 //! ```
 

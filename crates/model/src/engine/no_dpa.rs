@@ -1,4 +1,4 @@
-//! What stands for `dpa` in a build without that feature: there are no programs.
+//! Replaces `dpa` in a build without that feature: there are no programs.
 
 use std::sync::Arc;
 

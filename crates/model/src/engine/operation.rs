@@ -1,6 +1,6 @@
-//! The operations of send queues: one table with one entry for each operation, which holds all that
-//! is particular to it: which services carry it, how its WQE is read, and what the device itself or
-//! the peer does for it. To add an operation, add its entry and the methods that it names.
+//! The operations of send queues: one table with one entry for each operation. The entry holds all
+//! that is particular to it: the services that carry it, the layout of its WQE, and its execution
+//! by the device or the peer. To add an operation, add its entry and the methods that it names.
 //!
 //! Sources: Linux `include/linux/mlx5/device.h` (MLX5_OPCODE_*, MLX5_MAX_SGE_RD),
 //! `include/linux/mlx5/qp.h`; InfiniBand specification, volume 1, 9.2 (operations of each transport
@@ -31,7 +31,7 @@ pub(super) struct Operation {
     pub carriers: Carriers,
     /// The execution on an SQ, which has no QP type; `None`: an SQ refuses it.
     pub on_sq: Option<OnSq>,
-    /// The capability without which the device does not know the operation.
+    /// The capability that the device needs for the operation.
     pub needs: Option<Capability>,
     /// The segments between the control segment and the data, in order.
     pub segments: &'static [Part],
@@ -56,16 +56,16 @@ pub(super) type OnSq = fn(&mut StandaloneSq<'_>, &mut Scratch) -> Result<(), u8>
 /// How an operation is executed.
 #[derive(Debug)]
 pub(super) enum Execution {
-    /// The device itself, when nothing before it in the send queue is on its way.
+    /// The device executes it, when nothing before it in the send queue is in flight.
     Local(Local),
-    /// The peer, to which a message goes.
+    /// The peer executes it, and gets a message.
     Remote(Remote),
 }
 
 /// An operation that does not leave the device.
 #[derive(Debug)]
 pub(super) struct Local {
-    /// Checks a WQE, and gives the bytes that it moves; the error is the syndrome.
+    /// Checks a WQE and returns the bytes that it moves; the error is the syndrome.
     pub check: fn(&QueuePair<'_>, &Work, &mut Scratch) -> Result<u64, u8>,
     /// Executes a WQE that passed the check, or a part of it, and completes it.
     pub execute: fn(&mut QueuePair<'_>, &Placed, &mut Scratch) -> Turn,
@@ -90,7 +90,7 @@ pub(super) struct Remote {
 /// A segment in front of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The address vector, of services whose requests each have one.
+    /// The address vector, with services whose requests each have one.
     Address,
     /// Remote address and rkey.
     Remote,
@@ -98,9 +98,9 @@ pub(super) enum Part {
     Atomic,
     /// The metadata of a memory copy: the buffer for its status.
     Metadata,
-    /// The condition of a WAIT, which is read when it is executed.
+    /// The condition of a WAIT, read at its execution.
     Wait,
-    /// The rest of a UMR's WQE, which is read when it is executed.
+    /// The rest of a UMR's WQE, read at its execution.
     Umr,
 }
 
@@ -154,7 +154,7 @@ const BASE: Operation = Operation {
     execution: Execution::Local(NOTHING),
 };
 
-/// Every operation that the model knows; those that are asked for most come first.
+/// Every operation that the model knows; the most frequent come first.
 pub(super) static TABLE: [Operation; 12] = [
     Operation {
         name: "WRITE",
@@ -299,7 +299,7 @@ fn fetch_add(now: u64, operands: Operands) -> u64 {
     now.wrapping_add(operands.swap_add)
 }
 
-/// Why a queue does not do what a WQE asks for: a local QP operation error.
+/// Why a queue refuses a WQE, with a local QP operation error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
     /// The WQE is incomplete, or has the index or QPN of another slot.
@@ -319,19 +319,19 @@ impl From<Malformed> for Refused {
 }
 
 impl Operation {
-    /// The operation that a control segment asks for by these, if there is one.
+    /// The operation with this opcode and op_mod, if there is one.
     pub(super) fn find(opcode: u8, op_mod: u8) -> Result<&'static Self, Refused> {
         let asked = |entry: &&Self| entry.opcode == opcode && entry.op_mod == op_mod;
         TABLE.iter().find(asked).ok_or(Refused::Unknown)
     }
 
-    /// The name of the first operation with an opcode, for who knows no more of a request.
+    /// The name of the first operation with an opcode, when only the opcode is known.
     pub(super) fn name_of(opcode: u8) -> &'static str {
         let found = TABLE.iter().find(|entry| entry.opcode == opcode);
         found.map_or("unknown", |operation| operation.name)
     }
 
-    /// Refuses what a QP of this type, of a device with these capabilities, does not do.
+    /// Refuses an operation that a QP of this type, on a device with these capabilities, lacks.
     pub(super) fn check(&self, qp_type: &QpType, general: &HcaCap) -> Result<(), Refused> {
         if !self.carriers.has(qp_type) {
             return Err(Refused::QpType);
@@ -372,7 +372,7 @@ impl Remote {
         TABLE.iter().filter_map(Operation::remote).find(|remote| remote.message == message)
     }
 
-    /// The counter to increase at the responder when a message was executed, or refused for this
+    /// The counter that the responder increases when a message was executed, or refused for this
     /// reason.
     pub(super) fn counted(&self, refused: Option<Nak>) -> Option<Count> {
         match refused {
@@ -410,7 +410,7 @@ mod tests {
     use super::*;
     use crate::engine::transport::types::*;
 
-    /// The types whose QPs carry an operation, as the specifications have it.
+    /// The QP types that carry an operation according to the specifications.
     fn carriers(entry: &Operation) -> &'static [&'static QpType] {
         match entry.name {
             "SEND" | "SEND_IMM" => &[RC, UC, UD, QP0, QP1],
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_is_found_by_its_opcode_and_op_mod_and_by_no_other() {
+    fn find_matches_exact_opcode_and_op_mod() {
         for (at, entry) in TABLE.iter().enumerate() {
             let found = Operation::find(entry.opcode, entry.op_mod).unwrap();
             assert!(std::ptr::eq(found, entry), "{} hides entry {at}", found.name);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_refused_by_qps_that_do_not_carry_it_and_without_its_capability() {
+    fn operation_needs_carrying_qp_and_capability() {
         let (mut with, without) = (HcaCap::zeroed(), HcaCap::zeroed());
         with.set_atomic(true).set_dma_mmo_qp(true).set_wait_on_data(true);
         for entry in &TABLE {
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_carry_copies_are_set_up_for_them() {
+    fn dma_copy_is_carried_by_copy_capable_qp_types() {
         let copy = Operation::find(opcode::MMO, MmoOpMod::DMA.0).unwrap();
         for qp_type in [RC, UC, UD, QP0, QP1, REG_UMR] {
             assert_eq!(copy.carriers.has(qp_type), qp_type.copies, "{qp_type:?}");

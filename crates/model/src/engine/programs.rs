@@ -1,4 +1,7 @@
-//! What CQs tell programs of the DPA: starts of threads, and event queues that are the DPA's.
+//! Completion events of CQs for DPA programs: starts of threads, and the DPA's event queues.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use verbless_prm::EqeCompletion;
 use verbless_prm::hot::event_type;
@@ -15,16 +18,18 @@ pub(super) struct Programs<'a> {
     /// The emulated devices, whose vectors the EQs raise.
     pub devices: &'a mut Numbered<u32, EmulatedDevice>,
     /// The DPA, whose threads CQs start.
-    pub dpa: Option<&'a Dpa>,
+    pub dpa: &'a Option<Arc<Dpa>>,
+    /// The DPAs of functions that reach this one, by number.
+    pub reaching: &'a BTreeMap<usize, Weak<Dpa>>,
 }
 
 impl Programs<'_> {
     /// Reborrows all parts for a shorter time.
     pub(super) fn reborrow(&mut self) -> Programs<'_> {
-        Programs { eqs: self.eqs, devices: self.devices, dpa: self.dpa }
+        Programs { eqs: self.eqs, devices: self.devices, dpa: self.dpa, reaching: self.reaching }
     }
 
-    /// A CQ has a completion event for one of the parts.
+    /// Delivers a completion event of a CQ to its DPA element.
     pub(super) fn completion(&mut self, to: DpaElement, cqn: u32, memory: &dyn HostMemory) {
         match to {
             DpaElement::Thread(thread) => match self.dpa {
@@ -32,6 +37,11 @@ impl Programs<'_> {
                 None => tracing::error!(thread, "a CQ starts a thread of a DPA that is not there"),
             },
             DpaElement::Eq(eqn) => self.report(eqn, cqn, memory),
+            DpaElement::Far { function, process, thread } => {
+                if let Some(dpa) = self.reaching.get(&function).and_then(Weak::upgrade) {
+                    dpa.event_of(process, thread);
+                }
+            }
         }
     }
 

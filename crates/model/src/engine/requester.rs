@@ -19,13 +19,13 @@ use crate::watch::Request;
 pub(super) enum Step {
     /// The turn is over.
     Over(Turn),
-    /// A request is to go out.
+    /// The next request goes out.
     Request(Placed),
 }
 
 impl QueuePair<'_> {
-    /// Begins a turn: executes the next WQE, if the QP's state lets it, as far as no other QP is
-    /// needed for it.
+    /// Begins a turn: executes the next WQE if the QP's state allows it, up to the point where it
+    /// needs another QP.
     pub(super) fn begin(&mut self, scratch: &mut Scratch) -> Result<Step, Missing> {
         match self.qp.state {
             QpState::Rts => {}
@@ -90,7 +90,7 @@ impl QueuePair<'_> {
         })
     }
 
-    /// Lets a request go out, unless it has waited for its ACK as often as it may.
+    /// Lets a request go out, unless its ACK timed out and no retry is left.
     fn resume(&mut self, placed: Placed) -> Step {
         if std::mem::take(&mut self.qp.runtime.overdue) {
             self.count(Count::Timeout);
@@ -101,7 +101,7 @@ impl QueuePair<'_> {
         Step::Request(placed)
     }
 
-    /// Finds the memory of the WQE's data segments; the error is the syndrome.
+    /// Resolves the WQE's data segments; the error is the syndrome.
     pub(super) fn gather_list(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
         scratch.local.clear();
         let operation = work.operation;
@@ -141,13 +141,13 @@ impl QueuePair<'_> {
         Ok(total)
     }
 
-    /// Whether the QP, if it sends to itself, failed as the receiver: then its WQE was flushed with
-    /// the others.
+    /// Whether the QP sends to itself and failed as the receiver, which flushed its WQE with the
+    /// others.
     pub(super) fn failed_meanwhile(&self) -> bool {
         self.qp.state != QpState::Rts
     }
 
-    /// Takes one of the retries that are left, or fails the request.
+    /// Uses one of the remaining retries, or fails the request.
     pub(super) fn try_again(&mut self, placed: &Placed) -> Turn {
         if self.qp.requester.retries_left == 0 {
             return self.finish(placed, Err(cqe_syndrome::TRANSPORT_RETRY_EXCEEDED));
@@ -156,7 +156,7 @@ impl QueuePair<'_> {
         Turn::Again
     }
 
-    /// The WQE is done, or failed with this syndrome.
+    /// Completes the WQE, or fails it with this syndrome.
     pub(super) fn finish(&mut self, placed: &Placed, done: Result<(), u8>) -> Turn {
         match done {
             Ok(()) => self.succeed(placed, 0, None),
@@ -178,14 +178,14 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Reports a request without a send queue, which cannot be: it had one when its turn began.
+    /// Reports a request without a send queue. This cannot happen: it had one when its turn began.
     #[cold]
     pub(super) fn no_send_queue(&self) {
         tracing::error!(missing = %Missing::SendQueue(self.qpn), "a request has no send queue");
     }
 
-    /// The WQE is done: moves on, and writes the CQE if one is wanted, with `bytes` that arrived
-    /// and those of them that it carries itself.
+    /// Completes the WQE: advances, and writes a CQE if one is requested, with the number of
+    /// `bytes` that arrived and those of them that it carries inline.
     pub(super) fn succeed(&mut self, placed: &Placed, bytes: u32, inline: Option<&[u8]>) -> Turn {
         self.qp.requester.retries_left = self.qp.requester.retry_limit;
         self.qp.requester.rnr_retries_left = self.qp.requester.rnr_retry_limit;
@@ -193,7 +193,7 @@ impl QueuePair<'_> {
         self.completed(placed, bytes, inline)
     }
 
-    /// Writes the CQE of a WQE that is done, if one is wanted.
+    /// Writes the CQE of a completed WQE, if one is requested.
     pub(super) fn completed(&mut self, placed: &Placed, bytes: u32, inline: Option<&[u8]>) -> Turn {
         let Work { operation, signaled, event, .. } = placed.work;
         self.seen(placed.index, operation.name, placed.length, None);
@@ -211,21 +211,21 @@ impl QueuePair<'_> {
         Turn::Again
     }
 
-    /// The WQE at `index` failed: an error CQE whether or not it was signaled, and the QP or its
-    /// send queue is in error.
+    /// Fails the WQE at `index`: writes an error CQE whether or not it was signaled, and puts the
+    /// QP or its send queue in error.
     pub(super) fn fail(&mut self, index: u16, opcode: u8, syndrome: u8) -> Turn {
         self.count_request_error(syndrome);
         self.seen(index, Operation::name_of(opcode), 0, Some(syndrome));
         let kind = cqe_opcode::REQUESTER_ERROR;
         let completion = Completion::error(self.qp, self.qpn, kind, opcode, index, syndrome);
-        // The queue is about to be in error: that its CQ overruns, an event of the CQ tells.
+        // The queue is about to be in error; an event of the CQ reports an overrun.
         let cqn = self.send_cq();
         let _ = self.complete(cqn, completion);
         self.request_failed();
         Turn::Sleep
     }
 
-    /// Tells those who watch requests that one is done.
+    /// Reports a completed request to the observers of requests.
     pub(super) fn seen(
         &self,
         index: u16,
@@ -233,7 +233,7 @@ impl QueuePair<'_> {
         bytes: u64,
         syndrome: Option<u8>,
     ) {
-        // A function that is in no model, as in tests, has nobody to tell.
+        // A function outside a model, as in tests, has no outbox.
         let Some((function, outbox)) = &self.context.state.outbox else { return };
         if outbox.requests.is_watched() {
             let (function, at) = (*function, Duration::from_nanos(self.context.now));
@@ -242,7 +242,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// The CQ that hears of what the QP sends.
+    /// The CQ of the QP's send queue.
     fn send_cq(&self) -> u32 {
         self.qp.sq.as_ref().map_or(self.qp.context.cqn_snd(), |sq| sq.cqn)
     }

@@ -1,5 +1,5 @@
-//! The receive side of a QP: receive WQEs, and what each request of a connected QP does when it
-//! arrives. The answers to the requester are made by the services (`transport`).
+//! The receive side of a QP: receive WQEs, and the execution of each request that arrives at a
+//! connected QP. The services (`transport`) answer the requester.
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
@@ -27,7 +27,7 @@ pub(super) struct Whole<'a> {
     pub psn: u32,
     pub packets: u32,
     pub work: &'a Work,
-    /// Bytes of payload, or bytes asked for.
+    /// Bytes of payload, or requested bytes.
     pub length: u64,
     /// The part of these bytes that comes now.
     pub part: Part,
@@ -67,7 +67,7 @@ pub(super) enum Nak {
     Access,
     /// The operation is not enabled, misaligned, or too long for the receive WQE.
     InvalidRequest,
-    /// The responder's own trouble.
+    /// The responder itself failed.
     Operation,
     /// There is no receive WQE.
     NotReady,
@@ -83,8 +83,8 @@ impl From<Missing> for Nak {
 }
 
 impl QueuePair<'_> {
-    /// Does what a request asks for, and counts it. An atomic gives what was there; a READ's memory
-    /// is in `Scratch::remote` then.
+    /// Executes a request, and counts it. An atomic returns the old value; a READ leaves its memory
+    /// in `Scratch::remote`.
     pub(super) fn perform(
         &mut self,
         message: &Whole<'_>,
@@ -96,7 +96,7 @@ impl QueuePair<'_> {
         {
             self.context.events.qp(event_type::COMMUNICATION_ESTABLISHED, self.qpn);
         }
-        // Nothing else comes here.
+        // Only operations of the peer come here.
         let Some(remote) = message.work.operation.remote() else { return Ok(None) };
         let done = match too_long {
             true => Err(Nak::InvalidRequest),
@@ -110,8 +110,8 @@ impl QueuePair<'_> {
         done
     }
 
-    /// Whether the program that the QP is for is no more: nobody learns that from what its memory
-    /// does now, but only from its silence.
+    /// Whether the QP's program has ended. Its peer sees nothing of that in its memory, only its
+    /// silence.
     pub(super) fn is_gone(&self) -> bool {
         let rings =
             [self.qp.sq.as_ref().map(|sq| &sq.memory), self.qp.rq.as_ref().map(|rq| &rq.memory)];
@@ -119,9 +119,10 @@ impl QueuePair<'_> {
         pages.chain([self.qp.record]).any(|address| self.context.memory.is_gone(address))
     }
 
-    /// Why memory that a peer named was not there. That of a program that is no more is refused as
-    /// its keys will be in a moment: pinned memory, of which this has none, stays until they go. It
-    /// may be another program than that of the QP, which then answers: its key is an alias.
+    /// The NAK for memory that a peer named and that is absent. Memory of a program that has ended
+    /// is refused, as its keys will be in a moment: a card pins memory until the keys go, the model
+    /// cannot. If the key is an alias, that program may be another than the QP's, whose QP then
+    /// answers.
     pub(super) fn of_remote(&self, nak: Nak, remote: &[Sge]) -> Nak {
         match nak {
             Nak::Operation if keys::are_gone(self.context.spaces, remote) => Nak::Access,
@@ -129,8 +130,8 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. With
-    /// the first part the whole range is checked, before any byte moves.
+    /// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. The
+    /// first part checks the whole range, before any byte moves.
     pub(super) fn remote(
         &self,
         message: &Whole<'_>,
@@ -193,13 +194,13 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// Whether a part of a message follows the parts that came before it.
+    /// Whether a part of a message follows the parts before it.
     pub(super) fn follows(&self, message: &Whole<'_>) -> bool {
         let started = self.qp.runtime.started();
         let before = started.and_then(|connection| connection.arriving.message.as_ref());
         let (part, operation) = (message.part, message.work.operation);
         match before {
-            // Each part of a READ asks anew.
+            // Each part of a READ is a new request.
             None => part.begins() || operation.scatters(),
             Some(Incoming { into, bytes }) => {
                 let same = operation.remote().is_some_and(|remote| into.is_of(remote.message));
@@ -233,8 +234,8 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// An atomic, which puts there what `next` makes of the value and the operands; gives what was
-    /// there.
+    /// Executes an atomic: stores what `next` makes of the value and the operands; returns the old
+    /// value.
     pub(super) fn atomic(
         &mut self,
         message: &Whole<'_>,
@@ -248,7 +249,7 @@ impl QueuePair<'_> {
         self.exchange_word(next, message.work.operands, scratch)
     }
 
-    /// Carries out an atomic on the word in `Scratch::remote`; gives what was there.
+    /// Executes an atomic on the word in `Scratch::remote`; returns the old value.
     pub(super) fn exchange_word(
         &mut self,
         next: Next,
@@ -256,7 +257,7 @@ impl QueuePair<'_> {
         scratch: &Scratch,
     ) -> Result<u64, Nak> {
         let next = |now: u64| next(now, operands);
-        // Numbers have the host's byte order: the kernel asks for that mode (SET_HCA_CAP, atomic
+        // Numbers have the host's byte order: the kernel selects that mode (SET_HCA_CAP, atomic
         // page).
         let spaces = self.context.spaces;
         match scratch.remote[..] {
@@ -320,7 +321,7 @@ impl QueuePair<'_> {
         self.received(message, index, opcode, in_cqe.then_some(inline))
     }
 
-    /// Takes a part of a SEND: the receive WQE is that of the part before it.
+    /// Takes a later part of a SEND, into the receive WQE of the part before it.
     fn send_part(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         let part = message.part;
         let index = if part.begins() {
@@ -356,9 +357,10 @@ impl QueuePair<'_> {
         self.report_receive(&of, None)
     }
 
-    /// A receive WQE has no room for a part of its message: its CQE says so, and the QP fails.
+    /// Fails the QP, and the receive WQE that has no room for a part of its message, by an error
+    /// CQE.
     pub(super) fn part_refused(&mut self, index: u16, syndrome: u8) -> Nak {
-        // That of a shared queue was used up when it was taken.
+        // A WQE of a shared queue was used up when it was taken.
         if self.qp.srq.is_none()
             && let Err(nak) = self.use_up(index)
         {
@@ -399,15 +401,15 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// The SRQ or RMP that it receives from, if it has no queue of its own.
+    /// The SRQ or RMP of a QP without a receive queue of its own.
     fn srq(&mut self) -> Result<Option<(u32, &mut Srq)>, Missing> {
         let Some(number) = self.qp.srq else { return Ok(None) };
         let queue = self.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
         Ok(Some((number, queue)))
     }
 
-    /// The index of the next receive WQE, and with `wqe` a copy of it. The record is read here, and
-    /// only here.
+    /// The index of the next receive WQE; `wqe` receives a copy of it. Only this function reads the
+    /// record.
     pub(super) fn next_receive(&mut self, wqe: Option<&mut Vec<u8>>) -> Result<u16, Nak> {
         let memory = self.context.memory;
         if let Some((_, queue)) = self.srq()? {
@@ -432,7 +434,7 @@ impl QueuePair<'_> {
         Ok(rq.consumer)
     }
 
-    /// The receive WQE at `index` is used up.
+    /// Uses up the receive WQE at `index`.
     pub(super) fn use_up(&mut self, index: u16) -> Result<(), Nak> {
         if let Some(number) = self.qp.srq {
             let queue = self.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
@@ -443,7 +445,7 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// A message is complete: uses up the receive WQE and writes its CQE.
+    /// Completes a message: uses up the receive WQE and writes its CQE.
     fn received(
         &mut self,
         message: &Whole<'_>,
@@ -470,8 +472,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Uses up the receive WQE of a message and writes its CQE; without room for that, the QP
-    /// fails.
+    /// Uses up the receive WQE of a message and writes its CQE; an overrun of the CQ fails the QP.
     pub(super) fn complete_receive(
         &mut self,
         of: &Received,
@@ -496,7 +497,7 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// A receive WQE failed: its error CQE, then the QP goes to the error state.
+    /// Fails a receive WQE: writes its error CQE, and moves the QP to the error state.
     pub(super) fn receive_failed(&mut self, index: u16, syndrome: u8) {
         if self.use_up(index).is_ok() {
             self.report_receive_error(index, syndrome);
@@ -509,12 +510,12 @@ impl QueuePair<'_> {
         self.count_receive_error(syndrome);
         let kind = cqe_opcode::RESPONDER_ERROR;
         let completion = Completion::error(self.qp, self.qpn, kind, 0, index, syndrome);
-        // The QP is about to be in error: that its CQ overruns, an event of the CQ tells.
+        // The QP is about to be in error; an event of the CQ reports an overrun.
         let cqn = self.receive_cq();
         let _ = self.complete(cqn, completion);
     }
 
-    /// The CQ that hears of what the QP receives.
+    /// The CQ of the QP's receive queue.
     pub(super) fn receive_cq(&self) -> u32 {
         self.qp.rq.as_ref().map_or(self.qp.context.cqn_rcv(), |rq| rq.cqn)
     }

@@ -1,5 +1,5 @@
-//! Queue memory as bytes and words: every access is checked, whatever a client or a command left
-//! there.
+//! Queue memory as bytes and words. Every access is checked, since clients and commands may leave
+//! anything there.
 
 use crate::hca::objects::QueueMemory;
 use crate::memory::{Fault, HostMemory};
@@ -52,7 +52,7 @@ impl QueueMemory {
         Ok(())
     }
 
-    /// Copies bytes out, starting at `at` and going on at the start when the end is met.
+    /// Copies bytes out from `at` on, and wraps at the end of the queue.
     pub(crate) fn read_wrapping(
         &self,
         memory: &dyn HostMemory,
@@ -82,7 +82,7 @@ impl QueueMemory {
         Ok(())
     }
 
-    /// Writes the entry at `at`: its last byte becomes visible after the rest, and that after
+    /// Writes the entry at `at`: its last byte becomes visible after the rest, and the rest after
     /// everything written before.
     pub(crate) fn write_entry(
         &self,
@@ -94,11 +94,24 @@ impl QueueMemory {
         if room >= entry.len() as u64 {
             return memory.write_entry(address, entry);
         }
-        // An entry of no bytes is written.
+        // An entry without bytes needs no write.
         let Some((_, rest)) = entry.split_last() else { return Ok(()) };
         self.write(memory, at, rest)?;
         let last = rest.len();
         memory.write_entry(self.span(at + last as u64)?.0, &entry[last..])
+    }
+
+    /// Overwrites an entry that may be read meanwhile: its last dword, at a multiple of 4, becomes
+    /// visible in one piece, after the rest.
+    pub(crate) fn write_over(
+        &self,
+        memory: &dyn HostMemory,
+        at: u64,
+        entry: &[u8],
+    ) -> Result<(), Fault> {
+        let Some((rest, last)) = entry.split_last_chunk() else { return Ok(()) };
+        self.write(memory, at, rest)?;
+        memory.store32(self.span(at + rest.len() as u64)?.0, u32::from_ne_bytes(*last))
     }
 }
 
@@ -131,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn a_page_list_that_is_too_short_is_a_fault() {
+    fn short_page_list_is_a_fault() {
         let memory = queue(&[0x1_0000], 12, 0, 0x2000);
         assert!(memory.runs(0xfff, 2, |_, _| {}).is_err());
         assert!(queue(&[], 12, 0, 0).read_wrapping(&*in_process(), 0, &mut [0; 4]).is_err());
     }
 
     #[test]
-    fn an_entry_that_crosses_pages_lies_in_all_of_them_and_none_lies_behind_the_end() {
+    fn entry_write_crosses_pages_but_not_the_end() {
         const PAGE: u64 = 16;
         let mut words = [0_u64; 12];
         let base = words.as_mut_ptr() as u64;

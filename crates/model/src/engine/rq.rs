@@ -1,4 +1,4 @@
-//! RQs: a frame in each receive WQE, and what becomes of the WQEs of one that failed.
+//! RQs: one frame in each receive WQE, and the flush of a failed RQ.
 
 use verbless_prm::RqState;
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
@@ -17,9 +17,9 @@ use crate::hca::objects::Rq;
 use crate::memory::Fault;
 
 impl StandaloneRq<'_> {
-    /// Takes a frame that a rule with this tag led here. Without a receive WQE, or where the queue
-    /// is not ready, it is lost. One that is longer than its WQE has room for uses the WQE up for
-    /// an error CQE, and the queue goes on.
+    /// Takes a frame that a flow rule with this tag selects. The frame is lost without a receive
+    /// WQE, or if the queue is not ready. A frame that is longer than its WQE has room for uses the
+    /// WQE up for an error CQE, and the queue goes on.
     ///
     /// Source: Linux `drivers/net/ethernet/mellanox/mlx5/core/en/health.h`
     /// (`cqe_syndrome_needs_recover`).
@@ -36,7 +36,7 @@ impl StandaloneRq<'_> {
             }
             Err(why) => return self.stuck(why),
         };
-        // Whose tag is stripped finds it in the CQE.
+        // The CQE carries a stripped VLAN tag.
         let strip = !self.rq.context.vsd() && frame.vlan.is_some();
         let Scratch { wqe: bytes, receive, remote, .. } = scratch;
         frame.write(strip, bytes);
@@ -57,16 +57,16 @@ impl StandaloneRq<'_> {
         let completion = match done {
             Ok(()) => {
                 let now = self.context.ticks();
-                let user_index = user_index(self.rq);
-                frame.completion(user_index, tag, (index, bytes.len() as u32), strip, now)
+                let queue = (self.rqn, user_index(self.rq));
+                frame.completion(queue, tag, (index, bytes.len() as u32), strip, now)
             }
             Err(syndrome) => {
                 tracing::info!(self.rqn, index, syndrome, "a frame has no place in a receive");
                 let kind = cqe_opcode::RESPONDER_ERROR;
                 let error = Completion::error(self.rq, self.rqn, kind, 0, index, syndrome);
-                // Who sends too long a frame cannot stop an RQ by it.
+                // A sender of a frame that is too long must not stop the RQ.
                 if syndrome != cqe_syndrome::LOCAL_LENGTH {
-                    // It is about to be in error: that its CQ overruns, an event of the CQ tells.
+                    // The RQ is about to be in error; an event of the CQ reports an overrun.
                     let _ = self.complete(error);
                     return self.enter_error();
                 }
@@ -78,7 +78,7 @@ impl StandaloneRq<'_> {
         }
     }
 
-    /// The PD of the keys in its WQEs: its own, or the pool's.
+    /// The PD of the keys in the RQ's WQEs: its own, or the pool's.
     fn receive_pd(&self) -> Result<u32, Missing> {
         match (self.rq.pd, self.rq.srq) {
             (Some(pd), _) => Ok(pd),
@@ -89,7 +89,7 @@ impl StandaloneRq<'_> {
         }
     }
 
-    /// The next receive WQE: its index, and a copy of it. `None`: nothing is posted.
+    /// The next receive WQE: its index, and a copy of it; `None` if none is posted.
     fn next(&self, wqe: &mut Vec<u8>) -> Result<Option<u16>, Stuck> {
         let memory = self.context.memory;
         if let Some(number) = self.rq.srq {
@@ -106,7 +106,7 @@ impl StandaloneRq<'_> {
         Ok(Some(queue.consumer))
     }
 
-    /// The receive WQE at `index` is used up.
+    /// Uses up the receive WQE at `index`.
     fn use_up(&mut self, index: u16) -> Result<(), Missing> {
         match (self.rq.srq, &mut self.rq.queue) {
             (Some(number), _) => {
@@ -129,7 +129,7 @@ impl StandaloneRq<'_> {
         }
     }
 
-    /// The RQ cannot take a frame.
+    /// Handles an RQ that cannot take a frame.
     fn stuck(&mut self, why: Stuck) {
         match why {
             Stuck::Missing(missing) => {
@@ -142,26 +142,25 @@ impl StandaloneRq<'_> {
         self.catastrophe();
     }
 
-    /// Moves the RQ, which cannot go on, to the error state, and reports a catastrophic error
-    /// event.
+    /// Moves an RQ that cannot go on to the error state, and reports a catastrophic error event.
     fn catastrophe(&mut self) {
         self.context.events.rq(event_type::WQ_CATASTROPHIC_ERROR, self.rqn);
         self.enter_error();
     }
 
-    /// Moves the RQ to the error state, in which it will be flushed.
+    /// Moves the RQ to the error state; a later turn flushes it.
     pub(super) fn enter_error(&mut self) {
         self.rq.state = RqState::ERR;
         self.context.state.errored.insert(self.rqn);
         self.context.state.flushes.add(self.rqn, self.context.now);
     }
 
-    /// Completes the next WQE as flushed, if the owner asked for that; `None`: nothing is posted.
+    /// Completes the next WQE as flushed, if the owner asked for that; `None` if none is posted.
     pub(super) fn flush_one(&mut self) -> Option<()> {
         if !self.rq.context.flush_in_error_en() {
             return None;
         }
-        // One that takes its WQEs from a pool has none of its own.
+        // An RQ with a pool has no WQEs of its own.
         let queue = self.rq.queue.as_mut()?;
         let posted = match record(self.context.memory, self.rq.record) {
             Ok(posted) => posted as u16,
@@ -177,13 +176,13 @@ impl StandaloneRq<'_> {
         queue.consumer = index.wrapping_add(1);
         let (kind, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.rq, self.rqn, kind, 0, index, flushed);
-        // The RQ is in error already: that its CQ overruns, an event of the CQ tells.
+        // The RQ is in error already; an event of the CQ reports an overrun.
         let _ = self.complete(completion);
         Some(())
     }
 }
 
-/// Why an RQ cannot take a frame though it is ready.
+/// Why a ready RQ cannot take a frame.
 enum Stuck {
     Missing(Missing),
     Fault(Fault),

@@ -11,31 +11,31 @@ use super::{blueflame, doorbell, dpa, flush, packets, sweep, transport, wait};
 use crate::fabric::Vport;
 use crate::world::World;
 
-/// While queues are busy, doorbells are looked for once in so many turns.
+/// While queues are busy, one of this number of turns scans for doorbells.
 const TURNS_PER_SCAN: u32 = 8;
-/// While queues are busy, records of queues whose doorbells may be lost are looked at once in so
-/// many turns.
+/// While queues are busy, one of this number of turns reads the records of queues whose doorbells
+/// may be lost.
 const TURNS_PER_SWEEP: u32 = 16;
 /// In stepped mode, one of this number of turns goes to programs on a DPA, whatever other work
 /// there is.
 const TURNS_PER_PROGRAM: u32 = 16;
-/// Packets that are taken in a row; answers to them go out together.
+/// Packets taken in a row; their answers go out together.
 const ARRIVALS: u8 = 16;
-/// Kinds of [`Phase`], the first of which may come again.
+/// Kinds of [`Phase`]; the first one may come again.
 const PHASES: usize = 4;
-/// While queues are busy, QPs in the error state are looked at once in so many turns.
+/// While queues are busy, one of this number of turns looks at QPs in the error state.
 const TURNS_PER_FLUSH: u32 = 1024;
 
-/// Bytes that are moved before others may have a function.
+/// Bytes that are moved before others may lock the function.
 const BATCH_BYTES: u64 = 1 << 20;
 
-/// Does one piece of work with any function, all of which are at hand: takes the doorbells that
-/// wait, or executes one WQE, or lets a timer run out. False when there is none.
+/// Does one piece of work with any function, with all functions locked: takes the doorbells that
+/// wait, executes one WQE, or expires a timer. False if there is none.
 pub(crate) fn step(world: &mut World) -> bool {
     begin(world);
     let worked = with_scratch(world, |world, scratch| {
         scratch.steps = scratch.steps.wrapping_add(1);
-        // While some are busy, the others are looked at now and then.
+        // While some functions are busy, one step in [`TURNS_PER_SCAN`] looks at the others.
         let first = scratch.steps.is_multiple_of(TURNS_PER_PROGRAM) && step_program(world);
         first
             || !scratch.steps.is_multiple_of(TURNS_PER_SCAN)
@@ -47,12 +47,12 @@ pub(crate) fn step(world: &mut World) -> bool {
     worked
 }
 
-/// Gives a program on some DPA a turn.
+/// Gives a turn to a program on some DPA.
 fn step_program(world: &mut World) -> bool {
     (0..world.functions.len()).any(|id| dpa::step(world, id))
 }
 
-/// Does one piece of work with the next function of which this holds.
+/// Does one piece of work with the next function that `which` selects.
 fn step_one(world: &mut World, scratch: &mut Scratch, which: impl Fn(&Function) -> bool) -> bool {
     let count = world.functions.len();
     let first = scratch.next;
@@ -62,10 +62,9 @@ fn step_one(world: &mut World, scratch: &mut Scratch, which: impl Fn(&Function) 
     })
 }
 
-/// Moves the clock of a stepped model to the next timer, and lets that run out. False when none
-/// runs.
+/// Moves the clock of a stepped model to the next timer, and expires it; false if none runs.
 pub(crate) fn jump(world: &mut World) -> bool {
-    // A frame that is halfway is no work yet.
+    // A frame on its way through a link is no work yet.
     while let Some(due) =
         world.functions.iter().filter_map(Function::next_timer).chain(arrival(world)).min()
     {
@@ -82,8 +81,8 @@ fn arrival(world: &World) -> Option<u64> {
     world.fabric().lock().next_due()
 }
 
-/// Does up to `limit` pieces of work with a function that is at hand, or as much as takes its time;
-/// says how many there were.
+/// Does up to `limit` pieces of work with a locked function, or as much as its time allows; returns
+/// their number.
 pub(super) fn run(world: &mut World, id: usize, limit: u32) -> u32 {
     begin(world);
     let done = with_scratch(world, |world, scratch| {
@@ -102,7 +101,7 @@ pub(super) fn run(world: &mut World, id: usize, limit: u32) -> u32 {
     done
 }
 
-/// Work begins: memory may collect what is written, until [`end`].
+/// Begins work: memory may collect writes until [`end`].
 fn begin(world: &mut World) {
     world.clock.tick();
     world.renew_directory();
@@ -147,7 +146,7 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     {
         worked |= sweep::turn(function, now);
     }
-    // Whoever keeps the engine busy does not keep it from those that have failed.
+    // A busy engine still flushes failed queues.
     if turns.is_multiple_of(TURNS_PER_FLUSH) {
         worked |= flush::look_for_late(world, id);
     }
@@ -158,7 +157,7 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     if engine.answering.is_empty() && engine.ingress.is_empty() && !world.fabric().has_for(id, now)
     {
         let engine = &mut world.functions[id].engine;
-        // What this turn sends is taken before the next one.
+        // The packets that this turn sends are taken before the next turn.
         engine.phase = Phase::Arrivals(ARRIVALS - 1);
         return give_turn(world, id, scratch) || worked || flush::look_for_late(world, id);
     }
@@ -194,7 +193,7 @@ fn take_arrival(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     true
 }
 
-/// Takes what has arrived for a function, but not all at once, and gives buffers back.
+/// Takes some of the packets that have arrived for a function, and gives buffers back.
 fn collect(world: &mut World, id: usize) {
     let now = world.clock.now;
     if !world.fabric().has_for(id, now) {
@@ -224,7 +223,7 @@ fn answer(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     true
 }
 
-/// Gives the packets that QPs of a function sent to its ports.
+/// Hands the packets that QPs of a function sent to its ports.
 fn send_packets(world: &mut World, id: usize) {
     if world.functions[id].engine.egress.is_empty() {
         return;
@@ -242,7 +241,7 @@ fn send_packets(world: &mut World, id: usize) {
     fabric.share_buffers(&mut engine.buffers);
 }
 
-/// Forgets the pending work of a function that died, so that it holds up no other function.
+/// Forgets the pending work of a dead function, so that it holds up no other function.
 fn forget_plans(function: &mut Function) {
     function.engine.forget_queues();
     function.engine.held = Default::default();
@@ -299,7 +298,7 @@ fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Res
     turn
 }
 
-/// Lets timers run out, and delayed completions and events through.
+/// Expires timers, and releases delayed completions and events.
 fn expire(function: &mut Function, now: u64) -> bool {
     let mut worked = !function.engine.held.is_empty() && blueflame::expire(function, now);
     while let Some(entry) =

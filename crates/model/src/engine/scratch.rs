@@ -2,7 +2,7 @@
 
 use super::keys::Sge;
 
-/// Kinds of work that take turns, so that a flooded port still answers, and an answering one still
+/// Kinds of work that take turns, so that a flooded port still answers, and an answering port still
 /// sends.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -18,18 +18,18 @@ pub(crate) enum Phase {
 /// The buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// The send WQE at hand.
+    /// The send WQE of this turn.
     pub wqe: Vec<u8>,
-    /// The receive WQE at hand.
+    /// The receive WQE of this turn.
     pub receive: Vec<u8>,
     /// Memory of the requester.
     pub local: Vec<Sge>,
     /// Memory of the responder.
     pub remote: Vec<Sge>,
-    /// Pages whose doorbells wait.
+    /// Pages with pending doorbells.
     pub pages: Vec<u32>,
-    /// The function whose turn is next where one thread moves all.
+    /// The function that has the next turn, if one thread moves all.
     pub next: usize,
-    /// How many pieces of work were looked for there.
+    /// Steps made so far.
     pub steps: u32,
 }

@@ -1,8 +1,8 @@
-//! Send queues, whatever they belong to: a QP, or an SQ of its own. What was posted, and the WQEs
-//! in the ring.
+//! Send queues of QPs and of standalone SQs: the producer index, and the WQEs in the ring.
 
+use std::mem::offset_of;
 use verbless_prm::SqState;
-use verbless_prm::hot::{CtrlSegment, OCTOWORD, QpRecordSend, WQEBB};
+use verbless_prm::hot::{self, CtrlSegment, OCTOWORD, QpRecordSend, WQEBB};
 
 use super::ring::record;
 use crate::hca::objects::{Objects, QpState, SendQueue};
@@ -13,7 +13,7 @@ pub(crate) const LONGEST: usize = 63 * OCTOWORD;
 /// WQEBBs that are read at once where that saves calls.
 const WQEBBS_AHEAD: usize = 32;
 
-/// A WQE, or a segment of one, that is not whole.
+/// A WQE, or a segment of one, is incomplete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -26,10 +26,10 @@ pub(crate) enum Turn {
     Sleep,
 }
 
-/// A send queue of a QP or a standalone SQ, with what the engine needs to know of its owner.
+/// A send queue of a QP or a standalone SQ, with the facts of its owner that the engine needs.
 pub(crate) struct Sender<'a> {
     pub queue: &'a mut SendQueue,
-    /// Address of the word that counts what was posted.
+    /// Address of the word with the producer index.
     pub record: u64,
     /// The UAR page on which doorbells of the queue ring.
     pub uar_page: u32,
@@ -38,8 +38,8 @@ pub(crate) struct Sender<'a> {
 }
 
 impl Objects {
-    /// The send queue of this number. It tells enough: QPs and SQs have numbers of one range, since
-    /// neither WQEs nor doorbells say which of the two they mean.
+    /// The send queue of this number. QPs and SQs have numbers of one range, since neither WQEs nor
+    /// doorbells say which of the two they mean.
     #[inline]
     pub(crate) fn sender(&mut self, number: u32) -> Option<Sender<'_>> {
         let (queue, record, uar_page, reset) = match self.qps.get_mut(&number) {
@@ -53,13 +53,13 @@ impl Objects {
     }
 }
 
-/// Address of the word of a doorbell record that counts the posted sends.
+/// Address of the word of a doorbell record with the send producer index.
 pub(super) fn producer_word(record: u64) -> u64 {
-    record.wrapping_add(QpRecordSend::AT as u64)
+    record.wrapping_add(offset_of!(hot::QpDoorbellRecord, qp_record_send) as u64)
 }
 
 impl SendQueue {
-    /// Learns how much was posted from the word at `address`.
+    /// Reads the producer index from the word at `address`.
     pub(super) fn read_producer(
         &mut self,
         memory: &dyn HostMemory,
@@ -70,8 +70,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Copies the WQE at the consumer index to `wqe`: out of the ring, unless it came by BlueFlame;
-    /// gives the number of its WQEBBs.
+    /// Copies the WQE at the consumer index to `wqe`, from its BlueFlame copy or else from the
+    /// ring; returns its number of WQEBBs.
     pub(super) fn fetch(
         &mut self,
         memory: &dyn HostMemory,
@@ -83,18 +83,18 @@ impl SendQueue {
         if let Some(copy) = self.runtime.copies.take(self.consumer) {
             *wqe = copy;
             let wqebbs = wqe.len().div_ceil(WQEBB) as u16;
-            // The record may say less than when the copy came.
+            // The record may have decreased since the copy came.
             return if wqebbs <= posted && wqe.len() <= longest {
                 Ok(wqebbs)
             } else {
                 Err(Malformed)
             };
         }
-        // One WQEBB holds the control segment, and most often all of it.
+        // One WQEBB holds the control segment, and most often the whole WQE.
         wqe.clear();
         wqe.resize(WQEBB, 0);
         self.read(memory, 0, wqe).map_err(|_| Malformed)?;
-        let control = CtrlSegment::from_prefix(wqe).ok_or(Malformed)?.ctrl_word();
+        let control = CtrlSegment::from_prefix(wqe).ok_or(Malformed)?.ctrl_word;
         let bytes = usize::from(control.ds()) * 16;
         let wqebbs = bytes.div_ceil(WQEBB) as u16;
         if bytes == 0 || bytes > longest || wqebbs > posted || u32::from(wqebbs) > size {
@@ -110,8 +110,8 @@ impl SendQueue {
     }
 
     /// Copies from WQEBB `skip` of the WQE at the consumer index on. Where each access is a system
-    /// call, those that are posted behind it come along: whoever rang for them does not change them
-    /// any more.
+    /// call, it reads the WQEs that are posted behind it too: software does not change them after
+    /// their doorbell.
     fn read(&mut self, memory: &dyn HostMemory, skip: u16, into: &mut [u8]) -> Result<(), Fault> {
         let index = self.consumer.wrapping_add(skip);
         let slot = u64::from(index) & ((1_u64 << self.log_size.min(16)) - 1);
@@ -136,8 +136,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Takes the next WQE from the ring without a look at what it asks for: its index and opcode,
-    /// if one is posted. `address` is that of the word that counts what was posted.
+    /// Takes the next WQE from the ring without parsing it: its index and opcode, if one is posted.
+    /// `address` is that of the word that holds the producer index.
     pub(super) fn skip(&mut self, memory: &dyn HostMemory, address: u64) -> Option<(u16, u8)> {
         if !self.runtime.indexed
             && let Err(fault) = self.read_producer(memory, address)
@@ -155,7 +155,7 @@ impl SendQueue {
         if let Err(fault) = self.memory.read_wrapping(memory, slot * WQEBB as u64, &mut control) {
             tracing::debug!(index, %fault, "a WQE to flush cannot be read: it counts as a NOP");
         }
-        let word = CtrlSegment::from_prefix(&control)?.ctrl_word();
+        let word = CtrlSegment::from_prefix(&control)?.ctrl_word;
         let wqebbs = u16::from(word.ds()).div_ceil(4).clamp(1, posted);
         self.consumer = index.wrapping_add(wqebbs);
         Some((index, word.opcode()))

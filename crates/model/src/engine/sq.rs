@@ -1,4 +1,4 @@
-//! SQs: one WQE a turn, as for the send half of a QP; but no peer, no service and no retries.
+//! SQs: one WQE a turn, as in the send half of a QP, but without peer, service and retries.
 
 use verbless_prm::SqState;
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
@@ -66,11 +66,11 @@ impl StandaloneSq<'_> {
         Ok((work, work.operation.on_sq.ok_or(Refused::QpType)?))
     }
 
-    /// The WQE is nothing that the SQ can do: an error CQE, and the SQ goes no further.
+    /// Fails a WQE that the SQ cannot execute: writes an error CQE, and stops the SQ.
     fn fail(&mut self, index: u16, opcode: u8, syndrome: u8) {
         let kind = cqe_opcode::REQUESTER_ERROR;
         let completion = Completion::error(self.sq, self.sqn, kind, opcode, index, syndrome);
-        // The SQ is about to be in error: that its CQ overruns, an event of the CQ tells.
+        // The SQ is about to be in error; an event of the CQ reports an overrun.
         let _ = self.complete(completion);
         self.enter_error();
     }
@@ -85,7 +85,7 @@ impl StandaloneSq<'_> {
         }
     }
 
-    /// Moves the SQ to the error state, in which it will be flushed.
+    /// Moves the SQ to the error state; a later turn flushes it.
     pub(super) fn enter_error(&mut self) {
         self.sq.state = SqState::ERR;
         self.flush_later();
@@ -95,7 +95,7 @@ impl StandaloneSq<'_> {
         self.context.state.flushes.add(self.sqn, self.context.now);
     }
 
-    /// Completes the next WQE as flushed, if the owner asked for that; `None`: nothing is posted.
+    /// Completes the next WQE as flushed, if the owner asked for that; `None` if none is posted.
     pub(super) fn flush_one(&mut self) -> Option<()> {
         if !self.sq.context.flush_in_error_en() {
             return None;
@@ -104,7 +104,7 @@ impl StandaloneSq<'_> {
         let (index, wqe_opcode) = self.sq.queue.skip(self.context.memory, record)?;
         let (kind, flushed) = (cqe_opcode::REQUESTER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.sq, self.sqn, kind, wqe_opcode, index, flushed);
-        // The SQ is in error already: that its CQ overruns, an event of the CQ tells.
+        // The SQ is in error already; an event of the CQ reports an overrun.
         let _ = self.complete(completion);
         Some(())
     }

@@ -1,14 +1,15 @@
-//! Shared receive queues: a list of WQEs, each of which names the next one in its first 16 bytes;
-//! or a ring of them.
+//! Shared receive queues: a list of WQEs, each of which names the next one in its first 16 bytes,
+//! or a ring of WQEs.
 //!
-//! Software links WQEs as they become free, so the order in which a list is used is not that of its
-//! places. In a ring it is, and the 16 bytes say nothing; a pool may do without them.
+//! Software links WQEs as they become free, so a list is not used in the order of its slots. A ring
+//! is, and the 16 bytes mean nothing; a pool may omit them.
 
 use super::events::Events;
 use super::ring::record;
 use crate::hca::objects::{Srq, SrqContext};
 use crate::memory::{Fault, HostMemory};
-use verbless_prm::hot::{SrqNextSegment, SrqRecord, event_type};
+use std::mem::offset_of;
+use verbless_prm::hot::{self, SrqNextSegment, SrqRecord, event_type};
 
 /// log2 of the longest receive WQE.
 pub(super) const LOG_LONGEST_STRIDE: u32 = 12;
@@ -33,8 +34,8 @@ pub(super) fn next(
     Ok(Some(queue.head))
 }
 
-/// The next WQE is used up: goes on to the one that it names, and reports that few are left if that
-/// was asked for.
+/// Uses up the next WQE: advances to the one that it names, and reports the limit event if software
+/// asked for it.
 pub(super) fn used(events: &mut Events<'_>, number: u32, queue: &mut Srq) {
     let mut link = SrqNextSegment::zeroed();
     link.set_next_wqe_index(queue.head.wrapping_add(1));
@@ -57,7 +58,10 @@ pub(super) fn used(events: &mut Events<'_>, number: u32, queue: &mut Srq) {
 
 /// How many WQEs were posted.
 fn posted(memory: &dyn HostMemory, queue: &Srq) -> Result<u16, Fault> {
-    let word = record(memory, queue.record.wrapping_add(SrqRecord::AT as u64))?;
+    let word = record(
+        memory,
+        queue.record.wrapping_add(offset_of!(hot::SrqDoorbellRecord, srq_record) as u64),
+    )?;
     Ok(SrqRecord::from_bits(word).counter())
 }
 

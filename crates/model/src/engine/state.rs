@@ -18,7 +18,7 @@ use crate::watch::Outbox;
 /// Stray doorbells that are kept.
 pub(crate) const MOST_STRAYS: usize = 16;
 
-/// A key as it was before a UMR, for a request that does not wait for that.
+/// A key as it was before a UMR, for a request that does not wait for the UMR.
 pub(crate) struct UnfencedKey {
     /// Index of the request right behind the UMR.
     pub request: u16,
@@ -32,46 +32,45 @@ pub(crate) struct UnfencedKey {
 pub(crate) struct EngineState {
     /// QPs and SQs that are awake, each once, in the order of their turns.
     pub active: VecDeque<u32>,
-    /// Bytes that the turn at hand moved.
+    /// Bytes that this turn moved.
     pub moved_bytes: u64,
-    /// The kind of work that is done next, if there is any.
+    /// The kind of work that is done next, if there is some.
     pub phase: Phase,
-    /// How many pieces of work were done or looked for.
+    /// Turns made so far.
     pub turns: u32,
-    /// QPs whose answers wait to be sent, each once.
+    /// QPs with answers to send, each once.
     pub answering: VecDeque<u32>,
-    /// Packets that the ports are to send.
+    /// Packets that the ports must send.
     pub egress: Vec<Egress>,
-    /// Packets that have arrived, and the buffers of those that were dealt with.
+    /// Packets that have arrived, and the buffers of handled ones.
     pub ingress: VecDeque<Delivery>,
     pub spent: Vec<Frame>,
     /// Buffers of packets that are free.
     pub buffers: Buffers,
-    /// QPs that wait, by the time at which they go on.
+    /// QPs that wait, by the time at which they continue.
     pub timers: BTreeSet<(u64, u32)>,
     /// QPs that wait for data.
     pub waits: Waits,
     /// QPs and RQs in the error state: receives that are posted to them are flushed.
     pub errored: BTreeSet<u32>,
-    /// The queue of `errored` that was looked at last.
+    /// The queue of `errored` that was checked last.
     pub looked_at: u32,
     /// Keys that the last requests of QPs changed, as they were before.
     pub unfenced: BTreeMap<u32, UnfencedKey>,
-    /// Queues that are to flush what is posted to them.
+    /// Queues with a pending flush.
     pub flushes: Flushes,
     /// Pages on which doorbells may have been overwritten.
     pub sweeps: Sweeps,
     /// Doorbells that named no queue of their page, each with its page: the first ones.
     pub strays: Vec<(u32, u64)>,
-    /// CQEs that a fault holds back, by when they are due and the order in which they were made.
+    /// CQEs that a fault delays, by due time and order of creation.
     pub delayed: BTreeMap<(u64, u64), Delayed>,
-    /// CQs whose event moderation holds back, by when it is due; 0 where that is yet to be worked
-    /// out.
+    /// CQs with an event that moderation holds back, by its due time; 0 if that is not known yet.
     pub moderated: BTreeSet<(u64, u32)>,
     /// How many CQEs a fault held back so far.
     pub delays: u64,
     pub faults: Faults,
-    /// The function's number, and where those who watch its requests are told from.
+    /// The function's number, and the outbox for the observers of its requests.
     pub outbox: Option<(usize, Arc<Outbox>)>,
     /// Whether the addresses of its ports differ from those that the fabric knows.
     pub moved: bool,
@@ -103,12 +102,12 @@ impl EngineState {
     }
 }
 
-/// Send queues that stand still until a word in memory is as they want it.
+/// Send queues that wait until a word in memory fulfils their condition.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     pub queues: Numbered<u32, Waiting>,
-    /// Whether words are read whenever the function is stepped, without timers, with which a
-    /// stepped model would never become idle.
+    /// Whether every step of the function reads the words, without timers: a stepped model with
+    /// timers would never become idle.
     pub at_every_step: bool,
 }
 
@@ -116,7 +115,7 @@ pub(crate) struct Waits {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub condition: Condition,
-    /// When the wait began, and when the word is looked at next.
+    /// When the wait began, and when the word is read next.
     pub since: u64,
     pub due: u64,
 }
@@ -126,20 +125,20 @@ impl Waits {
         self.queues.is_empty()
     }
 
-    /// A queue waits no longer.
+    /// Ends the wait of a queue.
     pub(super) fn remove(&mut self, qpn: u32) {
         self.queues.remove(&qpn);
     }
 
-    /// When the word of a waiting queue is looked at next; `None` if no queue waits, or words are
-    /// read at every step.
+    /// When the word of a waiting queue is read next; `None` if no queue waits, or every step reads
+    /// the words.
     pub(super) fn next_due(&self) -> Option<u64> {
         let due = self.queues.values().map(|waiting| waiting.due).min();
         due.filter(|_| !self.at_every_step)
     }
 }
 
-/// A packet that a port is to send.
+/// A packet that a port must send.
 #[derive(Debug)]
 pub(crate) struct Egress {
     /// The port that the packet leaves from, from 1.
@@ -154,11 +153,11 @@ pub(crate) struct Delayed {
     pub completion: Completion,
 }
 
-/// Stores to the doorbell registers of a function that may go on, by page and register.
+/// Trapped stores to the doorbell registers of a function that may continue, by page and register.
 #[derive(Debug, Default)]
 pub(crate) struct HeldStores(pub BTreeMap<(u32, u64), HeldStore>);
 
-/// A store that may go on, or the stores that went on so far.
+/// A store that may continue, or the stores that continued it so far.
 #[derive(Debug)]
 pub(crate) struct HeldStore {
     /// When the store counts as a doorbell.

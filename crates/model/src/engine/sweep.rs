@@ -1,18 +1,18 @@
-//! Sweeps: a doorbell that is stored into a mapped page may be overwritten by another queue's
-//! before the engine takes it. So after a doorbell the records of the page's other queues are
-//! looked at, in turns of their own: a few records each, so that what a sweep costs depends on the
-//! queues of the page and not on how often they ring.
+//! Sweeps: a doorbell of another queue may overwrite a doorbell in a mapped page before the engine
+//! takes it. So after a doorbell the engine reads the records of the page's other queues, in turns
+//! of their own and a few records each: the cost of a sweep depends on the queues of the page and
+//! not on how often they ring.
 //!
-//! A page that is rung on during its sweep is swept once more.
+//! A page that rings during its sweep is swept once more.
 
 use super::doorbell;
 use super::function::Function;
 use crate::hca::doorbell::PageDoorbell;
 
-/// Records that are looked at in one turn.
+/// Records that a turn reads.
 const BATCH: usize = 32;
 
-/// Looks at the records of a few queues of a page that is to be swept; false if there is none.
+/// Reads the records of a few queues of a page with a pending sweep; false if there is none.
 pub(super) fn turn(function: &mut Function, now: u64) -> bool {
     let Some(((page, doorbell), first)) = function.engine.sweeps.begin() else { return false };
     let index = std::mem::take(&mut function.hca.objects.by_page);

@@ -1,11 +1,11 @@
-//! Which UAR pages of a function are to be swept (`sweep` sweeps them).
+//! The UAR pages of a function that have a sweep pending (`sweep` sweeps them).
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use crate::hca::doorbell::PageDoorbell;
 
-/// The pages of a function that are to be swept.
+/// The pages of a function that have a sweep pending.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     pages: BTreeSet<(u32, PageDoorbell)>,
@@ -16,7 +16,7 @@ pub(crate) struct Sweeps {
 }
 
 impl Sweeps {
-    /// A page is to be swept.
+    /// Schedules a sweep of a page.
     pub(super) fn add(&mut self, page: u32, doorbell: PageDoorbell) {
         self.pages.insert((page, doorbell));
     }
@@ -29,7 +29,7 @@ impl Sweeps {
         *self = Self::default();
     }
 
-    /// The page to go on with, and the first of its queues to look at. Pages take turns.
+    /// The next page to sweep, and the first of its queues to read. Pages take turns.
     pub(super) fn begin(&mut self) -> Option<((u32, PageDoorbell), u32)> {
         if let (Some(last), Some(next)) = (self.last, self.next.take()) {
             return Some((last, next));
@@ -42,7 +42,7 @@ impl Sweeps {
         Some((page, 0))
     }
 
-    /// The page that was begun last has had a turn, which goes on with queue `next`, if any is
+    /// Ends the turn of the page that was begun last; it continues with queue `next`, if one is
     /// left.
     pub(super) fn stop_before(&mut self, next: Option<u32>) {
         self.next = next;
@@ -64,7 +64,7 @@ mod tests {
         while let Some((page, first)) = sweeps.begin() {
             assert_eq!(first, 0);
             order.push(page);
-            // The lowest page is rung on all the time.
+            // The lowest page rings all the time.
             if order.len() < 3 {
                 sweeps.add(1, Send);
             }

@@ -1,15 +1,15 @@
-//! The threads that move a threaded model.
+//! The threads that run a threaded model.
 //!
-//! Clients ring by storing into memory, so nothing can wake a thread: the first one looks. It spins
-//! for a moment after work, then sleeps for ever longer, up to [`LONGEST_SLEEP`]; a command wakes
-//! it at once. Looking needs no lock; only work takes a function, for a while, and whoever waits
-//! for the function gets it before the next batch. As long as more functions than one have work,
-//! the other threads help: each takes a function that no other has.
+//! Clients ring by stores into memory, which wake no thread: the first thread polls. It spins for a
+//! moment after work, then sleeps for longer and longer, up to [`LONGEST_SLEEP`]; a command wakes
+//! it at once. Polling needs no lock; only work locks a function, for a while, and a thread that
+//! waits for the function gets it before the next batch. While more than one function has work, the
+//! other threads help: each takes a function that no other has.
 //!
-//! None yields in order to wait. Where programs that poll have every processor, whoever yields
-//! goes to the end of the scheduler's queue and comes back after their time slices, milliseconds
-//! later; whoever slept for microseconds has used less than its share and runs as soon as its timer
-//! fires.
+//! No thread yields in order to wait. Where programs that poll occupy every processor, a thread
+//! that yields goes to the end of the scheduler's queue and comes back after their time slices,
+//! milliseconds later. A thread that slept for microseconds has used less than its share and runs
+//! as soon as its timer fires.
 
 use std::num::NonZero;
 use std::sync::atomic::Ordering;
@@ -26,22 +26,24 @@ use crate::shared::SharedWorld;
 
 /// Steps that are done before a function is offered to others.
 const BATCH: u32 = 64;
-/// How long the thread looks for doorbells without a pause after the last work: where a processor
-/// is left for it, and where there are so few that it takes the time from programs that would ring.
+/// How long the thread polls for doorbells without a pause after the last work: where a processor
+/// is free for it, and on few processors, where polling takes time from the programs that would
+/// ring.
 const SPIN: Duration = Duration::from_micros(20);
 const SPIN_ON_FEW: Duration = Duration::from_micros(5);
-/// Fewer processors than these are few: two programs, the thread, and what else the machine does.
+/// Below this number, processors are few: two programs, the thread, and the rest of the machine.
 const ENOUGH_PROCESSORS: usize = 4;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-/// Longest sleep, and so longest wait of a doorbell, while programs use the device now and then.
+/// Longest sleep, and so longest wait of a doorbell, while programs use the device from time to
+/// time.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
-/// After this time without work nobody seems to use the device, and the thread sleeps for
-/// [`IDLE_SLEEP`] at a time: a process that is awake 5,000 times a second for nothing takes two
-/// hundredths of a processor.
+/// After this time without work the device counts as unused, and the thread sleeps for
+/// [`IDLE_SLEEP`] at a time: a process that wakes 5,000 times a second takes two hundredths of a
+/// processor.
 const IDLE: Duration = Duration::from_secs(1);
 const IDLE_SLEEP: Duration = Duration::from_millis(2);
-/// The system may let a thread sleep for 50 µs more than it asked for, to wake it together with
-/// others: not this one.
+/// Timer slack of the thread. By default the kernel may add 50 µs to a sleep, to wake the thread
+/// together with others.
 const TIMER_SLACK_NS: u64 = 1;
 
 /// Starts the threads; they end when the last other handle does.
@@ -64,7 +66,7 @@ pub(crate) fn spawn(shared: &Arc<SharedWorld>) {
     }
 }
 
-/// Looks for work all the time, does it, and calls for help when there is much.
+/// Polls for work, does it, and calls for help when there is much.
 fn look(shared: &Weak<SharedWorld>, processors: usize) {
     if let Err(errno) = prctl::set_timerslack(TIMER_SLACK_NS) {
         tracing::debug!(%errno, "the engine's thread sleeps with the system's timer slack");
@@ -73,7 +75,7 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
     let mut scratch = Scratch::default();
     let mut last_work = Instant::now();
     let mut sleep = SHORTEST_SLEEP;
-    // What nothing tells of is looked at after every sleep, and as often while there is none.
+    // Work that nothing announces is looked for after every sleep, and as often without sleep.
     let mut looked = Instant::now();
     let mut all = true;
     while let Some(shared) = shared.upgrade() {
@@ -93,7 +95,8 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
             continue;
         }
         if round.missed {
-            // Another thread has the function that has work: it does the work, or soon leaves it.
+            // Another thread holds the function that has work: it does the work, or soon releases
+            // the function.
             shared.bell.sleep(rings, SHORTEST_SLEEP);
         }
         while !has_work(&shared) {
@@ -107,7 +110,7 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
     }
 }
 
-/// Helps whenever it is called, for as long as there is something to do.
+/// Helps whenever it is called, for as long as there is work.
 fn help(shared: &Weak<SharedWorld>, bell: &Bell, number: usize) {
     let mut scratch = Scratch::default();
     while bell.rest() {
@@ -120,7 +123,7 @@ fn help(shared: &Weak<SharedWorld>, bell: &Bell, number: usize) {
             }
             std::hint::spin_loop();
         }
-        // The first thread may sleep, and not know of timers that began meanwhile.
+        // The first thread may sleep and not know the timers that began meanwhile.
         bell.ring();
     }
 }
@@ -134,7 +137,8 @@ struct Round {
     missed: bool,
 }
 
-/// Lets every function that has work, or that may have some, do a batch of it, from a number on.
+/// Lets every function that has work, or may have some, do a batch of it, beginning at number
+/// `first`.
 fn round(shared: &SharedWorld, first: usize, all: bool, scratch: &mut Scratch) -> Round {
     let count = shared.count();
     let mut found = Round { worked: false, busy: 0, missed: false };
@@ -166,8 +170,8 @@ fn has_work(shared: &SharedWorld) -> bool {
     (0..shared.count()).any(|id| wants(shared, id, now))
 }
 
-/// Sleeps until it is time to look again, a timer runs out or the bell wakes the thread, if it was
-/// not rung since it had been rung so often.
+/// Sleeps until the next poll or timer is due or the bell wakes the thread; not at all if the bell
+/// rang since its count was `rings`.
 fn doze(shared: &SharedWorld, rings: u64, sleep: &mut Duration, idle: Duration) {
     let longest = if idle > IDLE { IDLE_SLEEP } else { LONGEST_SLEEP };
     let timers = (0..shared.count()).map(|id| shared.slot(id).due.load(Ordering::Relaxed));

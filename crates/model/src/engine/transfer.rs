@@ -48,7 +48,7 @@ fn copy(
     (target, written): (Sge, u64),
     length: u64,
 ) -> Result<(), TransferEnd> {
-    // What goes to the null key goes nowhere.
+    // The null key swallows writes.
     let Sge::Memory { space, address: target, .. } = target else { return Ok(()) };
     let to = spaces.get(space);
     let target = target.checked_add(written).ok_or(TransferEnd::Target)?;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_says_at_which_end() {
+    fn fault_names_source_or_target_end() {
         let memory = in_process();
         let spaces: Spaces = [memory.clone()].into_iter().collect();
         let good = [0u8; 8];

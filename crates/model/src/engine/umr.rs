@@ -1,9 +1,9 @@
-//! UMR: work requests that change memory keys, their rights, range and translation entries.
+//! UMR: work requests that change memory keys: their rights, range and translation entries.
 //!
-//! A key that UMR may change (`umr_en`) keeps its translation entries as software wrote them; when
-//! it becomes valid, what the data path uses is made from them. The kernel's own QP for this
-//! (REG_UMR) reaches keys of every domain; others only those of theirs. Page addresses are host
-//! memory itself, so that only the kernel's queues may set them. Sources: Linux
+//! A key that UMR may change (`umr_en`) keeps its translation entries as software wrote them. When
+//! it becomes valid, the model builds the translation of the data path from them. The kernel's own
+//! QP for this (REG_UMR) reaches keys of every domain; other QPs reach only keys of their own. Page
+//! addresses are addresses of host memory, so only the kernel's queues may set them. Sources: Linux
 //! `drivers/infiniband/hw/mlx5/{umr,wr}.c`, `include/linux/mlx5/device.h` (MLX5_UMR_*,
 //! MLX5_MKEY_MASK_*).
 
@@ -32,8 +32,7 @@ const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
 /// Entries come in multiples of this number of ds of 16 bytes, and so do their places in the list
 /// (Linux `mlx5r_umr_update_offset`, MLX5_IB_UMR_XLT_ALIGNMENT).
 const GRANULE: u64 = 4;
-/// The most that the model keeps of one key's entries, in ds of 16 bytes: pages of 4 KiB for 32
-/// GiB.
+/// The most ds of 16 bytes that the model keeps of one key's entries: pages of 4 KiB for 32 GiB.
 const MOST: u64 = 1 << 22;
 /// The translation of an absent page: no host has memory at so high an address.
 const ABSENT: u64 = 1 << 63;
@@ -42,7 +41,7 @@ const PRESENT: u64 = 3;
 /// Fence modes that wait for changes of keys.
 const WAITS: [WqeFence; 3] =
     [WqeFence::INITIATOR_SMALL, WqeFence::STRONG_ORDERING, WqeFence::FENCE_AND_INITIATOR_SMALL];
-/// The request is no UMR that this device knows.
+/// The request is no UMR that this device supports.
 const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
 /// The key refuses.
 const REFUSED: u8 = cqe_syndrome::MEMORY_WINDOW_BIND;
@@ -83,8 +82,9 @@ impl QueuePair<'_> {
         self.context.state.unfenced.insert(self.qpn, key);
     }
 
-    /// The same right behind a UMR that was posted together with the WQE: unless the WQE waits for
-    /// it, it sees the key as it was. On a card it may; here it always does.
+    /// Resolves the data segments of a WQE right behind a UMR that was posted together with it.
+    /// Unless the WQE waits for the UMR, it sees the key as it was before. On a card it may; in the
+    /// model it always does.
     #[cold]
     fn gather_behind(
         &mut self,
@@ -94,13 +94,13 @@ impl QueuePair<'_> {
         scratch: &mut Scratch,
     ) -> Result<u64, u8> {
         let control = CtrlSegment::from_prefix(&scratch.wqe);
-        let fence = WqeFence(control.map_or(0, |control| control.ctrl_flags().fm()));
+        let fence = WqeFence(control.map_or(0, |control| control.ctrl_flags.fm()));
         let changed = self.context.mkeys.get_mut(&key.number);
         let (false, Some(changed)) = (index != key.request || WAITS.contains(&fence), changed)
         else {
             return self.gather_list(work, scratch);
         };
-        // Another's key may have the number meanwhile.
+        // A key of another owner may have the number meanwhile.
         if changed.uid != key.before.uid || changed.context.pd() != key.before.context.pd() {
             return self.gather_list(work, scratch);
         }
@@ -109,14 +109,14 @@ impl QueuePair<'_> {
         if let Some(changed) = self.context.mkeys.get_mut(&key.number) {
             std::mem::swap(changed, &mut key.before);
         }
-        // A request that is sent again, or in parts, sees the same.
+        // A request that is sent again, or in parts, must see the same key.
         self.keep_unfenced(key);
         length
     }
 }
 
-/// Executes the UMR in `scratch.wqe` on a key; the error is the syndrome, and nothing has changed
-/// then.
+/// Executes the UMR in `scratch.wqe` on a key; the error is the syndrome, and then the key has not
+/// changed.
 fn execute(
     context: &mut Context<'_>,
     asker: &Asker,
@@ -189,7 +189,7 @@ impl Asker {
         Self { qpn, any_domain: qp.qp_type.any_domain, pd: qp.pd, fast_registration, reserved_lkey }
     }
 
-    /// Refuses what this QP may not do to this key.
+    /// Refuses a change that this QP may not make to this key.
     fn check(
         &self,
         mkey: &Mkey,
@@ -205,7 +205,7 @@ impl Asker {
             UmrCheck::FREE => !mkey.free,
             _ => return Err(MALFORMED),
         };
-        // Who makes a key valid under another variant names it by that one.
+        // A UMR that makes a key valid under another variant names the key by the new variant.
         let renamed = fields.has(UmrMkeyMask::KEY) && !new.free();
         let named = renamed || u32::from(mkey.variant) == key & 0xff;
         let ours = self.any_domain || (mkey.pd == self.pd && !fields.has(UmrMkeyMask::PD));
@@ -354,7 +354,7 @@ fn entries(
     Ok(Some((offset as usize * OCTOWORD, count as usize * OCTOWORD)))
 }
 
-/// Copies the request's entries out of the WQE, or from where it points.
+/// Copies the request's entries from the WQE, or from the memory that it points to.
 fn read_entries(
     known: Keys<'_>,
     spaces: &Spaces,
@@ -378,7 +378,8 @@ fn read_entries(
             return Err(MALFORMED);
         };
         let here = length.min(rest);
-        // The kernel's own QP is in no domain: its pointers are in whichever the key they name is.
+        // The kernel's own QP is in no domain: its pointers are in the domain of the key that they
+        // name.
         let pd = match known.mkeys.get(&(lkey >> 8)) {
             Some(mkey) if asker.any_domain => mkey.pd,
             _ => asker.pd,
@@ -400,7 +401,7 @@ fn read_entries(
         .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
 }
 
-/// The table with entries at their place; without an offset they are the whole list.
+/// The table with the entries at their offset; without an offset they are the whole list.
 fn written(table: &[u8], at: usize, part: bool, bytes: &[u8]) -> Vec<u8> {
     let end = at + bytes.len();
     let mut new = vec![0; if part { table.len().max(end) } else { end }];
@@ -410,8 +411,7 @@ fn written(table: &[u8], at: usize, part: bool, bytes: &[u8]) -> Vec<u8> {
     new
 }
 
-/// Whether a key's range and the size of its pages or entries make sense: what CREATE_MKEY asks
-/// for.
+/// Whether a key's range and the size of its pages or entries are valid, as CREATE_MKEY requires.
 fn is_sound(context: &MkeyContext, caps: &Capabilities) -> bool {
     let log = u32::from(context.log_page_size());
     let ends = context.length64() || context.start_addr().checked_add(context.len()).is_some();
@@ -426,7 +426,7 @@ fn is_sound(context: &MkeyContext, caps: &Capabilities) -> bool {
 }
 
 /// Whether a key's start and length are aligned to `unit`, the largest atomic, if it is indirect
-/// and allows atomics: what CREATE_MKEY asks for.
+/// and allows atomics, as CREATE_MKEY requires.
 fn suits_atomics(context: &MkeyContext, unit: u64) -> bool {
     let length = if context.length64() { 0 } else { context.len() };
     mode(context) == MkeyAccessMode::MTT
@@ -434,8 +434,8 @@ fn suits_atomics(context: &MkeyContext, unit: u64) -> bool {
         || context.start_addr().is_multiple_of(unit) && length.is_multiple_of(unit)
 }
 
-/// The translation by a key's entries; `None` if they are invalid. Where they do not cover the
-/// key's length, accesses will fail.
+/// The translation by a key's entries; `None` if they are invalid. Accesses that the entries do not
+/// cover will fail.
 fn translation(
     budget: &Budget,
     context: &MkeyContext,
@@ -461,7 +461,7 @@ fn translation(
     translation.inspect_err(|why| tracing::info!(why, "a UMR's entries make no sense")).ok()
 }
 
-/// Brings what the data path looks at in line with the context.
+/// Updates the fields that the data path reads from the context.
 fn settle(mkey: &mut Mkey, context: MkeyContext) {
     mkey.variant = context.mkey_7_0();
     mkey.pd = context.pd();

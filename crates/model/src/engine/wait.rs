@@ -1,8 +1,8 @@
-//! WAIT on data: a send queue that stands still until a word in memory fulfils a condition.
+//! WAIT on data: a send queue that stops until a word in memory fulfils a condition.
 //!
-//! Nothing tells the device that memory has changed, so it looks: soon at first, then at times that
-//! grow with the wait, up to a millisecond, so that a queue that waits long costs little. A stepped
-//! model looks at every step.
+//! No event reports a change of memory to the device, so it polls: soon at first, then at intervals
+//! that grow with the wait, up to a millisecond, so that a queue that waits long costs little. A
+//! stepped model polls at every step.
 
 use verbless_prm::hot::cqe_syndrome;
 
@@ -18,20 +18,21 @@ use super::work::Placed;
 use crate::hca::objects::QpState;
 use crate::world::World;
 
-/// Shortest and longest time between two looks at the word that a queue waits for, in nanoseconds.
+/// Shortest and longest interval between two reads of the word that a queue waits for, in
+/// nanoseconds.
 const SHORTEST: u64 = 2_000;
 const LONGEST: u64 = 1_000_000;
-/// The time until the next look at a queue is the time that it has waited, divided by this.
+/// The interval until the next read is the time that the queue has waited, divided by this.
 const PART: u64 = 8;
 
 impl QueuePair<'_> {
-    /// Whether the WQE is a wait that can be: its bytes, of which it moves none, or a syndrome.
+    /// Checks a wait WQE; returns the bytes that it moves, which are none, or a syndrome.
     #[cold]
     pub(super) fn check_wait(wqe: &[u8]) -> Result<u64, u8> {
         Condition::of(wqe).map(|_| 0).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)
     }
 
-    /// Executes a wait WQE: goes on if its condition holds, or lets the queue stand still.
+    /// Executes a wait WQE: goes on if its condition holds, or stops the queue.
     #[cold]
     pub(super) fn wait_for_data(&mut self, placed: &Placed, scratch: &Scratch) -> Turn {
         let holds = Condition::of(&scratch.wqe)
@@ -52,7 +53,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Whether the word in memory is as a condition wants it; the error is a syndrome.
+    /// Whether the word in memory fulfils a condition; the error is a syndrome.
     fn holds(&self, condition: &Condition) -> Result<bool, u8> {
         let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let range = Range { key: condition.lkey, address: condition.address, length: WORD };
@@ -70,8 +71,8 @@ impl QueuePair<'_> {
     }
 }
 
-/// Gives the send queues of a function that wait for data a turn if it is time to look at their
-/// words again; true if any had one.
+/// Gives a turn to the send queues of a function that wait for data, if their words are due and may
+/// fulfil the condition; true if one had a turn.
 #[inline]
 pub(super) fn look(world: &mut World, id: usize) -> bool {
     !world.functions[id].engine.waits.is_empty() && look_at_all(world, id)
@@ -91,7 +92,7 @@ fn look_at_all(world: &mut World, id: usize) -> bool {
                 continue;
             }
         };
-        // Its turn says what is wrong.
+        // The queue's turn reports an error.
         if pair.qp.state != QpState::Rts || pair.holds(&condition) != Ok(false) {
             function.engine.waits.remove(qpn);
             doorbell::queue(function, qpn);
@@ -104,14 +105,14 @@ fn look_at_all(world: &mut World, id: usize) -> bool {
 }
 
 impl Waits {
-    /// A queue waits from now on, or still does.
+    /// Begins the wait of a queue, or continues it.
     fn add(&mut self, qpn: u32, condition: Condition, now: u64) {
         let new = Waiting { condition, since: now, due: now };
         self.queues.get_or_insert_with(qpn, || new).condition = condition;
         self.later(qpn, now);
     }
 
-    /// Schedules the next look at the queue's word, after a time that grows with its wait.
+    /// Schedules the next read of the queue's word, after a time that grows with its wait.
     fn later(&mut self, qpn: u32, now: u64) {
         if let Some(waiting) = self.queues.get_mut(&qpn) {
             let pause = (now.saturating_sub(waiting.since) / PART).clamp(SHORTEST, LONGEST);
@@ -119,7 +120,7 @@ impl Waits {
         }
     }
 
-    /// The queues whose words are to be read now: all of them, if no timers are used.
+    /// The queues with words to read at time `now`: all of them, without timers.
     fn due(&self, now: u64) -> Vec<(u32, Condition)> {
         let all = self.at_every_step;
         let due = self.queues.iter().filter(|(_, waiting)| all || waiting.due <= now);

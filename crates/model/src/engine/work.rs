@@ -1,4 +1,4 @@
-//! Send WQEs: from untrusted bytes to what is to be done.
+//! Send WQEs: parses untrusted bytes into operations.
 
 use verbless_prm::hot::{
     AtomicSegment, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord, MmoSegment,
@@ -18,15 +18,15 @@ const COMPACT: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pub operation: &'static Operation,
-    /// Whether the WQE makes a CQE also when it succeeded.
+    /// Whether the WQE causes a CQE even when it succeeds.
     pub signaled: bool,
-    /// Whether its CQE is an event for CQs that are armed for solicited completions only.
+    /// Whether its CQE causes an event at CQs that are armed for solicited completions only.
     pub event: bool,
-    /// The peer's CQE is.
+    /// Whether the peer's CQE does.
     pub solicited: bool,
     /// Immediate data, or the memory key that the WQE is about.
     pub immediate: u32,
-    /// The remote address, under `rkey`; of a memory copy, the address of the device's status
+    /// The remote address, under `rkey`; for a memory copy, the address of the device's opaque
     /// buffer.
     pub remote_address: u64,
     pub rkey: u32,
@@ -65,14 +65,14 @@ pub(crate) fn first_word(wqe: &[u8]) -> Option<CtrlWord> {
 
 /// The opcode that a WQE shows, whatever else is wrong with it.
 pub(crate) fn opcode(wqe: &[u8]) -> u8 {
-    first_word(wqe).map_or(verbless_prm::hot::opcode::NOP, CtrlWord::opcode)
+    first_word(wqe).map_or(verbless_prm::hot::opcode::NOP, |word| word.opcode())
 }
 
 impl Work {
-    /// Reads the control segment of a WQE, whose index and queue must be those of its place.
+    /// Parses the control segment of a WQE, whose index and queue must be those of its slot.
     pub(crate) fn control(wqe: &[u8], number: u32, index: u16) -> Result<Self, Refused> {
         let control = CtrlSegment::from_prefix(wqe).ok_or(Malformed)?;
-        let (word, flags) = (control.ctrl_word(), control.ctrl_flags());
+        let (word, flags) = (control.ctrl_word, control.ctrl_flags);
         if word.qpn() != number || word.wqe_index() != index {
             return Err(Refused::Malformed);
         }
@@ -89,8 +89,8 @@ impl Work {
         })
     }
 
-    /// Reads a WQE that is whole: as many bytes as its `ds` says. Index and QP must be those of its
-    /// place, and its segments those that the operation has in a QP of this type.
+    /// Parses a complete WQE: as many bytes as its `ds` says. Its index and QP must be those of its
+    /// slot, and its segments those that the operation has in a QP of this type.
     pub(crate) fn parse(
         wqe: &[u8],
         qpn: u32,
@@ -125,7 +125,7 @@ impl Work {
         Ok(work)
     }
 
-    /// Reads a segment of what does not leave the device; the bytes that it takes.
+    /// Parses a segment of an operation that does not leave the device; returns its length.
     #[inline(never)]
     fn take_own(&mut self, part: Part, rest: &[u8]) -> Result<usize, Malformed> {
         match part {
@@ -188,10 +188,10 @@ impl Iterator for Segments<'_> {
 impl Segments<'_> {
     fn read(&mut self, rest: &[u8]) -> Option<Result<Segment, Malformed>> {
         let Some(header) = InlineHeader::from_prefix(rest) else { return Some(Err(Malformed)) };
-        let header = header.inline_word();
+        let header = header.inline_word;
         if header.inline() {
             let length = usize::from(header.byte_count());
-            if header != InlineWord::pack(true, header.byte_count()) {
+            if header != InlineWord::new().with_inline(true).with_byte_count(header.byte_count()) {
                 return Some(Err(Malformed));
             }
             let at = self.at + InlineHeader::BYTES;
@@ -220,6 +220,7 @@ mod tests {
     use super::super::transport::types::RC;
     use super::*;
     use proptest::prelude::*;
+    use verbless_prm::IntoBytes;
     use verbless_prm::hot::{CtrlFlags, opcode};
 
     fn parse(wqe: &[u8], qpn: u32, index: u16) -> Result<Work, Refused> {
@@ -236,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn a_send_with_two_pointers_and_inline_data_between_them_is_read() {
+    fn send_with_pointers_and_inline_data_parses() {
         let tail = [
             &DataSegment::new(10, 0x100, 0x5000).as_bytes()[..],
-            InlineHeader::new(InlineWord::pack(true, 13)).as_bytes(),
+            InlineHeader::new(InlineWord::new().with_inline(true).with_byte_count(13)).as_bytes(),
             &[9; 28],
             DataSegment::new(0, 0x200, 0x6000).as_bytes(),
         ]
@@ -262,22 +263,22 @@ mod tests {
     #[test]
     fn the_end_entry_ends_the_list() {
         let tail = [DataSegment::new(10, 1, 2), DataSegment::END, DataSegment::new(11, 1, 2)];
-        let tail = bytemuck::must_cast_slice(&tail);
+        let tail = tail.as_bytes();
         assert_eq!(segments(tail, 0).count(), 1);
     }
 
     #[test]
-    fn receive_list_ends_with_the_queried_key_and_the_common_one() {
+    fn receive_list_ends_at_queried_or_common_key() {
         for (key, count) in [(0x500, 1), (LIST_END, 1), (0x600, 3)] {
             let tail = [(10, 1, 2), (0, key, 0), (11, 1, 2)];
             let tail = tail.map(|(bytes, key, at)| DataSegment::new(bytes, key, at));
-            let tail = bytemuck::must_cast_slice(&tail);
+            let tail = tail.as_bytes();
             assert_eq!(receive_segments(tail, 0x500).count(), count, "{key:#x}");
         }
     }
 
     #[test]
-    fn a_wqe_of_another_place_or_of_no_known_opcode_is_malformed() {
+    fn wqe_of_wrong_queue_or_opcode_is_malformed() {
         let bytes = wqe(opcode::SEND, &[]);
         let refused = |wqe: &[u8], qpn, index| parse(wqe, qpn, index).unwrap_err();
         assert!(parse(&bytes, 5, 7).is_ok());
@@ -289,8 +290,10 @@ mod tests {
         let mut modified = bytes.clone();
         modified[0] = 1;
         assert_eq!(refused(&modified, 5, 7), Refused::Unknown, "SEND has no op_mod but 0");
-        let long_inline =
-            wqe(opcode::SEND, InlineHeader::new(InlineWord::pack(true, 13)).as_bytes());
+        let long_inline = wqe(
+            opcode::SEND,
+            InlineHeader::new(InlineWord::new().with_inline(true).with_byte_count(13)).as_bytes(),
+        );
         let work = parse(&long_inline, 5, 7).unwrap();
         assert_eq!(segments(&long_inline, work.data).collect::<Vec<_>>(), [Err(Malformed)]);
     }
@@ -308,7 +311,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)
         ) {
             let segment = CtrlSegment::from_prefix(&bytes);
-            let word = segment.map_or(CtrlWord::new(), CtrlSegment::ctrl_word);
+            let word = segment.map_or(CtrlWord::new(), |segment| segment.ctrl_word);
             if let Ok(work) = parse(&bytes, word.qpn(), word.wqe_index()) {
                 prop_assert!(work.data <= bytes.len());
             }

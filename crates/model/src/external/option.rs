@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_reads_back_and_a_wrong_one_is_an_error() {
+    fn option_reads_back_and_invalid_one_fails() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (level, name) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
         set(&socket, level, name, libc::IP_PMTUDISC_PROBE).unwrap();

@@ -26,8 +26,8 @@ pub struct RoceUplink {
 }
 
 impl RoceUplink {
-    /// An address of this machine, and those of the hosts that are reached by it: nobody else's
-    /// datagrams are taken.
+    /// An address of this machine, and those of the hosts that it reaches, the peers. The uplink
+    /// takes the peers' datagrams only.
     ///
     /// # Errors
     /// There is no peer, they are not all IPv4 or all IPv6, or one is no host's address; the text
@@ -192,7 +192,7 @@ impl Outside for Socket {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
         let (length, from) = self.socket.recv_from(buffer)?;
         if !self.is_peer(from.ip()) {
-            tracing::debug!(%from, "a datagram of nobody's who is a peer is dropped");
+            tracing::debug!(%from, "a datagram is dropped: its sender is no peer");
             return Ok(None);
         }
         let from: SocketAddr = from;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_leaves_with_the_headers_that_its_icrc_is_made_for() {
+    fn sent_packet_keeps_a_valid_icrc() {
         let uplink = uplink([10, 11]);
         let flags = SockFlag::SOCK_NONBLOCK;
         let Ok(raw) = socket(AddressFamily::Inet, SockType::Raw, flags, SockProtocol::Udp) else {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn only_packets_between_its_ends_leave_and_only_those_of_peers_come_in() {
+    fn only_packets_between_uplink_ends_pass() {
         let uplink = uplink([20, 21]);
         let socket = Socket::bind(&uplink, Mac([2; 6])).unwrap();
         let [peer, stranger] =
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_grants_for_a_burst_is_told() {
+    fn receive_buffer_size_is_reported_as_granted() {
         let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
         assert_eq!(make_room(&socket, 16 << 10).unwrap(), 16 << 10);
         let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_datagrams_leave_the_model_alive_and_it_says_where_its_peers_are() {
+    fn hostile_datagrams_leave_the_device_alive() {
         let (model, uplink) = (model(), uplink([30, 31]));
         let device = model.device(0);
         let [own, peer] = [30, 31].map(|host| gid_of(address(host)));
@@ -426,7 +426,7 @@ mod tests {
         let mac = device.gateway(&peer).map(|mac| mac.to_be_bytes());
         assert_eq!(mac.unwrap()[2..], uplink.mac().0);
         assert_eq!(device.gateway(&own), None);
-        assert!(!device.leads_outside(), "nobody there has a MAC of his own");
+        assert!(!device.leads_outside(), "no host there has its own MAC");
         let socket = UdpSocket::bind((address(31), ROCE_PORT)).unwrap();
         let genuine = of_rxe().map(|(_, _, frame)| frame[42..].to_vec());
         let lengths = [0, 1, 11, 12, 15, 16, 27, 28, 1000, 65000];

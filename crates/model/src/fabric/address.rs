@@ -1,4 +1,4 @@
-//! The destination of a frame: the addresses at its start, and those that a vport accepts.
+//! The destination of a frame: the addresses at its start, and the addresses that a vport accepts.
 
 use verbless_prm::{Grh, Lrh, LrhNextHeader};
 
@@ -7,10 +7,10 @@ use crate::wire::Mac;
 
 /// The first LID of multicast groups.
 const FIRST_GROUP_LID: u16 = 0xc000;
-/// The LID of whoever is at the other end of the link; no switch forwards it.
+/// The LID of the other end of the link; no switch forwards it.
 const PERMISSIVE_LID: u16 = 0xffff;
 
-/// The destination of a frame, as far as the fabric looks.
+/// The destination of a frame, as the fabric reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     /// One port, or every port in promiscuous mode.
@@ -53,7 +53,7 @@ impl Destination {
     }
 }
 
-/// The Ethernet address of whoever sent a frame.
+/// The source MAC of a frame.
 pub(super) fn source_mac(frame: &[u8]) -> Option<Mac> {
     frame.get(6..)?.first_chunk().map(|bytes| Mac(*bytes))
 }
@@ -64,7 +64,7 @@ pub(super) fn source_mac(frame: &[u8]) -> Option<Mac> {
 pub(crate) struct Addresses {
     /// Ethernet: its unicast addresses.
     pub macs: Vec<Mac>,
-    /// Ethernet: whether it takes frames for others as well.
+    /// Ethernet: whether it takes frames for other addresses.
     pub promiscuous: bool,
     /// InfiniBand: the LID of its port; 0: none.
     pub lid: u16,
@@ -76,7 +76,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Whether a unicast frame is for this vport by name.
+    /// Whether a unicast frame has an address of this vport.
     pub(super) fn name(&self, destination: Destination) -> bool {
         match destination {
             Destination::Mac(mac) => self.macs.contains(&mac),
@@ -91,7 +91,7 @@ impl Addresses {
         }
     }
 
-    /// Whether a frame that comes to the card reaches this vport.
+    /// Whether a frame that reaches the card reaches this vport.
     pub(super) fn take(&self, destination: Destination) -> bool {
         destination.is_group()
             || self.name(destination)
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_infiniband_packet_goes_to_a_lid_and_a_gid_or_to_a_group() {
+    fn ib_packet_goes_to_lid_gid_or_group() {
         let (local, global) = (LrhNextHeader::IBA_LOCAL, LrhNextHeader::IBA_GLOBAL);
         assert_eq!(infiniband(0xbfff, local), Some(Destination::Lid(0xbfff, None)));
         assert_eq!(infiniband(1, global), Some(Destination::Lid(1, Some([7; 16]))));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vport_that_shares_its_lid_takes_what_names_its_gid() {
+    fn vport_with_shared_lid_is_chosen_by_gid() {
         let alone = Addresses { lid: 5, ..Addresses::default() };
         let shared = Addresses { gids: vec![[7; 16]], grh_required: true, ..alone.clone() };
         for (gid, by_lid, by_gid) in
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promiscuous_vport_takes_what_is_for_others_and_is_not_named() {
+    fn promiscuous_vport_takes_frames_of_others() {
         let (own, other) = (Destination::Mac(Mac([2; 6])), Destination::Mac(Mac([4; 6])));
         let mut vport = Addresses { macs: vec![Mac([2; 6])], ..Addresses::default() };
         assert!(vport.take(own) && !vport.take(other) && vport.take(Destination::EthernetGroup));

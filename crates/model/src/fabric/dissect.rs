@@ -11,7 +11,7 @@ use crate::watch::SeenFrame;
 use crate::wire::tests::{emitted, of_every_opcode, of_every_route};
 use crate::wire::{Headers, Message, Packet, Route, Service};
 
-/// Says that the test of this thread is skipped, past what keeps a passing test's output back:
+/// Reports a skipped test to standard error, past the harness, which hides a passing test's output:
 /// `cargo xtask test` counts these lines.
 fn skipped(reason: &str) {
     let thread = std::thread::current();
@@ -34,7 +34,7 @@ impl File {
         &self.0
     }
 
-    /// A capture of these packets, one each microsecond, by turns out and in.
+    /// A capture of these packets, one each microsecond, alternately out and in.
     fn of(name: &str, packets: &[Packet<'_>]) -> Self {
         let path = std::env::temp_dir().join(format!("verbless-{}-{name}", std::process::id()));
         let file = Self(path);
@@ -61,7 +61,7 @@ fn link(packet: &Packet<'_>) -> Link {
     }
 }
 
-/// A packet of every opcode by every route, with a payload where it takes one.
+/// A packet of every opcode on every route, with a payload where the opcode takes one.
 fn all() -> Vec<Packet<'static>> {
     let routes = of_every_route().map(|packet| packet.headers.route);
     let packets = routes.into_iter().flat_map(|route| {
@@ -92,7 +92,7 @@ fn tshark_reads_a_capture_of_every_opcode() {
     let packets = all();
     let file = File::of("opcodes.pcapng", &packets);
     let mut tshark = Command::new("tshark");
-    // It takes the payload of a SEND for NFS.
+    // That protocol takes the payload of a SEND for NFS.
     tshark.args(["-n", "--disable-protocol", "rpcordma", "-T", "fields", "-E", "separator=;"]);
     tshark.arg("-r").arg(file.path());
     for field in [
@@ -116,8 +116,8 @@ fn tshark_reads_a_capture_of_every_opcode() {
     assert_eq!(text.lines().count(), packets.len(), "{errors}");
     for ((number, packet), line) in packets.iter().enumerate().zip(text.lines()) {
         let (malformed, line) = line.split_once(';').expect("the first field");
-        // It takes XRC's opcodes for another service's, with other headers, and misses the end of
-        // some of RD's, which mlx5 does not have.
+        // tshark takes XRC opcodes for those of another service with other headers, and misses the
+        // last headers of some RD opcodes, which mlx5 does not have.
         let opcode = packet.headers.transport.opcode().expect("it has one");
         let known = !matches!(opcode.service, Service::Xrc | Service::Rd);
         assert!(malformed.is_empty() || !known, "{malformed}: {packet:?}");
@@ -137,18 +137,18 @@ fn tshark_reads_a_capture_of_every_opcode() {
         let crc = line.strip_prefix(&expected).unwrap_or_else(|| panic!("{line}, not {expected}"));
         let bytes = emitted(packet);
         let icrc = bytes.last_chunk().map_or(0, |crc| u32::from_be_bytes(*crc));
-        // What follows the BTH of a congestion notification it does not look at.
+        // tshark does not parse a congestion notification behind its BTH.
         let read =
             known && !matches!(opcode.message, Message::Congestion | Message::RoceCongestion);
         assert!(!read || crc == format!("{icrc:#010x}"), "{crc}: {packet:?}");
     }
 }
 
-/// A python3 of the user's own may stand before the system's, which the package of scapy is for.
+/// A python3 of the user may precede the system's, for which the scapy package is installed.
 const PYTHONS: [&str; 2] = ["python3", "/usr/bin/python3"];
 
-/// Prints, for each frame of a capture that is RoCE v2, its number, the ICRC that it has and the
-/// one that scapy gives it.
+/// Prints, for each RoCE v2 frame of a capture, its number, its ICRC and the ICRC that scapy
+/// computes.
 const ICRCS: &str = "
 import sys
 from scapy.all import rdpcap, Ether, raw
@@ -182,7 +182,7 @@ fn scapy_computes_the_same_icrc_for_every_opcode() {
         let crc = emitted(&packet)[packet.frame_length() - 4..].to_vec();
         let crc: String = crc.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(says, crc, "{packet:?}");
-        // Before 2.6 it had no ICRC over IPv6, and gave 0: frames made by 2.8 are in `wire::tests`.
+        // scapy before 2.6 has no ICRC over IPv6 and gives 0; `wire::tests` has frames made by 2.8.
         let unable = matches!(packet.headers.route, Route::Ipv6(..)) && is == "00000000";
         assert!(unable || is == crc, "{is}: {packet:?}");
     }

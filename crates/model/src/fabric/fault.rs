@@ -1,4 +1,4 @@
-//! Faults of frames on a link: which frames, when, and the effect.
+//! Faults of frames on a link: the frames, the time, the effect.
 
 use std::time::Duration;
 
@@ -14,28 +14,28 @@ pub enum FrameEffect {
     Lose,
     /// The frame arrives twice.
     Duplicate,
-    /// The frame is delayed by this time, so that later frames overtake it.
+    /// The frame is late by this time, so that later frames overtake it.
     Delay(Duration),
-    /// This number of bits in a row is inverted, behind the Ethernet header or LRH. The checks of
-    /// the link do not notice; only the ICRC and the checksum of IPv4 are left.
+    /// This number of consecutive bits is inverted, behind the Ethernet header or LRH. The link's
+    /// own check (FCS, VCRC) does not notice; only the ICRC and the IPv4 checksum can.
     Corrupt(u32),
 }
 
-/// A choice of frames of a link: those that agree with all fields that are set.
+/// Selects frames of a link: those that match every field that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrameSelector {
     /// To the switch, or from it.
     pub leaving: Option<bool>,
     /// Packets for this QP.
     pub qpn: Option<u32>,
-    /// Packets of one of these opcodes, as the BTH has them.
+    /// Packets with one of these BTH opcodes.
     pub opcodes: Vec<u8>,
-    /// Packets from the first to the second of these PSNs, which go on at 0 behind 0xffffff.
+    /// Packets from the first to the second of these PSNs, which wrap from 0xffffff to 0.
     pub psns: Option<(u32, u32)>,
-    /// Only NAKs that fail a connection, which are those of all but PSNs; or none of them.
+    /// Only NAKs that fail a connection (all but PSN sequence errors), or no such NAK.
     ///
-    /// A responder that refuses a request fails, and is silent from then on. So the requester of a
-    /// NAK that is lost learns no more than that its peer does not answer.
+    /// A responder that refuses a request fails, and is silent from then on. So a requester whose
+    /// NAK is lost only sees that its peer does not answer.
     pub fatal_nak: Option<bool>,
 }
 
@@ -67,7 +67,7 @@ impl FrameSelector {
 pub enum Occurrence {
     /// To each with this probability, from 0 to 1.
     Chance(f64),
-    /// To `count` frames in a row, after `skip` have passed.
+    /// To `count` consecutive frames, after `skip` have passed.
     Nth {
         /// Frames that pass first.
         skip: u64,
@@ -87,7 +87,7 @@ pub struct FrameFault {
     pub when: Occurrence,
 }
 
-/// A fault at work: what it has seen, and its chances, which each direction has by itself.
+/// An active fault: its counts and its random numbers, separate for each direction.
 #[derive(Debug)]
 pub(super) struct Active {
     fault: FrameFault,
@@ -99,22 +99,22 @@ pub(super) struct Active {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub lost: bool,
-    /// How many copies of the frame arrive besides, each as it was sent.
+    /// Number of extra copies that arrive, each unchanged.
     pub copies: u32,
     /// Nanoseconds by which the frame is late.
     pub delay: u64,
-    /// Bits that are changed, and what decides which.
+    /// Number of bits to invert, and the seed that chooses them.
     pub corrupt: Option<(u32, u64)>,
 }
 
 impl Active {
-    /// `seed` is of the model, `link` of the link, `number` of the fault.
+    /// `seed` is the model's, `link` the link's number, `number` the fault's.
     pub(super) fn new(fault: FrameFault, seed: u64, link: u64, number: u64) -> Self {
         let random = [0, 1, 2].map(|direction| Random::new(&[seed, link, direction, number]));
         Self { fault, random, seen: 0 }
     }
 
-    /// Whether the fault can no longer happen.
+    /// Whether the fault cannot happen again.
     pub(super) fn is_over(&self) -> bool {
         match self.fault.when {
             Occurrence::Chance(probability) => probability <= 0.0,
@@ -122,7 +122,7 @@ impl Active {
         }
     }
 
-    /// Adds what this fault does to a frame.
+    /// Adds the effect of this fault on a frame.
     pub(super) fn apply(&mut self, direction: Direction, frame: &Frame, outcome: &mut Outcome) {
         if !self.fault.select.selects(direction, frame) {
             return;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_tells_naks_that_fail_a_connection_from_all_else() {
+    fn selector_distinguishes_fatal_naks() {
         let answer = |syndrome: u8| {
             let mut bth = Bth::zeroed();
             bth.set_opcode(BthOpcode::RC_ACKNOWLEDGE);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nth_frames_that_are_selected_are_hit_and_then_no_more() {
+    fn nth_fault_hits_only_its_selected_frames() {
         let select = FrameSelector { qpn: Some(7), ..FrameSelector::default() };
         let mut fault = active(FrameEffect::Lose, select, Occurrence::Nth { skip: 1, count: 2 });
         let (mine, other) =
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_the_same_in_every_run_and_another_in_each_direction() {
+    fn chance_is_reproducible_but_differs_by_direction() {
         let run = |direction| {
             let when = Occurrence::Chance(0.5);
             let mut fault = active(FrameEffect::Lose, FrameSelector::default(), when);

@@ -1,4 +1,4 @@
-//! How frames go: over links, through cards and the switch, to the vports that take them.
+//! The ways of frames: over links, through cards and the switch, to the vports that take them.
 
 use super::address::{Addresses, Destination, source_mac};
 use super::frame::Frame;
@@ -6,9 +6,10 @@ use super::link::{Cable, Direction};
 use super::{Crossing, Delivery, Fabric, Name, Passage, PhysicalPort, Vport};
 use crate::profile::Link;
 
-/// Most source addresses outside that the switch remembers; one more makes it forget all.
+/// Maximum number of external source addresses that the switch remembers; one more clears the
+/// table.
 pub(super) const MOST_LEARNED: usize = 4096;
-/// Frames that may be on their way; more are dropped.
+/// Maximum number of frames in flight; more are dropped.
 pub(super) const MOST_IN_FLIGHT: usize = 1 << 16;
 /// The shortest and the longest frame from outside.
 const EXTERNAL_BYTES: std::ops::RangeInclusive<usize> = 14..=0xffff;
@@ -42,7 +43,7 @@ impl Fabric {
         self.cross(now, Passage { port, direction, from: Some(from) }, frame);
     }
 
-    /// Takes a frame, of any bytes, from outside the model; bytes that are no frame are dropped.
+    /// Takes any bytes as a frame from outside the model; drops bytes that are no frame.
     pub(crate) fn receive_external(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
         if EXTERNAL_BYTES.contains(&bytes.len()) {
             let now = self.latest(now);
@@ -54,25 +55,25 @@ impl Fabric {
         }
     }
 
-    /// The time, which does not go back when a thread sends that looked at its clock before another
-    /// one did.
+    /// The time, which never goes back: a thread may send with an older reading of its clock than
+    /// another thread's.
     fn latest(&mut self, now: u64) -> u64 {
         self.now = self.now.max(now);
         self.now
     }
 
-    /// When the next frame arrives somewhere, or when the first of those arrived that wait.
+    /// When the next frame reaches the end of a link, or when the first waiting frame arrived.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let waits = self.first().map(|((at, _), _)| at);
         waits.into_iter().chain(self.next_crossing()).min()
     }
 
-    /// When the next frame is at the end of a link.
+    /// When the next frame reaches the end of a link.
     pub(super) fn next_crossing(&self) -> Option<u64> {
         self.schedule.next_due()
     }
 
-    /// The first of the frames that wait: its time, its number and its function.
+    /// The first waiting frame: its time, its number and its function.
     fn first(&self) -> Option<((u64, u64), usize)> {
         if self.waiting == 0 {
             return None;
@@ -81,7 +82,7 @@ impl Fabric {
         heads.filter_map(|(queue, function)| Some((queue.front()?.0, function))).min()
     }
 
-    /// The function that the next frame has arrived for.
+    /// The function with the next frame that has arrived.
     #[cfg(test)]
     pub(crate) fn next_receiver(&mut self, now: u64) -> Option<usize> {
         self.advance(now);
@@ -97,7 +98,7 @@ impl Fabric {
         Some(delivery)
     }
 
-    /// Lets everything arrive that is due.
+    /// Handles every crossing that is due.
     fn advance(&mut self, now: u64) {
         while let Some((at, Crossing { passage, frame })) = self.schedule.pop_due(now) {
             match self.ports[passage.port.0].cable.arrived(passage.direction) {
@@ -107,12 +108,12 @@ impl Fabric {
         }
     }
 
-    /// Lets a frame cross from the switch to a port.
+    /// Sends a frame from the switch to a port.
     fn arrive(&mut self, now: u64, port: PhysicalPort, frame: Frame) {
         self.cross(now, Passage { port, direction: Direction::In, from: None }, frame);
     }
 
-    /// Lets a frame cross a link, or a card, with what its faults do to it.
+    /// Sends a frame over a link, or through a card, with the effects of its faults.
     fn cross(&mut self, now: u64, passage: Passage, mut frame: Frame) {
         let Passage { port, direction, .. } = passage;
         let outcome = self.ports[port.0].cable.disturb(direction, &frame);
@@ -126,7 +127,7 @@ impl Fabric {
             frame.corrupt(bits, seed);
         }
         match outcome.lost {
-            // It takes the link's time all the same.
+            // A lost frame takes the link's time all the same.
             true => {
                 self.ports[port.0].cable.cross(direction, now, frame.bytes().len(), 0);
                 self.buffers.recycle(frame);
@@ -135,7 +136,7 @@ impl Fabric {
         }
     }
 
-    /// Sends a frame on its way, late by `delay`; without any wait it is at the end at once.
+    /// Sends a frame on its way, late by `delay`; a frame without any wait arrives at once.
     fn depart(&mut self, now: u64, passage: Passage, frame: Frame, delay: u64) {
         let Passage { port, direction, .. } = passage;
         let full = self.in_flight() >= MOST_IN_FLIGHT;
@@ -156,7 +157,7 @@ impl Fabric {
         }
     }
 
-    /// A frame has crossed a link, or a card.
+    /// Handles a frame that has crossed a link, or a card.
     fn crossed(&mut self, now: u64, passage: Passage, mut frame: Frame) {
         let Passage { port, direction, from } = passage;
         if direction == Direction::In {
@@ -179,7 +180,7 @@ impl Fabric {
         }
     }
 
-    /// The switch has a frame from a port.
+    /// Forwards a frame from a port through the switch.
     fn forward(&mut self, now: u64, from: PhysicalPort, destination: Destination, frame: Frame) {
         self.learn(from, &frame);
         let name = match destination {
@@ -202,7 +203,7 @@ impl Fabric {
             .or(learned
                 .filter(|port| are_joined(&self.ports[port.0].cable, &self.ports[from.0].cable)))
         {
-            // A switch does not send back.
+            // A switch does not send a frame back.
             Some(to) if to == from => self.buffers.recycle(frame),
             Some(to) => self.arrive(now, to, frame),
             None if matches!(name, Name::Mac(_)) => self.flood(now, from, frame),
@@ -210,7 +211,7 @@ impl Fabric {
         }
     }
 
-    /// Remembers where a frame came from, if no vport has its address.
+    /// Remembers the port of a frame's source address, if no vport has that address.
     fn learn(&mut self, from: PhysicalPort, frame: &Frame) {
         if self.ports[from.0].cable.kind() != Link::Ethernet {
             return;
@@ -225,7 +226,7 @@ impl Fabric {
         self.learned.insert(mac, from);
     }
 
-    /// Sends a frame to every port but the one it came from.
+    /// Sends a frame to every port except the one that it came from.
     fn flood(&mut self, now: u64, from: PhysicalPort, frame: Frame) {
         for at in 0..self.ports.len() {
             let cable = &self.ports[at].cable;
@@ -237,7 +238,7 @@ impl Fabric {
         self.buffers.recycle(frame);
     }
 
-    /// Delivers a frame to the vports of a card; `from`: the one that sent it.
+    /// Delivers a frame to the vports of a card; `from` is the vport that sent it.
     fn deliver(
         &mut self,
         now: u64,

@@ -1,4 +1,4 @@
-//! Frames, the bytes that devices exchange, and the buffers that they are kept in.
+//! Frames, the bytes that devices exchange, and their buffers.
 
 use verbless_prm::{AethNak, Bth, Lrh};
 
@@ -9,14 +9,14 @@ use crate::wire::{self, Extensions, Headers, Malformed, Opcode, Packet, Route};
 /// A frame on a link: from the Ethernet header or the LRH to the ICRC, without the check sequence
 /// (FCS) or VCRC, which belong to the link.
 ///
-/// An unsealed frame is a RoCE or InfiniBand packet whose ICRC has not been computed yet: nothing
-/// changes it between two ends in this memory. It is sealed when it leaves the memory, when
-/// somebody looks at its bytes, and before one of them is changed.
+/// An unsealed frame is a RoCE or InfiniBand packet whose ICRC is not computed yet: nothing changes
+/// it between two ends in this memory. It is sealed when it leaves the memory, when a capture or
+/// observer takes its bytes, and before a fault changes one of them.
 #[derive(Debug)]
 pub(crate) struct Frame {
     link: Link,
     sealed: bool,
-    /// The transport domain of the SQ that sent the frame, if one did.
+    /// The transport domain of the SQ that sent the frame, if an SQ did.
     domain: Option<u32>,
     length: usize,
     /// At least `length` bytes; those after `length` are of an earlier frame.
@@ -28,8 +28,8 @@ impl Frame {
         &self.buffer[..self.length]
     }
 
-    /// The transport domain of the SQ that sent the frame, if one did. Only the function that sent
-    /// it knows the domain.
+    /// The transport domain of the SQ that sent the frame, if an SQ did. Only the sending function
+    /// knows the domain.
     pub(crate) fn domain(&self) -> Option<u32> {
         self.domain
     }
@@ -74,7 +74,7 @@ impl Frame {
         }
     }
 
-    /// Inverts `bits` bits in a row, behind the Ethernet header or LRH.
+    /// Inverts `bits` consecutive bits, behind the Ethernet header or LRH.
     pub(super) fn corrupt(&mut self, bits: u32, seed: u64) {
         self.seal();
         let header = match self.link {
@@ -87,7 +87,7 @@ impl Frame {
         (first..first + bits).for_each(|bit| rest[bit / 8] ^= 1 << (bit % 8));
     }
 
-    /// Computes the ICRC, if that has not been done.
+    /// Computes the ICRC of an unsealed frame.
     pub(crate) fn seal(&mut self) {
         if std::mem::replace(&mut self.sealed, true) {
             return;
@@ -102,8 +102,8 @@ impl Frame {
     }
 }
 
-/// Buffers that are no frame's at the moment. In a steady state frames come from here and return,
-/// and nothing is allocated.
+/// Free buffers. In a steady state frames take buffers from here and return them, and nothing is
+/// allocated.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     free: Vec<Vec<u8>>,
@@ -144,8 +144,8 @@ impl Buffers {
         frame
     }
 
-    /// An Ethernet frame of `length` bytes, which `fill` writes, and which has no check of its own;
-    /// sent in transport domain `domain`.
+    /// An Ethernet frame of `length` bytes, which `fill` writes, without a check of its own; sent
+    /// in transport domain `domain`.
     pub(crate) fn plain(
         &mut self,
         length: usize,
@@ -158,7 +158,7 @@ impl Buffers {
         frame
     }
 
-    /// A frame of these bytes, with whatever check they end with.
+    /// A frame of these bytes, with the check that they end with, if any.
     pub(crate) fn of_bytes(&mut self, link: Link, bytes: &[u8]) -> Frame {
         let mut frame = self.frame(link, bytes.len(), true);
         frame.bytes_mut().copy_from_slice(bytes);
@@ -182,7 +182,7 @@ impl Buffers {
         self.free.is_empty()
     }
 
-    /// Takes a frame back that has been dealt with.
+    /// Takes back a frame that was handled.
     pub(crate) fn recycle(&mut self, frame: Frame) {
         if self.free.len() < MOST_FREE {
             self.free.push(frame.buffer);
@@ -210,7 +210,7 @@ mod tests {
             [Route::Local(Lrh::zeroed()), Route::RoceV1(ethernet, verbless_prm::Grh::zeroed())];
         let mut buffers = Buffers::default();
         for route in routes {
-            // What an earlier frame left behind does not show.
+            // Bytes of an earlier frame must not show.
             let junk = buffers.of_bytes(Link::Ethernet, &[0xa5; 200]);
             buffers.recycle(junk);
             let headers = headers(route);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn corruption_inverts_bits_in_a_row_behind_the_header_of_the_link() {
+    fn corruption_flips_adjacent_bits_after_link_header() {
         let mut buffers = Buffers::default();
         let sealed = {
             let mut frame =

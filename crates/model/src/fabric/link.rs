@@ -10,23 +10,23 @@ use crate::profile::Link;
 /// Bytes that may wait for one direction of a link; more are dropped.
 const LONGEST_QUEUE: u64 = 16 << 20;
 
-/// How a link is. The default is a perfect one: up, without delay, endlessly fast.
+/// The settings of a link. The default is perfect: up, without delay, with unlimited bandwidth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSettings {
-    /// Whether anything passes.
+    /// Whether frames pass.
     pub up: bool,
-    /// From the last bit sent to the last bit received.
+    /// Time from the last bit sent to the last bit received.
     pub latency: Duration,
     /// Bits per second in each direction, at least 1; `None`: a frame takes no time to send.
     pub bandwidth: Option<u64>,
-    /// The link's partition: the switch forwards only between links of the same.
+    /// The link's partition: the switch forwards only between links of the same partition.
     pub partition: u32,
-    /// Whether all this but `up` also applies to frames that are switched inside the card and never
-    /// cross the link.
+    /// Whether all settings except `up` also apply to frames that are switched inside the card and
+    /// never cross the link.
     pub loopback: bool,
     /// Faults that happen to frames.
     pub faults: Vec<FrameFault>,
-    /// Chooses the frames that faults hit by chance: the same ones for the same seed.
+    /// Seed for the frames that faults hit by chance: the same seed selects the same frames.
     pub seed: u64,
 }
 
@@ -44,51 +44,52 @@ impl Default for LinkSettings {
     }
 }
 
-/// Which way a frame goes.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// From the card to the switch.
     Out,
     /// From the switch to the card.
     In,
-    /// From one vport of the card to another, past the link.
+    /// From one vport of the card to another, without the link.
     Inside,
 }
 
 /// Counts of the frames of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Frames that were to cross.
+    /// Frames that entered the link.
     pub frames: u64,
     /// Bytes of those frames.
     pub bytes: u64,
-    /// Frames that did not fit into the queue in front of the link, or were too many in all.
+    /// Frames that did not fit into the queue in front of the link, or exceeded the limit of frames
+    /// in flight.
     pub overflowed: u64,
     /// Frames lost because the link was down.
     pub down: u64,
-    /// Frames that faults lost.
+    /// Frames that a fault lost.
     pub lost: u64,
-    /// Frames that faults sent once more.
+    /// Copies that faults added.
     pub duplicated: u64,
-    /// Frames that faults delayed.
+    /// Frames that a fault delayed.
     pub delayed: u64,
-    /// Frames that faults changed.
+    /// Frames that a fault corrupted.
     pub corrupted: u64,
 }
 
 /// One direction of a link.
 #[derive(Debug, Default)]
 struct Lane {
-    /// When the last bit of all that waits is sent, in picoseconds.
+    /// When the last bit of all waiting frames is sent, in picoseconds.
     busy_until: u128,
-    /// When the frame that is last in order arrives.
+    /// When the last frame in order arrives.
     last_arrival: u64,
-    /// Frames that are on their way.
+    /// Frames in flight.
     in_flight: usize,
     traffic: Traffic,
 }
 
-/// A link as it works.
+/// A link with its state.
 #[derive(Debug)]
 pub(super) struct Cable {
     kind: Link,
@@ -114,8 +115,8 @@ impl Cable {
         &self.settings
     }
 
-    /// Frames that are on their way keep their time. Faults go on counting as far as the first one
-    /// that is another; with another seed all begin anew.
+    /// Frames in flight keep their time. Faults keep their counts up to the first one that differs;
+    /// with another seed all start anew.
     pub(super) fn set(&mut self, settings: LinkSettings) {
         let alike = self.settings.faults.iter().zip(&settings.faults);
         let kept = match self.settings.seed == settings.seed {
@@ -133,7 +134,7 @@ impl Cable {
         self.lanes[direction as usize].traffic
     }
 
-    /// Determines what faults do to a frame.
+    /// Determines the effect of faults on a frame.
     pub(super) fn disturb(&mut self, direction: Direction, frame: &Frame) -> Outcome {
         let mut outcome = Outcome::default();
         if direction != Direction::Inside || self.settings.loopback {
@@ -151,8 +152,8 @@ impl Cable {
         outcome
     }
 
-    /// When a frame of `bytes` bytes that is sent now arrives, late by `delay`; `None`: it does
-    /// not. Frames arrive in order, but those that are late.
+    /// When a frame of `bytes` bytes that is sent now arrives, late by `delay`; `None` if it is
+    /// dropped. Frames arrive in order, except delayed ones.
     pub(super) fn cross(
         &mut self,
         direction: Direction,
@@ -187,22 +188,22 @@ impl Cable {
         Some(arrival.saturating_add(delay))
     }
 
-    /// Counts a frame that is dropped because too many are waiting.
+    /// Counts a frame that is dropped because too many frames wait.
     pub(super) fn overflow(&mut self, direction: Direction) {
         self.lanes[direction as usize].traffic.overflowed += 1;
     }
 
-    /// Whether a frame that arrives at once overtakes none.
+    /// Whether a frame that arrives at once overtakes no frame.
     pub(super) fn is_empty(&self, direction: Direction) -> bool {
         self.lanes[direction as usize].in_flight == 0
     }
 
-    /// A frame is on its way.
+    /// Counts a frame that is in flight.
     pub(super) fn departed(&mut self, direction: Direction) {
         self.lanes[direction as usize].in_flight += 1;
     }
 
-    /// A frame is at the end of its way; false if it is lost, because the link went down meanwhile.
+    /// Ends the flight of a frame; false if the link went down meanwhile and the frame is lost.
     pub(super) fn arrived(&mut self, direction: Direction) -> bool {
         let lane = &mut self.lanes[direction as usize];
         lane.in_flight -= 1;
@@ -211,8 +212,8 @@ impl Cable {
         passes
     }
 
-    /// Whether frames cross the link as if it were not there: without latency, limit or fault, and
-    /// in the partition of all others.
+    /// Whether frames cross the link without latency, limit or fault, in the partition of all
+    /// others.
     pub(super) fn is_undisturbed(&self) -> bool {
         self.settings.partition == 0
             && self.settings.latency.is_zero()
@@ -221,7 +222,7 @@ impl Cable {
     }
 }
 
-/// Bytes that wait for a direction.
+/// Bytes that wait in a direction.
 fn waiting(lane: &Lane, now: u64, bandwidth: u64) -> u64 {
     let time = lane.busy_until.saturating_sub(u128::from(now) * 1000);
     u64::try_from(time * u128::from(bandwidth) / 8_000_000_000_000).unwrap_or(u64::MAX)
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_takes_the_time_of_its_bits_and_the_latency() {
+    fn crossing_time_adds_serialization_and_latency() {
         // 1 bit/ns, and 24 bytes around each frame of Ethernet.
         let mut ethernet = cable(Link::Ethernet, slow());
         assert!(!ethernet.is_undisturbed());
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_inside_the_card_is_delayed_only_on_request() {
+    fn inside_switching_is_delayed_only_with_loopback() {
         let mut cable = cable(Link::Ethernet, LinkSettings { loopback: true, ..slow() });
         assert_eq!(cable.cross(Direction::Inside, 0, 1000, 0), Some(8 * 1024 + 500));
         cable.set(LinkSettings { loopback: true, up: false, ..LinkSettings::default() });
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_crosses_a_link_that_is_down_and_what_is_on_its_way_is_lost() {
+    fn down_link_loses_frames_in_flight() {
         let mut cable = cable(Link::Ethernet, slow());
         cable.cross(Direction::In, 0, 100, 0);
         cable.departed(Direction::In);
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_does_not_overtake_those_of_a_link_that_was_slower() {
+    fn frame_does_not_overtake_after_speed_change() {
         let mut cable = cable(Link::Ethernet, slow());
         let first = cable.cross(Direction::Out, 0, 1000, 0).unwrap();
         cable.set(LinkSettings::default());

@@ -6,22 +6,23 @@
 //!   vport (function 1, port 1) ──┘                                           ║
 //!                                                                         switch
 //!   vport (function 2, port 1) ──── card's switch ── physical port ══ link ══╣
-//!                                     somebody outside this process ══ link ══╝
+//!                                       a host outside this process ══ link ══╝
 //! ```
 //!
 //! Functions, vports and physical ports are three things: a vport is one port of one function, and
-//! the functions of a card share its physical ports through a switch inside the card. All physical
-//! ports of one kind (Ethernet, InfiniBand) are joined by one switch. It forwards by destination
-//! MAC, known from [`Addresses`] or learned, or by DLID; groups, and on Ethernet what nobody is
-//! known by, go to every port. A frame between two vports of one physical port stays in the card.
+//! the functions of a card share its physical ports through a switch inside the card. One switch
+//! joins all physical ports of one kind (Ethernet, InfiniBand). It forwards by destination MAC,
+//! known from [`Addresses`] or learned, or by DLID. Multicast frames, and Ethernet frames to an
+//! unknown MAC, go to every port. A frame between two vports of one physical port stays in the
+//! card.
 //!
-//! The caller's clock is the only one: [`Fabric::transmit`] says when a frame is sent,
-//! [`Fabric::next_due`] when the next arrives somewhere, [`Fabric::take`] hands a function what has
-//! arrived for it. One queue orders all by time and number, so what happens is the same in every
-//! run.
+//! The fabric has no clock of its own: [`Fabric::transmit`] gets the time at which a frame is sent,
+//! [`Fabric::next_due`] returns when the next frame arrives, [`Fabric::take`] hands a function its
+//! next arrived frame. One queue orders all events by time and number, so that every run is the
+//! same.
 //!
 //! This file has the ports and their names, [`forward`] the ways of frames. Messages that are
-//! carried whole do not come here: `directory` says which function an address reaches.
+//! carried whole do not come here: `directory` finds the function with an address.
 
 pub(crate) mod address;
 #[cfg(test)]
@@ -45,7 +46,7 @@ pub(crate) use self::address::Addresses;
 pub use self::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 pub(crate) use self::frame::{Buffers, Frame};
 pub use self::link::{LinkSettings, Traffic};
-pub(crate) use self::pcapng::Pcapng;
+pub(crate) use self::pcapng::Capture;
 pub(crate) use self::shared::SharedFabric;
 
 use self::link::{Cable, Direction};
@@ -63,7 +64,7 @@ pub(crate) struct Vport {
     pub port: u8,
 }
 
-/// A physical port of a card, or a link to somebody outside.
+/// A physical port of a card, or a link out of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PhysicalPort(usize);
 
@@ -78,7 +79,7 @@ pub(crate) struct Delivery {
     pub frame: Frame,
 }
 
-/// Sends frames out of this process. It is called while the fabric is locked, so it must not wait.
+/// Sends frames out of this process. The fabric is locked during the call, so it must not wait.
 pub(crate) type External = Box<dyn FnMut(&[u8]) + Send>;
 
 /// A function's gateway out of this process: a router with hosts behind it.
@@ -99,26 +100,25 @@ pub(crate) struct Gateway {
 pub(crate) struct Fabric {
     ports: Vec<Port>,
     vports: BTreeMap<Vport, PhysicalPort>,
-    /// Which ports have a vport of this name, in order.
+    /// The ports with a vport of this name, in order.
     known: BTreeMap<Name, Vec<PhysicalPort>>,
-    /// The ports from which frames came whose source address no vport has, by that address.
+    /// Ports of learned source addresses, which no vport has.
     learned: BTreeMap<Mac, PhysicalPort>,
     schedule: Schedule<Crossing>,
-    /// Frames that have arrived, by function, each with its time and number, by which they are
-    /// ordered.
+    /// Frames that have arrived, by function, each with the time and number that order them.
     arrived: Vec<VecDeque<((u64, u64), Delivery)>>,
-    /// How many wait there.
+    /// Number of frames in `arrived`.
     waiting: usize,
-    /// How many ever arrived.
+    /// Number of frames that ever arrived.
     arrivals: u64,
     /// When the last frame was sent.
     now: u64,
     buffers: Buffers,
-    /// How many links out of the model there ever were.
+    /// Number of links out of the model that ever existed.
     externals: usize,
     /// Whether a link was ever changed.
     changed: bool,
-    /// The queue of frames for watchers.
+    /// The queue of frames for observers.
     outbox: Option<Arc<Outbox>>,
 }
 
@@ -188,7 +188,7 @@ impl Fabric {
         }
     }
 
-    /// Adds a link out of the model: `external` gets the frames, sealed, that the switch sends
+    /// Adds a link out of the model: `external` gets every frame, sealed, that the switch sends
     /// there.
     pub(crate) fn add_external(
         &mut self,
@@ -244,12 +244,12 @@ impl Fabric {
         }
     }
 
-    /// Shows frames to those who watch `outbox`.
+    /// Reports frames to the observers of `outbox`.
     pub(crate) fn show(&mut self, outbox: Arc<Outbox>) {
         self.outbox = Some(outbox);
     }
 
-    /// Shows a frame to those who watch.
+    /// Reports a frame to the observers.
     fn see(&self, now: u64, port: PhysicalPort, leaving: bool, frame: &mut Frame) {
         let Some(outbox) = self.outbox.as_ref().filter(|it| it.frames.is_watched()) else { return };
         frame.seal();
@@ -280,26 +280,27 @@ impl Fabric {
         self.schedule.len() + self.waiting
     }
 
-    /// Whether nothing can happen to any frame, none is under way on a link, nobody watches, and
-    /// nobody is outside: messages of connections may be carried whole.
+    /// Whether messages of connections may be carried whole: no fault can hit a frame, no frame is
+    /// in flight on a link, no observer exists, and no link leads out of the model.
     #[cfg(test)]
     pub(crate) fn is_undisturbed(&self) -> bool {
         !self.is_disturbed() && !self.outbox.as_ref().is_some_and(|it| it.frames.is_watched())
     }
 
-    /// Whether something can happen to frames, one is under way on a link, or somebody is outside.
+    /// Whether a fault can hit frames, a frame is in flight on a link, or a link leads out of the
+    /// model.
     fn is_disturbed(&self) -> bool {
         self.schedule.len() > 0
             || self.leads_outside()
             || self.changed && !self.ports.iter().all(|port| port.cable.is_undisturbed())
     }
 
-    /// Whether there is a link out of the model.
+    /// Whether a link leads out of the model.
     pub(crate) fn leads_outside(&self) -> bool {
         self.externals != 0 && self.ports.iter().any(|port| port.external.is_some())
     }
 
-    /// Whether there is a link out of the model for any frame, other than a gateway.
+    /// Whether a link for any frame, and not only a gateway, leads out of the model.
     pub(crate) fn has_neighbours(&self) -> bool {
         self.ports.iter().any(|port| port.external.is_some() && port.gateway.is_none())
     }
@@ -310,12 +311,12 @@ impl Fabric {
         gateways.filter(move |gateway| gateway.function == function)
     }
 
-    /// How the link of a physical port is.
+    /// The settings of a physical port's link.
     pub(crate) fn link(&self, port: PhysicalPort) -> &LinkSettings {
         self.ports[port.0].cable.settings()
     }
 
-    /// Changes the link of a physical port.
+    /// Changes the settings of a physical port's link.
     pub(crate) fn set_link(&mut self, port: PhysicalPort, settings: LinkSettings) {
         self.changed = true;
         self.ports[port.0].cable.set(settings);
@@ -331,14 +332,14 @@ impl Fabric {
         self.ports[port.0].cable.traffic(Direction::Inside)
     }
 
-    /// Gives the buffers that are free to one who has none.
+    /// Gives free buffers to `with`, if it has none.
     pub(crate) fn share_buffers(&mut self, with: &mut Buffers) {
         if with.is_empty() {
             std::mem::swap(&mut self.buffers, with);
         }
     }
 
-    /// Takes back a frame that has been dealt with.
+    /// Takes back a frame that was handled.
     pub(crate) fn recycle(&mut self, frame: Frame) {
         self.buffers.recycle(frame);
     }

@@ -1,13 +1,13 @@
-//! Random numbers that are the same in every run.
+//! Random numbers that repeat in every run.
 
-/// SplitMix64: 64 bits of state, every seed as good as another.
+/// SplitMix64: 64 bits of state; every seed is equally good.
 ///
 /// Source: Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators (2014).
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The sequence that these seeds give; other seeds give another one.
+    /// The sequence of these seeds; other seeds have another one.
     pub(super) fn new(seeds: &[u64]) -> Self {
         Self(seeds.iter().fold(0, |state, &seed| Self(state ^ seed).next()))
     }
@@ -21,7 +21,7 @@ impl Random {
 
     /// True with this probability, from 0 to 1.
     pub(super) fn happens(&mut self, probability: f64) -> bool {
-        // 53 bits are what a float holds.
+        // A float holds 53 bits.
         let drawn = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < probability
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_those_of_the_reference_implementation() {
+    fn numbers_match_the_reference_implementation() {
         // The first outputs of java.util.SplittableRandom's algorithm for seed 0.
         let mut random = Random(0);
         assert_eq!(random.next(), 0xe220_a839_7b1d_cdaf);
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probability_is_kept_and_its_ends_are_certain() {
+    fn probability_holds_and_extremes_are_certain() {
         let mut random = Random::new(&[1, 2]);
         let count = (0..100_000).filter(|_| random.happens(0.01)).count();
         assert!((900..1100).contains(&count), "{count} of 100000 at 1 %");
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn each_list_of_seeds_has_its_own_sequence() {
+    fn each_seed_list_has_its_own_sequence() {
         let first = |seeds: &[u64]| Random::new(seeds).next();
         let all = [first(&[1, 2]), first(&[2, 1]), first(&[1]), first(&[1, 2, 0]), first(&[0, 3])];
         for (at, one) in all.iter().enumerate() {

@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Future events in order of time; those due at the same time, in the order in which they were
-/// added.
+/// Future events in order of time; events of the same time, in the order in which they were added.
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
     next: u64,
@@ -61,19 +60,19 @@ impl<T> Schedule<T> {
         self.in_order.len() + self.others.len()
     }
 
-    /// Time and number of what comes next.
+    /// Time and number of the next event.
     fn first(&self) -> Option<(u64, u64)> {
         let in_order = self.in_order.front().map(|entry| entry.key);
         let other = self.others.peek().map(|Reverse(entry)| entry.key);
         in_order.into_iter().chain(other).min()
     }
 
-    /// When the next is due.
+    /// When the next event is due.
     pub(super) fn next_due(&self) -> Option<u64> {
         self.first().map(|(due, _)| due)
     }
 
-    /// Takes the next that is due, and its time.
+    /// Takes the next event if it is due, with its time.
     pub(super) fn pop_due(&mut self, now: u64) -> Option<(u64, T)> {
         let key = self.first().filter(|&(due, _)| due <= now)?;
         let entry = match self.in_order.pop_front_if(|entry| entry.key == key) {
@@ -92,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_due_comes_by_time_then_by_number(
+        fn events_are_due_by_time_then_number(
             times in prop::collection::vec(0_u64..9, 0..99),
         ) {
             let mut schedule = Schedule::default();

@@ -1,5 +1,5 @@
-//! The fabric as several threads share it: behind a lock, with what they ask before every turn
-//! beside it.
+//! The fabric as several threads share it: behind a lock, with hints beside it that they read
+//! before every turn.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,11 +19,11 @@ pub(crate) struct SharedFabric {
 /// released.
 #[derive(Default)]
 struct Hints {
-    /// When something arrives on a link; `u64::MAX`: nothing is on its way.
+    /// When the next frame arrives on a link; `u64::MAX` if none is in flight.
     due: AtomicU64,
-    /// Messages are to travel in packets, whether or not somebody watches.
+    /// Whether messages must travel in packets, even without observers.
     disturbed: AtomicBool,
-    /// How many frames wait for each function.
+    /// Number of frames that wait for each function.
     waiting: Box<[AtomicUsize]>,
 }
 
@@ -48,19 +48,19 @@ impl SharedFabric {
         FabricGuard { fabric, hints: &self.hints }
     }
 
-    /// Whether a frame waits for a function, or may by a time.
+    /// Whether a frame waits for a function, or may by time `now`.
     pub(crate) fn has_for(&self, function: usize, now: u64) -> bool {
         self.hints.waiting[function].load(Ordering::Relaxed) > 0
             || self.hints.due.load(Ordering::Relaxed) <= now
     }
 
-    /// When the next frame arrives on a link; `u64::MAX`: none is on its way.
+    /// When the next frame arrives on a link; `u64::MAX` if none is in flight.
     pub(crate) fn due(&self) -> u64 {
         self.hints.due.load(Ordering::Relaxed)
     }
 
-    /// Whether messages of connections may be carried whole: nothing can happen to any frame, none
-    /// is under way on a link, nobody watches, and nobody is outside.
+    /// Whether messages of connections may be carried whole: no fault can hit a frame, no frame is
+    /// in flight on a link, no observer exists, and no link leads out of the model.
     pub(crate) fn is_undisturbed(&self) -> bool {
         !self.hints.disturbed.load(Ordering::Relaxed) && !self.outbox.frames.is_watched()
     }

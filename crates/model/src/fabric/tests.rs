@@ -32,7 +32,7 @@ fn fabric(kind: Link) -> Fabric {
     fabric
 }
 
-/// An Ethernet frame with one byte of payload that names it.
+/// An Ethernet frame with one byte of payload that identifies it.
 fn frame(fabric: &mut Fabric, to: Mac, from: Mac, payload: u8) -> Frame {
     let mut bytes = [0; 64];
     bytes[..6].copy_from_slice(&to.0);
@@ -46,13 +46,13 @@ fn send(fabric: &mut Fabric, now: u64, from: usize, to: Mac, payload: u8) {
     fabric.transmit(now, vport(from), frame);
 }
 
-/// The next frame that has arrived by a time.
+/// The next frame that arrives by time `now`.
 fn pop(fabric: &mut Fabric, now: u64) -> Option<Delivery> {
     let function = fabric.next_receiver(now)?;
     fabric.take(now, function)
 }
 
-/// What has arrived by a time: function, whether it is its own, payload.
+/// The frames that arrive by time `now`: function, whether it is its own, payload.
 fn arrived(fabric: &mut Fabric, now: u64) -> Vec<(usize, bool, u8)> {
     let mut all = Vec::new();
     while let Some(Delivery { to, own, frame }) = pop(fabric, now) {
@@ -71,7 +71,7 @@ fn port(fabric: &Fabric, function: usize) -> PhysicalPort {
 }
 
 #[test]
-fn a_frame_reaches_the_vport_of_its_mac_over_the_switch_or_inside_the_card() {
+fn frame_reaches_its_mac_by_switch_or_inside_card() {
     let mut fabric = fabric(ETHERNET);
     send(&mut fabric, 5, 0, mac(3), 10);
     send(&mut fabric, 5, 0, mac(2), 11);
@@ -85,7 +85,7 @@ fn a_frame_reaches_the_vport_of_its_mac_over_the_switch_or_inside_the_card() {
 }
 
 #[test]
-fn groups_reach_every_vport_and_tell_the_sender_which_is_its_own() {
+fn broadcast_reaches_all_and_marks_own_copy() {
     let mut fabric = fabric(ETHERNET);
     send(&mut fabric, 0, 0, Mac::BROADCAST, 7);
     let all = [(0, true, 7), (1, false, 7), (2, false, 7), (3, false, 7)];
@@ -93,7 +93,7 @@ fn groups_reach_every_vport_and_tell_the_sender_which_is_its_own() {
 }
 
 #[test]
-fn an_unknown_mac_reaches_who_takes_all_and_who_is_outside_until_it_is_learned() {
+fn unknown_mac_is_flooded_until_learned() {
     let mut fabric = fabric(ETHERNET);
     let heard = Arc::new(Mutex::new(Vec::new()));
     let to = heard.clone();
@@ -109,7 +109,7 @@ fn an_unknown_mac_reaches_who_takes_all_and_who_is_outside_until_it_is_learned()
     send(&mut fabric, 0, 0, mac(9), 20);
     assert_eq!(arrived(&mut fabric, 0), [(3, false, 20)]);
     assert_eq!(heard.lock().unwrap().len(), 1);
-    // Somebody outside answers, and is known from then on.
+    // A host outside answers, and the switch learns its address.
     let mut bytes = [0; 60];
     bytes[..6].copy_from_slice(&mac(1).0);
     bytes[6..12].copy_from_slice(&mac(9).0);
@@ -117,13 +117,13 @@ fn an_unknown_mac_reaches_who_takes_all_and_who_is_outside_until_it_is_learned()
     fabric.receive_external(0, external, &bytes);
     assert_eq!(arrived(&mut fabric, 0), [(0, false, 21)]);
     send(&mut fabric, 0, 0, mac(9), 22);
-    assert_eq!(arrived(&mut fabric, 0), [], "nobody else gets it now");
+    assert_eq!(arrived(&mut fabric, 0), [], "only the host outside gets it");
     assert_eq!(heard.lock().unwrap().len(), 2);
-    // What comes from there for there is not sent back.
+    // A frame from that host to itself is not sent back.
     bytes[..6].copy_from_slice(&mac(9).0);
     fabric.receive_external(0, external, &bytes);
     assert_eq!(heard.lock().unwrap().len(), 2);
-    // The address of a vport cannot be taken from it.
+    // A host outside cannot take over the address of a vport.
     bytes[..6].copy_from_slice(&mac(1).0);
     bytes[6..12].copy_from_slice(&mac(3).0);
     fabric.receive_external(0, external, &bytes);
@@ -133,7 +133,7 @@ fn an_unknown_mac_reaches_who_takes_all_and_who_is_outside_until_it_is_learned()
 }
 
 #[test]
-fn what_is_no_frame_is_dropped_and_many_addresses_are_no_burden() {
+fn invalid_frames_drop_and_learned_macs_are_bounded() {
     let mut fabric = fabric(ETHERNET);
     let external = fabric.add_external(ETHERNET, None, Box::new(|_| ()));
     for length in [0, 1, 13, 0x10000] {
@@ -160,7 +160,7 @@ fn packet(fabric: &mut Fabric, lid: u16, gid: Option<[u8; 16]>, payload: u8) -> 
     let mut grh = Grh::zeroed();
     grh.set_destination_gid(&gid.unwrap_or_default());
     let mut bytes = [lrh.as_bytes().as_slice(), grh.as_bytes()].concat();
-    // A byte of the source GID names the packet.
+    // A byte of the source GID identifies the packet.
     bytes[14] = payload;
     fabric.buffers.of_bytes(Link::Infiniband, &bytes)
 }
@@ -204,7 +204,7 @@ fn fabrics_of_two_kinds_are_apart() {
 }
 
 #[test]
-fn a_frame_crosses_both_links_and_arrives_by_time_then_by_number() {
+fn frames_arrive_by_time_then_number() {
     let mut fabric = fabric(ETHERNET);
     let (first, third) = (port(&fabric, 0), port(&fabric, 3));
     fabric.set_link(first, delayed(100));
@@ -214,13 +214,13 @@ fn a_frame_crosses_both_links_and_arrives_by_time_then_by_number() {
     send(&mut fabric, 100, 2, mac(4), 3);
     assert_eq!(arrived(&mut fabric, 49), []);
     assert_eq!(arrived(&mut fabric, 149), [(3, false, 2)]);
-    // Both come to the switch at 100: the one that it had first leaves first.
+    // Both reach the switch at 100: they leave in the order of their arrival.
     assert_eq!(fabric.next_due(), Some(150));
     assert_eq!(arrived(&mut fabric, 150), [(3, false, 1), (3, false, 3)]);
 }
 
 #[test]
-fn nothing_is_disturbed_while_all_links_are_perfect_and_empty_and_nobody_is_outside() {
+fn fabric_is_undisturbed_only_when_perfect_and_empty() {
     let mut fabric = fabric(ETHERNET);
     assert!(fabric.is_undisturbed());
     let first = port(&fabric, 0);
@@ -241,7 +241,7 @@ fn nothing_is_disturbed_while_all_links_are_perfect_and_empty_and_nobody_is_outs
 }
 
 #[test]
-fn a_partition_parts_links_and_a_link_that_is_down_passes_nothing() {
+fn partition_and_down_link_pass_no_frames() {
     let mut fabric = fabric(ETHERNET);
     let (first, third) = (port(&fabric, 0), port(&fabric, 2));
     fabric.set_link(third, LinkSettings { partition: 1, ..LinkSettings::default() });
@@ -259,7 +259,7 @@ fn a_partition_parts_links_and_a_link_that_is_down_passes_nothing() {
 }
 
 #[test]
-fn each_port_of_a_card_has_its_own_link() {
+fn each_card_port_has_its_own_link() {
     let mut fabric = Fabric::default();
     fabric.add_card(ETHERNET, 2, [0, 1]);
     let ports: Vec<_> = [(0, 1), (0, 2), (1, 1), (1, 2), (0, 3)]
@@ -283,7 +283,7 @@ fn frames_in_a_steady_state_take_no_new_buffers() {
         arrived(&mut fabric, turn);
         buffers.push(fabric.buffers.free());
     }
-    // What is on its way in 10 turns, and a broadcast with the copies of it.
+    // The frames in flight in 10 turns, and a broadcast with its copies.
     arrived(&mut fabric, 1000);
     let all = fabric.buffers.free();
     assert!(buffers.iter().skip(20).all(|free| (1..all).contains(free)), "{buffers:?} of {all}");
@@ -298,7 +298,7 @@ fn disturbed(faults: impl Into<Vec<FrameFault>>, seed: u64) -> LinkSettings {
     LinkSettings { faults: faults.into(), seed, ..LinkSettings::default() }
 }
 
-/// What function 3 gets of 256 frames that function 0 sends, one each nanosecond.
+/// The frames that function 3 gets of 256 from function 0, one each nanosecond.
 fn run(settings: &LinkSettings) -> Vec<(usize, bool, u8)> {
     let mut fabric = fabric(ETHERNET);
     let third = port(&fabric, 3);
@@ -313,7 +313,7 @@ fn run(settings: &LinkSettings) -> Vec<(usize, bool, u8)> {
 }
 
 #[test]
-fn frames_are_lost_doubled_and_late_by_chance_and_alike_for_the_same_seed() {
+fn chance_faults_repeat_for_the_same_seed() {
     let chance = Occurrence::Chance(0.25);
     let delay = FrameEffect::Delay(Duration::from_nanos(10));
     let numbers = |settings: &LinkSettings| {
@@ -331,7 +331,7 @@ fn frames_are_lost_doubled_and_late_by_chance_and_alike_for_the_same_seed() {
     for (at, &number) in late.iter().enumerate() {
         assert!(at.abs_diff(number.into()) <= 10, "{number} came as number {at}");
     }
-    // The first fault chooses the same frames whatever follows it.
+    // The first fault selects the same frames, whatever fault follows it.
     let all = disturbed(
         [FrameEffect::Lose, FrameEffect::Duplicate, delay].map(|it| fault(it, chance)),
         1,
@@ -360,7 +360,7 @@ fn each_link_has_its_own_chances() {
 }
 
 #[test]
-fn a_fault_that_is_over_disturbs_nothing_and_inside_a_card_it_needs_loopback() {
+fn finished_fault_disturbs_nothing() {
     let mut fabric = fabric(ETHERNET);
     let first = port(&fabric, 0);
     let once = [fault(FrameEffect::Lose, Occurrence::Nth { skip: 0, count: 1 })];
@@ -371,7 +371,7 @@ fn a_fault_that_is_over_disturbs_nothing_and_inside_a_card_it_needs_loopback() {
     send(&mut fabric, 0, 2, mac(1), 3);
     assert_eq!(arrived(&mut fabric, 0), [(1, false, 1), (0, false, 3)]);
     assert!(fabric.is_undisturbed());
-    // The same faults once more are the same ones, others begin anew.
+    // Equal faults keep their state, others start anew.
     fabric.set_link(
         first,
         LinkSettings { latency: Duration::from_nanos(1), ..disturbed(once.clone(), 0) },
@@ -401,7 +401,7 @@ fn a_lost_frame_takes_the_time_of_the_link_all_the_same() {
 }
 
 #[test]
-fn a_corrupt_frame_arrives_and_its_copy_is_whole() {
+fn corrupt_frame_arrives_beside_intact_copy() {
     let mut fabric = fabric(ETHERNET);
     let third = port(&fabric, 3);
     let always = Occurrence::Chance(1.0);
@@ -423,7 +423,7 @@ fn a_corrupt_frame_arrives_and_its_copy_is_whole() {
 }
 
 #[test]
-fn frames_that_nobody_takes_do_not_fill_the_memory() {
+fn undelivered_frames_are_bounded() {
     let mut fabric = fabric(ETHERNET);
     for _ in 0..MOST_IN_FLIGHT + 10 {
         send(&mut fabric, 0, 0, mac(4), 1);
@@ -434,11 +434,11 @@ fn frames_that_nobody_takes_do_not_fill_the_memory() {
 }
 
 #[test]
-fn who_watches_sees_a_frame_sealed_where_it_is_sent_and_where_it_arrives() {
+fn watcher_sees_sealed_frame_at_both_ports() {
     let mut fabric = fabric(ETHERNET);
     let outbox = Arc::<Outbox>::default();
     fabric.show(outbox.clone());
-    assert!(fabric.is_undisturbed(), "nobody watches");
+    assert!(fabric.is_undisturbed(), "without an observer");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let see = seen.clone();
     let watcher = outbox.frames.add(move |frame: &SeenFrame| {

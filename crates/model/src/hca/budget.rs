@@ -1,9 +1,9 @@
-//! The memory budget of a function: how much of the host's memory its objects, and the translation
-//! tables that come with them, may take.
+//! The memory budget of a function: how much host memory its objects and their translation tables
+//! may take.
 //!
-//! A device keeps these in memory that its driver gave; the model keeps them in the host's, which a
-//! guest must not be able to use up. A guest that wants more than [`MOST`] is refused as by a
-//! device that has run out.
+//! A device keeps these in memory that its driver gave. The model keeps them in the host's memory,
+//! which a guest must not be able to exhaust. The model refuses a guest that wants more than
+//! [`MOST`], like a device out of resources.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The most bytes that a function keeps; the last command or work request may exceed it.
 const MOST: usize = 1 << 30;
 
-/// The budget of a function, and how much of it is used.
+/// The budget of a function, and its use.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     used: Arc<AtomicUsize>,
@@ -38,7 +38,13 @@ impl Budget {
         self.used.load(Ordering::Relaxed).saturating_add(self.objects) > self.most
     }
 
-    /// A list that counts against the budget for as long as anybody holds it.
+    /// Whether a list of `bytes` more fits.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        let used = self.used.load(Ordering::Relaxed).saturating_add(self.objects);
+        used.saturating_add(bytes) <= self.most
+    }
+
+    /// A list that counts against the budget while any holder keeps it.
     pub(crate) fn list<T>(&self, items: impl Into<Arc<[T]>>) -> List<T> {
         let items = items.into();
         let bytes = size_of_val(&*items);
@@ -53,11 +59,11 @@ impl Budget {
     }
 }
 
-/// Items that many may hold, and that count against a budget until the last of them lets go.
+/// A shared list that counts against a budget until its last holder drops it.
 #[derive(Debug, Clone)]
 pub(crate) struct List<T> {
     items: Arc<[T]>,
-    /// Returned to the budget when the last holder drops it.
+    /// Returns its bytes to the budget when the last holder drops it.
     _charge: Option<Arc<Charge>>,
 }
 
@@ -82,7 +88,7 @@ impl<T> Deref for List<T> {
     }
 }
 
-/// A list that is too short to count.
+/// A list too short to count.
 impl<T, const N: usize> From<[T; N]> for List<T> {
     fn from(items: [T; N]) -> Self {
         Self { items: items.into(), _charge: None }
@@ -101,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_counts_until_its_last_holder_lets_go() {
+    fn list_counts_until_last_holder_drops() {
         let mut budget = Budget::of(100);
         let list: List<u64> = budget.list(vec![1, 2, 3]);
         let shared = list.clone();

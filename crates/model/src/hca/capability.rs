@@ -1,4 +1,4 @@
-//! Capability pages, and what commands ask of them.
+//! Capability pages, and the questions that commands ask of them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use verbless_prm::{
 use crate::hca::refusal::Refusal;
 use crate::profile::{CapPage, Profile};
 
-/// The capabilities of a function: the profile's pages, with the changes by SET_HCA_CAP.
+/// The capabilities of a function: the profile's pages with the changes of SET_HCA_CAP.
 #[derive(Clone, Debug)]
 pub(crate) struct Capabilities {
     pages: BTreeMap<u16, CapPage>,
@@ -24,7 +24,7 @@ static NO_ROCE: RoceCap = RoceCap::zeroed();
 static NO_ETHERNET: EthernetOffloadCap = EthernetOffloadCap::zeroed();
 
 impl Capabilities {
-    /// The capabilities of function `function` of a device, which differ in its number.
+    /// The capabilities of function `function` of a device; the vhca_id differs per function.
     pub(crate) fn new(profile: &Profile, function: u16) -> Self {
         let mut pages = profile.pages().clone();
         if let Some(page) = pages.get_mut(&HcaCapPage::GENERAL.0) {
@@ -43,13 +43,13 @@ impl Capabilities {
         self.pages.get(&page.0).map(|page| &*page.current)
     }
 
-    /// Page `number`, with what is in force and what is the most.
+    /// Page `number`, with its current and its maximum values.
     pub(crate) fn page(&self, number: u16) -> Result<&CapPage, Refusal> {
         self.pages.get(&number).ok_or(Refusal::NoSuchPage)
     }
 
-    /// Sets page `number` to `new`, which may exceed the maximum nowhere; with the reason of a
-    /// refusal comes the field that does, if it is known.
+    /// Sets page `number` to `new`, which must exceed the maximum in no field. A refusal names the
+    /// offending field, if it is known.
     pub(crate) fn set(&mut self, number: u16, new: &[u8]) -> Result<(), (Refusal, Option<String>)> {
         if number == HcaCapPage::ATOMIC.0 {
             return self.set_atomic(new).map_err(|refusal| (refusal, None));
@@ -77,7 +77,7 @@ impl Capabilities {
         page.expect("a profile without the general page is refused")
     }
 
-    /// The general page, for a test to change.
+    /// The general page, mutable for a test.
     #[cfg(test)]
     pub(crate) fn general_mut(&mut self) -> &mut HcaCap {
         let page = self.pages.get_mut(&HcaCapPage::GENERAL.0);
@@ -94,12 +94,12 @@ impl Capabilities {
         self.current(HcaCapPage::ATOMIC).and_then(AtomicCap::from_prefix).unwrap_or(&NO_ATOMIC)
     }
 
-    /// Bytes of the largest operand of an atomic on a QP, by the bits that name sizes.
+    /// Bytes of the largest atomic operand on a QP, from the size bits.
     pub(crate) fn largest_atomic(&self) -> u64 {
         self.atomic().atomic_size_qp().checked_ilog2().map_or(1, |log| 1 << log)
     }
 
-    /// log2 of the sizes in bytes that pages of mkeys, and entries of KSMs, can have (Linux
+    /// log2 of the page sizes of mkeys, or of the entry sizes of KSMs, in bytes (Linux
     /// `get_max_log_entity_size_cap`, `get_min_log_entity_size_cap`).
     pub(crate) fn log_entity_sizes(&self, ksm: bool) -> RangeInclusive<u32> {
         let page = self.general_2();
@@ -108,8 +108,9 @@ impl Capabilities {
                 page.min_mkey_log_entity_size_fixed_buffer(),
                 page.max_mkey_log_entity_size_fixed_buffer(),
             ),
-            // Linux's mlx5e makes entries of 2^10 bytes by `fixed_buffer_size` alone (en_main.c,
-            // MLX5E_MPWRQ_UMR_MODE_TRIPLE); what the least is where nothing says so is not public.
+            // Linux's mlx5e uses entries of 2^10 bytes by `fixed_buffer_size` alone (en_main.c,
+            // MLX5E_MPWRQ_UMR_MODE_TRIPLE). No public source gives the minimum where no capability
+            // states it.
             true => (10, page.max_mkey_log_entity_size_fixed_buffer()),
             false => (12, page.max_mkey_log_entity_size_mtt()),
         };
@@ -121,7 +122,7 @@ impl Capabilities {
         self.current(HcaCapPage::ROCE).and_then(RoceCap::from_prefix).unwrap_or(&NO_ROCE)
     }
 
-    /// The RoCE page, for a test to change.
+    /// The RoCE page, mutable for a test.
     #[cfg(test)]
     pub(crate) fn roce_mut(&mut self) -> &mut RoceCap {
         let page = self.pages.get_mut(&HcaCapPage::ROCE.0);
@@ -134,15 +135,15 @@ impl Capabilities {
         page.and_then(EthernetOffloadCap::from_prefix).unwrap_or(&NO_ETHERNET)
     }
 
-    /// The page of Ethernet offloads, for a test to change.
+    /// The page of Ethernet offloads, mutable for a test.
     #[cfg(test)]
     pub(crate) fn ethernet_mut(&mut self) -> &mut EthernetOffloadCap {
         let page = self.pages.get_mut(&HcaCapPage::ETHERNET_OFFLOADS.0);
         page.and_then(|page| EthernetOffloadCap::from_prefix_mut(&mut page.current)).unwrap()
     }
 
-    /// The formats of timestamps that a QP has: the RoCE page says it where there is RoCE, else
-    /// what SQs have holds.
+    /// The timestamp formats of a QP: the RoCE page states them on a device with RoCE; otherwise
+    /// those of SQs apply.
     pub(crate) fn qp_timestamps(&self) -> TimestampFormatCap {
         match self.general().roce() {
             true => self.roce().qp_ts_format(),
@@ -150,8 +151,8 @@ impl Capabilities {
         }
     }
 
-    /// Of the atomic page, only the byte order can be set: Linux sends the page with all the rest
-    /// 0.
+    /// Sets the byte order of the atomic page, its only settable field: Linux sends the page with
+    /// all other fields 0.
     fn set_atomic(&mut self, new: &[u8]) -> Result<(), Refusal> {
         let page = self.pages.get_mut(&HcaCapPage::ATOMIC.0).ok_or(Refusal::NoSuchPage)?;
         let mode = AtomicCap::from_prefix(new).map(AtomicCap::atomic_req_8b_endianness_mode);
@@ -176,8 +177,8 @@ impl Capabilities {
     }
 }
 
-/// Refuses a clock for timestamps that a kind of queue does not have. Whatever there is, DEFAULT
-/// means it: UCX asks for that on every device.
+/// Refuses a timestamp clock that a kind of queue does not have. DEFAULT is always accepted: UCX
+/// requests it on every device.
 pub(crate) fn check_timestamps(
     format: TimestampFormat,
     offered: TimestampFormatCap,

@@ -1,20 +1,20 @@
-//! Doorbells of UAR pages: their registers, and the queue that a word names.
+//! Doorbells of UAR pages: their registers, and the queue number in a word.
 
 use verbless_prm::hot::{CqArmDoorbell, CtrlWord};
 
 use crate::memory::{CQ_ARM, SEND, SEND_BUFFERS, SEND_STRIDE};
 
-/// The doorbells of a UAR page, each of which names one of the queues that name the page.
+/// The doorbells of a UAR page; each word names a queue of that page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PageDoorbell {
-    /// Something was posted to send: the first word of a WQE.
+    /// A send doorbell: the first word of a WQE.
     Send,
-    /// The next CQE is to be reported.
+    /// A CQ arm doorbell.
     Arm,
 }
 
 impl PageDoorbell {
-    /// The number of the queue that a word names.
+    /// The queue number in a word.
     pub(crate) fn named(self, word: u64) -> u32 {
         match self {
             Self::Send => CtrlWord::from_bits(word).qpn(),

@@ -1,17 +1,17 @@
-//! A core dump of a process of the DPA that is being written.
+//! The state of a DPA core dump in progress.
 
 use std::sync::Arc;
 
 use super::objects::QueueMemory;
 use crate::dpa::CoreDump;
 
-/// A core dump that is being written.
+/// A core dump in progress.
 pub(crate) struct Dumping {
-    /// The object, which may have been destroyed meanwhile with its context.
+    /// The object; it may be destroyed meanwhile, with its context.
     pub number: u32,
     pub mark: Arc<()>,
     pub file: CoreDump,
-    /// The memory for the file; if the file is longer, nothing is written.
+    /// The memory for the file; a longer file is not written at all.
     pub room: QueueMemory,
     pub written: u64,
 }

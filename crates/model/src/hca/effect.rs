@@ -1,5 +1,5 @@
-//! Effects of commands on queues at work. The engine applies them right after the command, under
-//! the same lock; objects know nothing of the engine.
+//! Effects of commands on the engine's queues. The engine applies them right after the command,
+//! under the same lock; objects do not depend on the engine.
 
 use verbless_prm::CqContext;
 
@@ -10,7 +10,7 @@ use crate::runtime::{CqRuntime, QpRuntime, SendRuntime};
 /// An effect of a command.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// A QP or SQ may send from now on.
+    /// A QP or SQ entered a state in which it may send.
     SenderReady(u32),
     /// A QP was reset or destroyed, with everything in flight.
     QpForgotten(u32, QpRuntime, Option<SendRuntime>),
@@ -18,17 +18,17 @@ pub(crate) enum Effect {
     SqForgotten(u32, SendRuntime),
     /// An RQ was reset or destroyed.
     RqForgotten(u32),
-    /// A QP is to go to the error state.
+    /// A QP must go to the error state.
     QpToError(u32),
-    /// An SQ is to go to the error state.
+    /// An SQ must go to the error state.
     SqToError(u32),
-    /// An RQ is to go to the error state.
+    /// An RQ must go to the error state.
     RqToError(u32),
     /// A CQ was destroyed.
     CqForgotten(u32, CqRuntime),
-    /// A CQ is to get another buffer: the one effect that the data path may refuse.
+    /// A CQ must get another buffer: the only effect that the data path may refuse.
     CqResize(Box<Resize>),
-    /// A doorbell on a UAR page was forgotten with its queue.
+    /// A doorbell of a UAR page was dropped with its queue.
     DoorbellForgotten(PageDoorbell, u32),
     /// Every queue was destroyed.
     AllForgotten,
@@ -39,7 +39,7 @@ pub(crate) enum Effect {
     /// A doorbell of an emulated device was rung.
     #[cfg(feature = "dpa")]
     EmulatedDoorbell(u32),
-    /// An event of type `kind` is to be reported, with bytes 0x20 to 0x3c of the entry.
+    /// An event of type `kind` must be reported, with bytes 0x20 to 0x3c of the entry.
     Event { kind: u8, data: [u8; 28] },
 }
 

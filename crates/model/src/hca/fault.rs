@@ -1,6 +1,34 @@
-//! Faults that are to happen at the nth occurrence of something.
+//! Faults at chosen occurrences of an operation.
 
-/// Faults of type `T`, each of which happens once, at a future occurrence of its `S`.
+/// The future occurrences at which a fault happens: `count` in a row, from the nth on. A number
+/// alone is that one occurrence; 1 is the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// The first occurrence, from 1.
+    nth: u32,
+    /// How many; `None`: all later ones.
+    count: Option<u32>,
+}
+
+impl Times {
+    /// This occurrence and the following ones, `count` in all.
+    pub fn count(self, count: u32) -> Self {
+        Self { count: Some(count), ..self }
+    }
+
+    /// This occurrence and all later ones.
+    pub fn always(self) -> Self {
+        Self { count: None, ..self }
+    }
+}
+
+impl From<u32> for Times {
+    fn from(nth: u32) -> Self {
+        Self { nth, count: Some(1) }
+    }
+}
+
+/// Faults of type `T`, each at future occurrences that its `S` selects.
 #[derive(Debug)]
 pub(crate) struct Countdowns<S, T> {
     all: Vec<Countdown<S, T>>,
@@ -9,8 +37,10 @@ pub(crate) struct Countdowns<S, T> {
 #[derive(Debug)]
 struct Countdown<S, T> {
     of: S,
-    /// Occurrences to let pass first.
+    /// Occurrences to skip first.
     pass: u32,
+    /// Occurrences to fail after that; `None`: all.
+    left: Option<u32>,
     what: T,
 }
 
@@ -21,12 +51,16 @@ impl<S, T> Default for Countdowns<S, T> {
 }
 
 impl<S, T: Copy> Countdowns<S, T> {
-    /// Lets `what` happen at the `nth` occurrence from now; the first is 1.
-    pub(crate) fn add(&mut self, of: S, nth: u32, what: T) {
-        self.all.push(Countdown { of, pass: nth.saturating_sub(1), what });
+    /// Schedules the fault `what` for these occurrences.
+    pub(crate) fn add(&mut self, of: S, when: impl Into<Times>, what: T) {
+        let Times { nth, count } = when.into();
+        if count != Some(0) {
+            self.all.push(Countdown { of, pass: nth.saturating_sub(1), left: count, what });
+        }
     }
 
-    /// The fault that happens at an occurrence of each `S` for which `is_one` holds: one at most.
+    /// Counts an occurrence for each `S` that satisfies `is_one`; returns at most one fault that is
+    /// due.
     pub(crate) fn strike(&mut self, mut is_one: impl FnMut(&S) -> bool) -> Option<T> {
         let mut struck = None;
         self.all.retain_mut(|it| {
@@ -35,7 +69,8 @@ impl<S, T: Copy> Countdowns<S, T> {
             }
             if it.pass == 0 && struck.is_none() {
                 struck = Some(it.what);
-                return false;
+                it.left = it.left.map(|left| left - 1);
+                return it.left != Some(0);
             }
             it.pass = it.pass.saturating_sub(1);
             true
@@ -43,7 +78,7 @@ impl<S, T: Copy> Countdowns<S, T> {
         struck
     }
 
-    /// Keeps only the faults for which `keep` returns true.
+    /// Keeps the faults for which `keep` returns true.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&S) -> bool) {
         self.all.retain(|it| keep(&it.of));
     }
@@ -54,7 +89,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_happens_at_its_occurrence_once() {
+    fn fault_strikes_its_requested_count() {
+        let mut faults = Countdowns::default();
+        faults.add(0, Times::from(2).count(2), 'a');
+        faults.add(1, Times::from(2).always(), 'b');
+        faults.add(0, Times::from(1).count(0), 'c');
+        let mut strike = |of| faults.strike(|&it| it == of);
+        assert_eq!([0; 5].map(&mut strike), [None, Some('a'), Some('a'), None, None]);
+        assert_eq!([1; 4].map(&mut strike), [None, Some('b'), Some('b'), Some('b')]);
+    }
+
+    #[test]
+    fn each_fault_strikes_once_at_its_occurrence() {
         let mut faults = Countdowns::default();
         faults.add(0x400, 2, 'a');
         faults.add(0x500, 1, 'b');

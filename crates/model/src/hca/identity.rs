@@ -1,5 +1,5 @@
-//! The names that make each device unique: GUIDs, MACs, LIDs and GIDs, all derived from the
-//! device's number and from that of its model.
+//! The unique identifiers of each device: GUIDs, MACs, LIDs and GIDs, all derived from the numbers
+//! of the device and of its model.
 
 /// The identifiers of a device.
 #[derive(Debug, Clone)]
@@ -26,12 +26,12 @@ impl PortIdentity {
 }
 
 /// A locally administered MAC prefix (the first byte is 02): no vendor's. The last two bytes are
-/// mixed with the number of the model.
+/// mixed with the model's number.
 const MAC_PREFIX: u64 = 0x02_56_4c;
 
 impl Identity {
-    /// The identity of a device with `ports` ports. `seed`: its number in the low 16 bits, that of
-    /// its model above them.
+    /// The identity of a device with `ports` ports. `seed`: its number in the low 16 bits, its
+    /// model's number above them.
     pub(crate) fn new(seed: u32, ports: u32) -> Self {
         let (model, seed) = (u64::from(seed >> 16), seed & 0xffff);
         let mac = |port: u32| (MAC_PREFIX ^ model) << 24 | u64::from(seed) << 8 | u64::from(port);
@@ -51,7 +51,8 @@ impl Identity {
 }
 
 impl Identity {
-    /// The VUID: 128 bytes of text, ended by a zero, that name the function wherever it is plugged.
+    /// The VUID: 128 bytes of zero-terminated text that identify the function wherever it is
+    /// plugged.
     pub(crate) fn vuid(&self) -> [u8; 128] {
         let text = format!("VBL{:016X}", self.node_guid);
         let mut vuid = [0; 128];
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_of_one_model_and_of_two_have_names_of_their_own() {
+    fn devices_have_distinct_macs_gids_and_guids() {
         let seeds = [0, 1, 0xffff, 1 << 16, 1 << 16 | 1, 0xffff << 16, 0x100 << 16];
         let all: Vec<_> = seeds.iter().map(|&seed| Identity::new(seed, 2)).collect();
         let ports = || all.iter().flat_map(|it| &it.ports);

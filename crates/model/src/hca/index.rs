@@ -1,17 +1,17 @@
-//! Queues by the UAR page on which their doorbells ring.
+//! Index of queues by the UAR page of their doorbells.
 
 use std::collections::BTreeSet;
 
 use super::doorbell::PageDoorbell;
 use crate::numbered::Numbered;
 
-/// Which queues name a UAR page for their doorbells. A queue that comes, goes or names another page
-/// changes its own entry alone, so that a command costs the same however many queues there are.
+/// The queues of each UAR page. Creating, destroying or moving a queue changes only its own entry,
+/// so that the cost of a command does not depend on the number of queues.
 #[derive(Debug, Default)]
 pub(crate) struct DoorbellIndex([ByPage; 2]);
 
 impl DoorbellIndex {
-    /// The queues for which a doorbell is rung.
+    /// The queues of a doorbell by UAR page.
     pub(crate) fn by(&self, doorbell: PageDoorbell) -> &ByPage {
         &self.0[doorbell as usize]
     }
@@ -22,7 +22,7 @@ impl DoorbellIndex {
     }
 }
 
-/// The queues that one kind of doorbell serves, by their UAR page.
+/// The queues of one doorbell kind, by UAR page.
 #[derive(Debug, Default)]
 pub(crate) struct ByPage {
     pages: Numbered<u32, BTreeSet<u32>>,
@@ -31,7 +31,7 @@ pub(crate) struct ByPage {
 }
 
 impl ByPage {
-    /// Queue `number` names `page`, or is no more.
+    /// Sets the page of queue `number`, or removes the queue.
     pub(crate) fn set(&mut self, number: u32, page: Option<u32>) {
         let before = match page {
             Some(page) => self.page_of.insert(number, page),
@@ -53,17 +53,17 @@ impl ByPage {
         }
     }
 
-    /// Whether queue `number` names `page`.
+    /// Whether queue `number` is on `page`.
     pub(crate) fn is_of(&self, number: u32, page: u32) -> bool {
         self.page_of.get(&number) == Some(&page)
     }
 
-    /// Whether one queue names `page`, and no other.
+    /// Whether exactly one queue is on `page`.
     pub(crate) fn has_one(&self, page: u32) -> bool {
         self.of(page).is_some_and(|queues| queues.len() == 1)
     }
 
-    /// The queues that name `page`.
+    /// The queues on `page`.
     pub(crate) fn of(&self, page: u32) -> Option<&BTreeSet<u32>> {
         self.pages.get(&page)
     }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_found_by_the_page_that_it_named_last_and_by_none_once_it_is_gone() {
+    fn queue_is_found_under_its_last_page() {
         let mut queues = ByPage::default();
         for (number, page) in [(1, 7), (2, 7), (3, 8), (1, 8), (1, 8)] {
             queues.set(number, Some(page));

@@ -1,7 +1,7 @@
-//! Translation entries of indirect keys as software writes them, in CREATE_MKEY and in UMR: ranges
-//! of other keys (KLM), blocks of one size (KSM), or KLMs that are taken in turn over and over.
+//! Translation entries of indirect keys, as software writes them in CREATE_MKEY and in UMR: ranges
+//! of other keys (KLM), blocks of one size (KSM), or KLMs that repeat in turn.
 //!
-//! The last kind begins with a header in the place of an entry; what has no header is a list.
+//! The last kind begins with a header in place of an entry; entries without a header are a list.
 
 use verbless_prm as prm;
 use verbless_prm::{Ksm, UmrRepeatBlockSegment, UmrRepeatEntry};
@@ -12,11 +12,11 @@ use crate::hca::objects::{Interleaved, Klm, Limits, Stride, Translation};
 /// Bytes of an entry.
 pub(crate) const ENTRY: usize = prm::Klm::BYTES;
 
-/// Bytes of a KLM entry at most (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
+/// Most bytes of a KLM entry (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
 const MOST: u32 = 1 << 31;
 
-/// The translation of a list, or an error in its header: it does not match the entries behind it,
-/// or the device does not know it. In a KSM all entries have one size.
+/// The translation of a list. The error is a mistake in its header: it does not match the entries
+/// behind it, or the device does not support it. In a KSM all entries have one size.
 pub(crate) fn translation(
     budget: &Budget,
     list: &[u8],
@@ -42,6 +42,15 @@ pub(crate) fn translation(
     if log_entry_size.is_none() && entries.iter().any(|entry| entry.length > MOST) {
         return Err("a KLM entry is longer than 2 GiB".into());
     }
+    // Empty entries fill a list up behind its end. No public source says what a device does with
+    // other empty ones: in a data segment, a length of 0 is 2 GiB (Linux odp.c).
+    let is_empty = |entry: &Klm| entry.length == 0;
+    if log_entry_size.is_none()
+        && let Some(first) = entries.iter().position(is_empty)
+        && !entries[first..].iter().all(is_empty)
+    {
+        return Err(format!("KLM entry {first} is empty, and others follow"));
+    }
     Ok(Translation::Indirect { entries: budget.list(entries), log_entry_size })
 }
 
@@ -49,7 +58,7 @@ fn of_klm(entry: &prm::Klm) -> Klm {
     Klm { length: entry.byte_count(), key: entry.mkey(), address: entry.address() }
 }
 
-/// An entry of a KSM, whose length is the key's block size.
+/// An entry of a KSM; its length is the key's block size.
 fn of_ksm(entry: &Ksm) -> Klm {
     Klm { length: 0, key: entry.key(), address: entry.address() }
 }
@@ -82,7 +91,7 @@ fn interleaved<'a>(
 }
 
 impl Translation {
-    /// Bytes that the entries of an indirect key cover; those of other keys cover their length.
+    /// Bytes that the entries of an indirect key cover; other keys cover their length.
     pub(crate) fn covers(&self) -> u64 {
         match self {
             Self::Indirect { entries, log_entry_size: Some(log) } => {
@@ -93,6 +102,30 @@ impl Translation {
             }
             Self::Interleaved(layout) => layout.length * u64::from(layout.rounds),
             _ => u64::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hca::budget::Budget;
+
+    #[test]
+    fn empty_klm_is_refused_before_others() {
+        let list = |lengths: &[u32]| -> Vec<u8> {
+            let entry = |&length: &u32| *prm::Klm::zeroed().set_byte_count(length).set_mkey(7);
+            lengths.iter().flat_map(|length| entry(length).as_bytes().to_vec()).collect()
+        };
+        let made = |lengths: &[u32]| {
+            translation(&Budget::default(), &list(lengths), None, &Limits::default())
+        };
+        for lengths in [&[8_u32, 8, 0, 0][..], &[0, 0], &[8]] {
+            assert!(made(lengths).is_ok(), "{lengths:?}");
+        }
+        for (lengths, at) in [(&[8_u32, 0, 8][..], 1), (&[0, 8], 0)] {
+            let why = made(lengths).expect_err("what a device makes of it is not known");
+            assert!(why.contains(&format!("entry {at} is empty")), "{why}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! One function (vhca) of a modelled device: its objects and the commands on them. It knows nothing
-//! of the engine, which gets the effects of each command.
+//! One function (vhca) of a modelled device: its objects and the commands on them. It does not
+//! depend on the engine, which gets the effects of each command.
 
 pub(crate) mod budget;
 pub(crate) mod capability;
@@ -20,6 +20,7 @@ pub(crate) mod qp_type;
 mod refusal;
 pub(crate) mod registry;
 mod removal;
+pub(crate) mod resources;
 #[cfg(feature = "dpa")]
 mod sharing;
 pub(crate) mod state;
@@ -31,6 +32,7 @@ pub(crate) use commands::{Asked, cq_resized, reconfigure_key};
 pub(crate) use dump::Dumping;
 pub(crate) use effect::Effect;
 pub(crate) use fault::Countdowns;
+pub use fault::Times;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refused;
 #[cfg(feature = "dpa")]

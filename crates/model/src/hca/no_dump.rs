@@ -1,9 +1,9 @@
-//! What stands for `dump` in a build without the feature `dpa`: there are no core dumps.
+//! Replaces `dump` in a build without the feature `dpa`: there are no core dumps.
 
 use crate::hca::refusal::Refusal;
 use crate::hca::state::Hca;
 
-/// A core dump that nobody writes.
+/// A core dump, which cannot exist here.
 pub(crate) enum Dumping {}
 
 impl Dumping {

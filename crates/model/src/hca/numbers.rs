@@ -1,5 +1,5 @@
-//! Numbers for objects: the lowest free one, as on the device, so that a stale number soon means
-//! something else.
+//! Allocates object numbers: the lowest free one, as on the device, so that a stale number soon
+//! names another object.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::hca::kinds::kinds;
 use crate::profile::Profile;
 
-/// Number of values of the fields that carry numbers in commands.
+/// Number of values of the number fields in commands.
 const BYTE: u32 = 1 << 8;
 const HALF: u32 = 1 << 16;
 const THREE_BYTES: u32 = 1 << 24;
@@ -26,20 +26,20 @@ impl Numbers {
         Self { next: range.start, end: range.end, free: BTreeSet::new() }
     }
 
-    /// The lowest free number, if there is one.
+    /// The lowest free number, if any.
     pub(crate) fn lowest(&self) -> Option<u32> {
         let new = (self.next < self.end).then_some(self.next);
         self.free.first().copied().or(new)
     }
 
-    /// Takes the lowest free number, if there is one.
+    /// Takes the lowest free number, if any.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let number = self.lowest()?;
         self.take_this(number);
         Some(number)
     }
 
-    /// Takes a number that [`Numbers::lowest`] gave.
+    /// Takes a number that [`Numbers::lowest`] returned.
     pub(crate) fn take_this(&mut self, number: u32) {
         if number == self.next {
             self.next += 1;
@@ -49,7 +49,7 @@ impl Numbers {
         }
     }
 
-    /// Gives a number back.
+    /// Returns a number.
     pub(crate) fn give(&mut self, number: u32) {
         debug_assert!(number < self.next, "a number that was never taken");
         let new = self.free.insert(number);

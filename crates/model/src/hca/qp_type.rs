@@ -1,5 +1,5 @@
-//! QP types: transport services, and special uses of one. Each is described in a module of its own
-//! (`engine::transport`), and a function is made with the types that there are.
+//! QP types: transport services, and special uses of one. Each has a module (`engine::transport`);
+//! the engine passes the list of types to a function.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ pub(crate) struct QpType {
     /// The type's number in CREATE_QP.
     pub st: ServiceType,
     pub users: Users,
-    /// The optional fields (bits of `opt_param_mask`) by which a transition changes what others may
-    /// do to the QP.
+    /// The optional fields (bits of `opt_param_mask`) by which a transition changes a peer's rights
+    /// to the QP.
     pub rights: u32,
-    /// The service of its packets; `None`: it sends none.
+    /// The service of its packets; `None`: it sends no packets.
     pub service: Option<wire::Service>,
-    /// Whether it has a peer, which INIT2RTR names.
+    /// Whether it has a peer, set by INIT2RTR.
     pub connected: bool,
     /// Whether its requests are acknowledged.
     pub reliable: bool,
@@ -32,7 +32,7 @@ pub(crate) struct QpType {
 /// The users that may create a QP of a type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Users {
-    /// Everybody, if the device has this capability.
+    /// All users, if the device has this capability.
     Capability(fn(&HcaCap) -> bool),
     /// The kernel only: it handles management packets and keys of all users.
     Kernel,
@@ -41,7 +41,7 @@ pub(crate) enum Users {
 /// How datagrams are addressed to a QP, and how CQEs report them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Datagrams {
-    /// The number by which packets name the one QP of its port; `None`: its own number.
+    /// The number by which packets address the one QP of its port; `None`: its own number.
     pub number: Option<u32>,
     pub q_key: QKey,
     /// Whether it may join multicast groups.
@@ -57,7 +57,7 @@ pub(crate) enum QKey {
     Context,
     /// This Q_Key.
     Fixed(u32),
-    /// Any Q_Key: its packets have another key inside.
+    /// Any Q_Key: another key is inside its packets.
     Any,
 }
 
@@ -75,13 +75,13 @@ impl QpType {
         self.copies && general.dma_mmo_qp()
     }
 
-    /// A request that fails stops the send queue alone, until SQERR2RTS.
+    /// Whether a failed request stops the send queue alone, until SQERR2RTS.
     pub(crate) fn goes_on_receiving(&self) -> bool {
         self.service.is_some() && !self.reliable
     }
 }
 
-/// Each type is described once, and known by where.
+/// Each type has one static; its address identifies it.
 impl PartialEq for QpType {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)

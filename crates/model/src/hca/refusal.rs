@@ -1,11 +1,10 @@
-//! Why the model refuses commands: one syndrome for each reason, with the status that it comes
-//! with.
+//! The reasons for refused commands: each has a syndrome and a status.
 //!
-//! Reasons that concern one kind of object stand in its entry of the registry (`hca::kinds`), the
-//! others here.
+//! Reasons of one kind of object are in its entry of the registry (`hca::kinds`); the others are
+//! here.
 //!
 //! Syndromes are private to a firmware; these are the model's own. They begin with 0x564c, so that
-//! a log shows that they come from the model.
+//! a log identifies the model as their source.
 
 use verbless_prm::{CommandStatus, Opcode};
 
@@ -16,7 +15,7 @@ const MARK: u32 = 0x564c_0000;
 
 macro_rules! all_refusals {
     ($($name:ident = $number:literal, $status:ident, $text:literal;)*) => {
-        /// A reason for which a command is refused.
+        /// Why a command is refused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Refusal {
             $(#[doc = $text] $name,)*
@@ -41,7 +40,7 @@ macro_rules! all_refusals {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// The reason of a syndrome, if it is one of the model's.
+            /// The reason of a syndrome of the model; `None` for any other syndrome.
             pub fn of_syndrome(syndrome: u32) -> Option<Self> {
                 Self::ALL.iter().copied().find(|refusal| refusal.syndrome() == syndrome)
             }
@@ -91,7 +90,7 @@ all_kinds! { refusals {
     AlreadyEnabled = 0x12, BAD_SYS_STATE, "The function is enabled already.";
     AlreadyInitialised = 0x13, BAD_SYS_STATE, "The function is initialised already.";
     PagesLacking = 0x14, BAD_SYS_STATE, "The function needs more pages: send MANAGE_PAGES first.";
-    PageOnCard = 0x1e, BAD_PARAM, "A page address is beyond those that a host has.";
+    PageOnCard = 0x1e, BAD_PARAM, "A page address is in the card's memory, not in the host's.";
     NoSwitchManager = 0xf1, BAD_PARAM, "The function manages no embedded switch.";
     NoSuchFunction = 0x15, BAD_PARAM, "There is no such function, or this one does not manage it.";
     PageMisaligned = 0x16, BAD_PARAM, "A page address is not aligned to its size.";
@@ -100,7 +99,7 @@ all_kinds! { refusals {
     NoSuchPage = 0x19, BAD_PARAM, "The device has no such capability page.";
     NoSuchIssi = 0x1a, BAD_PARAM, "The interface version is not supported.";
     TooManyPages = 0x1d, BAD_PARAM, "The function has far more pages than it requested.";
-    BadProfile = 0x1b, BAD_PARAM, "No such way of tearing down.";
+    BadProfile = 0x1b, BAD_PARAM, "The teardown profile is unknown.";
     ObjectsExist = 0x1c, BAD_RES_STATE, "Objects still exist: destroy them first.";
 
     KernelOnly = 0x20, BAD_OP, "Only uid 0 may send this command.";
@@ -151,8 +150,11 @@ all_kinds! { refusals {
         "Only the function that manages the card's execution units may do that: a PF of the DPU \
          side, or without one PF 0.";
     DpaModifySelect = 0xde, BAD_PARAM, "modify_field_select names a field that is not there.";
+    DpaNumberAmbiguous = 0xf2, BAD_PARAM,
+        "The function has a thread of this number, and so has a process that the CQ's UAR page is \
+         extended to: name a page that is extended to none.";
     DpaTooManyGroups = 0xdd, NO_RES,
-        "There are as many groups of execution units, or partitions, as may be.";
+        "The DPA has as many groups of execution units, or partitions, as it supports.";
     DpaEntry = 0xcf, BAD_PARAM, "The address of the handler or function is 0 or odd.";
 
     WrongLink = 0xa0, BAD_PARAM, "The command is not for the link layer of the ports.";
@@ -166,15 +168,15 @@ all_kinds! { refusals {
     RegisterReadOnly = 0xa5, BAD_OP, "The register cannot be written.";
 } }
 
-/// A refused command, for the log. It is logged once its thread has put the functions back, since a
-/// subscriber may take long or call the model.
+/// A refused command, for the log. It is logged after its thread has put the functions back, since
+/// a subscriber may take long or call the model.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub opcode: u16,
     /// Whether the sender's uid is 0, the kernel's.
     pub kernel: bool,
     pub refusal: Refusal,
-    /// A field or number that the reason concerns, if the reason alone does not tell.
+    /// The field or number that the reason concerns, if the reason alone is not enough.
     pub detail: Option<String>,
 }
 
@@ -197,7 +199,7 @@ impl Refused {
             Refusal::NoSuchPage if kernel => {
                 tracing::debug!(command, opcode = number, ?refusal, "{}", refusal.text());
             }
-            // A driver may only try its luck, yet this is where the model ends.
+            // A driver may only be probing, yet this is a limit of the model.
             Refusal::Unsupported | Refusal::TransportService | Refusal::NoSuchRegister
                 if detail.is_some() =>
             {
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_syndrome_leads_back_to_its_reason() {
+    fn every_syndrome_maps_back_to_its_refusal() {
         for &refusal in Refusal::ALL {
             assert_eq!(Refusal::of_syndrome(refusal.syndrome()), Some(refusal));
             assert_ne!(refusal.status(), CommandStatus::OK);

@@ -16,9 +16,9 @@ pub(crate) trait KindEntry: Copy {
     type Number: Number + Into<u32> + TryFrom<u32> + 'static;
     type Object: 'static;
     const KIND: ObjectKind;
-    /// The refusal if the sender has no such object.
+    /// The refusal for a number that is no object of the sender.
     const ABSENT: Refusal;
-    /// The refusal if another object refers to it; `None` of a kind that no object refers to.
+    /// The refusal to destroy a referenced object; `None` for a kind without references to it.
     const IN_USE: Option<Refusal>;
 
     fn map(objects: &Objects) -> &Numbered<Self::Number, Self::Object>;
@@ -26,15 +26,15 @@ pub(crate) trait KindEntry: Copy {
     /// The allocator of its number.
     fn numbers<'a>(all: &'a mut AllNumbers, object: &Self::Object) -> &'a mut Numbers;
     fn owner(object: &Self::Object) -> Uid;
-    /// Whether a command made the object; otherwise every function has it.
+    /// Whether a command created the object; otherwise every function has it.
     fn is_made(object: &Self::Object) -> bool;
     /// Calls `to` with each object that it uses.
     fn refers(object: &Self::Object, to: &mut dyn FnMut(ObjectKind, u32));
-    /// The doorbell that serves it, and the UAR page.
+    /// The object's doorbell, and the doorbell's UAR page.
     fn doorbell(object: &Self::Object) -> Option<(PageDoorbell, u32)>;
 }
 
-/// How many objects refer to each object that any refers to.
+/// How many references each referenced object has.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Uses(BTreeMap<(ObjectKind, u32), u32>);
 
@@ -52,6 +52,11 @@ impl Uses {
         if *count == 0 {
             self.0.remove(&(kind, number));
         }
+    }
+
+    /// How many objects refer to this one.
+    pub(crate) fn count(&self, kind: ObjectKind, number: u32) -> u32 {
+        self.0.get(&(kind, number)).copied().unwrap_or_default()
     }
 
     /// Whether any object refers to this one.
@@ -90,7 +95,7 @@ macro_rules! registry {
         gone: [$($gone:tt)*],
         commands: { $($commands:tt)* }
     })*) => {
-        /// A kind of object; users come before what they use.
+        /// A kind of object; users come before the objects that they use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum ObjectKind {
             $($(#[$doc])* $kind,)*
@@ -102,7 +107,7 @@ macro_rules! registry {
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind),*];
         }
 
-        /// A type for each kind, which says what its entry does.
+        /// A marker type per kind, with the functions of its entry.
         pub(crate) mod kind {
             $($(#[$doc])* #[derive(Clone, Copy)] pub(crate) struct $kind;)*
         }
@@ -161,9 +166,9 @@ macro_rules! registry {
             pub limits: Limits,
             $($(#[$doc])* pub $map: Numbered<$number, $object>,)*
             $($($(#[$beside_doc])* pub $beside: $beside_type,)?)*
-            /// Queues by the UAR page that they name.
+            /// Queues by UAR page.
             pub by_page: DoorbellIndex,
-            /// The references between objects; maintained by the methods below.
+            /// The references between objects; the methods below maintain them.
             pub uses: Uses,
         }
 
@@ -174,7 +179,7 @@ macro_rules! registry {
         }
 
         impl Objects {
-            /// How many objects there are of any kind that takes a context.
+            /// How many objects take a context.
             pub(crate) fn len(&self) -> usize {
                 0 $(+ if $context { self.$map.len() } else { 0 })*
             }
@@ -195,7 +200,7 @@ macro_rules! registry {
                 ObjectCounts { $($map: made(kind::$kind, self),)* }
             }
 
-            /// Whether an object that the data path may have changed refers to this one.
+            /// Whether an object with references that the data path may change refers to this one.
             fn is_moved_to(&self, kind: ObjectKind, number: u32) -> bool {
                 $($(if kind == ObjectKind::$target {
                     let target: fn(&$object) -> u32 = $moving;
@@ -204,7 +209,7 @@ macro_rules! registry {
                 false
             }
 
-            /// A test may have created, moved or removed any object behind the commands' back.
+            /// Rebuilds the indexes: a test may have created, moved or removed any object directly.
             #[cfg(test)]
             pub(crate) fn index_again(&mut self) {
                 let (mut index, mut uses) = (DoorbellIndex::default(), Uses::default());
@@ -217,7 +222,7 @@ macro_rules! registry {
                 (self.by_page, self.uses) = (index, uses);
             }
 
-            /// Names every object that a command made, and each one that it refers to.
+            /// Lists every object that a command created, with the objects that it refers to.
             #[cfg(test)]
             pub(crate) fn references(&self) -> Vec<((ObjectKind, u32), Vec<(ObjectKind, u32)>)> {
                 let mut all = Vec::new();
@@ -239,7 +244,7 @@ macro_rules! registry {
 kinds!(registry);
 
 impl Objects {
-    /// Takes an object in.
+    /// Adds an object.
     pub(crate) fn add<K: KindEntry>(&mut self, _: K, number: K::Number, object: K::Object) {
         K::refers(&object, &mut |kind, number| self.uses.add(kind, number));
         if let Some((doorbell, page)) = K::doorbell(&object) {
@@ -248,7 +253,7 @@ impl Objects {
         K::map_mut(self).insert(number, object);
     }
 
-    /// Takes an object away.
+    /// Removes an object.
     pub(crate) fn remove<K: KindEntry>(&mut self, _: K, number: K::Number) -> Option<K::Object> {
         let object = K::map_mut(self).remove(&number)?;
         K::refers(&object, &mut |kind, number| self.uses.remove(kind, number));
@@ -258,7 +263,7 @@ impl Objects {
         Some(object)
     }
 
-    /// Changes what an object refers to; `None` if there is no such object.
+    /// Changes an object's references; `None` if it does not exist.
     pub(crate) fn change<K: KindEntry, T>(
         &mut self,
         _: K,

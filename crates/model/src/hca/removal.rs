@@ -28,8 +28,8 @@ impl Hca {
         K::gone(self, number.into(), object);
     }
 
-    /// Takes away what was rung for a queue that is destroyed: the device has heard it before the
-    /// command. What it overwrote may have been another queue's.
+    /// Clears the doorbells of a destroyed queue: the device has read them before the command. A
+    /// register that held one may have held another queue's before.
     fn forget_doorbells(&mut self, doorbell: PageDoorbell, page: u32, number: u32) {
         for register in doorbell.registers() {
             if self.bar.forget64(page, register, |word| doorbell.named(word) == number) {

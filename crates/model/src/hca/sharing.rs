@@ -1,12 +1,12 @@
-//! Which functions of a card share the execution units of its DPA.
+//! Sharing of a DPA's execution units among the functions of a card.
 
 use crate::dpa::{Rights, Sharing, Units};
 use crate::hca::state::Hca;
 use crate::profile::{Role, Side};
 
-/// Lets the functions of a card share the execution units of its DPA; with each comes its number in
-/// the model. PFs are in the default partition; those of the DPU side, or without one PF 0, make
-/// others.
+/// Lets the functions of a card share the execution units of its DPA; each function comes with its
+/// number in the model. PFs are in the default partition. The PFs of the DPU side create other
+/// partitions, or PF 0 on a card without a DPU side.
 pub(crate) fn share_units(card: &[(usize, &Hca)]) {
     let has_dpu = card.iter().any(|(_, hca)| hca.profile.side() == Side::Dpu);
     let mut sharing: Option<Sharing> = None;

@@ -1,7 +1,7 @@
 //! One function (vhca) of a modelled device: its objects and its state.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 
 use verbless_prm::{MacAddressLayout, PmtuReg, RegisterId, RoceAddrLayout, VportListType};
 
@@ -30,7 +30,7 @@ use crate::wire::Mac;
 /// A port's physical and logical state.
 #[derive(Debug, Clone)]
 pub(crate) struct Port {
-    /// The wire is there and the port ACTIVE; else DOWN.
+    /// The port is ACTIVE and its link is up; else DOWN.
     pub up: bool,
     /// The port's LID on InfiniBand, 0 on Ethernet.
     pub lid: u16,
@@ -50,8 +50,8 @@ pub(crate) struct Violations {
     pub qkey: u16,
 }
 
-/// A function of the host, as the manager of its switch may ask about it. None of this changes
-/// while the model runs but the capabilities in force, which are those from before SET_HCA_CAP.
+/// A function of the host, as the manager of its switch may query it. It is constant while the
+/// model runs; the capabilities in force are those from before SET_HCA_CAP.
 pub(crate) struct HostFunction {
     pub place: FunctionPlace,
     pub caps: Capabilities,
@@ -59,7 +59,7 @@ pub(crate) struct HostFunction {
 }
 
 impl HostFunction {
-    /// The number by which commands name the function: 0 is the PF, and the VFs count from 1.
+    /// The function's number in commands: 0 is the PF, and the VFs count from 1.
     pub(crate) fn id(&self) -> u16 {
         self.place.number.map_or(0, |number| number.wrapping_add(1))
     }
@@ -80,7 +80,7 @@ pub(crate) enum Life {
 pub(crate) struct Hca {
     pub profile: Arc<Profile>,
     pub identity: Identity,
-    /// The QP types that there are.
+    /// The available QP types.
     pub qp_types: QpTypes,
     /// Index among the functions of its side of the device, from 0.
     pub function: u16,
@@ -89,55 +89,59 @@ pub(crate) struct Hca {
     /// Whether it is not the first function of its card.
     pub shares_card: bool,
     pub life: Life,
+    /// Set from a forced or fast TEARDOWN_HCA until the function is disabled or up again.
+    pub closed: bool,
     pub caps: Capabilities,
     pub objects: Objects,
     pub numbers: AllNumbers,
     /// The budget of the host's memory for objects and their lists.
     pub budget: Budget,
     pub pages: Pages,
-    /// Registers that were written, by number.
+    /// Registers that the driver wrote, by number.
     pub registers: Numbered<u16, Box<[u8]>>,
     /// The version of the software interface in force.
     pub issi: u16,
     /// The GID table of an Ethernet port; empty entries are all 0. InfiniBand ports have none.
     pub roce_addresses: Vec<RoceAddrLayout>,
     pub memory: Arc<dyn HostMemory>,
-    /// The IOMMU, which a kernel may register memory behind.
+    /// The IOMMU; a kernel may register memory behind it.
     pub iommu: Arc<Iommu>,
-    /// The DPA, and the part of `memory` that is its processes'.
+    /// The DPA, and the part of `memory` that its processes own.
     pub dpa: Option<Arc<Dpa>>,
     #[cfg(feature = "dpa")]
     pub heaps: Heaps,
     pub bar: Arc<UarSpace>,
     /// The receiver of interrupts; set by the front end.
     pub interrupts: Option<Arc<dyn Interrupts>>,
-    /// Vectors raised under the lock, delivered after it is released.
+    /// Vectors raised under the lock; delivered after its release.
     pub raised: Vec<u32>,
-    /// Refusals under the lock, logged after it is released.
+    /// Refusals under the lock; logged after its release.
     pub refused: Vec<Refused>,
     pub ports: Vec<Port>,
-    /// The Ethernet side of the port as software set it; unset: as the profile has it.
+    /// The Ethernet vport context as software set it; `None`: the profile's.
     pub nic_vport: Option<NicVport>,
-    /// The device died (fault injection): nothing answers, nothing moves.
+    /// The device died (fault injection): it answers no command and moves no data.
     pub fatal: bool,
-    /// Whether the function was removed, and is not only dead.
+    /// Whether the function was removed, and not only died.
     pub removed: bool,
     pub faults: Countdowns<u16, (u8, u32)>,
-    /// Ioctls of the function's driver that are to fail, each with its errno.
+    /// Ioctls of the function's driver that must fail, each with its errno.
     pub ioctl_faults: Countdowns<Ioctl, i32>,
-    /// The functions of the card that it may reach, including itself: their numbers in the model by
-    /// vhca_id.
+    /// The functions of the card that this one may reach, itself included: their numbers in the
+    /// model by vhca_id.
     pub neighbours: Numbered<u16, usize>,
-    /// Of a PF that manages an embedded switch: the host's functions behind it.
+    /// The host's functions behind the embedded switch that this PF manages.
     pub behind: Vec<HostFunction>,
-    /// Functions of the card that may reach this one and have a DPA: vhca_id, and number in the
-    /// model.
+    /// Functions of the card with a DPA that may reach this one: vhca_id, and number in the model.
     pub reached_by: BTreeSet<(u16, usize)>,
-    /// Functions that aliases and crossing keys of this one lead to, with how many of them do.
+    /// The DPAs of those functions, by number in the model: CQs of this function may start their
+    /// threads.
+    pub reaching_dpas: BTreeMap<usize, Weak<Dpa>>,
+    /// Target functions of this one's aliases and crossing keys, with the count of those.
     pub leads_to: Numbered<usize, u32>,
-    /// The number of objects that were opened to other functions so far.
+    /// How many objects were opened to other functions so far.
     pub offers: u64,
-    /// The offer of another function for the object that the current command names.
+    /// The offer of another function for the object in the current command.
     pub answer: Option<Foreign>,
     /// The effects of the current command, for the engine.
     pub effects: Vec<Effect>,
@@ -177,6 +181,7 @@ impl Hca {
             on_card: FunctionPlace::default(),
             shares_card: false,
             life: Life::Disabled,
+            closed: false,
             objects: Objects {
                 limits: Limits::new(caps.general(), profile.keys()),
                 ..Objects::default()
@@ -204,6 +209,7 @@ impl Hca {
             neighbours: Numbered::new(),
             behind: Vec::new(),
             reached_by: BTreeSet::new(),
+            reaching_dpas: BTreeMap::new(),
             leads_to: Numbered::new(),
             offers: 0,
             answer: None,
@@ -214,7 +220,7 @@ impl Hca {
         }
     }
 
-    /// The function as the manager of its switch may ask about it.
+    /// The function as the manager of its switch may query it.
     pub(crate) fn seen_by_manager(&self) -> HostFunction {
         HostFunction {
             place: self.on_card.clone(),
@@ -223,12 +229,12 @@ impl Hca {
         }
     }
 
-    /// Counts one more alias or crossing key that leads to function `to`.
+    /// Counts an added alias or crossing key to function `to`.
     pub(crate) fn lead_to(&mut self, to: usize) {
         *self.leads_to.get_or_insert_with(to, || 0) += 1;
     }
 
-    /// Counts one alias or crossing key less that leads to function `from`.
+    /// Counts a removed alias or crossing key to function `from`.
     pub(crate) fn lead_away(&mut self, from: usize) {
         let Some(count) = self.leads_to.get_mut(&from) else {
             tracing::error!(from, "no alias or crossing key leads to a function that one led to");
@@ -240,7 +246,7 @@ impl Hca {
         }
     }
 
-    /// Makes it function `number` of its side of a device, whose first function is `first`.
+    /// Makes this function `number` of its side of a device with first function `first`.
     pub(crate) fn of_function(mut self, first: usize, number: u16, on_card: FunctionPlace) -> Self {
         self.shares_card = self.identity.node_guid != Identity::new(first as u32, 1).node_guid;
         let first = Identity::new(first as u32, self.ports.len() as u32);
@@ -251,13 +257,13 @@ impl Hca {
         self
     }
 
-    /// Whether port `number` (from 1) of a device that lives is there and up.
+    /// Whether port `number` (from 1) exists and is up, on a live device.
     pub(crate) fn is_up(&self, number: u8) -> bool {
         let port = usize::from(number).checked_sub(1).and_then(|index| self.ports.get(index));
         port.is_some_and(|port| port.up) && !self.fatal
     }
 
-    /// The LID of port `number` (from 1); 0 if there is no such port, or it has none.
+    /// The LID of port `number` (from 1); 0 if the port does not exist or has none.
     pub(crate) fn lid(&self, number: u8) -> u16 {
         let port = usize::from(number).checked_sub(1).and_then(|index| self.ports.get(index));
         port.map_or(0, |port| port.lid)
@@ -280,7 +286,7 @@ impl Hca {
                     .into_iter()
                     .chain(roce)
                     .map(|mac| Mac(mac.to_be_bytes()[2..].try_into().unwrap_or_default()));
-                // What the driver asked for besides.
+                // Addresses that the driver added.
                 let vport = self.nic_vport.as_ref();
                 let list = vport.and_then(|vport| vport.lists.get(&VportListType::UC.0));
                 let list = list.map(Vec::as_slice).unwrap_or_default();
@@ -302,14 +308,14 @@ impl Hca {
         }
     }
 
-    /// Bytes of the longest frame that a port takes, with its check sequence.
+    /// Bytes of the longest frame of a port, with its check sequence.
     pub(crate) fn port_mtu(&self) -> usize {
         let register = self.profile.registers().get(&RegisterId::PMTU.0);
         let register = register.and_then(|register| PmtuReg::from_prefix(&register.bytes));
         register.map_or(usize::MAX, |register| register.oper_mtu().into())
     }
 
-    /// Whether the vport gets none of its own frames, to one receiver or to many.
+    /// Whether the vport blocks its own frames: multicast ones if `group`, else unicast ones.
     pub(crate) fn blocks_own(&self, group: bool) -> bool {
         self.nic_vport.as_ref().is_some_and(|vport| match group {
             false => vport.context.disable_uc_local_lb(),
@@ -322,9 +328,10 @@ impl Hca {
         self.objects.limits = Limits::new(self.caps.general(), self.profile.keys());
     }
 
-    /// Forgets everything that commands did, as DISABLE_HCA does; there are no objects any more.
+    /// Undoes everything that commands did, as DISABLE_HCA does; all objects must be gone.
     pub(crate) fn start_afresh(&mut self) {
         self.life = Life::Disabled;
+        self.closed = false;
         self.caps = Capabilities::new(&self.profile, self.function);
         self.capabilities_changed();
         self.pages = Pages::default();
@@ -335,7 +342,7 @@ impl Hca {
         self.remove_groups(None);
     }
 
-    /// Removes the groups of the DPA's execution units that are of one user context, or of all.
+    /// Removes the groups of DPA execution units of one user context, or all groups.
     pub(crate) fn remove_groups(&self, uid: Option<Uid>) {
         if let Some(dpa) = &self.dpa {
             dpa.remove_groups(uid);

@@ -1,4 +1,4 @@
-//! The Ethernet side of a function's port, and its tables of addresses and keys.
+//! The Ethernet vport context of a function's port, and its tables of addresses and keys.
 
 use verbless_prm::{NicVportContext, RoceAddrLayout, VportListType};
 
@@ -7,10 +7,10 @@ use crate::hca::state::Hca;
 use crate::numbered::Numbered;
 use crate::profile::Link;
 
-/// The default P_Key: full membership in the partition that every port is in.
+/// The default P_Key: full membership in the partition of every port.
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
 
-/// The Ethernet side of the function's port, and its address lists by type.
+/// The Ethernet vport context of the function's port, and its address lists by type.
 #[derive(Debug, Clone)]
 pub(crate) struct NicVport {
     pub context: NicVportContext,
@@ -18,8 +18,8 @@ pub(crate) struct NicVport {
 }
 
 impl Hca {
-    /// The current Ethernet side. Initially RoCE is on, and the list of MACs has only the port's
-    /// own.
+    /// The current Ethernet vport context. Initially RoCE is on, and the list of MACs has only the
+    /// port's own.
     pub(crate) fn nic_vport(&self) -> NicVport {
         if let Some(set) = &self.nic_vport {
             return set.clone();

@@ -1,8 +1,7 @@
 //! The memory on the card, in the address space of a function: heaps of the DPA's processes, above
-//! all addresses that a host has.
-//!
-//! The top 16 bits of such an address are all set, the next 16 name the heap. No host has memory
-//! there: processes of this one and of clients are below 2^48 ([`super::dma_address`] gives no
+//! all addresses of a host.
+//! The top 16 bits of such an address are all set; the next 16 are the heap's number. No host has
+//! memory there: processes, this one and clients, are below 2^48 ([`super::dma_address`] gives no
 //! client the last number), and commands refuse lists with such pages.
 
 use std::ptr::NonNull;
@@ -26,12 +25,12 @@ impl Heaps {
         CARD | u64::from(number) << LOG_HEAP
     }
 
-    /// Takes a heap away.
+    /// Removes a heap.
     pub(crate) fn remove(&self, number: u16) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
     }
 
-    /// Does something with the heap behind an address, and the offset in it.
+    /// Calls `f` with the heap of an address and the offset in it.
     fn with<R>(
         &self,
         address: u64,
@@ -50,8 +49,8 @@ impl Heaps {
     }
 }
 
-/// A host's memory, and in front of it, if the card `has` memory of its own, that and where its
-/// heaps are.
+/// A host's memory; if the card `has` memory of its own, that is in front of it, and the heaps are
+/// returned too.
 pub(crate) fn with_heaps(host: Arc<dyn HostMemory>, has: bool) -> (Arc<dyn HostMemory>, Heaps) {
     let heaps = Heaps::default();
     let memory = match has {
@@ -61,7 +60,7 @@ pub(crate) fn with_heaps(host: Arc<dyn HostMemory>, has: bool) -> (Arc<dyn HostM
     (memory, heaps)
 }
 
-/// A host's memory, and that of the card.
+/// A host's memory and the card's.
 struct WithCard {
     host: Arc<dyn HostMemory>,
     heaps: Heaps,
@@ -140,7 +139,8 @@ impl HostMemory for WithCard {
         copy_through(&mut [0; 4096], self, address, target, target_address, length)
     }
 
-    /// Direct memory of the host only: a heap goes with its process, whoever has a function.
+    /// Direct memory of the host only: a process frees its heap at its end, even while a thread
+    /// holds a function.
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {
         if address < CARD { self.host.direct(address, length) } else { None }
     }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_is_reached_as_any_memory_until_it_goes() {
+    fn heap_is_accessible_until_removed() {
         let heaps = Heaps::default();
         let memory = WithCard::new(in_process(), heaps.clone());
         let heap = heaps.add(7, Ram::new(8192));

@@ -6,20 +6,20 @@
 //!   [ number ][ virtual address in that process    ]      number 0: this process
 //! ```
 //!
-//! Bytes are moved by `process_vm_readv` and `process_vm_writev` ([`reach`](super::reach)), so that
-//! a wild address is a fault and never a crash, and a process that died takes its memory with it.
-//! Each call is done before the next begins: what is written first is visible first. A call costs
-//! more than the bytes that most messages have; so between `hold` and `let_go` they wait for each
-//! other ([`pending`](super::pending)). A fault is found out too late then for the message to fail:
-//! what cannot be reached is left out, as it is unseen on hardware, where a process that unmaps
-//! registered memory loses sight of it. But what goes from one process to another is read at once:
-//! a message without its bytes would be a lie of somebody else's.
+//! Bytes are moved by `process_vm_readv` and `process_vm_writev`, or by `/proc/PID/mem`
+//! ([`reach`](super::reach)), so that a wild address is a fault and never a crash, and a process
+//! that died takes its memory with it. Each call is done before the next begins: what is written
+//! first is visible first. A call costs more than the bytes that most messages have; so between
+//! `hold` and `let_go` they wait for each other ([`pending`](super::pending)). A fault is found out
+//! too late then for the message to fail: what cannot be reached is left out, as it is unseen on
+//! hardware, where a process that unmaps registered memory loses sight of it. But what goes from
+//! one process to another is read at once: a message without its bytes would be a lie of somebody
+//! else's.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use nix::errno::Errno;
 use nix::sys::uio::RemoteIoVec;
-use nix::unistd::Pid;
 
 use super::host::{Fault, HostMemory, IOVA, copy_through};
 use super::mover;
@@ -44,7 +44,8 @@ pub struct ClientMemory {
 /// The processes by number.
 #[derive(Debug, Default)]
 struct Numbers {
-    taken: Numbered<u16, Reach>,
+    /// `None`: the process has ended, and memory keys still name its number.
+    taken: Numbered<u16, Option<Reach>>,
     /// The last that was given. The next one is another, so that what is left of a dead process
     /// does not lead into the next that comes.
     last: u16,
@@ -70,36 +71,46 @@ enum Backing {
 
 impl ClientMemory {
     /// Takes a process in, and gives it a number that no other has; `None` when there are too many.
-    pub fn add(&self, pid: Pid) -> Option<u16> {
+    pub fn add(&self, reach: Reach) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         let last = processes.last;
         // The last numbers are those of addresses behind an IOMMU, and of memory on the card.
         let most = (IOVA >> ADDRESS_BITS) as u16 - 1;
         let mut others = (last..most).chain(0..last.min(most)).map(|before| before + 1);
         let number = others.find(|number| !processes.taken.contains_key(number))?;
-        processes.taken.insert(number, Reach::Process(pid));
+        processes.taken.insert(number, Some(reach));
         processes.last = number;
         Some(number)
     }
 
-    /// Forgets a process: its addresses are faults from now on.
+    /// Ends the memory of a process: its addresses are faults from now on. The number stays taken
+    /// until [`ClientMemory::free`], so that a memory key that still names it reaches no other
+    /// process.
     pub fn remove(&self, number: u16) {
+        let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = processes.taken.get_mut(&number) {
+            *known = None;
+        }
+    }
+
+    /// Frees the number of a process, which no memory key names any more.
+    pub fn free(&self, number: u16) {
         self.processes.write().unwrap_or_else(PoisonError::into_inner).taken.remove(&number);
     }
 
-    /// Lets the memory of a process be reached another way. Whoever has all functions knows that
-    /// no access is under way.
+    /// Lets the memory of a process be reached another way. A caller that has all functions knows
+    /// that no access is under way.
     pub fn set_reach(&self, number: u16, reach: Reach) {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = processes.taken.get_mut(&number) {
-            *known = reach;
+        if let Some(known @ Some(_)) = processes.taken.get_mut(&number) {
+            *known = Some(reach);
         }
     }
 
     /// The way to the memory of a process that is known.
     pub fn reach(&self, number: u16) -> Option<Reach> {
         let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
-        processes.taken.get(&number).cloned()
+        processes.taken.get(&number)?.clone()
     }
 
     fn place(&self, address: u64, length: u64) -> Result<Backing, Fault> {
@@ -154,7 +165,10 @@ impl ClientMemory {
     fn settle(&self) {
         let mut waiting = self.waiting();
         if let Err(fault) = waiting.pending.carry_out(self) {
-            tracing::info!(%fault, "memory of a program is gone, and the device has it registered");
+            tracing::info!(
+                %fault,
+                "registered memory of a program is gone, or is shared and was made read-only"
+            );
         }
     }
 
@@ -381,13 +395,15 @@ impl HostMemory for ClientMemory {
 
 #[cfg(test)]
 mod tests {
+    use nix::unistd::Pid;
+
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// A client memory with this process under a number, accessed like any other process.
     fn clients() -> (ClientMemory, u16) {
         let memory = ClientMemory::default();
-        let number = memory.add(Pid::this()).expect("the first of many");
+        let number = memory.add(Reach::Process(Pid::this())).expect("the first of many");
         (memory, number)
     }
 
@@ -396,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_words_of_a_process_are_reached_by_its_number() {
+    fn process_memory_is_reached_by_its_number() {
         let (memory, number) = clients();
         let source: Vec<u64> = (0..40_000).collect();
         let target = vec![0u64; 40_000];
@@ -432,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn wild_addresses_and_processes_that_left_are_faults() {
+    fn wild_addresses_and_removed_processes_fault() {
         let (memory, number) = clients();
         let bytes = [0u8; 8];
         let wild = dma_address(number, 64).expect("a user address");
@@ -448,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_gone_and_leaves_its_number_to_nobody_soon() {
+    fn number_of_ended_process_is_not_reused_soon() {
         let (memory, own) = clients();
         let bytes = [0u8; 8];
         assert!(!memory.is_gone(at(own, &bytes)) && !memory.is_gone(at(0, &bytes)));
@@ -458,22 +474,38 @@ mod tests {
         );
         let mut child = std::process::Command::new("true").spawn().expect("a child");
         let pid = Pid::from_raw(child.id() as i32);
-        let number = memory.add(pid).expect("the second of many");
+        let number = memory.add(Reach::Process(pid)).expect("the second of many");
         child.wait().expect("it ends");
         assert!(memory.is_gone(at(number, &bytes)));
-        memory.remove(number);
+        memory.free(number);
         assert!(memory.is_gone(at(number, &bytes)));
         for _ in 0..u16::MAX - 4 {
-            let other = memory.add(pid).expect("there are many");
+            let other = memory.add(Reach::Process(pid)).expect("there are many");
             assert_ne!(other, number);
-            memory.remove(other);
+            memory.free(other);
         }
-        assert_eq!(memory.add(pid), Some(number));
-        assert_ne!(memory.add(pid), Some(own));
+        assert_eq!(memory.add(Reach::Process(pid)), Some(number));
+        assert_ne!(memory.add(Reach::Process(pid)), Some(own));
     }
 
     #[test]
-    fn what_waits_is_seen_through_the_memory_at_once_and_in_the_process_when_it_is_let_go() {
+    fn number_of_an_ended_process_stays_taken_until_it_is_free() {
+        let (memory, own) = clients();
+        let bytes = [0u8; 8];
+        let number = memory.add(Reach::Process(Pid::this())).expect("the second of many");
+        memory.remove(number);
+        assert!(memory.is_gone(at(number, &bytes)) && !memory.is_gone(at(own, &bytes)));
+        // All other numbers come once, and it does not.
+        let others = std::iter::from_fn(|| memory.add(Reach::Process(Pid::this())));
+        assert!(others.into_iter().all(|other| other != number));
+        memory.set_reach(number, Reach::Process(Pid::this()));
+        assert!(memory.read(at(number, &bytes), &mut [0; 8]).is_err());
+        memory.free(number);
+        assert_eq!(memory.add(Reach::Process(Pid::this())), Some(number));
+    }
+
+    #[test]
+    fn held_writes_are_visible_to_reads_at_once() {
         let (memory, number) = clients();
         let words: Vec<AtomicU64> = (0..64).map(AtomicU64::new).collect();
         let [from, to, entry] = [1, 9, 17].map(|word| at(number, &words[word..]));
@@ -493,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sees_an_entry_sees_the_payload_that_came_before_it() {
+    fn visible_entry_implies_visible_payload() {
         const MESSAGES: usize = 2000;
         let (memory, number) = clients();
         let source: Vec<u64> = (1..=MESSAGES as u64).collect();
@@ -524,9 +556,10 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_another_process_is_read_at_once_or_refused() {
+    fn copy_to_other_process_reads_source_at_once() {
         let (memory, here) = clients();
-        let there = memory.add(Pid::this()).expect("another number for the same process");
+        let there =
+            memory.add(Reach::Process(Pid::this())).expect("another number for the same process");
         let words: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
         memory.hold();
         memory.copy_to(at(here, &words[1..]), &memory, at(there, &words[5..]), 8).unwrap();
@@ -539,19 +572,19 @@ mod tests {
     }
 
     #[test]
-    fn of_many_stretches_those_that_are_not_there_are_left_out() {
+    fn unreachable_stretches_are_skipped() {
         let (memory, number) = clients();
         let words: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
         let wild = dma_address(number, 64).expect("a user address");
-        let nobody = dma_address(number + 1, 64).expect("a user address");
-        for bad in [wild, nobody] {
+        let absent = dma_address(number + 1, 64).expect("a user address");
+        for bad in [wild, absent] {
             memory.hold();
             for (word, to) in [(1, 5), (2, 6)] {
                 let [from, to] = [word, to].map(|word: usize| at(number, &words[word..]));
                 let fourth = at(number, &words[4..]);
                 for (from, to) in [(from, bad), (bad, fourth), (from, to)] {
                     let known = memory.copy_to(from, &memory, to, 8).is_err();
-                    assert_eq!(known, bad == nobody && (from == bad || to == bad));
+                    assert_eq!(known, bad == absent && (from == bad || to == bad));
                 }
             }
             memory.let_go();

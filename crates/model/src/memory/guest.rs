@@ -1,13 +1,13 @@
-//! Host memory that is a virtual machine's: a DMA address is a guest-physical address.
+//! Host memory of a virtual machine: a DMA address is a guest-physical address.
 //!
-//! The machine's monitor hands over its memory as files, range by range. What of it is mapped here,
-//! and nothing else, can be reached; every access is checked against it.
+//! The machine's monitor hands over its memory as files, range by range. Only the mapped part can
+//! be accessed; every access is checked against it.
 //!
-//! Where a file ends before its mapping does, an access is SIGBUS. So pointers go only into files
-//! that are sealed against shrinking, which is asked of every file. The pages of any other are
-//! reached by system calls on our own mapping (`process_vm_readv`), which answer EFAULT: slower,
-//! and an atomic there is one among accesses of the model only.
-#![allow(unsafe_code)] // memory that a running guest writes is reached by raw pointer
+//! An access past the end of a mapped file is SIGBUS. So pointers go only into files that are
+//! sealed against shrinking; the code tries to seal every file. It reaches the pages of other files
+//! by system calls on its own mapping (`process_vm_readv`), which answer EFAULT. They are slower,
+//! and an atomic there is atomic among accesses of the model only.
+#![allow(unsafe_code)] // raw pointers into memory that a running guest writes
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ use super::process::racing_copy;
 use super::reach::{Reach, settled_word};
 use crate::numbered::Numbered;
 
-/// The granularity of offsets in a file.
+/// The granularity of file offsets.
 const PAGE: u64 = 4096;
 
 /// A guest's memory as a DMA space.
@@ -36,42 +36,42 @@ pub struct GuestMemory {
 
 #[derive(Debug, Default)]
 struct Space {
-    /// By first guest-physical address; they do not overlap.
+    /// By first guest-physical address; ranges do not overlap.
     ranges: Numbered<u64, Range>,
-    /// Whether no memory can be accessed, because the function is no bus master.
+    /// Whether no memory can be accessed: the function is no bus master.
     cut_off: bool,
 }
 
 /// A range of guest memory, mapped here for as long as the value lives.
 ///
-/// Nobody uses the mapping when it goes: accesses hold the lock of `space`, and pointers that
-/// `direct` gave are used only by those who have a function of the model, while whoever removes a
-/// range, or cuts off all, has all of them.
+/// No code uses the mapping when it is unmapped. Accesses hold the lock of `space`. Only a thread
+/// that holds a function of the model uses pointers from `direct`, and a thread that removes a
+/// range, or cuts off all memory, holds all functions.
 #[derive(Debug)]
 struct Range {
     mapping: Mapping,
     writable: bool,
-    /// The file keeps its size, so that every page of the mapping stays.
+    /// The file cannot shrink, so every page of the mapping stays.
     sealed: bool,
-    /// Taken for an atomic in a file that is not sealed.
+    /// The lock of an atomic in an unsealed file.
     atomic: Mutex<()>,
 }
 
 /// The memory behind an access.
 #[derive(Clone, Copy)]
 enum Pointer<'a> {
-    /// To memory that is there, and stays while the range does.
+    /// Memory that stays present while the range does.
     Here(NonNull<u8>),
-    /// To an address of ours where there may be no memory any more.
+    /// An address in our mapping that may have lost its memory.
     Maybe(usize, &'a Mutex<()>),
 }
 
-/// The memory of this process, by system calls.
+/// The memory of this process, accessed by system calls.
 fn ourselves() -> Reach {
     Reach::Process(Pid::this())
 }
 
-/// Whether a file of at least `end` bytes can get no shorter. One that may be sealed is.
+/// Whether a file of at least `end` bytes cannot shrink; seals it if possible.
 fn seal(file: &File, end: u64) -> bool {
     // A monitor that wants its memory to shrink forbids further seals (F_SEAL_SEAL).
     let _ = fcntl(file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK));
@@ -84,8 +84,8 @@ impl GuestMemory {
     /// Maps `length` bytes of `file` from `offset` on at guest-physical `address`.
     ///
     /// # Errors
-    /// What the system says; `EEXIST` if a part of the range is there already, `EINVAL` if it wraps
-    /// or is empty.
+    /// Those of the system; `EEXIST` if a part of the range is mapped, `EINVAL` if it wraps or is
+    /// empty.
     pub fn map(
         &self,
         address: u64,
@@ -118,8 +118,8 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Takes away every range that lies within the `length` bytes from `address`. `_held` shows
-    /// that no pointer that [`HostMemory::direct`] gave is in use. From outside:
+    /// Removes every range that lies within the `length` bytes from `address`. `_held` proves that
+    /// no pointer of [`HostMemory::direct`] is in use. The public method is
     /// [`Device::unmap`](crate::device::Device::unmap).
     pub(crate) fn unmap(&self, _held: &NothingMoves<'_>, address: u64, length: u64) {
         let ranges = &mut self.space.write().unwrap_or_else(PoisonError::into_inner).ranges;
@@ -129,14 +129,13 @@ impl GuestMemory {
         });
     }
 
-    /// Lets everything be reached, or nothing: each access is a fault then. `_held` as above. From
-    /// outside: [`Device::set_bus_master`](crate::device::Device::set_bus_master).
+    /// Cuts off all memory, so that each access is a fault, or restores it. `_held` as above. The
+    /// public method is [`Device::set_bus_master`](crate::device::Device::set_bus_master).
     pub(crate) fn cut_off(&self, _held: &NothingMoves<'_>, cut_off: bool) {
         self.space.write().unwrap_or_else(PoisonError::into_inner).cut_off = cut_off;
     }
 
-    /// Calls `each` with the piece that holds `address` and at most `length` bytes from there;
-    /// gives its length.
+    /// Calls `each` with the piece that holds `address`, cut to `length` bytes; returns its length.
     fn piece<R>(
         &self,
         address: u64,
@@ -164,7 +163,7 @@ impl GuestMemory {
         Ok(each(place, room.min(length)))
     }
 
-    /// Calls `each` with all pieces that make up a range, and the offset of each in it.
+    /// Calls `each` with each piece of a range and the piece's offset in the range.
     fn pieces(
         &self,
         address: u64,
@@ -185,7 +184,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Calls `each` with the place of an aligned word of `size` bytes; `None` from it is a fault.
+    /// Calls `each` with the pointer to an aligned word of `size` bytes; `None` from it is a fault.
     fn word<R>(
         &self,
         address: u64,
@@ -204,7 +203,7 @@ impl GuestMemory {
     }
 }
 
-/// Writes where there may be no memory; nothing if there is none.
+/// Writes memory that may be absent; `None` if it is.
 fn write_maybe(base: usize, bytes: &[u8]) -> Option<()> {
     let whole = RemoteIoVec { base, len: bytes.len() };
     (ourselves().write(bytes, &[whole]) == Ok(bytes.len())).then_some(())
@@ -217,7 +216,7 @@ impl HostMemory for GuestMemory {
             let to = &mut into[at..at + size];
             match from {
                 Pointer::Here(from) => {
-                    // SAFETY: `piece` vouches for the source while the closure runs; the target is
+                    // SAFETY: `piece` guarantees the source while the closure runs; the target is
                     // ours.
                     unsafe { racing_copy(from.as_ptr(), to.as_mut_ptr(), size) };
                     true
@@ -246,8 +245,8 @@ impl HostMemory for GuestMemory {
     fn load32(&self, address: u64) -> Result<u32, Fault> {
         self.word(address, 4, false, |at| match at {
             Pointer::Here(at) => {
-                // SAFETY: mapped and aligned, as `word` checked; only touched by atomics on our
-                // side.
+                // SAFETY: mapped and aligned, as `word` checked; our side accesses it by atomics
+                // only.
                 let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
                 Some(word.load(Ordering::Acquire))
             }
@@ -316,8 +315,8 @@ impl HostMemory for GuestMemory {
             _ => None,
         });
         if let (Some(from), Some(to)) = (whole?, target.direct(target_address, length)) {
-            // SAFETY: both are mapped here in one piece, and stay so: the caller has a function,
-            // and a range is removed only by who has all.
+            // SAFETY: both are mapped here in one piece, and stay so: the caller holds a function,
+            // and only a thread that holds all functions removes a range.
             unsafe { racing_copy(from.as_ptr(), to.as_ptr(), length as usize) };
             return Ok(());
         }
@@ -410,8 +409,8 @@ mod tests {
         }
     }
 
-    /// Every way to three pages of which only the first is there; whoever dies of SIGBUS fails
-    /// this.
+    /// Every kind of access to three pages of which only the first is present; a SIGBUS fails the
+    /// test.
     fn all_accesses_fault(memory: &GuestMemory, address: u64) {
         assert!(memory.read(address, &mut [0; 8]).is_err());
         assert!(memory.read(address - 8, &mut [0; 16]).is_err());
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_truncated_after_it_was_mapped_is_a_fault_and_no_death() {
+    fn file_truncated_after_map_faults_safely() {
         let ram = file_of(MFdFlags::empty(), 3);
         let memory = GuestMemory::default();
         memory.map(0x1_0000, 0x3000, &ram, 0, true).unwrap();
@@ -441,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_ends_before_its_range_is_a_fault_even_when_it_cannot_shrink() {
+    fn file_shorter_than_its_range_faults() {
         for kind in KINDS {
             let ram = file_of(kind, 1);
             let memory = GuestMemory::default();
@@ -451,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_can_be_sealed_cannot_be_truncated_any_more() {
+    fn mapped_sealable_file_cannot_be_truncated() {
         let ram = file(3);
         let memory = GuestMemory::default();
         memory.map(0x1_0000, 0x3000, &ram, 0, true).unwrap();
@@ -460,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_between_guests_arrive_whole_whatever_the_pieces() {
+    fn copies_between_guests_span_pieces_intact() {
         let (from, to) = (guest(), guest());
         let sent: Vec<u8> = (0..0x2800).map(|i| (i * 7 % 251) as u8).collect();
         from.write(0x1_0100, &sent).unwrap();

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// The first bus address that an IOMMU gives ([`Iommu`](super::Iommu)); those of processes and
-/// guests are below.
+/// The first bus address of an IOMMU ([`Iommu`](super::Iommu)); addresses of processes and guests
+/// are below.
 pub(crate) const IOVA: u64 = 0xfffe << 48;
 
-/// The first address on the card: no host has memory from there on.
+/// The first address on the card: no host has memory from this address on.
 pub(crate) const CARD: u64 = 0xffff << 48;
 
 /// A DMA access that the platform refused: nothing is mapped at the address.
@@ -26,13 +26,14 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// An address space that a function of the device does DMA in.
+/// An address space for the DMA of a device function.
 ///
 /// In process an address is a virtual address of this process; for the PCI front end it is a
-/// guest-physical address; for `run` its top 16 bits say which client it belongs to. Words are
-/// returned as they stand in memory, so a big-endian field is `u32::from_be(load32(…))`.
+/// guest-physical address; for `run` its top 16 bits are the number of its client. Words are
+/// returned in memory byte order, so a big-endian field is `u32::from_be(load32(…))`.
 pub trait HostMemory: Send + Sync {
-    /// Copies out of memory; bytes that change meanwhile arrive old or new.
+    /// Copies out of memory; for bytes that change meanwhile, the copy has the old or the new
+    /// value.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault>;
     /// Copies into memory, lowest address first.
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
@@ -42,18 +43,17 @@ pub trait HostMemory: Send + Sync {
     fn store32(&self, address: u64, value: u32) -> Result<(), Fault>;
     /// Stores one byte with release ordering: the owner byte of a CQE or EQE.
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault>;
-    /// Writes an entry of a queue, whose last byte tells software that it is there: what was
-    /// written before is visible first, then the rest of the entry, then that byte.
+    /// Writes an entry of a queue; its last byte shows software that it is complete. Earlier writes
+    /// become visible first, then the rest of the entry, then that byte.
     fn write_entry(&self, address: u64, entry: &[u8]) -> Result<(), Fault> {
         let Some((&last, rest)) = entry.split_last() else { return Ok(()) };
         self.write(address, rest)?;
         self.store8(address.wrapping_add(rest.len() as u64), last)
     }
-    /// Compares and exchanges an aligned 64-bit word (as it stands in memory); returns the word
-    /// that was there.
+    /// Compares and exchanges an aligned 64-bit word (in memory byte order); returns the old word.
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault>;
-    /// Copies `length` bytes from here to an address of `target`, in one go where both are mapped
-    /// here.
+    /// Copies `length` bytes from here to an address of `target`, in one step if this process maps
+    /// both.
     fn copy_to(
         &self,
         address: u64,
@@ -61,11 +61,11 @@ pub trait HostMemory: Send + Sync {
         target_address: u64,
         length: u64,
     ) -> Result<(), Fault>;
-    /// The range as memory of this process, if it is mapped here and may be written, so that it can
-    /// be copied directly. The pointer is valid for as long as the caller has any function of the
-    /// model; memory is taken away only by those who have all.
+    /// The range as writable memory of this process, if this process maps it, for direct copies.
+    /// The pointer is valid while the caller holds any function of the model: only a thread that
+    /// holds all functions removes memory.
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>>;
-    /// Whether the address was that of a program that has ended, and not merely a wrong one.
+    /// Whether the address belonged to a program that has ended, rather than being a wrong one.
     fn is_gone(&self, _address: u64) -> bool {
         false
     }
@@ -74,15 +74,15 @@ pub trait HostMemory: Send + Sync {
     fn is_remote(&self) -> bool {
         false
     }
-    /// Lets accesses wait for each other from now on, to be made together. Reads through this trait
-    /// see no difference, and whoever watches the memory sees the order that
+    /// Delays accesses from here on, so that they can be batched. Reads through this trait see no
+    /// difference, and other readers of the memory see the order that
     /// [`write_entry`](Self::write_entry) promises.
     fn hold(&self) {}
     /// Completes the delayed transfers; none are delayed until the next [`hold`](Self::hold).
     fn let_go(&self) {}
 }
 
-/// Copies `length` bytes from one memory to another, a bufferful at a time, lowest address first.
+/// Copies `length` bytes from one memory to another, a buffer at a time, lowest address first.
 pub(super) fn copy_through(
     buffer: &mut [u8],
     from: &dyn HostMemory,
@@ -104,22 +104,22 @@ pub(super) fn copy_through(
     Ok(())
 }
 
-/// Shows that nothing moves: whoever has it has what moves exclusively, so that no pointer that
-/// [`HostMemory::direct`] gave is in use.
+/// Proves that no data moves: its holder has exclusive access to whatever moves data, so no pointer
+/// of [`HostMemory::direct`] is in use.
 pub(crate) struct NothingMoves<'a>(std::marker::PhantomData<&'a mut ()>);
 
 impl<'a> NothingMoves<'a> {
-    /// Proves it by exclusive access to `_mover`, through which all memory is used.
+    /// Proves it by exclusive access to `_mover`, the only path to all memory.
     pub(crate) fn new<M>(_mover: &'a mut M) -> Self {
         Self(std::marker::PhantomData)
     }
 }
 
-/// Receives the device's interrupts. Called with no lock of the model held.
+/// Receives the device's interrupts. The model calls it with none of its locks held.
 pub trait Interrupts: Send + Sync {
     /// MSI-X vector `vector` fired.
     fn raise(&self, vector: u32);
 
-    /// The device died: a driver sees it by its health counter, and no interrupt comes any more.
+    /// The device died: a driver sees it by its health counter, and gets no further interrupt.
     fn fatal(&self) {}
 }

@@ -1,10 +1,11 @@
-//! The IOMMU between a function and its host: registered memory has bus addresses of its own.
+//! The IOMMU between a function and its host: registered memory has separate bus addresses.
 //!
-//! A kernel behind an IOMMU maps the pages of a registration at consecutive bus addresses, from a
-//! multiple of their number rounded up to a power of two (Linux `alloc_iova` with `size_aligned`).
-//! So a bus address can be more aligned than the virtual address that software knows.
+//! A kernel behind an IOMMU maps the pages of a registration at consecutive bus addresses, aligned
+//! to the number of pages rounded up to a power of two (Linux `alloc_iova` with `size_aligned`). A
+//! bus address can therefore have a larger alignment than the virtual address that software knows.
 //!
-//! Registered pages never move: an address is looked up when a UMEM is created, not at each access.
+//! Registered pages never move: the model resolves an address when a UMEM is created, not at each
+//! access.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,29 +15,32 @@ use super::host::{CARD, IOVA};
 /// Bytes per page of an IOMMU.
 const PAGE: u64 = 1 << 12;
 
-/// The bus addresses of a function that are mapped by an IOMMU. All others are memory addresses.
+/// The bus addresses of a function behind its IOMMU. All others are memory addresses.
 #[derive(Debug, Default)]
 pub struct Iommu(Mutex<Maps>);
 
 #[derive(Debug, Default)]
 struct Maps {
+    /// Mappings count as pages that are not adjacent.
+    fragmented: bool,
     /// First memory address and length in bytes, by first bus address.
     taken: BTreeMap<u64, (u64, u64)>,
-    /// The bus address behind the last mapping that was made.
+    /// The end of the last mapping.
     next: u64,
 }
 
-/// Memory that has bus addresses until this is dropped.
+/// Memory with a bus address; dropping this unmaps it.
 #[derive(Debug)]
 pub struct Mapped {
     iommu: Arc<Iommu>,
+    fragmented: bool,
     first: u64,
     offset: u64,
 }
 
 impl Iommu {
-    /// Maps the pages of `length` bytes from a memory address; `None`: there are no bytes, or no
-    /// room.
+    /// Maps the pages of `length` bytes from a memory address; `None`: `length` is 0, or no bus
+    /// addresses are left.
     pub fn map(self: &Arc<Self>, address: u64, length: u64) -> Option<Mapped> {
         address.checked_add(length)?;
         let offset = address % PAGE;
@@ -47,10 +51,16 @@ impl Iommu {
         let first = maps.room(from, whole, align).or_else(|| maps.room(IOVA, whole, align))?;
         maps.next = first + whole;
         maps.taken.insert(first, (address - offset, whole));
-        Some(Mapped { iommu: self.clone(), first, offset })
+        Some(Mapped { iommu: self.clone(), fragmented: maps.fragmented, first, offset })
     }
 
-    /// The memory address of `length` bytes from a bus address, if one mapping has all of them.
+    /// Makes the pages of later mappings count as not adjacent, as on a host without an IOMMU: no
+    /// page of a UMEM is then larger than 4 KiB.
+    pub fn set_fragmented(&self, fragmented: bool) {
+        self.maps().fragmented = fragmented;
+    }
+
+    /// The memory address of `length` bytes from a bus address, if one mapping covers all of them.
     pub(crate) fn resolve(&self, bus: u64, length: u64) -> Option<u64> {
         let maps = self.maps();
         let (&first, &(memory, whole)) = maps.taken.range(..=bus).next_back()?;
@@ -80,6 +90,11 @@ impl Maps {
 }
 
 impl Mapped {
+    /// Whether its pages count as not adjacent.
+    pub fn is_fragmented(&self) -> bool {
+        self.fragmented
+    }
+
     /// The bus address of the memory's first byte.
     pub fn bus_address(&self) -> u64 {
         self.first + self.offset

@@ -1,4 +1,4 @@
-//! A file's bytes in this process, shared with whoever else maps them.
+//! A file's bytes in this process, shared with the file's other mappings.
 #![allow(unsafe_code)] // mapping and unmapping
 
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ pub(super) struct Mapping {
     length: NonZero<usize>,
 }
 
-// SAFETY: it is an address and a length; what users do there is their own promise.
+// SAFETY: it is an address and a length; users justify their own accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -34,7 +34,7 @@ impl Mapping {
         let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
         let write = if writable { ProtFlags::PROT_WRITE } else { ProtFlags::empty() };
         let protection = ProtFlags::PROT_READ | write;
-        // SAFETY: the kernel chooses a place where nothing is mapped.
+        // SAFETY: the kernel chooses an unmapped address range.
         let start = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, offset) }?;
         Ok(Self { start, length })
     }
@@ -52,7 +52,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of`, all of it; users keep this value for as long as they use it.
+        // SAFETY: `of` mapped all of it; users keep this value while they use the memory.
         let unmapped = unsafe { munmap(self.start, self.len()) };
         debug_assert_eq!(unmapped, Ok(()), "unmapping what was mapped");
     }

@@ -1,8 +1,8 @@
-//! The host's memory as the device's DMA engine reaches it, and the UAR pages of its BAR.
+//! The host's memory as the device's DMA accesses it, and the UAR pages of its BAR.
 //!
-//! These modules are the only place of the model that touches memory which somebody else may write
-//! at the same time. Ring words, records and doorbells are atomics; payload is copied in a way that
-//! is allowed to race.
+//! Only these modules of the model access memory that other code may write at the same time. They
+//! access ring words, records and doorbells by atomics, and copy payload by code that is allowed to
+//! race.
 
 #[cfg(feature = "dpa")]
 mod card;
@@ -27,7 +27,7 @@ pub use host::{Fault, HostMemory, Interrupts};
 pub use iommu::{Iommu, Mapped};
 pub(crate) use mover::{MOST as MOST_MOVERS, set as set_mover};
 pub use process::{ProcessMemory, probe};
-pub use reach::Reach;
+pub use reach::{ClientReach, Reach};
 pub(crate) use spaces::{Space, Spaces};
 pub(crate) use uar::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE};
 pub use uar::{UAR_PAGE, UarSpace};

@@ -1,9 +1,9 @@
-//! Identifies the threads that move memory: each thread of the engine by its number, all others as
-//! one.
+//! Identifies the threads that move data: each thread of the engine by its number, all others by
+//! one number.
 
 use std::cell::Cell;
 
-/// The most threads that an engine has.
+/// The most threads of an engine.
 pub(crate) const MOST: usize = 8;
 /// Numbers of threads: those of an engine, and one for all others.
 pub(super) const ALL: usize = MOST + 1;

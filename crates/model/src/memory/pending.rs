@@ -1,5 +1,5 @@
-//! Accesses to the memory of other processes that wait to be made together: one system call moves
-//! many stretches.
+//! Delayed accesses to the memory of other processes, for batching: one system call moves many
+//! stretches.
 //!
 //! ```text
 //!   copy   -> [ sources ]  read first, all of them
@@ -9,36 +9,36 @@
 //!             [ owners  ]  then their last bytes, by which software knows that they are there
 //! ```
 //!
-//! Each row is done before the next begins, so that an entry is never seen before its body, nor a
-//! body before the payload that it tells of. What would not survive the change of order is not
-//! taken in, and the owner carries out what waits before it goes on.
+//! Each row is complete before the next begins, so that an entry is never visible before its body,
+//! nor a body before its payload. An access that the new order would break is not added; the owner
+//! carries out the pending ones before it continues.
 
 use super::host::Fault;
 
-/// Bytes of payload that wait at most. With more, a message would wait long for others; with half
-/// as many, messages of 64 KiB move a tenth slower.
+/// Most bytes of pending payload. With more, a message would wait long for others; with half as
+/// many, messages of 64 KiB move a tenth slower.
 const ROOM: usize = 256 << 10;
-/// Stretches of a kind that wait at most; a call takes 1024 (IOV_MAX).
+/// Most pending stretches of a kind; a call takes 1024 (IOV_MAX).
 const MOST: usize = 256;
 /// The longest queue entry.
 const LONGEST_ENTRY: usize = 128;
 
-/// The owner bit of an entry. It is wrong in the body, which is some microseconds older than the
-/// last byte: a program that left zeros in its ring, where they mean "done", would take the half
-/// entry for a whole one. A card writes both at once.
+/// The owner bit of an entry. The body, written some microseconds before the last byte, carries the
+/// wrong owner bit: a program that left zeros in its ring, where they mean "done", would take the
+/// half entry for a whole one. A card writes both at once.
 const NOT_YET: u8 = 1;
 
-/// An address that nobody has.
+/// An address without memory.
 const NOWHERE: u64 = u64::MAX;
 
-/// Memory of other processes, of which one call reaches many stretches.
+/// Memory of other processes; one call moves many stretches.
 pub(super) trait Far {
-    /// Moves all stretches, one after another, from or into the bytes. Tells the index of each that
-    /// could not be moved, and does the others.
+    /// Moves all stretches, in order, from or into the bytes. Reports the index of each stretch
+    /// that failed, and moves the others.
     fn move_all(&self, stretches: &[Stretch], bytes: Bytes<'_>, missed: &mut dyn FnMut(usize));
 }
 
-/// The near side of a move: as long as all its stretches.
+/// The near side of a move, of the total length of its stretches.
 #[derive(Debug)]
 pub(super) enum Bytes<'a> {
     Read(&'a mut [u8]),
@@ -59,7 +59,7 @@ impl Stretch {
     }
 }
 
-/// Stretches that are written by one call, and their bytes.
+/// Stretches for one write call, and their bytes.
 #[derive(Debug)]
 struct Row {
     stretches: Vec<Stretch>,
@@ -80,7 +80,7 @@ impl Row {
         if self.stretches.len() < MOST { self.bytes.len() - self.used } else { 0 }
     }
 
-    /// Room for the bytes of one more stretch, which is there.
+    /// Adds a stretch and returns its bytes; the row must have room.
     fn add(&mut self, stretch: Stretch) -> &mut [u8] {
         let at = self.used;
         self.used += stretch.length;
@@ -101,7 +101,7 @@ impl Row {
 /// Delayed transfers.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Sources of payload that has not been read yet.
+    /// Sources of payload that was not read so far.
     sources: Vec<Stretch>,
     /// For each source, its range in `payload` and its offset in the bytes.
     places: Vec<(usize, usize)>,
@@ -123,7 +123,7 @@ impl Default for Pending {
 }
 
 impl Pending {
-    /// Whether something that waits will be written there: a read now would find what was before.
+    /// Whether a pending access writes there: a read would return the old bytes.
     pub(super) fn writes_over(&self, address: u64, length: usize) -> bool {
         let stretch = Stretch { address, length };
         self.payload.touches(stretch) || self.is_entry(stretch)
@@ -133,8 +133,8 @@ impl Pending {
         self.bodies.touches(stretch) || self.owners.touches(stretch)
     }
 
-    /// Adds a copy, as much of it as there is room for and as may be made in another order than the
-    /// rest; returns that length. 0: what waits must be carried out first.
+    /// Adds a copy, as much of it as fits and as the batched order allows; returns that length. 0:
+    /// carry out the pending accesses first.
     pub(super) fn copy(&mut self, from: u64, to: u64, length: u64) -> usize {
         let length = self.copyable(from, to, length);
         if length > 0 {
@@ -145,7 +145,7 @@ impl Pending {
         length
     }
 
-    /// Takes in a copy, like [`copy`](Self::copy), but lets `read` get its bytes at once.
+    /// Adds a copy, like [`copy`](Self::copy), but lets `read` get its bytes at once.
     pub(super) fn copy_now(
         &mut self,
         from: u64,
@@ -162,14 +162,14 @@ impl Pending {
         Ok(length)
     }
 
-    /// How much of a copy may be taken in.
+    /// How much of a copy can be added.
     fn copyable(&self, from: u64, to: u64, length: u64) -> usize {
         let length = usize::try_from(length).unwrap_or(usize::MAX).min(self.payload.room());
         let target = Stretch { address: to, length };
         if self.writes_over(from, length) || self.is_entry(target) { 0 } else { length }
     }
 
-    /// Takes in bytes, like [`copy`](Self::copy).
+    /// Adds bytes, like [`copy`](Self::copy).
     pub(super) fn write(&mut self, to: u64, bytes: &[u8]) -> usize {
         let length = bytes.len().min(self.payload.room());
         let target = Stretch { address: to, length };
@@ -180,7 +180,7 @@ impl Pending {
         length
     }
 
-    /// Takes in an entry of a queue; false: what waits must be carried out first.
+    /// Adds an entry of a queue; false: carry out the pending accesses first.
     pub(super) fn entry(&mut self, address: u64, bytes: &[u8]) -> bool {
         let Some(&owner) = bytes.last() else { return true };
         let whole = Stretch { address, length: bytes.len() };
@@ -195,7 +195,7 @@ impl Pending {
         true
     }
 
-    /// Carries out what waits; the first that could not be is the result, and the others are done.
+    /// Carries out the pending accesses, all of them; returns the first fault.
     pub(super) fn carry_out(&mut self, far: &dyn Far) -> Result<(), Fault> {
         let mut fault = None;
         let mut miss = |stretch: Stretch| {
@@ -209,8 +209,8 @@ impl Pending {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Reads what is yet to be read; what lies in a row here is one call. What cannot be read is
-    /// not written either.
+    /// Reads the pending sources; adjacent stretches of a row take one call. Payload that cannot be
+    /// read is not written either.
     fn fetch(&mut self, far: &dyn Far, missed: &mut dyn FnMut(Stretch)) {
         let mut first = 0;
         while first < self.sources.len() {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// A memory of 64 KiB, and what was done to it: `r` or `w` and the first address of each
+    /// A memory of 64 KiB, and a log of its calls: `r` or `w` and the first address of each
     /// stretch.
     struct Fake {
         memory: RefCell<Vec<u8>>,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn many_messages_are_one_read_and_three_writes_in_the_order_of_payload_body_and_owner() {
+    fn messages_batch_into_one_read_and_ordered_writes() {
         let (far, mut pending) = (Fake::new(), Pending::default());
         for message in 0..4 {
             assert_eq!(pending.copy(0x100 * message, 0x8000 + 8 * message, 8), 8);
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(far.calls.borrow().len(), 4, "nothing waits, nothing is called");
     }
 
-    /// Looks at an entry's last byte after each call.
+    /// Reads an entry's last byte after each call.
     struct Watched(Fake, RefCell<Vec<u8>>);
 
     impl Far for Watched {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_in_a_ring_of_zeros_is_not_taken_for_done_before_its_last_byte_is_there() {
+    fn entry_owner_byte_is_written_last() {
         let (far, mut pending) = (Watched(Fake::new(), RefCell::default()), Pending::default());
         far.0.memory.borrow_mut()[0x9000..0x9040].fill(0);
         let first_lap = 0x30;
@@ -329,17 +329,17 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_survive_another_order_waits_for_what_is_there() {
+    fn order_dependent_access_is_not_queued() {
         let (far, mut pending) = (Fake::new(), Pending::default());
         assert_eq!(pending.copy(0, 0x8000, 16), 16);
         assert!(pending.entry(0x9000, &[1; 64]));
         assert!(pending.writes_over(0x800f, 1) && !pending.writes_over(0x8010, 1));
         assert!(pending.writes_over(0x903f, 1) && !pending.writes_over(0x9040, 1));
-        assert_eq!(pending.copy(0x8008, 0xa000, 8), 0, "from what is not written yet");
+        assert_eq!(pending.copy(0x8008, 0xa000, 8), 0, "the source is not written so far");
         assert_eq!(pending.copy(0x100, 0x9010, 8), 0, "over an entry");
         assert_eq!(pending.write(0x903f, &[1]), 0, "over an owner byte");
         assert!(!pending.entry(0x9000, &[2; 64]), "the same entry again");
-        // Payload over payload is in order, and a source may be overwritten once it is read.
+        // Payload over payload keeps its order, and a source may be overwritten once it was read.
         assert_eq!(pending.copy(0x200, 0x8000, 8), 8);
         assert_eq!(pending.write(0x200, &[7; 4]), 4);
         let (first, second) = (far.at(8, 8), far.at(0x200, 8));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_left_out_and_told() {
+    fn unreachable_access_is_skipped_and_reported() {
         let (far, mut pending) = (Fake::new(), Pending::default());
         pending.copy(0, 0x8000, 8);
         pending.copy(0x2_0000, 0x8008, 8);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_much_and_no_more() {
+    fn pending_bytes_and_entries_are_limited() {
         let mut pending = Pending::default();
         assert_eq!(pending.copy(0, 1 << 20, ROOM as u64 - 100), ROOM - 100);
         assert_eq!(pending.copy(0, 2 << 20, 200), 100);

@@ -1,11 +1,10 @@
-//! Host memory that is this process: a DMA address is a virtual address here.
+//! Host memory of this process: a DMA address is a virtual address here.
 //!
-//! Nothing checks an address when the device uses it, as nothing does in a PCI device behind an
-//! identity IOMMU. What makes that safe is the front end: an address reaches a page list only after
-//! [`probe`] found the whole range mapped with the access that its registration grants, and the one
-//! who registers promises (through the `unsafe` of `umem_reg`) to keep it mapped until it is
-//! deregistered.
-// Copies that race with the client's own accesses cannot be written without raw pointers.
+//! The device uses addresses unchecked, like a PCI device behind an identity IOMMU. The front end
+//! makes that safe. An address reaches a page list only after [`probe`] found the whole range
+//! mapped with the access that its registration grants. The registering caller promises (through
+//! the `unsafe` of `umem_reg`) to keep it mapped until it is deregistered.
+// Copies that race with the client's own accesses need raw pointers.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -17,14 +16,14 @@ use super::host::{Fault, HostMemory, copy_through};
 #[derive(Debug, Default, Clone, Copy)]
 pub struct ProcessMemory;
 
-/// Addresses below this are never memory of a user process; a null page list entry or record lands
-/// here.
+/// Addresses below this are never memory of a user process; a null page list entry or record is
+/// below it.
 const LOWEST: u64 = 0x1000;
-/// User addresses end here on both architectures that we know (47 and 48 bits; the wider one).
+/// User addresses end here on both supported architectures (47 and 48 bits; the wider one).
 const HIGHEST: u64 = 1 << 48;
 
-/// Refuses what cannot be user memory at all, so that a zeroed or wild page list is a fault and not
-/// a crash.
+/// Refuses addresses outside user memory, so that a zeroed or wild page list is a fault and not a
+/// crash.
 #[inline]
 fn plausible(address: u64, length: u64) -> Result<(), Fault> {
     let end = address.checked_add(length);
@@ -50,9 +49,9 @@ fn aligned(address: u64, size: u64) -> Result<(), Fault> {
 pub(super) unsafe fn racing_copy(from: *const u8, to: *mut u8, length: usize) {
     #[cfg(target_arch = "x86_64")]
     if length > 128 {
-        // SAFETY: the caller vouches for both ranges; the string move is one opaque access to the
-        // compiler, so that a concurrent writer changes the bytes that arrive and nothing else. The
-        // direction flag is clear by the ABI.
+        // SAFETY: the caller guarantees both ranges. The string move is one opaque access to the
+        // compiler, so that a concurrent writer changes only the bytes that arrive. The direction
+        // flag is clear by the ABI.
         unsafe {
             std::arch::asm!(
                 "rep movsb",
@@ -65,12 +64,12 @@ pub(super) unsafe fn racing_copy(from: *const u8, to: *mut u8, length: usize) {
         return;
     }
     let mut at = 0;
-    // Whole words where both sides allow it: what a client polls for (a word at the end of a
+    // Copies whole words where both sides allow it: the word that a client polls (at the end of a
     // message) arrives whole.
     if (from as usize | to as usize).is_multiple_of(8) {
         while at + 8 <= length {
-            // SAFETY: within the ranges, and aligned as just checked; atomics, so that a race is
-            // none.
+            // SAFETY: within the ranges, and aligned as just checked; atomics, so there is no data
+            // race.
             unsafe {
                 let word =
                     AtomicU64::from_ptr(from.add(at).cast_mut().cast()).load(Ordering::Relaxed);
@@ -106,7 +105,7 @@ impl HostMemory for ProcessMemory {
 
     fn load32(&self, address: u64) -> Result<u32, Fault> {
         aligned(address, 4)?;
-        // SAFETY: aligned, probed at registration, and only touched by atomics on our side.
+        // SAFETY: aligned, probed at registration, and our side accesses it by atomics only.
         Ok(unsafe { AtomicU32::from_ptr(address as *mut u32) }.load(Ordering::Acquire))
     }
 
@@ -142,7 +141,7 @@ impl HostMemory for ProcessMemory {
     ) -> Result<(), Fault> {
         plausible(address, length)?;
         if let Some(to) = target.direct(target_address, length) {
-            // SAFETY: the source was probed at registration; `direct` vouches for the target.
+            // SAFETY: the source was probed at registration; `direct` guarantees the target.
             unsafe { racing_copy(address as *const u8, to.as_ptr(), length as usize) };
             return Ok(());
         }
@@ -155,10 +154,10 @@ impl HostMemory for ProcessMemory {
     }
 }
 
-/// Checks that a range of this process is mapped and readable (and writable, if asked), and faults
-/// its pages in, as the pinning of a registration does.
+/// Checks that a range of this process is mapped and readable (and writable, if `writable`), and
+/// faults its pages in, as the pinning of a registration does.
 ///
-/// A range that is empty, wraps, or has one page that is missing or lacks the permission is a
+/// A range that is empty, wraps, or has a page that is missing or lacks the permission is a
 /// [`Fault`] that names the range.
 pub fn probe(address: u64, length: u64, writable: bool) -> Result<(), Fault> {
     let fault = Fault { address, length };
@@ -178,13 +177,13 @@ pub fn probe(address: u64, length: u64, writable: bool) -> Result<(), Fault> {
         return Ok(());
     }
     match std::io::Error::last_os_error().raw_os_error() {
-        // A kernel before 5.14, or a mapping that cannot be populated: look at each page instead.
+        // A kernel before 5.14, or a mapping that cannot be populated: probe each page instead.
         Some(libc::EINVAL) => probe_pages(first, end, page, writable).ok_or(fault),
         _ => Err(fault),
     }
 }
 
-/// Reads one byte of each page through the kernel; for write permission, asks the list of mappings.
+/// Reads one byte of each page through the kernel; checks write permission in the list of mappings.
 fn probe_pages(first: u64, end: u64, page: u64, writable: bool) -> Option<()> {
     if writable && !mapped_writable(first, end) {
         return None;
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_cannot_be_memory_are_faults() {
+    fn impossible_addresses_fault() {
         let memory = ProcessMemory;
         for address in [0, 8, 0xfff, 1 << 48, u64::MAX, u64::MAX - 7] {
             assert!(memory.read(address, &mut [0; 8]).is_err(), "{address:#x}");
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_tells_mapped_from_unmapped_and_writable_from_read_only() {
+    fn probe_checks_mapping_and_write_permission() {
         // SAFETY: a fresh anonymous mapping, unmapped below.
         let at = unsafe {
             libc::mmap(

@@ -1,5 +1,5 @@
-//! The address spaces of a model: one for each function. A stretch of memory that a key leads to
-//! names its space, so that whoever has stretches of several functions can move bytes between them.
+//! The address spaces of a model: one for each function. A stretch of memory behind a key names its
+//! space, so that a thread can move bytes between stretches of several functions.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::HostMemory;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space(u16);
 
-/// All address spaces: the memory of every function can be accessed through it, whichever thread
-/// has the function. Memory is removed only by threads that have all functions.
+/// All address spaces. Any thread can access every function's memory through this, whichever thread
+/// holds the function. Only a thread that holds all functions removes memory.
 #[derive(Clone, Default)]
 pub(crate) struct Spaces(Arc<[Arc<dyn HostMemory>]>);
 

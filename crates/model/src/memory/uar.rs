@@ -1,9 +1,9 @@
-//! The UAR pages of a function: doorbell registers that clients map and the engine drains.
+//! The UAR pages of a function: doorbell registers that clients map and the engine reads.
 //!
 //! The pages are one memfd. A front end maps a page of it into its client; the engine maps all of
-//! it. A register is memory here: the client stores into it, the engine takes the value by an
-//! atomic swap with 0, so that equal values stored twice count twice.
-// Registers that another mapping of the same memory writes are reached by raw pointer.
+//! it. A register is memory here: the client stores into it, and the engine takes the value by an
+//! atomic swap with 0, so that two stores of one value count twice.
+// Raw pointers to registers that another mapping of the same memory writes.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,10 +19,10 @@ use super::mapping::Mapping;
 /// Bytes of one UAR page.
 pub const UAR_PAGE: u64 = 4096;
 
-/// Offsets of the 64-bit registers of a page that hold a doorbell: CQ arm, then the eight BlueFlame
-/// buffers, whose first word is the doorbell of an SQ.
+/// Offsets of the 64-bit doorbell registers of a page: CQ arm, then the eight BlueFlame buffers,
+/// whose first word is the doorbell of an SQ.
 pub(crate) const CQ_ARM: u64 = 0x20;
-/// EQ consumer index with arming: the first half of the register counts.
+/// EQ consumer index with arming: the first half of the register is significant.
 pub(crate) const EQ_ARM: u64 = 0x40;
 /// EQ consumer index without arming, as at [`EQ_ARM`].
 pub(crate) const EQ_CONSUMER: u64 = 0x48;
@@ -35,10 +35,10 @@ pub(crate) const SEND_BUFFERS: u64 = 8;
 #[derive(Debug)]
 pub struct UarSpace {
     file: OwnedFd,
-    /// Only touched by atomics.
+    /// Accessed by atomics only.
     mapping: Mapping,
     pages: u32,
-    /// One bit per page: whether it is allocated, so that it must be looked at.
+    /// One bit per page: whether it is allocated, so that the engine must read it.
     allocated: Box<[AtomicU64]>,
     /// One bit per word of `allocated`: whether a page of it was ever allocated.
     used: Box<[AtomicU64]>,
@@ -47,8 +47,7 @@ pub struct UarSpace {
 impl UarSpace {
     /// A space of `pages` pages (at least one) of zeros.
     ///
-    /// # Panics
-    /// When the system gives no memfd or no room to map it.
+    /// When the system provides no memfd or cannot map it.
     pub fn new(pages: u32) -> Self {
         Self::try_new(pages.max(1)).expect("a memfd for the UAR pages")
     }
@@ -58,8 +57,7 @@ impl UarSpace {
         let file = memfd_create(c"verbless-uar", flags)?;
         let length = u64::from(pages) * UAR_PAGE;
         nix::unistd::ftruncate(&file, i64::try_from(length).map_err(io::Error::other)?)?;
-        // Clients get the file to map a page of: none of them may take the pages from under the
-        // engine.
+        // Clients get the file to map a page of it: no client may shrink it under the engine.
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(size))?;
         let mapping = Mapping::of(&file, 0, length as usize, true)?;
@@ -68,17 +66,17 @@ impl UarSpace {
         Ok(Self { file, mapping, pages, allocated, used })
     }
 
-    /// How many pages there are.
+    /// Number of pages.
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// The file to map a page of into a client, at offset page × [`UAR_PAGE`].
+    /// The file; a client maps its page from offset page × [`UAR_PAGE`].
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Lets a page be that of another file, at `offset`: a client maps it from there.
+    /// Replaces a page by a page of another file, at `offset`: a client maps it from there.
     ///
     /// The file must be sealed against shrinking, or its owner could take the page away from under
     /// the engine.
@@ -93,7 +91,7 @@ impl UarSpace {
         self.replace(page, file, offset as i64)
     }
 
-    /// Lets a page be one of this space's own file again.
+    /// Restores a page to this space's own file.
     pub fn unback(&self, page: u32) -> Result<(), Errno> {
         if page >= self.pages {
             return Err(Errno::EINVAL);
@@ -105,17 +103,17 @@ impl UarSpace {
         let at = self.mapping.as_ptr() as usize + (u64::from(page) * UAR_PAGE) as usize;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: a page within our own mapping is replaced by another shared one, at once for
-        // whoever looks at it; its words are only touched by atomics, and `back` saw to it that the
-        // page exists for as long as it is mapped. Not by libc's function, which the thread
-        // sanitizer takes for a write of the page's words.
+        // SAFETY: this replaces a page within our own mapping by another shared one, atomically for
+        // every reader. Our side accesses its words by atomics only. `back` accepts only a sealed
+        // file that holds the page, so the page exists as long as it is mapped. It avoids libc's
+        // function, which the thread sanitizer takes for a write of the page's words.
         Errno::result(unsafe {
             libc::syscall(libc::SYS_mmap, at, UAR_PAGE, protection, flags, file.as_raw_fd(), offset)
         })?;
         Ok(())
     }
 
-    /// Marks a page as in use (or not); its registers are cleared either way.
+    /// Marks a page as allocated or free; clears its registers in both cases.
     pub(crate) fn set_allocated(&self, page: u32, allocated: bool) {
         if page >= self.pages {
             return;
@@ -146,14 +144,14 @@ impl UarSpace {
         });
     }
 
-    /// Whether any doorbell of an allocated page waits to be taken. Needs no lock.
+    /// Whether any doorbell of an allocated page is set. Needs no lock.
     pub(crate) fn rung(&self) -> bool {
         let mut rung = false;
         self.for_each_allocated(|page| rung = rung || self.page_rung(page));
         rung
     }
 
-    /// Whether any doorbell of this page waits to be taken.
+    /// Whether any doorbell of this page is set.
     #[inline]
     pub(crate) fn page_rung(&self, page: u32) -> bool {
         let waiting = |offset| self.register64(page, offset).load(Ordering::Relaxed) != 0;
@@ -163,7 +161,8 @@ impl UarSpace {
             || waiting(EQ_CONSUMER)
     }
 
-    /// Takes a 64-bit register: its value as big-endian, leaving 0. 0 means that nobody rang.
+    /// Takes a 64-bit register: returns its value as big-endian and clears it. 0 means that no
+    /// client rang.
     #[inline]
     pub(crate) fn take64(&self, page: u32, offset: u64) -> u64 {
         let register = self.register64(page, offset);
@@ -173,7 +172,7 @@ impl UarSpace {
         u64::from_be(register.swap(0, Ordering::AcqRel))
     }
 
-    /// Takes a register away if `which` holds of its value; true if it did.
+    /// Clears a register if `which` holds for its value; true if it did.
     pub(crate) fn forget64(&self, page: u32, offset: u64, which: impl Fn(u64) -> bool) -> bool {
         if page >= self.pages {
             return false;
@@ -194,7 +193,7 @@ impl UarSpace {
     #[inline]
     fn register64(&self, page: u32, offset: u64) -> &AtomicU64 {
         assert!(page < self.pages && offset < UAR_PAGE && offset.is_multiple_of(8));
-        // SAFETY: within the mapping and aligned, as just checked; only touched by atomics.
+        // SAFETY: within the mapping and aligned, as just checked; accessed by atomics only.
         unsafe {
             AtomicU64::from_ptr(
                 self.mapping.as_ptr().add((u64::from(page) * UAR_PAGE + offset) as usize).cast(),
@@ -203,7 +202,7 @@ impl UarSpace {
     }
 }
 
-/// Calls `visit` with the number of each bit that is set, in order.
+/// Calls `visit` with the number of each set bit, in order.
 #[inline]
 fn for_each_bit(words: &[AtomicU64], mut visit: impl FnMut(usize)) {
     for (index, word) in words.iter().enumerate() {
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_a_sealed_file_stands_in_for_one_of_the_space() {
+    fn sealed_file_page_backs_a_uar_page() {
         let space = UarSpace::new(4);
         let file = memfd_create(c"client", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         nix::unistd::ftruncate(&file, 0x3000).unwrap();
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_nobody_owns_is_not_looked_at_and_comes_back_clean() {
+    fn unallocated_page_is_ignored_and_returns_clean() {
         let space = UarSpace::new(5000);
         for page in [0, 64, 129, 4999] {
             space.store64(page, CQ_ARM, 7);

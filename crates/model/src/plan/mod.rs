@@ -18,6 +18,7 @@ use verbless_prm::{BthOpcode, CommandInfo};
 use self::text::{Entry, Item, Text, unknown};
 use crate::engine::QueueKind;
 use crate::fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence};
+use crate::hca::Times;
 use crate::ioctl::{ERRNOS, Ioctl};
 
 /// A plan of faults: settings of links, faults of frames, and commands, ioctls and queues that
@@ -60,8 +61,8 @@ pub(crate) struct CommandFault {
     pub device: usize,
     /// The opcode of the command.
     pub opcode: u16,
-    /// Which of the commands from now on fails; 1 is the next one.
-    pub nth: u32,
+    /// Which of the commands from now on fail.
+    pub when: Times,
     /// The status of the failure.
     pub status: u8,
     /// The syndrome of the failure.
@@ -75,8 +76,8 @@ pub(crate) struct IoctlFault {
     pub device: usize,
     /// Which ones count.
     pub ioctl: Ioctl,
-    /// Which of the ioctls from now on fails; 1 is the next one.
-    pub nth: u32,
+    /// Which of the ioctls from now on fail.
+    pub when: Times,
     /// The errno of the failure.
     pub errno: i32,
 }
@@ -90,8 +91,8 @@ pub(crate) struct QueueFault {
     pub kind: QueueKind,
     /// The QPN or CQN; `None`: any queue of the type.
     pub number: Option<u32>,
-    /// At which request or CQE from now on; 1 is the next one.
-    pub nth: u32,
+    /// At which requests or CQEs from now on.
+    pub when: Times,
 }
 
 /// Why a plan cannot be used.
@@ -220,17 +221,17 @@ impl FaultPlan {
         let device = device(entry)?;
         let opcode = entry.require("opcode")?;
         let opcode = opcode.number_or_name(u16::MAX.into(), names, "command")? as u16;
-        let nth = integer(entry, "nth", 1..=u32::MAX.into())?.unwrap_or(1) as u32;
+        let when = times(entry)?;
         let status = entry.require("status")?.integer(1..=u8::MAX.into())? as u8;
         let syndrome = integer(entry, "syndrome", 0..=u32::MAX.into())?.unwrap_or(0) as u32;
-        self.commands.push(CommandFault { device, opcode, nth, status, syndrome });
+        self.commands.push(CommandFault { device, opcode, when, status, syndrome });
         Ok(())
     }
 
     fn add_ioctl(&mut self, entry: &mut Entry<'_>) -> Result<(), FaultPlanError> {
         let device = device(entry)?;
         let ioctl = entry.take("method").map(ioctl).transpose()?.unwrap_or(Ioctl::Any);
-        let nth = integer(entry, "nth", 1..=u32::MAX.into())?.unwrap_or(1) as u32;
+        let when = times(entry)?;
         let names: Vec<_> = ERRNOS
             .map(|errno| (format!("{:?}", Errno::from_raw(errno)), errno as u64))
             .filter(|it| it.0 != "UnknownErrno")
@@ -242,7 +243,7 @@ impl FaultPlan {
             i32::try_from(number).ok().filter(|it| ERRNOS.contains(it)).ok_or_else(|| {
                 errno.error("is no errno: write \"ENOMEM\", or a number from 1 to 4095")
             })?;
-        self.ioctls.push(IoctlFault { device, ioctl, nth, errno });
+        self.ioctls.push(IoctlFault { device, ioctl, when, errno });
         Ok(())
     }
 
@@ -266,8 +267,8 @@ impl FaultPlan {
         let kinds = [("qp", QueueKind::Qp), ("cq", QueueKind::Cq)];
         let kind = entry.require("kind")?.one_of(&kinds)?;
         let number = integer(entry, "number", 0..=MOST_24_BITS)?.map(|it| it as u32);
-        let nth = integer(entry, "nth", 1..=u32::MAX.into())?.unwrap_or(1) as u32;
-        self.queues.push(QueueFault { device, kind, number, nth });
+        let when = times(entry)?;
+        self.queues.push(QueueFault { device, kind, number, when });
         Ok(())
     }
 
@@ -406,6 +407,20 @@ fn psns(item: Item<'_>) -> Result<(u32, u32), FaultPlanError> {
         [only] => Ok((only as u32, only as u32)),
         [first, last] => Ok((first as u32, last as u32)),
         _ => Err(wrong),
+    }
+}
+
+/// The occurrences of a command, an ioctl or a queue's work that fail: `nth`, and `count` or
+/// `always`.
+fn times(entry: &mut Entry<'_>) -> Result<Times, FaultPlanError> {
+    let nth = integer(entry, "nth", 1..=u32::MAX.into())?.unwrap_or(1) as u32;
+    let count = integer(entry, "count", 1..=u32::MAX.into())?;
+    let always = entry.take("always");
+    let times = Times::from(nth);
+    match (always.map(|it| Ok::<_, FaultPlanError>((it.boolean()?, it))).transpose()?, count) {
+        (Some((true, item)), Some(_)) => Err(item.error("does not go with count: choose")),
+        (Some((true, _)), None) => Ok(times.always()),
+        (_, count) => Ok(times.count(count.unwrap_or(1) as u32)),
     }
 }
 

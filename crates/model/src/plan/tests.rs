@@ -62,7 +62,7 @@ const ALL: &str = r#"
     "#;
 
 #[test]
-fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
+fn plan_maps_keys_to_settings_and_faults() {
     let plan = FaultPlan::parse(ALL).unwrap();
     plan.check(&[1, 1]).unwrap();
     let first = plan.settings(&LinkSettings::default(), &[0], 1);
@@ -114,11 +114,18 @@ fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
     // Both functions of a card share the link.
     assert_eq!(plan.settings(&LinkSettings::default(), &[0, 1], 1).faults.len(), 4);
     let (usual, other) = (
-        CommandFault { device: 0, opcode: 0x400, nth: 1, status: 5, syndrome: 0 },
-        CommandFault { device: 1, opcode: 0x500, nth: 2, status: 15, syndrome: 0x1234 },
+        CommandFault { device: 0, opcode: 0x400, when: Times::from(1), status: 5, syndrome: 0 },
+        CommandFault {
+            device: 1,
+            opcode: 0x500,
+            when: Times::from(2),
+            status: 15,
+            syndrome: 0x1234,
+        },
     );
     assert_eq!(plan.commands(), [usual, other]);
-    let fault = |device, ioctl, nth, errno| IoctlFault { device, ioctl, nth, errno };
+    let fault =
+        |device, ioctl, nth: u32, errno| IoctlFault { device, ioctl, when: nth.into(), errno };
     let ioctls = [
         fault(0, Ioctl::Any, 1, 5),
         fault(1, Ioctl::Named("CREATE_CQ"), 3, 12),
@@ -126,26 +133,25 @@ fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
     ];
     assert_eq!(plan.ioctls(), ioctls);
     let (any, one) = (
-        QueueFault { device: 0, kind: QueueKind::Cq, number: None, nth: 1 },
-        QueueFault { device: 1, kind: QueueKind::Qp, number: Some(0x45), nth: 3 },
+        QueueFault { device: 0, kind: QueueKind::Cq, number: None, when: Times::from(1) },
+        QueueFault { device: 1, kind: QueueKind::Qp, number: Some(0x45), when: Times::from(3) },
     );
     assert_eq!(plan.queues(), [any, one]);
     assert_eq!(FaultPlan::parse(""), Ok(FaultPlan::default()));
 }
 
 #[test]
-fn the_plan_in_the_documentation_is_one() {
+fn documented_plan_parses() {
     let text = include_str!("../../../../docs/faults.md");
-    let lines = text.lines().skip_while(|line| !line.starts_with("    seed"));
-    let example: Vec<_> =
-        lines.take_while(|line| line.is_empty() || line.starts_with("    ")).collect();
+    let lines = text.lines().skip_while(|line| !line.starts_with("seed"));
+    let example: Vec<_> = lines.take_while(|line| *line != "```").collect();
     let plan = FaultPlan::parse(&example.join("\n")).unwrap();
     assert_eq!((plan.links.len(), plan.faults.len(), plan.commands.len()), (1, 2, 1));
     assert_eq!((plan.queues.len(), plan.ioctls.len()), (1, 1));
 }
 
 #[test]
-fn what_is_wrong_with_a_plan_is_named_with_its_line_and_what_is_right() {
+fn plan_errors_name_line_and_correction() {
     let cases = [
         ("seed = -1", "line 1: [[plan]] seed is -1: it is from 0 to 9223372036854775807"),
         ("\nlinks = 1", "line 2: the file's links: there is no such key; did you mean link?"),
@@ -308,7 +314,7 @@ fn what_is_wrong_with_a_plan_is_named_with_its_line_and_what_is_right() {
 }
 
 #[test]
-fn a_plan_for_what_is_not_there_is_refused() {
+fn plan_for_missing_device_or_port_is_rejected() {
     let check = |text: &str, ports: &[usize]| {
         FaultPlan::parse(text).unwrap().check(ports).map_err(|error| error.to_string())
     };
@@ -326,4 +332,19 @@ fn a_plan_for_what_is_not_there_is_refused() {
         check("[[command]]\ndevice = 3\nopcode = 1\nstatus = 1", &[1]),
         Err("there is no device 3: there are 1, numbered from 0".into())
     );
+}
+
+#[test]
+fn plan_faults_repeat_by_nth_count_and_always() {
+    let text = "[[command]]\nopcode = 0x400\nstatus = 5\nnth = 2\ncount = 3\n\
+        [[ioctl]]\nerrno = 5\nalways = true\n[[queue]]\nkind = \"cq\"\nalways = false";
+    let plan = FaultPlan::parse(text).unwrap();
+    assert_eq!(plan.commands()[0].when, Times::from(2).count(3));
+    assert_eq!(plan.ioctls()[0].when, Times::from(1).always());
+    assert_eq!(plan.queues()[0].when, Times::from(1));
+    let both = text.replace("count = 3", "count = 3\nalways = true");
+    let error = FaultPlan::parse(&both).unwrap_err().to_string();
+    assert!(error.contains("count"), "{error}");
+    let none = FaultPlan::parse(&text.replace("count = 3", "count = 0"));
+    assert_eq!(none.unwrap_err().line, Some(5));
 }

@@ -1,4 +1,4 @@
-//! Puts the values of a profile where the PRM has their fields.
+//! Writes the values of a profile into the PRM's fields.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::error::{ProfileError, nearest};
 use super::file::{ByLink, File, OnDpu};
 use super::text::{Fields, Value};
 
-/// A capability page: the values when the device starts, and the largest that may be set.
+/// A capability page: its values at the start of the device, and their maxima.
 #[derive(Debug, Clone)]
 pub(crate) struct CapPage {
     pub info: &'static verbless_prm::reflect::StructInfo,
@@ -35,7 +35,7 @@ pub(super) fn pages(
     let link = prefix(file, by_link);
     let none = BTreeMap::new();
     let mut pages = BTreeMap::new();
-    // What is in force is also the most that may be set, but where a `max` section says more.
+    // The current value is also the maximum, unless a `max` section gives a larger one.
     for (prefix, sections, both) in [
         ("", &file.caps, true),
         (link, &by_link.caps, true),
@@ -86,7 +86,7 @@ pub(super) fn registers(
     Ok(registers)
 }
 
-/// The number and layout of the register that a section names: `PTYS` is laid out as `ptys_reg`.
+/// The number and layout of the register that a section names: the layout of `PTYS` is `ptys_reg`.
 fn register(section: &str, name: &str) -> Result<(u16, &'static StructInfo), ProfileError> {
     let ids = RegisterId::INFO.values;
     let upper = name.to_uppercase();
@@ -120,7 +120,7 @@ fn page(section: &str, name: &str) -> Result<(u16, &'static StructInfo), Profile
     })
 }
 
-/// Puts each value of `values` into its field of `bytes`, which are an `info`.
+/// Writes each value of `values` into its field of `bytes`, a structure of type `info`.
 pub(super) fn fields(
     section: &str,
     info: &'static StructInfo,
@@ -164,7 +164,7 @@ pub(super) fn fields(
     Ok(())
 }
 
-/// A value that fits `field`; or what is wrong with it.
+/// A value that fits `field`, or the reason why it does not.
 fn number(field: &FieldInfo, value: &Value) -> Result<u64, String> {
     let number = match (value, field.kind) {
         (Value::Integer(value), _) => {
@@ -172,7 +172,7 @@ fn number(field: &FieldInfo, value: &Value) -> Result<u64, String> {
         }
         (Value::Boolean(value), _) if field.width == 1 => u64::from(*value),
         (Value::String(text), Kind::Enum(names)) if !text.starts_with("0x") => named(names, text)?,
-        // The upper half of 64 bits is out of reach of TOML's own integers.
+        // TOML's own integers do not reach the upper half of 64 bits.
         (Value::String(text), _) if text.starts_with("0x") => {
             u64::from_str_radix(&text[2..], 16)
                 .map_err(|_| format!("is {text:?}, which is not a hexadecimal number of 64 bits"))?

@@ -1,4 +1,4 @@
-//! The profiles that come along, and those that say only how they differ from another one.
+//! The built-in profiles, and profiles that give only their differences from another one.
 
 use super::builtin::BUILTIN;
 use super::error::ProfileError;
@@ -13,7 +13,7 @@ pub(super) fn builtin(name: &str) -> Result<Fields, ProfileError> {
     })
 }
 
-/// The names of the profiles that come along.
+/// The names of the built-in profiles.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     BUILTIN.iter().map(|(name, _)| *name)
 }
@@ -33,7 +33,7 @@ pub(super) fn merged(mut own: Fields) -> Result<Fields, ProfileError> {
     Ok(whole)
 }
 
-/// Puts `own` over `whole`: sections are merged, values replaced.
+/// Merges `own` over `whole`: sections are merged, values replaced.
 fn put_over(whole: &mut Fields, own: Fields) {
     for (name, value) in own {
         match (whole.get_mut(&name), value) {

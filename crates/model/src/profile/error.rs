@@ -112,7 +112,7 @@ fn hint(near: &Option<&'static str>) -> String {
     near.map(|near| format!("; did you mean {near}?")).unwrap_or_default()
 }
 
-/// The name in `names` that differs from `name` by the fewest edits, if by few.
+/// The name in `names` with the fewest edits from `name`, if they are few.
 pub(crate) fn nearest(
     name: &str,
     names: impl Iterator<Item = &'static str>,
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_distance_is_the_fewest_edits_from_one_name_to_the_other() {
+    fn distance_counts_fewest_edits() {
         for (a, b, edits) in [
             ("", "", 0),
             ("", "abc", 3),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_name_is_within_two_edits_or_a_quarter_of_it() {
+    fn nearest_name_is_within_edit_limit() {
         let names = || ["dma", "log_max_qp", "cross_vhca_object"].into_iter();
         for (name, near) in [
             ("dna", Some("dma")),

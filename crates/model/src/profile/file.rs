@@ -1,11 +1,11 @@
-//! A profile as it is written: its sections, checked for names and types.
+//! The text form of a profile: its sections, checked for names and types.
 
 use std::collections::BTreeMap;
 
 use super::error::ProfileError;
 use super::text::{Fields, Read, Section, Value, misplaced, wrong};
 
-/// Declares structures as sections with these fields, all of them required except marked ones.
+/// Declares structures as sections with these fields; all fields are required except marked ones.
 macro_rules! sections {
     ($(
         $(#[$attribute:meta])*
@@ -137,8 +137,7 @@ sections! {
         pub nic_vport: Fields = empty,
         /// Current values, by capability page.
         pub caps: BTreeMap<String, Fields>,
-        /// Largest values that may be set, by capability page, where they differ from the current
-        /// ones.
+        /// Maxima, by capability page, where they differ from the current values.
         pub max: BTreeMap<String, Fields> = empty,
         /// Contents of registers, by register.
         pub registers: BTreeMap<String, Fields> = empty,
@@ -148,11 +147,11 @@ sections! {
         pub dpa: Option<DpaNumbers> = none,
         /// The embedded CPU's function; without this section, there is none.
         pub dpu: Option<OnDpu> = none,
-        /// All functions of a card that has several, for models that show them all.
+        /// All functions of a card that has several, for models that show all of them.
         pub topology: Vec<FunctionPlace> = empty,
     }
 
-    /// A function's place: its side, its PCI address, and its number among those of its type.
+    /// A function's place: its side, its PCI address, and its number among functions of its type.
     #[derive(PartialEq, Eq, Default)]
     pub struct FunctionPlace {
         /// The side that uses the function.
@@ -177,7 +176,7 @@ sections! {
     pub(super) struct ByLink {
         pub port: PortNumbers,
         pub hca_vport: Fields = empty,
-        /// The bond that the ports are in (`lag_context`); without it they are in none.
+        /// The bond of the ports (`lag_context`); without it they are in none.
         pub lag: Fields = empty,
         pub caps: BTreeMap<String, Fields> = empty,
         pub max: BTreeMap<String, Fields> = empty,
@@ -200,7 +199,7 @@ sections! {
         pub firmware: [u16; 3],
         /// Supported versions of the software interface (ISSI): bit n is version n.
         pub issi: u32,
-        /// 4 KiB pages that the device requests before it can execute any command.
+        /// 4 KiB pages that the device requests before it executes any command.
         pub boot_pages: u32,
         /// 4 KiB pages that the device requests before INIT_HCA.
         pub init_pages: u32,
@@ -215,21 +214,21 @@ sections! {
         pub vectors: u32,
     }
 
-    /// How large the data path accelerator is that a card has.
+    /// The size of a card's data path accelerator.
     pub struct DpaNumbers {
-        /// Cores.
+        /// Number of cores.
         pub cores: u16,
-        /// Execution units of each.
+        /// Execution units of each core.
         pub units_per_core: u16,
         /// Execution units that the system reserves.
         pub reserved_units: u16,
-        /// Groups of units that there may be.
+        /// The most groups of units.
         pub groups: u16,
-        /// Partitions of units among functions that there may be, besides the default one.
+        /// The most partitions of units among functions, besides the default one.
         pub partitions: u16,
-        /// Bytes that all processes of a function may take: programs, heaps, stacks.
+        /// Most bytes of all processes of a function: programs, heaps, stacks.
         pub memory: u64,
-        /// Instructions after which a run is stopped.
+        /// Instructions after which the device stops a run.
         pub watchdog: u64,
         /// The first number of its objects.
         pub first_object: u32,
@@ -249,7 +248,7 @@ sections! {
         pub repeated_mkey: u32,
     }
 
-    /// The first number of each kind of object that the device gives out.
+    /// The first number of each kind of object.
     #[expect(missing_docs, reason = "each is the first number of its kind")]
     pub struct FirstNumbers {
         pub uid: u32,
@@ -281,7 +280,7 @@ sections! {
         pub active_width: u8,
         /// Active speed as InfiniBand encodes it: 32 for EDR, 64 for HDR, 128 for NDR.
         pub active_speed: u16,
-        /// Rate in Mb/s, as QUERY_VPORT_STATE tells it in units of 100.
+        /// Rate in Mb/s; QUERY_VPORT_STATE reports it in units of 100.
         pub rate_mbps: u32,
     }
 }
@@ -356,7 +355,7 @@ impl File {
         self.check_topology()
     }
 
-    /// Each function of the topology is one that can be, and is there once.
+    /// Checks that each function of the topology is valid and listed once.
     fn check_topology(&self) -> Result<(), ProfileError> {
         let mut seen: Vec<&FunctionPlace> = Vec::new();
         for place in &self.topology {

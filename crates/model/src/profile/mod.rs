@@ -1,12 +1,12 @@
-//! Device profiles: every number that a device answers, as TOML, or as Rust that is generated from
+//! Device profiles: every number that a device reports, as TOML, or as Rust that is generated from
 //! it (`builtin`).
 //!
-//! A profile names capability values as `prm/` names the fields, page by page, so that no number is
-//! written in code. What depends on the port type stands in the sections `infiniband` and
-//! `ethernet` and goes over the common values. A section `dpu` says that the device has an embedded
-//! CPU with a function of its own, and what is different there; `topology` lists all functions of a
-//! card that has several. `base` names a profile that comes along, whose values hold where the file
-//! says nothing.
+//! A profile names capability values by the field names of `prm/`, page by page, so that code
+//! contains no such number. The sections `infiniband` and `ethernet` hold the values that depend on
+//! the port type; they override the common values. A section `dpu` gives the device an embedded CPU
+//! with a function of its own, and holds its differences. `topology` lists all functions of a card
+//! that has several. `base` names a built-in profile, which provides the values that the file does
+//! not give.
 
 mod apply;
 mod base;
@@ -44,13 +44,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The names that [`Profile::load`] knows.
+    /// The names that [`Profile::load`] accepts.
     pub fn names() -> impl Iterator<Item = &'static str> {
         base::names()
     }
 
-    /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`: that
-    /// takes the feature `toml`.
+    /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`;
+    /// reading files needs the feature `toml`.
     ///
     /// # Errors
     /// When there is no such profile, the file has a mistake (the error says which and where), or
@@ -69,8 +69,8 @@ impl Profile {
         }
     }
 
-    /// A built-in profile. Its values are put in place once, because a test makes many models, and
-    /// in an unoptimized program that takes longer than everything else in making one.
+    /// A built-in profile. Its values are applied once: a test builds many models, and in an
+    /// unoptimized program applying them takes longer than all other steps of building one.
     fn builtin(name: &str) -> Result<Self, ProfileError> {
         static READ: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
         let read = || READ.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,8 +96,8 @@ impl Profile {
         let file = file::File::new(base::merged(fields)?)?;
         file.check()?;
         let file = Arc::new(file);
-        // Everything is tried, so that a mistake does not wait for whoever first asks for the other
-        // port type or side.
+        // Checks every combination of port type and side, so that a mistake shows when the profile
+        // is loaded.
         Self::resolve(file.clone(), file.link.other(), Side::Host)?;
         let host = Self::resolve(file.clone(), file.link, Side::Host)?;
         if file.dpu.is_some() {
@@ -122,8 +122,8 @@ impl Profile {
             .expect("both port types were tried when it was read")
     }
 
-    /// This profile for one side of the device; `None` if the device has no such side. A profile
-    /// that was just loaded is the host's.
+    /// This profile for one side of the device; `None` if the device has no such side. A freshly
+    /// loaded profile is the host's.
     #[must_use]
     pub fn on(self, side: Side) -> Option<Self> {
         if side == Side::Dpu {
@@ -165,7 +165,7 @@ impl Profile {
         Ok(Self { link, side, pages, registers, nic_vport, hca_vport, lag, file })
     }
 
-    /// The device's name, as `ConnectX-6 Dx`.
+    /// The device's name, such as `ConnectX-6 Dx`.
     pub fn name(&self) -> &str {
         &self.file.name
     }
@@ -180,8 +180,8 @@ impl Profile {
         self.side
     }
 
-    /// All functions of the card, if it has several; those of the host and those of the DPU are
-    /// each in the order of their numbers.
+    /// All functions of the card, if it has several; the host's and the DPU's are each in the order
+    /// of their numbers.
     pub fn topology(&self) -> &[FunctionPlace] {
         &self.file.topology
     }
@@ -232,17 +232,17 @@ impl Profile {
         &self.registers
     }
 
-    /// The NIC vport context, but what each device has of its own.
+    /// The NIC vport context, without the values that are unique to a device.
     pub(crate) fn nic_vport(&self) -> &NicVportContext {
         &self.nic_vport
     }
 
-    /// The bond that the ports are in; all 0 if they are in none.
+    /// The bond of the ports; all 0 if they are in none.
     pub(crate) fn lag(&self) -> &LagContext {
         &self.lag
     }
 
-    /// The HCA vport context, but what each device has of its own.
+    /// The HCA vport context, without the values that are unique to a device.
     pub fn hca_vport(&self) -> &HcaVportContext {
         &self.hca_vport
     }

@@ -1,4 +1,4 @@
-//! Profiles: those that come along, and mistakes of every kind.
+//! Built-in profiles, and mistakes of every kind in profiles.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::{Link, Profile, Role, Side, base, text};
 
 const GOOD: &str = include_str!("../../profiles/connectx6dx.toml");
 
-/// What is said when `from` in a good profile is replaced by `to`.
+/// The error text after `from` in a good profile is replaced by `to`.
 fn mistake(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from), "the profile has no {from:?} to spoil");
     match Profile::from_toml(&GOOD.replacen(from, to, 1)) {
@@ -34,7 +34,7 @@ fn every_profile_loads_with_either_link() {
 }
 
 #[test]
-fn what_may_be_set_is_at_least_what_is_in_force() {
+fn max_capabilities_cover_current_ones() {
     for name in Profile::names() {
         let profile = Profile::load(name).expect(name);
         for (number, page) in profile.pages() {
@@ -144,7 +144,7 @@ fn every_mistake_is_named() {
 }
 
 #[test]
-fn a_side_keeps_its_link_and_a_link_its_side() {
+fn side_and_link_are_independent() {
     let profile = Profile::load("bluefield3").expect("it comes along");
     let host = profile.clone().vhca_id();
     for link in [Link::Infiniband, Link::Ethernet] {
@@ -186,7 +186,7 @@ fn a_profile_without_the_general_page_is_refused() {
 }
 
 #[test]
-fn a_name_that_is_none_and_a_file_that_is_none_are_told_apart() {
+fn unknown_profile_name_and_missing_file_differ() {
     let error = Profile::load("connectx9").expect_err("no such profile").to_string();
     assert!(error.contains("connectx6dx, ") && error.contains("bluefield3"), "{error}");
     let error = Profile::load("/nowhere/at/all.toml").expect_err("no such file").to_string();
@@ -194,7 +194,7 @@ fn a_name_that_is_none_and_a_file_that_is_none_are_told_apart() {
 }
 
 #[test]
-fn what_is_built_in_is_what_the_files_say() {
+fn builtin_profiles_match_their_files() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
     let mut names: Vec<_> = Profile::names().collect();
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -211,7 +211,7 @@ fn what_is_built_in_is_what_the_files_say() {
 }
 
 #[test]
-fn a_profile_with_a_base_says_only_what_differs_and_its_mistakes_are_named() {
+fn profile_with_base_overrides_only_its_fields() {
     let text = "base = \"connectx6dx\"\nname = \"small\"\n[caps.general]\nlog_max_qp = 4\n";
     let profile = Profile::from_toml(text).expect("a good profile");
     let page = &profile.pages()[&HcaCapPage::GENERAL.0];
@@ -229,7 +229,7 @@ fn a_profile_with_a_base_says_only_what_differs_and_its_mistakes_are_named() {
 }
 
 #[test]
-fn a_topology_lists_functions_that_can_be_and_its_mistakes_are_named() {
+fn topology_accepts_only_possible_functions() {
     let (host_pf, vf) = (
         "{ side = \"host\", role = \"pf\", pf = 0, address = \"0b:00.0\" }",
         "{ side = \"host\", role = \"vf\", pf = 0, number = 3, address = \"0b:00.5\" }",
@@ -254,7 +254,7 @@ fn a_topology_lists_functions_that_can_be_and_its_mistakes_are_named() {
         let error = with(&functions).expect_err(&functions).to_string();
         assert!(error.contains(said), "{functions}: {error}");
     }
-    // The DPU's numbers must be behind those of all functions of the host.
+    // The DPU's numbers must come after those of all functions of the host.
     let dpu = "[dpu.caps.general]\nvhca_id = 2";
     let text = format!("topology = [{host_pf}, {vf}]\n{GOOD}\n{dpu}\n");
     let error = Profile::from_toml(&text).expect_err("the VF's number").to_string();

@@ -1,5 +1,5 @@
-//! A profile as a tree of values, from its text or from what is built in, and its sections read
-//! field by field.
+//! A profile as a tree of values, from its text or from the built-in constants; code reads its
+//! sections field by field.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) enum Value {
     String(String),
     Array(Vec<Value>),
     Section(Fields),
-    /// A kind of value that no field takes, by its name.
+    /// A value of a type that no field accepts, by the type's name.
     #[cfg(feature = "toml")]
     Other(&'static str),
 }
@@ -65,7 +65,7 @@ pub(super) fn built_in(section: &[(&str, Constant)]) -> Fields {
     section.iter().map(|(name, value)| ((*name).into(), value.value())).collect()
 }
 
-/// Takes a text apart.
+/// Parses a text.
 #[cfg(feature = "toml")]
 pub(super) fn parse(text: &str) -> Result<Fields, ProfileError> {
     let tree = DeTable::parse(text).map_err(|error| ProfileError::Syntax(error.to_string()))?;
@@ -93,26 +93,26 @@ fn owned(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// A section whose fields are taken one by one; what is left at the end is a mistake.
+/// A section; its fields are taken one by one, and a field left at the end is a mistake.
 pub(super) struct Section {
     name: String,
     fields: Fields,
-    /// The fields that were asked for.
+    /// The fields that the code took.
     known: Vec<&'static str>,
 }
 
 impl Section {
-    /// The section of this name; that of the whole file has none.
+    /// The section of this name; the whole file's section has none.
     pub(super) fn new(name: &str, fields: Fields) -> Self {
         Self { name: name.into(), fields, known: Vec::new() }
     }
 
-    /// The full name of what is within this section.
+    /// The full name of a field within this section.
     fn within(&self, field: &str) -> String {
         if self.name.is_empty() { field.into() } else { format!("{}.{field}", self.name) }
     }
 
-    /// Takes a field, if it is there.
+    /// Takes a field, if it exists.
     pub(super) fn optional<T: Read>(
         &mut self,
         field: &'static str,
@@ -122,7 +122,7 @@ impl Section {
         value.map(|value| T::read(value, &self.within(field))).transpose()
     }
 
-    /// Takes a field that must be there.
+    /// Takes a field that must exist.
     pub(super) fn required<T: Read>(&mut self, field: &'static str) -> Result<T, ProfileError> {
         let value = self.optional(field)?;
         value.ok_or_else(|| wrong(&self.within(field), "is missing"))
@@ -144,13 +144,13 @@ pub(super) trait Read: Sized {
     fn read(value: Value, place: &str) -> Result<Self, ProfileError>;
 }
 
-/// The error for what is wrong with a field.
+/// The error for a mistake in a field.
 pub(super) fn wrong(place: &str, why: impl Into<String>) -> ProfileError {
     let (section, field) = place.rsplit_once('.').unwrap_or(("profile", place));
     ProfileError::Value { section: section.into(), field: field.into(), why: why.into() }
 }
 
-/// The error for a value of another kind than `place` takes.
+/// The error for a value of another type than `place` accepts.
 pub(super) fn misplaced(place: &str, value: &Value, wanted: &str) -> ProfileError {
     wrong(place, format!("is of type {}, but must be {wanted}", value.kind()))
 }

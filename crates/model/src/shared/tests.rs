@@ -1,4 +1,4 @@
-//! What is left of a model, and who hears of it, when something in it fails.
+//! Failures inside a model: what still works, and which drivers get an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn a_panic_of_the_engine_is_a_fatal_error_of_every_device() {
 }
 
 #[test]
-fn a_panic_of_a_watcher_is_a_fatal_error_of_every_device_and_ends_the_watcher() {
+fn watcher_panic_is_fatal_for_every_device() {
     let model = model().stepped().build();
     let drivers: [Arc<Heard>; 2] = Default::default();
     for (device, driver) in drivers.iter().enumerate() {
@@ -73,11 +73,11 @@ fn a_panic_of_a_watcher_is_a_fatal_error_of_every_device_and_ends_the_watcher() 
     let _watch = model.watch_commands(|_| panic!("a mistake of the watcher's"));
     assert!(catch_unwind(AssertUnwindSafe(|| answers(&model, 0))).is_err());
     assert!(drivers.iter().all(|driver| driver.0.load(Ordering::Acquire)));
-    assert!(!answers(&model, 0) && !answers(&model, 1), "and nobody watches any more");
+    assert!(!answers(&model, 0) && !answers(&model, 1), "the watcher is gone");
 }
 
 #[test]
-fn the_thread_of_a_watcher_goes_on_after_another_watcher_has_panicked() {
+fn watcher_thread_survives_panic_of_another() {
     let model = model().threaded().build();
     let (sender, heard) = std::sync::mpsc::channel();
     let _watch = model.watch_requests(move |request| sender.send(request.qpn).unwrap());
@@ -89,7 +89,7 @@ fn the_thread_of_a_watcher_goes_on_after_another_watcher_has_panicked() {
 }
 
 #[test]
-fn the_last_handle_tells_what_was_executed_before_though_a_watcher_panics() {
+fn last_handle_delivers_requests_despite_panic() {
     let model = model().stepped().build();
     let (sender, heard) = std::sync::mpsc::channel();
     let _watch = model.watch_requests(move |request| sender.send(request.qpn).unwrap());
@@ -102,7 +102,7 @@ fn the_last_handle_tells_what_was_executed_before_though_a_watcher_panics() {
 }
 
 #[test]
-fn a_driver_hears_of_a_fatal_error_though_a_watcher_panics_as_well() {
+fn driver_learns_of_fatal_error_despite_panic() {
     let model = model().stepped().build();
     let driver = Arc::new(Heard::default());
     model.device(0).set_interrupts(Some(driver.clone()));
@@ -119,7 +119,7 @@ fn a_driver_hears_of_a_fatal_error_though_a_watcher_panics_as_well() {
 }
 
 #[test]
-fn an_interrupt_is_raised_before_watchers_are_told() {
+fn interrupt_is_raised_before_watchers_run() {
     struct Raised(Arc<AtomicBool>);
     impl Interrupts for Raised {
         fn raise(&self, _: u32) {
@@ -142,7 +142,7 @@ fn an_interrupt_is_raised_before_watchers_are_told() {
 }
 
 #[test]
-fn a_wrong_device_or_port_is_the_callers_mistake_and_leaves_the_model_alive() {
+fn invalid_device_or_port_panics_only_the_caller() {
     type Mistake = fn(&Model);
     let mistakes: [(&str, Mistake); 12] = [
         ("device 2", |model| model.fail_request(2, None, 1, CqeSyndrome::REMOTE_ACCESS)),
@@ -153,7 +153,9 @@ fn a_wrong_device_or_port_is_the_callers_mistake_and_leaves_the_model_alive() {
         ("port 9", |model| model.set_port(0, 9, false)),
         ("device 2", |model| model.kill(2)),
         ("device 2", |model| model.remove(2)),
-        ("device 2", |model| model.fail_command(2, 0x100, 1, 1, 0)),
+        ("device 2", |model| {
+            model.fail_command(2, verbless_prm::Opcode(0x100), 1, verbless_prm::CommandStatus(1), 0)
+        }),
         ("device 2", |model| assert_eq!(model.side(2), model.side(0))),
         ("device 2", |model| assert_eq!(model.counts(2), model.counts(0))),
         ("device 18446744073709551615", |model| assert_eq!(model.pages(usize::MAX), 0)),
@@ -169,7 +171,7 @@ fn a_wrong_device_or_port_is_the_callers_mistake_and_leaves_the_model_alive() {
 }
 
 #[test]
-fn a_refused_command_is_logged_when_the_model_is_free_again() {
+fn command_rejection_is_logged_without_the_lock() {
     /// Asks the model something with every line, as one that writes the state of the world
     /// beside it.
     struct Curious(Model, std::sync::mpsc::Sender<usize>);
@@ -210,7 +212,7 @@ fn a_refused_command_is_logged_when_the_model_is_free_again() {
 }
 
 #[test]
-fn a_panic_within_a_command_is_one_as_well_and_reaches_who_sent_it() {
+fn command_panic_is_fatal_and_reaches_its_sender() {
     let model = model().stepped().build();
     let command = || model.shared.with(|_| panic!("a mistake in a command"));
     assert!(catch_unwind(AssertUnwindSafe(command)).is_err());

@@ -1,8 +1,8 @@
-//! A log of what arrived at each queue: CQEs, and digests of data. For tests that compare two runs
-//! of a program.
+//! A log of the arrivals at each queue: CQEs, and digests of data. It serves tests that compare two
+//! runs of a program.
 //!
-//! Unlike events for watchers, entries are written at once by the thread that has the function: the
-//! entries of a queue are in order of arrival, and complete.
+//! Unlike events for watchers, entries are written at once by the thread that holds the function:
+//! the entries of a queue are in order of arrival, and complete.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub enum QueueSide {
 /// A side of a QP of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueId {
-    /// Which function, from 0, as the methods of [`Model`](crate::Model) number them.
+    /// The function, from 0, in the numbering of the methods of [`Model`](crate::Model).
     pub function: usize,
     /// The QP.
     pub qpn: u32,
@@ -28,16 +28,16 @@ pub struct QueueId {
     pub side: QueueSide,
 }
 
-/// What arrived at one side of a QP.
+/// The arrivals at one side of a QP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
     /// The CQEs in order: 64 bytes each, or 128 if the first half has inline data. The owner bit is
     /// cleared, since it belongs to the CQ's ring.
     pub completions: Vec<Box<[u8]>>,
-    /// Bytes of data that were put into memory, repetitions included.
+    /// Bytes of data written to memory, repetitions included.
     pub bytes: u64,
-    /// A digest of these bytes in their order, read back from memory. It depends neither on how
-    /// many of them came at a time nor on their addresses.
+    /// A digest of these bytes in their order, read back from memory. It depends neither on the
+    /// sizes of the writes nor on their addresses.
     pub digest: u64,
 }
 
@@ -47,7 +47,7 @@ pub type Arrivals = BTreeMap<QueueId, Arrived>;
 /// Offset basis and prime of FNV-1a.
 const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0100_0000_01b3);
 
-/// The log of arrivals, kept while somebody records.
+/// The log of arrivals, kept while a recording exists.
 #[derive(Default)]
 pub(crate) struct ArrivalLog {
     wanted: AtomicUsize,
@@ -64,12 +64,12 @@ impl ArrivalLog {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A CQE was written.
+    /// Records a written CQE.
     pub(crate) fn completion(&self, at: QueueId, cqe: &[u8]) {
         self.arrivals().entry(at).or_default().completions.push(cqe.into());
     }
 
-    /// Data was put into memory.
+    /// Records data written to memory.
     pub(crate) fn data(&self, at: QueueId, bytes: &[u8]) {
         let mut arrivals = self.arrivals();
         let Arrived { bytes: sum, digest, .. } = arrivals.entry(at).or_default();
@@ -82,7 +82,7 @@ impl ArrivalLog {
     }
 }
 
-/// Somebody wants to know what arrives, until this is dropped.
+/// Records arrivals until it is dropped.
 pub struct ArrivalRecording(Arc<crate::watch::Outbox>);
 
 impl ArrivalRecording {
@@ -91,7 +91,8 @@ impl ArrivalRecording {
         Self(outbox.clone())
     }
 
-    /// All arrivals so far, of all recordings of this model since it last had none.
+    /// All arrivals so far, of all recordings of this model since the last time without a
+    /// recording.
     pub fn arrivals(&self) -> Arrivals {
         self.0.arrivals.arrivals().clone()
     }

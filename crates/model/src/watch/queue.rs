@@ -1,23 +1,31 @@
-//! A queue of what watchers are to be told, with a limit.
+//! A queue of events for watchers, with a limit.
 //!
 //! Any thread may push and any thread may tell; one tells at a time, with nothing locked, so that a
-//! watcher may call the model. Who pushed and wants its entry to be heard waits for that
-//! ([`Queue::tell`]); what does not fit is counted.
+//! watcher may call the model. A thread that pushed an event can wait until the watchers have it
+//! ([`Queue::tell`]). The queue counts the events that do not fit.
 //!
-//! A thread that is inside a watcher, of this queue or another, never waits for another thread's
-//! telling, which may wait for it: it leaves its wish with whoever tells.
+//! Senders wait for a watcher that only records its events, as a capture does: with nothing locked,
+//! before they send more ([`Queue::wait_for_room`]).
+//!
+//! A thread inside a watcher, of this queue or another, never waits for another thread's telling,
+//! which may wait for it: it leaves its goal to the thread that tells.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use crate::numbered::Numbered;
 
 /// Bytes that may wait in one queue.
 const MOST_BYTES: usize = 16 << 20;
+/// Bytes that may wait before a sender waits; the rest is room for what it sends until it does.
+const ENOUGH_BYTES: usize = 4 << 20;
+/// How long a sender waits while the watchers get no event.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 thread_local! {
     /// Whether this thread is inside a watcher, its destructor, or the log on its behalf.
@@ -34,7 +42,7 @@ fn inside(f: impl FnOnce()) -> thread::Result<()> {
 
 struct Watcher<T> {
     id: u64,
-    /// The number of the first event that the watcher is told.
+    /// The number of the first event that the watcher gets.
     since: u64,
     call: Box<dyn FnMut(&T) + Send>,
 }
@@ -44,6 +52,8 @@ pub(crate) struct Queue<T> {
     /// Whether there are watchers.
     watched: AtomicBool,
     state: Mutex<QueueState<T>>,
+    /// How many did not fit, ever.
+    lost: Arc<AtomicU64>,
     /// Woken when an event was told, or the thread that tells has stopped.
     told: Condvar,
     /// Woken when there is an event to tell, or a watcher ends.
@@ -71,6 +81,20 @@ struct QueueState<T> {
     goal: u64,
     /// Whether a thread waits for `work`.
     sleeps: bool,
+    /// The watchers that senders wait for.
+    awaited: Vec<u64>,
+    /// How many were told when a sender lost its patience.
+    stalled: Option<u64>,
+}
+
+impl<T> QueueState<T> {
+    /// Whether a sender is to wait for a watcher.
+    fn has_much(&self) -> bool {
+        let lasts = |id| self.ends.get(id) == Some(&u64::MAX);
+        self.bytes > ENOUGH_BYTES
+            && self.stalled != Some(self.told)
+            && self.awaited.iter().any(lasts)
+    }
 }
 
 impl<T> Default for Queue<T> {
@@ -87,10 +111,13 @@ impl<T> Default for Queue<T> {
             telling: false,
             goal: 0,
             sleeps: false,
+            awaited: Vec::new(),
+            stalled: None,
         };
         Self {
             watched: AtomicBool::new(false),
             state: Mutex::new(state),
+            lost: Arc::default(),
             told: Condvar::new(),
             work: Condvar::new(),
         }
@@ -118,8 +145,42 @@ impl<T> Queue<T> {
         id
     }
 
-    /// Ends a watcher: when this returns it has been told what was pushed before, and it is
-    /// dropped. Inside a watcher, this leaves both to whoever tells.
+    /// Adds a watcher that senders wait for: it must wait for nothing that they do.
+    pub(crate) fn add_awaited(&self, watcher: impl FnMut(&T) + Send + 'static) -> u64 {
+        let id = self.add(watcher);
+        let mut state = self.state();
+        let QueueState { awaited, ends, .. } = &mut *state;
+        awaited.retain(|other| ends.contains_key(other));
+        awaited.push(id);
+        id
+    }
+
+    /// The count of all that did not fit.
+    pub(crate) fn lost_count(&self) -> &Arc<AtomicU64> {
+        &self.lost
+    }
+
+    /// Waits for the watchers that senders wait for, until little is left to tell. The caller has
+    /// nothing locked. As another watcher may wait for the caller, this ends when nothing was told
+    /// for a while, and waits no more until something is.
+    pub(crate) fn wait_for_room(&self) {
+        if !self.is_watched() || INSIDE.get() {
+            return;
+        }
+        let mut state = self.state();
+        while state.has_much() {
+            let told = state.told;
+            let waited = self.told.wait_timeout(state, PATIENCE);
+            let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = back;
+            if timeout.timed_out() && state.told == told {
+                state.stalled = Some(told);
+            }
+        }
+    }
+
+    /// Ends a watcher: when this returns, the watcher has every event that was pushed before, and
+    /// is dropped. Inside a watcher, this leaves both to the thread that tells.
     ///
     /// # Panics
     /// When a watcher does, with the watcher ended all the same.
@@ -145,12 +206,13 @@ impl<T> Queue<T> {
         self.tell_until(state, pushed, |state| state.ends.is_empty());
     }
 
-    /// Takes something to tell, or counts it as lost when too much waits.
-    pub(crate) fn push(&self, entry: T, bytes: usize) {
+    /// Takes something to tell, or counts it as lost when too much waits, and gives it back.
+    pub(crate) fn push(&self, entry: T, bytes: usize) -> Option<T> {
         let mut state = self.state();
         if state.bytes + bytes > MOST_BYTES {
             state.lost += 1;
-            return;
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return Some(entry);
         }
         state.bytes += bytes;
         state.pushed += 1;
@@ -158,13 +220,15 @@ impl<T> Queue<T> {
         if std::mem::take(&mut state.sleeps) {
             self.work.notify_all();
         }
+        None
     }
 
-    /// Returns when the watchers were told what was pushed before: tells them, or waits for whoever
-    /// does. Inside a watcher, this does not wait: whoever tells goes on to what was pushed.
+    /// Returns when the watchers have every event that was pushed before: tells them, or waits for
+    /// the thread that does. Inside a watcher, this does not wait: the thread that tells goes on to
+    /// these events.
     ///
     /// # Panics
-    /// When a watcher does; it is told nothing any more.
+    /// When a watcher does; that watcher gets no further event.
     pub(crate) fn tell(&self) {
         if self.is_watched() {
             let state = self.state();
@@ -173,7 +237,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Tells what there is up to `goal`, or waits for whoever does, until `done`.
+    /// Tells the events up to `goal`, or waits for the thread that does, until `done`.
     fn tell_until<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState<T>>,
@@ -200,7 +264,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Tells what there is up to the goal, and drops the watchers that end on the way. Of several
+    /// Tells the events up to the goal, and drops the watchers that end on the way. Of several
     /// panics it gives the first.
     fn tell_all<'a>(
         &'a self,
@@ -225,9 +289,9 @@ impl<T> Queue<T> {
                 let logged = inside(|| {
                     tracing::warn!(
                         lost,
-                        "those who watch the model are too slow, and so many {} were not told: \
-                         {MOST_BYTES} bytes may wait",
-                        std::any::type_name::<T>().rsplit("::").next().unwrap_or_default()
+                        kind = std::any::type_name::<T>().rsplit("::").next(),
+                        "events are missing in captures and at watchers, which are too slow: \
+                         {MOST_BYTES} bytes of them may wait"
                     );
                 });
                 outcome = outcome.and(logged);
@@ -318,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn watchers_of_two_queues_that_tell_each_others_do_not_wait_for_each_other() {
+    fn cross_notifying_queues_do_not_deadlock() {
         let queues: Arc<[Queue<u32>; 2]> = Arc::default();
         let both = Arc::new(Barrier::new(2));
         for mine in [0, 1] {
@@ -352,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_may_end_one_of_another_queue_whose_watcher_waits_for_this_one() {
+    fn cross_queue_removal_does_not_deadlock() {
         let queues: Arc<[Queue<u32>; 2]> = Arc::default();
         let both = Arc::new(Barrier::new(2));
         let (ended, end) = sync_channel(2);
@@ -385,6 +449,62 @@ mod tests {
     }
 
     #[test]
+    fn sender_waits_for_a_slow_capture() {
+        const BYTES: usize = 1 << 20;
+        let queue = Arc::new(Queue::<u32>::default());
+        let told = Arc::new(AtomicU64::new(0));
+        let count = told.clone();
+        let id = queue.add_awaited(move |_| {
+            thread::sleep(Duration::from_millis(1));
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let mine = queue.clone();
+        let teller = thread::spawn(move || {
+            while mine.wait_for_work(id) {
+                mine.tell();
+            }
+        });
+        for number in 0..50 {
+            queue.wait_for_room();
+            assert_eq!(queue.push(number, BYTES), None, "{number}");
+        }
+        queue.remove(id);
+        teller.join().unwrap();
+        assert_eq!(told.load(Ordering::Relaxed), 50);
+        assert_eq!(queue.lost_count().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn sender_waits_once_for_a_stuck_capture() {
+        let queue = Queue::<u32>::default();
+        // Nothing tells it.
+        let id = queue.add_awaited(|_| ());
+        (0..16).for_each(|number| _ = queue.push(number, 1 << 20));
+        assert_eq!(queue.push(16, 1), Some(16));
+        let start = std::time::Instant::now();
+        queue.wait_for_room();
+        assert!(start.elapsed() >= PATIENCE);
+        let start = std::time::Instant::now();
+        queue.wait_for_room();
+        assert!(start.elapsed() < PATIENCE, "senders do not wait until the queue tells again");
+        queue.tell();
+        queue.remove(id);
+        assert_eq!(queue.lost_count().load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn sender_does_not_wait_for_other_watchers() {
+        let queue = Queue::<u32>::default();
+        let id = queue.add_awaited(|_| ());
+        let _ = listen(&queue);
+        queue.remove(id);
+        (0..16).for_each(|number| _ = queue.push(number, 1 << 20));
+        let start = std::time::Instant::now();
+        queue.wait_for_room();
+        assert!(start.elapsed() < PATIENCE);
+    }
+
+    #[test]
     fn remove_waits_until_no_other_thread_runs_the_watcher() {
         let queue = Arc::new(Queue::default());
         let (state, both) = (Arc::new(()), Arc::new(Barrier::new(2)));
@@ -406,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn those_behind_a_watcher_that_panics_hear_all_and_the_first_panic_is_kept() {
+    fn panic_of_one_watcher_spares_later_ones() {
         let queue = Queue::default();
         queue.add(|_| panic!("the first"));
         let (_, heard) = listen(&queue);
@@ -422,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_the_destructor_of_a_watcher_leaves_the_queue_usable() {
+    fn panic_in_watcher_destructor_spares_the_queue() {
         struct Panics;
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -442,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_hears_nothing_that_was_pushed_before_it_came() {
+    fn watcher_receives_only_entries_pushed_later() {
         let queue = Queue::default();
         let (_, before) = listen(&queue);
         queue.push(1, 1);
@@ -454,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_watcher_lost_is_forgotten_with_the_last_watcher() {
+    fn lost_count_is_reset_with_last_watcher() {
         let queue = Queue::default();
         let (id, _) = listen(&queue);
         queue.push(1, MOST_BYTES + 1);
@@ -464,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn watchers_that_come_and_go_on_several_threads_leave_what_was_told_within_what_was_pushed() {
+    fn concurrent_watchers_leave_queue_consistent() {
         let queue = Queue::default();
         thread::scope(|scope| {
             for _ in 0..4 {

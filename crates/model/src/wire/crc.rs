@@ -3,7 +3,7 @@
 /// Bytes at a time.
 const STEP: usize = 16;
 
-/// `TABLES[n][byte]`: what a byte does to the CRC with `n` bytes behind it.
+/// `TABLES[n][byte]`: the effect of a byte on the CRC with `n` bytes behind it.
 static TABLES: [[u32; 256]; STEP] = {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     let mut tables = [[0; 256]; STEP];
@@ -52,7 +52,7 @@ pub(super) fn change(difference: u32, behind: usize) -> [u8; 4] {
     (0..behind + 4).fold(difference, back).to_le_bytes()
 }
 
-/// A CRC in the making.
+/// A CRC that is being computed.
 pub(super) struct Crc(u32);
 
 impl Crc {
@@ -60,11 +60,11 @@ impl Crc {
         Self(!0)
     }
 
-    /// Adds these bytes to those of which this is the CRC.
+    /// Adds these bytes to the CRC.
     pub(super) fn update(&mut self, bytes: &[u8]) {
         let (blocks, rest) = bytes.as_chunks::<STEP>();
         for block in blocks {
-            // Only the first four wait for the CRC of what precedes them.
+            // Only the first four depend on the CRC of the bytes before them.
             let after = |crc, at: usize, byte| crc ^ TABLES[STEP - 1 - at][usize::from(byte)];
             let others = (4..STEP).fold(0, |crc, at| after(crc, at, block[at]));
             let [a, b, c, d, ..] = *block;
@@ -93,9 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn the_check_value_of_the_crc_comes_out_however_the_bytes_are_cut() {
+    fn crc_matches_check_value_for_any_split() {
         let text = b"123456789";
-        // As zlib has it.
+        // As zlib computes it.
         let every: Vec<u8> = (0..=255).collect();
         for (bytes, check) in [(text.as_slice(), 0xcbf4_3926), (&every, 0x2905_8c73)] {
             for cut in 0..=bytes.len() {

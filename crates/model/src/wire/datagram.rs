@@ -1,22 +1,23 @@
 //! RoCE v2 over an ordinary UDP socket: packets as the payload of datagrams to port 4791.
 //!
 //! The kernel on either side writes the headers of IP and UDP, and the ICRC covers part of them. So
-//! whoever sends must know what his kernel writes, and whoever receives what the peer's did:
+//! a sender must know the headers that its kernel writes, and a receiver those that the peer's
+//! kernel wrote:
 //!
 //! | covered by the ICRC | sent by us | received |
 //! |---|---|---|
 //! | lengths, protocol, destination port | follow from the packet | so too |
-//! | addresses, source port | those that the socket is bound to | told with the datagram |
+//! | addresses, source port | those of the bound socket | come with the datagram |
 //! | IPv4 identification, DF | 0 and 1 (below) | solved from the ICRC |
 //!
 //! Linux sends IPv4 identification 0 from a socket that is not connected, if the packet has DF, as
 //! all have once the socket discovers the path MTU by itself (`ip_select_ident_segs` in
-//! `include/net/ip.h`, `__ip_make_skb` in `net/ipv4/ip_output.c`). Linux's rdma_rxe counts the
-//! identification up (`prepare_ipv4_hdr` in `rxe_net.c`), and a socket does not tell it. But the
-//! CRC of a packet gives four bytes in a row if all others are known: [`receive`] takes the
-//! identification for which the ICRC is right, if the flags beside it come out as ones that a
-//! whole packet may have. One damaged packet in 2^15 passes that check, where the ICRC alone would
-//! let one in 2^32 pass; the checksum of UDP, where the sender computes one, comes first.
+//! `include/net/ip.h`, `__ip_make_skb` in `net/ipv4/ip_output.c`). Linux's rdma_rxe increments the
+//! identification (`prepare_ipv4_hdr` in `rxe_net.c`), and a socket does not report it. But the CRC
+//! of a packet determines four consecutive bytes if all others are known: [`receive`] takes the
+//! identification for which the ICRC is right, if the flags beside it are valid for an unfragmented
+//! packet. One damaged packet in 2^15 passes that check, where the ICRC alone would let one in 2^32
+//! pass; the checksum of UDP, where the sender computes one, comes first.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,7 +27,7 @@ use super::ethernet::{Ethernet, Mac};
 use super::icrc;
 use super::route::{ROCE_PORT, Route};
 
-/// Hop limit of packets that arrived, which no socket tells without more ado: Linux's usual one.
+/// Hop limit of arrived packets: Linux's default, since a socket reports it only on request.
 const HOP_LIMIT: u8 = 64;
 /// The IPv4 identification and the flags behind it, in the IPv4 header.
 const WORD: std::ops::Range<usize> = 4..8;
@@ -38,14 +39,14 @@ const DONT_FRAGMENT: u8 = 0x40;
 pub struct Ends {
     /// The sender's address.
     pub source: IpAddr,
-    /// The receiver's.
+    /// The receiver's address.
     pub destination: IpAddr,
 }
 
-/// Makes a frame the one whose packet a socket of [`ROCE_PORT`] sends: the headers as the kernel
-/// will write them, and the ICRC that belongs to them. What damaged the packet before still shows.
-/// Returns whom it is for, and where in the frame the payload of the datagram begins. `None`: it is
-/// no RoCE v2 packet, or has a VLAN tag, which no socket sends.
+/// Rewrites a frame as the packet that a socket of [`ROCE_PORT`] sends: with the headers that the
+/// kernel will write, and the ICRC of those. An ICRC that was wrong before stays wrong. Returns the
+/// packet's ends, and the offset of the datagram's payload in the frame; `None` if the frame is no
+/// RoCE v2 packet, or has a VLAN tag, which no socket sends.
 pub fn send(frame: &mut [u8]) -> Option<(Ends, usize)> {
     let (route, rest) = Route::parse_ethernet(frame).ok()??;
     if rest.len() < Bth::BYTES + icrc::LENGTH {
@@ -83,9 +84,10 @@ pub fn send(frame: &mut [u8]) -> Option<(Ends, usize)> {
     Some((ends, payload))
 }
 
-/// The frame of a datagram that came to [`ROCE_PORT`] of `to`: as its sender saw it, but for what
-/// the ICRC does not cover. `None`: the two addresses are of different families, or no packet is so
-/// long. Any payload is taken; the port that gets the frame judges it.
+/// The frame of a datagram that arrived at [`ROCE_PORT`] of `to`: as its sender saw it, except for
+/// fields that the ICRC does not cover. `None` if the two addresses are of different families, or
+/// the payload is too long for a packet. It takes any payload; the port that gets the frame checks
+/// it.
 pub fn receive(macs: [Mac; 2], from: SocketAddr, to: IpAddr, payload: &[u8]) -> Option<Vec<u8>> {
     let [destination, source] = macs;
     let ethernet = Ethernet { destination, source, ..Ethernet::default() };
@@ -126,8 +128,8 @@ pub fn receive(macs: [Mac; 2], from: SocketAddr, to: IpAddr, payload: &[u8]) -> 
     Some(frame)
 }
 
-/// The identification and the flag DF with which the ICRC of a frame over IPv4 is right, if its
-/// own are wrong and others are not.
+/// The identification and the flag DF with which the ICRC of an IPv4 frame is right, if the frame's
+/// own are wrong and others fit.
 fn word(route: &Route, frame: &[u8]) -> Option<(u16, bool)> {
     let (packet, crc) = frame[route.uncovered()..].split_last_chunk()?;
     if packet.len() < Ipv4Header::BYTES + UdpHeader::BYTES + Bth::BYTES {
@@ -167,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The frame that arrives if a socket sends this one, whatever its sender.
+    /// The frame that arrives if a socket sends this one from any source address and port.
     fn received(frame: &[u8]) -> Vec<u8> {
         let (route, rest) = Route::parse_ethernet(frame).unwrap().unwrap();
         let (Route::Ipv4(ethernet, _, udp) | Route::Ipv6(ethernet, _, udp)) = route else {
@@ -179,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn what_rdma_rxe_sent_arrives_as_it_was_sent_with_its_identification() {
+    fn rdma_rxe_packets_arrive_with_ip_identification() {
         let mut counted = 0;
         for (ip, opcode, frame) in of_rxe() {
             let arrived = received(&frame);
             assert!(Packet::parse_ethernet(&arrived).is_ok(), "IPv{ip} {opcode:?}");
-            // IPv6 has a flow label, which no socket tells.
+            // A socket does not report the flow label of IPv6.
             let from = if ip == 4 { 0 } else { 18 };
             assert_eq!(arrived[from..], frame[from..], "IPv{ip} {opcode:?}");
             counted += usize::from(ip == 4 && frame[18..20] != [0, 0]);
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_holds_a_transport_header_and_a_check_sequence_at_least() {
+    fn datagram_needs_bth_and_icrc_at_least() {
         let (_, _, whole) = of_rxe().find(|(ip, ..)| *ip == 4).unwrap();
         let headers = 14 + 20 + 8;
         for (payload, is_sent) in [(Bth::BYTES + 4, true), (Bth::BYTES + 3, false)] {
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_arrives_with_the_headers_that_a_socket_gives_it() {
+    fn sent_packet_arrives_with_socket_headers() {
         for vlan in [None, Some(crate::wire::Vlan::default())] {
             for mut packet in of_every_route() {
                 if let Route::Ipv4(ethernet, ..) | Route::Ipv6(ethernet, ..) =
@@ -234,7 +236,7 @@ mod tests {
                 assert_eq!(parsed.headers.transport, packet.headers.transport);
                 assert_eq!((parsed.payload, &arrived[..6]), (packet.payload, &[1; 6][..]));
                 assert_eq!(ends_of(&parsed.headers.route), ends);
-                // As sent, too: the frame is what a capture behind the socket would show.
+                // As sent, too: a capture behind the socket would show this frame.
                 let again = Packet::parse_ethernet(&frame).unwrap().unwrap();
                 assert_eq!(again.headers.transport, packet.headers.transport);
             }
@@ -252,7 +254,7 @@ mod tests {
             let arrived = receive([Mac([1; 6]); 2], from, ends.destination, &frame[payload..]);
             let arrived = arrived.unwrap();
             let parsed = Packet::parse_ethernet(&arrived);
-            // The byte of congestion bits is the BTH's fifth, which the ICRC does not cover.
+            // The BTH's fifth byte holds the congestion bits, which the ICRC does not cover.
             match at {
                 46 => assert!(parsed.is_ok()),
                 _ => assert!(matches!(parsed, Err(Malformed::Icrc { .. })), "{at}: {parsed:?}"),

@@ -9,10 +9,10 @@ use super::malformed::Malformed;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Everybody's.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether the address is a group's: broadcast or multicast.
+    /// Whether the address is broadcast or multicast.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -47,9 +47,9 @@ impl EtherType {
 pub struct Vlan {
     /// Priority code point, 0 to 7.
     pub priority: u8,
-    /// Whether the frame may be dropped first.
+    /// Whether a congested link may drop the frame first.
     pub drop_eligible: bool,
-    /// VLAN identifier, 12 bits; 0 is a priority alone.
+    /// VLAN identifier, 12 bits; 0 is a priority tag.
     pub id: u16,
 }
 
@@ -86,7 +86,7 @@ impl Ethernet {
         Self::PLAIN + if self.vlan.is_some() { Self::TAG } else { 0 }
     }
 
-    /// The header at the start of a frame, and what it carries.
+    /// Parses the header at the start of a frame; returns it and the payload.
     ///
     /// # Errors
     /// [`Malformed::Truncated`].

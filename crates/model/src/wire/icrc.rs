@@ -1,9 +1,9 @@
-//! The invariant CRC, which guards what no switch and no router may change.
+//! The invariant CRC, which protects the fields that switches and routers do not change.
 //!
 //! It is the CRC-32 of Ethernet over the packet from its network header on (InfiniBand: from its
 //! LRH on), where every bit that may change on the way counts as 1. That is the whole LRH of a
-//! packet with a GRH; RoCE packets, which have none, begin with as many bytes of 1s. On the wire
-//! its bytes stand in the order of Ethernet's frame check sequence: the lowest first.
+//! packet with a GRH. RoCE packets have no LRH: their CRC begins with as many bytes of ones. On the
+//! wire the ICRC has the byte order of Ethernet's frame check sequence: lowest byte first.
 //!
 //! Sources: InfiniBand specification, volume 1, 7.8.1, annexes 16 and 17; Linux
 //! `drivers/infiniband/sw/rxe/rxe_icrc.c`.
@@ -36,22 +36,22 @@ pub(super) enum Front {
 const OF_GRH: [(usize, u8); 5] = [(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)];
 /// Fields of an IPv4 header that the ICRC does not cover: type of service, time to live, checksum.
 const OF_IPV4: [(usize, u8); 4] = [(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)];
-/// Fields of an LRH that the ICRC does not cover: the virtual lane; with a GRH behind it all, since
-/// routers make a new LRH.
+/// Fields of an LRH that the ICRC does not cover: the virtual lane. With a GRH behind it, the ICRC
+/// covers no field of the LRH, since routers make a new LRH.
 const OF_LRH: [(usize, u8); 1] = [(0, 0xf0)];
 const OF_ROUTED_LRH: [(usize, u8); 8] =
     [(0, 0xff), (1, 0xff), (2, 0xff), (3, 0xff), (4, 0xff), (5, 0xff), (6, 0xff), (7, 0xff)];
 /// Fields of a UDP header that the ICRC does not cover: the checksum.
 const OF_UDP: [(usize, u8); 2] = [(6, 0xff), (7, 0xff)];
-/// Fields of a BTH that the ICRC does not cover: the bits of congestion, and the reserved ones
-/// beside them.
+/// Fields of a BTH that the ICRC does not cover: the congestion bits, and the reserved bits beside
+/// them.
 const OF_BTH: [(usize, u8); 1] = [(4, 0xff)];
 
-/// Bytes in front of the payload that are masked at most: LRH, GRH, BTH.
+/// Maximum number of masked bytes in front of the payload: LRH, GRH, BTH.
 const MOST: usize = Lrh::BYTES + Grh::BYTES + Bth::BYTES;
 
 impl Front {
-    /// The headers that the ICRC covers, each by its length and its bits that may change.
+    /// The headers that the ICRC covers, each with its length and its bits that may change.
     fn headers(self) -> &'static [(usize, &'static [(usize, u8)])] {
         const LRH: (usize, &[(usize, u8)]) = (Lrh::BYTES, &OF_LRH);
         const ROUTED: (usize, &[(usize, u8)]) = (Lrh::BYTES, &OF_ROUTED_LRH);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why bytes are not a packet. A port drops it and counts it; nobody is told.
+/// Why bytes are not a packet. A port drops and counts such a packet, and sends no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -12,34 +12,34 @@ pub enum Malformed {
         header: &'static str,
         /// Bytes that the header needs.
         needs: usize,
-        /// Bytes that there are.
+        /// Bytes left.
         has: usize,
     },
-    /// A header is of a version that nobody has defined.
+    /// A header has an undefined version.
     Version {
         /// The header.
         header: &'static str,
         /// The version in the header.
         version: u8,
     },
-    /// A length in a header is less than what it must hold, or more than there is.
+    /// A length in a header is less than the header needs, or more than the bytes left.
     Length {
         /// The header.
         header: &'static str,
         /// The length in the header, in bytes.
         says: usize,
-        /// Bytes that there are.
+        /// Bytes left.
         has: usize,
     },
-    /// An IPv4 header has options, which RoCE packets have not.
+    /// An IPv4 header has options, which RoCE packets do not have.
     Options,
-    /// A fragment: RoCE packets are never cut.
+    /// A fragment: RoCE packets are never fragmented.
     Fragment,
     /// The checksum of an IPv4 header is wrong.
     HeaderChecksum,
     /// The checksum of a UDP datagram is wrong.
     UdpChecksum,
-    /// The header is not followed by a transport header.
+    /// Another header than a BTH follows.
     NextHeader {
         /// The header.
         header: &'static str,
@@ -48,7 +48,7 @@ pub enum Malformed {
     },
     /// The BTH's opcode is reserved.
     Opcode(u8),
-    /// The packet has more pad bytes than bytes behind the headers, or has some without payload.
+    /// The packet has more pad bytes than bytes behind the headers, or pad bytes without payload.
     Pad {
         /// The pad count.
         count: usize,

@@ -1,4 +1,4 @@
-//! Packets as they are on the wire: parsed and emitted, nothing decided.
+//! Packets on the wire: parses and emits them, and decides nothing.
 //!
 //! ```text
 //!   RoCE v2      Ethernet [VLAN]  IPv4 or IPv6  UDP  BTH  extensions  payload  pad  ICRC
@@ -6,20 +6,20 @@
 //!   InfiniBand   LRH              [GRH]              BTH  extensions  payload  pad  ICRC
 //! ```
 //!
-//! [`Packet`] is all of them. The layouts are in `prm/packet.toml`, and a header is a value of its
-//! generated view ([`Bth`](verbless_prm::Bth) and its likes); [`Opcode`] says which extension
-//! headers a packet has, [`icrc`] guards what no router may change. The frame check sequence of
-//! Ethernet and the VCRC of InfiniBand belong to the link and are not here.
+//! [`Packet`] covers all three. The layouts are in `prm/packet.toml`, and a header is a value of
+//! its generated view ([`Bth`](verbless_prm::Bth) and its likes); [`Opcode`] says which extension
+//! headers a packet has, [`icrc`] protects the fields that no router may change. The frame check
+//! sequence of Ethernet and the VCRC of InfiniBand belong to the link and are not here.
 //!
-//! **Parsing** takes any bytes: what it returns is consistent (lengths, versions, checksums, pad,
-//! ICRC), and [`Malformed`] says what was not. **Emitting** writes every byte of the frame that
-//! [`Headers::frame_length`] counts, and computes what follows from the rest: lengths, protocol
-//! numbers, checksums, pad count, ICRC. It panics if the buffer is not of that size, or if the
-//! extension headers are not those of the opcode: whoever builds a packet knows both.
+//! **Parsing** takes any bytes: its result is consistent (lengths, versions, checksums, pad, ICRC),
+//! or [`Malformed`] says what was wrong. **Emitting** writes every byte of the frame that
+//! [`Headers::frame_length`] counts, and computes the dependent fields: lengths, protocol numbers,
+//! checksums, pad count, ICRC. It panics if the buffer is not of that size, or if the extension
+//! headers are not those of the opcode: the builder of a packet knows both.
 //!
-//! An **unsealed** frame has room for its ICRC, which nobody has computed yet, as with the
-//! checksums that network cards compute for drivers: between two ends in one memory nothing can
-//! change a frame. [`seal_ethernet`] and [`seal_infiniband`] compute it.
+//! An **unsealed** frame has room for its ICRC, which is not computed yet, as with the checksums
+//! that network cards compute for drivers: between two ends in one memory nothing can change a
+//! frame. [`seal_ethernet`] and [`seal_infiniband`] compute it.
 //!
 //! Sources: InfiniBand specification, volume 1, chapters 7 to 9, annexes 14 (XRC), 16 (RoCE) and 17
 //! (RoCE v2); RFC 768, 791, 1071, 8200; IEEE 802.1Q.
@@ -40,5 +40,5 @@ pub use ethernet::{EtherType, Ethernet, Mac, Vlan};
 pub use malformed::Malformed;
 pub use opcode::{Message, Opcode, Position, Service};
 pub use packet::{Headers, Packet, seal_ethernet, seal_infiniband};
-pub use route::{ROCE_PORT, Route, gid_of};
+pub use route::{ROCE_PORT, Route, gid_of, is_multicast, multicast_mac};
 pub use transport::{Extensions, Transport};

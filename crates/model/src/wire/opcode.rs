@@ -1,5 +1,5 @@
-//! The meaning of a BTH's opcode: service, message, position in the message, and which extension
-//! headers follow.
+//! The meaning of a BTH's opcode: service, message, position in the message, and the extension
+//! headers.
 
 use verbless_prm::BthOpcode;
 
@@ -68,7 +68,7 @@ impl Position {
     }
 }
 
-/// An opcode, taken apart.
+/// A decoded opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode {
     /// The service.
@@ -79,11 +79,12 @@ pub struct Opcode {
     pub place: Position,
     /// Whether immediate data follows.
     pub immediate: bool,
-    /// Whether the receiver is to invalidate a key, and an IETH follows.
+    /// Whether the receiver must invalidate a key, and an IETH follows.
     pub invalidate: bool,
 }
 
-/// Which message and place the low five bits of an opcode are, with immediate data, with a key.
+/// The low five bits of each opcode: message, position, with immediate data, with a key to
+/// invalidate.
 const OPERATIONS: [(u8, Message, Position, bool, bool); 23] = {
     use Message::*;
     use Position::*;
@@ -118,7 +119,7 @@ const SERVICES: [(u8, Service); 5] =
     [(0, Service::Rc), (1, Service::Uc), (2, Service::Rd), (3, Service::Ud), (5, Service::Xrc)];
 
 impl Opcode {
-    /// A congestion notification. Its opcode says no service; `service` is [`Service::Rc`].
+    /// A congestion notification. Its opcode names no service; `service` is [`Service::Rc`].
     const fn congestion(message: Message) -> Self {
         Self {
             service: Service::Rc,
@@ -129,7 +130,7 @@ impl Opcode {
         }
     }
 
-    /// Takes an opcode apart; `None` if it is reserved.
+    /// Decodes an opcode; `None` if it is reserved.
     pub fn of(opcode: BthOpcode) -> Option<Self> {
         match opcode {
             BthOpcode::CNP => return Some(Self::congestion(Message::Congestion)),

@@ -36,9 +36,9 @@ impl Headers {
         self.route.length() + behind(self.transport.length(), payload)
     }
 
-    /// Writes the headers of a frame with `payload` bytes of payload. The payload belongs behind
-    /// them ([`length`](Self::length)); then [`seal`](Self::seal) makes the frame whole. So a
-    /// payload is copied once, to where it is sent from.
+    /// Writes the headers of a frame with `payload` bytes of payload. The caller then writes the
+    /// payload behind them ([`length`](Self::length)), and [`seal`](Self::seal) completes the
+    /// frame. So a payload is copied only once, into the frame.
     ///
     /// # Panics
     /// If `frame` is not [`frame_length`](Self::frame_length) bytes long, or the extension headers
@@ -49,7 +49,7 @@ impl Headers {
         self.transport.emit(payload, &mut frame[self.route.length()..]);
     }
 
-    /// Writes what stands behind a payload of `payload` bytes: pad and ICRC.
+    /// Writes the bytes behind a payload of `payload` bytes: pad and ICRC.
     ///
     /// # Panics
     /// If `frame` is not [`frame_length`](Self::frame_length) bytes long.
@@ -58,8 +58,8 @@ impl Headers {
         seal(self.route, frame.len(), frame);
     }
 
-    /// Writes what stands behind a payload of `payload` bytes, with zeros for the ICRC: the frame
-    /// is unsealed.
+    /// Writes the bytes behind a payload of `payload` bytes, with zeros for the ICRC: the frame is
+    /// unsealed.
     ///
     /// # Panics
     /// If `frame` is not [`frame_length`](Self::frame_length) bytes long.
@@ -69,7 +69,7 @@ impl Headers {
     }
 }
 
-/// Writes the ICRC of an unsealed RoCE packet; false if the frame is none.
+/// Writes the ICRC of an unsealed RoCE packet; false if the frame is no RoCE packet.
 ///
 /// # Errors
 /// [`Malformed`]: a RoCE packet that a port drops. Its ICRC stays as it is.
@@ -105,7 +105,7 @@ fn seal(route: Route, end: usize, frame: &mut [u8]) {
 }
 
 impl<'a> Packet<'a> {
-    /// The packet in an Ethernet frame without its check sequence; `None` if it is no RoCE packet.
+    /// Parses an Ethernet frame without its FCS; `None` if it is no RoCE packet.
     ///
     /// # Errors
     /// [`Malformed`]: a RoCE packet that a port drops.
@@ -113,10 +113,10 @@ impl<'a> Packet<'a> {
         Self::parse_ethernet_as(frame, true)
     }
 
-    /// Parses a frame; if it is not `sealed`, its ICRC has not been computed and is not checked.
+    /// Parses a frame. The ICRC of a frame that is not `sealed` is not computed, and not checked.
     ///
     /// # Errors
-    /// As those of [`parse_ethernet`](Self::parse_ethernet).
+    /// As for [`parse_ethernet`](Self::parse_ethernet).
     pub fn parse_ethernet_as(frame: &'a [u8], sealed: bool) -> Result<Option<Self>, Malformed> {
         match Route::parse_ethernet(frame)? {
             Some((route, rest)) => Self::parse(route, rest, frame, sealed).map(Some),
@@ -124,7 +124,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// An InfiniBand packet without its VCRC.
+    /// Parses an InfiniBand packet without its VCRC.
     ///
     /// # Errors
     /// [`Malformed`]: a packet that a port drops, and a raw one.
@@ -132,10 +132,10 @@ impl<'a> Packet<'a> {
         Self::parse_infiniband_as(packet, true)
     }
 
-    /// Parses a packet; if it is not `sealed`, its ICRC has not been computed and is not checked.
+    /// Parses a packet. The ICRC of a packet that is not `sealed` is not computed, and not checked.
     ///
     /// # Errors
-    /// As those of [`parse_infiniband`](Self::parse_infiniband).
+    /// As for [`parse_infiniband`](Self::parse_infiniband).
     pub fn parse_infiniband_as(packet: &'a [u8], sealed: bool) -> Result<Self, Malformed> {
         let (route, rest) = Route::parse_infiniband(packet)?;
         Self::parse(route, rest, packet, sealed)
@@ -155,7 +155,7 @@ impl<'a> Packet<'a> {
                 return Err(Malformed::Icrc { says, is });
             }
         }
-        // What these bytes say is what the sender said.
+        // These bytes are as the sender wrote them.
         let (transport, payload) = Transport::parse(bytes)?;
         Ok(Self { headers: Headers { route, transport }, payload })
     }

@@ -1,6 +1,6 @@
-//! The headers of link and network that bring a packet to its port.
+//! The link and network headers that bring a packet to its port.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use verbless_prm::{Grh, IpProtocol, Ipv4Header, Lrh, LrhNextHeader, UdpHeader};
 
@@ -25,10 +25,29 @@ pub fn gid_of(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Whether a GID is a multicast group's: an IPv6 multicast address, or an IPv4 one as RoCE v2 maps
+/// it.
+pub fn is_multicast(gid: &[u8; 16]) -> bool {
+    let address = Ipv6Addr::from(*gid);
+    address.is_multicast() || address.to_ipv4_mapped().is_some_and(|it| it.is_multicast())
+}
+
+/// The MAC to which RoCE sends what is for a multicast group (RFC 1112, 6.4; RFC 2464, 7); `None`:
+/// the GID is no group's.
+pub fn multicast_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
+    let [.., a, b, c, d] = *gid;
+    match Ipv6Addr::from(*gid).to_ipv4_mapped() {
+        _ if !is_multicast(gid) => None,
+        Some(_) => Some([0x01, 0x00, 0x5e, b & 0x7f, c, d]),
+        None => Some([0x33, 0x33, a, b, c, d]),
+    }
+}
+
 /// Headers of link and network.
 ///
-/// Versions, lengths, protocol numbers, the destination port and checksums are computed when they
-/// are emitted, whatever the headers say; the rest is as it is given.
+/// [`Headers::emit`](super::Headers::emit) computes versions, lengths, protocol numbers, the
+/// destination port and checksums, whatever the headers hold; it writes the other fields as they
+/// are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// InfiniBand, within a subnet.
@@ -89,18 +108,18 @@ impl Route {
         }
     }
 
-    /// The headers at the start of an InfiniBand packet, and what they carry: from the BTH to the
-    /// ICRC.
+    /// Parses the headers at the start of an InfiniBand packet; returns them and their payload,
+    /// from the BTH to the ICRC.
     ///
     /// # Errors
-    /// [`Malformed`]; a packet without BTH, a raw one, is `NextHeader`.
+    /// [`Malformed`]; a packet without BTH (raw) is `NextHeader`.
     pub fn parse_infiniband(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (lrh, rest) = split!(Lrh, "LRH", packet);
         if lrh.link_version() != 0 {
             return Err(Malformed::Version { header: "LRH", version: lrh.link_version() });
         }
         let says = usize::from(lrh.packet_length()) * 4;
-        // The link says where a packet ends, and nothing fills it up.
+        // The link delimits a packet, and adds no padding.
         if says != packet.len() {
             return Err(Malformed::Length { header: "LRH", says, has: packet.len() });
         }
@@ -118,11 +137,11 @@ impl Route {
         }
     }
 
-    /// The headers at the start of an Ethernet frame, and what they carry: from the BTH to the
-    /// ICRC. `None` if it is no RoCE packet: another protocol, another port.
+    /// Parses the headers at the start of an Ethernet frame; returns them and their payload, from
+    /// the BTH to the ICRC. `None` if it is no RoCE packet: another protocol, another port.
     ///
     /// # Errors
-    /// [`Malformed`], if it would be a RoCE packet otherwise.
+    /// [`Malformed`], for a frame that would otherwise be a RoCE packet.
     pub fn parse_ethernet(frame: &[u8]) -> Result<Option<(Self, &[u8])>, Malformed> {
         let (ethernet, rest) = Ethernet::parse(frame)?;
         match ethernet.ether_type {
@@ -136,8 +155,8 @@ impl Route {
         }
     }
 
-    /// Writes the headers of a packet with `behind` bytes behind them, the ICRC included, to the
-    /// start of `frame`.
+    /// Writes the headers of a packet to the start of `frame`; `behind` bytes follow them, with the
+    /// ICRC.
     pub(super) fn emit(&self, behind: usize, frame: &mut [u8]) {
         match *self {
             Self::Local(lrh) => emit_lrh(lrh, LrhNextHeader::IBA_LOCAL, behind, frame),
@@ -172,7 +191,7 @@ fn parse_grh(bytes: &[u8]) -> Result<(Grh, &[u8]), Malformed> {
     Ok((grh, rest))
 }
 
-/// A header of the layout of GRHs, and as many bytes as it says.
+/// Parses a header with the layout of a GRH; returns it and as many bytes as it says.
 fn parse_version_6<'a>(
     bytes: &'a [u8],
     header: &'static str,
@@ -199,7 +218,7 @@ fn parse_ipv6(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>
 fn parse_ipv4(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>, Malformed> {
     const HEADER: &str = "IPv4 header";
     let ip = match Ipv4Header::from_prefix(bytes) {
-        // Only the first fragment says the port.
+        // Only the first fragment has the port.
         Some(ip) if ip.protocol() == IpProtocol::UDP && ip.fragment_offset() == 0 => *ip,
         _ => return Ok(None),
     };
@@ -217,7 +236,7 @@ fn parse_ipv4(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>
         return Err(Malformed::HeaderChecksum);
     }
     let says = usize::from(ip.total_length());
-    // A frame is filled up to Ethernet's least size.
+    // Ethernet pads a short frame.
     let rest = bytes.get(Ipv4Header::BYTES..says).ok_or(Malformed::Length {
         header: HEADER,
         says,
@@ -230,20 +249,20 @@ fn parse_ipv4(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>
     Ok(Some((Route::Ipv4(ethernet, ip, udp), rest)))
 }
 
-/// Whether what follows an IP header is for the port of RoCE v2.
+/// Whether the payload of an IP header is for the port of RoCE v2.
 fn is_roce(bytes: &[u8]) -> bool {
     UdpHeader::from_prefix(bytes).is_some_and(|udp| udp.destination_port() == ROCE_PORT)
 }
 
-/// `addresses`: the sum of the words of both; few senders of RoCE packets compute the checksum
-/// that it is for.
+/// `addresses`: the sum of the words of both addresses, for the checksum, which few senders of RoCE
+/// packets compute.
 fn parse_udp(
     addresses: impl FnOnce() -> u32,
     bytes: &[u8],
 ) -> Result<(UdpHeader, &[u8]), Malformed> {
     let (udp, rest) = split!(UdpHeader, "UDP header", bytes);
     let (says, has) = (usize::from(udp.length()), bytes.len());
-    // Nothing else may follow in the IP packet: the ICRC is its end.
+    // The ICRC ends the IP packet: nothing may follow.
     if says != has {
         return Err(Malformed::Length { header: "UDP header", says, has });
     }
@@ -277,13 +296,13 @@ fn emit_ipv4(ip: Ipv4Header, behind: usize, bytes: &mut [u8]) -> &mut [u8] {
     rest
 }
 
-/// Completes a GRH or IPv6 header with `behind` bytes behind it, which begin with a `next` header.
+/// Completes a GRH or IPv6 header: `behind` bytes follow it, which begin with a `next` header.
 pub(crate) fn complete_grh(mut grh: Grh, next: IpProtocol, behind: usize) -> Grh {
     grh.set_version(VERSION_6).set_next_header(next).set_payload_length(behind as u16);
     grh
 }
 
-/// Completes an IPv4 header with `behind` bytes behind it: UDP and what that carries.
+/// Completes an IPv4 header: `behind` bytes follow it, which are UDP and its payload.
 pub(crate) fn complete_ipv4(mut ip: Ipv4Header, behind: usize) -> Ipv4Header {
     ip.set_version(VERSION_4)
         .set_header_length(HEADER_LENGTH)
@@ -303,20 +322,20 @@ fn emit_udp(mut udp: UdpHeader, behind: usize, bytes: &mut [u8]) {
     bytes[..UdpHeader::BYTES].copy_from_slice(udp.as_bytes());
 }
 
-/// The sum of big-endian 16-bit words (RFC 1071); an odd byte at the end is the high half of one.
-/// 64 KiB do not overflow it.
+/// The sum of big-endian 16-bit words (RFC 1071); an odd byte at the end is the high half of a
+/// word. 64 KiB do not overflow it.
 fn sum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks(2);
     words.map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0))).sum()
 }
 
-/// The Internet checksum of a sum of 16-bit words: its carries added, and complemented.
+/// The Internet checksum of a sum of 16-bit words: the complement of the sum with its carries.
 fn checksum(sum: u32) -> u16 {
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-/// Bytes behind the headers of link and network: transport headers, payload, pad, ICRC.
+/// Bytes behind the link and network headers: transport headers, payload, pad, ICRC.
 pub(crate) const fn behind(transport: usize, payload: usize) -> usize {
     transport + payload.next_multiple_of(4) + icrc::LENGTH
 }

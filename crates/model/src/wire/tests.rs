@@ -5,10 +5,10 @@ use verbless_prm::{
 
 use super::*;
 
-/// What a buffer is filled with, so that a byte that is left unwritten shows.
+/// The fill byte of buffers, so that an unwritten byte shows.
 const FILL: u8 = 0xa5;
 
-/// Frames that Linux's rdma_rxe sent: see there.
+/// Frames that Linux's rdma_rxe sent; the file names the versions.
 const RXE: &str = include_str!("rxe.txt");
 
 /// Frames that scapy 2.8's `contrib.roce` made, with its ICRC.
@@ -89,8 +89,7 @@ fn write() -> Transport {
     Transport { bth: bth(BthOpcode::RC_WRITE_ONLY, 3), extensions }
 }
 
-/// A packet with 5 bytes of payload by every kind of route, its computed fields as they are on the
-/// wire.
+/// A packet with 5 bytes of payload for every kind of route, with the computed fields of the wire.
 pub(crate) fn of_every_route() -> [Packet<'static>; 6] {
     let behind = 12 + 16 + 8 + 4;
     let mut ip = Ipv4Header::zeroed();
@@ -129,7 +128,7 @@ fn parse<'a>(like: &Packet<'_>, frame: &'a [u8]) -> Result<Option<Packet<'a>>, M
 }
 
 #[test]
-fn packets_of_another_implementation_are_parsed_and_emitted_alike() {
+fn scapy_packets_parse_and_emit_identically() {
     let write = bytes(WRITE_OVER_IPV4);
     let packet = Packet::parse_ethernet(&write).unwrap().unwrap();
     assert_eq!(packet, of_every_route()[3]);
@@ -181,7 +180,7 @@ fn frames_of_linux_are_parsed_and_emitted_alike() {
 }
 
 #[test]
-fn frames_of_linux_say_what_its_programs_did() {
+fn linux_frames_carry_expected_headers() {
     for version in [4, 6] {
         let of = |opcode| {
             let mut frames = of_rxe().filter(|(ip, ..)| *ip == version);
@@ -204,7 +203,7 @@ fn frames_of_linux_say_what_its_programs_did() {
         ];
         assert_eq!(answers.map(|answer| of(answer).1), [256, 256, 11]);
         let syndrome = |opcode| of(opcode).0.extensions.aeth.map(|aeth| aeth.syndrome());
-        // An ACK without a count of credits.
+        // An ACK without credit information.
         assert_eq!(syndrome(BthOpcode::RC_ACKNOWLEDGE), Some(0x1f));
         assert_eq!(syndrome(BthOpcode::RC_ATOMIC_ACKNOWLEDGE), Some(0x1f));
         assert!(of(BthOpcode::RC_FETCH_ADD).0.extensions.atomic_eth.is_some());
@@ -214,7 +213,7 @@ fn frames_of_linux_say_what_its_programs_did() {
 }
 
 #[test]
-fn what_is_emitted_is_parsed_again_whatever_the_route() {
+fn emitted_packet_parses_back_on_every_route() {
     for packet in of_every_route() {
         let frame = emitted(&packet);
         assert_eq!(parse(&packet, &frame), Ok(Some(packet)));
@@ -222,7 +221,7 @@ fn what_is_emitted_is_parsed_again_whatever_the_route() {
 }
 
 #[test]
-fn what_the_headers_say_of_lengths_and_checksums_is_computed() {
+fn emit_computes_lengths_and_checksums() {
     for packet in of_every_route() {
         let mut wrong = packet;
         wrong.headers.transport.bth.set_pad_count(0);
@@ -255,7 +254,7 @@ fn may_change(route: &Route, at: usize, bit: u8) -> bool {
     };
     let (bth, other) = match route {
         Route::Local(_) => (8, at == 0 && bit >= 4),
-        // Its LRH says nothing that counts but its version, the length and what follows.
+        // Of its LRH only the version, the length and the next header matter.
         Route::Global(..) => {
             let counts = matches!((at, bit), (0, 0..4) | (1, 0..2) | (4, 0..3) | (5, _));
             (48, at < 8 && !counts || at.checked_sub(8).is_some_and(of_grh))
@@ -269,7 +268,7 @@ fn may_change(route: &Route, at: usize, bit: u8) -> bool {
 }
 
 #[test]
-fn a_flipped_bit_is_noticed_but_where_it_may_change_on_the_way() {
+fn flipped_bit_is_detected_in_invariant_fields() {
     for packet in of_every_route() {
         let frame = emitted(&packet);
         for at in packet.headers.route.uncovered()..frame.len() {
@@ -286,7 +285,7 @@ fn a_flipped_bit_is_noticed_but_where_it_may_change_on_the_way() {
 }
 
 #[test]
-fn what_a_router_changes_does_not_change_the_icrc() {
+fn router_changes_keep_the_icrc() {
     let packet = of_every_route()[3];
     let mut routed = packet;
     let Route::Ipv4(_, ip, udp) = &mut routed.headers.route else { panic!("another route") };
@@ -299,7 +298,7 @@ fn what_a_router_changes_does_not_change_the_icrc() {
 }
 
 #[test]
-fn a_packet_that_is_cut_short_is_never_taken() {
+fn truncated_packet_is_never_accepted() {
     for packet in of_every_route() {
         let frame = emitted(&packet);
         for length in 0..frame.len() {
@@ -310,7 +309,7 @@ fn a_packet_that_is_cut_short_is_never_taken() {
 }
 
 #[test]
-fn ethernets_filler_behind_a_short_packet_is_no_part_of_it() {
+fn ethernet_padding_is_not_payload() {
     for packet in of_every_route().iter().filter(|it| it.headers.route.uncovered() != 0) {
         let mut frame = emitted(packet);
         frame.extend([0; 12]);
@@ -336,7 +335,7 @@ fn frames_of_other_protocols_and_ports_are_not_roces() {
         frame[24] ^= 1;
         frame[17] = 200;
     };
-    assert_eq!(other(&dns), Ok(false), "whoever takes it looks at its checksum and length");
+    assert_eq!(other(&dns), Ok(false), "its receiver checks the checksum and length");
     assert_eq!(other(&|frame| frame.truncate(40)), Ok(false), "its port is cut off");
     assert_eq!(
         other(&|frame| frame[14] = 0x46),
@@ -346,7 +345,7 @@ fn frames_of_other_protocols_and_ports_are_not_roces() {
 }
 
 #[test]
-fn what_is_wrong_with_a_packet_is_named() {
+fn malformed_packet_error_names_the_defect() {
     let roce = of_every_route()[3];
     let wrong = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut frame = emitted(&roce);
@@ -380,7 +379,7 @@ fn what_is_wrong_with_a_packet_is_named() {
     );
     assert_eq!(wrong(&|frame| frame[BTH] = 0x13), truncated("AtomicETH", 28, 24));
     assert_eq!(wrong(&|frame| frame[BTH] = 0x0c), Malformed::Pad { count: 3, has: 8 });
-    // What a packet with a wrong ICRC says otherwise is nobody's word.
+    // The other fields of a packet with a wrong ICRC do not count.
     let mut frame = emitted(&roce);
     frame[BTH] = 0x15;
     assert!(matches!(Packet::parse_ethernet(&frame), Err(Malformed::Icrc { .. })));
@@ -391,7 +390,7 @@ fn truncated(header: &'static str, needs: usize, has: usize) -> Malformed {
 }
 
 #[test]
-fn a_checksum_of_udp_that_is_right_is_taken() {
+fn valid_udp_checksum_is_accepted() {
     let mut frame = bytes(DATAGRAM_OVER_IPV6);
     let mut pseudo = Vec::new();
     pseudo.extend_from_slice(&frame[26..58]);
@@ -431,7 +430,7 @@ fn an_opcode_is_taken_apart_and_put_together_again() {
 
 #[test]
 #[should_panic(expected = "has other extension headers")]
-fn a_packet_without_the_headers_of_its_opcode_is_not_emitted() {
+fn emit_panics_without_headers_of_opcode() {
     let mut packet = of_every_route()[0];
     packet.headers.transport.extensions.reth = None;
     emitted(&packet);
@@ -445,7 +444,7 @@ pub(crate) fn of_every_opcode() -> impl Iterator<Item = Transport> {
         let mut bytes = [0; 128];
         bytes[..Bth::BYTES].copy_from_slice(bth(BthOpcode(bits), 0).as_bytes());
         bytes[Bth::BYTES..].copy_from_slice(&headers[Bth::BYTES..]);
-        // The longest headers there are leave a payload, which not every opcode takes.
+        // A payload follows the longest headers, which not every opcode allows.
         let length = (Bth::BYTES..=128).step_by(4).find(|&length| {
             Transport::parse(&bytes[..length]).is_ok_and(|(_, payload)| payload.is_empty())
         })?;
@@ -479,7 +478,7 @@ fn every_opcode_has_its_headers_in_order() {
 }
 
 #[test]
-fn an_unsealed_frame_is_sealed_later_as_it_would_have_been_at_once() {
+fn late_sealing_equals_immediate_sealing() {
     for packet in of_every_route() {
         let sealed = emitted(&packet);
         let length = packet.payload.len();
@@ -497,7 +496,7 @@ fn an_unsealed_frame_is_sealed_later_as_it_would_have_been_at_once() {
         match is_local {
             true => seal_infiniband(&mut frame).unwrap(),
             false => {
-                // What fills up a short frame is not covered.
+                // The padding of a short frame is not covered.
                 frame.extend([0; 12]);
                 assert_eq!(seal_ethernet(&mut frame), Ok(true));
                 frame.truncate(sealed.len());
@@ -508,7 +507,7 @@ fn an_unsealed_frame_is_sealed_later_as_it_would_have_been_at_once() {
 }
 
 #[test]
-fn what_is_no_packet_is_not_sealed() {
+fn non_packets_are_not_sealed() {
     let roce = of_every_route()[3];
     let mut arp = emitted(&roce);
     arp[12..14].copy_from_slice(&EtherType::ARP.0.to_be_bytes());
@@ -518,7 +517,7 @@ fn what_is_no_packet_is_not_sealed() {
     let mut cut = emitted(&roce);
     cut.truncate(50);
     assert!(seal_ethernet(&mut cut).is_err());
-    // A datagram for the port of RoCE that ends before a BTH would.
+    // A datagram for the RoCE port that ends before a BTH would.
     let (transport, behind) = (8 + 8, 36);
     let mut short = emitted(&roce)[..14 + behind].to_vec();
     short[16..18].copy_from_slice(&(behind as u16).to_be_bytes());
@@ -542,7 +541,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_parsed_is_emitted_as_it_was(
+    fn parsed_packet_emits_unchanged(
         route in 0_usize..6,
         payload in proptest::collection::vec(any::<u8>(), 0..300),
         at in 0_usize..80,
@@ -555,7 +554,7 @@ proptest! {
             *byte = value;
         }
         if let Ok(Some(seen)) = parse(&packet, &frame) {
-            // Reserved bits, and what a router changed, are kept.
+            // Reserved bits, and fields that a router changed, are kept.
             let again = emitted(&seen);
             prop_assert_eq!(again, frame);
         }

@@ -14,9 +14,9 @@ pub struct Extensions {
     pub deth: Option<Deth>,
     /// XRC: the SRQ.
     pub xrceth: Option<Xrceth>,
-    /// RDMA: where, by which key, how much.
+    /// RDMA: address, key and length.
     pub reth: Option<Reth>,
-    /// Atomics: where, by which key, the operands.
+    /// Atomics: address, key and operands.
     pub atomic_eth: Option<AtomicEth>,
     /// Responses: syndrome and MSN.
     pub aeth: Option<Aeth>,
@@ -48,7 +48,7 @@ macro_rules! each_extension {
 macro_rules! extensions {
     ($($field:ident: $view:ident = $name:literal, |$opcode:ident| $has:expr;)*) => {
         impl Extensions {
-            /// Bytes of the headers that there are.
+            /// Bytes of the headers that are present.
             pub fn length(&self) -> usize {
                 0 $(+ if self.$field.is_some() { $view::BYTES } else { 0 })*
             }
@@ -103,7 +103,7 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// The packet's opcode; `None` if it is reserved, which that of a parsed packet never is.
+    /// The packet's opcode; `None` if it is reserved, which never happens in a parsed packet.
     pub fn opcode(&self) -> Option<Opcode> {
         Opcode::of(self.bth.opcode())
     }
@@ -113,10 +113,10 @@ impl Transport {
         Bth::BYTES + self.extensions.length()
     }
 
-    /// The headers at the start of `bytes`, and the payload behind them, without the pad.
+    /// Parses the headers at the start of `bytes`; returns them and the payload, without the pad.
     ///
     /// # Errors
-    /// [`Malformed`]: cut short, another version, a reserved opcode, too much pad.
+    /// [`Malformed`]: truncated, another version, a reserved opcode, too much pad.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let bth = Self::bth_of(bytes)?;
         let opcode = Opcode::of(bth.opcode()).ok_or(Malformed::Opcode(bth.opcode().0))?;
@@ -132,7 +132,7 @@ impl Transport {
         Ok((Self { bth, extensions }, payload))
     }
 
-    /// The BTH alone, of a version that is known.
+    /// Parses only the BTH, which must have the known version.
     pub(super) fn bth_of(bytes: &[u8]) -> Result<Bth, Malformed> {
         let bth = *Bth::from_prefix(bytes).ok_or(Malformed::Truncated {
             header: "BTH",

@@ -1,5 +1,5 @@
-//! Rules for commands: how input and output begin, which states the command is legal in, which
-//! capabilities it needs, which statuses it returns, and what its variants carry.
+//! Rules for commands: headers of input and output, states in which the command is legal, required
+//! capabilities, statuses, and the payloads of its variants.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ impl Check<'_> {
                            the model's, say so by a variant";
             self.error(file, place, message);
         }
-        if !["create", "query", "modify", "destroy", "general", "none"]
-            .contains(&command.devx.as_str())
-        {
+        let ways = ["create", "query", "modify", "destroy", "general", "none"];
+        let mut named = command.op_mods.iter().filter_map(|op_mod| op_mod.devx.as_deref());
+        if !named.all(|way| ways.contains(&way)) || !ways.contains(&command.devx.as_str()) {
             let message = "devx is one of create, query, modify, destroy, general, none";
             self.error(file, place.clone(), message);
         }
@@ -73,7 +73,7 @@ impl Check<'_> {
         self.variants(command);
     }
 
-    /// The states and transitions of a command are those of its object.
+    /// The states and transitions of a command must be those of its object.
     fn states(&mut self, command: &Command) {
         let (file, place) = (&command.file, format!("[{}] states", command.name));
         let Some(name) = &command.state else {
@@ -93,7 +93,7 @@ impl Check<'_> {
             messages.push(format!("{state} is not a value of enum [{name}]"));
         }
         if command.states.is_empty() {
-            messages.push("says in no state that it is legal; \"any\" is all".to_owned());
+            messages.push("is legal in no state; name its states, or \"any\"".to_owned());
         }
         for transition in &command.transitions {
             match transition.split_once(" -> ") {
@@ -156,7 +156,7 @@ impl Check<'_> {
             let place = At::of_field(start, width).0;
             let here = format!("[{}]", structure.name);
             match structure.fields.iter().find(|f| f.name == name) {
-                // Not every command is sent for a user context; DESTROY_UCTX has a uid elsewhere.
+                // Some commands are not sent for a user context; DESTROY_UCTX has a uid elsewhere.
                 Some(field) if name == "uid" && field.start >= 32 => {}
                 None if name == "uid" && command.devx == "none" => {}
                 None if name == "uid" => {

@@ -1,11 +1,12 @@
-//! Rules for structures: fields within the structure that do not overlap, gaps that are named,
-//! words of whole fields, and no recursion.
+//! Rules for structures: fields are inside the structure and do not overlap, gaps are named, words
+//! consist of whole fields, and there is no recursion.
 
 use std::collections::BTreeMap;
 
 use super::Check;
 use crate::at::At;
 use crate::description::{Content, Field, Structure, Word, gaps};
+use crate::generate::hot;
 use crate::names::{TAKEN, is_snake};
 
 impl Check<'_> {
@@ -49,6 +50,13 @@ impl Check<'_> {
         for word in &structure.words {
             self.word(structure, word);
         }
+        if structure.hot {
+            for field in hot::homeless(structure) {
+                let place = format!("[{}] {}", structure.name, field.name);
+                let message = "is neither in a word nor a whole number; add a word around it";
+                self.error(&structure.file, place, message);
+            }
+        }
     }
 
     /// A word of a hot structure: aligned, and made of whole fields that are numbers.
@@ -77,6 +85,33 @@ impl Check<'_> {
                 self.error(file, place.clone(), message);
             }
         }
+        let mut fields: Vec<&Field> = word.fields(structure).collect();
+        fields.sort_by_key(|field| field.start);
+        for pair in fields.windows(2).filter(|pair| pair[0].span().end() > pair[1].start) {
+            let (one, other) = (&pair[0].name, &pair[1].name);
+            let message = format!("`{one}` and `{other}` overlap; name the fields of each view");
+            self.error(file, place.clone(), message);
+        }
+        if let Some(of) = &word.of {
+            let shape = |structure: &Structure, word: &Word| -> Vec<(String, u32, u32)> {
+                let fields = word.fields(structure);
+                fields.map(|f| (f.name.clone(), f.start - word.span.start, f.width)).collect()
+            };
+            let other = self.description.structure(of);
+            let same = other.and_then(|other| {
+                let defined = other.words.iter().find(|other| other.name == word.name)?;
+                Some(shape(other, defined) == shape(structure, word) && defined.of.is_none())
+            });
+            if same != Some(true) {
+                let message = format!("[{of}] has no such word of the same fields");
+                self.error(file, place.clone(), message);
+            }
+        }
+        for name in word.only.iter().flatten() {
+            if fields.iter().all(|field| field.name != *name) {
+                self.error(file, place.clone(), format!("`{name}` is no field within it"));
+            }
+        }
     }
 
     fn field(&mut self, structure: &Structure, field: &Field, place: &str) {
@@ -88,7 +123,7 @@ impl Check<'_> {
             self.error(file, place.into(), "every view has a method of that name; rename it");
         }
         if field.doc.trim().is_empty() {
-            self.harmless(file, place.into(), "has no doc; say what it is");
+            self.harmless(file, place.into(), "has no doc; describe it");
         }
         self.doc(file, place, &field.name, &field.doc);
         if field.sources.as_ref().is_some_and(Vec::is_empty) {

@@ -1,4 +1,4 @@
-//! Every kind of mistake that a table can have, and what is said about it.
+//! Every kind of mistake in a table, and its message.
 
 use super::super::repository::{Scratch, root};
 use super::*;
@@ -83,8 +83,8 @@ fn a_sound_description_has_no_mistakes() {
 }
 
 #[test]
-fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
-    // (what to replace, by what, where the mistake is said to be, what is said)
+fn mistakes_are_reported_with_place_and_remedy() {
+    // (text to replace, replacement, place of the mistake, message)
     let cases: &[(&str, &str, &str, &str)] = &[
         // TOML itself and its shape
         ("[thing]", "[thing", "prm/x.toml: ", "not valid TOML"),
@@ -191,7 +191,7 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
         ("\"0x00.31:28\"", "\"0x00.31:28\", bits = 5", "[thing] kind", "`at` says 4 bits"),
         ("\"0x28\", tail", "\"0x20\", tail", "[make_thing_in] pas", "begins before"),
         ("\"0x28\", tail", "\"0x28\", count = 2, tail", "[make_thing_in] pas", "no count"),
-        // what is named but does not exist, or does not fit
+        // names that do not exist, and values that do not fit
         (
             "enum = \"kind_of_thing\"",
             "enum = \"kind\"",
@@ -394,7 +394,7 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
 }
 
 #[test]
-fn what_the_creation_of_an_object_needs_its_destruction_needs() {
+fn destroy_command_needs_capability_of_create() {
     let text = SOUND.replace("make_thing", "create_thing");
     let destroy = r#"
         [destroy_thing]
@@ -420,7 +420,7 @@ fn what_the_creation_of_an_object_needs_its_destruction_needs() {
 }
 
 #[test]
-fn two_commands_with_one_opcode_or_input_are_noticed() {
+fn duplicate_opcode_or_input_is_rejected() {
     let second = r#"
         [break_thing]
         kind = "command"
@@ -437,7 +437,7 @@ fn two_commands_with_one_opcode_or_input_are_noticed() {
 }
 
 #[test]
-fn a_name_that_linux_does_not_have_or_has_for_another_opcode_is_noticed() {
+fn linux_names_are_checked_against_facts() {
     let text = SOUND.replace(
         "sources = [\"linux\"]\n\n    [make_thing_in]",
         "sources = [\"linux: MLX5_CMD_OP_MAKE\"]\n\n    [make_thing_in]",
@@ -459,7 +459,7 @@ fn a_name_that_linux_does_not_have_or_has_for_another_opcode_is_noticed() {
 }
 
 #[test]
-fn one_name_in_two_files_is_noticed() {
+fn duplicate_name_across_files_is_rejected() {
     let description = Description::parse([("prm/x.toml", SOUND), ("prm/y.toml", SOUND)]);
     let problems = all(&description);
     let twice = problems.iter().filter(|p| p.message.contains("prm/x.toml already has"));
@@ -467,11 +467,11 @@ fn one_name_in_two_files_is_noticed() {
 }
 
 #[test]
-fn fields_out_of_memory_order_are_told_where_they_go() {
+fn fields_out_of_memory_order_are_rejected() {
     let text = SOUND.replace("size = { at = \"0x00.15:0\"", "size = { at = \"0x0c\"");
     let problems = problems(&text);
     assert!(problems.iter().any(|p| p.contains("put it before `size`")), "{problems:#?}");
-    // Those that begin at the same bit are in order.
+    // Fields that begin at the same bit are in order.
     let twice = "all = { at = \"0x00.31:28\", overlay = true, doc = \"Same bits.\" }\n    size =";
     let problems = self::problems(&text.replace("size =", twice));
     assert!(problems.iter().any(|p| p.contains("put it before `size`")), "{problems:#?}");
@@ -486,7 +486,7 @@ fn an_overlay_may_overlap_and_nothing_else() {
 }
 
 #[test]
-fn the_repositorys_own_description_is_sound_and_its_code_is_generated() {
+fn repository_description_is_sound_and_generated() {
     let description = Description::load(&root()).unwrap();
     let problems: Vec<String> = all(&description).iter().map(Problem::to_string).collect();
     assert_eq!(problems, Vec::<String>::new());
@@ -497,22 +497,26 @@ fn the_repositorys_own_description_is_sound_and_its_code_is_generated() {
 }
 
 #[test]
-fn a_word_of_a_hot_structure_is_aligned_and_made_of_whole_numbers() {
+fn hot_word_must_be_aligned_and_hold_whole_fields() {
     const HEAD: &str = "    doc = \"A thing.\"\n";
     let with = |words: &str| {
         problems(
             &SOUND.replace(HEAD, &format!("{HEAD}    hot = true\n    words = {{ {words} }}\n")),
         )
     };
-    assert_eq!(with("thing_head = \"0x00\", thing_size = \"0x00.15:0\""), [""; 0]);
-    assert_eq!(with("thing_flags = \"0x04\", thing_addr = \"0x08:8\""), [""; 0]);
+    assert_eq!(with("thing_head = \"0x00\""), [""; 0]);
+    assert_eq!(with("thing_head = \"0x00\", thing_addr = \"0x08:8\""), [""; 0]);
     for (words, says) in [
         ("thing_head = \"0x00.15:8\"", "is not a number within it"),
         ("thing_head = \"0x00.11:4\"", "not an aligned word"),
         ("thing_head = \"0x04:8\"", "not an aligned word"),
         ("thing_head = \"0x10\"", "ends behind"),
         ("thing_head = \"0x00.23:16\"", "holds no field"),
-        ("thing_head = 4", "is not a place"),
+        ("thing_flags = \"0x04\"", "kind: is neither in a word nor a whole number"),
+        ("thing_head = \"0x00\", thing_size = \"0x00.15:0\"", "kind: is neither in a word"),
+        ("thing_head = 4", "did not match any variant"),
+        ("thing_head = { at = \"0x00\", fields = [\"other\"] }", "`other` is no field within it"),
+        ("thing_head = { at = \"0x00\", of = \"other\" }", "[other] has no such word"),
         ("thing = \"0x00\"", "already has an entry of that name"),
         ("Thing = \"0x00\"", "lower case"),
     ] {
@@ -524,7 +528,7 @@ fn a_word_of_a_hot_structure_is_aligned_and_made_of_whole_numbers() {
 }
 
 #[test]
-fn an_enum_s_module_of_numbers_has_a_name_of_its_own() {
+fn hot_enum_module_name_must_be_unique() {
     let hot = |name: &str| {
         let text =
             SOUND.replace("    bits = 4\n", &format!("    bits = 4\n    hot = \"{name}\"\n"));
@@ -536,7 +540,7 @@ fn an_enum_s_module_of_numbers_has_a_name_of_its_own() {
 }
 
 #[test]
-fn mistakes_are_told_in_the_order_of_the_files() {
+fn problems_follow_file_order() {
     let kinds = "[kinds]\nkind = \"enum\"\nbits = 4\ndoc = \"\"\nsources = [\"linux\"]\n\
                  values.SMALL = { value = 1, doc = \"Small one.\" }\n";
     let thing = "[thing]\nbytes = 4\ndoc = \"\"\nsources = [\"linux\"]\n\
@@ -551,7 +555,7 @@ fn mistakes_are_told_in_the_order_of_the_files() {
 }
 
 #[test]
-fn a_doc_that_has_no_word_beyond_the_name_restates_it() {
+fn doc_restating_field_name_is_detected() {
     for (name, doc, restates_it) in [
         ("log_num_cqes", "The number of CQEs.", true),
         ("log_num_cqes", "The number, a logarithm.", false),
@@ -564,7 +568,7 @@ fn a_doc_that_has_no_word_beyond_the_name_restates_it() {
 }
 
 #[test]
-fn a_description_without_texts_is_sound_and_one_with_mistakes_is_refused_with_all_of_them() {
+fn load_sound_accepts_missing_docs_only() {
     let text = |doc: &str, bits| {
         format!("[e]\nkind = \"enum\"\nbits = {bits}\nsources = [\"linux\"]\n{doc}values.A = 1")
     };
@@ -579,11 +583,11 @@ fn a_description_without_texts_is_sound_and_one_with_mistakes_is_refused_with_al
 }
 
 #[test]
-fn what_reaches_its_limit_is_sound() {
+fn limit_cases_are_sound() {
     for (from, to) in [
-        // a variant that a field of a field chooses
+        // a variant that a nested field selects
         ("when = \"op_mod\"", "when = \"thing.size\""),
-        // a uid that the kernel does not stamp, and the type of an object instead of a modifier
+        // a uid that the kernel does not stamp, and the type of an object instead of an op_mod
         ("fields.uid = { at = \"0x00.15:0\"", "fields.uid = { at = \"0x04.31:16\""),
         ("fields.op_mod = {", "fields.obj_type = {"),
         // fields of 64 bits with values of 64 bits

@@ -1,11 +1,11 @@
-//! Lines that rustfmt leaves too long: it breaks neither strings nor what a macro takes.
+//! Breaks lines that rustfmt leaves too long: it breaks neither strings nor macro arguments.
 
 /// Columns of a line.
 const WIDTH: usize = 100;
-/// How much further in the rest of a line stands.
+/// Additional indent of the rest of a line.
 const INDENT: usize = 4;
 
-/// The text with its long lines broken, as far as there are places to break them.
+/// The text with its long lines broken, if possible.
 pub(super) fn narrow(text: &str) -> String {
     let mut narrow = String::with_capacity(text.len());
     for line in text.lines() {
@@ -22,13 +22,13 @@ struct Place {
     /// Index of the first byte of the rest.
     at: usize,
     in_string: bool,
-    /// Not behind a comma or a colon.
+    /// Whether it is not behind a comma or a colon.
     in_phrase: bool,
-    /// Brackets around it.
+    /// The number of brackets around it.
     depth: usize,
 }
 
-/// A line in lines.
+/// Breaks a line.
 fn parts(line: &str) -> Vec<String> {
     let margin = line.len() - line.trim_start().len();
     let is_comment = line[margin..].starts_with("///");
@@ -54,14 +54,14 @@ fn parts(line: &str) -> Vec<String> {
     parts
 }
 
-/// Behind the last word of a comment that fits.
+/// Behind the last word of a comment that fits in the width.
 fn in_comment(line: &str, start: usize) -> Option<Place> {
     let spaces = line.char_indices().take(WIDTH + 1).filter(|&(at, c)| c == ' ' && at >= start);
     spaces.last().map(|(at, _)| Place { at: at + 1, in_string: false, in_phrase: false, depth: 0 })
 }
 
-/// The last place behind a comma or a colon outside all brackets, else within as few as can be,
-/// else between other words, else in a string, of those with which what stands in front fits.
+/// The best place at which the front still fits: the last one behind a comma or a colon outside all
+/// brackets, else within as few brackets as possible, else between other words, else in a string.
 fn place(line: &str, start: usize, mut in_string: bool) -> Option<Place> {
     let (mut depth, mut before, mut best) = (0_usize, ' ', None::<Place>);
     for (column, (at, c)) in line.char_indices().enumerate() {
@@ -78,7 +78,7 @@ fn place(line: &str, start: usize, mut in_string: bool) -> Option<Place> {
         let new = Place { at: at + 1, in_string, in_phrase, depth };
         let rank = |place: &Place| (place.in_string, place.in_phrase, place.depth);
         let is_better = best.as_ref().is_none_or(|best| rank(&new) <= rank(best));
-        // rustfmt puts a string back behind its name.
+        // rustfmt moves a string back behind its name.
         let is_string = before == ':' && line[at..].starts_with(" \"");
         let is_blank = line[at + c.len_utf8()..].starts_with(' ');
         if c == ' ' && !is_blank && at >= start && fits && is_better && (in_string || !is_string) {
@@ -94,7 +94,7 @@ mod tests {
     use super::{WIDTH, narrow};
 
     #[test]
-    fn long_lines_are_broken_where_the_fewest_brackets_are_and_short_ones_stay() {
+    fn narrow_breaks_long_lines_only() {
         let name = "a_name_that_is_as_long_as_some_of_the_device";
         let words = "a long word ".repeat(10);
         let lines = [
@@ -110,7 +110,7 @@ mod tests {
         let broken = format!("        {name}\n            set_{name}: number(u32, 96, 19);\n");
         assert!(narrowed.contains(&broken), "{narrowed}");
         assert_eq!(narrowed.lines().filter(|line| line.starts_with("    /// ")).count(), 2);
-        // The compiler reads the same.
+        // The compiler reads the same text.
         let joined: String = narrowed.split("\\\n").map(str::trim_start).collect();
         assert!(joined.contains(&format!("\"{words}\"")), "{joined}");
         assert_eq!(narrow(&narrowed), narrowed, "once is enough");
@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_broken_at_the_last_place_of_the_best_rank_with_which_its_front_fits() {
+    fn narrow_breaks_at_last_best_ranked_place() {
         let a = |count| "a".repeat(count);
         for (line, broken) in [
-            // A line of just the width, and one more.
+            // A line of exactly the width, and one more.
             (format!("{} {}", a(60), a(39)), None),
             (format!("{} {}", a(60), a(40)), Some((a(60), format!("    {}", a(40))))),
-            // The front with its blank is no wider than a line.
+            // The front with its space is no wider than a line.
             (format!("{} {}", a(99), a(5)), Some((a(99), format!("    {}", a(5))))),
             (format!("{} {}", a(100), a(5)), None),
             // Behind a comma or a colon rather than between words, and outside of brackets.
@@ -149,7 +149,7 @@ mod tests {
                 format!("[a, {{b, {}}}, c, {}", a(50), a(40)),
                 Some((format!("[a, {{b, {}}}, c,", a(50)), format!("    {}", a(40)))),
             ),
-            // A bracket that nothing opened closes nothing.
+            // An unmatched closing bracket closes nothing.
             (
                 format!(") a, (b, {}) {}", a(50), a(40)),
                 Some((") a,".into(), format!("    (b, {}) {}", a(50), a(40)))),
@@ -171,13 +171,13 @@ mod tests {
             // Not in front of a string that follows a colon, nor within several spaces.
             (format!("{} b: \"{}\"", a(20), a(90)), Some((a(20), format!("    b: \"{}\"", a(90))))),
             (format!("{}  {}", a(50), a(50)), Some((a(50), format!("    {}", a(50))))),
-            // The indent of the line is no place, and the rest is further in.
+            // The indent of a line is no place to break, and the rest is indented further.
             (format!("        {}", a(100)), None),
             (
                 format!("        {} {}", a(50), a(50)),
                 Some((format!("        {}", a(50)), format!("            {}", a(50)))),
             ),
-            // What a comment has in front of its words is no place, either.
+            // The prefix of a comment is no place to break, either.
             (format!("  /// {}", a(100)), None),
             (
                 format!("  /// {} {}", a(94), a(2)),

@@ -1,9 +1,9 @@
-//! Which files generation writes and removes, and which it finds stale.
+//! The files that generation writes and removes, and those that it finds stale.
 
 use super::*;
 use crate::repository::Scratch;
 
-/// Without a doc and a known enum, which generation does not need.
+/// A structure without a doc and with an unknown enum: generation needs neither.
 const THING: &str = r#"
     [thing]
     bytes = 0x04
@@ -12,10 +12,11 @@ const THING: &str = r#"
     reserved = ["0x00.23:0"]
     fields.kind = { at = "0x00.31:24", enum = "nothing" }
 "#;
-const GENERATED: [&str; 4] = [
+const GENERATED: [&str; 5] = [
     "crates/model/src/profile/builtin.rs",
     "crates/prm/src/generated/hot.rs",
     "crates/prm/src/generated/mod.rs",
+    "crates/prm/src/generated/numbers.rs",
     "crates/prm/src/generated/thing.rs",
 ];
 
@@ -32,7 +33,7 @@ fn scratch(test: &str) -> Scratch {
 }
 
 #[test]
-fn what_differs_is_written_what_no_table_generates_is_removed_and_the_rest_left_alone() {
+fn write_updates_changed_and_removes_orphans() {
     let scratch = scratch("write");
     let root = scratch.path();
     let description = Description::load(root).unwrap();
@@ -43,17 +44,17 @@ fn what_differs_is_written_what_no_table_generates_is_removed_and_the_rest_left_
     assert_eq!(write(root, &description).unwrap(), [texts.as_str()]);
     assert!(scratch.read(GENERATED[0]).contains("(\"flows\", Integer(0x7))"));
     // An enum that does not exist counts as a number.
-    assert!(scratch.read(GENERATED[3]).contains("kind set_kind: number(u8, 0, 8);"));
+    assert!(scratch.read(GENERATED[4]).contains("kind set_kind: number(u8, 0, 8);"));
 
     scratch.write("crates/prm/src/generated/old.rs", "");
-    scratch.write(GENERATED[3], "");
+    scratch.write(GENERATED[4], "");
     run(root).unwrap();
     assert!(!root.join("crates/prm/src/generated/old.rs").exists());
-    assert!(scratch.read(GENERATED[3]).contains("Thing"));
+    assert!(scratch.read(GENERATED[4]).contains("Thing"));
 }
 
 #[test]
-fn every_file_that_is_missing_or_changed_or_that_no_table_generates_is_stale() {
+fn stale_lists_missing_changed_and_orphan_files() {
     let scratch = scratch("stale");
     let root = scratch.path();
     let description = Description::load(root).unwrap();
@@ -69,18 +70,18 @@ fn every_file_that_is_missing_or_changed_or_that_no_table_generates_is_stale() {
 }
 
 #[test]
-fn text_that_is_not_rust_is_refused_with_what_rustfmt_says() {
+fn rustfmt_error_is_reported() {
     let scratch = scratch("rustfmt");
     let error = rustfmt_one(scratch.path(), "fn (").unwrap_err();
     assert!(error.starts_with("the generated code is not valid Rust ("), "{error}");
     assert!(error.contains("unclosed delimiter"), "{error}");
 }
 
-/// What `hot.rs` has of a structure of so many bytes with these words and fields.
+/// The part of `hot.rs` for a structure of `bytes` bytes with these words and fields.
 fn hot_structure(bytes: u32, words: &str, fields: &str) -> String {
     let text = format!(
-        "[kind]\nkind = \"enum\"\nbits = 8\n[s]\nhot = true\nbytes = {bytes}\n\
-         words = {{ {words} }}\n[s.fields]\n{fields}"
+        "[kind]\nkind = \"enum\"\nbits = 8\n[cold]\nbytes = 4\n\
+         [s]\nhot = true\nbytes = {bytes}\nwords = {{ {words} }}\n[s.fields]\n{fields}"
     );
     let description = Description::parse([("prm/wqe.toml", text.as_str())]);
     assert_eq!(description.problems, []);
@@ -90,101 +91,148 @@ fn hot_structure(bytes: u32, words: &str, fields: &str) -> String {
 }
 
 #[test]
-fn a_hot_structure_has_its_words_where_its_fields_are_and_how_it_is_made() {
-    let words = r#"head = "0x00", both = "0x08""#;
+fn hot_structure_has_its_words_and_numbers_in_order() {
+    let words = r#"
+        head = "0x00", low = "0x00.7:0",
+        one = { at = "0x08", fields = ["high", "first"] },
+        other = { at = "0x08", fields = ["second"] }
+    "#;
     let fields = r#"
-        flag = { at = "0x00.31", doc = "A flag." }
-        type = { at = "0x00.30:16" }
-        low = { at = "0x00.7:0" }
+        flag = { at = "0x00.31:24", doc = "A flag." }
+        type = { at = "0x00.23:16" }
+        left = { at = "0x00.15:8" }
+        size = { at = "0x00.4:0" }
         number = { at = "0x04.23:0" }
         high = { at = "0x08.31:16" }
         first = { at = "0x08.15:0", overlay = true }
-        second = { at = "0x08.15:8", overlay = true }
+        second = { at = "0x08.15:9", overlay = true }
         rest = { at = "0x0c" }
         address = { at = "0x10", bits = 64 }
-        raw = { at = "0x18", bits = 64 }
     "#;
     let expected = "
-word! {
-    /// The word at 0x0 of `s`.
-    Head(u32) at 0x0 packs {
-        /// A flag.
-        flag with_flag: flag(31);
-        /// `type`.
-        r#type with_type: bits(u16, 16, 15);
-        /// `low`.
-        low with_low: bits(u8, 0, 8);
-    }
-}
-
-word! {
-    /// The word at 0x8 of `s`.
-    Both(u32) at 0x8 {
-        /// `high`.
-        high with_high: bits(u16, 16, 16);
-        /// `first`.
-        first with_first: bits(u16, 0, 16);
-        /// `second`.
-        second with_second: bits(u8, 8, 8);
-    }
+/// `s`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct S {
+    /// `flag`, `type`, `left`, `size`.
+    pub head: Head,
+    /// `number`.
+    pub number: U32,
+    /// `high`, `first`.
+    pub one: One,
+    /// `rest`.
+    pub rest: U32,
+    /// `address`.
+    pub address: U64,
 }
 
 impl S {
-    /// Where `rest` is, in bytes.
-    pub const REST_AT: usize = 0xc;
-    /// Where `address` is, in bytes.
-    pub const ADDRESS_AT: usize = 0x10;
-    /// Where `raw` is, in bytes.
-    pub const RAW_AT: usize = 0x18;
-}
-
-new! {
-    S {
-        head: packed(Head, 0x0);
-        number: plain(u32, 0x4);
-        both: packed(Both, 0x8);
-        rest: plain(u32, 0xc);
-        address: plain(u64, 0x10);
-        raw: plain(u64, 0x18);
+    /// The structure of these; a number must fit its field.
+    #[inline(always)]
+    pub const fn new(head: Head, number: u32, one: One, rest: u32, address: u64) -> Self {
+        Self { head, number: U32::new(number), one, rest: U32::new(rest), \
+                    address: U64::new(address) }
     }
 }
+
+/// The word at 0x0 of `s`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Head {
+    /// A flag.
+    pub flag: u8,
+    /// `type`.
+    pub r#type: u8,
+    /// `left`.
+    pub left: u8,
+    /// `size`.
+    pub low: Low,
+}
+
+raw!(Head: u32);
+
+/// The word at 0x3 of `s`.
+#[bitfield(u8, order = Msb, new = false, default = false, conversion = false)]
+#[derive(Default, PartialEq, Eq, Hash)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Low {
+    #[bits(3)]
+    __: u8,
+    /// `size`.
+    #[inline(always)]
+    #[bits(5, into = fit_u8::<5>)]
+    pub size: u8,
+}
+
+raw!(Low: u8);
+
+/// The word at 0x8 of `s`.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get, order = Msb, new = false, \
+                    default = false, conversion = false)]
+#[derive(Default, PartialEq, Eq, Hash)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct One {
+    /// `high`.
+    #[inline(always)]
+    pub high: u16,
+    /// `first`.
+    #[inline(always)]
+    pub first: u16,
+}
+
+raw!(One: u32);
+
+/// The word at 0x8 of `s`.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get, order = Msb, new = false, \
+                    default = false, conversion = false)]
+#[derive(Default, PartialEq, Eq, Hash)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Other {
+    #[bits(16)]
+    __: u16,
+    /// `second`.
+    #[inline(always)]
+    #[bits(7, into = fit_u8::<7>)]
+    pub second: u8,
+    #[bits(9)]
+    __: u16,
+}
+
+raw!(Other: u32);
 ";
-    assert_eq!(hot_structure(0x20, words, fields), expected);
+    assert_eq!(hot_structure(0x18, words, fields), expected);
 }
 
 #[test]
-fn only_whole_bytes_have_an_offset_and_only_words_and_numbers_that_fill_one_make_a_structure() {
+fn hot_member_is_a_whole_number_bytes_or_alone_in_its_dword() {
     let number = |place: &str| format!("n = {{ at = {place} }}");
-    let made = |repr: &str| Some(format!("plain({repr}, 0x0)"));
-    for (bytes, fields, offset, made) in [
-        (4, number(r#""0x00.23:0""#), None, made("u32")),
-        (4, number(r#""0x00""#), Some("0x0"), made("u32")),
-        (8, number(r#""0x00", bits = 64"#), Some("0x0"), made("u64")),
-        (4, number(r#""0x00.31:8""#), None, None),
-        (8, number(r#""0x00.23:0", bits = 56"#), Some("0x1"), None),
-        (8, number(r#""0x00.30:0", bits = 63"#), None, None),
-        (8, number(r#""0x00", bits = 56"#), Some("0x0"), None),
-        (8, number(r#""0x00", bits = 57"#), None, None),
-        (12, number(r#""0x04", bits = 64"#), Some("0x4"), None),
-        (8, number(r#""0x04.7:0""#), None, Some("plain(u32, 0x4)".into())),
-        (8, number(r#""0x00", bits = 32, count = 2"#), Some("0x0"), None),
-        (16, number(r#""0x00", bytes = 0x10"#), Some("0x0"), None),
-        (4, number(r#""0x00.7:0", enum = "kind""#), None, None),
-        (4, number(r#""0x04", bits = 32, tail = true"#), None, None),
-        (4, number(r#""0x00.7:0", bits = 8, count = 1"#), None, None),
-        // Others in its word, at both ends and across it.
-        (4, number(r#""0x00.23:0" }, a = { at = "0x00.31:24""#), None, None),
-        (4, number(r#""0x00.15:0" }, a = { at = "0x00.31", overlay = true"#), None, None),
-        (8, number(r#""0x04.7:0" }, a = { at = "0x00", bits = 33"#), None, None),
+    let one = |member: &str| Some(member.to_owned());
+    for (bytes, fields, member, made) in [
+        (4, number(r#""0x00.23:0""#), one("U32"), true),
+        (4, number(r#""0x00""#), one("U32"), true),
+        (8, number(r#""0x00", bits = 64"#), one("U64"), true),
+        (4, number(r#""0x00.31:8""#), one("U32"), true),
+        (4, number(r#""0x00.31:16""#), one("U16"), false),
+        (4, number(r#""0x00.15:8""#), one("u8"), false),
+        (8, number(r#""0x00.23:0", bits = 56"#), None, true),
+        (12, number(r#""0x04", bits = 64"#), one("U64"), true),
+        (8, number(r#""0x00", bits = 32, count = 2"#), one("[U32; 2]"), false),
+        (16, number(r#""0x00", bytes = 0x10"#), one("[u8; 0x10]"), false),
+        (4, number(r#""0x00", struct = "cold""#), one("Cold"), false),
+        (4, number(r#""0x00.7:0", enum = "kind""#), one("u8"), false),
+        (4, number(r#""0x04", bits = 32, tail = true"#), None, true),
+        // Others in its word, at both ends.
+        (4, number(r#""0x00.22:0" }, a = { at = "0x00.31:24""#), None, false),
+        (4, number(r#""0x00.14:0" }, a = { at = "0x00.31""#), None, true),
     ] {
         let fields = fields.replace("}, ", "}\n");
         let text = hot_structure(bytes, "", &fields);
-        let line = |begin: &str| {
-            let found = text.lines().find_map(|line| line.trim().strip_prefix(begin));
-            found.map(|rest| rest.trim_end_matches(';').to_owned())
-        };
-        assert_eq!(line("pub const N_AT: usize = ").as_deref(), offset, "{fields}: {text}");
-        assert_eq!(line("n: "), made, "{fields}: {text}");
+        let found = text.lines().find_map(|line| line.trim().strip_prefix("pub n: "));
+        let found = found.map(|of| of.trim_end_matches(',').to_owned());
+        assert_eq!(found, member, "{fields}: {text}");
+        assert_eq!(text.contains("pub const fn new("), made, "{fields}: {text}");
     }
 }
 
@@ -219,7 +267,7 @@ pub mod kinds {
 }
 
 #[test]
-fn docs_are_wrapped_at_a_hundred_columns_and_shown_by_rustdoc_as_they_are_written() {
+fn doc_is_wrapped_and_escaped_for_rustdoc() {
     for (text, expected) in [
         ("plain words", "plain words"),
         ("", "`name`."),
@@ -245,7 +293,7 @@ fn docs_are_wrapped_at_a_hundred_columns_and_shown_by_rustdoc_as_they_are_writte
 }
 
 #[test]
-fn a_doc_ends_with_a_full_stop_and_names_its_sources() {
+fn doc_ends_with_full_stop_and_sources() {
     for (text, expected) in [
         ("", ""),
         (" a ", "a."),
@@ -265,7 +313,7 @@ fn a_doc_ends_with_a_full_stop_and_names_its_sources() {
 }
 
 #[test]
-fn a_list_of_more_than_eighty_columns_is_of_seven_items_a_line() {
+fn long_list_wraps_at_seven_items() {
     let items = |count: usize, last: &str| {
         let mut items = vec!["(1, 23456)".to_owned(); count];
         items.push(last.to_owned());

@@ -1,4 +1,4 @@
-//! What import adds and corrects, and what it leaves as it was written.
+//! What import adds, corrects and leaves unchanged.
 
 use super::*;
 use crate::repository::Scratch;
@@ -29,7 +29,7 @@ fields.whole = { at = "0x00", bits = 64 }
 fields.half = { at = "0x00", overlay = true }
 "#;
 
-/// The text after import, and what is left to settle by hand.
+/// The text after import, and the remaining manual work.
 fn imported(text: &str) -> (String, Vec<String>) {
     let facts: Facts = serde_json::from_str(HEADER).unwrap();
     let whole = format!("{INNER}{text}");
@@ -48,7 +48,7 @@ fn described(text: &str) -> Description {
 }
 
 #[test]
-fn missing_fields_are_added_in_memory_order_and_gaps_are_named() {
+fn missing_fields_and_gaps_are_added_in_order() {
     let (text, problems) = imported(
         r#"
 # What things are.
@@ -75,7 +75,7 @@ size = { at = "0x00.15:0",   doc = "Size." }   # in bytes
     ));
     let pas = thing.fields.last().unwrap();
     assert!(pas.tail && pas.width == 64);
-    // A second import finds nothing to do.
+    // A second import changes nothing.
     assert_eq!(imported(&text), (text, Vec::new()));
 }
 
@@ -94,7 +94,7 @@ pas = { at = "0x18", tail = true, bits = 64 }
 "#;
 
 #[test]
-fn what_agrees_with_the_facts_stays_as_it_is() {
+fn matching_table_is_unchanged() {
     assert_eq!(imported(WHOLE), (WHOLE.to_owned(), Vec::new()));
     let split = WHOLE.replace("\"0x00.27:16\"", "\"0x00.27:20\", \"0x00.19:16\"");
     assert_eq!(imported(&split), (split, Vec::new()));
@@ -105,7 +105,7 @@ fn what_agrees_with_the_facts_stays_as_it_is() {
 }
 
 #[test]
-fn a_field_in_the_wrong_place_is_put_right_and_keeps_its_text() {
+fn misplaced_field_is_moved_and_keeps_doc() {
     for (wrong, right) in [
         ("0x00.31:28\", doc", "0x00.30:27\", doc"),
         ("at = \"0x0c\", bits = 64", "at = \"0x10\", bits = 32"),
@@ -117,7 +117,7 @@ fn a_field_in_the_wrong_place_is_put_right_and_keeps_its_text() {
 }
 
 #[test]
-fn what_import_cannot_settle_it_says() {
+fn unresolvable_difference_is_reported() {
     for (from, to, says) in [
         ("struct = \"inner\"", "bytes = 4", "[thing] path: holds 32 bits, but the facts say 64"),
         ("size = {", "extent = { sources = [],", ""),
@@ -139,7 +139,7 @@ fn what_import_cannot_settle_it_says() {
 }
 
 #[test]
-fn a_renamed_field_is_found_by_its_place() {
+fn renamed_field_is_matched_by_place() {
     let (text, problems) = imported(
         &WHOLE.replace("size = { at = \"0x00.15:0\" }", "extent = { at = \"0x00.15:0\" }"),
     );
@@ -148,7 +148,7 @@ fn a_renamed_field_is_found_by_its_place() {
 }
 
 #[test]
-fn what_a_table_leaves_out_is_not_added_again() {
+fn excluded_field_is_not_added() {
     let shorter: String =
         WHOLE.lines().filter(|l| !l.starts_with("size")).map(|l| format!("{l}\n")).collect();
     let shorter = shorter.replace("\"0x00.27:16\"", "\"0x00.27:0\"");
@@ -158,7 +158,7 @@ fn what_a_table_leaves_out_is_not_added_again() {
 }
 
 #[test]
-fn a_new_command_comes_with_its_opcode_and_the_texts_that_all_commands_share() {
+fn new_command_has_opcode_and_common_docs() {
     let facts: Facts = serde_json::from_str(HEADER).unwrap();
     let text = new_command(&facts, &Description::default(), "make_thing").unwrap();
     let description = Description::parse([("prm/x.toml", text.as_str())]);
@@ -177,7 +177,7 @@ fn a_new_command_comes_with_its_opcode_and_the_texts_that_all_commands_share() {
 }
 
 #[test]
-fn an_array_or_opaque_field_is_put_right_by_its_place_and_bits() {
+fn misplaced_array_field_is_corrected() {
     let path = "path = { at = \"0x04\", struct = \"inner\" }";
     for (wrong, right) in [
         // (path, at bit 32 with 64 bits)
@@ -205,7 +205,7 @@ fn an_array_or_opaque_field_is_put_right_by_its_place_and_bits() {
 }
 
 #[test]
-fn only_a_field_of_the_header_s_that_has_no_name_there_is_renamed() {
+fn rename_needs_unmatched_header_field() {
     let size = "size = { at = \"0x00.15:0\" }";
     for other in [
         "extent = { at = \"0x00.15:0\", sources = [\"trace\"] }",
@@ -220,7 +220,7 @@ fn only_a_field_of_the_header_s_that_has_no_name_there_is_renamed() {
 }
 
 #[test]
-fn a_field_that_others_cover_is_not_added_whatever_is_before_it() {
+fn covered_field_is_not_added() {
     let path = "path = { at = \"0x04\", struct = \"inner\" }";
     let parts = "one = { at = \"0x04\", sources = [\"ucx\"] }\n\
                  two = { at = \"0x08\", sources = [\"ucx\"] }";
@@ -233,7 +233,7 @@ fn a_field_that_others_cover_is_not_added_whatever_is_before_it() {
 }
 
 #[test]
-fn a_new_structure_is_written_with_its_gaps_overlays_tails_and_no_texts() {
+fn new_structure_lists_gaps_overlays_and_tails() {
     let facts: Facts = serde_json::from_str(HEADER).unwrap();
     let new = |name: &str| new_structure(&facts, &Description::default(), name, "x").unwrap();
     assert_eq!(
@@ -268,7 +268,7 @@ whole = { at = "0x00", bits = 64, overlay = true, doc = "" }
 }
 
 #[test]
-fn only_the_fields_that_every_command_has_where_it_has_them_get_texts() {
+fn common_command_fields_get_docs() {
     let texts = |fields: &str| -> Vec<String> {
         let layout = format!("{{ \"bits\": 96, \"fields\": {{ {fields} }} }}");
         let layout: Layout = serde_json::from_str(&layout).unwrap();
@@ -294,7 +294,7 @@ fn options(structures: &[&str]) -> Options {
 }
 
 #[test]
-fn the_tables_asked_for_are_written_and_what_is_left_to_settle_is_the_error() {
+fn run_writes_selected_tables_and_reports_rest() {
     let wrong = "[a]\nbytes = 8\nsources = [\"linux: mlx5_ifc_inner_bits\"]\n\
                  fields.whole = { at = \"0x00\" }\n\
                  fields.half = { at = \"0x00\", overlay = true }\n";
@@ -313,7 +313,7 @@ fn the_tables_asked_for_are_written_and_what_is_left_to_settle_is_the_error() {
 }
 
 #[test]
-fn what_is_new_goes_behind_the_rest_of_its_file_and_the_other_tables_stay() {
+fn new_tables_are_appended_to_file() {
     let stale = "[a]\nbytes = 8\nsources = [\"linux: mlx5_ifc_inner_bits\"]\n";
     let scratch = Scratch::new("import-new", &[("prm/x.toml", stale), (FACTS, HEADER)]);
     let file = scratch.path().join("prm/new.toml");

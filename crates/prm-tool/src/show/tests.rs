@@ -13,7 +13,7 @@ fn shown(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_command_is_shown_by_any_of_its_names_with_its_input_and_output() {
+fn command_is_shown_by_any_name() {
     let pages = shown(&["create_cq", "CREATE_CQ", "0x400", "1024", "MLX5_CMD_OP_CREATE_CQ"]);
     assert!(pages.iter().all(|page| *page == pages[0]));
     for part in ["CREATE_CQ (opcode 0x400)", "DevX: create", "create_cq_in", "create_cq_out"] {
@@ -22,7 +22,7 @@ fn a_command_is_shown_by_any_of_its_names_with_its_input_and_output() {
 }
 
 #[test]
-fn so_many_names_are_listed_and_how_many_more_there_are_is_said() {
+fn list_truncates_with_remaining_count() {
     let description = load_sound(&root()).unwrap();
     let targets: Vec<_> = description.structures.iter().map(Target::Structure).collect();
     for (count, last) in [(CANDIDATES, None), (CANDIDATES + 2, Some("  and 2 more"))] {
@@ -35,7 +35,7 @@ fn so_many_names_are_listed_and_how_many_more_there_are_is_said() {
 }
 
 #[test]
-fn a_command_says_its_transitions_and_who_says_when_it_fails() {
+fn command_page_lists_transitions_and_failures() {
     let pages = shown(&["modify_rq", "init2rtr_qp"]);
     for part in ["legal in: RST, RDY, ERR (rq_state)", "RDY -> ERR, ERR -> RST"] {
         assert!(pages[0].contains(part), "{part}");
@@ -61,7 +61,7 @@ fn a_page_draws_every_dword_and_names_every_field_and_user() {
 }
 
 #[test]
-fn a_page_says_of_each_field_who_confirms_it() {
+fn field_page_lists_confirmations() {
     let pages = shown(&["cq_context", "cqc.cqe_sz", "hca_cap.exponential_backoff", "cqc.st"]);
     let row = pages[0].lines().find(|line| line.contains("  cqe_sz  ")).unwrap();
     assert!(row.contains("mailbox"), "{row}");
@@ -71,7 +71,7 @@ fn a_page_says_of_each_field_who_confirms_it() {
 }
 
 #[test]
-fn a_register_is_shown_by_its_number_with_its_layout_and_a_shared_name_as_a_list() {
+fn register_is_shown_by_number() {
     let pages = shown(&["0x5003", "dbr_umem_valid", "opcode"]);
     assert!(pages[0].contains("register_id.PMTU") && pages[0].contains("pmtu_reg (structure"));
     assert!(pages[1].contains("cq_context.dbr_umem_valid") && pages[1].contains("is one of"));
@@ -90,7 +90,7 @@ fn every_entry_has_a_page() {
         let (name, mut out) = (entry.name().to_lowercase(), String::new());
         target(&mut out, &description, &evidence, &entry);
         assert!(out.to_lowercase().starts_with(&format!("{name} (")), "{name}");
-        // So it is found by its name alone.
+        // So its name alone finds it.
         assert!(names.insert(name.clone()), "{name}");
     }
     for name in ["cq_context", "opcode", "create_cq"] {
@@ -186,7 +186,7 @@ const THINGS: &str = r#"
 
 /// The pages of `pages.txt`, each below the command that shows it.
 #[test]
-fn every_kind_of_page_is_laid_out_as_recorded() {
+fn pages_match_recorded_text() {
     let description = Description::parse([("prm/x.toml", THINGS)]);
     assert_eq!(description.problems, []);
     let recorded = include_str!("pages.txt");
@@ -200,10 +200,25 @@ fn every_kind_of_page_is_laid_out_as_recorded() {
 }
 
 #[test]
-fn a_name_of_nothing_is_answered_with_near_ones_or_with_where_names_come_from() {
+fn unknown_name_is_answered_with_near_names() {
     let description = Description::parse([("prm/x.toml", THINGS)]);
     let error = |name| page(&description, &Evidence::default(), name).unwrap_err().to_string();
+    let widths = error("0x12345678");
+    assert!(widths.starts_with("prm/ has no entry `0x12345678`: 305419896"), "{widths}");
+    assert!(error("9999").contains("at most 8 bits"));
     assert_eq!(error("thingy"), "prm/ has no entry named `thingy`; near: thing");
     let hint = error("qqqqqqqqqqqq");
     assert!(hint.starts_with("prm/ has no entry named `qqqqqqqqqqqq`; names are as in"), "{hint}");
+}
+
+#[test]
+fn number_of_a_message_shows_every_meaning() {
+    let [number, hex, words, refusal, value] =
+        shown(&["12", "0x15", "bad parameter", "0x564c0008", "retry_exc_err"]).try_into().unwrap();
+    assert!(number.starts_with("ibv_wc_status 12, RETRY_EXC_ERR: "), "{number}");
+    assert!(number.contains("\nCQE syndrome 0x12, REMOTE_INVALID_REQUEST: "), "{number}");
+    assert!(hex.starts_with("CQE syndrome 0x15, TRANSPORT_RETRY_EXCEEDED: "), "{hex}");
+    assert!(words.starts_with("command status 0x3, BAD_PARAM: "), "{words}");
+    assert!(refusal.contains("of the model, with status BAD_PARAM: "), "{refusal}");
+    assert!(value.contains("  occurs as ibv_wc_status in:\n    NCCL: "), "{value}");
 }

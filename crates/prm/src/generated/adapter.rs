@@ -305,7 +305,7 @@ structure! {
         reserved: [(0, 200), (224, 16)];
         /// IEEE company identifier of the vendor (0x0002c9 for Mellanox). `0x18.23:0`
         ieee_vendor_id set_ieee_vendor_id: number(u32, 200, 24);
-        /// PCI vendor identifier of whoever wrote vsd (0x15b3 for Mellanox). `0x1c.15:0`
+        /// PCI vendor identifier of the author of vsd (0x15b3 for Mellanox). `0x1c.15:0`
         vsd_vendor_id set_vsd_vendor_id: number(u16, 240, 16);
         /// Vendor specific data. `0x20, 208 bytes`
         vsd set_vsd: bytes(0xd0, 256);

@@ -5,7 +5,8 @@ use crate::macros::prelude::*;
 enumeration! {
     /// Outcome of a command, first byte of every output.
     ///
-    /// Source: linux: include/linux/mlx5/device.h MLX5_CMD_STAT_\*.
+    /// Source: linux: include/linux/mlx5/device.h MLX5_CMD_STAT_\*; linux:
+    /// drivers/net/ethernet/mellanox/mlx5/core/cmd.c cmd_status_str.
     pub struct CommandStatus(pub u8) = "command_status", 8 bits {
         /// Done.
         OK = 0,

@@ -26,7 +26,7 @@ structure! {
         uar_page set_uar_page: number(u32, 40, 24);
         /// The emulated device, if device_valid. `0x08`
         device_id set_device_id: number(u32, 64, 32);
-        /// Entries that nobody has taken are overwritten; else events are lost when it is full.
+        /// The device overwrites entries that are not consumed; else it drops events on a full EQ.
         /// `0x0c.31`
         overrun set_overrun: flag(96);
         /// Where in that UMEM the entries begin, in bytes. `0x10, 8 bytes`

@@ -46,8 +46,8 @@ structure! {
         polling set_polling: flag(32);
         /// It may yield: the next event goes on where it did. `0x04.30`
         continuable set_continuable: flag(33);
-        /// Events do not start it and are lost, until MODIFY_GENERAL_OBJECT clears this and sets
-        /// argument. `0x04.29`
+        /// Events do not start it and are kept as one, until MODIFY_GENERAL_OBJECT clears this and
+        /// sets argument. `0x04.29`
         held set_held: flag(34);
         /// Where it may run. `0x04.17:16`
         affinity set_affinity: named(DpaAffinity(u8), 46, 2);

@@ -2,6 +2,7 @@
 
 use super::eq::EventType;
 use super::general_object::GeneralObjectType;
+use super::hot::{Eqe, EqeCompletion};
 use crate::macros::prelude::*;
 
 enumeration! {
@@ -157,11 +158,8 @@ enumeration! {
     }
 }
 
-structure! {
-    /// An event queue element.
-    ///
-    /// Source: linux: mlx5_ifc_eqe_bits; linux: struct mlx5_eqe.
-    Eqe, EqeLayout, 0x40 bytes = "eqe" {
+view! {
+    Eqe, 0x40 bytes = "eqe" {
         sources: ["linux: mlx5_ifc_eqe_bits", "linux: struct mlx5_eqe"];
         reserved: [(0, 8), (16, 8), (32, 224), (480, 16), (504, 7)];
         /// Kind of the event. `0x00.23:16`
@@ -178,12 +176,8 @@ structure! {
     }
 }
 
-structure! {
-    /// Data of COMPLETION.
-    ///
-    /// Source: linux: mlx5_ifc_comp_event_bits; linux: struct mlx5_eqe_comp; rdma-core: struct
-    /// mlx5_eqe_comp.
-    EqeCompletion, EqeCompletionLayout, 0x1c bytes = "eqe_completion" {
+view! {
+    EqeCompletion, 0x1c bytes = "eqe_completion" {
         sources:
             ["linux: mlx5_ifc_comp_event_bits", "linux: struct mlx5_eqe_comp",
             "rdma-core: struct mlx5_eqe_comp"];

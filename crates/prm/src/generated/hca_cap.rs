@@ -854,7 +854,7 @@ structure! {
         /// An mkey may let its writes to memory pass one another on PCI. `0x1c.23`
         relaxed_ordering_write set_relaxed_ordering_write: flag(232);
         /// An mkey may use relaxed ordering for reads, provided that relaxed ordering is enabled in
-        /// PCI configuration space. `0x1c.22`
+        /// PCI configuration space, as Linux checks; DPDK names it relaxed_ordering_read. `0x1c.22`
         relaxed_ordering_read_pci_enabled set_relaxed_ordering_read_pci_enabled: flag(233);
         /// log2 of the largest number of mkeys, indexes before the 8-bit variant. `0x1c.21:16`
         log_max_mkey set_log_max_mkey: number(u8, 234, 6);
@@ -1514,8 +1514,8 @@ structure! {
         log_max_mcg set_log_max_mcg: number(u8, 792, 8);
         /// log2 of the largest number of transport domains. `0x64.28:24`
         log_max_transport_domain set_log_max_transport_domain: number(u8, 803, 5);
-        /// An mkey may use relaxed ordering for reads, whatever PCI configuration space says.
-        /// `0x64.21`
+        /// An mkey may use relaxed ordering for reads, whatever PCI configuration space says; DPDK
+        /// names it pci_relaxed_ordered_read. `0x64.21`
         relaxed_ordering_read set_relaxed_ordering_read: flag(810);
         /// log2 of the largest number of protection domains. `0x64.20:16`
         log_max_pd set_log_max_pd: number(u8, 811, 5);
@@ -2364,10 +2364,10 @@ structure! {
         /// Bitmask of the atomic operations (values in atomic_operation). `0x10.15:0`
         atomic_operations set_atomic_operations: number(u16, 144, 16);
         /// Bitmask of the operand sizes of atomics on QPs: the bit whose value is the size in
-        /// bytes, from 1 to 256. `0x14.15:0`
+        /// bytes, from 1 to 256; Linux ignores the bits of larger ones. `0x14.15:0`
         atomic_size_qp set_atomic_size_qp: number(u16, 176, 16);
         /// Bitmask of the operand sizes of atomics over DC: the bit whose value is the size in
-        /// bytes, from 1 to 256. `0x18.15:0`
+        /// bytes, from 1 to 256; Linux ignores the bits of larger ones. `0x18.15:0`
         atomic_size_dc set_atomic_size_dc: number(u16, 208, 16);
         /// Bitmask of the operand sizes of fetch and add that can be carried out as PCIe atomics:
         /// the bit whose value is the size in bytes. `0x50.31:16`

@@ -6,7 +6,8 @@ use crate::macros::prelude::*;
 enumeration! {
     /// Why the device failed.
     ///
-    /// Source: linux: MLX5_INITIAL_SEG_HEALTH_SYNDROME_\*.
+    /// Source: linux: MLX5_INITIAL_SEG_HEALTH_SYNDROME_\*; linux:
+    /// drivers/net/ethernet/mellanox/mlx5/core/health.c hsynd_str.
     pub struct HealthSyndrome(pub u8) = "health_syndrome", 8 bits {
         /// Nothing.
         NONE = 0,

@@ -29,6 +29,8 @@ mod lag;
 mod mkey;
 #[cfg(feature = "kernel")]
 mod multicast;
+#[cfg(feature = "dump")]
+mod numbers;
 mod opcode;
 #[cfg(feature = "packets")]
 mod packet;
@@ -41,6 +43,8 @@ mod register;
 mod rqsq;
 mod srq;
 mod uar;
+#[cfg(feature = "kernel")]
+mod verbs;
 mod vport;
 mod wqe;
 
@@ -64,12 +68,22 @@ pub use eqe::*;
 pub use flow::*;
 pub use general_object::*;
 pub use hca_cap::*;
+pub use hot::{
+    AtomicSegment, CqArmDoorbell, CqDoorbellRecord, Cqe, CqeError, CtrlSegment, DataSegment,
+    DatagramSegment, EqDoorbell, EthSegment, InlineHeader, MaskedAtomicSegment, MmoSegment,
+    QpDoorbellRecord, RaddrSegment, SrqDoorbellRecord, SrqNextSegment, UarPage, UmrCtrlSegment,
+    WaitDataSegment,
+};
+#[cfg(feature = "kernel")]
+pub use hot::{Eqe, EqeCompletion};
 #[cfg(feature = "kernel")]
 pub use init::*;
 pub use lag::*;
 pub use mkey::*;
 #[cfg(feature = "kernel")]
 pub use multicast::*;
+#[cfg(feature = "dump")]
+pub use numbers::NUMBERS;
 pub use opcode::*;
 #[cfg(feature = "packets")]
 pub use packet::*;
@@ -82,6 +96,8 @@ pub use register::*;
 pub use rqsq::*;
 pub use srq::*;
 pub use uar::*;
+#[cfg(feature = "kernel")]
+pub use verbs::*;
 pub use vport::*;
 pub use wqe::*;
 
@@ -848,6 +864,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     HealthSyndrome::INFO,
     IbPhysicalState::INFO,
     IbPortState::INFO,
+    #[cfg(feature = "kernel")]
+    IoctlErrno::INFO,
     #[cfg(feature = "packets")]
     IpProtocol::INFO,
     LagPortSelectMode::INFO,
@@ -997,6 +1015,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     VportStatePolicy::INFO,
     WaitCondition::INFO,
     WaitOpMod::INFO,
+    #[cfg(feature = "kernel")]
+    WcStatus::INFO,
     WqEndPaddingMode::INFO,
     WqType::INFO,
     WqeCompletion::INFO,
@@ -1194,3 +1214,6 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ALLOW_OTHER_VHCA_ACCESS,
     &QUERY_VUID,
 ];
+
+/// How DevX passes commands with an op_mod with which it differs: opcode, op_mod.
+pub(crate) static DEVX_OF_OP_MODS: &[(u16, u16, crate::Devx)] = &[(0x936, 1, crate::Devx::Modify)];

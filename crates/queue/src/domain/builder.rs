@@ -1,4 +1,4 @@
-//! A domain with choices.
+//! Options for a new domain.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use super::pages::Page;
 use super::pool::Pool;
 use super::protection::{Domain, DomainShared};
 
-/// A [`Domain`] in the making: [`Domain::builder`].
+/// Builds a [`Domain`] with options: [`Domain::builder`].
 ///
 /// ```no_run
 /// # fn f(device: &verbless_command::Device) -> Result<(), verbless_command::Error> {
@@ -30,28 +30,27 @@ pub struct DomainBuilder<'d> {
 }
 
 impl DomainBuilder<'_> {
-    /// UAR pages for BlueFlame at most; each gives two queue pairs a register of their own, and is
-    /// taken when the first of them is made. 8 if not given; with 0 every queue pair rings plain
-    /// doorbells.
+    /// Limit of UAR pages for BlueFlame, 8 by default. Each page gives two queue pairs a register
+    /// of their own; the domain takes it when the first of them is created. With 0 every queue pair
+    /// rings plain doorbells.
     pub fn blueflame_pages(self, blueflame_pages: usize) -> Self {
         Self { blueflame_pages, ..self }
     }
 
-    /// Bytes of memory that are registered at a time for the rings of queues, which share such
-    /// chunks; rounded up to pages of 4 KiB. 256 KiB if not given. A longer ring takes a chunk of
-    /// its own length.
+    /// Bytes per registered chunk of ring memory, 256 KiB by default, rounded up to pages of 4 KiB.
+    /// Queues share chunks; a longer ring takes a chunk of its own length.
     pub fn pool_bytes(self, chunk: usize) -> Self {
         Self { chunk, ..self }
     }
 
-    /// Uses a protection domain that there is, such as one of
-    /// [another library](verbless_devx::Context::foreign_pd): keys and queue pairs of its owner and
-    /// of this domain then work together.
+    /// Uses an existing protection domain, such as one of [another
+    /// library](verbless_devx::Context::foreign_pd). Its owner's keys and queue pairs then work
+    /// together with this domain's.
     pub fn protection_domain(self, pd: Pd) -> Self {
         Self { pd: Some(pd), ..self }
     }
 
-    /// Makes the domain.
+    /// Creates the domain.
     ///
     /// # Errors
     /// `pool_bytes` is 0; a given protection domain is of another context; the device was removed,

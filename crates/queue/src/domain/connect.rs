@@ -1,5 +1,5 @@
-//! Connecting two queue pairs: what each side tells the other, and the three transitions that
-//! follow.
+//! Connecting two queue pairs: the values that the sides exchange, and the three transitions after
+//! that.
 
 use verbless_command::{Error, InitAttr, Mtu, Path, QpObject, RemoteAccess, RtrAttr, RtsAttr};
 use verbless_devx::LinkLayer;
@@ -16,23 +16,23 @@ use verbless_ring::service::{Connected, Service};
 pub struct ConnectOptions {
     /// Our port, counted from 1.
     pub port: u8,
-    /// Index of our GID. If not given: on Ethernet the first RoCE v2 GID that routers forward, else
-    /// the first of RoCE v2, else the first; on InfiniBand 0.
+    /// Index of our GID. Default on Ethernet: the first routable RoCE v2 GID, else the first RoCE
+    /// v2 GID, else the first GID. Default on InfiniBand: 0.
     pub gid_index: Option<u8>,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// The peer's rights to our memory. Atomics are granted only where the device has them
-    /// ([`Caps::atomics`]); elsewhere the queue pair connects without that right.
+    /// The peer's rights to our memory. A queue pair gets atomics only if the device has them
+    /// ([`Caps::atomics`]); otherwise it connects without that right.
     ///
     /// [`Caps::atomics`]: verbless_command::Caps::atomics
     pub access: RemoteAccess,
-    /// First packet sequence number that we send, 24 bits; the queue pair's own random one if not
-    /// given.
+    /// First packet sequence number that we send, 24 bits. Default: the queue pair's own random
+    /// PSN.
     pub psn: Option<u32>,
-    /// Path MTU at most, within the port's active MTU, which holds if not given. The smaller one of
-    /// both sides is used.
+    /// Upper limit of the path MTU. It must not exceed the port's active MTU, which is the default.
+    /// Both sides use the smaller of their two values.
     pub mtu: Option<Mtu>,
-    /// Service level, 0 to 15; the peer's if not given, 0 if neither side says. On Ethernet it is
+    /// Service level, 0 to 15. Default: the peer's, or 0 if neither side sets it. On Ethernet it is
     /// the 802.1p priority, 0 to 7.
     pub service_level: Option<u8>,
     /// Traffic class; its upper six bits are the DSCP of a RoCE v2 packet.
@@ -41,14 +41,15 @@ pub struct ConnectOptions {
     pub flow_label: u32,
     /// Hops that a packet may take. To a peer in another subnet, 2 or more.
     pub hop_limit: u8,
-    /// LID of the router towards a peer in another InfiniBand subnet, as the path record of the
-    /// subnet manager says it (`saquery PathRecord`). Needed, and used, for such peers alone: those
-    /// whose GID has another prefix than ours.
+    /// LID of the router towards a peer in another InfiniBand subnet, from the subnet manager's
+    /// path record (`saquery PathRecord`). Only peers whose GID has another prefix than ours need
+    /// and use it.
     pub router_lid: Option<u16>,
-    /// UDP source port of RoCE v2, 0xc000 and up. If not given, it follows from the flow label, or
-    /// where that is 0 from the two QPNs, so that connections spread over the links of a network.
+    /// UDP source port of RoCE v2, 0xc000 and up. By default it follows from the flow label, or
+    /// from the two QPNs if the flow label is 0, so that connections spread over the links of a
+    /// network.
     pub udp_source_port: Option<u16>,
-    /// ACK timeout code: 4.096 µs · 2^n; 0 waits for ever. This and what follows are for
+    /// ACK timeout code: 4.096 µs · 2^n; 0 waits for ever. This field and those below apply to
     /// [`Rc`](crate::Rc) only.
     pub ack_timeout: u8,
     /// Retries after a timeout, 0 to 7.
@@ -57,8 +58,8 @@ pub struct ConnectOptions {
     pub rnr_retry: u8,
     /// RNR NAK timer code (12: 0.64 ms).
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding in each direction; fewer where a device or the peer takes
-    /// fewer.
+    /// READs and atomics outstanding in each direction. A lower limit of a device or of the peer
+    /// wins.
     pub reads: u8,
 }
 
@@ -95,7 +96,7 @@ pub(super) struct Steps {
 }
 
 impl ConnectOptions {
-    /// Fails if the peer's address of `qp` is from before its last reset.
+    /// Fails if the last address that `qp` gave out is older than its last reset.
     pub(super) fn check_announced(&self, qp: &QpObject) -> Result<(), Error> {
         match self.psn {
             Some(_) => Ok(()),
@@ -111,11 +112,11 @@ impl ConnectOptions {
 }
 
 impl Domain {
-    /// The address by which a peer reaches `qp`, until its next [`Qp::reset`]: it has the first PSN
-    /// that `qp` sends, of which a reset draws another, so that packets of the old connection are
-    /// not taken for the new one's. A peer that was connected by an address from before receives
-    /// nothing, and nothing tells it so. [`Domain::connect`] therefore refuses a queue pair whose
-    /// address was taken before a reset and not since, unless [`ConnectOptions::psn`] is given.
+    /// The address by which a peer reaches `qp`, until its next [`Qp::reset`]. It contains the
+    /// first PSN that `qp` sends. A reset draws another PSN, so that the new connection does not
+    /// accept packets of the old one. A peer that connects with an older address receives nothing
+    /// and gets no error. [`Domain::connect`] therefore refuses a queue pair that was reset after
+    /// its address was taken, unless [`ConnectOptions::psn`] is set.
     pub fn address<S: Service, R: ReceiveSide>(
         &self,
         qp: &Qp<S, R>,
@@ -124,7 +125,7 @@ impl Domain {
         self.address_of(qp.object(), options)
     }
 
-    /// The address by which a peer reaches `qp`, a queue pair whose rings are not in this process,
+    /// The address by which a peer reaches `qp`, a queue pair whose rings are outside this process,
     /// for example in the memory of a DPA.
     pub fn address_of(
         &self,
@@ -153,8 +154,7 @@ impl Domain {
         })
     }
 
-    /// Checks that a queue pair could be connected with these options: that the port, GID and path
-    /// MTU exist.
+    /// Checks these options without connecting: the port, GID and path MTU exist.
     ///
     /// # Errors
     /// As [`Domain::address`].
@@ -168,7 +168,7 @@ impl Domain {
         }
     }
 
-    /// READs and atomics of a peer that we answer at a time; the device counts in powers of two.
+    /// READs and atomics of a peer that we answer at a time; the device takes powers of two only.
     pub(super) fn responder_resources(&self, options: &ConnectOptions) -> u8 {
         match options.reads.min(self.device.caps().max_reads_in) {
             0 => 0,
@@ -177,13 +177,13 @@ impl Domain {
     }
 
     /// Takes `qp` from RESET through INIT and RTR to RTS, towards `peer`, which must be of the same
-    /// service. Post receives before sending our address to the peer, which may send at once.
+    /// service. Post receives before you send our address to the peer: it may send at once.
     ///
     /// # Errors
-    /// An address of `qp` went out before its last reset, and none since ([`Domain::address`]); a
-    /// peer on another fabric, or in another subnet without a router; a path MTU above the port's,
-    /// a GID or a neighbour that is not there; the device's refusal of a transition, with the state
-    /// that the queue pair is in.
+    /// `qp` was reset after its address was last taken ([`Domain::address`]); the peer is on
+    /// another fabric, or in another subnet without a router; the path MTU exceeds the port's; a
+    /// GID or a neighbour does not exist; the device refuses a transition (the error has the queue
+    /// pair's state).
     pub fn connect<S: Connected, R: ReceiveSide>(
         &self,
         qp: &mut Qp<S, R>,
@@ -234,7 +234,7 @@ impl Domain {
         }
     }
 
-    /// Takes the three steps.
+    /// Executes the three transitions.
     pub(super) fn take_steps<S: Connected, R: ReceiveSide>(
         qp: &mut Qp<S, R>,
         steps: &Steps,

@@ -1,4 +1,4 @@
-//! A queue pair whose states are one thread's matter, and whose jobs another's.
+//! Splits a QP: one thread changes its state, another posts and polls.
 //!
 //! ```no_run
 //! # use verbless_queue::{ConnectOptions, Domain, PeerAddress, Qp, Sge};
@@ -36,18 +36,18 @@ use verbless_ring::qp::QueuePair;
 use verbless_ring::service::{Connected, Rc, Service};
 use verbless_ring::types::Qpn;
 
-/// The two queues of a queue pair, to post to and to complete: it derefs to the [`QueuePair`].
+/// The two queues of a queue pair, for posting and completing: it derefs to the [`QueuePair`].
 ///
 /// Its send queue takes requests once its owner has [opened](verbless_ring::qp::SendQueue::open)
-/// it, which is when [`QpControl::connect`] has returned. The queue pair is reset, cleaned out of
-/// its completion queues and destroyed when this and the control are dropped.
+/// it, after [`QpControl::connect`] has returned. When both this and the control are dropped, the
+/// queue pair is reset, its CQEs are removed from its completion queues, and it is destroyed.
 pub struct QpQueues<S: Service = Rc> {
     queue: QueuePair<S>,
     device: DeviceSide,
 }
 
-/// The states of a queue pair on the device: transitions from any thread. It takes a lock that
-/// posting and completing leave alone.
+/// Changes the state of a queue pair on the device, from any thread. It takes a lock that posting
+/// and completing do not take.
 #[derive(Clone)]
 pub struct QpControl {
     device: DeviceSide,
@@ -73,25 +73,38 @@ impl<S: Service> Qp<S> {
 }
 
 impl<S: Service> QpQueues<S> {
-    /// 2RST_QP: the device stops working on what was posted. Completions already in the CQ can
-    /// still be polled; the remaining requests never complete, and posting fails from now on.
+    /// 2RST_QP: the device stops working on the posted requests. The CQEs already in the CQ can
+    /// still be polled; the remaining requests never complete, and the queue pair refuses sends. It
+    /// leaves RESET only after [`QpQueues::reset`].
     ///
     /// # Errors
-    /// The device's refusal: it may go on.
+    /// The device refuses: it may go on.
     pub fn take_back(&mut self) -> Result<(), Error> {
         self.queue.send.close();
-        self.device.lock().object_mut().to_reset()
+        // Held until both records are cleared: in ERR the device would flush the requests that they
+        // count.
+        let mut device = self.device.lock();
+        device.take_back()?;
+        self.queue.stop();
+        Ok(())
     }
 
-    /// 2RST_QP, for a caller that abandons what it posted: the device no longer accesses the queue
-    /// pair's memory, and posting fails from now on.
+    /// Fails if the queue pair is in the error state: [`Qp::check`].
+    ///
+    /// # Errors
+    /// As [`Qp::check`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.device.lock().object().check()
+    }
+
+    /// 2RST_QP, for a caller that abandons its posted requests: the device no longer accesses the
+    /// queue pair's memory, and posting fails.
     ///
     /// # Errors
     /// The device's refusal.
     pub fn reset(&mut self) -> Result<(), Error> {
         let mut device = self.device.lock();
-        device.object_mut().to_reset()?;
-        device.clean();
+        device.reset()?;
         self.queue.reset();
         self.queue.send.close();
         Ok(())
@@ -112,18 +125,19 @@ impl QpControl {
     /// RST2INIT_QP, before anything is posted.
     ///
     /// # Errors
-    /// The device's refusal.
+    /// The device's refusal; [`ErrorKind::Input`](crate::ErrorKind::Input) if the queues were
+    /// [taken back](QpQueues::take_back), and have not been [reset](QpQueues::reset).
     pub fn to_init(&self, options: &ConnectOptions) -> Result<(), Error> {
         let mut device = self.device.lock();
-        device.check_room()?;
+        device.check_start()?;
         device.object_mut().to_init(&options.init())
     }
 
-    /// From INIT through RTR to RTS, towards `peer`; the queue pair is of a connected service.
+    /// From INIT through RTR to RTS, towards `peer`. The queue pair must be of a connected service.
     ///
     /// # Errors
-    /// As [`Domain::connect`]. Nothing has changed if the way to the peer was not found, or the
-    /// device refused RTR.
+    /// As [`Domain::connect`]. If the path to the peer was not found, or the device refused RTR,
+    /// nothing has changed.
     pub fn connect(
         &self,
         domain: &Domain,
@@ -133,11 +147,11 @@ impl QpControl {
         self.connect_by(domain, &self.way_to(domain, peer, options)?)
     }
 
-    /// Finds the way to `peer`. The kernel may ask the network for it and wait for an answer; no
-    /// lock is held meanwhile.
+    /// Resolves the path to `peer`. The kernel may ask the network for it and wait for an answer;
+    /// the call holds no lock meanwhile.
     ///
     /// # Errors
-    /// The way was not found. Nothing has changed.
+    /// The path was not found. Nothing has changed.
     pub fn way_to(
         &self,
         domain: &Domain,
@@ -148,10 +162,10 @@ impl QpControl {
         Ok(Way { peer: *peer, options: *options, path, mtu })
     }
 
-    /// [`QpControl::connect`] by a way that is found.
+    /// [`QpControl::connect`] over a path that is already resolved.
     ///
     /// # Errors
-    /// The device's refusal. Nothing has changed if it refused RTR.
+    /// The device refuses. If it refused RTR, nothing has changed.
     pub fn connect_by(&self, domain: &Domain, way: &Way) -> Result<(), Error> {
         let mut device = self.device.lock();
         let (peer, options) = (&way.peer, &way.options);
@@ -161,9 +175,9 @@ impl QpControl {
         device.object_mut().to_rts(&steps.rts)
     }
 
-    /// 2ERR_QP: everything posted completes as flushed. The completions come after this has
-    /// returned; [`QpQueues::take_back`] and [`QpQueues::reset`] end what has not completed by
-    /// then.
+    /// 2ERR_QP: every posted request completes as flushed. The completions come after this call
+    /// returns; [`QpQueues::take_back`] and [`QpQueues::reset`] end the requests that have not
+    /// completed by then.
     ///
     /// # Errors
     /// The device's refusal.

@@ -1,25 +1,30 @@
-//! Which queues report to a completion queue, and how many CQEs they can have outstanding there.
+//! The queues that complete in a completion queue, and how many CQEs each can have outstanding
+//! there.
 //!
-//! A CQ that overruns is lost: the device writes no more CQEs, and its queues fail. So the requests
-//! that the rings of its queues hold are counted against its entries when a queue is made. A failed
-//! queue flushes every request that it holds, signaled or not.
+//! An overrun breaks a CQ for good: the device writes no more CQEs, and its queues fail. So the
+//! creation of a queue counts the requests that its rings hold against the entries of its CQ. A
+//! failed queue flushes every request that it holds, signaled or not.
 //!
-//! The CQE of a frame has a flow tag in the place of the queue's number, and the user index tells
-//! whose it is. So receivers of frames on one completion queue need different ones, and queue
-//! pairs, whose CQEs are cleaned away by their numbers, complete elsewhere.
+//! The CQE of a frame has a flow tag instead of the queue's number; only its user index identifies
+//! the queue. So frame receivers on one completion queue need different user indexes. Queue pairs
+//! complete elsewhere, because their CQEs are removed by QPN.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_command::{Error, ErrorKind};
-use verbless_ring::cq::Retired;
+use verbless_ring::cq::{Retired, SpareEntries};
 
-/// The queues that report to a completion queue.
+/// The queues that complete in a completion queue.
 pub(super) struct CqUsers {
     users: Mutex<Users>,
-    /// CQEs that fit; `None` where the program keeps within the entries by itself.
+    /// CQEs that fit; `None` if the program keeps within the entries by itself.
     entries: Option<u32>,
-    /// The consumer index that the device knows of.
+    /// The CQ has one entry, for the send queue of one queue pair.
+    collapsed: bool,
+    /// Receives the number of entries that no request needs.
+    spare: SpareEntries,
+    /// The consumer index that the device has.
     consumed: Box<dyn Fn() -> u32 + Send + Sync>,
 }
 
@@ -32,8 +37,8 @@ struct Users {
     requests: u64,
     /// SRQs by their RMP numbers: how many queue pairs draw from each.
     srqs: BTreeMap<u32, usize>,
-    /// CQEs of queues that were reset or are gone, which keep their entries until they are polled
-    /// past.
+    /// Removed CQEs of queues that were reset or dropped. They keep their entries until the CQ is
+    /// polled past them.
     retired: Vec<Retired>,
 }
 
@@ -55,27 +60,68 @@ enum User {
 }
 
 impl CqUsers {
-    /// The users of a CQ with this many entries; `None`: they are not counted. `consumed` yields
-    /// the consumer index that the device knows of.
+    /// The users of a CQ with this many entries; `None`: they are not counted. `consumed` returns
+    /// the consumer index that the device has.
     pub(super) fn new(
         entries: Option<u32>,
+        spare: SpareEntries,
         consumed: impl Fn() -> u32 + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { users: Mutex::default(), entries, consumed: Box::new(consumed) })
+        spare.set(entries.unwrap_or(0));
+        let (users, consumed) = (Mutex::default(), Box::new(consumed));
+        Arc::new(Self { users, entries, collapsed: false, spare, consumed })
+    }
+
+    /// The users of a collapsed CQ.
+    pub(super) fn of_collapsed() -> Arc<Self> {
+        let (users, spare) = (Mutex::default(), SpareEntries::default());
+        let consumed = Box::new(|| 0);
+        Arc::new(Self { users, entries: None, collapsed: true, spare, consumed })
+    }
+
+    /// Refuses a receive queue in a collapsed CQ.
+    pub(super) fn takes_receives(&self, attempted: &'static str) -> Result<(), Error> {
+        if !self.collapsed {
+            return Ok(());
+        }
+        let hint = "a collapsed completion queue is for the send queue of one queue pair: let \
+                    receives complete in another one, made by Domain::completion_queue";
+        Err(Error::new(ErrorKind::Input, attempted, hint))
+    }
+
+    /// Refuses all but the first queue in a collapsed CQ.
+    fn takes_another(&self, attempted: &'static str, users: &Users) -> Result<(), Error> {
+        if !self.collapsed || users.pairs == 0 {
+            return Ok(());
+        }
+        let hint = "another queue pair completes in this collapsed completion queue, whose one \
+                    entry says how far one send queue is: make one for each";
+        Err(Error::new(ErrorKind::Input, attempted, hint))
+    }
+
+    /// Updates the number of entries that no request needs.
+    fn tell_spare(&self, users: &mut Users) {
+        if let Some(entries) = self.entries {
+            let needed = users.requests + self.retired(users);
+            let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+            self.spare.set(entries.saturating_sub(needed));
+        }
     }
 
     /// Counts CQEs that were removed.
     fn retire(&self, retired: Retired) {
         if self.entries.is_some() && retired.count > 0 {
-            self.lock().retired.push(retired);
+            let mut users = self.lock();
+            users.retired.push(retired);
+            self.tell_spare(&mut users);
         }
     }
 
     /// CQEs that were removed and still have their entries.
     fn retired(&self, users: &mut Users) -> u64 {
         let consumed = (self.consumed)();
-        // Indexes have 24 bits, and no unread CQE is further ahead than the queue is long. An
-        // entry that was not looked at for 2^24 CQEs seems ahead again, until more are polled.
+        // Indexes have 24 bits, and an unread CQE is at most one queue length ahead. An entry that
+        // was not checked for 2^24 CQEs seems to be ahead again, until more are polled.
         let entries = self.entries.unwrap_or(0);
         users.retired.retain(|it| {
             let ahead = it.end.wrapping_sub(consumed) & 0xff_ffff;
@@ -92,16 +138,18 @@ impl CqUsers {
     pub(super) fn pair(self: &Arc<Self>, requests: u32) -> Result<CqUse, Error> {
         const WHAT: &str = "making a queue pair";
         let mut users = self.lock();
+        self.takes_another(WHAT, &users)?;
         users.refuse_pair_beside_frames(WHAT)?;
         self.take(&mut users, WHAT, requests)?;
         users.pairs += 1;
         Ok(CqUse { users: self.clone(), user: User::Pair, requests })
     }
 
-    /// Adds a queue pair that draws from an SRQ of `receives`, which count once for all queue pairs
-    /// here that draw from it.
+    /// Adds a queue pair that draws from an SRQ of `receives`. All queue pairs here that draw from
+    /// the SRQ count its receives once.
     pub(super) fn srq_pair(self: &Arc<Self>, rmpn: u32, receives: u32) -> Result<CqUse, Error> {
         const WHAT: &str = "making a queue pair with an SRQ";
+        self.takes_receives(WHAT)?;
         let mut users = self.lock();
         users.refuse_pair_beside_frames(WHAT)?;
         if !users.srqs.contains_key(&rmpn) {
@@ -112,13 +160,13 @@ impl CqUsers {
         Ok(CqUse { users: self.clone(), user: User::SrqPair(rmpn), requests: receives })
     }
 
-    /// Adds a send queue of frames.
+    /// Adds a frame send queue.
     pub(super) fn sender(self: &Arc<Self>, requests: u32) -> Result<CqUse, Error> {
         self.take(&mut self.lock(), "making a send queue of frames", requests)?;
         Ok(CqUse { users: self.clone(), user: User::Sender, requests })
     }
 
-    /// Adds a receive queue of frames.
+    /// Adds a frame receive queue.
     pub(super) fn receiver(
         self: &Arc<Self>,
         user_index: u32,
@@ -163,11 +211,12 @@ impl CqUsers {
             return Err(Error::new(ErrorKind::Input, attempted, hint));
         }
         users.requests = all;
+        self.tell_spare(users);
         Ok(())
     }
 }
 
-/// The error for a queue that has no room beside CQEs of queues that are gone.
+/// The error for a queue that has no room beside CQEs of dropped queues.
 fn full_of_retired(attempted: &'static str, retired: u64, entries: u32) -> Error {
     let hint = format!(
         "the completion queue of {entries} entries still has {retired} CQEs of queues that were \
@@ -177,12 +226,12 @@ fn full_of_retired(attempted: &'static str, retired: u64, entries: u32) -> Error
 }
 
 impl CqUse {
-    /// Counts CQEs of the queue that were removed.
+    /// Counts removed CQEs of the queue.
     pub(super) fn retire(&self, retired: Retired) {
         self.users.retire(retired);
     }
 
-    /// Fails if the requests of all queues may not fit beside CQEs that were removed: before a
+    /// Fails if the requests of all queues may not fit beside the removed CQEs. Called before a
     /// queue that was reset is used again.
     pub(super) fn check(&self) -> Result<(), Error> {
         let mut users = self.users.lock();
@@ -237,6 +286,7 @@ impl Drop for CqUse {
             }
         }
         users.requests -= u64::from(requests);
+        self.users.tell_spare(&mut users);
     }
 }
 
@@ -247,14 +297,15 @@ mod tests {
     use super::*;
 
     fn users(entries: impl Into<Option<u32>>) -> Arc<CqUsers> {
-        CqUsers::new(entries.into(), || 0)
+        CqUsers::new(entries.into(), SpareEntries::default(), || 0)
     }
 
     #[test]
-    fn retired_cqes_keep_their_entries_until_they_are_polled() {
+    fn retired_cqes_keep_their_entries_until_polled() {
         let consumed = Arc::new(AtomicU32::new(0xff_fff0));
         let read = consumed.clone();
-        let users = CqUsers::new(Some(64), move || read.load(Ordering::Relaxed));
+        let users =
+            CqUsers::new(Some(64), SpareEntries::default(), move || read.load(Ordering::Relaxed));
         let pair = users.pair(32).unwrap();
         pair.check().unwrap();
         pair.retire(Retired { count: 20, end: 0x00_0004 });
@@ -268,7 +319,7 @@ mod tests {
         consumed.store(0x00_0004, Ordering::Relaxed);
         let pair = users.pair(32).expect("20 are past");
         assert!(users.pair(32).is_err());
-        // Behind it for good: also when the index is half its range on.
+        // The CQE stays behind the index for good, even half the index's range later.
         for passed in [0x00_0020, 0x80_0019, 0xff_ff00] {
             consumed.store(passed, Ordering::Relaxed);
             pair.check().expect("all are past");
@@ -294,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn cq_refuses_rings_beyond_its_entries() {
+    fn cq_rejects_rings_beyond_its_entries() {
         let users = users(64);
         let first = users.pair(32).unwrap();
         let refused = users.pair(33).unwrap_err();
@@ -309,11 +360,14 @@ mod tests {
         assert!(users.sender(32).is_ok() && users.receiver(1, 1).is_err());
         drop(second);
         assert!(users.receiver(1, 64).is_ok());
-        assert!(CqUsers::new(None, || 0).pair(u32::MAX).is_ok(), "overcommitted");
+        assert!(
+            CqUsers::new(None, SpareEntries::default(), || 0).pair(u32::MAX).is_ok(),
+            "overcommitted"
+        );
     }
 
     #[test]
-    fn srq_counts_once_for_all_its_pairs() {
+    fn srq_counts_once_for_all_its_qps() {
         let users = users(64);
         let pairs = [7, 7, 7].map(|rmpn| users.srq_pair(rmpn, 40).unwrap());
         assert!(users.srq_pair(8, 40).is_err());

@@ -1,4 +1,4 @@
-//! Datagram queue pairs: making them ready, and finding the way to others.
+//! Datagram queue pairs: starting them, and resolving the path to peers.
 
 use verbless_command::{DatagramAttr, Error, QKey};
 
@@ -10,14 +10,14 @@ use verbless_ring::address::Destination;
 use verbless_ring::qp::ReceiveSide;
 use verbless_ring::service::Ud;
 
-/// How a datagram queue pair is made ready.
+/// Options for starting a datagram queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramOptions {
     /// Our port, counted from 1.
     pub port: u8,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// Q_Key that a datagram must carry to be received.
+    /// Q_Key that a datagram must carry.
     pub q_key: QKey,
     /// First packet sequence number; receivers do not check it.
     pub psn: u32,
@@ -31,7 +31,7 @@ impl DatagramOptions {
 }
 
 impl Domain {
-    /// Takes a datagram queue pair from RESET to RTS. It can then send to anybody, and receives
+    /// Takes a datagram queue pair from RESET to RTS. It can then send to any peer, and receives
     /// from senders that know its Q_Key.
     pub fn start<R: ReceiveSide>(
         &self,
@@ -44,7 +44,8 @@ impl Domain {
         qp.to_rts_datagram(psn)
     }
 
-    /// A peer as a destination; on Ethernet the kernel finds out its MAC. `q_key` is the peer's.
+    /// The address handle of a peer; on Ethernet the kernel resolves its MAC. `q_key` is the
+    /// peer's.
     pub fn destination(
         &self,
         peer: &PeerAddress,
@@ -55,7 +56,7 @@ impl Domain {
         Ok(handle.to(peer.qpn, q_key))
     }
 
-    /// The longest datagram that can be sent through a port, in bytes: its MTU.
+    /// The longest datagram that a port can send, in bytes: its MTU.
     pub fn longest_datagram(&self, port: u8) -> Result<u32, Error> {
         Ok(self.device.query_port(port)?.active_mtu().unwrap_or(256))
     }

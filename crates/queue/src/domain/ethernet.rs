@@ -1,5 +1,5 @@
-//! Queues of Ethernet frames: send queues (SQ), and receive queues (RQ) with the TIR that flow
-//! rules lead to.
+//! Raw Ethernet queues: send queues (SQ), and receive queues (RQ) with a TIR as the target of flow
+//! rules.
 //!
 //! ```no_run
 //! # use verbless_queue::{Domain, RqConfig, SqConfig, CqConfig};
@@ -14,8 +14,8 @@
 //! # }
 //! ```
 //!
-//! What is sent goes through a TIS, and what arrives through a TIR; a [`Domain`] has one transport
-//! domain, in which all of its are.
+//! Frames are sent through a TIS and received through a TIR. A [`Domain`] has one transport domain
+//! for all its TISs and TIRs.
 
 use std::any::Any;
 use std::fmt;
@@ -46,17 +46,17 @@ use verbless_ring::wr::LEAST_HEADER;
 /// Raw Ethernet send queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqConfig {
-    /// Frames that can be outstanding at least; room for one is always made.
+    /// Minimum of frames that can be outstanding; 0 counts as 1.
     pub sends: u32,
-    /// The most scatter/gather entries of a frame behind its header.
+    /// Maximum of scatter/gather entries of a frame behind its header.
     pub sges: u32,
-    /// Bytes that a frame has inline at most, of its header as of what follows; as many as the
-    /// device asks for at least.
+    /// Maximum of inline bytes of a frame, header and payload together; at least the device's
+    /// minimum.
     pub inline: u32,
     /// Every frame gets a completion, signaled or not.
     pub signal_all: bool,
-    /// When a request is copied to the device along with its doorbell, if there is a BlueFlame
-    /// register for it: see [`domain`](crate::domain).
+    /// When a request is copied to the device along with its doorbell, if a BlueFlame register is
+    /// free: see [`domain`](crate::domain).
     pub blueflame: BlueFlame,
     /// Number that the device puts into completions beside the queue's own (24 bits).
     pub user_index: u32,
@@ -78,7 +78,7 @@ impl SqConfig {
         }
     }
 
-    /// Wqebbs of a frame whose header is as long as it may be.
+    /// Wqebbs of a frame with the longest possible header.
     const fn wqebbs_per_send(&self) -> u32 {
         let header = self.inline.saturating_sub(2).next_multiple_of(16);
         (32 + header + 16 * self.sges).div_ceil(64)
@@ -88,56 +88,57 @@ impl SqConfig {
 /// Raw Ethernet receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RqConfig {
-    /// Receives that can be outstanding at least; room for one is always made.
+    /// Minimum of receives that can be outstanding; 0 counts as 1.
     pub receives: u32,
-    /// Scatter/gather entries of a receive at most.
+    /// Maximum of scatter/gather entries of a receive.
     pub sges: u32,
-    /// Number that the device puts into completions (24 bits, and not 0xffffff): what tells the
-    /// receive queues apart that complete in one completion queue.
+    /// Number that the device puts into completions (24 bits, and not 0xffffff). It identifies the
+    /// receive queue if several complete in one completion queue.
     pub user_index: u32,
-    /// Whether frames keep their VLAN tag; otherwise it is stripped, and the completion has it,
-    /// where the device has `vlan_cap`.
+    /// Whether frames keep their VLAN tag; otherwise, on a device with `vlan_cap`, the device
+    /// strips the tag and reports it in the completion.
     pub keep_vlan: bool,
-    /// Which frames that this domain sends come back to the queue.
+    /// Which frames that this domain sends are looped back to the queue.
     pub loopback: SelfLoopback,
-    /// Frames that find no receive are counted ([`Rq::lost`]), which takes a Q counter.
+    /// Counts frames that find no receive ([`Rq::lost`]); this takes a Q counter.
     pub count_lost: bool,
 }
 
 impl RqConfig {
-    /// A receive queue for `receives` frames of one SGE each, none of which this domain sent.
+    /// A receive queue for `receives` frames of one SGE each, without frames that this domain sent.
     pub const fn new(receives: u32) -> Self {
         let loopback = SelfLoopback { allow_unicast: false, allow_multicast: false };
         Self { receives, sges: 1, user_index: 0, keep_vlan: true, loopback, count_lost: false }
     }
 }
 
-/// A send queue of frames on a device, in RDY. It derefs to the [`SendQueue`] that is posted to.
+/// A frame send queue on a device, in RDY. It derefs to the [`SendQueue`] for posting.
 ///
-/// A frame that fails takes it to ERR, and what was posted behind it completes as flushed:
-/// [`Sq::recover`] starts over. Dropped, it goes to RST and takes its completions out of the
-/// completion queue before its object goes.
+/// A failed frame takes it to ERR, and the frames posted behind it complete as flushed:
+/// [`Sq::recover`] starts over. A drop moves it to RST and removes its CQEs from the completion
+/// queue before it destroys the object.
 pub struct Sq {
     device: Raw<SqSide>,
     queue: SendQueue<Eth>,
 }
 
-/// A receive queue of frames on a device, in RDY, with a TIR. It derefs to the [`FrameReceiver`]
-/// that is posted to and polled. Frames come once flow rules lead to it.
+/// A frame receive queue on a device, in RDY, with a TIR. It derefs to the [`FrameReceiver`] for
+/// posting and polling. Frames arrive once flow rules forward to its TIR.
 ///
-/// [`Rq::recover`] starts over after an error. Dropped, it goes to RST and takes its completions
-/// out of the completion queue; its objects go with the last flow rule that leads to it, and until
-/// then its frames are dropped.
+/// [`Rq::recover`] starts over after an error. A drop moves it to RST and removes its CQEs from the
+/// completion queue. Its objects live until the last flow rule to them is dropped; until then the
+/// device drops its frames.
 pub struct Rq {
     device: Raw<RqSide>,
     queue: FrameReceiver,
 }
 
 impl Domain {
-    /// Makes a send queue of frames, which completes in `cq`.
+    /// Creates a frame send queue that completes in `cq`.
     ///
     /// # Errors
-    /// The device sends no raw Ethernet frames, `config` is beyond its limits, or it refuses.
+    /// The device sends no raw Ethernet frames; `config` exceeds its limits; it refuses the
+    /// command.
     pub fn sq(&self, config: &SqConfig, cq: &Cq) -> Result<Sq, Error> {
         const WHAT: &str = "making a send queue of frames";
         let caps = self.device.caps();
@@ -189,9 +190,9 @@ impl Domain {
         Ok(sq)
     }
 
-    /// Steers matching frames to any TIR while the rule lives, such as that of a receive queue of a
-    /// program on a DPA (`verbless_flexio::Rq::tir`). [`Rq::steer`] steers to the queue's own.
-    /// Needs CAP_NET_RAW.
+    /// Steers matching frames to any TIR while the rule lives, for example to the receive queue of
+    /// a program on a DPA (`verbless_flexio::Rq::tir`). [`Rq::steer`] steers to the queue's own
+    /// TIR. Needs CAP_NET_RAW.
     ///
     /// # Errors
     /// The TIR is of another device context; as
@@ -200,11 +201,11 @@ impl Domain {
         self.device.create_flow_rule(attr, tir)
     }
 
-    /// Makes a receive queue of frames, which completes in `cq`.
+    /// Creates a frame receive queue that completes in `cq`.
     ///
     /// # Errors
-    /// The device receives no raw Ethernet frames, `config` is beyond its limits, `cq` has queue
-    /// pairs or a receive queue of the same user index, or the device refuses.
+    /// The device receives no raw Ethernet frames; `config` exceeds its limits; `cq` has queue
+    /// pairs, or a receive queue of the same user index; the device refuses the command.
     pub fn rq(&self, config: &RqConfig, cq: &Cq) -> Result<Rq, Error> {
         const WHAT: &str = "making a receive queue of frames";
         let caps = self.device.caps();
@@ -258,9 +259,9 @@ impl Domain {
         Ok(rq)
     }
 
-    /// How many bytes of a frame a send queue needs inline: as its context says it, and as a
-    /// number. Where the device asks for headers behind the Ethernet header, whose length differs,
-    /// the number is that of the latter; who posts then knows what else to put there.
+    /// How many bytes of a frame a send queue needs inline: the mode in the queue's context, and a
+    /// number. If the device requires headers behind the Ethernet header, their length varies, and
+    /// the number covers the Ethernet header alone; the caller adds the rest.
     ///
     /// # Errors
     /// The device does not answer.
@@ -278,7 +279,7 @@ impl Domain {
         Ok((mode, if mode == MinWqeInlineMode::NONE { 0 } else { LEAST_HEADER }))
     }
 
-    /// The transport domain of this domain's queues of frames.
+    /// The transport domain of this domain's frame queues.
     fn transport_domain(&self) -> Result<Arc<TransportDomain>, Error> {
         let mut shared = self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(domain) = &shared.domain {
@@ -289,7 +290,7 @@ impl Domain {
         Ok(domain)
     }
 
-    /// The TIS that sends frames of this priority; made when first needed.
+    /// The TIS that sends frames of this priority, created on first use.
     fn tis(&self, priority: u8) -> Result<Arc<TisObject>, Error> {
         let domain = self.transport_domain()?;
         let mut shared = self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -316,8 +317,8 @@ impl Sq {
         Ok(())
     }
 
-    /// MODIFY_SQ to ERR: what was posted completes as flushed, after this has returned. Poll those
-    /// completions before [`recover`](Self::recover), which discards what is left.
+    /// MODIFY_SQ to ERR: the posted frames complete as flushed, after this call returns. Poll those
+    /// completions before [`recover`](Self::recover), which discards the rest.
     ///
     /// # Errors
     /// The device's refusal.
@@ -325,12 +326,12 @@ impl Sq {
         self.object().to_error()
     }
 
-    /// MODIFY_SQ to RST and RDY, with ring and record started over: for a queue in ERR, after a
-    /// frame failed. What was posted is forgotten, and so is every completion of it that has not
-    /// been polled; a [`Cqe`] that was, but has not been completed, must not be any more.
+    /// MODIFY_SQ to RST and RDY, with ring and record cleared: for a queue in ERR, after a frame
+    /// failed. It discards the posted frames and their unpolled CQEs. Do not complete a [`Cqe`]
+    /// that was polled before.
     ///
     /// # Errors
-    /// The device's refusal. The queue takes no frames then, until this succeeds.
+    /// The device refuses. The queue then takes no frames until a later call succeeds.
     pub fn recover(&mut self) -> Result<(), Error> {
         self.device.reset()?;
         self.queue.start_over();
@@ -338,8 +339,8 @@ impl Sq {
         self.start()
     }
 
-    /// Resets and destroys the queue, and returns whether that worked; a drop counts a failure in
-    /// [`Context::leaked`](verbless_devx::Context::leaked).
+    /// Resets and destroys the queue, and returns whether that worked. A drop instead counts a
+    /// failure in [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors
     /// The device's refusal.
@@ -354,7 +355,7 @@ impl Rq {
         &self.device.side().object
     }
 
-    /// Leads frames to this queue while the rule lives. Needs the capability CAP_NET_RAW.
+    /// Steers matching frames to this queue while the rule lives. Needs the capability CAP_NET_RAW.
     ///
     /// # Errors
     /// As [`Device::create_flow_rule`](verbless_command::Device::create_flow_rule).
@@ -367,8 +368,8 @@ impl Rq {
         &self.device.side().tir
     }
 
-    /// QUERY_Q_COUNTER: frames that were led here and found no receive; `None` if nobody counts
-    /// them ([`RqConfig::count_lost`]).
+    /// QUERY_Q_COUNTER: frames that were steered here and found no receive; `None` without a
+    /// counter ([`RqConfig::count_lost`]).
     ///
     /// # Errors
     /// The device's refusal.
@@ -377,17 +378,17 @@ impl Rq {
         counter.map(|counter| Ok(counter.query()?.out_of_buffer())).transpose()
     }
 
-    /// MODIFY_RQ: RST → RDY. Tells the device again of what was posted before, which it may have
-    /// ignored.
+    /// MODIFY_RQ: RST → RDY. Writes the count of posted receives to the record again, because the
+    /// device may have ignored it before.
     fn start(&mut self) -> Result<(), Error> {
         self.device.start()?;
         self.queue.publish();
         Ok(())
     }
 
-    /// MODIFY_RQ to ERR: what was posted completes as flushed, after this has returned, and frames
-    /// are dropped. Poll those completions before [`recover`](Self::recover), which discards what
-    /// is left.
+    /// MODIFY_RQ to ERR: the posted receives complete as flushed, after this call returns, and the
+    /// device drops frames. Poll those completions before [`recover`](Self::recover), which
+    /// discards the rest.
     ///
     /// # Errors
     /// The device's refusal.
@@ -395,11 +396,11 @@ impl Rq {
         self.object().to_error()
     }
 
-    /// MODIFY_RQ to RST and RDY, with ring and record started over: as [`Sq::recover`]. Flow rules
-    /// that lead to the queue stay.
+    /// MODIFY_RQ to RST and RDY, with ring and record cleared, like [`Sq::recover`]. Flow rules to
+    /// the queue stay.
     ///
     /// # Errors
-    /// The device's refusal. No frame arrives then, until this succeeds.
+    /// The device refuses. Then no frame arrives until a later call succeeds.
     pub fn recover(&mut self) -> Result<(), Error> {
         self.device.reset()?;
         self.queue.reset();
@@ -409,7 +410,7 @@ impl Rq {
     /// Resets and destroys the queue, and returns whether that worked.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] while flow rules lead to it; the device's refusal.
+    /// [`ErrorKind::Input`] while flow rules forward to it; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         self.device.destroy()
     }
@@ -528,7 +529,7 @@ mod tests {
     use super::SqConfig;
 
     #[test]
-    fn a_send_has_room_for_its_longest_header_and_all_its_entries() {
+    fn wqebbs_per_send_fit_header_and_sges() {
         // Control and Ethernet segment take 32 bytes, with the first 2 of the header in them.
         for (inline, sges, wqebbs) in [
             (0, 2, 1),

@@ -1,5 +1,5 @@
-//! Memory of another function: its owner shares a region under a secret, and the other function
-//! imports it.
+//! Memory of another function: its owner shares a region under an access key, and the other
+//! function imports it.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use verbless_ring::types::{RemoteAddr, Sge};
 use super::protection::Domain;
 use crate::region::{RangeError, Region};
 
-/// What another function needs, besides the secret, to import a region: plain numbers that can be
-/// sent in any way.
+/// The values, besides the access key, that another function needs to import a region. They are
+/// plain numbers; any channel can carry them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedRegion {
     /// The vhca_id of the function that owns the region.
@@ -25,12 +25,12 @@ pub struct SharedRegion {
 }
 
 impl Domain {
-    /// Lets functions of this device that know the secret [`import`](Self::import) a region, with
-    /// the rights of the region's own key, until the region is dropped here.
+    /// Lets functions of this device that know the access key [`import`](Self::import) a region,
+    /// with the rights of the region's own key, until the region is dropped here.
     ///
     /// # Errors
-    /// The device shares no keys ([`Caps::shares_keys`](verbless_command::Caps::shares_keys)); the
-    /// region is of another device, or of another opening of this one.
+    /// The device cannot share mkeys ([`Caps::shares_keys`](verbless_command::Caps::shares_keys));
+    /// the region is of another device, or of another opening of this one.
     pub fn share(&self, region: &Region, secret: &AccessKey) -> Result<SharedRegion, Error> {
         let Some(mkey) = region.registration().downcast_ref::<MkeyObject>() else {
             let what = "the region has no key of its own";
@@ -45,12 +45,12 @@ impl Domain {
         })
     }
 
-    /// A region that another function of this device shares. A DPU's function imports its host's
-    /// regions, and not the other way round.
+    /// Imports a region that another function of this device shares. The function of a DPU imports
+    /// its host's regions, and not the other way round.
     ///
     /// # Errors
-    /// The secret is another one, or there is no such key of a function that this one may reach;
-    /// the device shares no keys; an address and length that pass the end of the address space.
+    /// The access key differs; no function in reach has such an mkey; the device cannot share
+    /// mkeys; address and length pass the end of the address space.
     pub fn import(
         &self,
         shared: &SharedRegion,
@@ -67,11 +67,11 @@ impl Domain {
     }
 }
 
-/// Memory of another function, for requests of this one. This process cannot reach its bytes by
+/// Memory of another function, for requests of this one. This process cannot access its bytes by
 /// itself.
 ///
-/// Where its owner's key allows no writing, or is gone, requests fail: those that name it as their
-/// own memory with [`LocalProtection`](crate::Status::LocalProtection), those of a peer with
+/// If the owner's key forbids the access, or is destroyed, requests fail: a request with it as
+/// local memory with [`LocalProtection`](crate::Status::LocalProtection), a peer's request with
 /// [`RemoteAccess`](crate::Status::RemoteAccess).
 pub struct ImportedRegion {
     alias: AliasKey,
@@ -100,7 +100,7 @@ impl ImportedRegion {
         self.alias.lkey()
     }
 
-    /// The key for a peer, which has the rights that the owner gave to its own.
+    /// The key for a peer, with the rights that the owner gave to its own key.
     pub fn rkey(&self) -> Rkey {
         self.alias.rkey()
     }

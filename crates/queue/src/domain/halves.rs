@@ -22,7 +22,7 @@
 //! sender.post(&Send::new(from).signaled(), 2)?;
 //! while send_cq.poll().map(|cqe| sender.complete(cqe)).transpose()?.is_none() {}
 //!
-//! // What takes the whole queue pair needs both halves.
+//! // An operation on the whole queue pair needs both halves.
 //! let mut qp = Qp::join(sender, thread.join().unwrap())?;
 //! qp.reset()?;
 //! # Ok(())
@@ -44,24 +44,24 @@ use verbless_ring::qp::{QueuePair, ReceiveQueue, SendQueue};
 use verbless_ring::service::{Rc, Service};
 use verbless_ring::types::Qpn;
 
-/// The sending half of a queue pair on a device. It derefs to the [`SendQueue`] that is posted to.
+/// The sending half of a queue pair on a device. It derefs to the [`SendQueue`] for posting.
 ///
-/// The queue pair is reset, cleaned out of its completion queues and destroyed with the half that
-/// is dropped last. Until then it goes on with what was posted to the other one, and its memory
+/// The drop of the second half resets the queue pair, removes its CQEs from its completion queues
+/// and destroys it. Until then the device goes on with the requests of both halves, and the memory
 /// stays.
 pub struct SendHalf<S: Service = Rc> {
     queue: SendQueue<S>,
     device: DeviceSide,
 }
 
-/// The receiving half of a queue pair on a device. It derefs to the [`ReceiveQueue`] that is posted
-/// to. [`SendHalf`] says what happens when a half is dropped.
+/// The receiving half of a queue pair on a device. It derefs to the [`ReceiveQueue`] for posting.
+/// [`SendHalf`] documents the drop of a half.
 pub struct ReceiveHalf {
     queue: ReceiveQueue,
     device: DeviceSide,
 }
 
-/// The device's side, which several hold. Posting and completing leave the lock alone.
+/// The device's side, shared by several handles. Posting and completing do not take the lock.
 #[derive(Clone)]
 pub(super) struct DeviceSide(pub(super) Arc<Mutex<OnDevice>>);
 
@@ -77,12 +77,12 @@ impl DeviceSide {
 
 impl<S: Service> Qp<S> {
     /// Splits the queue pair into two halves for two threads: one posts sends, the other receives.
-    /// Each half completes what it posted, from a completion queue of its own: make the queue pair
-    /// with two of them.
+    /// Each half completes its own requests, from a completion queue of its own: create the queue
+    /// pair with two of them.
     ///
     /// Operations on the whole queue pair, such as transitions, need [`Qp::join`] first. Only
-    /// `to_error` is a method of both halves: by it one thread makes the other receive flushed
-    /// completions for everything that it still has posted.
+    /// `to_error` is a method of both halves: with it one thread makes the other thread's
+    /// outstanding requests complete as flushed.
     ///
     /// # Errors
     /// The queue pair has one completion queue for both sides, which two threads cannot poll; the
@@ -99,10 +99,10 @@ impl<S: Service> Qp<S> {
         Ok((half, ReceiveHalf { queue: receive, device: DeviceSide(device) }))
     }
 
-    /// Joins the two halves into the queue pair that they were split from.
+    /// Joins the two halves of one queue pair.
     ///
     /// # Errors
-    /// They are of two queue pairs; the error has them.
+    /// The halves are of two queue pairs; the error returns them.
     pub fn join(send: SendHalf<S>, receive: ReceiveHalf) -> Result<Self, JoinError<S>> {
         if !Arc::ptr_eq(&send.device.0, &receive.device.0) {
             return Err(JoinError(Box::new((send, receive))));
@@ -116,22 +116,25 @@ impl<S: Service> Qp<S> {
 }
 
 impl<S: Service> SendHalf<S> {
-    /// 2ERR_QP: everything posted to either half completes as flushed, and so does what is posted
-    /// from now on. The completions come after this has returned; [`Qp::reset`], or the drop of
-    /// both halves, discards those that have not. Takes the lock that the halves share.
+    /// 2ERR_QP: every request posted to either half completes as flushed, and so do later ones. The
+    /// completions come after this call returns; [`Qp::reset`], or the drop of both halves,
+    /// discards the remaining ones. Takes the lock that the halves share.
     ///
     /// # Errors
     /// The device's refusal.
     pub fn to_error(&mut self) -> Result<(), Error> {
-        self.device.lock().object_mut().to_error()?;
-        self.queue.open();
+        let mut device = self.device.lock();
+        device.object_mut().to_error()?;
+        if !device.is_taken_back() {
+            self.queue.open();
+        }
         Ok(())
     }
 }
 
 impl ReceiveHalf {
-    /// Moves the queue pair to the error state, as [`SendHalf::to_error`] does. A sending half that
-    /// never was in RTS goes on refusing requests.
+    /// Moves the queue pair to the error state, like [`SendHalf::to_error`]. A sending half that
+    /// never reached RTS goes on refusing requests.
     ///
     /// # Errors
     /// The device's refusal.

@@ -19,7 +19,7 @@ use super::queues::Qp;
 use verbless_ring::qp::ReceiveSide;
 use verbless_ring::service::Connected;
 
-/// The side that a [`Domain::handshake`] was done with.
+/// The other side of a [`Domain::handshake`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The address of the peer's queue pair.
@@ -30,25 +30,28 @@ pub struct Peer {
 
 const MAGIC: [u8; 4] = *b"vbls";
 const VERSION: u8 = 1;
-const DONE: [u8; 4] = *b"done";
+pub(crate) const DONE: [u8; 4] = *b"done";
 /// Magic, version, service, length, address.
-const HEAD: usize = 4 + 1 + 1 + 2 + PeerAddress::BYTES;
+pub(crate) const HEAD: usize = 4 + 1 + 1 + 2 + PeerAddress::BYTES;
+/// The checksum.
+pub(crate) const SUM: usize = 8;
 
 impl Domain {
     /// The most data of its own that a program can send with a handshake, in bytes.
     pub const MAX_HANDSHAKE_DATA: usize = 1024;
 
-    /// Connects `qp` with that of the program at the other end of `stream`, which calls this too,
-    /// in any order and with any options. `data` is for that program, such as a
-    /// [`RemoteRegion`](crate::RemoteRegion); its own comes back.
+    /// Connects `qp` with the queue pair of the program at the other end of `stream`. That program
+    /// calls this too, in any order and with any options. `data` goes to that program, such as a
+    /// [`RemoteRegion`](crate::RemoteRegion); the result has that program's own data.
     ///
-    /// When it returns, both queue pairs are in RTS. A peer may send at once: post receives before.
-    /// It blocks as the stream does; set a time limit there (`TcpStream::set_read_timeout`, which
-    /// is for each read: the example `kv` has a limit for all of them).
+    /// When it returns, both queue pairs are in RTS. A peer may send at once: post receives before
+    /// the call. It blocks as the stream does; set a time limit there
+    /// (`TcpStream::set_read_timeout`, which limits each read: the example `kv` limits all of them
+    /// together).
     ///
     /// A connected peer reaches every region of this domain whose key it knows or guesses, within
-    /// the key's rights, and not only what `data` says: keys and queue pairs belong together by
-    /// their protection domain. Peers that are to be kept from each other need a [`Domain`] each.
+    /// the key's rights, and not only the region in `data`: the protection domain ties keys and
+    /// queue pairs together. To isolate peers from each other, give each a [`Domain`].
     ///
     /// ```no_run
     /// # fn f(domain: &verbless_queue::Domain, mut qp: verbless_queue::Qp,
@@ -66,8 +69,9 @@ impl Domain {
     /// # Errors
     /// [`ErrorKind::Io`] of the stream; [`ErrorKind::Peer`] for bytes that are no greeting, of
     /// another version, damaged, or of another transport service; [`ErrorKind::Input`] for more
-    /// data than [`MAX_HANDSHAKE_DATA`](Self::MAX_HANDSHAKE_DATA); those of [`Domain::connect`].
-    /// The queue pair may have left RESET then: [`Qp::reset`] it before another try.
+    /// data than [`MAX_HANDSHAKE_DATA`](Self::MAX_HANDSHAKE_DATA); the errors of
+    /// [`Domain::connect`]. The queue pair may have left RESET then: [`Qp::reset`] it before
+    /// another try.
     pub fn handshake<S: Connected, R: ReceiveSide>(
         &self,
         qp: &mut Qp<S, R>,
@@ -83,24 +87,30 @@ impl Domain {
         stream.write_all(&DONE).and_then(|()| stream.flush()).map_err(failed)?;
         let mut done = [0; DONE.len()];
         stream.read_exact(&mut done).map_err(failed)?;
-        if done != DONE {
-            return Err(refuse(format!(
-                "the peer confirmed with {done:02x?} instead of \"done\": it did not connect"
-            )));
-        }
+        confirmed(done)?;
         Ok(peer)
     }
 }
 
+/// Whether the peer has confirmed that it is connected.
+pub(crate) fn confirmed(done: [u8; 4]) -> Result<(), Error> {
+    match done {
+        DONE => Ok(()),
+        _ => Err(refuse(format!(
+            "the peer confirmed with {done:02x?} instead of \"done\": it did not connect"
+        ))),
+    }
+}
+
 /// Our greeting.
-fn greet(service: u8, address: &PeerAddress, data: &[u8]) -> Result<Vec<u8>, Error> {
+pub(crate) fn greet(service: u8, address: &PeerAddress, data: &[u8]) -> Result<Vec<u8>, Error> {
     let most = Domain::MAX_HANDSHAKE_DATA;
     let length = u16::try_from(data.len()).ok().filter(|&length| usize::from(length) <= most);
     let Some(length) = length else {
         let hint = format!("the data has {} bytes; the limit is {most}", data.len());
         return Err(Error::new(ErrorKind::Input, ATTEMPTED, hint));
     };
-    let mut bytes = Vec::with_capacity(HEAD + data.len() + 8);
+    let mut bytes = Vec::with_capacity(HEAD + data.len() + SUM);
     bytes.extend(MAGIC);
     bytes.extend([VERSION, service]);
     bytes.extend(length.to_be_bytes());
@@ -110,11 +120,20 @@ fn greet(service: u8, address: &PeerAddress, data: &[u8]) -> Result<Vec<u8>, Err
     Ok(bytes)
 }
 
-/// Reads and checks the peer's greeting. No more is read, or allocated, than a greeting may have.
+/// Reads and checks the peer's greeting. It reads and allocates no more than a greeting may have.
 fn understand(service: u8, stream: &mut impl Read) -> Result<Peer, Error> {
     let mut head = [0; HEAD];
     stream.read_exact(&mut head).map_err(failed)?;
-    let [m0, m1, m2, m3, version, theirs, l0, l1, address @ ..] = head;
+    let length = data_length(&head)?;
+    let mut rest = [0; Domain::MAX_HANDSHAKE_DATA + SUM];
+    let rest = &mut rest[..length + SUM];
+    stream.read_exact(rest).map_err(failed)?;
+    peer(service, &head, rest)
+}
+
+/// Checks the greeting up to its data, and returns the length of the data.
+pub(crate) fn data_length(head: &[u8; HEAD]) -> Result<usize, Error> {
+    let [m0, m1, m2, m3, version, _, l0, l1, ..] = *head;
     if [m0, m1, m2, m3] != MAGIC {
         return Err(refuse(
             "the peer sent no verbless greeting: check that it is a program that calls `handshake`"
@@ -131,11 +150,14 @@ fn understand(service: u8, stream: &mut impl Read) -> Result<Peer, Error> {
         let most = Domain::MAX_HANDSHAKE_DATA;
         return Err(refuse(format!("it announces {length} bytes of data; the limit is {most}")));
     }
-    let mut rest = [0; Domain::MAX_HANDSHAKE_DATA + 8];
-    let rest = &mut rest[..length + 8];
-    stream.read_exact(rest).map_err(failed)?;
-    let (data, sum) = rest.split_at(length);
-    if checksum(&[&head, data].concat()).to_be_bytes() != *sum {
+    Ok(length)
+}
+
+/// Decodes the peer from its greeting; `rest` is the data and the checksum.
+pub(crate) fn peer(service: u8, head: &[u8; HEAD], rest: &[u8]) -> Result<Peer, Error> {
+    let [_, _, _, _, _, theirs, _, _, address @ ..] = *head;
+    let (data, sum) = rest.split_at(rest.len().saturating_sub(SUM));
+    if checksum(&[head, data].concat()).to_be_bytes() != *sum {
         return Err(refuse("its checksum is wrong: the greeting was damaged on its way".into()));
     }
     if theirs != service {
@@ -153,7 +175,7 @@ fn refuse(why: String) -> Error {
 }
 
 /// The stream failed, or ended.
-fn failed(error: io::Error) -> Error {
+pub(crate) fn failed(error: io::Error) -> Error {
     let hint = match error.kind() {
         io::ErrorKind::UnexpectedEof => "the peer closed the connection: its log may say why",
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the peer did not answer in time",
@@ -192,7 +214,7 @@ mod tests {
         understand(0, &mut bytes)
     }
 
-    /// A greeting with one byte changed, and the checksum made right again.
+    /// A greeting with one byte changed, and a checksum that fits the change.
     fn with(at: usize, value: u8) -> Vec<u8> {
         let mut bytes = greet(0, &ADDRESS, b"data").expect("it fits");
         bytes[at] = value;
@@ -203,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_fails_is_told_with_what_may_be_wrong() {
+    fn stream_error_maps_to_text_with_cause() {
         use io::ErrorKind::{BrokenPipe, TimedOut, UnexpectedEof, WouldBlock};
         for (kind, expected) in [
             (UnexpectedEof, "closed the connection"),
@@ -218,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_reads_back_as_it_was_written() {
+    fn greeting_round_trips() {
         for data in [&b""[..], b"data", &[0xa5; Domain::MAX_HANDSHAKE_DATA]] {
             let peer = read(&greet(0, &ADDRESS, data).expect("it fits")).expect("it is whole");
             assert_eq!(peer, Peer { address: ADDRESS, data: data.to_vec() });
@@ -228,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_that_ends_early_is_an_error_of_the_stream_wherever_it_ends() {
+    fn truncated_greeting_is_stream_error() {
         let whole = greet(0, &ADDRESS, b"data").expect("it fits");
         for length in 0..whole.len() {
             let error = read(&whole[..length]).expect_err("it is cut");
@@ -238,19 +260,19 @@ mod tests {
     }
 
     #[test]
-    fn any_altered_bit_of_a_greeting_is_noticed() {
+    fn every_altered_greeting_bit_is_detected() {
         let whole = greet(0, &ADDRESS, b"data").expect("it fits");
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // A length that is longer reads on.
+            // A longer length makes it read on.
             bytes.extend([0; 1024]);
             assert_eq!(read(&bytes).map_err(|e| e.kind()), Err(ErrorKind::Peer), "bit {bit}");
         }
     }
 
     #[test]
-    fn a_greeting_that_nobody_would_send_is_refused_with_its_reason() {
+    fn invalid_greeting_is_rejected_with_reason() {
         for (at, value, reason) in [
             (0, b'V', "no verbless greeting"),
             (4, 0, "version is 0"),

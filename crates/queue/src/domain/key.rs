@@ -1,5 +1,5 @@
-//! Keys that are not of a region of their own: KLM entries over other keys, for good or until a UMR
-//! request changes them.
+//! Keys that do not belong to one region: KLM entries over other keys, fixed or set by UMR
+//! requests.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use verbless_ring::types::{Lkey, Rkey};
 use verbless_ring::wr::{Request, Umr};
 
 impl Domain {
-    /// Makes one key over several ranges of regions, which it keeps alive: the ranges form one
-    /// address range that begins at 0, in the order given. A range is a region, a byte offset and a
-    /// length in bytes.
+    /// Creates one key over several ranges of regions, which it keeps alive. The ranges form one
+    /// address range from 0 on, in the given order. A range is a region, a byte offset and a length
+    /// in bytes.
     ///
     /// # Errors
-    /// A range outside of its region; no range at all; rights that no key has together; rights to
-    /// write over a region that no device may write, whose bytes may be in use as a slice
+    /// A range outside of its region; no range at all; rights that no key has together; write
+    /// access over a region that no device may write, whose bytes may be in use as a slice
     /// ([`Region::slice_mut`]); `remote.atomic` for ranges whose total length is no multiple of the
-    /// largest atomic of the device
-    /// ([`Caps::largest_atomic`](verbless_command::Caps::largest_atomic), 8 bytes on most).
+    /// device's largest atomic ([`Caps::largest_atomic`](verbless_command::Caps::largest_atomic), 8
+    /// bytes on most).
     pub fn indirect_key(
         &self,
         ranges: &[(Arc<Region>, usize, usize)],
@@ -57,13 +57,13 @@ impl Domain {
         Ok(IndirectKey { mkey, _regions: regions })
     }
 
-    /// Makes a key with room for `klms` KLM entries (1 to 65532), unusable until
+    /// Creates a key with room for `klms` KLM entries (1 to 65532), unusable until
     /// [`Umr::map`](crate::wr::Umr::map) sets them. With `remote_invalidate` a peer may invalidate
     /// it by [`SendInvalidate`](crate::wr::SendInvalidate).
     ///
     /// # Errors
-    /// The device bars UMR ([`Capability::Umr`](verbless_ring::wr::Capability::Umr)); no room, or
-    /// more than there can be.
+    /// The device bars UMR ([`Capability::Umr`](verbless_ring::wr::Capability::Umr)); `klms` is 0
+    /// or above the limit.
     pub fn umr_key(&self, klms: u32, remote_invalidate: bool) -> Result<UmrKey, Error> {
         self.supports::<Rc>(&Umr::INFO).map_err(|barred| {
             Error::new(ErrorKind::Input, "making a UMR key", barred.to_string())
@@ -103,8 +103,8 @@ impl IndirectKey {
     }
 }
 
-/// A key whose memory and rights UMR requests change. It keeps no region: dropping a region
-/// destroys that region's own key, and an access that reached it through this one then fails.
+/// A key whose memory and rights UMR requests change. It keeps no region alive: dropping a region
+/// destroys that region's own key, and an access to it through this key then fails.
 #[derive(Debug)]
 pub struct UmrKey {
     mkey: MkeyObject,
@@ -122,8 +122,8 @@ impl UmrKey {
         Lkey(self.current.0)
     }
 
-    /// Changes the low byte of the key, which repeats after 256 times. Map the key under the new
-    /// name; the old names then no longer give access.
+    /// Changes the low byte of the key; the values repeat after 256 calls. Map the new key: the old
+    /// ones then give no access.
     pub fn renew(&mut self) -> Rkey {
         let Rkey(key) = self.current;
         self.current = Rkey(key & !0xff | key.wrapping_add(1) & 0xff);

@@ -1,100 +1,235 @@
-//! Last WQE Reached: when a queue pair in ERR has let go of its shared receive queue.
+//! Last WQE Reached: a queue pair in ERR has released its shared receive queue.
 //!
 //! A device takes a receive from the SRQ when a message begins. A queue pair that is reset in the
-//! middle of one never completes that receive, and nothing says which it was: it would be lost for
-//! good. In ERR the queue pair completes it as flushed, and then raises Last WQE Reached (event
-//! 0x13). So a queue pair with an SRQ is moved to ERR, and reset after that event, as in UCX
+//! middle of a message never completes that receive, and nothing identifies it: it would be lost
+//! for good. In ERR the queue pair completes it as flushed, and then raises Last WQE Reached (event
+//! 0x13). So a queue pair with an SRQ moves to ERR, and to RESET after that event, as in UCX
 //! (`uct_rc_mlx5_ep_t` cleanup).
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use verbless_command::{Device, Error, QpObject};
+use verbless_command::{Device, Error, ErrorKind, QpObject};
 use verbless_devx::{Errno, EventChannel};
 use verbless_prm::hot::event_type;
 
-/// How long a queue pair waits for the event. Then it is reset all the same, and the receive that
-/// it had taken from the SRQ may be lost.
+/// How long a queue pair waits for the event. After that it is reset without the event, and the
+/// receive that it had taken from the SRQ may be lost.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long, where the last event that a queue pair of this SRQ waited for has not come.
+/// The shorter wait, if the device does not report the event, or if the last [`MISSES`] waits for
+/// queue pairs of this SRQ timed out.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(10);
+/// Consecutive timeouts after which we assume that the device does not report the event. A single
+/// timeout is a late event.
+const MISSES: u32 = 2;
+
+/// The attempted operation in errors.
+const GIVE_BACK: &str = "giving back receives of an SRQ";
 
 /// The Last WQE Reached events of the queue pairs of one SRQ.
 #[derive(Debug)]
 pub(super) struct LastWqeEvents {
     channel: EventChannel,
-    /// Cookies of events that were read, and not waited for yet.
-    reached: Mutex<HashSet<u64>>,
+    /// Events of each queue pair, by its cookie.
+    events: Mutex<HashMap<u64, Due>>,
     next: AtomicU64,
-    /// Whether the last one has not come in time: the device may not report them.
-    missed: AtomicBool,
+    misses: Misses,
+}
+
+/// Events of one queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct Due {
+    /// Read, but not yet waited for.
+    came: u32,
+    /// Waits that timed out: their events may still come.
+    owed: u32,
+}
+
+impl Due {
+    /// Whether the awaited event has come. Overdue events come first. It counts until the queue
+    /// pair is in RESET: a reset that fails is tried again.
+    fn has_come(self) -> bool {
+        self.came > self.owed
+    }
+
+    /// Notes a timeout. If one overdue event has come, the others count as lost: each wait would
+    /// time out.
+    fn miss(&mut self) {
+        self.owed = if self.came > 0 { 0 } else { self.owed + 1 };
+        self.came = 0;
+    }
+
+    /// Forgets the events that have come.
+    fn forget(&mut self) {
+        self.owed = self.owed.saturating_sub(self.came);
+        self.came = 0;
+    }
+}
+
+/// Consecutive timeouts since the last event.
+#[derive(Debug, Default)]
+struct Misses(AtomicU32);
+
+impl Misses {
+    fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How long the next wait may take.
+    fn patience(&self) -> Duration {
+        match self.0.load(Ordering::Relaxed) {
+            MISSES.. => LITTLE_PATIENCE,
+            _ => PATIENCE,
+        }
+    }
 }
 
 /// The subscription of one queue pair.
 #[derive(Debug)]
 pub(super) struct LastWqe {
     events: Arc<LastWqeEvents>,
-    cookie: u64,
+    /// `None` where the device does not report the event.
+    cookie: Option<u64>,
 }
 
 impl LastWqeEvents {
     pub(super) fn new(device: &Device) -> Result<Self, Error> {
-        let channel = device.event_channel(true)?;
+        // A channel that omits data merges an event into an unread one of the same queue pair.
+        let channel = device.event_channel(false)?;
         Ok(Self {
             channel,
-            reached: Mutex::default(),
+            events: Mutex::default(),
             next: AtomicU64::new(0),
-            missed: AtomicBool::new(false),
+            misses: Misses::default(),
         })
     }
 
-    /// Subscribes to the event of a queue pair; `None` where the device does not report it.
-    pub(super) fn of(self: &Arc<Self>, object: &QpObject) -> Result<Option<LastWqe>, Error> {
+    /// Subscribes to the event of a queue pair, if the device reports it.
+    pub(super) fn of(self: &Arc<Self>, object: &QpObject) -> Result<LastWqe, Error> {
         let cookie = self.next.fetch_add(1, Ordering::Relaxed);
         let events = [event_type::SRQ_LAST_WQE.into()];
-        match self.channel.subscribe(Some(object.object()), &events, cookie) {
-            Ok(()) => Ok(Some(LastWqe { events: self.clone(), cookie })),
-            Err(error) if error.errno() == Some(Errno::EINVAL) => Ok(None),
-            Err(error) => Err(error),
+        let cookie = match self.channel.subscribe(Some(object.object()), &events, cookie) {
+            Ok(()) => {
+                self.lock().insert(cookie, Due::default());
+                Some(cookie)
+            }
+            Err(error) if error.errno() == Some(Errno::EINVAL) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(LastWqe { events: self.clone(), cookie })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Due>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the events that have come, except those of queue pairs that are gone.
+    fn read(&self, events: &mut HashMap<u64, Due>) -> Result<(), Error> {
+        while let Some(event) = self.channel.read()? {
+            self.misses.clear();
+            if let Some(due) = events.get_mut(&event.cookie) {
+                due.came += 1;
+            }
         }
+        Ok(())
     }
 }
 
 impl LastWqe {
-    /// Waits for the event, which may have come before; false if it has not come in time.
-    pub(super) fn wait(&self) -> Result<bool, Error> {
-        let missed = &self.events.missed;
-        let patience = match missed.load(Ordering::Relaxed) {
-            true => LITTLE_PATIENCE,
-            false => PATIENCE,
+    /// Waits for the event of a queue pair in ERR, which may have come before; fails if it has not
+    /// come in time. If the device does not report it, the wait gives the queue pair time to
+    /// complete its receive.
+    pub(super) fn wait(&self) -> Result<(), Error> {
+        let lost = |hint| Err(Error::new(ErrorKind::QueueFailed, GIVE_BACK, hint));
+        let Some(cookie) = self.cookie else {
+            thread::sleep(LITTLE_PATIENCE);
+            return lost("the device does not report Last WQE Reached (event 0x13)");
         };
-        let end = Instant::now() + patience;
-        // Held while it sleeps: others that wait here find their event among those that were read.
-        let mut reached = self.events.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let misses = &self.events.misses;
+        let end = Instant::now() + misses.patience();
+        // Held while this thread sleeps: other waiters then find their events among those that it
+        // read.
+        let mut events = self.events.lock();
         loop {
-            while let Some(event) = self.events.channel.read()? {
-                reached.insert(event.cookie);
-            }
-            if reached.remove(&self.cookie) {
-                missed.store(false, Ordering::Relaxed);
-                return Ok(true);
+            self.events.read(&mut events)?;
+            let due = events.entry(cookie).or_default();
+            if due.has_come() {
+                return Ok(());
             }
             let left = end.saturating_duration_since(Instant::now());
             if !self.events.channel.wait(Some(left))? {
-                missed.store(true, Ordering::Relaxed);
-                return Ok(false);
+                due.miss();
+                misses.add();
+                return lost("Last WQE Reached (event 0x13) did not come");
             }
         }
     }
 
-    /// Forgets an event that came: the queue pair is in RESET, and raises another the next time.
+    /// Forgets an event that came: the queue pair is in RESET, and raises another event next time.
     pub(super) fn forget(&self) {
-        let mut reached = self.events.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Ok(Some(event)) = self.events.channel.read() {
-            reached.insert(event.cookie);
+        let Some(cookie) = self.cookie else { return };
+        let mut events = self.events.lock();
+        // The next wait finds events that this call cannot read.
+        let _unread = self.events.read(&mut events);
+        events.entry(cookie).or_default().forget();
+    }
+}
+
+impl Drop for LastWqe {
+    fn drop(&mut self) {
+        if let Some(cookie) = self.cookie {
+            self.events.lock().remove(&cookie);
         }
-        reached.remove(&self.cookie);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Due, LITTLE_PATIENCE, Misses, PATIENCE};
+
+    #[test]
+    fn single_late_event_keeps_full_patience() {
+        let misses = Misses::default();
+        misses.add();
+        assert_eq!(misses.patience(), PATIENCE);
+        misses.add();
+        assert_eq!(misses.patience(), LITTLE_PATIENCE);
+        misses.clear();
+        misses.add();
+        assert_eq!(misses.patience(), PATIENCE);
+    }
+
+    #[test]
+    fn late_event_ends_no_later_wait() {
+        let mut due = Due::default();
+        due.miss();
+        // The late event.
+        due.came += 1;
+        assert!(!due.has_come(), "it is of the wait before");
+        due.came += 1;
+        assert!(due.has_come());
+        due.forget();
+        assert!(!due.has_come());
+        // It comes late, and is read before the next wait.
+        due.miss();
+        due.came += 1;
+        due.forget();
+        due.came += 1;
+        assert!(due.has_come());
+        due.forget();
+        // It never comes.
+        due.miss();
+        due.came += 1;
+        assert!(!due.has_come());
+        due.miss();
+        due.came += 1;
+        assert!(due.has_come());
     }
 }

@@ -1,6 +1,6 @@
-//! Queue pairs that reach no other device: connected to themselves, or two of ours with each other.
+//! Local connections: a queue pair connected to itself, or two of our queue pairs to each other.
 //!
-//! Most devices loop them back by force, and ask for no address. Sources: DPDK
+//! Most devices support force loopback, which needs no address. Sources: DPDK
 //! `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_modify_qp_state`), rdma-core
 //! `providers/mlx5/dr_send.c` (`dr_prepare_qp_to_rts`).
 
@@ -16,11 +16,11 @@ use verbless_ring::qp::ReceiveSide;
 use verbless_ring::service::Connected;
 
 impl Domain {
-    /// Connects a queue pair with itself: it receives what it sends, and reaches memory of its own
-    /// device by remote keys. For queue pairs that copy memory, and for atomics.
+    /// Connects a queue pair to itself: it receives its own sends, and accesses memory of its own
+    /// device by remote keys. It serves memory copies and local atomics.
     ///
-    /// Where the device [loops back by force](verbless_command::Device::forces_loopback), a
-    /// reliable one needs no address for it, nor a network that is up; unless `options` name a GID.
+    /// If the device [forces loopback](verbless_command::Device::forces_loopback), an RC queue pair
+    /// needs neither an address nor a network that is up, unless `options` name a GID.
     ///
     /// # Errors
     /// As [`Domain::connect`].
@@ -38,7 +38,7 @@ impl Domain {
         }
     }
 
-    /// Connects two queue pairs of ours with each other, without an address where force loopback is
+    /// Connects two of our queue pairs to each other, without an address if force loopback is
     /// possible, as in [`Domain::connect_to_itself`].
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Domain {
         }))
     }
 
-    /// Connects `qp` with one of ours by force loopback.
+    /// Connects `qp` to one of our queue pairs by force loopback.
     fn loop_back<S: Connected, R: ReceiveSide>(
         &self,
         qp: &mut Qp<S, R>,

@@ -1,18 +1,18 @@
 //! Regions and queues on a device: their memory, objects and connections.
 //!
-//! A [`Domain`] is a protection domain with what its queues share: UAR pages, and pooled memory for
-//! rings and doorbell records. Regions, completion queues and queue pairs are made from it and hold
-//! what they need of it.
+//! A [`Domain`] is a protection domain with the resources that its queues share: UAR pages, and
+//! pooled memory for rings and doorbell records. It creates regions, completion queues and queue
+//! pairs; these keep the parts of it that they need alive.
 //!
 //! **UAR pages.** One page is mapped non-cached: every completion queue is armed through it, and
 //! every queue pair without a BlueFlame register rings there. A doorbell is one store of 8 bytes,
 //! so any number of queues on any threads share it without a lock. A BlueFlame register takes
-//! copies of several stores, which must not mix with anything; so it belongs to one queue pair
-//! until that is dropped, and no other queue rings on its page. The first 16 queue pairs of a
-//! domain that want one get one ([`BLUEFLAME_PAGES`] pages of two): UARs are few on a device, and
-//! libmlx5 takes as many. The others, and those of a device without BlueFlame, ring plain
-//! doorbells: the device then reads their requests from the ring, which costs it one more read.
-//! libmlx5 shares registers behind a lock instead; the data path here takes none.
+//! copies of several stores, which must not mix with other stores; so one queue pair owns it until
+//! that is dropped, and no other queue rings on its page. The first 16 queue pairs of a domain that
+//! want a register get one ([`BLUEFLAME_PAGES`] pages of two): a device has few UARs, and libmlx5
+//! takes as many. The others, and all on a device without BlueFlame, ring plain doorbells: the
+//! device then reads their requests from the ring, one more read. libmlx5 shares registers behind a
+//! lock instead; the data path here takes none.
 //!
 //! ```no_run
 //! # fn f(device: &verbless_command::Device) -> Result<(), verbless_command::Error> {
@@ -29,6 +29,7 @@
 //! ```
 
 mod builder;
+mod collapsed;
 mod connect;
 pub mod control;
 mod cq_users;
@@ -36,7 +37,7 @@ mod datagram;
 mod ethernet;
 mod foreign;
 pub mod halves;
-mod handshake;
+pub(crate) mod handshake;
 mod key;
 mod last_wqe;
 mod loopback;
@@ -52,6 +53,7 @@ mod srq;
 mod transitions;
 
 pub use builder::DomainBuilder;
+pub use collapsed::CollapsedCq;
 pub use connect::ConnectOptions;
 pub use control::{QpControl, QpQueues, Way};
 pub use datagram::DatagramOptions;

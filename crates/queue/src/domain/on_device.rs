@@ -1,5 +1,4 @@
-//! The device's side of a queue pair, and how it goes: reset, cleaned out of its completion queues,
-//! destroyed.
+//! The device's side of a queue pair, and its end: reset, removal of its CQEs, destroy.
 
 use std::mem;
 use std::sync::Arc;
@@ -11,31 +10,35 @@ use verbless_ring::cq::CqCleaner;
 use verbless_ring::shared::SrqReturns;
 use verbless_ring::types::Qpn;
 
-/// The object of a queue pair, and what cleans up behind it. The object holds the memory of the
-/// rings and of the record until its destroy has succeeded, whatever became of the queues there.
+/// The object of a queue pair, and its cleanup. The object keeps the memory of the rings and of the
+/// record until its destroy succeeds, even if the queues there are gone.
 pub(super) struct OnDevice {
-    /// `None` only while it is being dropped.
-    object: Option<QpObject>,
+    /// Dropped before the object: the CQ counts an SRQ's entries under its RMP number, which the
+    /// object keeps.
     cleaners: Cleaners,
-    /// Of a queue pair with an SRQ, where the device reports it.
+    /// `None` only during the drop.
+    object: Option<QpObject>,
+    /// Set for a queue pair with an SRQ.
     last_wqe: Option<LastWqe>,
-    /// Lives as long as the queue pair, for those that watch it.
+    /// Whether the QP is in RESET with rings that still have the old requests.
+    taken_back: bool,
+    /// Lives as long as the queue pair; watchers hold it weakly.
     life: Arc<()>,
 }
 
-/// The completion queues of a queue pair, for when it goes.
+/// The completion queues of a queue pair, for its cleanup.
 pub(super) struct Cleaners {
     send: CqCleaner,
     /// `None` if it is the same queue as `send`.
     receive: Option<CqCleaner>,
-    /// Where receives taken from a shared receive queue are given back.
+    /// Where receives taken from a shared receive queue return to.
     returns: Option<SrqReturns>,
     /// Its entries among the users of both completion queues.
     uses: Option<[CqUse; 2]>,
 }
 
 impl Cleaners {
-    /// `receive` is `None` where one completion queue takes both.
+    /// `receive` is `None` if one completion queue serves both sides.
     pub(super) fn new(
         send: CqCleaner,
         receive: Option<CqCleaner>,
@@ -61,10 +64,11 @@ impl Cleaners {
 
 impl OnDevice {
     pub(super) fn new(object: QpObject, cleaners: Cleaners, last_wqe: Option<LastWqe>) -> Self {
-        Self { object: Some(object), cleaners, last_wqe, life: Arc::default() }
+        let (taken_back, life) = (false, Arc::default());
+        Self { object: Some(object), cleaners, last_wqe, taken_back, life }
     }
 
-    /// What lives as long as the queue pair.
+    /// The value that lives as long as the queue pair.
     pub(super) fn life(&self) -> &Arc<()> {
         &self.life
     }
@@ -77,25 +81,40 @@ impl OnDevice {
         self.object.as_mut().expect("a queue pair has its object until it is dropped")
     }
 
-    /// Removes the queue pair's CQEs from its completion queues, by the number of the object: the
-    /// rings may have been swapped with another queue pair's.
+    /// Removes the queue pair's CQEs from its completion queues, by the QPN of the object: the
+    /// caller may have swapped the rings with another queue pair's.
     pub(super) fn clean(&self) {
         self.cleaners.clean(self.object().qpn());
     }
 
     pub(super) fn destroy(mut self) -> Result<(), Error> {
         self.leave()?;
+        self.cleaners.uses = None;
         match self.object.take() {
             Some(object) => object.destroy(),
             None => Ok(()),
         }
     }
 
-    /// Moves the queue pair to RESET, and removes its completions.
+    /// Moves the queue pair to RESET, and removes its completions. The caller clears its rings
+    /// afterwards.
     pub(super) fn reset(&mut self) -> Result<(), Error> {
         self.enter_reset()?;
         self.clean();
+        self.taken_back = false;
         Ok(())
+    }
+
+    /// Moves the queue pair to RESET; its rings and its completions stay.
+    pub(super) fn take_back(&mut self) -> Result<(), Error> {
+        self.enter_reset()?;
+        self.taken_back = true;
+        Ok(())
+    }
+
+    /// Whether its rings must be cleared before it leaves RESET.
+    pub(super) fn is_taken_back(&self) -> bool {
+        self.taken_back
     }
 
     /// Moves the queue pair to RESET.
@@ -108,13 +127,18 @@ impl OnDevice {
         Ok(())
     }
 
-    /// Fails if its completion queues have no room for all that it may complete, because of CQEs of
-    /// before that have not been polled past.
-    pub(super) fn check_room(&self) -> Result<(), Error> {
+    /// Fails if the queue pair cannot leave RESET: its rings still have the old requests, or its
+    /// completion queues lack room for its requests because old CQEs have not been polled past.
+    pub(super) fn check_start(&self) -> Result<(), Error> {
+        if self.taken_back {
+            let hint = "its rings still have requests from before 2RST_QP, and the device begins \
+                        at index 0: call `reset` first";
+            return Err(Error::new(ErrorKind::Input, "RST2INIT_QP", hint));
+        }
         self.cleaners.uses.iter().flatten().try_for_each(CqUse::check)
     }
 
-    /// Moves the queue pair to RESET if it may have written completions, and removes these.
+    /// Moves the queue pair to RESET if it may have written completions, and removes them.
     fn leave(&mut self) -> Result<(), Error> {
         let Some(object) = &self.object else { return Ok(()) };
         let left = match object.has_left_reset() {
@@ -125,22 +149,15 @@ impl OnDevice {
         left
     }
 
-    /// Lets the queue pair complete the receive that it has taken from its SRQ. If that fails or
-    /// takes too long, the receive may be lost.
+    /// Lets the queue pair complete the receive that it took from its SRQ. If that fails or takes
+    /// too long, the receive may be lost.
     fn give_back(&mut self) {
         let (Some(object), Some(last_wqe)) = (&mut self.object, &self.last_wqe) else { return };
         // Before RTR it has received nothing.
         if !object.has_reached_rtr() {
             return;
         }
-        let lost = match object.to_error().and_then(|()| last_wqe.wait()) {
-            Ok(true) => return,
-            Ok(false) => {
-                let hint = "Last WQE Reached (event 0x13) did not come";
-                Error::new(ErrorKind::QueueFailed, "giving back receives of an SRQ", hint)
-            }
-            Err(error) => error,
-        };
+        let Err(lost) = object.to_error().and_then(|()| last_wqe.wait()) else { return };
         if lost.kind() != ErrorKind::DeviceGone {
             let context = object.object().context();
             context.count_leak("receive taken from an SRQ by QP", object.qpn().0, &lost);
@@ -148,11 +165,11 @@ impl OnDevice {
     }
 }
 
-/// The device releases the queues, the completion queues forget them, and then their number may
-/// be another's.
+/// The device releases the queues, and the CQEs are removed, before the number may become another
+/// queue pair's.
 ///
-/// A queue pair that does not go to RESET may go on completing requests until it is destroyed,
-/// behind the cleaning; so its number must never be another's. It is leaked then, and counted
+/// A queue pair that fails to go to RESET may go on completing requests after the cleanup, until it
+/// is destroyed; so its number must never become another's. It is then leaked and counted
 /// ([`Context::leaked`](verbless_devx::Context::leaked)).
 impl Drop for OnDevice {
     fn drop(&mut self) {
@@ -161,7 +178,7 @@ impl Drop for OnDevice {
             && let Some(object) = self.object.take()
         {
             object.object().context().count_leak("QP", object.qpn().0, &error);
-            // Its CQEs may come until then, and take their entries.
+            // Its CQEs may still come, and need their entries.
             mem::forget((object, self.cleaners.uses.take()));
         }
     }

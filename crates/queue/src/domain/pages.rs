@@ -9,7 +9,7 @@ use verbless_ring::uar::{SendDoorbell, UarPage};
 use super::pool::layout;
 use crate::page::map_uar;
 
-/// A UAR page twice: as the number that contexts name, and as memory.
+/// A UAR page, by its number for contexts and by its mapping.
 #[derive(Clone, Debug)]
 pub(super) struct Page {
     pub(super) uar: Arc<Uar>,
@@ -23,7 +23,7 @@ impl Page {
         Ok(Self { uar, memory })
     }
 
-    /// A free BlueFlame register. The kernel gives a user two of a page.
+    /// A free BlueFlame register. The kernel gives a user two per page.
     pub(super) fn register(&self, buffer: usize) -> Option<(Self, SendDoorbell)> {
         (0..REGISTERS_PER_PAGE).find_map(|register| {
             let offset = FIRST_REGISTER + register * 2 * buffer;
@@ -33,7 +33,7 @@ impl Page {
     }
 }
 
-/// UAR pages that a domain takes for BlueFlame at most, unless its builder says otherwise.
+/// Default limit of UAR pages that a domain takes for BlueFlame.
 pub const BLUEFLAME_PAGES: usize = 8;
 /// BlueFlame registers of a page that a user may use.
 const REGISTERS_PER_PAGE: usize = 2;

@@ -1,4 +1,4 @@
-//! The way from a port of ours to a peer: the GID that packets come from, and where they go.
+//! The path from one of our ports to a peer: the source GID, and the destination.
 
 use verbless_command::{Error, ErrorKind, Gid, GlobalRoute, Mtu, Path, Qpn, RoceVersion};
 use verbless_devx::abi::core::{AhAttributes, GlobalRoute as AhRoute};
@@ -9,7 +9,7 @@ use super::peer::{FIRST_MULTICAST_LID, PeerAddress};
 use super::protection::Domain;
 
 impl ConnectOptions {
-    /// The UDP source port towards `peer`; `local` is ours, 0 where it is not known.
+    /// The UDP source port towards `peer`; `local` is our QPN, 0 if unknown.
     fn source_port(&self, local: Qpn, peer: Qpn) -> u16 {
         self.udp_source_port.unwrap_or_else(|| {
             let flow = match self.flow_label {
@@ -22,9 +22,9 @@ impl ConnectOptions {
 }
 
 /// A flow label for two queue pairs, 20 bits: the product of their numbers, folded; the same in
-/// both directions. Linux's `rdma_calc_flow_label` takes the same.
+/// both directions. Linux's `rdma_calc_flow_label` computes the same.
 fn flow_of(local: Qpn, peer: Qpn) -> u32 {
-    // Who does not know its own number spreads by the peer's alone.
+    // Without a local QPN, the peer's alone spreads the flows.
     let local = if local.0 == 0 { peer } else { local };
     let product = u64::from(local.0) * u64::from(peer.0);
     let folded = product ^ product >> 20;
@@ -40,7 +40,7 @@ fn udp_source_port(flow: u32) -> u16 {
 
 impl Domain {
     /// The path to `peer`; on Ethernet the kernel resolves its MAC. All queue pairs of this domain
-    /// can use it; when one is connected, it gets a UDP source port of its own.
+    /// can use it; each connection gets a UDP source port of its own.
     pub fn path(&self, peer: &PeerAddress, options: &ConnectOptions) -> Result<Path, Error> {
         let port = self.device.query_port(options.port)?;
         self.path_from(&port, Qpn(0), peer, options)
@@ -113,7 +113,7 @@ impl Domain {
         router(own.gid, peer.gid, options)
     }
 
-    /// The GID that RoCE packets of ours come from, and its index.
+    /// Our source GID for RoCE packets, and its index.
     pub(super) fn roce_gid(
         &self,
         options: &ConnectOptions,
@@ -223,7 +223,7 @@ fn router(own: Gid, peer: Gid, options: &ConnectOptions) -> Result<Option<u16>, 
     Ok(Some(lid))
 }
 
-/// The route with the fields that the options give.
+/// The route with the fields of the options.
 fn route(dgid: Gid, sgid_index: u8, options: &ConnectOptions) -> GlobalRoute {
     GlobalRoute {
         dgid,
@@ -234,12 +234,12 @@ fn route(dgid: Gid, sgid_index: u8, options: &ConnectOptions) -> GlobalRoute {
     }
 }
 
-/// Whether the port's packets need a GRH, as that of a virtual port, which shares its LID.
+/// Whether the port's packets need a GRH. A virtual port does, because it shares its LID.
 pub(super) fn needs_grh(port: &PortAttributes) -> bool {
     port.link_layer() != LinkLayer::Ethernet && port.is_grh_required()
 }
 
-/// The path MTU: that of the options, which may not exceed the port's, or the port's.
+/// The path MTU: the port's, or that of the options, which must not exceed the port's.
 pub(super) fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Result<Mtu, Error> {
     let bytes = port.active_mtu().unwrap_or(1024);
     let active = Mtu::of_bytes(bytes).unwrap_or(Mtu::B1024);
@@ -258,8 +258,8 @@ pub(super) fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Resul
     }
 }
 
-/// The order in which a GID of our own is chosen: what routers forward first, RoCE v1 last, which
-/// stays on its link.
+/// The order of choice among our GIDs: routable ones first, RoCE v1 last, because it stays on its
+/// link.
 fn rank(entry: &GidTableEntry) -> (u8, u32) {
     let sort = match entry.kind {
         GidType::RoceV2 if !is_link_local(&entry.gid) => 0,
@@ -280,14 +280,14 @@ fn is_ipv4(gid: &Gid) -> bool {
     gid.0[..10] == [0; 10] && gid.0[10..12] == [0xff; 2]
 }
 
-/// The error of a failed CREATE_AH with a hint: the kernel resolves the MAC by route and neighbour
+/// Adds a hint to a failed CREATE_AH: the kernel resolves the MAC by its route and neighbour
 /// tables.
 fn unresolved(error: Error, peer: &Gid, own: &Gid) -> Error {
     let silent = [Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH, Errno::EHOSTDOWN];
     match error.errno() {
         Some(errno) if silent.contains(&errno) => error.with_hint(format!(
-            "nobody answered for {peer}, asked from {own}: is the peer up, and is there a route \
-             and a neighbour (`ip route get`, `ip neigh`, `ping` between the two addresses)?"
+            "no neighbour answered for {peer}, asked from {own}: is the peer up, and is there a \
+             route and a neighbour (`ip route get`, `ip neigh`, `ping` between the two addresses)?"
         )),
         _ => error.with_hint(format!("the destination is {peer}, the source {own}")),
     }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_that_routers_forward_comes_before_one_of_the_link_and_version_2_before_1() {
+    fn routable_gid_and_roce_v2_rank_first() {
         const LOCAL: &str = "fe80:0000:0000:0000:0200:00ff:fe00:0001";
         const LOCAL_4: &str = "0000:0000:0000:0000:0000:ffff:a9fe:0001";
         const IPV4: &str = "0000:0000:0000:0000:0000:ffff:c0a8:0001";
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn path_to_another_subnet_goes_to_the_router() {
+    fn path_to_another_subnet_uses_router_lid() {
         let own = gid("fe80:0000:0000:0000:0200:00ff:fe00:0001");
         let near = gid("fe80:0000:0000:0000:0200:00ff:fe00:0002");
         let far = gid("fe80:0000:0000:0001:0200:00ff:fe00:0002");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_of_the_link_is_fe80_of_10_bits_or_169_254_of_ipv4() {
+    fn link_local_gid_is_fe80_10_or_169_254_ipv4() {
         for text in [
             "fe80:0000:0000:0000:0200:00ff:fe00:0001",
             "febf:0000:0000:0000:0200:00ff:fe00:0001",
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_port_follows_from_both_numbers_and_is_the_same_in_both_directions() {
+    fn udp_source_port_is_symmetric_in_qpns() {
         let options = ConnectOptions::default();
         let mut seen = std::collections::BTreeSet::new();
         for qpn in 0x100..0x200 {
@@ -378,13 +378,13 @@ mod tests {
             seen.insert(there);
         }
         assert!(seen.len() > 200, "256 pairs share {} ports", seen.len());
-        // Two values as Linux's formula gives them.
+        // Two values of Linux's formula.
         assert_eq!(options.source_port(Qpn(0x11), Qpn(0x11)), 0xc121);
         assert_eq!(options.source_port(Qpn(0x12345), Qpn(0x54321)), 0xc509);
     }
 
     #[test]
-    fn a_neighbour_that_does_not_answer_is_named_with_what_to_look_at() {
+    fn unresolved_neighbour_error_names_both_gids() {
         let (peer, own) =
             ("fe80:0000:0000:0000:0000:0000:0000:0002", "fe80:0000:0000:0000:0000:0000:0000:0001");
         let failed = |errno| {
@@ -395,18 +395,18 @@ mod tests {
             let error = failed(errno);
             assert_eq!(error.errno(), Some(errno));
             let text = error.to_string();
-            for word in ["CREATE_AH", "nobody answered", "ip route get", "ip neigh"] {
+            for word in ["CREATE_AH", "no neighbour answered", "ip route get", "ip neigh"] {
                 assert!(text.contains(word), "{text:?} does not say {word}");
             }
         }
         let refused = failed(Errno::EINVAL).to_string();
-        assert!(!refused.contains("nobody answered"), "{refused:?}");
+        assert!(!refused.contains("no neighbour answered"), "{refused:?}");
         let (peer, own) = (gid(peer).to_string(), gid(own).to_string());
         assert!(refused.contains(&peer) && refused.contains(&own), "{refused:?}");
     }
 
     #[test]
-    fn a_flow_label_or_a_port_of_the_callers_own_goes_before() {
+    fn explicit_flow_label_or_source_port_wins() {
         let labelled = ConnectOptions { flow_label: 0x4_0003, ..Default::default() };
         assert_eq!(labelled.source_port(Qpn(1), Qpn(2)), 0xc000 | (3 ^ 0x10));
         let chosen = ConnectOptions { udp_source_port: Some(0xd123), ..labelled };

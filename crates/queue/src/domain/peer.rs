@@ -1,10 +1,10 @@
-//! The address of a queue pair, as its owner sends it to the peer, and its format in bytes.
+//! The address of a queue pair, as its owner sends it to the peer, and its byte format.
 
 use verbless_command::{Error, ErrorKind, Gid, Mtu, Qpn};
 
 /// Address of a queue pair for its peer. Send it by any means; it fits into 28 bytes.
-/// [`Domain::handshake`](crate::Domain::handshake) sends it over a stream. With the feature `serde`
-/// it is serialized as these bytes.
+/// [`Domain::handshake`](crate::Domain::handshake) sends it over a stream. The feature `serde`
+/// serializes it as these bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "[u8; 28]", try_from = "[u8; 28]"))]
@@ -17,7 +17,7 @@ pub struct PeerAddress {
     pub ethernet: bool,
     /// LID of the peer's port; 0 on Ethernet.
     pub lid: u16,
-    /// GID of the peer's port; zero where it has none.
+    /// GID of the peer's port; zero if it has none.
     pub gid: Gid,
     /// Whether packets to the peer's port need a global route header, as on a virtual port of
     /// InfiniBand.
@@ -27,7 +27,7 @@ pub struct PeerAddress {
     /// The longest packet that the peer accepts.
     pub mtu: Mtu,
     /// READs and atomics that the peer answers at a time (its responder resources): 0, or a power
-    /// of two up to 128. More at a time are refused and break the connection, so the other side
+    /// of two up to 128. The peer refuses more, which breaks the connection, so the other side
     /// limits itself to this number.
     pub reads: u8,
 }
@@ -39,7 +39,7 @@ const GRH_REQUIRED: u8 = 1;
 const ETHERNET: u8 = 1 << 1;
 /// The lowest flag bit of the responder resources: their base-2 logarithm plus one, or 0 for none.
 const READS_SHIFT: u32 = 4;
-/// LIDs from here on are multicast.
+/// The first multicast LID.
 pub(super) const FIRST_MULTICAST_LID: u16 = 0xc000;
 
 impl PeerAddress {
@@ -64,7 +64,7 @@ impl PeerAddress {
         bytes
     }
 
-    /// The address that a peer sent.
+    /// Decodes an address that a peer sent.
     ///
     /// # Errors
     /// Another version, or a value that no port has; the error says which.
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_reads_back_as_it_was_written() {
+    fn peer_address_round_trips() {
         let infiniband = address();
         let ethernet = PeerAddress { ethernet: true, grh_required: false, lid: 0, ..infiniband };
         let none = PeerAddress { reads: 0, ..infiniband };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_that_no_peer_would_send_is_refused_with_its_reason() {
+    fn invalid_peer_address_is_rejected_with_reason() {
         for (edit, reason) in [
             (&[(0usize, 0u8)][..], "version is 0"),
             (&[(0, 2)], "version is 2"),

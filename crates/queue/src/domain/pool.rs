@@ -17,15 +17,15 @@ use verbless_devx::{PageSizes, abi::core::access};
 use crate::region::Pinned;
 use verbless_ring::ring::{LayoutError, RecordMemory, RingMemory};
 
-/// Bytes of a chunk, unless the builder sets another size or a larger ring is requested.
+/// Default bytes of a chunk; a larger ring gets a larger chunk.
 pub(super) const CHUNK: usize = 256 << 10;
 /// The granularity of a ring's offset and length, in bytes.
 const RING_UNIT: usize = 4096;
-/// The only pages that a chunk is registered in. A queue begins at a multiple of a 64th of such a
+/// The only page size of a chunk's registration. A queue begins at a multiple of a 64th of such a
 /// page, an RMP in its first half (`page_offset` of Linux's `qpc` and `cqc` has 6 bits, that of
-/// `wq` 5, in units of a 64th): in pages of a ring's unit, every ring begins a page.
+/// `wq` 5, in units of a 64th). With pages of a ring's unit, every ring begins a page.
 const PAGES: PageSizes = PageSizes::Bitmap(RING_UNIT as u64);
-/// The granularity of doorbell records, in bytes: two queues' records never share a cache line.
+/// The granularity of doorbell records, in bytes: records of two queues never share a cache line.
 const RECORD_UNIT: usize = 64;
 
 /// The pool of a domain.
@@ -79,11 +79,11 @@ impl Chunk {
     }
 }
 
-/// Memory of a ring or record, as we address it and as the device does.
+/// Memory of a ring or record, by our address and by the device's.
 pub(super) struct PoolMemory {
     /// Our side.
     pub(super) memory: RingMemory,
-    /// The same memory as commands name it to the device.
+    /// The same memory, as commands address it.
     pub(super) place: QueueMemory,
 }
 
@@ -123,8 +123,7 @@ impl Pool {
                 let pinned = Pinned::allocate(&self.device, size, access::LOCAL_WRITE, PAGES)?;
                 let free = Mutex::new((0..size / unit).collect());
                 let chunk = Arc::new(Chunk { pinned, free });
-                let lease =
-                    chunk.lease(units).expect("a new chunk has room for what it was made for");
+                let lease = chunk.lease(units).expect("a new chunk has room for its first lease");
                 chunks.push(chunk);
                 lease
             }
@@ -139,9 +138,9 @@ impl Pool {
             .expect("a lease lies in its chunk")
             .held_with(lease.clone());
         memory.fill(0);
-        // SAFETY: the lease is of these bytes alone, and lives as long as the memory and what the
-        // device was told of it. Nobody but this pool has a handle to a chunk, and the pool reaches
-        // only bytes that it is about to lease.
+        // SAFETY: the lease has these bytes alone, and lives as long as the memory and the device's
+        // reference to it. Only this pool has a handle to a chunk, and the pool touches only bytes
+        // that it is about to lease.
         let memory = unsafe { RingMemory::new(memory) };
         let place =
             QueueMemory::leased(lease.chunk.pinned.user.clone(), offset as u64, lease.clone());
@@ -162,7 +161,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A layout that we chose ourselves and that does not hold.
+/// A layout that we chose ourselves and that is invalid.
 pub(super) fn layout(error: LayoutError) -> Error {
     Error::new(ErrorKind::Input, "laying out a queue", error.to_string())
 }

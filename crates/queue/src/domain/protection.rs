@@ -1,4 +1,4 @@
-//! The protection domain itself: its memory regions, and the doorbells of its queues.
+//! The protection domain: its memory regions, and the doorbells of its queues.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use super::pool::{CHUNK, Pool};
 use super::raw::Transports;
 use crate::region::{Memory, Pinned, Region, RegionParts};
 
-/// A protection domain and what its queues share. Clones refer to the same domain.
+/// A protection domain and the resources that its queues share. Clones refer to the same domain.
 #[derive(Clone, Debug)]
 pub struct Domain {
     pub(super) device: Device,
@@ -28,11 +28,11 @@ pub(super) struct DomainShared {
     pub(super) pool: Pool,
     /// The non-cached page: arms, and doorbells of 8 bytes.
     pub(super) plain: Page,
-    /// Write-combining pages: BlueFlame registers, each of which is one queue's.
+    /// Write-combining pages with BlueFlame registers; one queue owns each register.
     pub(super) blueflame: Mutex<Vec<Page>>,
     /// The maximum number of pages in `blueflame`.
     pub(super) blueflame_pages: usize,
-    /// The transport domain and TISs that the domain's queues for frames share.
+    /// The transport domain and TISs that the domain's frame queues share.
     pub(super) transports: Mutex<Transports>,
 }
 
@@ -56,11 +56,11 @@ impl Domain {
     }
 
     /// Whether queue pairs of service `S` take requests of this operation on this device:
-    /// `domain.supports::<Rc>(&FetchAdd::INFO)`. A queue pair that there is answers for itself:
+    /// `domain.supports::<Rc>(&FetchAdd::INFO)`. For an existing queue pair, ask
     /// [`SendQueue::supports`](crate::SendQueue::supports).
     ///
     /// # Errors
-    /// The service has none, or the device lacks a capability, which the error names.
+    /// The service lacks the operation, or the device lacks a capability; the error names it.
     pub fn supports<S: Service>(&self, operation: &OperationInfo) -> Result<(), Unsupported> {
         operation.supported(&S::INFO, |needs| self.device.caps().has(needs))
     }
@@ -70,7 +70,7 @@ impl Domain {
         &self.pd
     }
 
-    /// Fresh zeroed memory of `length` bytes under a key of its own. Its first address is that in
+    /// Fresh zeroed memory of `length` bytes under a key of its own. Its IOVA is its address in
     /// this process.
     ///
     /// # Errors
@@ -90,8 +90,8 @@ impl Domain {
     ///
     /// # Safety
     /// While `owner` lives, `length` bytes from `base` stay mapped readable and writable, whatever
-    /// `access` is (no file mapping, not shared by fork); and no Rust reference to any of them is
-    /// used but to atomics, or one that the region gave out. While such a slice of the region is
+    /// `access` is (no file mapping, not shared by fork). No Rust reference to any of them is used
+    /// except to atomics, or one that the region gave out. While such a slice of the region is
     /// used, nothing else reaches its bytes. Raw accesses from elsewhere are volatile.
     #[allow(unsafe_code, reason = "the promise is passed on to the region's memory")]
     pub unsafe fn region_from_raw(
@@ -101,13 +101,13 @@ impl Domain {
         access: KeyAccess,
         owner: impl std::any::Any + Send + Sync,
     ) -> Result<Region, Error> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the same.
         let memory = unsafe { Memory::from_raw(base, length, owner) };
         self.region_on(&memory, access, false)
     }
 
-    /// Registers `memory`, which may be registered elsewhere, too, and under other keys. A region
-    /// of it gives no slices, as other handles to its bytes may be in use.
+    /// Registers `memory`, which may have other registrations and keys. The region gives no slices,
+    /// because other handles to its bytes may be in use.
     ///
     /// # Errors
     /// As [`Domain::region_from_raw`].
@@ -144,8 +144,8 @@ impl Domain {
         }))
     }
 
-    /// A doorbell for one send queue: a BlueFlame register of its own if it is wanted and there is
-    /// one, else the plain doorbell that it shares.
+    /// A doorbell for one send queue: a BlueFlame register of its own if it is wanted and one is
+    /// free, else the shared plain doorbell.
     pub(super) fn doorbell(&self, blueflame: bool) -> (Page, SendDoorbell) {
         blueflame.then(|| self.register()).flatten().unwrap_or_else(|| {
             let plain = self.shared.plain.clone();
@@ -168,8 +168,8 @@ impl Domain {
         if pages.len() >= self.shared.blueflame_pages {
             return None;
         }
-        // A machine without write combining refuses, and a device that has no UAR left: neither is
-        // in the way of a plain doorbell.
+        // A machine without write combining refuses, and so does a device without a free UAR. The
+        // plain doorbell works in both cases.
         let more = Page::new(&self.device, UarKind::BlueFlame).ok()?;
         let found = more.register(buffer)?;
         pages.push(more);
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registered_memory_has_the_rights_of_its_key() {
+    fn umem_access_follows_mkey_access() {
         use access::{LOCAL_WRITE, RELAXED_ORDERING, REMOTE_READ, REMOTE_WRITE};
         let remote = |read, write, atomic| RemoteAccess { read, write, atomic };
         let none = KeyAccess::LOCAL_READ;

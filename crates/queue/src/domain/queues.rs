@@ -1,5 +1,4 @@
-//! Completion queues and queue pairs: their memory, their objects on the device, and the two
-//! joined.
+//! Completion queues and queue pairs: their memory, and their objects on the device.
 
 use std::any::Any;
 use std::fmt;
@@ -36,8 +35,7 @@ use verbless_ring::wr::Capability;
 /// Completion queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqConfig {
-    /// The least number of completions that the queue holds; rounded up to a power of two of at
-    /// least 2.
+    /// Minimum of completions that the queue holds; rounded up to a power of two of at least 2.
     pub entries: u32,
     /// Entries of 128 bytes, which have room for 64 bytes of data.
     pub wide: bool,
@@ -45,18 +43,18 @@ pub struct CqConfig {
     pub vector: u32,
     /// New completions overwrite unread ones instead of breaking the queue.
     pub ignore_overrun: bool,
-    /// Takes queues whose rings together hold more requests than the queue has entries. A program
-    /// that sets it keeps the number of outstanding requests within the entries by itself: a CQ
-    /// that overruns is lost, with every queue that completes in it. All requests of a ring are
-    /// flushed, unsignaled ones too, when the queue pair fails, and when one that draws from an SRQ
-    /// is reset or dropped; and CQEs of queues that were reset or dropped keep their entries until
-    /// they are polled past.
+    /// Accepts queues whose rings together hold more requests than the queue has entries. The
+    /// program then keeps the number of outstanding requests within the entries by itself: an
+    /// overrun breaks a CQ for good, with every queue that completes in it. All requests of a ring
+    /// are flushed, unsignaled ones too, when the queue pair fails, and when a queue pair with an
+    /// SRQ is reset or dropped. Removed CQEs of queues that were reset or dropped keep their
+    /// entries until the CQ is polled past them.
     pub overcommit: bool,
 }
 
 impl CqConfig {
-    /// A queue of `entries` 64-byte entries on vector 0. It needs one for each request that the
-    /// rings of its queues hold ([`QpConfig::cqes`]).
+    /// A queue of `entries` 64-byte entries on vector 0. It needs one entry for each request that
+    /// the rings of its queues hold ([`QpConfig::cqes`]).
     pub const fn new(entries: u32) -> Self {
         Self { entries, wide: false, vector: 0, ignore_overrun: false, overcommit: false }
     }
@@ -65,26 +63,26 @@ impl CqConfig {
 /// Queue pair configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpConfig {
-    /// Sends that can be outstanding at least; room for one is always made.
+    /// Minimum of sends that can be outstanding; 0 counts as 1.
     pub sends: u32,
-    /// Receives that can be outstanding at least; room for one is always made.
+    /// Minimum of receives that can be outstanding; 0 counts as 1.
     pub receives: u32,
-    /// Scatter/gather entries of a send at most.
+    /// Maximum of scatter/gather entries of a send.
     pub send_sges: u32,
-    /// Scatter/gather entries of a receive at most.
+    /// Maximum of scatter/gather entries of a receive.
     pub receive_sges: u32,
-    /// Bytes of inline data of a send at most.
+    /// Maximum of inline data bytes of a send.
     pub inline: u32,
     /// Every send gets a completion, signaled or not.
     pub signal_all: bool,
-    /// When a request is copied to the device along with its doorbell, if there is a BlueFlame
-    /// register for it: see [`domain`](crate::domain).
+    /// When a request is copied to the device along with its doorbell, if a BlueFlame register is
+    /// free: see [`domain`](crate::domain).
     pub blueflame: BlueFlame,
     /// Number that the device puts into completions beside the queue pair's own (24 bits).
     pub user_index: u32,
-    /// Whether it copies memory within the device ([`MemoryCopy`](crate::wr::MemoryCopy)), in
-    /// addition to its other requests. Connected to itself ([`Domain::connect_to_itself`]), it
-    /// needs no peer. The device must support it ([`Domain::supports`]).
+    /// Whether it takes memory copies within the device ([`MemoryCopy`](crate::wr::MemoryCopy))
+    /// besides its other requests. Connected to itself ([`Domain::connect_to_itself`]), it needs no
+    /// peer. The device must support it ([`Domain::supports`]).
     pub memory_copies: bool,
 }
 
@@ -105,21 +103,19 @@ impl QpConfig {
         }
     }
 
-    /// The most requests that the send ring of a queue pair of service `S` holds, and so the most
-    /// CQEs that it has outstanding: wqebbs, rounded up to a power of two. A request takes one or
-    /// more.
+    /// The limit of requests in the send ring of a queue pair of service `S`, and so of its
+    /// outstanding CQEs: wqebbs, rounded up to a power of two. A request takes one or more.
     pub fn send_cqes<S: Service>(&self) -> u32 {
         self.least_wqebbs(S::ADDRESS_DS).checked_next_power_of_two().unwrap_or(u32::MAX)
     }
 
-    /// The most receives that the ring of a queue pair holds, and so the most CQEs that it has
-    /// outstanding.
+    /// The limit of receives in the ring of a queue pair, and so of its outstanding CQEs.
     pub fn receive_cqes(&self) -> u32 {
         let count = self.receives.max(self.least_receives());
         count.checked_next_power_of_two().unwrap_or(u32::MAX)
     }
 
-    /// The most CQEs that a queue pair of service `S` has outstanding: the entries of a completion
+    /// The limit of outstanding CQEs of a queue pair of service `S`: the entries of a completion
     /// queue in which both of its rings complete.
     pub fn cqes<S: Service>(&self) -> u32 {
         self.send_cqes::<S>().saturating_add(self.receive_cqes())
@@ -130,8 +126,8 @@ impl QpConfig {
         (self.receive_sges.max(1) as usize * 16).next_power_of_two()
     }
 
-    /// The receive ring comes first, and the send ring follows without a gap: so it fills at least
-    /// a wqebb.
+    /// The receive ring comes first, and the send ring follows without a gap: so the receive ring
+    /// fills at least a wqebb.
     fn least_receives(&self) -> u32 {
         (64 / self.receive_stride() as u32).max(1)
     }
@@ -140,7 +136,7 @@ impl QpConfig {
         self.sends.max(1).saturating_mul(self.wqebbs_per_send(address))
     }
 
-    /// Wqebbs of the longest request; `address` is the ds of a datagram's address in it.
+    /// Wqebbs of the longest request; `address` is the ds of its datagram address.
     fn wqebbs_per_send(&self, address: u32) -> u32 {
         // Control, and a remote address or that of a datagram.
         let head = 16 + 16 * address.max(1);
@@ -151,7 +147,7 @@ impl QpConfig {
     }
 }
 
-/// A completion queue on a device. It derefs to the [`CompletionQueue`] that is polled and armed.
+/// A completion queue on a device. It derefs to the [`CompletionQueue`] for polling and arming.
 ///
 /// It is `Send`: one thread at a time polls it. Its [`CqEvents`](crate::CqEvents) lets a thread
 /// sleep until completions arrive.
@@ -160,31 +156,30 @@ pub struct Cq {
     object: Arc<CqObject>,
     users: Arc<CqUsers>,
     pub(crate) subscription: Option<Subscription>,
-    /// When a poll that waits last asked for the queue's status.
+    /// When a poll with a time limit last asked for the queue's status.
     checked: Option<Instant>,
 }
 
-/// A completion queue as the place where queue pairs report, without the right to poll it: one
-/// thread can make queue pairs that complete in a queue that another thread polls ([`Cq::target`]).
-/// It keeps the object on the device alive.
+/// A completion queue as the target of queue pairs, without the right to poll it: one thread can
+/// create queue pairs that complete in a queue that another thread polls ([`Cq::target`]). It keeps
+/// the object on the device alive.
 #[derive(Clone)]
 pub struct CqTarget {
     pub(super) object: Arc<CqObject>,
-    cleaner: CqCleaner,
-    users: Arc<CqUsers>,
+    pub(super) cleaner: CqCleaner,
+    pub(super) users: Arc<CqUsers>,
 }
 
-/// A queue pair on a device. It derefs to the [`QueuePair`] that is posted to.
+/// A queue pair on a device. It derefs to the [`QueuePair`] for posting.
 ///
-/// **Receives** may be posted as soon as it is made: a program that posts them before it tells the
-/// peer its address never answers a first message with RNR. InfiniBand lets a device ignore
-/// receives until INIT, so they wait in the ring until then: [`Qp::to_init`], and so
-/// [`Domain::connect`] and [`Domain::start`], writes their count to the doorbell record once more.
-/// **Sends** may be posted once it is connected ([`Domain::connect`], [`Domain::start`]), which
-/// takes it to RTS.
+/// **Receives** may be posted right after creation: a program that posts them before it sends its
+/// address to the peer never answers a first message with RNR. InfiniBand lets a device ignore
+/// receives until INIT, so they wait in the ring: [`Qp::to_init`], and so [`Domain::connect`] and
+/// [`Domain::start`], writes their count to the doorbell record once more. **Sends** may be posted
+/// once it is in RTS, after [`Domain::connect`] or [`Domain::start`].
 ///
-/// Dropped, it goes to RESET and takes its completions out of the completion queues before its
-/// object goes: what has not been polled by then is forgotten.
+/// A drop moves it to RESET, removes its CQEs from the completion queues and destroys the object.
+/// Unpolled CQEs are lost.
 ///
 /// Two threads drive it as two halves: [`Qp::split`].
 pub struct Qp<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
@@ -193,7 +188,7 @@ pub struct Qp<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
 }
 
 impl Domain {
-    /// Makes a completion queue.
+    /// Creates a completion queue.
     pub fn completion_queue(&self, config: &CqConfig) -> Result<Cq, Error> {
         let most = self.device.caps().log_max_cqes;
         let entries = power("completion queue entries", config.entries.max(2), most)?;
@@ -208,7 +203,7 @@ impl Domain {
             record,
             uar: page.memory,
         };
-        // Before the device knows of the ring: this marks every entry as the device's.
+        // `new` marks every entry as the device's, so it runs before CREATE_CQ.
         let queue = CompletionQueue::new(parts).map_err(layout)?;
         let object = self.device.create_cq(CqAttr {
             uar: page.uar,
@@ -223,12 +218,12 @@ impl Domain {
         let counted = !config.overcommit && !config.ignore_overrun;
         let cleaner = Mutex::new(queue.cleaner());
         let consumed = move || cleaner.lock().unwrap_or_else(PoisonError::into_inner).consumed();
-        let users = CqUsers::new(counted.then_some(entries), consumed);
+        let spare = queue.spare_entries();
+        let users = CqUsers::new(counted.then_some(entries), spare, consumed);
         Ok(Cq { queue, object: Arc::new(object), users, subscription: None, checked: None })
     }
 
-    /// Makes a reliable connected queue pair in RESET, whose completions go to the two queues
-    /// given.
+    /// Creates a reliable connected queue pair in RESET that completes in the two given queues.
     pub fn queue_pair(
         &self,
         config: &QpConfig,
@@ -248,7 +243,7 @@ impl Domain {
         self.queue_pair_towards(config, &send_cq.target(), &receive_cq.target())
     }
 
-    /// Like [`Domain::queue_pair_of`], with completion queues that are elsewhere.
+    /// Like [`Domain::queue_pair_of`], with completion queues that another thread may own.
     pub fn queue_pair_towards<S: Service>(
         &self,
         config: &QpConfig,
@@ -262,6 +257,7 @@ impl Domain {
         let count = power("receive ring entries", least, most)?;
         let ring = ReceiveShape::Own { count, stride };
         let sends = self.send_wqebbs::<S>(config)?;
+        receive_cq.users.takes_receives("making a queue pair")?;
         let uses = match send_cq.is_same(receive_cq) {
             true => [send_cq.users.pair(sends.saturating_add(count))?, receive_cq.users.pair(0)?],
             false => [send_cq.users.pair(sends)?, receive_cq.users.pair(count)?],
@@ -297,7 +293,7 @@ impl Domain {
             self.build::<S>(config, send_cq, receive_cq, ReceiveShape::DomainShared(pool))?;
         let last_wqe = srq.last_wqes().of(&built.object)?;
         let queue = QueuePair::new(built.send, WithSrq);
-        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners, last_wqe) })
+        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners, Some(last_wqe)) })
     }
 
     fn build<S: Service>(
@@ -374,11 +370,11 @@ impl Domain {
     }
 }
 
-/// Where the messages that a queue pair receives are placed.
+/// Where received messages are placed.
 enum ReceiveShape {
-    /// Receives of the queue pair's own.
+    /// The queue pair's own receives.
     Own { count: u32, stride: usize },
-    /// Receives of a pool that several queue pairs share.
+    /// Receives of an SRQ.
     DomainShared(Arc<RmpObject>),
 }
 
@@ -386,7 +382,7 @@ enum ReceiveShape {
 struct Built<S: Service> {
     object: QpObject,
     send: SendQueue<S>,
-    /// The receive ring, which has no bytes where receives are shared.
+    /// The receive ring; empty with an SRQ.
     receives: RingMemory,
     record: RecordMemory,
 }
@@ -402,12 +398,12 @@ fn cleaners(
     Cleaners::new(send_cq.cleaner.clone(), receive_cleaner, returns, uses)
 }
 
-/// The error for rings that do not fit into the memory given for them.
-fn outside(error: OutOfBounds) -> Error {
+/// The error for rings that exceed the memory given for them.
+pub(super) fn outside(error: OutOfBounds) -> Error {
     Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string())
 }
 
-/// Fails when `value` is more than the device takes.
+/// Fails if `value` exceeds the device's limit.
 pub(super) fn over(
     attempted: &'static str,
     what: &str,
@@ -421,8 +417,8 @@ pub(super) fn over(
     Err(Error::new(ErrorKind::Input, attempted, hint))
 }
 
-/// The next power of two, if the device has room for `2^most` or more. Asked before memory for them
-/// is allocated and pinned.
+/// The next power of two, if it is at most the device's limit `2^most`. Called before its memory is
+/// allocated and pinned.
 pub(super) fn power(what: &str, least: u32, most: u8) -> Result<u32, Error> {
     let log = most.min(24);
     let most = 1 << log;
@@ -441,10 +437,10 @@ impl Cq {
         &self.object
     }
 
-    /// Fails if the device writes no more CQEs here: it overran, or could not write one. A command
-    /// (QUERY_CQ). A poll makes none, and so cannot tell such a queue from one that is empty: a
-    /// program that polls without [`Cq::poll_within`] or [`CqEvents`](crate::CqEvents) asks this
-    /// when completions fail to come.
+    /// Fails if the device writes no more CQEs here, after an overrun or a failed write of a CQE.
+    /// It executes a command (QUERY_CQ). A poll executes none, and so cannot distinguish such a
+    /// queue from an empty one: a program that polls without [`Cq::poll_within`] or
+    /// [`CqEvents`](crate::CqEvents) calls this when completions fail to come.
     ///
     /// # Errors
     /// [`ErrorKind::QueueFailed`]; the device's refusal.
@@ -452,14 +448,14 @@ impl Cq {
         self.object.check()
     }
 
-    /// Polls until there is a CQE or `timeout` has passed, as [`poll_within`], and asks the device
+    /// Polls until there is a CQE or `timeout` has passed, like [`poll_within`]. It asks the device
     /// for the queue's status ([`Cq::check`]) each time that no CQE has come for 100 ms, in one
     /// call or in several.
     ///
     /// # Errors
-    /// As [`Cq::check`]. CQEs that are there come first.
+    /// As [`Cq::check`]. CQEs in the queue come first.
     pub fn poll_within(&mut self, timeout: Duration) -> Result<Option<Cqe>, Error> {
-        // Where the clock does not reach as far, it waits for good.
+        // If the clock cannot express the end, it waits for ever.
         let end = Instant::now().checked_add(timeout);
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -480,11 +476,11 @@ impl Cq {
         }
     }
 
-    /// Destroys the queue, and returns whether that worked; a drop counts a failure in
+    /// Destroys the queue, and returns whether that worked. A drop instead counts a failure in
     /// [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] while a queue pair completes here; the device's refusal.
+    /// [`ErrorKind::Input`] while a queue pair completes here; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         let cqn = self.queue.cqn();
         let object = Arc::into_inner(self.object).ok_or_else(|| {
@@ -507,19 +503,19 @@ impl Cq {
     }
 
     /// Delivers completion events to `channel` with `cookie`, one event each time that the queue is
-    /// armed. [`CqEvents`](crate::CqEvents) does all that is needed to sleep; this is for channels
-    /// that carry data, or other events as well.
+    /// armed. [`CqEvents`](crate::CqEvents) does everything that a sleep needs; use this method for
+    /// channels with event data, or with other events too.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses.
     pub fn subscribe(&self, channel: &EventChannel, cookie: u64) -> Result<(), Error> {
         channel.subscribe(Some(self.object.object()), &[COMPLETION_EVENT], cookie)
     }
 }
 
-/// Type of the event that a completion queue makes.
+/// Type of the completion event of a CQ.
 const COMPLETION_EVENT: u16 = 0;
-/// How long no CQE comes before [`Cq::poll_within`] asks for the queue's status.
+/// Time without a CQE after which [`Cq::poll_within`] asks for the queue's status.
 const CHECK_AFTER: Duration = Duration::from_millis(100);
 
 impl<S: Service, R: ReceiveSide> Completes for Qp<S, R> {
@@ -534,12 +530,24 @@ impl<S: Service, R: ReceiveSide> Completes for Qp<S, R> {
     }
 }
 
-/// Types of the events that say that a QP, SQ or RQ failed.
+/// Types of the events that report a failed QP, SQ or RQ.
 pub(super) const WQ_ERRORS: [u16; 3] = [
     event_type::WQ_CATASTROPHIC_ERROR as u16,
     event_type::WQ_INVALID_REQUEST_ERROR as u16,
     event_type::WQ_ACCESS_ERROR as u16,
 ];
+
+impl<S: Service, R: ReceiveSide> Qp<S, R> {
+    /// Fails if the queue pair is in the error state. It executes a command (QUERY_QP). The device
+    /// flushes the requests of such a queue pair; if no completions come for long, [`Qp::reset`]
+    /// ends them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::QueueFailed`]; the device's refusal.
+    pub fn check(&self) -> Result<(), Error> {
+        self.device.object().check()
+    }
+}
 
 impl<S: Service, R: ReceiveSide> Watchable for Qp<S, R> {}
 
@@ -607,7 +615,7 @@ impl CqTarget {
         Arc::ptr_eq(&self.object, &other.object)
     }
 
-    /// Whether this is the target of `cq`.
+    /// Whether `cq` is this target.
     pub fn is(&self, cq: &Cq) -> bool {
         Arc::ptr_eq(&self.object, &cq.object)
     }
@@ -636,7 +644,7 @@ mod tests {
     use super::QpConfig;
 
     #[test]
-    fn a_send_has_room_for_the_longest_request_that_it_may_be() {
+    fn wqebbs_per_send_fit_longest_request() {
         // An atomic takes 64 bytes, or 96 to an address; a gathered or an inline one may be longer.
         for (address, send_sges, inline, wqebbs) in [
             (0, 1, 0, 1),

@@ -1,5 +1,4 @@
-//! The device's side of a queue of frames, and how it goes: to RST, cleaned out of its completion
-//! queue, destroyed.
+//! The device's side of a frame queue, and its end: RST, removal of its CQEs, destroy.
 
 use std::mem;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ pub(super) trait Side {
 /// A send queue.
 pub(super) struct SqSide(pub(super) SqObject);
 
-/// A receive queue, and the TIR that leads to it.
+/// A receive queue, and the TIR that forwards to it.
 pub(super) struct RqSide {
     pub(super) tir: Arc<TirObject>,
     pub(super) object: Arc<RqObject>,
@@ -97,7 +96,7 @@ impl Side for RqSide {
     }
 }
 
-/// Objects that all of a domain's queues for frames share; each is made when first needed.
+/// Objects that all frame queues of a domain share, created on first use.
 #[derive(Debug, Default)]
 pub(super) struct Transports {
     pub(super) domain: Option<Arc<TransportDomain>>,
@@ -105,23 +104,23 @@ pub(super) struct Transports {
     pub(super) tis: [Option<Arc<TisObject>>; 8],
 }
 
-/// The objects of a queue of frames, and what cleans up behind it. They hold the memory of ring and
-/// record until their destroy has succeeded.
+/// The objects of a frame queue, and their cleanup. They keep the memory of ring and record until
+/// their destroy succeeds.
 pub(super) struct Raw<S: Side> {
-    /// `None` only while it is being dropped.
+    /// `None` only during the drop.
     side: Option<S>,
     cleaner: CqCleaner,
-    /// Whether the queue was made ready, so that it may have written completions.
+    /// Whether the queue has been in RDY, and so may have written completions.
     ready: bool,
     /// Its entry among the users of the completion queue: no other queue may get its user index
     /// before its completions are removed.
     reports: Option<CqUse>,
-    /// Lives as long as the queue, for those that watch it.
+    /// Lives as long as the queue; watchers hold it weakly.
     life: Arc<()>,
 }
 
 impl<S: Side> Raw<S> {
-    /// What lives as long as the queue.
+    /// The value that lives as long as the queue.
     pub(super) fn life(&self) -> &Arc<()> {
         &self.life
     }
@@ -138,15 +137,15 @@ impl<S: Side> Raw<S> {
     /// RST → RDY.
     ///
     /// # Errors
-    /// Its completion queue has no room beside CQEs that were removed; the device's refusal.
+    /// Its completion queue has no room beside removed CQEs; the device refuses.
     pub(super) fn start(&mut self) -> Result<(), Error> {
         self.reports.as_ref().map_or(Ok(()), CqUse::check)?;
-        self.side().to_ready()?;
+        // A command that times out may have been executed.
         self.ready = true;
-        Ok(())
+        self.side().to_ready()
     }
 
-    /// Moves the queue to RST, if it is not there, and removes its completions.
+    /// Moves the queue to RST, if it is not there yet, and removes its completions.
     pub(super) fn reset(&mut self) -> Result<(), Error> {
         self.leave()
     }
@@ -175,7 +174,7 @@ impl<S: Side> Raw<S> {
 }
 
 /// Moves the queue to RST and removes its completions, before its number and user index may become
-/// another queue's. A queue that does not go to RST may go on completing, so it is leaked, and
+/// another queue's. A queue that fails to go to RST may go on completing, so it is leaked, and
 /// counted ([`Context::leaked`](verbless_devx::Context::leaked)).
 impl<S: Side> Drop for Raw<S> {
     fn drop(&mut self) {

@@ -23,9 +23,9 @@ use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
 /// Shared receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqConfig {
-    /// Receives that can be outstanding at least.
+    /// Minimum of receives that can be outstanding.
     pub receives: u32,
-    /// Scatter/gather entries of a receive at most.
+    /// Maximum of scatter/gather entries of a receive.
     pub sges: u32,
 }
 
@@ -36,8 +36,8 @@ impl SrqConfig {
     }
 }
 
-/// A shared receive queue on a device. It derefs to the [`SharedReceiveQueue`] that is posted to.
-/// Queue pairs that draw from it keep its object and memory, whichever is dropped first.
+/// A shared receive queue on a device. It derefs to the [`SharedReceiveQueue`] for posting. Queue
+/// pairs that draw from it keep its object and memory alive.
 pub struct Srq {
     queue: SharedReceiveQueue,
     object: Arc<RmpObject>,
@@ -45,14 +45,14 @@ pub struct Srq {
 }
 
 impl Domain {
-    /// Makes a receive queue for several queue pairs.
+    /// Creates a receive queue for several queue pairs.
     pub fn srq(&self, config: &SrqConfig) -> Result<Srq, Error> {
         // The link takes the room of one entry.
         let most = self.device.caps().max_receive_sges().min(512 / 16).saturating_sub(1);
-        // A receive of no entries has the room of one.
+        // A receive without entries takes the room of one.
         over("making a shared receive queue", "sges", config.sges.max(1), most)?;
         let stride = ((config.sges.max(1) as usize + 1) * 16).next_power_of_two();
-        // One is always kept back: the last one, whose link is not known yet.
+        // The ring always keeps the last WQE back, because its link is not known yet.
         let least = config.receives.max(1).saturating_add(1);
         let room = self.device.caps().general.log_max_srq_sz();
         let count = power("shared receive ring entries", least, room)?;
@@ -72,13 +72,20 @@ impl Domain {
         Ok(Srq { queue, object: Arc::new(object), last_wqes })
     }
 
-    /// Makes a queue pair in RESET, of any service, that receives into `receives`. The receive
-    /// settings of `config` are ignored.
+    /// Creates a queue pair in RESET, of any service, that receives into `receives`. It ignores the
+    /// receive settings of `config`.
     ///
     /// Reset, destroyed or dropped, it first goes to ERR and waits until it has let go of the SRQ
     /// (Last WQE Reached), a second at most: a receive that a message had begun to fill comes back
-    /// to the SRQ ([`SharedReceiveQueue::take_returned`]). After that second, and on a device that
-    /// does not report the event, such a receive is lost.
+    /// to the SRQ ([`SharedReceiveQueue::take_returned`]). After that second, such a receive is
+    /// lost and counted ([`Context::leaked`](verbless_devx::Context::leaked)). On a device that
+    /// does not report the event the queue pair waits 10 ms in ERR, and the receive is counted in
+    /// any case.
+    ///
+    /// The receives of the SRQ count once against the entries of `receive_cq`. Receives that return
+    /// from a queue pair that was reset or dropped keep the entries of their removed CQEs until
+    /// `receive_cq` is polled past them. Poll it until it is empty before you post more to the SRQ,
+    /// or create it with twice as many entries.
     pub fn queue_pair_with_srq<S: Service>(
         &self,
         config: &QpConfig,
@@ -101,12 +108,12 @@ impl Srq {
         &self.object
     }
 
-    /// Asks for one event when fewer than `limit` receives are left.
+    /// Requests one event when fewer than `limit` receives are left.
     pub fn arm_limit(&self, limit: u16) -> Result<(), Error> {
         self.object.arm_limit(limit)
     }
 
-    /// Delivers the events that [`Srq::arm_limit`] asks for to `channel` with `cookie`.
+    /// Delivers the events of [`Srq::arm_limit`] to `channel` with `cookie`.
     pub fn subscribe(&self, channel: &EventChannel, cookie: u64) -> Result<(), Error> {
         channel.subscribe(Some(self.object.object()), &[event_type::SRQ_LIMIT.into()], cookie)
     }

@@ -1,7 +1,7 @@
-//! The states of a queue pair: what takes it from one to the next, and what that leaves behind.
+//! The transitions between a queue pair's states.
 //!
 //! [`Domain::connect`](super::Domain::connect) and [`Domain::start`](super::Domain::start) take all
-//! the steps that a program needs. The single ones are here for tests and for whoever exchanges
+//! transitions that a program needs. The single ones serve tests, and programs that exchange
 //! addresses between them.
 
 use verbless_command::{
@@ -22,16 +22,17 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         self.device.object_mut()
     }
 
-    /// RST2INIT_QP: RESET → INIT. Tells the device again of the receives that were posted before.
+    /// RST2INIT_QP: RESET → INIT. Writes the count of the posted receives to the record again.
     ///
     /// # Errors
-    /// The device's refusal, with the state that the queue pair is in;
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input) of a datagram queue pair. So of the
-    /// transitions below. Also [`ErrorKind::Input`](crate::ErrorKind::Input) if a completion queue
-    /// has no room for all that this one may complete, because of CQEs from before a reset: poll it
-    /// until it is empty.
+    /// The device refuses; the error has the queue pair's state.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input) for a datagram queue pair. Both apply to the
+    /// transitions below too. [`ErrorKind::Input`](crate::ErrorKind::Input) if a completion queue
+    /// lacks room for this queue pair's requests because of CQEs from before a reset: poll it until
+    /// it is empty. [`ErrorKind::Input`](crate::ErrorKind::Input) after
+    /// [`to_reset`](Self::to_reset), until [`reset`](Self::reset).
     pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
-        self.device.check_room()?;
+        self.device.check_start()?;
         self.object_mut().to_init(attr)?;
         self.queue.publish_receives();
         Ok(())
@@ -42,19 +43,19 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         self.object_mut().change_init(attr)
     }
 
-    /// INIT2RTR_QP: INIT → RTR. The queue pair answers its peer from here on.
+    /// INIT2RTR_QP: INIT → RTR. The queue pair then answers its peer.
     pub fn to_rtr(&mut self, attr: &RtrAttr) -> Result<(), Error> {
         self.object_mut().to_rtr(attr)
     }
 
-    /// RTR2RTS_QP: RTR → RTS. Sends may be posted from here on.
+    /// RTR2RTS_QP: RTR → RTS. Sends may be posted after it.
     pub fn to_rts(&mut self, attr: &RtsAttr) -> Result<(), Error> {
         self.object_mut().to_rts(attr)?;
         self.queue.send.open();
         Ok(())
     }
 
-    /// RTS2RTS_QP: changes a queue pair that is sending.
+    /// RTS2RTS_QP: changes attributes of a queue pair in RTS.
     pub fn change(&mut self, change: &RtsChange) -> Result<(), Error> {
         self.object_mut().change(change)
     }
@@ -62,71 +63,76 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// RST2INIT_QP of a datagram queue pair.
     ///
     /// # Errors
-    /// As [`to_init`](Self::to_init), but
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input) of a connected queue pair.
+    /// As [`to_init`](Self::to_init), but [`ErrorKind::Input`](crate::ErrorKind::Input) for a
+    /// connected queue pair.
     pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
-        self.device.check_room()?;
+        self.device.check_start()?;
         self.object_mut().to_init_datagram(attr)?;
         self.queue.publish_receives();
         Ok(())
     }
 
-    /// INIT2RTR_QP of a datagram queue pair, which then can receive.
+    /// INIT2RTR_QP of a datagram queue pair, which can then receive.
     pub fn to_rtr_datagram(&mut self) -> Result<(), Error> {
         self.object_mut().to_rtr_datagram()
     }
 
-    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Its
-    /// sequence numbers begin with `send_psn` (24 bits); receivers do not check them.
+    /// RTR2RTS_QP of a datagram queue pair: sends may be posted after it. Its sequence numbers
+    /// begin with `send_psn` (24 bits); receivers do not check them.
     pub fn to_rts_datagram(&mut self, send_psn: u32) -> Result<(), Error> {
         self.object_mut().to_rts_datagram(send_psn)?;
         self.queue.send.open();
         Ok(())
     }
 
-    /// RTS2RTS_QP of a datagram queue pair: from now on messages must carry another key.
+    /// RTS2RTS_QP of a datagram queue pair: messages must then carry the new Q_Key.
     pub fn change_q_key(&mut self, q_key: QKey) -> Result<(), Error> {
         self.object_mut().change_q_key(q_key)
     }
 
-    /// SQERR2RTS_QP: lets a queue pair of an unreliable service send again after a request failed.
-    /// The requests after that one complete as flushed: poll as many completions as were posted
-    /// before.
+    /// SQERR2RTS_QP: lets a queue pair of an unreliable service send again after a failed request.
+    /// The requests after that one complete as flushed: first poll as many completions as were
+    /// posted.
     pub fn recover(&mut self) -> Result<(), Error> {
         self.object_mut().recover()
     }
 
-    /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed, and so does what is
-    /// posted from now on, until [`reset`](Self::reset); sends too, if it never was in RTS.
+    /// 2ERR_QP: from any state to ERR. Every posted request completes as flushed, and so do later
+    /// ones, until [`reset`](Self::reset). Sends are flushed too, even if the queue pair never
+    /// reached RTS.
     ///
-    /// The device flushes later, and in order: the completions come after this has returned. To
-    /// lose none, poll until all that was posted has completed, or post a request of each kind
-    /// and poll until it has come back flushed; only then reset or drop the queue pair.
+    /// The device flushes later, and in order: the completions come after this call returns. To
+    /// lose none, poll until every posted request has completed, or post a request of each kind and
+    /// poll until it comes back flushed; only then reset or drop the queue pair.
     pub fn to_error(&mut self) -> Result<(), Error> {
         self.object_mut().to_error()?;
-        self.queue.send.open();
+        if !self.device.is_taken_back() {
+            self.queue.send.open();
+        }
         Ok(())
     }
 
-    /// 2RST_QP on the device alone: it stops working on what was posted, and the CQEs that it has
-    /// written stay in the completion queues, to be polled and completed. A caller that must not
-    /// lose completions need not wait for those of flushed requests, which a broken device may
-    /// never write. Then call [`reset`](Self::reset), before anything is posted again.
+    /// 2RST_QP on the device alone: it stops working on the posted requests, and its CQEs stay in
+    /// the completion queues, to be polled and completed. A caller that must not lose completions
+    /// need not wait for flushed CQEs, which a broken device may never write. The queue pair
+    /// refuses sends after this. Call [`reset`](Self::reset) before you post receives again:
+    /// [`to_init`](Self::to_init) requires it.
     ///
     /// # Errors
-    /// The device's refusal: it may go on with what was posted, unless it is
+    /// The device refuses: it may go on with the posted requests, unless it is
     /// [gone](crate::ErrorKind::DeviceGone).
     pub fn to_reset(&mut self) -> Result<(), Error> {
-        self.device.enter_reset()
+        self.device.take_back()?;
+        self.queue.stop();
+        Ok(())
     }
 
-    /// 2RST_QP, with the rings and records started over. What was posted is forgotten, flushed or
-    /// not, and so is every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that
-    /// was, but has not been given to [`QueuePair::complete`](crate::QueuePair::complete), must not
-    /// be any more.
+    /// 2RST_QP, with the rings and records cleared. It discards the posted requests, flushed or
+    /// not, and their unpolled CQEs. Do not give a [`Cqe`](crate::Cqe) that was polled before to
+    /// [`QueuePair::complete`](crate::QueuePair::complete).
     ///
-    /// Its address changes: it draws another first PSN. Before it is connected again, the peer
-    /// needs [`Domain::address`](super::Domain::address) anew.
+    /// Its address changes: it draws another first PSN. Before a new connection, the peer needs a
+    /// new [`Domain::address`](super::Domain::address).
     pub fn reset(&mut self) -> Result<(), Error> {
         self.device.reset()?;
         self.queue.reset();
@@ -134,8 +140,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         Ok(())
     }
 
-    /// Resets and destroys the queue pair, and returns whether that worked; a drop counts a failure
-    /// in [`Context::leaked`](verbless_devx::Context::leaked).
+    /// Resets and destroys the queue pair, and returns whether that worked. A drop instead counts a
+    /// failure in [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors
     /// The device's refusal.

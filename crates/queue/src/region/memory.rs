@@ -1,10 +1,10 @@
-//! Memory that no device knows yet.
+//! Memory without a registration.
 #![allow(unsafe_code, reason = "memory is mapped, or taken from the caller on his promise")]
 
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use memmap2::{Advice, MmapOptions};
 use verbless_command::{Error, ErrorKind};
@@ -15,10 +15,10 @@ use verbless_ring::ring::{OutOfBounds, SharedMemory};
 /// Bytes of a huge page, on x86-64 and on aarch64 with pages of 4 KiB.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Memory that can be registered on a device, or on several: [`Domain::region_of`]. Clones are the
-/// same memory, and it is there until the last of them, and the last region of it, is gone.
+/// Memory that can be registered on one device or several: [`Domain::region_of`]. Clones share the
+/// same memory, which lives until the last clone and the last region of it are dropped.
 ///
-/// Its bytes are copied in and out, by copies that may race with each other and with a device.
+/// Its bytes are copied in and out by copies that may race with each other and with a device.
 ///
 /// [`Domain::region_of`]: crate::Domain::region_of
 #[derive(Clone, Debug)]
@@ -26,9 +26,9 @@ pub struct Memory(SharedMemory);
 
 impl Memory {
     /// Fresh zeroed memory of `length` bytes, aligned to its length rounded up to a power of two,
-    /// to at most 2 MiB: a device's pages are as large as the address and the length allow, and one
-    /// page needs one translation entry. From 2 MiB on it is in huge pages as far as the system has
-    /// some. Only address space is spent on the alignment.
+    /// up to 2 MiB. A device's pages are as large as address and length allow, and one page needs
+    /// one translation entry. From 2 MiB on, the memory uses huge pages if the system has some. The
+    /// alignment costs address space only.
     ///
     /// # Errors
     /// [`ErrorKind::Input`] for zero bytes; [`ErrorKind::MemoryLimit`] if the system has no room.
@@ -48,43 +48,43 @@ impl Memory {
             )
         };
         let align = length.checked_next_power_of_two().unwrap_or(HUGE_PAGE).min(HUGE_PAGE);
-        // A mapping begins at a page. No address space has room for a length that saturates.
+        // A mapping begins at a page. No address space has room for a saturated length.
         let spare = align.saturating_sub(page_size());
         let room = length.saturating_add(spare);
         let mut map = MmapOptions::new().len(room).map_anon().map_err(refused)?;
-        // A child of fork would share the pages with the device only until one of the two writes.
+        // After a fork, the child would share the pages with the device only until one of the two
+        // processes writes.
         map.advise(Advice::DontFork).map_err(refused)?;
         if length >= HUGE_PAGE {
-            // A system without them says EINVAL, and small pages do as well.
+            // A system without huge pages returns EINVAL; small pages work as well.
             let _ = map.advise(Advice::HugePage);
         }
         let start = map.as_mut_ptr();
         let skipped = if spare > 0 { start.addr().wrapping_neg() % align } else { 0 };
         let base = NonNull::new(start.wrapping_add(skipped)).unwrap_or(NonNull::dangling());
         // SAFETY: the mapping is ours alone, readable and writable, has `length` bytes from `base`,
-        // as no more than `spare` are skipped, and lives in the owner; no reference into it
-        // exists.
+        // because at most `spare` are skipped, and lives in the owner; no reference into it exists.
         Ok(unsafe { Self::from_raw(base, length, map) })
     }
 
-    /// Memory that the caller provides. `owner` is dropped when nobody uses the memory any more.
+    /// Memory that the caller provides. `owner` is dropped after the last use of the memory.
     ///
     /// # Safety
     /// While `owner` lives, `length` bytes from `base` stay mapped readable and writable (no file
-    /// mapping, not shared by fork), and no Rust reference to any of them is used but to atomics.
+    /// mapping, not shared by fork). No Rust reference to any of them is used except to atomics.
     /// Raw accesses from elsewhere are volatile.
     pub unsafe fn from_raw(
         base: NonNull<u8>,
         length: usize,
         owner: impl Any + Send + Sync,
     ) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the same.
         Self(unsafe { SharedMemory::from_raw(base, length, Arc::new(owner)) })
     }
 
-    /// A handle to the same memory that keeps `guard` alive. `guard` is dropped when this handle,
-    /// its clones and the regions made of them are gone, but never while a device that failed to
-    /// destroy a region may still reach the bytes.
+    /// A handle to the same memory that keeps `guard` alive. `guard` is dropped after this handle,
+    /// its clones and the regions made of them, but never while a device that failed to destroy a
+    /// region may still reach the bytes.
     #[must_use]
     pub fn guarded(&self, guard: impl Any + Send + Sync) -> Self {
         Self(self.0.guarded(guard))
@@ -129,11 +129,17 @@ impl Memory {
         self.0.read_at(offset, into)
     }
 
-    /// The memory as 64-bit words of the machine's own byte order, from its first byte on; a rest
-    /// of less than 8 bytes is left out. Memory that does not begin at a multiple of 8 has none.
+    /// The memory as 64-bit words in the machine's byte order, from its first byte on, without a
+    /// remainder of less than 8 bytes. Memory that does not begin at a multiple of 8 has no words.
     /// The device and a peer may change them at any time, each aligned word as a whole.
     pub fn words(&self) -> &[AtomicU64] {
         self.0.words()
+    }
+
+    /// The memory in place, byte by byte, at any alignment. A device, a peer and copies may change
+    /// each byte at any time.
+    pub fn bytes(&self) -> &[AtomicU8] {
+        self.0.bytes()
     }
 
     pub(crate) fn shared(&self) -> &SharedMemory {

@@ -52,11 +52,11 @@ impl Pinned {
 }
 
 impl Memory {
-    /// Registers the memory for commands that name registered memory: files, queues, dumps. The
-    /// device may write there; no key is made for it.
+    /// Registers the memory for commands that take a umem: files, queues, dumps. The device may
+    /// write there; the call creates no mkey.
     ///
     /// # Errors
-    /// The system refuses to pin so much.
+    /// The system refuses to pin so many bytes.
     pub fn register(&self, device: &Device) -> Result<Arc<UserMemory>, Error> {
         let pinned = Pinned::of(device, self, access::LOCAL_WRITE, PageSizes::Bitmap(1 << 12))?;
         Ok(pinned.user)

@@ -13,9 +13,9 @@ use verbless_ring::types::{RemoteAddr, Rkey};
 pub enum RangeError {
     /// The range is not within the region.
     OutOfBounds(OutOfBounds),
-    /// The range, of this many bytes, is longer than a request can be.
+    /// The range has this many bytes, more than a request can express.
     TooLong(u64),
-    /// The region's access allows no remote access, so that it has no remote key.
+    /// The region has no remote access, and so no remote key.
     NoRemoteKey,
 }
 
@@ -48,8 +48,8 @@ impl From<RangeError> for Error {
 }
 
 /// A region of the peer: the address of its first byte, its key and its length.
-/// [`Region::remote_region`] makes it; it is encoded in 21 bytes, which it is also serialized as
-/// with the feature `serde`.
+/// [`Region::remote_region`] creates it. Its encoding has 21 bytes; the feature `serde` serializes
+/// it as these bytes.
 ///
 /// [`Region::remote_region`]: crate::Region::remote_region
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +98,7 @@ impl RemoteRegion {
         }
     }
 
-    /// The bytes that a peer is sent, each number in network order: version 1, address, key,
-    /// length.
+    /// The bytes to send to a peer, each number in network order: version 1, address, key, length.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [VERSION; Self::BYTES];
         bytes[1..13].copy_from_slice(&self.base.to_bytes());
@@ -170,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_region_reads_back_as_it_was_written() {
+    fn remote_region_round_trips() {
         assert_eq!(RemoteRegion::from_bytes(&region().to_bytes()).expect("whole"), region());
     }
 
     #[test]
-    fn a_place_outside_of_a_remote_region_is_refused_even_when_it_overflows() {
+    fn out_of_region_or_overflowing_place_is_rejected() {
         let region = region();
         assert_eq!(region.at(4088, 8).map(|place| place.address), Ok(0x1ff8));
         assert_eq!(region.at(4096, 0).map(|place| place.rkey), Ok(Rkey(0x1234)));
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_remote_region_are_refused_with_their_reason() {
+    fn invalid_remote_region_is_rejected_with_reason() {
         let whole = region().to_bytes();
         for (length, reason) in [(0, "0 bytes"), (20, "20 bytes")] {
             let error = RemoteRegion::from_bytes(&whole[..length]).expect_err(reason).to_string();

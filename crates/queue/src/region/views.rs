@@ -1,5 +1,4 @@
-//! Registered memory as slices of [`bytemuck`] types, where nobody but the holder of the slice can
-//! change it.
+//! Registered memory as slices of [`bytemuck`] types. Only the holder of the slice can change it.
 #![allow(
     unsafe_code,
     reason = "references are made to registered memory; this is the place for it"
@@ -13,16 +12,16 @@ use verbless_command::{Error, ErrorKind};
 use super::Region;
 
 impl Region {
-    /// `count` values of `T` from byte `offset` on, in place. The region must be one that devices
-    /// cannot write ([`KeyAccess::LOCAL_READ`], or remote reads without `local_write`): use it for
-    /// data that is sent from here. A request that reads the bytes while they are changed sends old
-    /// and new ones. No request can write there: for every access through the region's key, by a
-    /// READ, a receive, or a [`Umr`](verbless_ring::wr::Umr) whose key lets peers write, the device
-    /// checks the region's own key for the right to write.
+    /// `count` values of `T` from byte `offset` on, in place. Devices must not be able to write the
+    /// region ([`KeyAccess::LOCAL_READ`], or remote reads without `local_write`): use it for
+    /// outgoing data. A request that reads the bytes during a change sends a mix of old and new
+    /// ones. No request can write there: for every access through the region's key, by a READ, a
+    /// receive, or a [`Umr`](verbless_ring::wr::Umr) whose key lets peers write, the device checks
+    /// the region's own key for the right to write.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`]: a device may write the region; the range is not in it, or not aligned
-    /// as `T` is.
+    /// [`ErrorKind::Input`]: a device may write the region; the range is outside of it, or
+    /// misaligned for `T`.
     ///
     /// [`KeyAccess::LOCAL_READ`]: verbless_command::KeyAccess::LOCAL_READ
     pub fn slice_mut<T: NoUninit + AnyBitPattern>(
@@ -35,14 +34,14 @@ impl Region {
                         `slice_mut_unchecked` while no device writes it";
             return Err(Error::new(ErrorKind::Input, "viewing a region as a slice", hint));
         }
-        // SAFETY: no key lets a device write, and nobody else has the region.
+        // SAFETY: no key lets a device write, and this is the only handle to the region.
         unsafe { self.slice_mut_unchecked(offset, count) }
     }
 
-    /// `count` values of `T` from byte `offset` on, in place and to be changed.
+    /// `count` mutable values of `T` from byte `offset` on, in place.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`]: the range is not in the region, or not aligned as `T` is.
+    /// [`ErrorKind::Input`]: the range is outside of the region, or misaligned for `T`.
     ///
     /// # Safety
     /// While the slice is used, no device writes these bytes: no receive, READ or atomic of ours is
@@ -64,8 +63,8 @@ impl Region {
     /// As [`slice_mut_unchecked`](Self::slice_mut_unchecked).
     ///
     /// # Safety
-    /// As for [`slice_mut_unchecked`](Self::slice_mut_unchecked); and nobody writes these bytes
-    /// through [`Region::write_at`], [`Region::words`] and the like while the slice is used.
+    /// As for [`slice_mut_unchecked`](Self::slice_mut_unchecked). In addition, no code writes these
+    /// bytes through [`Region::write_at`], [`Region::words`] and the like while the slice is used.
     pub unsafe fn slice_unchecked<T: AnyBitPattern>(
         &self,
         offset: usize,
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_of_the_regions_bytes_and_never_past_its_end() {
+    fn slice_mut_stays_within_region_and_alignment() {
         let mut region = region(false);
         region.slice_mut::<u32>(4, 15).unwrap()[14] = 0x0102_0304;
         let mut back = [0u32];
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_struct_of_the_users_is_viewed_in_place_and_copied() {
+    fn user_struct_is_viewed_in_place() {
         #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
         #[repr(C)]
         struct Quote {
@@ -152,11 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_a_device_may_write_gives_no_slice_without_a_promise() {
+    fn device_writable_region_gives_only_unsafe_slices() {
         let mut region = region(true);
         let error = region.slice_mut::<u8>(0, 1).unwrap_err().to_string();
         assert!(error.contains("devices may write the region"), "{error}");
-        // SAFETY: there is no device, and nobody else.
+        // SAFETY: there is no device, and no other handle.
         unsafe { region.slice_mut_unchecked::<u8>(0, 2) }.unwrap()[1] = 7;
         // SAFETY: as above.
         assert_eq!(unsafe { region.slice_unchecked::<u8>(0, 2) }.unwrap(), [0, 7]);

@@ -19,6 +19,8 @@ pub struct CqCleaner {
     pub(super) consumer: Record,
     /// New CQEs overwrite unread ones: what is behind the producer counts as well.
     pub(super) overwrites: bool,
+    /// There is one entry, and it is the queue pair's alone.
+    pub(super) collapsed: bool,
     pub(super) claims: Arc<AtomicBool>,
 }
 
@@ -44,7 +46,7 @@ impl CqCleaner {
             let request = RequestId::read(look);
             let [word, _] = look.user_index_and_immediate();
             let opcode = OpOwn::from_bits(look.op_own()).opcode();
-            let ours = CqeUserIndex::from_be(word).srqn_uidx() == user_index;
+            let ours = CqeUserIndex::from_raw(word).srqn_uidx() == user_index;
             let retires = ours && is_receive(opcode) && request.opcode_qpn.get() != RETIRED;
             if retires {
                 look.retire_frame(word);
@@ -79,6 +81,10 @@ impl CqCleaner {
     /// Invalidates the unpolled CQEs of a queue, or only those of receives if `receives`, and calls
     /// `receive` with the WQE index of each receive among them.
     fn each(&self, qpn: Qpn, receives: bool, mut receive: impl FnMut(WqeIndex)) -> Retired {
+        if self.collapsed {
+            self.ring.empty();
+            return Retired { count: 0, end: 0 };
+        }
         self.entries(|look| {
             let request = RequestId::read(look);
             let opcode = OpOwn::from_bits(look.op_own()).opcode();
@@ -142,6 +148,7 @@ impl Clone for CqCleaner {
             ring: self.ring.handle(),
             consumer: self.consumer.clone(),
             overwrites: self.overwrites,
+            collapsed: self.collapsed,
             claims: self.claims.clone(),
         }
     }

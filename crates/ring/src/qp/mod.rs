@@ -31,7 +31,7 @@ pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
 pub use sides::{ReceiveSide, WithSrq};
 
 use crate::completion::{Completion, CompletionError, Datagram};
-use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
+use crate::cq::{CollapsedQueue, CompletionQueue, Cqe, Outcome, RequestId};
 use crate::service::{Rc, Service, Ud};
 use crate::types::{Qpn, WqeIndex};
 use crate::wr::{Gather, PostError, WorkRequest};
@@ -81,6 +81,14 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         self.receive.reset();
     }
 
+    /// Clears both doorbell records and [closes](SendQueue::close) the send queue, after 2RST_QP:
+    /// the device begins again at index 0, and must find nothing posted there. What it completed
+    /// before can still be polled. Call [`QueuePair::reset`] before anything is posted again.
+    pub fn stop(&mut self) {
+        self.send.stop();
+        self.receive.stop();
+    }
+
     /// Writes the count of the receives posted so far to the doorbell record again: needed after
     /// RST2INIT_QP, because a device may ignore the record in RESET.
     pub fn publish_receives(&mut self) {
@@ -119,6 +127,18 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         } else {
             self.complete_other(&cqe.apart())
         }
+    }
+
+    /// Completes the newest send request that a collapsed completion queue reports:
+    /// [`SendQueue::poll_newest`].
+    ///
+    /// # Errors
+    /// As [`SendQueue::poll_newest`].
+    pub fn poll_newest(
+        &mut self,
+        queue: &CollapsedQueue,
+    ) -> Option<Result<Completion, CompletionError>> {
+        self.send.poll_newest(queue)
     }
 
     /// Completes any CQE but a requester's successful one without inline data.

@@ -1,7 +1,8 @@
 //! The receive queue.
 
-use bytemuck::must_cast;
-use verbless_prm::hot::{DataSegment, QpRecordReceive, cqe_format, cqe_opcode};
+use core::mem::offset_of;
+use verbless_prm::hot::{self, DataSegment, cqe_format, cqe_opcode};
+use zerocopy::transmute;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::{Cqe, RequestId};
@@ -50,7 +51,10 @@ impl ReceiveQueue {
             producer: 0,
             consumer: 0,
             qpn: parts.qpn,
-            record: Record::new(&parts.record, QpRecordReceive::AT),
+            record: Record::new(
+                &parts.record,
+                offset_of!(hot::QpDoorbellRecord, qp_record_receive),
+            ),
             ring,
         })
     }
@@ -60,6 +64,11 @@ impl ReceiveQueue {
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
         self.consumer = 0;
+        self.record.store(0);
+    }
+
+    /// Clears the doorbell record: the queue pair is in RESET.
+    pub(super) fn stop(&mut self) {
         self.record.store(0);
     }
 
@@ -186,7 +195,7 @@ impl ReceiveQueue {
             }
         }
         if segments < self.ring.segments() {
-            self.ring.store(index, segments, must_cast(DataSegment::END));
+            self.ring.store(index, segments, transmute!(DataSegment::END));
         }
         self.cookies.set(index, cookie);
         self.producer = index.wrapping_add(1);

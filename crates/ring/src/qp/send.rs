@@ -4,13 +4,14 @@
 mod tests;
 
 use core::marker::PhantomData;
+use core::mem::offset_of;
 
 use verbless_prm::hot::{
-    CtrlFlags, CtrlWord, OpcodeQpn, QpRecordSend, completion, cqe_format, cqe_opcode,
+    self, CqeTail, CtrlFlags, CtrlWord, OpcodeQpn, completion, cqe_format, cqe_opcode,
 };
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
-use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
+use crate::cq::{CollapsedQueue, CompletionQueue, Cqe, Outcome, RequestId};
 use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots};
 use crate::service::{Eth, Rc, Service};
 use crate::trace::{Event, event};
@@ -66,7 +67,7 @@ pub struct SendQueue<S: Service = Rc> {
     /// Wqebbs posted so far, modulo 2^32.
     producer: u32,
     /// The value that `producer` must not exceed: wqebbs of the ring plus those completed, modulo
-    /// 2^32; the number completed alone while the queue is closed.
+    /// 2^32; `producer` while the queue is closed.
     limit: u32,
     /// Wqebbs that may be used: all of the ring, or none while the queue is closed.
     wqebbs: u32,
@@ -75,7 +76,7 @@ pub struct SendQueue<S: Service = Rc> {
     /// The parts of the control segment that are the same in every request: the queue number, and
     /// the completion mode. From the first request that changes a key on, `flags` also has the
     /// small fence: the next request waits for the change, and those behind it for nothing, as
-    /// requests begin in order. In the byte order of the ring.
+    /// requests begin in order. `flags` is in the byte order of the ring.
     control: u64,
     flags: u64,
     /// The part of every [`Slot::request`] that is the same: the QPN, in the byte order of the CQE.
@@ -85,6 +86,8 @@ pub struct SendQueue<S: Service = Rc> {
     copy: [CopyLimit; 2],
     record: Record,
     doorbell: SendDoorbell,
+    /// While the queue is closed, wqebbs completed so far, modulo 2^32.
+    done_closed: u32,
     service: PhantomData<S>,
 }
 
@@ -109,8 +112,13 @@ impl Slot {
 }
 
 /// The fence behind a change of a key, in [`SendQueue::flags`].
-const BEHIND_KEY_CHANGE: u64 =
-    CtrlFlags::pack(0, 0, Fence::Small as u8, 0, false, 0).into_bits().to_be();
+const BEHIND_KEY_CHANGE: u64 = CtrlFlags::new().with_fm(Fence::Small as u8).to_raw();
+
+/// The lowest bit of the WQE index in a [`CtrlWord`].
+const WQE_INDEX: u32 = CtrlWord::new().with_wqe_index(1).into_bits().trailing_zeros();
+
+/// The lowest bit of its size there.
+const DS: u32 = CtrlWord::new().with_ds(1).into_bits().trailing_zeros();
 
 /// An opcode that no operation has.
 const NOT_POSTED: u8 = 0xff;
@@ -163,8 +171,8 @@ impl<S: Service> SendQueue<S> {
             wqebbs: ring.wqebbs(),
             no_room: PostError::Full,
             control: CtrlWord::new().with_qpn(qpn).into_bits(),
-            request: OpcodeQpn::new().with_qpn(qpn).into_bits().to_be(),
-            flags: CtrlFlags::new().with_ce(ce).into_bits().to_be(),
+            request: OpcodeQpn::new().with_qpn(qpn).to_raw(),
+            flags: CtrlFlags::new().with_ce(ce).to_raw(),
             limits: Limits {
                 sges: parts.max_sges,
                 inline: parts.max_inline,
@@ -177,8 +185,9 @@ impl<S: Service> SendQueue<S> {
                 BlueFlame::Inline => [CopyLimit::NONE, copied],
                 BlueFlame::Never => [CopyLimit::NONE; 2],
             },
-            record: Record::new(&parts.record, QpRecordSend::AT),
+            record: Record::new(&parts.record, offset_of!(hot::QpDoorbellRecord, qp_record_send)),
             doorbell: parts.doorbell,
+            done_closed: 0,
             service: PhantomData,
             ring,
         })
@@ -189,7 +198,7 @@ impl<S: Service> SendQueue<S> {
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
         self.flags &= !BEHIND_KEY_CHANGE;
-        self.limit = self.wqebbs;
+        (self.limit, self.done_closed) = (self.wqebbs, 0);
         self.slots.fill(Slot::empty(self.qpn()));
         self.record.store(0);
     }
@@ -197,10 +206,11 @@ impl<S: Service> SendQueue<S> {
     /// Refuses requests ([`PostError::NotConnected`]) until [`SendQueue::open`], because the queue
     /// pair cannot send yet. This costs posting nothing: a closed queue has no room.
     ///
-    /// A queue with requests in it cannot be closed, and stays open. Close it only before its queue
-    /// pair is first taken to RTS, or after 2RST_QP.
+    /// What was posted before can still be completed. Close the queue only before its queue pair is
+    /// first taken to RTS, or after 2RST_QP.
     pub fn close(&mut self) {
-        if self.free() == self.wqebbs {
+        if self.wqebbs != 0 {
+            self.done_closed = self.done();
             (self.wqebbs, self.no_room) = (0, PostError::NotConnected);
             self.limit = self.producer;
         }
@@ -210,9 +220,24 @@ impl<S: Service> SendQueue<S> {
     /// in RTS, or in ERR, where the device flushes what is posted: a device need not notice a
     /// doorbell that it got before, and then nothing posted ever completes.
     pub fn open(&mut self) {
-        // All that a closed queue has posted has completed.
-        self.limit = self.limit.wrapping_add(self.ring.wqebbs() - self.wqebbs);
-        (self.wqebbs, self.no_room) = (self.ring.wqebbs(), PostError::Full);
+        if self.wqebbs == 0 {
+            self.limit = self.done_closed.wrapping_add(self.ring.wqebbs());
+            (self.wqebbs, self.no_room) = (self.ring.wqebbs(), PostError::Full);
+        }
+    }
+
+    /// Closes the queue, and clears the doorbell record.
+    pub(super) fn stop(&mut self) {
+        self.close();
+        self.record.store(0);
+    }
+
+    /// Wqebbs completed so far, modulo 2^32.
+    fn done(&self) -> u32 {
+        match self.wqebbs {
+            0 => self.done_closed,
+            wqebbs => self.limit.wrapping_sub(wqebbs),
+        }
     }
 
     /// The number of the QP or SQ.
@@ -320,6 +345,36 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
+    /// Completes the newest request that a collapsed completion queue reports, and with it all that
+    /// were posted before, whose completions are not reported one by one; frees their slots.
+    /// `None`: nothing has completed since the last call. A completion says nothing of bytes.
+    ///
+    /// # Errors
+    /// The newest request failed, or was flushed; [`CompletionError::OtherQueue`] if `queue` is
+    /// another queue pair's. A device cannot complete what was not posted without being taken for
+    /// one that completes nothing.
+    pub fn poll_newest(
+        &mut self,
+        queue: &CollapsedQueue,
+    ) -> Option<Result<Completion, CompletionError>> {
+        let newest = queue.newest()?;
+        let opcode_qpn = newest.opcode_qpn;
+        if Qpn(OpcodeQpn::from_bits(opcode_qpn.get()).qpn()) != self.qpn() {
+            let cqe = Cqe::of_newest(opcode_qpn, newest);
+            return Some(Err(CompletionError::OtherQueue(cqe)));
+        }
+        // The entry stays when its request has completed. Later requests come to the same slot, so
+        // all 16 bits of the index have to be in the window of what is outstanding: at most a ring
+        // of 32768.
+        let index = CqeTail::from_bits(newest.tail).wqe_counter.get();
+        let done = self.done() as u16;
+        if index.wrapping_sub(done) >= (self.producer as u16).wrapping_sub(done) {
+            return None;
+        }
+        let slot = self.find(WqeIndex(index))?;
+        Some(self.complete(Cqe::of_newest(slot.request, newest)))
+    }
+
     /// Completes the request that a successful CQE reports, and frees all slots up to it. `None` if
     /// it completes no outstanding request: [`SendQueue::misfit`] then tells why.
     ///
@@ -355,7 +410,8 @@ impl<S: Service> SendQueue<S> {
     }
 
     /// Whether a request that was posted has not completed: whether its completion lets more be
-    /// posted than may be, at most by a ring. A request that was taken back is forgotten.
+    /// posted than may be, at most by a ring. A request that was taken back is forgotten. False
+    /// while the queue is closed: its requests complete in [`SendQueue::misfit`].
     ///
     /// Counts wrap, so that a slot at which no WQE began while 2^32 wqebbs were posted, give or
     /// take a ring, looks outstanding again. It shows only if the device completes what was not
@@ -366,18 +422,25 @@ impl<S: Service> SendQueue<S> {
         slot.limit.wrapping_sub(1).wrapping_sub(self.limit) < self.wqebbs
     }
 
-    /// Why a good CQE cannot be.
+    /// Why a good CQE cannot be; the completion of a request of a closed queue.
     #[cold]
     #[inline(never)]
-    pub(super) fn misfit(&self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+    pub(super) fn misfit(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != self.qpn() {
             return Err(CompletionError::OtherQueue(cqe.apart()));
         }
-        let opcode_qpn = OpcodeQpn::from_bits(cqe.request().opcode_qpn.get());
-        Err(malformed(match self.find(cqe.wqe_index()) {
-            None => Malformed::Index(cqe.wqe_index()),
-            Some(_) => Malformed::WorkRequest(opcode_qpn.wqe_opcode()),
-        }))
+        let request = cqe.request();
+        match self.find(cqe.wqe_index()) {
+            Some(slot) if slot.request == request.opcode_qpn => {
+                self.free_to(&slot);
+                Ok(Completion::sent(slot.cookie, request, cqe.outcome()))
+            }
+            Some(_) => {
+                let opcode_qpn = OpcodeQpn::from_bits(request.opcode_qpn.get());
+                Err(malformed(Malformed::WorkRequest(opcode_qpn.wqe_opcode())))
+            }
+            None => Err(malformed(Malformed::Index(cqe.wqe_index()))),
+        }
     }
 
     /// Completes a CQE that is no plain success: a success with inline data, an error, or a
@@ -401,18 +464,31 @@ impl<S: Service> SendQueue<S> {
                 let Some(slot) = self.find(index) else {
                     return Err(malformed(Malformed::Index(index)));
                 };
-                self.limit = slot.limit;
+                self.free_to(&slot);
                 Err(CompletionError::Failed(Failure::new(slot.cookie, cqe)))
             }
             (other, _) => Err(malformed(Malformed::Opcode(other))),
         }
     }
 
-    /// The outstanding request whose first wqebb has this index, modulo the ring.
+    /// The outstanding request whose first wqebb has this index, modulo the ring; of a closed queue
+    /// too.
     fn find(&self, WqeIndex(index): WqeIndex) -> Option<Slot> {
         let slot = *self.slots.get(index.into());
         let posted = slot.request != Slot::empty(self.qpn()).request;
-        (posted && self.is_outstanding(&slot)).then_some(slot)
+        let wqebbs = self.ring.wqebbs();
+        let limit = self.done().wrapping_add(wqebbs);
+        // As in `is_outstanding`.
+        let outstanding = slot.limit.wrapping_sub(1).wrapping_sub(limit) < wqebbs;
+        (posted && outstanding).then_some(slot)
+    }
+
+    /// Frees all slots up to this one of an outstanding request.
+    fn free_to(&mut self, slot: &Slot) {
+        match self.wqebbs {
+            0 => self.done_closed = slot.limit.wrapping_sub(self.ring.wqebbs()),
+            _ => self.limit = slot.limit,
+        }
     }
 
     /// Takes back what was posted from `first` on, which the device has not been told of.
@@ -445,24 +521,28 @@ impl<S: Service> SendQueue<S> {
         if self.limit.wrapping_sub(index) < wqebbs {
             return Err(self.no_room(wqebbs));
         }
+        debug_assert!(ds < 64, "a WQE has at most 63 ds");
         let wqe = self.ring.wqe(index);
         let opcode = W::INFO.operation as u8;
         // The control segment comes last: what the rest is made of then need not be kept beside it.
         request.write(&wqe, 1, &self.limits);
-        let control = CtrlWord::pack(W::INFO.op_mod, index as u16, opcode, 0, ds as u8).into_bits();
+        let constant = CtrlWord::new().with_opmod(W::INFO.op_mod).with_opcode(opcode);
+        // What varies is added in the host's order, which is swapped once: setters would swap each.
+        let varying = u64::from(index as u16) << WQE_INDEX | u64::from(ds as u8) << DS;
+        let control = self.control | constant.into_bits() | varying;
         let options = request.options();
         let own = if W::REMAPS { self.limits.umr.fence } else { Fence::None };
         let fence = options.fence.and(own);
-        let common = self.flags & !fence.instead_of_small().into_bits().to_be();
-        let flags = options.flags(fence, request.control()).into_bits().to_be();
-        let word = (self.control | control).to_be();
+        let common = self.flags & !fence.instead_of_small().to_raw();
+        let flags = options.flags(fence, request.control()).to_raw();
+        let word = control.to_be();
         wqe.store(0, [word, common | flags]);
         if matches!(W::INFO.operation, Operation::Umr) {
             self.flags |= BEHIND_KEY_CHANGE;
         }
         let end = index.wrapping_add(wqebbs);
         self.producer = end;
-        let opcode_of_cqe = OpcodeQpn::new().with_wqe_opcode(opcode).into_bits().to_be();
+        let opcode_of_cqe = OpcodeQpn::new().with_wqe_opcode(opcode).to_raw();
         self.slots.set(
             index,
             Slot {
@@ -630,7 +710,7 @@ impl<S: Service> SendBatch<'_, S> {
         self.first = self.queue.producer;
         self.queue.publish();
         let word = self.queue.ring.wqe(last).load_word(0);
-        let ds = CtrlWord::from_bits(u64::from_be(word)).ds().into();
+        let ds = CtrlWord::from_raw(word).ds().into();
         if alone && let Some(copied) = self.queue.copies(ds, inline) {
             let _ = self.queue.ring_by_copy(last, copied);
         } else {
@@ -641,6 +721,9 @@ impl<S: Service> SendBatch<'_, S> {
     /// Counts the batch in the doorbell record, but does not ring: the next doorbell covers it. An
     /// idle device does not notice until then.
     pub fn hold(mut self) {
+        if self.queue.producer == self.first {
+            return;
+        }
         self.first = self.queue.producer;
         self.queue.publish();
     }

@@ -26,6 +26,7 @@ pub(crate) mod sealed {
         /// Completes a CQE that is not a requester's; `qpn` is the queue pair's number.
         fn complete(&mut self, qpn: Qpn, cqe: &Cqe) -> Result<Completion, CompletionError>;
         fn reset(&mut self);
+        fn stop(&mut self);
         fn publish(&mut self);
     }
 }
@@ -37,6 +38,10 @@ impl sealed::ReceiveSide for ReceiveQueue {
 
     fn reset(&mut self) {
         ReceiveQueue::reset(self);
+    }
+
+    fn stop(&mut self) {
+        ReceiveQueue::stop(self);
     }
 
     fn publish(&mut self) {
@@ -61,6 +66,9 @@ impl sealed::ReceiveSide for WithSrq {
 
     /// Keeps the posted receives: they belong to all users of the shared receive queue.
     fn reset(&mut self) {}
+
+    /// Nothing: the shared receive queue goes on.
+    fn stop(&mut self) {}
 
     /// Nothing: the shared receive queue writes its own doorbell record.
     fn publish(&mut self) {}

@@ -2,10 +2,11 @@
 
 use alloc::sync::Arc;
 use core::marker::PhantomData;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
-use verbless_prm::hot::{Cqe, CqeUserIndex, OpOwn, OpcodeQpn, cqe_opcode};
+use verbless_prm::hot::{self, Cqe, OpOwn, cqe_opcode};
 
 use super::exclusive::RingMemory;
 use super::layout::LayoutError;
@@ -52,14 +53,19 @@ impl CqRing {
             stride: entry_size,
             _memory: Arc::new(memory),
         };
+        ring.empty();
+        Ok(ring)
+    }
+
+    /// Marks every entry as not yet written. The device writes none meanwhile.
+    pub(crate) fn empty(&self) {
         let invalid = OpOwn::new().with_opcode(cqe_opcode::INVALID).with_owner(true).into_bits();
-        for index in 0..=ring.mask {
-            let slot = ring.slot(index);
+        for index in 0..=self.mask {
+            let slot = self.slot(index);
             // SAFETY: a slot is 64 bytes inside the ring.
             unsafe { AtomicU8::from_ptr(slot.cqe.add(Slot::LAST).as_ptr()) }
                 .store(invalid, Relaxed);
         }
-        Ok(ring)
     }
 
     /// Another handle to the same ring.
@@ -209,7 +215,7 @@ impl Look<'_> {
     /// User index and immediate, as they stand in memory.
     #[inline(always)]
     pub(crate) fn user_index_and_immediate(&self) -> [u32; 2] {
-        bytemuck::must_cast(self.slot.qword::<{ CqeUserIndex::AT }>())
+        zerocopy::transmute!(self.slot.qword::<{ offset_of!(hot::Cqe, cqe_user_index) }>())
     }
 
     /// The dword at byte `OFFSET` of the CQE, as it stands in memory: big-endian. Only behind
@@ -256,7 +262,7 @@ struct Slot<'r> {
 }
 
 impl Slot<'_> {
-    const LAST: usize = OpOwn::AT;
+    const LAST: usize = offset_of!(hot::Cqe, cqe_tail.op_own);
 
     /// The last byte: the first to read.
     #[inline(always)]
@@ -284,12 +290,16 @@ impl Slot<'_> {
 
     fn user_index(&self) -> &AtomicU32 {
         // SAFETY: a slot is 64 bytes inside the ring, aligned to 64, and the ring outlives us.
-        unsafe { AtomicU32::from_ptr(self.cqe.add(CqeUserIndex::AT).cast().as_ptr()) }
+        unsafe {
+            AtomicU32::from_ptr(self.cqe.add(offset_of!(hot::Cqe, cqe_user_index)).cast().as_ptr())
+        }
     }
 
     fn opcode_qpn(&self) -> &AtomicU32 {
         // SAFETY: a slot is 64 bytes inside the ring, aligned to 64, and the ring outlives us.
-        unsafe { AtomicU32::from_ptr(self.cqe.add(OpcodeQpn::AT).cast().as_ptr()) }
+        unsafe {
+            AtomicU32::from_ptr(self.cqe.add(offset_of!(hot::Cqe, opcode_qpn)).cast().as_ptr())
+        }
     }
 }
 
@@ -301,7 +311,7 @@ mod tests {
     struct Entry([u8; Cqe::BYTES]);
 
     #[test]
-    fn the_last_byte_of_an_entry_says_whose_it_is_and_of_what() {
+    fn cqe_last_byte_decides_ownership_and_kind() {
         for (lap, last) in (0..2).flat_map(|lap| (0..=u8::MAX).map(move |last| (lap, last))) {
             let mut entry = Entry([0; Cqe::BYTES]);
             entry.0[Slot::LAST] = last;

@@ -14,7 +14,7 @@ use core::sync::atomic::AtomicU32;
 use super::layout::LayoutError;
 use super::memory::{OutOfBounds, SharedMemory};
 
-/// Memory for one ring or one doorbell record, which nobody reaches but its queue and the device.
+/// Memory for one ring or one doorbell record, which only its queue and the device access.
 pub struct RingMemory {
     memory: SharedMemory,
 }
@@ -24,11 +24,11 @@ impl RingMemory {
     ///
     /// # Safety
     /// While the `RingMemory`, a part of it or a queue over it lives (cleaners of a completion
-    /// queue included), no access to its bytes by another handle, pointer or `RingMemory` happens
-    /// at the same time as one of theirs: whoever looks at ordinary memory in the device's place
-    /// does so on the thread that uses the queue, or hands the turn over with synchronization. A
-    /// device may read and write the bytes at any time; it moves each aligned word as a whole. The
-    /// owner of `memory` keeps the bytes mapped as [`SharedMemory::from_raw`] says.
+    /// queue included), no other handle, pointer or `RingMemory` accesses its bytes at the same
+    /// time as they do: code that accesses ordinary memory in the device's place does so on the
+    /// thread that uses the queue, or hands the turn over with synchronization. A device may read
+    /// and write the bytes at any time; it moves each aligned word as a whole. The owner of
+    /// `memory` keeps the bytes mapped as [`SharedMemory::from_raw`] says.
     ///
     /// Size and alignment need no promise: every queue checks them when it is built.
     pub unsafe fn new(memory: SharedMemory) -> Self {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_ring_memory_are_neighbours_that_do_not_overlap() {
+    fn split_ring_memory_parts_are_adjacent() {
         let whole = memory(64, 256);
         let start = whole.address();
         let (first, rest) = whole.split_at(192).unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_not_two_aligned_words_is_refused() {
+    fn doorbell_record_must_be_two_aligned_words() {
         for (offset, length) in [(0, 0), (0, 4), (0, 7), (1, 8), (2, 8), (4093, 3)] {
             let error = RecordMemory::new(memory(offset, length)).unwrap_err();
             assert_eq!(error.what, "doorbell record", "{offset} {length}");

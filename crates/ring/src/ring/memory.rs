@@ -4,7 +4,7 @@
 use alloc::sync::Arc;
 use core::any::Any;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use core::{fmt, slice};
 
 use super::copy;
@@ -143,16 +143,23 @@ impl SharedMemory {
             return &[];
         }
         // SAFETY: aligned, and inside the memory, which the owner keeps mapped as long as this
-        // handle. Nobody has references to it but to atomics, and what the device does to it has
-        // the effect of atomic accesses.
+        // handle. All references to it are to atomics, and the device's accesses have the effect
+        // of atomic accesses.
         unsafe { slice::from_raw_parts(base.as_ptr(), self.length / 8) }
+    }
+
+    /// The memory in place, byte by byte, whatever its alignment. The device, a peer and copies may
+    /// change each byte at any time.
+    pub fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: inside the memory, as in `words`; a copy is an atomic access to each byte.
+        unsafe { slice::from_raw_parts(self.base.cast::<AtomicU8>().as_ptr(), self.length) }
     }
 
     /// Copies `bytes` in, from `offset` on.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.check(offset, bytes.len())?;
-        // SAFETY: checked above; the bytes of a slice are not ours, as nobody borrows those of this
-        // memory.
+        // SAFETY: checked above; the bytes of the slice are not ours, as no slice borrows those of
+        // this memory.
         unsafe { copy::bytes(bytes.as_ptr(), self.base.as_ptr().add(offset), bytes.len()) };
         Ok(())
     }
@@ -229,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_of_every_alignment_come_back_and_touch_nothing_else() {
+    fn copies_of_any_alignment_are_exact() {
         let memory = SharedMemory::zeroed(1);
         for offset in 0..17 {
             for length in 0..40 {
@@ -251,7 +258,7 @@ mod tests {
     /// Copies on several threads of one machine: no byte is ever anything but what some writer
     /// wrote there.
     #[test]
-    fn copies_of_any_alignment_race_byte_by_byte() {
+    fn concurrent_copies_never_tear_bytes() {
         const ROUNDS: usize = if cfg!(miri) { 4 } else { 2000 };
         let memory = SharedMemory::zeroed(4096);
         std::thread::scope(|scope| {
@@ -277,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_memory_is_filled_and_nothing_behind_it() {
+    fn fill_covers_whole_slice_only() {
         let memory = SharedMemory::zeroed(4096);
         for length in [0, 1, 255, 256, 257, 300, 1024] {
             memory.fill(0);
@@ -294,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_past_the_end_is_refused_even_when_it_overflows() {
+    fn out_of_bounds_or_overflowing_range_is_rejected() {
         let memory = SharedMemory::zeroed(4096);
         assert!(memory.write_at(4096, &[]).is_ok());
         assert!(memory.write_at(4096, &[0]).is_err());
@@ -308,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_the_bytes_at_eight_times_their_index_and_end_with_the_last_whole_one() {
+    fn words_are_whole_aligned_u64s_of_slice() {
         let memory = SharedMemory::zeroed(4096);
         let part = memory.slice(8, 30).unwrap();
         assert_eq!(part.words().len(), 3);
@@ -322,7 +329,7 @@ mod tests {
 
     /// Long enough for the copy that goes past the caches.
     #[test]
-    fn long_copies_of_every_alignment_come_back_and_touch_nothing_else() {
+    fn long_copies_of_any_alignment_are_exact() {
         let length = if cfg!(miri) { 4096 } else { (4 << 20) + 4096 };
         let memory = SharedMemory::zeroed(length + 256);
         let bytes: Vec<u8> = (0..length + 64).map(|at| (at * 7 + (at >> 8)) as u8).collect();
@@ -341,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_keeps_the_memory_alive() {
+    fn slice_keeps_memory_alive() {
         let memory = SharedMemory::zeroed(4096);
         let slice = memory.slice(8, 8).unwrap();
         memory.write_at(8, b"verbless").unwrap();

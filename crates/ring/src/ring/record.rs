@@ -17,7 +17,8 @@ pub(crate) struct Record {
 unsafe impl Send for Record {}
 
 impl Record {
-    /// The word at byte `at` of the record in `memory`, which is the `AT` of a generated word.
+    /// The word at byte `at` of the record in `memory`: the offset of its member in a
+    /// `…DoorbellRecord` of `verbless_prm`.
     pub(crate) fn new(memory: &RecordMemory, at: usize) -> Self {
         let word = &memory.words()[at / size_of::<AtomicU32>()];
         Self { word: NonNull::from(word), _memory: memory.clone() }

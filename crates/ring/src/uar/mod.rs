@@ -12,6 +12,7 @@ pub mod barrier;
 
 use alloc::sync::Arc;
 use core::fmt;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,7 +25,7 @@ use crate::trace::{Event, event};
 /// Bytes of a UAR page.
 const PAGE: usize = hot::UarPage::BYTES;
 /// The first BlueFlame register of a page.
-const BLUEFLAME: usize = hot::UarPage::BLUEFLAME_0_AT;
+const BLUEFLAME: usize = offset_of!(hot::UarPage, blueflame_0);
 /// Bytes of the smallest BlueFlame buffer, of which a register has two.
 const BLUEFLAME_BUFFER: usize = 256;
 
@@ -45,10 +46,10 @@ impl UarPage {
     /// The page that `memory` maps: a device's, or ordinary memory in a test.
     ///
     /// # Safety
-    /// The page is made a `UarPage` once, and while that or a doorbell of it lives, nothing of this
-    /// process but they stores to it: not through another handle to the memory either. Its
-    /// registers are stored to as a device's are, which is no atomic access; whoever looks at
-    /// ordinary memory in their place does so on the thread that rings.
+    /// The page is made a `UarPage` once. While that or a doorbell of it lives, nothing else in
+    /// this process stores to the page: not through another handle to the memory either. They store
+    /// to its registers as to a device's, which is no atomic access; code that accesses ordinary
+    /// memory in their place does so on the thread that rings.
     pub unsafe fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
         if memory.len() < PAGE || !memory.address().is_multiple_of(PAGE as u64) {
             return Err(LayoutError::new(
@@ -116,7 +117,7 @@ impl UarPage {
     #[inline]
     pub(crate) fn arm_cq(&self, word: u64) {
         // SAFETY: inside the page, aligned.
-        unsafe { store(self.at(hot::UarPage::CQ_ARM_AT), word.to_be()) };
+        unsafe { store(self.at(offset_of!(hot::UarPage, cq_arm)), word.to_be()) };
     }
 
     /// Arms a new CQ that another program polls, for its first CQE. The second word of its record
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blueflame_register_is_one_queues_until_it_is_dropped() {
+    fn blueflame_register_is_exclusive_until_drop() {
         let page = page();
         let first = page.blueflame(0x800, 256).unwrap();
         assert_eq!(page.blueflame(0x800, 256).err().unwrap().why, "is another queue's");
@@ -302,7 +303,7 @@ mod tests {
     /// Linux gives a user two registers of a page (`MLX5_NON_FP_BFREGS_PER_UAR`), `bf_reg_size`
     /// apart; each is two buffers, and doorbells alternate between them.
     #[test]
-    fn doorbells_alternate_between_the_two_buffers_of_their_register() {
+    fn doorbells_alternate_between_two_buffers() {
         let page = page();
         for (buffer, registers) in [(256, [0x800, 0xa00]), (512, [0x800, 0xc00])] {
             let mut both = registers.map(|at| page.blueflame(at, buffer).unwrap());
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_outside_the_page_is_refused() {
+    fn register_outside_page_is_rejected() {
         for (offset, buffer) in [
             (0, 256),
             (0x700, 256),
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_as_many_registers_as_fit_its_second_half_and_each_is_taken_apart() {
+    fn page_fits_disjoint_blueflame_registers() {
         let all = [0x800, 0x900, 0xa00, 0xb00, 0xc00, 0xd00, 0xe00, 0xf00];
         for (buffer, expected) in
             [(256, &[0x800, 0xa00, 0xc00, 0xe00][..]), (512, &[0x800, 0xc00]), (1024, &[0x800])]
@@ -364,11 +365,11 @@ mod tests {
     }
 
     #[test]
-    fn a_new_queue_of_another_program_is_armed_for_its_first_cqe() {
+    fn arm_new_cq_writes_first_arm_doorbell() {
         let page = page();
         page.arm_new_cq(Cqn(0x12_3456));
         let mut word = [0; 8];
-        page.0.memory.read_at(hot::UarPage::CQ_ARM_AT, &mut word).unwrap();
+        page.0.memory.read_at(offset_of!(hot::UarPage, cq_arm), &mut word).unwrap();
         // Sequence number 1 in bits 29:28, any completion, index 0; then the CQ's number.
         assert_eq!(word, [0x10, 0, 0, 0, 0, 0x12, 0x34, 0x56]);
         assert_eq!(FIRST_ARM.to_be_bytes(), word[..4]);

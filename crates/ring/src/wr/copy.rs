@@ -1,7 +1,7 @@
 //! The memory that the device writes its result to when it copies memory (MMO).
 
-use bytemuck::must_cast;
 use verbless_prm::hot::MmoSegment;
+use zerocopy::transmute;
 
 use crate::types::Sge;
 
@@ -26,7 +26,7 @@ impl Scratch {
 
     #[inline(always)]
     pub(super) fn segment(self) -> [u64; 2] {
-        must_cast(self.0)
+        transmute!(self.0)
     }
 }
 
@@ -41,7 +41,7 @@ mod tests {
         for (address, length) in [(0x2001, 64), (0x2020, 64), (0x2000, 63), (0x2000, 65), (0, 0)] {
             assert!(sge(address, length).is_none(), "{length} bytes at {address:#x}");
         }
-        let segment: [u8; 16] = must_cast(sge(0x0506_0708_090a_0bc0, 64).unwrap().segment());
+        let segment: [u8; 16] = transmute!(sge(0x0506_0708_090a_0bc0, 64).unwrap().segment());
         assert_eq!(segment, [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0x0b, 0xc0]);
     }
 }

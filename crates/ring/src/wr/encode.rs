@@ -37,6 +37,8 @@ pub enum PostError {
     Access,
     /// A UMR that would give the atomic right, where the device lets none change it.
     AtomicAccess,
+    /// A KLM of no bytes, or of more than 0x7fff_ffff.
+    KlmLength,
     /// More KLMs than a UMR can hold.
     TooManyKlms,
     /// A key for atomics whose start or length is no multiple of the largest atomic
@@ -93,6 +95,9 @@ impl fmt::Display for PostError {
                 "this device lets no UMR give the atomic right (capability `atomic`, and \
                  `umr_modify_atomic_disabled` 0): leave out `remote.atomic`"
             }
+            Self::KlmLength => {
+                "a KLM entry has 1 to 0x7fffffff bytes: leave out empty ones, split longer ones"
+            }
             Self::TooManyKlms => {
                 "more than 52 KLM entries in one request: put the list into memory"
             }
@@ -145,7 +150,7 @@ impl Fence {
     #[inline(always)]
     pub(crate) const fn instead_of_small(self) -> CtrlFlags {
         // Only the mode of `Full` has this bit.
-        CtrlFlags::pack(0, 0, self as u8 >> 2, 0, false, 0)
+        CtrlFlags::new().with_fm(self as u8 >> 2)
     }
 
     /// The fence that waits for what either does.
@@ -212,7 +217,11 @@ impl Options {
     #[inline(always)]
     pub(crate) const fn flags(self, fence: Fence, immediate: u32) -> CtrlFlags {
         let ce = if self.signaled { completion::ALWAYS } else { completion::ON_ERROR };
-        CtrlFlags::pack(0, 0, fence as u8, ce, self.solicited, immediate)
+        CtrlFlags::new()
+            .with_fm(fence as u8)
+            .with_ce(ce)
+            .with_se(self.solicited)
+            .with_imm(immediate)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Ethernet frames: the request of a raw send queue.
 
-use verbless_prm::hot::{EthChecksums, EthStart, WQEBB};
+use core::mem::offset_of;
+use verbless_prm::hot::{self, EthChecksums, EthInline, EthVlan, WQEBB};
 
 use super::capability::Capability;
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
@@ -17,7 +18,7 @@ pub const LEAST_HEADER: u32 = 18;
 /// Ds of the control and the Ethernet segment.
 const HEAD: u32 = 2;
 /// Bit position of the checksum flags in the first word of the Ethernet segment.
-const CHECKSUMS_SHIFT: u32 = 56 - 8 * EthChecksums::AT as u32;
+const CHECKSUMS_SHIFT: u32 = 56 - 8 * offset_of!(hot::EthSegment, eth_checksums) as u32;
 /// Bytes of the header that stand in the Ethernet segment itself.
 const START: usize = 2;
 
@@ -42,7 +43,7 @@ pub struct Frame<'a, P: Payload> {
     body: P,
     /// The checksums that the device computes: [`EthChecksums`].
     checksums: u8,
-    /// The VLAN tag to insert, or nothing: [`EthStart`].
+    /// The VLAN tag to insert, or nothing: [`EthVlan`].
     start: u32,
     options: Options,
 }
@@ -83,7 +84,7 @@ impl<'a, P: Payload> Frame<'a, P> {
     /// for a frame without inline header, because the tag takes the header's place in the WQE.
     #[inline(always)]
     pub const fn vlan(mut self, tci: u16) -> Self {
-        self.start = EthStart::new().with_insert_vlan(true).with_vlan_tci(tci).into_bits();
+        self.start = EthVlan::new().with_insert_vlan(true).with_vlan_tci(tci).into_bits();
         self
     }
 
@@ -92,7 +93,7 @@ impl<'a, P: Payload> Frame<'a, P> {
     #[inline(always)]
     pub const fn service_vlan(mut self, tci: u16) -> Self {
         self = self.vlan(tci);
-        self.start |= EthStart::new().with_insert_svlan(true).into_bits();
+        self.start |= EthVlan::new().with_insert_svlan(true).into_bits();
         self
     }
 
@@ -170,7 +171,7 @@ impl<P: Payload> Encode for Frame<'_, P> {
             None => (u16::from(self.header.first().copied().unwrap_or(0)) << 8, &[][..]),
         };
         let length = self.header.len() as u16;
-        let inlined = EthStart::new().with_inline_hdr_sz(length).with_inline_hdr_start(start);
+        let inlined = EthInline::new().with_inline_hdr_sz(length).with_inline_hdr_start(start);
         let start = self.start | inlined.into_bits();
         wqe.store(
             at,

@@ -21,7 +21,7 @@ mod tests {
     use crate::wr::{FetchAdd, LocalInvalidate, Read, Request, Send, Umr};
 
     #[test]
-    fn the_table_says_of_each_operation_which_services_carry_it() {
+    fn operations_list_their_services() {
         for operation in OPERATIONS {
             let services: Vec<_> = operation.services().map(|service| service.name).collect();
             let expected: &[&str] = match operation.name {
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_have_a_name_for_each_opcode_that_is_posted_and_for_no_other() {
+    fn every_request_opcode_is_posted_by_operation() {
         let posted = |operation| OPERATIONS.iter().any(|entry| entry.operation == operation);
         for &operation in Operation::ALL {
             let is_request = operation as u8 & 0x80 == 0;
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_in_words() {
+    fn unsupported_reason_has_text() {
         let read = Read::<Sge>::INFO;
         assert_eq!(read.supported(&Rc::INFO, |_| false), Ok(()), "READ needs no capability");
         let why = read.supported(&Uc::INFO, |_| true).unwrap_err().to_string();

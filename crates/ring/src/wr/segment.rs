@@ -1,7 +1,7 @@
 //! The segments of a WQE that stand behind its control segment.
 
-use bytemuck::must_cast;
 use verbless_prm::hot::{AtomicSegment, RaddrSegment, WaitDataSegment};
+use zerocopy::transmute;
 
 use super::copy::Scratch;
 use super::encode::{Limits, PostError};
@@ -53,8 +53,8 @@ macro_rules! one_ds {
     };
 }
 
-one_ds!(RemoteAddr, self => must_cast(RaddrSegment::new(self.address, self.rkey.0)));
-one_ds!(AtomicSegment, self => must_cast(*self));
+one_ds!(RemoteAddr, self => transmute!(RaddrSegment::new(self.address, self.rkey.0)));
+one_ds!(AtomicSegment, self => transmute!(*self));
 one_ds!(Scratch, self => self.segment());
 
 /// The data segment for the 8 bytes that an atomic returns.
@@ -131,7 +131,7 @@ impl Segment for Word {
         // Whether a device masks the value as it does the word is not public.
         let value = value & mask;
         let segment = WaitDataSegment::new(operation, self.lkey.0, self.address, value, mask);
-        let [first, second]: [[u64; 2]; 2] = must_cast(segment);
+        let [first, second]: [[u64; 2]; 2] = transmute!(segment);
         wqe.store(at, first);
         wqe.store(at + 1, second);
         at + 2
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_takes_as_many_bytes_as_its_ds_says_and_the_next_one_follows() {
+    fn segments_occupy_their_ds() {
         let sge = |length| Sge::new(0x1000, length, Lkey(7));
         takes(RemoteAddr::new(0x2000, Rkey(1)), 1);
         takes(AtomicSegment::new(1, 2), 1);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_segment_is_nothing_and_is_written_where_only_this_wqe_can_be() {
+    fn empty_segment_takes_no_space() {
         let empty = Sge::new(0x1000, 0, Lkey(7));
         assert_eq!((empty.ds(&LIMITS), empty.usual_ds(&LIMITS)), (Ok(0), None));
         assert_eq!(written(empty, 3), (vec![6, 7], 3));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_data_of_8_to_20_bytes_is_posted_in_open_code() {
+    fn inline_of_8_to_20_bytes_takes_fast_path() {
         for (length, ds) in [(7, None), (8, Some(1)), (12, Some(1)), (13, Some(2)), (20, Some(2))] {
             let limits = Limits { inline: length, ..LIMITS };
             let bytes = vec![0; length as usize];
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_two_ends_of_one_length_that_a_data_segment_can_say() {
+    fn copy_ends_must_have_equal_valid_length() {
         let ends = |from, to| {
             let [from, to] = [from, to].map(|length| Sge::new(0x1000, length, Lkey(7)));
             Ends { from, to }.ds(&LIMITS)
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usual_request_is_as_long_as_one_that_is_looked_at_more_closely() {
+    fn fast_path_ds_equals_checked_ds() {
         let sge = Sge::new(0x1000, 8, Lkey(7));
         let destination = AddressHandle::new(DatagramSegment::zeroed()).to(Qpn(1), QKey(2));
         let all = |ds, request: &dyn Fn(&Limits) -> [Option<u32>; 2]| {

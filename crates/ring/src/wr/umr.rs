@@ -15,9 +15,9 @@
 //! size of a key's entities, so that `umr_modify_entity_size_disabled` does not count. Linux asks
 //! the same way (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
 
-use bytemuck::must_cast;
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{MkeyContext, UmrMkeyMask};
+use zerocopy::transmute;
 
 use super::capability::Capability;
 use super::declare::options;
@@ -106,7 +106,7 @@ impl<'a> Umr<'a> {
 
     /// An entry of a list in memory.
     pub fn entry(klm: &Sge) -> [u8; OCTOWORD] {
-        must_cast(DataSegment::new(klm.length, klm.lkey.0, klm.address))
+        transmute!(DataSegment::new(klm.length, klm.lkey.0, klm.address))
     }
 
     /// Entries of the list, rounded up, and bytes of the KLMs.
@@ -145,8 +145,9 @@ impl Encode for Umr<'_> {
         match self.list {
             List::Unchanged => Ok(HEAD),
             List::Inline(klms) if klms.len() <= Self::MOST_INLINE => {
-                match klms.iter().any(|klm| klm.length > DataSegment::MAX_BYTES) {
-                    true => Err(PostError::SgeTooLong),
+                // What a device makes of an empty one is not public: in a data segment, 0 is 2 GiB.
+                match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= DataSegment::MAX_BYTES) {
+                    true => Err(PostError::KlmLength),
                     false => Ok(HEAD + klms.len().next_multiple_of(GRANULE) as u32),
                 }
             }
@@ -245,8 +246,8 @@ impl Segment for FreeKey {
 /// UMR.
 #[inline(always)]
 fn write_head(wqe: &Wqe<'_>, at: usize, umr: UmrCtrlSegment, mkey: MkeyContext) {
-    let umr: [[u64; 2]; 3] = must_cast(umr);
-    let mkey: [[u64; 2]; 4] = must_cast(mkey);
+    let umr: [[u64; 2]; 3] = transmute!(umr);
+    let mkey: [[u64; 2]; 4] = transmute!(mkey);
     for (i, segment) in umr.into_iter().chain(mkey).enumerate() {
         wqe.store(at + i, segment);
     }

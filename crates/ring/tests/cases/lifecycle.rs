@@ -1,5 +1,5 @@
 //! What becomes of a queue when it starts over, is closed and opened, and how its requests are
-//! completed: by whoever finds it by its number, or knows which request comes next.
+//! completed: by the queue's number, or by a caller that knows which request comes next.
 
 use crate::support::{Completer, Receiver, Sender, Settings, bytes, memory, to_lid};
 use verbless_prm::hot::{cqe_opcode, opcode};
@@ -28,7 +28,7 @@ fn malformed<T>(why: Malformed) -> Result<T, CompletionError> {
 }
 
 #[test]
-fn a_queue_pair_that_was_reset_begins_at_index_0_and_knows_of_nothing() {
+fn reset_qp_starts_at_index_0_and_forgets_posts() {
     let Sender { queue, record: sends, mut device, ring: _ring, uar: _uar } =
         Sender::new(settings(OURS));
     let Receiver { queue: receives, record: received, ring: _receives } =
@@ -55,7 +55,7 @@ fn a_queue_pair_that_was_reset_begins_at_index_0_and_knows_of_nothing() {
 }
 
 #[test]
-fn a_closed_queue_takes_nothing_until_it_is_opened() {
+fn closed_sq_rejects_posts_until_open() {
     let Sender { mut queue, mut device, ring: _ring, record: _record, uar: _uar } =
         Sender::new(settings(OURS));
     // From index 0, and from where the first round ends.
@@ -73,7 +73,17 @@ fn a_closed_queue_takes_nothing_until_it_is_opened() {
             assert_eq!(queue.post(&Nop::new().signaled(), 9).unwrap(), WqeIndex(index));
         }
         queue.close();
-        assert_eq!(queue.free(), 5, "it has requests, and stays open");
+        // What was posted can be completed, in any order with opening it.
+        assert_eq!((queue.free(), queue.post(&Nop::new(), 0)), (0, Err(PostError::NotConnected)));
+        queue.complete(device.completion(opcode::NOP, first)).unwrap();
+        queue.complete(device.completion(opcode::NOP, first)).unwrap_err();
+        assert_eq!((queue.free(), queue.post(&Nop::new(), 0)), (0, Err(PostError::NotConnected)));
+        queue.open();
+        assert_eq!(queue.free(), 6);
+        queue.close();
+        queue.complete(device.completion(opcode::NOP, first + 2)).unwrap();
+        queue.open();
+        assert_eq!(queue.free(), 8);
         queue.post(&Nop::new(), 9).unwrap();
         queue.post(&Nop::new().signaled(), 9).unwrap();
         queue.complete(device.completion(opcode::NOP, first + 4)).unwrap();
@@ -82,7 +92,7 @@ fn a_closed_queue_takes_nothing_until_it_is_opened() {
 }
 
 #[test]
-fn a_dispatcher_polls_each_cqe_into_the_queue_of_its_number() {
+fn dispatcher_polls_cqe_into_its_queue() {
     let [ours, other] = [OURS, OTHER].map(|qpn| {
         let mut pair =
             QueuePair::new(Sender::new(settings(qpn)).queue, Receiver::new(qpn, 4, 16).queue);
@@ -131,7 +141,7 @@ fn a_dispatcher_polls_each_cqe_into_the_queue_of_its_number() {
 }
 
 #[test]
-fn a_queue_takes_the_fast_way_only_for_what_is_its_own() {
+fn fast_path_completes_only_own_requests() {
     let mut queue = Sender::new(settings(OURS)).queue;
     queue.post(&Nop::new().signaled(), 5).unwrap();
     let mut pair =
@@ -160,7 +170,7 @@ fn a_queue_takes_the_fast_way_only_for_what_is_its_own() {
 }
 
 #[test]
-fn a_good_request_is_settled_by_its_cookie_and_once() {
+fn settle_completes_request_once_by_cookie() {
     let mut queue = Sender::new(settings(OURS)).queue;
     queue.post(&Nop::new(), 70).unwrap();
     queue.post(&Nop::new().signaled(), 71).unwrap();
@@ -200,7 +210,7 @@ fn a_good_request_is_settled_by_its_cookie_and_once() {
 }
 
 #[test]
-fn a_peeked_receive_says_how_long_its_message_is_and_whose() {
+fn peeked_receive_has_length_and_user_index() {
     let mut device = Completer::new(OURS);
     let mut cqe = device.cqe(cqe_opcode::RESPONDER_SEND_IMM, 0, 9);
     cqe.set_srqn_uidx(0x12_3456).set_byte_cnt(0x0102_0304);
@@ -210,7 +220,7 @@ fn a_peeked_receive_says_how_long_its_message_is_and_whose() {
 }
 
 #[test]
-fn a_raw_queue_is_polled_and_starts_over() {
+fn raw_sq_polls_and_starts_over() {
     let Sender { mut queue, mut device, record, ring: _ring, uar: _uar } =
         Sender::<Eth>::of(settings(OURS));
     assert!(queue.poll(&mut device.queue).is_none());
@@ -227,7 +237,7 @@ fn a_raw_queue_is_polled_and_starts_over() {
 }
 
 #[test]
-fn a_datagram_says_where_it_came_from_and_a_send_does_not() {
+fn received_datagram_has_source() {
     let Sender { queue, mut device, ring, record: _record, uar: _uar } =
         Sender::<Ud>::of(settings(OURS));
     let mut pair = QueuePair::new(queue, Receiver::new(OURS, 4, 16).queue);
@@ -254,7 +264,7 @@ fn a_datagram_says_where_it_came_from_and_a_send_does_not() {
 }
 
 #[test]
-fn receives_of_a_batch_that_is_dropped_were_never_posted() {
+fn dropped_batch_posts_no_receives() {
     let Receiver { mut queue, record, ring: _ring } = Receiver::new(OURS, 4, 16);
     let mut batch = queue.batch();
     for cookie in 0..3 {
@@ -269,7 +279,7 @@ fn receives_of_a_batch_that_is_dropped_were_never_posted() {
 }
 
 #[test]
-fn a_batch_of_one_request_is_copied_to_the_device_as_a_lone_one_is() {
+fn single_request_batch_uses_blueflame_like_post() {
     for (blueflame, copies) in [
         (BlueFlame::Always, [true, true]),
         (BlueFlame::Inline, [false, true]),
@@ -295,12 +305,12 @@ fn a_batch_of_one_request_is_copied_to_the_device_as_a_lone_one_is() {
 }
 
 #[test]
-fn indexes_are_printed_as_hexadecimal_numbers() {
+fn wqe_index_displays_as_hex() {
     assert_eq!(format!("{:?} {}", WqeIndex(0x1f), WqeIndex(0x1f)), "WqeIndex(0x1f) 0x1f");
 }
 
 #[test]
-fn memory_is_reached_by_its_address_and_says_what_it_does_not_have() {
+fn memory_slice_beyond_end_names_range() {
     let memory = memory(16);
     assert_eq!(memory.as_ptr().expose_provenance() as u64, memory.address());
     let refused = memory.slice(9, 8).unwrap_err().to_string();

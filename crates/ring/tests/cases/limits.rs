@@ -30,7 +30,7 @@ fn sge(length: u32) -> Sge {
 }
 
 #[test]
-fn a_full_queue_refuses_and_changes_nothing() {
+fn full_queue_rejects_post_without_change() {
     let mut sender = Sender::new(Settings { wqebbs: 8, ..Settings::default() });
     for i in 0..7 {
         sender.queue.post(&Write::new(sge(64), REMOTE), i).unwrap();
@@ -55,7 +55,7 @@ fn a_full_queue_refuses_and_changes_nothing() {
 /// The bytes that libmlx5 writes for mlx5dv_wr_mr_list with two KLMs, and the start address
 /// besides.
 #[test]
-fn a_key_is_mapped_by_the_bytes_of_libmlx5() {
+fn umr_map_matches_libmlx5_bytes() {
     let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
     // libmlx5 leaves the fence of `umr_fence` to the kernel.
     sender.queue.set_umr_rules(UmrRules { fence: Fence::None, ..UmrRules::STRICT });
@@ -86,10 +86,10 @@ fn a_key_is_mapped_by_the_bytes_of_libmlx5() {
     assert_eq!(sender.queue.free(), 5);
 }
 
-/// As [`a_key_is_mapped_by_the_bytes_of_libmlx5`], where the list is in memory, and where there is
+/// As [`umr_map_matches_libmlx5_bytes`], where the list is in memory, and where there is
 /// none.
 #[test]
-fn a_key_is_mapped_from_a_list_in_memory_or_keeps_what_it_maps() {
+fn umr_maps_list_in_memory_or_changes_rights_only() {
     let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
     sender.ring.fill(0xee);
     let list = Sge::new(0x4_0000, 8 * 16, Lkey(0xcc03));
@@ -116,7 +116,7 @@ fn a_key_is_mapped_from_a_list_in_memory_or_keeps_what_it_maps() {
 }
 
 #[test]
-fn a_change_of_a_key_that_cannot_be_is_refused() {
+fn invalid_umr_is_rejected() {
     let mut sender = Sender::new(Settings::default());
     let (key, access) = (Rkey(1), KeyAccess::LOCAL);
     let queue = &mut sender.queue;
@@ -128,7 +128,8 @@ fn a_change_of_a_key_that_cannot_be_is_refused() {
         (Umr::map_from(key, atomics, Sge::new(0x800, 64, Lkey(1)), 1), PostError::Access),
         (Umr::rights(key, writes), PostError::Access),
         (Umr::map(key, access, &[sge(1); 53]), PostError::TooManyKlms),
-        (Umr::map(key, access, &[sge(1), sge(0x8000_0000)]), PostError::SgeTooLong),
+        (Umr::map(key, access, &[sge(1), sge(0x8000_0000)]), PostError::KlmLength),
+        (Umr::map(key, access, &[sge(1), sge(0), sge(1)]), PostError::KlmLength),
         (Umr::map_from(key, access, Sge::new(0x400, 64, Lkey(1)), 1), PostError::BadList),
         (Umr::map_from(key, access, Sge::new(0x800, 48, Lkey(1)), 1), PostError::BadList),
         (Umr::map_from(key, access, Sge::new(0, 1 << 20, Lkey(1)), 1), PostError::BadList),
@@ -152,7 +153,7 @@ fn a_change_of_a_key_that_cannot_be_is_refused() {
 /// A datagram's address fills the first wqebb, so that an empty SGE behind it would lie in a
 /// neighbour's.
 #[test]
-fn an_empty_datagram_writes_nothing_behind_its_block() {
+fn empty_datagram_writes_nothing_behind_wqebb() {
     let mut sender: Sender<Ud> = Sender::of(Settings { wqebbs: 4, ..Settings::default() });
     let to = to_lid(7).to(Qpn(0x99), QKey(1));
     sender.ring.fill(0xee);
@@ -172,7 +173,7 @@ fn an_empty_datagram_writes_nothing_behind_its_block() {
 }
 
 #[test]
-fn a_request_beyond_the_queues_limits_is_refused_and_changes_nothing() {
+fn request_above_limits_is_rejected_without_change() {
     let mut sender = Sender::new(Settings { max_sges: 2, max_inline: 16, ..Settings::default() });
     let before = bytes(&sender.ring);
     let queue = &mut sender.queue;
@@ -192,7 +193,7 @@ fn a_request_beyond_the_queues_limits_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn the_largest_request_of_each_kind_fits_ds() {
+fn largest_requests_fit_ds() {
     let mut sender = Sender::new(Settings { max_sges: 59, max_inline: 940, ..Settings::default() });
     sender.queue.post(&Write::new([sge(1); 59], REMOTE), 0).unwrap();
     assert_eq!(bytes(&sender.ring)[7], 61);
@@ -202,7 +203,7 @@ fn the_largest_request_of_each_kind_fits_ds() {
 }
 
 #[test]
-fn a_receive_queue_that_is_full_refuses_and_changes_nothing() {
+fn full_receive_queue_rejects_post_without_change() {
     let mut receiver = Receiver::new(5, 4, 32);
     let mut batch = receiver.queue.batch();
     for i in 0..4 {
@@ -226,7 +227,7 @@ fn a_receive_queue_that_is_full_refuses_and_changes_nothing() {
 }
 
 #[test]
-fn memory_and_numbers_that_do_not_fit_are_refused_when_the_queue_is_made() {
+fn invalid_queue_parts_are_rejected() {
     let page = || crate::support::uar_page().1;
     let memory = SharedMemory::zeroed(4 << 20);
     let part = |offset: usize, length: usize| memory.slice(offset, length).unwrap();
@@ -292,7 +293,7 @@ fn memory_and_numbers_that_do_not_fit_are_refused_when_the_queue_is_made() {
 }
 
 #[test]
-fn an_error_cqe_says_why_and_frees_the_slots_up_to_its_request() {
+fn error_cqe_reports_failure_and_frees_slots() {
     let mut sender = Sender::new(Settings::default());
     for i in 0..3 {
         sender.queue.post(&Write::new(sge(64), REMOTE), 10 + i).unwrap();
@@ -316,7 +317,7 @@ fn an_error_cqe_says_why_and_frees_the_slots_up_to_its_request() {
 }
 
 #[test]
-fn a_cqe_that_cannot_be_is_a_typed_error_and_completes_nothing() {
+fn malformed_cqe_is_typed_error_and_completes_nothing() {
     let mut sender = Sender::new(Settings::default());
     sender.queue.post(&Write::new([sge(1); 4], REMOTE).signaled(), 1).unwrap();
     let free = sender.queue.free();
@@ -350,7 +351,7 @@ fn a_cqe_that_cannot_be_is_a_typed_error_and_completes_nothing() {
 }
 
 #[test]
-fn inline_data_is_never_longer_than_its_place() {
+fn inline_data_is_bounded_by_its_place() {
     let mut short = Completer::with(9, 4, 64);
     let mut cqe = short.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
     cqe.set_byte_cnt(u32::MAX);
@@ -370,7 +371,7 @@ fn inline_data_is_never_longer_than_its_place() {
 }
 
 #[test]
-fn the_owner_bit_turns_at_every_lap_of_the_ring() {
+fn owner_bit_toggles_every_lap() {
     let mut device = Completer::with(9, 4, 64);
     for _ in 0..11 {
         assert!(device.queue.poll().is_none());
@@ -402,7 +403,7 @@ proptest! {
     /// Whatever is posted and completed, cookies come back in order, and the count of free WQEBBs
     /// adds up.
     #[test]
-    fn cookies_come_back_in_order_and_blocks_add_up(
+    fn sends_complete_in_order_and_wqebbs_add_up(
         start in any::<u16>(),
         steps in proptest::collection::vec(step(), 1..80),
     ) {
@@ -468,7 +469,7 @@ proptest! {
 
     /// No CQE that a device can write makes us panic or lose count.
     #[test]
-    fn any_64_bytes_are_a_cqe_or_an_error(
+    fn random_cqe_is_completion_or_error(
         cqes in proptest::collection::vec(proptest::array::uniform32(any::<[u8; 2]>()), 1..20),
         opcode in 0u8..15,
         aim in any::<bool>(),
@@ -496,7 +497,7 @@ proptest! {
 }
 
 #[test]
-fn each_right_of_a_umr_is_a_bit_of_its_own_in_the_request() {
+fn umr_rights_set_their_mkey_bits() {
     let remote = |read, write, atomic| RemoteAccess { read, write, atomic };
     let (none, local) = (KeyAccess::LOCAL_READ, KeyAccess::LOCAL);
     for (access, bit) in [
@@ -518,7 +519,7 @@ fn each_right_of_a_umr_is_a_bit_of_its_own_in_the_request() {
 }
 
 #[test]
-fn a_umr_leaves_the_atomic_right_alone_where_the_device_lets_none_change_it() {
+fn umr_skips_atomic_right_without_capability() {
     let klms = [sge(64)];
     let may =
         KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
@@ -539,7 +540,7 @@ fn a_umr_leaves_the_atomic_right_alone_where_the_device_lets_none_change_it() {
 }
 
 #[test]
-fn umr_for_atomics_maps_whole_operands() {
+fn umr_for_atomics_requires_whole_operands() {
     let mut sender = Sender::new(Settings::default());
     let refused = Some(PostError::AtomicRange);
     let (odd, even) = ([sge(100)], [sge(60), sge(44)]);
@@ -567,7 +568,7 @@ fn fences(sender: &Sender, places: &[usize]) -> Vec<u8> {
 }
 
 #[test]
-fn request_behind_a_key_change_has_the_small_fence() {
+fn request_after_umr_has_small_fence() {
     const NONE: u8 = 0;
     const SMALL: u8 = 1;
     const STRONG: u8 = 3;
@@ -595,7 +596,7 @@ fn request_behind_a_key_change_has_the_small_fence() {
 }
 
 #[test]
-fn dropped_batch_leaves_the_fence_behind_a_key_change() {
+fn dropped_batch_keeps_fence_after_umr() {
     let mut sender = Sender::new(Settings::default());
     let write = Write::new(sge(8), REMOTE);
     sender.queue.post(&write, 0).unwrap();
@@ -608,7 +609,7 @@ fn dropped_batch_leaves_the_fence_behind_a_key_change() {
 }
 
 #[test]
-fn a_solicited_completion_says_so_and_no_other() {
+fn is_solicited_follows_cqe_bit() {
     let mut device = Completer::new(1);
     for solicited in [true, false] {
         for opcode in [cqe_opcode::REQUESTER, cqe_opcode::RESPONDER_SEND] {
@@ -620,7 +621,7 @@ fn a_solicited_completion_says_so_and_no_other() {
 }
 
 #[test]
-fn a_drain_has_the_inline_data_of_the_cqe_that_came_last() {
+fn drain_inline_data_is_of_last_cqe() {
     let mut device = Completer::with(9, 4, 64);
     for byte in [0x11, 0x22] {
         let mut cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
@@ -636,7 +637,7 @@ fn a_drain_has_the_inline_data_of_the_cqe_that_came_last() {
 }
 
 #[test]
-fn polling_into_places_takes_as_many_cqes_as_there_are_places_and_leaves_the_others() {
+fn poll_into_takes_as_many_cqes_as_places() {
     let mut device = Completer::new(1);
     for index in 0..5 {
         let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, index);
@@ -653,7 +654,7 @@ fn polling_into_places_takes_as_many_cqes_as_there_are_places_and_leaves_the_oth
 }
 
 #[test]
-fn the_halves_of_a_queue_pair_work_on_two_threads_with_a_completion_queue_each() {
+fn halves_work_on_two_threads() {
     const COUNT: u64 = 100;
     let Sender { queue: send, mut device, ring: _sends, record: _sent, uar: _uar } =
         Sender::new(Settings::default());
@@ -680,7 +681,7 @@ fn the_halves_of_a_queue_pair_work_on_two_threads_with_a_completion_queue_each()
 }
 
 #[test]
-fn a_wait_says_its_word_and_condition_and_an_odd_address_is_refused() {
+fn wait_encodes_condition_and_rejects_odd_address() {
     let mut sender = Sender::new(Settings::default());
     let until = Until::past(0x0102_0304_0506_0708).masked(0xff00).not();
     sender.queue.post(&Wait::new(0x1_0000_2008, Lkey(0x1234), until).signaled(), 0).unwrap();

@@ -98,7 +98,7 @@ fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
 }
 
 #[test]
-fn a_queue_takes_what_it_says_that_it_takes_and_nothing_else() {
+fn queue_accepts_exactly_supported_operations() {
     let mut seen = [false; 4];
     for wqebbs in [1, 2, 4] {
         for lacks in Capability::ALL.into_iter().map(Some).chain([None]) {
@@ -129,14 +129,14 @@ fn a_queue_takes_what_it_says_that_it_takes_and_nothing_else() {
 }
 
 #[test]
-fn every_operation_is_asked_for_once_and_in_the_order_of_the_list() {
+fn operations_are_tested_once_in_list_order() {
     let asked: Vec<_> = answers(4, None).into_iter().map(|answer| answer.operation.name).collect();
     let listed: Vec<_> = OPERATIONS.iter().map(|operation| operation.name).collect();
     assert_eq!(asked[..listed.len()], listed);
 }
 
 #[test]
-fn a_ring_that_is_too_short_is_named_with_its_length() {
+fn too_short_ring_is_named_with_length() {
     let mut queue = queue::<Rc>(1, None);
     let why = queue.supports(&Umr::INFO).unwrap_err().to_string();
     assert!(why.starts_with("UMR takes 2 wqebbs of 64 bytes, and this send ring has 1"), "{why}");

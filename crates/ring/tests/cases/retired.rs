@@ -48,7 +48,7 @@ fn told(device: &Completer) -> u32 {
 }
 
 #[test]
-fn the_completions_of_a_queue_that_is_gone_are_skipped_and_no_others() {
+fn cqes_of_retired_queue_are_skipped() {
     for entry_size in [64, 128] {
         // In the first lap, over the end of the ring, and in a lap whose owner bit is 1.
         for start in [0, 13, 16, 31] {
@@ -68,7 +68,7 @@ fn the_completions_of_a_queue_that_is_gone_are_skipped_and_no_others() {
 }
 
 #[test]
-fn completions_that_come_after_are_not_skipped() {
+fn later_cqes_are_not_skipped() {
     let mut device = Completer::with(GONE, 16, 64);
     let cleaner = device.queue.cleaner();
     push(&mut device, 4);
@@ -80,7 +80,7 @@ fn completions_that_come_after_are_not_skipped() {
 
 /// Otherwise the device would find no place for another one, for ever.
 #[test]
-fn a_queue_of_nothing_but_skipped_completions_is_given_back_to_the_device() {
+fn fully_skipped_cq_is_freed_to_device() {
     let mut device = Completer::with(GONE, 8, 64);
     for opcode in [cqe_opcode::REQUESTER, cqe_opcode::RESPONDER_SEND] {
         for index in 0..8 {
@@ -95,7 +95,7 @@ fn a_queue_of_nothing_but_skipped_completions_is_given_back_to_the_device() {
 }
 
 #[test]
-fn every_way_to_poll_skips() {
+fn every_poll_variant_skips_cleaned_cqes() {
     let settings = Settings { qpn: OTHER, register: None, ..Settings::default() };
     for way in 0..4 {
         let mut sender = Sender::new(settings);
@@ -149,7 +149,7 @@ fn every_way_to_poll_skips() {
 }
 
 #[test]
-fn a_receive_completes_by_its_index() {
+fn receive_completes_by_its_index() {
     let mut receiver = Receiver::new(GONE, 4, 16);
     let mut device = Completer::new(GONE);
     let mut index = 0u16;
@@ -179,7 +179,7 @@ fn pool(count: usize) -> SharedReceiveQueue {
 }
 
 #[test]
-fn a_shared_receive_queue_gets_back_what_messages_took_for_a_queue_that_is_gone() {
+fn srq_gets_receives_of_retired_qp_back() {
     let mut pool = pool(128);
     let mut device = Completer::new(GONE);
     let cleaner = device.queue.cleaner();
@@ -198,7 +198,7 @@ fn a_shared_receive_queue_gets_back_what_messages_took_for_a_queue_that_is_gone(
     assert_eq!(pool.free(), 3);
     assert_eq!(pool.take_returned(), Some(3));
     assert_eq!(pool.free(), 3, "it is free, now by itself");
-    // Those that nobody asks for come back with the post that needs them.
+    // Without a call of `take_returned`, they come back with the post that needs them.
     for _ in 0..3 {
         pool.post([], 0).unwrap();
     }
@@ -211,7 +211,7 @@ fn a_shared_receive_queue_gets_back_what_messages_took_for_a_queue_that_is_gone(
 /// A queue that ignores overruns: half of what lies there belongs to another lap than the
 /// consumer's.
 #[test]
-fn a_queue_that_overwrites_is_cleaned_of_every_lap_and_gives_all_receives_back() {
+fn overwriting_cq_is_cleaned_of_every_lap() {
     for start in [0, 5, 8, 15] {
         let mut pool = pool(32);
         let mut device = Completer::with(GONE, 8, 64);
@@ -241,7 +241,7 @@ fn a_queue_that_overwrites_is_cleaned_of_every_lap_and_gives_all_receives_back()
 
 /// Nothing was written yet, and a place that was not is no receive, whatever its other bytes say.
 #[test]
-fn a_queue_that_overwrites_gives_nothing_back_of_places_never_written() {
+fn overwriting_cq_returns_no_unwritten_receives() {
     let mut pool = pool(8);
     pool.post(Sge::new(0, 8, Lkey(1)), 1).unwrap();
     let device = Completer::with(0, 8, 64);
@@ -251,7 +251,7 @@ fn a_queue_that_overwrites_gives_nothing_back_of_places_never_written() {
 }
 
 #[test]
-fn a_dispatcher_gives_receives_to_the_pool_and_requests_to_their_queue() {
+fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     let settings = Settings { qpn: OTHER, register: None, ..Settings::default() };
     let Sender { mut queue, mut device, .. } = Sender::new(settings);
     let mut pool = pool(8);
@@ -307,7 +307,7 @@ fn a_dispatcher_gives_receives_to_the_pool_and_requests_to_their_queue() {
 /// One thread polls, another cleans, and the device goes on: every CQE of the queue that stays
 /// arrives, and none of another comes behind the cleaning.
 #[test]
-fn a_queue_is_cleaned_while_another_thread_polls_it() {
+fn cq_is_cleaned_while_another_thread_polls() {
     const ENTRIES: usize = 64;
     const ROUNDS: u16 = if cfg!(miri) { 8 } else { 2000 };
     let Completer { mut queue, ring, record, .. } = Completer::with(GONE, ENTRIES, 64);
@@ -365,7 +365,7 @@ fn a_queue_is_cleaned_while_another_thread_polls_it() {
             let owner = self.produced as usize & ENTRIES != 0;
             cqe.set_owner(owner);
             let at = self.produced as usize % ENTRIES * 64;
-            let bytes = bytemuck::bytes_of(&cqe);
+            let bytes = cqe.as_bytes();
             self.ring.write_at(at, &bytes[..63]).unwrap();
             std::sync::atomic::fence(Ordering::Release);
             self.ring.write_at(at + 63, &bytes[63..]).unwrap();

@@ -1,5 +1,5 @@
-//! Receives whose CQEs are looked at in the ring: who knows which receive is the next to complete
-//! is told what came, and everything else is left to be polled.
+//! Receives whose CQEs are read in the ring: a caller that knows which receive completes next gets
+//! its completion, and everything else is left to be polled.
 
 use crate::support::{Completer, Receiver};
 use verbless_prm::hot::{cqe_opcode, opcode};
@@ -37,7 +37,7 @@ fn settled(
 }
 
 #[test]
-fn a_good_receive_is_settled_by_its_cookie_in_order_and_once() {
+fn settle_completes_receives_once_in_order() {
     let (mut pair, mut device) = receiving(3);
     let came = [
         (cqe_opcode::RESPONDER_SEND, Operation::Receive, false),
@@ -63,7 +63,7 @@ fn a_good_receive_is_settled_by_its_cookie_in_order_and_once() {
 }
 
 #[test]
-fn everything_else_stays_to_be_polled() {
+fn unsettled_cqes_remain_for_poll() {
     for opcode in [
         cqe_opcode::REQUESTER,
         cqe_opcode::RESPONDER_SEND_INVALIDATE,

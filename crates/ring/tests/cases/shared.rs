@@ -2,6 +2,7 @@
 
 use crate::support::{Completer, Sender, Settings, bytes, memory, record_of, ring_of};
 use proptest::prelude::*;
+use std::mem::offset_of;
 use verbless_prm::hot::{self, cqe_opcode, cqe_syndrome};
 use verbless_ring::completion::Malformed;
 use verbless_ring::ring::SharedMemory;
@@ -46,9 +47,8 @@ impl Pool {
     fn complete(&mut self, opcode: u8, index: u16) -> Result<u64, CompletionError> {
         let mut cqe = self.device.cqe(opcode, 0, index);
         if opcode == cqe_opcode::RESPONDER_ERROR {
-            let mut bytes: [u8; 64] = bytemuck::must_cast(cqe);
-            bytes[hot::CqeSyndromes::AT + 3] = cqe_syndrome::LOCAL_LENGTH;
-            cqe = bytemuck::must_cast(bytes);
+            cqe.as_bytes_mut()[offset_of!(hot::CqeError, cqe_syndromes) + 3] =
+                cqe_syndrome::LOCAL_LENGTH;
         }
         let cqe = self.device.deliver(cqe);
         self.queue.complete(cqe).map(|completion| completion.cookie)
@@ -61,7 +61,7 @@ fn sge(length: u32) -> Sge {
 
 /// As libmlx5 lays a shared receive out: link, SGEs, and the key that ends a short list.
 #[test]
-fn a_receive_has_its_link_its_pieces_and_an_end() {
+fn receive_wqe_has_link_sges_and_terminator() {
     let mut pool = Pool::new(4);
     assert_eq!([0, 1, 2].map(|index| pool.link(index)), [1, 2, 3], "the list before any post");
     let index = pool.queue.post([sge(0x10), sge(0), sge(0x20)], 1).unwrap();
@@ -83,7 +83,7 @@ fn a_receive_has_its_link_its_pieces_and_an_end() {
 }
 
 #[test]
-fn a_failed_receive_says_why_and_is_free_again() {
+fn failed_receive_reports_status_and_is_freed() {
     let mut pool = Pool::new(2);
     pool.queue.post(sge(1), 7).unwrap();
     assert_eq!(pool.queue.post(sge(1), 8), Err(PostError::Full));
@@ -98,7 +98,7 @@ fn a_failed_receive_says_why_and_is_free_again() {
 }
 
 #[test]
-fn a_completion_of_what_is_not_posted_is_malformed_and_changes_nothing() {
+fn cqe_of_unposted_receive_is_malformed() {
     let mut pool = Pool::new(8);
     pool.queue.post(sge(1), 7).unwrap();
     pool.queue.batch().post(sge(1), 8).unwrap();
@@ -120,13 +120,13 @@ proptest! {
     /// A device that goes from link to link finds every receive once, in the order of posting,
     /// whatever the order in which they complete.
     #[test]
-    fn the_list_is_the_order_of_posting(
+    fn device_takes_receives_in_posting_order(
         log in 1u32..6,
         steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
     ) {
         let mut pool = Pool::new(1 << log);
-        // What the device has at hand: where it is in the list, how many it took, and what it has
-        // not completed.
+        // The device's state: its place in the list, the number of receives it took, and the
+        // receives that it has not completed.
         let (mut head, mut taken, mut held) = (0u16, 0u32, Vec::new());
         let (mut cookie, mut expected) = (0u32, 0u32);
         for (post, choice) in steps {
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn rings_that_cannot_be_are_refused() {
+fn invalid_srq_ring_is_rejected() {
     let parts = |count: usize, stride: usize| SharedReceiveQueueParts {
         ring: ring_of(&memory(count * stride)),
         stride,
@@ -166,7 +166,7 @@ fn rings_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_queue_pair_hands_back_a_shared_receives_cqe_and_refuses_what_is_none() {
+fn qp_returns_srq_cqe_and_rejects_foreign_ones() {
     let mut pool = Pool::new(4);
     pool.queue.post(sge(64), 7).unwrap();
     let Sender { queue: send, mut device, .. } = Sender::new(Settings::default());

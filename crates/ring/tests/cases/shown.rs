@@ -17,7 +17,7 @@ fn shows(value: &dyn std::fmt::Debug, expected: &[&str]) {
 }
 
 #[test]
-fn queues_and_memory_are_printed_with_their_names() {
+fn queues_and_memory_show_names_in_debug() {
     let sender = Sender::new(Settings::default());
     shows(&sender.queue, &["SendQueue"]);
     shows(&sender.ring, &["SharedMemory(0x1000 bytes at 0x"]);
@@ -42,7 +42,7 @@ fn queues_and_memory_are_printed_with_their_names() {
 }
 
 #[test]
-fn a_completion_tells_its_queue_and_user_index_and_is_printed_with_them() {
+fn completion_shows_qpn_and_user_index() {
     let mut sender = Sender::new(Settings::default());
     sender.advance(0, false);
     sender.queue.post(&verbless_ring::wr::Nop::new().signaled(), 77).unwrap();
@@ -57,7 +57,7 @@ fn a_completion_tells_its_queue_and_user_index_and_is_printed_with_them() {
 }
 
 #[test]
-fn a_malformed_completion_is_told_in_words() {
+fn malformed_cqe_reason_has_text() {
     for (malformed, expected) in [
         (Malformed::Opcode(0xe), "opcode 0xe"),
         (Malformed::WorkRequest(8), "work request opcode 0x08 is not the posted one"),
@@ -69,7 +69,7 @@ fn a_malformed_completion_is_told_in_words() {
 }
 
 #[test]
-fn an_address_that_a_peer_is_sent_comes_back_and_a_key_of_index_0_is_none() {
+fn remote_addr_round_trips_and_rejects_mkey_index_0() {
     let address = RemoteAddr::new(0x1122_3344_5566_7788, Rkey(0x99aa_bbcc));
     let bytes: [u8; RemoteAddr::BYTES] = address.into();
     assert_eq!(bytes, address.to_bytes());
@@ -80,7 +80,7 @@ fn an_address_that_a_peer_is_sent_comes_back_and_a_key_of_index_0_is_none() {
 }
 
 #[test]
-fn queues_of_several_kinds_are_dispatched_to_when_they_are_boxed() {
+fn boxed_queues_complete_their_cqes() {
     let mut sender = Sender::new(Settings::default());
     let mut receiver = Receiver::new(0x777, 4, 64);
     receiver.queue.post([], 5).unwrap();

@@ -1,13 +1,13 @@
-//! The attributes of a file (`.riscv.attributes`), of which one counts here: the architecture that
-//! it was compiled for.
+//! The attributes of a file (`.riscv.attributes`). Only one counts here: the architecture that the
+//! file was compiled for.
 
 use super::{Entry, Result, refused};
 
-/// Bytes of the architecture's name: those of a core with all extensions that there are have fewer.
+/// Maximum bytes of the architecture's name: a core with every known extension needs fewer.
 const MOST_ARCH: usize = 4096;
 
-/// Whether the core has each extension of the architecture that the attributes name. Attributes of
-/// another vendor, or in another version, are nobody's: they are passed over.
+/// Checks that the core has each extension of the architecture in the attributes. Attributes of
+/// another vendor, or in another version, are skipped.
 pub(super) fn check(attributes: &[u8]) -> Result<()> {
     let Some((&b'A', rest)) = attributes.split_first() else { return Ok(()) };
     let Some(arch) = arch(rest) else { return Ok(()) };
@@ -75,7 +75,7 @@ fn arch(subsections: &[u8]) -> Option<&str> {
     }
 }
 
-/// An unsigned number in base 128, and what is behind it.
+/// An unsigned number in base 128, and the bytes behind it.
 fn leb(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0_u64;
     for (at, &byte) in bytes.iter().enumerate().take(9) {

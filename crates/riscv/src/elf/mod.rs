@@ -1,9 +1,9 @@
 //! Programs as linkers write them: static ELF files for RV64IMAC.
 //!
-//! A file comes from anywhere, so nothing in it is believed: what is refused is told by
-//! [`ElfError`], with what to do about it, and what is taken is bounded ([`MOST_MEMORY`],
-//! [`MOST_SYMBOLS`], [`MOST_NAMES`]). Only segments, symbols of functions and objects, the template
-//! of thread-local storage and the attribute that names the extensions are read.
+//! A file may hold anything, so the parser trusts nothing in it: [`ElfError`] says why it refuses a
+//! file and what to do, and the size of an accepted file is bounded ([`MOST_MEMORY`],
+//! [`MOST_SYMBOLS`], [`MOST_NAMES`]). It reads only segments, symbols of functions and objects, the
+//! template of thread-local storage, and the attribute that names the extensions.
 //!
 //! Sources: the System V ABI, chapters 4 and 5, and the RISC-V ELF psABI, version 1.0 ("Object
 //! Files": `e_flags`, `SHT_RISCV_ATTRIBUTES`).
@@ -17,21 +17,21 @@ use std::fmt;
 use crate::ram::{PAGE, Ram};
 use crate::space::{Permissions, Region};
 
-/// Bytes of memory of a program's segments at most.
+/// Maximum bytes of memory of a program's segments.
 pub const MOST_MEMORY: u64 = 256 << 20;
-/// Program headers that a file may have, and sections.
+/// Maximum number of program headers, and of sections, of a file.
 const MOST_HEADERS: usize = 1024;
-/// Symbols that a file may have.
+/// Maximum number of symbols of a file.
 pub const MOST_SYMBOLS: usize = 1 << 20;
-/// Bytes that the name of a symbol may have.
+/// Maximum bytes of a symbol's name.
 pub const MOST_NAME: usize = 64 << 10;
-/// Bytes that the names of a program's functions and objects may have together. Names may share
-/// bytes of the file.
+/// Maximum bytes of the names of a program's functions and objects together. Names may share bytes
+/// of the file.
 pub const MOST_NAMES: usize = 64 << 20;
 /// The end of the addresses that programs may use: the lower half of the address space.
 const HIGHEST: u64 = 1 << 47;
 
-/// Why a file is no program for the core, and what to do.
+/// Why a file is no program for the core, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElfError(Cow<'static, str>);
 
@@ -52,7 +52,7 @@ fn refused<T>(why: impl Into<Cow<'static, str>>) -> Result<T> {
 /// A program.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// The entry point; `None` if the file says 0, because its functions are called by their
+    /// The entry point; `None` if the file has 0 there, because its functions are called by their
     /// symbols.
     pub entry: Option<u64>,
     /// The segments in order of address; no two share a page.
@@ -67,7 +67,7 @@ pub struct Program {
 pub struct Segment {
     /// The address of the first byte.
     pub address: u64,
-    /// Length in memory in bytes; those after `bytes` are 0.
+    /// Length in memory in bytes; the bytes behind `bytes` are 0.
     pub length: u64,
     /// The bytes in the file.
     pub bytes: Vec<u8>,
@@ -80,9 +80,9 @@ pub struct Segment {
 pub struct Tls {
     /// Address of the template, in a segment.
     pub address: u64,
-    /// Bytes of the template; what follows is 0.
+    /// Bytes of the template; the bytes behind it are 0.
     pub initial: u64,
-    /// Bytes that each thread has.
+    /// Bytes of each thread's storage.
     pub length: u64,
     /// Alignment of each thread's first byte; a power of two.
     pub alignment: u64,
@@ -124,8 +124,8 @@ impl Program {
     /// Reads a file.
     ///
     /// # Errors
-    /// It is no static ELF file for RV64IMAC without floating point, it needs an extension that the
-    /// core does not have, it contradicts itself, or it is too large.
+    /// The file is no static ELF file for RV64IMAC without floating point, it needs an extension
+    /// that the core does not have, it is inconsistent, or it is too large.
     pub fn parse(file: &[u8]) -> Result<Self> {
         Self::read(file, true)
     }
@@ -162,7 +162,7 @@ impl Program {
         Ok(Self { entry, segments, tls, symbols })
     }
 
-    /// The function or object of this name.
+    /// The function or object with this name.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
         self.symbols.get(name).copied()
     }
@@ -172,7 +172,7 @@ impl Program {
         self.symbols.iter().map(|(name, symbol)| (name.as_str(), *symbol))
     }
 
-    /// The segments with their bytes. Each call makes memory of its own.
+    /// The segments with their bytes. Each call allocates new memory.
     pub fn regions(&self) -> impl Iterator<Item = Region> {
         self.segments.iter().map(Segment::region)
     }
@@ -217,7 +217,7 @@ impl<'f> File<'f> {
     }
 }
 
-/// Bytes of a known size, with fields at known places.
+/// Bytes of a known size, with fields at known offsets.
 #[derive(Clone, Copy)]
 struct Entry<'f>(&'f [u8]);
 
@@ -270,7 +270,7 @@ impl<'f> Header<'f> {
             EXECUTABLE => {}
             SHARED => {
                 return refused(
-                    "it is position-independent, and nobody would relocate it: link it with \
+                    "it is position-independent, and the core does not relocate it: link it with \
                      relocation-model=static",
                 );
             }
@@ -386,8 +386,8 @@ fn tls(file: File<'_>, header: &Header<'_>) -> Result<Option<Tls>> {
     Ok(Some(Tls { address: entry.long(16), initial, length, alignment }))
 }
 
-/// Functions and objects that can be named from outside, if `with_names`, and whether the core has
-/// what the attributes say is needed.
+/// The functions and objects with global names, if `with_names`; also checks that the core has the
+/// extensions in the attributes.
 fn symbols(
     file: File<'_>,
     header: &Header<'_>,
@@ -410,7 +410,7 @@ fn symbols(
     read_symbols(content(section, "the symbol table")?, names, segments, with_names)
 }
 
-/// The section of a type, of which linkers write one at most.
+/// The section of a type that a file has once at most.
 fn only<'h, 'f>(header: &'h Header<'f>, kind: u32, what: &str) -> Result<Option<&'h Entry<'f>>> {
     let mut found = header.sections.iter().filter(|section| section.word(4) == kind);
     match (found.next(), found.next()) {
@@ -435,7 +435,7 @@ fn read_symbols(
     let (mut found, mut kept) = (BTreeMap::new(), 0);
     for entry in table.chunks_exact(SIZE).map(Entry) {
         let (kind, binding) = (entry.0[4] & 0xf, entry.0[4] >> 4);
-        // Offset 0 of a table of names is the empty one.
+        // Offset 0 of a string table is the empty name.
         if binding == LOCAL || entry.word(0) == 0 {
             continue;
         }
@@ -447,13 +447,13 @@ fn read_symbols(
             return refused(format!("{name:?} is used and defined nowhere: link what defines it"));
         }
         let (address, length) = (entry.long(8), entry.long(16));
-        // 0: no type, as labels of assembly have it; 1: an object; 2: a function.
+        // 0: no type, as labels of assembly have; 1: an object; 2: a function.
         if !with_names || kind > 2 {
             continue;
         }
         let behind = segments.partition_point(|segment| segment.address <= address);
         let within = segments[..behind].last().filter(|segment| segment.holds(address, length));
-        // The linker's own are at the end of what they are about, or in nothing.
+        // The linker's own symbols are at the end of a segment, or in none.
         let Some(segment) = within else { continue };
         let name = name(names, entry.word(0))?;
         if name.is_empty() {

@@ -1,4 +1,4 @@
-//! Programs of ELF files: what is in them, and that files which cannot be are refused in words.
+//! Programs of ELF files: their contents, and the messages for invalid files.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ const CODE: u64 = 0x4000_0000;
 const DATA: u64 = 0x8000_0000;
 
 /// A file: the header, two segments (code; data with zeros behind it), three sections (symbols,
-/// their names, attributes), then what they have.
+/// their names, attributes), then their contents.
 #[derive(Clone)]
 struct Elf {
     bytes: Vec<u8>,
 }
 
-/// Where things are.
+/// Offsets in the file.
 const PROGRAMS: usize = 64;
 const SECTIONS: usize = PROGRAMS + 3 * 56;
 const CONTENT: usize = SECTIONS + 4 * 64;
@@ -75,7 +75,7 @@ impl Elf {
         self.put(at, &long.to_le_bytes())
     }
 
-    /// Content at the end; where it is, and its bytes.
+    /// Appends content; returns its offset and length.
     fn add(&mut self, bytes: Vec<u8>) -> (u64, u64) {
         let place = (self.bytes.len() as u64, bytes.len() as u64);
         self.bytes.extend(bytes);
@@ -114,7 +114,7 @@ fn attributes(arch: &str) -> Vec<u8> {
     attributes_behind(&[4, 16], arch)
 }
 
-/// The same, behind others.
+/// The same, behind other attributes.
 fn attributes_behind(others: &[u8], arch: &str) -> Vec<u8> {
     // Tag_RISCV_arch.
     let of_file = [others, &[5], arch.as_bytes(), &[0]].concat();
@@ -127,11 +127,11 @@ fn attributes_behind(others: &[u8], arch: &str) -> Vec<u8> {
     all
 }
 
-/// A change that makes a file wrong.
+/// A change that makes a file invalid.
 type Break = fn(&mut Elf);
 
 #[test]
-fn a_program_has_its_memory_its_symbols_and_its_storage_of_threads() {
+fn program_has_segments_symbols_and_tls() {
     let program = Elf::new().parse().unwrap();
     assert_eq!(program.entry, Some(CODE));
     let [code, data] = &program.segments[..] else { panic!("{:?}", program.segments) };
@@ -148,7 +148,7 @@ fn a_program_has_its_memory_its_symbols_and_its_storage_of_threads() {
 }
 
 #[test]
-fn a_program_runs_from_its_memory() {
+fn program_runs_from_its_segments() {
     let program = Elf::new().parse().unwrap();
     let space = AddressSpace::new(program.regions()).unwrap();
     let mut bytes = [1; 16];
@@ -160,7 +160,7 @@ fn a_program_runs_from_its_memory() {
     hart.set_x(10, 6);
     assert_eq!(hart.run(100), Exit::Ecall);
     assert_eq!(hart.x(10), 7);
-    // Each load has memory of its own.
+    // Each call allocates new memory.
     let (one, other) = (program.regions().nth(1).unwrap(), program.regions().nth(1).unwrap());
     let space = AddressSpace::new([one]).unwrap();
     space.poke(DATA + 16, b"x");
@@ -169,7 +169,7 @@ fn a_program_runs_from_its_memory() {
 }
 
 #[test]
-fn files_that_cannot_be_are_refused_in_words() {
+fn invalid_files_are_rejected_with_reasons() {
     const SEGMENT: usize = PROGRAMS;
     let cases: [(&str, Break); 24] = [
         ("no ELF file", |elf| elf.bytes[0] = 0),
@@ -209,20 +209,20 @@ fn files_that_cannot_be_are_refused_in_words() {
 const HIGHEST: u64 = 1 << 47;
 
 #[test]
-fn what_lies_at_a_limit_is_taken_and_what_lies_beyond_is_not() {
+fn parse_limits_are_inclusive() {
     const DATA_HEADER: usize = PROGRAMS + 56;
     const TLS_HEADER: usize = PROGRAMS + 2 * 56;
     const PAGE: u64 = 0x1000;
     fn data(elf: &mut Elf, address: u64, length: u64) {
         elf.long(DATA_HEADER + 16, address).long(DATA_HEADER + 40, length);
-        // The template of thread-local storage lies elsewhere, and has nothing.
+        // The template of thread-local storage is at another place, and empty.
         elf.long(TLS_HEADER + 32, 0);
     }
     fn tls(elf: &mut Elf, initial: u64, length: u64, alignment: u64) {
         elf.long(TLS_HEADER + 32, initial).long(TLS_HEADER + 40, length);
         elf.long(TLS_HEADER + 48, alignment);
     }
-    /// So many program headers, of which those behind the third are of no type.
+    /// Sets the number of program headers; those behind the third have no type.
     fn headers(elf: &mut Elf, count: u16) {
         let mut table = elf.bytes[PROGRAMS..SECTIONS].to_vec();
         table.resize(56 * usize::from(count), 0);
@@ -230,7 +230,7 @@ fn what_lies_at_a_limit_is_taken_and_what_lies_beyond_is_not() {
         elf.long(32, at).put(56, &count.to_le_bytes());
     }
     fn symbols(elf: &mut Elf, count: usize) {
-        // Local ones.
+        // Local symbols.
         let table = elf.add(vec![0; 24 * count]);
         elf.section(1, 2, table, 2);
     }
@@ -281,11 +281,12 @@ fn what_lies_at_a_limit_is_taken_and_what_lies_beyond_is_not() {
 }
 
 #[test]
-fn a_symbol_is_a_function_if_it_can_be_called_and_is_there_if_all_of_it_is() {
+fn symbols_are_classified_and_must_lie_in_segments() {
     let table = Elf::new();
     let at = SECTIONS + 64 + 24;
     let table = u64::from_le_bytes(table.bytes[at..at + 8].try_into().unwrap()) as usize + 24;
-    // Type, address, length of what is named `start`; whether it is a function, if it is there.
+    // Type, address and length of the symbol `start`; whether it is a function, if the program has
+    // it.
     for (kind, address, length, expected) in [
         (0, CODE, 8, Some(true)),
         (1, CODE, 8, Some(false)),
@@ -310,7 +311,7 @@ fn a_symbol_is_a_function_if_it_can_be_called_and_is_there_if_all_of_it_is() {
 }
 
 #[test]
-fn symbols_that_cannot_be_are_refused_in_words() {
+fn invalid_symbols_are_rejected_with_reasons() {
     let table = |elf: &Elf| {
         let at = SECTIONS + 64 + 24;
         u64::from_le_bytes(elf.bytes[at..at + 8].try_into().unwrap()) as usize
@@ -324,14 +325,14 @@ fn symbols_that_cannot_be_are_refused_in_words() {
     let mut elf = Elf::new();
     elf.word(SECTIONS + 64 + 40, 9);
     assert!(elf.parse().unwrap_err().contains("names a section that is not there"));
-    // One that is in no segment is the linker's own.
+    // A symbol in no segment is the linker's own.
     let mut elf = Elf::new();
     elf.long(table(&Elf::new()) + 24 + 8, 0x1234);
     assert!(elf.parse().unwrap().symbol("start").is_none());
 }
 
-/// A file whose `count` functions have names that share one string of `length` bytes: each begins
-/// `step` bytes behind the one before. `local` are those that nobody can name.
+/// A file with `count` functions, the names of which share one string of `length` bytes: each
+/// begins `step` bytes behind the one before. `local` names are not visible outside.
 fn of_shared_names(length: usize, count: u32, local: bool, step: u32) -> Elf {
     let mut elf = Elf::new();
     let mut names = vec![b'a'; length + 1];
@@ -350,8 +351,8 @@ fn of_shared_names(length: usize, count: u32, local: bool, step: u32) -> Elf {
 }
 
 #[test]
-fn names_that_share_the_bytes_of_a_file_are_bounded_together() {
-    // Each is the same name, of the most bytes that a name may have.
+fn shared_symbol_names_are_bounded_in_total() {
+    // All have the same name, of the maximum length.
     let fits = (MOST_NAMES / MOST_NAME) as u32;
     let most = |count| of_shared_names(MOST_NAME + 1, count, false, 0).parse();
     assert_eq!(most(fits).unwrap().symbols().count(), 1);
@@ -360,17 +361,17 @@ fn names_that_share_the_bytes_of_a_file_are_bounded_together() {
     let error = of_shared_names(MOST_NAME + 2, 1, false, 0).parse().unwrap_err();
     assert!(error.contains("does not end"), "{error}");
     assert_eq!(of_shared_names(100, 50, false, 1).parse().unwrap().symbols().count(), 50);
-    // Names that nobody asks for are not read: these are of 256 GiB.
+    // Names of local symbols are not read: these are of 256 GiB.
     assert_eq!(of_shared_names(4 << 20, 1 << 16, true, 1).parse().unwrap().symbols().count(), 0);
 }
 
 #[test]
-fn a_program_that_is_only_run_needs_no_names() {
+fn load_skips_symbol_names() {
     let elf = of_shared_names(4 << 20, 1 << 16, false, 1);
     let program = Program::load(&elf.bytes).unwrap();
     assert_eq!((program.entry, program.symbols().count()), (Some(CODE), 0));
     assert_eq!(program.segments, Elf::new().parse().unwrap().segments);
-    // What it lacks is missed all the same.
+    // A missing symbol is reported all the same.
     let mut elf = of_shared_names(100, 2, false, 1);
     let last = elf.bytes.len() - 24;
     elf.put(last + 6, &[0, 0]);
@@ -383,7 +384,7 @@ fn a_second_table_of_symbols_or_attributes_is_refused() {
     for (kind, what) in [(2, "symbol tables"), (0x7000_0003, "sections of attributes")] {
         let mut elf = Elf::new();
         let place = elf.add(vec![0; 24]);
-        // In the place of the table of names, whose own place the symbols then have.
+        // Replaces the table of names; section 2 then links to itself.
         elf.section(2, kind, place, 2);
         let error = elf.parse().unwrap_err();
         assert!(error.contains(what), "{error}");
@@ -398,7 +399,7 @@ fn with_attributes(attributes: Vec<u8>) -> Result<(), String> {
 }
 
 #[test]
-fn an_architecture_of_4096_bytes_is_read_and_no_longer_one() {
+fn architecture_string_is_limited_to_4096_bytes() {
     let of_length = |length| attributes(&format!("rv64{}i", "m_".repeat(length))[..length]);
     assert_eq!(with_attributes(of_length(4095)), Ok(()));
     assert!(with_attributes(of_length(4096)).unwrap_err().contains("extension \"\""));
@@ -407,8 +408,8 @@ fn an_architecture_of_4096_bytes_is_read_and_no_longer_one() {
 
 #[test]
 fn the_architecture_is_found_behind_other_attributes() {
-    // A number of two bytes, a text whose tag has two bytes, of which the first has the
-    // architecture's in its low bits, and one of a single byte, which is empty.
+    // A number of two bytes; a text whose tag has two bytes, with the architecture's tag in the low
+    // bits of the first; and an empty text of a single byte.
     let others = [&[4, 0x80, 1][..], &[0x85, 1], b"rv64gc\0", &[7, 0]].concat();
     let error = with_attributes(attributes_behind(&others, "rv64i2p1_f2p2")).unwrap_err();
     assert!(error.contains("\"f\""), "{error}");
@@ -416,7 +417,7 @@ fn the_architecture_is_found_behind_other_attributes() {
 }
 
 #[test]
-fn a_program_for_another_core_is_refused_by_the_name_of_what_it_needs() {
+fn program_for_other_core_is_rejected_by_extension() {
     let for_arch = |arch: &str| with_attributes(attributes(arch));
     for known in ["rv64imac", "rv64i2p1", "rv64i2p0_m2p0_a2p0_c2p0_zifencei2p0_zca1p0"] {
         assert_eq!(for_arch(known), Ok(()), "{known}");
@@ -430,7 +431,7 @@ fn a_program_for_another_core_is_refused_by_the_name_of_what_it_needs() {
         let error = for_arch(arch).unwrap_err();
         assert!(error.contains(needs), "{arch}: {error}");
     }
-    // Attributes that nobody can read say nothing.
+    // Attributes that cannot be parsed are ignored.
     for broken in [&b""[..], b"B", b"A\xff\xff\xff\xff", b"A\x0c\0\0\0riscv\0\x01"] {
         assert_eq!(with_attributes(broken.to_vec()), Ok(()), "{broken:?}");
     }
@@ -438,7 +439,7 @@ fn a_program_for_another_core_is_refused_by_the_name_of_what_it_needs() {
 
 proptest! {
     #[test]
-    fn whatever_a_file_has_it_is_refused_or_can_be_loaded(
+    fn mutated_file_is_rejected_or_loadable(
         changes in proptest::collection::vec((0..CONTENT + 400, any::<u8>()), 1..12),
         length in proptest::option::of(0..CONTENT + 400),
     ) {
@@ -452,7 +453,7 @@ proptest! {
         if let Ok(program) = elf.parse() {
             let memory: u64 = program.segments.iter().map(|segment| segment.length).sum();
             prop_assert!(memory <= MOST_MEMORY);
-            // Mapping much memory again and again takes long.
+            // Mapping much memory repeatedly takes long.
             if memory < 1 << 20 {
                 prop_assert!(AddressSpace::new(program.regions()).is_ok());
             }

@@ -1,4 +1,4 @@
-//! What is no instruction of RV64IMAC, Zicsr or Zifencei traps, and hints do nothing.
+//! An encoding outside RV64IMAC, Zicsr and Zifencei traps, and hints do nothing.
 
 use crate::support::*;
 use verbless_riscv::{Cause, Exit, Trap};
@@ -8,7 +8,7 @@ fn illegal(value: u64) -> Exit {
 }
 
 #[test]
-fn reserved_encodings_of_32_bits_are_illegal_and_named_by_the_trap() {
+fn reserved_32_bit_encodings_trap_as_illegal() {
     let reserved = [
         ("all ones", 0xffff_ffff),
         ("48 bits", 0x0000_001f),
@@ -57,7 +57,7 @@ fn reserved_encodings_of_32_bits_are_illegal_and_named_by_the_trap() {
 }
 
 #[test]
-fn reserved_encodings_of_16_bits_are_illegal_and_named_by_the_trap() {
+fn reserved_16_bit_encodings_trap_as_illegal() {
     for code in [0x0000, 0x0008, 0x2000, 0x8000, 0x2005, 0x6501, 0x9c41, 0x4002, 0x8002, 0xa02a] {
         let mut machine = Machine::short(&[0x4685, code]);
         assert_eq!(machine.hart.run(9), illegal(code.into()), "{code:#06x}");
@@ -82,7 +82,7 @@ fn hints_do_nothing() {
         0x8330_000f,
         0x9330_000f,
         0x0ff5_050f,
-        // FENCE.I with fields that are to be ignored.
+        // FENCE.I with fields that must be ignored.
         0x0015_150f,
     ];
     for hint in hints {

@@ -1,4 +1,4 @@
-//! A hart under Debian's gdb-multiarch, which knows nothing of this program.
+//! A hart under Debian's unmodified gdb-multiarch.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ const CODE: u64 = 0x4000_0000;
 const DATA: u64 = 0x8000_0000;
 const GDB: &str = "gdb-multiarch";
 
-/// Adds 1 to a0 again and again and keeps it in memory; a system call ends it at 100.
+/// Adds 1 to a0 repeatedly and stores it in memory; a system call ends the program at 100.
 const COUNT: [u32; 6] = [
     0x0015_0513, // 00: addi a0, a0, 1
     0x00a5_b023, // 04: sd a0, 0(a1)
@@ -38,7 +38,7 @@ fn hart(code: &[u32]) -> Hart {
     hart
 }
 
-/// Serves a debugger on a thread of its own; its port, and how it ends with what the hart is then.
+/// Serves a debugger on a thread; returns its port, and a handle to the outcome and the hart.
 fn served(mut hart: Hart) -> (u16, JoinHandle<(std::io::Result<Ended>, Hart)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -53,7 +53,7 @@ fn served(mut hart: Hart) -> (u16, JoinHandle<(std::io::Result<Ended>, Hart)>) {
     (port, thread)
 }
 
-/// What gdb says to these commands; `None`: it is not installed.
+/// The output of gdb for these commands; `None` if it is not installed.
 fn gdb(test: &str, port: u16, commands: &[&str]) -> Option<String> {
     let mut gdb = Command::new(GDB);
     gdb.args(["-nx", "-batch", "-ex", "set architecture riscv:rv64"]);
@@ -66,16 +66,16 @@ fn gdb(test: &str, port: u16, commands: &[&str]) -> Option<String> {
         }
         Err(error) => {
             let line = format!("skipped: {test}: {GDB}: {error}\n");
-            // What `eprintln!` says would be kept back of a test that passes.
+            // The harness hides the output of `eprintln!` in a test that passes.
             std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
-            // The thread that waits for it ends.
+            // The thread that waits for the connection ends.
             drop(TcpStream::connect(("127.0.0.1", port)));
             None
         }
     }
 }
 
-/// That each of these comes in the text, in this order.
+/// Checks that the text contains these parts in this order.
 fn in_order(text: &str, parts: &[&str]) {
     let mut rest = text;
     for part in parts {
@@ -85,7 +85,7 @@ fn in_order(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn gdb_steps_a_hart_and_sees_and_changes_its_registers_and_memory() {
+fn gdb_steps_and_edits_registers_and_memory() {
     let (port, thread) = served(hart(&COUNT));
     let commands = [
         "x/3i $pc",
@@ -116,7 +116,7 @@ fn gdb_steps_a_hart_and_sees_and_changes_its_registers_and_memory() {
         "detached",
     ];
     in_order(&said, &expected);
-    // On its other output.
+    // gdb prints it to standard error.
     in_order(&said, &["Cannot access memory at address 0x90000000"]);
     let (ended, hart) = thread.join().unwrap();
     assert_eq!(ended.unwrap(), Ended::Detached);
@@ -124,7 +124,7 @@ fn gdb_steps_a_hart_and_sees_and_changes_its_registers_and_memory() {
 }
 
 #[test]
-fn gdb_stops_at_breakpoints_and_hears_of_the_end() {
+fn gdb_stops_at_breakpoints_and_sees_exit() {
     let (port, thread) = served(hart(&COUNT));
     let commands = [
         "break *0x40000004",
@@ -146,7 +146,7 @@ fn gdb_stops_at_breakpoints_and_hears_of_the_end() {
 }
 
 #[test]
-fn gdb_hears_why_a_program_cannot_go_on() {
+fn gdb_receives_signal_of_fatal_trap() {
     for (at, expected) in [(0x10, "SIGILL"), (0x14, "SIGTRAP"), (0x1000, "SIGSEGV")] {
         let mut hart = hart(&COUNT);
         hart.set_pc(CODE + at);
@@ -158,7 +158,7 @@ fn gdb_hears_why_a_program_cannot_go_on() {
 }
 
 #[test]
-fn breakpoints_of_a_debugger_go_with_it_and_calls_go_on_behind_themselves() {
+fn breakpoints_leave_with_gdb_and_calls_continue() {
     let mut counting = hart(&COUNT);
     // Not 0: the call does not end the program.
     counting.set_x(17, 1);
@@ -167,7 +167,7 @@ fn breakpoints_of_a_debugger_go_with_it_and_calls_go_on_behind_themselves() {
     let Some(said) = gdb("leaves", port, &commands) else { return };
     in_order(&said, &["Breakpoint 1", "Breakpoint 2"]);
     let (ended, mut hart) = thread.join().unwrap();
-    // A gdb that ends kills what it has not started, or leaves it, as it likes.
+    // At its end gdb may kill the program that it did not start, or leave it.
     assert!(matches!(ended.unwrap(), Ended::Killed | Ended::Detached));
     assert_eq!((hart.x(10), hart.pc()), (100, CODE + 0x10), "behind the call");
     hart.set_pc(CODE);
@@ -176,7 +176,7 @@ fn breakpoints_of_a_debugger_go_with_it_and_calls_go_on_behind_themselves() {
 }
 
 #[test]
-fn a_program_that_runs_on_is_interrupted() {
+fn running_program_is_interrupted() {
     use std::io::{Read, Write};
     // j .
     let (port, thread) = served(hart(&[0x0000_006f]));
@@ -199,12 +199,12 @@ fn a_program_that_runs_on_is_interrupted() {
 }
 
 #[test]
-fn a_debugger_that_sends_nonsense_or_goes_leaves_the_hart_as_it_is() {
+fn malformed_or_closed_connection_spares_the_hart() {
     use std::io::Write;
     for bytes in [&b""[..], b"$g", b"+++$zzzz#00", b"\x03\x03", &[0xff; 4096]] {
         let (port, thread) = served(hart(&COUNT));
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        // It may have hung up meanwhile.
+        // The server may have closed the connection meanwhile.
         let _sent = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
         let (ended, hart) = thread.join().unwrap();
         assert!(ended.is_err(), "{bytes:?}: {ended:?}");
@@ -212,7 +212,7 @@ fn a_debugger_that_sends_nonsense_or_goes_leaves_the_hart_as_it_is() {
     }
 }
 
-/// A debugger of a few lines, which sends what gdb has no command for.
+/// A small debugger, for packets that gdb has no command for.
 struct Debugger(TcpStream);
 
 impl Debugger {
@@ -222,7 +222,7 @@ impl Debugger {
         Self(stream)
     }
 
-    /// Sends a packet; what the packet that answers it has.
+    /// Sends a packet; returns the contents of the answer.
     fn ask(&mut self, packet: &str) -> String {
         let sum = packet.bytes().fold(0, u8::wrapping_add);
         self.0.write_all(format!("${packet}#{sum:02x}").as_bytes()).unwrap();
@@ -240,7 +240,7 @@ impl Debugger {
 }
 
 #[test]
-fn each_request_of_a_debugger_has_its_answer() {
+fn each_debugger_request_is_answered() {
     let (port, thread) = served(hart(&COUNT));
     let mut debugger = Debugger::of(port);
     let asked = [
@@ -249,7 +249,7 @@ fn each_request_of_a_debugger_has_its_answer() {
         ("vCont;s", "S05"),
         ("vCont;s", "S05"),
         ("m80000000,1", "01"),
-        // Nothing, part of what was asked for, nothing there.
+        // No bytes, part of the requested bytes, none there.
         ("m80000000,0", ""),
         ("m80000ffe,4", "0* "),
         ("m90000000,4", "E79"),
@@ -272,7 +272,7 @@ fn each_request_of_a_debugger_has_its_answer() {
 }
 
 #[test]
-fn a_debugger_that_detaches_takes_each_of_its_breakpoints_along() {
+fn detach_removes_all_breakpoints() {
     let (port, thread) = served(hart(&COUNT));
     let mut debugger = Debugger::of(port);
     for packet in ["Z0,40000004,4", "Z0,40000008,4", "z0,40000004,4", "D"] {
@@ -283,7 +283,7 @@ fn a_debugger_that_detaches_takes_each_of_its_breakpoints_along() {
 }
 
 #[test]
-fn a_debugger_writes_code_that_was_executed_before() {
+fn debugger_can_rewrite_executed_code() {
     let (port, thread) = served(hart(&COUNT));
     let mut debugger = Debugger::of(port);
     assert_eq!(debugger.ask("vCont;s"), "S05");
@@ -300,9 +300,9 @@ fn a_debugger_writes_code_that_was_executed_before() {
 }
 
 #[test]
-fn a_debugger_hears_of_each_fault_by_the_signal_that_linux_sends() {
-    // In gdb's numbers, of which SIGBUS has 10: ld and sd of a0 at a1, which is misaligned, then of
-    // what is not there.
+fn faults_are_reported_as_linux_signals() {
+    // In gdb's numbers, where SIGBUS is 10: ld and sd of a0 at a1, first at a misaligned address,
+    // then at an unmapped one.
     let faults = [
         (0x0005_b503_u32, DATA + 1, "0a"),
         (0x00a5_b023, DATA + 1, "0a"),
@@ -324,8 +324,9 @@ fn a_debugger_hears_of_each_fault_by_the_signal_that_linux_sends() {
 }
 
 #[test]
-fn what_waits_and_what_calls_goes_on_where_the_embedder_says() {
-    // wfi; pause; ecall, behind which the embedder goes by itself; an instruction left out; ebreak
+fn embedder_decides_where_execution_resumes() {
+    // wfi; pause; ecall, behind which the embedder continues by itself; a skipped instruction;
+    // ebreak
     let code = [0x1050_0073, 0x0100_000f, 0x0000_0073, 0x0015_0513, 0x0010_0073];
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,5 +1,5 @@
-//! Each instruction of RV64I and M on values at which results change their form, against what the
-//! specification says, written with 128-bit integers.
+//! Each instruction of RV64I and M on boundary values, against the specification's results, written
+//! with 128-bit integers.
 
 use crate::support::*;
 use verbless_riscv::Exit;
@@ -51,11 +51,11 @@ fn unsigned(value: u64) -> i128 {
 
 /// The high half of a product of two values that have at most 65 bits.
 fn high(a: i128, b: i128) -> i128 {
-    // 128 bits hold every product but that of two unsigned numbers, which may lose its sign.
+    // 128 bits hold every product except that of two unsigned numbers, which may lose its sign.
     a.wrapping_mul(b) >> 64
 }
 
-/// The quotient towards zero, and what takes its place by zero.
+/// The quotient towards zero, with the specified result for a divisor of zero.
 fn quotient(a: i128, b: i128) -> i128 {
     if b == 0 { -1 } else { a / b }
 }
@@ -101,7 +101,7 @@ fn result(value: i128, is_word: bool) -> u64 {
 }
 
 #[test]
-fn operations_on_registers_give_what_the_specification_says() {
+fn register_operations_match_specification() {
     for (name, opcode, funct3, funct7, is_word, expected) in REGISTERS {
         // The destination is another register, or one of the sources; x0 stays 0.
         for (rd, rs1, rs2) in [(A2, A0, A1), (A0, A0, A1), (A1, A0, A1), (A0, A0, A0), (0, A0, A1)]
@@ -150,7 +150,7 @@ fn operations_with_immediates_extend_their_sign() {
 
 #[test]
 fn shifts_by_immediates_take_six_bits_or_five_for_words() {
-    // funct3, bits above the amount, result.
+    // funct3, the bits above the amount, result.
     let shifts: [(&str, u32, u32, u32, Value); 6] = [
         ("slli", 0x13, 1, 0, |a, by| unsigned(a) << by),
         ("srli", 0x13, 5, 0, |a, by| unsigned(a) >> by),
@@ -188,7 +188,7 @@ fn lui_and_auipc_extend_the_sign_of_their_20_bits() {
 }
 
 #[test]
-fn constants_of_two_instructions_are_as_if_they_were_apart() {
+fn fused_constants_equal_separate_instructions() {
     for upper in [0u32, 0x7ffff, 0x80000, 0xfffff] {
         for imm in IMMEDIATES {
             for (opcode, wide) in [(0x13, true), (0x1b, false)] {
@@ -197,7 +197,7 @@ fn constants_of_two_instructions_are_as_if_they_were_apart() {
                 let mut whole = Machine::new(&code);
                 whole.finish();
                 assert_eq!(whole.get(A0), result(sum, !wide), "{upper:#x} {imm}");
-                // One at a time.
+                // One instruction at a time.
                 let mut steps = Machine::new(&code);
                 assert_eq!(steps.hart.run(1), Exit::Budget);
                 assert_eq!(steps.get(A0), (upper << 12) as i32 as u64);
@@ -209,7 +209,7 @@ fn constants_of_two_instructions_are_as_if_they_were_apart() {
 }
 
 #[test]
-fn pairs_that_are_executed_as_one_give_the_same_as_one_by_one() {
+fn fused_pairs_equal_single_steps() {
     let pairs: [[u32; 2]; 10] = [
         // Left and right, the same register and others.
         [r(0x13, 1, 0, A2, A0, 0) | 32 << 20, r(0x13, 5, 0, A2, A2, 0) | 31 << 20],
@@ -218,7 +218,7 @@ fn pairs_that_are_executed_as_one_give_the_same_as_one_by_one() {
         [r(0x13, 1, 0, A2, A0, 0) | 3 << 20, r(0x33, 0, 0, A2, A2, A1)],
         [r(0x13, 1, 0, A2, A0, 0) | 3 << 20, r(0x33, 0, 0, A2, A2, A2)],
         [r(0x13, 1, 0, A2, A0, 0) | 3 << 20, r(0x33, 0, 0, A2, A1, A2)],
-        // Back by 0: the loop is left only if the sum is what it is compared with.
+        // Back by 0: the loop ends only if the sum equals the compared register.
         [addi(A0, A0, -1), b(1, A0, 0, 4)],
         [addi(A0, A0, 127), b(1, A1, A0, 4)],
         [addi(A0, A0, 128), b(1, A0, A1, 4)],
@@ -237,7 +237,7 @@ fn pairs_that_are_executed_as_one_give_the_same_as_one_by_one() {
 }
 
 #[test]
-fn branches_go_where_their_condition_says() {
+fn branches_follow_their_conditions() {
     type Condition = fn(u64, u64) -> bool;
     let branches: [(u32, Condition); 6] = [
         (0, |a, b| a == b),
@@ -284,7 +284,7 @@ fn jumps_leave_the_address_behind_them() {
 }
 
 #[test]
-fn a_target_that_is_a_multiple_of_two_only_is_executed() {
+fn two_byte_aligned_target_is_executed() {
     let mut machine = Machine::new(&[j(0, 6), 0, 0]);
     let bytes: Vec<u8> = [addi(A0, 0, 7), ECALL].iter().flat_map(|it| it.to_le_bytes()).collect();
     machine.code.write(6, &bytes);

@@ -1,4 +1,5 @@
-//! Tests of the core, in one program: to link one for each file takes longer than to run it.
+//! Tests of the core, in one program: linking one program for each file takes longer than the
+//! tests.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Loads, stores, LR/SC, AMOs and their faults; devices; what a hart shares with others.
+//! Loads, stores, LR/SC, AMOs and their faults; devices; memory shared with other agents.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use verbless_riscv::{
     Cause, Device, Exit, Hart, Misaligned, PAGE, Permissions, Ram, Refused, Region, Trap,
 };
 
-/// What a register gets of the eight bytes at an address.
+/// The register value for the eight bytes at an address.
 type Extend = fn(u64) -> u64;
 
 /// funct3, bytes, result.
@@ -29,7 +29,7 @@ fn trap(cause: Cause, value: u64) -> Exit {
 }
 
 #[test]
-fn loads_extend_what_they_find() {
+fn loads_extend_by_their_kind() {
     for (funct3, size, extend) in LOADS {
         for offset in (0..32 - size as i32 + 1).step_by(size as usize) {
             for base in [0, 2047] {
@@ -76,9 +76,9 @@ fn a_load_into_x0_is_done_and_may_fail() {
 }
 
 #[test]
-fn a_fault_names_its_address_and_changes_nothing() {
+fn fault_names_its_address_and_changes_nothing() {
     let last = DATA + SIZE - 8;
-    // Behind the region; without the permission; nothing there.
+    // Behind the region; without the permission; unmapped.
     for (code, address, cause) in [
         (i(0x03, 3, A0, A1, 8), last, Cause::LoadAccess),
         (s(3, A1, A0, 8), last, Cause::StoreAccess),
@@ -128,7 +128,7 @@ fn misaligned_accesses_trap_unless_they_are_emulated() {
 }
 
 #[test]
-fn an_emulated_access_across_the_end_of_a_region_faults_behind_it() {
+fn emulated_access_past_region_faults_at_its_end() {
     let mut machine = Machine::new(&[i(0x03, 3, A0, A1, 0), s(3, A1, A0, 0)]);
     machine.hart.set_misaligned(Misaligned::Emulate);
     machine.set(A1, DATA + SIZE - 3);
@@ -138,7 +138,7 @@ fn an_emulated_access_across_the_end_of_a_region_faults_behind_it() {
 }
 
 #[test]
-fn atomics_trap_when_misaligned_whatever_is_emulated() {
+fn misaligned_atomics_always_trap() {
     for (funct5, cause) in
         [(2, Cause::LoadMisaligned), (3, Cause::StoreMisaligned), (0, Cause::StoreMisaligned)]
     {
@@ -152,7 +152,7 @@ fn atomics_trap_when_misaligned_whatever_is_emulated() {
 }
 
 #[test]
-fn amos_return_the_old_value_and_store_the_new_one() {
+fn amos_return_old_and_store_new_value() {
     type Combine = fn(i64, i64) -> i64;
     let amos: [(&str, u32, Combine); 9] = [
         ("swap", 0x01, |_, b| b),
@@ -178,7 +178,8 @@ fn amos_return_the_old_value_and_store_the_new_one() {
                 let old = if rd == 0 { 0 } else { a as u64 };
                 assert_eq!(wide.get(rd), old, "{name}.d {a:#x}");
 
-                // The upper word, whose neighbour must stay; the operand's high half is ignored.
+                // The upper word: the lower one must stay, and the high half of the operand is
+                // ignored.
                 narrow.hart.set_pc(CODE);
                 narrow.store(8, (a as u64) << 32 | 0x5555_5555);
                 narrow.set(A1, DATA + 12).set(A2, b as u64 ^ 0xdead << 32).finish();
@@ -198,7 +199,7 @@ fn amos_return_the_old_value_and_store_the_new_one() {
 }
 
 #[test]
-fn sc_succeeds_once_after_an_lr_of_the_same_place_and_width() {
+fn sc_needs_a_matching_lr_and_succeeds_once() {
     let store = |machine: &mut Machine, words: &[u32]| {
         machine.put(0, words);
         machine.hart.flush();
@@ -240,7 +241,7 @@ fn a_reservation_does_not_outlive_a_system_call() {
 }
 
 #[test]
-fn harts_that_increment_the_same_word_lose_no_increment() {
+fn concurrent_harts_lose_no_increments() {
     // LR/SC and AMOADD by turns, on the two halves of a doubleword.
     let code = [
         amo(2, false, T0, A1, 0),
@@ -270,7 +271,7 @@ fn harts_that_increment_the_same_word_lose_no_increment() {
     assert_eq!(machine.load(0), 20_000 << 32 | 20_000);
 }
 
-/// Remembers what it is asked, and returns more bits than it should.
+/// Records its accesses, and returns more bits than it should.
 #[derive(Default)]
 struct Log(Mutex<Vec<(char, u64, u64, u64)>>);
 
@@ -287,7 +288,7 @@ impl Device for Log {
 }
 
 #[test]
-fn a_device_gets_each_access_whole_and_may_refuse_it() {
+fn device_receives_whole_accesses_and_may_reject() {
     let device = Arc::new(Log::default());
     let mut machine = Machine::new(&[
         i(0x03, 0, A0, A1, 0x18),
@@ -331,7 +332,7 @@ fn a_device_gets_each_access_whole_and_may_refuse_it() {
 }
 
 #[test]
-fn a_misaligned_access_that_only_begins_or_ends_in_a_device_traps_too() {
+fn access_partly_in_a_device_traps_as_misaligned() {
     let device = Arc::new(Log::default());
     let mut machine = Machine::new(&[i(0x03, 3, A0, A1, 0), s(3, A1, A0, 0)]);
     let at = DATA + SIZE;
@@ -356,7 +357,7 @@ fn a_misaligned_access_that_only_begins_or_ends_in_a_device_traps_too() {
 }
 
 #[test]
-fn pages_that_share_a_place_in_the_cache_do_not_mix() {
+fn pages_in_same_cache_slot_do_not_mix() {
     let mut machine = Machine::new(&[i(0x03, 3, A0, A1, 0), s(3, A2, A0, 0), ECALL]);
     let far = Ram::new(SIZE);
     let region = Region::ram(DATA + (1 << 30), &far, Permissions::R);
@@ -368,7 +369,7 @@ fn pages_that_share_a_place_in_the_cache_do_not_mix() {
         machine.hart.set_pc(CODE);
         machine.set(A1, DATA + (1 << 30)).set(A2, DATA).finish();
         assert_eq!(machine.load(0), u64::from_le_bytes([round + 1; 8]));
-        // What may be read there must not be written because of the store elsewhere.
+        // A page that allows loads must not become writable because of a store to another page.
         machine.hart.set_pc(CODE);
         machine.set(A1, DATA).set(A2, DATA + (1 << 30));
         let fault = trap(Cause::StoreAccess, DATA + (1 << 30));

@@ -1,4 +1,4 @@
-//! Random bytes as code: no panic, no instruction beyond the budget, nothing touched outside.
+//! Random bytes as code: no panic, no instruction beyond the budget, no access outside.
 
 use crate::support::*;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn random_code_in_pieces_does_what_it_does_in_one(
+    fn run_in_pieces_equals_one_run(
         code in code(),
         registers in registers(),
         budget in 1u64..2000,

@@ -1,4 +1,4 @@
-//! How a program runs: budgets, exits, stopping, counters, breakpoints, changed code.
+//! Runs of a program: budgets, exits, stops, counters, breakpoints, changed code.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use verbless_riscv::{
 };
 
 #[test]
-fn a_run_ends_after_exactly_its_budget_wherever_blocks_end() {
+fn run_ends_exactly_at_its_budget() {
     // A loop of 3 blocks, with instructions that are executed in pairs.
     let code = [
         addi(A0, A0, 1),
@@ -51,7 +51,7 @@ fn a_run_without_budget_does_nothing() {
 }
 
 #[test]
-fn what_ends_a_run_leaves_the_pc_as_documented() {
+fn exits_leave_documented_pc() {
     let mut machine = Machine::new(&[0x1050_0073, 0x0100_000f, ECALL, EBREAK, 0x9002]);
     let exits = [
         (Exit::Wait, 4, 0),
@@ -74,7 +74,7 @@ fn what_ends_a_run_leaves_the_pc_as_documented() {
 
 #[test]
 fn a_spinning_hart_is_stopped_by_another_thread() {
-    // To itself, and through a register.
+    // A jump to itself, directly and through a register.
     for code in [vec![j(0, 0)], vec![i(0x67, 0, 0, A0, 0)]] {
         let mut machine = Machine::new(&code);
         machine.set(A0, CODE);
@@ -114,7 +114,7 @@ fn counters_are_read_only_and_count_instructions() {
     machine.finish();
     let values = [A0, A1, A2, A3].map(|it| machine.get(it));
     assert_eq!(values, [1, 2, 0x1234_5678_9abc_def0, 5]);
-    // Writes, also those that would change nothing; other CSRs: cycleh, hpmcounter3, fcsr, misa.
+    // Writes, even those that would change nothing; other CSRs: cycleh, hpmcounter3, fcsr, misa.
     let refused = [
         csr(1, A0, 0, 0xc00),
         csr(2, A0, A1, 0xc00),
@@ -137,7 +137,7 @@ fn counters_are_read_only_and_count_instructions() {
 
 #[test]
 fn a_store_into_code_is_effective_at_once() {
-    // Replaces the instruction behind it, in its own block, then one that was executed before.
+    // Replaces the next instruction in its own block, then one that was executed before.
     let new = u64::from(addi(A0, A0, 16));
     let code = [
         addi(A0, A0, 1),
@@ -168,7 +168,7 @@ fn an_atomic_store_into_code_is_effective_at_once() {
 }
 
 #[test]
-fn a_store_that_fails_in_its_middle_may_have_changed_code() {
+fn partly_failed_store_may_change_code() {
     // The last instruction of the region is replaced by the first bytes of a store across its end.
     let mut machine = Machine::new(&[s(3, A1, A2, 0)]);
     machine.put(SIZE - 4, &[EBREAK]);
@@ -184,7 +184,7 @@ fn a_store_that_fails_in_its_middle_may_have_changed_code() {
 }
 
 #[test]
-fn code_that_somebody_else_wrote_needs_a_fence_or_a_flush() {
+fn external_code_write_needs_fence_or_flush() {
     let mut machine = Machine::new(&[j(0, 8), FENCE_I, addi(A0, 0, 1), ECALL]);
     machine.finish();
     machine.put(8, &[addi(A0, 0, 2)]);
@@ -237,7 +237,7 @@ fn code_without_execute_permission_is_not_executed() {
 }
 
 #[test]
-fn a_breakpoint_is_reported_once_each_time_it_is_reached() {
+fn breakpoint_is_reported_once_per_arrival() {
     let mut machine = Machine::new(&[addi(A0, A0, 1), addi(A0, A0, 1), b(1, A0, A1, -8), ECALL]);
     machine.set(A1, 6);
     machine.hart.add_breakpoint(CODE + 4);
@@ -257,7 +257,7 @@ fn a_breakpoint_is_reported_once_each_time_it_is_reached() {
 }
 
 #[test]
-fn loads_and_stores_of_the_environment_s_leave_the_hart_and_are_completed_by_it() {
+fn environment_access_exits_and_is_completed() {
     let code = [
         i(0b000_0011, 0b011, A0, A2, 8), // ld a0, 8(a2)
         i(0b000_0011, 0b001, A1, A2, 6), // lh a1, 6(a2)
@@ -274,7 +274,7 @@ fn loads_and_stores_of_the_environment_s_leave_the_hart_and_are_completed_by_it(
         assert_eq!(machine.hart.run(100), Exit::Environment(transfer));
     };
     expect(&mut machine, 0x9008, 8, None);
-    // Nothing has changed, so it wants the same again.
+    // Nothing has changed: the hart repeats the request.
     expect(&mut machine, 0x9008, 8, None);
     machine.hart.complete(0xfedc_ba98_7654_3210);
     assert_eq!((machine.get(A0), machine.hart.pc()), (0xfedc_ba98_7654_3210, CODE + 4));
@@ -292,7 +292,7 @@ fn loads_and_stores_of_the_environment_s_leave_the_hart_and_are_completed_by_it(
     let misaligned = Trap { cause: Cause::StoreMisaligned, value: 0x9002 };
     assert_eq!(machine.hart.run(100), Exit::Trap(misaligned));
     assert_eq!(machine.hart.pc(), CODE + 16);
-    // It fetches nothing and does no atomics there.
+    // The hart cannot fetch or execute atomics there.
     machine.hart.set_pc(0x9000);
     let fetch = Trap { cause: Cause::FetchAccess, value: 0x9000 };
     assert_eq!(machine.hart.run(100), Exit::Trap(fetch));

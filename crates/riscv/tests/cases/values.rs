@@ -1,5 +1,5 @@
-//! What values say of themselves, and what is kept and given back: causes, regions, RAM, translated
-//! code, breakpoints.
+//! Texts and accessors of values (causes, regions, RAM), and the release of translated code and
+//! breakpoints.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use verbless_riscv::{
 };
 
 #[test]
-fn a_cause_has_its_number_its_access_and_its_words() {
+fn cause_has_code_access_and_text() {
     let causes = [
         (Cause::FetchAccess, 1, Access::Fetch, "instruction access fault"),
         (Cause::Illegal, 2, Access::Fetch, "illegal instruction"),
@@ -25,7 +25,7 @@ fn a_cause_has_its_number_its_access_and_its_words() {
 }
 
 #[test]
-fn memory_says_how_large_it_is_and_where() {
+fn memory_reports_its_size_and_base() {
     let ram = Ram::new(PAGE + 1);
     assert_eq!(format!("{ram:?}"), format!("Ram({:#x} bytes)", 2 * PAGE));
     assert!(!ram.is_empty() && Ram::new(0).is_empty());
@@ -56,7 +56,7 @@ fn memory_says_how_large_it_is_and_where() {
 }
 
 #[test]
-fn translated_code_counts_in_bytes_until_it_is_given_back() {
+fn translated_bytes_count_until_release() {
     let mut machine = Machine::new(&[addi(A0, A0, 1), addi(A1, A1, 1), ECALL]);
     assert_eq!(machine.hart.translated(), 0);
     machine.finish();
@@ -87,9 +87,9 @@ fn many_breakpoints_go_at_once() {
 }
 
 #[test]
-fn every_load_and_store_of_the_environments_has_its_size_and_extends_as_its_kind_does() {
+fn environment_accesses_have_size_and_extension() {
     const VALUE: u64 = 0xfedc_ba98_8081_8283;
-    // Opcode 0x03 by funct3, and what comes of VALUE.
+    // Opcode 0x03 by funct3, and the result for VALUE.
     let loads = [
         (0, 1, 0xffff_ffff_ffff_ff83),
         (1, 2, 0xffff_ffff_ffff_8283),

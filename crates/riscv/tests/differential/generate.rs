@@ -1,10 +1,10 @@
 //! Random snippets by class of instructions. None of them uses x31, leaves its room, or depends on
-//! an address or a time that is another on QEMU.
+//! an address or a time that differs on QEMU.
 
 use crate::image::{SCRATCH, SHARED, body};
 use crate::support::*;
 
-/// A few instructions, and x1 to x30 as they find them.
+/// A few instructions, and the initial values of x1 to x30.
 #[derive(Debug)]
 pub struct Snippet {
     pub code: Vec<u16>,
@@ -71,7 +71,7 @@ impl Random {
         values[self.below(values.len() as u64) as usize]
     }
 
-    /// Often near what changes a result's form.
+    /// A random value, often near a boundary.
     fn value(&mut self) -> u64 {
         let near = self.below(9).wrapping_sub(4);
         match self.below(5) {
@@ -89,7 +89,7 @@ impl Random {
         self.below(end) as u32
     }
 
-    /// The same, but not one of `others`.
+    /// The same, except `others`.
     fn register_but(&mut self, others: &[u32]) -> u32 {
         loop {
             let register = self.register();
@@ -106,7 +106,7 @@ impl Random {
         }
     }
 
-    /// An instruction that computes, into `rd`.
+    /// An instruction that computes into `rd`.
     fn computation(&mut self, rd: u32) -> u32 {
         let (rs1, rs2) = (self.register(), self.register());
         match self.below(6) {
@@ -241,7 +241,7 @@ fn branches(random: &mut Random, snippet: &mut Snippet, _: usize) {
         match random.below(8) {
             0 => snippet.word(j(rd, 4 + 4 * over)),
             1 => {
-                // t0 = pc; to behind the following ones.
+                // t0 = pc; jumps behind the following ones.
                 snippet.word(T0 << 7 | 0x17);
                 snippet.word(i(0x67, 0, rd, T0, 8 + 4 * over + (over & 1)));
             }
@@ -260,7 +260,7 @@ fn branches(random: &mut Random, snippet: &mut Snippet, _: usize) {
     snippet.word(b(1, counter, 0, back - 4));
 }
 
-/// Halfwords that go on behind themselves, or a little farther.
+/// Halfwords that jump at most a little forward.
 fn compressed(random: &mut Random, snippet: &mut Snippet, _: usize) {
     // Bases of loads and stores: s0 and sp.
     snippet.set(8, SHARED + 8 * random.below(256));
@@ -300,7 +300,7 @@ fn compressed(random: &mut Random, snippet: &mut Snippet, _: usize) {
     }
 }
 
-/// An instruction that was executed is replaced, and executed behind a FENCE.I.
+/// Replaces an executed instruction, and executes it behind a FENCE.I.
 fn changed_code(random: &mut Random, snippet: &mut Snippet, index: usize) {
     let counter = 29;
     snippet.set(counter, 2);
@@ -319,9 +319,9 @@ fn changed_code(random: &mut Random, snippet: &mut Snippet, index: usize) {
     }
 }
 
-/// One random word or halfword: executed, or refused with the same signal.
+/// One random word or halfword: both execute it, or refuse it with the same signal.
 fn any_word(random: &mut Random, snippet: &mut Snippet, _: usize) {
-    // Registers lead nowhere, except for atomics: a0.
+    // Registers point to unmapped memory, except a0 for atomics.
     for register in 1..=30 {
         snippet.set(register, random.next() | 1 << 60);
     }
@@ -345,14 +345,14 @@ fn any_word(random: &mut Random, snippet: &mut Snippet, _: usize) {
     }
     loop {
         let mut word = random.next() as u32 | 3;
-        // Fewer bits that are set in what chooses an operation.
+        // Fewer set bits in the fields that select an operation.
         if random.below(2) == 0 {
             word &= !(0x7f << 25) | random.of(&[0, 0x40, 0x20, 2, 4]) << 24;
         }
         let (opcode, funct3) = (word & 0x7f, word >> 12 & 7);
         let fields = [7, 15, 20].map(|at| word >> at & 31);
         let csr = word >> 20;
-        // Counters differ; and QEMU gives programs the floating-point CSRs whether it has F or not.
+        // Counters differ; and QEMU gives programs the floating-point CSRs, with F or without.
         let differs = csr < 4 || (0xc00..0xd00).contains(&csr);
         let good = match opcode {
             0x63 | 0x67 | 0x6f => false,

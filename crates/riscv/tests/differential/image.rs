@@ -1,8 +1,8 @@
 //! Snippets in one program: as an ELF file for QEMU, and as regions for our hart.
 //!
-//! x31 points to the state of the snippet: 30 doublewords for x1 to x30 as it finds them, 30 for
-//! what it leaves, and the address behind it, where the handler of signals goes on. Behind the last
-//! snippet the program writes all states and the shared memory to its standard output.
+//! x31 points to the state of the snippet: 30 doublewords for the initial x1 to x30, 30 for the
+//! final ones, and the address behind the snippet, where the signal handler continues. Behind the
+//! last snippet the program writes all states and the shared memory to its standard output.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ const TEXT: u64 = 0x10_0000;
 const STATES: u64 = 0x100_0000;
 /// Bytes of a state.
 const STATE: u64 = 512;
-/// Where the memory is that snippets share.
+/// Address of the memory that snippets share.
 pub const SHARED: u64 = 0x200_0000;
-/// Its bytes. What signals need is behind it.
+/// Bytes of it. The data for signals is behind it.
 pub const SCRATCH: u64 = 4096;
 const ALTERNATE_STACK: u64 = 0x1_0000;
 /// The handler of signals, before the first snippet.
@@ -27,9 +27,9 @@ const HANDLER: u64 = TEXT + 0x200;
 const FIRST: u64 = TEXT + 0x400;
 /// Bytes of code for each snippet.
 const ROOM: u64 = 512;
-/// Where the instructions of a snippet itself begin in its room: behind 30 loads.
+/// Offset of a snippet's instructions in its room: behind 30 loads.
 const BODY: u64 = 4 * 30;
-/// Where the stores begin.
+/// Offset of the stores.
 const TAIL: u64 = ROOM - 4 * 31;
 
 const POINTER: u32 = 31;
@@ -70,7 +70,7 @@ impl Image {
             states: Vec::new(),
             shared: vec![0; (SCRATCH + 4096 + ALTERNATE_STACK) as usize],
         };
-        // struct sigaction: handler, flags (SA_ONSTACK), mask; stack_t: place, flags, bytes.
+        // struct sigaction: handler, flags (SA_ONSTACK), mask; stack_t: address, flags, bytes.
         let (action, stack) = (SHARED + SCRATCH, SHARED + SCRATCH + 64);
         let words = [HANDLER, 0x0800_0000, 0, 0, 0, 0, 0, 0, SHARED + SCRATCH + 4096, 0];
         let words = words.into_iter().chain([ALTERNATE_STACK]);
@@ -85,8 +85,8 @@ impl Image {
         start.extend(li(POINTER, STATES));
         start.push(j(0, (FIRST - TEXT) as i32 - 4 * start.len() as i32));
         image.put(TEXT, &start, HANDLER);
-        // x30 = the signal, and on behind the snippet. Registers are in the context (a2) from byte
-        // 176 on, the pc in the place of x0.
+        // x30 = the signal; continues behind the snippet. Registers are in the context (a2) from
+        // byte 176 on, with the pc in the slot of x0.
         let handler = [
             i(0x03, 3, T0, A2, 176 + 8 * POINTER as i32),
             i(0x03, 3, T0, T0, 480),
@@ -117,7 +117,7 @@ impl Image {
         let load = |it: u32| i(0x03, 3, it, POINTER, 8 * (it as i32 - 1));
         self.put(room, &(1..=30).map(load).collect::<Vec<_>>(), room + BODY);
         let mut bytes: Vec<u8> = snippet.code.iter().flat_map(|it| it.to_le_bytes()).collect();
-        // Over what remains.
+        // Jumps over the rest of the room.
         let left = (TAIL - BODY) as i32 - bytes.len() as i32;
         assert!(left >= 4, "no room for {snippet:x?}");
         bytes.extend(j(0, left).to_le_bytes());
@@ -142,14 +142,14 @@ impl Image {
         ]
     }
 
-    /// The registers that a snippet left, in a program's output.
+    /// The final registers of a snippet, from a program's output.
     pub fn results(&self, output: &[u8], index: usize) -> Vec<u64> {
         let at = index * STATE as usize + 240;
         let bytes = output.get(at..at + 240).expect("the program ends with all its output");
         bytes.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it)).collect()
     }
 
-    /// What our hart writes.
+    /// The output of our hart.
     pub fn run(&self) -> Vec<u8> {
         let parts = self.parts().map(|(base, bytes, permissions)| {
             let ram = Ram::new(bytes.len() as u64);
@@ -165,7 +165,7 @@ impl Image {
         loop {
             match hart.run(997) {
                 Exit::Budget => {}
-                // Nobody else needs the processor.
+                // No other program needs the processor.
                 Exit::Pause => {}
                 Exit::Ecall if hart.x(17) == 94 => return output,
                 Exit::Ecall => {
@@ -210,7 +210,7 @@ impl Image {
     }
 }
 
-/// Does what the program's handler does.
+/// Does the work of the program's signal handler.
 fn signal(hart: &mut Hart, number: u64) {
     let mut behind = [0; 8];
     assert_eq!(hart.space().peek(hart.x(POINTER as usize) + 480, &mut behind), 8);

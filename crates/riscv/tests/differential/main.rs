@@ -1,4 +1,4 @@
-//! Random programs on our hart and on QEMU's, which must leave the same registers and memory.
+//! Random programs on our hart and on QEMU's, which must end with the same registers and memory.
 //!
 //! A program is many snippets of a few instructions, each with registers of its own, in one ELF
 //! file that writes all results to its standard output. `VERBLESS_DIFFERENTIAL_ROUNDS` is how many
@@ -20,7 +20,7 @@ use generate::{CLASSES, Class, Snippet};
 use image::{Image, SNIPPETS};
 
 const QEMU: &str = "qemu-riscv64";
-/// RV64IMAC and nothing that QEMU's default has besides, so that both refuse the same.
+/// RV64IMAC without the other extensions of QEMU's default, so that both refuse the same encodings.
 const CPU: &str = "rv64,f=false,d=false,v=false,zba=false,zbb=false,zbc=false,zbs=false,\
                    h=false";
 
@@ -31,7 +31,7 @@ fn number(variable: &str, default: u64) -> u64 {
 fn compare(class: Class) {
     let name = class.name;
     if Command::new(QEMU).arg("--version").output().is_err() {
-        // The harness keeps what `eprintln!` prints of a test that passes.
+        // The harness hides the output of `eprintln!` in a test that passes.
         let line = format!("skipped: {name}: no {QEMU}: apt-get install qemu-user\n");
         std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
         return;

@@ -1,4 +1,4 @@
-//! What the tests share: an assembler of a few functions, and a hart with code and data.
+//! Shared by the tests: a small assembler, and a hart with code and data.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Ram, Region};
 
-/// Where code is.
+/// Address of the code.
 pub const CODE: u64 = 0x4000_0000;
-/// Where data is.
+/// Address of the data.
 pub const DATA: u64 = 0x8000_0000;
 /// Bytes of each.
 pub const SIZE: u64 = 0x10000;
 
-/// Registers by the names that the calling convention gives them.
+/// Registers by the names of the calling convention.
 pub const RA: u32 = 1;
 pub const SP: u32 = 2;
 pub const A0: u32 = 10;
@@ -82,7 +82,7 @@ impl Machine {
         machine
     }
 
-    /// Of 16-bit instructions.
+    /// A machine with 16-bit instructions.
     pub fn short(words: &[u16]) -> Self {
         let machine = Self::new(&[]);
         let bytes: Vec<u8> = words.iter().flat_map(|it| it.to_le_bytes()).collect();
@@ -114,7 +114,7 @@ impl Machine {
         u64::from_le_bytes(bytes)
     }
 
-    /// Runs to the ECALL that must come.
+    /// Runs up to the ECALL that must come.
     pub fn finish(&mut self) -> &mut Self {
         assert_eq!(self.hart.run(1_000_000), Exit::Ecall, "{:x?}", self.hart.registers());
         self

@@ -1,4 +1,4 @@
-//! What the examples share: finding a device, or building the model.
+//! Finds a device or builds the model, for all examples.
 
 use verbless::{Backend, Device, DeviceInfo, ErrorKind, Kernel};
 use verbless_model::{Model, Profile};
@@ -6,11 +6,11 @@ use verbless_model_kernel::InProcess;
 
 /// Devices to use.
 pub(crate) struct Found {
-    /// Who has them.
+    /// The backend of the devices.
     pub(crate) backend: Box<dyn Backend>,
     /// The devices.
     pub(crate) devices: Vec<DeviceInfo>,
-    /// What they are, for the user.
+    /// A description of them for the user.
     pub(crate) say: String,
 }
 
@@ -29,8 +29,8 @@ impl Found {
     }
 }
 
-/// Finds `wanted`: `auto` is every device of the kernel, or the model where there is none; `model`
-/// is the model.
+/// Finds `wanted`: `auto` is every device of the kernel, or the model if there is none; `model` is
+/// the model.
 pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::error::Error>> {
     if wanted != "model" {
         let kernel = Kernel::new();

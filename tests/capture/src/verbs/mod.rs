@@ -1,6 +1,6 @@
-//! libibverbs and libmlx5, loaded at run time: as much of them as the cases need.
+//! libibverbs and libmlx5, loaded at run time: only the functions that the cases use.
 //!
-//! Objects are destroyed when they are dropped; a failure there shows in the recording.
+//! Drop destroys each object; a failure shows in the recording.
 #![allow(unsafe_code, reason = "calls into C libraries; this module is the place for it")]
 
 mod raw;
@@ -21,12 +21,12 @@ pub struct Verbs {
     functions: Functions,
 }
 
-/// What a function that gives a pointer gave.
+/// Checks the pointer that a function returned.
 fn given(pointer: Handle, what: &str) -> Result<Handle> {
     if pointer.is_null() { Err(format!("{what}: {}", Errno::last()).into()) } else { Ok(pointer) }
 }
 
-/// What a function that gives an error number gave.
+/// Checks the error number that a function returned.
 fn zero(code: c_int, what: &str) -> Result {
     match code {
         0 => Ok(()),
@@ -45,8 +45,8 @@ macro_rules! objects {
 
         impl Drop for $name<'_> {
             fn drop(&mut self) {
-                // SAFETY: the handle is of this kind and is given back once; what is made of it
-                // borrows the context or is dropped before, as the cases are written.
+                // SAFETY: the handle is of this kind and is destroyed once; objects made from it
+                // borrow the context or are dropped before it, as the cases are written.
                 unsafe { (self.verbs.functions.$destroy)(self.handle) };
             }
         }
@@ -79,10 +79,10 @@ objects! {
 }
 
 impl Verbs {
-    /// Loads the libraries that the system has.
+    /// Loads the system's libraries.
     ///
     /// # Errors
-    /// When there are none, or they lack a function.
+    /// If they are missing, or lack a function.
     pub fn load() -> Result<Self> {
         // SAFETY: the libraries are the C libraries that their names say.
         Ok(Self { functions: unsafe { Functions::load() }? })
@@ -91,10 +91,10 @@ impl Verbs {
     /// Opens the first device.
     ///
     /// # Errors
-    /// When there is none, or it cannot be opened with DevX.
+    /// If there is none, or it does not open with DevX.
     pub fn open(&self) -> Result<Context<'_>> {
-        // SAFETY: the list is read up to its first entry, which is null if there is none, and given
-        // back.
+        // SAFETY: the list is read up to its first entry, which is null if there is none, and then
+        // freed.
         let handle = unsafe {
             let mut count = 0;
             let list = (self.functions.get_device_list)(&mut count);
@@ -114,10 +114,10 @@ impl<'v> Context<'v> {
     /// `mlx5dv_devx_general_cmd`.
     ///
     /// # Errors
-    /// When kernel or device refuse it.
+    /// If the kernel or the device refuses it.
     pub fn general_command(&self, input: &[u8], output: &mut [u8]) -> Result {
         let functions = &self.verbs.functions;
-        // SAFETY: both buffers have the length that is said.
+        // SAFETY: both buffers have the stated lengths.
         let code = unsafe {
             (functions.devx_general_cmd)(
                 self.handle,
@@ -146,12 +146,12 @@ impl<'v> Context<'v> {
     /// When it fails.
     pub fn cq(&self, cqe: u32) -> Result<Cq<'v>> {
         let create = self.verbs.functions.create_cq;
-        // SAFETY: the context is open; neither context of the user's nor channel are needed.
+        // SAFETY: the context is open; a user context and a channel are optional.
         let handle = unsafe { create(self.handle, cqe as c_int, null_mut(), null_mut(), 0) };
         Ok(Cq { verbs: self.verbs, handle: given(handle, "ibv_create_cq")? })
     }
 
-    /// `mlx5dv_create_cq` with 128-byte entries, and unread ones overwritten, if that is wanted.
+    /// `mlx5dv_create_cq` with 128-byte entries, and with overrun, if requested.
     ///
     /// # Errors
     /// When it fails.
@@ -180,21 +180,21 @@ impl<'v> Context<'v> {
     /// When it fails.
     pub fn query_port(&self, port: u8) -> Result {
         let mut attributes = [0u64; 32];
-        // SAFETY: the structure that is written is 52 bytes at most in every version.
+        // SAFETY: the kernel writes at most 52 bytes in every version.
         let code = unsafe {
             (self.verbs.functions.query_port)(self.handle, port, attributes.as_mut_ptr().cast())
         };
         zero(code, "ibv_query_port")
     }
 
-    /// `ibv_query_gid_table` with room for so many entries.
+    /// `ibv_query_gid_table` with room for `room` entries.
     ///
     /// # Errors
     /// When it fails.
     pub fn gid_table(&self, room: usize) -> Result {
         let mut entries = vec![0u64; room * raw::GID_ENTRY / 8];
         let query = self.verbs.functions.query_gid_table;
-        // SAFETY: there is room for as many entries of that size as is said.
+        // SAFETY: there is room for the stated number of entries of that size.
         let found =
             unsafe { query(self.handle, entries.as_mut_ptr().cast(), room, 0, raw::GID_ENTRY) };
         if found < 0 { zero(-(found as c_int), "ibv_query_gid_table") } else { Ok(()) }
@@ -207,7 +207,7 @@ impl<'v> Context<'v> {
     pub fn gid_entry(&self, port: u32, index: u32) -> Result {
         let mut entry = [0u64; raw::GID_ENTRY / 8];
         let query = self.verbs.functions.query_gid_ex;
-        // SAFETY: there is room for an entry of that size.
+        // SAFETY: the buffer has the size of an entry.
         let code = unsafe {
             query(self.handle, port, index, entry.as_mut_ptr().cast(), 0, raw::GID_ENTRY)
         };
@@ -220,7 +220,7 @@ impl<'v> Context<'v> {
     /// When it fails.
     pub fn eqn(&self, vector: u32) -> Result<u32> {
         let mut eqn = 0;
-        // SAFETY: the number is written to a place of its size.
+        // SAFETY: the number is written to a variable of its size.
         let code = unsafe { (self.verbs.functions.devx_query_eqn)(self.handle, vector, &mut eqn) };
         zero(code, "mlx5dv_devx_query_eqn")?;
         Ok(eqn)
@@ -231,7 +231,7 @@ impl<'v> Context<'v> {
     /// # Errors
     /// When it fails.
     pub fn uar(&self, kind: u32) -> Result<(Uar<'v>, u32)> {
-        // SAFETY: the context is open; what it gives begins with two pointers and the number.
+        // SAFETY: the context is open; the result begins with two pointers and the number.
         let (handle, number) = unsafe {
             let handle = (self.verbs.functions.devx_alloc_uar)(self.handle, kind);
             let handle = given(handle, "mlx5dv_devx_alloc_uar")?;
@@ -248,7 +248,8 @@ impl<'v> Context<'v> {
     pub fn umem(&self, pages: &Pages, access: u32, sizes: Option<u64>) -> Result<(Umem<'v>, u32)> {
         let functions = &self.verbs.functions;
         let address = std::ptr::with_exposed_provenance_mut::<c_void>(pages.address() as usize);
-        // SAFETY: nobody makes a reference into the pages; what it gives begins with the number.
+        // SAFETY: this program makes no reference into the pages; the result begins with the
+        // number.
         let (handle, number) = unsafe {
             std::mem::forget(pages.clone());
             let handle = match sizes {
@@ -274,10 +275,10 @@ impl<'v> Context<'v> {
     /// `mlx5dv_devx_obj_create`.
     ///
     /// # Errors
-    /// When kernel or device refuse it.
+    /// If the kernel or the device refuses it.
     pub fn object(&self, input: &[u8], output: &mut [u8]) -> Result<Object<'v>> {
         let create = self.verbs.functions.devx_obj_create;
-        // SAFETY: both buffers have the length that is said.
+        // SAFETY: both buffers have the stated lengths.
         let handle = unsafe {
             create(
                 self.handle,
@@ -325,7 +326,7 @@ impl<'v> Pd<'v> {
         access: u32,
     ) -> Result<Mr<'v>> {
         let address = std::ptr::with_exposed_provenance_mut(pages.address() as usize + offset);
-        // SAFETY: nobody makes a reference into the pages, and they are never unmapped.
+        // SAFETY: this program makes no reference into the pages, and they are never unmapped.
         let handle = unsafe {
             std::mem::forget(pages.clone());
             (self.verbs.functions.reg_mr)(self.handle, address, length, access as c_int)
@@ -374,14 +375,14 @@ impl<'v> Pd<'v> {
 }
 
 impl Cq<'_> {
-    /// `ibv_modify_cq`: an event after so many completions, or so many microseconds.
+    /// `ibv_modify_cq`: an event after `count` completions, or `period` microseconds.
     ///
     /// # Errors
     /// When it fails.
     pub fn moderate(&self, count: u16, period: u16) -> Result {
         let mut attributes = raw::ModifyCq { attr_mask: 1, cq_count: count, cq_period: period };
-        // SAFETY: a queue begins with its context, which is the last part of an extended one; see
-        // `raw::MODIFY_CQ`.
+        // SAFETY: a queue begins with its context, which is the last part of an extended context;
+        // see `raw::MODIFY_CQ`.
         let code = unsafe {
             let context = *self.handle.cast::<*const raw::ModifyCqFunction>();
             (*context.sub(raw::MODIFY_CQ))(self.handle, &mut attributes)
@@ -425,7 +426,7 @@ impl Object<'_> {
     /// `mlx5dv_devx_obj_query`.
     ///
     /// # Errors
-    /// When kernel or device refuse it.
+    /// If the kernel or the device refuses it.
     pub fn query(&self, input: &[u8], output: &mut [u8]) -> Result {
         self.command(self.verbs.functions.devx_obj_query, input, output)
     }
@@ -433,13 +434,13 @@ impl Object<'_> {
     /// `mlx5dv_devx_obj_modify`.
     ///
     /// # Errors
-    /// When kernel or device refuse it.
+    /// If the kernel or the device refuses it.
     pub fn modify(&self, input: &[u8], output: &mut [u8]) -> Result {
         self.command(self.verbs.functions.devx_obj_modify, input, output)
     }
 
     fn command(&self, function: raw::Command, input: &[u8], output: &mut [u8]) -> Result {
-        // SAFETY: both buffers have the length that is said.
+        // SAFETY: both buffers have the stated lengths.
         let code = unsafe {
             function(
                 self.handle,
@@ -458,7 +459,7 @@ impl Object<'_> {
     /// When it fails.
     pub fn query_later(&self, input: &[u8], room: usize, id: u64, answers: &Answers<'_>) -> Result {
         let query = self.verbs.functions.devx_obj_query_async;
-        // SAFETY: the input has the length that is said.
+        // SAFETY: the input has the stated length.
         let code = unsafe {
             query(self.handle, input.as_ptr().cast(), input.len(), room, id, answers.handle)
         };
@@ -475,7 +476,7 @@ impl Events<'_> {
         let object = object.map_or(null_mut(), |object| object.handle);
         let bytes = size_of_val(events) as u16;
         let subscribe = self.verbs.functions.devx_subscribe_devx_event;
-        // SAFETY: the list has the length that is said.
+        // SAFETY: the list has the stated length.
         let code = unsafe { subscribe(self.handle, object, bytes, events.as_ptr(), cookie) };
         zero(code, "mlx5dv_devx_subscribe_devx_event")
     }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::result::Result;
 
-/// A pointer to something of the libraries'.
+/// A pointer to an object of the libraries.
 pub(super) type Handle = *mut c_void;
 
 /// A command on an object: `mlx5dv_devx_obj_query`, `mlx5dv_devx_obj_modify`.
@@ -15,8 +15,8 @@ pub(super) type Command =
 /// `modify_cq` of an extended context.
 pub(super) type ModifyCqFunction = unsafe extern "C" fn(Handle, *mut ModifyCq) -> c_int;
 
-/// How many pointers before the plain context an extended one has `modify_cq`. New members come at
-/// the front, so that this never changes.
+/// `modify_cq` of an extended context is this many pointers before the plain context. New members
+/// come at the front, so this never changes.
 pub(super) const MODIFY_CQ: usize = 23;
 
 /// Bytes of `struct ibv_gid_entry`.
@@ -24,7 +24,7 @@ pub(super) const GID_ENTRY: usize = 32;
 
 macro_rules! functions {
     ($($library:ident $name:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
-        /// What the cases call.
+        /// The functions that the cases call.
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
         }
@@ -106,8 +106,8 @@ functions! {
 const IBVERBS: &CStr = c"libibverbs.so.1";
 const MLX5: &CStr = c"libmlx5.so.1";
 
-/// Lets libibverbs load its provider, by looking for devices. It may be another file than libmlx5;
-/// loaded first, and known by the same name, it is the one that is found later.
+/// Makes libibverbs load its provider, by a search for devices. The provider may be another file
+/// than libmlx5; if it is loaded first under the same name, a later load finds it.
 fn load_provider() -> Result {
     let (list, free) = (
         symbol(library(IBVERBS)?, "ibv_get_device_list\0")?,
@@ -127,7 +127,7 @@ fn load_provider() -> Result {
 }
 
 fn library(name: &CStr) -> Result<Handle> {
-    // SAFETY: the name is terminated; running the library's constructors is what is wanted.
+    // SAFETY: the name is terminated; the library's constructors must run.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if handle.is_null() { Err(last_error().into()) } else { Ok(handle) }
 }

@@ -1,4 +1,4 @@
-//! The cases on the model in this process, watched.
+//! The cases on the model in this process, recorded.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use verbless_capture::{ours, scenario};
 use verbless_model::{Link, Model, Profile};
 use verbless_model_kernel::InProcess;
 
-/// What our driver sends for the cases here.
+/// Our driver's commands for the cases here.
 pub(crate) fn in_process() -> Vec<Section> {
     let profile = Profile::load("bluefield3").expect("it is built in").with_link(Link::Infiniband);
     let model = Model::builder().device(profile).stepped().build();

@@ -1,4 +1,4 @@
-//! The mode of a sync event is its type: a synchronous one has no jobs, a context blocks nobody.
+//! The mode of a sync event is its type: a synchronous one has no jobs, a context has no wait.
 
 use verbless_doca::WorkQ;
 use verbless_doca::sync_event::{SyncEvent, SyncEventCtx};

@@ -1,4 +1,4 @@
-//! A work queue moves to another thread only when nobody has it.
+//! A work queue moves to another thread only while nothing borrows it.
 
 use verbless_doca::WorkQ;
 

@@ -9,7 +9,7 @@ fn twice(buffer: Buffer) -> Result<(), Error> {
 
 fn used(key: Mkey) -> Result<u32, Error> {
     key.destroy()?;
-    Ok(key.id())
+    Ok(key.id().0)
 }
 
 fn nothing() -> Result<(), Error> {

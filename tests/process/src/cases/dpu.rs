@@ -1,5 +1,5 @@
-//! A host's program exports memory, which a program on its DPU copies, or a sync event, in which it
-//! takes part: DOCA's exports.
+//! DOCA exports: a host's program exports memory, which a program on its DPU copies, or a sync
+//! event, which the DPU's program uses.
 
 use verbless_conformance::{Need, Stop, ensure, ensure_eq, pattern};
 use verbless_doca::dma::Dma;
@@ -40,12 +40,12 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Bytes that are lent.
+/// Bytes of the exported memory.
 const LENGTH: usize = 1 << 20;
-/// Copies at a time.
+/// Concurrent copies.
 const DEPTH: u32 = 16;
 
-/// Exports memory and waits until the other role has done with it.
+/// Exports memory and waits until the other role has finished.
 fn lends(role: &mut Role) -> Result<(), Stop> {
     let dev = role.dev()?;
     let memory = Memory::allocate(LENGTH)?;
@@ -66,7 +66,7 @@ fn lends(role: &mut Role) -> Result<(), Stop> {
     role.tell(b"end")
 }
 
-/// The DPU's side of it.
+/// The DPU's side of the export.
 struct Borrower {
     dev: Dev,
     descriptor: Vec<u8>,
@@ -107,7 +107,7 @@ impl Borrower {
         self.workq.submit(job).map_err(|refused| refused.error.into())
     }
 
-    /// A copy that ended, by its number, and why it failed.
+    /// A finished copy's number and its error, if it failed.
     fn ended(&mut self) -> Result<(u64, Option<ErrorKind>), Stop> {
         match self.workq.retrieve_within(Some(crate::channel::PATIENCE)) {
             Ok(Some(Event::Dma(done))) => Ok((done.user_data.0, None)),
@@ -119,7 +119,7 @@ impl Borrower {
         }
     }
 
-    /// Copies within the DPU's own memory are done.
+    /// Copies within the DPU's own memory succeed.
     fn works_alone(&mut self) -> Result<(), Stop> {
         self.near.write_at(0, &pattern(5, 64))?;
         let at = self.near.address();
@@ -154,7 +154,7 @@ fn copies_out_and_in(role: &mut Role) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The host's program is dead: its memory is no more to be had, by the import or by a new one.
+/// The host's program is dead: neither the old import nor a new one reaches its memory.
 fn finds_nothing(role: &mut Role) -> Result<(), Stop> {
     let mut dpu = Borrower::new(role)?;
     role.until_peer_is_gone()?;
@@ -167,8 +167,8 @@ fn finds_nothing(role: &mut Role) -> Result<(), Stop> {
     dpu.works_alone()
 }
 
-/// Copies out of memory whose owner dies meanwhile: each job comes back once, and those that fail
-/// say why.
+/// Copies from memory while its owner dies: each job comes back once, and a failed job has an
+/// error.
 fn copies_on(role: &mut Role) -> Result<(), Stop> {
     let mut dpu = Borrower::new(role)?;
     ensure_eq!(role.message()?, b"go on", "message");
@@ -200,10 +200,10 @@ fn copies_on(role: &mut Role) -> Result<(), Stop> {
     dpu.works_alone()
 }
 
-/// Turns of either side, which adds 1 each.
+/// Turns of each side; each turn adds 1.
 const TURNS: u64 = 50;
 
-/// Makes a sync event, counts in turns with the DPU, and signals what the DPU waits for.
+/// Makes a sync event, counts in turns with the DPU, and signals the value that the DPU waits for.
 fn signals(role: &mut Role) -> Result<(), Stop> {
     let dev = role.dev()?;
     let event = SyncEvent::builder(&dev).publisher_add_location(Location::Cpu)?;
@@ -257,14 +257,14 @@ impl Waiter {
         self.workq.submit(job).map_err(|refused| refused.error.into())
     }
 
-    /// All jobs end well, once each.
+    /// All jobs succeed, once each.
     fn all_end(&mut self) -> Result<(), Stop> {
         self.each_ends(|why| why.is_none())
     }
 
     /// All jobs fail, once each: their word is gone.
     ///
-    /// A program's memory goes before the keys to it do, so that the device may find the key and no
+    /// A program's memory is freed before the keys to it, so the device may find the key but no
     /// memory.
     fn all_fail(&mut self) -> Result<(), Stop> {
         let why = [ErrorKind::NotPermitted, ErrorKind::IoFailed];
@@ -299,12 +299,12 @@ fn takes_part(role: &mut Role) -> Result<(), Stop> {
     ensure_eq!(
         dpu.event.get().map_err(|error| error.kind()),
         Err(ErrorKind::NotPermitted),
-        "a get of what was destroyed"
+        "a get of a destroyed event"
     );
     Ok(())
 }
 
-/// The host is gone, with the event that jobs are in flight for.
+/// The host is gone with its event, which has jobs in flight.
 fn is_left(role: &mut Role) -> Result<(), Stop> {
     let mut dpu = Waiter::new(role)?;
     role.until_peer_is_gone()?;
@@ -318,7 +318,7 @@ fn is_left(role: &mut Role) -> Result<(), Stop> {
         let why = waited.map_err(|error| error.kind());
         ensure_eq!(why, Err(ErrorKind::NotPermitted), "an operation that blocks");
     }
-    // An event of the DPU's own works on.
+    // The DPU's own event continues to work.
     let own = SyncEvent::builder(&dpu.dev).publisher_add_location(Location::Cpu)?;
     let own = own.subscriber_add_location(Location::Cpu)?.as_ctx().start()?;
     dpu.workq.remove(&dpu.context)?;

@@ -1,4 +1,4 @@
-//! Two programs that both live: what they do to each other's memory arrives.
+//! Two live programs: writes to each other's memory arrive.
 
 use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_conformance::{Endpoint, Need, Stop, ensure, ensure_eq, failed, pattern, until};
@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("a_thousand_messages_each_way_arrive_in_order", messages, messages),
         Case::new("fetch_and_adds_of_two_programs_on_one_number_add_up", adds_there, adds_here)
             .needs(Need::Cap("atomics", |caps| caps.atomics)),
-        // A fatal NAK that is lost is not sent again: the requester then gives up by itself.
+        // The responder does not repeat a lost fatal NAK: the requester then gives up by itself.
         Case::new("a_key_is_of_no_use_once_its_owner_has_dropped_it", uses_key, drops_key)
             .needs(Need::Lossless),
         Case::new(
@@ -77,7 +77,7 @@ fn is_written_to(role: &mut Role) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Each message has its number, and 16 receives are posted all the time.
+/// Each message has its number, and 16 receives are always posted.
 fn messages(role: &mut Role) -> Result<(), Stop> {
     const MESSAGES: u64 = 1000;
     const SLOTS: u64 = 16;
@@ -110,7 +110,7 @@ fn messages(role: &mut Role) -> Result<(), Stop> {
             received += 1;
         }
     }
-    // Neither goes before the other has all.
+    // Each role waits until the other has received everything.
     role.tell(b"end")?;
     ensure_eq!(role.message()?, b"end", "message");
     Ok(())
@@ -118,7 +118,7 @@ fn messages(role: &mut Role) -> Result<(), Stop> {
 
 const ROUNDS: u64 = 200;
 
-/// Adds 1 to the number at `at`, again and again.
+/// Adds 1 to the number at `at`, repeatedly.
 fn add(end: &mut Endpoint, at: RemoteAddr) -> Result<(), Stop> {
     for _ in 0..ROUNDS {
         let old = end.sge(64, 8)?;
@@ -136,11 +136,11 @@ fn adds_there(role: &mut Role) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Adds to its own memory, through the device, while the other one does.
+/// Adds to its own memory, through the device, while the other role does.
 fn adds_here(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let options = ConnectOptions::default();
-    // A second queue pair in the same domain, connected to itself, so that its key is good for it.
+    // A second queue pair in the same domain, connected to itself, so that its key works there.
     let Endpoint { domain, .. } = &end;
     let mut cq = domain.completion_queue(&CqConfig::new(32))?;
     let mut itself = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
@@ -176,7 +176,7 @@ fn drops_key(role: &mut Role) -> Result<(), Stop> {
     ensure_eq!(end.bytes(0, 5)?, b"first", "what was written");
     let Endpoint { device: _device, domain, send_cq: _s, receive_cq: _r, qp: _qp, region } = end;
     drop(region);
-    // The next one may well get the index of the one before.
+    // The next key may have the index of the one before.
     let next = domain.region(BYTES, KeyAccess::ALL)?;
     role.tell(b"dropped")?;
     ensure_eq!(role.message()?, b"end", "message");
@@ -193,10 +193,9 @@ fn tries_to_write(role: &mut Role) -> Result<(), Stop> {
     end.perform(&Read::new(into, there).signaled())?;
     ensure_eq!(end.bytes(0, 6)?, b"theirs", "what was read");
     end.qp.post(&Write::new(Inline(b"mine"), there).signaled(), 3)?;
-    // A responder may take it for an operation that it does not know, or one that it does not
-    // allow.
+    // The responder may report an unknown operation or a forbidden one.
     match end.sent()? {
-        Ok(_) => return Err(Stop::fail("a WRITE was done that the peer does not allow")),
+        Ok(_) => return Err(Stop::fail("a WRITE succeeded that the peer does not allow")),
         Err(error) => {
             let text = error.to_string();
             ensure!(text.contains("remote"), "it failed with {text}");

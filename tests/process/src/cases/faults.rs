@@ -1,8 +1,8 @@
-//! One of two programs is killed while something of the other one is wrong: its messages get lost,
-//! its completions are late, its commands fail, or it waits for what the dead one owed it.
+//! One of two programs is killed while the other has a fault: lost messages, late completions,
+//! failing commands, or a wait for a message of the dead program.
 //!
-//! Losses and delays are the model's own faults, which only the model in this process can be told
-//! to have. Commands that a device refuses and receives that nobody posts are had everywhere.
+//! Losses and delays are the model's own faults: only the model in this process takes requests for
+//! them. Refused commands and missing receives work everywhere.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::link::{connect, endpoint, impatient, is_silent};
 use crate::case::{Act, By, Case, Side};
 use crate::role::Role;
 
-/// What is said of the peer, what goes wrong at its device, and what it does.
+/// A name for the peer, the fault of its device, and its function.
 type PeerFault = (&'static str, fn(&Model), Act);
 
 const FAULTS: [PeerFault; 3] = [
@@ -29,7 +29,15 @@ const FAULTS: [PeerFault; 3] = [
     ),
     (
         "though_a_command_fails",
-        |model| model.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 1),
+        |model| {
+            model.fail_command(
+                0,
+                verbless_prm::Opcode(prm::QP_2RST.opcode),
+                1,
+                CommandStatus::NO_RES,
+                1,
+            )
+        },
         survives_a_failed_command,
     ),
 ];
@@ -62,7 +70,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The command that a queue pair is reset by fails once; the next one is carried out.
+/// The command that resets a queue pair fails once; the next one succeeds.
 fn survives_a_failed_command(role: &mut Role) -> Result<(), Stop> {
     let mut end = outlives(role)?;
     let status = end.qp.reset().err().and_then(|error| error.status());
@@ -70,7 +78,7 @@ fn survives_a_failed_command(role: &mut Role) -> Result<(), Stop> {
     works_alone(&mut end)
 }
 
-/// Tries for ever while there is no receive.
+/// Retries forever while there is no receive.
 fn patient_with_receives() -> ConnectOptions {
     ConnectOptions { rnr_retry: 7, ..impatient() }
 }
@@ -78,7 +86,7 @@ fn patient_with_receives() -> ConnectOptions {
 fn waits_for_a_receive(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &patient_with_receives())?;
-    // This one needs no receive: the peer's device answers.
+    // A WRITE needs no receive: the peer's device answers.
     end.perform(&Write::new(Inline(b"there"), there).signaled())?;
     end.qp.post(&Send::new(Inline(b"no room")).signaled(), 5)?;
     role.tell(b"sent")?;
@@ -101,12 +109,12 @@ fn connects(role: &mut Role) -> Result<(), Stop> {
     role.point("connected")
 }
 
-/// Asks for queue pairs that the device must not make, before its peer dies and behind that.
+/// Requests queue pairs that the device must refuse, before and after its peer's death.
 fn is_refused(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &impatient())?;
     let foreign = role.device()?.alloc_pd()?;
-    // The driver itself would refuse it.
+    // The driver itself would refuse this domain.
     let create = create_qp_in(&end.device, end.qp.object().attr(), foreign.pdn());
     for round in 0..100 {
         match end.device.obj_create(create.as_bytes(), &mut [0; 16]) {

@@ -1,5 +1,5 @@
 //! A program that forks: the child has copies of its descriptors and of its memory, and the device
-//! goes on with the parent's.
+//! continues to use the parent's.
 #![allow(unsafe_code, reason = "fork is unsafe; this module is the place for it")]
 
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -30,19 +30,18 @@ fn forks(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &ConnectOptions::default())?;
     end.perform(&Write::new(Inline(b"one"), there).signaled())?;
-    // SAFETY: the child calls nothing but _exit, which is safe after fork whatever other threads
-    // held.
+    // SAFETY: the child calls nothing but _exit, which is safe after fork, whatever locks other
+    // threads held.
     match unsafe { fork() }? {
         ForkResult::Child => {
-            // SAFETY: as above; nothing of this process is dropped, so no object of the parent is
-            // destroyed.
+            // SAFETY: as above; the child drops no object, so no object of the parent is destroyed.
             unsafe { nix::libc::_exit(CODE) }
         }
         ForkResult::Parent { child } => {
             ensure_eq!(waitpid(child, None)?, WaitStatus::Exited(child, CODE), "end of the child");
         }
     }
-    // The pages are the parent's alone again, and the device still means those.
+    // The parent alone owns the pages again, and the device still uses these.
     end.fill(0, b"two")?;
     let from = end.sge(0, 3)?;
     end.perform(&Write::new(from, there).signaled())?;

@@ -1,5 +1,5 @@
-//! One of two programs is killed: at each point of its way to a connection and behind it, by itself
-//! or from outside. The other one notices nothing but silence, and its own device goes on.
+//! One of two programs is killed, at each point before and after it connects, by itself or from
+//! outside. The other program notices only silence, and its own device continues.
 
 use verbless_command::KeyAccess;
 use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, failed, pattern};
@@ -12,7 +12,7 @@ use super::link::{
 use crate::case::{By, Case, Side};
 use crate::role::{Heard, Role};
 
-/// Where the victim of [`survives`] is killed, and what it does there.
+/// The kill points of the victim of [`survives`], and what it does there.
 pub(super) const POINTS: [(&str, &str); 7] = [
     ("opened", "once_it_has_opened_its_device"),
     ("registered", "once_it_has_its_objects"),
@@ -50,7 +50,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Bytes of each WRITE and READ that the victim has under way.
+/// Bytes of each WRITE and READ that the victim has in flight.
 const LENGTH: usize = 200_000;
 
 /// Passes every point; it is killed at one of them.
@@ -82,15 +82,15 @@ pub(super) fn victim(role: &mut Role) -> Result<(), Stop> {
         end.qp.post(&Read::new(piece, there).signaled(), cookie)?;
     }
     role.point("reading")?;
-    Err(Stop::fail("it was killed at none of its points"))
+    Err(Stop::fail("it was not killed at any of its points"))
 }
 
-/// Goes on without the victim.
+/// Continues without the victim.
 pub(super) fn survives(role: &mut Role) -> Result<(), Stop> {
     works_alone(&mut outlives(role)?)
 }
 
-/// Connects where the victim lives so long, then finds it silent.
+/// Connects if the victim lives that long, then finds it silent.
 pub(super) fn outlives(role: &mut Role) -> Result<Endpoint, Stop> {
     let mut end = endpoint(role)?;
     introduce(role, &end, &impatient())?;
@@ -108,7 +108,7 @@ pub(super) fn outlives(role: &mut Role) -> Result<Endpoint, Stop> {
     }
     if let Some(there) = peer {
         is_silent(&mut end, there)?;
-        // What it has written, if anything, is what it meant to write.
+        // The victim's writes, if any, carry the expected bytes.
         let expected = pattern(3, LENGTH);
         let found = end.bytes(0, LENGTH)?;
         let strange =
@@ -119,7 +119,7 @@ pub(super) fn outlives(role: &mut Role) -> Result<Endpoint, Stop> {
     Ok(end)
 }
 
-/// A queue pair goes through RESET and talks to itself.
+/// A queue pair goes through RESET and connects to itself.
 pub(super) fn works_alone(end: &mut Endpoint) -> Result<(), Stop> {
     let options = ConnectOptions::default();
     end.qp.reset()?;
@@ -132,8 +132,8 @@ pub(super) fn works_alone(end: &mut Endpoint) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Writes until it fails: what is under way then completes in order, one with the reason and the
-/// rest flushed.
+/// Writes until a request fails: the requests in flight complete in order, one with the reason and
+/// the rest flushed.
 fn writes_on(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &impatient())?;
@@ -160,7 +160,7 @@ fn writes_on(role: &mut Role) -> Result<(), Stop> {
         }
     }
     let failure = failure.ok_or_else(|| Stop::fail("nothing failed"))?;
-    // A kernel destroys what a dead program held newest first: its key may go before its queue
+    // A kernel destroys a dead program's objects newest first: its key may go before its queue
     // pair, which then refuses the access.
     ensure!(
         matches!(failure.status, Status::TransportRetryExceeded | Status::RemoteAccess),
@@ -189,8 +189,8 @@ fn exports_and_dies(role: &mut Role) -> Result<(), Stop> {
     role.point("exported")
 }
 
-/// The key was good, and is not when its owner is dead: neither over the connection to it, nor over
-/// one to a program that uses the same device now.
+/// The key was valid, and is invalid once its owner is dead: both over the connection to the owner
+/// and over one to a program that uses the same device afterwards.
 fn uses_key_of_the_dead(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let there = connect(role, &mut end, &impatient())?;
@@ -200,7 +200,7 @@ fn uses_key_of_the_dead(role: &mut Role) -> Result<(), Stop> {
     is_silent(&mut end, there)?;
     let mut heir = Endpoint::new(role.other_device()?, &QpConfig::new(4, 4), 64)?;
     if heir.remote(0)?.rkey == there.rkey {
-        // One key can have a number, and this one is not used again while the next is made.
+        // Two keys cannot have one number, and the old key exists until the next is made.
         heir.region = heir.domain.region(64, KeyAccess::ALL)?;
     }
     end.qp.reset()?;

@@ -11,10 +11,10 @@ use crate::role::Role;
 
 /// Bytes of each side's region.
 pub(super) const BYTES: usize = 1 << 20;
-/// Bytes of a place: an address and a key.
+/// Bytes of a place: a region's address and key.
 const PLACE: usize = 12;
 
-/// Gives up soon: 5 tries of some milliseconds each, so many for links that lose.
+/// Gives up soon: 5 tries of some milliseconds each, enough for lossy links.
 pub(super) fn impatient() -> ConnectOptions {
     ConnectOptions {
         ack_timeout: 12,
@@ -31,7 +31,7 @@ pub(super) fn endpoint(role: &Role) -> Result<Endpoint, Stop> {
     Endpoint::new(role.device()?, &QpConfig::new(64, 64), BYTES)
 }
 
-/// Tells the other role where this one is: its queue pair and its region.
+/// Sends this role's address to the other role: its queue pair and its region.
 pub(super) fn introduce(
     role: &mut Role,
     end: &Endpoint,
@@ -44,7 +44,7 @@ pub(super) fn introduce(
     role.tell(&bytes)
 }
 
-/// What the other role has said in [`introduce`].
+/// Parses the other role's message of [`introduce`].
 pub(super) fn read(bytes: &[u8]) -> Result<(PeerAddress, RemoteAddr), Stop> {
     let address = bytes.split_last_chunk::<PLACE>().and_then(|(address, place)| {
         let (at, key) = place.split_at(8);
@@ -53,11 +53,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<(PeerAddress, RemoteAddr), Stop> {
         Some((PeerAddress::from_bytes(address.try_into().ok()?), RemoteAddr::new(at, key)))
     });
     let (peer, place) = address
-        .ok_or_else(|| Stop::fail(format!("{} bytes are no address and place", bytes.len())))?;
+        .ok_or_else(|| Stop::fail(format!("{} bytes: not an address and place", bytes.len())))?;
     Ok((peer?, place))
 }
 
-/// Connects to the other role, which does the same; where its region is.
+/// Connects to the other role, which does the same; returns the address of its region.
 pub(super) fn connect(
     role: &mut Role,
     end: &mut Endpoint,
@@ -70,7 +70,7 @@ pub(super) fn connect(
     Ok(place)
 }
 
-/// Waits until the other role is connected, too: who sends to one that is not only waits longer.
+/// Waits until the other role is connected, too: a sender to an unconnected role only waits longer.
 pub(super) fn both_are_connected(role: &mut Role) -> Result<(), Stop> {
     role.tell(b"connected")?;
     let said = role.message()?;
@@ -78,8 +78,8 @@ pub(super) fn both_are_connected(role: &mut Role) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Writes until the peer, which is dead, does not answer any more. That may take a moment: a device
-/// hears of a program's end after those who wait for the program.
+/// Writes until the dead peer stops answering. That may take a moment: a device learns of a
+/// program's end later than the processes that wait for the program.
 pub(super) fn is_silent(end: &mut Endpoint, there: RemoteAddr) -> Result<(), Stop> {
     let limit = Instant::now() + TIMEOUT;
     loop {

@@ -1,5 +1,4 @@
-//! Two programs that are connected by DOCA RDMA: what they do to each other, and what becomes of
-//! one when the other is killed.
+//! Two programs connected by DOCA RDMA: their jobs, and the state of one when the other is killed.
 //!
 //! `VERBLESS_LIVES=500 verbless-model run --devices 2 -- process --device mlx5_0 --filter
 //! doca_rdma` kills a program a thousand times.
@@ -14,10 +13,10 @@ use crate::case::{By, Case, Side};
 use crate::channel::PATIENCE;
 use crate::role::Role;
 
-/// How often the one of two programs is killed that a campaign by hand does: 3 if it is not set.
+/// The number of kills in a campaign by hand; 3 if the variable is not set.
 const LIVES: &str = "VERBLESS_LIVES";
 
-/// How often one of two programs is killed.
+/// The number of kills of one of two programs.
 fn lives() -> u32 {
     std::env::var(LIVES).ok().and_then(|lives| lives.parse().ok()).unwrap_or(3)
 }
@@ -43,7 +42,7 @@ struct End {
     workq: WorkQ,
     /// `None` while it is stopped.
     rdma: Option<Rdma>,
-    /// The peer's memory, once it is connected.
+    /// The peer's memory, once connected.
     there: Option<Mmap>,
 }
 
@@ -56,7 +55,7 @@ impl End {
             .permissions(AccessFlags::LOCAL_READ_WRITE | access)
             .add_dev(&dev)
             .start()?;
-        // Gives up soon: some tries of a few milliseconds each, so many for links that lose.
+        // Gives up soon: some tries of a few milliseconds each, enough for lossy links.
         let builder = Rdma::builder(&dev).permissions(access).ack_timeout(12).retry_count(4);
         let rdma = builder.start().map_err(|refused| refused.error)?;
         let mut workq = WorkQ::new(DEPTH)?;
@@ -69,7 +68,7 @@ impl End {
         self.rdma.as_ref().ok_or_else(|| Stop::fail("the instance is stopped"))
     }
 
-    /// Tells the other role how to reach this one, and connects to it.
+    /// Sends this end's connection details to the other role, and connects to it.
     fn connect(&mut self, role: &mut Role) -> Result<(), Stop> {
         let connection = self.rdma()?.export()?;
         let memory = self.map.export_rdma(&self.dev)?;
@@ -96,7 +95,7 @@ impl End {
         self.workq.submit(job).map_err(|refused| refused.error.into())
     }
 
-    /// The next job that ended, in whatever way.
+    /// The next finished job, successful or not.
     fn ended(&mut self) -> Result<RdmaDone, Stop> {
         match self.workq.retrieve_within(Some(PATIENCE)) {
             Ok(Some(Event::Rdma(done))) | Err(Retrieve::IoFailed(Event::Rdma(done))) => Ok(done),
@@ -114,7 +113,7 @@ impl End {
     }
 }
 
-/// Both roles are as far as this.
+/// Waits until both roles have reached this point.
 fn meet(role: &mut Role) -> Result<(), Stop> {
     role.tell(b"here")?;
     let said = role.message()?;
@@ -131,7 +130,7 @@ fn asks(role: &mut Role) -> Result<(), Stop> {
     end.perform(job)?;
     let job = end.rdma()?.write(end.here(0, 1000)?, end.far(2000, 1000)?);
     end.perform(job)?;
-    let job = end.rdma()?.read(end.here(4000, 500)?, end.far(10_000, 500)?);
+    let job = end.rdma()?.read(end.far(10_000, 500)?, end.here(4000, 500)?);
     end.perform(job)?;
     let mut bytes = vec![0; 500];
     end.map.read_at(4000, &mut bytes)?;
@@ -161,7 +160,7 @@ fn answers(role: &mut Role) -> Result<(), Stop> {
     meet(role)
 }
 
-/// Has jobs of all sorts in flight when it is killed; in its last life it is a good peer.
+/// Has jobs of all types in flight when it is killed; in its last life it is a good peer.
 fn dies(role: &mut Role) -> Result<(), Stop> {
     let mut end = End::new(role)?;
     end.connect(role)?;
@@ -170,17 +169,17 @@ fn dies(role: &mut Role) -> Result<(), Stop> {
         end.submit(job)?;
     }
     meet(role)?;
-    // As many as its life is, so that it is killed at another moment each time.
+    // As many as its life's number, so that each life ends at another moment.
     for number in 0..role.life() % 24 {
         let job = match number % 3 {
             0 => end.rdma()?.write(end.here(0, 512)?, end.far(20_000, 512)?),
-            1 => end.rdma()?.read(end.here(0, 512)?, end.far(20_000, 512)?),
+            1 => end.rdma()?.read(end.far(20_000, 512)?, end.here(0, 512)?),
             _ => end.rdma()?.send(end.here(0, 64)?),
         };
         end.submit(job)?;
     }
     role.point("at work")?;
-    // Until the peer says that it has seen enough.
+    // Until the peer has finished.
     while role.message()? != b"end" {}
     Ok(())
 }
@@ -201,13 +200,13 @@ fn outlives(role: &mut Role) -> Result<(), Stop> {
         }
         meet(role)?;
         let mut failed = 0;
-        // It works on until it notices, which it does by its jobs alone, however long the peer
-        // takes to die. Only the last one does not.
+        // It continues until its jobs fail, however long the peer takes to die; only jobs show the
+        // death. After the last life it does not wait for a failure.
         while failed == 0 && (life <= lives() || next < 5_000) {
             while in_flight.len() < DEPTH as usize - 8 && end.rdma()?.state() != RdmaState::Error {
                 let job = match next % 3 {
                     0 => end.rdma()?.write(end.here(0, 512)?, end.far(30_000, 512)?),
-                    1 => end.rdma()?.read(end.here(0, 512)?, end.far(30_000, 512)?),
+                    1 => end.rdma()?.read(end.far(30_000, 512)?, end.here(0, 512)?),
                     _ => end.rdma()?.write(end.here(0, 8)?, end.far(0, 8)?),
                 };
                 end.submit(job.user_data(next))?;
@@ -221,7 +220,7 @@ fn outlives(role: &mut Role) -> Result<(), Stop> {
         }
         let last = failed == 0;
         if last {
-            // The peer lives: it was killed as often as it is to be.
+            // The peer lives: it has been killed as often as planned.
             role.tell(b"end")?;
         } else {
             ensure_eq!(end.rdma()?.state(), RdmaState::Error, "state after a failure");

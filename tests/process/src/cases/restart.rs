@@ -1,5 +1,5 @@
-//! A program that is killed and started again: its peer reaches it by its new address, and what it
-//! knew of the old one is worth nothing.
+//! A program that is killed and restarted: its peer reaches it by its new address, and the old
+//! address and keys are useless.
 
 use verbless_conformance::{Stop, ensure, ensure_eq, failed, pattern};
 use verbless_queue::wr::{Inline, Read, Write};
@@ -28,7 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Is killed at the point, but not in its last life; serves its memory there.
+/// Serves its memory at the kill point; survives it only in its last life.
 fn lives_again(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     end.fill(0, &pattern(role.life() as u8, 4096))?;
@@ -54,8 +54,8 @@ fn reconnects(role: &mut Role) -> Result<(), Stop> {
     role.tell(b"end")
 }
 
-/// In each life the peer gets the same indexes of keys, and begins with a random variant: that all
-/// three have the same key is not chance.
+/// In each life the peer gets the same indexes of keys, and begins with a random variant: three
+/// equal keys are no chance.
 fn tries_old_keys(role: &mut Role) -> Result<(), Stop> {
     let mut end = endpoint(role)?;
     let mut old = vec![connect(role, &mut end, &impatient())?];

@@ -11,31 +11,31 @@ use verbless_queue::{
 
 use crate::case::cases;
 use crate::endpoint::until;
-use crate::need::cap;
+use crate::need::{LARGE_COPIES, cap};
 use crate::{Lab, Stop, ensure, ensure_eq, failed, pattern};
 
 cases!(
     "copy",
-    "Copies of memory within the device, by queue pairs that were made for it.",
+    "Copies of memory within the device, by queue pairs with `mmo`.",
     needs [cap!(dma_mmo_qp)]:
     a_copy_moves_every_byte_and_no_other,
-    copies_of_any_length_and_alignment_are_exact,
+    copies_of_any_length_and_alignment_are_exact [LARGE_COPIES],
     a_batch_of_copies_is_done_and_completes_in_order,
-    a_copy_goes_between_keys_of_one_domain,
-    a_copy_behind_a_fence_sees_what_was_read,
+    copy_gathers_through_indirect_mkey,
+    fenced_copy_sees_data_of_prior_read,
     a_key_of_another_domain_is_refused_on_either_side,
-    memory_that_may_not_be_written_is_read_and_not_written,
-    the_rights_of_a_key_hold_for_the_devices_own_buffer,
-    a_range_that_leaves_its_key_is_refused_and_nothing_is_written,
-    a_queue_pair_that_was_not_made_for_it_refuses,
-    a_queue_pair_that_failed_copies_again_after_a_reset,
-    what_cannot_be_asked_is_refused_before_it_is_posted,
+    read_only_mkey_is_copy_source_only,
+    read_only_scratch_fails_with_local_protection,
+    copy_past_mkey_end_fails_and_writes_nothing [LARGE_COPIES],
+    qp_without_memory_copies_rejects_copy,
+    failed_qp_copies_again_after_reset,
+    invalid_copy_length_is_rejected_at_post,
 );
 
 /// Bytes of a region.
 const BYTES: usize = 1 << 20;
 
-/// A region of 64 bytes as what the device writes while it copies.
+/// A region of 64 bytes as the scratch that the device writes while it copies.
 pub(super) fn scratch(region: &Region) -> Result<Scratch, Stop> {
     Scratch::new(region.sge(0, 64)?).ok_or_else(|| Stop::fail("a region that is not aligned"))
 }
@@ -89,7 +89,7 @@ impl Copier {
         Ok(bytes)
     }
 
-    /// A copy must fail so; then it is connected anew.
+    /// A copy must fail with `status`; then the queue pair is reconnected.
     fn refused(&mut self, from: Sge, to: Sge, status: Status) -> Result<(), Stop> {
         self.copy(from, to)?;
         ensure_eq!(failed(self.done()?, status)?, 9, "cookie");
@@ -156,10 +156,10 @@ fn a_batch_of_copies_is_done_and_completes_in_order(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn a_copy_goes_between_keys_of_one_domain(lab: &Lab) -> Result<(), Stop> {
+fn copy_gathers_through_indirect_mkey(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     copier.from.write_at(0, &pattern(2, 3000))?;
-    // A key over pieces of another: the device copies through it as through one range.
+    // A key over pieces of another key: the device copies through it as through one range.
     let pieces = [2000, 0, 1000].map(|at| (copier.from.clone(), at, 1000));
     let strung = copier.domain.indirect_key(&pieces, KeyAccess::LOCAL)?;
     let to = copier.to.sge(0, 3000)?;
@@ -171,11 +171,11 @@ fn a_copy_goes_between_keys_of_one_domain(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_copy_behind_a_fence_sees_what_was_read(lab: &Lab) -> Result<(), Stop> {
+fn fenced_copy_sees_data_of_prior_read(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     copier.from.write_at(0, &pattern(5, 4096))?;
     let own = copier.own()?;
-    // It is its own peer: the READ brings what the copy then takes on.
+    // The queue pair is its own peer: the READ brings the bytes that the copy then moves on.
     let (into, onward) = (copier.to.sge(0, 4096)?, copier.to.sge(8192, 4096)?);
     let remote = copier.from.remote(0, 4096)?;
     copier.qp.post(&Read::new(into, remote), 1)?;
@@ -201,7 +201,7 @@ fn a_key_of_another_domain_is_refused_on_either_side(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn memory_that_may_not_be_written_is_read_and_not_written(lab: &Lab) -> Result<(), Stop> {
+fn read_only_mkey_is_copy_source_only(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     let fixed = copier.domain.region(4096, KeyAccess::LOCAL_READ)?;
     fixed.write_at(0, &pattern(1, 64))?;
@@ -215,7 +215,7 @@ fn memory_that_may_not_be_written_is_read_and_not_written(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn the_rights_of_a_key_hold_for_the_devices_own_buffer(lab: &Lab) -> Result<(), Stop> {
+fn read_only_scratch_fails_with_local_protection(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     let fixed = copier.domain.region(64, KeyAccess::LOCAL_READ)?;
     let (from, to) = (copier.from.sge(0, 8)?, copier.to.sge(0, 8)?);
@@ -224,14 +224,14 @@ fn the_rights_of_a_key_hold_for_the_devices_own_buffer(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn a_range_that_leaves_its_key_is_refused_and_nothing_is_written(lab: &Lab) -> Result<(), Stop> {
+fn copy_past_mkey_end_fails_and_writes_nothing(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     copier.from.write_at(0, &pattern(1, BYTES))?;
     let past = |region: &Region, length: u32| {
         let end = region.address() + region.len() as u64;
         Sge::new(end - u64::from(length) + 1, length, region.lkey())
     };
-    // Long enough for several turns of the model: none of them may begin.
+    // Long enough for several turns of the model: no turn may begin.
     let length = BYTES - 4096;
     let (from, to) = (copier.from.sge(0, length)?, copier.to.sge(0, length)?);
     let (bad_from, bad_to) = (past(&copier.from, length as u32), past(&copier.to, length as u32));
@@ -241,7 +241,7 @@ fn a_range_that_leaves_its_key_is_refused_and_nothing_is_written(lab: &Lab) -> R
     Ok(())
 }
 
-fn a_queue_pair_that_was_not_made_for_it_refuses(lab: &Lab) -> Result<(), Stop> {
+fn qp_without_memory_copies_rejects_copy(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::made(lab, false)?;
     let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);
     let own = copier.own()?;
@@ -251,7 +251,7 @@ fn a_queue_pair_that_was_not_made_for_it_refuses(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_queue_pair_that_failed_copies_again_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+fn failed_qp_copies_again_after_reset(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     copier.from.write_at(0, &pattern(4, 64))?;
     let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);
@@ -266,7 +266,7 @@ fn a_queue_pair_that_failed_copies_again_after_a_reset(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn what_cannot_be_asked_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+fn invalid_copy_length_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::new(lab)?;
     let own = copier.own()?;
     let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);

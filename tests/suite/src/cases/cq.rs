@@ -1,11 +1,11 @@
-//! Completion queues: making them, filling them, and what happens when they are too small.
+//! Completion queues: creating, filling and overrunning them.
 
 use verbless_command::{Device, Moderation};
 use verbless_devx::ErrorKind;
 use verbless_prm::hot::event_type;
 use verbless_prm::{CqStatus, CqeSize, CreateCqIn, CreateCqOut, CreateQpIn, RqType, ServiceType};
 use verbless_queue::wr::{Inline, Nop, Send, Write};
-use verbless_queue::{CqConfig, Domain, QpConfig};
+use verbless_queue::{CollapsedCq, CompletionError, CqConfig, Domain, QpConfig, Rc, Status};
 
 use crate::case::cases;
 use crate::need::cap;
@@ -14,23 +14,27 @@ use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, quiet, until};
 
 cases!(
     "cq",
-    "Completion queues: making them, filling them, and what happens when they are too small.":
+    "Completion queues: creating, filling and overrunning them.":
     completion_queues_of_every_size_are_made,
-    a_completion_queue_above_the_limit_is_refused_with_the_limit,
+    size_above_limit_is_rejected_with_limit,
     an_empty_completion_queue_yields_nothing,
-    a_completion_queue_is_as_it_was_asked_for,
+    query_returns_requested_attributes,
     a_completion_queue_goes_round_many_times,
-    entries_of_128_bytes_work_like_those_of_64,
-    completions_are_taken_in_one_go_and_their_places_given_back,
-    a_completion_says_the_user_index_of_its_queue_pair,
-    a_completion_queue_that_is_too_small_overruns_and_says_so,
-    a_completion_queue_that_ignores_overrun_goes_on [cap!(cq_oi)],
+    cqes_of_128_bytes_work_like_64,
+    drain_yields_cqes_in_order_and_frees_room,
+    cqe_carries_user_index_of_qp,
+    overrun_raises_cq_error_event,
+    ignored_overrun_keeps_cq_working [cap!(cq_oi)],
+    collapsed_cq_reports_the_newest [cap!(cq_oi)],
+    collapsed_cq_starts_over_after_reset [cap!(cq_oi)],
+    collapsed_cq_reports_a_failed_qp [cap!(cq_oi)],
+    collapsed_cq_rejects_second_queue [cap!(cq_oi)],
     moderation_is_kept_by_the_device [cap!(cq_moderation)],
-    moderation_beyond_its_field_is_refused,
+    moderation_period_above_12_bits_is_rejected,
     a_completion_queue_in_use_cannot_be_destroyed,
-    a_completion_queue_in_memory_of_another_context_is_refused,
+    umem_of_another_context_is_rejected,
     a_completion_queue_on_an_unknown_event_queue_is_refused,
-    a_completion_queue_past_the_end_of_its_memory_is_refused,
+    ring_or_record_past_umem_end_is_rejected,
 );
 
 fn completion_queues_of_every_size_are_made(lab: &Lab) -> Result<(), Stop> {
@@ -44,7 +48,7 @@ fn completion_queues_of_every_size_are_made(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_completion_queue_above_the_limit_is_refused_with_the_limit(lab: &Lab) -> Result<(), Stop> {
+fn size_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let most = device.caps().log_max_cqes;
@@ -72,7 +76,7 @@ fn an_empty_completion_queue_yields_nothing(lab: &Lab) -> Result<(), Stop> {
     quiet("an empty CQ yielded a completion", || cq.poll())
 }
 
-fn a_completion_queue_is_as_it_was_asked_for(lab: &Lab) -> Result<(), Stop> {
+fn query_returns_requested_attributes(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let vector = device.attributes().completion_vectors - 1;
@@ -97,7 +101,7 @@ fn a_completion_queue_goes_round_many_times(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// One endpoint whose sends complete on a CQ of this kind, and its peer.
+/// A pair: the sends of one endpoint complete on a CQ of this kind.
 fn on(lab: &Lab, config: &CqConfig, sends: u32) -> Result<Pair, Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(sends, sends), 64 << 10)?;
     let config = CqConfig { overcommit: true, ..*config };
@@ -108,7 +112,7 @@ fn on(lab: &Lab, config: &CqConfig, sends: u32) -> Result<Pair, Stop> {
     Ok(pair)
 }
 
-fn entries_of_128_bytes_work_like_those_of_64(lab: &Lab) -> Result<(), Stop> {
+fn cqes_of_128_bytes_work_like_64(lab: &Lab) -> Result<(), Stop> {
     let mut pair = on(lab, &CqConfig { wide: true, ..CqConfig::new(8) }, 8)?;
     for cookie in 0..50 {
         pair.a.qp.post(&Nop::new().signaled(), cookie)?;
@@ -117,9 +121,9 @@ fn entries_of_128_bytes_work_like_those_of_64(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn completions_are_taken_in_one_go_and_their_places_given_back(lab: &Lab) -> Result<(), Stop> {
+fn drain_yields_cqes_in_order_and_frees_room(lab: &Lab) -> Result<(), Stop> {
     let mut pair = on(lab, &CqConfig::new(16), 16)?;
-    // Six times as many as the queue holds.
+    // Six times as many as the CQ holds.
     for round in 0..6u64 {
         for cookie in 0..16 {
             pair.a.qp.post(&Nop::new().signaled(), 16 * round + cookie)?;
@@ -141,7 +145,7 @@ fn completions_are_taken_in_one_go_and_their_places_given_back(lab: &Lab) -> Res
     Ok(())
 }
 
-fn a_completion_says_the_user_index_of_its_queue_pair(lab: &Lab) -> Result<(), Stop> {
+fn cqe_carries_user_index_of_qp(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { user_index: 0xa_bcde, ..QpConfig::new(4, 4) };
     let mut pair = Pair::with(lab, &config, 4096)?;
     pair.b.receive(0, 64, 0)?;
@@ -153,7 +157,7 @@ fn a_completion_says_the_user_index_of_its_queue_pair(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_completion_queue_that_is_too_small_overruns_and_says_so(lab: &Lab) -> Result<(), Stop> {
+fn overrun_raises_cq_error_event(lab: &Lab) -> Result<(), Stop> {
     let mut pair = on(lab, &CqConfig::new(4), 32)?;
     let channel = pair.a.device.event_channel(false)?;
     let cq = pair.a.send_cq.object().clone();
@@ -170,7 +174,7 @@ fn a_completion_queue_that_is_too_small_overruns_and_says_so(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn a_completion_queue_that_ignores_overrun_goes_on(lab: &Lab) -> Result<(), Stop> {
+fn ignored_overrun_keeps_cq_working(lab: &Lab) -> Result<(), Stop> {
     let mut pair = on(lab, &CqConfig { ignore_overrun: true, ..CqConfig::new(4) }, 32)?;
     for at in 0..16u8 {
         let to = pair.b.remote(at.into())?;
@@ -180,6 +184,113 @@ fn a_completion_queue_that_ignores_overrun_goes_on(lab: &Lab) -> Result<(), Stop
     until("the last of 16 WRITEs", || pair.b.bytes(0, 16).ok().filter(|bytes| *bytes == expected))?;
     let status = pair.a.send_cq.object().query()?.status();
     ensure_eq!(status, CqStatus::OK, "status of the CQ");
+    Ok(())
+}
+
+/// A pair whose first queue pair sends 8 requests at a time, which complete in a collapsed CQ.
+fn collapsed(lab: &Lab) -> Result<(Pair, CollapsedCq), Stop> {
+    let config = QpConfig::new(8, 8);
+    let mut pair = Pair::unconnected(lab, &config, 64 << 10)?;
+    let cq = pair.a.domain.collapsed_completion_queue()?;
+    let receives = pair.a.receive_cq.target();
+    pair.a.qp = pair.a.domain.queue_pair_towards(&config, &cq.target(), &receives)?;
+    pair.connect(&Default::default())?;
+    Ok((pair, cq))
+}
+
+/// Polls until the request of `cookie` has completed; returns the number of polls that found
+/// something.
+fn completes(pair: &mut Pair, cq: &CollapsedCq, cookie: u64) -> Result<u64, Stop> {
+    let mut found = 0;
+    loop {
+        let newest = until("a completion", || pair.a.qp.poll_newest(cq))??;
+        found += 1;
+        ensure!(newest.cookie <= cookie, "cookie {} was not posted", newest.cookie);
+        if newest.cookie == cookie {
+            break;
+        }
+    }
+    quiet("nothing was posted, and something completed", || pair.a.qp.poll_newest(cq))?;
+    Ok(found)
+}
+
+fn collapsed_cq_reports_the_newest(lab: &Lab) -> Result<(), Stop> {
+    let (mut pair, cq) = collapsed(lab)?;
+    quiet("nothing was posted, and something completed", || pair.a.qp.poll_newest(&cq))?;
+    // Many times around the ring, and past its end in each round: a completion frees room.
+    let to = pair.b.remote(0)?;
+    for round in 1..=40_u64 {
+        let last = 8 * round;
+        for cookie in last - 7..=last {
+            let bytes = cookie.to_le_bytes();
+            let write = Write::new(Inline(&bytes), to);
+            // A request without a CQE completes with the next one that has a CQE.
+            let signaled = cookie == last || round.is_multiple_of(2);
+            let write = if signaled { write.signaled() } else { write };
+            pair.a.qp.post(&write, cookie)?;
+        }
+        let found = completes(&mut pair, &cq, last)?;
+        ensure!(found <= 8, "{found} completions of 8 requests");
+        ensure_eq!(pair.b.bytes(0, 8)?, last.to_le_bytes(), "the peer's memory");
+    }
+    cq.check()?;
+    let context = cq.object().query()?;
+    ensure!(context.cc() && context.oi(), "the CQ is not collapsed");
+    Ok(())
+}
+
+fn collapsed_cq_starts_over_after_reset(lab: &Lab) -> Result<(), Stop> {
+    let (mut pair, cq) = collapsed(lab)?;
+    for round in 1..=3 {
+        // Each round posts the same WQE index: the CQE of the round before names it too.
+        quiet("a CQE of another time completes a request", || pair.a.qp.poll_newest(&cq))?;
+        let to = pair.b.remote(0)?;
+        pair.a.qp.post(&Write::new(Inline(&[round]), to).signaled(), round.into())?;
+        completes(&mut pair, &cq, round.into())?;
+        ensure_eq!(pair.b.bytes(0, 1)?, [round], "the peer's memory");
+        pair.restart()?;
+    }
+    Ok(())
+}
+
+fn collapsed_cq_reports_a_failed_qp(lab: &Lab) -> Result<(), Stop> {
+    let (mut pair, cq) = collapsed(lab)?;
+    let mut nowhere = pair.b.remote(0)?;
+    nowhere.address = nowhere.address.wrapping_add(1 << 40);
+    for cookie in 0..4 {
+        let write = Write::new(Inline(b"beyond the region"), nowhere).signaled();
+        pair.a.qp.post(&write, cookie)?;
+    }
+    loop {
+        match until("a completion", || pair.a.qp.poll_newest(&cq))? {
+            Err(CompletionError::Failed(failure)) => {
+                let flushed = failure.status == Status::Flushed;
+                ensure!(flushed || failure.status == Status::RemoteAccess, "{failure:?}");
+                if failure.cookie == 3 {
+                    break;
+                }
+            }
+            other => return Err(Stop::fail(format!("a failed request: {other:?}"))),
+        }
+    }
+    ensure!(pair.a.qp.check().is_err(), "the queue pair is not in error");
+    Ok(())
+}
+
+fn collapsed_cq_rejects_second_queue(lab: &Lab) -> Result<(), Stop> {
+    let (pair, cq) = collapsed(lab)?;
+    let (config, domain) = (QpConfig::new(1, 1), &pair.a.domain);
+    let other = domain.completion_queue(&CqConfig::new(64))?;
+    for (send, receive, why) in [
+        (cq.target(), other.target(), "another queue pair"),
+        (other.target(), cq.target(), "receives complete in another"),
+    ] {
+        let refused = domain.queue_pair_towards::<Rc>(&config, &send, &receive).err();
+        let refused = refused.ok_or_else(|| Stop::fail("a second queue was taken"))?;
+        ensure_eq!(refused.kind(), ErrorKind::Input, format!("the kind of {refused}"));
+        ensure!(refused.to_string().contains(why), "{refused}");
+    }
+    drop(pair);
     Ok(())
 }
 
@@ -194,7 +305,7 @@ fn moderation_is_kept_by_the_device(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn moderation_beyond_its_field_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn moderation_period_above_12_bits_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let cq = Domain::new(&lab.device()?)?.completion_queue(&CqConfig::new(8))?;
     let refused = cq.object().set_moderation(Moderation { period: 0x1000, count: 1 }).err();
     ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "4096 µs");
@@ -253,10 +364,10 @@ fn a_completion_queue_in_use_cannot_be_destroyed(lab: &Lab) -> Result<(), Stop> 
     Ok(cq.destroy()?)
 }
 
-fn a_completion_queue_in_memory_of_another_context_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn umem_of_another_context_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, other) = (lab.device()?, lab.device()?);
     let domain = Domain::new(&device)?;
-    // Numbers of UMEMs are the device's: the other context's is one that exists.
+    // UMEM numbers belong to the device: the other context's number exists.
     let foreign = RegisteredMemory::new(&other, 8192)?;
     let input = four_entries(&device, &domain, &foreign)?;
     let refused = device.obj_create(input.as_bytes(), &mut [0; 16]).err();
@@ -276,7 +387,7 @@ fn a_completion_queue_on_an_unknown_event_queue_is_refused(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn a_completion_queue_past_the_end_of_its_memory_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn ring_or_record_past_umem_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let memory = RegisteredMemory::new(&device, 8192)?;

@@ -1,4 +1,4 @@
-//! Doorbells: what rings, what does not, and what happens when it is missed.
+//! Doorbells: which writes ring, which do not, and the recovery from a missed one.
 
 use verbless_devx::UarKind;
 use verbless_model::Fault;
@@ -10,10 +10,10 @@ use crate::{Endpoint, Lab, Need, Pair, Stop, ensure_eq, quiet, raw, until};
 
 cases!(
     "doorbells",
-    "Doorbells: what rings, what does not, and what happens when one is lost.":
-    a_request_whose_doorbell_is_not_rung_is_not_executed,
-    a_doorbell_on_another_page_wakes_nobody,
-    a_doorbell_that_says_the_same_as_one_before_counts [Need::ModelDevice],
+    "Doorbells: which writes ring, which do not, and the recovery from a lost one.":
+    unrung_wqe_waits_for_next_doorbell,
+    doorbell_on_another_uar_is_ignored,
+    doorbell_with_repeated_value_counts [Need::ModelDevice],
     a_doorbell_without_anything_posted_does_no_harm [Need::ModelDevice],
     a_doorbell_of_any_word_does_no_harm [Need::ModelDevice],
     a_lost_doorbell_is_made_good_by_the_next [Need::Model],
@@ -30,13 +30,13 @@ fn hold(end: &mut Endpoint, requests: &[(verbless_queue::RemoteAddr, u8)]) -> Re
     Ok(())
 }
 
-fn a_request_whose_doorbell_is_not_rung_is_not_executed(lab: &Lab) -> Result<(), Stop> {
+fn unrung_wqe_waits_for_next_doorbell(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let requests = [(pair.b.remote(0)?, 1), (pair.b.remote(1)?, 2)];
     hold(&mut pair.a, &requests)?;
     let Endpoint { qp, send_cq, .. } = &mut pair.a;
     for _ in 0..4 {
-        quiet("a request ran that nobody rang for", || qp.poll(send_cq))?;
+        quiet("a request ran without a doorbell", || qp.poll(send_cq))?;
     }
     ensure_eq!(pair.b.bytes(0, 2)?, [0, 0], "the peer's memory");
     // The next doorbell covers them.
@@ -48,7 +48,7 @@ fn a_request_whose_doorbell_is_not_rung_is_not_executed(lab: &Lab) -> Result<(),
     Ok(())
 }
 
-fn a_doorbell_on_another_page_wakes_nobody(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_on_another_uar_is_ignored(lab: &Lab) -> Result<(), Stop> {
     lab.rings_strays();
     let mut pair = Pair::new(lab)?;
     let other = pair.a.device.uar_alloc(UarKind::NonCached)?;
@@ -63,12 +63,11 @@ fn a_doorbell_on_another_page_wakes_nobody(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_doorbell_that_says_the_same_as_one_before_counts(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_with_repeated_value_counts(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let uar = pair.a.qp.object().attr().uar.clone();
     let requests = [(pair.b.remote(0)?, 1)];
-    // The model's doorbells say only which queue has something; those of hardware say how far it
-    // goes.
+    // The model's doorbells name only the queue; hardware's doorbells carry the producer index.
     let queue = u64::from(pair.a.qp.qpn().0) << 8;
     for _ in 0..20 {
         hold(&mut pair.a, &requests)?;

@@ -1,4 +1,4 @@
-//! Requests that are refused: each with the status that says why, and without a byte changed.
+//! Refused requests: each completes with the status of its cause, and changes no byte.
 
 use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_queue::wr::{CompareSwap, FetchAdd, Inline, Read, Send, Write};
@@ -12,30 +12,30 @@ use crate::{Lab, Pair, Stop, ensure_eq, failed};
 
 cases!(
     "errors",
-    "Requests that are refused: each with the status that says why, and without a byte changed.",
+    "Refused requests: each completes with the status of its cause, and changes no byte.",
     needs [crate::Need::Lossless]:
-    a_write_past_the_region_completes_with_remote_access_error,
-    a_read_past_the_region_completes_with_remote_access_error,
-    a_write_before_the_region_completes_with_remote_access_error,
-    a_range_that_wraps_around_completes_with_remote_access_error,
+    write_past_region_fails_with_remote_access_error,
+    read_past_region_fails_with_remote_access_error,
+    write_before_region_fails_with_remote_access_error,
+    wrapping_range_fails_with_remote_access_error,
     a_wrong_key_completes_with_remote_access_error,
     a_stale_key_completes_with_remote_access_error,
     a_key_without_the_right_to_write_refuses_writes,
     a_key_without_the_right_to_read_refuses_reads,
     a_key_without_the_right_to_atomics_refuses_them [ATOMICS],
-    a_key_of_another_protection_domain_completes_with_remote_access_error,
+    rkey_of_another_pd_fails_with_remote_access_error,
     a_queue_pair_without_the_right_refuses_even_with_a_key,
-    a_misaligned_atomic_completes_with_remote_invalid_request [ATOMICS],
+    misaligned_atomic_is_remote_invalid_request [ATOMICS],
     a_bad_local_key_completes_with_local_protection_error,
-    a_local_piece_past_its_region_completes_with_local_protection_error,
-    a_local_key_without_the_right_to_write_refuses_what_a_read_brings,
-    a_local_key_of_another_protection_domain_completes_with_local_protection_error,
-    a_bad_key_of_a_receive_fails_both_sides,
-    a_receive_that_is_too_small_fails_both_sides,
+    sge_past_region_fails_with_local_protection_error,
+    read_into_read_only_lkey_fails_locally,
+    lkey_of_another_pd_is_local_protection_error,
+    bad_receive_lkey_fails_both_sides,
+    undersized_receive_fails_both_sides,
 );
 
-/// The peer's access error, after which nothing of `length` bytes at its region's start has
-/// changed.
+/// Expects a remote access error; `length` bytes at the start of the peer's region must be
+/// unchanged.
 fn refused(
     pair: &mut Pair,
     request: impl FnOnce(&mut Pair) -> Result<(), Stop>,
@@ -47,7 +47,7 @@ fn refused(
     Ok(())
 }
 
-fn a_write_past_the_region_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+fn write_past_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let end = pair.b.region.len();
     for (offset, length) in [(end - 1, 2), (end, 1), (end - 64, 65), (end + 4096, 1)] {
@@ -59,13 +59,13 @@ fn a_write_past_the_region_completes_with_remote_access_error(lab: &Lab) -> Resu
         ensure_eq!(pair.b.bytes(end - 1, 1)?, [0], "the last byte of the region");
         pair.restart()?;
     }
-    // Up to the end it is allowed.
+    // Up to the end, access is allowed.
     let (from, to) = (pair.a.sge(0, 64)?, pair.b.remote(end - 64)?);
     pair.a.perform(&Write::new(from, to).signaled())?;
     Ok(())
 }
 
-fn a_read_past_the_region_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+fn read_past_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let from = pair.b.remote(pair.b.region.len() - 10)?;
     pair.a.fill(0, &[7; 64])?;
@@ -76,7 +76,7 @@ fn a_read_past_the_region_completes_with_remote_access_error(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn a_write_before_the_region_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+fn write_before_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     refused(&mut pair, |pair| {
         let mut to = pair.b.remote(0)?;
@@ -86,7 +86,7 @@ fn a_write_before_the_region_completes_with_remote_access_error(lab: &Lab) -> Re
     })
 }
 
-fn a_range_that_wraps_around_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+fn wrapping_range_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for address in [u64::MAX, u64::MAX - 63, 0] {
         refused(&mut pair, |pair| {
@@ -103,7 +103,7 @@ fn a_range_that_wraps_around_completes_with_remote_access_error(lab: &Lab) -> Re
 fn a_wrong_key_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let right = pair.b.remote(0)?;
-    // Another variant, an index that nobody has, no key at all, and the key that means nothing.
+    // Another variant, an index without a key, no key at all, and the reserved key.
     for key in [right.rkey.0 ^ 1, right.rkey.0 ^ 0x7f_ff00, 0, u32::MAX] {
         refused(&mut pair, |pair| {
             let to = RemoteAddr::new(right.address, Rkey(key));
@@ -121,14 +121,14 @@ fn a_stale_key_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop>
     let stale = other.remote(0, 0)?;
     pair.a.perform(&Write::new(Inline(b"fresh"), stale).signaled())?;
     drop(other);
-    // The next key may well get the index of the one before.
+    // The next key may have the index of the one before.
     let _next = pair.b.domain.region(4096, KeyAccess::ALL)?;
     pair.a.qp.post(&Write::new(Inline(b"stale"), stale).signaled(), 0)?;
     failed(pair.a.sent()?, Status::RemoteAccess)?;
     Ok(())
 }
 
-/// A key of b over b's own memory, with these rights only.
+/// A key of b over b's own memory, with only these rights.
 fn keyed(pair: &Pair, remote: RemoteAccess) -> Result<(Region, RemoteAddr), Stop> {
     let region = pair.b.domain.region(4096, KeyAccess { remote, ..KeyAccess::LOCAL })?;
     let to = region.remote(0, 0)?;
@@ -175,9 +175,7 @@ fn a_key_without_the_right_to_atomics_refuses_them(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_key_of_another_protection_domain_completes_with_remote_access_error(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn rkey_of_another_pd_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let stranger = Domain::new(&pair.b.device)?.region(4096, KeyAccess::ALL)?;
     let to = stranger.remote(0, 0)?;
@@ -202,8 +200,7 @@ fn a_queue_pair_without_the_right_refuses_even_with_a_key(lab: &Lab) -> Result<(
             1 => pair.a.qp.post(&Read::new(piece, at).signaled(), 0)?,
             _ => pair.a.qp.post(&FetchAdd::new(piece, at, 1).signaled(), 0)?,
         };
-        // The responder may take it for an operation that it does not know, or for one that it does
-        // not allow.
+        // The responder may report an unknown operation or a forbidden one.
         match pair.a.sent()? {
             Err(CompletionError::Failed(failure))
                 if [Status::RemoteInvalidRequest, Status::RemoteAccess]
@@ -214,7 +211,7 @@ fn a_queue_pair_without_the_right_refuses_even_with_a_key(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn a_misaligned_atomic_completes_with_remote_invalid_request(lab: &Lab) -> Result<(), Stop> {
+fn misaligned_atomic_is_remote_invalid_request(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for offset in [1, 4, 7] {
         let (old, at) = (pair.a.sge(0, 8)?, pair.b.remote(offset)?);
@@ -226,7 +223,7 @@ fn a_misaligned_atomic_completes_with_remote_invalid_request(lab: &Lab) -> Resul
     Ok(())
 }
 
-/// A WRITE from this piece, which must fail on our own side.
+/// A WRITE from this piece, which must fail on the requester.
 fn fails_here(pair: &mut Pair, piece: Sge) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(piece, to).signaled(), 0)?;
@@ -244,9 +241,7 @@ fn a_bad_local_key_completes_with_local_protection_error(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_local_piece_past_its_region_completes_with_local_protection_error(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn sge_past_region_fails_with_local_protection_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (good, length) = (pair.a.sge(0, 8)?, pair.a.region.len() as u64);
     for (address, length) in [
@@ -260,9 +255,7 @@ fn a_local_piece_past_its_region_completes_with_local_protection_error(
     Ok(())
 }
 
-fn a_local_key_without_the_right_to_write_refuses_what_a_read_brings(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn read_into_read_only_lkey_fails_locally(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let read_only = pair.a.domain.region(4096, KeyAccess::LOCAL_READ)?;
     let (piece, at) = (read_only.sge(0, 8)?, pair.b.remote(0)?);
@@ -276,15 +269,13 @@ fn a_local_key_without_the_right_to_write_refuses_what_a_read_brings(
     Ok(())
 }
 
-fn a_local_key_of_another_protection_domain_completes_with_local_protection_error(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn lkey_of_another_pd_is_local_protection_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let stranger = Domain::new(&pair.a.device)?.region(4096, KeyAccess::ALL)?;
     fails_here(&mut pair, stranger.sge(0, 8)?)
 }
 
-fn a_bad_key_of_a_receive_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
+fn bad_receive_lkey_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let read_only = pair.b.domain.region(4096, KeyAccess::LOCAL_READ)?;
     pair.b.receive_into(read_only.sge(0, 64)?, 3)?;
@@ -294,7 +285,7 @@ fn a_bad_key_of_a_receive_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_receive_that_is_too_small_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
+fn undersized_receive_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for (room, message) in [(8, 9), (1, 64), (0, 1), (4096, 20_000)] {
         pair.b.receive(0, room, 3)?;

@@ -1,4 +1,4 @@
-//! Events: completions that wake who waits, and what the device says of itself.
+//! Events: completions that wake a waiter, and asynchronous events of the device.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -22,35 +22,35 @@ use crate::{
 
 cases!(
     "events",
-    "Events: completions that wake who waits, and what the device says of itself.":
-    an_armed_queue_reports_its_next_completion,
-    an_event_with_its_data_names_the_queue,
-    a_queue_that_is_not_armed_reports_nothing,
+    "Events: completions that wake a waiter, and asynchronous events of the device.":
+    armed_cq_reports_next_completion,
+    eqe_names_its_cq,
+    unarmed_cq_reports_nothing,
     an_armed_queue_reports_once,
-    arming_after_a_completion_reports_it_at_once,
-    arming_after_the_completions_were_polled_waits_for_the_next,
-    arming_before_the_poll_reports_the_next_completion_and_not_the_one_of_the_event,
+    arm_after_unpolled_cqe_reports_at_once,
+    arm_after_poll_waits_for_next_cqe,
+    arm_before_poll_skips_reported_cqe,
     arming_twice_reports_once,
-    a_queue_armed_for_solicited_completions_waits_for_one,
-    an_error_counts_as_solicited,
-    an_event_arrives_on_the_vector_that_was_asked_for,
+    solicited_arm_waits_for_solicited_send,
+    error_cqe_counts_as_solicited,
+    event_arrives_on_selected_vector,
     an_eventfd_is_signalled_instead_of_the_channel,
-    events_that_wait_are_merged_where_their_data_is_omitted,
+    pending_events_merge_when_data_is_omitted,
     two_channels_hear_of_the_same_queue,
-    a_channel_waits_as_long_as_it_was_told_to,
-    a_receiver_that_sleeps_between_messages_misses_none,
+    channel_wait_lasts_its_timeout,
+    sleeping_receiver_misses_no_message,
     a_destroyed_queue_is_heard_of_no_more,
-    clients_that_come_and_go_end_no_subscription_of_another,
-    a_moderated_queue_reports_what_came_when_its_time_is_over [cap!(cq_moderation)],
-    events_that_users_may_not_see_are_refused,
+    closed_client_keeps_other_subscriptions,
+    moderated_cq_reports_after_its_period [cap!(cq_moderation)],
+    privileged_event_types_are_rejected,
     a_subscription_to_no_or_to_too_many_events_is_refused,
-    a_queue_pair_reports_that_its_peer_broke_its_rules,
-    a_queue_pair_in_rtr_reports_its_first_message,
-    an_asynchronous_query_answers_through_its_channel,
+    access_error_event_names_responder_qp,
+    first_message_in_rtr_raises_comm_established,
+    async_query_answers_through_its_channel,
     a_mebibyte_of_answers_may_wait_to_be_read_and_no_more,
 );
 
-/// A pair whose sends of a complete on an armed queue with this channel.
+/// A pair; a's sends complete on an armed CQ of this channel.
 fn watched(lab: &Lab, omit_data: bool) -> Result<(Pair, EventChannel), Stop> {
     let pair = Pair::new(lab)?;
     let channel = pair.a.device.event_channel(omit_data)?;
@@ -73,7 +73,7 @@ fn one(pair: &mut Pair) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_armed_queue_reports_its_next_completion(lab: &Lab) -> Result<(), Stop> {
+fn armed_cq_reports_next_completion(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
     for _ in 0..10 {
         pair.a.send_cq.arm(Notify::Next);
@@ -86,7 +86,7 @@ fn an_armed_queue_reports_its_next_completion(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_event_with_its_data_names_the_queue(lab: &Lab) -> Result<(), Stop> {
+fn eqe_names_its_cq(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, false)?;
     pair.a.send_cq.arm(Notify::Next);
     one(&mut pair)?;
@@ -99,7 +99,7 @@ fn an_event_with_its_data_names_the_queue(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_that_is_not_armed_reports_nothing(lab: &Lab) -> Result<(), Stop> {
+fn unarmed_cq_reports_nothing(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
     one(&mut pair)?;
     none(&channel)
@@ -117,9 +117,9 @@ fn an_armed_queue_reports_once(lab: &Lab) -> Result<(), Stop> {
     none(&channel)
 }
 
-fn arming_after_a_completion_reports_it_at_once(lab: &Lab) -> Result<(), Stop> {
+fn arm_after_unpolled_cqe_reports_at_once(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
-    // The WRITE behind it has arrived, so its completion is there; but nobody has polled it.
+    // The WRITE behind it has arrived, so its completion is there; no poll has taken it.
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Nop::new().signaled(), 0)?;
     pair.a.qp.post(&Write::new(Inline(b"!"), to), 0)?;
@@ -129,7 +129,7 @@ fn arming_after_a_completion_reports_it_at_once(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn arming_after_the_completions_were_polled_waits_for_the_next(lab: &Lab) -> Result<(), Stop> {
+fn arm_after_poll_waits_for_next_cqe(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
     for _ in 0..3 {
         one(&mut pair)?;
@@ -142,9 +142,7 @@ fn arming_after_the_completions_were_polled_waits_for_the_next(lab: &Lab) -> Res
 }
 
 /// The loop of rdma-core's performance tests: event, arm, one poll.
-fn arming_before_the_poll_reports_the_next_completion_and_not_the_one_of_the_event(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn arm_before_poll_skips_reported_cqe(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
     pair.a.send_cq.arm(Notify::Next);
     for _ in 0..20 {
@@ -172,7 +170,7 @@ fn arming_twice_reports_once(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_armed_for_solicited_completions_waits_for_one(lab: &Lab) -> Result<(), Stop> {
+fn solicited_arm_waits_for_solicited_send(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let channel = pair.b.device.event_channel(true)?;
     pair.b.receive_cq.subscribe(&channel, 1)?;
@@ -187,13 +185,13 @@ fn a_queue_armed_for_solicited_completions_waits_for_one(lab: &Lab) -> Result<()
     Ok(())
 }
 
-/// A WRITE that the peer refuses.
+/// A WRITE that the peer must refuse.
 fn doomed(pair: &Pair) -> Result<Write<Inline<'static>>, Stop> {
     let to = RemoteAddr { rkey: Rkey(0), ..pair.b.remote(0)? };
     Ok(Write::new(Inline(b"doomed"), to))
 }
 
-fn an_error_counts_as_solicited(lab: &Lab) -> Result<(), Stop> {
+fn error_cqe_counts_as_solicited(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
     pair.a.send_cq.arm(Notify::Solicited);
     one(&mut pair)?;
@@ -205,7 +203,7 @@ fn an_error_counts_as_solicited(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_event_arrives_on_the_vector_that_was_asked_for(lab: &Lab) -> Result<(), Stop> {
+fn event_arrives_on_selected_vector(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let vectors = pair.a.device.attributes().completion_vectors;
     for vector in [0, vectors / 2, vectors - 1] {
@@ -242,12 +240,12 @@ fn an_eventfd_is_signalled_instead_of_the_channel(lab: &Lab) -> Result<(), Stop>
     none(&channel)
 }
 
-fn events_that_wait_are_merged_where_their_data_is_omitted(lab: &Lab) -> Result<(), Stop> {
+fn pending_events_merge_when_data_is_omitted(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
     for _ in 0..5 {
         pair.a.send_cq.arm(Notify::Next);
         one(&mut pair)?;
-        // The next arm must not come before the event of this one was made.
+        // The next arm must come after the event of this completion.
         ensure!(channel.wait(Some(TIMEOUT))?, "no event");
         std::thread::sleep(Duration::from_millis(5));
         pair.a.send_cq.event_received();
@@ -264,7 +262,7 @@ fn two_channels_hear_of_the_same_queue(lab: &Lab) -> Result<(), Stop> {
     one(&mut pair)?;
     next(&first)?;
     ensure_eq!(next(&second)?.cookie, 2, "cookie of the second");
-    // One that is closed no longer counts.
+    // A closed channel does not count.
     drop(first);
     pair.a.send_cq.event_received();
     pair.a.send_cq.arm(Notify::Next);
@@ -273,7 +271,7 @@ fn two_channels_hear_of_the_same_queue(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_channel_waits_as_long_as_it_was_told_to(lab: &Lab) -> Result<(), Stop> {
+fn channel_wait_lasts_its_timeout(lab: &Lab) -> Result<(), Stop> {
     let (_pair, channel) = watched(lab, true)?;
     let start = std::time::Instant::now();
     ensure!(!channel.wait(Some(Duration::from_millis(30)))?, "an event came");
@@ -282,7 +280,7 @@ fn a_channel_waits_as_long_as_it_was_told_to(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_receiver_that_sleeps_between_messages_misses_none(lab: &Lab) -> Result<(), Stop> {
+fn sleeping_receiver_misses_no_message(lab: &Lab) -> Result<(), Stop> {
     const MESSAGES: u64 = 500;
     let Pair { mut a, b } = Pair::new(lab)?;
     let channel = b.device.event_channel(true)?;
@@ -295,7 +293,7 @@ fn a_receiver_that_sleeps_between_messages_misses_none(lab: &Lab) -> Result<(), 
         let receiver = scope.spawn(move || -> Result<(), Stop> {
             let mut message = 0;
             while message < MESSAGES {
-                // Arm, look once more, then sleep: whatever comes in between is not lost.
+                // Arm, poll once more, then sleep: a completion in between is not lost.
                 receive_cq.arm(Notify::Next);
                 let Some(done) = qp.poll(&mut receive_cq) else {
                     ensure!(channel.wait(Some(TIMEOUT))?, "message {message}: no event");
@@ -326,7 +324,7 @@ fn a_destroyed_queue_is_heard_of_no_more(lab: &Lab) -> Result<(), Stop> {
         let cq = pair.a.domain.completion_queue(&CqConfig::new(8))?;
         cq.subscribe(&channel, cookie)?;
     }
-    // Queues that were made in their place, with their numbers, are others.
+    // New queues with the same numbers are other queues.
     let cq = pair.a.domain.completion_queue(&CqConfig::new(64))?;
     let mut end = Endpoint { send_cq: cq, ..pair.a };
     end.qp = end.domain.queue_pair(&QpConfig::new(8, 8), &end.send_cq, &end.receive_cq)?;
@@ -338,9 +336,9 @@ fn a_destroyed_queue_is_heard_of_no_more(lab: &Lab) -> Result<(), Stop> {
     none(&channel)
 }
 
-/// Two clients make the same objects in the same order, so that whatever counts per client has the
-/// same values in both.
-fn clients_that_come_and_go_end_no_subscription_of_another(lab: &Lab) -> Result<(), Stop> {
+/// Two clients make the same objects in the same order, so that counters per client have equal
+/// values in both.
+fn closed_client_keeps_other_subscriptions(lab: &Lab) -> Result<(), Stop> {
     let watched = |cookie| -> Result<(Endpoint, EventChannel), Stop> {
         let mut end = Endpoint::new(lab.device()?, &QpConfig::new(8, 8), 4096)?;
         let options = Default::default();
@@ -367,7 +365,7 @@ fn clients_that_come_and_go_end_no_subscription_of_another(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn a_moderated_queue_reports_what_came_when_its_time_is_over(lab: &Lab) -> Result<(), Stop> {
+fn moderated_cq_reports_after_its_period(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
     pair.a.send_cq.object().set_moderation(Moderation { period: 2000, count: 100 })?;
     for _ in 0..10 {
@@ -380,14 +378,14 @@ fn a_moderated_queue_reports_what_came_when_its_time_is_over(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn events_that_users_may_not_see_are_refused(lab: &Lab) -> Result<(), Stop> {
+fn privileged_event_types_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let channel = pair.a.device.event_channel(false)?;
     for kind in [event_type::COMMAND_COMPLETION, event_type::PAGE_REQUEST] {
         ensure!(channel.subscribe(None, &[kind.into()], 0).is_err(), "event {kind:#x}");
     }
     ensure!(channel.subscribe(None, &[0x1ff], 0).is_err(), "event 0x1ff");
-    // An event of a queue is not one of the whole device.
+    // An event of a queue is not an event of the device.
     let completions = [event_type::COMPLETION.into()];
     ensure!(channel.subscribe(None, &completions, 0).is_err(), "completions of the device");
     Ok(())
@@ -405,7 +403,7 @@ fn a_subscription_to_no_or_to_too_many_events_is_refused(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_queue_pair_reports_that_its_peer_broke_its_rules(lab: &Lab) -> Result<(), Stop> {
+fn access_error_event_names_responder_qp(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let channel = pair.b.device.event_channel(false)?;
     let kinds = [event_type::WQ_ACCESS_ERROR, event_type::WQ_INVALID_REQUEST_ERROR].map(u16::from);
@@ -422,7 +420,7 @@ fn a_queue_pair_reports_that_its_peer_broke_its_rules(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_queue_pair_in_rtr_reports_its_first_message(lab: &Lab) -> Result<(), Stop> {
+fn first_message_in_rtr_raises_comm_established(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(8, 8), 4096)?;
     let channel = pair.b.device.event_channel(false)?;
     let kind = event_type::COMMUNICATION_ESTABLISHED;
@@ -441,7 +439,7 @@ fn a_queue_pair_in_rtr_reports_its_first_message(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn an_asynchronous_query_answers_through_its_channel(lab: &Lab) -> Result<(), Stop> {
+fn async_query_answers_through_its_channel(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let channel = pair.a.device.command_channel()?;
     let mut input = QueryQpIn::new();
@@ -467,7 +465,7 @@ fn an_asynchronous_query_answers_through_its_channel(lab: &Lab) -> Result<(), St
 }
 
 fn a_mebibyte_of_answers_may_wait_to_be_read_and_no_more(lab: &Lab) -> Result<(), Stop> {
-    // Room for more than the answer takes, so that few of them fill the channel.
+    // Room for more than the answer, so that few answers fill the channel.
     const LENGTH: u16 = 4096;
     const MOST: u64 = (MAX_ASYNC_BYTES / LENGTH as usize) as u64;
     let end = Pair::new(lab)?.a;

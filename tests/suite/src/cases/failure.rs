@@ -1,5 +1,4 @@
-//! Peers that do not answer, and what becomes of a queue pair that failed: everything behind is
-//! flushed in order.
+//! Unresponsive peers, and failed queue pairs: all later requests are flushed in order.
 
 use verbless_prm::QpState;
 use verbless_queue::wr::{Inline, Nop, Send, Write, WriteImm};
@@ -10,38 +9,38 @@ use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, failed, quiet, until};
 
 cases!(
     "failure",
-    "Peers that do not answer, and queue pairs that fail: what is behind is flushed in order.",
+    "Unresponsive peers, and failed queue pairs: later requests are flushed in order.",
     needs [crate::Need::Lossless]:
-    a_send_without_a_receive_gives_up_after_its_rnr_retries,
-    a_send_waits_for_a_receive_that_is_posted_late,
+    send_without_receive_exceeds_rnr_retries,
+    send_waits_for_late_receive,
     a_write_with_immediate_waits_for_a_receive,
-    a_peer_that_is_gone_completes_with_retries_exceeded,
-    a_peer_that_is_not_connected_completes_with_retries_exceeded,
-    a_peer_that_is_connected_to_another_does_not_listen,
+    destroyed_peer_exceeds_transport_retries,
+    reset_peer_exceeds_transport_retries,
+    peer_connected_elsewhere_ignores_stranger,
     a_sequence_number_of_another_connection_is_not_accepted,
-    an_unsignaled_request_that_fails_completes_all_the_same,
-    what_stands_behind_a_failure_is_flushed_in_order,
+    failed_unsignaled_wqe_completes,
+    wqes_behind_failure_are_flushed_in_order,
     receives_are_flushed_in_order,
-    what_is_posted_after_a_failure_is_flushed,
-    a_queue_pair_moved_to_error_flushes_what_it_has,
+    wqes_posted_in_error_state_are_flushed,
+    error_state_flushes_outstanding_wqes,
     a_request_posted_in_error_is_flushed_behind_the_others,
-    a_reset_discards_what_is_not_flushed,
-    a_failed_queue_pair_says_so_when_it_is_asked,
+    reset_discards_unflushed_wqes,
+    failed_qp_and_peer_report_error_state,
     a_failed_queue_pair_works_again_after_a_reset,
-    a_failure_of_one_queue_pair_leaves_the_others_alone,
-    a_failure_prints_what_to_look_for,
+    qp_failure_leaves_other_qps_alone,
+    failure_text_names_rkey_wqe_and_syndrome,
 );
 
-fn a_send_without_a_receive_gives_up_after_its_rnr_retries(lab: &Lab) -> Result<(), Stop> {
+fn send_without_receive_exceeds_rnr_retries(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::impatient(lab)?;
     pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled(), 9)?;
     ensure_eq!(failed(pair.a.sent()?, Status::RnrRetryExceeded)?, 9, "cookie");
-    // Nothing has happened to the peer.
+    // The peer is unaffected.
     ensure_eq!(pair.b.qp.object().state()?, QpState::RTS, "state of the peer");
     Ok(())
 }
 
-fn a_send_waits_for_a_receive_that_is_posted_late(lab: &Lab) -> Result<(), Stop> {
+fn send_waits_for_late_receive(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for cookie in 0..3 {
         pair.a.qp.post(&Send::new(Inline(&[cookie + 1; 8])).signaled(), cookie.into())?;
@@ -70,7 +69,7 @@ fn a_write_with_immediate_waits_for_a_receive(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_peer_that_is_gone_completes_with_retries_exceeded(lab: &Lab) -> Result<(), Stop> {
+fn destroyed_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b } = Pair::impatient(lab)?;
     let to = b.remote(0)?;
     a.perform(&Write::new(Inline(b"hello"), to).signaled())?;
@@ -80,7 +79,7 @@ fn a_peer_that_is_gone_completes_with_retries_exceeded(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn a_peer_that_is_not_connected_completes_with_retries_exceeded(lab: &Lab) -> Result<(), Stop> {
+fn reset_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::impatient(lab)?;
     let to = pair.b.remote(0)?;
     pair.b.qp.reset()?;
@@ -89,7 +88,7 @@ fn a_peer_that_is_not_connected_completes_with_retries_exceeded(lab: &Lab) -> Re
     Ok(())
 }
 
-fn a_peer_that_is_connected_to_another_does_not_listen(lab: &Lab) -> Result<(), Stop> {
+fn peer_connected_elsewhere_ignores_stranger(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::impatient(lab)?;
     let intruder = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     let Pair { a: mut stranger, .. } = intruder;
@@ -110,7 +109,7 @@ fn a_sequence_number_of_another_connection_is_not_accepted(lab: &Lab) -> Result<
     let here = pair.a.domain.address(&pair.a.qp, &options)?;
     let there = pair.b.domain.address(&pair.b.qp, &options)?;
     pair.a.domain.connect(&mut pair.a.qp, &there, &options)?;
-    // The peer expects the packets of a connection that began elsewhere.
+    // The peer expects packets with another start PSN.
     let elsewhere = verbless_queue::PeerAddress { psn: (here.psn + 0x40_0000) & 0xff_ffff, ..here };
     pair.b.domain.connect(&mut pair.b.qp, &elsewhere, &options)?;
     let to = pair.b.remote(0)?;
@@ -120,13 +119,13 @@ fn a_sequence_number_of_another_connection_is_not_accepted(lab: &Lab) -> Result<
     Ok(())
 }
 
-/// A WRITE that the peer refuses.
+/// A WRITE that the peer must refuse.
 fn doomed(pair: &Pair) -> Result<Write<Inline<'static>>, Stop> {
     let to = RemoteAddr { rkey: Rkey(0), ..pair.b.remote(0)? };
     Ok(Write::new(Inline(b"doomed"), to))
 }
 
-fn an_unsignaled_request_that_fails_completes_all_the_same(lab: &Lab) -> Result<(), Stop> {
+fn failed_unsignaled_wqe_completes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let doomed = doomed(&pair)?;
     pair.a.qp.post(&doomed, 8)?;
@@ -134,7 +133,7 @@ fn an_unsignaled_request_that_fails_completes_all_the_same(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn what_stands_behind_a_failure_is_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
+fn wqes_behind_failure_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (doomed, to) = (doomed(&pair)?, pair.b.remote(0)?);
     let mut batch = pair.a.qp.batch();
@@ -169,7 +168,7 @@ fn receives_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn what_is_posted_after_a_failure_is_flushed(lab: &Lab) -> Result<(), Stop> {
+fn wqes_posted_in_error_state_are_flushed(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     pair.a.qp.to_error()?;
     for cookie in 0..5 {
@@ -181,10 +180,10 @@ fn what_is_posted_after_a_failure_is_flushed(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_moved_to_error_flushes_what_it_has(lab: &Lab) -> Result<(), Stop> {
+fn error_state_flushes_outstanding_wqes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for cookie in 0..4 {
-        // They wait for receives that nobody posts.
+        // They wait for receives that are never posted.
         pair.a.qp.post(&Send::new(Inline(b"waiting")), cookie)?;
         pair.a.receive(0, 64, 100 + cookie)?;
     }
@@ -197,7 +196,7 @@ fn a_queue_pair_moved_to_error_flushes_what_it_has(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-/// How a program waits for a flush whose completions it does not count.
+/// A program that does not count its flushed completions waits for a flush this way.
 fn a_request_posted_in_error_is_flushed_behind_the_others(lab: &Lab) -> Result<(), Stop> {
     const BARRIER: u64 = 100;
     let mut pair = Pair::new(lab)?;
@@ -220,7 +219,7 @@ fn a_request_posted_in_error_is_flushed_behind_the_others(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn a_reset_discards_what_is_not_flushed(lab: &Lab) -> Result<(), Stop> {
+fn reset_discards_unflushed_wqes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for round in 0..10u8 {
         for cookie in 0..4 {
@@ -228,7 +227,7 @@ fn a_reset_discards_what_is_not_flushed(lab: &Lab) -> Result<(), Stop> {
             pair.a.receive(0, 64, cookie)?;
         }
         pair.a.qp.to_error()?;
-        // What was flushed by now is taken out of the completion queues, and nothing comes later.
+        // The completions flushed so far leave the CQs, and none comes later.
         pair.restart()?;
         let Endpoint { qp, send_cq, receive_cq, .. } = &mut pair.a;
         quiet("a send from before the reset completed", || qp.poll(send_cq))?;
@@ -240,12 +239,12 @@ fn a_reset_discards_what_is_not_flushed(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_failed_queue_pair_says_so_when_it_is_asked(lab: &Lab) -> Result<(), Stop> {
+fn failed_qp_and_peer_report_error_state(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let doomed = doomed(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
     failed(pair.a.sent()?, Status::RemoteAccess)?;
-    // The peer refused, and is in the error state as well.
+    // The peer refused, and is in the error state too.
     for end in [&pair.a, &pair.b] {
         until("the error state", || {
             end.qp.object().state().ok().filter(|state| *state == QpState::ERR)
@@ -269,7 +268,7 @@ fn a_failed_queue_pair_works_again_after_a_reset(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_failure_of_one_queue_pair_leaves_the_others_alone(lab: &Lab) -> Result<(), Stop> {
+fn qp_failure_leaves_other_qps_alone(lab: &Lab) -> Result<(), Stop> {
     let mut good = Pair::new(lab)?;
     let mut bad = Pair::new(lab)?;
     let (doomed, to) = (doomed(&bad)?, good.b.remote(0)?);
@@ -281,7 +280,7 @@ fn a_failure_of_one_queue_pair_leaves_the_others_alone(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn a_failure_prints_what_to_look_for(lab: &Lab) -> Result<(), Stop> {
+fn failure_text_names_rkey_wqe_and_syndrome(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let doomed = doomed(&pair)?;
     pair.a.qp.post(&doomed, 0)?;

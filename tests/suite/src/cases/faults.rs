@@ -15,9 +15,12 @@ use verbless_prm::{CommandInfo, CommandStatus};
 use verbless_queue::cq::Notify;
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::wr::{Inline, Nop, Send, Write};
-use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig, Region, SrqConfig, Status};
+use verbless_queue::{
+    ConnectOptions, CqConfig, CqEvents, Domain, QpConfig, Region, SrqConfig, Status,
+};
 
 use crate::case::cases;
+use crate::need::SRQ;
 use crate::raw;
 use crate::{Endpoint, Lab, Need, Pair, Stop, TIMEOUT, ensure, ensure_eq, failed, quiet, until};
 
@@ -25,37 +28,44 @@ cases!(
     "faults",
     "Faults on request: commands that fail, lost completions, ports and devices that go down.",
     needs [Need::Model, Need::Lossless]:
-    a_command_that_fails_reports_status_syndrome_and_name,
-    only_the_command_that_was_chosen_fails,
-    a_creation_that_fails_leaves_nothing_behind,
-    a_device_that_fails_while_it_is_opened_opens_the_next_time,
-    a_transition_that_fails_leaves_the_state_as_it_was,
-    a_destruction_that_fails_is_counted_and_its_memory_is_kept,
-    a_queue_pair_that_does_not_reset_keeps_its_number,
+    failed_command_reports_status_and_syndrome,
+    injected_failure_hits_only_nth_command,
+    failed_creation_leaves_no_objects,
+    failed_open_succeeds_on_retry,
+    failed_transition_keeps_qp_state,
+    failed_destroy_counts_leak_and_keeps_memory,
+    unreset_qp_keeps_its_qpn,
     a_lost_message_is_sent_again,
-    messages_that_are_lost_too_often_exceed_the_retries,
+    repeated_message_loss_exceeds_retries,
     a_lost_completion_is_made_good_by_the_next,
     a_delayed_completion_comes_later_and_in_order,
-    a_port_that_goes_down_says_so_and_comes_back,
-    messages_wait_for_a_port_that_comes_back_in_time,
-    a_port_that_stays_down_exceeds_the_retries,
+    port_down_and_up_raise_events,
+    messages_wait_for_port_recovery,
+    lasting_port_down_exceeds_retries,
     a_dead_device_refuses_commands_with_a_clear_error,
-    a_dead_device_wakes_all_who_wait,
+    fatal_device_ends_waits_for_completions,
+    removed_device_ends_channels,
     a_dead_device_completes_nothing_and_is_let_go,
     a_dead_peer_completes_with_retries_exceeded,
     a_dead_device_cannot_be_opened,
-    what_a_removed_device_held_is_destroyed_and_its_memory_freed,
-    memory_that_a_removed_devices_kernel_keeps_is_held_until_its_file_closes_and_then_freed,
-    memory_that_a_living_device_did_not_let_go_of_is_never_freed,
+    removed_device_frees_its_memory [SRQ],
+    lost_umem_is_freed_when_device_file_closes [SRQ],
+    leaked_umem_of_live_device_is_never_freed,
 );
 
-/// Lets the next command of this kind on the first device fail for want of resources.
+/// Makes the next command of this kind on the first device fail with a resource error.
 fn fail_next(lab: &Lab, command: &CommandInfo) -> Result<(), Stop> {
-    lab.model()?.fail_command(0, command.opcode, 1, CommandStatus::NO_RES.0, 0xbad_cafe);
+    lab.model()?.fail_command(
+        0,
+        verbless_prm::Opcode(command.opcode),
+        1,
+        CommandStatus::NO_RES,
+        0xbad_cafe,
+    );
     Ok(())
 }
 
-fn a_command_that_fails_reports_status_syndrome_and_name(lab: &Lab) -> Result<(), Stop> {
+fn failed_command_reports_status_and_syndrome(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device();
     fail_next(lab, &prm::NOP)?;
     let device = device?;
@@ -73,17 +83,17 @@ fn a_command_that_fails_reports_status_syndrome_and_name(lab: &Lab) -> Result<()
     Ok(device.nop()?)
 }
 
-fn only_the_command_that_was_chosen_fails(lab: &Lab) -> Result<(), Stop> {
+fn injected_failure_hits_only_nth_command(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let device = lab.device()?;
-    model.fail_command(0, prm::NOP.opcode, 3, CommandStatus::INTERNAL_ERR.0, 1);
+    model.fail_command(0, verbless_prm::Opcode(prm::NOP.opcode), 3, CommandStatus::INTERNAL_ERR, 1);
     for nth in 1..=5 {
         ensure_eq!(device.nop().is_err(), nth == 3, format!("whether command {nth} fails"));
     }
     Ok(())
 }
 
-fn a_creation_that_fails_leaves_nothing_behind(lab: &Lab) -> Result<(), Stop> {
+fn failed_creation_leaves_no_objects(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
@@ -98,7 +108,7 @@ fn a_creation_that_fails_leaves_nothing_behind(lab: &Lab) -> Result<(), Stop> {
     ensure!(domain.completion_queue(&CqConfig::new(16)).is_err(), "a CQ that was refused");
     fail_next(lab, &prm::CREATE_QP)?;
     ensure!(domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).is_err(), "a QP that was refused");
-    // Where there is no page for BlueFlame, one of the other kind would do.
+    // Without a BlueFlame page, the driver would take one of the other kind.
     fail_next(lab, &prm::ALLOC_UAR)?;
     fail_next(lab, &prm::ALLOC_UAR)?;
     ensure!(Domain::new(&device).is_err(), "a domain without a UAR page");
@@ -109,7 +119,7 @@ fn a_creation_that_fails_leaves_nothing_behind(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_device_that_fails_while_it_is_opened_opens_the_next_time(lab: &Lab) -> Result<(), Stop> {
+fn failed_open_succeeds_on_retry(lab: &Lab) -> Result<(), Stop> {
     for command in [
         &prm::ENABLE_HCA,
         &prm::INIT_HCA,
@@ -127,7 +137,7 @@ fn a_device_that_fails_while_it_is_opened_opens_the_next_time(lab: &Lab) -> Resu
     Ok(())
 }
 
-fn a_transition_that_fails_leaves_the_state_as_it_was(lab: &Lab) -> Result<(), Stop> {
+fn failed_transition_keeps_qp_state(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     for (command, state) in [
         (&prm::RST2INIT_QP, prm::QpState::RST),
@@ -147,15 +157,27 @@ fn a_transition_that_fails_leaves_the_state_as_it_was(lab: &Lab) -> Result<(), S
     pair.connect(&ConnectOptions::default())
 }
 
-fn a_destruction_that_fails_is_counted_and_its_memory_is_kept(lab: &Lab) -> Result<(), Stop> {
+fn failed_destroy_counts_leak_and_keeps_memory(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     lab.excuse(0);
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let region = domain.region(4096, KeyAccess::ALL)?;
     let before = model.counts(0);
-    model.fail_command(0, prm::DESTROY_MKEY.opcode, 1, CommandStatus::RES_BUSY.0, 0);
-    model.fail_command(0, prm::DESTROY_MKEY.opcode, 1, CommandStatus::RES_BUSY.0, 0);
+    model.fail_command(
+        0,
+        verbless_prm::Opcode(prm::DESTROY_MKEY.opcode),
+        1,
+        CommandStatus::RES_BUSY,
+        0,
+    );
+    model.fail_command(
+        0,
+        verbless_prm::Opcode(prm::DESTROY_MKEY.opcode),
+        1,
+        CommandStatus::RES_BUSY,
+        0,
+    );
     drop(region);
     ensure!(device.leaked() > 0, "no leak was counted");
     let after = model.counts(0);
@@ -163,8 +185,8 @@ fn a_destruction_that_fails_is_counted_and_its_memory_is_kept(lab: &Lab) -> Resu
     Ok(device.nop()?)
 }
 
-/// What it has outstanding may still complete, and would complete another's requests.
-fn a_queue_pair_that_does_not_reset_keeps_its_number(lab: &Lab) -> Result<(), Stop> {
+/// Its outstanding requests may still complete, and would complete another's requests.
+fn unreset_qp_keeps_its_qpn(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     lab.excuse(0);
     let device = lab.device()?;
@@ -173,14 +195,14 @@ fn a_queue_pair_that_does_not_reset_keeps_its_number(lab: &Lab) -> Result<(), St
     let make = || domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq);
     let mut qp = make()?;
     let number = qp.qpn();
-    // In RESET there is nothing to take back.
+    // In RESET there is no request to take back.
     let access = RemoteAccess::ALL;
     qp.to_init(&InitAttr { port: 1, pkey_index: 0, access })?;
     let before = model.counts(0).qps;
-    model.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 0);
+    model.fail_command(0, verbless_prm::Opcode(prm::QP_2RST.opcode), 1, CommandStatus::NO_RES, 0);
     ensure!(qp.reset().is_err(), "it was reset");
     ensure_eq!(device.leaked(), 0, "leaks");
-    model.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 0);
+    model.fail_command(0, verbless_prm::Opcode(prm::QP_2RST.opcode), 1, CommandStatus::NO_RES, 0);
     drop(qp);
     ensure_eq!(device.leaked(), 1, "leaks");
     ensure_eq!(model.counts(0).qps, before, "queue pairs");
@@ -205,7 +227,7 @@ fn a_lost_message_is_sent_again(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn messages_that_are_lost_too_often_exceed_the_retries(lab: &Lab) -> Result<(), Stop> {
+fn repeated_message_loss_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let mut pair = Pair::impatient(lab)?;
     model.inject(0, Fault::LoseMessage, 0, 100);
@@ -229,7 +251,7 @@ fn a_lost_completion_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// How late a completion is that is delayed.
+/// The delay of a delayed completion.
 const DELAY: Duration = Duration::from_millis(200);
 
 fn a_delayed_completion_comes_later_and_in_order(lab: &Lab) -> Result<(), Stop> {
@@ -255,7 +277,7 @@ fn a_delayed_completion_comes_later_and_in_order(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_port_that_goes_down_says_so_and_comes_back(lab: &Lab) -> Result<(), Stop> {
+fn port_down_and_up_raise_events(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let device = lab.device()?;
     let verbs = device.async_event_alloc()?;
@@ -274,7 +296,7 @@ fn a_port_that_goes_down_says_so_and_comes_back(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn messages_wait_for_a_port_that_comes_back_in_time(lab: &Lab) -> Result<(), Stop> {
+fn messages_wait_for_port_recovery(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let mut pair = Pair::new(lab)?;
     let to = pair.b.remote(0)?;
@@ -288,7 +310,7 @@ fn messages_wait_for_a_port_that_comes_back_in_time(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn a_port_that_stays_down_exceeds_the_retries(lab: &Lab) -> Result<(), Stop> {
+fn lasting_port_down_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     let mut pair = Pair::impatient(lab)?;
     let to = pair.b.remote(0)?;
@@ -317,25 +339,54 @@ fn a_dead_device_refuses_commands_with_a_clear_error(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn a_dead_device_wakes_all_who_wait(lab: &Lab) -> Result<(), Stop> {
+fn fatal_device_ends_waits_for_completions(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let mut events = CqEvents::new(&pair.a.device)?;
+    events.add(&mut pair.a.send_cq, 0)?;
+    let verbs = pair.a.device.async_event_alloc()?;
+    let channel = pair.a.device.event_channel(true)?;
+    std::thread::scope(|scope| {
+        let cq = &mut pair.a.send_cq;
+        let waiting = scope.spawn(|| {
+            let waited = events.wait_for(cq, Some(TIMEOUT)).map_err(|error| error.kind());
+            let again = events.wait_for(cq, Some(TIMEOUT)).map_err(|error| error.kind());
+            let others = events.wait(Some(TIMEOUT)).map_err(|error| error.kind());
+            (waited, again, others)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        lab.kill(0)?;
+        let ended = waiting.join().map_err(|_| Stop::fail("the waiting thread panicked"))?;
+        let gone = ErrorKind::DeviceGone;
+        ensure_eq!(
+            ended,
+            (Err(gone), Err(gone), Err(gone)),
+            "waits for one CQ, twice, and for all"
+        );
+        Ok::<(), Stop>(())
+    })?;
+    let event = until("an event of the verbs", || verbs.read().transpose())??;
+    ensure_eq!(event, AsyncEvent::DeviceFatal, "event of the verbs");
+    // Linux ends DevX's own channels when the device is removed.
+    ensure_eq!(channel.read()?, None, "event of a channel of DevX");
+    Ok(())
+}
+
+fn removed_device_ends_channels(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let channel = pair.a.device.event_channel(true)?;
-    let verbs = pair.a.device.async_event_alloc()?;
     let commands = pair.a.device.command_channel()?;
     pair.a.send_cq.subscribe(&channel, 0)?;
     pair.a.send_cq.arm(Notify::Next);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| channel.wait(Some(TIMEOUT)));
         std::thread::sleep(Duration::from_millis(20));
-        lab.kill(0)?;
+        lab.remove(0)?;
         let woken = waiting.join().map_err(|_| Stop::fail("the waiting thread panicked"))??;
-        ensure!(woken, "who waits on an event channel sleeps on");
+        ensure!(woken, "the wait on an event channel did not end");
         Ok::<(), Stop>(())
     })?;
-    let told = until("an event of the verbs", || verbs.read().transpose())??;
-    ensure_eq!(told, AsyncEvent::DeviceFatal, "event of the verbs");
     ensure_eq!(channel.read().map_err(|error| error.kind()), Err(ErrorKind::DeviceGone), "channel");
-    ensure!(commands.wait(Some(TIMEOUT))?, "who waits for an answer sleeps on");
+    ensure!(commands.wait(Some(TIMEOUT))?, "the wait for an answer did not end");
     let end = commands.read().map(|_| ()).map_err(|error| error.kind());
     ensure_eq!(end, Err(ErrorKind::DeviceGone), "command channel");
     Ok(())
@@ -372,7 +423,7 @@ fn a_dead_device_cannot_be_opened(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A region over memory that says when it is freed.
+/// A region over memory that records its release.
 fn watched_region(domain: &Domain) -> Result<(Region, Arc<AtomicBool>), Stop> {
     struct Watched(SharedMemory, Arc<AtomicBool>);
     impl Drop for Watched {
@@ -387,8 +438,7 @@ fn watched_region(domain: &Domain) -> Result<(Region, Arc<AtomicBool>), Stop> {
     Ok((region, freed))
 }
 
-/// What is dropped with a removed device: the objects of two queues, and a region's memory, which
-/// says whether it was freed.
+/// Drops objects of a removed device: two queues, and a region whose memory records its release.
 fn drop_removed(lab: &Lab) -> Result<(Device, Arc<AtomicBool>), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
@@ -403,16 +453,14 @@ fn drop_removed(lab: &Lab) -> Result<(Device, Arc<AtomicBool>), Stop> {
     Ok((device, freed))
 }
 
-fn what_a_removed_device_held_is_destroyed_and_its_memory_freed(lab: &Lab) -> Result<(), Stop> {
+fn removed_device_frees_its_memory(lab: &Lab) -> Result<(), Stop> {
     let (device, freed) = drop_removed(lab)?;
     ensure_eq!((device.leaked(), device.lost()), (0, 0), "leaks, and what was lost");
     ensure!(freed.load(Ordering::Relaxed), "memory was not freed");
     Ok(())
 }
 
-fn memory_that_a_removed_devices_kernel_keeps_is_held_until_its_file_closes_and_then_freed(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn lost_umem_is_freed_when_device_file_closes(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     for name in ["DEVX_OBJ_DESTROY", "DEVX_UMEM_DEREG"] {
         let ioctl = Ioctl::named(name).ok_or_else(|| Stop::fail(format!("no ioctl {name}")))?;
@@ -429,14 +477,20 @@ fn memory_that_a_removed_devices_kernel_keeps_is_held_until_its_file_closes_and_
     Ok(())
 }
 
-fn memory_that_a_living_device_did_not_let_go_of_is_never_freed(lab: &Lab) -> Result<(), Stop> {
+fn leaked_umem_of_live_device_is_never_freed(lab: &Lab) -> Result<(), Stop> {
     let model = lab.model()?;
     lab.excuse(0);
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let (region, freed) = watched_region(&domain)?;
     for _ in 0..2 {
-        model.fail_command(0, prm::DESTROY_MKEY.opcode, 1, CommandStatus::RES_BUSY.0, 0);
+        model.fail_command(
+            0,
+            verbless_prm::Opcode(prm::DESTROY_MKEY.opcode),
+            1,
+            CommandStatus::RES_BUSY,
+            0,
+        );
     }
     drop((region, domain));
     ensure_eq!((device.leaked(), device.lost()), (1, 0), "leaks, and what was lost");

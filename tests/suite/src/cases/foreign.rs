@@ -1,5 +1,5 @@
-//! Memory of another function of the device, reached by an alias or a crossing key. Where there is
-//! one function only, it is both sides.
+//! Memory of another function of the device, reached through an alias or a crossing key. With one
+//! function only, it is both sides.
 
 use std::sync::Arc;
 
@@ -10,46 +10,43 @@ use verbless_queue::{AccessKey, ConnectOptions, CqConfig, Domain, QpConfig, Sge,
 
 use crate::case::cases;
 use crate::endpoint::until;
-use crate::need::{ATOMICS, cap};
+use crate::need::{ATOMICS, LARGE_COPIES, SHARES_KEYS, cap};
 use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, pattern};
-
-/// Keys that other functions make aliases of.
-const SHARES_KEYS: Need = Need::Cap("shared memory keys", |caps| caps.shares_keys());
 
 cases!(
     "foreign",
     "Memory of another function of the device, reached by an alias or a crossing key.",
     needs [SHARES_KEYS]:
     memory_of_another_function_is_read_and_written,
-    long_messages_from_and_into_memory_of_another_function_arrive_whole,
+    long_messages_cross_functions_intact,
     a_peer_is_let_at_memory_of_a_third_function,
     atomics_reach_memory_of_another_function [ATOMICS],
-    copies_within_the_device_reach_memory_of_another_function [cap!(dma_mmo_qp)],
-    a_wrong_secret_lets_nobody_in,
-    a_key_that_was_not_opened_lets_nobody_in,
-    a_function_that_does_not_exist_shares_nothing,
-    a_new_secret_takes_the_place_of_the_old_one,
-    an_alias_ends_with_the_key_that_it_stands_for,
-    an_alias_does_not_stand_for_the_next_key_of_that_index,
-    an_alias_that_is_gone_is_no_key,
-    an_alias_has_the_rights_of_its_key,
-    an_alias_reaches_no_further_than_its_key,
-    an_alias_belongs_to_one_protection_domain,
-    a_key_is_shared_by_the_opening_that_has_it,
+    memory_copy_reaches_another_function [cap!(dma_mmo_qp), LARGE_COPIES],
+    wrong_access_key_is_rejected,
+    unshared_mkey_is_rejected,
+    unknown_vhca_is_rejected,
+    new_access_key_replaces_old_one,
+    alias_fails_after_its_mkey_is_destroyed,
+    alias_does_not_reach_reused_mkey_index,
+    destroyed_alias_fails_with_local_protection,
+    alias_has_access_rights_of_its_mkey,
+    alias_ends_at_mkey_bounds,
+    alias_is_limited_to_its_pd,
+    share_rejects_mkey_of_another_context,
     a_key_over_several_regions_may_be_shared,
-    a_host_is_not_let_at_memory_of_its_dpu [Need::Model, Need::Sides],
-    a_crossing_key_reaches_a_key_that_was_made_for_it [cap!(crossing_vhca_mkey)],
+    host_cannot_import_dpu_memory [Need::Model, Need::Sides],
+    crossing_mkey_reaches_crossing_enabled_mkey [cap!(crossing_vhca_mkey)],
     a_crossing_key_of_no_function_is_refused [cap!(crossing_vhca_mkey)],
 );
 
 const SECRET: AccessKey = AccessKey::new([0x5a; 32]);
 
-/// Who owns the memory, and who is let at it: two functions of one device where there are two.
+/// The owner of the memory and its user: two functions of one device where there are two.
 struct Functions {
     pair: Pair,
 }
 
-/// Both sides, connected; the owner's is `a`.
+/// Both sides, connected; `a` is the owner's.
 fn functions(lab: &Lab) -> Result<Functions, Stop> {
     let (owner, user) = lab.owner_and_user()?;
     functions_of(owner, user)
@@ -67,11 +64,11 @@ fn functions_of(owner: Device, user: Device) -> Result<Functions, Stop> {
 
 impl Functions {
     /// Writes from the owner's memory and reads into it, by requests of the other side that name it
-    /// as local memory; and looks at the bytes.
+    /// as local memory; and checks the bytes.
     fn works(&mut self, at: impl Fn(u64, u32) -> Result<Sge, Stop>) -> Result<(), Stop> {
         let Pair { a, b } = &mut self.pair;
         a.fill(0, &pattern(3, 4096))?;
-        // The target is the user's own memory, the queue pair at the other end the owner's.
+        // The target is the user's own memory; the queue pair at the other end is the owner's.
         let into = a.remote(32 << 10)?;
         b.perform(&Write::new(at(100, 3000)?, into).signaled())?;
         ensure!(a.bytes(32 << 10, 3000)? == pattern(3, 4096)[100..3100], "other bytes came out");
@@ -81,7 +78,7 @@ impl Functions {
         Ok(())
     }
 
-    /// How a request of the user's fails that reads from there; nothing if it succeeds.
+    /// The error status of a user's request that reads from there; none if it succeeds.
     fn reads_from(&mut self, from: Sge) -> Result<Option<Status>, Stop> {
         let Pair { a, b } = &mut self.pair;
         b.qp.post(&Write::new(from, a.remote(0)?).signaled(), 0)?;
@@ -104,9 +101,7 @@ fn memory_of_another_function_is_read_and_written(lab: &Lab) -> Result<(), Stop>
     functions.works(|offset, length| Ok(imported.sge(offset, length)?))
 }
 
-fn long_messages_from_and_into_memory_of_another_function_arrive_whole(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn long_messages_cross_functions_intact(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { a, mut b } } = functions(lab)?;
     let bytes = 3 << 20;
     let (from, into) =
@@ -128,8 +123,8 @@ fn long_messages_from_and_into_memory_of_another_function_arrive_whole(
 
 fn a_peer_is_let_at_memory_of_a_third_function(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { mut a, b } } = functions(lab)?;
-    // The owner is also the peer of whom it lets in: its request names the alias as the peer's
-    // memory, and comes back to its own.
+    // The owner is also the user's peer: its request names the alias as the peer's memory, and
+    // reaches its own memory.
     let imported = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
     a.fill(0, &pattern(5, 2000))?;
     let from = a.sge(0, 2000)?;
@@ -152,8 +147,8 @@ fn atomics_reach_memory_of_another_function(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// As a DPU moves its host's memory: no peer takes part.
-fn copies_within_the_device_reach_memory_of_another_function(lab: &Lab) -> Result<(), Stop> {
+/// A DPU copies its host's memory this way: no peer takes part.
+fn memory_copy_reaches_another_function(lab: &Lab) -> Result<(), Stop> {
     const BYTES: usize = 1 << 20;
     let (owner, user) = lab.owner_and_user()?;
     let (owner, user) = (Domain::new(&owner)?, Domain::new(&user)?);
@@ -184,7 +179,7 @@ fn copies_within_the_device_reach_memory_of_another_function(lab: &Lab) -> Resul
     Ok(())
 }
 
-/// That an import is refused by the device.
+/// Fails unless the device refuses an import.
 fn is_refused<T>(import: Result<T, verbless_queue::Error>, what: &str) -> Result<(), Stop> {
     match import {
         Ok(_) => Err(Stop::fail(format!("{what}, and it was let in"))),
@@ -193,7 +188,7 @@ fn is_refused<T>(import: Result<T, verbless_queue::Error>, what: &str) -> Result
     }
 }
 
-fn a_wrong_secret_lets_nobody_in(lab: &Lab) -> Result<(), Stop> {
+fn wrong_access_key_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { a, b } } = functions(lab)?;
     let shared = a.domain.share(&a.region, &SECRET)?;
     for at in [0, 17, 31] {
@@ -206,7 +201,7 @@ fn a_wrong_secret_lets_nobody_in(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_that_was_not_opened_lets_nobody_in(lab: &Lab) -> Result<(), Stop> {
+fn unshared_mkey_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { a, b } } = functions(lab)?;
     let mut shared = a.domain.share(&a.region, &SECRET)?;
     let other = a.domain.region(4096, KeyAccess::ALL)?;
@@ -217,14 +212,14 @@ fn a_key_that_was_not_opened_lets_nobody_in(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_function_that_does_not_exist_shares_nothing(lab: &Lab) -> Result<(), Stop> {
+fn unknown_vhca_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { a, b } } = functions(lab)?;
     let mut shared = a.domain.share(&a.region, &SECRET)?;
     shared.vhca_id = 0xfff0;
     is_refused(b.domain.import(&shared, &SECRET), "there is no such function")
 }
 
-fn a_new_secret_takes_the_place_of_the_old_one(lab: &Lab) -> Result<(), Stop> {
+fn new_access_key_replaces_old_one(lab: &Lab) -> Result<(), Stop> {
     let Functions { pair: Pair { a, b } } = functions(lab)?;
     let shared = a.domain.share(&a.region, &SECRET)?;
     let other = AccessKey::random()?;
@@ -234,7 +229,7 @@ fn a_new_secret_takes_the_place_of_the_old_one(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_alias_ends_with_the_key_that_it_stands_for(lab: &Lab) -> Result<(), Stop> {
+fn alias_fails_after_its_mkey_is_destroyed(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
     let region = a.domain.region(4096, KeyAccess::ALL)?;
@@ -246,7 +241,7 @@ fn an_alias_ends_with_the_key_that_it_stands_for(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn an_alias_does_not_stand_for_the_next_key_of_that_index(lab: &Lab) -> Result<(), Stop> {
+fn alias_does_not_reach_reused_mkey_index(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
     let region = a.domain.region(4096, KeyAccess::ALL)?;
@@ -259,7 +254,7 @@ fn an_alias_does_not_stand_for_the_next_key_of_that_index(lab: &Lab) -> Result<(
         a.domain.share(&other, &SECRET)?;
         others.push(other);
     }
-    // Wherever the new one lies, no way leads there.
+    // No old key reaches the new memory, at whatever address it is.
     for other in &others {
         let from = Sge::new(other.address(), 64, imported.lkey());
         ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "by the old alias");
@@ -268,7 +263,7 @@ fn an_alias_does_not_stand_for_the_next_key_of_that_index(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn an_alias_that_is_gone_is_no_key(lab: &Lab) -> Result<(), Stop> {
+fn destroyed_alias_fails_with_local_protection(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
     let imported = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
@@ -277,12 +272,12 @@ fn an_alias_that_is_gone_is_no_key(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "by the alias");
     functions.pair.restart()?;
     let Pair { a, b } = &functions.pair;
-    // The owner's key lives on, and lets others in.
+    // The owner's key still exists, and accepts new aliases.
     let again = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
     functions.works(|offset, length| Ok(again.sge(offset, length)?))
 }
 
-fn an_alias_has_the_rights_of_its_key(lab: &Lab) -> Result<(), Stop> {
+fn alias_has_access_rights_of_its_mkey(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
     let read_only = a.domain.region(4096, KeyAccess::LOCAL_READ)?;
@@ -295,8 +290,8 @@ fn an_alias_has_the_rights_of_its_key(lab: &Lab) -> Result<(), Stop> {
     failed(b.sent()?, Status::LocalProtection)?;
     let mut bytes = vec![0; 4096];
     read_only.read_at(0, &mut bytes)?;
-    ensure!(bytes == pattern(6, 4096), "memory that nobody may write was written");
-    // No more than its key does it let a peer in.
+    ensure!(bytes == pattern(6, 4096), "memory without write rights was written");
+    // The peer has only the rights of the key.
     functions.pair.restart()?;
     let Pair { a, .. } = &mut functions.pair;
     let into = a.sge(0, 64)?;
@@ -305,7 +300,7 @@ fn an_alias_has_the_rights_of_its_key(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_alias_reaches_no_further_than_its_key(lab: &Lab) -> Result<(), Stop> {
+fn alias_ends_at_mkey_bounds(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
     let region = a.domain.region(4096, KeyAccess::ALL)?;
@@ -321,7 +316,7 @@ fn an_alias_reaches_no_further_than_its_key(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_alias_belongs_to_one_protection_domain(lab: &Lab) -> Result<(), Stop> {
+fn alias_is_limited_to_its_pd(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
     let another = Domain::new(&b.device)?;
@@ -331,8 +326,8 @@ fn an_alias_belongs_to_one_protection_domain(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Another opening of the device may have a key of the same number, or none.
-fn a_key_is_shared_by_the_opening_that_has_it(lab: &Lab) -> Result<(), Stop> {
+/// Another context of the device may have a key of the same number, or none.
+fn share_rejects_mkey_of_another_context(lab: &Lab) -> Result<(), Stop> {
     let (ours, another) = (Domain::new(&lab.device()?)?, Domain::new(&lab.device()?)?);
     let region = ours.region(4096, KeyAccess::LOCAL)?;
     let refused = another.share(&region, &SECRET).map_err(|error| error.kind());
@@ -341,7 +336,7 @@ fn a_key_is_shared_by_the_opening_that_has_it(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// As UCX shares memory: an indirect key over that of the region.
+/// UCX shares memory this way: an indirect key over the region's key.
 fn a_key_over_several_regions_may_be_shared(lab: &Lab) -> Result<(), Stop> {
     let mut functions = functions(lab)?;
     let Pair { a, b } = &functions.pair;
@@ -364,13 +359,13 @@ fn a_key_over_several_regions_may_be_shared(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(functions.reads_from(from)?, None, "over both");
     let arrived = functions.pair.a.bytes(0, 192)?;
     ensure!(arrived == [pattern(7, 96), pattern(8, 96)].concat(), "other bytes came out");
-    // A region that is gone is no part of it any more.
+    // A dropped region is not part of it.
     drop((both, regions, key));
     ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "after its end");
     Ok(())
 }
 
-fn a_host_is_not_let_at_memory_of_its_dpu(lab: &Lab) -> Result<(), Stop> {
+fn host_cannot_import_dpu_memory(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = lab.owner_and_user()?;
     let (host, dpu) = (Domain::new(&host)?, Domain::new(&dpu)?);
     let region = dpu.region(4096, KeyAccess::ALL)?;
@@ -380,9 +375,9 @@ fn a_host_is_not_let_at_memory_of_its_dpu(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_crossing_key_reaches_a_key_that_was_made_for_it(lab: &Lab) -> Result<(), Stop> {
+fn crossing_mkey_reaches_crossing_enabled_mkey(lab: &Lab) -> Result<(), Stop> {
     let (owner, user) = lab.owner_and_user()?;
-    // Within one function, keys of one context only cross each other.
+    // Within one function, only keys of one context can cross each other.
     let own = owner.vhca_id() == user.vhca_id();
     let user = if own { owner.clone() } else { user };
     let mut functions = functions_of(owner, user)?;
@@ -412,7 +407,7 @@ fn a_crossing_key_reaches_a_key_that_was_made_for_it(lab: &Lab) -> Result<(), St
     ensure_eq!(functions.reads_from(from)?, None, "through the crossing key");
     let bytes = functions.pair.a.bytes(0, 1000)?;
     ensure!(bytes == pattern(11, 64 << 10)[5..1005], "other bytes came out");
-    // A key of this function may be crossed by its owner whether or not it was made for it.
+    // The owner may cross a key of this function whether or not the key was made for it.
     if !own {
         let status = functions.reads_from(at_ordinary)?;
         ensure_eq!(status, Some(Status::LocalProtection), "to a key not made for it");

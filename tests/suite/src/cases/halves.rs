@@ -13,17 +13,17 @@ use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, until};
 cases!(
     "halves",
     "Queue pairs split into two halves, for two threads.":
-    two_threads_drive_the_two_halves_of_one_queue_pair,
-    a_half_goes_on_without_the_other_and_the_last_one_cleans_up,
-    the_memory_of_a_half_stays_while_its_requests_are_in_flight,
-    the_memory_of_both_halves_stays_when_the_queue_pair_does_not_reset [Need::Model],
-    a_half_that_goes_to_error_flushes_the_other,
+    two_threads_drive_one_split_qp,
+    half_outlives_other_and_last_cleans_up,
+    ring_memory_stays_while_wqes_are_in_flight,
+    unreset_qp_keeps_memory_of_both_halves [Need::Model],
+    error_state_of_one_half_flushes_other,
     halves_of_two_queue_pairs_do_not_join,
-    halves_of_one_number_on_two_devices_do_not_join [Need::Model],
-    a_queue_pair_with_one_completion_queue_is_not_split,
+    equal_qpns_of_two_devices_do_not_join [Need::Model],
+    qp_with_one_cq_rejects_split,
 );
 
-/// Waits for a completion of a half's.
+/// Waits for a completion of a half.
 fn completed(
     half: &mut impl Completes,
     cq: &mut Cq,
@@ -32,13 +32,13 @@ fn completed(
     Ok(half.complete(cqe))
 }
 
-/// Where the rings of a queue pair are.
+/// The address of a queue pair's rings.
 fn place(qp: &Qp) -> (u32, u64) {
     let rings = &qp.object().attr().rings;
     (rings.umem().id(), rings.offset())
 }
 
-/// Fails if a queue pair that is made now gets the memory at `taken`.
+/// Fails if a new queue pair gets the memory at `taken`.
 fn is_kept(domain: &Domain, cq: &Cq, taken: (u32, u64)) -> Result<(), Stop> {
     for _ in 0..4 {
         let other = domain.queue_pair(&QpConfig::new(64, 64), cq, cq)?;
@@ -47,12 +47,12 @@ fn is_kept(domain: &Domain, cq: &Cq, taken: (u32, u64)) -> Result<(), Stop> {
     Ok(())
 }
 
-/// What message `number` carries, by direction.
+/// The payload of message `number`, by direction.
 fn message(number: u64, back: bool) -> [u8; 8] {
     (if back { !number } else { number }).to_le_bytes()
 }
 
-fn two_threads_drive_the_two_halves_of_one_queue_pair(lab: &Lab) -> Result<(), Stop> {
+fn two_threads_drive_one_split_qp(lab: &Lab) -> Result<(), Stop> {
     const MESSAGES: u64 = 1000;
     const SLOTS: u64 = 32;
     let at = |number: u64| (number % SLOTS * 64) as usize;
@@ -101,7 +101,7 @@ fn two_threads_drive_the_two_halves_of_one_queue_pair(lab: &Lab) -> Result<(), S
         let sender = sending.join().map_err(panicked)??;
         Ok::<_, Stop>((sender, receiving.join().map_err(panicked)??))
     })?;
-    // Whole again, it does what takes both.
+    // Joined again, it supports the operations that need both halves.
     let mut qp = Qp::join(sender, receiver)?;
     qp.reset()?;
     ensure_eq!(qp.receive.free(), qp.receive.capacity(), "room for receives");
@@ -109,7 +109,7 @@ fn two_threads_drive_the_two_halves_of_one_queue_pair(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_half_goes_on_without_the_other_and_the_last_one_cleans_up(lab: &Lab) -> Result<(), Stop> {
+fn half_outlives_other_and_last_cleans_up(lab: &Lab) -> Result<(), Stop> {
     for sender_first in [true, false] {
         let Pair { a, mut b } = Pair::new(lab)?;
         let Endpoint { mut send_cq, mut receive_cq, mut qp, domain, region, .. } = a;
@@ -118,7 +118,7 @@ fn a_half_goes_on_without_the_other_and_the_last_one_cleans_up(lab: &Lab) -> Res
             qp.post_receive(region.sge(0, 8)?, cookie)?;
         }
         let (mut sender, mut receiver) = qp.split()?;
-        // Each half has a completion that nobody polls.
+        // Each half has an unpolled completion.
         sender.post(&Nop::new().signaled(), 0)?;
         until("a completion of a send", || (!send_cq.is_empty()).then_some(()))?;
         b.perform(&Send::new(Inline(b"first")).signaled())?;
@@ -151,7 +151,7 @@ fn a_half_goes_on_without_the_other_and_the_last_one_cleans_up(lab: &Lab) -> Res
     Ok(())
 }
 
-fn the_memory_of_a_half_stays_while_its_requests_are_in_flight(lab: &Lab) -> Result<(), Stop> {
+fn ring_memory_stays_while_wqes_are_in_flight(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, mut b } = Pair::new(lab)?;
     let Endpoint { mut send_cq, receive_cq, qp, domain, region, .. } = a;
     let taken = place(&qp);
@@ -166,21 +166,25 @@ fn the_memory_of_a_half_stays_while_its_requests_are_in_flight(lab: &Lab) -> Res
     ensure!(b.bytes(0, 13)? == b"from the ring", "what was received");
     drop(receiver);
     ensure_eq!(send_cq.poll(), None, "a completion of a send that is gone");
-    // And now it is free.
+    // The memory is free again.
     let other = domain.queue_pair(&QpConfig::new(64, 64), &send_cq, &receive_cq)?;
     ensure_eq!(place(&other), taken, "place of the rings of the next queue pair");
     drop(region);
     Ok(())
 }
 
-fn the_memory_of_both_halves_stays_when_the_queue_pair_does_not_reset(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn unreset_qp_keeps_memory_of_both_halves(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
     let taken = place(&a.qp);
     let others = a.domain.completion_queue(&CqConfig::new(192))?;
     let (sender, receiver) = a.qp.split()?;
-    lab.model()?.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 1);
+    lab.model()?.fail_command(
+        0,
+        verbless_prm::Opcode(prm::QP_2RST.opcode),
+        1,
+        CommandStatus::NO_RES,
+        1,
+    );
     lab.excuse(0);
     drop(receiver);
     ensure_eq!(a.device.leaked(), 0, "leaks while there is a half");
@@ -191,7 +195,7 @@ fn the_memory_of_both_halves_stays_when_the_queue_pair_does_not_reset(
     Ok(())
 }
 
-fn a_half_that_goes_to_error_flushes_the_other(lab: &Lab) -> Result<(), Stop> {
+fn error_state_of_one_half_flushes_other(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
     let Endpoint { mut send_cq, mut receive_cq, mut qp, region, .. } = a;
     qp.post_receive(region.sge(0, 8)?, 7)?;
@@ -230,7 +234,7 @@ fn halves_of_two_queue_pairs_do_not_join(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn halves_of_one_number_on_two_devices_do_not_join(lab: &Lab) -> Result<(), Stop> {
+fn equal_qpns_of_two_devices_do_not_join(lab: &Lab) -> Result<(), Stop> {
     let mut sides = [lab.device()?, lab.other_device()?].map(|device| (device, vec![]));
     let (mut one, mut other) = loop {
         for (device, made) in &mut sides {
@@ -260,7 +264,7 @@ fn halves_of_one_number_on_two_devices_do_not_join(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_queue_pair_with_one_completion_queue_is_not_split(lab: &Lab) -> Result<(), Stop> {
+fn qp_with_one_cq_rejects_split(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let cq = domain.completion_queue(&CqConfig::new(8))?;
     let other = domain.completion_queue(&CqConfig::new(8))?;

@@ -1,4 +1,4 @@
-//! Connecting over a stream, and memory that both sides agree on: what a program begins with.
+//! Connecting over a stream, and exchanging memory regions: a program's first steps.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -11,24 +11,24 @@ use verbless_queue::wr::{FetchAdd, Inline, Read as RdmaRead, Send, Write};
 use verbless_queue::{CqConfig, Domain, QpConfig, Rc, RemoteRegion, Uc};
 
 use crate::case::cases;
-use crate::need::ATOMICS;
+use crate::need::{ATOMICS, cap};
 use crate::{Endpoint, Lab, Pair, Stop, TIMEOUT, ensure, ensure_eq};
 
 cases!(
     "handshake",
-    "Connecting over a stream, and memory that both sides agree on: what a program begins with.":
-    two_sides_that_shook_hands_may_send_at_once,
-    both_sides_wait_until_the_other_has_connected,
-    another_transport_service_on_the_other_side_is_refused,
-    a_peer_that_says_nothing_sensible_is_refused_and_the_queue_pair_still_connects,
-    a_peer_that_closes_ends_the_handshake_with_an_error,
-    words_that_a_peer_reads_and_adds_to_are_those_that_this_side_sees [ATOMICS],
-    peers_may_not_write_where_the_device_may_not_and_the_error_says_so,
+    "Connecting over a stream, and exchanging memory regions: a program's first steps.":
+    both_sides_send_right_after_handshake,
+    handshake_waits_for_peer_to_connect,
+    another_transport_service_on_the_other_side_is_refused [cap!(uc)],
+    garbage_is_rejected_and_qp_still_connects,
+    closed_stream_ends_handshake_with_io_error,
+    region_words_match_peer_reads_and_atomics [ATOMICS],
+    remote_write_without_local_write_is_rejected,
     a_domain_without_blueflame_pages_rings_plain_doorbells,
-    a_region_that_devices_only_read_is_a_slice_and_sends_what_is_in_it,
+    read_only_region_sends_bytes_of_its_slice,
 );
 
-/// Two ends that shake hands, each in a thread, and what each was told.
+/// Two ends do the handshake, each in a thread; returns the region that each received.
 fn shake(pair: &mut Pair) -> Result<(RemoteRegion, RemoteRegion), Stop> {
     let (near, far) = UnixStream::pair()?;
     let greet = |end: &mut Endpoint, stream: UnixStream| -> Result<RemoteRegion, Stop> {
@@ -46,7 +46,7 @@ fn shake(pair: &mut Pair) -> Result<(RemoteRegion, RemoteRegion), Stop> {
     })
 }
 
-fn two_sides_that_shook_hands_may_send_at_once(lab: &Lab) -> Result<(), Stop> {
+fn both_sides_send_right_after_handshake(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(8, 8), 4096)?;
     pair.a.receive(0, 64, 1)?;
     let (at_b, at_a) = shake(&mut pair)?;
@@ -59,7 +59,7 @@ fn two_sides_that_shook_hands_may_send_at_once(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn both_sides_wait_until_the_other_has_connected(lab: &Lab) -> Result<(), Stop> {
+fn handshake_waits_for_peer_to_connect(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     let (near, far) = UnixStream::pair()?;
     let called = &AtomicBool::new(false);
@@ -100,7 +100,7 @@ fn another_transport_service_on_the_other_side_is_refused(lab: &Lab) -> Result<(
     Ok(())
 }
 
-/// A stream whose other end said what it has to say before.
+/// A stream whose other end has already written everything.
 struct Canned<'a> {
     answer: &'a [u8],
     written: Vec<u8>,
@@ -122,9 +122,7 @@ impl io::Write for Canned<'_> {
     }
 }
 
-fn a_peer_that_says_nothing_sensible_is_refused_and_the_queue_pair_still_connects(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn garbage_is_rejected_and_qp_still_connects(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     for nonsense in [&[0; 2048][..], &b"GET / HTTP/1.1\r\n".repeat(128)] {
         let mut stream = Canned { answer: nonsense, written: Vec::new() };
@@ -144,13 +142,13 @@ fn a_peer_that_says_nothing_sensible_is_refused_and_the_queue_pair_still_connect
     Ok(())
 }
 
-fn a_peer_that_closes_ends_the_handshake_with_an_error(lab: &Lab) -> Result<(), Stop> {
+fn closed_stream_ends_handshake_with_io_error(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
     let (near, far) = UnixStream::pair()?;
     far.shutdown(std::net::Shutdown::Write)?;
     let Endpoint { domain, qp, .. } = &mut pair.a;
     let Err(error) = domain.handshake(qp, near, &[], &Default::default()) else {
-        return Err(Stop::fail("it connected with nobody"));
+        return Err(Stop::fail("it connected without a peer"));
     };
     ensure_eq!(error.kind(), ErrorKind::Io, format!("the kind of {error}"));
     ensure!(error.to_string().contains("closed"), "{error} does not say that the peer closed");
@@ -158,9 +156,7 @@ fn a_peer_that_closes_ends_the_handshake_with_an_error(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn words_that_a_peer_reads_and_adds_to_are_those_that_this_side_sees(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn region_words_match_peer_reads_and_atomics(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let words = pair.b.region.words();
     ensure_eq!(words.len(), pair.b.region.len() / 8, "words");
@@ -177,9 +173,7 @@ fn words_that_a_peer_reads_and_adds_to_are_those_that_this_side_sees(
     Ok(())
 }
 
-fn peers_may_not_write_where_the_device_may_not_and_the_error_says_so(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     for remote in [
         RemoteAccess { write: true, ..Default::default() },
@@ -213,9 +207,7 @@ fn a_domain_without_blueflame_pages_rings_plain_doorbells(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn a_region_that_devices_only_read_is_a_slice_and_sends_what_is_in_it(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn read_only_region_sends_bytes_of_its_slice(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let refused = pair.a.region.slice_mut::<u32>(0, 4).err().map(|error| error.kind());
     ensure_eq!(refused, Some(ErrorKind::Input), "a slice of what a peer may write");

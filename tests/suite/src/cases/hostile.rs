@@ -1,4 +1,4 @@
-//! Memory that lies: garbage in rings, records that run ahead, completions that cannot be.
+//! Hostile memory: garbage in rings, records that run ahead, impossible completions.
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, to_recei
 
 cases!(
     "hostile",
-    "Garbage in rings, records that run ahead, completions that cannot be.",
+    "Garbage in rings, records that run ahead, impossible completions.",
     needs [Need::Lossless]:
-    garbage_in_the_send_ring_fails_that_queue_only,
-    an_unknown_opcode_in_the_send_ring_fails_that_queue_only,
-    a_doorbell_record_that_runs_ahead_fails_that_queue_only [Need::ModelDevice],
-    a_completion_that_cannot_be_is_refused,
-    a_completion_of_a_request_that_is_not_outstanding_is_refused,
+    garbage_in_sq_ring_fails_only_its_qp,
+    unknown_opcode_in_sq_ring_fails_only_its_qp,
+    doorbell_record_ahead_fails_only_its_qp [Need::ModelDevice],
+    impossible_cqe_is_rejected,
+    cqe_without_outstanding_wqe_is_rejected,
     any_completion_of_sends_is_taken_or_refused,
 );
 
 const SEND_WQEBBS: usize = 16;
 const CQES: usize = 64;
-/// Where things lie in the one registration.
+/// Offsets in the one registration.
 const RECEIVES_AT: usize = 0;
 const SENDS_AT: usize = 64;
 const CQ_AT: usize = 4096;
@@ -48,7 +48,7 @@ struct RawQp {
 }
 
 impl RawQp {
-    /// Connected to itself.
+    /// A queue pair connected to itself.
     fn new(domain: &Domain) -> Result<Self, Stop> {
         let device = domain.device();
         let shared = RegisteredMemory::new(device, BYTES)?;
@@ -108,7 +108,7 @@ impl RawQp {
         Ok(Self { shared, uar, qp: QueuePair::new(send, receive), cq: queue, object })
     }
 
-    /// Takes it to RTS, towards itself. `like` is a queue pair of the same port.
+    /// Takes it to RTS, connected to itself. `like` is a queue pair of the same port.
     fn connect(&mut self, domain: &Domain, like: &Endpoint) -> Result<(), Stop> {
         let address = domain.address(&like.qp, &ConnectOptions::default())?;
         let itself = PeerAddress { qpn: self.object.qpn(), ..address };
@@ -125,7 +125,7 @@ impl RawQp {
         Ok(())
     }
 
-    /// Rings for the WQE at this index, whatever the ring says.
+    /// Rings for the WQE at this index, whatever the ring holds.
     fn ring(&self, index: u8) {
         let [_, a, b, c] = self.object.qpn().0.to_be_bytes();
         raw::ring(&self.uar, u64::from_ne_bytes([0, 0, index, 0, a, b, c, 1]));
@@ -151,7 +151,7 @@ fn still_works(pair: &mut Pair) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Puts a NOP into the ring, spoils it, and rings for it.
+/// Writes a NOP to the ring, corrupts it, and rings for it.
 fn spoiled(raw: &mut RawQp, spoil: &[u8]) -> Result<(), Stop> {
     raw.qp.post(&Nop::new().signaled(), 0)?;
     ensure_eq!(raw.done()??.cookie, 0, "cookie of a NOP that is not spoiled");
@@ -164,22 +164,21 @@ fn spoiled(raw: &mut RawQp, spoil: &[u8]) -> Result<(), Stop> {
     Ok(())
 }
 
-fn garbage_in_the_send_ring_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
+fn garbage_in_sq_ring_fails_only_its_qp(lab: &Lab) -> Result<(), Stop> {
     let (mut raw, mut pair) = beside_a_good_one(lab)?;
     spoiled(&mut raw, &[0xff; 64])?;
     still_works(&mut pair)
 }
 
-fn an_unknown_opcode_in_the_send_ring_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
+fn unknown_opcode_in_sq_ring_fails_only_its_qp(lab: &Lab) -> Result<(), Stop> {
     let (mut raw, mut pair) = beside_a_good_one(lab)?;
     // The first word: opcode modifier, index, opcode.
     spoiled(&mut raw, &[0, 0, 1, 0x7e])?;
     still_works(&mut pair)
 }
 
-fn a_doorbell_record_that_runs_ahead_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
-    // Hardware may read on and on; only of the model it is known to stop at the first WQE that is
-    // none.
+fn doorbell_record_ahead_fails_only_its_qp(lab: &Lab) -> Result<(), Stop> {
+    // Hardware may read on without end; only the model is known to stop at the first invalid WQE.
     let (mut raw, mut pair) = beside_a_good_one(lab)?;
     raw.shared.memory.write_at(RECORDS_AT + 64 + 4, &0x8000u32.to_be_bytes())?;
     raw.ring(0);
@@ -188,7 +187,7 @@ fn a_doorbell_record_that_runs_ahead_fails_that_queue_only(lab: &Lab) -> Result<
     still_works(&mut pair)
 }
 
-/// What becomes of a CQE that we write ourselves, as a hostile device could.
+/// The outcome of a CQE that the case writes, as a hostile device could.
 fn forged(lab: &Lab, forge: impl Fn(u32) -> [u8; 64]) -> Result<CompletionError, Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut raw = RawQp::new(&domain)?;
@@ -199,7 +198,7 @@ fn forged(lab: &Lab, forge: impl Fn(u32) -> [u8; 64]) -> Result<CompletionError,
     }
 }
 
-/// A CQE of this opcode, work request opcode and index, its owner bit as on the first lap.
+/// A CQE of this opcode, work request opcode and index, with the owner bit of the first lap.
 fn cqe(qpn: u32, opcode: u8, request: u8, index: u16) -> [u8; 64] {
     let mut cqe = [0; 64];
     cqe[0x38..0x3c].copy_from_slice(&(u32::from(request) << 24 | qpn).to_be_bytes());
@@ -208,7 +207,7 @@ fn cqe(qpn: u32, opcode: u8, request: u8, index: u16) -> [u8; 64] {
     cqe
 }
 
-fn a_completion_that_cannot_be_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn impossible_cqe_is_rejected(lab: &Lab) -> Result<(), Stop> {
     for opcode in [5, 6, 7, 8, 9, 10, 11, 12] {
         let got = forged(lab, |qpn| cqe(qpn, opcode, 0, 0))?;
         let expected = CompletionError::Malformed(Malformed::Opcode(opcode));
@@ -217,17 +216,18 @@ fn a_completion_that_cannot_be_is_refused(lab: &Lab) -> Result<(), Stop> {
     let got = forged(lab, |qpn| cqe(qpn, 0, 0x7e, 0))?;
     ensure!(
         matches!(got, CompletionError::Malformed(Malformed::WorkRequest(_) | Malformed::Index(_))),
-        "a completion of a request that nobody can post: {got}"
+        "a completion of a request that cannot be posted: {got}"
     );
     let got = forged(lab, |qpn| cqe(qpn ^ 1, 0, 0, 0))?;
     ensure!(matches!(got, CompletionError::OtherQueue(_)), "a completion of another queue: {got}");
     Ok(())
 }
 
-fn a_completion_of_a_request_that_is_not_outstanding_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn cqe_without_outstanding_wqe_is_rejected(lab: &Lab) -> Result<(), Stop> {
     for index in [0, 1, 15, 16, 0x7fff, 0xffff] {
         for opcode in [0, 2, 0xd, 0xe] {
-            // Of a NOP that succeeded, a message that came, a request and a receive that failed.
+            // CQEs of a NOP that succeeded, of a received message, of a failed request and a failed
+            // receive.
             let got = forged(lab, |qpn| cqe(qpn, opcode, 0, index))?;
             ensure!(
                 matches!(got, CompletionError::Malformed(_)),
@@ -238,7 +238,7 @@ fn a_completion_of_a_request_that_is_not_outstanding_is_refused(lab: &Lab) -> Re
     Ok(())
 }
 
-/// Of two requests that are outstanding and never run, a CQE of whatever bytes completes one, or is
+/// Two requests are outstanding and never run. A CQE of arbitrary bytes completes one, or is
 /// refused and completes none.
 fn any_completion_of_sends_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::unconnected(lab, &QpConfig::new(1, 1), 64)?;
@@ -266,11 +266,11 @@ fn any_completion_of_sends_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
         }
         if count % 2 == 0 {
             cqe[0x38..0x3c].copy_from_slice(&raw.qp.qpn().0.to_be_bytes());
-            // An index near those that are outstanding, or a lap of the ring ahead.
+            // An index near the outstanding ones, or a lap of the ring ahead.
             let index = posted.wrapping_sub(3).wrapping_add(u16::from(cqe[0x3d] & 0x13));
             cqe[0x3c..0x3e].copy_from_slice(&index.to_be_bytes());
         }
-        // It is ours to read on this lap, and opcode 15 would say that it is none yet.
+        // Software owns it on this lap; opcode 15 would mark it as invalid.
         let lap = (count as usize / CQES % 2) as u8;
         cqe[0x3f] = cqe[0x3f] & 0xfe | lap;
         if cqe[0x3f] >> 4 == 0xf {
@@ -291,7 +291,11 @@ fn any_completion_of_sends_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
                 failed += 1;
                 failure.cookie
             }
-            Err(CompletionError::Malformed(_) | CompletionError::OtherQueue(_)) => {
+            Err(
+                CompletionError::Malformed(_)
+                | CompletionError::OtherQueue(_)
+                | CompletionError::OtherFrame(_),
+            ) => {
                 refused += 1;
                 ensure_eq!(raw.qp.send.free(), free, "free WQEBBs after a CQE that was refused");
                 continue;
@@ -300,7 +304,7 @@ fn any_completion_of_sends_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
                 return Err(Stop::fail(format!("{cqe:?} of a shared receive, and there is none")));
             }
         };
-        // A completion is of all that was posted before its request as well.
+        // A completion also covers all requests posted before its own.
         let Some(at) = outstanding.iter().position(|&posted| posted == cookie) else {
             let what = format!("a completion of {cookie}, and outstanding are {outstanding:?}");
             return Err(Stop::fail(what));

@@ -1,4 +1,4 @@
-//! Lives of objects: what shares what, and what may go before what.
+//! Lifetimes of objects: which objects share resources, and which may be dropped before others.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, quiet, until};
 
 cases!(
     "life",
-    "Lifetimes of objects: what shares what, and what may be dropped before what.":
+    "Lifetimes of objects: shared resources, and the order of drops.":
     handles_to_the_device_and_the_domain_may_go_first,
-    a_region_may_go_before_and_after_its_queue_pair,
-    a_completion_queue_is_kept_by_its_queue_pair,
-    queues_that_share_pooled_memory_go_in_any_order,
+    region_and_qp_drop_in_either_order,
+    cq_lives_as_long_as_its_qp,
+    queues_in_shared_umem_drop_in_any_order,
     pooled_memory_is_used_again,
-    a_queue_pair_does_not_see_the_receives_of_the_one_before,
+    new_qp_ignores_receives_of_its_predecessor,
     the_registrations_of_many_small_queues_are_few,
     doorbell_registers_are_used_again,
-    an_indirect_key_keeps_its_regions,
-    a_device_closes_with_the_last_object_on_it,
-    destroying_says_that_it_worked,
+    indirect_mkey_keeps_its_regions_alive,
+    device_closes_with_its_last_object,
+    destroy_reports_success_or_in_use,
     objects_are_made_and_destroyed_a_thousand_times,
 );
 
@@ -41,7 +41,7 @@ fn handles_to_the_device_and_the_domain_may_go_first(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn a_region_may_go_before_and_after_its_queue_pair(lab: &Lab) -> Result<(), Stop> {
+fn region_and_qp_drop_in_either_order(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
     drop(a.region);
     drop(b.qp);
@@ -50,7 +50,7 @@ fn a_region_may_go_before_and_after_its_queue_pair(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_completion_queue_is_kept_by_its_queue_pair(lab: &Lab) -> Result<(), Stop> {
+fn cq_lives_as_long_as_its_qp(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let object = Arc::downgrade(pair.a.receive_cq.object());
     let other = pair.a.domain.completion_queue(&CqConfig::new(8))?;
@@ -79,7 +79,7 @@ fn works((qp, cq): &mut (Qp, Cq)) -> Result<(), Stop> {
     Ok(())
 }
 
-fn queues_that_share_pooled_memory_go_in_any_order(lab: &Lab) -> Result<(), Stop> {
+fn queues_in_shared_umem_drop_in_any_order(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut all = Vec::new();
     for _ in 0..9 {
@@ -88,7 +88,7 @@ fn queues_that_share_pooled_memory_go_in_any_order(lab: &Lab) -> Result<(), Stop
     let umem = all[0].0.object().attr().rings.umem().id();
     let shared = all.iter().filter(|(qp, _)| qp.object().attr().rings.umem().id() == umem).count();
     ensure!(shared > 1, "no two queue pairs share a registration");
-    // The middle, the ends, and what is left; those that stay work all the while.
+    // The middle, the ends, and the rest; the remaining ones work throughout.
     for index in [4, 0, 6, 2, 2, 0] {
         drop(all.remove(index));
         all.iter_mut().try_for_each(works)?;
@@ -109,14 +109,14 @@ fn pooled_memory_is_used_again(lab: &Lab) -> Result<(), Stop> {
     for _ in 0..20 {
         let mut again = alone(&domain)?;
         ensure_eq!(place(&again.0), at, "place of the rings");
-        // What the one before left in the ring must not be taken for this one's.
+        // WQEs of the queue pair before it in the ring must not be taken for its own.
         works(&mut again)?;
         ensure!(again.1.poll().is_none(), "a completion of the one before");
     }
     Ok(())
 }
 
-fn a_queue_pair_does_not_see_the_receives_of_the_one_before(lab: &Lab) -> Result<(), Stop> {
+fn new_qp_ignores_receives_of_its_predecessor(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let region = domain.region(4096, KeyAccess::ALL)?;
     let (mut qp, cq) = alone(&domain)?;
@@ -124,10 +124,10 @@ fn a_queue_pair_does_not_see_the_receives_of_the_one_before(lab: &Lab) -> Result
         qp.post_receive(region.sge(0, 64)?, cookie)?;
     }
     drop((qp, cq));
-    // In the same memory, whose doorbell record said that there were five.
+    // In the same memory, whose doorbell record counted five.
     let (mut qp, mut cq) = alone(&domain)?;
     qp.post(&Send::new(Inline(b"for whom?")).signaled(), 7)?;
-    quiet("a message was received by nobody", || qp.poll(&mut cq))?;
+    quiet("a message arrived without a receive", || qp.poll(&mut cq))?;
     qp.post_receive(region.sge(64, 64)?, 8)?;
     let mut cookies = Vec::new();
     for _ in 0..2 {
@@ -171,7 +171,7 @@ fn doorbell_registers_are_used_again(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_indirect_key_keeps_its_regions(lab: &Lab) -> Result<(), Stop> {
+fn indirect_mkey_keeps_its_regions_alive(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let region = Arc::new(pair.b.domain.region(4096, KeyAccess::ALL)?);
     let key = pair.b.domain.indirect_key(&[(region.clone(), 0, 4096)], KeyAccess::READ_WRITE)?;
@@ -185,18 +185,18 @@ fn an_indirect_key_keeps_its_regions(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_device_closes_with_the_last_object_on_it(lab: &Lab) -> Result<(), Stop> {
+fn device_closes_with_its_last_object(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let region = Domain::new(&device)?.region(4096, KeyAccess::ALL)?;
     drop(device);
     region.write_at(0, b"mapped")?;
     drop(region);
-    // That everything went is seen when the case is over.
+    // The check at the end of the case sees that all objects are gone.
     let _: Device = lab.device()?;
     Ok(())
 }
 
-fn destroying_says_that_it_worked(lab: &Lab) -> Result<(), Stop> {
+fn destroy_reports_success_or_in_use(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let (qp, cq) = alone(&domain)?;

@@ -1,4 +1,4 @@
-//! Registered memory and keys: what can be registered, and what a key gives a way to.
+//! Registered memory and keys: what can be registered, and what a key reaches.
 
 use std::sync::Arc;
 
@@ -12,53 +12,51 @@ use verbless_queue::wr::{FetchAdd, Inline, Read, Write};
 use verbless_queue::{CqConfig, Domain, Memory, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
 
 use crate::case::cases;
-use crate::need::cap;
+use crate::need::{ATOMICS, SRQ, cap};
 use crate::raw::{self, RegisteredMemory};
 use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, failed, pattern};
 
 cases!(
     "memory",
-    "Registered memory and keys: what can be registered, and what a key gives access to.":
-    regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte,
+    "Registered memory and keys: registrable memory, and the reach of a key.":
+    region_of_any_length_reaches_its_last_byte,
     a_large_region_begins_where_a_huge_page_can,
     regions_begin_at_their_length_rounded_up,
     memory_at_any_page_is_registered_and_reached,
     memory_at_odd_addresses_is_reached_exactly,
     a_region_of_no_bytes_is_refused,
     a_registration_of_no_bytes_is_refused,
-    a_range_that_passes_the_end_of_the_address_space_is_refused,
+    range_past_address_space_end_is_rejected,
     a_wild_address_is_efault,
-    a_range_that_is_only_partly_mapped_is_efault,
+    partly_mapped_range_is_efault,
     read_only_memory_is_registered_for_reading_only,
-    access_that_a_umem_cannot_have_is_refused,
+    invalid_umem_access_flags_are_rejected,
     page_sizes_below_the_systems_are_refused,
     more_than_the_memlock_limit_is_refused_with_advice [Need::MemlockLimit],
     a_registration_in_use_is_not_given_up,
-    a_hundred_keys_over_one_registration_all_differ,
-    a_key_made_anew_is_not_the_one_before,
-    a_key_is_as_it_was_asked_for,
-    a_key_may_count_its_addresses_from_zero,
-    key_start_has_the_offset_of_its_umems_page,
-    a_key_may_cover_a_part_of_its_registration,
-    a_key_past_the_end_of_its_registration_is_refused,
-    a_key_that_gives_peers_more_than_itself_is_refused,
-    relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can,
+    mkeys_over_one_umem_have_distinct_indexes,
+    new_mkey_differs_from_previous_one,
+    mkey_query_returns_requested_attributes,
+    mkey_may_start_at_address_zero,
+    mkey_start_matches_umem_page_offset,
+    mkey_may_cover_part_of_its_umem,
+    mkey_past_umem_end_is_rejected,
+    remote_write_without_local_write_is_rejected,
+    relaxed_ordering_follows_device_caps,
     an_indirect_key_strings_pieces_of_any_length_together,
     an_indirect_key_of_equal_pieces_strings_them_together [cap!(fixed_buffer_size)],
     indirect_key_for_atomics_covers_whole_operands [
-        cap!(atomic), cap!(!umr_modify_atomic_disabled)
+        ATOMICS, cap!(!umr_modify_atomic_disabled)
     ],
     an_indirect_key_over_indirect_keys_is_followed [cap!(max_indirection >= 2)],
-    an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write,
-    an_indirect_key_ends_where_its_pieces_end,
-    an_indirect_key_may_end_before_its_pieces_do,
-    memory_is_ours_again_after_its_region_is_gone [Need::Lossless],
-    queues_of_every_kind_lie_side_by_side_in_shared_memory,
+    indirect_mkey_over_read_only_region_rejects_write,
+    indirect_mkey_ends_with_its_klms,
+    indirect_mkey_may_end_before_its_klms,
+    dropped_region_is_unreachable_by_peer [Need::Lossless],
+    queues_of_every_kind_lie_side_by_side_in_shared_memory [SRQ],
 );
 
-fn regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn region_of_any_length_reaches_its_last_byte(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for length in [1, 2, 63, 4095, 4096, 4097, 65_537, 1 << 20, (2 << 20) + 3] {
         let region = pair.b.domain.region(length, KeyAccess::ALL)?;
@@ -105,7 +103,7 @@ fn regions_begin_at_their_length_rounded_up(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Behind an IOMMU a UMEM's pages are as large as the request allows, whatever the address is.
+/// Behind an IOMMU a UMEM's pages are as large as the request allows, at any address.
 fn memory_at_any_page_is_registered_and_reached(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let page = page_size();
@@ -155,7 +153,7 @@ fn a_region_of_no_bytes_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The errno with which a registration is refused.
+/// The errno of a refused registration.
 fn refusal(
     device: &Device,
     address: u64,
@@ -174,7 +172,7 @@ fn a_registration_of_no_bytes_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_range_that_passes_the_end_of_the_address_space_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn range_past_address_space_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let page = page_size() as u64;
     for (address, length) in [(u64::MAX, 2), (u64::MAX - page + 1, 2 * page), (page, u64::MAX)] {
@@ -195,10 +193,10 @@ fn a_wild_address_is_efault(lab: &Lab) -> Result<(), Stop> {
     Ok(device.nop()?)
 }
 
-fn a_range_that_is_only_partly_mapped_is_efault(lab: &Lab) -> Result<(), Stop> {
+fn partly_mapped_range_is_efault(lab: &Lab) -> Result<(), Stop> {
     let (map, address) = raw::read_only(page_size())?;
     let device = lab.device()?;
-    // 4 GiB from there on are not all mapped, whatever lies behind.
+    // Part of the 4 GiB from there is unmapped.
     let got = refusal(&device, address, 1 << 32, access::LOCAL_WRITE, PageSizes::Any);
     ensure!(matches!(got, Some(Errno::EFAULT | Errno::ENOMEM)), "4 GiB from a page on: {got:?}");
     drop(map);
@@ -215,11 +213,10 @@ fn read_only_memory_is_registered_for_reading_only(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn access_that_a_umem_cannot_have_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn invalid_umem_access_flags_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let memory = SharedMemory::zeroed(4096);
     let device = lab.device()?;
-    // Remote write without local write; atomics (bit 3), which belong into the key; a bit that
-    // means nothing.
+    // Remote write without local write; atomics (bit 3), which belong to the key; an undefined bit.
     for flags in [access::REMOTE_WRITE, access::LOCAL_WRITE | 1 << 3, 1 << 30] {
         let got = refusal(&device, memory.address(), 4096, flags, PageSizes::Any);
         ensure_eq!(got, Some(Errno::EINVAL), format!("access {flags:#x}"));
@@ -253,7 +250,7 @@ fn more_than_the_memlock_limit_is_refused_with_advice(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-/// Everything, over the whole of a registration, with addresses that are our own.
+/// All rights over the whole of a registration, at our own addresses.
 fn whole(domain: &Domain, shared: &RegisteredMemory) -> MkeyAttr {
     MkeyAttr {
         pd: domain.pd().clone(),
@@ -293,7 +290,7 @@ fn a_registration_in_use_is_not_given_up(lab: &Lab) -> Result<(), Stop> {
     Ok(umem.destroy()?)
 }
 
-fn a_hundred_keys_over_one_registration_all_differ(lab: &Lab) -> Result<(), Stop> {
+fn mkeys_over_one_umem_have_distinct_indexes(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let shared = RegisteredMemory::new(&device, 4096)?;
@@ -306,10 +303,10 @@ fn a_hundred_keys_over_one_registration_all_differ(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_key_made_anew_is_not_the_one_before(lab: &Lab) -> Result<(), Stop> {
+fn new_mkey_differs_from_previous_one(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
-    // Not with all before it: other cases of this process count variants on, too, and there are
-    // 256.
+    // Not compared with all variants before: other cases of this process count variants, too, and
+    // there are 256.
     let mut before = None;
     for _ in 0..64 {
         let key = domain.region(64, KeyAccess::ALL)?.lkey();
@@ -319,7 +316,7 @@ fn a_key_made_anew_is_not_the_one_before(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_is_as_it_was_asked_for(lab: &Lab) -> Result<(), Stop> {
+fn mkey_query_returns_requested_attributes(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let shared = RegisteredMemory::new(&device, 3 * 4096)?;
@@ -368,7 +365,7 @@ fn round_trip(pair: &mut Pair, address: RemoteAddr, length: usize) -> Result<Vec
     Ok(sent)
 }
 
-fn a_key_may_count_its_addresses_from_zero(lab: &Lab) -> Result<(), Stop> {
+fn mkey_may_start_at_address_zero(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let shared = RegisteredMemory::new(&pair.b.device, 2 * 4096)?;
     let attr = MkeyAttr { start: 0, ..whole(&pair.b.domain, &shared) };
@@ -384,7 +381,7 @@ fn a_key_may_count_its_addresses_from_zero(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn key_start_has_the_offset_of_its_umems_page(lab: &Lab) -> Result<(), Stop> {
+fn mkey_start_matches_umem_page_offset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let page = page_size();
     let whole = SharedMemory::zeroed(33 * page);
@@ -421,7 +418,7 @@ fn key_start_has_the_offset_of_its_umems_page(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_may_cover_a_part_of_its_registration(lab: &Lab) -> Result<(), Stop> {
+fn mkey_may_cover_part_of_its_umem(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let shared = RegisteredMemory::new(&pair.b.device, 4 * 4096)?;
     let start = shared.umem.address() + 4096 + 0x123;
@@ -445,7 +442,7 @@ fn a_key_may_cover_a_part_of_its_registration(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_past_the_end_of_its_registration_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn mkey_past_umem_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let shared = RegisteredMemory::new(&device, 4096)?;
@@ -459,7 +456,7 @@ fn a_key_past_the_end_of_its_registration_is_refused(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn a_key_that_gives_peers_more_than_itself_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let shared = RegisteredMemory::new(&device, 4096)?;
@@ -560,9 +557,7 @@ fn an_indirect_key_over_indirect_keys_is_followed(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn indirect_mkey_over_read_only_region_rejects_write(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let domain = &pair.b.domain;
     let region = Arc::new(domain.region(4096, KeyAccess::LOCAL_READ)?);
@@ -579,7 +574,7 @@ fn an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write(
     Ok(())
 }
 
-fn an_indirect_key_ends_where_its_pieces_end(lab: &Lab) -> Result<(), Stop> {
+fn indirect_mkey_ends_with_its_klms(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let region = Arc::new(pair.b.domain.region(4096, KeyAccess::ALL)?);
     let key = pair.b.domain.indirect_key(&[(region, 0, 100)], KeyAccess::READ_WRITE)?;
@@ -590,7 +585,7 @@ fn an_indirect_key_ends_where_its_pieces_end(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_indirect_key_may_end_before_its_pieces_do(lab: &Lab) -> Result<(), Stop> {
+fn indirect_mkey_may_end_before_its_klms(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let region = pair.b.domain.region(4096, KeyAccess::ALL)?;
     let piece = Klm { key: region.lkey(), address: region.address(), length: 4096 };
@@ -611,7 +606,7 @@ fn an_indirect_key_may_end_before_its_pieces_do(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn memory_is_ours_again_after_its_region_is_gone(lab: &Lab) -> Result<(), Stop> {
+fn dropped_region_is_unreachable_by_peer(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let whole = SharedMemory::zeroed(4096);
     let region = raw::region_within(&pair.b.domain, &whole, 0, 4096, KeyAccess::ALL)?;
@@ -626,8 +621,8 @@ fn memory_is_ours_again_after_its_region_is_gone(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-/// Where a queue may begin depends on the pages that its memory is registered in: all of these must
-/// be places that the device takes, wherever the chunks that the queues share happen to lie.
+/// The pages of the registration limit where a queue may begin. The device must accept all of these
+/// places, wherever the chunks that the queues share are.
 fn queues_of_every_kind_lie_side_by_side_in_shared_memory(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     for _ in 0..4 {
@@ -643,7 +638,7 @@ fn queues_of_every_kind_lie_side_by_side_in_shared_memory(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can(lab: &Lab) -> Result<(), Stop> {
+fn relaxed_ordering_follows_device_caps(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let shared = RegisteredMemory::new(&device, 4096)?;

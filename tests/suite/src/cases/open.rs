@@ -1,4 +1,4 @@
-//! Finding and opening devices, and what they say of themselves.
+//! Finding and opening devices, and their properties.
 
 use verbless_command::{CapMode, CapPage, Device};
 use verbless_devx::abi::core::{AhAttributes, GlobalRoute};
@@ -11,42 +11,42 @@ use crate::{Choice, Lab, Need, Stop, ensure, ensure_eq};
 
 cases!(
     "open",
-    "Finding and opening devices, and what they say of themselves.":
-    a_device_opens_and_says_which_it_is,
-    a_device_that_does_not_exist_is_refused,
-    a_lab_for_a_device_that_does_not_exist_names_it,
-    two_contexts_of_one_device_are_independent,
+    "Finding and opening devices, and their properties.":
+    opened_device_reports_psid_and_vendor,
+    unknown_device_is_rejected_by_name,
+    lab_rejects_unknown_device,
+    contexts_of_one_device_are_independent,
     a_device_opens_a_hundred_times,
     nop_goes_to_the_device_and_back,
     the_first_port_is_active,
-    a_port_that_does_not_exist_is_refused,
-    the_link_layer_is_the_same_wherever_it_is_told,
-    the_gid_table_is_what_was_enumerated,
-    a_gid_entry_that_is_not_in_use_is_told_from_one_that_does_not_exist [Need::FreeGid],
+    unknown_port_is_rejected,
+    link_layer_agrees_across_queries,
+    gid_table_matches_enumerated_gids,
+    unused_gid_is_enodata_and_missing_is_einval [Need::FreeGid],
     the_capabilities_are_plausible,
-    no_capability_in_force_is_above_its_maximum,
-    every_capability_page_that_is_announced_can_be_read,
-    the_interface_steps_include_the_one_in_use,
-    the_port_has_one_address_wherever_it_is_told,
-    a_vuid_is_told_by_devices_that_have_one [cap!(hca_cap_2.query_vuid)],
+    current_caps_do_not_exceed_maximum,
+    announced_capability_pages_are_readable,
+    current_issi_is_among_supported,
+    port_address_agrees_across_queries,
+    vuid_is_not_empty [cap!(hca_cap_2.query_vuid)],
     a_completion_vector_past_the_last_is_refused,
-    each_protection_domain_and_uar_page_has_a_number_of_its_own,
-    a_context_comes_without_uar_pages_of_its_own,
+    pd_and_uar_numbers_are_unique,
+    new_context_has_no_bfregs,
     channels_have_nothing_to_tell_at_first,
     a_page_for_blueflame_can_be_allocated [Need::BlueFlame],
-    an_address_handle_says_the_destination_mac [ETHERNET, Need::Gid(GidType::RoceV2)],
-    an_address_handle_from_a_gid_that_does_not_exist_is_refused
+    address_handle_resolves_destination_mac [ETHERNET, Need::Gid(GidType::RoceV2)],
+    address_handle_with_unknown_gid_is_rejected
         [ETHERNET, Need::Gid(GidType::RoceV2)],
 );
 
-fn a_device_opens_and_says_which_it_is(lab: &Lab) -> Result<(), Stop> {
+fn opened_device_reports_psid_and_vendor(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     ensure_eq!(device.adapter().psid, lab.info().board_id, "PSID and board id");
     ensure!(device.adapter().vendor_id != 0, "the adapter names no vendor");
     Ok(())
 }
 
-fn a_device_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn unknown_device_is_rejected_by_name(lab: &Lab) -> Result<(), Stop> {
     let nowhere =
         DeviceInfo { name: "mlx5_999".into(), node: "uverbs999".into(), ..lab.info().clone() };
     match Device::open(lab.backend(), &nowhere) {
@@ -59,7 +59,7 @@ fn a_device_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
     }
 }
 
-fn a_lab_for_a_device_that_does_not_exist_names_it(_: &Lab) -> Result<(), Stop> {
+fn lab_rejects_unknown_device(_: &Lab) -> Result<(), Stop> {
     let choice = Choice {
         device: "mlx5_999".into(),
         peer: "auto".into(),
@@ -70,18 +70,19 @@ fn a_lab_for_a_device_that_does_not_exist_names_it(_: &Lab) -> Result<(), Stop> 
         both_ways: false,
         faults: None,
         destructive: false,
+        long: false,
     };
     match Lab::open(&choice) {
         Ok(_) => Err(Stop::fail("there is a lab with a device that does not exist")),
-        // Where there is no device at all, that is what has to be said.
+        // Without a device, the error must say so.
         Err(Stop(why)) => {
-            ensure!(why.contains("mlx5") || why.contains("RDMA"), "{why:?} helps nobody");
+            ensure!(why.contains("mlx5") || why.contains("RDMA"), "{why:?} does not help the user");
             Ok(())
         }
     }
 }
 
-fn two_contexts_of_one_device_are_independent(lab: &Lab) -> Result<(), Stop> {
+fn contexts_of_one_device_are_independent(lab: &Lab) -> Result<(), Stop> {
     let first = lab.device()?;
     let second = lab.device()?;
     drop(first);
@@ -104,7 +105,7 @@ fn the_first_port_is_active(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_port_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn unknown_port_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     for port in [0, device.caps().ports + 1, 255] {
         match device.query_port(port) {
@@ -115,7 +116,7 @@ fn a_port_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn the_link_layer_is_the_same_wherever_it_is_told(lab: &Lab) -> Result<(), Stop> {
+fn link_layer_agrees_across_queries(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let enumerated = lab.info().ports.first().map(|port| port.link_layer);
     let link = device.query_port(1)?.link_layer();
@@ -129,7 +130,7 @@ fn the_link_layer_is_the_same_wherever_it_is_told(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn the_gid_table_is_what_was_enumerated(lab: &Lab) -> Result<(), Stop> {
+fn gid_table_matches_enumerated_gids(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let table = device.gid_table()?;
     let mut expected = 0;
@@ -146,9 +147,7 @@ fn the_gid_table_is_what_was_enumerated(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_gid_entry_that_is_not_in_use_is_told_from_one_that_does_not_exist(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn unused_gid_is_enodata_and_missing_is_einval(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let entries = device.query_port(1)?.raw.gid_tbl_len;
     let used: Vec<u32> = device.gid_table()?.iter().map(|entry| entry.index).collect();
@@ -177,7 +176,7 @@ fn the_capabilities_are_plausible(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn no_capability_in_force_is_above_its_maximum(lab: &Lab) -> Result<(), Stop> {
+fn current_caps_do_not_exceed_maximum(lab: &Lab) -> Result<(), Stop> {
     type Field = fn(&HcaCap) -> u8;
     const FIELDS: [(&str, Field); 8] = [
         ("log_max_qp", HcaCap::log_max_qp),
@@ -199,7 +198,7 @@ fn no_capability_in_force_is_above_its_maximum(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn every_capability_page_that_is_announced_can_be_read(lab: &Lab) -> Result<(), Stop> {
+fn announced_capability_pages_are_readable(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let general = &device.caps().general;
     let pages = [
@@ -222,14 +221,14 @@ fn every_capability_page_that_is_announced_can_be_read(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn the_interface_steps_include_the_one_in_use(lab: &Lab) -> Result<(), Stop> {
+fn current_issi_is_among_supported(lab: &Lab) -> Result<(), Stop> {
     let (current, supported) = lab.device()?.query_issi()?;
     let supported = supported.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
     ensure!(supported >> current & 1 == 1, "step {current} in use, {supported:#b} supported");
     Ok(())
 }
 
-fn the_port_has_one_address_wherever_it_is_told(lab: &Lab) -> Result<(), Stop> {
+fn port_address_agrees_across_queries(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let port = device.query_port(1)?;
     if port.link_layer() == LinkLayer::InfiniBand {
@@ -245,7 +244,7 @@ fn the_port_has_one_address_wherever_it_is_told(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_vuid_is_told_by_devices_that_have_one(lab: &Lab) -> Result<(), Stop> {
+fn vuid_is_not_empty(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     ensure!(!device.query_vuid()?.is_empty(), "an empty VUID");
     Ok(())
@@ -262,7 +261,7 @@ fn a_completion_vector_past_the_last_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn each_protection_domain_and_uar_page_has_a_number_of_its_own(lab: &Lab) -> Result<(), Stop> {
+fn pd_and_uar_numbers_are_unique(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let (one, two) = (device.alloc_pd()?, device.alloc_pd()?);
     ensure!(one.pdn() != two.pdn(), "two PDs are both {:#x}", one.pdn());
@@ -271,8 +270,8 @@ fn each_protection_domain_and_uar_page_has_a_number_of_its_own(lab: &Lab) -> Res
     Ok(())
 }
 
-/// Each is asked for on its own, which spares what nobody uses.
-fn a_context_comes_without_uar_pages_of_its_own(lab: &Lab) -> Result<(), Stop> {
+/// The driver requests each page on its own, which saves unused ones.
+fn new_context_has_no_bfregs(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     ensure_eq!(device.attributes().driver.tot_bfregs, 0, "BlueFlame registers");
     Ok(())
@@ -291,8 +290,7 @@ fn channels_have_nothing_to_tell_at_first(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A kernel gives such pages after it has seen, by a test with NOPs, that the device takes whole
-/// copies.
+/// A kernel gives such pages once a test with NOPs has shown that the device takes whole copies.
 fn a_page_for_blueflame_can_be_allocated(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let page = device.uar_alloc(UarKind::BlueFlame)?;
@@ -310,7 +308,7 @@ fn to_ourselves(device: &Context) -> Result<AhAttributes, Stop> {
     Ok(AhAttributes { grh, is_global: 1, port_num: 1, ..Default::default() })
 }
 
-fn an_address_handle_says_the_destination_mac(lab: &Lab) -> Result<(), Stop> {
+fn address_handle_resolves_destination_mac(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let path = to_ourselves(&device)?;
     let mac = device.create_ah(&device.alloc_pd()?, &path)?.destination_mac();
@@ -319,7 +317,7 @@ fn an_address_handle_says_the_destination_mac(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_address_handle_from_a_gid_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn address_handle_with_unknown_gid_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let mut path = to_ourselves(&device)?;
     path.grh.sgid_index = 255;

@@ -1,4 +1,4 @@
-//! Connections: ways to the peer, packet sizes, sequence numbers.
+//! Connections: address paths, MTUs, PSNs.
 
 use verbless_command::{
     Gid, GlobalRoute, InitAttr, KeyAccess, Mtu, Path, RemoteAccess, RoceVersion, RtrAttr, RtsAttr,
@@ -21,21 +21,21 @@ cases!(
     two_devices_reach_each_other [Need::Peer],
     every_path_mtu_up_to_the_ports_works,
     sequence_numbers_wrap_at_24_bits,
-    each_side_begins_with_a_sequence_number_of_its_own,
+    each_side_starts_at_its_own_psn,
     an_address_goes_through_bytes,
     an_infiniband_path_may_have_a_global_route [INFINIBAND],
-    a_roce_path_may_be_of_version_one [ETHERNET, Need::Gid(GidType::RoceV1)],
-    a_roce_path_keeps_its_traffic_class_hop_limit_and_port [ETHERNET],
-    an_address_that_nobody_has_completes_with_retries_exceeded,
-    the_smaller_path_mtu_of_both_sides_is_used,
-    a_side_asks_for_no_more_reads_at_a_time_than_the_other_answers,
-    a_path_mtu_above_the_ports_is_refused_by_driver_and_device [Need::ShortMtu],
-    a_connection_begins_with_a_random_sequence_number_unlike_the_last_one,
+    roce_v1_path_carries_messages [ETHERNET, Need::Gid(GidType::RoceV1)],
+    roce_path_keeps_traffic_class_and_hop_limit [ETHERNET],
+    unassigned_address_exceeds_retries,
+    smaller_path_mtu_of_both_sides_is_used,
+    outstanding_reads_are_capped_by_responder,
+    path_mtu_above_port_mtu_is_rejected [Need::ShortMtu],
+    initial_psn_differs_per_connection,
     the_options_of_a_path_reach_the_device,
-    both_directions_of_a_roce_connection_use_one_udp_port_and_others_another [ETHERNET],
-    a_port_that_requires_a_global_route_gets_one_and_hears_nobody_without [Need::GrhRequired],
+    both_directions_share_one_udp_source_port [ETHERNET],
+    grh_required_port_drops_packets_without_grh [Need::GrhRequired],
     a_peer_on_another_kind_of_port_is_refused,
-    a_queue_pair_that_is_looped_back_by_force_reaches_itself_without_an_address [Need::Loopback],
+    force_loopback_qp_reaches_itself [Need::Loopback],
 );
 
 /// Some messages both ways.
@@ -66,7 +66,7 @@ fn two_devices_reach_each_other(lab: &Lab) -> Result<(), Stop> {
     exchange(&mut pair)
 }
 
-/// A WRITE of 10,000 bytes counts as many sequence numbers as it has packets of this MTU.
+/// A WRITE of 10,000 bytes advances the PSN by its number of packets at this MTU.
 pub(super) fn sends_as_many_packets<S: Connected>(
     pair: &mut Pair<S>,
     mtu: u32,
@@ -112,7 +112,7 @@ fn sequence_numbers_wrap_at_24_bits(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn each_side_begins_with_a_sequence_number_of_its_own(lab: &Lab) -> Result<(), Stop> {
+fn each_side_starts_at_its_own_psn(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
     let ours = ConnectOptions { psn: Some(0x12_3456), ..Default::default() };
     let theirs = ConnectOptions { psn: Some(0xab_cdef), ..Default::default() };
@@ -140,7 +140,7 @@ fn an_address_goes_through_bytes(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Connects one side over a path of the case's own.
+/// Connects one side over the case's own path.
 fn connect_over(end: &mut Endpoint, peer: &PeerAddress, path: Path) -> Result<(), Stop> {
     end.qp.to_init(&verbless_command::InitAttr {
         port: 1,
@@ -161,7 +161,7 @@ fn connect_over(end: &mut Endpoint, peer: &PeerAddress, path: Path) -> Result<()
     Ok(())
 }
 
-/// Two sides that are not connected, and their addresses.
+/// Two unconnected sides, and their addresses.
 fn apart(lab: &Lab) -> Result<(Pair, PeerAddress, PeerAddress), Stop> {
     let pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
     let options = ConnectOptions::default();
@@ -187,7 +187,7 @@ fn an_infiniband_path_may_have_a_global_route(lab: &Lab) -> Result<(), Stop> {
     exchange(&mut pair)
 }
 
-fn a_roce_path_may_be_of_version_one(lab: &Lab) -> Result<(), Stop> {
+fn roce_v1_path_carries_messages(lab: &Lab) -> Result<(), Stop> {
     let table = lab.device()?.gid_table()?;
     let first = table.iter().find(|entry| entry.port == 1 && entry.kind == GidType::RoceV1);
     let first = first.ok_or_else(|| Stop::fail("port 1 has no RoCE v1 GID"))?;
@@ -195,7 +195,7 @@ fn a_roce_path_may_be_of_version_one(lab: &Lab) -> Result<(), Stop> {
     exchange(&mut connected(lab, &ConnectOptions { gid_index, ..Default::default() })?)
 }
 
-fn a_roce_path_keeps_its_traffic_class_hop_limit_and_port(lab: &Lab) -> Result<(), Stop> {
+fn roce_path_keeps_traffic_class_and_hop_limit(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, here, there) = apart(lab)?;
     for (end, peer) in [(&mut pair.a, &there), (&mut pair.b, &here)] {
         let Path::Roce { route, destination_mac, .. } =
@@ -220,7 +220,7 @@ fn a_roce_path_keeps_its_traffic_class_hop_limit_and_port(lab: &Lab) -> Result<(
     exchange(&mut pair)
 }
 
-fn an_address_that_nobody_has_completes_with_retries_exceeded(lab: &Lab) -> Result<(), Stop> {
+fn unassigned_address_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, here, there) = apart(lab)?;
     let nowhere = match pair.a.domain.path(&there, &ConnectOptions::default())? {
         Path::InfiniBand { .. } => Path::to_lid(0xbffe),
@@ -240,7 +240,7 @@ fn an_address_that_nobody_has_completes_with_retries_exceeded(lab: &Lab) -> Resu
     Ok(())
 }
 
-fn the_smaller_path_mtu_of_both_sides_is_used(lab: &Lab) -> Result<(), Stop> {
+fn smaller_path_mtu_of_both_sides_is_used(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
     let ours = ConnectOptions { mtu: Some(Mtu::B256), ..Default::default() };
     let theirs = ConnectOptions::default();
@@ -254,7 +254,7 @@ fn the_smaller_path_mtu_of_both_sides_is_used(lab: &Lab) -> Result<(), Stop> {
     exchange(&mut pair)
 }
 
-fn a_side_asks_for_no_more_reads_at_a_time_than_the_other_answers(lab: &Lab) -> Result<(), Stop> {
+fn outstanding_reads_are_capped_by_responder(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
     let ours = ConnectOptions { reads: 16, ..Default::default() };
     let theirs = ConnectOptions { reads: 3, ..Default::default() };
@@ -275,7 +275,7 @@ fn a_side_asks_for_no_more_reads_at_a_time_than_the_other_answers(lab: &Lab) -> 
     exchange(&mut pair)
 }
 
-fn a_path_mtu_above_the_ports_is_refused_by_driver_and_device(lab: &Lab) -> Result<(), Stop> {
+fn path_mtu_above_port_mtu_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, _, there) = apart(lab)?;
     let active = pair.a.device.query_port(1)?.active_mtu().unwrap_or(256);
     let above = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() > active);
@@ -303,16 +303,14 @@ fn a_path_mtu_above_the_ports_is_refused_by_driver_and_device(lab: &Lab) -> Resu
     Ok(())
 }
 
-fn a_connection_begins_with_a_random_sequence_number_unlike_the_last_one(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn initial_psn_differs_per_connection(lab: &Lab) -> Result<(), Stop> {
     let mut pair = connected(lab, &ConnectOptions::default())?;
     exchange(&mut pair)?;
     let psn = |pair: &Pair| (pair.a.qp.object().first_psn(), pair.b.qp.object().first_psn());
     let before = psn(&pair);
     pair.restart()?;
     exchange(&mut pair)?;
-    // Of 24 bits each, all four alike is not chance.
+    // Four equal 24-bit numbers are no chance.
     ensure!(before != psn(&pair) || before.0 != before.1, "they begin alike: {before:?}");
     Ok(())
 }
@@ -345,9 +343,7 @@ fn the_options_of_a_path_reach_the_device(lab: &Lab) -> Result<(), Stop> {
     exchange(&mut pair)
 }
 
-fn both_directions_of_a_roce_connection_use_one_udp_port_and_others_another(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn both_directions_share_one_udp_source_port(lab: &Lab) -> Result<(), Stop> {
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..4 {
         let pair = connected(lab, &ConnectOptions::default())?;
@@ -355,7 +351,7 @@ fn both_directions_of_a_roce_connection_use_one_udp_port_and_others_another(
             Ok::<_, Stop>(end.qp.object().query()?.primary_address_path().udp_sport())
         };
         ensure_eq!(port(&pair.a)?, port(&pair.b)?, "UDP source port of both directions");
-        // Another pair of numbers for the next one.
+        // Another pair of numbers for the next connection.
         let _ =
             pair.a.domain.queue_pair(&QpConfig::new(1, 1), &pair.a.send_cq, &pair.a.receive_cq)?;
         seen.insert((pair.a.qp.qpn().0, pair.b.qp.qpn().0, port(&pair.a)?));
@@ -366,9 +362,7 @@ fn both_directions_of_a_roce_connection_use_one_udp_port_and_others_another(
     Ok(())
 }
 
-fn a_port_that_requires_a_global_route_gets_one_and_hears_nobody_without(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn grh_required_port_drops_packets_without_grh(lab: &Lab) -> Result<(), Stop> {
     let pair = connected(lab, &ConnectOptions::default())?;
     ensure!(pair.a.qp.object().query()?.primary_address_path().grh(), "there is no route");
     let (mut pair, here, there) = apart(lab)?;
@@ -389,9 +383,7 @@ fn a_peer_on_another_kind_of_port_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_that_is_looped_back_by_force_reaches_itself_without_an_address(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn force_loopback_qp_reaches_itself(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let cq = &mut domain.completion_queue(&CqConfig::new(64))?;
     let region = domain.region(64 << 10, KeyAccess::ALL)?;

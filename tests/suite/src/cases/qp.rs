@@ -1,4 +1,4 @@
-//! Queue pairs: their states and transitions, their limits, what a query tells.
+//! Queue pairs: states and transitions, limits, QUERY_QP.
 
 use verbless_command::{
     Device, Error, GlobalRoute, InitAttr, Mtu, Path, RemoteAccess, RtrAttr, RtsAttr, RtsChange,
@@ -14,32 +14,32 @@ use crate::{Endpoint, Lab, Need, Pair, SMALL_MTU, Stop, ensure, ensure_eq, faile
 
 cases!(
     "qp",
-    "Queue pairs: their states and transitions, their limits, what a query tells.":
-    a_queue_pair_goes_through_its_states_in_order,
-    a_transition_from_the_wrong_state_is_refused_and_the_error_names_the_state,
-    a_query_shows_what_each_transition_set,
+    "Queue pairs: states and transitions, limits, QUERY_QP.":
+    state_follows_each_transition,
+    transition_from_wrong_state_is_rejected,
+    query_returns_attributes_of_transitions,
     a_query_shows_the_path,
-    queue_pairs_of_a_bond_take_turns_in_the_ports_that_they_send_from [Need::Bond],
-    queue_pairs_without_a_bond_name_no_port_of_one [Need::NoBond],
+    qps_of_bond_alternate_tx_ports [Need::Bond],
+    qps_without_bond_have_no_port_affinity [Need::NoBond],
     every_state_leads_to_error_and_to_reset,
-    a_reset_cleans_by_the_objects_number_though_the_queues_were_swapped,
+    reset_cleans_cq_by_qpn_of_its_object,
     a_queue_pair_works_again_after_a_reset,
-    a_queue_pair_in_reset_takes_other_attributes_than_before,
-    rights_are_taken_away_and_given_back_while_it_sends,
-    the_rnr_timer_is_changed_while_it_sends,
-    rights_are_changed_before_it_is_connected,
-    a_peer_that_may_have_no_reads_outstanding_may_not_read,
+    reset_qp_accepts_new_attributes,
+    access_rights_change_in_rts,
+    rnr_timer_changes_in_rts,
+    access_rights_change_in_init,
+    zero_destination_reads_disable_remote_read,
     a_receive_posted_in_init_is_used_later,
-    a_send_before_rts_is_refused_with_what_to_do_and_one_behind_it_is_not,
-    attributes_that_do_not_fit_their_fields_are_refused_before_they_are_sent,
-    paths_that_lead_nowhere_are_refused,
-    a_port_that_does_not_exist_is_refused,
+    send_before_rts_is_rejected,
+    attributes_wider_than_fields_are_rejected,
+    invalid_paths_are_rejected,
+    unknown_port_is_rejected,
     more_than_the_device_can_is_refused_with_the_limit,
-    rings_of_exactly_the_limit_take_as_many_requests,
+    rings_at_limit_are_fully_usable,
     a_queue_pair_in_a_domain_of_another_context_is_refused,
     a_hundred_queue_pairs_have_a_hundred_numbers,
     a_queue_pair_is_destroyed_with_work_outstanding,
-    a_queue_pair_may_share_one_completion_queue_for_both_directions,
+    one_cq_serves_both_directions,
 );
 
 fn endpoint(lab: &Lab) -> Result<Endpoint, Stop> {
@@ -94,7 +94,7 @@ fn advance(end: &mut Endpoint, state: QpState) -> Result<(), Stop> {
 const STATES: [QpState; 5] =
     [QpState::RST, QpState::INIT, QpState::RTR, QpState::RTS, QpState::ERR];
 
-fn a_queue_pair_goes_through_its_states_in_order(lab: &Lab) -> Result<(), Stop> {
+fn state_follows_each_transition(lab: &Lab) -> Result<(), Stop> {
     let end = endpoint(lab)?;
     let attr = rtr(&end)?;
     let mut qp = end.qp;
@@ -112,9 +112,7 @@ fn a_queue_pair_goes_through_its_states_in_order(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_transition_from_the_wrong_state_is_refused_and_the_error_names_the_state(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn transition_from_wrong_state_is_rejected(lab: &Lab) -> Result<(), Stop> {
     type Transition = fn(&mut Qp, &RtrAttr) -> Result<(), Error>;
     const TRANSITIONS: [(&str, QpState, Transition); 4] = [
         ("RST2INIT_QP", QpState::RST, |qp, _| qp.to_init(&init())),
@@ -145,7 +143,7 @@ fn a_transition_from_the_wrong_state_is_refused_and_the_error_names_the_state(
     Ok(())
 }
 
-fn a_query_shows_what_each_transition_set(lab: &Lab) -> Result<(), Stop> {
+fn query_returns_attributes_of_transitions(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { user_index: 0x1234, ..QpConfig::new(16, 32) };
     let mut end = Endpoint::new(lab.device()?, &config, 4096)?;
     advance(&mut end, QpState::RTS)?;
@@ -214,9 +212,7 @@ fn every_state_leads_to_error_and_to_reset(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_reset_cleans_by_the_objects_number_though_the_queues_were_swapped(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn reset_cleans_cq_by_qpn_of_its_object(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     pair.a.qp.post(&Nop::new().signaled(), 1)?;
     until("a completion", || (!pair.a.send_cq.is_empty()).then_some(()))?;
@@ -229,7 +225,7 @@ fn a_queue_pair_works_again_after_a_reset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for round in 0..5u8 {
         let to = pair.b.remote(0)?;
-        // Odd numbers of requests, so that the rings stand elsewhere each time.
+        // Odd numbers of requests, so that the ring index differs in each round.
         for _ in 0..=2 * round {
             pair.a.perform(&Write::new(Inline(&[round; 16]), to).signaled())?;
         }
@@ -242,7 +238,7 @@ fn a_queue_pair_works_again_after_a_reset(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_pair_in_reset_takes_other_attributes_than_before(lab: &Lab) -> Result<(), Stop> {
+fn reset_qp_accepts_new_attributes(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     advance(&mut end, QpState::RTS)?;
     end.qp.reset()?;
@@ -256,7 +252,7 @@ fn a_queue_pair_in_reset_takes_other_attributes_than_before(lab: &Lab) -> Result
     Ok(())
 }
 
-fn rights_are_taken_away_and_given_back_while_it_sends(lab: &Lab) -> Result<(), Stop> {
+fn access_rights_change_in_rts(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let to = pair.b.remote(0)?;
     let write = Write::new(Inline(b"may I?"), to).signaled();
@@ -273,7 +269,7 @@ fn rights_are_taken_away_and_given_back_while_it_sends(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn the_rnr_timer_is_changed_while_it_sends(lab: &Lab) -> Result<(), Stop> {
+fn rnr_timer_changes_in_rts(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     advance(&mut end, QpState::RTS)?;
     let change = RtsChange { min_rnr_timer: Some(20), ..Default::default() };
@@ -282,7 +278,7 @@ fn the_rnr_timer_is_changed_while_it_sends(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn rights_are_changed_before_it_is_connected(lab: &Lab) -> Result<(), Stop> {
+fn access_rights_change_in_init(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     let early = end.qp.change_init(&init());
     ensure!(early.is_err(), "a queue pair in RESET took a change of INIT");
@@ -295,7 +291,7 @@ fn rights_are_changed_before_it_is_connected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_peer_that_may_have_no_reads_outstanding_may_not_read(lab: &Lab) -> Result<(), Stop> {
+fn zero_destination_reads_disable_remote_read(lab: &Lab) -> Result<(), Stop> {
     let end = endpoint(lab)?;
     let attr = RtrAttr { max_destination_reads: 0, ..rtr(&end)? };
     let mut qp = end.qp;
@@ -326,15 +322,13 @@ fn a_receive_posted_in_init_is_used_later(lab: &Lab) -> Result<(), Stop> {
         min_rnr_timer: 12,
     })?;
     pair.a.domain.connect(&mut pair.a.qp, &there, &options)?;
-    // The peer is only ready to receive: that is enough.
+    // The peer is only in RTR, which is enough.
     pair.a.perform(&Send::new(Inline(b"early")).signaled())?;
     ensure_eq!(pair.b.received()??.cookie, 5, "cookie");
     Ok(())
 }
 
-fn a_send_before_rts_is_refused_with_what_to_do_and_one_behind_it_is_not(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn send_before_rts_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     for round in 0..2 {
         for state in [QpState::RST, QpState::INIT, QpState::RTR] {
@@ -354,9 +348,7 @@ fn a_send_before_rts_is_refused_with_what_to_do_and_one_behind_it_is_not(
     Ok(())
 }
 
-fn attributes_that_do_not_fit_their_fields_are_refused_before_they_are_sent(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn attributes_wider_than_fields_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     advance(&mut end, QpState::INIT)?;
     let good = rtr(&end)?;
@@ -381,7 +373,7 @@ fn attributes_that_do_not_fit_their_fields_are_refused_before_they_are_sent(
     Ok(end.qp.to_rts(&rts())?)
 }
 
-fn paths_that_lead_nowhere_are_refused(lab: &Lab) -> Result<(), Stop> {
+fn invalid_paths_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     advance(&mut end, QpState::INIT)?;
     let good = rtr(&end)?;
@@ -390,8 +382,8 @@ fn paths_that_lead_nowhere_are_refused(lab: &Lab) -> Result<(), Stop> {
             vec![Path::to_lid(0), Path::InfiniBand { dlid, sl: 16, source_path_bits, grh: None }]
         }
         Path::Roce { version, route, destination_mac, udp_source_port, .. } => vec![
-            // A source GID that is not in the table; a port below those of RoCE; a priority that is
-            // none.
+            // A source GID index outside the table; a UDP port below RoCE's range; an invalid
+            // service level.
             Path::to_gid(GlobalRoute { sgid_index: 254, ..route }, destination_mac),
             Path::Roce { version, route, destination_mac, udp_source_port: 80, priority: 0 },
             Path::Roce { version, route, destination_mac, udp_source_port, priority: 8 },
@@ -405,11 +397,13 @@ fn paths_that_lead_nowhere_are_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(end.qp.to_rtr(&good)?)
 }
 
-fn a_port_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn unknown_port_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     let port = end.device.caps().ports + 1;
     let refused = end.qp.to_init(&InitAttr { port, ..init() }).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Command), "the kind");
+    let refused = refused.ok_or_else(|| Stop::fail("it was taken"))?;
+    ensure_eq!(refused.kind(), ErrorKind::Input, format!("the kind of {refused}"));
+    ensure!(refused.to_string().contains(&format!("the port is {port}")), "{refused}");
     Ok(())
 }
 
@@ -447,7 +441,7 @@ fn more_than_the_device_can_is_refused_with_the_limit(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-/// Fails unless something was refused as bad input, by an error that names the limit.
+/// Fails unless the refusal is an input error that names the limit.
 fn says_limit(made: Result<(), Error>, limit: u32, what: &str) -> Result<(), Stop> {
     let error = match made {
         Ok(()) => return Err(Stop::fail(format!("{what} was made"))),
@@ -462,7 +456,7 @@ fn says_limit(made: Result<(), Error>, limit: u32, what: &str) -> Result<(), Sto
     Ok(())
 }
 
-fn rings_of_exactly_the_limit_take_as_many_requests(lab: &Lab) -> Result<(), Stop> {
+fn rings_at_limit_are_fully_usable(lab: &Lab) -> Result<(), Stop> {
     let mut end = endpoint(lab)?;
     let most = 1u32 << end.device.caps().log_max_qp_wqebbs;
     // Requests of one WQEBB each.
@@ -499,7 +493,7 @@ fn a_queue_pair_in_a_domain_of_another_context_is_refused(lab: &Lab) -> Result<(
     let attr = verbless_command::QpAttr { pd: foreign.clone(), ..own.clone() };
     let kind = end.device.create_qp(attr).map_err(|error| error.kind()).err();
     ensure_eq!(kind, Some(ErrorKind::Input), "what the driver says");
-    // The device knows whose the number is, too.
+    // The device knows the owner of the number, too.
     let create = |pdn| {
         let input = create_qp_in(&end.device, own, pdn);
         end.device.obj_create(input.as_bytes(), &mut [0; 16])
@@ -526,10 +520,10 @@ fn a_hundred_queue_pairs_have_a_hundred_numbers(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn a_queue_pair_is_destroyed_with_work_outstanding(lab: &Lab) -> Result<(), Stop> {
-    // No receive is posted, and the sender waits for one for ever.
+    // No receive is posted; the sender waits for one forever.
     let mut pair = Pair::new(lab)?;
     for cookie in 0..8 {
-        pair.a.qp.post(&Send::new(Inline(b"nobody")).signaled(), cookie)?;
+        pair.a.qp.post(&Send::new(Inline(b"no peer")).signaled(), cookie)?;
     }
     pair.b.receive(0, 64, 0)?;
     let Pair { a, b } = pair;
@@ -541,7 +535,7 @@ fn a_queue_pair_is_destroyed_with_work_outstanding(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_queue_pair_may_share_one_completion_queue_for_both_directions(lab: &Lab) -> Result<(), Stop> {
+fn one_cq_serves_both_directions(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let mut cq = domain.completion_queue(&CqConfig::new(64))?;
@@ -564,7 +558,7 @@ fn a_queue_pair_may_share_one_completion_queue_for_both_directions(lab: &Lab) ->
     Ok(())
 }
 
-/// The ports of a bond that so many queue pairs, one after the other, send from.
+/// The bond ports that `count` consecutive queue pairs send from.
 fn affinities(device: &Device, count: u8) -> Result<Vec<u8>, Stop> {
     (0..count)
         .map(|_| {
@@ -575,14 +569,12 @@ fn affinities(device: &Device, count: u8) -> Result<Vec<u8>, Stop> {
         .collect()
 }
 
-fn queue_pairs_without_a_bond_name_no_port_of_one(lab: &Lab) -> Result<(), Stop> {
+fn qps_without_bond_have_no_port_affinity(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(affinities(&lab.device()?, 2)?, [0, 0], "ports of a bond that there is not");
     Ok(())
 }
 
-fn queue_pairs_of_a_bond_take_turns_in_the_ports_that_they_send_from(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn qps_of_bond_alternate_tx_ports(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let ports = device.lag_ports();
     let mut seen = affinities(&device, ports)?;

@@ -8,37 +8,38 @@ use verbless_queue::wr::{Inline, Nop, PostError, Read, Send, Write};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Dispatcher, Domain, Qp, QpConfig};
 
 use crate::case::cases;
+use crate::need::cap;
 use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, quiet, raw, until};
 
 cases!(
     "queue",
     "Queues over time: signaling, batches, doorbells, wrapping, sharing.":
-    an_unsignaled_request_is_completed_by_the_next_signaled_one,
-    a_queue_that_signals_all_completes_each,
-    a_full_send_queue_refuses_until_a_completion_frees_it,
-    a_full_receive_queue_refuses_until_a_message_frees_it,
-    batches_of_sends_and_of_receives_are_carried_out_in_order,
-    a_batch_goes_out_with_one_doorbell [Need::Model],
-    a_batch_that_is_dropped_posts_nothing,
+    unsignaled_wqe_completes_with_next_signaled,
+    signal_all_completes_each_wqe,
+    full_sq_rejects_until_completion,
+    full_rq_rejects_until_message,
+    batches_are_executed_in_order,
+    batch_rings_one_doorbell [Need::Model],
+    dropped_batch_posts_nothing,
     blueflame_and_plain_doorbells_do_the_same,
     a_ring_wraps_with_requests_of_every_size,
     the_send_index_rolls_over_after_65536_requests,
     the_receive_index_rolls_over_after_65536_messages,
     more_reads_than_may_be_outstanding_wait_their_turn,
     a_queue_pair_connected_to_itself_works,
-    two_queue_pairs_of_one_port_reach_each_other,
-    sixteen_queue_pairs_share_one_completion_queue,
-    queue_pairs_that_share_a_doorbell_do_not_wait_for_each_other,
-    nobody_else_rings_on_the_page_of_a_blueflame_register [Need::BlueFlame],
-    copies_alternate_between_the_two_buffers_of_the_queue_pairs_own_register
-        [Need::BlueFlame, Need::Model],
+    two_qps_of_one_port_reach_each_other,
+    sixteen_qps_share_one_cq,
+    qps_on_one_doorbell_do_not_block_each_other,
+    blueflame_uar_carries_no_plain_doorbells [Need::BlueFlame],
+    blueflame_copies_alternate_between_two_buffers
+        [Need::BlueFlame, Need::Model, cap!(log_bf_reg_size >= 9)],
     a_thousand_queue_pairs_take_few_doorbell_pages,
-    a_dispatcher_knows_whose_completion_it_is,
+    dispatcher_routes_cqe_to_its_qp,
     two_threads_drive_the_two_ends_of_a_connection,
     eight_pairs_in_eight_threads_do_not_disturb_each_other,
 );
 
-fn an_unsignaled_request_is_completed_by_the_next_signaled_one(lab: &Lab) -> Result<(), Stop> {
+fn unsignaled_wqe_completes_with_next_signaled(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let free = pair.a.qp.send.free();
     let to = pair.b.remote(0)?;
@@ -54,7 +55,7 @@ fn an_unsignaled_request_is_completed_by_the_next_signaled_one(lab: &Lab) -> Res
     quiet("an unsignaled request completed", || qp.poll(send_cq))
 }
 
-fn a_queue_that_signals_all_completes_each(lab: &Lab) -> Result<(), Stop> {
+fn signal_all_completes_each_wqe(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { signal_all: true, ..QpConfig::new(16, 4) };
     let mut pair = Pair::with(lab, &config, 4096)?;
     let to = pair.b.remote(0)?;
@@ -67,7 +68,7 @@ fn a_queue_that_signals_all_completes_each(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_full_send_queue_refuses_until_a_completion_frees_it(lab: &Lab) -> Result<(), Stop> {
+fn full_sq_rejects_until_completion(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::with(lab, &QpConfig::new(4, 4), 4096)?;
     for _ in 0..3 {
         let room = u64::from(pair.a.qp.send.free());
@@ -84,7 +85,7 @@ fn a_full_send_queue_refuses_until_a_completion_frees_it(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_full_receive_queue_refuses_until_a_message_frees_it(lab: &Lab) -> Result<(), Stop> {
+fn full_rq_rejects_until_message(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::with(lab, &QpConfig::new(4, 4), 4096)?;
     let into = pair.b.sge(0, 64)?;
     for cookie in 0..4 {
@@ -97,8 +98,8 @@ fn a_full_receive_queue_refuses_until_a_message_frees_it(lab: &Lab) -> Result<()
     Ok(())
 }
 
-/// When that doorbell is lost, the whole batch waits; a second one would have been heard.
-fn a_batch_goes_out_with_one_doorbell(lab: &Lab) -> Result<(), Stop> {
+/// When its doorbell is lost, the whole batch waits; a second doorbell would reach the device.
+fn batch_rings_one_doorbell(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let to = pair.b.remote(0)?;
     lab.model()?.inject(0, Fault::LoseDoorbell, 0, 1);
@@ -117,7 +118,7 @@ fn a_batch_goes_out_with_one_doorbell(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn batches_of_sends_and_of_receives_are_carried_out_in_order(lab: &Lab) -> Result<(), Stop> {
+fn batches_are_executed_in_order(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let to = [pair.b.remote(0)?, pair.b.remote(8)?, pair.b.remote(16)?];
     for round in 1..20u8 {
@@ -145,7 +146,7 @@ fn batches_of_sends_and_of_receives_are_carried_out_in_order(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn a_batch_that_is_dropped_posts_nothing(lab: &Lab) -> Result<(), Stop> {
+fn dropped_batch_posts_nothing(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let to = pair.b.remote(0)?;
     let free = pair.a.qp.send.free();
@@ -168,7 +169,7 @@ fn blueflame_and_plain_doorbells_do_the_same(lab: &Lab) -> Result<(), Stop> {
         pair.a.fill(0, b"gathered")?;
         let (from, to) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
         for round in 0..100u8 {
-            // One wqebb, several wqebbs, and no inline data: each is a doorbell of its own kind.
+            // One wqebb, several wqebbs, and no inline data: each uses another kind of doorbell.
             pair.a.perform(&Write::new(Inline(&[round; 12]), to).signaled())?;
             ensure_eq!(pair.b.bytes(0, 12)?, [round; 12], format!("{blueflame:?}, 12 bytes"));
             pair.a.perform(&Write::new(Inline(&[round; 200]), to).signaled())?;
@@ -185,8 +186,8 @@ fn a_ring_wraps_with_requests_of_every_size(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { inline: most as u32, ..QpConfig::new(2, 1) };
     let mut pair = Pair::with(lab, &config, 4096)?;
     let to = pair.b.remote(0)?;
-    // Requests of 1 to 16 wqebbs in a ring of 32: each starts somewhere else, and many go over the
-    // end.
+    // Requests of 1 to 16 wqebbs in a ring of 32: each starts at another index, and many wrap
+    // around the end.
     for round in 0..400usize {
         let length = round * 131 % most;
         let data = crate::pattern(round as u8, length);
@@ -274,7 +275,7 @@ fn a_queue_pair_connected_to_itself_works(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn two_queue_pairs_of_one_port_reach_each_other(lab: &Lab) -> Result<(), Stop> {
+fn two_qps_of_one_port_reach_each_other(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig::new(8, 8);
     let device = lab.device()?;
     let mut pair = Pair {
@@ -289,7 +290,7 @@ fn two_queue_pairs_of_one_port_reach_each_other(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn sixteen_queue_pairs_share_one_completion_queue(lab: &Lab) -> Result<(), Stop> {
+fn sixteen_qps_share_one_cq(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let mut cq = domain.completion_queue(&CqConfig::new(2048))?;
@@ -300,7 +301,7 @@ fn sixteen_queue_pairs_share_one_completion_queue(lab: &Lab) -> Result<(), Stop>
         let config = QpConfig { user_index: index, ..QpConfig::new(32, 32) };
         qps.push(domain.queue_pair(&config, &cq, &cq)?);
     }
-    // Neighbours are connected in twos.
+    // Neighbours are connected in pairs.
     for index in 0..16 {
         let peer = domain.address(&qps[index ^ 1], &options)?;
         domain.connect(&mut qps[index], &peer, &options)?;
@@ -331,7 +332,7 @@ fn sixteen_queue_pairs_share_one_completion_queue(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn queue_pairs_that_share_a_doorbell_do_not_wait_for_each_other(lab: &Lab) -> Result<(), Stop> {
+fn qps_on_one_doorbell_do_not_block_each_other(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let config = QpConfig { blueflame: BlueFlame::Never, ..QpConfig::new(64, 1) };
     let options = ConnectOptions::default();
@@ -420,12 +421,10 @@ fn pages(all: &[(Qp, Cq)]) -> Vec<u32> {
     pages
 }
 
-/// The two registers of a user's page begin at 0x800; each is two buffers of half its size. What
-/// was copied stays in a page of the model, but for its first 8 bytes, the doorbell, which are
-/// taken.
-fn copies_alternate_between_the_two_buffers_of_the_queue_pairs_own_register(
-    lab: &Lab,
-) -> Result<(), Stop> {
+/// The two registers of a user's page begin at 0x800; each is two buffers of half its size. The
+/// copy stays in the model's page, except for its first 8 bytes, the doorbell, which the model
+/// takes.
+fn blueflame_copies_alternate_between_two_buffers(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let register = device.attributes().driver.bf_reg_size as usize;
     let domain = Domain::new(&device)?;
@@ -441,7 +440,7 @@ fn copies_alternate_between_the_two_buffers_of_the_queue_pairs_own_register(
         let itself = domain.address(&qp, &options)?;
         domain.connect(&mut qp, &itself, &options)?;
         let uar = qp.object().attr().uar.clone();
-        // The second segment of a WRITE begins with the address that it writes to.
+        // The second segment of a WRITE begins with the address of its target.
         let copies = || (0x800..0x1000).step_by(256).map(|at| raw::peek(&uar, at + 16));
         let mut buffers = Vec::new();
         for turn in 0..4u64 {
@@ -461,7 +460,7 @@ fn copies_alternate_between_the_two_buffers_of_the_queue_pairs_own_register(
         ensure_eq!(other - first, register / 2, "bytes between the two buffers");
         ensure_eq!(buffers[2..], buffers[..2], "buffers of the later copies");
         pages.entry(uar.page_id()).or_default().push(first);
-        // It has its register as long as it lives.
+        // It keeps its register while it lives.
         kept.push((qp, cq));
     }
     for registers in pages.values_mut() {
@@ -471,9 +470,9 @@ fn copies_alternate_between_the_two_buffers_of_the_queue_pairs_own_register(
     Ok(())
 }
 
-/// A copy of another queue's request and a doorbell in its middle would reach the device as one
-/// request of neither.
-fn nobody_else_rings_on_the_page_of_a_blueflame_register(lab: &Lab) -> Result<(), Stop> {
+/// Another queue's copy with a doorbell in its middle would reach the device as a request of
+/// neither queue.
+fn blueflame_uar_carries_no_plain_doorbells(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
     let make = |blueflame| -> Result<_, Stop> {
@@ -526,12 +525,12 @@ fn a_thousand_queue_pairs_take_few_doorbell_pages(lab: &Lab) -> Result<(), Stop>
         let (number, done) = until("a completion", || table.poll(&mut cq))?;
         ensure_eq!(done?.cookie, u64::from(number), "cookie");
     }
-    // Another domain finds room on the device.
+    // Another domain still finds room on the device.
     Domain::new(&device)?.completion_queue(&CqConfig::new(1))?;
     Ok(())
 }
 
-fn a_dispatcher_knows_whose_completion_it_is(lab: &Lab) -> Result<(), Stop> {
+fn dispatcher_routes_cqe_to_its_qp(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut cq = domain.completion_queue(&CqConfig::new(256))?;
     let region = domain.region(4096, KeyAccess::ALL)?;
@@ -565,7 +564,7 @@ fn a_dispatcher_knows_whose_completion_it_is(lab: &Lab) -> Result<(), Stop> {
             ensure_eq!(cookie >> 8, u64::from(number), "the queue of the cookie");
             ensure!(seen.insert(cookie), "cookie {cookie:#x} came twice");
         }
-        // One that has gone is not heard of any more, and the others are.
+        // A destroyed queue makes no event; the others do.
         let numbers: Vec<u32> = table.iter_mut().map(|(number, _)| number).collect();
         for (_, qp) in table.iter_mut() {
             qp.post(&Nop::new().signaled(), 1)?;

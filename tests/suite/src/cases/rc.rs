@@ -1,4 +1,4 @@
-//! The reliable connected service: every operation, as it should go.
+//! The reliable connected service: every operation succeeds.
 
 use verbless_queue::wr::{CompareSwap, Fence, FetchAdd, Inline, PostError, Read, Send, Write};
 use verbless_queue::{Operation, QpConfig, Sge};
@@ -9,17 +9,17 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq};
 
 cases!(
     "rc",
-    "The reliable connected service: what the matrix does not show, atomics and ordering first.":
-    a_compare_and_swap_swaps_only_what_is_equal [ATOMICS],
-    a_fetch_and_add_adds_and_says_what_was_there [ATOMICS],
-    atomics_of_both_sides_add_up [ATOMICS],
-    a_device_without_atomics_connects_without_them_and_refuses_to_send_one [NO_ATOMICS],
-    sends_use_receives_in_the_order_in_which_they_were_posted,
-    a_write_is_visible_when_the_send_behind_it_arrives,
-    a_fenced_request_sees_what_the_read_before_it_brought,
-    a_receive_that_is_larger_than_the_message_keeps_its_rest,
-    a_request_that_cannot_be_is_refused_before_it_is_posted,
-    both_sides_send_at_once,
+    "The reliable connected service: cases beyond the matrix, such as atomics and ordering.":
+    compare_swap_swaps_only_on_match [ATOMICS],
+    fetch_add_returns_old_value [ATOMICS],
+    bidirectional_atomics_lose_no_update [ATOMICS],
+    device_without_atomics_rejects_atomic_post [NO_ATOMICS],
+    sends_consume_receives_in_posting_order,
+    write_is_visible_before_later_send,
+    fenced_wqe_sees_data_of_prior_read,
+    receive_larger_than_message_keeps_its_rest,
+    invalid_wqe_is_rejected_at_post,
+    both_sides_send_concurrently,
 );
 
 /// The number at an offset of one side's region.
@@ -29,7 +29,7 @@ fn number(end: &crate::Endpoint, offset: usize) -> Result<u64, Stop> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn a_compare_and_swap_swaps_only_what_is_equal(lab: &Lab) -> Result<(), Stop> {
+fn compare_swap_swaps_only_on_match(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (old, at) = (pair.a.sge(0, 8)?, pair.b.remote(64)?);
     for (there, compare, swap, expected) in [
@@ -47,7 +47,7 @@ fn a_compare_and_swap_swaps_only_what_is_equal(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_fetch_and_add_adds_and_says_what_was_there(lab: &Lab) -> Result<(), Stop> {
+fn fetch_add_returns_old_value(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let (old, at) = (pair.a.sge(8, 8)?, pair.b.remote(0)?);
     for (there, add) in [(0, 1), (41, 1), (5, 0), (u64::MAX, 2), (1 << 40, 1 << 63)] {
@@ -60,10 +60,10 @@ fn a_fetch_and_add_adds_and_says_what_was_there(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn atomics_of_both_sides_add_up(lab: &Lab) -> Result<(), Stop> {
+fn bidirectional_atomics_lose_no_update(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    // Each side adds to the other's number and to its own, which a queue pair to itself could not
-    // do better.
+    // Each side adds to the other's number and to its own: a queue pair connected to itself could
+    // do no more.
     for round in 0..50u64 {
         let (old, at) = (pair.a.sge(8, 8)?, pair.b.remote(0)?);
         pair.a.qp.post(&FetchAdd::new(old, at, round).signaled(), round)?;
@@ -78,7 +78,7 @@ fn atomics_of_both_sides_add_up(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn sends_use_receives_in_the_order_in_which_they_were_posted(lab: &Lab) -> Result<(), Stop> {
+fn sends_consume_receives_in_posting_order(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for cookie in 0..32 {
         pair.b.receive(64 * cookie as usize, 64, cookie)?;
@@ -95,7 +95,7 @@ fn sends_use_receives_in_the_order_in_which_they_were_posted(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn a_write_is_visible_when_the_send_behind_it_arrives(lab: &Lab) -> Result<(), Stop> {
+fn write_is_visible_before_later_send(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let to = pair.b.remote(8192)?;
     for round in 1..=200u8 {
@@ -111,7 +111,7 @@ fn a_write_is_visible_when_the_send_behind_it_arrives(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_fenced_request_sees_what_the_read_before_it_brought(lab: &Lab) -> Result<(), Stop> {
+fn fenced_wqe_sees_data_of_prior_read(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     for (round, fence) in (1u8..).zip([Fence::Reads, Fence::Full, Fence::Strong, Fence::Reads]) {
         pair.b.fill(0, &[round; 4096])?;
@@ -125,7 +125,7 @@ fn a_fenced_request_sees_what_the_read_before_it_brought(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_receive_that_is_larger_than_the_message_keeps_its_rest(lab: &Lab) -> Result<(), Stop> {
+fn receive_larger_than_message_keeps_its_rest(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     pair.b.fill(0, &[0xee; 256])?;
     pair.b.receive(10, 200, 0)?;
@@ -137,7 +137,7 @@ fn a_receive_that_is_larger_than_the_message_keeps_its_rest(lab: &Lab) -> Result
     Ok(())
 }
 
-fn a_request_that_cannot_be_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+fn invalid_wqe_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { send_sges: 2, receive_sges: 2, inline: 32, ..QpConfig::new(4, 4) };
     let mut pair = Pair::with(lab, &config, 4096)?;
     let (piece, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
@@ -161,7 +161,7 @@ fn a_request_that_cannot_be_is_refused_before_it_is_posted(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn both_sides_send_at_once(lab: &Lab) -> Result<(), Stop> {
+fn both_sides_send_concurrently(lab: &Lab) -> Result<(), Stop> {
     const MESSAGES: u64 = 1000;
     let mut pair = Pair::new(lab)?;
     let mut done = [0; 4];
@@ -193,9 +193,7 @@ fn both_sides_send_at_once(lab: &Lab) -> Result<(), Stop> {
     })
 }
 
-fn a_device_without_atomics_connects_without_them_and_refuses_to_send_one(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn device_without_atomics_rejects_atomic_post(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let context = pair.b.qp.object().query()?;
     ensure!(!context.rae() && context.rre() && context.rwe(), "rights");

@@ -1,4 +1,4 @@
-//! Commands and requests that make no sense: each is refused, says why, and harms nothing.
+//! Invalid commands and requests: each is refused with its reason, and harms nothing.
 
 use verbless_command::{CapMode, CapPage};
 use verbless_devx::abi::attr::{devx_other, devx_umem_reg, query_port};
@@ -14,25 +14,25 @@ use crate::{Lab, Stop, ensure, ensure_eq};
 
 cases!(
     "refusal",
-    "Commands and requests that make no sense: each is refused, says why, and harms nothing.":
+    "Invalid commands and requests: each is refused with its reason, and harms nothing.":
     an_unknown_command_is_refused_with_status_and_opcode,
-    a_command_that_devx_does_not_pass_never_reaches_the_device,
-    a_creation_is_not_passed_as_a_general_command,
-    a_capability_page_that_does_not_exist_is_refused_by_name,
-    a_command_shorter_than_its_header_is_refused,
-    a_creation_shorter_than_its_layout_is_refused_with_status_and_name,
-    an_answer_without_room_for_its_header_is_refused,
-    a_command_longer_than_an_attribute_is_refused_before_it_is_sent,
-    a_command_with_bytes_behind_its_end_harms_nothing,
+    devx_blocks_privileged_commands,
+    create_command_is_rejected_as_general_one,
+    unknown_capability_page_is_rejected,
+    command_shorter_than_header_is_rejected,
+    truncated_create_command_is_rejected,
+    output_shorter_than_header_is_rejected,
+    command_above_attribute_length_is_rejected,
+    trailing_command_bytes_do_no_harm,
     a_query_of_another_object_than_the_handles_is_refused,
-    a_request_before_there_is_a_context_is_refused,
-    a_second_context_on_one_file_is_refused,
+    request_without_context_is_rejected,
+    second_context_on_one_file_is_rejected,
     an_unknown_method_is_refused,
-    an_unknown_attribute_is_refused_if_it_is_mandatory_and_else_ignored,
+    unknown_mandatory_attribute_is_rejected,
     a_missing_attribute_is_refused,
     an_attribute_given_twice_is_refused,
-    an_attribute_that_is_too_short_or_too_long_is_refused,
-    a_header_that_miscounts_is_refused,
+    attribute_of_wrong_length_is_rejected,
+    miscounted_ioctl_header_is_rejected,
     a_request_of_another_driver_is_refused,
     reserved_words_of_a_header_must_be_zero,
     a_pointer_to_nowhere_is_efault,
@@ -49,7 +49,7 @@ fn header(opcode: u16, op_mod: u16) -> [u8; 16] {
 
 fn an_unknown_command_is_refused_with_status_and_opcode(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
-    // DevX passes all of 0xb00 to 0xcff, whether or not anybody knows them.
+    // DevX passes every opcode of 0xb00 to 0xcff, known or not.
     let refused = device.devx_other(&header(0xcfe, 0), &mut [0; 16]).err();
     let error = refused.ok_or_else(|| Stop::fail("command 0xcfe worked"))?;
     ensure_eq!(error.kind(), ErrorKind::Command, format!("the kind of {error}"));
@@ -59,7 +59,7 @@ fn an_unknown_command_is_refused_with_status_and_opcode(lab: &Lab) -> Result<(),
     Ok(device.nop()?)
 }
 
-fn a_command_that_devx_does_not_pass_never_reaches_the_device(lab: &Lab) -> Result<(), Stop> {
+fn devx_blocks_privileged_commands(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     for command in [
         &prm::CREATE_EQ,
@@ -77,17 +77,17 @@ fn a_command_that_devx_does_not_pass_never_reaches_the_device(lab: &Lab) -> Resu
     Ok(device.nop()?)
 }
 
-fn a_creation_is_not_passed_as_a_general_command(lab: &Lab) -> Result<(), Stop> {
+fn create_command_is_rejected_as_general_one(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let input = prm::AllocTransportDomainIn::new();
     let refused = device.devx_other(input.as_bytes(), &mut [0; 16]).err();
     ensure_eq!(refused.and_then(|error| error.errno()), Some(Errno::EINVAL), "as a general one");
-    // As a creation it is passed, and destroyed with its handle.
+    // As a creation it passes, and its handle destroys it.
     drop(device.obj_create(input.as_bytes(), &mut [0; 16])?);
     Ok(())
 }
 
-fn a_capability_page_that_does_not_exist_is_refused_by_name(lab: &Lab) -> Result<(), Stop> {
+fn unknown_capability_page_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let refused = lab.device()?.query_hca_cap(CapPage(0x7f), CapMode::Current).err();
     let error = refused.ok_or_else(|| Stop::fail("page 0x7f could be read"))?;
     ensure_eq!(error.kind(), ErrorKind::Command, format!("the kind of {error}"));
@@ -95,7 +95,7 @@ fn a_capability_page_that_does_not_exist_is_refused_by_name(lab: &Lab) -> Result
     Ok(())
 }
 
-fn a_command_shorter_than_its_header_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn command_shorter_than_header_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let whole = header(prm::NOP.opcode, 0);
     for length in [0, 1, 2, 8, 15] {
@@ -106,12 +106,10 @@ fn a_command_shorter_than_its_header_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(device.nop()?)
 }
 
-fn a_creation_shorter_than_its_layout_is_refused_with_status_and_name(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn truncated_create_command_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let input = prm::CreateCqIn::new();
-    // With an event queue that exists, or the kernel stops it before the device can.
+    // With an existing event queue; otherwise the kernel refuses it before the device can.
     let mut input = input;
     input.cq_context_mut().set_c_eqn_or_apu_element(device.query_eqn(0)?);
     let refused = device.obj_create(&input.as_bytes()[..0x60], &mut [0; 16]).err();
@@ -122,7 +120,7 @@ fn a_creation_shorter_than_its_layout_is_refused_with_status_and_name(
     Ok(device.nop()?)
 }
 
-fn an_answer_without_room_for_its_header_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn output_shorter_than_header_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     for length in [0, 8, 15] {
         let mut output = vec![0; length];
@@ -133,7 +131,7 @@ fn an_answer_without_room_for_its_header_is_refused(lab: &Lab) -> Result<(), Sto
     Ok(device.nop()?)
 }
 
-fn a_command_longer_than_an_attribute_is_refused_before_it_is_sent(lab: &Lab) -> Result<(), Stop> {
+fn command_above_attribute_length_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let mut long = vec![0; 1 << 16];
     long[..16].copy_from_slice(&header(prm::NOP.opcode, 0));
@@ -144,12 +142,12 @@ fn a_command_longer_than_an_attribute_is_refused_before_it_is_sent(lab: &Lab) ->
     Ok(device.nop()?)
 }
 
-fn a_command_with_bytes_behind_its_end_harms_nothing(lab: &Lab) -> Result<(), Stop> {
+fn trailing_command_bytes_do_no_harm(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     for length in [17, 512, 4096, 65535] {
         let mut long = vec![0xff; length];
         long[..16].copy_from_slice(&header(prm::NOP.opcode, 0));
-        // A device may ignore what stands behind the end, or refuse it.
+        // A device may ignore bytes behind the end, or refuse them.
         if let Err(error) = device.devx_other(&long, &mut vec![0; length]) {
             ensure!(error.to_string().contains("NOP"), "{error} does not name the command");
         }
@@ -174,12 +172,12 @@ fn a_query_of_another_object_than_the_handles_is_refused(lab: &Lab) -> Result<()
     Ok(counters[1].0.query(query.as_bytes(), output.as_bytes_mut())?)
 }
 
-/// An open file without a context, and with one.
+/// An open file, with or without a context.
 fn file(lab: &Lab) -> Result<std::sync::Arc<dyn OpenDevice>, Stop> {
     Ok(lab.backend().open(lab.info())?)
 }
 
-/// NOP as a request of its own, with one more attribute and a chance to spoil it.
+/// NOP as a request of its own, with one more attribute and a hook that can corrupt it.
 fn nop(
     device: &dyn OpenDevice,
     more: Option<Wish<'_>>,
@@ -195,7 +193,7 @@ fn nop(
     request(device, method::DEVX_OTHER, &mut wishes, spoil)
 }
 
-fn a_request_before_there_is_a_context_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn request_without_context_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = file(lab)?;
     ensure_eq!(nop(&*device, None, |_| {}), Err(Errno::EINVAL), "without a context");
     let context = Context::from_device(device.clone(), lab.info().clone())?;
@@ -204,7 +202,7 @@ fn a_request_before_there_is_a_context_is_refused(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn a_second_context_on_one_file_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn second_context_on_one_file_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = file(lab)?;
     let first = Context::from_device(device.clone(), lab.info().clone())?;
     let second = Context::from_device(device, lab.info().clone()).err();
@@ -229,9 +227,7 @@ fn an_unknown_method_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_unknown_attribute_is_refused_if_it_is_mandatory_and_else_ignored(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn unknown_mandatory_attribute_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     for (flags, expected) in [(MANDATORY, Err(Errno::EPROTONOSUPPORT)), (0, Ok(()))] {
         for id in [0x10ff, 0xff] {
@@ -262,9 +258,9 @@ fn an_attribute_given_twice_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_attribute_that_is_too_short_or_too_long_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn attribute_of_wrong_length_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
-    // A number of 8 bytes, given with fewer and with more.
+    // An 8-byte number, given with fewer and with more bytes.
     for length in [0, 1, 4, 7] {
         let mut response = [0u8; 48];
         let mut wishes = [
@@ -285,7 +281,7 @@ fn an_attribute_that_is_too_short_or_too_long_is_refused(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_header_that_miscounts_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn miscounted_ioctl_header_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let (device, _context) = ready(lab)?;
     // The header's first word: length, object, method, number of attributes.
     for (length, count) in [(0, 2), (24, 2), (40, 2), (55, 2), (57, 2), (24, 1), (56, 1)] {

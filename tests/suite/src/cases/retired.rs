@@ -1,5 +1,5 @@
-//! Queue pairs that go to RESET or are dropped while completions of theirs wait to be polled:
-//! nobody else may get those.
+//! Queue pairs that go to RESET or are dropped while their completions wait for a poll: no other
+//! queue pair may get these completions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,18 +18,18 @@ use crate::{Lab, Need, Stop, TIMEOUT, ensure, ensure_eq, quiet, until};
 
 cases!(
     "retired",
-    "Queue pairs that go to RESET or are dropped while completions of theirs wait to be polled.":
-    a_queue_pair_that_was_reset_hears_nothing_of_before,
-    doorbells_from_before_a_reset_run_nothing_behind_it,
-    a_queue_pair_of_the_same_number_hears_nothing_of_the_one_before [Need::NumberReuse],
-    a_receive_of_the_same_number_hears_nothing_of_the_one_before [Need::NumberReuse],
+    "Queue pairs that go to RESET or are dropped while their completions wait for a poll.":
+    reset_qp_gets_no_old_completions,
+    stale_doorbells_run_nothing_after_reset,
+    reused_qpn_gets_no_old_send_completions [Need::NumberReuse],
+    reused_qpn_gets_no_old_receive_completions [Need::NumberReuse],
     other_queue_pairs_keep_their_completions,
     a_completion_queue_full_of_the_past_goes_on,
-    a_shared_receive_queue_gets_its_receives_back [SRQ],
+    srq_regains_receives_of_retired_qp [SRQ],
     queue_pairs_come_and_go_while_another_thread_polls,
 );
 
-/// Queue pairs connected to themselves, that report to one completion queue.
+/// Queue pairs connected to themselves, with one completion queue.
 struct Hall {
     domain: Domain,
     cq: Cq,
@@ -41,7 +41,7 @@ impl Hall {
     fn new(lab: &Lab, wide: bool) -> Result<Self, Stop> {
         let device = lab.device()?;
         let domain = Domain::new(&device)?;
-        // As many CQEs as the longest case has outstanding.
+        // As many CQEs as the largest case has outstanding.
         let config = CqConfig { wide, overcommit: true, ..CqConfig::new(16) };
         let cq = domain.completion_queue(&config)?;
         let channel = device.event_channel(true)?;
@@ -62,7 +62,7 @@ impl Hall {
         Ok(self.domain.connect(qp, &address, &options)?)
     }
 
-    /// A queue pair of this number, which was another's.
+    /// A queue pair of this number, which an earlier one had.
     fn queue_pair_of(&self, number: Qpn) -> Result<Qp, Stop> {
         let mut others = Vec::new();
         for _ in 0..64 {
@@ -76,8 +76,7 @@ impl Hall {
         Err(Stop::fail(format!("none of the next 64 queue pairs has the number {number}")))
     }
 
-    /// Does something that makes one completion, and waits until it is in the queue, without
-    /// polling.
+    /// Runs `act`, which makes one completion, and waits until it is in the queue, without polling.
     fn complete(&mut self, act: impl FnOnce(&Region) -> Result<(), Stop>) -> Result<(), Stop> {
         self.cq.arm(Notify::Next);
         act(&self.region)?;
@@ -87,7 +86,7 @@ impl Hall {
         Ok(())
     }
 
-    /// A WRITE that nobody polls for.
+    /// A WRITE that is never polled for.
     fn write<R: ReceiveSide>(&mut self, qp: &mut Qp<Rc, R>, cookie: u64) -> Result<(), Stop> {
         self.complete(|region| {
             let to = region.remote(0, 0)?;
@@ -96,7 +95,7 @@ impl Hall {
         })
     }
 
-    /// The first requests of a queue pair complete when they have run, and not before.
+    /// The first requests of a queue pair complete once they have run, and not before.
     fn starts_afresh(&mut self, qp: &mut Qp) -> Result<(), Stop> {
         self.region.write_at(0, &[0; 8])?;
         let to = self.region.remote(0, 0)?;
@@ -104,7 +103,7 @@ impl Hall {
         for cookie in 100..103 {
             batch.post(&Write::new(Inline(b"after"), to).signaled(), cookie)?;
         }
-        // Nobody has told the device.
+        // The batch rings no doorbell.
         batch.hold();
         quiet("a request completed that has not run", || qp.poll(&mut self.cq))?;
         qp.post(&Nop::new().signaled(), 103)?;
@@ -119,17 +118,17 @@ impl Hall {
     }
 }
 
-fn a_queue_pair_that_was_reset_hears_nothing_of_before(lab: &Lab) -> Result<(), Stop> {
+fn reset_qp_gets_no_old_completions(lab: &Lab) -> Result<(), Stop> {
     for wide in [false, true] {
         let mut hall = Hall::new(lab, wide)?;
         let mut qp = hall.queue_pair()?;
-        // More than the queue holds, so that it begins elsewhere each time.
+        // More than the queue holds, so that each round begins at another index.
         for round in 0..6 {
             for cookie in 0..3 {
                 hall.write(&mut qp, cookie)?;
             }
             if round % 2 == 1 {
-                // Flushes leave errors behind.
+                // Flushes leave error CQEs.
                 hall.complete(|region| {
                     qp.post_receive(region.sge(0, 8)?, 0)?;
                     Ok(qp.to_error()?)
@@ -143,8 +142,8 @@ fn a_queue_pair_that_was_reset_hears_nothing_of_before(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-/// The device may flush a request before it sees its doorbell, which then comes behind the reset.
-fn doorbells_from_before_a_reset_run_nothing_behind_it(lab: &Lab) -> Result<(), Stop> {
+/// The device may flush a request before it sees its doorbell, which then arrives after the reset.
+fn stale_doorbells_run_nothing_after_reset(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::new(lab, false)?;
     let mut qp = hall.queue_pair()?;
     for round in 0..100 {
@@ -162,7 +161,7 @@ fn doorbells_from_before_a_reset_run_nothing_behind_it(lab: &Lab) -> Result<(), 
     quiet("a request of before the reset ran", || hall.cq.poll())
 }
 
-fn a_queue_pair_of_the_same_number_hears_nothing_of_the_one_before(lab: &Lab) -> Result<(), Stop> {
+fn reused_qpn_gets_no_old_send_completions(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::new(lab, false)?;
     let mut qp = hall.queue_pair()?;
     for _ in 0..6 {
@@ -177,7 +176,7 @@ fn a_queue_pair_of_the_same_number_hears_nothing_of_the_one_before(lab: &Lab) ->
     Ok(())
 }
 
-fn a_receive_of_the_same_number_hears_nothing_of_the_one_before(lab: &Lab) -> Result<(), Stop> {
+fn reused_qpn_gets_no_old_receive_completions(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::new(lab, false)?;
     let mut qp = hall.queue_pair()?;
     for _ in 0..3 {
@@ -192,7 +191,7 @@ fn a_receive_of_the_same_number_hears_nothing_of_the_one_before(lab: &Lab) -> Re
         drop(qp);
         qp = hall.queue_pair_of(number)?;
         qp.post_receive(hall.region.sge(0, 64)?, 100)?;
-        quiet("a message arrived that nobody sent", || qp.poll(&mut hall.cq))?;
+        quiet("a message arrived that was never sent", || qp.poll(&mut hall.cq))?;
         qp.post(&Send::new(Inline(b"after")), 0)?;
         let done = until("a completion", || qp.poll(&mut hall.cq))??;
         ensure_eq!((done.cookie, done.byte_len()), (100, 5), "cookie and bytes");
@@ -233,7 +232,7 @@ fn a_completion_queue_full_of_the_past_goes_on(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_shared_receive_queue_gets_its_receives_back(lab: &Lab) -> Result<(), Stop> {
+fn srq_regains_receives_of_retired_qp(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::new(lab, false)?;
     let mut receives = hall.domain.srq(&SrqConfig::new(7))?;
     let config = QpConfig::new(16, 0);
@@ -261,7 +260,7 @@ fn a_shared_receive_queue_gets_its_receives_back(lab: &Lab) -> Result<(), Stop> 
         }
         ensure_eq!(receives.free(), 3, "receives that are free");
         for cookie in [0, 2, 4] {
-            // A WQE's number says nothing of when it was posted.
+            // A WQE's index does not show when it was posted.
             let back = receives.take_returned();
             ensure!(back.is_some_and(|it| it % 2 == 0), "{cookie}: {back:?} came back");
         }
@@ -270,7 +269,7 @@ fn a_shared_receive_queue_gets_its_receives_back(lab: &Lab) -> Result<(), Stop> 
             ensure_eq!(receives.complete(cqe)?.cookie, cookie, "cookie");
         }
         ensure!(hall.cq.poll().is_none(), "there is a completion of one that is gone");
-        // One is still posted: it goes with the next message, for the next round.
+        // One is still posted: the next message consumes it, for the next round.
         stays.post(&Send::new(Inline(b"last")), 0)?;
         let cqe = until("a completion", || hall.cq.poll())?;
         ensure_eq!(receives.complete(cqe)?.cookie, 6, "cookie");
@@ -281,11 +280,11 @@ fn a_shared_receive_queue_gets_its_receives_back(lab: &Lab) -> Result<(), Stop> 
 
 fn queue_pairs_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
-    // Room for all, however late the thread comes.
+    // Room for all, however late the thread polls.
     let config = CqConfig { overcommit: true, ..CqConfig::new(128) };
     let mut cq = domain.completion_queue(&config)?;
     let config = QpConfig::new(16, 16);
-    // The thread has the completion queue, so that the queue pairs are made with another one.
+    // The thread owns the completion queue, so the queue pairs are made with another one.
     let sends = domain.completion_queue(&CqConfig::new(4096))?;
     let options = ConnectOptions::default();
     let make = |cq: &Cq| -> Result<Qp, Stop> {
@@ -317,7 +316,7 @@ fn queue_pairs_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), S
                 for _ in 0..3 {
                     qp.post(&Nop::new().signaled(), 0)?;
                 }
-                // The one that stays is not polled for, so its ring fills.
+                // The remaining queue pair is not polled, so its ring fills.
                 if sent < 10 {
                     stays.post(&Nop::new().signaled(), sent)?;
                     sent += 1;

@@ -25,7 +25,7 @@ cases!(
     a_message_of_sixteen_mebibytes_is_sent [Need::Memlock(LARGE_PINNED)],
 );
 
-/// A pair whose requests may be as wide as the device lets them be.
+/// A pair with requests as wide as the device allows.
 fn widest(lab: &Lab) -> Result<Pair, Stop> {
     let device = lab.device()?;
     let caps = device.caps();
@@ -64,8 +64,8 @@ fn inline_messages_of_every_length_arrive(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// `count` pieces of a region, of 1 to 13 bytes, each apart from the next and in no order; and
-/// their bytes in all.
+/// `count` pieces of a region, of 1 to 13 bytes, apart from each other and in no order; and their
+/// total length.
 fn pieces(region: &Region, count: usize) -> Result<(Vec<Sge>, usize), Stop> {
     let mut sges = Vec::new();
     let mut total = 0;
@@ -214,16 +214,16 @@ fn writes_reach_every_alignment(lab: &Lab) -> Result<(), Stop> {
 
 const LARGE: usize = 16 << 20;
 
-/// What a case pins that has a region of [`LARGE`] bytes on each side, with queues and more.
+/// Bytes that a case pins for a region of [`LARGE`] bytes on each side, its queues and the rest.
 const LARGE_PINNED: u64 = 2 * LARGE as u64 + (1 << 20);
 
-/// Two such regions, the first one with a pattern, of a and b.
+/// Two regions of [`LARGE`] bytes, of a and b, the first one with a pattern.
 fn two_large(pair: &Pair) -> Result<(Region, Region, Vec<u8>), Stop> {
     let (here, there) = (
         pair.a.domain.region(LARGE, KeyAccess::ALL)?,
         pair.b.domain.region(LARGE, KeyAccess::ALL)?,
     );
-    // The byte at 64 Ki is not that at 0: the pattern does not repeat soon.
+    // The bytes at 64 Ki and at 0 differ: the pattern has a long period.
     let data: Vec<u8> =
         (0..LARGE as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
     Ok((here, there, data))

@@ -1,4 +1,4 @@
-//! Sleeping until completions arrive: no wake-up is lost, and none is waited for in vain.
+//! Sleeping until completions arrive: no wake-up is lost, and no wait is in vain.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::pin;
@@ -17,28 +17,28 @@ use crate::{Endpoint, Lab, Pair, Stop, TIMEOUT, ensure, ensure_eq, quiet, until}
 
 cases!(
     "sleep",
-    "Sleeping until completions arrive: no wake-up is lost, and none is waited for in vain.":
-    a_parked_queue_wakes_who_waits_for_its_token,
-    a_queue_with_completions_is_ready_and_need_not_be_waited_for,
-    a_completion_between_the_poll_and_the_park_is_not_slept_through,
-    an_event_that_nobody_took_does_not_keep_the_queue_from_waking_again,
-    a_wait_ends_when_its_time_is_over_and_not_before,
-    an_event_without_a_new_completion_wakes_and_is_waited_through,
-    waiting_for_one_queue_keeps_the_events_of_the_others,
-    completions_are_iterated_as_they_come_and_the_iterator_ends_with_the_time,
-    a_future_is_ready_when_a_completion_is_there,
-    a_future_that_was_dropped_has_lost_nothing,
-    a_queue_that_was_not_added_is_not_parked_and_one_is_added_once,
-    a_queue_goes_on_with_another_channel_when_its_first_is_gone,
-    queues_that_come_and_go_are_heard_of_no_more,
-    a_thousand_messages_to_a_sleeping_receiver_wake_it_for_each,
-    many_queue_pairs_are_served_by_one_thread_that_sleeps_on_one_file,
-    five_hundred_connections_share_one_completion_queue_and_one_sleeping_thread,
-    workers_park_their_queues_while_another_thread_hands_out_the_events,
-    a_device_that_is_removed_wakes_all_who_sleep [Need::Model],
+    "Sleeping until completions arrive: no wake-up is lost, and no wait is in vain.":
+    parked_cq_wakes_waiter_with_its_token,
+    cq_with_completions_parks_as_ready,
+    completion_before_park_is_not_missed,
+    untaken_event_does_not_block_next_wakeup,
+    wait_ends_at_its_timeout,
+    stale_event_does_not_end_wait,
+    wait_for_one_cq_keeps_events_of_others,
+    completion_iterator_ends_at_timeout,
+    future_is_ready_on_completion,
+    dropped_future_loses_no_completion,
+    park_rejects_unadded_cq,
+    cq_moves_to_new_channel_after_first_is_gone,
+    destroyed_cqs_raise_no_more_events,
+    sleeping_receiver_wakes_for_each_message,
+    one_sleeping_thread_serves_many_qps,
+    one_cq_and_thread_serve_500_connections,
+    workers_park_cqs_while_another_thread_waits,
+    removed_device_wakes_sleeper [Need::Model],
 );
 
-/// A pair, and a file for the events of a's sends under the token 7.
+/// A pair, and an event file for a's sends under the token 7.
 fn watched(lab: &Lab) -> Result<(Pair, CqEvents), Stop> {
     let mut pair = Pair::new(lab)?;
     let events = CqEvents::new(&pair.a.device)?;
@@ -46,7 +46,7 @@ fn watched(lab: &Lab) -> Result<(Pair, CqEvents), Stop> {
     Ok((pair, events))
 }
 
-/// A request of a that completes; it is not polled.
+/// A request of a that completes and is not polled.
 fn start(pair: &mut Pair) -> Result<(), Stop> {
     pair.a.qp.post(&Nop::new().signaled(), 0)?;
     Ok(())
@@ -61,7 +61,7 @@ fn readable(events: &CqEvents) -> Result<bool, Stop> {
     Ok(poll(&mut files, PollTimeout::ZERO)? == 1)
 }
 
-fn a_parked_queue_wakes_who_waits_for_its_token(lab: &Lab) -> Result<(), Stop> {
+fn parked_cq_wakes_waiter_with_its_token(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, events) = watched(lab)?;
     for _ in 0..20 {
         ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Armed, "an empty queue");
@@ -75,7 +75,7 @@ fn a_parked_queue_wakes_who_waits_for_its_token(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_with_completions_is_ready_and_need_not_be_waited_for(lab: &Lab) -> Result<(), Stop> {
+fn cq_with_completions_parks_as_ready(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, events) = watched(lab)?;
     start(&mut pair)?;
     there(&pair)?;
@@ -87,7 +87,7 @@ fn a_queue_with_completions_is_ready_and_need_not_be_waited_for(lab: &Lab) -> Re
     Ok(())
 }
 
-fn a_completion_between_the_poll_and_the_park_is_not_slept_through(lab: &Lab) -> Result<(), Stop> {
+fn completion_before_park_is_not_missed(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     for _ in 0..20 {
         let Endpoint { qp, send_cq, .. } = &mut pair.a;
@@ -100,14 +100,12 @@ fn a_completion_between_the_poll_and_the_park_is_not_slept_through(lab: &Lab) ->
     Ok(())
 }
 
-fn an_event_that_nobody_took_does_not_keep_the_queue_from_waking_again(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn untaken_event_does_not_block_next_wakeup(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, events) = watched(lab)?;
     for round in 0..20 {
         ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Armed, "an empty queue");
         start(&mut pair)?;
-        // By polling alone: the event stays where it is.
+        // By polling alone: the event stays unread.
         pair.a.sent()??;
         until("the event", || readable(&events).ok().filter(|&readable| readable))?;
         if round % 2 == 1 {
@@ -120,7 +118,7 @@ fn an_event_that_nobody_took_does_not_keep_the_queue_from_waking_again(
     Ok(())
 }
 
-fn a_wait_ends_when_its_time_is_over_and_not_before(lab: &Lab) -> Result<(), Stop> {
+fn wait_ends_at_its_timeout(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     let time = Duration::from_millis(30);
     let start = Instant::now();
@@ -136,7 +134,7 @@ fn a_wait_ends_when_its_time_is_over_and_not_before(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn an_event_without_a_new_completion_wakes_and_is_waited_through(lab: &Lab) -> Result<(), Stop> {
+fn stale_event_does_not_end_wait(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Armed, "an empty queue");
     start(&mut pair)?;
@@ -152,9 +150,9 @@ fn an_event_without_a_new_completion_wakes_and_is_waited_through(lab: &Lab) -> R
     Ok(())
 }
 
-fn waiting_for_one_queue_keeps_the_events_of_the_others(lab: &Lab) -> Result<(), Stop> {
+fn wait_for_one_cq_keeps_events_of_others(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
-    // The same token on purpose: it is not what tells queues apart.
+    // The same token on purpose: queues do not differ by token.
     events.add(&mut pair.a.receive_cq, 7)?;
     pair.a.receive(0, 64, 0)?;
     ensure_eq!(events.park(&mut pair.a.receive_cq)?, Parked::Armed, "the other queue");
@@ -168,9 +166,7 @@ fn waiting_for_one_queue_keeps_the_events_of_the_others(lab: &Lab) -> Result<(),
     Ok(())
 }
 
-fn completions_are_iterated_as_they_come_and_the_iterator_ends_with_the_time(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn completion_iterator_ends_at_timeout(lab: &Lab) -> Result<(), Stop> {
     const REQUESTS: u64 = 40;
     let (mut pair, mut events) = watched(lab)?;
     let Endpoint { qp, send_cq, .. } = &mut pair.a;
@@ -184,7 +180,7 @@ fn completions_are_iterated_as_they_come_and_the_iterator_ends_with_the_time(
     Ok(())
 }
 
-/// Runs a future as a reactor does that sleeps until the file is readable.
+/// Runs a future as a reactor does: it sleeps until the file is readable.
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Stop> {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -194,7 +190,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Stop> {
     })
 }
 
-/// Waits for a file in the way of an executor: pending until it is readable.
+/// Waits for a file as an executor does: pending until it is readable.
 async fn until_readable(file: impl AsFd) -> std::io::Result<()> {
     std::future::poll_fn(|_| {
         let mut files = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
@@ -207,7 +203,7 @@ async fn until_readable(file: impl AsFd) -> std::io::Result<()> {
     .await
 }
 
-fn a_future_is_ready_when_a_completion_is_there(lab: &Lab) -> Result<(), Stop> {
+fn future_is_ready_on_completion(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     let file = events.as_fd().try_clone_to_owned()?;
     for round in 0..20 {
@@ -219,7 +215,7 @@ fn a_future_is_ready_when_a_completion_is_there(lab: &Lab) -> Result<(), Stop> {
         let ready = events.ready(send_cq, async || {
             slept += 1;
             if slept == 1 && round % 2 == 1 {
-                // What arrives when it sleeps already.
+                // A completion that arrives during the sleep.
                 qp.post(&Nop::new().signaled(), 0).map_err(std::io::Error::other)?;
             }
             until_readable(&file).await
@@ -230,7 +226,7 @@ fn a_future_is_ready_when_a_completion_is_there(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_future_that_was_dropped_has_lost_nothing(lab: &Lab) -> Result<(), Stop> {
+fn dropped_future_loses_no_completion(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     let file = events.as_fd().try_clone_to_owned()?;
     for _ in 0..5 {
@@ -246,7 +242,7 @@ fn a_future_that_was_dropped_has_lost_nothing(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_that_was_not_added_is_not_parked_and_one_is_added_once(lab: &Lab) -> Result<(), Stop> {
+fn park_rejects_unadded_cq(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, events) = watched(lab)?;
     let refused = events.park(&mut pair.a.receive_cq).err();
     ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "parking a stranger");
@@ -263,7 +259,7 @@ fn a_queue_that_was_not_added_is_not_parked_and_one_is_added_once(lab: &Lab) -> 
     Ok(())
 }
 
-fn a_queue_goes_on_with_another_channel_when_its_first_is_gone(lab: &Lab) -> Result<(), Stop> {
+fn cq_moves_to_new_channel_after_first_is_gone(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     for round in 0..6 {
         ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Armed, "an empty queue");
@@ -283,7 +279,7 @@ fn a_queue_goes_on_with_another_channel_when_its_first_is_gone(lab: &Lab) -> Res
     Ok(())
 }
 
-fn queues_that_come_and_go_are_heard_of_no_more(lab: &Lab) -> Result<(), Stop> {
+fn destroyed_cqs_raise_no_more_events(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, events) = watched(lab)?;
     for token in 0..100 {
         let mut cq = pair.a.domain.completion_queue(&CqConfig::new(8))?;
@@ -294,10 +290,10 @@ fn queues_that_come_and_go_are_heard_of_no_more(lab: &Lab) -> Result<(), Stop> {
     start(&mut pair)?;
     ensure_eq!(events.wait(Some(TIMEOUT))?, Some(7), "token");
     pair.a.sent()??;
-    quiet("a queue that is gone was heard of", || events.try_next().transpose())
+    quiet("a destroyed queue made an event", || events.try_next().transpose())
 }
 
-fn a_thousand_messages_to_a_sleeping_receiver_wake_it_for_each(lab: &Lab) -> Result<(), Stop> {
+fn sleeping_receiver_wakes_for_each_message(lab: &Lab) -> Result<(), Stop> {
     const MESSAGES: u64 = 1000;
     let Pair { mut a, b } = Pair::new(lab)?;
     let mut events = CqEvents::new(&b.device)?;
@@ -312,7 +308,7 @@ fn a_thousand_messages_to_a_sleeping_receiver_wake_it_for_each(lab: &Lab) -> Res
             while message < MESSAGES {
                 let woken = events.wait_for(&mut receive_cq, Some(TIMEOUT))?;
                 ensure!(woken, "message {message}: it was not woken");
-                // One a time, so that it parks with completions there, too.
+                // One at a time, so that it also sleeps while completions wait.
                 let Some(done) = qp.poll(&mut receive_cq) else { continue };
                 ensure_eq!(done?.cookie, message, "cookie");
                 qp.post_receive(region.sge(0, 64)?, message + 32)?;
@@ -330,15 +326,11 @@ fn a_thousand_messages_to_a_sleeping_receiver_wake_it_for_each(lab: &Lab) -> Res
     })
 }
 
-fn many_queue_pairs_are_served_by_one_thread_that_sleeps_on_one_file(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn one_sleeping_thread_serves_many_qps(lab: &Lab) -> Result<(), Stop> {
     serve(lab, 4, 24, 10)
 }
 
-fn five_hundred_connections_share_one_completion_queue_and_one_sleeping_thread(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn one_cq_and_thread_serve_500_connections(lab: &Lab) -> Result<(), Stop> {
     serve(lab, 1, 500, 4)
 }
 
@@ -411,9 +403,7 @@ fn serve(lab: &Lab, count: usize, clients: usize, messages: usize) -> Result<(),
     })
 }
 
-fn workers_park_their_queues_while_another_thread_hands_out_the_events(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn workers_park_cqs_while_another_thread_waits(lab: &Lab) -> Result<(), Stop> {
     const WORKERS: usize = 3;
     const ROUNDS: u64 = 100;
     let mut ends = Vec::new();
@@ -448,7 +438,7 @@ fn workers_park_their_queues_while_another_thread_hands_out_the_events(
         let hand = scope.spawn(move || -> Result<(), Stop> {
             while !done.load(Ordering::Relaxed) {
                 if let Some(token) = events.wait(Some(Duration::from_millis(20)))? {
-                    // A worker that is through does not listen any more.
+                    // A finished worker does not listen.
                     let _ = wake[token as usize].send(());
                 }
             }
@@ -464,7 +454,7 @@ fn workers_park_their_queues_while_another_thread_hands_out_the_events(
     })
 }
 
-fn a_device_that_is_removed_wakes_all_who_sleep(lab: &Lab) -> Result<(), Stop> {
+fn removed_device_wakes_sleeper(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut events) = watched(lab)?;
     std::thread::scope(|scope| {
         let cq = &mut pair.a.send_cq;

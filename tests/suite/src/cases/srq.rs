@@ -1,4 +1,4 @@
-//! RegisteredMemory receive queues: receives that several queue pairs draw from.
+//! Shared receive queues: receives that several queue pairs draw from.
 
 use std::time::Duration;
 
@@ -20,32 +20,32 @@ use crate::{Endpoint, Lab, Stop, TIMEOUT, ensure, ensure_eq, failed, pattern, qu
 
 cases!(
     "srq",
-    "RegisteredMemory receive queues: receives that several queue pairs draw from.",
+    "Shared receive queues: receives that several queue pairs draw from.",
     needs [SRQ]:
     a_message_takes_the_next_shared_receive,
-    a_message_is_scattered_over_the_pieces_of_its_receive,
-    each_of_several_queue_pairs_takes_from_the_same_receives,
-    receives_are_used_again_in_the_order_in_which_they_completed,
+    message_is_scattered_over_receive_sges,
+    several_qps_draw_from_one_srq,
+    receives_are_reused_in_completion_order,
     a_completion_of_a_shared_receive_is_not_the_queue_pairs,
     a_write_with_an_immediate_takes_a_shared_receive,
-    messages_of_the_unreliable_connected_service_take_shared_receives [cap!(uc)],
+    uc_messages_take_shared_receives [cap!(uc)],
     datagrams_take_shared_receives [cap!(ud)],
     a_full_queue_refuses_and_goes_on_after_a_completion,
-    a_batch_that_is_dropped_posts_nothing,
+    dropped_batch_posts_nothing,
     a_sender_waits_for_a_receive_and_gives_up,
-    a_message_that_does_not_fit_fails_its_queue_pair_and_no_other,
+    oversized_message_fails_only_its_qp,
     a_queue_pair_in_error_leaves_the_receives_to_the_others,
     the_limit_event_comes_once_when_fewer_are_left,
     the_limit_event_can_be_asked_for_again,
-    a_pool_says_what_it_is,
-    a_pool_lives_as_long_as_a_queue_pair_draws_from_it,
+    query_returns_size_stride_and_pd,
+    rmp_lives_as_long_as_its_qps,
     more_than_the_device_can_is_refused_with_the_limit,
 );
 
-/// Bytes of the place for one message.
+/// Bytes of a message's buffer.
 const SLOT: usize = 256;
 
-/// The receiving side: two queue pairs, a completion queue each, and their shared receives.
+/// The receiving side: two queue pairs, a completion queue each, and their SRQ.
 struct Side<S: Service> {
     device: Device,
     domain: Domain,
@@ -56,7 +56,7 @@ struct Side<S: Service> {
     region: Region,
 }
 
-/// Two senders and that side.
+/// Two senders and the receiving side.
 struct Hall<S: Service> {
     senders: [Endpoint<S>; 2],
     side: Side<S>,
@@ -98,7 +98,7 @@ impl<S: Connected> Hall<S> {
         Self::of(lab, &SrqConfig::new(15), &ConnectOptions::default())
     }
 
-    /// A message of sender `from`, not waited for.
+    /// A message of sender `from`, without a wait.
     fn send(&mut self, from: usize, text: &[u8]) -> Result<(), Stop> {
         self.senders[from].qp.post(&Send::new(Inline(text)).signaled(), 0)?;
         Ok(())
@@ -147,7 +147,7 @@ fn a_message_takes_the_next_shared_receive(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_message_is_scattered_over_the_pieces_of_its_receive(lab: &Lab) -> Result<(), Stop> {
+fn message_is_scattered_over_receive_sges(lab: &Lab) -> Result<(), Stop> {
     let config = SrqConfig { sges: 3, ..SrqConfig::new(4) };
     let mut hall = Hall::<Rc>::of(lab, &config, &ConnectOptions::default())?;
     let piece = |at, length| hall.side.region.sge(at, length);
@@ -173,7 +173,7 @@ fn a_message_is_scattered_over_the_pieces_of_its_receive(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn each_of_several_queue_pairs_takes_from_the_same_receives(lab: &Lab) -> Result<(), Stop> {
+fn several_qps_draw_from_one_srq(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     for round in 0..20u8 {
         (0..4).try_for_each(|slot| hall.side.post(slot))?;
@@ -189,9 +189,9 @@ fn each_of_several_queue_pairs_takes_from_the_same_receives(lab: &Lab) -> Result
     Ok(())
 }
 
-/// One queue pair keeps its completions while the other's receives come and go: the list is then in
-/// no order of places.
-fn receives_are_used_again_in_the_order_in_which_they_completed(lab: &Lab) -> Result<(), Stop> {
+/// One queue pair keeps its completions while the other's receives come and go: the list is then
+/// not in index order.
+fn receives_are_reused_in_completion_order(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::of(lab, &SrqConfig::new(7), &ConnectOptions::default())?;
     let mut free: Vec<usize> = (0..7).collect();
     let mut kept = 0;
@@ -200,7 +200,8 @@ fn receives_are_used_again_in_the_order_in_which_they_completed(lab: &Lab) -> Re
             hall.side.post(slot)?;
         }
         ensure_eq!(hall.side.receives.free(), 0, "free receives");
-        // Every third message goes to the one who does not look; it looks when it has three.
+        // Every third message goes to the queue pair that does not poll; it polls once it has
+        // three.
         let from = usize::from(round % 3 == 0);
         let text = pattern(round as u8, 1 + round % 60);
         hall.send(from, &text)?;
@@ -231,13 +232,13 @@ fn a_completion_of_a_shared_receive_is_not_the_queue_pairs(lab: &Lab) -> Result<
     let Err(CompletionError::Shared(cqe)) = done else {
         return Err(Stop::fail(format!("{done:?}, though the receive is shared")));
     };
-    // Nothing of it is lost.
+    // No receive is lost.
     let receives = &mut hall.side.receives;
     let free = receives.free();
     let done = receives.complete(cqe)?;
     ensure_eq!((done.cookie, done.byte_len(), done.immediate()), (0, 6, Some(0x5ead)), "receive");
     ensure_eq!(receives.free(), free + 1, "free receives");
-    // And a send's is not the shared queue's.
+    // A send's completion does not belong to the SRQ.
     hall.senders[0].qp.post(&Send::new(Inline(b"")).signaled(), 0)?;
     let Endpoint { send_cq, .. } = &mut hall.senders[0];
     let sent = until("a completion of a send", || send_cq.poll())?;
@@ -262,11 +263,9 @@ fn a_write_with_an_immediate_takes_a_shared_receive(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn messages_of_the_unreliable_connected_service_take_shared_receives(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn uc_messages_take_shared_receives(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Uc>::new(lab)?;
-    // Without a receive it is lost.
+    // Without a receive the message is lost.
     hall.send(0, b"too early")?;
     hall.senders[0].sent()??;
     let Side { cqs, .. } = &mut hall.side;
@@ -329,7 +328,7 @@ fn a_full_queue_refuses_and_goes_on_after_a_completion(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn a_batch_that_is_dropped_posts_nothing(lab: &Lab) -> Result<(), Stop> {
+fn dropped_batch_posts_nothing(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     let pieces = [hall.side.region.sge(0, SLOT)?, hall.side.region.sge(SLOT, SLOT)?];
     for _ in 0..3 {
@@ -364,16 +363,16 @@ fn impatient() -> ConnectOptions {
 
 fn a_sender_waits_for_a_receive_and_gives_up(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::of(lab, &SrqConfig::new(3), &impatient())?;
-    hall.send(0, b"nobody listens")?;
+    hall.send(0, b"no listener")?;
     failed(hall.senders[0].sent()?, Status::RnrRetryExceeded)?;
-    // The other was only late.
+    // The other sender finds a receive in time.
     hall.side.post(0)?;
     hall.send(1, b"in time")?;
     ensure_eq!(hall.side.receive(1)??.byte_len(), 7, "bytes");
     Ok(())
 }
 
-fn a_message_that_does_not_fit_fails_its_queue_pair_and_no_other(lab: &Lab) -> Result<(), Stop> {
+fn oversized_message_fails_only_its_qp(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     let short = hall.side.region.sge(0, 8)?;
     hall.side.receives.post(short, 5)?;
@@ -454,7 +453,7 @@ fn the_limit_event_can_be_asked_for_again(lab: &Lab) -> Result<(), Stop> {
         hall.side.receive(0)??;
         limit_reached(&channel)?;
     }
-    // Disarmed, it says nothing.
+    // Disarmed, it makes no event.
     while hall.side.receives.free() > 9 {
         hall.side.post(0)?;
     }
@@ -462,11 +461,11 @@ fn the_limit_event_can_be_asked_for_again(lab: &Lab) -> Result<(), Stop> {
     hall.side.receives.arm_limit(0)?;
     hall.send(0, b"one less")?;
     hall.side.receive(0)??;
-    ensure!(!channel.wait(Some(Duration::from_millis(30)))?, "an event that nobody asked for");
+    ensure!(!channel.wait(Some(Duration::from_millis(30)))?, "an event without a request");
     Ok(())
 }
 
-fn a_pool_says_what_it_is(lab: &Lab) -> Result<(), Stop> {
+fn query_returns_size_stride_and_pd(lab: &Lab) -> Result<(), Stop> {
     let hall =
         Hall::<Rc>::of(lab, &SrqConfig { receives: 100, sges: 3 }, &ConnectOptions::default())?;
     let shown = hall.side.receives.object().query()?;
@@ -479,13 +478,13 @@ fn a_pool_says_what_it_is(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_pool_lives_as_long_as_a_queue_pair_draws_from_it(lab: &Lab) -> Result<(), Stop> {
+fn rmp_lives_as_long_as_its_qps(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::of(lab, &SrqConfig::new(3), &impatient())?;
     (0..2).try_for_each(|slot| hall.side.post(slot))?;
     let config = SrqConfig::new(3);
     let other = hall.side.domain.srq(&config)?;
     drop(std::mem::replace(&mut hall.side.receives, other));
-    // What was posted to it is still there, though nobody can complete it any more.
+    // Its posted receives still exist, though no message can complete them.
     for from in [0, 1] {
         hall.send(from, b"into the old one")?;
         hall.senders[from].sent()??;

@@ -1,5 +1,5 @@
-//! The unreliable connected service: as the reliable one, but nobody answers, and what is lost is
-//! lost.
+//! The unreliable connected service: as the reliable one, but without acknowledgements; a lost
+//! message stays lost.
 
 use verbless_command::{Mtu, RemoteAccess};
 use verbless_prm::QpState;
@@ -13,19 +13,19 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet};
 
 cases!(
     "uc",
-    "The unreliable connected service: nobody answers, and what is lost is lost.",
+    "The unreliable connected service: no acknowledgements, and a lost message stays lost.",
     needs [cap!(uc), crate::Need::Lossless]:
     messages_of_every_size_arrive_whole,
     every_path_mtu_up_to_the_ports_works,
     sequence_numbers_wrap_at_24_bits,
-    both_sides_send_at_once,
-    a_request_to_nobody_succeeds,
-    a_message_without_a_receive_is_lost_and_the_next_one_arrives,
-    a_write_that_the_peer_does_not_allow_is_lost,
+    both_sides_send_concurrently,
+    request_to_reset_peer_succeeds,
+    message_without_receive_is_lost,
+    write_without_remote_access_is_lost,
     a_write_under_a_wrong_key_is_lost,
-    a_local_key_that_fails_stops_the_sends_and_nothing_else,
-    a_queue_pair_that_failed_recovers_and_goes_on_where_it_was,
-    only_a_queue_pair_that_failed_can_recover,
+    bad_sge_stops_only_sends,
+    recovered_qp_continues_its_connection,
+    recover_rejects_qp_in_rts,
     the_error_state_flushes_sends_and_receives,
     a_queue_pair_starts_over_after_a_reset,
 );
@@ -94,7 +94,7 @@ fn sequence_numbers_wrap_at_24_bits(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn both_sides_send_at_once(lab: &Lab) -> Result<(), Stop> {
+fn both_sides_send_concurrently(lab: &Lab) -> Result<(), Stop> {
     const MESSAGES: u64 = 32;
     let mut pair = pair(lab)?;
     for end in [&mut pair.a, &mut pair.b] {
@@ -116,19 +116,19 @@ fn both_sides_send_at_once(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_request_to_nobody_succeeds(lab: &Lab) -> Result<(), Stop> {
+fn request_to_reset_peer_succeeds(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = pair.b.remote(0)?;
-    // The peer has gone back to RESET and hears nothing.
+    // The peer is back in RESET and receives nothing.
     pair.b.qp.reset()?;
     pair.a.perform(&Write::new(Inline(b"anybody?"), to).signaled())?;
-    pair.a.perform(&Send::new(Inline(b"nobody")).signaled())?;
+    pair.a.perform(&Send::new(Inline(b"no peer")).signaled())?;
     ensure_eq!(pair.a.qp.object().state()?, QpState::RTS, "state of the sender");
     ensure_eq!(pair.b.bytes(0, 8)?, [0; 8], "the peer's memory");
     Ok(())
 }
 
-fn a_message_without_a_receive_is_lost_and_the_next_one_arrives(lab: &Lab) -> Result<(), Stop> {
+fn message_without_receive_is_lost(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     for round in 1..=5u8 {
         pair.a.perform(&Send::new(Inline(&[0xee; 32])).signaled())?;
@@ -140,7 +140,7 @@ fn a_message_without_a_receive_is_lost_and_the_next_one_arrives(lab: &Lab) -> Re
     Ok(())
 }
 
-fn a_write_that_the_peer_does_not_allow_is_lost(lab: &Lab) -> Result<(), Stop> {
+fn write_without_remote_access_is_lost(lab: &Lab) -> Result<(), Stop> {
     let options = ConnectOptions { access: RemoteAccess::default(), ..Default::default() };
     let mut pair = connected(lab, &options)?;
     let to = pair.b.remote(0)?;
@@ -162,7 +162,7 @@ fn a_write_under_a_wrong_key_is_lost(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Makes a request of `a` fail, with another behind it.
+/// Makes a request of `a` fail, with another one queued behind it.
 fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
     let piece = pair.a.sge(0, 64)?;
     let wrong = Sge { length: 4 << 20, ..piece };
@@ -175,7 +175,7 @@ fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_local_key_that_fails_stops_the_sends_and_nothing_else(lab: &Lab) -> Result<(), Stop> {
+fn bad_sge_stops_only_sends(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     fail(&mut pair)?;
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
@@ -186,7 +186,7 @@ fn a_local_key_that_fails_stops_the_sends_and_nothing_else(lab: &Lab) -> Result<
     message(&mut Pair { a: b, b: a }, b"one way")
 }
 
-fn a_queue_pair_that_failed_recovers_and_goes_on_where_it_was(lab: &Lab) -> Result<(), Stop> {
+fn recovered_qp_continues_its_connection(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     for round in 0..5 {
         message(&mut pair, &pattern(round, 300))?;
@@ -198,7 +198,7 @@ fn a_queue_pair_that_failed_recovers_and_goes_on_where_it_was(lab: &Lab) -> Resu
     Ok(())
 }
 
-fn only_a_queue_pair_that_failed_can_recover(lab: &Lab) -> Result<(), Stop> {
+fn recover_rejects_qp_in_rts(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let refused = pair.a.qp.recover().err();
     let refused = refused.ok_or_else(|| Stop::fail("a queue pair in RTS recovered"))?;

@@ -1,4 +1,4 @@
-//! Datagrams: messages of one packet, to whom each of them says.
+//! Datagrams: messages of one packet, each with its own destination.
 
 use verbless_command::{
     Gid, GlobalRoute, InitAttr, Path, QKey, RemoteAccess, RoceVersion, RtrAttr, RtsAttr,
@@ -20,28 +20,28 @@ cases!(
     "ud",
     "Datagrams: messages of one packet, each with its own destination.",
     needs [cap!(ud), crate::Need::Lossless]:
-    a_datagram_arrives_behind_the_room_for_its_header,
-    a_datagram_says_who_sent_it,
+    datagram_lands_behind_grh_room,
+    receive_reports_source_qpn,
     datagrams_of_every_size_up_to_the_ports_mtu_arrive,
-    a_datagram_is_gathered_from_pieces_and_scattered_into_pieces,
+    datagram_is_gathered_and_scattered,
     many_datagrams_go_round_the_ring,
     a_queue_pair_sends_to_itself,
-    one_queue_pair_sends_to_several,
-    an_answer_finds_its_way_by_what_the_receive_said,
+    one_qp_sends_to_several_peers,
+    reply_address_follows_from_receive,
     an_infiniband_datagram_may_have_a_global_route_header [INFINIBAND],
     a_roce_datagram_has_a_network_header [ETHERNET],
     a_datagram_with_a_wrong_key_is_dropped,
-    a_key_with_its_top_bit_set_is_the_senders_own,
-    a_queue_pair_changes_its_key_while_it_works,
-    a_datagram_without_a_receive_is_dropped_and_the_next_one_arrives,
-    a_datagram_to_nobody_succeeds,
+    qkey_with_top_bit_selects_senders_qkey,
+    qkey_changes_in_rts,
+    datagram_without_receive_is_dropped,
+    datagram_to_unknown_qpn_succeeds,
     a_datagram_of_more_than_a_packet_fails,
-    a_datagram_that_does_not_fit_the_receive_fails_there,
-    a_local_key_that_fails_stops_the_sends_until_recovery,
+    undersized_receive_fails_only_at_receiver,
+    bad_sge_stops_sends_until_recovery,
     the_error_state_flushes_sends_and_receives,
-    a_request_that_cannot_be_is_refused_before_it_is_posted,
-    an_address_that_does_not_fit_is_refused_with_its_reason,
-    transitions_of_the_other_kind_are_refused_with_their_reason,
+    invalid_wqe_is_rejected_at_post,
+    invalid_address_is_rejected_with_reason,
+    transitions_of_other_service_are_rejected,
 );
 
 const KEY: QKey = QKey(0x1122_3344);
@@ -60,7 +60,7 @@ fn pair_of(lab: &Lab, config: &QpConfig) -> Result<Pair<Ud>, Stop> {
     Ok(pair)
 }
 
-/// `to`, as `from` sends to it.
+/// The destination `to`, as seen from `from`.
 fn way(from: &Endpoint<Ud>, to: &Endpoint<Ud>) -> Result<Destination, Stop> {
     let options = ConnectOptions::default();
     let peer = to.domain.address(&to.qp, &options)?;
@@ -76,7 +76,7 @@ fn source(datagram: &Datagram) -> Result<Source, Stop> {
     datagram.source.ok_or_else(|| Stop::fail("a receive does not say where it came from"))
 }
 
-/// Sends `text` from `a` to `b`, where it must arrive.
+/// Sends `text` from `a` to `b`, which must receive it.
 fn message(pair: &mut Pair<Ud>, text: &[u8]) -> Result<Datagram, Stop> {
     let to = way(&pair.a, &pair.b)?;
     pair.b.fill(0, &[0; SLOT])?;
@@ -104,7 +104,7 @@ fn link(lab: &Lab) -> Result<LinkLayer, Stop> {
     Ok(lab.device()?.query_port(1)?.link_layer())
 }
 
-fn a_datagram_arrives_behind_the_room_for_its_header(lab: &Lab) -> Result<(), Stop> {
+fn datagram_lands_behind_grh_room(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = way(&pair.a, &pair.b)?;
     pair.b.fill(0, &[0xee; 256])?;
@@ -117,7 +117,7 @@ fn a_datagram_arrives_behind_the_room_for_its_header(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn a_datagram_says_who_sent_it(lab: &Lab) -> Result<(), Stop> {
+fn receive_reports_source_qpn(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let got = message(&mut pair, b"from whom?")?;
     let source = source(&got)?;
@@ -141,7 +141,7 @@ fn datagrams_of_every_size_up_to_the_ports_mtu_arrive(lab: &Lab) -> Result<(), S
             message(&mut pair, &pattern(length as u8, length))?;
         }
     }
-    // The shortest of all has nothing but an address.
+    // The shortest address vector has only an address.
     let to = way(&pair.a, &pair.b)?;
     for empty in [Sge { length: 0, ..pair.a.sge(0, 1)? }; 2] {
         pair.b.receive(0, SLOT, 1)?;
@@ -154,14 +154,14 @@ fn datagrams_of_every_size_up_to_the_ports_mtu_arrive(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_datagram_is_gathered_from_pieces_and_scattered_into_pieces(lab: &Lab) -> Result<(), Stop> {
+fn datagram_is_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { send_sges: 4, receive_sges: 4, ..QpConfig::new(16, 16) };
     let mut pair = pair_of(lab, &config)?;
     let to = way(&pair.a, &pair.b)?;
     let text = pattern(9, 200);
     pair.a.fill(1000, &text)?;
     let from = [pair.a.sge(1000, 7)?, pair.a.sge(1007, 93)?, pair.a.sge(1100, 100)?];
-    // The header's room may be a piece of its own, or not.
+    // The GRH's room may be an SGE of its own, or not.
     let into = [pair.b.sge(0, 39)?, pair.b.sge(100, 2)?, pair.b.sge(200, 500)?];
     pair.b.receive_into(into, 5)?;
     pair.a.qp.post(&Send::new(from).signaled().to(&to), 6)?;
@@ -200,7 +200,7 @@ fn a_queue_pair_sends_to_itself(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn one_queue_pair_sends_to_several(lab: &Lab) -> Result<(), Stop> {
+fn one_qp_sends_to_several_peers(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b } = pair(lab)?;
     let mut others = vec![b];
     for _ in 0..3 {
@@ -231,7 +231,7 @@ fn one_queue_pair_sends_to_several(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_answer_finds_its_way_by_what_the_receive_said(lab: &Lab) -> Result<(), Stop> {
+fn reply_address_follows_from_receive(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let got = message(&mut pair, b"where are you?")?;
     let source = source(&got)?;
@@ -241,7 +241,7 @@ fn an_answer_finds_its_way_by_what_the_receive_said(lab: &Lab) -> Result<(), Sto
     let back = if !ethernet && !port.is_grh_required() {
         Path::to_lid(source.lid()).address_handle()?.to(source.qpn(), KEY)
     } else {
-        // The sender's GID is the source of the header; IPv4 stands at its end.
+        // The sender's GID is the header's source; an IPv4 address is at its end.
         let mut gid = Gid::default();
         match source.network_header() {
             NetworkHeader::Ipv4 => {
@@ -340,7 +340,7 @@ fn a_datagram_with_a_wrong_key_is_dropped(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_with_its_top_bit_set_is_the_senders_own(lab: &Lab) -> Result<(), Stop> {
+fn qkey_with_top_bit_selects_senders_qkey(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let options = ConnectOptions::default();
     let peer = pair.b.domain.address(&pair.b.qp, &options)?;
@@ -351,7 +351,7 @@ fn a_key_with_its_top_bit_set_is_the_senders_own(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_queue_pair_changes_its_key_while_it_works(lab: &Lab) -> Result<(), Stop> {
+fn qkey_changes_in_rts(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     message(&mut pair, b"under the first key")?;
     let other = QKey(0x55);
@@ -371,7 +371,7 @@ fn a_queue_pair_changes_its_key_while_it_works(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_datagram_without_a_receive_is_dropped_and_the_next_one_arrives(lab: &Lab) -> Result<(), Stop> {
+fn datagram_without_receive_is_dropped(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = way(&pair.a, &pair.b)?;
     for round in 1..=3u8 {
@@ -383,13 +383,13 @@ fn a_datagram_without_a_receive_is_dropped_and_the_next_one_arrives(lab: &Lab) -
     Ok(())
 }
 
-fn a_datagram_to_nobody_succeeds(lab: &Lab) -> Result<(), Stop> {
+fn datagram_to_unknown_qpn_succeeds(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let options = ConnectOptions::default();
     let peer = pair.b.domain.address(&pair.b.qp, &options)?;
-    let nobody = PeerAddress { qpn: Qpn(0xff_fff0), ..peer };
-    let nobody = pair.a.domain.destination(&nobody, KEY, &options)?;
-    pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled().to(&nobody), 1)?;
+    let absent = PeerAddress { qpn: Qpn(0xff_fff0), ..peer };
+    let absent = pair.a.domain.destination(&absent, KEY, &options)?;
+    pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled().to(&absent), 1)?;
     pair.a.sent()??;
     if link(lab)? == LinkLayer::InfiniBand {
         let nowhere = Path::to_lid(0xbffe).address_handle()?.to(peer.qpn, KEY);
@@ -400,7 +400,7 @@ fn a_datagram_to_nobody_succeeds(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// What `a` sends fails so; then it recovers.
+/// `a`'s send fails with this status; then it recovers.
 fn fails(pair: &mut Pair<Ud>, piece: Sge, status: Status) -> Result<(), Stop> {
     let to = way(&pair.a, &pair.b)?;
     let mut batch = pair.a.qp.batch();
@@ -424,10 +424,10 @@ fn a_datagram_of_more_than_a_packet_fails(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_datagram_that_does_not_fit_the_receive_fails_there(lab: &Lab) -> Result<(), Stop> {
+fn undersized_receive_fails_only_at_receiver(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let to = way(&pair.a, &pair.b)?;
-    // The message itself would fit, but not with its header's room.
+    // The message itself would fit, but not with the room for its GRH.
     pair.b.receive(0, 48, 5)?;
     pair.a.qp.post(&Send::new(Inline(&[7; 32])).signaled().to(&to), 1)?;
     pair.a.sent()??;
@@ -436,7 +436,7 @@ fn a_datagram_that_does_not_fit_the_receive_fails_there(lab: &Lab) -> Result<(),
     Ok(())
 }
 
-fn a_local_key_that_fails_stops_the_sends_until_recovery(lab: &Lab) -> Result<(), Stop> {
+fn bad_sge_stops_sends_until_recovery(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     for round in 0..3 {
         let end = pair.a.region.len() as u64 + pair.a.region.address();
@@ -462,7 +462,7 @@ fn the_error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_request_that_cannot_be_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+fn invalid_wqe_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
     let config = QpConfig { send_sges: 2, inline: 32, ..QpConfig::new(4, 4) };
     let mut pair = pair_of(lab, &config)?;
     let to = way(&pair.a, &pair.b)?;
@@ -482,7 +482,7 @@ fn a_request_that_cannot_be_is_refused_before_it_is_posted(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn an_address_that_does_not_fit_is_refused_with_its_reason(lab: &Lab) -> Result<(), Stop> {
+fn invalid_address_is_rejected_with_reason(lab: &Lab) -> Result<(), Stop> {
     let _ = lab;
     let wide = Path::InfiniBand { dlid: 1, sl: 16, source_path_bits: 0, grh: None };
     for (path, word) in [(wide, "service level"), (Path::to_lid(0), "LID 0")] {
@@ -494,7 +494,7 @@ fn an_address_that_does_not_fit_is_refused_with_its_reason(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn transitions_of_the_other_kind_are_refused_with_their_reason(lab: &Lab) -> Result<(), Stop> {
+fn transitions_of_other_service_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     let mut connected = Endpoint::new(lab.device()?, &QpConfig::new(4, 4), 4096)?;
     let (ours, theirs) = (&mut pair.a.qp, &mut connected.qp);

@@ -1,4 +1,4 @@
-//! UMR: keys whose memory and rights change while everything runs.
+//! UMR: keys whose memory and rights change while queues run.
 
 use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_prm::QpState;
@@ -16,38 +16,38 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern};
 
 cases!(
     "umr",
-    "UMR: keys whose memory and rights change while everything runs.",
+    "UMR: keys whose memory and rights change while queues run.",
     needs [cap!(!umr_indirect_mkey_disabled)]:
-    a_mapped_key_is_one_range_over_its_klms,
-    a_mapped_key_names_memory_of_our_own_requests,
+    mapped_mkey_is_one_range_over_klms,
+    mapped_mkey_works_as_lkey,
     a_mapped_key_may_begin_at_any_address [crate::Need::Lossless],
-    atomics_reach_memory_under_a_mapped_key_that_allows_them
+    atomics_reach_memory_under_mapped_mkey
         [ATOMICS, cap!(!umr_modify_atomic_disabled)],
-    a_key_that_was_never_mapped_opens_nothing,
+    unmapped_mkey_gives_no_access,
     a_key_is_mapped_elsewhere_and_the_old_name_is_useless [crate::Need::Lossless],
     request_behind_a_umr_sees_the_change,
     a_list_of_klms_may_stand_in_memory [cap!(umr_ptr_rlky)],
-    lists_of_every_length_go_round_the_ring,
+    lists_of_every_length_go_round_the_ring [cap!(max_wqe_sz_sq >= 1024)],
     a_key_over_a_key_over_memory,
     rights_change_and_the_memory_stays [crate::Need::Lossless],
     an_access_past_the_klms_is_refused [crate::Need::Lossless],
-    a_klm_lends_a_mapped_key_its_local_rights_and_no_more,
-    a_key_that_was_invalidated_opens_nothing_until_it_is_mapped_again [crate::Need::Lossless],
-    a_peer_invalidates_a_key_that_lets_it [crate::Need::Lossless],
-    a_peer_does_not_invalidate_a_key_that_does_not_let_it,
+    klm_contributes_only_local_rights,
+    invalidated_mkey_gives_no_access_until_remapped [crate::Need::Lossless],
+    send_invalidate_revokes_permitting_mkey [crate::Need::Lossless],
+    send_invalidate_fails_on_protected_mkey,
     more_klms_than_the_key_has_room_for_are_refused,
     a_key_of_another_domain_cannot_be_changed,
     the_key_of_a_region_cannot_be_changed,
     a_key_is_mapped_over_an_unreliable_connection [cap!(uc)],
-    what_cannot_be_asked_is_refused_before_it_is_posted,
+    invalid_umr_is_rejected_at_post,
 );
 
-/// All but atomics: what every device with UMR can give.
+/// All rights but atomics: every device with UMR can give them.
 pub(super) const SHARED: KeyAccess = KeyAccess::READ_WRITE;
 /// Bytes of a region.
 const BYTES: usize = 64 << 10;
 
-/// Two sides; `b` has a key that can be changed.
+/// Two sides; `b` has a UMR key.
 fn pair(lab: &Lab, klms: u32) -> Result<(Pair, UmrKey), Stop> {
     let config = QpConfig { sends: 64, ..QpConfig::new(64, 16) };
     let options = ConnectOptions {
@@ -62,7 +62,7 @@ fn pair(lab: &Lab, klms: u32) -> Result<(Pair, UmrKey), Stop> {
     Ok((pair, key))
 }
 
-/// KLMs of `b`'s region: so many, of `length` bytes, in an order of their own.
+/// `count` KLMs of `b`'s region, of `length` bytes, in a mixed order.
 fn klms(pair: &Pair, count: usize, length: usize) -> Result<Vec<Sge>, Stop> {
     (0..count).map(|at| pair.b.sge((count - 1 - at) * 2 * length, length)).collect()
 }
@@ -73,14 +73,14 @@ fn map(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// What `a` reads under a key of `b`.
+/// The bytes that `a` reads under a key of `b`.
 fn read(pair: &mut Pair, at: u64, key: Rkey, length: usize) -> Result<Vec<u8>, Stop> {
     let into = pair.a.sge(0, length)?;
     pair.a.perform(&Read::new(into, RemoteAddr::new(at, key)).signaled())?;
     pair.a.bytes(0, length)
 }
 
-/// `a`'s READ under a key of `b` must be refused. Both sides are connected anew.
+/// `a`'s READ under a key of `b` must be refused. Both sides are reconnected.
 fn refused(pair: &mut Pair, at: u64, key: Rkey, length: usize) -> Result<(), Stop> {
     let into = pair.a.sge(0, length)?;
     pair.a.qp.post(&Read::new(into, RemoteAddr::new(at, key)).signaled(), 0)?;
@@ -88,7 +88,7 @@ fn refused(pair: &mut Pair, at: u64, key: Rkey, length: usize) -> Result<(), Sto
     pair.restart()
 }
 
-/// What the KLMs hold, one behind the other.
+/// The bytes of the KLMs, concatenated.
 fn gathered(pair: &Pair, klms: &[Sge]) -> Result<Vec<u8>, Stop> {
     let mut all = Vec::new();
     for klm in klms {
@@ -98,7 +98,7 @@ fn gathered(pair: &Pair, klms: &[Sge]) -> Result<Vec<u8>, Stop> {
     Ok(all)
 }
 
-fn a_mapped_key_is_one_range_over_its_klms(lab: &Lab) -> Result<(), Stop> {
+fn mapped_mkey_is_one_range_over_klms(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 8)?;
     pair.b.fill(0, &pattern(3, BYTES))?;
     let klms = klms(&pair, 5, 1000)?;
@@ -115,7 +115,7 @@ fn a_mapped_key_is_one_range_over_its_klms(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn atomics_reach_memory_under_a_mapped_key_that_allows_them(lab: &Lab) -> Result<(), Stop> {
+fn atomics_reach_memory_under_mapped_mkey(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let klms = klms(&pair, 3, 96)?;
     let rkey = key.renew();
@@ -136,14 +136,14 @@ fn atomics_reach_memory_under_a_mapped_key_that_allows_them(lab: &Lab) -> Result
     Ok(())
 }
 
-fn a_mapped_key_names_memory_of_our_own_requests(lab: &Lab) -> Result<(), Stop> {
+fn mapped_mkey_works_as_lkey(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let klms = klms(&pair, 3, 100)?;
     let rkey = key.renew();
     map(&mut pair, rkey, &klms)?;
     let text = pattern(4, 300);
     pair.a.fill(0, &text)?;
-    // It receives through the key, and sends back through it.
+    // `b` receives through the key, and sends back through it.
     pair.b.receive_into(Sge::new(0, 300, key.lkey()), 1)?;
     let from = pair.a.sge(0, 300)?;
     pair.a.perform(&Send::new(from).signaled())?;
@@ -171,9 +171,9 @@ fn a_mapped_key_may_begin_at_any_address(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_key_that_was_never_mapped_opens_nothing(lab: &Lab) -> Result<(), Stop> {
+fn unmapped_mkey_gives_no_access(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, key) = pair(lab, 4)?;
-    // Key 0 is refused, too: that it is this key that is refused must be seen.
+    // Key 0 is refused, too: the case must show that this key is refused.
     ensure_eq!((key.rkey().0, key.lkey().0), (key.mkey().rkey().0, key.mkey().lkey().0), "keys");
     ensure!(key.rkey().0 >> 8 != 0, "a key without an index: {:#x}", key.rkey().0);
     refused(&mut pair, 0, key.rkey(), 8)?;
@@ -296,10 +296,10 @@ fn an_access_past_the_klms_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_klm_lends_a_mapped_key_its_local_rights_and_no_more(lab: &Lab) -> Result<(), Stop> {
+fn klm_contributes_only_local_rights(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    // Remote rights are those of the key that the peer names: a KLM need not have them. It must
-    // be writable to be written.
+    // The key that the peer names gives the remote rights: a KLM need not have them. It must be
+    // writable for a write.
     let (quiet, constant) = (KeyAccess::LOCAL, KeyAccess::LOCAL_READ);
     let quiet = pair.b.domain.region(4096, quiet)?;
     let constant = pair.b.domain.region(4096, constant)?;
@@ -312,7 +312,7 @@ fn a_klm_lends_a_mapped_key_its_local_rights_and_no_more(lab: &Lab) -> Result<()
     pair.a.qp.post(&Write::new(from, RemoteAddr::new(60, rkey)).signaled(), 0)?;
     failed(pair.a.sent()?, Status::RemoteAccess)?;
     pair.restart()?;
-    // And one that does not reach as far as it says.
+    // A KLM whose range exceeds its key.
     let end = pair.b.region.address() + BYTES as u64;
     let rkey = key.renew();
     let beyond = Sge { address: end - 32, ..pair.b.sge(0, 64)? };
@@ -321,9 +321,7 @@ fn a_klm_lends_a_mapped_key_its_local_rights_and_no_more(lab: &Lab) -> Result<()
     refused(&mut pair, 0, rkey, 33)
 }
 
-fn a_key_that_was_invalidated_opens_nothing_until_it_is_mapped_again(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn invalidated_mkey_gives_no_access_until_remapped(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let klm = pair.b.sge(0, 64)?;
     for _ in 0..5 {
@@ -337,7 +335,7 @@ fn a_key_that_was_invalidated_opens_nothing_until_it_is_mapped_again(
     Ok(())
 }
 
-fn a_peer_invalidates_a_key_that_lets_it(lab: &Lab) -> Result<(), Stop> {
+fn send_invalidate_revokes_permitting_mkey(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let klm = pair.b.sge(0, 64)?;
     for _ in 0..3 {
@@ -353,7 +351,7 @@ fn a_peer_invalidates_a_key_that_lets_it(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_peer_does_not_invalidate_a_key_that_does_not_let_it(lab: &Lab) -> Result<(), Stop> {
+fn send_invalidate_fails_on_protected_mkey(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, _) = pair(lab, 4)?;
     let mut closed = pair.b.domain.umr_key(4, false)?;
     let klm = pair.b.sge(0, 64)?;
@@ -367,7 +365,7 @@ fn a_peer_does_not_invalidate_a_key_that_does_not_let_it(lab: &Lab) -> Result<()
     Ok(())
 }
 
-/// A change that `b`'s device must refuse.
+/// A UMR that `b`'s device must refuse.
 fn unchanged(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
     pair.b.qp.post(&Umr::map(key, SHARED, klms), 6)?;
     ensure_eq!(failed(pair.b.sent()?, Status::MemoryWindowBind)?, 6, "cookie");
@@ -421,7 +419,7 @@ fn a_key_is_mapped_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn what_cannot_be_asked_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+fn invalid_umr_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let (klm, rkey) = (pair.b.sge(0, 16)?, key.renew());
     let many = [klm; Umr::MOST_INLINE + 1];

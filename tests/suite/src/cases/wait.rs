@@ -1,4 +1,4 @@
-//! Waits for data: a send queue stands still until a word in memory is as it should be.
+//! WAIT on data: a send queue stops until a word in memory fulfils a condition.
 
 use std::sync::atomic::Ordering;
 
@@ -11,23 +11,23 @@ use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet
 
 cases!(
     "wait",
-    "Waits for data: a send queue stands still until a word in memory is as it should be.",
+    "WAIT on data: a send queue stops until a word in memory fulfils a condition.",
     needs [cap!(wait_on_data)]:
-    a_wait_for_what_is_so_already_is_over_at_once,
-    what_is_behind_a_wait_begins_when_the_word_is_stored,
-    a_word_that_a_peer_writes_ends_the_wait,
-    each_condition_holds_for_what_its_name_says,
+    wait_on_true_condition_ends_at_once,
+    wqe_behind_wait_starts_after_store,
+    peer_write_ends_wait,
+    conditions_compare_as_named,
     only_the_bits_of_the_mask_count,
-    a_queue_that_waits_holds_up_no_other_and_still_receives,
-    waits_on_one_queue_end_in_order,
-    a_hundred_waits_each_end_by_their_own_word,
-    a_wait_under_a_key_that_refuses_fails,
-    a_word_that_is_not_aligned_is_refused_before_it_is_posted,
-    the_error_state_flushes_a_wait_and_what_is_behind_it,
-    a_queue_that_waits_starts_over_after_a_reset,
+    waiting_sq_blocks_neither_others_nor_receives,
+    waits_on_one_sq_end_in_order,
+    concurrent_waits_end_by_own_words,
+    wait_with_bad_lkey_fails,
+    unaligned_wait_address_is_rejected,
+    error_state_flushes_wait_and_later_wqes,
+    waiting_sq_starts_over_after_reset,
 );
 
-/// Where in the region the word is.
+/// Offset of the word in the region.
 const WORD: usize = 128;
 
 /// A wait for that word.
@@ -36,12 +36,12 @@ fn wait(region: &Region, until: Until) -> Result<Wait, Stop> {
     Ok(Wait::new(word.address, word.lkey, until).signaled())
 }
 
-/// Stores a number as the device reads it, whole.
+/// Stores a number atomically, in the device's byte order.
 fn store(end: &Endpoint, number: u64) {
     end.region.words()[WORD / 8].store(number.to_be(), Ordering::Release);
 }
 
-fn a_wait_for_what_is_so_already_is_over_at_once(lab: &Lab) -> Result<(), Stop> {
+fn wait_on_true_condition_ends_at_once(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     store(&a, 7);
     let done = a.perform(&wait(&a.region, Until::equal(7))?)?;
@@ -49,7 +49,7 @@ fn a_wait_for_what_is_so_already_is_over_at_once(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn what_is_behind_a_wait_begins_when_the_word_is_stored(lab: &Lab) -> Result<(), Stop> {
+fn wqe_behind_wait_starts_after_store(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b } = Pair::new(lab)?;
     let text = pattern(1, 1000);
     a.fill(4096, &text)?;
@@ -65,7 +65,7 @@ fn what_is_behind_a_wait_begins_when_the_word_is_stored(lab: &Lab) -> Result<(),
     Ok(())
 }
 
-fn a_word_that_a_peer_writes_ends_the_wait(lab: &Lab) -> Result<(), Stop> {
+fn peer_write_ends_wait(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, mut b } = Pair::new(lab)?;
     a.qp.post(&wait(&a.region, Until::above(4))?, 1)?;
     let to = a.remote(WORD)?;
@@ -76,7 +76,7 @@ fn a_word_that_a_peer_writes_ends_the_wait(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The wait is not over with one word, and is with the other.
+/// The wait continues with one value of the word, and ends with the other.
 fn turns(end: &mut Endpoint, until: Until, waits: u64, over: u64) -> Result<(), Stop> {
     store(end, waits);
     end.qp.post(&wait(&end.region, until)?, waits)?;
@@ -86,7 +86,7 @@ fn turns(end: &mut Endpoint, until: Until, waits: u64, over: u64) -> Result<(), 
     Ok(())
 }
 
-fn each_condition_holds_for_what_its_name_says(lab: &Lab) -> Result<(), Stop> {
+fn conditions_compare_as_named(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     for (until, waits, over) in [
         (Until::equal(7), 8, 7),
@@ -116,7 +116,7 @@ fn only_the_bits_of_the_mask_count(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_queue_that_waits_holds_up_no_other_and_still_receives(lab: &Lab) -> Result<(), Stop> {
+fn waiting_sq_blocks_neither_others_nor_receives(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, mut b } = Pair::new(lab)?;
     let mut others = Pair::new(lab)?;
     a.qp.post(&wait(&a.region, Until::equal(1))?, 1)?;
@@ -133,7 +133,7 @@ fn a_queue_that_waits_holds_up_no_other_and_still_receives(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn waits_on_one_queue_end_in_order(lab: &Lab) -> Result<(), Stop> {
+fn waits_on_one_sq_end_in_order(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     for number in 1..=10 {
         a.qp.post(&wait(&a.region, Until::below(number).not())?, number)?;
@@ -146,7 +146,7 @@ fn waits_on_one_queue_end_in_order(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_hundred_waits_each_end_by_their_own_word(lab: &Lab) -> Result<(), Stop> {
+fn concurrent_waits_end_by_own_words(lab: &Lab) -> Result<(), Stop> {
     let (device, ends) = (lab.device()?, 20);
     let mut waiting = Vec::new();
     for _ in 0..ends {
@@ -166,7 +166,7 @@ fn a_hundred_waits_each_end_by_their_own_word(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_wait_under_a_key_that_refuses_fails(lab: &Lab) -> Result<(), Stop> {
+fn wait_with_bad_lkey_fails(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let other = Domain::new(&pair.a.device)?;
     let foreign = other.region(4096, verbless_command::KeyAccess::ALL)?;
@@ -180,7 +180,7 @@ fn a_wait_under_a_key_that_refuses_fails(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_word_that_is_not_aligned_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+fn unaligned_wait_address_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     let word = a.sge(0, 8)?;
     for at in 1..8 {
@@ -191,7 +191,7 @@ fn a_word_that_is_not_aligned_is_refused_before_it_is_posted(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn the_error_state_flushes_a_wait_and_what_is_behind_it(lab: &Lab) -> Result<(), Stop> {
+fn error_state_flushes_wait_and_later_wqes(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     a.qp.post(&wait(&a.region, Until::equal(1))?, 1)?;
     a.qp.post(&Nop::new(), 2)?;
@@ -204,7 +204,7 @@ fn the_error_state_flushes_a_wait_and_what_is_behind_it(lab: &Lab) -> Result<(),
     quiet("a completion after the flush", || a.qp.poll(&mut a.send_cq))
 }
 
-fn a_queue_that_waits_starts_over_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+fn waiting_sq_starts_over_after_reset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let wait = wait(&pair.a.region, Until::equal(1))?;
     pair.a.qp.post(&wait, 1)?;
@@ -213,7 +213,7 @@ fn a_queue_that_waits_starts_over_after_a_reset(lab: &Lab) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
     pair.a.perform(&Write::new(Inline(b"after it"), to).signaled())?;
     ensure_eq!(pair.b.bytes(0, 8)?, b"after it", "what arrived");
-    // And it may be dropped while it waits.
+    // It may also be dropped while it waits.
     pair.a.qp.post(&wait, 2)?;
     drop(pair);
     Ok(())

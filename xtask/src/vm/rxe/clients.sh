@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # rxe's side: the client of each program, whose server is on the model. They agree on their queue pairs by TCP. A row for
-# each; below this text stand the programs, and which device of rxe they use.
+# each; the programs follow this text, with their rxe devices.
 PATIENCE=40 # seconds for one program
 passed=0 failed=0
 device=rxe0
@@ -18,14 +18,14 @@ client() {
         start=$(now)
         timeout "$patience" "$@" -d "$device" -p "$port" 10.0.2.2 >client 2>&1
         code=$?
-        # The server follows the one before it.
+        # The server starts after the one before it.
         grep -q "Couldn't connect to 10" client && [ $tries -lt 100 ] || break
         tries=$((tries + 1))
         usleep 100000
     done
 }
 
-# verdict CODE PROGRAM...: a row for a client that was to end with this code.
+# verdict CODE PROGRAM...: a row for a client that must end with this code.
 verdict() {
     expected=$1
     shift
@@ -35,7 +35,7 @@ verdict() {
     else
         failed=$((failed + 1))
         printf 'FAIL  %s\n      exit code %s, not %s\n' "$*" "$code" "$expected"
-        # What went wrong is said before what was measured.
+        # Errors come before measurements.
         grep -E 'rror|ailed|status|ould' client | sed 's/^/      /'
     fi
 }
@@ -48,7 +48,7 @@ exchange() {
     verdict 0 "$@"
 }
 
-# stall PORT PROGRAM OPTION...: it waits for what is lost, for ever.
+# stall PORT PROGRAM OPTION...: it waits forever for a lost datagram.
 stall() {
     client 6 "$@"
     shift

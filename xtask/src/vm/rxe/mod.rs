@@ -1,5 +1,5 @@
-//! `cargo xtask vm --rxe`: programs of rdma-core and perftest between Linux's rdma_rxe, a software
-//! implementation of RoCE that nobody here wrote, and the modelled device.
+//! `cargo xtask vm --rxe`: programs of rdma-core and perftest between Linux's rdma_rxe, an
+//! independent software implementation of RoCE, and the modelled device.
 //!
 //! ```text
 //!   guest                                                    host
@@ -8,15 +8,15 @@
 //!   client - rxe1 - eth2 === QEMU's -netdev tap === UDP 4791 == --uplink - model - mlx5_0 - server
 //! ```
 //!
-//! The last one needs root and a tap device: without them it is skipped.
+//! The last one needs root and a tap device, and is skipped without them.
 //!
 //! The server is the same program under `verbless-model run`, or one of ours on our own driver,
-//! which looks at what arrived. Both serve over a link without faults, over one that loses a frame
-//! in a hundred, each way, and over IPv4. What nobody repeats, UD and UC, does all of its work only
-//! without faults; that ibv_ud_pingpong waits for ever for a datagram that is lost is tried, too. A
-//! socket between the two may lose frames even there, where one side is too slow.
+//! which checks the received data. Both serve over a link without faults, over one that loses a
+//! frame in a hundred, each way, and over IPv4. UD and UC do not retransmit, so their programs run
+//! only without faults; one round also shows that ibv_ud_pingpong waits forever for a lost
+//! datagram. A socket between the two may lose frames even without faults, if one side is too slow.
 //!
-//! - `rounds`: which programs, with whom, over which link; the scripts for them.
+//! - `rounds`: the programs, their servers and their links; the scripts for them.
 //! - `servers`: the host's side.
 //! - `tap`: the network between rxe1 and the host.
 
@@ -46,11 +46,11 @@ pub(crate) use rounds::BY_UDP;
 use rounds::{Network, ROUNDS, Round};
 use servers::{Binaries, Servers};
 
-/// What makes rxe0: see there.
+/// The script that makes rxe0.
 const PREPARE: &str = include_str!("prepare.sh");
 
-/// What the guest loads. Only the kernel for any machine has rdma_rxe, which asks for the ICRC's
-/// algorithm by its name; later kernels have it built in.
+/// The modules that the guest loads. Only the kernel for any machine has rdma_rxe, which requests
+/// the ICRC's algorithm by name; later kernels have it built in.
 fn modules(series: Series) -> Vec<&'static str> {
     let mut modules = vec!["virtio_pci", "virtio_net", "ib_uverbs", "rdma_rxe"];
     if series != Series::Linux7_2 {
@@ -59,7 +59,7 @@ fn modules(series: Series) -> Vec<&'static str> {
     modules
 }
 
-/// Why nothing can be run here, if so; what it needs is fetched.
+/// Fetches the parts of a run; an error says why none can run here.
 pub(crate) fn fetch(series: Series) -> Result {
     for program in ["ibv_rc_pingpong", "ib_write_bw"] {
         if !on_the_path(program) {
@@ -75,7 +75,7 @@ pub(crate) fn fetch(series: Series) -> Result {
     Ok(())
 }
 
-/// Runs all programs under each kernel that was asked for.
+/// Runs all programs under each kernel that was chosen.
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let model = match &options.model {
         Some(program) => program.clone(),
@@ -85,7 +85,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     std::fs::create_dir_all(fetch::folder())?;
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;
-    // What is fetched comes by the network that all others are in.
+    // The fetch needs the network of the other processes.
     options.kernel.series().into_iter().try_for_each(fetch)?;
     let tap = tap::enter();
     if let Err(why) = &tap {
@@ -126,11 +126,12 @@ fn boot(
     let root = initramfs::build(&Contents {
         busybox: &busybox,
         modules: &modules,
-        settings: &Settings { devices: 1, reload: false, drivers: &["rdma_rxe"] },
+        settings: &Settings { devices: 1, reload: false, shutdown: false, drivers: &["rdma_rxe"] },
         program: &Program::script("rxe", rounds::clients(rounds)),
         prepare: Some(PREPARE),
         rdma_core: Some(&rdma_core),
         iproute: Some(&iproute),
+        kexec: None,
     })?;
     let scratch = Scratch::new()?;
     let initramfs = scratch.join("root.cpio");
@@ -139,7 +140,7 @@ fn boot(
     let listener = UnixListener::bind(&output)?;
     let cable = cable()?;
     let mut servers = Servers::start(rounds, binaries, &cable, &scratch)?;
-    // From here on, since a process inherits which signals do not reach it.
+    // From here on, since a process inherits its blocked signals.
     let signals = Signals::catch()?;
     let mut command = Qemu::get()?.command()?;
     Machine {
@@ -150,6 +151,7 @@ fn boot(
         devices: &[],
         cable: Some(&cable),
         tap: rounds.iter().any(|round| round.network == Network::Udp).then_some(tap::NAME),
+        reboots: false,
     }
     .describe(&mut command);
     let watch = Watch {
@@ -166,7 +168,7 @@ fn boot(
     Ok(code)
 }
 
-/// Two UDP sockets that nobody uses: they queue more frames than Unix sockets.
+/// Two unused UDP sockets: they queue more frames than Unix sockets.
 fn cable() -> Result<Cable> {
     let [guest, outside] = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
     Ok(Cable { guest: guest.local_addr()?, outside: outside.local_addr()? })

@@ -23,7 +23,7 @@ pub(super) enum Network {
 /// The name of the round over UDP datagrams of the host.
 pub(crate) const BY_UDP: &str = "rdma_rxe and UDP datagrams of the host";
 
-/// Programs with one sort of server, over one sort of link.
+/// Programs with one kind of server, over one kind of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Round {
     pub(super) peer: Peer,
@@ -44,16 +44,16 @@ pub(super) const ROUNDS: [Round; 8] = [
     Round { peer: Peer::Ours, network: Network::Ipv4, loses: false },
 ];
 
-/// Nobody repeats what these lose. rxe's path MTU is 1024 bytes, that of an Ethernet link of 1500.
+/// These do not retransmit. rxe's path MTU is 1024 bytes, as on an Ethernet link of MTU 1500.
 const UNRELIABLE: [&str; 2] =
     ["ibv_ud_pingpong -c -e -n 100 -s 1000", "ibv_uc_pingpong -c -e -n 100"];
 const PINGPONG: &str = "ibv_rc_pingpong -c -e -n 100";
-/// perftest's send from both ends at once, so that each is requester and responder. Of READs and
-/// atomics the model answers 16 at a time. With `-u` they repeat for 2 s: an emulated guest on a
-/// busy machine may be silent for the half second that is usual. With `-l` they post by few calls:
-/// Linux 6.1's rdma_rxe sends in the call that posts, and if an acknowledgement comes just while it
-/// begins to repeat there, it repeats an acknowledged message as an empty one, and gives all that
-/// follow wrong PSNs.
+/// perftest's send from both ends at once, so that each is requester and responder. The model
+/// answers 16 READs and atomics at a time. With `-u` they retransmit for 2 s: an emulated guest on
+/// a busy machine may be silent for the usual half second. With `-l` they post by few calls: Linux
+/// 6.1's rdma_rxe sends in the call that posts. If an acknowledgement arrives just as that call
+/// begins to retransmit, it retransmits an acknowledged message as an empty one, and all later
+/// messages have wrong PSNs.
 const RELIABLE: [&str; 5] = [
     PINGPONG,
     "ib_write_bw -F -b -m 1024 -s 16384 -n 50 -l 50 -u 16",
@@ -64,8 +64,8 @@ const RELIABLE: [&str; 5] = [
 /// The programs that show other headers.
 const OVER_IPV4: [&str; 3] = [UNRELIABLE[0], RELIABLE[0], RELIABLE[1]];
 
-/// The model's IPv4 address, and the guest with its address and QEMU's first MAC: `prepare.sh` has
-/// them, too.
+/// The model's IPv4 address, and the guest's address with QEMU's first MAC; `prepare.sh` repeats
+/// them.
 pub(super) const IPV4_OF_MODEL: &str = "192.0.2.1";
 pub(super) const GUEST: &str = "192.0.2.2=52:54:00:12:34:56";
 
@@ -73,7 +73,7 @@ pub(super) const GUEST: &str = "192.0.2.2=52:54:00:12:34:56";
 const FIRST_PORT: u16 = 19000;
 const PORTS: u16 = 20;
 
-/// The guest's part of all scripts, and the host's: see there.
+/// The guest's part of all scripts, and the host's.
 const CLIENTS: &str = include_str!("clients.sh");
 const SERVERS: &str = include_str!("servers.sh");
 
@@ -102,12 +102,12 @@ impl Round {
         }
     }
 
-    /// Whether it can be run, with a tap device or without.
+    /// Whether it can run, with a tap device or without.
     pub(super) fn is_possible(self, tap: bool) -> bool {
         tap || self.network != Network::Udp
     }
 
-    /// The last program, which waits for ever for a datagram that is lost.
+    /// The last program, which waits forever for a lost datagram.
     pub(super) fn stalls(self) -> Option<&'static str> {
         let here = Self { peer: Peer::Programs, network: Network::LinkLocal, loses: true };
         (self == here).then_some(UNRELIABLE[0])
@@ -119,12 +119,12 @@ impl Round {
         FIRST_PORT + PORTS * before as u16
     }
 
-    /// The one of the program that stalls.
+    /// The port of the program that stalls.
     fn last_port(self) -> u16 {
         self.port() + PORTS - 1
     }
 
-    /// The index of rxe's GID: it has the default one, and one for each address.
+    /// The index of rxe's GID: it has the default GID, and one for each address.
     fn gid_of_rxe(self) -> u8 {
         match self.network {
             Network::LinkLocal => 0,
@@ -132,7 +132,7 @@ impl Round {
         }
     }
 
-    /// The index of the model's GID: each is there for RoCE v1 and then for RoCE v2.
+    /// The index of the model's GID: each has an entry for RoCE v1 and then one for RoCE v2.
     pub(super) fn gid_of_model(self) -> u8 {
         match self.network {
             Network::LinkLocal => 1,
@@ -178,7 +178,7 @@ pub(super) fn clients(rounds: &[Round]) -> String {
     script + "echo \"$passed passed, $failed failed, 0 skipped\"\n[ $failed = 0 ]\n"
 }
 
-/// A program's command line with the GID that it uses.
+/// A program's command line with its GID.
 fn with_gid(program: &str, index: u8) -> String {
     let option = if program.starts_with("ibv_") { "-g" } else { "-x" };
     format!("{program} {option} {index}")
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_run_the_same_programs_at_the_same_ports() {
+    fn both_ends_run_same_programs_on_same_ports() {
         let guest = lines(&clients(&ROUNDS), "exchange ");
         let host = ROUNDS.iter().flat_map(|round| lines(&round.servers(), "serve "));
         let programs: usize = ROUNDS.iter().map(|round| round.programs().len()).sum();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_loses_frames_must_have_lost_some() {
+    fn lossy_rounds_check_for_losses() {
         for round in ROUNDS {
             let script = round.servers();
             let checks = script.lines().filter(|&line| line == "must_have_lost").count();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_program_that_repeats_nothing_stalls_on_both_sides() {
+    fn one_unreliable_program_stalls_on_both_ends() {
         let guest = lines(&clients(&ROUNDS), "stall ");
         let host: Vec<_> = ROUNDS.iter().flat_map(|it| lines(&it.servers(), "stall ")).collect();
         let [(port, client, _)] = &guest[..] else { panic!("{guest:?}") };

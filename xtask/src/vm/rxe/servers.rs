@@ -16,18 +16,18 @@ use crate::vm::fetch;
 use crate::vm::qemu::Cable;
 use crate::workspace::Result;
 
-/// The model's link: an emulated guest is slow, and what its socket does not take is lost.
+/// The model's link: an emulated guest is slow, and frames that exceed its socket's queue are lost.
 const LINK: &str = "[[link]]\nbandwidth = \"20Mb/s\"\n";
 /// One frame in a hundred is lost, on its way to the model and from it.
 const LOSS: &str = "[[fault]]\neffect = \"lose\"\nchance = 0.01\n";
 
-/// The same of messages only.
+/// The same for messages only.
 const LOSS_OF_SENDS: &str = "opcode = [\"RC_SEND_FIRST\", \"RC_SEND_MIDDLE\", \"RC_SEND_LAST\"]\n";
 
 /// The twentieth datagram is lost.
 const LOSS_OF_ONE: &str = "[[fault]]\neffect = \"lose\"\nopcode = [\"UD_SEND_ONLY\"]\nnth = 20\n";
 
-/// How long the servers may go on when the guest has gone.
+/// How long the servers may run after the guest's end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The programs that serve: `verbless-model` and `rxe-peer`.
@@ -63,7 +63,7 @@ impl Servers {
         Ok(Self { stop, thread: Some(thread), log })
     }
 
-    /// After the guest has gone: all servers have ended well. What they say of the frames.
+    /// After the guest's end: all servers must have succeeded. Returns their lines about frames.
     pub(super) fn finish(&mut self) -> Result<String> {
         let end = Instant::now() + PATIENCE;
         let Some(thread) = self.thread.take() else { return Ok(String::new()) };
@@ -84,13 +84,13 @@ impl Drop for Servers {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What went wrong before this is what the user hears of.
+            // The user sees the earlier failure.
             let _ = thread.join();
         }
     }
 }
 
-/// Serves each round to its end; the others, too, when one fails.
+/// Serves each round to its end, also after a failure.
 fn all(rounds: &[(Round, Command)], output: &File, stop: &AtomicBool) -> Result {
     let mut failed = Vec::new();
     for (round, command) in rounds {
@@ -101,7 +101,7 @@ fn all(rounds: &[(Round, Command)], output: &File, stop: &AtomicBool) -> Result 
             match process.wait(Duration::from_millis(100))? {
                 Some(status) => break status,
                 None if stop.load(Ordering::Relaxed) => {
-                    // Killed outright, the model leaves its programs behind.
+                    // A model that is killed by SIGKILL leaves its programs behind.
                     process.terminate(Duration::from_secs(5));
                     return Err(format!("with {}: the servers do not end", round.title()).into());
                 }
@@ -115,14 +115,14 @@ fn all(rounds: &[(Round, Command)], output: &File, stop: &AtomicBool) -> Result 
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ").into()) }
 }
 
-/// The lines of a log that tell of rounds, links and frames.
+/// The lines of a log about rounds, links and frames.
 fn account(log: &str) -> String {
     let starts = ["=== ", "--- device ", "pass  "];
     let tells = |line: &&str| starts.iter().any(|start| line.starts_with(start));
     log.lines().filter(tells).map(|line| format!("{line}\n")).collect()
 }
 
-/// What serves a round.
+/// The command that serves a round.
 fn command(round: Round, binaries: &Binaries, cable: &Cable, scratch: &Scratch) -> Result<Command> {
     let port = round.port();
     let uplink = match round.network {

@@ -1,5 +1,5 @@
-# The model's side: the server of each program, one after the other. Below this text stand the programs. The environment
-# says which program is the model (MODEL), what this run of it is called (RUN), and what may be lost of all frames (LOSSES).
+# The model's side: the server of each program, one after the other. The programs follow this text. The environment
+# names the model's program (MODEL), its run (RUN), and the faults of all frames (LOSSES).
 failed=0
 
 # serve PORT PROGRAM OPTION...
@@ -12,15 +12,15 @@ serve() {
     local code=$?
     echo "--- $*: exit code $code"
     [ $code = 0 ] || failed=1
-    # Its client never came: none will.
+    # Its client never came: no other will.
     [ $code != 124 ] || exit 1
 }
 
-# A pingpong ends as soon as it has its last message, and leaves nobody to repeat an acknowledgement. Until then only
+# A pingpong ends as soon as it has its last message, and cannot repeat an acknowledgement afterwards. Until then only
 # messages are lost, from here on all frames.
 lose_all() { "$MODEL" ctl "$RUN" reset && "$MODEL" ctl "$RUN" apply "$LOSSES" || failed=1; }
 
-# The program before was worth nothing unless the model's link has lost frames of it.
+# A round is void unless the model's link has lost frames of it.
 lost=0
 must_have_lost() {
     local links before=$lost count
@@ -32,8 +32,8 @@ must_have_lost() {
 }
 
 
-# stall PORT PROGRAM OPTION...: one datagram is lost, and nobody repeats it: the program, which takes less than a second
-# otherwise, waits for it when two have passed.
+# stall PORT PROGRAM OPTION...: one datagram is lost and not retransmitted: the program, which otherwise takes less than
+# a second, must still wait for it after two.
 stall() {
     local port=$1 tries=0
     shift

@@ -1,5 +1,5 @@
-//! A network of this process alone, with a tap device in it: the guest's third network device is at
-//! its other end, and between the two stands an IP network that is not ours.
+//! A private network of this process, with a tap device in it: the guest's third network device is
+//! at the tap's other end, with an independent IP stack between the two.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,13 +8,13 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::run::on_the_path;
 
-/// The device, and the addresses at its ends: `prepare.sh` has the guest's, too.
+/// The device, and the addresses at its ends; `prepare.sh` repeats the guest's.
 pub(super) const NAME: &str = "verbless0";
 pub(super) const HOST: &str = "198.51.100.1";
 pub(super) const GUEST: &str = "198.51.100.2";
 
-/// Moves this thread, and whatever it starts from now on, to a network with a loopback device and
-/// the tap. The error says why that cannot be; then nothing has changed, or nothing that matters.
+/// Moves this thread and its later children to a network with a loopback device and the tap. An
+/// error says why this is impossible; it leaves no change that matters.
 pub(super) fn enter() -> Result<(), String> {
     const TUN: &str = "/dev/net/tun";
     if !nix::unistd::geteuid().is_root() {
@@ -27,7 +27,7 @@ pub(super) fn enter() -> Result<(), String> {
         return Err("ip is not installed: apt-get install iproute2".into());
     }
     unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| format!("unshare: {errno}"))?;
-    // The loopback device comes first: all else of the step needs it.
+    // The loopback device comes first: the rest of the step needs it.
     ip("link set lo up")?;
     ip(&format!("tuntap add dev {NAME} mode tap"))?;
     ip(&format!("address add {HOST}/24 dev {NAME}"))?;

@@ -1,4 +1,4 @@
-//! What a work queue has of its contexts and devices.
+//! The contexts and devices of a work queue.
 
 use verbless_devx::Backend;
 use verbless_model::{Model, Profile};
@@ -19,7 +19,7 @@ fn devs() -> [Dev; 2] {
 }
 
 #[test]
-fn contexts_of_a_device_share_a_completion_queue_which_goes_with_the_last() {
+fn contexts_of_device_share_cq_until_last() {
     let devs = devs();
     let handle = Handle::new().unwrap();
     for events in [None, Some(&handle)] {
@@ -38,7 +38,7 @@ fn contexts_of_a_device_share_a_completion_queue_which_goes_with_the_last() {
 }
 
 #[test]
-fn places_that_contexts_leave_are_taken_again_near_and_far() {
+fn context_slots_are_reused() {
     let [dev, _] = devs();
     let handle = Handle::new().unwrap();
     let mut queues = Queues::new(1);
@@ -58,7 +58,7 @@ fn places_that_contexts_leave_are_taken_again_near_and_far() {
         let sha = contexts.remove(at);
         let left = place(&queues, &sha);
         queues.remove(sha.core().id(), &handle).unwrap();
-        // It may belong near, if another left a place there.
+        // It may get a near slot, if another context left one.
         let sha = Sha::builder(&dev).start().unwrap();
         queues.add(&sha, None).unwrap();
         assert!(place(&queues, &sha) == left || place(&queues, &sha) < NEAR);
@@ -72,7 +72,7 @@ fn places_that_contexts_leave_are_taken_again_near_and_far() {
 }
 
 #[test]
-fn sides_are_found_by_place_and_by_device_and_free_places_are_taken_again() {
+fn sides_are_found_by_slot_and_device() {
     let devs = devs();
     let side = |at: usize| Side::alone(&devs[at], 4).unwrap();
     let mut sides = Sides::default();
@@ -86,12 +86,12 @@ fn sides_are_found_by_place_and_by_device_and_free_places_are_taken_again() {
     sides.remove(0);
     assert!(sides.get(0).is_none() && sides.get(1).is_some());
     assert_eq!((sides.on(&devs[0]), sides.on(&devs[1])), (None, Some(1)));
-    assert_eq!((sides.iter().count(), sides.iter_mut().count()), (1, 1));
+    assert_eq!(sides.iter_mut().count(), 1);
     assert_eq!(sides.add(side(0)), 0);
-    assert_eq!((sides.iter().count(), sides.iter_mut().count()), (2, 2));
+    assert_eq!(sides.iter_mut().count(), 2);
     sides.get(1).unwrap().owner = Some(3);
     assert_eq!(sides.on(&devs[1]), None, "it is that context's alone");
     sides.remove(1);
     sides.remove(0);
-    assert_eq!((sides.iter().count(), sides.iter_mut().count()), (0, 0));
+    assert_eq!(sides.iter_mut().count(), 0);
 }

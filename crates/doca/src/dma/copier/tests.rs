@@ -1,4 +1,4 @@
-//! Which copies begin and end in open code, and the queue's limits.
+//! Which copies begin and end in inlined code, and the queue's limits.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::dma::Dma;
 use crate::memory::{Memory, Mmap};
 use crate::types::AccessFlags;
 
-/// A copier that is driven by hand, on a device that does nothing by itself.
+/// A copier that the test steps, on a device that does nothing by itself.
 struct Rig {
     model: Model,
     side: Side,
@@ -41,7 +41,7 @@ fn bluefield() -> Profile {
     Profile::load("bluefield3").unwrap()
 }
 
-/// One that copies 2^`log` bytes at a time.
+/// A profile that copies 2^`log` bytes at a time.
 fn with_longest(log: u32) -> Profile {
     let text = include_str!("../../../../model/profiles/bluefield3.toml");
     assert!(text.contains("log_dma_mmo_size = 31"));
@@ -58,7 +58,7 @@ impl Rig {
         self.inventory.buf_by_addr(&self.map, self.map.address() + 0x8000, length).unwrap()
     }
 
-    /// Begins a job; whether it began in open code.
+    /// Begins a job; returns whether it began in inlined code.
     fn begin(&mut self, job: Memcpy) -> std::result::Result<bool, Refused<Memcpy>> {
         let ctx = job.ctx;
         if self.copier.begin_simple(job, Tag::default()) {
@@ -70,7 +70,7 @@ impl Rig {
         self.copier.begin_other(job, tag, &mut self.side).map(|()| false)
     }
 
-    /// Does all that was begun; the next job, and whether it ended in open code.
+    /// Executes all begun jobs; returns the next job, and whether it ended in inlined code.
     fn end(&mut self) -> (MemcpyDone, bool) {
         self.model.run_until_idle();
         let peeked = self.side.cq.peek_plain().map(|cqe| cqe.request());
@@ -97,7 +97,7 @@ impl Rig {
 }
 
 #[test]
-fn a_copy_of_single_buffers_begins_and_ends_in_open_code_unless_it_must_be_looked_through() {
+fn single_buf_copy_takes_fast_path_if_reach_is_known() {
     let mut rig = rig(bluefield());
     let bytes: Vec<u8> = (0..100).collect();
     rig.map.write_at(0, &bytes).unwrap();
@@ -115,7 +115,7 @@ fn a_copy_of_single_buffers_begins_and_ends_in_open_code_unless_it_must_be_looke
         assert_eq!(rig.copier.in_flight(), 0);
         let MemcpyDone { source, mut destination, user_data, .. } = done;
         destination.reset_data_len();
-        // What had another reference is looked through once more.
+        // A buffer that had another reference takes the full checks once more.
         if known {
             drop(if of_source { source.add_ref() } else { destination.add_ref() });
             of_source = false;
@@ -125,7 +125,7 @@ fn a_copy_of_single_buffers_begins_and_ends_in_open_code_unless_it_must_be_looke
 }
 
 #[test]
-fn what_is_empty_or_does_not_fit_or_is_a_chain_is_looked_through() {
+fn empty_oversized_or_chained_copy_takes_slow_path() {
     let mut rig = rig(bluefield());
     rig.begin(rig.dma.memcpy(rig.data(64), rig.room(64))).unwrap();
     let MemcpyDone { mut source, mut destination, .. } = rig.end().0;
@@ -160,7 +160,7 @@ fn what_is_empty_or_does_not_fit_or_is_a_chain_is_looked_through() {
 }
 
 #[test]
-fn a_device_that_takes_less_than_a_buffer_may_have_is_given_nothing_unchecked() {
+fn device_with_short_copy_limit_never_takes_fast_path() {
     for (log, known) in [(29, false), (30, true), (31, true)] {
         let mut rig = rig(with_longest(log));
         for round in 0..4 {
@@ -168,7 +168,7 @@ fn a_device_that_takes_less_than_a_buffer_may_have_is_given_nothing_unchecked() 
             assert_eq!(rig.begin(job).unwrap(), known, "2^{log}, {round}");
             rig.end();
             if round == 1 {
-                // So it is when its queue has failed and was put right.
+                // The same holds after its queue has failed and recovered.
                 rig.copier.stand_still(State::Failed, rig.copier.next, &rig.side);
                 assert!(!rig.begin(rig.dma.memcpy(rig.data(64), rig.room(64))).unwrap());
                 assert!(rig.copier.progress(&mut rig.side).is_none());
@@ -179,7 +179,7 @@ fn a_device_that_takes_less_than_a_buffer_may_have_is_given_nothing_unchecked() 
 }
 
 #[test]
-fn completions_have_been_read_when_there_are_none_or_the_queue_has_wrapped_around() {
+fn has_read_is_true_if_cq_is_empty_or_wrapped() {
     let mut rig = rig(bluefield());
     let entries = rig.side.cq.entries();
     let first = rig.side.cq.consumer_index();
@@ -195,7 +195,7 @@ fn completions_have_been_read_when_there_are_none_or_the_queue_has_wrapped_aroun
 }
 
 #[test]
-fn chained_copy_ends_with_the_cqe_of_its_last_request() {
+fn chained_copy_ends_with_cqe_of_last_request() {
     let mut rig = rig(bluefield());
     let mut chain = rig.data(8);
     for _ in 1..3 {

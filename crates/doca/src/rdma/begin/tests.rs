@@ -1,4 +1,4 @@
-//! Which jobs begin and end in open code.
+//! Which jobs begin and end in inlined code.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::rdma::checks::{Limits, check};
 use crate::rdma::{Rdma, RdmaDone, RdmaOpcode, RdmaState};
 use crate::types::AccessFlags;
 
-/// One end of a connection, whose engine is driven by hand.
+/// One end of a connection; the test drives its engine.
 struct End {
     side: Side,
     engine: RdmaEngine,
@@ -65,7 +65,7 @@ fn connected() -> (Model, [End; 2]) {
     let blobs = ends.each_ref().map(|end| end.rdma.export().unwrap());
     for (at, end) in ends.iter_mut().enumerate() {
         end.rdma.connect(blobs[1 - at].as_bytes()).unwrap();
-        // What the first job of all would do.
+        // The first job would do the same.
         end.begin(end.rdma.send(None).user_data(99)).unwrap();
     }
     for end in &mut ends {
@@ -92,7 +92,7 @@ impl End {
         self.inventory.buf_by_addr(&self.there, self.there.address() + at, length).ok()
     }
 
-    /// Begins a job; whether it began in open code.
+    /// Begins a job; returns whether it began in inlined code.
     fn begin(&mut self, job: RdmaJob) -> std::result::Result<bool, Refused<RdmaJob>> {
         if self.engine.begin_simple(job, Tag::default()) {
             return Ok(true);
@@ -100,7 +100,7 @@ impl End {
         self.engine.begin_checked(&self.side).map(|()| false)
     }
 
-    /// The next job, and whether it ended in open code.
+    /// The next job, and whether it ended in inlined code.
     fn end(&mut self, model: &Model) -> (RdmaDone, bool) {
         model.run_until_idle();
         let mut into: Settled = None;
@@ -126,7 +126,7 @@ impl End {
 }
 
 #[test]
-fn jobs_of_single_buffers_begin_and_end_in_open_code() {
+fn single_buf_jobs_take_fast_path() {
     let (model, [mut a, mut b]) = connected();
     let bytes: Vec<u8> = (0..64).collect();
     a.map.write_at(0, &bytes).unwrap();
@@ -149,7 +149,7 @@ fn jobs_of_single_buffers_begin_and_end_in_open_code() {
     assert!(b.begin(b.rdma.receive(b.room(0x100, 64))).unwrap());
     assert!(a.begin(a.rdma.write(a.data(0, 64), a.remote(0x200, 64))).unwrap());
     assert!(a.begin(a.rdma.write_imm(a.data(0, 64), a.remote(0x240, 64), 6)).unwrap());
-    assert!(a.begin(a.rdma.read(a.data(0x400, 64), a.remote(0x800, 64))).unwrap());
+    assert!(a.begin(a.rdma.read(a.remote(0x800, 64), a.data(0x400, 64))).unwrap());
     assert!((0..3).all(|_| a.end(&model).1));
     let (received, open) = b.end(&model);
     assert!(open);
@@ -177,7 +177,7 @@ fn jobs_of_single_buffers_begin_and_end_in_open_code() {
 }
 
 #[test]
-fn what_does_not_fit_or_is_not_known_is_looked_through() {
+fn known_ends_requires_fitting_known_bufs() {
     let (_model, [a, _b]) = connected();
     let instance = &a.engine.instance;
     let ends = |local: &Buf, remote: Option<&Buf>, operation| {
@@ -237,9 +237,9 @@ fn what_does_not_fit_or_is_not_known_is_looked_through() {
 }
 
 #[test]
-fn a_state_that_takes_a_job_lets_the_next_one_begin_in_open_code_and_no_other_state_does() {
+fn fast_path_opens_after_first_accepted_job() {
     let (model, [mut a, mut b]) = ends();
-    // Whoever has not looked at the state knows nothing of it.
+    // An engine that has not read the state does not know it.
     for known in [false, true, true] {
         assert_eq!(a.begin(a.rdma.receive(a.room(0, 64))).unwrap(), known);
     }
@@ -273,7 +273,7 @@ fn a_state_that_takes_a_job_lets_the_next_one_begin_in_open_code_and_no_other_st
 }
 
 #[test]
-fn as_many_jobs_as_the_queues_take_begin_and_one_more_does_when_one_has_ended() {
+fn full_queue_rejects_job_until_one_ends() {
     let (model, [mut a, mut b]) = connected();
     let most = a.rdma.properties().send_queue_size;
     for _ in 0..most {
@@ -299,7 +299,7 @@ fn as_many_jobs_as_the_queues_take_begin_and_one_more_does_when_one_has_ended() 
 }
 
 #[test]
-fn a_completion_of_another_job_than_the_first_is_refused() {
+fn cqe_of_another_job_is_rejected() {
     let (model, [mut a, _b]) = connected();
     for _ in 0..2 {
         a.begin(a.rdma.receive(a.room(0, 8))).unwrap();
@@ -313,7 +313,7 @@ fn a_completion_of_another_job_than_the_first_is_refused() {
 }
 
 #[test]
-fn buffers_that_had_another_reference_are_looked_through_once() {
+fn buf_with_past_reference_takes_slow_path_once() {
     let (model, [mut a, _b]) = connected();
     let (mut local, mut remote) = (a.data(0, 8), a.remote(0, 8));
     for (of_local, of_remote) in [(true, false), (false, true), (true, true)] {
@@ -331,7 +331,7 @@ fn buffers_that_had_another_reference_are_looked_through_once() {
 }
 
 #[test]
-fn a_job_is_refused_whose_chain_or_bytes_are_more_than_it_takes() {
+fn chain_or_length_above_limit_is_rejected() {
     let (_model, [a, _b]) = ends();
     let dev = a.rdma.dev();
     let limits =
@@ -354,7 +354,7 @@ fn a_job_is_refused_whose_chain_or_bytes_are_more_than_it_takes() {
         (3, 3, 4, ["send_buf_chain_len", "send_buf_chain_len"]),
     ] {
         let there = || a.remote(0, 64);
-        let jobs = [a.rdma.write(chain(count), there()), a.rdma.read(chain(count), there())];
+        let jobs = [a.rdma.write(chain(count), there()), a.rdma.read(there(), chain(count))];
         for (job, expected) in jobs.iter().zip(expected) {
             let said = says(job, &limits(send, read));
             assert!(said.ends_with(expected), "{send}, {read}, {count}: {said}");
@@ -375,7 +375,7 @@ fn a_job_is_refused_whose_chain_or_bytes_are_more_than_it_takes() {
     for (job, may) in [
         (a.rdma.write(data(), a.remote(0, 8)), true),
         (a.rdma.send(data()), true),
-        (a.rdma.read(data(), a.remote(0, 8)), false),
+        (a.rdma.read(a.remote(0, 8), data()), false),
         (a.rdma.receive(data()), false),
         (a.rdma.fetch_and_add(a.remote(0, 8).unwrap(), data().unwrap(), 1), false),
     ] {
@@ -385,7 +385,7 @@ fn a_job_is_refused_whose_chain_or_bytes_are_more_than_it_takes() {
 }
 
 #[test]
-fn what_a_device_does_not_let_go_of_stays_its() {
+fn failed_qp_reset_keeps_bufs_with_device() {
     use verbless_prm::{CommandStatus, Opcode};
     for refused in [false, true] {
         let (model, [mut a, _b]) = connected();
@@ -394,7 +394,7 @@ fn what_a_device_does_not_let_go_of_stays_its() {
         }
         a.begin(a.rdma.write(a.data(0, 8), None)).unwrap_err();
         if refused {
-            let refuse = || model.fail_command(0, Opcode::QP_2RST.0, 1, CommandStatus::NO_RES.0, 1);
+            let refuse = || model.fail_command(0, Opcode::QP_2RST, 1, CommandStatus::NO_RES, 1);
             refuse();
             a.engine.abort(&mut a.side).unwrap_err();
             assert!(a.engine.progress(&mut a.side).is_none() && !a.engine.has_work());

@@ -1,6 +1,6 @@
 //! Every format of the device API that needs no device, as one number: a program on the DPA and its
-//! host, of another architecture, must come to the same one. What the formats are is what the
-//! crate's own tests show.
+//! host, of another architecture, must compute the same. The crate's own tests check the formats
+//! themselves.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use verbless_flexio_dev::segment::{
 };
 use verbless_flexio_dev::{Request, Segment, SpinLock, outbox, record};
 
-/// FNV-1a over what comes.
+/// FNV-1a over the input.
 struct Fold(u64);
 
 impl Fold {
@@ -27,7 +27,7 @@ impl Fold {
     }
 }
 
-/// The number; `seed` goes into what the formats hold.
+/// The number; `seed` goes into the formats' contents.
 pub(super) fn all(seed: u64) -> u64 {
     let mut fold = Fold(0xcbf2_9ce4_8422_2325 ^ seed);
     segments(&mut fold, seed);
@@ -147,7 +147,7 @@ fn words(fold: &mut Fold, seed: u32) {
     fold.number(lock.try_lock().is_some());
     drop(held);
     fold.number(lock.try_lock().is_some());
-    // As `flexio_dev_memcpy16` and its neighbours copy.
+    // The copies of `flexio_dev_memcpy16` and its siblings.
     let mut halves = [0_u16; 4];
     halves.copy_from_slice(&[1, 2, seed as u16, 4]);
     fold.number(halves[2]);
@@ -172,7 +172,7 @@ fn entries(fold: &mut Fold, seed: u8) {
             word.store(u64::from_ne_bytes(*part), Ordering::Relaxed);
         }
     };
-    // New in the first round.
+    // New in the first pass.
     bytes[63] = 0xd0;
     fill(&bytes);
     if let Some(cqe) = CqRing::new(&words, 0).and_then(|mut ring| ring.poll()) {

@@ -1,5 +1,5 @@
-//! What programs on a DPA do with the FlexIO device API: each entry point shows one thing of it to
-//! the host, which asserts it (`tests/suite`, group `dpa device programs`).
+//! A DPA program for tests of the FlexIO device API: each entry point exercises one part of it, and
+//! the host asserts the result (`tests/suite`, group `dpa device programs`).
 
 #![no_std]
 #![no_main]
@@ -49,13 +49,39 @@ fn widths(a: i8, b: u16, c: bool, d: i32, e: u64, f: i64, g: usize, h: u8) -> i6
         + i64::from(h)
 }
 
-/// What the host reads in the program's file: bytes that are there, and zeros that are not.
+/// More arguments than registers hold: the sum of each argument times its position, from 1.
+#[rpc]
+#[expect(clippy::too_many_arguments, reason = "the most that there may be")]
+fn sixteen(
+    a: i8,
+    b: u8,
+    c: i16,
+    d: u16,
+    e: i32,
+    f: u32,
+    g: i64,
+    h: bool,
+    i: i8,
+    j: u8,
+    k: i16,
+    l: u16,
+    m: i32,
+    n: u32,
+    o: i64,
+    p: bool,
+) -> i64 {
+    let wide = [i64::from(a), b.into(), c.into(), d.into(), e.into(), f.into(), g, h.into()];
+    let more = [i64::from(i), j.into(), k.into(), l.into(), m.into(), n.into(), o, p.into()];
+    (1..).zip(wide.into_iter().chain(more)).map(|(place, value): (i64, i64)| place * value).sum()
+}
+
+/// Objects for the host to read in the program's file: bytes in the file, and zeros that it omits.
 #[unsafe(no_mangle)]
 static SHOWN_BYTES: [u8; 7] = *b"a file\0";
 #[unsafe(no_mangle)]
 static SHOWN_ZEROS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// Bytes of both, which it takes one of.
+/// A byte of both objects.
 #[rpc]
 fn shown(index: usize) -> u64 {
     SHOWN_ZEROS[index % 3].fetch_add(SHOWN_BYTES[index % 7].into(), Ordering::Relaxed)
@@ -64,7 +90,7 @@ fn shown(index: usize) -> u64 {
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static LOCK: SpinLock = SpinLock::new();
 
-/// Adds 1 so many times, each in two steps under a lock.
+/// Adds 1 `times` times, each in two steps under a lock.
 #[rpc]
 fn increment(times: u64) -> u64 {
     for _ in 0..times {
@@ -77,7 +103,7 @@ fn increment(times: u64) -> u64 {
 #[rpc]
 fn nothing() {}
 
-/// What [`formats`] comes to here.
+/// The result of [`formats`] here.
 #[rpc]
 fn formats_of(seed: u64) -> u64 {
     formats::all(seed)
@@ -85,7 +111,7 @@ fn formats_of(seed: u64) -> u64 {
 
 // The thread and its context.
 
-/// 0 by both ways of asking.
+/// 0 by both functions.
 #[rpc]
 fn thread_id() -> u64 {
     let context = calls::get_thread_ctx();
@@ -102,7 +128,7 @@ fn thread_storage() -> u64 {
     with_context::get_thread_local_storage(calls::get_thread_ctx())
 }
 
-/// Tells what its runs begin with: number and storage of its metadata, outbox, windows.
+/// Reports the initial state of its runs: number and storage of its metadata, outbox, windows.
 #[event_handler]
 fn begins_with(at: u64) {
     let context = ThreadContext::current();
@@ -122,12 +148,12 @@ fn begins_with(at: u64) {
     }
 }
 
-/// errno after a doorbell for a CQ, and again once it was taken.
+/// errno after a doorbell for a CQ, and again after it was taken.
 #[rpc]
 fn errno_of(cqn: u32) -> u64 {
     let context = ThreadContext::current();
     calls::zcqe_gen(cqn);
-    // The control word is the device's answer.
+    // Reading the control word waits for the device's answer.
     context.outbox().control();
     let first = with_context::get_errno(context);
     with_context::rst_errno(context);
@@ -140,7 +166,7 @@ fn errno_of(cqn: u32) -> u64 {
     first << 32 | taken << 16 | with_context::get_errno(context)
 }
 
-// Ends.
+// The ends of runs and processes.
 
 #[rpc]
 fn ends_with(code: u8) {
@@ -152,7 +178,7 @@ fn finishes() {
     calls::process_finish()
 }
 
-/// Finishes the process by the call's older name.
+/// Finishes the process by the older function.
 #[rpc]
 fn finishes_as_before() {
     calls::finish()
@@ -163,7 +189,7 @@ fn panics(index: usize) -> u8 {
     [1, 2, 3][index]
 }
 
-// What runs before an error ends the process.
+// Error handlers.
 
 #[event_handler]
 fn on_error(status: u64) {
@@ -184,7 +210,7 @@ fn on_error_spins(status: u64) {
     }
 }
 
-/// A handler that finishes by itself when it has run so often; each end both by value and by call.
+/// A handler that finishes by itself after `least` runs; each end both by value and by call.
 #[event_handler]
 fn runs(least: u64) -> Next {
     let count = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
@@ -194,7 +220,7 @@ fn runs(least: u64) -> Next {
         count if count == least => Next::Reschedule,
         _ => Next::Finish,
     };
-    // SAFETY: nothing on the stack owes anything.
+    // SAFETY: nothing on the stack needs a drop.
     unsafe {
         match next {
             Next::Retrigger if by_call => calls::thread_retrigger(),
@@ -214,7 +240,7 @@ fn polls(_: u64) -> ! {
     }
 }
 
-/// Goes on behind each event where it was, and tells how often.
+/// Continues after each event where it yielded, and counts the events.
 #[event_handler]
 fn continues(at: u64) {
     let count: &AtomicU64 = word(at);
@@ -248,14 +274,14 @@ fn lock_twice() {
     drop(LOCK.lock());
 }
 
-/// Ends as a call must not.
+/// Ends in a way that a call must not.
 #[rpc]
 fn reschedules() {
-    // SAFETY: nothing on the stack owes anything; the process ends.
+    // SAFETY: nothing on the stack needs a drop; the process ends.
     unsafe { system::reschedule() }
 }
 
-/// Pauses until somebody has counted so far.
+/// Pauses until the counter reaches `count`.
 #[rpc]
 fn wait_for(count: u64) {
     while COUNT.load(Ordering::Relaxed) < count {
@@ -272,7 +298,7 @@ fn code(result: Result<(), Failed>) -> u64 {
     Status::from(result) as u64
 }
 
-/// Copies so many bytes of the host's within its memory, through a buffer here; by window `entity`.
+/// Copies `length` bytes within the host's memory, through a buffer here; by window `entity`.
 #[rpc]
 fn copy(second: bool, mkey: u32, from: u64, to: u64, length: usize) -> u64 {
     let _held = BUFFER.lock();
@@ -286,7 +312,7 @@ fn copy(second: bool, mkey: u32, from: u64, to: u64, length: usize) -> u64 {
     )
 }
 
-/// Copies as [`copy`] does, by the calls of before 24.10 and the window that the thread has.
+/// Copies like [`copy`], by the functions from before 24.10 and the thread's window.
 #[rpc]
 fn copy_with_context(mkey: u32, from: u64, to: u64, length: usize) -> u64 {
     let context = ThreadContext::current();
@@ -308,7 +334,7 @@ fn copy_with_context(mkey: u32, from: u64, to: u64, length: usize) -> u64 {
     u64::from(steps.contains(&Status::Failed))
 }
 
-/// Takes a window, and gives what its address of `host` holds.
+/// Selects a window, and loads the word at the host's address `host`.
 #[rpc]
 fn peek(window: u16, mkey: u32, host: u64) -> u64 {
     let Ok(()) = calls::window_config(WindowEntity::Secondary, window, mkey) else {
@@ -318,8 +344,8 @@ fn peek(window: u16, mkey: u32, host: u64) -> u64 {
     window.and_then(|it| it.read_u64(host)).unwrap_or(u64::MAX - 1)
 }
 
-/// Reads two words of the host's, of 8 and of 4 bytes, so often, and writes two others, all their
-/// bits the same; how many it read that have bits of both kinds.
+/// Reads two words of the host, of 8 and of 4 bytes, `times` times, and writes two others with all
+/// bits equal; returns the number of torn reads.
 #[rpc]
 fn words(mkey: u32, host: u64, times: u64) -> u64 {
     let Ok(window) = ThreadContext::current().window(PRIMARY) else { return u64::MAX };
@@ -346,13 +372,13 @@ fn poke(mkey: u32, host: u64, value: u64) -> u64 {
 
 // Queues.
 
-/// A word of the process's memory that the host has given the address of.
+/// A word of the process's memory at an address from the host.
 fn word<T>(address: u64) -> &'static T {
-    // SAFETY: the host gives addresses in the heap, of atomics, which nothing else uses otherwise.
+    // SAFETY: the host passes addresses in the heap, of atomics, which nothing else uses otherwise.
     unsafe { &*with_exposed_provenance(address as usize) }
 }
 
-/// What [`drain`] stands on: written by the host, in the heap.
+/// The state of [`drain`], written by the host into the heap.
 #[repr(C)]
 struct Drain {
     count: AtomicU64,
@@ -364,13 +390,13 @@ struct Drain {
     consumer: AtomicU32,
 }
 
-/// Takes one CQE, and arms the CQ behind it.
+/// Consumes one CQE, and then arms the CQ.
 #[event_handler]
 fn drain_one(at: u64) {
     take(at, 1);
 }
 
-/// Takes all CQEs of a CQ, counts them and their bytes, and arms the CQ.
+/// Consumes all CQEs of a CQ, counts them and their bytes, and arms the CQ.
 #[event_handler]
 fn drain(at: u64) {
     take(at, usize::MAX);
@@ -379,7 +405,7 @@ fn drain(at: u64) {
 fn take(at: u64, most: usize) {
     let drain: &Drain = word(at);
     let words = 8_usize << drain.log_cqes;
-    // SAFETY: the host says where the ring is, and how long.
+    // SAFETY: the host passes the ring's address and length.
     let ring =
         unsafe { core::slice::from_raw_parts(with_exposed_provenance(drain.ring as usize), words) };
     let Some(mut cqes) = CqRing::new(ring, drain.consumer.load(Ordering::Relaxed)) else {
@@ -391,7 +417,7 @@ fn take(at: u64, most: usize) {
     }
     cqes.set_record(word(drain.record));
     drain.consumer.store(cqes.consumer(), Ordering::Relaxed);
-    // By both ways of asking, in turns.
+    // By both functions, in turn.
     if cqes.consumer().is_multiple_of(2) {
         calls::cq_arm(cqes.consumer(), drain.cqn);
     } else {
@@ -399,7 +425,7 @@ fn take(at: u64, most: usize) {
     }
 }
 
-/// What `serve` is given, and what it has read.
+/// The argument of `serve`, and its results.
 #[repr(C)]
 struct Emulated {
     drain: Drain,
@@ -407,8 +433,8 @@ struct Emulated {
     value: AtomicU32,
 }
 
-/// Serves a doorbell of an emulated device: takes its CQE, reads what was written to it, and arms
-/// it for the next one.
+/// Serves a doorbell of an emulated device: consumes its CQE, reads its value, and arms it for the
+/// next one.
 #[event_handler]
 fn serve(at: u64) {
     let emulated: &Emulated = word(at);
@@ -417,11 +443,11 @@ fn serve(at: u64) {
     calls::db_ctx_arm(emulated.drain.cqn, emulated.context);
 }
 
-/// Takes all EQEs of an EQ from entry `consumer` on, and tells the device so: the CQ that the last
-/// names, and how many.
+/// Consumes all EQEs of an EQ from entry `consumer` on, and updates its consumer index; returns the
+/// CQ of the last one, and their number.
 #[rpc]
 fn take_events(at: u64, log_entries: u32, consumer: u32, eqn: u32) -> u64 {
-    // SAFETY: the host says where the ring is, and how long.
+    // SAFETY: the host passes the ring's address and length.
     let ring = unsafe {
         core::slice::from_raw_parts(with_exposed_provenance(at as usize), 8_usize << log_entries)
     };
@@ -459,7 +485,7 @@ fn trigger_often(cqn: u32, times: u32) {
     (0..times).for_each(|_| calls::zcqe_gen(cqn));
 }
 
-/// Triggers a CQ by outbox `id`, chosen in either way, and again by another way of asking.
+/// Triggers a CQ by outbox `id`, selected by either function, and again by the other API.
 #[rpc]
 fn trigger_by(id: u16, cqn: u32, fast: bool) -> u64 {
     let context = ThreadContext::current();
@@ -477,7 +503,7 @@ fn trigger_by(id: u16, cqn: u32, fast: bool) -> u64 {
     done as u64 | u64::from(context.errno()) << 8
 }
 
-/// Every doorbell that the model has no queue for: how many set errno.
+/// Every doorbell for which the model has no queue: returns how many set errno.
 #[rpc]
 fn refused_doorbells(number: u32) -> u64 {
     let context = ThreadContext::current();
@@ -496,10 +522,10 @@ fn refused_doorbells(number: u32) -> u64 {
     refused + u64::from(context.take_errno() == 2)
 }
 
-// UARs of other contexts that were extended to the process.
+// UARs of other contexts, extended to the process.
 
-/// Triggers a CQ by the thread's outbox, which rings for the queues of an extended UAR from now on;
-/// errno then. By both ways of asking.
+/// Triggers a CQ by the thread's outbox, switched to the queues of an extended UAR; returns errno
+/// after it. By both functions.
 #[rpc]
 fn trigger_across(device: u32, cqn: u32, by_context: bool) -> u64 {
     let context = ThreadContext::current();
@@ -513,7 +539,7 @@ fn trigger_across(device: u32, cqn: u32, by_context: bool) -> u64 {
     errno_of_trigger(cqn)
 }
 
-/// Triggers a CQ by the thread's outbox as it is, or once it rings for its own queues again.
+/// Triggers a CQ by the thread's outbox as it is, or after a switch back to its own queues.
 #[rpc]
 fn trigger_here(cqn: u32, again: bool) -> u64 {
     if again && system::extend_outbox(None).is_err() {
@@ -529,8 +555,25 @@ fn errno_of_trigger(cqn: u32) -> u64 {
     context.take_errno().into()
 }
 
+/// Arms a CQ of another context, of which `ci` CQEs are consumed: by its record in the host's
+/// memory, which a window shows, and by the doorbell of an extended UAR; errno.
+#[rpc]
+fn arm_across(device: u32, cqn: u32, mkey: u32, record: u64, ci: u32) -> u64 {
+    let context = ThreadContext::current();
+    let Ok(window) = context.window(PRIMARY) else { return u64::MAX };
+    window.set_mkey(mkey);
+    if window.copy_to_host(record, &ci.to_be_bytes()).is_err()
+        || calls::outbox_config_uar_extension(device).is_err()
+    {
+        return u64::MAX;
+    }
+    context.outbox().arm_cq(cqn, ci);
+    context.outbox().control();
+    context.take_errno().into()
+}
+
 /// Posts a NOP to a send queue of another context, at WQEBB `pi` of its ring in the host's memory,
-/// and rings for it: status and errno.
+/// and rings for it; returns status and errno.
 #[rpc]
 fn post_across(device: u32, number: u32, mkey: u32, ring: u64, pi: u16) -> u64 {
     let context = ThreadContext::current();
@@ -553,7 +596,7 @@ fn says(number: u64) -> usize {
         + with_context::puts(ThreadContext::current(), "a line")
 }
 
-/// A message by each macro: the levels that the stream shows count.
+/// A message by each macro; returns the count of levels that the stream shows.
 #[rpc]
 fn says_by_level() -> u64 {
     let stream = Stream::DEFAULT;
@@ -574,19 +617,19 @@ fn says_often(times: u64) -> u64 {
     (0..times).map(|n| u64::from(print!("{n}") > 0)).sum()
 }
 
-/// Numbered messages of so many more bytes to a stream; how many were written.
+/// Numbered messages with `bytes` additional bytes to a stream; returns how many were written.
 #[rpc]
 fn says_to(stream: u8, times: u64, bytes: usize) -> u64 {
     let stream = Stream::new(stream);
     (0..times).map(|n| u64::from(msg_info!(stream, "{n} {:x>bytes$}", "") > 0)).sum()
 }
 
-/// Never ends while it writes a message.
+/// A value whose formatting never ends.
 struct Endless;
 
 impl core::fmt::Display for Endless {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // The first time its length is found out.
+        // The first formatting computes its length.
         if WRITES.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
             return f.write_str("x");
         }
@@ -598,7 +641,7 @@ impl core::fmt::Display for Endless {
 
 static WRITES: AtomicU64 = AtomicU64::new(0);
 
-/// A message to a stream that never comes to its end.
+/// A message to a stream that never ends.
 #[rpc]
 fn says_without_end(stream: u8) {
     msg_info!(Stream::new(stream), "{Endless}");
@@ -606,7 +649,7 @@ fn says_without_end(stream: u8) {
 
 // Traces.
 
-/// A record of each number of arguments to a stream; how many were written.
+/// A record with each number of arguments to a stream; returns how many were written.
 #[rpc]
 fn traces(stream: u8, from: u64) -> u64 {
     let (stream, n) = (Stream::new(stream), from);
@@ -628,13 +671,14 @@ fn flushes_trace(stream: u8) {
     trace::flush(Stream::new(stream), ThreadContext::current());
 }
 
-/// Passes trace point 7 so often, with `from` and what follows; how many records were written.
+/// Passes trace point 7 `times` times, with `from` and the following numbers; returns how many
+/// records were written.
 #[rpc]
 fn points(from: u64, times: u64) -> u64 {
     (from..from + times).map(|n| u64::from(tp!(7, n, !n, -1_i8))).sum()
 }
 
-// Memory, for a host that has no other way to it.
+// Memory accesses for a host without another access.
 
 #[rpc]
 fn load(address: u64) -> u64 {

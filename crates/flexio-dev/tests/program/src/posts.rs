@@ -1,4 +1,4 @@
-//! Requests that RPCs post to queue pairs whose rings and records are in this process's heap.
+//! RPCs that post requests to queue pairs with rings and records in this process's heap.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,7 +34,7 @@ fn post_write(
         Segment::data(length, (keys >> 32) as u32, from),
     ];
     put(wqe, &segments);
-    // The doorbell alone tells the device, too, of every other one.
+    // Every other one is rung by the doorbell alone, without the record.
     if pi.is_multiple_of(2) {
         record::sq_set_pi(word(record), pi.wrapping_add(1));
     }
@@ -45,13 +45,13 @@ fn post_write(
     }
 }
 
-/// Bytes of an address vector, and in it the bit of its extension, without which 16 are enough.
+/// Bytes of an address vector, and its extension bit, without which 16 are enough.
 const ADDRESS_BYTES: usize = 48;
 const EXTENDED: (usize, u8) = (8, 0x80);
-/// Where the control segment has the number of segments.
+/// Offset of the number of segments in the control segment.
 const DS: usize = 7;
 
-/// Posts a datagram to whom the address vector at `address` names: WQEBBs that it takes.
+/// Posts a datagram to the address vector at `address`; returns its number of WQEBBs.
 #[rpc]
 fn post_datagram(
     wqe: u64,
@@ -89,7 +89,7 @@ fn datagram(pi: u16, qpn: u32) -> Segment {
     Segment::ctrl(pi, qpn, CompletionMode::Always, Request::DatagramSend)
 }
 
-/// A control segment of a WQE of so many segments: FlexIO's requests have an address of one only.
+/// A control segment for `count` segments: FlexIO's requests have an address of one segment only.
 fn with_segments(control: Segment, count: u8) -> Segment {
     let mut bytes = *control.as_bytes();
     bytes[DS] = count;

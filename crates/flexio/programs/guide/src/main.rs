@@ -1,5 +1,5 @@
-//! The device side of the example `guide`, which `docs/flexio.md` goes through: a call that makes
-//! events, and an event handler that takes them.
+//! The device side of the example `guide`, explained in `docs/flexio.md`: a function that makes
+//! events, and an event handler that consumes them.
 
 #![no_std]
 #![no_main]
@@ -12,7 +12,7 @@ use verbless_flexio_dev::{ThreadContext, calls, event_handler, print, program, r
 
 program!();
 
-/// What the host writes into the heap for the handler: its CQ, and where it counts.
+/// The host writes this into the heap for the handler: its CQ, and its counter.
 #[repr(C)]
 struct Work {
     ring: u64,
@@ -23,7 +23,7 @@ struct Work {
     handled: AtomicU32,
 }
 
-/// Rings so often for a CQ, by outbox `outbox`; the last error of that.
+/// Rings `times` times for a CQ by outbox `outbox`; returns the last error.
 #[rpc]
 fn make_events(outbox: u16, cqn: u32, times: u32) -> u32 {
     if calls::outbox_config(outbox).is_err() {
@@ -36,14 +36,20 @@ fn make_events(outbox: u16, cqn: u32, times: u32) -> u32 {
     ThreadContext::current().errno()
 }
 
-/// Takes what is new in its CQ, counts it, and has the next CQE start it again.
+/// Ends the process with an error code, which the host gets as the status.
+#[rpc]
+fn give_up(code: u8) -> u64 {
+    system::error(code)
+}
+
+/// Consumes the new CQEs, counts them, and arms the CQ for the next one.
 #[event_handler]
 fn on_event(work: u64) {
     // SAFETY: the host has written a `Work` there, and frees it when the handler is destroyed.
     let work: &Work = unsafe { &*with_exposed_provenance(work as usize) };
     let words = 8_usize << work.log_depth;
     // SAFETY: the CQ's ring and record are in the heap for as long as the CQ, which keeps its
-    // handler.
+    // handler alive.
     let (ring, record) = unsafe {
         let ring = with_exposed_provenance::<AtomicU64>(work.ring as usize);
         let record = with_exposed_provenance::<AtomicU32>(work.record as usize);

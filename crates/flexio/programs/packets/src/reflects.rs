@@ -1,5 +1,5 @@
-//! Sends Ethernet frames back with their addresses swapped. The example `packets` is this, and the
-//! program of the device API's tests has it, too.
+//! Sends Ethernet frames back with their addresses swapped. The example `packets` and the program
+//! of the device API's tests use it.
 
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use verbless_flexio_dev::event::{CqRing, CqeOpcode};
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{Request, Segment, calls, event_handler, record, system};
 
-/// What the handler stands on: the host writes it into the heap.
+/// The handler's setup: the host writes it into the heap.
 #[repr(C)]
 struct Setup {
     /// The CQ of received frames: its ring, its record.
@@ -18,7 +18,7 @@ struct Setup {
     rq_record: u64,
     sq_record: u64,
     send_queue: u64,
-    /// Where frames arrive, and where they are sent from.
+    /// The addresses of the receive buffers and of the send buffers.
     received: u64,
     sent: u64,
     /// The CQ of sent frames: its ring, its record.
@@ -30,14 +30,14 @@ struct Setup {
     lkey: u32,
     /// log2 of the CQEs of either CQ, of the receives, and of the WQEBBs.
     log_depth: u32,
-    /// Bytes that there are for a frame, a multiple of 8.
+    /// Bytes of a frame buffer, a multiple of 8.
     frame_bytes: u32,
     consumer: AtomicU32,
     posted: AtomicU32,
     sends: AtomicU32,
 }
 
-/// Memory of the process that the host has said the address of.
+/// Memory of the process at an address from the host.
 fn at<T>(address: u64) -> &'static T {
     // SAFETY: the host gives addresses in the heap, which nothing else uses meanwhile.
     unsafe { &*with_exposed_provenance(address as usize) }
@@ -48,8 +48,7 @@ fn words(address: u64, count: usize) -> &'static [AtomicU64] {
     unsafe { core::slice::from_raw_parts(with_exposed_provenance(address as usize), count) }
 }
 
-/// Swaps the addresses with which a frame begins: its first 12 bytes, of which the last 4 are in
-/// the second word.
+/// Swaps the MAC addresses in a frame's first 12 bytes, of which the last 4 are in the second word.
 fn swap(first: u64, second: u64) -> [u64; 2] {
     let [a, b, c, d, e, f, g, h] = first.to_ne_bytes();
     let [i, j, k, l, rest @ ..] = second.to_ne_bytes();
@@ -58,7 +57,7 @@ fn swap(first: u64, second: u64) -> [u64; 2] {
     [first, u64::from_ne_bytes([c, d, e, f, m, n, o, p])]
 }
 
-/// Sends each frame that has come back to where it came from.
+/// Sends each received frame back to its sender.
 #[event_handler]
 fn reflects(setup: u64) {
     let setup: &Setup = at(setup);
@@ -86,7 +85,7 @@ fn reflects(setup: u64) {
         for (word, value) in to.iter().zip(swap(first, second)) {
             word.store(value, Ordering::Relaxed);
         }
-        // The frame is out of its receive, which is posted again.
+        // The frame is copied out of its receive buffer, which is posted again.
         cqes.set_record(at(setup.cq_record));
         record::rq_inc_pi(at(setup.rq_record));
         send(setup, posted, setup.sent + index * bytes, length);
@@ -95,8 +94,8 @@ fn reflects(setup: u64) {
     calls::cq_arm(cqes.consumer(), setup.cqn);
 }
 
-/// Takes what the device has sent until a WQEBB and its frame's place are free; how many frames
-/// were posted so far.
+/// Consumes send CQEs until a WQEBB and its frame buffer are free; returns the count of posted
+/// frames.
 fn wait_for_room(setup: &Setup, depth: usize) -> u32 {
     let consumer = setup.sends.load(Ordering::Relaxed);
     let Some(mut cqes) = CqRing::new(words(setup.send_cqes, 8 * depth), consumer) else {

@@ -7,7 +7,7 @@ use verbless_flexio_dev::event::CqRing;
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{Request, Segment, calls, event_handler, record, system};
 
-/// What the handler stands on: the host writes it into the heap.
+/// The handler's setup: the host writes it into the heap.
 #[repr(C)]
 struct Setup {
     /// The CQ of receives: its ring, its record.
@@ -16,14 +16,14 @@ struct Setup {
     /// The queue pair: its send queue, and the record of both.
     send_queue: u64,
     record: u64,
-    /// Where messages arrive, and where answers are made.
+    /// The addresses of the receive buffers, and of the answers.
     messages: u64,
     answers: u64,
-    /// Where the host takes answers.
+    /// The host's address for answers.
     host: u64,
     cqn: u32,
     qpn: u32,
-    /// The key to messages and answers, and that to the host's memory.
+    /// The key to messages and answers, and the key to the host's memory.
     lkey: u32,
     rkey: u32,
     log_depth: u32,
@@ -32,7 +32,7 @@ struct Setup {
     posted: AtomicU32,
 }
 
-/// Memory of the process that the host has said the address of.
+/// Memory of the process at an address from the host.
 fn at<T>(address: u64) -> &'static T {
     // SAFETY: the host gives addresses in the heap, which nothing else uses meanwhile.
     unsafe { &*with_exposed_provenance(address as usize) }
@@ -43,8 +43,8 @@ fn words(address: u64, count: usize) -> &'static [AtomicU64] {
     unsafe { core::slice::from_raw_parts(with_exposed_provenance(address as usize), count) }
 }
 
-/// Answers each message that has come: the answer has every bit of it turned, and goes to the
-/// message's place in the host's memory by an RDMA write, whose immediate data is that place.
+/// Answers each received message: inverts all its bits, and writes it to the message's slot in the
+/// host's memory by an RDMA write, whose immediate data is the slot.
 #[event_handler]
 fn answers(setup: u64) {
     let setup: &Setup = at(setup);

@@ -13,7 +13,7 @@ use verbless_flexio_dev::{program, rpc, system};
 
 program!();
 
-/// Eight arguments, as many as there may be: their sum.
+/// Eight arguments, the maximum in registers: returns their sum.
 #[rpc]
 fn sum(a: i8, b: u8, c: i16, d: u16, e: i32, f: u32, g: i64, h: bool) -> i64 {
     i64::from(a)
@@ -38,10 +38,10 @@ fn reset() {
     CALLS.store(0, Ordering::Relaxed);
 }
 
-/// Makes of the number at `at` its square, and lets others go on meanwhile.
+/// Squares the number at `at`, and yields meanwhile.
 #[rpc]
 fn square(at: u64) {
-    // SAFETY: the host gives addresses of words in the heap, a different one to each call.
+    // SAFETY: the host passes addresses of words in the heap, a different one to each call.
     let word: &AtomicU64 = unsafe { &*with_exposed_provenance(at as usize) };
     let value = word.load(Ordering::Relaxed);
     system::pause();

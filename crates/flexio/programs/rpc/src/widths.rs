@@ -1,8 +1,8 @@
-//! A function for each width that an argument and a result may have.
+//! A function for each width of an argument and a result.
 
 use verbless_flexio_dev::rpc;
 
-/// A function of one argument for each width, which returns what is one more.
+/// A function of one argument for each width; it returns the argument plus one.
 macro_rules! next {
     ($($name:ident $word:ident)*) => {$(
         #[rpc]

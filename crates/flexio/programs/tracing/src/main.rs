@@ -1,5 +1,5 @@
-//! A function that tells what it does, by messages and by trace records, and one that ends its
-//! process by a mistake: the device side of the example `tracing`.
+//! A function that reports its progress by messages and trace records, and one that ends its
+//! process by a fault: the device side of the example `tracing`.
 
 #![no_std]
 #![no_main]
@@ -10,11 +10,11 @@ use verbless_flexio_dev::{Level, Stream, event_handler, msg, msg_err, print, pro
 
 program!();
 
-/// The trace points: a number was looked at, and how many steps it took.
+/// The trace points: a number of the sequence, and the count of steps.
 const LOOKED_AT: u32 = 1;
 const TOOK: u32 = 2;
 
-/// How many steps a number takes to 1, halved or tripled and one more.
+/// The count of steps of a number to 1, halved or tripled and one more.
 #[rpc]
 fn steps(start: u64) -> u64 {
     print!("from {start} on");
@@ -29,11 +29,11 @@ fn steps(start: u64) -> u64 {
     count
 }
 
-/// Counts where an address says, which must be one of the process's.
+/// Increments a counter at an address, which must be in the process's memory.
 #[inline(never)]
 fn count_at(address: u64) {
     let counter = with_exposed_provenance_mut::<u64>(address as usize);
-    // SAFETY: as the caller says; if not, the process ends here.
+    // SAFETY: the caller ensures it; otherwise the process ends here.
     unsafe {
         *counter += 1; // The faulting line.
     }

@@ -8,13 +8,13 @@ use verbless_flexio_dev::{ThreadContext, Window, WindowEntity, program, rpc};
 
 program!();
 
-/// The window of this number, which leads by `mkey` then.
+/// The window of this number, configured for `mkey`.
 fn window(id: u16, mkey: u32) -> Window<'static> {
     calls::window_config(WindowEntity::Primary, id, mkey).expect("the number is of a window");
     ThreadContext::current().window(WindowEntity::Primary).expect("it was just configured")
 }
 
-/// The sum of so many words at `host`.
+/// The sum of `words` words at `host`.
 #[rpc]
 fn sum(id: u16, mkey: u32, host: u64, words: u64) -> u64 {
     let window = window(id, mkey);
@@ -22,7 +22,7 @@ fn sum(id: u16, mkey: u32, host: u64, words: u64) -> u64 {
     (0..words).map(word).fold(0, u64::wrapping_add)
 }
 
-/// Doubles each of so many words at `host`, in place.
+/// Doubles each of `words` words at `host`, in place.
 #[rpc]
 fn double(id: u16, mkey: u32, host: u64, words: u64) {
     let window = window(id, mkey);
@@ -32,7 +32,7 @@ fn double(id: u16, mkey: u32, host: u64, words: u64) {
     }
 }
 
-/// Copies up to 256 bytes from `from` to `to`, last byte first, by way of its own memory.
+/// Copies up to 256 bytes from `from` to `to`, last byte first, through its own memory.
 #[rpc]
 fn reverse(id: u16, mkey: u32, from: u64, to: u64, bytes: usize) {
     let window = window(id, mkey);

@@ -4,13 +4,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use verbless::command::DpaStatus;
+use verbless::flexio::{App, Error as FlexioError, Function, Process, ProcessConfig, embed};
 use verbless::model::{InProcess, Model, Profile};
 use verbless::prelude::*;
-use verbless_command::DpaStatus;
-use verbless_flexio::{App, Error as FlexioError, Function, Process, ProcessConfig, embed};
 
 embed!(
-    /// What the program of the device API's tests has.
+    /// The program of the device API's tests.
     pub mod program = "../../../../target/dpa/program.elf"
 );
 

@@ -5,9 +5,10 @@ use verbless_prm::{
     AllocPdIn, AllocUarIn, CmdifChecksum, CommandInput, CommandMailbox, CommandOwnership,
     CommandQueueEntry, CommandTransport, CreateEqIn, DeallocPdIn, DeliveryStatus, EnableHcaIn,
     HcaCap, InitHcaIn, ManagePagesIn, NopIn, QueryHcaCapIn, QueryPagesIn, SetHcaCapIn, Structure,
+    TeardownHcaIn, TeardownProfile,
 };
 
-use super::super::rig::{Driver, MEMORY, MEMORY_BYTES};
+use super::super::rig::{Driver, MEMORY, MEMORY_BYTES, QUEUE};
 use super::sign;
 use crate::said::said;
 use verbless_model::memory::HostMemory;
@@ -54,7 +55,7 @@ fn up() -> Driver {
 }
 
 #[test]
-fn a_command_that_fits_in_the_entry_is_answered_there() {
+fn inline_output_is_signed_and_keeps_token() {
     let mut driver = Driver::new();
     let entry = driver.entry(EnableHcaIn::new().as_bytes(), 12);
     let answered = driver.ring(&entry);
@@ -66,7 +67,7 @@ fn a_command_that_fits_in_the_entry_is_answered_there() {
 }
 
 #[test]
-fn a_long_answer_fills_its_mailboxes_and_signs_them() {
+fn long_output_fills_signed_mailboxes() {
     let mut driver = enabled();
     let entry = driver.entry(query_cap().as_bytes(), 0x1010);
     let answered = driver.ring(&entry);
@@ -87,7 +88,7 @@ fn a_long_answer_fills_its_mailboxes_and_signs_them() {
 }
 
 #[test]
-fn what_is_wrong_with_an_entry_is_told_by_its_delivery_status() {
+fn bad_entry_yields_delivery_status() {
     type Spoil = fn(&mut CommandQueueEntry);
     let cases: [(DeliveryStatus, Spoil); 8] = [
         (DeliveryStatus::BAD_DESCRIPTOR_TYPE, |entry| {
@@ -123,7 +124,7 @@ fn what_is_wrong_with_an_entry_is_told_by_its_delivery_status() {
 }
 
 #[test]
-fn what_is_wrong_with_a_mailbox_is_told_by_the_delivery_status() {
+fn bad_mailbox_yields_delivery_status() {
     type Spoil = fn(&mut CommandMailbox, u64);
     let cases: [(DeliveryStatus, usize, Spoil); 7] = [
         (DeliveryStatus::TOKEN_ERR, 0, |mailbox, _| {
@@ -221,7 +222,7 @@ fn signatures_are_checked_once_they_are_enabled() {
 }
 
 #[test]
-fn the_longest_length_is_16_mib_and_one_more_is_refused_before_a_mailbox_is_read() {
+fn length_above_16_mib_is_rejected_before_mailboxes() {
     type Set = fn(&mut CommandQueueEntry, u32);
     let cases: [(Set, DeliveryStatus); 2] = [
         (|entry, length| _ = entry.set_input_length(length), DeliveryStatus::INPUT_LENGTH_ERR),
@@ -257,7 +258,7 @@ fn the_first_mailbox_may_lie_at_any_multiple_of_512() {
 }
 
 #[test]
-fn a_command_is_logged_with_its_name_and_its_lengths() {
+fn command_log_has_opcode_name_and_lengths() {
     let mut driver = Driver::new();
     let text = said(|| done(&mut driver, &EnableHcaIn::new(), &[]).clear());
     let expected = "0x104 ENABLE_HCA slot=0 uid=0 op_mod=0 input=16 output=16 status=0";
@@ -270,7 +271,7 @@ fn a_command_is_logged_with_its_name_and_its_lengths() {
 }
 
 #[test]
-fn an_entry_of_the_drivers_is_left_alone() {
+fn software_owned_entry_is_ignored() {
     let mut driver = Driver::new();
     let mut entry = driver.entry(EnableHcaIn::new().as_bytes(), 16);
     entry.set_ownership(CommandOwnership::SOFTWARE).set_status(DeliveryStatus::TOKEN_ERR);
@@ -278,7 +279,7 @@ fn an_entry_of_the_drivers_is_left_alone() {
 }
 
 #[test]
-fn several_slots_are_served_at_one_doorbell() {
+fn one_doorbell_serves_several_slots() {
     let mut driver = enabled();
     for slot in [0, 5, 31] {
         let entry = driver.entry(NopIn::new().as_bytes(), 16);
@@ -287,7 +288,7 @@ fn several_slots_are_served_at_one_doorbell() {
     let other = driver.entry(NopIn::new().as_bytes(), 16);
     driver.put(1, &other);
     driver.write(0x18, 1 | 1 << 5 | 1 << 31);
-    assert_eq!(driver.get(1), other, "nobody rang for it");
+    assert_eq!(driver.get(1), other, "its doorbell was not rung");
     for slot in [0, 5, 31] {
         let answered = driver.get(slot);
         assert_eq!(answered.ownership(), CommandOwnership::SOFTWARE);
@@ -312,7 +313,7 @@ fn event_queue(driver: &mut Driver, kind: u8) -> u64 {
 }
 
 #[test]
-fn commands_complete_by_events_once_an_eq_takes_them_and_not_before() {
+fn completion_eqe_is_written_per_command_slot() {
     let mut driver = up();
     let ring = event_queue(&mut driver, 0x0a);
     let eqe = |driver: &Driver, index: u64| {
@@ -347,7 +348,7 @@ fn page_requests(driver: &Driver, ring: u64, from: u64) -> Vec<i32> {
 }
 
 #[test]
-fn pages_are_asked_for_as_objects_come_and_offered_back_as_they_go() {
+fn page_requests_follow_object_count() {
     let mut driver = up();
     let ring = event_queue(&mut driver, 0x0b);
     assert_eq!(page_requests(&driver, ring, 0), [32], "the first objects need a first batch");
@@ -385,7 +386,7 @@ fn pages_are_asked_for_as_objects_come_and_offered_back_as_they_go() {
 }
 
 #[test]
-fn a_driver_that_cannot_give_pages_is_asked_again_when_more_are_needed() {
+fn page_request_repeats_after_allocation_fail() {
     let mut driver = up();
     let ring = event_queue(&mut driver, 0x0b);
     let mut refuse = ManagePagesIn::new();
@@ -468,5 +469,39 @@ fn a_command_queue_outside_memory_is_answered_by_silence() {
         driver.write(0x10, (queue >> 32) as u32);
         driver.write(0x14, queue as u32);
         driver.write(0x18, u32::MAX);
+    }
+}
+
+/// The register with the lower half of the queue's address and the state of the NIC interface, and
+/// the state in which no driver is there.
+const QUEUE_LOW: u64 = 0x14;
+const DISABLED: u32 = 1 << 8;
+
+#[test]
+fn gracefully_closed_function_answers_commands() {
+    let mut driver = up();
+    let mut teardown = TeardownHcaIn::new();
+    teardown.set_profile(TeardownProfile::GRACEFUL_CLOSE);
+    done(&mut driver, &teardown, &[]);
+    // As for its pages, which a driver takes back then.
+    done(&mut driver, &NopIn::new(), &[]);
+}
+
+#[test]
+fn a_closed_function_answers_no_command_until_it_starts_anew() {
+    let profiles = [TeardownProfile::FORCE_CLOSE, TeardownProfile::PREPARE_FAST_TEARDOWN];
+    let ways: [&[u32]; 2] = [&[0], &[DISABLED, 0]];
+    for (profile, way) in profiles.into_iter().flat_map(|one| ways.map(|way| (one, way))) {
+        let mut driver = up();
+        let mut teardown = TeardownHcaIn::new();
+        teardown.set_profile(profile);
+        done(&mut driver, &teardown, &[]);
+        let nop = driver.entry(NopIn::new().as_bytes(), 16);
+        assert_eq!(driver.ring(&nop), nop, "{profile:?}: no answer");
+        for state in way {
+            driver.write(QUEUE_LOW, QUEUE as u32 | state);
+        }
+        done(&mut driver, &EnableHcaIn::new(), &[]);
+        done(&mut driver, &NopIn::new(), &[]);
     }
 }

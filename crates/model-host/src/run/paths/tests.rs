@@ -35,7 +35,7 @@ fn directory(path: &str) -> std::fs::File {
 }
 
 #[test]
-fn a_file_is_given_as_it_was_asked_for() {
+fn open_honours_flags_and_close_on_exec() {
     let program = Program::new();
     for (flags, close_on_exec) in [(O_RDONLY, false), (O_RDONLY | O_CLOEXEC, true)] {
         let given = program.open(ATTRIBUTE, flags);
@@ -77,7 +77,7 @@ fn directory_above_is_of_the_tree_and_keeps_o_nonblock() {
 }
 
 #[test]
-fn a_relative_path_leads_into_the_tree_from_where_it_begins() {
+fn relative_path_resolves_from_its_directory() {
     let program = Program::new();
     let from = |directory: u64, path: &std::ffi::CStr| {
         program.call(SYS_openat, &[directory, at(path), O_RDONLY as u64])
@@ -138,7 +138,7 @@ fn a_path_goes_by_the_rules_of_openat2() {
 }
 
 #[test]
-fn a_device_gets_a_number_that_the_filter_knows_while_there_is_one() {
+fn device_open_takes_filtered_descriptor_if_free() {
     let program = Program::new();
     let open = || program.call(SYS_openat, &[HERE, at(DEVICE), O_RDWR as u64]);
     let count = || program.answerer.shared.opens().len();
@@ -152,7 +152,7 @@ fn a_device_gets_a_number_that_the_filter_knows_while_there_is_one() {
     let third = program.given();
     assert_eq!((third.number, count()), (None, 2));
     assert!(said.contains("looks like that of a regular file to fstat"), "{said}");
-    // What another number would not help is told at once.
+    // An error that another number cannot avoid is returned at once.
     program.gate.refuse(&[Errno::ENOMEM]);
     assert_eq!((open(), count()), (refused(Errno::ENOMEM), 2));
     program.gate.refuse(&full);
@@ -181,7 +181,7 @@ impl OnePage {
 }
 
 #[test]
-fn device_that_is_not_taken_yet_locks_no_other() {
+fn pending_device_open_locks_no_other_call() {
     let program = Program::new();
     let node = c"/dev/infiniband/uverbs0";
     let device = program.open(node, O_RDWR);
@@ -257,7 +257,7 @@ fn result_is_written_with_no_device_locked() {
 }
 
 #[test]
-fn who_looks_for_another_sort_of_device_is_told_why_there_is_none() {
+fn unmodelled_device_open_logs_reason() {
     let program = Program::new();
     for (name, why) in [
         ("rdma_cm", "connections by rdma_cm are not modelled"),
@@ -285,7 +285,7 @@ fn stated(bytes: &[u64; 18]) -> (u32, u64, u64) {
 }
 
 #[test]
-fn a_file_is_told_of_by_its_path_or_by_its_descriptor() {
+fn newfstatat_answers_by_path_or_descriptor() {
     let program = Program::new();
     let stat = |directory: u64, path: u64, flags: i32| {
         let mut bytes = [0; 18];
@@ -338,7 +338,7 @@ fn a_file_is_told_of_by_its_path_or_by_its_descriptor() {
 }
 
 #[test]
-fn every_call_that_asks_about_a_path_or_a_descriptor_is_answered() {
+fn path_syscall_variants_are_answered() {
     let program = Program::new();
     let device = program.open(DEVICE, O_RDWR);
     let mut room = [0u64; 64];
@@ -370,7 +370,7 @@ fn every_call_that_asks_about_a_path_or_a_descriptor_is_answered() {
 }
 
 #[test]
-fn access_is_what_everybody_may_do_with_a_file() {
+fn faccessat_checks_file_mode_bits() {
     use libc::{F_OK, R_OK, W_OK, X_OK};
     let program = Program::new();
     let (allowed, no) = (Answer::Ours(Ok(0)), refused(Errno::EACCES));
@@ -403,7 +403,7 @@ fn access_is_what_everybody_may_do_with_a_file() {
 }
 
 #[test]
-fn no_file_has_an_attribute_beside_its_text() {
+fn files_have_no_xattrs() {
     let profile = Profile::load("bluefield3").expect("a profile");
     let model = Model::builder().device_with_topology(profile).build();
     let program = Program::of(&model, Side::Dpu);
@@ -428,7 +428,7 @@ fn no_file_has_an_attribute_beside_its_text() {
 }
 
 #[test]
-fn a_link_is_read_as_far_as_there_is_room() {
+fn readlink_truncates_to_buffer_size() {
     let program = Program::new();
     let mut room = [b'-'; 100];
     let to = room.as_mut_ptr() as u64;
@@ -454,14 +454,14 @@ fn a_link_is_read_as_far_as_there_is_room() {
 
 #[test]
 #[allow(unsafe_code, reason = "a page behind which nothing is mapped")]
-fn a_path_is_read_up_to_its_zero_and_no_further() {
+fn path_is_read_up_to_nul() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let bytes = std::num::NonZeroUsize::new(4 * 4096).expect("not zero");
     let (access, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
     // SAFETY: fresh memory.
     let memory = unsafe { mmap_anonymous(None, bytes, access, flags) }.expect("memory");
     let start = memory.cast::<u8>();
-    // SAFETY: the last page is nobody's.
+    // SAFETY: no code uses the last page.
     unsafe { munmap(memory.byte_add(3 * 4096), 4096) }.expect("it is there");
     let program = Program::new();
     let call = Notification::of(std::process::id(), 0, [0; 6]);

@@ -14,7 +14,7 @@ use verbless_model_kernel::remote::effective_capabilities;
 use super::*;
 
 #[test]
-fn a_question_about_a_file_has_the_flags_that_linux_knows() {
+fn stat_flags_match_linux() {
     let (plain, extended) = (Stat::Plain(0), Stat::Extended(libc::STATX_ALL, 0));
     let both = AT_STATX_DONT_SYNC | AT_STATX_FORCE_SYNC;
     for (flags, of_plain, of_extended) in [
@@ -39,7 +39,7 @@ fn a_question_about_a_file_has_the_flags_that_linux_knows() {
 }
 
 #[test]
-fn a_thread_is_one_of_its_own_process_alone() {
+fn thread_belongs_to_own_process_only() {
     let tid = std::thread::scope(|scope| {
         let it = scope.spawn(|| {
             let tid = gettid().as_raw() as u32;
@@ -55,7 +55,7 @@ fn a_thread_is_one_of_its_own_process_alone() {
 }
 
 #[test]
-fn directories_are_told_from_files() {
+fn is_directory_rejects_files() {
     for (path, expected) in [("/", true), ("/proc/self/status", false), ("/dev/null", false)] {
         let file = OwnedFd::from(File::open(path).expect("it is there"));
         assert_eq!(is_directory(&file), Ok(expected), "{path}");
@@ -63,13 +63,13 @@ fn directories_are_told_from_files() {
 }
 
 #[test]
-fn orphans_of_this_process_become_its_children() {
+fn adopt_orphans_sets_child_subreaper() {
     adopt_orphans();
     assert_eq!(get_child_subreaper(), Ok(true));
 }
 
 #[test]
-fn a_thread_that_takes_short_turns_goes_first_where_it_may() {
+fn short_turn_thread_gets_highest_priority() {
     let stat = std::thread::spawn(|| {
         take_short_turns(gettid().as_raw());
         std::fs::read_to_string("/proc/thread-self/stat").expect("our own")
@@ -83,6 +83,14 @@ fn a_thread_that_takes_short_turns_goes_first_where_it_may() {
     if effective_capabilities(&status) >> SYS_NICE & 1 == 1 {
         assert_eq!(nice, "-20");
     }
+}
+
+/// Sets the limit of descriptors of another process.
+pub(in super::super) fn limit_descriptors(pid: u32, limit: libc::rlimit) {
+    let (pid, none) = (pid as libc::pid_t, std::ptr::null_mut());
+    // SAFETY: the kernel reads one structure, and writes none.
+    let set = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, none) };
+    assert_eq!(set, 0, "{}", Errno::last());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Loads and stores of a program, as the registers take them.
+//! Loads and stores of a program to registers.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn process() -> Process {
     }
 }
 
-/// The outcome of an access, in a form that can be compared.
+/// The outcome of an access, in a comparable form.
 #[derive(Debug, PartialEq)]
 enum Came {
     Value(u64),
@@ -69,7 +69,7 @@ fn ring_for(queues: Queues, doorbell: Doorbell) -> Came {
 }
 
 #[test]
-fn an_address_in_a_window_asks_for_memory_by_its_key_and_one_in_no_window_is_a_fault() {
+fn window_address_resolves_to_its_mkey() {
     let mut process = process();
     let at = |window: u64, address: u64| WINDOWS | window << 48 | address;
     let reach = |mkey, address, size, store| {
@@ -84,7 +84,7 @@ fn an_address_in_a_window_asks_for_memory_by_its_key_and_one_in_no_window_is_a_f
 }
 
 #[test]
-fn the_configuration_of_a_window_is_its_key_in_a_word_of_32_bits() {
+fn window_config_is_a_32_bit_mkey_register() {
     let mut process = process();
     let config = WINDOW_CONFIGS + 5 * 64;
     assert_eq!(load(&mut process, config, 4), Came::Value(0x1200));
@@ -100,7 +100,7 @@ fn the_configuration_of_a_window_is_its_key_in_a_word_of_32_bits() {
 }
 
 #[test]
-fn each_doorbell_takes_its_numbers_from_the_bits_of_one_store() {
+fn doorbell_fields_decode_from_one_store() {
     const VALUE: u64 = 0xfedc_ba98_7654_3210;
     let doorbells = [
         (CQ_DB, Doorbell::ArmCq { cqn: 0x54_3210, consumer: 0xdc_ba98 }),
@@ -123,7 +123,7 @@ fn each_doorbell_takes_its_numbers_from_the_bits_of_one_store() {
 }
 
 #[test]
-fn a_doorbell_whose_outbox_was_not_asked_before_is_lost_and_the_next_look_says_so() {
+fn doorbell_on_busy_outbox_is_lost_and_sets_error() {
     let mut process = process();
     let (uctl, doorbell) = (OUTBOX + UCTL, OUTBOX + RXT_DB);
     let rung = || ring(Doorbell::Trigger { cqn: 1 });
@@ -138,7 +138,7 @@ fn a_doorbell_whose_outbox_was_not_asked_before_is_lost_and_the_next_look_says_s
 }
 
 #[test]
-fn an_outbox_keeps_a_word_for_software_and_what_a_doorbell_has_read() {
+fn outbox_has_software_word_and_read_buffer() {
     let mut process = process();
     let (kept, buffer) = (OUTBOX + SW_RESERVE, OUTBOX + BUFFER);
     assert_eq!(store(&mut process, kept, 8, 0x1234_5678_9abc_def0), Came::Value(0));
@@ -156,7 +156,7 @@ fn an_outbox_keeps_a_word_for_software_and_what_a_doorbell_has_read() {
 }
 
 #[test]
-fn a_process_has_what_it_asked_by_as_long_as_it_is_the_same() {
+fn pending_ask_needs_unchanged_outbox_and_window() {
     let mut process = process();
     let doorbell = Doorbell::Other(0);
     let ask = |uar_page| Ask::Ring { outbox: Some(3), queues: Queues::Page(uar_page), doorbell };
@@ -173,7 +173,7 @@ fn a_process_has_what_it_asked_by_as_long_as_it_is_the_same() {
 }
 
 #[test]
-fn an_outbox_rings_for_an_extended_uar_until_it_rings_for_its_own_page_again() {
+fn outbox_can_switch_to_extended_uar_and_back() {
     let mut process = process();
     let trigger = Doorbell::Trigger { cqn: 5 };
     let mut rings = |device_id| {

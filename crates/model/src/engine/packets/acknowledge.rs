@@ -1,4 +1,4 @@
-//! The requester's handling of answers: ACKs, NAKs, the data of READs, the results of atomics.
+//! The requester's handling of answers: ACKs, NAKs, READ responses and atomic responses.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.5 (responses).
 
@@ -15,7 +15,7 @@ use crate::watch::QueueSide;
 use crate::wire::{Message, Opcode, Packet};
 
 impl QueuePair<'_> {
-    /// Takes what the peer answers.
+    /// Takes an answer of the peer.
     pub(in crate::engine) fn take_answer(
         &mut self,
         packet: &Packet<'_>,
@@ -36,7 +36,7 @@ impl QueuePair<'_> {
         let progress = match opcode.message {
             Message::Acknowledge if kind == 0 => self.acknowledged(place),
             Message::Acknowledge => self.refused(place, kind, value),
-            // Data and a refusal at once.
+            // Malformed: data and a NAK at once.
             _ if kind != 0 => false,
             Message::ReadResponse => self.read_arrived(place, opcode, packet.payload, scratch),
             Message::AtomicAcknowledge => {
@@ -49,9 +49,9 @@ impl QueuePair<'_> {
             let requester = &mut self.qp.requester;
             requester.retries_left = requester.retry_limit;
             requester.rnr_retries_left = requester.rnr_retry_limit;
-            self.qp.runtime.connection().window.missed = None;
+            self.qp.runtime.connection().window.forget_loss();
             if self.qp.runtime.connection().window.timer == Timer::Acknowledge {
-                self.stop_timer();
+                self.progressed();
             }
         }
         self.retire();
@@ -63,29 +63,29 @@ impl QueuePair<'_> {
         }
     }
 
-    /// An ACK: everything up to the packet has arrived.
+    /// Handles an ACK: everything up to the packet has arrived.
     fn acknowledged(&mut self, place: PsnPosition) -> bool {
         let window = &mut self.qp.runtime.connection().window;
         let through = PsnPosition { packet: place.packet + 1, ..place };
         let before = window.oldest();
         if let Err(missing) = window.acknowledge_before(through) {
-            self.response_lost(missing);
+            self.response_lost(missing, place);
         }
         self.qp.runtime.connection().window.oldest() != before
     }
 
-    /// A NAK: everything before the packet has arrived, and it has not.
+    /// Handles a NAK: everything before the packet has arrived, and the packet has not.
     fn refused(&mut self, place: PsnPosition, kind: u8, value: u8) -> bool {
         let window = &mut self.qp.runtime.connection().window;
         let before = window.oldest();
         if let Err(missing) = window.acknowledge_before(place) {
-            self.response_lost(missing);
+            self.response_lost(missing, place);
             return false;
         }
         let progress = self.qp.runtime.connection().window.oldest() != before;
         match (kind, AethNak(value)) {
             (1, _) => self.not_ready(place, value),
-            // What was dropped since the peer was not ready is not lost.
+            // The receiver dropped these packets while it was not ready: they are not lost.
             (3, AethNak::PSN_SEQUENCE) if self.waits_for_receiver() => {}
             (3, AethNak::PSN_SEQUENCE) => self.lost(place, Count::SequenceNak),
             (3, why) => {
@@ -102,7 +102,7 @@ impl QueuePair<'_> {
         progress
     }
 
-    /// A packet of the response to a READ. True if it is the next one.
+    /// Takes a packet of a READ response; true if it is the next one.
     fn read_arrived(
         &mut self,
         place: PsnPosition,
@@ -112,9 +112,9 @@ impl QueuePair<'_> {
     ) -> bool {
         let log_mtu = self.log_mtu();
         let window = &mut self.qp.runtime.connection().window;
-        // What came before it is done: the peer answers in order.
+        // Requests before it are complete: the peer answers in order.
         if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
-            self.response_lost(missing);
+            self.response_lost(missing, place);
             return false;
         }
         let request = &mut self.qp.runtime.connection().window.requests[place.request];
@@ -127,7 +127,7 @@ impl QueuePair<'_> {
         }
         if place.packet > request.done {
             let missing = PsnPosition { packet: request.done, ..place };
-            self.response_lost(missing);
+            self.response_lost(missing, place);
             return false;
         }
         let at = u64::from(place.packet) << log_mtu;
@@ -145,11 +145,11 @@ impl QueuePair<'_> {
         self.put_response(place, at, payload, scratch)
     }
 
-    /// Stores the value from before an atomic.
+    /// Stores the old value that an atomic returned.
     fn atomic_arrived(&mut self, place: PsnPosition, value: u64, scratch: &mut Scratch) -> bool {
         let window = &mut self.qp.runtime.connection().window;
         if let Err(missing) = window.acknowledge_before(PsnPosition { packet: 0, ..place }) {
-            self.response_lost(missing);
+            self.response_lost(missing, place);
             return false;
         }
         let request = &self.qp.runtime.connection().window.requests[place.request];
@@ -163,7 +163,7 @@ impl QueuePair<'_> {
         self.put_response(place, 0, &value.to_ne_bytes(), scratch)
     }
 
-    /// Puts a part of a response where the WQE wants it.
+    /// Writes a part of a response to the memory that the WQE names.
     fn put_response(
         &mut self,
         place: PsnPosition,

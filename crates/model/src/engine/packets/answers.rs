@@ -1,5 +1,5 @@
-//! The responder's answers to a requester: ACKs, NAKs, the data of READs and the results of
-//! atomics, in the order of the requests; repeated for a request that is repeated.
+//! The responder's answers to a requester: ACKs, NAKs, READ responses and atomic responses, in the
+//! order of the requests. A repeated request gets its answer again.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.5 (responses).
 
@@ -17,11 +17,11 @@ use crate::wire::{Extensions, Message, Opcode, Packet, Position, Service};
 
 /// Packets of answers that go out in one turn.
 const PACKETS_A_TURN: u32 = 16;
-/// The credit count of an ACK that tells nothing of credits.
+/// The credit count of an ACK without credit information.
 const NO_CREDITS: u8 = 0x1f;
 
 impl QueuePair<'_> {
-    /// A packet that was executed before comes again: its answer was lost.
+    /// Handles a packet that was executed before and comes again: its answer was lost.
     pub(super) fn take_duplicate(&mut self, packet: &Packet<'_>, opcode: Opcode) {
         let transport = &packet.headers.transport;
         let psn = transport.bth.psn();
@@ -30,8 +30,8 @@ impl QueuePair<'_> {
         let Some(remote) = Remote::of(opcode.message) else { return };
         match remote.response {
             Response::Acknowledgement => {
-                // Not with the PSN of a READ or atomic that was executed since: only their own
-                // answers acknowledge those.
+                // Not with the PSN of a READ or atomic that was executed since: only its own
+                // response acknowledges it.
                 let Some(psn) = arriving.executed else {
                     tracing::debug!(self.qpn, psn, "a duplicate of what was never executed");
                     return;
@@ -39,7 +39,7 @@ impl QueuePair<'_> {
                 self.answer(Answer::Acknowledge { psn, msn });
             }
             Response::Read => {
-                // Each READ request that the parser lets through has one.
+                // The parser requires one of every READ request.
                 let Some(reth) = transport.extensions.reth else {
                     tracing::error!(self.qpn, psn, "a READ request without a RETH");
                     return;
@@ -79,7 +79,7 @@ impl QueuePair<'_> {
                 });
                 match found {
                     Some(answer) => self.answer(answer),
-                    // The requester asks again while it waits, and then gives up.
+                    // The requester asks again until its retries are used up.
                     None => tracing::debug!(self.qpn, psn, "an atomic that is not remembered"),
                 }
             }
@@ -91,7 +91,7 @@ impl QueuePair<'_> {
         self.answer(Answer::Refuse { psn, msn, syndrome });
     }
 
-    /// Lets an answer go out behind those that wait.
+    /// Queues an answer behind those that wait.
     pub(super) fn answer(&mut self, answer: Answer) {
         let connection = self.qp.runtime.connection();
         match answer {
@@ -105,7 +105,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Sends answers that wait, but not too many; true if some are left.
+    /// Sends waiting answers, at most [`PACKETS_A_TURN`] packets; true if some are left.
     pub(in crate::engine) fn send_answers(&mut self, scratch: &mut Scratch) -> bool {
         for _ in 0..PACKETS_A_TURN {
             let Some(&answer) = self.qp.runtime.connection().arriving.answers.front() else {
@@ -126,7 +126,7 @@ impl QueuePair<'_> {
         connection.answers
     }
 
-    /// Software stopped the QP: nothing goes out any more.
+    /// Drops all answers of a QP that software stopped.
     pub(in crate::engine) fn forget_answers(&mut self) {
         if self.qp.runtime.started().is_some() {
             self.qp.runtime.connection().arriving.answers.clear();
@@ -138,7 +138,7 @@ impl QueuePair<'_> {
         self.emit_without_payload(&out)
     }
 
-    /// Sends an answer that has no payload, which could be missing; nothing of it is left.
+    /// Sends an answer without payload, so that no memory can be missing; none of it is left then.
     fn emit_without_payload(&mut self, out: &Outgoing) -> bool {
         if let Err(end) = self.emit(out, false, |_| Ok(())) {
             tracing::error!(self.qpn, ?end, "an answer without a payload was not sent");
@@ -155,7 +155,7 @@ impl QueuePair<'_> {
         self.emit_without_payload(&out)
     }
 
-    /// Sends the next packet of the answer to a READ; true if it was the last one.
+    /// Sends the next packet of a READ response; true if it was the last one.
     fn emit_read(&mut self, answer: Answer, scratch: &mut Scratch) -> bool {
         let Answer::Read { psn, msn, packets, sent, key, address, length, again } = answer else {
             return true;
@@ -173,7 +173,8 @@ impl QueuePair<'_> {
         let psn = advance(psn, sent);
         if let Err(nak) = self.range(key, from, here, Need::RemoteRead, scratch) {
             if again {
-                // Who still waits for it asks once more; who has it may have closed the key.
+                // A requester that still waits for the response asks once more; one that has it may
+                // have closed the key.
                 return true;
             }
             self.qp.runtime.connection().arriving.answers.clear();
@@ -199,7 +200,7 @@ impl QueuePair<'_> {
     }
 }
 
-/// A packet that goes back; `aeth`: MSN and syndrome.
+/// A response packet; `aeth`: MSN and syndrome.
 fn response(
     message: Message,
     place: Position,

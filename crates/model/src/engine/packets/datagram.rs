@@ -1,10 +1,10 @@
-//! Datagrams in packets: what UD QPs and the management QPs send and receive.
+//! Datagrams in packets: sends and receives of UD QPs and the management QPs.
 //!
-//! The receiver finds 40 bytes in front of the message: the global route header, where the packet
-//! had one. Sources: InfiniBand specification, volume 1, 8.3 (GRH), 9.8.3 (UD), 10.2.5 (Q_Keys);
-//! Linux `drivers/infiniband/hw/mlx5/{wr,cq}.c`.
+//! The receiver gets 40 bytes in front of the message: the GRH, if the packet had one. Sources:
+//! InfiniBand specification, volume 1, 8.3 (GRH), 9.8.3 (UD), 10.2.5 (Q_Keys); Linux
+//! `drivers/infiniband/hw/mlx5/{wr,cq}.c`.
 
-use verbless_prm::hot::{CqeSourceQp, cqe_opcode, cqe_syndrome};
+use verbless_prm::hot::{CqeRoceSourceQp, CqeSourceQp, cqe_opcode, cqe_syndrome};
 use verbless_prm::{Bth, CqeRoceL3Type, Deth, Grh, Immdt, Ipv4Header};
 
 use super::super::context::QueuePair;
@@ -22,13 +22,14 @@ use crate::hca::qp_type::QKey;
 use crate::watch::QueueSide;
 use crate::wire::{Extensions, Message, Opcode, Packet, Position, Route, Service, Transport};
 
-/// Bytes of a global route header, and of the room for it in front of every message.
+/// Bytes of a GRH, and of the room for it in front of every message.
 const GRH: usize = Grh::BYTES;
-/// A Q_Key in a request with this bit means the QP's own.
+/// A Q_Key in a request with this bit selects the QP's own.
 const OWN_KEY: u32 = 1 << 31;
 
 impl QueuePair<'_> {
-    /// Sends a request that is ready: it is done when it has left, whoever hears it.
+    /// Sends a request that is ready. It completes when it has left, whether or not a receiver
+    /// takes it.
     pub(in crate::engine) fn send_datagram(
         &mut self,
         placed: &Placed,
@@ -145,12 +146,12 @@ impl QueuePair<'_> {
             peer: flags(route) | deth.source_qp(),
             now: self.context.ticks(),
         };
-        // Whatever is wrong here, nobody else hears of it.
+        // A datagram has no answer: the sender gets no error.
         let _ = self.complete_receive(&of, None);
     }
 }
 
-/// Whether a QP takes datagrams with this Q_Key; one that takes no datagrams has none.
+/// Whether a QP takes datagrams with this Q_Key. A QP that takes no datagrams has no Q_Key.
 pub(super) fn has_q_key(qp: &QpObject, sent: u32) -> bool {
     match qp.qp_type.datagrams.map(|datagrams| datagrams.q_key) {
         Some(QKey::Context) => qp.context.q_key() == sent,
@@ -159,7 +160,7 @@ pub(super) fn has_q_key(qp: &QpObject, sent: u32) -> bool {
     }
 }
 
-/// The bytes that the receiver finds in front of the message.
+/// The bytes in front of the message at the receiver.
 fn front(route: &Route) -> [u8; GRH] {
     const START: usize = GRH - Ipv4Header::BYTES;
     match route {
@@ -173,18 +174,22 @@ fn front(route: &Route) -> [u8; GRH] {
     }
 }
 
-/// Bits of `flags_rqpn` that tell of the headers.
+/// Bits of `flags_rqpn` that describe the headers.
 fn flags(route: &Route) -> u32 {
     let source = CqeSourceQp::new();
+    let roce = |header: CqeRoceL3Type| {
+        let source = CqeRoceSourceQp::new().with_g(1).with_roce_l3_type(header.0);
+        CqeSourceQp::from_bits(source.into_bits())
+    };
     match route {
         Route::Local(lrh) => source.with_sl(lrh.service_level()),
         Route::Global(lrh, grh) => {
             let g = if grh.destination_gid()[0] == 0xff { 2 } else { 1 };
             source.with_g(g).with_sl(lrh.service_level())
         }
-        Route::RoceV1(..) => source.with_g(1).with_roce_l3_type(CqeRoceL3Type::GRH.0),
-        Route::Ipv4(..) => source.with_g(1).with_roce_l3_type(CqeRoceL3Type::IPV4.0),
-        Route::Ipv6(..) => source.with_g(1).with_roce_l3_type(CqeRoceL3Type::IPV6.0),
+        Route::RoceV1(..) => roce(CqeRoceL3Type::GRH),
+        Route::Ipv4(..) => roce(CqeRoceL3Type::IPV4),
+        Route::Ipv6(..) => roce(CqeRoceL3Type::IPV6),
     }
     .into_bits()
 }

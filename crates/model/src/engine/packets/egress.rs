@@ -1,4 +1,4 @@
-//! Packets on their way out of a QP: headers around a payload, in a buffer that the port takes.
+//! Packets that leave a QP: headers and payload, in a buffer that the port takes.
 
 use verbless_prm::Bth;
 
@@ -9,7 +9,7 @@ use super::path::Hop;
 use crate::hca::DEFAULT_PKEY;
 use crate::wire::{Extensions, Headers, Route, Transport};
 
-/// A packet in the making.
+/// A packet that is being built.
 pub(super) struct Outgoing {
     pub bth: Bth,
     pub extensions: Extensions,
@@ -18,8 +18,7 @@ pub(super) struct Outgoing {
 }
 
 impl QueuePair<'_> {
-    /// Sends a packet to the QP's peer; `fill` writes the payload. With `lost` it gets no further
-    /// than here.
+    /// Sends a packet to the QP's peer; `fill` writes the payload. A `lost` packet is dropped here.
     pub(super) fn emit(
         &mut self,
         out: &Outgoing,
@@ -36,7 +35,7 @@ impl QueuePair<'_> {
         self.emit_to(route, transport, out.payload, lost, fill)
     }
 
-    /// Sends a packet with these headers; without a route it gets no further than here.
+    /// Sends a packet with these headers; a packet without a route is dropped here.
     pub(super) fn emit_to(
         &mut self,
         route: Option<Route>,

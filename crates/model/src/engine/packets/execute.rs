@@ -1,5 +1,5 @@
-//! Packets of requests, executed: each is placed where it belongs, and a message that is whole is
-//! completed.
+//! Executes request packets: writes each payload to its memory, and completes a message with its
+//! last packet.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.4 (request packets at the responder).
 
@@ -83,8 +83,9 @@ impl QueuePair<'_> {
         self.message_complete(packet, index, kind, value, bytes, inline)
     }
 
-    /// Gives the receive WQE for a message, in the scratch buffer, and its index. That of a shared
-    /// queue is used up now: another QP may take the next one before the message is whole.
+    /// Takes the receive WQE of a message into the scratch buffer, and returns its index. A WQE of
+    /// a shared queue is used up here: another QP may take the next one before the message is
+    /// complete.
     pub(in crate::engine) fn take_receive(&mut self, scratch: &mut Scratch) -> Result<u16, Nak> {
         if let Some((index, wqe)) = self.qp.runtime.connection().arriving.held.take() {
             scratch.receive = wqe;
@@ -97,8 +98,8 @@ impl QueuePair<'_> {
         Ok(index)
     }
 
-    /// Keeps the receive WQE in the scratch buffer for the rest of a message of which `bytes` bytes
-    /// have come; or, if the QP fails, for its flush, as far as it is a shared queue's.
+    /// Keeps the receive WQE of the scratch buffer for the rest of a message of which `bytes` bytes
+    /// have arrived; or, if the QP fails and the WQE is of a shared queue, for its flush.
     pub(in crate::engine) fn keep_receive(
         &mut self,
         index: u16,
@@ -110,7 +111,7 @@ impl QueuePair<'_> {
         self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
     }
 
-    /// Takes back what a message that is not whole, or was cut off, has of a shared queue.
+    /// Takes back the WQE of a shared queue from a message that is incomplete or was cut off.
     pub(in crate::engine) fn taken_receive(&mut self) -> Option<(u16, Vec<u8>)> {
         self.qp.srq?;
         self.qp.runtime.started()?;
@@ -140,7 +141,7 @@ impl QueuePair<'_> {
                         return Err(Nak::InvalidRequest);
                     }
                     let (key, start) = (reth.rkey(), reth.virtual_address());
-                    // The whole range is checked before the first byte moves.
+                    // Checks the whole range before the first byte moves.
                     self.range(key, start, whole, Need::RemoteWrite, scratch)?;
                     (key, start, whole, 0)
                 }
@@ -230,13 +231,14 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// Whether as many READs and atomics await their answers as `max_dest_rd_atomic` allows.
+    /// Whether the number of READs and atomics without a sent response has reached
+    /// `max_dest_rd_atomic`.
     fn answers_too_many(&mut self) -> bool {
         let most = usize::from(self.qp.responder.max_dest_rd_atomic);
         self.qp.runtime.connection().arriving.unanswered() >= most
     }
 
-    /// A message is complete, and its receive WQE used up: its CQE is written.
+    /// Writes the CQE of a complete message, whose receive WQE is used up.
     fn message_complete(
         &mut self,
         packet: &Packet<'_>,

@@ -1,7 +1,7 @@
-//! Packets that arrive at a port: whose they are, and whether their keys let them in.
+//! Packets that arrive at a port: finds their QP, and checks their keys.
 //!
 //! Sources: InfiniBand specification, volume 1, 9.6.1 and 10.9 (partitions), 10.2.5 (Q_Keys); Linux
-//! `drivers/infiniband/sw/rxe/rxe_recv.c` for what is checked first and what is counted.
+//! `drivers/infiniband/sw/rxe/rxe_recv.c` for the order of checks and the counters.
 
 use super::super::scratch::Scratch;
 use super::datagram::has_q_key;
@@ -18,10 +18,10 @@ use crate::wire::{Opcode, Packet, Route, Service};
 
 /// The QP number of datagrams to a group.
 const GROUP: u32 = 0xff_ffff;
-/// The bit of a P_Key that says that its owner is a full member; the others name the partition.
+/// The bit of a P_Key of a full member; the other bits name the partition.
 const FULL: u16 = 1 << 15;
 
-/// Takes what arrived at a port of a function.
+/// Takes a packet that arrived at a port of a function.
 pub(in crate::engine) fn arrive(
     function: &mut Function,
     others: Others<'_>,
@@ -57,7 +57,7 @@ pub(in crate::engine) fn arrive(
         return;
     }
     let Some(qpn) = number(&function.hca.objects, port, to) else {
-        tracing::debug!(port, to, "a packet for a management QP that nobody has made");
+        tracing::debug!(port, to, "a packet for a management QP that does not exist");
         return;
     };
     let Some(qp) = function.hca.objects.qps.get(&qpn) else {
@@ -92,13 +92,13 @@ fn addresses(hca: &Hca) -> Addresses<'_> {
     Addresses { link: hca.profile.link(), ports: &hca.ports, roce: &hca.roce_addresses }
 }
 
-/// A key of a packet that is not that of the QP that it is for.
+/// A key of a packet that differs from that of its QP.
 #[derive(Debug)]
 struct WrongKey {
     key: Key,
     /// The QP's port.
     port: u8,
-    /// The QP takes messages; what one that takes none drops anyway is no violation.
+    /// Whether the QP takes messages. A QP that takes none drops the packet anyway: no violation.
     counts: bool,
 }
 
@@ -108,7 +108,7 @@ enum Key {
     Q,
 }
 
-/// Whether the keys of a packet are those of the QP that it is for.
+/// Whether the keys of a packet match those of its QP.
 fn keys_fit(hca: &Hca, qp: &QpObject, packet: &Packet<'_>) -> Result<(), WrongKey> {
     let transport = &packet.headers.transport;
     let sent = transport.bth.partition_key();
@@ -123,7 +123,7 @@ fn keys_fit(hca: &Hca, qp: &QpObject, packet: &Packet<'_>) -> Result<(), WrongKe
     Err(WrongKey { key, port: qp.port, counts: qp.state.receives() })
 }
 
-/// The port counts a packet with a wrong key.
+/// Counts a packet with a wrong key at its port.
 fn count_wrong_key(hca: &mut Hca, qpn: u32, wrong: WrongKey) {
     tracing::info!(qpn, ?wrong, "a packet with a wrong key");
     let port = usize::from(wrong.port).checked_sub(1).and_then(|at| hca.ports.get_mut(at));
@@ -141,7 +141,7 @@ fn count_wrong_key(hca: &mut Hca, qpn: u32, wrong: WrongKey) {
     }
 }
 
-/// Whether two members may talk to each other: of one partition, and not both limited ones.
+/// Whether two members may communicate: they are of one partition, and not both limited.
 fn agree(own: u16, sent: u16) -> bool {
     let partition = own & !FULL;
     partition != 0 && partition == sent & !FULL && (own | sent) & FULL != 0
@@ -162,7 +162,7 @@ fn to_group(
         Route::Ipv4(_, ip, _) => mapped(ip.destination_address()),
         Route::Local(_) => return,
     };
-    // Every port hears what is sent to any group.
+    // Packets to any group reach every port.
     let Some(members) = function.hca.objects.groups.get(&group) else { return };
     let source = packet.headers.transport.extensions.deth.map(|deth| deth.source_qp());
     let members: Vec<u32> = members.iter().copied().collect();
@@ -171,7 +171,7 @@ fn to_group(
             tracing::error!(qpn, ?group, "a group has a member that is gone");
             continue;
         };
-        // It does not want to hear what it says to its groups itself.
+        // The QP may block its own multicast packets.
         let deaf = qp.context.block_lb_mc() && own && source == Some(qpn);
         if deaf || qp.port != port {
             continue;
@@ -187,8 +187,7 @@ fn to_group(
     }
 }
 
-/// The number by which a function knows the QP that a packet names: each port has a QP 0 and a QP 1
-/// of its own.
+/// The function's number of the QP that a packet names: each port has a QP 0 and a QP 1 of its own.
 fn number(objects: &Objects, port: u8, qpn: u32) -> Option<u32> {
     const MANAGEMENT: std::ops::RangeInclusive<u32> = 0..=1;
     if !MANAGEMENT.contains(&qpn) {
@@ -204,7 +203,7 @@ mod tests {
     use super::agree;
 
     #[test]
-    fn members_of_one_partition_may_talk_unless_both_are_limited() {
+    fn pkeys_match_unless_both_are_limited() {
         for (own, sent, may) in [
             (0xffff, 0xffff, true),
             (0xffff, 0x7fff, true),

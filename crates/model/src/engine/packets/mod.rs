@@ -1,16 +1,16 @@
-//! Messages in packets: what goes out of a QP, and what comes in at a port. QPs share nothing but
-//! what packets say.
+//! Messages in packets: what a QP sends, and what a port receives. QPs share only the contents of
+//! packets.
 //!
 //! ```text
 //!   requester    WQEs -> requests, in a window until they complete
 //!   requests     requests -> packets
 //!   acknowledge  ACKs, NAKs and responses -> the window, memory
-//!   retry        losses and timers -> what is sent again
+//!   retry        losses and timers -> retransmissions
 //!   responder    packets of requests: expected, lost or duplicate
 //!   execute      packets of requests -> memory and CQEs
 //!   answers      ACKs, NAKs and responses -> packets
 //!   datagram     UD and the management QPs, both ways
-//!   path         address paths and vectors -> headers, and whose a packet is
+//!   path         address paths and vectors -> headers, and the QP of a packet
 //!   egress       headers and payload -> a frame that a port sends
 //!   ingress      a frame that arrived -> its QP
 //! ```

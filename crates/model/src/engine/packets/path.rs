@@ -1,8 +1,8 @@
-//! From an address path or vector to the headers of link and network, and back: whether a packet is
-//! for a port, and whether a connected QP's peer sent it.
+//! Converts an address path or vector to the headers of link and network, and back: whether a
+//! packet is for a port, and whether a connected QP's peer sent it.
 //!
 //! Sources: InfiniBand specification, volume 1, 7.7, 8.3, 9.6.1 and annexes 16 and 17; IEEE 802.1Q;
-//! Linux `drivers/infiniband/hw/mlx5/{qp,ah}.c` for what the fields of a path mean.
+//! Linux `drivers/infiniband/hw/mlx5/{qp,ah}.c` for the meaning of a path's fields.
 
 use verbless_prm::{
     AddressPath, DatagramSegment, Grh, Ipv4Header, Lrh, RoceAddrLayout, RoceL3Type, RoceVersion,
@@ -108,8 +108,8 @@ pub(super) fn mapped(address: &[u8; 4]) -> [u8; 16] {
 }
 
 impl<'a> Addresses<'a> {
-    /// The headers of what leaves port `number` (from 1) for `hop`; `None` if there is no such
-    /// port, or the hop does not make sense on it.
+    /// The headers of a packet that leaves port `number` (from 1) for `hop`; `None` if there is no
+    /// such port, or the hop is invalid on it.
     pub(super) fn route(&self, number: u8, hop: &Hop<'_>) -> Option<Route> {
         let port = self.ports.get(usize::from(number).checked_sub(1)?)?;
         match self.link {
@@ -153,9 +153,9 @@ impl<'a> Addresses<'a> {
         })
     }
 
-    /// Whether a port of the function takes packets with these headers: on Ethernet an entry of
-    /// the table of RoCE addresses must name their MAC, VLAN, type and GID. Of packets to a group
-    /// VLAN and type count.
+    /// Whether a port of the function takes packets with these headers. On Ethernet an entry of the
+    /// RoCE address table must have their MAC, VLAN, type and GID; for a multicast packet only VLAN
+    /// and type count.
     pub(super) fn takes(&self, number: u8, route: &Route, to_group: bool) -> bool {
         let Some(port) = usize::from(number).checked_sub(1).and_then(|at| self.ports.get(at))
         else {
@@ -207,8 +207,7 @@ impl<'a> Addresses<'a> {
         })
     }
 
-    /// Whether packets with these headers come from where a connected QP, whose path this is, sends
-    /// to.
+    /// Whether packets with these headers come from the peer of a connected QP with this path.
     pub(super) fn is_peer(&self, path: &AddressPath, peer: Address, route: &Route) -> bool {
         match (route, peer) {
             (Route::Local(lrh), Address::Lid(lid)) => lrh.source_lid() == lid,
@@ -226,7 +225,7 @@ impl<'a> Addresses<'a> {
         }
     }
 
-    /// Whether a GID is the one that a path sends from.
+    /// Whether a GID is the source GID of a path.
     fn is_own(&self, path: &AddressPath, gid: &[u8; 16]) -> bool {
         self.entry(path.src_addr_index()).is_some_and(|own| own.source_l3_address() == gid)
     }

@@ -1,5 +1,5 @@
-//! The send side of a connected QP whose messages go in packets: fetches requests, gives their
-//! packets turns, and completes them, in order, as the peer acknowledges them.
+//! The send side of a connected QP that sends its messages in packets: fetches requests, sends
+//! their packets in turns, and completes them, in order, as the peer acknowledges them.
 //!
 //! Sources: InfiniBand specification, volume 1, 9.7 (reliable connection: 9.7.3 request packets,
 //! 9.7.5 responses, 9.7.6 the requester's timers and retries), 9.8.2 (unreliable connection).
@@ -8,7 +8,6 @@ use verbless_prm::WqeFence;
 use verbless_prm::hot::{CtrlSegment, cqe_syndrome};
 
 use super::super::context::{Missing, QueuePair};
-use super::super::counters::Count;
 use super::super::operation::Refused;
 use super::super::requester::Step;
 use super::super::scratch::Scratch;
@@ -19,8 +18,8 @@ use crate::hca::objects::QpState;
 
 /// Packets that a QP sends in one turn.
 const PACKETS_A_TURN: u32 = 16;
-/// Requests that a QP looks ahead: as many as packets may be on their way (`requests`), so that
-/// queues of short messages have as many bytes on their way as those of long ones.
+/// Requests that a QP looks ahead: as many as packets may be in flight (`requests`), so that queues
+/// of short messages have as many bytes in flight as queues of long ones.
 const MOST_REQUESTS: usize = 128;
 /// Fence modes of a WQE that wait for earlier responses.
 const FENCES: [WqeFence; 2] = [WqeFence::FENCE, WqeFence::FENCE_AND_INITIATOR_SMALL];
@@ -30,7 +29,7 @@ pub(super) enum Attempt {
     Done,
     /// There is nothing to send, or it must wait.
     Waits,
-    /// The next WQE sends nothing: it is executed in the ring.
+    /// The next WQE sends nothing: it is executed from the ring.
     InRing,
 }
 
@@ -56,11 +55,7 @@ impl QueuePair<'_> {
                 Timer::Acknowledge if waits => {}
                 Timer::Acknowledge => {
                     self.qp.runtime.resume_at = None;
-                    self.count(Count::Timeout);
-                    self.qp.runtime.connection().window.missed = None;
-                    if let Some(oldest) = self.qp.runtime.connection().window.oldest() {
-                        self.send_again(oldest);
-                    }
+                    self.expired();
                 }
             }
         }
@@ -78,7 +73,7 @@ impl QueuePair<'_> {
                     Attempt::InRing => return self.next_in_ring(scratch),
                 }
             }
-            // One that has failed sends nothing.
+            // A failed request sends nothing.
             let attempt = self.send_next(scratch);
             let connection = self.qp.runtime.connection();
             let whole = connection.window.is_sent();
@@ -86,7 +81,7 @@ impl QueuePair<'_> {
             match attempt {
                 _ if !self.is_sending() => return Ok(Turn::Sleep),
                 Attempt::Waits | Attempt::InRing => return Ok(Turn::Sleep),
-                // The next request has its turn after those of other queues.
+                // The next request waits for the turns of other queues.
                 Attempt::Done if whole => break,
                 Attempt::Done => {}
             }
@@ -94,7 +89,7 @@ impl QueuePair<'_> {
         Ok(Turn::Again)
     }
 
-    /// Whether no request of the QP is in flight, and none is to be answered.
+    /// Whether the QP has no request in flight and no answer to send.
     pub(in crate::engine) fn is_settled(&self) -> bool {
         self.qp
             .runtime
@@ -106,7 +101,7 @@ impl QueuePair<'_> {
         matches!(self.qp.state, QpState::Rts | QpState::SqDrained)
     }
 
-    /// Takes the next WQE out of the ring into the window.
+    /// Takes the next WQE from the ring into the window.
     fn fetch_next(&mut self, scratch: &mut Scratch) -> Result<Attempt, Missing> {
         if self.qp.state != QpState::Rts {
             return Ok(Attempt::Waits);
@@ -127,7 +122,7 @@ impl QueuePair<'_> {
         if let Ok((work, _)) = &work
             && !self.may_follow(work, &scratch.wqe)
         {
-            // It is fetched again when there is room for it.
+            // The WQE is fetched again when there is room for it.
             self.unfetch(index, scratch);
             return Ok(Attempt::Waits);
         }
@@ -174,16 +169,16 @@ impl QueuePair<'_> {
         Ok(Attempt::Done)
     }
 
-    /// Executes the next WQE, which sends nothing, or a part of it.
+    /// Executes the next WQE, or a part of it, which sends nothing.
     fn next_in_ring(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
         match self.begin(scratch)? {
             Step::Over(turn) => Ok(turn),
-            // It is another one by now: its own turn comes.
+            // The WQE has changed since: it gets a turn of its own.
             Step::Request(_) => Ok(Turn::Again),
         }
     }
 
-    /// Leaves a WQE for later; one that came by BlueFlame is put back.
+    /// Leaves a WQE for later; puts its BlueFlame copy back, if it came by one.
     fn unfetch(&mut self, index: u16, scratch: &Scratch) {
         match self.qp.sq.as_mut() {
             Some(sq) => sq.runtime.copies.put_back(index, &scratch.wqe),
@@ -191,17 +186,17 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Whether there is room for a request beside those that are not completed, and it need not
-    /// wait for any of them.
+    /// Whether there is room for a request beside the incomplete ones, and it need not wait for any
+    /// of them.
     fn may_follow(&self, work: &Work, wqe: &[u8]) -> bool {
-        // Nothing is on its way yet.
+        // Nothing is in flight yet.
         let Some(connection) = self.qp.runtime.started() else { return true };
         let window = &connection.window;
         let responses = window.responses();
-        let fence = CtrlSegment::from_prefix(wqe).map_or(0, |it| it.ctrl_flags().fm());
+        let fence = CtrlSegment::from_prefix(wqe).map_or(0, |it| it.ctrl_flags.fm());
         let fence = WqeFence(fence);
         match work.operation.remote() {
-            // Whatever changes a key or waits for nothing has its place in the order.
+            // A request that changes a key or waits for data keeps its place in the order.
             None => window.requests.is_empty(),
             _ if fence == WqeFence::STRONG_ORDERING => window.requests.is_empty(),
             _ if FENCES.contains(&fence) && responses > 0 => false,
@@ -210,7 +205,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Measures a request before it is sent: its length, and what acknowledges it; the error is the
+    /// Measures a request before it is sent: its length and its response; the error is the
     /// syndrome.
     fn measure(
         &mut self,
@@ -230,7 +225,7 @@ impl QueuePair<'_> {
         Ok(())
     }
 
-    /// Packets of a message of `length` bytes.
+    /// Number of packets of a message of `length` bytes.
     pub(super) fn packets(&self, length: u64) -> u32 {
         length.div_ceil(1 << self.log_mtu()).max(1) as u32
     }
@@ -240,7 +235,7 @@ impl QueuePair<'_> {
         self.qp.log_mtu.clamp(8, 12)
     }
 
-    /// Completes the requests that are over, oldest first.
+    /// Completes the requests that are done or failed, oldest first.
     pub(super) fn retire(&mut self) {
         while self.is_sending() {
             let Some(request) = self.qp.runtime.connection().window.retire() else { break };
@@ -253,7 +248,8 @@ impl QueuePair<'_> {
                         Ok(work) => {
                             self.report(&Placed { work, index, wqebbs, length }, &request);
                         }
-                        // It was read before, and capabilities have changed since.
+                        // The WQE was valid when it was fetched, and capabilities have changed
+                        // since.
                         Err(why) => {
                             self.stop_timer();
                             let opcode = work::opcode(&request.wqe);
@@ -273,7 +269,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// The CQE of a request that is done, if one is wanted.
+    /// Writes the CQE of a completed request, if one is requested.
     fn report(&mut self, placed: &Placed, request: &Request) {
         let (length, room) = (request.length, u64::from(self.qp.requester_inline));
         let in_cqe = request.responds() && placed.work.signaled && length > 0 && length <= room;
@@ -282,7 +278,7 @@ impl QueuePair<'_> {
         self.completed(placed, bytes, inline);
     }
 
-    /// The send side may have something to do.
+    /// Gives the send side a turn, since it may have work.
     pub(super) fn goes_on(&mut self) {
         let Some(sq) = self.qp.sq.as_mut() else { return self.no_send_queue() };
         if !std::mem::replace(&mut sq.runtime.queued, true) {

@@ -1,4 +1,4 @@
-//! Packets of requests: the next one of a QP's window, its headers, and the part of the message
+//! Packets of requests: the next packet of a QP's window, its headers, and the part of the message
 //! that it carries.
 //!
 //! Source: InfiniBand specification, volume 1, 9.7.3 (request packets).
@@ -16,17 +16,17 @@ use super::requester::Attempt;
 use crate::connection::{PSN_MASK, advance};
 use crate::wire::{Extensions, Opcode, Position};
 
-/// PSNs that a requester lets go out before it hears of the first.
+/// PSNs that a requester sends before the first one is acknowledged.
 const MOST_IN_FLIGHT: u32 = 128;
 const _: () = assert!(MOST_IN_FLIGHT < PSN_MASK / 2);
-/// Packets of a long response that it asks for at once, when it asks again.
+/// Packets of a long response that a repeated request asks for at once.
 const PACKETS_OF_PART: u32 = 128;
-/// A requester asks for an acknowledgement at least once in this number of packets.
+/// A requester requests an acknowledgement at least once in this number of packets.
 const PACKETS_PER_REQUEST: u32 = 16;
 
 /// A packet of a request.
 struct Part {
-    /// Which of how many.
+    /// The packet's number in the message, which has `packets` of them.
     packet: u32,
     packets: u32,
     /// Offset of the payload in the message; end of the message, or of the part that a READ asks
@@ -44,7 +44,7 @@ impl QueuePair<'_> {
         let window = &mut connection.window;
         let in_flight = window.in_flight();
         let number = window.next;
-        // All of the window is sent.
+        // The whole window is sent.
         let Some(request) = window.requests.get_mut(number) else { return Attempt::Waits };
         if request.failed.is_some() {
             return Attempt::Done;
@@ -53,9 +53,9 @@ impl QueuePair<'_> {
             return Attempt::Waits;
         }
         let packet = request.sent;
-        // Had it asked for all of a long response again, the next loss would waste all of that.
+        // Asks for a long response again in parts: the next loss wastes only one part.
         request.in_parts |= request.responds() && request.reached > 0;
-        // To the peer, each part may be a READ of its own, and one more than it takes.
+        // To the peer each part may be a READ of its own, and one more than it takes.
         if request.in_parts && packet > request.done {
             return Attempt::Waits;
         }
@@ -64,8 +64,8 @@ impl QueuePair<'_> {
         let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
         let (packets, responds) = (request.packets, request.responds());
         let now_sent = match (responds, request.in_parts) {
-            // Parts end at the same places each time: no peer answers what reaches beyond a request
-            // that it knows.
+            // Parts end at the same offsets each time: no peer answers a READ that reaches beyond a
+            // request that it knows.
             (true, true) => packets.min((packet / PACKETS_OF_PART + 1) * PACKETS_OF_PART),
             (true, false) => packets,
             (false, _) => packet + 1,
@@ -92,7 +92,7 @@ impl QueuePair<'_> {
                 if reliable {
                     self.start_timer();
                 } else {
-                    // Nobody answers: what has left is done with.
+                    // No answer comes: a packet that has left is done.
                     request.done = now_sent;
                 }
             }
@@ -172,7 +172,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Finds the memory of a part of the WQE's data; the error is the syndrome.
+    /// Resolves a part of the WQE's data; the error is the syndrome.
     pub(in crate::engine) fn gather_part(
         &self,
         work: &Work,

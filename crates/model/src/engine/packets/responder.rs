@@ -1,8 +1,8 @@
-//! The receive side of a connected QP whose messages come in packets: which packets it takes, and
-//! what it does with one that does not fit: answers for it (RC), or drops it (UC).
+//! The receive side of a connected QP that receives its messages in packets: which packets it
+//! takes, and whether it answers an unexpected packet (RC) or drops it (UC).
 //!
-//! A PSN that is expected is executed; one that lies ahead is reported once; one that lies behind
-//! is answered again: READs from memory, atomics from what is remembered, so that each is executed
+//! It executes a packet with the expected PSN, reports a PSN ahead once, and answers a PSN behind
+//! again: READs from memory, atomics from their remembered results, so that each is executed
 //! exactly once.
 //!
 //! Sources: InfiniBand specification, volume 1, 9.7.4 (request packets at the responder), 9.8.2
@@ -25,7 +25,7 @@ const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
 
 impl QueuePair<'_> {
-    /// Whether the QP takes messages; the first one to arrive in RTR raises an event.
+    /// Whether the QP takes messages; the first one that arrives in RTR raises an event.
     fn receives(&mut self) -> bool {
         if self.qp.state == QpState::Rtr
             && !std::mem::replace(&mut self.qp.runtime.established, true)
@@ -35,14 +35,14 @@ impl QueuePair<'_> {
         self.qp.state.receives()
     }
 
-    /// RC: takes a packet of a request, and answers it.
+    /// RC: takes a request packet, and answers it.
     pub(in crate::engine) fn take_reliable(
         &mut self,
         packet: &Packet<'_>,
         opcode: Opcode,
         scratch: &mut Scratch,
     ) {
-        // Nobody is told what a QP that is not ready for messages does not take.
+        // A QP that is not ready for messages drops them without an answer.
         if !self.receives() {
             return;
         }
@@ -80,7 +80,8 @@ impl QueuePair<'_> {
             }
             Ok(_) => {}
             Err(Nak::NotReady) => {
-                // Until it comes again, what follows it is dropped without a word.
+                // Until that packet comes again, the packets behind it are dropped without an
+                // answer.
                 self.qp.runtime.connection().arriving.reported = true;
                 let timer = self.qp.responder.min_rnr_timer;
                 self.refuse(psn, RNR_NAK | timer & 0x1f);
@@ -89,7 +90,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// UC: takes a packet of a request; what was lost is lost, with its message.
+    /// UC: takes a request packet; a lost packet loses its message.
     pub(in crate::engine) fn take_unreliable(
         &mut self,
         packet: &Packet<'_>,
@@ -111,7 +112,7 @@ impl QueuePair<'_> {
         }
     }
 
-    /// The message that is arriving will not be whole: its receive WQE serves the next one.
+    /// Cuts off the message that is arriving: its receive WQE serves the next one.
     pub(in crate::engine) fn cut_message(&mut self) {
         if self.qp.runtime.started().is_none() {
             return;
@@ -122,7 +123,7 @@ impl QueuePair<'_> {
         arriving.held = held;
     }
 
-    /// Whether a packet can follow those before it, as far as it says itself.
+    /// Whether a packet can follow those before it, by its own headers.
     fn fits(&mut self, packet: &Packet<'_>, opcode: Opcode) -> bool {
         let mtu = 1_usize << self.log_mtu();
         let arriving = &self.qp.runtime.connection().arriving;
@@ -139,8 +140,8 @@ impl QueuePair<'_> {
         follows && has_length
     }
 
-    /// Executes a packet, counts its message when it is whole or refused, and gives the response
-    /// that the message awaits.
+    /// Executes a packet, counts its message when it is complete or refused, and returns the
+    /// response that the message requires.
     fn execute(
         &mut self,
         packet: &Packet<'_>,
@@ -157,7 +158,7 @@ impl QueuePair<'_> {
         done.map(|()| remote.response)
     }
 
-    /// A packet was executed: the next one is expected.
+    /// Advances the expected PSN behind an executed packet.
     pub(super) fn arrived(&mut self, packets: u32, ends: bool) {
         self.qp.responder.psn = advance(self.qp.responder.psn, packets);
         if ends {
@@ -166,12 +167,13 @@ impl QueuePair<'_> {
         }
     }
 
-    /// Fails the QP because a request cannot be executed, and tells the requester why.
+    /// Fails the QP because it cannot execute a request, and sends the requester a NAK with the
+    /// reason.
     pub(super) fn fail_responder(&mut self, psn: u32, nak: Nak) {
         let (event, why) = match nak {
             Nak::Access => (Some(event_type::WQ_ACCESS_ERROR), AethNak::REMOTE_ACCESS),
             Nak::InvalidRequest => {
-                // A receive WQE that was too short told of it by its CQE already.
+                // The CQE of a receive WQE that was too short has reported it already.
                 let told = self.qp.state == QpState::Error;
                 let event = (!told).then_some(event_type::WQ_INVALID_REQUEST_ERROR);
                 (event, AethNak::INVALID_REQUEST)

@@ -1,4 +1,4 @@
-//! What arrives is recorded, queue by queue, whichever way messages go.
+//! Recorded arrivals, queue by queue, for messages carried whole and in packets.
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, opcode};
 
@@ -7,7 +7,8 @@ use crate::watch::{ArrivalRecording, Arrivals, QueueId, QueueSide};
 
 const BYTES: u32 = 5000;
 
-/// A SEND, a WRITE, a READ and an atomic, and two messages that fit into CQEs; what arrived.
+/// Sends a SEND, a WRITE, a READ, an atomic, and two messages that fit into CQEs; returns the
+/// arrivals.
 fn run(in_packets: bool, sent: &[u8]) -> (Arrivals, [u32; 2]) {
     let mut rig = Rig::new();
     rig.world.in_packets = in_packets;
@@ -21,7 +22,7 @@ fn run(in_packets: bool, sent: &[u8]) -> (Arrivals, [u32; 2]) {
     rig.post(&mut a, Request::send().sge(local, BYTES, lkey));
     rig.post(&mut a, Request::write(remote, rkey).sge(local, BYTES, lkey).unsignaled());
     rig.post(&mut a, Request::read(remote, rkey).sge(local, BYTES, lkey));
-    // A READ that is not fenced may see what an atomic behind it does.
+    // A READ without a fence may see the effect of an atomic behind it.
     rig.run();
     let add = Request::atomic(opcode::FETCH_ADD, remote, rkey, 1, 0);
     rig.post(&mut a, add.sge(local, 8, lkey));
@@ -38,7 +39,7 @@ fn run(in_packets: bool, sent: &[u8]) -> (Arrivals, [u32; 2]) {
 }
 
 #[test]
-fn cqes_and_data_are_recorded_alike_both_ways() {
+fn arrivals_match_between_whole_and_packet_modes() {
     let sent: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
     let (whole, [a, b]) = run(false, &sent);
     let (packets, _) = run(true, &sent);
@@ -72,7 +73,7 @@ fn cqes_and_data_are_recorded_alike_both_ways() {
 }
 
 #[test]
-fn nothing_is_recorded_without_somebody_who_wants_it() {
+fn arrivals_are_recorded_only_on_request() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (remote, rkey) = rig.region(1, 64);

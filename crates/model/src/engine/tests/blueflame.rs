@@ -1,4 +1,4 @@
-//! Stores to trapped pages: doorbells, and WQEs that are executed from what was copied.
+//! Stores to trapped pages: doorbells, and WQEs that are executed from their BlueFlame copies.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn copy(rig: &mut Rig, register: u64, wqe: &[u8]) {
     }
 }
 
-/// Puts a NOP without a CQE into the ring, and gives the same with one, as it is copied.
+/// Puts a NOP without a CQE into the ring, and returns the same NOP with one, for a copy.
 fn place(rig: &mut Rig, end: &mut Endpoint) -> Vec<u8> {
     let mut copied = Request::new(opcode::NOP).wqe(end.qpn, end.posted);
     copied.resize(64, 0);
@@ -31,7 +31,7 @@ fn place(rig: &mut Rig, end: &mut Endpoint) -> Vec<u8> {
 }
 
 #[test]
-fn a_wqe_that_is_copied_whole_is_executed_from_the_copy() {
+fn fully_copied_wqe_runs_from_the_copy() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     for turn in 0..4 {
@@ -42,7 +42,7 @@ fn a_wqe_that_is_copied_whole_is_executed_from_the_copy() {
 }
 
 #[test]
-fn copies_that_come_faster_than_they_are_executed_wait_in_order() {
+fn queued_copies_execute_in_order() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     for turn in 0..4 {
@@ -55,7 +55,7 @@ fn copies_that_come_faster_than_they_are_executed_wait_in_order() {
 }
 
 #[test]
-fn eight_bytes_alone_are_a_doorbell_after_a_moment() {
+fn lone_8_byte_store_becomes_a_doorbell() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let copied = place(&mut rig, &mut a);
@@ -80,7 +80,7 @@ fn a_doorbell_for_anything_but_a_nop_is_not_held_for_long() {
 }
 
 #[test]
-fn a_nops_copy_may_pause_for_as_long_as_a_guest_is_off_its_cpu() {
+fn nop_copy_may_pause_10_ms_between_stores() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let copied = place(&mut rig, &mut a);
@@ -92,7 +92,7 @@ fn a_nops_copy_may_pause_for_as_long_as_a_guest_is_off_its_cpu() {
 }
 
 #[test]
-fn a_copy_that_stops_half_way_is_a_doorbell_and_its_rest_is_nothing() {
+fn partial_copy_becomes_a_doorbell() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let copied = place(&mut rig, &mut a);
@@ -109,7 +109,7 @@ fn a_copy_that_stops_half_way_is_a_doorbell_and_its_rest_is_nothing() {
 }
 
 #[test]
-fn a_copy_with_another_index_or_of_another_page_rings_for_the_ring() {
+fn copy_with_wrong_index_or_page_is_not_executed() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let mut copied = place(&mut rig, &mut a);
@@ -123,9 +123,9 @@ fn a_copy_with_another_index_or_of_another_page_rings_for_the_ring() {
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "a page that the QP does not ring on");
 }
 
-/// What a driver gets that lets queues share a register.
+/// The effect of a driver that lets queues share a register.
 #[test]
-fn a_doorbell_in_the_middle_of_another_queues_copy_executes_what_was_copied() {
+fn interleaved_doorbell_runs_the_mixed_copy() {
     let mut rig = Rig::new();
     let ((mut a, _), (mut b, _)) = (rig.pair(), rig.pair());
     let copied = place(&mut rig, &mut a);
@@ -176,7 +176,7 @@ fn stores_anywhere_break_nothing() {
 }
 
 #[test]
-fn a_copy_that_is_longer_than_what_its_record_now_says_is_an_operation_error() {
+fn copy_longer_than_posted_is_an_operation_error() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let copied = Request::new(opcode::NOP).bytes(&[0; 64]).wqe(a.qpn, 0);

@@ -1,4 +1,4 @@
-//! CQs and EQs: owner bits, overrun, arming, events, and completions that faults hold back.
+//! CQs and EQs: owner bits, overrun, arming, events, and completions that faults delay.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn nop(rig: &mut Rig, end: &mut Endpoint) {
     rig.run();
 }
 
-/// CQNs of the completion events that wait.
+/// CQNs of the pending completion events.
 fn completion_events(rig: &mut Rig, hca: usize) -> Vec<u32> {
     std::iter::from_fn(|| rig.eqe(hca, COMP_EQ))
         .map(|eqe| EqeCompletion::from_prefix(eqe.event_data()).unwrap().cqn())
@@ -25,7 +25,7 @@ fn completion_events(rig: &mut Rig, hca: usize) -> Vec<u32> {
 }
 
 #[test]
-fn a_cq_goes_round_with_its_owner_bit() {
+fn cq_owner_bit_flips_each_round() {
     let mut rig = Rig::new();
     let cq = rig.cq(0, 2);
     let mut a = rig.end_on(0, cq, cq);
@@ -38,7 +38,7 @@ fn a_cq_goes_round_with_its_owner_bit() {
 }
 
 #[test]
-fn a_cq_that_overruns_takes_no_more_and_stops_its_qp() {
+fn cq_overrun_fails_cq_and_its_qp() {
     let mut rig = Rig::new();
     let cq = rig.cq(0, 1);
     let mut a = rig.end_on(0, cq, cq);
@@ -61,7 +61,7 @@ fn a_cq_that_overruns_takes_no_more_and_stops_its_qp() {
 }
 
 #[test]
-fn a_cq_that_ignores_overrun_goes_on() {
+fn overrun_ignore_keeps_qp_in_rts() {
     let mut rig = Rig::new();
     let cq = rig.cq(0, 1);
     rig.cq_mut(0, cq).overrun_ignore = true;
@@ -92,7 +92,7 @@ fn an_armed_cq_reports_once() {
 }
 
 #[test]
-fn an_arm_that_comes_after_the_completion_reports_at_once() {
+fn arm_after_completion_reports_at_once() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nop(&mut rig, &mut a);
@@ -102,7 +102,7 @@ fn an_arm_that_comes_after_the_completion_reports_at_once() {
 }
 
 #[test]
-fn an_arm_before_the_poll_waits_for_a_completion_that_no_event_has_told_of() {
+fn arm_before_poll_waits_for_unreported_completion() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.arm(0, a.send_cq, 1);
@@ -115,7 +115,7 @@ fn an_arm_before_the_poll_waits_for_a_completion_that_no_event_has_told_of() {
         assert_eq!(events.iter().filter(|&&cqn| cqn == a.send_cq).count(), 1, "round {sequence}");
         assert!(rig.poll(0, a.send_cq).is_some());
     }
-    // What came between the event and the arm has been told of by none.
+    // No event has reported a CQE between the event and the arm.
     nop(&mut rig, &mut a);
     nop(&mut rig, &mut a);
     while !completion_events(&mut rig, 0).is_empty() {}
@@ -125,7 +125,7 @@ fn an_arm_before_the_poll_waits_for_a_completion_that_no_event_has_told_of() {
 }
 
 #[test]
-fn an_arm_with_a_sequence_number_that_fired_asks_for_nothing() {
+fn arm_with_fired_sequence_number_is_ignored() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.arm(0, a.send_cq, 0);
@@ -140,7 +140,7 @@ fn an_arm_with_a_sequence_number_that_fired_asks_for_nothing() {
 }
 
 #[test]
-fn arms_that_overwrite_each_other_on_one_page_both_count() {
+fn overwritten_arm_doorbells_both_count() {
     let mut rig = Rig::new();
     let (a, b) = (rig.cq(0, 4), rig.cq(0, 4));
     rig.arm(0, a, 0);
@@ -150,9 +150,9 @@ fn arms_that_overwrite_each_other_on_one_page_both_count() {
     assert_ne!(rig.cq_mut(0, b).arm, Arm::Idle);
 }
 
-/// Two queues on a page: a program sleeps on one of them, and uses the other without arming it.
+/// Two queues on a page: a program sleeps on one of them, and uses the other unarmed.
 #[test]
-fn an_event_that_nobody_asked_for_answers_no_request() {
+fn unarmed_event_does_not_consume_an_arm() {
     for overwritten in [false, true] {
         let mut rig = Rig::new();
         let (mut a, _) = rig.pair();
@@ -161,7 +161,7 @@ fn an_event_that_nobody_asked_for_answers_no_request() {
         nop(&mut rig, &mut a);
         assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "its record is zero");
         rig.poll(0, a.send_cq).expect("a completion");
-        // Its first request, by its own doorbell or by one that was overwritten.
+        // Its first request, by its own doorbell or by an overwritten one.
         rig.arm(0, a.send_cq, 1);
         if overwritten {
             rig.arm(0, other, 0);
@@ -175,7 +175,7 @@ fn an_event_that_nobody_asked_for_answers_no_request() {
 }
 
 #[test]
-fn only_solicited_completions_wake_who_asked_for_those() {
+fn solicited_arm_ignores_unsolicited_completions() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (to, rlkey) = rig.region(1, 64);
@@ -191,8 +191,8 @@ fn only_solicited_completions_wake_who_asked_for_those() {
     rig.post(&mut a, Request::send().solicited());
     rig.run();
     assert_eq!(completion_events(&mut rig, 1), [b.receive_cq]);
-    // A solicited completion that an event has told of makes no other; one that came since does,
-    // and at once.
+    // A solicited completion that an event has reported causes no other event; one that came since
+    // does, and at once.
     rig.arm(1, b.receive_cq, 1 << 28 | 1 << 24 | 1);
     rig.run();
     assert!(completion_events(&mut rig, 1).is_empty());
@@ -204,7 +204,7 @@ fn only_solicited_completions_wake_who_asked_for_those() {
     rig.post(&mut a, Request::send());
     rig.run();
     assert!(completion_events(&mut rig, 1).is_empty());
-    // An error is always worth it.
+    // An error always causes an event.
     rig.effect(1, Effect::QpToError(b.qpn));
     rig.receive(&mut b, &[]);
     rig.run();
@@ -232,7 +232,7 @@ fn an_eq_interrupts_when_armed_and_once() {
 }
 
 #[test]
-fn a_full_eq_loses_events_and_goes_on_when_there_is_room() {
+fn full_eq_drops_events_until_room_is_reported() {
     let mut rig = Rig::new();
     for _ in 0..20 {
         rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
@@ -246,7 +246,7 @@ fn a_full_eq_loses_events_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn an_eq_gets_only_what_it_asked_for() {
+fn eq_receives_only_events_in_its_bitmask() {
     let mut rig = Rig::new();
     let eq = rig.world.functions[0].hca.objects.eqs.get_mut(&super::rig::ASYNC_EQ).unwrap();
     eq.bitmask = [1 << event_type::CQ_ERROR, 0, 0, 0];
@@ -272,7 +272,20 @@ fn faults_drop_and_delay_completions_in_order() {
 }
 
 #[test]
-fn a_delayed_completion_comes_when_its_time_is_over_and_not_before() {
+fn delayed_cqe_of_a_reset_qp_is_dropped() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let faults = &mut rig.world.functions[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    nop(&mut rig, &mut a);
+    super::flush::reset(&mut rig, &a);
+    rig.advance(Duration::from_nanos(1000));
+    rig.none(0, a.send_cq);
+    assert_eq!(rig.cq_mut(0, a.send_cq).runtime.delayed.0, 0);
+}
+
+#[test]
+fn delayed_completion_arrives_exactly_on_time() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let faults = &mut rig.world.functions[0].engine.faults;
@@ -289,7 +302,7 @@ fn a_delayed_completion_comes_when_its_time_is_over_and_not_before() {
 }
 
 #[test]
-fn a_completion_that_is_late_for_its_cq_is_not_for_the_next_one_of_the_same_number() {
+fn delayed_completion_is_dropped_with_its_cq() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let faults = &mut rig.world.functions[0].engine.faults;
@@ -318,7 +331,7 @@ fn the_user_index_goes_into_every_cqe() {
 }
 
 #[test]
-fn a_lying_record_behind_a_delayed_completion_is_flushed_in_no_time() {
+fn lying_record_behind_delayed_cqe_flushes_promptly() {
     let mut rig = Rig::new();
     let (a, _) = rig.pair();
     let record = rig.qp(&a).record;
@@ -334,19 +347,19 @@ fn a_lying_record_behind_a_delayed_completion_is_flushed_in_no_time() {
     assert!(start.elapsed() < Duration::from_secs(20));
 }
 
-/// A pair whose first end's send queue reports after so many completions, or so many microseconds.
+/// A pair; the first end's send queue reports after this number of completions or microseconds.
 fn moderated(period: u16, count: u16) -> (Rig, Endpoint) {
     let mut rig = Rig::new();
     let (a, _) = rig.pair();
     let context = &mut rig.cq_mut(0, a.send_cq).context;
     context.set_cq_period(period).set_cq_max_count(count);
-    // Long after whatever was reported last.
+    // Long after the last event.
     rig.advance(Duration::from_secs(1));
     (rig, a)
 }
 
 #[test]
-fn moderation_counts_from_the_last_event_and_reports_when_enough_came_or_time_is_over() {
+fn moderation_ends_after_count_or_period() {
     let (mut rig, mut a) = moderated(100, 3);
     rig.arm(0, a.send_cq, 1 << 28);
     nop(&mut rig, &mut a);
@@ -370,7 +383,7 @@ fn moderation_counts_from_the_last_event_and_reports_when_enough_came_or_time_is
 }
 
 #[test]
-fn moderation_may_count_its_time_from_the_last_completion() {
+fn moderation_period_may_start_from_cqe() {
     let (mut rig, mut a) = moderated(100, 10);
     let context = &mut rig.cq_mut(0, a.send_cq).context;
     context.set_cq_period_mode(verbless_prm::CqPeriodMode::START_FROM_CQE);
@@ -385,7 +398,7 @@ fn moderation_may_count_its_time_from_the_last_completion() {
 }
 
 #[test]
-fn a_solicited_completion_breaks_moderation_where_that_was_asked_for() {
+fn solicited_cqe_breaks_moderation_if_enabled() {
     for breaks in [false, true] {
         let (mut rig, mut a) = moderated(100, 10);
         rig.cq_mut(0, a.send_cq).context.set_scqe_break_moderation_en(breaks);
@@ -411,7 +424,7 @@ fn collapsed() -> (Rig, Endpoint, u64) {
 }
 
 #[test]
-fn collapsed_cq_writes_entry_0_and_keeps_its_owner_bit() {
+fn collapsed_cq_writes_only_entry_0() {
     let (mut rig, mut a, base) = collapsed();
     rig.cq_mut(0, a.send_cq).overrun_ignore = true;
     for counter in 0..9 {
@@ -425,7 +438,7 @@ fn collapsed_cq_writes_entry_0_and_keeps_its_owner_bit() {
 }
 
 #[test]
-fn collapsed_cq_overruns_unless_its_record_follows() {
+fn collapsed_cq_overruns_without_record_updates() {
     for follows in [false, true] {
         let (mut rig, mut a, _) = collapsed();
         let record = rig.cq_mut(0, a.send_cq).record;
@@ -441,7 +454,7 @@ fn collapsed_cq_overruns_unless_its_record_follows() {
 }
 
 #[test]
-fn collapsed_cq_of_one_entry_takes_one_cqe_at_a_time() {
+fn one_entry_collapsed_cq_reuses_entry_0() {
     let mut rig = Rig::new();
     let cq = rig.cq(0, 0);
     let mut a = rig.end_on(0, cq, cq);

@@ -1,4 +1,4 @@
-//! Copies of memory within the device.
+//! Memory copies within the device.
 
 use verbless_prm::MmoOpMod;
 use verbless_prm::hot::{MmoSegment, cqe_opcode, cqe_syndrome, opcode};
@@ -6,7 +6,7 @@ use verbless_prm::hot::{MmoSegment, cqe_opcode, cqe_syndrome, opcode};
 use super::rig::{Endpoint, Request, Rig};
 use crate::hca::objects::Access;
 
-/// A rig whose device copies, and a QP that was set up for it.
+/// A rig with a device that copies, and a QP with copies enabled.
 fn rig() -> (Rig, Endpoint) {
     let mut rig = Rig::new();
     rig.world.functions[0].hca.caps.general_mut().set_dma_mmo_qp(true).set_log_dma_mmo_size(15);
@@ -15,7 +15,7 @@ fn rig() -> (Rig, Endpoint) {
     (rig, end)
 }
 
-/// A copy between two ranges under one key; the device's own buffer is at `own`.
+/// A copy between two ranges under one key; the opaque buffer is at `own`.
 fn copy(own: (u64, u32), from: (u64, u32, u32), to: (u64, u32, u32)) -> Request {
     let metadata = MmoSegment::new(0, own.1, own.0);
     Request::new(opcode::MMO)
@@ -41,7 +41,7 @@ fn a_copy_of_several_parts_gives_others_their_turns() {
 }
 
 #[test]
-fn a_copy_is_as_long_as_the_device_says_and_no_longer() {
+fn copy_length_is_limited_by_capability() {
     let (mut rig, mut end) = rig();
     let (at, key) = rig.region(0, 128 << 10);
     let most = 1 << 15;
@@ -52,7 +52,7 @@ fn a_copy_is_as_long_as_the_device_says_and_no_longer() {
 }
 
 #[test]
-fn a_device_that_says_no_length_copies_up_to_two_gigabytes() {
+fn copy_works_with_zero_log_dma_mmo_size() {
     let (mut rig, mut end) = rig();
     rig.world.functions[0].hca.caps.general_mut().set_log_dma_mmo_size(0);
     let (at, key) = rig.region(0, 4096);
@@ -61,7 +61,7 @@ fn a_device_that_says_no_length_copies_up_to_two_gigabytes() {
 }
 
 #[test]
-fn a_copy_into_more_room_tells_how_long_it_was() {
+fn copy_reports_actual_length() {
     let (mut rig, mut end) = rig();
     let (at, key) = rig.region(0, 4096);
     rig.fill(at, &[0xa5; 4096]);
@@ -71,17 +71,17 @@ fn a_copy_into_more_room_tells_how_long_it_was() {
     assert_eq!((cqe.opcode(), cqe.bytes()), (cqe_opcode::REQUESTER, 100));
     assert_eq!(rig.bytes(at + 1024, 100), [7; 100]);
     assert_eq!(rig.bytes(at + 1124, 200), [0xa5; 200]);
-    // The device's own buffer: a syndrome, and the bytes.
+    // The opaque buffer: a syndrome, and the byte count.
     assert_eq!(rig.bytes(at, 4), [0; 4]);
     assert_eq!(rig.bytes(at + 8, 4), 100u32.to_be_bytes());
 }
 
 #[test]
-fn a_copy_that_makes_no_sense_is_refused() {
+fn invalid_copy_fails_with_its_syndrome() {
     let read_only = Access { local_write: false, ..super::rig::ALL };
     type Build = fn(&mut Rig, u64, u32, u32) -> Request;
     let cases: [(u8, Build); 7] = [
-        // More than there is room for.
+        // More bytes than the target has room for.
         (cqe_syndrome::LOCAL_LENGTH, |_, at, key, _| copy((at, key), (at, 9, key), (at, 8, key))),
         // One segment, three segments, inline data.
         (cqe_syndrome::LOCAL_QP_OPERATION, |_, at, key, _| {
@@ -97,14 +97,14 @@ fn a_copy_that_makes_no_sense_is_refused() {
             let head = Request::new(opcode::MMO).op_mod(1).bytes(metadata.as_bytes());
             head.inline(&[0; 8]).sge(at, 8, key)
         }),
-        // The target, or the device's own buffer, may not be written.
+        // The target, or the opaque buffer, is not writable.
         (cqe_syndrome::LOCAL_PROTECTION, |_, at, key, fixed| {
             copy((at, key), (at, 8, key), (at, 8, fixed))
         }),
         (cqe_syndrome::LOCAL_PROTECTION, |_, at, key, fixed| {
             copy((at, fixed), (at, 8, key), (at, 8, key))
         }),
-        // A QP that was not set up for it.
+        // A QP without copies enabled.
         (cqe_syndrome::LOCAL_QP_OPERATION, |rig, at, key, _| {
             rig.world.functions[0].hca.objects.qps.values_mut().for_each(|qp| qp.mmo = false);
             copy((at, key), (at, 8, key), (at, 8, key))

@@ -1,4 +1,4 @@
-//! What QPs count.
+//! Counters of QPs.
 
 use verbless_prm::QueryQCounterOut;
 use verbless_prm::hot::cqe_syndrome;
@@ -7,7 +7,7 @@ use super::rig::Rig;
 use crate::engine::context::QueuePair;
 use crate::hca::objects::QCounter;
 
-/// What stands in the set of a QP after one CQE with this syndrome.
+/// The counters in the set of a QP after one CQE with this syndrome.
 fn counted(tell: impl FnOnce(&mut QueuePair<'_>)) -> QueryQCounterOut {
     let mut rig = Rig::new();
     let (end, _) = rig.pair();
@@ -20,7 +20,7 @@ fn counted(tell: impl FnOnce(&mut QueuePair<'_>)) -> QueryQCounterOut {
 }
 
 #[test]
-fn an_error_cqe_is_counted_as_one_and_as_what_it_is() {
+fn error_cqe_counts_in_total_and_by_syndrome() {
     type Set = fn(&mut QueryQCounterOut, u32) -> &mut QueryQCounterOut;
     let of_requests: [(u8, Set); 10] = [
         (cqe_syndrome::LOCAL_LENGTH, QueryQCounterOut::set_req_local_length_error),

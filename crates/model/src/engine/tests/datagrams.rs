@@ -1,4 +1,4 @@
-//! UD and UC: what arrives, in front of what, and what is lost without a word.
+//! UD and UC: the messages that arrive, the bytes in front of them, and lost messages.
 
 use verbless_prm::DatagramSegment;
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
@@ -32,7 +32,7 @@ fn request(opcode: u8, vector: &DatagramSegment) -> Request {
     Request::new(opcode).bytes(vector.as_bytes())
 }
 
-/// Posts a receive of so many bytes; gives where they go.
+/// Posts a receive of `bytes` bytes; returns its address.
 fn buffer(rig: &mut Rig, end: &mut Endpoint, bytes: u32) -> u64 {
     let (to, lkey) = rig.region(end.hca, bytes.into());
     rig.receive(end, &[DataSegment::new(bytes, lkey, to)]);
@@ -40,7 +40,7 @@ fn buffer(rig: &mut Rig, end: &mut Endpoint, bytes: u32) -> u64 {
 }
 
 #[test]
-fn a_datagram_arrives_behind_forty_bytes_with_its_sender() {
+fn ud_payload_follows_40_bytes_of_grh_space() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let to = buffer(&mut rig, &mut b, 64);
@@ -57,7 +57,7 @@ fn a_datagram_arrives_behind_forty_bytes_with_its_sender() {
 }
 
 #[test]
-fn a_route_header_says_whence_it_came() {
+fn grh_carries_source_and_destination_gid() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let to = buffer(&mut rig, &mut b, 64);
@@ -81,7 +81,7 @@ fn a_route_header_says_whence_it_came() {
 }
 
 #[test]
-fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
+fn unaccepted_datagram_is_lost_silently() {
     type Edit = fn(&mut Rig, &Endpoint, &mut DatagramSegment);
     let cases: [Edit; 5] = [
         |_, _, vector| {
@@ -106,7 +106,7 @@ fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
         assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
         rig.none(1, b.receive_cq);
     }
-    // Nor is it known that there is no receive.
+    // The sender does not see a missing receive either.
     let mut rig = Rig::new();
     let (mut a, b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let vector = vector(&rig, &b, b.qpn);
@@ -115,7 +115,7 @@ fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
 }
 
 #[test]
-fn a_key_with_its_top_bit_means_the_qp_s_own() {
+fn qkey_with_top_bit_means_own_qkey() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     buffer(&mut rig, &mut b, 64);
@@ -144,7 +144,7 @@ fn management_qps_are_reached_by_their_numbers() {
 }
 
 #[test]
-fn a_group_is_heard_by_all_its_members() {
+fn multicast_reaches_all_group_members() {
     let mut rig = Rig::new();
     let mut a = end(&mut rig, 0, UD);
     let (mut b, mut c) = (end(&mut rig, 1, UD), end(&mut rig, 0, UD));
@@ -164,7 +164,7 @@ fn a_group_is_heard_by_all_its_members() {
 }
 
 #[test]
-fn a_qp_that_blocks_its_own_multicast_hears_that_of_others() {
+fn block_lb_mc_drops_only_own_multicast() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 0, UD));
     let group = [0xff; 16];
@@ -187,7 +187,7 @@ fn a_qp_that_blocks_its_own_multicast_hears_that_of_others() {
 }
 
 #[test]
-fn a_request_that_makes_no_sense_stops_only_the_send_queue() {
+fn invalid_ud_request_puts_only_sq_in_error() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let good = vector(&rig, &b, b.qpn);
@@ -203,7 +203,7 @@ fn a_request_that_makes_no_sense_stops_only_the_send_queue() {
         rig.post(&mut a, request);
         assert_eq!(rig.one(0, a.send_cq).syndrome(), syndrome);
         assert_eq!(rig.qp(&a).state, QpState::SqError);
-        // What is posted now is flushed; what arrives is taken.
+        // A WQE posted after the error is flushed; a message that arrives is taken.
         rig.post(&mut a, Request::new(opcode::NOP));
         assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::FLUSHED);
         buffer(&mut rig, &mut a, 64);
@@ -216,7 +216,7 @@ fn a_request_that_makes_no_sense_stops_only_the_send_queue() {
 }
 
 #[test]
-fn a_receive_that_is_too_short_fails_at_the_receiver() {
+fn short_ud_receive_fails_receiver_qp() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     buffer(&mut rig, &mut b, 44);
@@ -254,12 +254,12 @@ fn an_unreliable_connection_sends_and_writes() {
 }
 
 #[test]
-fn what_an_unreliable_connection_loses_it_does_not_miss() {
+fn uc_losses_leave_both_qps_in_rts() {
     let mut rig = Rig::new();
     let (mut a, mut b) = unreliable(&mut rig);
     let (to, rkey) = rig.region(1, 64);
-    // No receive; a key that does not fit; a message lost on the way: none is heard of.
-    rig.post(&mut a, Request::send().inline(b"nobody"));
+    // No receive; a wrong key; a message lost on the way: the sender sees none of them.
+    rig.post(&mut a, Request::send().inline(b"unseen"));
     rig.post(&mut a, Request::write(to, rkey ^ 1).inline(b"denied"));
     rig.world.functions[0].engine.faults.lose_messages =
         crate::engine::Strike { skip: 2, count: 1 };
@@ -274,8 +274,8 @@ fn what_an_unreliable_connection_loses_it_does_not_miss() {
 }
 
 #[test]
-fn memory_of_the_sender_that_cannot_be_read_fails_the_request_and_not_the_receiver() {
-    // A key over memory that is nowhere.
+fn unreadable_sender_memory_spares_the_receiver() {
+    // A key over unmapped memory.
     const NOWHERE: u64 = 16;
     for service in [UC, UD] {
         let mut rig = Rig::new();
@@ -295,7 +295,7 @@ fn memory_of_the_sender_that_cannot_be_read_fails_the_request_and_not_the_receiv
         assert_eq!(entry.error(), (cqe_opcode::REQUESTER_ERROR, 0, cqe_syndrome::LOCAL_PROTECTION));
         assert_eq!((rig.qp(&a).state, rig.qp(&b).state), (QpState::SqError, QpState::Rts));
         rig.none(1, b.receive_cq);
-        // The receive WQE is there for the next message.
+        // The receive WQE still serves the next message.
         rig.qp(&a).state = QpState::Rts;
         let next = send(&rig).inline(b"heard");
         rig.post(&mut a, next);
@@ -308,7 +308,7 @@ fn memory_of_the_sender_that_cannot_be_read_fails_the_request_and_not_the_receiv
 }
 
 #[test]
-fn a_message_that_cannot_be_read_for_one_member_of_a_group_is_not_tried_on_the_next() {
+fn unreadable_multicast_is_not_tried_on_next_member() {
     const NOWHERE: u64 = 16;
     let mut rig = Rig::new();
     let mut a = end(&mut rig, 0, UD);
@@ -319,7 +319,7 @@ fn a_message_that_cannot_be_read_for_one_member_of_a_group_is_not_tried_on_the_n
     }
     let lkey = rig.mkey(0, NOWHERE, 64, super::rig::ALL);
     buffer(&mut rig, &mut b, 64);
-    // Too short: it would fail.
+    // Too short: a message would fail.
     buffer(&mut rig, &mut c, 44);
     let mut vector = vector(&rig, &b, 0xff_ffff);
     vector.set_rlid(0xc001).set_grh(true).set_rgid(&group);
@@ -332,7 +332,7 @@ fn a_message_that_cannot_be_read_for_one_member_of_a_group_is_not_tried_on_the_n
 }
 
 #[test]
-fn an_unreliable_connection_neither_reads_nor_does_atomics() {
+fn uc_rejects_reads_and_atomics() {
     for request in [Request::read(0, 0), Request::atomic(opcode::FETCH_ADD, 0, 0, 1, 0)] {
         let mut rig = Rig::new();
         let (mut a, _) = unreliable(&mut rig);
@@ -344,7 +344,7 @@ fn an_unreliable_connection_neither_reads_nor_does_atomics() {
 }
 
 #[test]
-fn a_qp_that_fails_as_its_own_receiver_completes_each_request_once() {
+fn ud_qp_failing_on_itself_completes_requests_once() {
     let mut rig = Rig::new();
     let mut a = end(&mut rig, 0, UD);
     buffer(&mut rig, &mut a, 41);

@@ -1,5 +1,5 @@
-//! Two ends of a connection that disagree, in packets: about the path MTU, about how many READs may
-//! be outstanding, about who the peer is.
+//! Two ends of a connection that disagree, in packets: about the path MTU, the number of
+//! outstanding READs, or the peer.
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome};
 
@@ -26,13 +26,13 @@ fn run(rig: &mut Rig) {
 }
 
 #[test]
-fn a_packet_that_does_not_fill_the_responder_s_path_mtu_is_an_invalid_request() {
+fn mtu_mismatch_is_a_remote_invalid_request() {
     let (mut rig, mut a, b) = pair();
     (rig.qp(&a).log_mtu, rig.qp(&b).log_mtu) = (8, 9);
     let (from, lkey) = rig.region(0, 1000);
     let (to, rkey) = rig.region(1, 1000);
     rig.fill(from, &[7; 1000]);
-    // One that a packet of either size holds.
+    // A message that fits in a packet of either size.
     rig.post(&mut a, Request::write(to, rkey).sge(from, 200, lkey));
     run(&mut rig);
     assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
@@ -45,7 +45,7 @@ fn a_packet_that_does_not_fill_the_responder_s_path_mtu_is_an_invalid_request() 
 }
 
 #[test]
-fn on_an_unreliable_connection_such_a_message_is_dropped_and_the_next_one_arrives() {
+fn mtu_mismatch_on_uc_drops_message_silently() {
     let (mut rig, mut a, b) = pair();
     for (end, log_mtu) in [(&a, 8), (&b, 9)] {
         let qp = rig.qp(end);
@@ -65,7 +65,7 @@ fn on_an_unreliable_connection_such_a_message_is_dropped_and_the_next_one_arrive
 }
 
 #[test]
-fn more_reads_than_the_responder_remembers_are_an_invalid_request() {
+fn reads_above_max_dest_rd_atomic_are_invalid() {
     for (outstanding, most, fails) in [(4, 4, false), (4, 1, true)] {
         let (mut rig, mut a, b) = pair();
         rig.qp(&a).requester.max_rd_atomic = outstanding;
@@ -87,7 +87,7 @@ fn more_reads_than_the_responder_remembers_are_an_invalid_request() {
 }
 
 #[test]
-fn packets_from_another_address_than_the_peer_s_are_not_answered() {
+fn packets_from_wrong_address_are_not_answered() {
     let (mut rig, mut a, b) = pair();
     let (to, rkey) = rig.region(1, 64);
     let lid = rig.world.functions[0].hca.ports[0].lid;

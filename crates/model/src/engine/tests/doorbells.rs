@@ -1,4 +1,4 @@
-//! Doorbells: what wakes a queue, and what does not.
+//! Doorbells: stores that wake a queue, and stores that do not.
 
 use verbless_prm::SqState;
 use verbless_prm::hot::{CtrlWord, cqe_syndrome, opcode};
@@ -58,7 +58,7 @@ fn every_blueflame_buffer_is_a_doorbell() {
 }
 
 #[test]
-fn a_store_beside_the_doorbells_or_of_half_a_word_wakes_nobody() {
+fn misplaced_or_half_doorbell_store_wakes_no_queue() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
@@ -72,7 +72,7 @@ fn a_store_beside_the_doorbells_or_of_half_a_word_wakes_nobody() {
 }
 
 #[test]
-fn a_doorbell_on_another_page_wakes_nobody() {
+fn doorbell_on_other_uar_page_wakes_no_queue() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
@@ -87,7 +87,7 @@ fn a_doorbell_on_another_page_wakes_nobody() {
 }
 
 #[test]
-fn a_trapped_doorbell_does_what_a_mapped_one_does() {
+fn trapped_doorbell_works_like_a_mapped_one() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
@@ -97,7 +97,7 @@ fn a_trapped_doorbell_does_what_a_mapped_one_does() {
 }
 
 #[test]
-fn a_doorbell_that_gets_lost_hangs() {
+fn lost_doorbell_leaves_queue_idle() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.world.functions[0].engine.faults.lose_doorbells = engine::Strike { skip: 0, count: 1 };
@@ -108,7 +108,7 @@ fn a_doorbell_that_gets_lost_hangs() {
 }
 
 #[test]
-fn what_was_rung_before_rts_runs_when_rts_comes() {
+fn doorbell_before_rts_takes_effect_at_rts() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.qp(&a).state = QpState::SqDrained;
@@ -120,7 +120,7 @@ fn what_was_rung_before_rts_runs_when_rts_comes() {
 }
 
 #[test]
-fn a_doorbell_from_before_a_reset_is_no_request_after_it() {
+fn doorbell_before_reset_posts_nothing_after_it() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let mut sq = rig.sq(0);
@@ -136,7 +136,7 @@ fn a_doorbell_from_before_a_reset_is_no_request_after_it() {
     rig.sq_mut(&sq).state = SqState::RST;
     rig.effect(0, Effect::SqForgotten(sq.qpn, send));
     rig.run();
-    // Only now does the driver clear the records, and connect.
+    // The driver clears the records only after the doorbell, and then connects.
     for end in [&mut a, &mut sq] {
         end.posted = 0;
         rig.publish(end);
@@ -154,7 +154,7 @@ fn a_doorbell_from_before_a_reset_is_no_request_after_it() {
 }
 
 #[test]
-fn a_store_to_the_second_half_of_an_eq_doorbell_is_taken_and_means_nothing() {
+fn eq_doorbell_second_half_is_ignored() {
     let mut rig = Rig::new();
     for (offset, arms) in [(0x40, true), (0x48, false)] {
         let eq = |rig: &Rig| {
@@ -169,7 +169,7 @@ fn a_store_to_the_second_half_of_an_eq_doorbell_is_taken_and_means_nothing() {
         rig.run();
         assert!(!bar.rung(), "left there, it would keep the engine's thread awake");
         assert_eq!(eq(&rig), before);
-        // The first half counts, whatever is in the second.
+        // Only the first half counts.
         bar.store64(EQ_PAGE, offset, u64::from(COMP_EQ << 24) << 32 | 0xffff_ffff);
         rig.run();
         assert_eq!((bar.rung(), eq(&rig)), (false, (0, arms)));
@@ -189,7 +189,7 @@ fn stores_to_no_doorbell_are_nothing() {
     rig.run();
 }
 
-/// Two QPs on one page, each with a request whose doorbell is yet to be rung.
+/// Two QPs on one page, each with a request without its doorbell.
 fn two() -> (Rig, Endpoint, Endpoint) {
     let mut rig = Rig::new();
     let ((mut a, _), (mut b, _)) = (rig.pair(), rig.pair());
@@ -199,7 +199,7 @@ fn two() -> (Rig, Endpoint, Endpoint) {
 }
 
 #[test]
-fn trapped_word_wakes_the_queue_it_names_alone() {
+fn trapped_word_wakes_only_its_named_queue() {
     let (mut rig, a, b) = two();
     let register = u64::from(PAGE) * UAR_PAGE + 0x800;
     engine::mmio_write(&mut rig.world, 0, register, &word(a.qpn).to_be_bytes());
@@ -230,7 +230,7 @@ fn overwritten_doorbell_is_found_by_a_sweep() {
 }
 
 #[test]
-fn overwritten_doorbell_is_found_while_another_queue_is_busy() {
+fn overwritten_doorbell_is_found_despite_busy_queue() {
     let (mut rig, a, mut b) = two();
     for end in [&a, &b] {
         rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(end.qpn));
@@ -264,7 +264,7 @@ fn a_sweep_looks_at_a_few_queues_a_turn() {
     };
     let mut before = 0;
     while engine::step(&mut rig.world) {
-        // Each doorbell asks for a sweep, and the queues are looked at no faster.
+        // Each doorbell requests a sweep, but the queues are checked no faster.
         bar.store64(PAGE, 0x800, word(ends[99].qpn));
         let now = awake(&rig);
         assert!(now <= before + 33, "{before}, then {now} queues were looked at");
@@ -277,7 +277,7 @@ fn a_sweep_looks_at_a_few_queues_a_turn() {
 }
 
 #[test]
-fn a_word_that_names_no_queue_of_its_page_is_a_stray() {
+fn word_without_matching_queue_is_a_stray() {
     let (mut rig, a, b) = two();
     rig.qp(&a).uar_page = PAGE + 1;
     rig.world.functions[0].hca.objects.index_again();
@@ -291,18 +291,18 @@ fn a_word_that_names_no_queue_of_its_page_is_a_stray() {
     let arm = u64::from(PAGE) * UAR_PAGE + 0x20;
     engine::mmio_write(&mut rig.world, 0, arm, &u64::from(a.qpn).to_be_bytes());
     assert_eq!(strays(&rig), 4, "a QP is no CQ");
-    // On a mapped page it may have overwritten one that names a queue.
+    // On a mapped page it may have overwritten a doorbell that names a queue.
     rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(0x77_7777));
     rig.one(0, b.send_cq);
     assert_eq!(strays(&rig), 5);
-    // A queue that receives only has no doorbell.
+    // A queue without sends has no doorbell.
     rig.qp(&b).sq = None;
     engine::mmio_write(&mut rig.world, 0, register, &word(b.qpn).to_be_bytes());
     assert_eq!(strays(&rig), 6);
 }
 
 #[test]
-fn trapped_arm_word_arms_the_cq_it_names_alone() {
+fn trapped_arm_word_arms_only_its_named_cq() {
     let mut rig = Rig::new();
     let (a, b) = (rig.cq(0, 4), rig.cq(0, 4));
     let register = u64::from(PAGE) * UAR_PAGE + 0x20;
@@ -333,7 +333,7 @@ fn stale_record_of_a_new_qp_counts_as_posted() {
 }
 
 #[test]
-fn record_of_an_sq_is_not_read_before_its_doorbell() {
+fn sq_record_is_not_read_before_its_doorbell() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     sq.posted = 3;

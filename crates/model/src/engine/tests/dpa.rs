@@ -1,4 +1,4 @@
-//! For how long a run of the DPA has its function.
+//! How long a run of the DPA holds its function.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::dpa::{
 use crate::engine::dpa::{ACCESS, HOLD, Hold, Served, reach_all};
 use crate::hca::objects::{Klm, Translation};
 
-/// Writes key a1 to the window's register at a2 and loads from address a0 for good.
+/// Writes key a1 to the window's register at a2, then loads from address a0 in a loop.
 const PROGRAM: [u32; 3] = [
     0x00b6_2023, // sw a1, 0(a2)
     0x0005_3283, // ld t0, 0(a0)
@@ -48,7 +48,7 @@ fn file_of(code: &[u8]) -> Vec<u8> {
     file
 }
 
-/// A run that loads from an address of a key, again and again, at its first access.
+/// A run that loads from an address of a key repeatedly, at its first access.
 fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, Ask) {
     let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
     dpa.create(1, &file(), 0, 0).expect("a process");
@@ -66,7 +66,7 @@ fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, Ask) {
 }
 
 #[test]
-fn an_event_for_a_thread_that_is_not_there_is_logged_and_a_run_that_was_taken_away_is_not() {
+fn event_for_absent_thread_is_logged() {
     let mut rig = Rig::new();
     let (address, key) = rig.region(0, 64);
     let (dpa, turn, ask) = loads(&rig, key, address);
@@ -78,7 +78,7 @@ fn an_event_for_a_thread_that_is_not_there_is_logged_and_a_run_that_was_taken_aw
 }
 
 #[test]
-fn a_core_dump_is_read_in_pieces_of_any_size_and_leaves_out_the_zeros_at_a_region_s_end() {
+fn core_dump_omits_trailing_zeros_of_regions() {
     const HEAP: u64 = 3 << 20;
     let rig = Rig::new();
     let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
@@ -107,13 +107,13 @@ fn a_core_dump_is_read_in_pieces_of_any_size_and_leaves_out_the_zeros_at_a_regio
     let found = whole.windows(8).position(|bytes| bytes == b"the last").expect("the heap");
     let pages = end.next_multiple_of(4096);
     assert!(length < pages + (1 << 16), "{length} bytes, {found}");
-    // A program that runs meanwhile is seen as it is then.
+    // A program that runs meanwhile is dumped as it is at each read.
     heap.write(0, b"changed");
     dump.read(0, &mut parts);
     assert!(parts.windows(7).any(|bytes| bytes == b"changed"));
 }
 
-/// Memory of a mistake.
+/// Memory that panics.
 struct Mistake;
 
 impl Device for Mistake {
@@ -127,14 +127,14 @@ impl Device for Mistake {
 }
 
 #[test]
-fn nobody_waits_for_a_run_that_panicked() {
+fn halt_does_not_wait_for_panicked_run() {
     let rig = Rig::new();
     let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
     dpa.create(1, &file(), 0, 0).expect("a process");
     let start = Start { entry: CODE, ..Start::default() };
     dpa.add(RunnerId::Call(1), 1, start).expect("a call");
     let mut turn = dpa.turn().expect("its turn");
-    // Its first access is to address 0.
+    // The program's first access is to address 0.
     let code = turn.hart().space().region(CODE).expect("the code").clone();
     let space = AddressSpace::new([code, Region::device(0, 4096, Arc::new(Mistake))]);
     turn.hart().set_space(Arc::new(space.expect("they lie apart")));
@@ -150,10 +150,10 @@ fn nobody_waits_for_a_run_that_panicked() {
 
 /// Jumps over jumps: each is a block of its own.
 #[test]
-fn what_harts_have_translated_is_bounded_together() {
+fn translated_code_is_bounded_across_harts() {
     const JUMPS: usize = 1 << 16;
     let mut code = [0x09, 0xa0].repeat(JUMPS);
-    // Then for good: j -2.
+    // Then an endless loop: j -2.
     code.extend([0xfd, 0xbf]);
     let rig = Rig::new();
     let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
@@ -180,10 +180,10 @@ fn what_harts_have_translated_is_bounded_together() {
 }
 
 #[test]
-fn a_program_with_thread_local_variables_is_refused_in_words() {
+fn program_with_thread_local_storage_is_rejected() {
     let rig = Rig::new();
     let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
-    // A second program header, behind the first one, and the code is where it was.
+    // A second program header, behind the first one; the code keeps its offset.
     let mut file = file();
     file.splice(HEAD..HEAD, [0; 56]);
     file[56] = 2;
@@ -201,7 +201,7 @@ fn a_program_with_thread_local_variables_is_refused_in_words() {
 }
 
 #[test]
-fn a_run_has_the_function_for_so_much_work_however_long_the_list_of_its_key_is() {
+fn run_work_is_bounded_for_any_klm_list_length() {
     const ENTRIES: u32 = 10_000;
     for entries in [0, 104, ENTRIES] {
         let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! The error state: what is posted is flushed later, and discarded by a reset.
+//! The error state: posted WQEs are flushed later, and discarded by a reset.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn nops(rig: &mut Rig, end: &mut Endpoint, count: usize) {
     }
 }
 
-fn reset(rig: &mut Rig, end: &Endpoint) {
+pub(super) fn reset(rig: &mut Rig, end: &Endpoint) {
     let qp = rig.qp(end);
     qp.state = QpState::Reset;
     let runtime = std::mem::take(&mut qp.runtime);
@@ -62,7 +62,7 @@ fn qp_flushes_a_few_wqes_a_turn() {
 }
 
 #[test]
-fn reset_discards_what_is_not_flushed() {
+fn reset_discards_unflushed_wqes() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nops(&mut rig, &mut a, 3);
@@ -74,7 +74,7 @@ fn reset_discards_what_is_not_flushed() {
 }
 
 #[test]
-fn failed_request_completes_before_its_successors_flush() {
+fn failed_request_completes_before_later_flushes() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.post(&mut a, Request::new(0x7f));
@@ -166,7 +166,7 @@ fn error_during_a_flush_does_not_begin_another() {
 }
 
 #[test]
-fn threaded_model_waits_before_it_flushes() {
+fn threaded_model_delays_flush() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nops(&mut rig, &mut a, 1);
@@ -177,10 +177,10 @@ fn threaded_model_waits_before_it_flushes() {
     rig.one(0, a.send_cq);
 }
 
-/// A program of the DPA may leave the record alone (`verbless-flexio-dev`, outbox).
+/// A DPA program may leave the record alone (`verbless-flexio-dev`, outbox).
 #[cfg(feature = "dpa")]
 #[test]
-fn flush_of_a_queue_rung_by_index_ignores_its_record() {
+fn flush_after_ring_by_index_ignores_record() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let record = rig.qp(&a).record;
@@ -188,7 +188,7 @@ fn flush_of_a_queue_rung_by_index_ignores_its_record() {
     rig.memory().store32(record + 4, 0).unwrap();
     engine::doorbell::ring_one(&mut rig.world.functions[0], a.qpn, 3);
     assert_eq!(rig.all(0, a.send_cq).len(), 3);
-    // Two more that no doorbell named, a look that another's doorbell brings, and an error.
+    // Two more WQEs without a doorbell, a sweep by another queue's doorbell, and an error.
     nops(&mut rig, &mut a, 2);
     rig.memory().store32(record + 4, 0).unwrap();
     engine::doorbell::look(&mut rig.world.functions[0], a.qpn);

@@ -1,5 +1,5 @@
-//! Packets that no requester of ours sends, from a peer that writes its own: too many READs and
-//! atomics at a time, and keys of other partitions; and what answers say to a peer that counts.
+//! Packets that our requester never sends, from a peer that writes its own: too many READs and
+//! atomics at a time, and keys of other partitions. Also the credits and counts in answers.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use crate::wire::{Extensions, Headers, Message, Packet, Route, Transport};
 
 const Q_KEY: u32 = 0x1111_1111;
 
-/// What a peer's packet says.
+/// The fields of a peer's packet.
 #[derive(Clone, Copy)]
 struct Foreign {
     opcode: BthOpcode,
@@ -83,7 +83,7 @@ impl Foreign {
 
 const PAYLOAD: &[u8] = b"not from here";
 
-/// The AETHs that a port sends from now on, with their opcodes and PSNs.
+/// The AETHs that a port sends after this call, with their opcodes and PSNs.
 fn answers(rig: &Rig, of: usize) -> Arc<Mutex<Vec<(Message, u32, Aeth)>>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();
@@ -100,7 +100,7 @@ fn answers(rig: &Rig, of: usize) -> Arc<Mutex<Vec<(Message, u32, Aeth)>>> {
     seen
 }
 
-/// Runs, and gives what was seen.
+/// Runs, and returns the recorded answers.
 fn heard<T: Clone>(rig: &mut Rig, seen: &Mutex<Vec<T>>) -> Vec<T> {
     rig.run();
     rig.world.outbox().frames.tell();
@@ -110,7 +110,7 @@ fn heard<T: Clone>(rig: &mut Rig, seen: &Mutex<Vec<T>>) -> Vec<T> {
 const INVALID_REQUEST: u8 = 0x60 | AethNak::INVALID_REQUEST.0;
 
 #[test]
-fn one_read_or_atomic_more_than_the_responder_allows_at_a_time_is_an_invalid_request() {
+fn excess_reads_and_atomics_are_invalid_requests() {
     const MOST: u8 = 3;
     for (reads, atomics) in [(4, 0), (0, 4), (2, 2), (1, 2)] {
         let mut rig = Rig::new();
@@ -122,7 +122,7 @@ fn one_read_or_atomic_more_than_the_responder_allows_at_a_time_is_an_invalid_req
         let requests = (0..reads).map(|psn| Foreign::read(psn, at + 8, rkey, 8));
         let atomics = (reads..reads + atomics).map(|psn| Foreign::add(psn, at, rkey, 1));
         let requests: Vec<_> = requests.chain(atomics.clone()).collect();
-        // They arrive in a row: none of them is answered before the last is there.
+        // They arrive in a row: the last one arrives before the first answer.
         requests.iter().for_each(|request| request.send(&mut rig, &a, &b, &[]));
         let heard = heard(&mut rig, &seen);
         let refused = requests.len() > usize::from(MOST);
@@ -134,7 +134,7 @@ fn one_read_or_atomic_more_than_the_responder_allows_at_a_time_is_an_invalid_req
         assert_eq!(rig.qp(&b).state, state, "{case:?}");
         let events = rig.events(1);
         assert_eq!(events.contains(&event_type::WQ_INVALID_REQUEST_ERROR), refused, "{events:?}");
-        // An atomic that is refused is not executed.
+        // A refused atomic is not executed.
         let executed = atomics.len() - usize::from(refused && atomics.len() > 0);
         let value = u64::from_ne_bytes(rig.bytes(at, 8).try_into().unwrap());
         assert_eq!(value, executed as u64, "{case:?}");
@@ -142,7 +142,7 @@ fn one_read_or_atomic_more_than_the_responder_allows_at_a_time_is_an_invalid_req
 }
 
 #[test]
-fn a_packet_is_as_long_as_its_place_in_the_message_says_and_follows_what_came_before() {
+fn packet_length_must_match_its_opcode_and_order() {
     use BthOpcode as B;
     const MTU: usize = 1024;
     let (first, middle) = (B::RC_SEND_FIRST, B::RC_SEND_MIDDLE);
@@ -190,7 +190,7 @@ fn a_packet_is_as_long_as_its_place_in_the_message_says_and_follows_what_came_be
 }
 
 #[test]
-fn the_first_packet_of_an_answer_must_say_that_it_is_the_first_and_no_other_may() {
+fn read_response_first_opcode_is_required_once() {
     for opcodes in [
         [BthOpcode::RC_READ_RESPONSE_MIDDLE].as_slice(),
         &[BthOpcode::RC_READ_RESPONSE_FIRST, BthOpcode::RC_READ_RESPONSE_FIRST],
@@ -198,7 +198,7 @@ fn the_first_packet_of_an_answer_must_say_that_it_is_the_first_and_no_other_may(
         let mut rig = Rig::new();
         rig.world.in_packets = true;
         let (mut a, b) = rig.pair();
-        // Its answers come from elsewhere.
+        // The QP ignores its own answers: the peer writes them.
         rig.qp(&b).state = QpState::Init;
         let (to, lkey) = rig.region(0, 4096);
         let (from, rkey) = rig.region(1, 4096);
@@ -216,7 +216,7 @@ fn the_first_packet_of_an_answer_must_say_that_it_is_the_first_and_no_other_may(
 }
 
 #[test]
-fn reads_and_atomics_that_are_answered_make_room_for_others() {
+fn answered_reads_and_atomics_free_their_slots() {
     let mut rig = Rig::new();
     rig.world.in_packets = true;
     let (a, b) = rig.pair();
@@ -234,7 +234,7 @@ fn reads_and_atomics_that_are_answered_make_room_for_others() {
 }
 
 #[test]
-fn a_read_or_atomic_for_who_answers_none_is_an_invalid_request() {
+fn read_with_zero_max_dest_rd_atomic_is_invalid() {
     for atomic in [false, true] {
         let mut rig = Rig::new();
         rig.world.in_packets = true;
@@ -259,12 +259,12 @@ fn violations(rig: &Rig) -> (u16, u16) {
     (pkey, qkey)
 }
 
-/// P_Keys, and whether a QP in the default partition, as a full member, listens to them.
+/// P_Keys, and whether a QP that is a full member of the default partition accepts them.
 const P_KEYS: [(u16, bool); 5] =
     [(0xffff, true), (0x7fff, true), (0x8001, false), (0x0001, false), (0x8000, false)];
 
 #[test]
-fn a_connected_qp_drops_packets_of_other_partitions_and_its_port_counts_them() {
+fn rc_and_uc_drop_and_count_foreign_pkeys() {
     for (qp_type, opcode) in
         [(None, BthOpcode::RC_WRITE_ONLY), (Some(UC), BthOpcode::UC_WRITE_ONLY)]
     {
@@ -302,7 +302,7 @@ fn datagrams(rig: &mut Rig, qp_type: &'static QpType) -> Endpoint {
 }
 
 #[test]
-fn a_datagram_with_a_wrong_key_is_dropped_and_its_port_counts_it() {
+fn ud_drops_and_counts_wrong_pkey_and_qkey() {
     let mut rig = Rig::new();
     let a = rig.end(0);
     let mut b = datagrams(&mut rig, UD);
@@ -323,7 +323,7 @@ fn a_datagram_with_a_wrong_key_is_dropped_and_its_port_counts_it() {
     Foreign::datagram(Q_KEY + 1).pkey(0x8001).send(&mut rig, &a, &b, PAYLOAD);
     rig.none(1, b.receive_cq);
     assert_eq!(violations(&rig), (dropped + 1, 1));
-    // Who takes no datagrams yet is violated by none.
+    // A QP that takes no datagrams yet has no violations.
     rig.qp(&b).state = QpState::Init;
     Foreign::datagram(Q_KEY + 1).send(&mut rig, &a, &b, PAYLOAD);
     rig.run();
@@ -344,15 +344,15 @@ fn the_counts_of_wrong_keys_stop_at_their_largest_value() {
 }
 
 #[test]
-fn an_answer_in_packets_counts_the_messages_that_were_carried_whole_before() {
+fn packet_answer_msn_includes_whole_messages() {
     let mut rig = Rig::new();
     rig.world.in_packets = false;
     let (mut a, mut b) = rig.pair();
     let (from, lkey) = rig.region(0, 9000);
     let (to, rkey) = rig.region(1, 9000);
     rig.receive(&mut b, &[DataSegment::new(9000, rkey, to)]);
-    // Whole: one of several parts, one that reads, one that is received, an atomic, one refused by
-    // the sender's own keys.
+    // Carried whole: a message of several parts, a READ, a SEND, an atomic, and a request that the
+    // sender's own keys refuse.
     rig.post(&mut a, Request::write(to, rkey).sge(from, 9000, lkey));
     rig.post(&mut a, Request::read(to, rkey).sge(from, 9000, lkey));
     rig.post(&mut a, Request::send().sge(from, 9000, lkey));
@@ -360,7 +360,7 @@ fn an_answer_in_packets_counts_the_messages_that_were_carried_whole_before() {
     let whole = rig.all(0, a.send_cq);
     assert!(whole.iter().all(|it| it.opcode() == cqe_opcode::REQUESTER), "{whole:?}");
     assert_eq!(whole.len(), 4);
-    // Whoever watches sees packets.
+    // With an observer they go in packets.
     let seen = answers(&rig, 1);
     rig.post(&mut a, Request::write(to, rkey).sge(from, 3000, lkey));
     rig.post(&mut a, Request::read(to, rkey).sge(from, 8, lkey));

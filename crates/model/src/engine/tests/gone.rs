@@ -1,4 +1,4 @@
-//! A program that is no more: its memory is none, but its queues are still there for a moment.
+//! A program that has ended: its memory is gone, but its queues still exist for a moment.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -14,9 +14,9 @@ use crate::memory::{Fault, HostMemory};
 /// ACK timeout code 14.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 
-/// Memory that is not there, because its program is no more or because there never was any.
+/// Memory that is absent, because its program has ended or because it never existed.
 struct Nothing {
-    /// Addresses of the former.
+    /// Addresses of memory whose program has ended.
     gone: Range<u64>,
 }
 
@@ -56,17 +56,17 @@ impl HostMemory for Nothing {
     }
 }
 
-/// Whose program is no more.
+/// The program that has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gone {
-    Nobody,
-    /// The program of the memory that the key leads to, and not that of the queue pair.
+    NoProgram,
+    /// The program that owns the key's memory, not that of the QP.
     Owner,
     Everybody,
 }
 
-/// What a request's sender hears when the memory of the other side is not there, and after how many
-/// timeouts.
+/// The requester's CQE, and the number of timeouts before it, when the memory of the other side is
+/// absent.
 fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (Entry, u32) {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
@@ -75,7 +75,7 @@ fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (Ent
     let rkey = rig.mkey(1, remote, length, ALL);
     rig.receive(&mut b, &[DataSegment::new(64, rkey, remote)]);
     let gone = match gone {
-        Gone::Nobody => 0..0,
+        Gone::NoProgram => 0..0,
         Gone::Owner => remote..remote + length,
         Gone::Everybody => 0..u64::MAX,
     };
@@ -95,7 +95,7 @@ fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (Ent
 
 type Make = fn(u64, u32, DataSegment) -> Request;
 
-/// One of each kind.
+/// A request of each kind.
 const REQUESTS: [Make; 5] = [
     |_, _, from| Request::send().sge(from.addr(), 8, from.lkey()),
     |at, key, from| Request::write(at, key).sge(from.addr(), 8, from.lkey()),
@@ -111,7 +111,7 @@ const REQUESTS: [Make; 5] = [
 ];
 
 #[test]
-fn of_a_program_that_is_no_more_its_peer_notices_only_silence() {
+fn dead_peer_program_ends_in_retry_exceeded() {
     for request in REQUESTS {
         let (entry, timeouts) = heard(request, Gone::Everybody);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::TRANSPORT_RETRY_EXCEEDED, 3));
@@ -119,21 +119,21 @@ fn of_a_program_that_is_no_more_its_peer_notices_only_silence() {
 }
 
 #[test]
-fn memory_that_was_never_there_is_the_responders_trouble() {
+fn unmapped_memory_is_a_remote_operation_error() {
     for request in REQUESTS {
-        let (entry, timeouts) = heard(request, Gone::Nobody);
+        let (entry, timeouts) = heard(request, Gone::NoProgram);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_OPERATION, 0));
     }
 }
 
 #[test]
-fn memory_of_another_program_that_is_no_more_is_refused_as_its_keys_will_be() {
+fn memory_of_dead_owner_is_a_remote_access_error() {
     let [send, write, write_imm, read, add] = REQUESTS;
     for request in [write, read, add] {
         let (entry, timeouts) = heard(request, Gone::Owner);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_ACCESS, 0));
     }
-    // Not so what the queue pair's own program has for messages, of which nothing is there either.
+    // A receive buffer of the QP's own program, also absent, gives a remote operation error.
     for request in [send, write_imm] {
         let (entry, _) = heard(request, Gone::Owner);
         assert_eq!(entry.syndrome(), cqe_syndrome::REMOTE_OPERATION);

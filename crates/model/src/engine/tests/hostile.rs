@@ -1,4 +1,4 @@
-//! Clients that write anything anywhere: the engine survives, and so does everybody else.
+//! Clients that write anything anywhere: the engine survives, and all other clients still work.
 
 use proptest::prelude::*;
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
@@ -18,7 +18,7 @@ fn others_live(rig: &mut Rig) {
 }
 
 #[test]
-fn a_wqe_that_says_it_is_empty_or_longer_than_what_is_posted_is_an_operation_error() {
+fn empty_or_overlong_wqe_is_an_operation_error() {
     for ds in [0, 5, 63] {
         let mut rig = Rig::new();
         let (mut a, _) = rig.pair();
@@ -36,7 +36,7 @@ fn a_wqe_that_says_it_is_empty_or_longer_than_what_is_posted_is_an_operation_err
 }
 
 #[test]
-fn a_wqe_longer_than_its_ring_is_an_operation_error() {
+fn wqe_longer_than_ring_is_an_operation_error() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let sq = rig.qp(&a).sq.as_mut().unwrap();
@@ -52,7 +52,7 @@ fn a_wqe_longer_than_its_ring_is_an_operation_error() {
 }
 
 #[test]
-fn records_and_page_lists_that_lead_nowhere_are_survived() {
+fn wild_records_and_page_lists_spare_other_qps() {
     let mut rig = Rig::new();
     for which in 0..6 {
         let (mut a, b) = rig.pair();
@@ -76,7 +76,7 @@ fn records_and_page_lists_that_lead_nowhere_are_survived() {
 }
 
 #[test]
-fn a_consumer_index_that_is_nonsense_is_an_overrun_at_worst() {
+fn bogus_consumer_index_ends_in_cq_overrun() {
     let mut rig = Rig::new();
     let cq = rig.cq(0, 1);
     let mut a = rig.end_on(0, cq, cq);
@@ -95,7 +95,7 @@ proptest! {
     #![proptest_config(at_most(300))]
 
     #[test]
-    fn a_ring_of_random_bytes_ends_in_completions_and_nothing_worse(
+    fn random_ring_bytes_spare_other_qps(
         bytes in proptest::collection::vec(any::<u8>(), 1024),
         posted in any::<u16>(),
         receives in any::<u16>(),
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_that_are_nearly_right_end_in_completions_and_nothing_worse(
+    fn nearly_valid_request_completes_at_most_once(
         opcode in prop_oneof![
             Just(opcode::SEND), Just(opcode::SEND_IMM), Just(opcode::SEND_INVALIDATE),
             Just(opcode::WRITE), Just(opcode::WRITE_IMM), Just(opcode::READ),

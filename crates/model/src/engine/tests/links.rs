@@ -1,4 +1,4 @@
-//! What becomes of messages when links change: whole or in packets, late, or lost.
+//! Messages while links change: whole or in packets, late, or lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn disturb(rig: &mut Rig, faults: impl IntoIterator<Item = (FrameEffect, Occurre
     }
 }
 
-/// Runs until no timer runs any more.
+/// Runs until no timer is pending.
 fn run(rig: &mut Rig) {
     for _ in 0..1_000_000 {
         if !engine::step(&mut rig.world) && !engine::jump(&mut rig.world) {
@@ -41,7 +41,7 @@ fn run(rig: &mut Rig) {
     panic!("the engine does not come to rest");
 }
 
-/// A pair that retries often enough.
+/// A pair with enough retries.
 fn pair(rig: &mut Rig) -> (Endpoint, Endpoint) {
     let (a, b) = rig.pair();
     for end in [&a, &b] {
@@ -110,7 +110,7 @@ fn messages_go_whole_again_once_nothing_disturbs_them() {
 }
 
 #[test]
-fn a_connection_goes_on_where_it_was_when_its_link_changes_in_between() {
+fn link_changes_do_not_interrupt_connection() {
     let mut rig = Rig::new();
     rig.world.in_packets = false;
     let (mut a, _) = pair(&mut rig);
@@ -132,7 +132,7 @@ fn a_connection_goes_on_where_it_was_when_its_link_changes_in_between() {
 }
 
 #[test]
-fn a_partition_is_silence_and_the_request_fails_after_its_retries() {
+fn partition_exceeds_transport_retries() {
     let mut rig = Rig::new();
     rig.world.in_packets = false;
     let (mut a, _) = rig.pair();
@@ -153,7 +153,7 @@ fn a_partition_is_silence_and_the_request_fails_after_its_retries() {
 }
 
 #[test]
-fn latency_and_bandwidth_are_the_time_that_a_message_takes() {
+fn message_time_follows_latency_and_bandwidth() {
     let mut rig = Rig::new();
     let (mut a, _) = pair(&mut rig);
     let (from, lkey) = rig.region(0, 4096);
@@ -175,8 +175,8 @@ fn latency_and_bandwidth_are_the_time_that_a_message_takes() {
 }
 
 #[test]
-fn a_stepped_model_does_the_same_in_every_run_wherever_its_memory_is() {
-    // When, where, which way, and what of a frame names no address of memory: opcode, QPN, PSN.
+fn stepped_model_trace_depends_on_seed_alone() {
+    // Time, port, direction, and the parts of a frame without memory addresses: opcode, QPN, PSN.
     type Trace = Vec<(Duration, usize, bool, usize, Vec<u8>)>;
     let mut kept = Vec::new();
     let trace = |seed| -> Trace {
@@ -193,7 +193,7 @@ fn a_stepped_model_does_the_same_in_every_run_wherever_its_memory_is() {
         disturb(&mut rig, [(FrameEffect::Lose, chance), (late, chance)], seed);
         exchange(&mut rig);
         rig.world.outbox().frames.tell();
-        // The memory of the next one is elsewhere.
+        // The next rig must have its memory elsewhere.
         kept.push(rig);
         let seen = seen.lock().unwrap();
         seen.clone()

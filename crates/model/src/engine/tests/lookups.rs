@@ -1,4 +1,4 @@
-//! An object that another one names and that is gone: the look-up is logged as an error.
+//! A destroyed object that another one names: the look-up is logged as an error.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ const TIRN: u32 = 0x701;
 const POOL: u32 = 0x702;
 const TABLE: u32 = 0x703;
 
-/// What is logged as an error.
+/// The logged errors.
 #[derive(Clone, Default)]
 struct Errors(Arc<Mutex<Vec<String>>>);
 
@@ -53,7 +53,7 @@ impl Subscriber for Errors {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The errors that are logged meanwhile.
+/// The errors that are logged during a call.
 pub(super) fn errors(during: impl FnOnce()) -> Vec<String> {
     let errors = Errors::default();
     tracing::subscriber::with_default(errors.clone(), during);
@@ -61,14 +61,14 @@ pub(super) fn errors(during: impl FnOnce()) -> Vec<String> {
     logged.clone()
 }
 
-/// One error, which says all of this.
+/// Checks that exactly one error is logged, with all of these words.
 #[track_caller]
 pub(super) fn one_error(logged: &[String], words: &[&str]) {
     let [error] = logged else { panic!("not one error: {logged:?}") };
     assert!(words.iter().all(|word| error.contains(word)), "{error:?} does not say {words:?}");
 }
 
-/// An RQ with one receive of its own, to which all frames come, through this table entry.
+/// An RQ with one receive of its own; a table entry `to` steers all frames to it.
 fn receiver(rig: &mut Rig, to: Vec<Destination>) -> u32 {
     let cqn = rig.cq(0, 4);
     let (ring, record) = (rig.alloc(16 << 2), rig.alloc(8));
@@ -102,7 +102,7 @@ fn receiver(rig: &mut Rig, to: Vec<Destination>) -> u32 {
     cqn
 }
 
-/// A frame comes to function 0: the errors that are logged of it.
+/// Delivers a frame to function 0; returns the errors that are logged.
 fn arrive(rig: &mut Rig) -> Vec<String> {
     let frame = Buffers::default().of_bytes(Link::Ethernet, &[0; 60]);
     let delivery = Delivery { to: Vport { function: 0, port: 1 }, own: false, frame };
@@ -115,7 +115,7 @@ fn rq(rig: &mut Rig) -> &mut Rq {
 }
 
 #[test]
-fn a_tir_that_is_gone_is_logged_and_the_rules_other_destinations_get_the_frame() {
+fn missing_destination_is_logged_and_others_receive() {
     let mut rig = Rig::new();
     let to = vec![Destination::Tir(TIRN + 0x10), Destination::Table(9), Destination::Tir(TIRN)];
     let cqn = receiver(&mut rig, to);
@@ -127,7 +127,7 @@ fn a_tir_that_is_gone_is_logged_and_the_rules_other_destinations_get_the_frame()
 }
 
 #[test]
-fn an_rq_without_its_pool_or_its_ring_fails_by_an_event_and_says_why() {
+fn rq_without_pool_or_ring_enters_error() {
     for (pool, words) in [
         (Some(POOL), "there is no SRQ or RMP 0x702"),
         (None, "RQ 0x700 has neither receive WQEs of its own nor a pool"),
@@ -154,7 +154,7 @@ fn an_rq_without_a_pd_takes_no_other_ones_keys() {
 }
 
 #[test]
-fn an_emulated_doorbell_that_is_gone_is_logged() {
+fn missing_emulated_doorbell_is_logged() {
     let mut rig = Rig::new();
     let logged = errors(|| rig.effect(0, Effect::EmulatedDoorbell(0x77)));
     one_error(&logged, &["number=119", "is gone"]);

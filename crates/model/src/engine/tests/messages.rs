@@ -1,4 +1,4 @@
-//! What succeeds: every operation, rings that wrap, indexes that roll over.
+//! Successful requests: every operation, rings that wrap, indexes that roll over.
 
 use verbless_prm::MkeyContext;
 use verbless_prm::hot::{DataSegment, UmrCtrlSegment, cqe_opcode, cqe_syndrome, opcode};
@@ -7,7 +7,7 @@ use super::rig::{Request, Rig};
 use crate::hca::objects::{Klm, QpState, Translation};
 
 #[test]
-fn a_write_moves_the_bytes_and_completes_at_the_requester_only() {
+fn write_moves_bytes_and_completes_only_requester() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     let (from, lkey) = rig.region(0, 4096);
@@ -25,7 +25,7 @@ fn a_write_moves_the_bytes_and_completes_at_the_requester_only() {
 }
 
 #[test]
-fn a_send_arrives_in_the_next_receive_with_its_length() {
+fn send_fills_next_receive_with_its_length() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (from, lkey) = rig.region(0, 256);
@@ -74,7 +74,7 @@ fn immediates_arrive_with_sends_and_writes() {
 }
 
 #[test]
-fn a_read_fetches_and_says_how_much() {
+fn read_fetches_bytes_and_reports_length() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (into, lkey) = rig.region(0, 256);
@@ -88,7 +88,7 @@ fn a_read_fetches_and_says_how_much() {
 }
 
 #[test]
-fn atomics_change_the_word_and_give_back_what_was_there() {
+fn atomics_return_old_value_and_update_word() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (into, lkey) = rig.region(0, 64);
@@ -118,7 +118,7 @@ fn atomics_change_the_word_and_give_back_what_was_there() {
 }
 
 #[test]
-fn an_atomic_on_a_word_that_lies_askew_in_memory_works_all_the_same() {
+fn atomic_works_on_misaligned_host_word() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (into, lkey) = rig.region(0, 64);
@@ -151,7 +151,7 @@ fn a_send_with_invalidate_frees_the_key() {
 }
 
 #[test]
-fn a_key_is_freed_by_a_umr_if_it_is_one_that_umr_may_change() {
+fn umr_frees_mkey_only_if_umr_en() {
     for umr_en in [true, false] {
         let mut rig = Rig::new();
         let (mut a, _) = rig.pair();
@@ -190,7 +190,7 @@ fn zero_bytes_are_a_message_too_and_need_no_key() {
 }
 
 #[test]
-fn only_signaled_requests_complete_and_a_nop_is_one() {
+fn only_signaled_requests_complete() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
@@ -236,7 +236,7 @@ fn receives_wrap_too() {
 }
 
 #[test]
-fn a_qp_talks_to_another_of_its_own_port_and_to_itself() {
+fn qp_can_talk_to_its_own_port_and_itself() {
     let mut rig = Rig::new();
     let (mut a, b) = (rig.end(0), rig.end(0));
     rig.connect(&a, &b);
@@ -254,7 +254,7 @@ fn a_qp_talks_to_another_of_its_own_port_and_to_itself() {
 }
 
 #[test]
-fn small_messages_arrive_in_the_cqe_when_the_qp_asks_for_it() {
+fn small_messages_arrive_inline_in_cqe() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
@@ -280,7 +280,7 @@ fn small_messages_arrive_in_the_cqe_when_the_qp_asks_for_it() {
 }
 
 #[test]
-fn a_cqe_of_128_bytes_carries_64_in_its_first_half() {
+fn cqe_128_carries_64_bytes_in_first_half() {
     let mut rig = Rig::new();
     let (send_cq, receive_cq) = (rig.cq(1, 4), rig.cq_of(1, 4, 128));
     let (mut a, mut b) = (rig.end(0), rig.end_on(1, send_cq, receive_cq));
@@ -299,7 +299,7 @@ fn a_cqe_of_128_bytes_carries_64_in_its_first_half() {
 }
 
 #[test]
-fn cqe_of_128_bytes_carries_32_in_its_second_half() {
+fn cqe_128_carries_32_bytes_in_second_half() {
     let mut rig = Rig::new();
     let (send_cq, receive_cq) = (rig.cq_of(0, 4, 128), rig.cq(0, 4));
     let (mut a, b) = (rig.end_on(0, send_cq, receive_cq), rig.end(1));
@@ -360,7 +360,8 @@ fn many_qps_take_turns() {
     rig.ring(&a);
     rig.ring(&c);
     let order: Vec<_> = rig.all(0, cq).iter().map(|e| e.cqe.qpn()).collect();
-    // One ACK completes all packets before it, so that in packets each QP hears of all at once.
+    // One ACK completes all packets before it, so that in packets each QP gets all completions at
+    // once.
     let expected = match rig.world.in_packets {
         true => [a.qpn, a.qpn, a.qpn, c.qpn, c.qpn, c.qpn],
         false => [a.qpn, c.qpn, a.qpn, c.qpn, a.qpn, c.qpn],
@@ -382,7 +383,7 @@ fn the_first_message_in_rtr_establishes_communication_once() {
 }
 
 #[test]
-fn a_message_is_as_long_as_both_qps_and_the_device_allow() {
+fn message_length_is_limited_by_qps_and_device() {
     for (at, syndrome) in [
         (0, cqe_syndrome::LOCAL_LENGTH),
         (1, cqe_syndrome::REMOTE_INVALID_REQUEST),
@@ -408,7 +409,7 @@ fn a_message_is_as_long_as_both_qps_and_the_device_allow() {
 }
 
 #[test]
-fn a_wqe_longer_than_the_device_takes_is_an_operation_error() {
+fn wqe_above_max_size_is_an_operation_error() {
     let mut rig = Rig::new();
     rig.world.functions[0].hca.objects.limits.max_wqe_sz_sq = 64;
     let (mut a, _) = rig.pair();

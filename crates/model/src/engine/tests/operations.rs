@@ -1,4 +1,4 @@
-//! The table of operations as queues meet it.
+//! The table of operations, through queues.
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
 
@@ -10,7 +10,7 @@ use crate::hca::qp_type::QpType;
 
 const SERVICES: [&QpType; 6] = [RC, UC, UD, QP0, QP1, REG_UMR];
 
-/// A WQE of this opcode, whose segments are there and hold zeros.
+/// A WQE of this opcode with all its segments, which hold zeros.
 fn blank(code: u8, service: &'static QpType) -> Request {
     let parts = TABLE.iter().find(|entry| entry.opcode == code).map_or(&[][..], |it| it.segments);
     let bytes = parts.iter().map(|part| match part {
@@ -23,8 +23,8 @@ fn blank(code: u8, service: &'static QpType) -> Request {
     Request::new(code).bytes(&vec![0; bytes.sum()])
 }
 
-/// What a QP of this service says of a WQE: nothing, or opcode, index and syndrome of its error
-/// CQE.
+/// The outcome of a WQE on a QP of this service: success, or opcode, index and syndrome of its
+/// error CQE.
 fn outcome(service: &'static QpType, op_mod: u8, code: u8, able: bool) -> Option<(u8, u16, u8)> {
     let mut rig = Rig::new();
     let general = rig.world.functions[0].hca.caps.general_mut();
@@ -44,7 +44,7 @@ const REFUSED: Option<(u8, u16, u8)> =
     Some((cqe_opcode::REQUESTER_ERROR, 0, cqe_syndrome::LOCAL_QP_OPERATION));
 
 #[test]
-fn what_a_service_does_not_carry_is_a_local_qp_operation_error() {
+fn uncarried_operation_is_a_qp_operation_error() {
     for entry in &TABLE {
         for service in SERVICES {
             if !entry.carriers.has(service) {

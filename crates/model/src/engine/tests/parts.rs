@@ -1,5 +1,5 @@
-//! Long messages that are carried whole go part by part: others have turns in between, and what
-//! becomes of one part is known to the next.
+//! Long messages that are carried whole go in parts: other queues have turns in between, and the
+//! state of one part carries over to the next.
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
@@ -10,7 +10,7 @@ use crate::engine::transport::types::{RC, UC};
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::QpType;
 
-/// Longer than a few parts, which have 2 KiB here.
+/// Longer than a few parts, which have 2 KiB in tests.
 const LONG: u32 = 9000;
 
 fn pair(rig: &mut Rig, service: &'static QpType) -> (Endpoint, Endpoint) {
@@ -34,7 +34,7 @@ fn filled(rig: &mut Rig, length: u32) -> (u64, u32) {
 }
 
 #[test]
-fn queues_move_as_many_bytes_as_each_other_whatever_their_messages_are_like() {
+fn whole_mode_shares_bytes_between_queues() {
     let mut rig = Rig::new();
     let (mut a, _) = pair(&mut rig, RC);
     let (mut c, _) = pair(&mut rig, RC);
@@ -47,7 +47,7 @@ fn queues_move_as_many_bytes_as_each_other_whatever_their_messages_are_like() {
         rig.place(&mut c, &wqe);
     }
     rig.ring(&c);
-    // The long message has moved as much when all short ones are done.
+    // The long message has moved as many bytes when all short ones are done.
     let mut done = 0;
     while done < 15 {
         assert!(engine::step(&mut rig.world));
@@ -60,7 +60,7 @@ fn queues_move_as_many_bytes_as_each_other_whatever_their_messages_are_like() {
 }
 
 #[test]
-fn queues_move_as_many_bytes_as_each_other_in_packets_too() {
+fn packet_mode_shares_bytes_between_queues() {
     let mut rig = Rig::new();
     let (mut a, _) = pair(&mut rig, RC);
     let (mut c, _) = pair(&mut rig, RC);
@@ -75,7 +75,7 @@ fn queues_move_as_many_bytes_as_each_other_in_packets_too() {
         rig.place(&mut c, &wqe);
     }
     rig.ring(&c);
-    // Before the last short ones are on their way, and the long one has the turns for itself.
+    // Before the last short ones are in flight, and the long one gets all turns.
     let mut done = 0;
     while done < 12 {
         assert!(engine::step(&mut rig.world));
@@ -84,14 +84,14 @@ fn queues_move_as_many_bytes_as_each_other_in_packets_too() {
     let there = rig.bytes(to, length as usize);
     let arrived =
         there.iter().zip(pattern(length)).take_while(|(one, other)| *one == other).count();
-    // A turn is of 16 KiB at most.
+    // A turn moves 16 KiB at most.
     assert!((32 << 10..=64 << 10).contains(&arrived), "{arrived} bytes against 48 KiB");
     rig.one(0, a.send_cq);
     assert!(rig.bytes(to, length as usize) == pattern(length));
 }
 
 #[test]
-fn an_unreliable_write_whose_first_part_is_refused_or_lost_writes_nothing() {
+fn uc_write_with_bad_first_part_writes_nothing() {
     for lost in [false, true] {
         let mut rig = Rig::new();
         let (mut a, b) = pair(&mut rig, UC);
@@ -109,7 +109,7 @@ fn an_unreliable_write_whose_first_part_is_refused_or_lost_writes_nothing() {
         assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
         rig.none(1, b.receive_cq);
         assert!(rig.bytes(to, LONG as usize).iter().all(|&byte| byte == 0), "lost: {lost}");
-        // The next one is welcome.
+        // The QP takes the next one.
         rig.post(&mut a, Request::write(to, rkey).sge(from, 5000, lkey));
         rig.one(0, a.send_cq);
         assert!(rig.bytes(to, 5000) == pattern(5000));
@@ -117,7 +117,7 @@ fn an_unreliable_write_whose_first_part_is_refused_or_lost_writes_nothing() {
 }
 
 #[test]
-fn a_receive_of_a_shared_queue_is_flushed_when_its_message_fails_at_the_end() {
+fn srq_receive_is_flushed_when_its_message_fails() {
     let mut rig = Rig::new();
     let mut shared = SrqRig::new(&mut rig);
     let (mut a, b) = pair(&mut rig, RC);
@@ -127,7 +127,7 @@ fn a_receive_of_a_shared_queue_is_flushed_when_its_message_fails_at_the_end() {
     let (from, lkey) = filled(&mut rig, LONG);
     let (to, rkey) = rig.region(1, LONG.into());
     shared.fill(&rig, 0, 1, DataSegment::new(LONG, rkey, to));
-    // It names a key that is not there.
+    // The key to invalidate does not exist.
     let request = Request::new(opcode::SEND_INVALIDATE).imm(0xde_ad00);
     rig.post(&mut a, request.sge(from, LONG, lkey));
     assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::REMOTE_ACCESS);
@@ -138,7 +138,7 @@ fn a_receive_of_a_shared_queue_is_flushed_when_its_message_fails_at_the_end() {
 }
 
 #[test]
-fn what_becomes_of_the_receiver_between_parts_is_an_error_or_silence() {
+fn receiver_loss_between_parts_fails_the_request() {
     for destroyed in [false, true] {
         let mut rig = Rig::new();
         let (mut a, b) = pair(&mut rig, RC);

@@ -1,4 +1,4 @@
-//! What a key, a QP or a state forbids: who gets which completion, and what happens to the QPs.
+//! Refusals by a key, a QP or a state: the completions, and the states of the QPs.
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
@@ -6,14 +6,15 @@ use super::rig::{ALL, Endpoint, PD, Request, Rig};
 use crate::hca::Effect;
 use crate::hca::objects::{Access, Klm, QpState, Translation};
 
-/// The requester's only completion is this error, and its QP is in the error state.
+/// Checks that the requester's only completion is this error, and that its QP is in the error
+/// state.
 fn fails(rig: &mut Rig, end: &Endpoint, syndrome: u8) {
     let entry = rig.one(end.hca, end.send_cq);
     assert_eq!((entry.opcode(), entry.syndrome()), (cqe_opcode::REQUESTER_ERROR, syndrome));
     assert_eq!(rig.qp(end).state, QpState::Error);
 }
 
-/// A WRITE of 8 bytes to a region of 64 that `change` made worse is refused at the peer.
+/// Checks that the peer refuses a WRITE of 8 bytes to a region of 64 after `change` damaged it.
 fn remote_access(change: impl FnOnce(&mut Rig, u32) -> (u64, u32)) {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
@@ -28,17 +29,17 @@ fn remote_access(change: impl FnOnce(&mut Rig, u32) -> (u64, u32)) {
 }
 
 #[test]
-fn a_write_past_the_region_completes_with_remote_access_error() {
+fn write_past_region_fails_with_remote_access_error() {
     remote_access(|_, rkey| (57, rkey));
 }
 
 #[test]
-fn a_write_before_the_region_completes_with_remote_access_error() {
+fn write_before_region_fails_with_remote_access_error() {
     remote_access(|_, rkey| (u64::MAX, rkey));
 }
 
 #[test]
-fn a_write_that_wraps_the_address_space_completes_with_remote_access_error() {
+fn wrapping_write_fails_with_remote_access_error() {
     remote_access(|rig, rkey| {
         let start = rig.mkey_mut(1, rkey).start;
         (0_u64.wrapping_sub(start).wrapping_sub(4), rkey)
@@ -46,7 +47,7 @@ fn a_write_that_wraps_the_address_space_completes_with_remote_access_error() {
 }
 
 #[test]
-fn a_write_with_no_such_key_completes_with_remote_access_error() {
+fn unknown_rkey_fails_with_remote_access_error() {
     remote_access(|_, rkey| (0, rkey + 0x100_0000));
 }
 
@@ -56,12 +57,12 @@ fn a_write_with_key_0_completes_with_remote_access_error() {
 }
 
 #[test]
-fn a_write_with_a_stale_variant_completes_with_remote_access_error() {
+fn stale_rkey_variant_fails_with_remote_access_error() {
     remote_access(|_, rkey| (0, rkey ^ 1));
 }
 
 #[test]
-fn a_write_to_another_domain_completes_with_remote_access_error() {
+fn foreign_pd_fails_with_remote_access_error() {
     remote_access(|rig, rkey| {
         rig.mkey_mut(1, rkey).pd = PD + 1;
         (0, rkey)
@@ -69,7 +70,7 @@ fn a_write_to_another_domain_completes_with_remote_access_error() {
 }
 
 #[test]
-fn a_write_to_a_free_key_completes_with_remote_access_error() {
+fn free_mkey_fails_with_remote_access_error() {
     remote_access(|rig, rkey| {
         rig.mkey_mut(1, rkey).free = true;
         (0, rkey)
@@ -77,7 +78,7 @@ fn a_write_to_a_free_key_completes_with_remote_access_error() {
 }
 
 #[test]
-fn a_write_to_a_key_of_another_qp_completes_with_remote_access_error() {
+fn mkey_of_other_qp_fails_with_remote_access_error() {
     remote_access(|rig, rkey| {
         rig.mkey_mut(1, rkey).qpn = 5;
         (0, rkey)
@@ -85,7 +86,7 @@ fn a_write_to_a_key_of_another_qp_completes_with_remote_access_error() {
 }
 
 #[test]
-fn a_write_to_a_key_that_only_reads_completes_with_remote_access_error() {
+fn write_to_read_only_mkey_is_a_remote_access_error() {
     remote_access(|rig, rkey| {
         rig.mkey_mut(1, rkey).access = Access { remote_write: false, ..ALL };
         (0, rkey)
@@ -93,7 +94,7 @@ fn a_write_to_a_key_that_only_reads_completes_with_remote_access_error() {
 }
 
 #[test]
-fn an_indirect_key_is_no_way_around_the_key_it_leads_to() {
+fn indirect_mkey_cannot_exceed_its_target() {
     remote_access(|rig, rkey| {
         let (address, other) = rig.region(1, 64);
         let start = rig.mkey_mut(1, rkey).start;
@@ -104,9 +105,9 @@ fn an_indirect_key_is_no_way_around_the_key_it_leads_to() {
     });
 }
 
-/// A window over a region that the peer may not reach by the region's own key.
+/// A window over a region that the peer may not access by the region's own key.
 #[test]
-fn an_indirect_key_grants_remotely_what_the_region_behind_it_allows_locally() {
+fn indirect_mkey_needs_only_local_rights_of_target() {
     for (local_write, status) in [(true, true), (false, false)] {
         let mut rig = Rig::new();
         let (mut a, _b) = rig.pair();
@@ -125,7 +126,7 @@ fn an_indirect_key_grants_remotely_what_the_region_behind_it_allows_locally() {
 }
 
 #[test]
-fn an_indirect_key_that_leads_to_itself_is_refused_and_not_followed_for_ever() {
+fn self_referencing_mkey_is_rejected() {
     remote_access(|rig, rkey| {
         let mkey = rig.mkey_mut(1, rkey);
         let piece = Klm { key: rkey, length: 1, address: mkey.start };
@@ -136,7 +137,7 @@ fn an_indirect_key_that_leads_to_itself_is_refused_and_not_followed_for_ever() {
 }
 
 #[test]
-fn reads_and_atomics_ask_for_their_own_rights() {
+fn reads_and_atomics_need_their_own_rights() {
     for atomic in [false, true] {
         let mut rig = Rig::new();
         let (mut a, b) = rig.pair();
@@ -157,7 +158,7 @@ fn reads_and_atomics_ask_for_their_own_rights() {
 }
 
 #[test]
-fn what_the_peer_s_qp_does_not_enable_is_an_invalid_request() {
+fn operation_disabled_at_peer_is_an_invalid_request() {
     for which in 0..3 {
         let mut rig = Rig::new();
         let (mut a, b) = rig.pair();
@@ -196,7 +197,7 @@ fn a_misaligned_atomic_is_an_invalid_request() {
 }
 
 #[test]
-fn a_message_longer_than_the_receive_fails_on_both_sides() {
+fn message_longer_than_receive_fails_both_sides() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (to, rlkey) = rig.region(1, 64);
@@ -214,7 +215,7 @@ fn a_message_longer_than_the_receive_fails_on_both_sides() {
 }
 
 #[test]
-fn a_receive_with_a_bad_key_fails_on_both_sides() {
+fn receive_with_bad_lkey_fails_both_sides() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (to, rlkey) = rig.region(1, 64);
@@ -227,7 +228,7 @@ fn a_receive_with_a_bad_key_fails_on_both_sides() {
 }
 
 #[test]
-fn a_local_key_that_refuses_is_a_local_protection_error_and_the_peer_lives() {
+fn bad_lkey_is_a_protection_error_and_spares_peer() {
     let worse: [fn(&mut Rig, u32) -> u32; 4] = [
         |_, lkey| lkey ^ 0x80,
         |rig, lkey| {
@@ -256,7 +257,7 @@ fn a_local_key_that_refuses_is_a_local_protection_error_and_the_peer_lives() {
 }
 
 #[test]
-fn a_read_into_memory_that_may_not_be_written_is_a_local_protection_error() {
+fn read_into_read_only_memory_is_a_protection_error() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (into, lkey) = rig.region(0, 64);
@@ -276,7 +277,7 @@ fn more_than_a_gibibyte_is_a_local_length_error() {
 }
 
 #[test]
-fn an_opcode_that_nobody_knows_is_a_local_operation_error() {
+fn unknown_opcode_is_a_local_operation_error() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     let index = rig.post(&mut a, Request::new(0x7f));
@@ -290,7 +291,7 @@ fn an_opcode_that_nobody_knows_is_a_local_operation_error() {
 }
 
 #[test]
-fn what_is_posted_behind_a_failure_is_flushed_in_order_and_once() {
+fn wqes_behind_failure_flush_in_order_once() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
@@ -333,7 +334,7 @@ fn what_is_posted_behind_a_failure_is_flushed_in_order_and_once() {
 }
 
 #[test]
-fn what_is_posted_to_a_qp_in_the_error_state_is_flushed_too() {
+fn wqes_posted_in_error_state_are_flushed() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.effect(0, Effect::QpToError(a.qpn));
@@ -347,7 +348,7 @@ fn what_is_posted_to_a_qp_in_the_error_state_is_flushed_too() {
 }
 
 #[test]
-fn a_qp_that_is_its_own_peer_fails_without_completing_twice() {
+fn self_connected_qp_fails_with_one_cqe() {
     let mut rig = Rig::new();
     let mut a = rig.end(0);
     rig.connect(&a.clone(), &a.clone());
@@ -357,7 +358,7 @@ fn a_qp_that_is_its_own_peer_fails_without_completing_twice() {
 }
 
 #[test]
-fn a_reset_qp_forgets_what_was_posted() {
+fn reset_qp_forgets_posted_wqes() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.post(&mut a, Request::new(opcode::NOP));
@@ -372,7 +373,7 @@ fn a_reset_qp_forgets_what_was_posted() {
 }
 
 #[test]
-fn a_list_of_segments_visits_so_many_entries_of_indirect_keys_altogether() {
+fn sge_list_has_one_budget_of_indirect_entries() {
     for (segments, syndrome) in [(1, None), (3, Some(cqe_syndrome::LOCAL_PROTECTION))] {
         let mut rig = Rig::new();
         let (mut a, _) = rig.pair();
@@ -395,7 +396,7 @@ fn a_list_of_segments_visits_so_many_entries_of_indirect_keys_altogether() {
 }
 
 #[test]
-fn the_reserved_lkey_is_all_of_memory_to_queues_that_may_use_it_and_no_rkey() {
+fn reserved_lkey_needs_rlky_and_is_no_rkey() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (from, to) = (rig.alloc(64), rig.alloc(64));
@@ -416,7 +417,7 @@ fn the_reserved_lkey_is_all_of_memory_to_queues_that_may_use_it_and_no_rkey() {
 }
 
 #[test]
-fn indirect_keys_stand_on_each_other_as_deep_as_the_device_can() {
+fn indirection_depth_is_limited_by_device() {
     for (depth, works) in [(2, true), (1, false)] {
         let mut rig = Rig::new();
         rig.world.functions[0].hca.objects.limits.max_indirection = depth;

@@ -1,4 +1,4 @@
-//! What is sent again after certain packets were lost, and when.
+//! Retransmissions after the loss of certain packets, and their times.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::fabric::{
 use crate::hca::objects::QpState;
 use crate::watch::SeenFrame;
 
-/// Loses packets of an opcode, which function 0 sends or receives: `count` behind `skip`.
+/// Loses packets of an opcode that function 0 sends or receives: `count`, after `skip`.
 struct Lost {
     opcode: BthOpcode,
     skip: u64,
     count: u64,
 }
 
-/// A pair whose packets have 256 bytes and take their time, and some of which get lost.
+/// A pair with packets of 256 bytes that take time and may get lost.
 fn pair(lost: &[Lost]) -> (Rig, Endpoint, Endpoint) {
     let mut rig = Rig::new();
     rig.world.in_packets = true;
@@ -53,7 +53,7 @@ fn frames_lost(rig: &Rig) -> u64 {
     rig.world.fabric().lock().traffic(port).iter().map(|it| it.lost).sum()
 }
 
-/// Whether there was anything left to do.
+/// Whether work was left.
 fn goes_on(rig: &mut Rig) -> bool {
     engine::step(&mut rig.world) || engine::jump(&mut rig.world)
 }
@@ -68,7 +68,7 @@ fn run(rig: &mut Rig) {
 }
 
 #[test]
-fn what_stands_before_a_request_that_failed_here_is_still_sent_again() {
+fn requests_before_a_local_failure_are_resent() {
     let (mut rig, mut a, _) = pair(&[Lost { opcode: BthOpcode::RC_WRITE_ONLY, skip: 0, count: 1 }]);
     let (to, rkey) = rig.region(1, 64);
     let (from, lkey) = rig.region(0, 64);
@@ -91,8 +91,8 @@ fn what_stands_before_a_request_that_failed_here_is_still_sent_again() {
     assert_eq!(rig.bytes(to, 8), [7; 8]);
 }
 
-/// READs 300 packets, twice, from a peer that answers one READ at a time. Gives the requests, and
-/// the packets that end an answer, in the order in which the requester's port has them.
+/// READs 300 packets, twice, from a peer that answers one READ at a time. Returns the requests, and
+/// the last packets of the responses, in the order in which the requester's port sees them.
 fn long_read(lost: &[Lost]) -> Vec<BthOpcode> {
     const SHOWN: [BthOpcode; 2] = [BthOpcode::RC_READ_REQUEST, BthOpcode::RC_READ_RESPONSE_LAST];
     const LENGTH: u32 = 300 << 8;
@@ -126,15 +126,15 @@ fn long_read(lost: &[Lost]) -> Vec<BthOpcode> {
 }
 
 #[test]
-fn parts_of_a_read_whose_request_was_lost_are_asked_for_one_by_one() {
+fn read_with_lost_request_is_resent_part_by_part() {
     let seen = long_read(&[Lost { opcode: BthOpcode::RC_READ_REQUEST, skip: 0, count: 1 }]);
     let (asks, ends) = (BthOpcode::RC_READ_REQUEST, BthOpcode::RC_READ_RESPONSE_LAST);
-    // The one that was lost; three parts of 128 packets at most; the second READ.
+    // The lost request; three parts of 128 packets at most; the second READ.
     assert_eq!(seen, [asks, asks, ends, asks, ends, asks, ends, asks, ends]);
 }
 
 #[test]
-fn what_is_missing_of_a_part_is_asked_for_without_more_than_that_part() {
+fn missing_packets_are_rerequested_within_a_part() {
     long_read(&[
         Lost { opcode: BthOpcode::RC_READ_REQUEST, skip: 0, count: 1 },
         Lost { opcode: BthOpcode::RC_READ_RESPONSE_MIDDLE, skip: 40, count: 1 },
@@ -142,7 +142,7 @@ fn what_is_missing_of_a_part_is_asked_for_without_more_than_that_part() {
 }
 
 #[test]
-fn a_packet_of_the_wrong_size_ends_its_message_on_an_unreliable_connection() {
+fn wrong_packet_size_drops_its_uc_message() {
     let (mut rig, mut a, mut b) = pair(&[]);
     for end in [&a, &b] {
         rig.qp(end).qp_type = UC;
@@ -154,7 +154,7 @@ fn a_packet_of_the_wrong_size_ends_its_message_on_an_unreliable_connection() {
         rig.receive(&mut b, &[DataSegment::new(1024, key, to)]);
         rig.post(&mut a, Request::send().sge(from, 1024, lkey));
         let sizes = |rig: &mut Rig| match rig.qp(&b).responder.psn {
-            // The second packet of the first message is not as long as this one expects.
+            // The second packet of the first message is shorter than this message expects.
             1 => 9,
             _ => 8,
         };

@@ -31,9 +31,9 @@ fn told(rig: &mut Rig) -> Vec<u32> {
 }
 
 #[test]
-fn completions_before_and_after_a_resize_are_all_there_in_order() {
+fn completions_keep_order_across_resize() {
     for (from, to, cqe_bytes) in [(2, 2, 64), (2, 3, 64), (2, 5, 128), (4, 2, 64), (5, 2, 128)] {
-        // Wherever the index stands, and so whichever owner bits the buffers are at.
+        // Any consumer index, and so any owner bit in the buffers.
         for (taken, waiting) in
             (0..9).chain(29..34).flat_map(|taken| (0..4).map(move |it| (taken, it)))
         {
@@ -59,7 +59,7 @@ fn completions_before_and_after_a_resize_are_all_there_in_order() {
 }
 
 #[test]
-fn the_old_buffer_ends_with_a_cqe_that_says_so_and_is_not_written_again() {
+fn old_buffer_ends_with_resize_cqe() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 2, 64);
     for _ in 0..5 {
@@ -68,7 +68,7 @@ fn the_old_buffer_ends_with_a_cqe_that_says_so_and_is_not_written_again() {
     }
     let old = rig.cq_mut(0, cq).memory.pages[0];
     rig.resize(0, cq, 4).unwrap();
-    // Entry 5 of 4: the second of the second round.
+    // Entry 5 of 4: the second entry of the second round.
     let left = rig.bytes(old, 256);
     assert_eq!(left[127], cqe_opcode::RESIZE << 4 | 1);
     for _ in 0..16 {
@@ -95,7 +95,7 @@ fn a_cq_moves_again_and_again() {
 }
 
 #[test]
-fn a_resize_that_leaves_no_room_is_refused_and_changes_nothing() {
+fn resize_without_room_is_rejected_unchanged() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 2, 64);
     let indexes: Vec<u16> = (0..2).map(|_| nop(&mut rig, &mut end)).collect();
@@ -104,7 +104,7 @@ fn a_resize_that_leaves_no_room_is_refused_and_changes_nothing() {
     assert_eq!(rig.poll(0, cq).unwrap().index(), indexes[0]);
     rig.resize(0, cq, 1).unwrap();
     assert_eq!(rig.poll(0, cq).unwrap().index(), indexes[1]);
-    // A full buffer cannot say that it ends.
+    // A full buffer has no room for the CQE that ends it.
     for _ in 0..2 {
         nop(&mut rig, &mut end);
     }
@@ -115,7 +115,7 @@ fn a_resize_that_leaves_no_room_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_cq_that_overran_or_whose_memory_is_not_there_does_not_move() {
+fn overrun_cq_cannot_be_resized() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 1, 64);
     for _ in 0..3 {
@@ -127,7 +127,7 @@ fn a_cq_that_overran_or_whose_memory_is_not_there_does_not_move() {
 }
 
 #[test]
-fn a_shrunk_cq_overruns_at_its_new_size() {
+fn shrunk_cq_overruns_at_new_size() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 5, 64);
     rig.resize(0, cq, 1).unwrap();
@@ -140,7 +140,7 @@ fn a_shrunk_cq_overruns_at_its_new_size() {
 }
 
 #[test]
-fn a_completion_under_way_at_a_resize_comes_to_the_new_buffer() {
+fn delayed_completion_moves_to_new_buffer() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 2, 64);
     let before = nop(&mut rig, &mut end);
@@ -175,7 +175,7 @@ fn arming_goes_on_across_a_resize() {
     assert!(told(&mut rig).is_empty());
     nop(&mut rig, &mut end);
     assert_eq!(told(&mut rig), [cq]);
-    // For a solicited one it is none.
+    // It is not a solicited CQE.
     rig.poll(0, cq).unwrap();
     rig.arm(0, cq, 2 << 28 | 1 << 24 | 3);
     rig.run();

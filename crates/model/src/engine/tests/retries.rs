@@ -1,4 +1,4 @@
-//! What takes time: RNR, silence, sequence errors, ports that are down, faults on the wire.
+//! Delays: RNR, missing answers, sequence errors, ports that are down, lost packets.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn error(rig: &mut Rig, end: &Endpoint, syndrome: u8) {
 }
 
 #[test]
-fn a_send_without_a_receive_waits_for_one() {
+fn send_waits_for_a_receive() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (to, rlkey) = rig.region(1, 64);
@@ -36,7 +36,7 @@ fn a_send_without_a_receive_waits_for_one() {
 }
 
 #[test]
-fn a_send_that_never_finds_a_receive_exceeds_the_rnr_retries() {
+fn send_without_receive_exceeds_rnr_retries() {
     for request in [Request::send(), Request::new(opcode::WRITE_IMM).remote(0, 0)] {
         let mut rig = Rig::new();
         let (mut a, b) = rig.pair();
@@ -81,7 +81,7 @@ fn other_doorbells_do_not_shorten_the_wait() {
 
 #[test]
 fn silence_is_retried_and_then_exceeds_the_retries() {
-    let nobody: [fn(&mut Rig, &Endpoint, &Endpoint); 6] = [
+    let changes: [fn(&mut Rig, &Endpoint, &Endpoint); 6] = [
         |rig, a, _| rig.qp(a).remote = Some(Address::Lid(99)),
         |rig, a, _| rig.qp(a).remote_qpn = 0x9999,
         |rig, _, b| rig.qp(b).state = QpState::Init,
@@ -89,7 +89,7 @@ fn silence_is_retried_and_then_exceeds_the_retries() {
         |rig, _, b| rig.qp(b).remote = Some(Address::Lid(99)),
         |rig, _, b| rig.qp(b).responder.psn = 5,
     ];
-    for change in nobody {
+    for change in changes {
         let mut rig = Rig::new();
         let (mut a, b) = rig.pair();
         change(&mut rig, &a, &b);
@@ -105,7 +105,7 @@ fn silence_is_retried_and_then_exceeds_the_retries() {
 }
 
 #[test]
-fn a_psn_that_is_ahead_of_the_one_expected_is_as_good_as_lost() {
+fn psn_ahead_of_expected_exceeds_retries() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     rig.qp(&a).requester.psn = 3;
@@ -149,7 +149,7 @@ fn without_an_ack_timeout_silence_lasts() {
 }
 
 #[test]
-fn a_message_that_gets_lost_is_sent_again() {
+fn lost_message_is_sent_again() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
@@ -166,7 +166,7 @@ fn a_message_that_gets_lost_is_sent_again() {
 }
 
 #[test]
-fn a_port_that_is_down_reaches_nobody_and_says_so_by_an_event() {
+fn down_port_loses_messages_and_reports_event() {
     for side in 0..2 {
         let mut rig = Rig::new();
         let (mut a, _) = rig.pair();
@@ -187,7 +187,7 @@ fn a_port_that_is_down_reaches_nobody_and_says_so_by_an_event() {
 }
 
 #[test]
-fn a_gid_reaches_a_device_as_a_lid_does() {
+fn gid_reaches_peer_like_a_lid() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     for (end, other) in [(&a, &b), (&b, &a)] {
@@ -211,7 +211,7 @@ fn a_dead_device_does_nothing() {
 }
 
 #[test]
-fn a_device_that_dies_busy_is_silent_and_holds_up_no_other() {
+fn dead_device_is_silent_and_blocks_no_other() {
     let mut rig = Rig::new();
     let (mut dead, mut alive) = (rig.pair().0, rig.end(1));
     let peer = rig.end(1);
@@ -227,19 +227,20 @@ fn a_device_that_dies_busy_is_silent_and_holds_up_no_other() {
     assert!(engine::step(&mut rig.world));
     assert!(!rig.world.functions[0].engine.active.is_empty(), "it dies with work to do");
     rig.world.functions[0].hca.fatal = true;
-    // The other device hears each doorbell at once, though one waits on a page of the dead one.
+    // The other device handles each doorbell at once, though one waits on a page of the dead
+    // device.
     for _ in 0..12 {
         rig.ring(&dead);
         rig.post(&mut alive, Request::new(opcode::NOP));
         rig.one(1, alive.send_cq);
-        assert!(!rig.world.functions[0].hca.bar.rung(), "nobody hears it, and it is gone");
+        assert!(!rig.world.functions[0].hca.bar.rung(), "the doorbell is dropped");
     }
     rig.advance(Duration::from_secs(1));
     rig.none(0, dead.send_cq);
 }
 
 #[test]
-fn a_busy_queue_does_not_keep_late_receives_of_a_failed_one_from_being_flushed() {
+fn busy_queue_does_not_delay_late_flushes() {
     let mut rig = Rig::new();
     let (mut busy, mut failed) = rig.pair();
     rig.effect(1, Effect::QpToError(failed.qpn));
@@ -258,7 +259,7 @@ fn a_busy_queue_does_not_keep_late_receives_of_a_failed_one_from_being_flushed()
     assert_eq!(flushed.syndrome(), cqe_syndrome::FLUSHED);
 }
 
-/// Counters of a function's set 7, in which its QPs count from now on.
+/// Makes a function's QPs count in its set 7.
 fn counting(rig: &mut Rig, ends: [&Endpoint; 2]) {
     for end in ends {
         rig.qp(end).context.set_counter_set_id(7);
@@ -272,11 +273,11 @@ fn counters(rig: &Rig, hca: usize) -> verbless_prm::QueryQCounterOut {
 }
 
 #[test]
-fn retries_naks_and_errors_are_counted_on_both_sides() {
+fn retries_naks_and_errors_count_on_both_sides() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     counting(&mut rig, [&a, &b]);
-    rig.post(&mut a, Request::send().inline(b"nobody waits"));
+    rig.post(&mut a, Request::send().inline(b"no one waits"));
     for tries in 1..=2 {
         rig.run();
         let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
@@ -315,13 +316,13 @@ fn retries_naks_and_errors_are_counted_on_both_sides() {
         rig.advance(TIMEOUT);
     }
     let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
-    // The NAK names a PSN that was never sent: it tells nothing, and is not repeated.
+    // The NAK names a PSN that was never sent: the requester ignores it, and it is not repeated.
     assert_eq!((mine.packet_seq_err(), theirs.out_of_sequence()), (0, 1));
     assert_eq!(mine.req_transport_retries_exceeded(), 1);
 }
 
 #[test]
-fn faults_of_one_qp_end_with_all_queues_and_those_of_any_qp_stay() {
+fn only_per_qp_faults_end_with_all_queues() {
     let mut rig = Rig::new();
     let faults = &mut rig.world.functions[0].engine.faults;
     faults.lose_messages_of(7, 0, 1);

@@ -1,16 +1,15 @@
-//! Two functions with queues built by hand, no commands and no front end: what the engine's tests
-//! run on.
+//! The rig of the engine's tests: two functions with queues built by hand, without commands and
+//! front end.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use bytemuck::Zeroable;
 use verbless_prm::hot::{
     AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord,
     RaddrSegment, completion, cqe_opcode, opcode,
 };
-use verbless_prm::{CqeError, CqeOpcode, Eqe, RqContext, RqState, SqContext, SqState};
+use verbless_prm::{CqeError, CqeOpcode, Eqe, IntoBytes, RqContext, RqState, SqContext, SqState};
 
 use crate::engine::transport::types::RC;
 use crate::engine::{self, Function};
@@ -30,9 +29,9 @@ pub(super) const ALL: Access = Access {
     atomic: true,
 };
 pub(super) const PD: u32 = 7;
-/// The UAR page of every queue, unless said otherwise.
+/// The UAR page of every queue, unless a test says otherwise.
 pub(super) const PAGE: u32 = 3;
-/// The event queues: one takes everything but completions, the other only those.
+/// The event queues: one takes everything except completions, the other only completions.
 pub(super) const ASYNC_EQ: u32 = 1;
 pub(super) const COMP_EQ: u32 = 2;
 pub(super) const EQ_PAGE: u32 = 1;
@@ -44,7 +43,7 @@ pub(super) struct Rig {
     used: u64,
     next: u32,
     eq_index: [[u32; 3]; 2],
-    /// Doorbells of send queues that were rung.
+    /// Count of rung send doorbells.
     rings: u64,
 }
 
@@ -132,7 +131,7 @@ impl Rig {
         ProcessMemory
     }
 
-    /// So many bytes of zeros, aligned to 64.
+    /// Allocates `bytes` bytes of zeros, aligned to 64.
     pub(super) fn alloc(&mut self, bytes: u64) -> u64 {
         let base = (self.arena.as_ptr() as u64).next_multiple_of(64);
         let at = base + self.used;
@@ -167,7 +166,7 @@ impl Rig {
             consumer: 0,
             armed: false,
         };
-        let eq = Eq { ring, vector: eqn, bitmask, uar_page: EQ_PAGE, context: Zeroable::zeroed() };
+        let eq = Eq { ring, vector: eqn, bitmask, uar_page: EQ_PAGE, context: Default::default() };
         self.world.functions[hca].hca.objects.eqs.insert(eqn, eq);
     }
 
@@ -186,12 +185,12 @@ impl Rig {
         mine.then_some(eqe)
     }
 
-    /// Types of all events that wait, in order.
+    /// Types of all pending events, in order.
     pub(super) fn events(&mut self, hca: usize) -> Vec<u8> {
         std::iter::from_fn(|| self.eqe(hca, ASYNC_EQ)).map(|eqe| eqe.event_type().0).collect()
     }
 
-    /// Rings the EQ's doorbell with what was consumed.
+    /// Rings the EQ's doorbell with the consumer index.
     pub(super) fn eq_doorbell(&mut self, hca: usize, eqn: u32, arm: bool) {
         let word = eqn << 24 | self.eq_index[hca][eqn as usize];
         let offset = u64::from(EQ_PAGE) * UAR_PAGE + if arm { 0x40 } else { 0x48 };
@@ -225,16 +224,16 @@ impl Rig {
             notified: 0,
             umems: vec![],
             runtime: Default::default(),
-            context: Zeroable::zeroed(),
+            context: Default::default(),
         };
         self.world.functions[hca].hca.objects.cqs.insert(cqn, cq);
         self.world.functions[hca].hca.objects.index_again();
         cqn
     }
 
-    /// Moves a CQ to a new buffer, and does what its driver then does: every CQE not taken yet goes
-    /// to the entry after its own in the new buffer, up to the one that ends the old. That one, and
-    /// the indexes of both buffers, are checked on the way.
+    /// Moves a CQ to a new buffer, and does the driver's part: copies every CQE not yet consumed to
+    /// the entry after its own in the new buffer, up to the CQE that ends the old buffer. Checks
+    /// that CQE and the indexes of both buffers on the way.
     pub(super) fn resize(&mut self, hca: usize, cqn: u32, log_size: u32) -> Result<(), Refusal> {
         let cq = self.cq_mut(hca, cqn);
         let (old, old_log, entry) = (cq.memory.pages[0], cq.log_size, u64::from(cq.cqe_bytes));
@@ -244,7 +243,7 @@ impl Rig {
         for byte in (0..memory.length).step_by(entry as usize) {
             self.fill(new + byte + entry - 1, &[0xf1]);
         }
-        let (context, umems) = (Zeroable::zeroed(), vec![]);
+        let (context, umems) = (Default::default(), vec![]);
         let resize = Resize { cqn, memory, log_size, context, umems };
         self.try_effect(hca, Effect::CqResize(Box::new(resize)))?;
         let mut index = u32::from_be(self.memory().load32(record).unwrap());
@@ -270,13 +269,13 @@ impl Rig {
         Ok(())
     }
 
-    /// Does what a command would ask of the engine.
+    /// Applies an effect that a command has on the engine.
     pub(super) fn try_effect(&mut self, hca: usize, effect: Effect) -> Result<(), Refusal> {
         let now = self.world.clock.now;
         engine::apply(&mut self.world.functions[hca], now, effect)
     }
 
-    /// Does what a command would ask of the engine and the engine cannot refuse.
+    /// Applies an effect that a command has on the engine, which the engine cannot refuse.
     pub(super) fn effect(&mut self, hca: usize, effect: Effect) {
         self.try_effect(hca, effect).unwrap();
     }
@@ -296,7 +295,7 @@ impl Rig {
         );
     }
 
-    /// Takes the next CQE, if it is there: the owner bit says so, as it does to a driver.
+    /// Takes the next CQE, if its owner bit says that it is there.
     pub(super) fn poll(&mut self, hca: usize, cqn: u32) -> Option<Entry> {
         let cq = self.cq_mut(hca, cqn);
         let (size, log, entry) = (1 << cq.log_size, cq.log_size, u64::from(cq.cqe_bytes));
@@ -311,7 +310,7 @@ impl Rig {
         Some(Entry { cqe })
     }
 
-    /// The bytes of the first half of the CQE that the next poll looks at.
+    /// The bytes of the first half of the CQE that the next poll reads.
     pub(super) fn first_half(&mut self, hca: usize, cqn: u32) -> Vec<u8> {
         let cq = self.cq_mut(hca, cqn);
         let (base, record, size) = (cq.memory.pages[0], cq.record, 1 << cq.log_size);
@@ -335,7 +334,7 @@ impl Rig {
             umem: None,
             table: None,
             offer: None,
-            context: Zeroable::zeroed(),
+            context: Default::default(),
         };
         self.world.functions[hca].hca.objects.mkeys.insert(index, mkey);
         index << 8 | 0x42
@@ -367,7 +366,7 @@ impl Rig {
             cqn: receive_cq,
             consumer: 0,
         };
-        let mut context: verbless_prm::QpContext = Zeroable::zeroed();
+        let mut context = verbless_prm::QpContext::zeroed();
         context.set_log_msg_max(30);
         let qp = QpObject {
             uid: 1,
@@ -418,7 +417,7 @@ impl Rig {
     pub(super) fn sq(&mut self, hca: usize) -> Endpoint {
         let send_cq = self.cq(hca, 6);
         let sqn = self.number();
-        let mut context: SqContext = Zeroable::zeroed();
+        let mut context = SqContext::zeroed();
         context.set_flush_in_error_en(true).set_user_index(0x1234);
         let sq = Sq {
             uid: 1,
@@ -439,7 +438,7 @@ impl Rig {
     pub(super) fn rq(&mut self, hca: usize) -> Endpoint {
         let receive_cq = self.cq(hca, 6);
         let rqn = self.number();
-        let mut context: RqContext = Zeroable::zeroed();
+        let mut context = RqContext::zeroed();
         context.set_flush_in_error_en(true).set_cqn(receive_cq);
         let queue = ReceiveQueue {
             memory: self.queue_memory(64 << 4),
@@ -506,13 +505,13 @@ impl Rig {
         self.publish(end);
     }
 
-    /// Writes what is posted into the record.
+    /// Writes the producer index into the record.
     pub(super) fn publish(&mut self, end: &Endpoint) {
         let record = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().record;
         self.memory().store32(record, u32::from(end.posted).to_be()).unwrap();
     }
 
-    /// Takes the CQEs that are there, without a step; how many.
+    /// Takes all CQEs, without a step; returns their number.
     pub(super) fn cqes(&mut self, hca: usize, cqn: u32) -> usize {
         std::iter::from_fn(|| self.poll(hca, cqn)).count()
     }
@@ -545,7 +544,7 @@ impl Rig {
         let rq = qp.rq.as_ref().unwrap();
         let at = rq.memory.pages[0] + (u64::from(index) % 16) * 64;
         let record = qp.record;
-        let mut wqe = bytemuck::cast_slice(entries).to_vec();
+        let mut wqe = entries.as_bytes().to_vec();
         if wqe.len() < 64 {
             wqe.extend_from_slice(DataSegment::END.as_bytes());
         }
@@ -588,7 +587,7 @@ impl Rig {
     }
 }
 
-/// A send request in the making.
+/// A send request under construction.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     opcode: u8,
@@ -630,7 +629,10 @@ impl Request {
     }
     pub(super) fn inline(mut self, bytes: &[u8]) -> Self {
         self.tail.extend_from_slice(
-            InlineHeader::new(InlineWord::pack(true, bytes.len() as u16)).as_bytes(),
+            InlineHeader::new(
+                InlineWord::new().with_inline(true).with_byte_count(bytes.len() as u16),
+            )
+            .as_bytes(),
         );
         self.tail.extend_from_slice(bytes);
         self.tail.resize(self.tail.len().next_multiple_of(16), 0xee);
@@ -652,7 +654,7 @@ impl Request {
         self.flags = self.flags.with_ce(completion::ON_ERROR);
         self
     }
-    /// It waits for the responses of those before it.
+    /// Makes the request wait for the responses of those before it.
     pub(super) fn fenced(mut self) -> Self {
         self.flags = self.flags.with_fm(2);
         self

@@ -1,5 +1,5 @@
-//! RoCE: what of a path must be right for a message to arrive, and for its answer; the same of
-//! messages that are carried whole and in packets.
+//! RoCE: the fields of a path that must be right for a message to arrive, and for its answer; the
+//! same for messages that are carried whole and in packets.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ impl Network {
     }
 }
 
-/// What becomes of a WRITE: the syndrome of its CQE, if it failed, and whether its bytes arrived.
+/// The outcome of a WRITE: the syndrome of its CQE, if it failed, and whether its bytes arrived.
 type Outcome = (Option<u8>, bool);
 
 type Case = (&'static str, fn(&mut Network), Outcome);
@@ -77,7 +77,7 @@ fn outcome(in_packets: bool, edit: fn(&mut Network)) -> Outcome {
 }
 
 #[test]
-fn message_arrives_by_gid_mac_vlan_and_version_both_ways() {
+fn roce_delivery_checks_gid_mac_vlan_and_version() {
     let lost = (Some(cqe_syndrome::TRANSPORT_RETRY_EXCEEDED), false);
     let unanswered = (Some(cqe_syndrome::TRANSPORT_RETRY_EXCEEDED), true);
     let cases: [Case; 13] = [

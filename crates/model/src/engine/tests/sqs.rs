@@ -1,4 +1,4 @@
-//! SQs: what they execute, from the ring and from BlueFlame copies, and how they fail.
+//! SQs: executions, from the ring and from BlueFlame copies, and failures.
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type, opcode};
 use verbless_prm::{EqeQpSrq, EqeQueueType, SqState};
@@ -14,8 +14,8 @@ fn nop() -> Request {
     Request::new(opcode::NOP)
 }
 
-/// What Linux's write-combining test does with one NOP: no CQE is wanted in the ring, and one in
-/// the copy.
+/// Posts a NOP as Linux's write-combining test does: without a CQE in the ring, with one in the
+/// copy.
 fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut Endpoint, last: bool) {
     let mut copied = nop().wqe(sq.qpn, sq.posted);
     copied.resize(64, 0);
@@ -44,7 +44,7 @@ fn a_nop_completes_with_the_number_and_the_index_of_the_sq() {
 }
 
 #[test]
-fn linuxs_write_combining_test_finds_that_copies_are_executed() {
+fn write_combining_test_sees_copies_executed() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     for turn in 0..16 {
@@ -59,7 +59,7 @@ fn linuxs_write_combining_test_finds_that_copies_are_executed() {
 }
 
 #[test]
-fn it_finds_that_they_are_not_where_copies_cannot_be_seen_whole() {
+fn write_combining_test_sees_ring_wqes_without_copies() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     for turn in 0..16 {
@@ -70,7 +70,7 @@ fn it_finds_that_they_are_not_where_copies_cannot_be_seen_whole() {
 }
 
 #[test]
-fn an_opcode_that_an_sq_does_not_do_is_an_error_and_flushes_what_follows() {
+fn unsupported_opcode_fails_sq_and_flushes_rest() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     for request in [nop().unsignaled(), Request::send(), nop().unsignaled(), nop()] {
@@ -88,7 +88,7 @@ fn an_opcode_that_an_sq_does_not_do_is_an_error_and_flushes_what_follows() {
 }
 
 #[test]
-fn an_sq_whose_owner_does_not_ask_for_it_flushes_nothing() {
+fn sq_without_flush_in_error_flushes_nothing() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     rig.sq_mut(&sq).context.set_flush_in_error_en(false);
@@ -111,7 +111,7 @@ fn a_wqe_of_another_queue_or_index_is_an_error() {
 }
 
 #[test]
-fn an_sq_in_rst_hears_no_doorbell() {
+fn sq_in_rst_ignores_doorbells() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     rig.sq_mut(&sq).state = SqState::RST;
@@ -125,7 +125,7 @@ fn an_sq_in_rst_hears_no_doorbell() {
 }
 
 #[test]
-fn an_sq_that_is_reset_forgets_what_was_posted() {
+fn sq_reset_forgets_posted_wqes() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     rig.sq_mut(&sq).state = SqState::RST;
@@ -142,7 +142,7 @@ fn an_sq_that_is_reset_forgets_what_was_posted() {
 }
 
 #[test]
-fn a_doorbell_on_its_page_wakes_sqs_and_qps_alike() {
+fn doorbell_on_shared_page_wakes_sqs_and_qps() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     let (mut qp, _) = rig.pair();
@@ -156,7 +156,7 @@ fn a_doorbell_on_its_page_wakes_sqs_and_qps_alike() {
 }
 
 #[test]
-fn an_sq_whose_cq_overruns_fails_and_says_so_by_an_event() {
+fn sq_with_overrun_cq_fails_with_an_event() {
     let mut rig = Rig::new();
     let mut sq = rig.sq(0);
     let small = rig.cq(0, 1);

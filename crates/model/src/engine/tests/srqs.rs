@@ -1,4 +1,4 @@
-//! Receive queues that QPs share.
+//! Shared receive queues.
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, event_type};
 use verbless_prm::{EqeQpSrq, EqeQueueType, RmpContext};
@@ -11,7 +11,7 @@ pub(super) const NUMBER: u32 = 0x600;
 const LOG_SIZE: u32 = 2;
 const STRIDE: u64 = 32;
 
-/// A shared queue at function 1: where its WQEs and its record lie.
+/// A shared queue at function 1: the addresses of its WQEs and its record.
 pub(super) struct SrqRig {
     ring: u64,
     record: u64,
@@ -59,7 +59,7 @@ impl SrqRig {
 }
 
 #[test]
-fn messages_use_the_wqes_in_the_order_of_their_links_whichever_qp_they_come_by() {
+fn messages_take_wqes_in_link_order_across_qps() {
     let mut rig = Rig::new();
     let mut shared = SrqRig::new(&mut rig);
     let (mut a, b) = rig.pair();
@@ -90,7 +90,7 @@ fn messages_use_the_wqes_in_the_order_of_their_links_whichever_qp_they_come_by()
 }
 
 #[test]
-fn an_empty_shared_queue_makes_the_sender_wait_and_a_short_wqe_fails_the_qp_alone() {
+fn empty_srq_waits_and_short_wqe_fails_only_qp() {
     let mut rig = Rig::new();
     let mut shared = SrqRig::new(&mut rig);
     let (mut a, b) = rig.pair();
@@ -140,7 +140,7 @@ fn the_limit_is_reported_once_when_fewer_wqes_are_left() {
 }
 
 #[test]
-fn the_keys_of_its_wqes_belong_to_the_queue_s_domain_not_to_the_qp_s() {
+fn wqe_lkeys_belong_to_pd_of_srq() {
     for (domain, taken) in [(PD, true), (PD + 1, false)] {
         let mut rig = Rig::new();
         let mut shared = SrqRig::new(&mut rig);
@@ -158,7 +158,7 @@ fn the_keys_of_its_wqes_belong_to_the_queue_s_domain_not_to_the_qp_s() {
 }
 
 #[test]
-fn a_ring_is_used_in_the_order_of_its_places_with_or_without_next_segments() {
+fn cyclic_srq_uses_wqes_in_ring_order() {
     for bare in [false, true] {
         let mut rig = Rig::new();
         let mut shared = SrqRig::new(&mut rig);
@@ -176,7 +176,7 @@ fn a_ring_is_used_in_the_order_of_its_places_with_or_without_next_segments() {
             let place = index % 4;
             let at = buffer + 64 * u64::from(place);
             let segment = DataSegment::new(64, key, at);
-            // What would be the link leads nowhere.
+            // The link field holds no valid index.
             shared.fill(&rig, place, 0xffff, segment);
             if bare {
                 let mut wqe = segment.as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! The model's own thread: a client that only touches memory gets its completions, and nobody
+//! The model's own thread: a client that only touches memory gets its completions, and no queue
 //! starves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,19 +15,19 @@ use crate::memory::{HostMemory, UarSpace};
 use crate::shared::SharedWorld;
 use crate::world::World;
 
-/// What a client has mapped: the rings of a QP and its CQ, their records, a UAR page.
+/// The memory that a client has mapped: the rings of a QP and its CQ, their records, a UAR page.
 struct Client {
     /// Owns the memory.
     rig: Rig,
     page: Arc<UarSpace>,
     queue: Queue,
-    /// Moves the world as long as it is there.
+    /// Executes the world as long as it exists.
     moves: Weak<SharedWorld>,
 }
 
 impl Drop for Client {
-    /// The memory goes when nothing moves any more: drop the world's handle before. A thread that
-    /// was at work then still is.
+    /// Drop the world's handle first: the memory goes with this, and a thread that was executing
+    /// may still use it.
     fn drop(&mut self) {
         let start = Instant::now();
         while self.moves.strong_count() > 0 {
@@ -41,14 +41,14 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// A rig whose world moves by itself from now on.
+    /// A rig with a running world.
     fn new() -> (Self, Arc<SharedWorld>) {
         let mut rig = Rig::new();
         let (end, _) = rig.pair();
         Self::of(rig, &end)
     }
 
-    /// A client of a QP of `rig`, whose world moves by itself from now on.
+    /// A client of a QP of `rig`, with a running world.
     fn of(mut rig: Rig, end: &Endpoint) -> (Self, Arc<SharedWorld>) {
         let queue = Queue::of(&mut rig, end);
         let empty = World::new(vec![], false);
@@ -101,7 +101,7 @@ impl Queue {
         rig.memory().store32(self.record + 4, (self.posted & 0xffff).to_be()).unwrap();
     }
 
-    /// Waits for the completion of the NOP that was placed last.
+    /// Waits for the completion of the last NOP.
     fn wait(&self, rig: &Rig) {
         let (index, memory) = (self.posted - 1, rig.memory());
         let owner = u64::from(index) / 64 % 2;
@@ -117,7 +117,7 @@ impl Queue {
 }
 
 #[test]
-fn doorbells_that_overwrite_each_other_are_all_heard() {
+fn overwritten_doorbells_are_all_served() {
     let mut rig = Rig::new();
     let ends: Vec<_> = (0..5).map(|_| rig.pair().0).collect();
     let mut queues: Vec<_> = ends.iter().map(|end| Queue::of(&mut rig, end)).collect();
@@ -137,7 +137,7 @@ fn doorbells_that_overwrite_each_other_are_all_heard() {
 }
 
 #[test]
-fn a_threaded_model_answers_doorbells_and_ends_with_its_last_handle() {
+fn threaded_model_ends_with_its_last_handle() {
     let (mut client, shared) = Client::new();
     for round in 0..200 {
         client.nop();
@@ -179,14 +179,14 @@ fn commands_get_in_while_the_data_path_is_busy() {
 }
 
 #[test]
-fn what_is_posted_to_a_failed_qp_is_flushed_while_another_function_is_busy() {
+fn failed_qp_flushes_while_other_function_is_busy() {
     let mut rig = Rig::new();
     let (end, failed) = rig.pair();
     rig.effect(1, Effect::QpToError(failed.qpn));
     let (record, cq) = (rig.qp(&failed).record, rig.cq_mut(1, failed.receive_cq).memory.pages[0]);
     let (mut client, _shared) = Client::of(rig, &end);
     let memory = client.rig.memory();
-    // Nothing rings for a receive.
+    // A receive has no doorbell.
     client.nop();
     memory.store32(record, 1_u32.to_be()).unwrap();
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! UMR: keys that are filled, moved, freed and defended.
+//! UMR: keys that are filled, moved and freed, and refused changes.
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 use verbless_prm::{MkeyAccessMode, MkeyContext, UmrCtrlSegment, UmrMkeyMask as Mask};
@@ -12,7 +12,7 @@ use crate::memory::Space;
 
 const PAGE: u64 = 4096;
 
-/// A key as the kernel's cache holds it: free, of this mode, with room for so many 16-byte units.
+/// A key as the kernel's cache holds it: free, of this mode, with room for `room` 16-byte units.
 fn cached(rig: &mut Rig, mode: MkeyAccessMode, room: u32) -> u32 {
     let key = rig.mkey(0, 0, 0, Default::default());
     let mkey = rig.mkey_mut(0, key);
@@ -25,10 +25,10 @@ fn cached(rig: &mut Rig, mode: MkeyAccessMode, room: u32) -> u32 {
     key
 }
 
-/// Of one that is not mapped yet it must show that it is free: its empty translation would be
-/// refused as well, but only where the access has a length.
+/// A key without a mapping must be reported as free: its empty translation would be refused as
+/// well, but only for an access with a length.
 #[test]
-fn key_0_and_a_key_that_was_never_mapped_are_refused_to_us_and_to_a_peer() {
+fn unmapped_mkey_is_rejected_locally_and_remotely() {
     for of in [|_: &mut Rig| 0, |rig: &mut Rig| cached(rig, MkeyAccessMode::KLMS, 8)] {
         let mut rig = Rig::new();
         let key = of(&mut rig);
@@ -50,7 +50,7 @@ fn key_0_and_a_key_that_was_never_mapped_are_refused_to_us_and_to_a_peer() {
                 assert_eq!((found, sges), (Err(why), vec![]), "{key:#x}, {need:?} of {length}");
             }
         }
-        // To a peer it is a remote access error, to ourselves a local protection error.
+        // The peer gets a remote access error, the own QP a local protection error.
         let (_, mut peers) = rig.pair();
         rig.post(&mut peers, Request::write(0, key).inline(&[0xff; 8]));
         assert_eq!(rig.one(1, peers.send_cq).syndrome(), cqe_syndrome::REMOTE_ACCESS, "{key:#x}");
@@ -69,7 +69,7 @@ fn umr_qp(rig: &mut Rig) -> Endpoint {
     end
 }
 
-/// What makes a key valid, as the kernel does it.
+/// The segments that make a key valid, as the kernel fills them.
 fn enable(start: u64, length: u64) -> (UmrCtrlSegment, MkeyContext) {
     let mut control = UmrCtrlSegment::zeroed();
     let mask = Mask::KEY.0
@@ -114,7 +114,7 @@ fn writes(rig: &mut Rig, address: u64, key: u32, bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn the_kernel_registers_memory_by_filling_a_key_from_its_cache() {
+fn kernel_umr_maps_and_unmaps_cached_mkey() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
     let mut q = umr_qp(&mut rig);
@@ -137,7 +137,7 @@ fn the_kernel_registers_memory_by_filling_a_key_from_its_cache() {
     assert_eq!(rig.bytes(base, 1), b"b");
     assert!(!writes(&mut rig, start + PAGE - 1, key, b"ab"), "past its end");
 
-    // It goes back to the cache, and is no key any more.
+    // It returns to the cache, and is invalid.
     let mut control = UmrCtrlSegment::zeroed();
     control.set_inline(true).set_mkey_mask(Mask::FREE.0 | Mask::PD.0);
     let mut context = MkeyContext::zeroed();
@@ -167,7 +167,7 @@ fn a_long_list_comes_in_parts() {
 }
 
 #[test]
-fn entries_far_into_a_list_are_named_by_the_high_bits_of_their_offset() {
+fn offset_high_bits_address_far_entries() {
     // Units of 16 bytes in front of them, of two pages each.
     const BEFORE: u32 = 1 << 16;
     const FAR: u64 = 2 * BEFORE as u64 * PAGE;
@@ -186,7 +186,7 @@ fn entries_far_into_a_list_are_named_by_the_high_bits_of_their_offset() {
 }
 
 #[test]
-fn a_page_that_is_not_there_is_out_of_bounds() {
+fn missing_page_is_out_of_bounds() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
     let mut q = umr_qp(&mut rig);
@@ -222,7 +222,7 @@ fn a_key_of_pieces_is_filled_with_other_keys() {
 }
 
 #[test]
-fn what_a_key_or_the_asker_does_not_allow_changes_nothing() {
+fn forbidden_umr_leaves_mkey_unchanged() {
     type Edit = fn(&mut Rig, u32, &mut Endpoint, &mut UmrCtrlSegment, &mut MkeyContext);
     let bind = cqe_syndrome::MEMORY_WINDOW_BIND;
     let operation = cqe_syndrome::LOCAL_QP_OPERATION;
@@ -331,7 +331,7 @@ fn what_a_key_or_the_asker_does_not_allow_changes_nothing() {
 }
 
 #[test]
-fn each_field_that_a_capability_bars_from_umr_is_refused_alone() {
+fn capability_bars_each_umr_field_alone() {
     type Bar = fn(&mut verbless_prm::HcaCap, bool);
     let cases: [(&str, Mask, Bar); 4] = [
         ("atomic", Mask::A, |caps, barred| {
@@ -352,7 +352,7 @@ fn each_field_that_a_capability_bars_from_umr_is_refused_alone() {
             let mut rig = Rig::new();
             for (other, (.., bar)) in cases.iter().enumerate() {
                 let general = rig.world.functions[0].hca.caps.general_mut();
-                // What bars the others does not bar this one.
+                // The condition of another field does not refuse this one.
                 bar(general, (other == at) == barred);
             }
             let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
@@ -392,7 +392,7 @@ fn where_writes_are_always_relaxed_no_umr_orders_them() {
 }
 
 #[test]
-fn both_parts_of_the_page_size_change_alone_and_together() {
+fn page_size_low_and_high_bits_change_separately() {
     let (low, high) = (Mask::PAGE_SIZE.0, Mask::PAGE_SIZE_5.0);
     // Five bits of it, and the sixth.
     for (mask, new) in [(low, 0b01_0101), (high, 0b10_1100), (low | high, 0b11_0101), (0, 12)] {
@@ -411,7 +411,7 @@ fn both_parts_of_the_page_size_change_alone_and_together() {
 }
 
 #[test]
-fn entries_are_read_only_through_a_key_that_allows_it() {
+fn entries_need_a_readable_lkey() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
     let mut q = umr_qp(&mut rig);
@@ -484,7 +484,7 @@ fn interleaved(rounds: u32, pieces: [(u64, u16, u16, u32); 2]) -> Vec<u8> {
 }
 
 #[test]
-fn an_interleaved_key_takes_its_pieces_in_turn_and_skips_between_rounds() {
+fn interleaved_mkey_alternates_pieces_with_skips() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::KLMS, 4);
     let mut q = umr_qp(&mut rig);
@@ -512,7 +512,7 @@ fn an_interleaved_key_takes_its_pieces_in_turn_and_skips_between_rounds() {
 }
 
 #[test]
-fn an_interleaved_layout_that_does_not_add_up_is_refused_and_the_key_stays_as_it_was() {
+fn bad_interleaved_layout_is_rejected_unchanged() {
     for edit in [0, 3, 15, 16] {
         let mut rig = Rig::new();
         let key = cached(&mut rig, MkeyAccessMode::KLMS, 4);
@@ -533,7 +533,7 @@ fn an_interleaved_layout_that_does_not_add_up_is_refused_and_the_key_stays_as_it
 }
 
 #[test]
-fn page_addresses_are_taken_of_queues_that_were_made_for_that_alone() {
+fn page_addresses_need_a_fast_register_qp() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
     let mut q = umr_qp(&mut rig);

@@ -1,4 +1,4 @@
-//! Waits for data: what a stepped model does with them, and what is refused.
+//! Waits for data: their execution in a stepped model, and refused waits.
 
 use verbless_prm::hot::{WaitDataSegment, WaitOperation, cqe_opcode, cqe_syndrome, opcode};
 use verbless_prm::{WaitCondition, WaitOpMod};
@@ -8,7 +8,7 @@ use crate::engine;
 use crate::hca::Effect;
 use crate::hca::objects::Access;
 
-/// A rig whose device waits for data.
+/// A rig with a device that waits for data.
 fn rig() -> (Rig, Endpoint) {
     let mut rig = Rig::new();
     rig.world.functions[0].hca.caps.general_mut().set_wait_on_data(true);
@@ -28,7 +28,7 @@ fn said(condition: u8, at: u64, key: u32, value: u64) -> Request {
 }
 
 #[test]
-fn a_stepped_model_that_waits_is_idle_and_looks_at_every_step() {
+fn idle_stepped_model_checks_wait_each_step() {
     let (mut rig, mut end) = rig();
     let (at, key) = rig.region(0, 64);
     rig.post(&mut end, wait(at, key, 5));
@@ -41,7 +41,7 @@ fn a_stepped_model_that_waits_is_idle_and_looks_at_every_step() {
 }
 
 #[test]
-fn a_key_that_ends_or_loses_its_right_ends_the_wait_by_an_error() {
+fn lost_access_right_ends_wait_with_error() {
     let (mut rig, mut end) = rig();
     let (at, key) = rig.region(0, 64);
     rig.post(&mut end, wait(at, key, 5));
@@ -53,7 +53,7 @@ fn a_key_that_ends_or_loses_its_right_ends_the_wait_by_an_error() {
 }
 
 #[test]
-fn what_the_model_does_not_know_of_waits_is_an_operation_error() {
+fn unknown_wait_options_are_an_operation_error() {
     let cases: [fn(u64, u32) -> Request; 3] = [
         // An action on failure, and a condition, that are not public.
         |at, key| wait(at + 1, key, 0),
@@ -75,7 +75,7 @@ fn what_the_model_does_not_know_of_waits_is_an_operation_error() {
 }
 
 #[test]
-fn a_queue_pair_that_fails_or_goes_waits_no_more() {
+fn failed_qp_ends_its_wait() {
     let (mut rig, mut end) = rig();
     let (at, key) = rig.region(0, 64);
     rig.post(&mut end, wait(at, key, 5));

@@ -1,4 +1,4 @@
-//! A message that is carried whole and one that goes in packets leave the same behind: every CQE,
+//! A message that is carried whole and one that goes in packets have the same results: every CQE,
 //! every event, every byte, every counter, and the PSNs.
 
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use crate::hca::qp_type::QpType;
 
 const BYTES: u64 = 5000;
 
-/// Something that a program does.
+/// An action of a program.
 #[derive(Debug, Clone)]
 enum Act {
     Receive {
@@ -41,7 +41,7 @@ enum Act {
         value: u64,
     },
     Nop,
-    /// The peer stops allowing this.
+    /// The peer revokes this access right.
     Forbid(u8),
 }
 
@@ -89,7 +89,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What the requests have left behind.
+/// The results of the requests.
 #[derive(Debug, PartialEq)]
 struct Left {
     cqes: Vec<Vec<u8>>,
@@ -151,7 +151,7 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
                 Some(finish(request, length, how))
             }
             Act::Write { at, length, how } => {
-                // In packets only the last one needs the receive: what came before it is written.
+                // In packets only the last one needs the receive: the earlier ones are written.
                 let waits = rig.qp(&b).rq.as_ref().unwrap().consumer != b.received;
                 let cut = how == How::Immediate && !waits;
                 let length = if cut { length.min(256) } else { length };
@@ -193,8 +193,8 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
     }
     let size = (BYTES + 64) as usize;
     let ends = [a, b];
-    // Where a connection that failed would have gone on is its own affair, and so is what a message
-    // that failed halfway leaves in memory.
+    // The PSNs of a failed connection may differ, and so may the memory of a message that failed
+    // halfway.
     let works = ends.iter().all(|end| rig.qp(end).state == QpState::Rts);
     let state = |rig: &mut Rig, end: &Endpoint| {
         let qp = rig.qp(end);
@@ -217,7 +217,7 @@ proptest! {
     #![proptest_config(at_most(64))]
 
     #[test]
-    fn both_ways_leave_the_same(
+    fn whole_and_packet_modes_leave_same_state(
         program in prop::collection::vec(act(), 1..14),
         service in prop_oneof![2 => Just(RC), 1 => Just(UC)],
         inline in prop_oneof![Just(0), Just(32)],

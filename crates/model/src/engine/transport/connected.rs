@@ -1,8 +1,8 @@
 //! Common parts of RC and UC: a QP with a peer, and requests to that peer.
 //!
-//! A long message is carried in parts, each in a turn of its own, so that other queues are not held
-//! up: the PSN counts the packets of each part, and the receiver keeps its state between parts
-//! where it keeps that of messages in packets.
+//! A long message is carried in parts, one a turn, so that it does not hold up other queues. The
+//! PSN counts the packets of each part. The receiver keeps its state between parts in the same
+//! fields as for messages in packets.
 
 use verbless_prm::hot::cqe_syndrome;
 
@@ -20,11 +20,11 @@ use crate::world::World;
 /// A QP: its function and its number.
 pub(super) type QpId = (usize, u32);
 
-/// Bytes that a turn moves at most, or one packet. Tests have messages of several parts that are
-/// short.
+/// Bytes that a turn moves at most, or one packet; few in tests, so that short messages have
+/// several parts.
 const MOST: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
 
-/// A QP that has a message carried whole, and all that the message can reach.
+/// A QP with a message that is carried whole, and everything that the message can reach.
 pub(in crate::engine) struct Carrier<'a> {
     pub(super) world: &'a mut World,
     pub(super) from: QpId,
@@ -39,8 +39,8 @@ impl<'a> Carrier<'a> {
         Self { world, from, peer: None, sender: Sender::default() }
     }
 
-    /// Looks for the function that the QP sends to; false: another thread has that, and the turn
-    /// must begin again when it is at hand.
+    /// Finds and locks the function that the QP sends to; false if another thread holds that
+    /// function, and the turn must begin again when it is locked.
     #[inline]
     pub(in crate::engine) fn finds_peer(&mut self) -> Result<bool, Missing> {
         let (id, qpn) = self.from;
@@ -54,7 +54,7 @@ impl<'a> Carrier<'a> {
                     if !self.world.have(peer) {
                         return Ok(false);
                     }
-                    // Now that it cannot change: is it still the one?
+                    // Looks once more, now that the address cannot change.
                 }
                 Some(peer) => return Ok(self.world.have_owners(peer)),
                 None => return Ok(true),
@@ -62,7 +62,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Gives the QP its turn, whose requests are carried this way.
+    /// Gives a turn to the QP, whose requests are carried whole.
     pub(in crate::engine) fn turn(
         &mut self,
         carry: Carry,
@@ -94,7 +94,7 @@ impl<'a> Carrier<'a> {
         self.world.functions.pair(function, qpn, self.world.clock.now)
     }
 
-    /// Takes a part of the QP's request to its peer, which gets it by `receive`.
+    /// Carries a part of the QP's request to its peer, which handles it by `receive`.
     #[inline]
     pub(super) fn exchange(
         &mut self,
@@ -112,7 +112,7 @@ impl<'a> Carrier<'a> {
         }
         function.engine.moved_bytes += part.length;
         let slid = function.hca.lid(port);
-        // Nobody has this address: the message is lost, as a packet to nowhere is.
+        // No function has this address: the message is lost.
         let Some(target) = target else { return Ok(silence) };
         let Some(answers) = is_for(world, target, self.from, &self.sender) else {
             return Ok(silence);
@@ -120,7 +120,7 @@ impl<'a> Carrier<'a> {
         let message = Whole { slid, psn, packets, work: &placed.work, length: placed.length, part };
         let mut pair = world.functions.pair(target, to_qpn, world.clock.now)?;
         let mut answer = receive(&mut pair, &message, scratch);
-        // What the requester finds out itself needs no answer.
+        // An error that the requester finds by itself needs no answer.
         if !answers && answer != Reply::Failed(cqe_syndrome::LOCAL_PROTECTION) {
             answer = Reply::Silence;
         }
@@ -134,21 +134,21 @@ impl QueuePair<'_> {
         self.qp.runtime.carried > 0
     }
 
-    /// Whether what the QP sends comes to a port, and so may go in packets.
+    /// Whether the QP's messages reach a port, and so may go in packets.
     pub(in crate::engine) fn leaves_the_device(&self) -> bool {
         self.qp.remote != Some(Address::Own)
     }
 
-    /// The part of a request that is to be carried next.
+    /// The part of a request that is carried next.
     fn part(&self, placed: &Placed) -> Part {
         let at = self.qp.runtime.carried;
         let rest = placed.length.saturating_sub(at);
-        // All but the last are whole packets.
+        // All parts but the last consist of whole packets.
         let most = MOST.next_multiple_of(1 << self.log_mtu());
         Part { at, length: rest.min(most), whole: placed.length }
     }
 
-    /// Counts a part of a message, of `packets` packets, that has arrived; true: it was the last
+    /// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last
     /// one.
     pub(super) fn carried(&mut self, part: Part, packets: u32) -> bool {
         self.qp.requester.psn = self.qp.requester.psn.wrapping_add(packets) & PSN;
@@ -167,11 +167,11 @@ pub(super) const PSN: u32 = 0xff_ffff;
 /// The peer's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// Acknowledged. An atomic gives what was there; a READ's memory is in `Scratch::remote`.
+    /// Acknowledged. An atomic returns the old value; a READ's memory is in `Scratch::remote`.
     Done { original: Option<u64> },
     /// RNR NAK with this timer code.
     NotReady { timer: u8 },
-    /// NAK, or a failure at home: the requester's syndrome.
+    /// NAK, or a local failure: the requester's syndrome.
     Failed(u8),
     /// No answer: there is no peer, or it drops the packet.
     Silence,
@@ -185,7 +185,7 @@ pub(super) struct Exchange {
     pub packets: u32,
 }
 
-/// How a service takes a message.
+/// How a service handles a message.
 pub(super) type Receive = fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Reply;
 
 /// Sender and receiver of a message.
@@ -195,7 +195,7 @@ struct Sender {
     to: Option<Address>,
     to_qpn: u32,
     qp_type: Option<&'static QpType>,
-    /// The first PSN of the part at hand, and how many it takes.
+    /// The first PSN of this part, and its number of PSNs.
     psn: u32,
     packets: u32,
 }

@@ -9,7 +9,7 @@ use super::service::{Transport, one_by_one};
 use crate::hca::qp_type::{Datagrams, QKey, QpType, Users};
 use crate::wire::Service;
 
-/// The Q_Key of QP 1, always.
+/// The fixed Q_Key of QP 1.
 const GENERAL_SERVICES_KEY: u32 = 0x8001_0000;
 
 pub(super) static QP0: Transport = transport(

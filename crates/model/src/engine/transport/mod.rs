@@ -1,8 +1,8 @@
-//! QP types: one module for each transport service and each special use of one, which says who may
-//! have it, and how its messages travel, carried whole or in packets.
+//! QP types: one module for each transport service and each special use of one. It says which users
+//! may create it, and how its messages travel: carried whole or in packets.
 //!
-//! To add one is to write its module, and to name it in [`TRANSPORTS`] and in the operations that
-//! it carries (`operation`).
+//! To add one, write its module, and name it in [`TRANSPORTS`] and in the operations that it
+//! carries (`operation`).
 
 mod connected;
 mod management;
@@ -19,11 +19,11 @@ pub(super) use service::Transport;
 
 use crate::hca::qp_type::QpType;
 
-/// Every QP type that is modelled; those that move most come first.
+/// Every QP type of the model; the most frequent come first.
 pub(super) static TRANSPORTS: [&Transport; 6] =
     [&rc::RC, &uc::UC, &ud::UD, &management::QP0, &management::QP1, &umr::REG_UMR];
 
-/// The QP type of a number, if it is modelled.
+/// The QP type of a number, if the model has it.
 pub(crate) fn qp_type(st: ServiceType) -> Option<&'static QpType> {
     find(st).map(|transport| &transport.qp_type)
 }

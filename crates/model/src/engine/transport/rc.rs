@@ -1,8 +1,8 @@
-//! Reliable connection: every request is answered, or sent again until it is or the retries are
-//! over.
+//! Reliable connection: every request is answered, or sent again until it is answered or the
+//! retries are used up.
 //!
 //! This is the way of messages that are carried whole; `packets` is the other one. The PSN counts
-//! the packets of what is carried, but none is sent. A QP has one request on its way at a time, so
+//! the packets of what is carried, but none is sent. A QP has one request in flight at a time, so
 //! that requests complete in order and a fence has nothing to wait for.
 
 use verbless_prm::hot::{cqe_syndrome, event_type};
@@ -23,9 +23,9 @@ use crate::hca::qp_type::{QpType, Users};
 use crate::watch::QueueSide;
 use crate::wire::{Message, Opcode, Packet, Service};
 
-/// A PSN that is less than this far ahead is ahead; else it lies behind.
+/// A PSN less than this far ahead is ahead; any other lies behind.
 const PSN_HALF: u32 = 1 << 23;
-/// An RNR retry limit that means: for ever.
+/// The RNR retry limit without end.
 const FOR_EVER: u8 = 7;
 /// Unit of the ACK timeout: 4.096 µs.
 const TIMEOUT_UNIT: u64 = 4096;
@@ -47,20 +47,20 @@ pub(super) static RC: Transport = Transport {
     take,
 };
 
-/// Takes a packet: the requester's or the responder's.
+/// Takes a packet of the requester or of the responder.
 fn take(pair: &mut QueuePair<'_>, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
     match opcode.message {
         Message::Acknowledge | Message::AtomicAcknowledge | Message::ReadResponse => {
             pair.take_answer(packet, opcode, scratch);
         }
-        // Congestion is not modelled: no rate goes down.
+        // The model has no congestion control: the rate stays.
         Message::Congestion | Message::RoceCongestion => {}
         _ => pair.take_reliable(packet, opcode, scratch),
     }
 }
 
 impl Carrier<'_> {
-    /// Sends a request that is ready, and does what the answer asks for.
+    /// Sends a request that is ready, and handles the answer.
     pub(super) fn send_reliable(
         &mut self,
         placed: &Placed,
@@ -97,7 +97,8 @@ impl Carrier<'_> {
         }
     }
 
-    /// The peer's memory could not be read for a response: if its program is no more, it is silent.
+    /// Handles a response whose memory at the peer could not be read; a peer whose program has
+    /// ended is silent.
     fn peer_failed(
         &mut self,
         peer: Option<QpId>,
@@ -123,8 +124,8 @@ impl Carrier<'_> {
 }
 
 impl QueuePair<'_> {
-    /// Puts a response, what was there before an atomic or what `Scratch::remote` leads to, where
-    /// the WQE wants it; gives it if that is the CQE.
+    /// Writes a response (an atomic's old value, or the memory in `Scratch::remote`) to the memory
+    /// that the WQE names, or returns it if that is the CQE.
     fn take_response(
         &mut self,
         placed: &Placed,
@@ -150,7 +151,7 @@ impl QueuePair<'_> {
         Ok(in_cqe.then_some(inline))
     }
 
-    /// RNR NAK: tries again after a time that the receiver chose.
+    /// RNR NAK: tries again after the receiver's RNR timer.
     fn receiver_not_ready(&mut self, placed: &Placed, timer: u8) -> Turn {
         let requester = &mut self.qp.requester;
         let ends = requester.rnr_retry_limit != FOR_EVER;
@@ -162,8 +163,8 @@ impl QueuePair<'_> {
         self.wait(rnr_timer(timer))
     }
 
-    /// Handles a request without an answer: it counts as lost only when its timeout expires, also
-    /// when no retry is left.
+    /// Handles a request without an answer: it counts as lost only when its timeout expires, even
+    /// without a retry left.
     fn unanswered(&mut self) -> Turn {
         self.qp.runtime.overdue = true;
         self.wait(match self.qp.requester.ack_timeout {
@@ -172,7 +173,7 @@ impl QueuePair<'_> {
         })
     }
 
-    /// Waits for so long before the next turn; `u64::MAX` is for ever.
+    /// Waits for this time before the next turn; `u64::MAX` means no end.
     fn wait(&mut self, time: u64) -> Turn {
         let at = self.context.now.saturating_add(time);
         self.qp.runtime.resume_at = Some(at);
@@ -199,7 +200,7 @@ fn receive(pair: &mut QueuePair<'_>, message: &Whole<'_>, scratch: &mut Scratch)
     let ahead = message.psn.wrapping_sub(expected) & PSN;
     if ahead != 0 {
         tracing::info!(pair.qpn, psn = message.psn, expected, "out of sequence");
-        // A NAK would name a PSN that the requester never sent, and so tell it nothing.
+        // A NAK would name a PSN that the requester never sent.
         if ahead >= PSN_HALF {
             pair.count(Count::Duplicate);
         } else if !std::mem::replace(&mut pair.qp.runtime.connection().arriving.reported, true) {
@@ -224,7 +225,8 @@ fn receive(pair: &mut QueuePair<'_>, message: &Whole<'_>, scratch: &mut Scratch)
             pair.broken(Some(event_type::WQ_ACCESS_ERROR), cqe_syndrome::REMOTE_ACCESS)
         }
         Err(Nak::InvalidRequest) => {
-            // A receive WQE that was too short told of it by its CQE already; else an event does.
+            // The CQE of a receive WQE that was too short has reported it already; else an event
+            // does.
             let told = pair.qp.state == QpState::Error;
             let event = (!told).then_some(event_type::WQ_INVALID_REQUEST_ERROR);
             pair.broken(event, cqe_syndrome::REMOTE_INVALID_REQUEST)

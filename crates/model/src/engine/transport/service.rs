@@ -15,7 +15,7 @@ pub(in crate::engine) struct Transport {
     pub qp_type: QpType,
     /// Carries a part of a request whole to its peer; `None`: its messages go in packets only.
     pub carry: Option<Carry>,
-    /// Gives a QP its turn whose messages go in packets.
+    /// Gives a turn to a QP that sends its messages in packets.
     pub turn: fn(&mut QueuePair<'_>, &mut Scratch) -> Result<Turn, Missing>,
     /// Takes a packet that arrived for a QP, whose opcode is one of the type's service.
     pub take: fn(&mut QueuePair<'_>, &Packet<'_>, Opcode, &mut Scratch),

@@ -1,5 +1,5 @@
-//! Unreliable connection: nobody answers, so that a request is done when it has left; what is lost
-//! is lost.
+//! Unreliable connection: no answer comes, so a request completes when it has left; a lost message
+//! is not sent again.
 
 use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
@@ -54,8 +54,8 @@ impl Carrier<'_> {
     }
 }
 
-/// Takes a message. Whatever was lost before it is lost, and so is the message if it is refused:
-/// the next one is welcome.
+/// Takes a message. A gap before it does not matter, and a refused message is lost: the QP takes
+/// the next one.
 fn receive(pair: &mut QueuePair<'_>, message: &Whole<'_>, scratch: &mut Scratch) -> Reply {
     // A part that does not follow the one before it is lost with its message.
     if message.part.begins() {

@@ -1,4 +1,4 @@
-//! Unreliable datagram: messages of one packet, each to where it says.
+//! Unreliable datagram: messages of one packet, each to the address in its WQE.
 
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 

@@ -20,11 +20,11 @@ pub(super) static REG_UMR: Transport = Transport {
     },
     carry: None,
     turn: |pair, scratch| {
-        // What it carries is done where the request begins; nothing is left to send.
+        // A UMR is executed where the request begins; nothing is left to send.
         one_by_one(pair, scratch, |pair, placed, _| {
             pair.finish(placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))
         })
     },
-    // No packet names it: it has no service.
+    // No packet names this QP: it has no service.
     take: |_, _, _, _| {},
 };

@@ -1,11 +1,11 @@
-//! Keys that are opened to other functions, and the aliases that those make of them.
+//! Keys opened to other functions, and the aliases of such keys.
 //!
-//! The owner says a secret with ALLOW_OTHER_VHCA_ACCESS; whoever knows it makes an alias by
-//! CREATE_GENERAL_OBJECT, and then reaches the memory with the rights of the owner's key, until the
-//! owner destroys that. What hardware does when the secret is wrong is in no public source: here
-//! the command fails. Of an alias the first word of `metadata` is the protection domain, and the
-//! low byte of the key is 0, as UCX has it (`uct_ib_mlx5_devx_mem_attach`). The answer has the
-//! alias's context behind its head where there is room for it, as UCX has; Linux's
+//! The owner sets a secret with ALLOW_OTHER_VHCA_ACCESS. A function that knows it creates an alias
+//! by CREATE_GENERAL_OBJECT, and reaches the memory with the rights of the owner's key until the
+//! owner destroys the key. No public source says what hardware does with a wrong secret: here the
+//! command fails. The first word of `metadata` is the alias's protection domain, and the low byte
+//! of the alias's key is 0, as in UCX (`uct_ib_mlx5_devx_mem_attach`). The output holds the alias's
+//! context behind its head if the outbox has room for it, as UCX's has; Linux's
 //! `mlx5_cmd_alias_obj_create` has room for the head alone.
 
 use verbless_prm::reflect::View;
@@ -29,7 +29,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// The object of another function that a command names, if it does.
+    /// The object of another function that a command names, if any.
     pub(crate) fn by(input: &[u8]) -> Option<Self> {
         let head = CreateGeneralObjectIn::from_prefix(input)?;
         let asks = head.opcode() == CREATE_GENERAL_OBJECT.opcode
@@ -42,7 +42,7 @@ impl Asked {
         })
     }
 
-    /// The number of the object's function, if this one may reach it.
+    /// The number of the object's function, if this function may reach it.
     pub(crate) fn of(self, hca: &Hca) -> Option<usize> {
         hca.neighbours.get(&self.vhca_id).copied()
     }
@@ -72,7 +72,7 @@ pub(super) fn allow(
     let new = call.hca().offers;
     let access_key = *input.access_key();
     call.change(kind::Mkey, index, |mkey| {
-        // A new secret keeps nobody out who is in.
+        // A new secret does not revoke existing aliases.
         let serial = mkey.offer.as_ref().map_or(new, |offer| offer.serial);
         mkey.offer = Some(Offer { access_key, serial });
     })
@@ -86,7 +86,7 @@ pub(super) fn create(
 ) -> Outcome {
     let answer = call.hca_mut().answer.take();
     let supported = call.hca().caps.general_2().cross_vhca_object_to_object_supported();
-    // Keys themselves have commands of their own.
+    // Other commands create keys themselves.
     if !input.alias_object()
         || supported & CrossVhcaReference::MKEY_TO_MKEY.0 == 0
         || input.log_obj_range() != 0
@@ -100,7 +100,7 @@ pub(super) fn create(
     if view.nonzero_reserved().is_some() {
         return Err(Refusal::Reserved);
     }
-    // No function has a number that software chose.
+    // No function has a number chosen by software.
     if context.vhca_id_type() {
         return Err(Refusal::Unsupported);
     }
@@ -115,7 +115,7 @@ pub(super) fn create(
     let alias = Alias { uid: call.uid, pd, function, index, serial: offer.serial };
     output.set_obj_id(call.make(kind::Alias, alias)?);
     call.hca_mut().lead_to(function);
-    // The context behind the head is for those who have room for it.
+    // The context behind the head is for callers with room for it.
     let shown = CreateGeneralObjectOut::BYTES..CreateGeneralObjectOut::BYTES + AliasContext::BYTES;
     if let Some(room) = call.output.get_mut(shown) {
         let mut made = *context;

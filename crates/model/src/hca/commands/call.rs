@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use verbless_prm as prm;
 use verbless_prm::reflect::{FieldInfo, StructInfo, View};
-use verbless_prm::{CommandInfo, CommandInput, Structure};
+use verbless_prm::{CommandInfo, CommandInput, IntoBytes, Structure};
 
 use crate::hca::objects::{SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
@@ -38,19 +38,19 @@ impl<'a> Call<'a> {
         self.hca
     }
 
-    /// The `refusal`, with words for the log on what it is about: nothing is logged while the
-    /// thread has the function.
+    /// Attaches detail for the log to a refusal: the model logs only after the thread has put the
+    /// function back.
     pub(crate) fn about(&self, refusal: Refusal, detail: impl Into<String>) -> Refusal {
         let _ = self.detail.set(detail.into());
         refusal
     }
 
-    /// Whether the sender may use what belongs to `owner`.
+    /// Whether the sender may use an object of `owner`.
     pub(crate) fn owns(&self, owner: Uid) -> bool {
         [0, SHARED_UID].contains(&self.uid) || [self.uid, SHARED_UID].contains(&owner)
     }
 
-    /// An object of the sender's.
+    /// An object of the sender.
     pub(crate) fn find<K: KindEntry>(
         &self,
         _: K,
@@ -61,7 +61,7 @@ impl<'a> Call<'a> {
         if ours { Ok(object) } else { Err(K::ABSENT) }
     }
 
-    /// Takes a new object in under the lowest free number.
+    /// Adds a new object under the lowest free number.
     pub(crate) fn make<K: KindEntry>(
         &mut self,
         kind: K,
@@ -74,7 +74,7 @@ impl<'a> Call<'a> {
         Ok(number)
     }
 
-    /// Changes an object that was found before.
+    /// Changes an object that `find` found before.
     pub(crate) fn change<K: KindEntry, T>(
         &mut self,
         kind: K,
@@ -84,7 +84,7 @@ impl<'a> Call<'a> {
         self.hca.objects.change(kind, number, change).ok_or(K::ABSENT)
     }
 
-    /// Destroys an object of the sender's that no other refers to.
+    /// Destroys an object of the sender without references.
     pub(crate) fn destroy<K: Removal>(&mut self, kind: K, number: K::Number) -> Outcome {
         self.find(kind, number)?;
         match K::IN_USE {
@@ -96,14 +96,14 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Refuses the command if there are 2^`log_max` objects of a kind already.
+    /// Refuses the command if 2^`log_max` objects of a kind exist.
     pub(crate) fn check_count(&self, count: usize, log_max: u8) -> Outcome {
         let full = 1_usize.checked_shl(log_max.into()).is_some_and(|most| count >= most);
         if full { Err(Refusal::TooMany) } else { Ok(()) }
     }
 
-    /// Refuses a structure in which a field is set that is not `known`: the model cannot do what it
-    /// asks for.
+    /// Refuses a structure with a field set that is not `known`: the model does not implement the
+    /// field.
     pub(super) fn only<S: Structure>(&self, structure: &S, known: &[&str]) -> Outcome {
         let info = <S as Structure>::INFO;
         let bytes = structure.as_bytes();
@@ -124,9 +124,9 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers. Of a few
-    /// commands the end came later than their drivers: an inbox of `least` bytes is enough for
-    /// those, and the rest is 0.
+    /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers. Some
+    /// commands grew after their drivers were written: they accept an inbox of `least` bytes and
+    /// take the rest as 0.
     pub(crate) fn run<I: CommandInput>(
         &mut self,
         least: usize,
@@ -134,14 +134,14 @@ impl<'a> Call<'a> {
     ) -> Outcome {
         let mut typed = I::default();
         let layouts = (<I as CommandInput>::INFO, <I as Structure>::INFO);
-        self.take(layouts, least, typed.as_bytes_mut(), <I::Output as Structure>::BYTES)?;
+        self.take(layouts, least, typed.as_mut_bytes(), <I::Output as Structure>::BYTES)?;
         let mut answer = I::Output::default();
         handler(self, &typed, &mut answer)?;
         self.give(answer.as_bytes());
         Ok(())
     }
 
-    /// Checks an inbox and copies its head to `typed`; what follows is the list. It is compiled
+    /// Checks an inbox and copies its head to `typed`; the list follows the head. It is compiled
     /// once, for all commands.
     fn take(
         &mut self,
@@ -159,7 +159,7 @@ impl<'a> Call<'a> {
             return Err(Refusal::OutputTooShort);
         }
         typed[..fixed.len()].copy_from_slice(fixed);
-        // Any command may be stamped with a uid, though its layout may not show it.
+        // Any command may be stamped with a uid, even if its layout shows none.
         typed[..4].fill(0);
         if let Some((bit, width)) = View::new(layout, typed).nonzero_reserved() {
             return Err(
@@ -171,15 +171,15 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Writes an answer to the outbox, as much as fits.
+    /// Writes the answer to the outbox, cut to its length.
     fn give(&mut self, answer: &[u8]) {
         let length = answer.len().min(self.output.len());
         self.output[..length].copy_from_slice(&answer[..length]);
     }
 }
 
-/// The fewest bytes of an outbox. Capability pages have grown with the years, and their readers'
-/// outboxes with them: who asks with an older one gets as much as it holds.
+/// The fewest bytes of an outbox. Capability pages grew over the years: a caller with an older,
+/// shorter outbox gets as much as it holds.
 fn shortest_answer(command: &CommandInfo, whole: usize) -> usize {
     if command.opcode == prm::QUERY_HCA_CAP.opcode { 0x10 } else { whole }
 }

@@ -1,4 +1,4 @@
-//! QUERY_HCA_CAP and SET_HCA_CAP, and whose function a command is about.
+//! QUERY_HCA_CAP and SET_HCA_CAP, and the check of the function that a command names.
 
 use verbless_prm::{HcaCapPage, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut};
 
@@ -7,13 +7,13 @@ use crate::hca::refusal::Refusal;
 use crate::hca::state::{Hca, HostFunction, Life};
 use crate::profile::Side;
 
-/// Refuses the command if it is about another function: this one manages none.
+/// Refuses a command for another function: this one manages none.
 pub(super) fn own_function(other: bool, id: u16) -> Outcome {
     if other || id != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
 }
 
-/// Refuses the command if it is about another function, by `id` or by the flag `embedded_cpu`,
-/// which drivers of the embedded CPU set and others do not.
+/// Refuses a command for another function, by `id` or by the flag `embedded_cpu`, which only
+/// drivers of the embedded CPU set.
 pub(super) fn own_side(hca: &Hca, embedded_cpu: bool, id: u16) -> Outcome {
     own_function(embedded_cpu != (hca.profile.side() == Side::Dpu), id)
 }
@@ -28,7 +28,7 @@ pub(super) fn query(
     let caps = match input.other_function() {
         false => &hca.caps,
         true => {
-            // In the numbering of function_id_type 0: by number behind the switch that it manages.
+            // function_id_type 0 names a function behind the managed switch by its number.
             let named = |it: &&HostFunction| it.id() == input.function_id();
             let is_host = !input.ec_vf_function() && input.function_id_type().0 == 0;
             let found = hca.behind.iter().find(named).filter(|_| is_host);

@@ -1,4 +1,4 @@
-//! Q counters: what happened to the queues that name one.
+//! Q counters: they count events of the queues that name them.
 
 use verbless_prm::{
     AllocQCounterIn, AllocQCounterOut, DeallocQCounterIn, DeallocQCounterOut, QueryQCounterIn,
@@ -11,8 +11,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
 impl Call<'_> {
-    /// Refuses the command unless the counter exists and is the sender's; 0 is the one that all
-    /// share.
+    /// Refuses the command unless the counter exists and is the sender's; 0 is the shared counter.
     pub(super) fn check_counter(&self, number: u8) -> Outcome {
         if number == 0 { Ok(()) } else { self.find(kind::Counter, number).map(|_| ()) }
     }

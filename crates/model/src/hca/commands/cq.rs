@@ -1,6 +1,7 @@
 //! Completion queues.
 
-use verbless_prm::hot::CqRecordConsumer;
+use std::mem::offset_of;
+use verbless_prm::hot::{self, CqRecordConsumer};
 use verbless_prm::{
     CqContext, CqErrorSyndrome, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus,
     CqeSize, CreateCqIn, CreateCqOut, HcaCap, MiniCqeFormat, ModifyCqIn, ModifyCqOut, QueryCqIn,
@@ -15,8 +16,8 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
-/// Fields of the context that CREATE_CQ takes, that a capability decides on, or that are the
-/// device's to write.
+/// Fields of the context that CREATE_CQ accepts, that depend on a capability, or that the device
+/// writes.
 const KNOWN: [&str; 27] = [
     "status",
     "cqe_sz",
@@ -103,12 +104,12 @@ fn element(call: &Call<'_>, context: &CqContext) -> Result<Element, Refusal> {
     match (context.apu_cq(), context.ext_element_type()) {
         (false, 0) => call.find(kind::Eq, number).map(|_| Element::Eq(number)),
         #[cfg(feature = "dpa")]
-        (true, of) => super::dpa::element(call, of, number).map(Element::Dpa),
+        (true, of) => super::dpa::element(call, of, number, context.uar_page()).map(Element::Dpa),
         _ => Err(Refusal::Unsupported),
     }
 }
 
-/// Checks the number of CQEs: a single one is for collapsed CQs.
+/// Checks the number of CQEs: only a collapsed CQ may have a single one.
 ///
 /// Source: UCX `src/uct/ib/mlx5/dv/ib_mlx5_dv.c` (`uct_ib_mlx5_devx_create_cq_common`), which sets
 /// `cc` in a CQ of one entry, and in no other.
@@ -118,7 +119,7 @@ fn check_size(context: &CqContext, general: &HcaCap) -> Outcome {
     if fits { Ok(()) } else { Err(Refusal::CqSize) }
 }
 
-/// Refuses what the capabilities do not offer.
+/// Refuses features without their capability.
 fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let general = call.hca().caps.general();
     let moderated = context.cq_period() != 0 || context.cq_max_count() != 0;
@@ -136,8 +137,8 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     if unsupported { Err(Refusal::Unsupported) } else { Ok(()) }
 }
 
-/// Whether the capabilities offer the compression that a context asks for, if any: by the size of
-/// its CQEs, and by the format of its mini CQEs.
+/// Whether the capabilities offer the compression of a context, if it has any: for its CQE size and
+/// its mini-CQE format.
 fn compression_offered(context: &CqContext, general: &HcaCap) -> bool {
     let format = context.mini_cqe_res_format();
     if !context.cqe_comp_en() && format == MiniCqeFormat::RX_HASH {
@@ -173,7 +174,9 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
         Arm::Solicited { .. } => CqState::SOLICITED_ARMED,
     });
     context.set_producer_counter(cq.producer & COUNTER);
-    let word = call.hca().memory.load32(cq.record.wrapping_add(CqRecordConsumer::AT as u64));
+    let word = call.hca().memory.load32(
+        cq.record.wrapping_add(offset_of!(hot::CqDoorbellRecord, cq_record_consumer) as u64),
+    );
     let taken = CqRecordConsumer::from_bits(word.map(u32::from_be).unwrap_or(0));
     context.set_consumer_counter(taken.consumer_index());
     context.set_last_notified_index(cq.notified & COUNTER);
@@ -206,7 +209,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
     let new = input.cq_context();
     let eqn = new.c_eqn_or_apu_element();
     if eq {
-        // The element of a CQ of the DPA stays what it is.
+        // The element of a CQ of the DPA cannot change.
         if !matches!(call.find(kind::Cq, number)?.element, Element::Eq(_)) {
             return Err(Refusal::CqField);
         }
@@ -238,8 +241,8 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
     })
 }
 
-/// MODIFY_CQ with op_mod RESIZE: another buffer, of as many entries as were asked for. What is not
-/// selected stays as it is.
+/// MODIFY_CQ with op_mod RESIZE: another buffer of the requested number of entries. Unselected
+/// fields stay the same.
 fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
     let number = input.cqn();
     let general = call.hca().caps.general();
@@ -274,7 +277,7 @@ fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
     };
     let entry = u64::from(cq.cqe_bytes);
     let memory = call.buffer(&place, entry << log_size, entry, true)?;
-    // The record stays where it is.
+    // The doorbell record does not move.
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
     let umems = [umem, record_umem].into_iter().flatten().collect();
     let resize = Resize { cqn: number, memory, log_size: log_size.into(), context, umems };
@@ -282,12 +285,12 @@ fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
     Ok(())
 }
 
-/// A CQ has another buffer, and lets go of the memory of the one before.
+/// Gives a CQ another buffer and releases the memory of the old one.
 pub(crate) fn resized(hca: &mut Hca, cqn: u32, context: CqContext, umems: Vec<u32>) {
     hca.objects.change(kind::Cq, cqn, |cq| (cq.context, cq.umems) = (context, umems));
 }
 
-/// The engine forgets a CQ.
+/// Removes a CQ from the engine.
 pub(super) fn gone(hca: &mut Hca, number: u32, cq: Cq) {
     hca.effects.push(Effect::CqForgotten(number, cq.runtime));
 }

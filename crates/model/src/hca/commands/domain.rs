@@ -1,4 +1,4 @@
-//! Protection domains, transport domains and UAR pages: numbers that belong to somebody.
+//! Protection domains, transport domains and UAR pages: numbers with an owner.
 
 use verbless_prm::{
     AllocPdIn, AllocPdOut, AllocTransportDomainIn, AllocTransportDomainOut, AllocUarIn, AllocUarOut,
@@ -31,13 +31,13 @@ pub(super) fn alloc_td(
 /// ALLOC_UAR.
 pub(super) fn alloc_uar(call: &mut Call<'_>, _: &AllocUarIn, output: &mut AllocUarOut) -> Outcome {
     let page = call.make(kind::Uar, call.uid)?;
-    // Its words are cleared, and looked at from now on.
+    // Clears the page's words, and reads them from here on.
     call.hca_mut().bar.set_allocated(page, true);
     output.set_uar(page);
     Ok(())
 }
 
-/// Frees a UAR page: its words are no longer read.
+/// Frees a UAR page: the device stops reading its words.
 pub(super) fn uar_gone(hca: &mut Hca, page: u32, _: Uid) {
     hca.bar.set_allocated(page, false);
 }

@@ -1,5 +1,5 @@
-//! Objects of the DPA: processes, threads, calls, outboxes, windows, core dumps. What hardware's
-//! commands look like is published nowhere; these are the model's own (`prm/dpa`).
+//! Objects of the DPA: processes, threads, calls, outboxes, windows, core dumps. No public source
+//! describes hardware's commands; these are the model's own (`prm/dpa`).
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use verbless_prm::{
 use verbless_riscv::PAGE;
 
 use super::call::{Call, Outcome};
-use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start};
+use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start, function_of};
 use crate::hca::dump::Dumping;
 use crate::hca::objects::{self, DpaElement, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
@@ -26,7 +26,7 @@ impl Call<'_> {
         self.hca().dpa.clone().ok_or(Refusal::DpaAbsent)
     }
 
-    /// The refusal of a command for a refusal of the DPA.
+    /// The command's refusal for a refusal of the DPA.
     fn refused(&self, refused: Refused) -> Refusal {
         match refused {
             Refused::Program(why) => self.about(Refusal::DpaProgram, why),
@@ -40,7 +40,7 @@ impl Call<'_> {
     }
 }
 
-/// Calls `each` with each contiguous part of a range of a UMEM: its address and place in the range.
+/// Calls `each` with the address and offset of each contiguous part of a range of a UMEM.
 pub(super) fn parts(
     memory: &QueueMemory,
     mut each: impl FnMut(u64, std::ops::Range<usize>) -> Outcome,
@@ -56,17 +56,41 @@ pub(super) fn parts(
     Ok(())
 }
 
-/// Values of a CQ's ext_element_type that the device has.
+/// Supported values of a CQ's ext_element_type.
 const DPA_THREAD: u8 = 0;
 const EXTERNAL_EQ: u8 = 2;
 
-/// The part of the DPA that a CQ reports to.
-pub(super) fn element(call: &Call<'_>, of: u8, number: u32) -> Result<DpaElement, Refusal> {
+/// The part of the DPA that gets a CQ's events.
+pub(super) fn element(
+    call: &Call<'_>,
+    of: u8,
+    number: u32,
+    uar_page: u32,
+) -> Result<DpaElement, Refusal> {
     match of {
-        DPA_THREAD => call.find(kind::DpaThread, number).map(|_| DpaElement::Thread(number)),
+        DPA_THREAD => {
+            let own = call.find(kind::DpaThread, number).map(|_| DpaElement::Thread(number));
+            match (own, far_thread(call, number, uar_page)) {
+                (Ok(_), Some(_)) => Err(Refusal::DpaNumberAmbiguous),
+                (Err(_), Some(far)) => Ok(far),
+                (own, None) => own,
+            }
+        }
         EXTERNAL_EQ => call.find(kind::DpaEq, number).map(|_| DpaElement::Eq(number)),
         _ => Err(Refusal::Unsupported),
     }
+}
+
+/// The thread of this number in a process that this context has extended the CQ's UAR page to. A
+/// context that lets a process ring for its queues also lets them start its threads.
+fn far_thread(call: &Call<'_>, thread: u32, uar_page: u32) -> Option<DpaElement> {
+    let extensions = call.hca().objects.uar_extensions.values();
+    extensions.filter(|it| it.uid == call.uid && it.context.uar_page() == uar_page).find_map(|it| {
+        let process = it.context.process_serial();
+        let function = function_of(process);
+        let dpa = call.hca().reaching_dpas.get(&function)?.upgrade()?;
+        dpa.has_thread(process, thread).then_some(DpaElement::Far { function, process, thread })
+    })
 }
 
 /// CREATE_GENERAL_OBJECT of a process.
@@ -211,7 +235,7 @@ fn state_of(state: RunnerState) -> DpaThreadState {
     }
 }
 
-/// CREATE_GENERAL_OBJECT of a thread, which then waits for its first event.
+/// CREATE_GENERAL_OBJECT of a thread; the thread then waits for its first event.
 pub(super) fn create_thread(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
@@ -241,7 +265,7 @@ pub(super) fn create_thread(
     Ok(())
 }
 
-/// MODIFY_GENERAL_OBJECT of a thread: events may start it from now on, with this argument.
+/// MODIFY_GENERAL_OBJECT of a thread: events may start it from here on, with this argument.
 pub(super) fn modify_thread(
     call: &mut Call<'_>,
     input: &ModifyGeneralObjectIn,
@@ -282,7 +306,7 @@ pub(super) fn query_thread(
     call.show(&context)
 }
 
-/// CREATE_GENERAL_OBJECT of a call, which begins at once.
+/// CREATE_GENERAL_OBJECT of a call; the call starts at once.
 pub(super) fn create_call(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
@@ -350,7 +374,7 @@ pub(super) fn create_outbox(
     Ok(())
 }
 
-/// Whether a thread or call of a process begins with an outbox or window.
+/// Whether a thread or call of a process starts with an outbox or window.
 fn begins_with(call: &Call<'_>, process: u32, names: impl Fn(u16, [u16; 2]) -> bool) -> bool {
     let objects = &call.hca().objects;
     let threads = objects.dpa_threads.values().map(|it| &it.context);
@@ -408,7 +432,7 @@ pub(super) fn destroy_window(
     call.destroy(kind::DpaWindow, input.obj_id())
 }
 
-/// CREATE_GENERAL_OBJECT of a core dump, which is written if there is room ([`Dumping`]).
+/// CREATE_GENERAL_OBJECT of a core dump; the dump is written if it fits ([`Dumping`]).
 pub(super) fn create_core_dump(
     call: &mut Call<'_>,
     input: &CreateGeneralObjectIn,
@@ -432,14 +456,14 @@ pub(super) fn create_core_dump(
     Ok(())
 }
 
-/// A call is over.
+/// Ends a call.
 pub(super) fn call_gone(hca: &mut Hca, number: u32, _: objects::DpaCall) {
     if let Some(dpa) = &hca.dpa {
         dpa.take_away(RunnerId::Call(number));
     }
 }
 
-/// A thread runs no more.
+/// Ends a thread.
 pub(super) fn thread_gone(hca: &mut Hca, number: u32, _: objects::DpaThread) {
     if let Some(dpa) = &hca.dpa {
         dpa.take_away(RunnerId::Thread(number));

@@ -1,5 +1,5 @@
-//! Writing a core dump of a process of the DPA piece by piece, so that others have the function
-//! between two of them. The command is answered when it is whole.
+//! Writes a core dump of a DPA process chunk by chunk, so that other threads can take the function
+//! between two chunks. The command completes with the last chunk.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 impl Dumping {
-    /// Writes another piece; returns whether the dump is complete. A refused dump is undone.
+    /// Writes the next chunk; returns whether the dump is complete. A refused dump is undone.
     pub(crate) fn go_on(&mut self, hca: &mut Hca) -> Result<bool, Refusal> {
         let dumps = &hca.objects.dpa_core_dumps;
         if hca.fatal {

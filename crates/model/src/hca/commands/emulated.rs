@@ -1,4 +1,4 @@
-//! Event queues of the DPA, devices that it emulates, and doorbells of those. As with processes,
+//! Event queues of the DPA, the devices that it emulates, and their doorbells. As with processes,
 //! the commands are the model's own (`prm/dpa`).
 
 use verbless_prm::{
@@ -14,9 +14,9 @@ use crate::hca::objects::{self, EventRing};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
-/// EQ indexes count in 26 bits where programs write them.
+/// Mask of EQ indexes that programs write: 26 bits.
 const COUNTER: u32 = 0x3ff_ffff;
-/// The most vectors of an emulated device, whose counts are in its context.
+/// The most vectors of an emulated device; its context holds their counts.
 const MOST_VECTORS: u16 = 64;
 
 /// CREATE_GENERAL_OBJECT of an event queue.
@@ -101,8 +101,8 @@ pub(super) fn create_device(
     Ok(())
 }
 
-/// MODIFY_GENERAL_OBJECT of an emulated device: its host rings a doorbell, as hosts do whether or
-/// not anybody listens.
+/// MODIFY_GENERAL_OBJECT of an emulated device: its host rings a doorbell, whether or not a program
+/// listens.
 pub(super) fn ring_device(
     call: &mut Call<'_>,
     input: &ModifyGeneralObjectIn,
@@ -130,7 +130,7 @@ pub(super) fn ring_device(
     Ok(())
 }
 
-/// The object that is attached to the doorbell of a queue.
+/// The object attached to the doorbell of a queue.
 fn doorbell_of(call: &Call<'_>, device: u32, queue: u16) -> Option<u32> {
     let mut all = call.hca().objects.emulated_doorbells.iter();
     let found = all.find(|(_, it)| (it.context.device_id(), it.context.queue()) == (device, queue));

@@ -1,4 +1,4 @@
-//! Event queues; only the kernel makes them.
+//! Event queues; only the kernel creates them.
 
 use verbless_prm::{CreateEqIn, CreateEqOut, EqState, EventType, QueryEqIn, QueryEqOut};
 
@@ -14,7 +14,7 @@ pub(super) const EQE: u64 = 64;
 /// Mask of indexes that software writes: 24 bits.
 const COUNTER: u32 = 0xff_ffff;
 
-/// Fields of the context that CREATE_EQ takes, or that are the device's to write.
+/// Fields of the context that CREATE_EQ accepts, or that the device writes.
 const KNOWN: [&str; 10] = [
     "status",
     "oi",

@@ -1,11 +1,11 @@
-//! From opcode to handler: the table of the commands that the model knows, and when each is legal.
+//! From opcode to handler: the table of implemented commands, and the state in which each is legal.
 
 use std::cell::OnceCell;
 
 use verbless_prm as prm;
 use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
-// The modules of the handlers.
+// The handlers' modules.
 use super::call::{Call, Outcome};
 use super::*;
 use crate::hca::kinds::kinds;
@@ -14,7 +14,7 @@ use crate::hca::refusal::{Refusal, Refused};
 use crate::hca::registry::kind;
 use crate::hca::state::{Hca, Life};
 
-/// How far a function must have come for a command.
+/// The function state that a command requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     /// Any time.
@@ -25,26 +25,26 @@ enum When {
     Up,
 }
 
-/// Who may send a command. Later ones also have the rights of earlier ones.
+/// Who may send a command. Later variants have the rights of earlier ones too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     /// Every user context.
     User,
     /// User contexts with TOOLS_RESOURCES.
     Tools,
-    /// Uid 0 alone.
+    /// Only uid 0.
     Kernel,
 }
 
-/// A command that the model knows.
+/// An implemented command.
 struct Entry {
     command: &'static CommandInfo,
-    /// The type of general object that it is about, which is in the place of op_mod.
+    /// The general object type of the command, sent in the place of op_mod.
     object_type: Option<GeneralObjectType>,
     when: When,
     who: Who,
-    /// Whether the kernel may send it with [`SHARED_UID`], to make and destroy objects that belong
-    /// to everybody.
+    /// Whether the kernel may send it with [`SHARED_UID`], to create and destroy objects that all
+    /// may use.
     shared: bool,
     run: fn(&mut Call<'_>) -> Outcome,
 }
@@ -74,7 +74,7 @@ macro_rules! entry {
 
 macro_rules! commands {
     ($($when:ident $who:ident $input:ident $(from $least:literal)? => $handler:path;)*) => {
-        /// The commands that are about no object.
+        /// The commands without an object.
         static COMMANDS: &[Entry] =
             &[$(entry!($when $who $input of [] for [] from [$($least)?] => $handler)),*];
     };
@@ -100,7 +100,7 @@ macro_rules! object_commands {
 
 kinds!(object_commands);
 
-/// Commands on objects that this build does not have.
+/// Commands on objects that this build lacks.
 #[cfg(not(feature = "dpa"))]
 macro_rules! absent_commands {
     ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
@@ -155,11 +155,12 @@ commands! {
 }
 
 impl Hca {
-    /// Executes one command: the whole inbox, uid stamped by who plays the kernel, and the whole
-    /// outbox. What the engine is to hear of it is in [`Hca::effects`] then.
+    /// Executes one command. `input` is the whole inbox with the uid stamped by the kernel's side;
+    /// `output` is the whole outbox. [`Hca::effects`] then holds the command's effects on the
+    /// engine.
     ///
-    /// The outcome is in the outbox's status and syndrome, and nowhere else; of a refused command
-    /// nothing else is in it.
+    /// The outcome is in the outbox's status and syndrome only; the outbox of a refused command
+    /// holds no more than that.
     pub(crate) fn execute(&mut self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
         match dispatch(self, &[OBJECT_COMMANDS, ABSENT_COMMANDS, COMMANDS], input, output) {
@@ -171,7 +172,7 @@ impl Hca {
         }
     }
 
-    /// Answers a command by a refusal; `detail` is for the log.
+    /// Refuses a command; `detail` is for the log.
     pub(crate) fn refuse(
         &mut self,
         input: &[u8],
@@ -187,8 +188,7 @@ impl Hca {
         answer(output, refusal.status().0, refusal.syndrome());
     }
 
-    /// Resets the function: nothing is left of what commands did, and of the pages that it was
-    /// given.
+    /// Resets the function: undoes all commands and forgets its pages.
     pub(crate) fn reset(&mut self) {
         uctx::destroy_all(self);
         self.start_afresh();
@@ -205,14 +205,14 @@ fn answer(output: &mut [u8], status: u8, syndrome: u32) {
     }
 }
 
-/// Refusals that are kept for the log at one time: whoever holds the world runs one command, or a
-/// few.
+/// Most refusals kept for the log at one time: a thread runs one command, or a few, before it gives
+/// the function back.
 const MOST_REFUSED: usize = 64;
 
 enum Failure {
-    /// Refused, with a detail for the log.
+    /// A refusal, with a detail for the log.
     Refused(Refusal, Option<String>),
-    /// Status and syndrome that a test chose.
+    /// Status and syndrome that a test injected.
     Injected(u8, u32),
 }
 
@@ -222,12 +222,13 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Whether a command makes the function keep more than it did.
+/// Whether a command makes the function keep more than before.
 fn adds(command: &CommandInfo) -> bool {
     ["ALLOC_", "ATTACH_", "CREATE_"].iter().any(|verb| command.name.starts_with(verb))
 }
 
-/// The entry of an opcode, and of the general object type where it has one, if the model knows it.
+/// The entry of an opcode, and of its general object type if it has one, if the model implements
+/// it.
 fn entry<'a>(tables: &[&'a [Entry]], opcode: u16, op_mod: u16) -> Option<&'a Entry> {
     tables.iter().copied().flatten().find(|entry| {
         entry.command.opcode == opcode && entry.object_type.is_none_or(|it| it.0 == op_mod)
@@ -273,8 +274,7 @@ fn dispatch(
             Who::Kernel => return Err(Refusal::KernelOnly.into()),
         }
     }
-    // The capability commands have a page in op_mod, and refuse one that they do not know in their
-    // own way.
+    // The capability commands have a page number in op_mod, and refuse unknown ones themselves.
     let listed = entry.object_type.is_some()
         || entry.command.op_mods.iter().any(|&(_, known)| known == op_mod);
     let capabilities = [prm::QUERY_HCA_CAP.opcode, prm::SET_HCA_CAP.opcode].contains(&opcode);
@@ -302,13 +302,13 @@ mod tests {
 
     use verbless_prm::{
         AllocPdOut, CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn,
-        Structure,
+        IntoBytes,
     };
 
     use super::*;
     use crate::profile::Profile;
 
-    // A registry with a kind that has opcodes of its own and one that is a general object type.
+    // A registry with one kind that has opcodes of its own and one that is a general object type.
     object_commands! {
         /// Protection domains.
         pds: Pd(u32) => Uid {
@@ -320,7 +320,7 @@ mod tests {
                 user AllocPdIn => alloc_pd;
             }
         }
-        /// Flow samplers, which here are numbers of the same range.
+        /// Flow samplers, plain numbers of the same range here.
         samplers: Sampler(u32) => Uid {
             numbers: [],
             object: {},
@@ -355,17 +355,17 @@ mod tests {
     ) -> Result<I::Output, Refusal> {
         let mut input = I::default();
         edit(&mut input);
-        input.as_bytes_mut()[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
+        input.as_mut_bytes()[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
         let mut output = I::Output::default();
-        match dispatch(hca, tables, input.as_bytes(), output.as_bytes_mut()) {
+        match dispatch(hca, tables, input.as_bytes(), output.as_mut_bytes()) {
             Ok(()) => Ok(output),
             Err(Failure::Refused(refusal, _)) => Err(refusal),
-            Err(Failure::Injected(..)) => panic!("nobody asked for that"),
+            Err(Failure::Injected(..)) => panic!("no failure was injected"),
         }
     }
 
     #[test]
-    fn a_general_object_type_is_an_entry_like_a_kind_with_opcodes_of_its_own() {
+    fn general_object_type_dispatches_like_an_opcode() {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let mut hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         hca.life = Life::Up;

@@ -1,9 +1,9 @@
 //! UAR pages that a function extends to a process of another function of its card: programs of that
-//! process ring for the queues that name such a page. The commands are the model's own (`prm/dpa`).
+//! process ring doorbells of the queues on such a page. The commands are the model's own
+//! (`prm/dpa`).
 //!
-//! Whoever has the queues says whose process may ring, by the serial number that no other process
-//! has; so the process need not be looked up, and what is extended to one that is
-//! gone is of no use to anybody.
+//! The owner of the queues names the process that may ring by its serial number, which is unique.
+//! The process need not be looked up; an extension to a process that is gone is harmless.
 
 use verbless_prm::{CreateGeneralObjectIn, CreateGeneralObjectOut, DpaUarExtension};
 

@@ -1,4 +1,4 @@
-//! Flow tables of what a function receives: tables, groups, entries, and the root.
+//! Receive flow tables of a function: tables, groups, entries, and the root.
 
 use verbless_prm::{
     CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateFlowTableOut,
@@ -17,16 +17,16 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
-/// Fields of the context that CREATE_FLOW_TABLE takes.
+/// Fields of the context that CREATE_FLOW_TABLE accepts.
 const KNOWN_TABLE: [&str; 4] = ["table_miss_action", "level", "log_size", "table_miss_id"];
-/// Known fields of an entry; its values have been checked by then.
+/// Known fields of an entry; other code checks its match values.
 const KNOWN_ENTRY: [&str; 5] =
     ["group_id", "flow_tag", "action", "destination_list_size", "match_value"];
-/// The actions that an entry may have.
+/// The supported actions of an entry.
 const ACTIONS: u16 =
     FlowContextAction::ALLOW.0 | FlowContextAction::DROP.0 | FlowContextAction::FWD_DEST.0;
 
-/// Checks that a command is about receive tables of the function's own port.
+/// Checks that a command names receive tables of the function's own port.
 macro_rules! check_own {
     ($call:expr, $input:expr) => {{
         let own = !$input.other_vport() && !$input.other_eswitch();
@@ -72,7 +72,7 @@ pub(super) fn create_table(
     Ok(())
 }
 
-/// Whether misses may go where the context says, from a table of this level.
+/// Whether a table of this level may have the miss action of the context.
 fn check_miss(call: &Call<'_>, context: &verbless_prm::FlowTableContext, level: u8) -> Outcome {
     match context.table_miss_action() {
         TableMissAction::DEF => Ok(()),
@@ -81,13 +81,13 @@ fn check_miss(call: &Call<'_>, context: &verbless_prm::FlowTableContext, level: 
     }
 }
 
-/// A table that another one of this level may lead to.
+/// Checks that a table of this level may lead to another one.
 fn check_above(call: &Call<'_>, table: u32, level: u8) -> Outcome {
     let above = call.find(kind::FlowTable, table)?.context.level() > level;
     if above { Ok(()) } else { Err(Refusal::FlowTableLevel) }
 }
 
-/// MODIFY_FLOW_TABLE: where misses go.
+/// MODIFY_FLOW_TABLE: sets the miss action.
 pub(super) fn modify_table(
     call: &mut Call<'_>,
     input: &ModifyFlowTableIn,
@@ -119,8 +119,8 @@ pub(super) fn query_table(
     Ok(())
 }
 
-/// DESTROY_FLOW_TABLE. A root that goes leaves none: Linux does not disconnect its last one first
-/// (`update_root_ft_destroy` of `fs_core.c`).
+/// DESTROY_FLOW_TABLE. Destroying the root leaves no root: Linux does not disconnect its last one
+/// first (`update_root_ft_destroy` of `fs_core.c`).
 pub(super) fn destroy_table(
     call: &mut Call<'_>,
     input: &DestroyFlowTableIn,
@@ -133,8 +133,7 @@ pub(super) fn destroy_table(
     call.destroy(kind::FlowTable, number)
 }
 
-/// SET_FLOW_TABLE_ROOT: the table that frames meet first; with op_mod DISCONNECT there is none any
-/// more.
+/// SET_FLOW_TABLE_ROOT: sets the first table for frames; with op_mod DISCONNECT, removes it.
 pub(super) fn set_root(
     call: &mut Call<'_>,
     input: &SetFlowTableRootIn,
@@ -174,7 +173,7 @@ pub(super) fn create_group(
         return Err(Refusal::FlowCriteria);
     }
     let mask = Key::mask(input.match_criteria()).ok_or(Refusal::FlowCriteria)?;
-    // What is not enabled is not matched, so that a mask there is a mistake.
+    // A disabled header is not matched, so a mask for it is a mistake.
     if enable == 0 && mask != Key::of(&FteMatchSetLyr24::zeroed()) {
         return Err(Refusal::FlowCriteria);
     }
@@ -277,7 +276,7 @@ pub(super) fn set_entry(
     })
 }
 
-/// An entry does one thing with a frame, and only what goes somewhere has destinations.
+/// Checks that an entry has one action, and destinations only if it forwards.
 fn check_action(context: &FlowContext, destinations: usize) -> Outcome {
     let action = context.action();
     if action & !ACTIONS != 0 || action.count_ones() != 1 {
@@ -287,7 +286,7 @@ fn check_action(context: &FlowContext, destinations: usize) -> Outcome {
     if goes == (destinations > 0) { Ok(()) } else { Err(Refusal::FlowAction) }
 }
 
-/// The destinations behind an entry, from a table of this level.
+/// The destinations behind an entry, for a table of this level.
 fn destinations(
     call: &Call<'_>,
     context: &FlowContext,
@@ -369,7 +368,7 @@ pub(super) fn delete_entry(
     })
 }
 
-/// A table that is no more is no root.
+/// A destroyed table stops being the root.
 pub(super) fn gone(hca: &mut Hca, number: u32, _: FlowTable) {
     hca.objects.flow_root.take_if(|root| *root == number);
 }

@@ -1,5 +1,5 @@
-//! What the commands on general objects share: behind their heads is a context, which is that of a
-//! type.
+//! Code shared by the commands on general objects: behind the head of each is a context of the
+//! object type.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{CreateGeneralObjectIn, QueryGeneralObjectIn, QueryGeneralObjectOut, Structure};
@@ -37,7 +37,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// QUERY_GENERAL_OBJECT of a kind whose objects keep all that is shown in their context.
+    /// QUERY_GENERAL_OBJECT of a kind whose objects keep their whole context.
     pub(super) fn query<K: KindEntry<Number = u32>, S: Structure>(
         &mut self,
         kind: K,

@@ -1,4 +1,4 @@
-//! A function's life: enabled, initialised, torn down.
+//! A function's life: ENABLE_HCA, INIT_HCA, TEARDOWN_HCA.
 
 use verbless_prm::{
     DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, InitHcaIn, InitHcaOut, QueryIssiIn,
@@ -26,7 +26,7 @@ pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHca
     Ok(())
 }
 
-/// DISABLE_HCA. Pages that were not taken back are forgotten: the function starts afresh.
+/// DISABLE_HCA. Forgets pages that the driver did not take back: the function starts afresh.
 pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut DisableHcaOut) -> Outcome {
     let (embedded_cpu, id) = (input.embedded_cpu_function(), input.function_id());
     if is_the_hosts(call.hca(), embedded_cpu, id) {
@@ -36,14 +36,15 @@ pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut Disable
     if call.hca().life == Life::Up {
         return Err(Refusal::AlreadyInitialised);
     }
+    drop_eqs(call.hca_mut());
     call.hca_mut().start_afresh();
     Ok(())
 }
 
 /// Whether the embedded CPU, once its own function is up, names the host's function. Linux enables
-/// and disables that one, too, when it takes an ECPF that manages no embedded switch, and gives up
-/// if it may not (ecpf.c); but in the separated host mode neither function depends on the other,
-/// and the host's enables itself.
+/// and disables that one too when it takes an ECPF that manages no embedded switch, and gives up on
+/// a refusal (ecpf.c). In the separated host mode neither function depends on the other, and the
+/// host's function enables itself.
 fn is_the_hosts(hca: &Hca, embedded_cpu: bool, id: u16) -> bool {
     hca.profile.side() == Side::Dpu && hca.life == Life::Up && !embedded_cpu && id == 0
 }
@@ -56,6 +57,8 @@ pub(super) fn init(call: &mut Call<'_>, _: &InitHcaIn, _: &mut InitHcaOut) -> Ou
     if call.hca().pages.given.len() < pages::startup(call.hca(), true) {
         return Err(Refusal::PagesLacking);
     }
+    drop_eqs(call.hca_mut());
+    call.hca_mut().closed = false;
     call.hca_mut().life = Life::Up;
     mkey::add_null(call.hca_mut());
     Ok(())
@@ -81,9 +84,22 @@ pub(super) fn teardown(
         _ => return Err(Refusal::BadProfile),
     }
     output.set_state(false);
-    uctx::destroy_all(call.hca_mut());
-    call.hca_mut().life = Life::Enabled;
+    // A driver polls for the completion of a graceful teardown, since it has destroyed its EQs. For
+    // any other teardown it waits on its EQ (Linux `mlx5_try_fast_unload`), so EQs remain.
+    let hca = call.hca_mut();
+    let eqs = std::mem::take(&mut hca.objects.eqs);
+    uctx::destroy_all(hca);
+    hca.objects.eqs = eqs;
+    hca.closed = input.profile() != TeardownProfile::GRACEFUL_CLOSE;
+    hca.life = Life::Enabled;
     Ok(())
+}
+
+/// Destroys the EQs that a forced or fast teardown left.
+fn drop_eqs(hca: &mut Hca) {
+    if hca.objects.counts() != Default::default() {
+        uctx::destroy_all(hca);
+    }
 }
 
 /// QUERY_ISSI.

@@ -1,9 +1,9 @@
-//! MAD_IFC: the device's own subnet management agent, and as much of a performance agent as drivers
-//! ask.
+//! MAD_IFC: the device's subnet management agent, and the part of a performance agent that drivers
+//! use.
 //!
 //! Layouts and attributes are those of the InfiniBand specification, volume 1, chapters 13 (MADs),
-//! 14 (subnet management) and 16 (performance management). There is no subnet manager in the model:
-//! ports come up with a LID of their own.
+//! 14 (subnet management) and 16 (performance management). The model has no subnet manager: ports
+//! come up with a LID of their own.
 
 use verbless_prm::{MadIfcIn, MadIfcOut, PtysReg, PvlcReg, RegisterId, Structure};
 
@@ -40,7 +40,7 @@ const CLASS_PORT_INFO: u16 = 0x01;
 const PORT_COUNTERS: u16 = 0x12;
 const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
 
-/// MAD statuses: method and attribute do not go together; a value is out of range.
+/// MAD statuses: an unsupported combination of method and attribute; a value out of range.
 const UNSUPPORTED: u16 = 3 << 2;
 const INVALID: u16 = 7 << 2;
 /// The direction bit in the status of a directed SMP: a response.
@@ -131,7 +131,7 @@ fn subnet(call: &mut Call<'_>, index: usize, request: &Mad, response: &mut Mad) 
             }
         }
         PORT_INFO => match request.modifier() as usize {
-            // 0 is the port that the packet came in by.
+            // 0 is the port of arrival.
             0 => port_info(hca, index, response),
             port if port <= hca.ports.len() => port_info(hca, port - 1, response),
             _ => return Err(INVALID),
@@ -198,14 +198,14 @@ fn port_info(hca: &Hca, index: usize, response: &mut Mad) {
 fn register<R: Structure>(hca: &Hca, id: RegisterId) -> R {
     let mut value = R::default();
     if let Some(given) = hca.profile.registers().get(&id.0) {
-        let bytes = value.as_bytes_mut();
+        let bytes = value.as_mut_bytes();
         let length = bytes.len().min(given.bytes.len());
         bytes[..length].copy_from_slice(&given.bytes[..length]);
     }
     value
 }
 
-/// Widths of PTYS (1X, 2X, 4X, 8X, 12X from bit 0 on) as PortInfo has them (1X, 4X, 8X, 12X, 2X).
+/// Widths of PTYS (1X, 2X, 4X, 8X, 12X from bit 0 on) in PortInfo's order (1X, 4X, 8X, 12X, 2X).
 fn widths(ptys: u16) -> u8 {
     let bit = |from: u32, to: u32| (ptys >> from & 1) << to;
     (bit(0, 0) | bit(1, 4) | bit(2, 1) | bit(3, 2) | bit(4, 3)) as u8
@@ -221,7 +221,7 @@ impl Speeds {
         self.0 as u8 & 7
     }
 
-    /// LinkSpeedActive, which is QDR where LinkSpeedExtActive says more.
+    /// LinkSpeedActive, which is QDR if LinkSpeedExtActive gives a higher speed.
     fn slow_one(self) -> u8 {
         const QDR: u8 = 4;
         if self.0 & !7 == 0 { self.slow() } else { QDR }
@@ -233,7 +233,7 @@ impl Speeds {
     }
 }
 
-/// A subnet manager sets the port's LID; other fields are ignored.
+/// Sets the port's LID, as a subnet manager does; ignores other fields.
 fn set_port_info(
     call: &mut Call<'_>,
     index: usize,
@@ -255,7 +255,7 @@ fn set_port_info(
     Ok(())
 }
 
-/// Answers a performance query: nothing is counted, so every counter is 0.
+/// Answers a performance query: the model counts no traffic, so every counter is 0.
 fn performance(request: &Mad, response: &mut Mad) -> Result<(), u16> {
     const EXTENDED_WIDTH: u16 = 1 << 9;
     match request.attribute() {

@@ -14,7 +14,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
-/// Fields of the context that CREATE_MKEY takes.
+/// Fields of the context that CREATE_MKEY accepts.
 const KNOWN: [&str; 24] = [
     "free",
     "access_mode_4_2",
@@ -42,7 +42,7 @@ const KNOWN: [&str; 24] = [
     "crossing_target_vhca_id",
 ];
 
-/// Bytes of one unit in which translation tables are counted.
+/// Bytes of the unit of translation table sizes.
 const OCTWORD: u64 = 16;
 
 /// CREATE_MKEY.
@@ -111,8 +111,8 @@ pub(super) fn create(
     Ok(())
 }
 
-/// Whether a key may order reads behind writes in this way. A firmware that makes only keys with
-/// relaxed writes will want relaxed reads behind them, too (DPDK 5003eaab7e).
+/// Whether a key may have this read-after-write order. A firmware that creates only keys with
+/// relaxed writes requires relaxed reads after them too (DPDK 5003eaab7e).
 fn orders_reads(general: &HcaCap, order: MkeyReadAfterWrite) -> bool {
     match order {
         MkeyReadAfterWrite::RELAXED => general.mkc_order_read_after_write(),
@@ -127,7 +127,7 @@ fn orders_reads(general: &HcaCap, order: MkeyReadAfterWrite) -> bool {
     }
 }
 
-/// The translation entries of a key whose range UMR may change; what lies in a UMEM stays there.
+/// The translation entries of a key whose range UMR may change; pages in a UMEM stay there.
 fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option<List<u8>> {
     let mode = MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0());
     if !context.umr_en() || input.mkey_umem_valid() || mode == MkeyAccessMode::PA {
@@ -138,7 +138,7 @@ fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option
     Some(call.hca().budget.list(&call.list[..list]))
 }
 
-/// How the key that a command describes reaches memory.
+/// The translation of the key that a command describes.
 fn translation(
     call: &Call<'_>,
     input: &CreateMkeyIn,
@@ -149,7 +149,7 @@ fn translation(
     if context.start_addr().checked_add(length.unwrap_or(0)).is_none() {
         return Err(Refusal::MkeyLength);
     }
-    // A key that UMR will fill has room for entries, and none yet.
+    // A key for UMR to fill has room for entries, and none so far.
     if context.free() {
         if !context.umr_en() || input.mkey_umem_valid() {
             return Err(Refusal::MkeyMode);
@@ -167,7 +167,7 @@ fn translation(
         return Err(Refusal::MkeyMode);
     }
     match mode {
-        // Bus addresses are the kernel's to give.
+        // Only the kernel may give bus addresses.
         MkeyAccessMode::PA if call.uid == 0 && !input.mkey_umem_valid() => {
             Ok(Translation::Physical)
         }
@@ -185,8 +185,8 @@ fn translation(
     }
 }
 
-/// A key that leads to one of a function. The kernel marks it as of a UMEM, like all keys of users
-/// that it does not know as indirect, and nobody looks at that. Linux's own
+/// A key that leads to a key of another function. The kernel marks it as a UMEM key, like all user
+/// keys that it does not know as indirect; the device ignores that flag. Linux's own
 /// (`reg_create_crossing_vhca_mr`) begin at 0.
 fn crossing(call: &Call<'_>, context: &MkeyContext) -> Result<Translation, Refusal> {
     if context.start_addr() != 0 || context.umr_en() {
@@ -197,7 +197,7 @@ fn crossing(call: &Call<'_>, context: &MkeyContext) -> Result<Translation, Refus
     Ok(Translation::Crossing { function, key: context.crossing_target_mkey() })
 }
 
-/// The pages of a key of mode MTT: those of a UMEM, or those that the command lists.
+/// The pages of a key of mode MTT: those of a UMEM, or the command's list.
 fn pages(
     call: &Call<'_>,
     input: &CreateMkeyIn,
@@ -221,15 +221,13 @@ fn pages(
     }
     let bytes = usize::try_from(count * 8).ok();
     let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
-    // What the entries permit is not looked at: a key has its access bits for that, and not all
-    // drivers set both.
+    // The rights in the entries are ignored: the key has access bits, and not all drivers set both.
     let (pages, _) = umem::pages(list, log_page_size, &call.hca().iommu)?;
     Ok(QueueMemory { pages: call.hca().budget.list(pages), log_page_size, offset, length })
 }
 
-/// The pages of a key in a UMEM, whose size is the UMEM's: UCX writes none into the key
-/// (a8c655658d), DPDK on Windows that of the system. How many they are is not looked at: UCX writes
-/// 1.
+/// The pages of a key in a UMEM, of the UMEM's page size: UCX writes no size into the key
+/// (a8c655658d), DPDK on Windows writes the system's. The number of pages is ignored: UCX writes 1.
 fn umem_pages(
     call: &Call<'_>,
     input: &CreateMkeyIn,
@@ -280,8 +278,7 @@ fn entries(
             if !caps.log_entity_sizes(true).contains(&log) {
                 return Err(Refusal::MkeyPageSize);
             }
-            // A length in an entry says nothing here, and is no mistake: UCX and mlx5_ib's
-            // populate_klm write one.
+            // A length in an entry is ignored and legal: UCX and mlx5_ib's populate_klm write one.
             Some(log)
         }
         _ => None,
@@ -289,8 +286,8 @@ fn entries(
     let hca = call.hca();
     let translation = klm::translation(&hca.budget, list, log_entry_size, &hca.objects.limits)
         .map_err(|why| call.about(Refusal::MkeyTranslations, why))?;
-    // Firmware counts the entries of a KSM from a multiple of their size on (UCX: "workaround
-    // CREATE_MKEY range check"), though addresses are translated from the start on.
+    // Firmware counts the entries of a KSM from a multiple of their size (UCX: "workaround
+    // CREATE_MKEY range check"), but translates addresses from the start.
     let before = log_entry_size.map_or(0, |log| context.start_addr() & ((1 << log) - 1));
     if length.is_some_and(|length| translation.covers() < length.saturating_add(before)) {
         return Err(Refusal::MkeyTranslations);
@@ -301,8 +298,8 @@ fn entries(
     Ok(translation)
 }
 
-/// Whether an indirect key may allow atomics: both ends are aligned to the largest atomic (UCX
-/// `atomic_align`). `umr_modify_atomic_disabled` is about UMR alone: Linux sets the right here
+/// Whether an indirect key may allow atomics: both ends must be aligned to the largest atomic (UCX
+/// `atomic_align`). `umr_modify_atomic_disabled` concerns UMR alone: Linux sets the right here
 /// because of it (mlx5_ib `set_cache_mkc`).
 fn atomics(hca: &Hca, context: &MkeyContext, length: Option<u64>) -> Result<(), Refusal> {
     let unit = hca.caps.largest_atomic();
@@ -311,8 +308,8 @@ fn atomics(hca: &Hca, context: &MkeyContext, length: Option<u64>) -> Result<(), 
     if whole { Ok(()) } else { Err(Refusal::MkeyAtomic) }
 }
 
-/// Moves a key to another PD and gives it other access rights, as the kernel does by a UMR on a
-/// queue of its own; false when there is no such key or UMR may not change it.
+/// Moves a key to another PD and gives it other access rights, as the kernel does by UMR on a queue
+/// of its own; false when no such key exists or UMR may not change it.
 pub(crate) fn reconfigure(hca: &mut Hca, index: u32, change: &MkeyContext) -> bool {
     let Some(mkey) = hca.objects.mkeys.get_mut(&index) else { return false };
     let context = &mut mkey.context;
@@ -347,7 +344,7 @@ pub(super) fn query(
     Ok(())
 }
 
-/// Adds the null key, which a function has from INIT_HCA on if its capabilities say so.
+/// Adds the null key, which a function with that capability has from INIT_HCA on.
 pub(super) fn add_null(hca: &mut Hca) {
     if hca.caps.general().null_mkey() {
         let key = hca.profile.keys().null_mkey;

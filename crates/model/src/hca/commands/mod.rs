@@ -1,4 +1,4 @@
-//! The commands: one module for each kind of object or of question, and the table that leads there.
+//! The commands: one module per kind of object or query, and the dispatch table.
 
 mod alias;
 mod call;

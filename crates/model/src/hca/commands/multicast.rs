@@ -1,18 +1,13 @@
-//! Multicast groups: which UD QPs hear what is sent to a multicast GID.
+//! Multicast groups: the UD QPs that receive messages to a multicast GID.
 
 use verbless_prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcgOut};
 
 use super::call::{Call, Outcome};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
+use crate::wire::is_multicast;
 
-/// Whether a GID is a group's: an IPv6 multicast address, or an IPv4 one as RoCE v2 maps it.
-fn is_group(gid: &[u8; 16]) -> bool {
-    const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-    gid[0] == 0xff || gid[..12] == MAPPED && gid[12] & 0xf0 == 0xe0
-}
-
-/// ATTACH_TO_MCG. Who joins twice is in once.
+/// ATTACH_TO_MCG. Joining twice is the same as joining once.
 pub(super) fn attach(
     call: &mut Call<'_>,
     input: &AttachToMcgIn,
@@ -20,7 +15,7 @@ pub(super) fn attach(
 ) -> Outcome {
     let (qpn, group) = (input.qpn(), *input.multicast_gid());
     let datagrams = call.find(kind::Qp, qpn)?.qp_type.datagrams;
-    if !datagrams.is_some_and(|datagrams| datagrams.groups) || !is_group(&group) {
+    if !datagrams.is_some_and(|datagrams| datagrams.groups) || !is_multicast(&group) {
         return Err(Refusal::Group);
     }
     let general = call.hca().caps.general();

@@ -1,5 +1,5 @@
-//! What stands for `units` in a build without the feature `dpa`: a device without a DPA has none of
-//! its registers.
+//! Replaces `units` in a build without the feature `dpa`: a device without a DPA has none of its
+//! registers.
 
 use verbless_prm::{AccessRegisterUserIn, AccessRegisterUserOut, RegisterId};
 

@@ -1,9 +1,9 @@
 //! Pages of host memory that the driver gives a function for its contexts.
 //!
-//! The function asks for some before anything and for more to be initialised (QUERY_PAGES); later,
-//! as objects come and go, it asks for more and offers pages back by PAGE_REQUEST events, which the
-//! driver answers with MANAGE_PAGES. The model keeps nothing in them: a function that asked in vain
-//! goes on with what it has, where hardware would wait or run out.
+//! The function requests some at boot and more for INIT_HCA (QUERY_PAGES). Later, as objects come
+//! and go, it requests more and offers pages back by PAGE_REQUEST events, which the driver answers
+//! with MANAGE_PAGES. The model stores nothing in them: a function whose request fails goes on with
+//! its pages, where hardware would wait or run out.
 
 use verbless_prm::hot::event_type;
 use verbless_prm::{EqePageRequest, ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
@@ -15,18 +15,18 @@ use crate::hca::refusal::Refusal;
 use crate::hca::state::{Hca, Life};
 use crate::profile::Side;
 
-/// Pages that the model keeps account of, but for those that the last command brought: a driver
-/// that gives more than it was asked for must not use up the host's memory.
+/// Most pages that the model tracks, not counting those of the last command: a driver that gives
+/// more pages than requested must not use up the host's memory.
 const MOST: usize = 1 << 20;
 
-/// How many pages the function needs to start: before anything, and `whole`, to be initialised.
+/// How many pages the function needs to start: to boot, or with `whole` for INIT_HCA.
 pub(super) fn startup(hca: &Hca, whole: bool) -> usize {
     let device = hca.profile.device();
     device.boot_pages as usize + if whole { device.init_pages as usize } else { 0 }
 }
 
 /// The number of pages that a function needs for this number of objects, in whole batches, so that
-/// not every object makes an event.
+/// not every object causes an event.
 fn running(hca: &Hca, objects: usize) -> usize {
     let device = hca.profile.device();
     let contexts = objects.div_ceil(device.contexts_per_page as usize);
@@ -45,7 +45,7 @@ pub(super) fn balance(hca: &mut Hca) {
     hca.pages.objects = objects;
     let batch = i64::from(hca.profile.device().page_batch);
     let lacking = running(hca, objects) as i64 - (hca.pages.given.len() as i64 + hca.pages.pending);
-    // One batch may be spare, so that an object that comes and goes moves no pages.
+    // One batch may be spare, so that creating and destroying one object moves no pages.
     let wanted = if lacking < -batch { lacking + batch } else { lacking.max(0) };
     if wanted == 0 || !hca.objects.takes_event(event_type::PAGE_REQUEST) {
         return;
@@ -59,7 +59,7 @@ pub(super) fn balance(hca: &mut Hca) {
     hca.effects.push(Effect::Event { kind: event_type::PAGE_REQUEST, data });
 }
 
-/// QUERY_PAGES: how many are lacking for the next step.
+/// QUERY_PAGES: how many pages the next step lacks.
 pub(super) fn query(
     call: &mut Call<'_>,
     input: &QueryPagesIn,
@@ -127,7 +127,7 @@ fn give(call: &mut Call<'_>, entries: usize) -> Outcome {
     Ok(())
 }
 
-/// Lets go of up to `entries` pages that the function can do without; how many.
+/// Releases up to `entries` pages that the function does not need; returns how many.
 fn take_back(call: &mut Call<'_>, entries: usize) -> Result<u32, Refusal> {
     let hca = call.hca();
     let keep = if hca.life == Life::Up { running(hca, hca.objects.len()) } else { 0 };

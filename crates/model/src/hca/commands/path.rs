@@ -1,4 +1,4 @@
-//! Address paths: whether a QP's path can be taken from here, and whom it reaches.
+//! Address paths: checks whether a QP can use a path, and finds its destination.
 
 use verbless_prm::{AddressPath, RoceVersion};
 
@@ -11,7 +11,7 @@ use crate::profile::Link;
 /// LIDs from here on are multicast.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 
-/// The destination of the path of a QP of this type; refused if it does not name a port and a
+/// The destination of the path of a QP of this type. Refuses a path that does not name a port and a
 /// destination of the link layer. A loopback path names no destination.
 pub(super) fn destination(
     call: &Call<'_>,
@@ -56,11 +56,11 @@ pub(super) fn destination(
     }
 }
 
-/// Whether an RC QP may be looped back: that may depend on whether RoCE is on.
+/// Whether an RC QP may use forced loopback: that may depend on whether RoCE is on.
 ///
-/// Sources: rdma-core `providers/mlx5/dr_send.c` (`dr_send_allow_fl`) for which capability it is,
-/// and DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_modify_qp_state`), whose path
-/// has no GID besides.
+/// Sources: rdma-core `providers/mlx5/dr_send.c` (`dr_send_allow_fl`) for the capability, and DPDK
+/// `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_modify_qp_state`), whose path has no GID
+/// either.
 fn forced_loopback(call: &Call<'_>) -> bool {
     let hca = call.hca();
     let (general, roce) = (hca.caps.general(), hca.caps.roce());
@@ -70,7 +70,7 @@ fn forced_loopback(call: &Call<'_>) -> bool {
     }
 }
 
-/// RoCE v2 packets have a UDP source port, from a range that the device states.
+/// RoCE v2 packets have a UDP source port, in the range that the device states.
 fn check_udp_port(call: &Call<'_>, path: &AddressPath, version: RoceVersion) -> Outcome {
     let roce = call.hca().caps.roce();
     let range = roce.r_roce_min_src_udp_port()..=roce.r_roce_max_src_udp_port();

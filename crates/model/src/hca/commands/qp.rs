@@ -1,6 +1,7 @@
-//! Queue pairs: made in state RST, asked, destroyed. The transitions between are in `transition`.
+//! Queue pairs: creation in state RST, query, destruction. `transition` holds their transitions.
 
-use verbless_prm::hot::QpRecordReceive;
+use std::mem::offset_of;
+use verbless_prm::hot::{self, QpRecordReceive};
 use verbless_prm::{
     CreateQpIn, CreateQpOut, EndPaddingMode, HcaCap, PathMigrationState, QpContext,
     QpContextExtension, QueryQpIn, QueryQpOut, RqType, ScatterToCqeRequester,
@@ -18,8 +19,8 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
-/// Fields of the context that CREATE_QP takes, that a capability decides on, or that later commands
-/// set and ask for.
+/// Fields of the context that CREATE_QP accepts, that depend on a capability, or that later
+/// commands set and query.
 const KNOWN: [&str; 62] = [
     "state",
     "st",
@@ -108,12 +109,12 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     }
     own_function(input.cmd_on_behalf(), input.function_id())?;
     check_features(call, context, general)?;
-    // To give away all of memory, and to say where memory is, is for those who know.
+    // Only the kernel may use the reserved lkey (all memory) and fast registration.
     if call.uid != 0 && (context.rlky() || context.fre()) {
         return Err(Refusal::KernelOnlyField);
     }
     check_timestamps(context.ts_format(), call.hca().caps.qp_timestamps())?;
-    // Keys of every domain are open to a QP for UMR requests: its own is not looked at.
+    // A QP for UMR requests accesses keys of every domain: its own domain is ignored.
     if !qp_type.any_domain {
         call.find(kind::Pd, context.pd())?;
     }
@@ -146,8 +147,8 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     if has_sq || has_rq {
         call.find(kind::Uar, context.uar_page())?;
     }
-    // Both are looked at, whether or not the queue that reports to it exists: hardware wants two
-    // CQs of a QP, but of those that never receive.
+    // Both CQs are checked, whether or not the queue that reports to each exists: hardware requires
+    // two CQs of a QP, except of one that never receives.
     let sends_only = qp_type.any_domain && !has_rq;
     if has_queue {
         call.find(kind::Cq, context.cqn_snd())?;
@@ -157,7 +158,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     }
 
     let (requester_inline, responder_inline) = inline(call, context)?;
-    // DevX says that both are valid, whatever the client said.
+    // DevX sets both flags as valid, whatever the client wrote.
     let umem = (has_queue && input.wq_umem_valid()).then(|| input.wq_umem_id());
     let record_umem = (has_queue && context.dbr_umem_valid()).then(|| context.dbr_umem_id());
     let record = match has_queue {
@@ -225,20 +226,20 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     Ok(())
 }
 
-/// Whether a QP has a queue of any sort. One that has none is the device's to move, and has neither
-/// CQs nor a record.
+/// Whether a QP has any queue. One without queues belongs to the device, and has neither CQs nor a
+/// record.
 ///
-/// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) makes such ones
+/// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) creates such QPs
 /// for `vdpa`; it sets no pm_state in them.
 fn has_queue(context: &QpContext) -> bool {
     !context.no_sq() || context.rq_type() != RqType::NONE
 }
 
-/// Bytes that CQEs of the requester and of the responder may carry. 64 have their place in the
+/// Bytes that CQEs of the requester and of the responder may carry inline. 64 bytes go into the
 /// first half of a CQE of 128.
 ///
 /// Source: Linux `drivers/infiniband/hw/mlx5/qp.c` (`configure_requester_scat_cqe`) and UCX
-/// (`uct_ib_mlx5_inl_cqe`) ask for 64 where a CQE has 128 bytes, and for 32 otherwise.
+/// (`uct_ib_mlx5_inl_cqe`) request 64 for CQEs of 128 bytes, and 32 otherwise.
 fn inline(call: &Call<'_>, context: &QpContext) -> Result<(u8, u8), Refusal> {
     let requester = match context.cs_req() {
         ScatterToCqeRequester::UP_TO_32B => 32,
@@ -258,11 +259,11 @@ fn inline(call: &Call<'_>, context: &QpContext) -> Result<(u8, u8), Refusal> {
     Ok((requester, responder))
 }
 
-/// The field `mmo` of the context's extension, which precedes the addresses of pages. The model
-/// knows no other field of it.
+/// The field `mmo` of the context's extension, which precedes the page addresses. The model knows
+/// no other field of it.
 ///
-/// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) sets it so for
-/// queue pairs that copy memory, and never by INIT2INIT.
+/// Source: DPDK `drivers/common/mlx5/mlx5_devx_cmds.c` (`mlx5_devx_cmd_create_qp`) sets it in this
+/// way for queue pairs that copy memory, and never by INIT2INIT.
 fn extension(call: &mut Call<'_>, qp_type: &QpType) -> Result<bool, Refusal> {
     let list = call.list;
     let extension = QpContextExtension::from_prefix(list).ok_or(Refusal::ListTooShort)?;
@@ -276,7 +277,7 @@ fn extension(call: &mut Call<'_>, qp_type: &QpType) -> Result<bool, Refusal> {
     Ok(extension.mmo())
 }
 
-/// Refuses what the capabilities do not offer.
+/// Refuses features without their capability.
 fn check_features(call: &Call<'_>, context: &QpContext, general: &HcaCap) -> Outcome {
     let inline = context.cs_req() != ScatterToCqeRequester::DISABLED
         || context.cs_res() != ScatterToCqeResponder::DISABLED;
@@ -307,10 +308,10 @@ pub(super) fn check_migration(context: &QpContext) -> Outcome {
     if migrated { Ok(()) } else { Err(Refusal::QpMigration) }
 }
 
-/// QUERY_QP: the context with current state and counters.
+/// QUERY_QP: the context with the current state and counters.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQpOut) -> Outcome {
     let qp = call.find(kind::Qp, input.qpn())?;
-    // There is no context extension to show.
+    // The model has no context extension to return.
     if input.qpc_ext() {
         return Err(Refusal::Unsupported);
     }
@@ -327,7 +328,9 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
     }
     if let Some(rq) = &qp.rq {
         // As the device last read them; an unreadable record is the owner's own trouble.
-        let word = call.hca().memory.load32(qp.record.wrapping_add(QpRecordReceive::AT as u64));
+        let word = call.hca().memory.load32(
+            qp.record.wrapping_add(offset_of!(hot::QpDoorbellRecord, qp_record_receive) as u64),
+        );
         let posted = QpRecordReceive::from_bits(word.map(u32::from_be).unwrap_or(0));
         context.set_hw_rq_counter(rq.consumer.into());
         context.set_sw_rq_counter(posted.receive_counter().into());

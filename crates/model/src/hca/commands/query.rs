@@ -53,11 +53,11 @@ pub(super) fn vuid(call: &mut Call<'_>, input: &QueryVuidIn, output: &mut QueryV
 const VUID_BYTES: usize = 128;
 
 /// The VUID of function `vhca_id`, and with `vfs` those of its VFs behind it, in the order of their
-/// numbers. A function may ask about itself; the manager of a switch also about the host's behind
-/// it.
+/// numbers. A function may query itself; the manager of a switch may also query the host's
+/// functions behind it.
 fn vuids(hca: &Hca, vhca_id: u16, vfs: bool) -> Result<Vec<[u8; VUID_BYTES]>, Refusal> {
     if vhca_id == hca.caps.general().vhca_id() {
-        // Its own VFs are none.
+        // The function has no VFs of its own.
         return Ok(vec![hca.identity.vuid()]);
     }
     let named = |it: &&HostFunction| it.caps.general().vhca_id() == vhca_id;
@@ -84,7 +84,7 @@ pub(super) fn esw_functions(
     host.set_host_num_of_vfs(vfs).set_host_total_vfs(vfs);
     match hca.behind.iter().find(|it| it.place.role == Role::Pf) {
         Some(pf) => {
-            // A function whose address the front end chooses has none here.
+            // A function whose PCI address the front end chooses has none here.
             let [bus, device, function] = pci_numbers(&pf.place).ok_or(Refusal::Unsupported)?;
             host.set_host_pci_bus(bus).set_host_pci_device(device).set_host_pci_function(function);
         }
@@ -103,8 +103,8 @@ fn pci_numbers(place: &FunctionPlace) -> Option<[u16; 3]> {
     Some([number(bus)?, number(device)?, number(function)?])
 }
 
-/// QUERY_LAG: whether the ports are bonded. A device without a bond answers so, and refuses nobody:
-/// UCX asks every device.
+/// QUERY_LAG: whether the ports are bonded. A device without a bond answers too and refuses no
+/// sender: UCX sends this to every device.
 pub(super) fn lag(call: &mut Call<'_>, _: &QueryLagIn, output: &mut QueryLagOut) -> Outcome {
     *output.ctx_mut() = *call.hca().profile.lag();
     Ok(())

@@ -1,5 +1,5 @@
-//! Registers: those that the profile has, as it has them, and a few that the driver may write;
-//! those of the DPA are in `units`.
+//! Registers: those of the profile, with their values there, and a few that the driver may write;
+//! `units` holds those of the DPA.
 
 use verbless_prm::reflect::View;
 use verbless_prm::{AccessRegisterIn, AccessRegisterOut, RegisterId, bits};
@@ -11,7 +11,7 @@ use crate::hca::refusal::Refusal;
 /// Fields with which a reader selects what to read; they are returned unchanged.
 const INDEXES: [&str; 3] = ["local_port", "proto_mask", "plane_ind"];
 
-/// Registers that the driver writes, and reads back as it wrote them.
+/// Registers that read back what the driver wrote.
 const WRITABLE: [RegisterId; 2] = [RegisterId::HOST_ENDIANNESS, RegisterId::NODE_DESC];
 
 pub(super) fn show(call: &mut Call<'_>, from: usize, value: &[u8]) -> Outcome {
@@ -20,12 +20,12 @@ pub(super) fn show(call: &mut Call<'_>, from: usize, value: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// The refusal of a register that the device does not have.
+/// The refusal for a register that the device lacks.
 pub(super) fn absent(call: &Call<'_>, id: RegisterId) -> Refusal {
     call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0))
 }
 
-/// Refuses ACCESS_REGISTER_USER where the device does not have it.
+/// Refuses ACCESS_REGISTER_USER on a device without it.
 pub(super) fn user_may(call: &Call<'_>) -> Outcome {
     match call.hca().caps.general().access_register_user() {
         true => Ok(()),

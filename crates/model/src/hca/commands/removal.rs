@@ -1,6 +1,6 @@
-//! Code generated from the registry for the removal of objects, of each kind and of all kinds.
+//! Code generated from the registry that removes objects, of one kind and of all kinds.
 
-// The modules of what the entries name.
+// The modules that the entries name.
 use super::*;
 use crate::hca::kinds::kinds;
 use crate::hca::objects::{self, Uid};
@@ -24,7 +24,8 @@ macro_rules! removal {
         })*
 
         impl Hca {
-            /// Destroys what belongs to the owners that `of` picks, users before what they use.
+            /// Destroys the objects of the owners that `of` selects, users before the objects that
+            /// they use.
             pub(super) fn remove_held(&mut self, of: &dyn Fn(Uid) -> bool) {
                 $(for number in
                     self.objects.$map.numbers_of(&|object| of(kind::$kind::owner(object)))

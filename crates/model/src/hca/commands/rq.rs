@@ -14,7 +14,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
-/// Fields of the context that CREATE_RQ takes.
+/// Fields of the context that CREATE_RQ accepts.
 const KNOWN: [&str; 10] = [
     "vsd",
     "mem_rq_type",
@@ -85,13 +85,13 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateRqIn, output: &mut Creat
     Ok(())
 }
 
-/// Stripping of VLAN tags, which an RQ asks for by a vsd of 0, is what vlan_cap offers.
+/// Checks that vlan_cap offers the stripping of VLAN tags, which an RQ requests by a vsd of 0.
 fn check_vlan(call: &Call<'_>, context: &RqContext) -> Outcome {
     let strips = call.hca().caps.ethernet().vlan_cap();
     if context.vsd() || strips { Ok(()) } else { Err(Refusal::Unsupported) }
 }
 
-/// The ring of an RQ that has one of its own.
+/// Sets up the ring of an RQ with its own ring.
 fn own_queue(call: &mut Call<'_>, context: &RqContext, rq: &mut Rq) -> Outcome {
     let wq: &WqContext = context.wq();
     let general = call.hca().caps.general();
@@ -121,8 +121,8 @@ fn own_queue(call: &mut Call<'_>, context: &RqContext, rq: &mut Rq) -> Outcome {
     Ok(())
 }
 
-/// Whether an RQ may go from one state to another: out of ERR only by RST, where everything begins
-/// anew.
+/// Whether an RQ may go from one state to another: it leaves ERR only to RST, where everything
+/// starts afresh.
 fn is_legal(from: RqState, to: RqState) -> bool {
     match to {
         RqState::RDY => from != RqState::ERR,
@@ -143,7 +143,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOu
     if select & !known != 0 {
         return Err(Refusal::RqField);
     }
-    // Neither limits nor check sequences are modelled, and a counter stays what it is.
+    // Neither limits nor check sequences are modelled, and a counter cannot change.
     let chosen = |field: RqModifyField, value: u16| select & field.0 != 0 && value != 0;
     if chosen(RqModifyField::WQ_LWM, new.wq().lwm())
         || chosen(RqModifyField::SCATTER_FCS, new.scatter_fcs().into())
@@ -173,7 +173,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyRqIn, _: &mut ModifyRqOu
     Ok(())
 }
 
-/// QUERY_RQ: the context with current state and counters.
+/// QUERY_RQ: the context with the current state and counters.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryRqIn, output: &mut QueryRqOut) -> Outcome {
     let rq = call.find(kind::Rq, input.rqn())?;
     let context = output.rq_context_mut();
@@ -184,7 +184,7 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryRqIn, output: &mut QueryRq
     Ok(())
 }
 
-/// The engine forgets an RQ.
+/// Removes an RQ from the engine.
 pub(super) fn gone(hca: &mut Hca, number: u32, _: Rq) {
     hca.effects.push(Effect::RqForgotten(number));
 }

@@ -1,5 +1,5 @@
 //! Rules of QP types for commands: who may create them, and which optional fields their transitions
-//! have.
+//! accept.
 
 use verbless_prm::{OptParamMask as Opt, ServiceType};
 
@@ -8,7 +8,7 @@ use crate::hca::qp_type::{QpType, Users};
 use crate::hca::refusal::Refusal;
 
 impl Call<'_> {
-    /// The QP type, if the device has it, the model knows it and the sender may use it.
+    /// The QP type, if the device has it, the model implements it and the sender may use it.
     pub(super) fn qp_type(&self, st: ServiceType) -> Result<&'static QpType, Refusal> {
         let kernel = self.uid == 0;
         let may = |qp_type: &&QpType| match qp_type.users {
@@ -22,7 +22,7 @@ impl Call<'_> {
     }
 }
 
-/// A transition that takes optional fields.
+/// A transition with optional fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transition {
     Init2Init,
@@ -33,7 +33,7 @@ pub(super) enum Transition {
     Recover,
 }
 
-/// The optional fields that a transition takes.
+/// The optional fields of a transition.
 pub(super) fn options(qp_type: &QpType, step: Transition) -> u32 {
     let of_connected = |field: Opt| if qp_type.connected { field.0 } else { 0 };
     let (path, bond) = (of_connected(Opt::ALT_ADDR_PATH), of_connected(Opt::LAG_TX_AFF));

@@ -1,4 +1,4 @@
-//! Send queues that belong to no QP: Ethernet frames, through a TIS, and what needs no wire.
+//! Send queues without a QP: for Ethernet frames, through a TIS, and for requests without a wire.
 
 use verbless_prm::{
     CreateSqIn, CreateSqOut, HcaCap, ModifySqIn, ModifySqOut, QuerySqIn, QuerySqOut, SqContext,
@@ -14,7 +14,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
-/// Fields of the context that CREATE_SQ takes.
+/// Fields of the context that CREATE_SQ accepts.
 const KNOWN: [&str; 9] = [
     "flush_in_error_en",
     "min_wqe_inline_mode",
@@ -65,12 +65,12 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
     if wq.log_wq_sz() > general.log_max_wq_sz() {
         return Err(Refusal::WqSize);
     }
-    // Where there is no network interface, Linux makes the SQ of its write-combining test with PD
-    // 0, which nobody has.
+    // Without a network interface, Linux creates the SQ of its write-combining test with PD 0,
+    // which no context owns.
     if call.uid != 0 || wq.pd() != 0 {
         call.find(kind::Pd, wq.pd())?;
     }
-    // That test has none, and sends nothing.
+    // The SQ of that test has no TIS and sends no frame.
     match context.tis_lst_sz() {
         0 => {}
         1 => {
@@ -106,10 +106,11 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
 }
 
 impl Call<'_> {
-    /// Refuses the command of a user context that may not send frames as it likes.
+    /// Refuses the command of a user context that may not send arbitrary frames.
     ///
-    /// Source: Linux `drivers/infiniband/hw/mlx5/devx.c` (`mlx5_ib_devx_create`), which asks for
-    /// the right for whoever has CAP_NET_RAW. Which command a device refuses is published nowhere.
+    /// Source: Linux `drivers/infiniband/hw/mlx5/devx.c` (`mlx5_ib_devx_create`), which requests
+    /// the right for a process with CAP_NET_RAW. No public source says which command a device
+    /// refuses.
     fn check_raw_transmit(&self) -> Outcome {
         const RAW_TX: u32 = 1;
         let hca = self.hca();
@@ -122,15 +123,15 @@ impl Call<'_> {
     }
 }
 
-/// Refuses what the model or the capabilities do not offer.
+/// Refuses features that the model or the capabilities do not offer.
 fn check_features(call: &Call<'_>, context: &SqContext, general: &HcaCap) -> Outcome {
     call.only(context, &KNOWN)?;
     call.only(context.wq(), &KNOWN_WQ)?;
     check_timestamps(context.ts_format(), general.sq_ts_format())
 }
 
-/// Whether an SQ may go from one state to another: out of ERR only by RST, where everything begins
-/// anew.
+/// Whether an SQ may go from one state to another: it leaves ERR only to RST, where everything
+/// starts afresh.
 fn is_legal(from: SqState, to: SqState) -> bool {
     match to {
         SqState::RDY => from != SqState::ERR,
@@ -152,7 +153,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOu
     if select & !known != 0 {
         return Err(Refusal::SqField);
     }
-    // Neither pacing nor scheduling is modelled, so that only what means none can be chosen.
+    // Neither pacing nor scheduling is modelled, so only the values for "none" are accepted.
     let chosen = |field: SqModifyField, value: u16| select & field.0 != 0 && value != 0;
     if chosen(SqModifyField::PACKET_PACING_RATE_LIMIT_INDEX, new.packet_pacing_rate_limit_index())
         || chosen(SqModifyField::QOS_QUEUE_GROUP_ID, new.qos_queue_group_id())
@@ -170,7 +171,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOu
     Ok(())
 }
 
-/// QUERY_SQ: the context with current state and counters.
+/// QUERY_SQ: the context with the current state and counters.
 pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySqOut) -> Outcome {
     let sq = call.find(kind::Sq, input.sqn())?;
     let context = output.sq_context_mut();
@@ -181,7 +182,7 @@ pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySq
     Ok(())
 }
 
-/// The engine forgets an SQ.
+/// Removes an SQ from the engine.
 pub(super) fn gone(hca: &mut Hca, number: u32, sq: Sq) {
     hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));
 }

@@ -1,6 +1,6 @@
 //! Receive queues that several QPs share: XRC SRQs and RMPs; and XRC domains.
 //!
-//! Both kinds have numbers of one range, since a QP names either in the same field.
+//! Both kinds share one range of numbers, since a QP names either in the same field.
 
 use verbless_prm::{
     AllocXrcdIn, AllocXrcdOut, ArmXrcSrqIn, ArmXrcSrqOut, CreateRmpIn, CreateRmpOut,
@@ -15,7 +15,7 @@ use crate::hca::objects::{QueueMemory, Srq, SrqContext};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
-/// Fields of the context that CREATE_XRC_SRQ takes, or that are the device's to write.
+/// Fields of the context that CREATE_XRC_SRQ accepts, or that the device writes.
 const KNOWN_XRC_SRQ: [&str; 13] = [
     "state",
     "log_xrc_srq_size",
@@ -55,13 +55,13 @@ const KNOWN_WQ: [&str; 15] = [
 /// log2 of the unit of log_rq_stride in bytes.
 const LOG_STRIDE_UNIT: u32 = 4;
 
-/// A queue as a command describes it, whichever its kind.
+/// The queue that a command describes, of either kind.
 struct Wanted {
     pd: u32,
     log_size: u32,
     /// log2 of the stride in bytes.
     log_stride: u32,
-    /// WQEs are used in the order of their places.
+    /// The device uses WQEs in ring order.
     cyclic: bool,
     /// The UMEM of the buffer.
     umem: Option<u32>,
@@ -75,7 +75,7 @@ struct Wanted {
 }
 
 impl Call<'_> {
-    /// An XRC SRQ of the sender's.
+    /// An XRC SRQ of the sender.
     fn xrc_srq(&mut self, number: u32) -> Result<(&mut Srq, XrcSrqContext), Refusal> {
         self.find(kind::Srq, number)?;
         match self.hca_mut().objects.srqs.get_mut(&number) {
@@ -90,7 +90,7 @@ impl Call<'_> {
         }
     }
 
-    /// An RMP of the sender's.
+    /// An RMP of the sender.
     fn rmp(&mut self, number: u32) -> Result<(&mut Srq, RmpContext), Refusal> {
         self.find(kind::Srq, number)?;
         match self.hca_mut().objects.srqs.get_mut(&number) {
@@ -175,7 +175,7 @@ pub(super) fn create_xrc_srq(
 ) -> Outcome {
     let mut context = *input.xrc_srq_context_entry();
     call.only(&context, &KNOWN_XRC_SRQ)?;
-    // The published layout has no place for the number of the record's UMEM.
+    // The published layout has no field for the record's UMEM.
     if input.xrc_srq_umem_valid() {
         return Err(Refusal::Unsupported);
     }
@@ -213,7 +213,7 @@ pub(super) fn create_rmp(
 ) -> Outcome {
     let mut context = *input.ctx();
     let wq = context.wq();
-    // Linux leaves the state of a new pool 0 in user queues, and sets RDY in its own.
+    // Linux leaves the state of a new RMP 0 in user queues, and sets RDY in its own.
     call.only(&context, &KNOWN_RMP)?;
     call.only(wq, &KNOWN_WQ)?;
     let cyclic = match wq.wq_type() {
@@ -221,7 +221,7 @@ pub(super) fn create_rmp(
         WqType::CYCLIC => true,
         _ => return Err(Refusal::Unsupported),
     };
-    // Links lie in the next segment.
+    // The next segment holds the links.
     let bare = context.basic_cyclic_rcv_wqe();
     if bare && !(cyclic && call.hca().caps.general().basic_cyclic_rcv_wqe()) {
         return Err(Refusal::Unsupported);
@@ -277,7 +277,7 @@ pub(super) fn query_rmp(
     Ok(())
 }
 
-/// ARM_XRC_SRQ: requests one event, when fewer WQEs are left than the limit.
+/// ARM_XRC_SRQ: requests one event when fewer WQEs than the limit are left.
 pub(super) fn arm_xrc_srq(
     call: &mut Call<'_>,
     input: &ArmXrcSrqIn,

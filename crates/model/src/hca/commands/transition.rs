@@ -1,5 +1,5 @@
-//! QP transitions: each starts from certain states, takes certain fields of the context, and leaves
-//! the others alone.
+//! QP transitions: each starts from certain states, sets certain fields of the context, and leaves
+//! the others unchanged.
 
 use verbless_prm::{
     AtomicMode, Init2initQpIn, Init2initQpOut, Init2rtrQpIn, Init2rtrQpOut, OptParamMask,
@@ -16,7 +16,7 @@ use crate::hca::objects::{QpObject, QpState};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
-/// The parameters of a transition, by any command.
+/// The parameters of a transition, from any command.
 struct Request<'a> {
     qpn: u32,
     optional: u32,
@@ -68,7 +68,7 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// The optional fields that a QP of this type takes in a transition.
+    /// The optional fields that a QP of this type accepts in a transition.
     fn options(&self, call: &Call<'_>, step: Transition) -> Result<u32, Refusal> {
         Ok(options(call.find(kind::Qp, self.qpn)?.qp_type, step))
     }
@@ -77,7 +77,7 @@ impl Request<'_> {
         self.optional & field.0 != 0
     }
 
-    /// Takes the optional fields that were selected; `check` has been passed.
+    /// Copies the selected optional fields; `check` must have passed.
     fn take_optional(&self, qp: &mut QpObject) {
         let new = self.context;
         if self.takes(OptParamMask::RRE) {
@@ -113,7 +113,7 @@ impl Request<'_> {
     }
 }
 
-/// Brings what the data path uses in line with the context.
+/// Updates the data path's values from the context.
 fn settle(qp: &mut QpObject) {
     let context = &qp.context;
     qp.port = context.primary_address_path().vhca_port_num();
@@ -131,7 +131,7 @@ fn settle(qp: &mut QpObject) {
     qp.requester.rnr_retries_left = context.rnr_retry();
 }
 
-/// The context extension is not modelled.
+/// Refuses a context extension: none is modelled.
 fn no_extension(present: bool, optional: u64) -> Outcome {
     match (present, optional) {
         (_, optional) if optional != 0 => Err(Refusal::QpOptional),
@@ -145,7 +145,7 @@ fn check_port(call: &Call<'_>, context: &QpContext) -> Outcome {
     if (1..=call.hca().ports.len()).contains(&port) { Ok(()) } else { Err(Refusal::PathPort) }
 }
 
-/// The port of a bond that a QP sends from: 0 leaves it to the device.
+/// Checks the bond port that a QP sends from: 0 leaves the choice to the device.
 fn check_lag_port(call: &Call<'_>, context: &QpContext) -> Outcome {
     let general = call.hca().caps.general();
     let most = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
@@ -165,7 +165,7 @@ fn check_atomic_mode(call: &Call<'_>, context: &QpContext) -> Outcome {
         AtomicMode::IB_SPEC | AtomicMode::ONLY_8B | AtomicMode::UP_TO_8B => {
             call.hca().caps.general().atomic()
         }
-        // The larger ones come with a bit of their size: 2^n bytes is bit n.
+        // Each larger mode needs the capability bit of its size: bit n for 2^n bytes.
         AtomicMode(mode) if AtomicMode(mode).name().is_some() => {
             call.hca().caps.atomic().atomic_size_qp() >> mode != 0
         }
@@ -183,8 +183,8 @@ pub(super) fn rst2init(
     let request = request!(input);
     request.check(call, QpState::Reset, OptParamMask::COUNTER_SET_ID.0)?;
     let new = request.context;
-    // CREATE_QP said MIGRATED: who says nothing here, as DPDK and rdma-core's steering do not,
-    // leaves it so.
+    // CREATE_QP set MIGRATED. A caller that leaves the field 0, as DPDK and rdma-core's steering
+    // do, keeps it.
     if new.pm_state() != PathMigrationState::ARMED {
         check_migration(new)?;
     }
@@ -227,8 +227,7 @@ pub(super) fn init2init(
     Ok(())
 }
 
-/// The field `mmo` of the context's extension in INIT2INIT, the only field of it that the model
-/// knows.
+/// The field `mmo` of the context's extension in INIT2INIT; the model knows no other field of it.
 fn extension(call: &Call<'_>, qpn: u32, input: &Init2initQpIn) -> Result<Option<bool>, Refusal> {
     let mask = input.opt_param_mask_95_32();
     if !input.qpc_ext() || mask != OptParamMask9532::INIT2INIT_MMO.0 {
@@ -255,7 +254,7 @@ pub(super) fn init2rtr(
     let qp_type = call.find(kind::Qp, request.qpn)?.qp_type;
     let connected = qp_type.connected;
     let known = (PathMtu::MTU_256..=PathMtu::MTU_4096).contains(&new.mtu());
-    // Drivers say the most for datagrams, whose length the port limits anyway.
+    // Drivers set the maximum for datagrams; the port limits their length anyway.
     let most = match connected {
         true => call.hca().profile.port().active_mtu,
         false => call.hca().profile.port().max_mtu,
@@ -270,14 +269,15 @@ pub(super) fn init2rtr(
         return Err(Refusal::QpReads);
     }
     check_atomic_mode(call, new)?;
-    // A datagram QP has no peer: each request brings its own path.
+    // A datagram QP has no peer: each request carries its own path.
     let remote = match connected {
         true => Some(super::path::destination(call, qp_type, new.primary_address_path())?),
         false => None,
     };
     call.change(kind::Qp, request.qpn, |qp| {
         let context = &mut qp.context;
-        // The whole path is new, but what RST2INIT set: its P_Key is an option here.
+        // The whole path is new except for the values of RST2INIT: its P_Key is an optional field
+        // here.
         if connected {
             let pkey_index = context.primary_address_path().pkey_index();
             *context.primary_address_path_mut() = *new.primary_address_path();
@@ -343,7 +343,7 @@ pub(super) fn rts2rts(
     Ok(())
 }
 
-/// SQERR2RTS: a QP of an unreliable service whose request failed goes on.
+/// SQERR2RTS: restarts a QP of an unreliable service after a failed request.
 pub(super) fn sqerr2rts(
     call: &mut Call<'_>,
     input: &Sqerr2rtsQpIn,
@@ -381,14 +381,14 @@ pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpO
     Ok(())
 }
 
-/// 2ERR, from any state: what is posted is flushed.
+/// 2ERR, from any state: flushes the posted requests.
 pub(super) fn to_error(call: &mut Call<'_>, input: &Qp2errIn, _: &mut Qp2errOut) -> Outcome {
     call.find(kind::Qp, input.qpn())?;
     call.hca_mut().effects.push(Effect::QpToError(input.qpn()));
     Ok(())
 }
 
-/// 2RST, from any state: the queues are empty, the counters 0.
+/// 2RST, from any state: empties the queues and clears the counters.
 pub(super) fn to_reset(call: &mut Call<'_>, input: &Qp2rstIn, _: &mut Qp2rstOut) -> Outcome {
     call.find(kind::Qp, input.qpn())?;
     let (runtime, send) = call.change(kind::Qp, input.qpn(), |qp| {

@@ -1,4 +1,4 @@
-//! Transport interfaces: TISs, through which SQs send frames, and TIRs, through which RQs get them.
+//! Transport interfaces: SQs send frames through TISs, and RQs receive frames through TIRs.
 
 use verbless_prm::{
     CreateTirIn, CreateTirOut, CreateTisIn, CreateTisOut, ModifyTirIn, ModifyTirOut, ModifyTisIn,
@@ -11,8 +11,8 @@ use crate::hca::objects::{Tir, Tis};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
-/// Fields of the contexts that CREATE_TIS and CREATE_TIR take. Priorities change nothing between
-/// devices that nobody else crowds.
+/// Fields of the contexts that CREATE_TIS and CREATE_TIR accept. Priorities have no effect: the
+/// model has no congestion.
 const KNOWN_TIS: [&str; 5] =
     ["prio", "transport_domain", "pd", "lag_tx_port_affinity", "strict_lag_tx_port_affinity"];
 const KNOWN_TIR: [&str; 5] =
@@ -29,7 +29,7 @@ pub(super) fn create_tis(
     call.only(&context, &KNOWN_TIS)?;
     check_lag_port(call, &context)?;
     call.find(kind::Td, context.transport_domain())?;
-    // Only IPoIB needs one.
+    // Only IPoIB needs a PD.
     if context.pd() != 0 {
         call.find(kind::Pd, context.pd())?;
     }
@@ -37,8 +37,8 @@ pub(super) fn create_tis(
     Ok(())
 }
 
-/// The port of a bond that a TIS sends from, where 0 leaves it to the device; strict affinity is
-/// for functions whose ports can be bonded.
+/// Checks the bond port that a TIS sends from; 0 leaves the choice to the device. Strict affinity
+/// is for functions with ports that can be bonded.
 fn check_lag_port(call: &Call<'_>, context: &TisContext) -> Outcome {
     let general = call.hca().caps.general();
     let most = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
@@ -49,7 +49,7 @@ fn check_lag_port(call: &Call<'_>, context: &TisContext) -> Outcome {
     }
 }
 
-/// MODIFY_TIS: the priority, and the port of a bond.
+/// MODIFY_TIS: sets the priority and the bond port.
 pub(super) fn modify_tis(
     call: &mut Call<'_>,
     input: &ModifyTisIn,
@@ -81,7 +81,7 @@ pub(super) fn query_tis(
     Ok(())
 }
 
-/// CREATE_TIR: direct ones only, since there are no RQ tables.
+/// CREATE_TIR: direct TIRs only; the model has no RQ tables.
 pub(super) fn create_tir(
     call: &mut Call<'_>,
     input: &CreateTirIn,
@@ -99,7 +99,7 @@ pub(super) fn create_tir(
     Ok(())
 }
 
-/// MODIFY_TIR: sets which frames of its own transport domain come back to it.
+/// MODIFY_TIR: sets which frames of its own transport domain loop back to it.
 pub(super) fn modify_tir(
     call: &mut Call<'_>,
     input: &ModifyTirIn,

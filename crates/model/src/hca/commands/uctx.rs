@@ -1,4 +1,4 @@
-//! User contexts, and the end of everything that one holds.
+//! User contexts, and the removal of all objects of one.
 
 use verbless_prm::{CreateUctxIn, CreateUctxOut, DestroyUctxIn, DestroyUctxOut};
 
@@ -44,7 +44,7 @@ pub(super) fn destroy(
 pub(super) fn destroy_all(hca: &mut Hca) {
     hca.remove_held(&|_| true);
     hca.remove_groups(None);
-    // There is no need to look for each queue.
+    // Every queue is gone: drop the effects on single queues.
     hca.effects.clear();
     hca.effects.push(Effect::AllForgotten);
 }

@@ -1,4 +1,4 @@
-//! User memory: CREATE_UMEM, and the buffers and records that other objects have in it.
+//! User memory: CREATE_UMEM, and the buffers and records of other objects in it.
 
 use verbless_prm::{CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut};
 
@@ -15,8 +15,8 @@ const READ: u64 = 0x1;
 /// Bits 7:2 of a translation entry.
 const ENTRY_RESERVED: u64 = 0xfc;
 
-/// Pages of a translation table, and whether the device may write all of them. The bus address of
-/// each must be aligned to its size.
+/// The pages of a translation table, and whether the device may write all of them. Each bus address
+/// must be aligned to the page size.
 pub(super) fn pages(
     entries: &[u8],
     log_page_size: u32,
@@ -63,6 +63,9 @@ pub(super) fn create(
     let log_page_size = u32::from(umem.log_page_size()) + 12;
     let bytes = usize::try_from(umem.num_of_mtt()).ok().and_then(|count| count.checked_mul(8));
     let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
+    if !call.hca().budget.has_room(list.len()) {
+        return Err(Refusal::OverBudget);
+    }
     let (pages, writable) = pages(list, log_page_size, &call.hca().iommu)?;
     let offset = u64::from(umem.page_offset());
     let whole = (pages.len() as u64).checked_mul(1 << log_page_size);
@@ -77,7 +80,7 @@ pub(super) fn create(
     Ok(())
 }
 
-/// DESTROY_UMEM. The heap of a process goes with the process.
+/// DESTROY_UMEM. A process's heap is destroyed with the process.
 pub(super) fn destroy(
     call: &mut Call<'_>,
     input: &DestroyUmemIn,
@@ -89,27 +92,27 @@ pub(super) fn destroy(
     call.destroy(kind::Umem, input.umem_id())
 }
 
-/// The memory of a queue's entries, as a command states it.
+/// The memory of a queue's entries, from a command.
 pub(super) struct BufferSpec {
-    /// The UMEM and the byte offset in it; without it, the inbox ends with a list of pages.
+    /// The UMEM and the byte offset in it; `None`: the inbox ends with a list of pages.
     pub umem: Option<(u32, u64)>,
     /// log2 of the size of the list's pages in units of 4 KiB.
     pub log_page_size: u8,
     /// Offset into the first of the pages, in 64ths of their size.
     pub page_offset: u8,
-    /// Bits of that field in the queue's context: what a UMEM's page cannot say by it, the device
-    /// cannot hold.
+    /// Bits of that field in the queue's context: the device cannot hold an offset into a UMEM page
+    /// that needs more.
     pub page_offset_bits: u32,
 }
 
 /// Bits of page_offset in the contexts of QPs, CQs and SRQs.
 pub(super) const CONTEXT_OFFSET_BITS: u32 = 6;
-/// Bits of page_offset in a work queue's: that of an SQ, RQ or RMP.
+/// Bits of page_offset in the context of a work queue: of an SQ, RQ or RMP.
 pub(super) const WQ_OFFSET_BITS: u32 = 5;
 
 impl Call<'_> {
-    /// The memory of a queue of `length` bytes in entries of `entry` bytes; `write`: the device
-    /// writes there.
+    /// The memory of a queue of `length` bytes in entries of `entry` bytes. `write`: the device
+    /// writes to it.
     pub(super) fn buffer(
         &self,
         place: &BufferSpec,
@@ -130,8 +133,8 @@ impl Call<'_> {
                 if memory.offset % entry != 0 {
                     return Err(Refusal::BufferMisaligned);
                 }
-                // The device keeps where a queue begins as page and offset, whatever the command
-                // says it by.
+                // The device stores the start of a queue as page and offset, whatever form the
+                // command has.
                 let page = 1 << memory.log_page_size;
                 let (at, quantum) = (memory.offset & (page - 1), page >> 6);
                 if at % quantum != 0 || (at / quantum) >> place.page_offset_bits != 0 {
@@ -158,7 +161,8 @@ impl Call<'_> {
         if memory.offset % entry != 0 { Err(Refusal::BufferMisaligned) } else { Ok(memory) }
     }
 
-    /// The address of a doorbell record: in a UMEM if there is one, else as it stands.
+    /// The address of a doorbell record: an offset in the UMEM if there is one, else the address
+    /// itself.
     pub(super) fn record(&self, umem: Option<u32>, address: u64) -> Result<u64, Refusal> {
         let address = match umem {
             Some(id) => {

@@ -1,5 +1,5 @@
-//! Registers of the DPA, which user contexts may reach, too: how large it is, groups of its
-//! execution units, partitions of them among the functions of the card.
+//! Registers of the DPA, open to user contexts too: its size, groups of its execution units, and
+//! their partitions among the functions of the card.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::hca::refusal::Refusal;
 
 /// Capabilities of the DPA, in NIC_CAP_EXT.
 const DPA_GROUP: u16 = 1;
-/// Elements of a mask, and the units that it can name.
+/// Words of a unit mask.
 const MASK_WORDS: usize = 32;
 const MOST_UNITS: u16 = 32 * MASK_WORDS as u16;
 
@@ -33,11 +33,12 @@ pub(super) fn access_user(
     access(call, id).unwrap_or_else(|| Err(absent(call, id)))
 }
 
-// Both commands have the register in the same place, and the same op_mods.
+// Both commands have the register at the same offset, and the same op_mods.
 const _: () = assert!(AccessRegisterOut::BYTES == AccessRegisterUserOut::BYTES);
 const _: () = assert!(AccessRegisterIn::WRITE == AccessRegisterUserIn::WRITE);
 
-/// A register of the DPA, by ACCESS_REGISTER_USER or ACCESS_REGISTER; `None` if it is none.
+/// Accesses a register of the DPA, by ACCESS_REGISTER_USER or ACCESS_REGISTER; `None` for any other
+/// register.
 pub(super) fn access(call: &mut Call<'_>, id: RegisterId) -> Option<Outcome> {
     let write = call.op_mod == AccessRegisterUserIn::WRITE;
     let dpa = call.hca().dpa.clone()?;
@@ -63,7 +64,7 @@ pub(super) fn access(call: &mut Call<'_>, id: RegisterId) -> Option<Outcome> {
     })
 }
 
-/// Does something with a register, and shows what became of it.
+/// Runs `each` on a register and returns its new contents.
 fn exchange<R: Structure>(call: &mut Call<'_>, each: impl FnOnce(&mut R) -> Outcome) -> Outcome {
     let mut register = R::read(call.list).ok_or(Refusal::InputTooShort)?;
     each(&mut register)?;
@@ -88,7 +89,7 @@ fn capabilities(dpa: &Dpa, register: &mut NicCapExtReg) -> Outcome {
     Ok(())
 }
 
-/// Looks at how units are shared, or changes it, as the function of this DPA.
+/// Reads or changes the sharing of units, for the function of this DPA.
 fn change(dpa: &Dpa, each: impl FnOnce(u16, &mut Sharing) -> Result<(), Refused>) -> Outcome {
     let (units, by) = dpa.shares();
     let result = units.with(|sharing| each(by, sharing));
@@ -96,7 +97,7 @@ fn change(dpa: &Dpa, each: impl FnOnce(u16, &mut Sharing) -> Result<(), Refused>
     result.map_err(|Refused(refusal)| refusal)
 }
 
-/// Why a register does not do what it is to.
+/// Why a register access is refused.
 struct Refused(Refusal);
 
 impl From<Unshared> for Refused {
@@ -198,7 +199,7 @@ fn partition(
     Ok(())
 }
 
-/// Which of these fields MODIFY selects; it may not select others.
+/// The fields that MODIFY selects; it may select no others.
 fn selected<const N: usize>(select: u32, fields: [u32; N]) -> Result<[bool; N], Refused> {
     match select & !fields.iter().sum::<u32>() {
         0 => Ok(fields.map(|field| select & field != 0)),
@@ -206,13 +207,13 @@ fn selected<const N: usize>(select: u32, fields: [u32; N]) -> Result<[bool; N], 
     }
 }
 
-/// The units of a mask, by its elements.
+/// The units in a mask.
 fn units(word: impl Fn(usize) -> u32) -> BTreeSet<u16> {
     let named = |unit: &u16| word(usize::from(unit / 32)) >> (unit % 32) & 1 != 0;
     (0..MOST_UNITS).filter(named).collect()
 }
 
-/// The elements of a mask of these units.
+/// The mask of these units.
 fn mask(units: &BTreeSet<u16>) -> [u32; MASK_WORDS] {
     let mut words = [0; MASK_WORDS];
     for unit in units {
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_names_units_by_its_bits_from_the_first_element_on() {
+    fn unit_mask_counts_bits_from_first_word() {
         let mut words = [0; MASK_WORDS];
         (words[0], words[1], words[31]) = (1 << 31 | 1, 1, 1 << 31);
         let named = units(|index| words[index]);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_fields_that_a_command_changes_may_be_selected() {
+    fn only_modifiable_fields_may_be_selected() {
         let of_two = |select| selected(select, [1, 4]).map_err(|Refused(refusal)| refusal);
         assert_eq!(of_two(0), Ok([false, false]));
         assert_eq!(of_two(1), Ok([true, false]));

@@ -1,5 +1,5 @@
-//! Virtual ports: the Ethernet and the InfiniBand side of the function's own port, and its address
-//! tables.
+//! Virtual ports: the Ethernet and the InfiniBand contexts of the function's own port, and its
+//! address tables.
 
 use verbless_prm::{
     IbPhysicalState, IbPortState, MacAddressLayout, ModifyHcaVportContextIn,
@@ -18,17 +18,17 @@ use crate::hca::refusal::Refusal;
 use crate::hca::state::Port;
 use crate::profile::Link;
 
-/// The index that means the whole table.
+/// The index of the whole table.
 const WHOLE_TABLE: u16 = 0xffff;
 
 impl Call<'_> {
-    /// Refuses the command unless it is about the function's own vport.
+    /// Refuses the command unless it names the function's own vport.
     fn own_vport(&self, other: bool, number: u16) -> Outcome {
         if other && number != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
     }
 
-    /// The port that an InfiniBand command names; 0 is the first, as the field is looked at on
-    /// devices of several only.
+    /// The port that an InfiniBand command names; 0 is the first: only devices with several ports
+    /// read the field.
     fn ib_port(&self, number: u8) -> Result<(usize, &Port), Refusal> {
         if self.hca().profile.link() != Link::Infiniband {
             return Err(Refusal::WrongLink);
@@ -43,8 +43,7 @@ impl Call<'_> {
         Ok((index, port))
     }
 
-    /// Puts `entry` repeated after the fixed part of the outbox: one table entry, or as many as
-    /// there are.
+    /// Writes a list behind the fixed part of the outbox: one table entry, or all.
     fn put_list(&mut self, start: usize, list: &[u8]) -> Outcome {
         let room = self.output.get_mut(start..start + list.len()).ok_or(Refusal::OutputTooShort)?;
         room.copy_from_slice(list);
@@ -72,7 +71,7 @@ pub(super) fn query_nic(
     let violations = hca.ports.first().map(|port| port.violations).unwrap_or_default();
     context.set_qkey_violation_counter(violations.qkey);
     let list = now.lists.get(&input.allowed_list_type().0).cloned().unwrap_or_default();
-    // Who leaves no room for a list asks for none.
+    // A caller without room for a list requests none.
     if call.output.len() > QueryNicVportContextOut::BYTES {
         context.set_allowed_list_size((list.len() / MacAddressLayout::BYTES) as u16);
         call.put_list(QueryNicVportContextOut::BYTES, &list)?;
@@ -80,7 +79,7 @@ pub(super) fn query_nic(
     Ok(())
 }
 
-/// MODIFY_NIC_VPORT_CONTEXT: the driver sets what it wants to receive, and whether RoCE is on.
+/// MODIFY_NIC_VPORT_CONTEXT: the driver selects the frames to receive, and enables RoCE.
 pub(super) fn modify_nic(
     call: &mut Call<'_>,
     input: &ModifyNicVportContextIn,
@@ -165,8 +164,8 @@ pub(super) fn query_hca(
     Ok(())
 }
 
-/// MODIFY_HCA_VPORT_CONTEXT: software declares the capabilities of a port; GUIDs and the state's
-/// policy cannot be changed.
+/// MODIFY_HCA_VPORT_CONTEXT: software declares the capabilities of a port; GUIDs and the port state
+/// policy cannot change.
 pub(super) fn modify_hca(
     call: &mut Call<'_>,
     input: &ModifyHcaVportContextIn,
@@ -185,7 +184,7 @@ pub(super) fn modify_hca(
     Ok(())
 }
 
-/// QUERY_HCA_VPORT_GID: the link-local GID is entry 0, the others are empty.
+/// QUERY_HCA_VPORT_GID: the link-local GID is entry 0; the others are empty.
 pub(super) fn query_gid(
     call: &mut Call<'_>,
     input: &QueryHcaVportGidIn,
@@ -205,7 +204,7 @@ pub(super) fn query_gid(
     call.put_list(QueryHcaVportGidOut::BYTES, &list)
 }
 
-/// QUERY_HCA_VPORT_PKEY: the default P_Key is entry 0, the others are empty. An Ethernet port has
+/// QUERY_HCA_VPORT_PKEY: the default P_Key is entry 0; the others are empty. An Ethernet port has
 /// the table too: Linux reads it on every port.
 pub(super) fn query_pkey(
     call: &mut Call<'_>,
@@ -225,7 +224,7 @@ pub(super) fn query_pkey(
     call.put_list(QueryHcaVportPkeyOut::BYTES, &list)
 }
 
-/// A table of `size` entries of which only the first is in use.
+/// A table of `size` entries with only the first in use.
 fn table(first: &[u8], size: u32) -> Vec<u8> {
     let mut table = vec![0; first.len() * size as usize];
     table[..first.len()].copy_from_slice(first);
@@ -293,7 +292,7 @@ pub(super) fn set_roce_address(
     Ok(())
 }
 
-/// Why there is no such entry: an InfiniBand port has none at all.
+/// The refusal for an absent entry: an InfiniBand port has no table at all.
 fn roce_refusal(call: &Call<'_>) -> Refusal {
     match call.hca().profile.link() {
         Link::Infiniband => Refusal::WrongLink,

@@ -1,4 +1,4 @@
-//! User contexts, and the objects that queues belong or report to.
+//! User contexts, and the objects that queues depend on.
 
 macro_rules! base {
     (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
@@ -35,8 +35,8 @@ macro_rules! base {
                         |call, input, _| call.destroy(kind::Eq, input.eq_number().into());
                 }
             }
-            /// UAR pages: those of the kernel, and those of user contexts, which a front end may
-            /// treat differently.
+            /// UAR pages of the kernel and of user contexts; a front end may treat the two
+            /// differently.
             uars: Uar(u32) => objects::Uid {
                 numbers: [
                     uar: |profile| profile.first().uar..profile.first().user_uar,
@@ -142,7 +142,8 @@ macro_rules! base {
                     user QueryQCounterIn => counter::query;
                 }
             }
-            /// User contexts. What one holds names it as its owner, and ends with it.
+            /// User contexts. Each object of a context names it as its owner, and is destroyed with
+            /// it.
             uctxs: Uctx(u16) => objects::Uctx {
                 numbers: [uid: |profile| profile.first().uid..HALF],
                 object: {

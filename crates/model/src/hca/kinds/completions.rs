@@ -23,6 +23,10 @@ macro_rules! completions {
                             objects::Element::Dpa(objects::DpaElement::Eq(eqn)) => {
                                 to(ObjectKind::DpaEq, eqn);
                             }
+                            // Only the other context can destroy the thread; later events are
+                            // dropped.
+                            #[cfg(feature = "dpa")]
+                            objects::Element::Dpa(objects::DpaElement::Far { .. }) => {}
                         }
                         to(ObjectKind::Uar, cq.uar_page);
                         cq.umems.iter().for_each(|&umem| to(ObjectKind::Umem, umem));

@@ -1,11 +1,11 @@
-//! Processes of the DPA and what is theirs, its event queues, and devices that it emulates, with
-//! their doorbells, which make CQEs. The commands are the model's own (`prm/dpa`).
+//! Processes of the DPA and their objects, its event queues, and the devices that it emulates with
+//! their CQE-generating doorbells. The commands are the model's own (`prm/dpa`).
 
 macro_rules! doorbells {
     (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
         $($lead)*! { $then $next {
             $($before)*
-            /// Doorbells of emulated devices that make CQEs.
+            /// CQE-generating doorbells of emulated devices.
             emulated_doorbells: EmulatedDoorbell(u32) => objects::EmulatedDoorbell {
                 numbers: [emulated_doorbell: |profile| profile.first_dpa_object()..HALF],
                 object: {
@@ -207,7 +207,7 @@ macro_rules! dpa {
                     user DestroyGeneralObjectIn of DPA_OUTBOX => dpa::destroy_outbox;
                 }
             }
-            /// UAR pages whose queues the DPA of another function rings for.
+            /// UAR pages whose queues the DPA of another function may ring.
             uar_extensions: UarExtension(u32) => objects::UarExtension {
                 numbers: [uar_extension: |profile| profile.first_dpa_object()..HALF],
                 object: {
@@ -281,7 +281,8 @@ macro_rules! dpa {
                     made: [],
                     refers: |it, to| {
                         to(ObjectKind::DpaProcess, it.context.process_id());
-                        // It is written while others have the function.
+                        // The dump is written in chunks; other threads use the function between
+                        // them.
                         to(ObjectKind::Umem, it.context.umem_id());
                     },
                     moving: [],
@@ -344,8 +345,7 @@ macro_rules! dpa {
 
 pub(in crate::hca) use dpa;
 
-/// The refusal of a command on a device without a DPA: nothing can be created, and nothing is
-/// there.
+/// The refusal of a command on a device without a DPA: it can create no object, and has none.
 #[cfg(not(feature = "dpa"))]
 macro_rules! absent {
     (CreateGeneralObjectIn DPA_UAR_EXTENSION, $absent:ident) => {

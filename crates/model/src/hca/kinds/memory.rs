@@ -1,4 +1,4 @@
-//! Memory that the device may reach: keys, and what they are of.
+//! Memory that the device may access: keys, and the registered memory behind them.
 
 macro_rules! memory {
     (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
@@ -15,7 +15,7 @@ macro_rules! memory {
                     refers: |mkey, to| {
                         mkey.umem.iter().for_each(|&umem| to(ObjectKind::Umem, umem));
                     },
-                    // A UMR of the kernel's gives a key another PD.
+                    // UMR on a queue of the kernel moves a key to another PD.
                     moving: [Pd: |mkey| mkey.pd],
                     doorbell: [],
                     beside: [],
@@ -51,7 +51,8 @@ macro_rules! memory {
                         |call, input, _| call.destroy(kind::Mkey, input.mkey_index());
                 }
             }
-            /// Aliases of memory keys of other functions. They share a range of indexes with keys.
+            /// Aliases of memory keys of other functions. Aliases and keys share one range of
+            /// indexes.
             aliases: Alias(u32) => objects::Alias {
                 numbers: [],
                 object: {

@@ -1,33 +1,33 @@
-//! The registry of object kinds: one entry for each, from which come the maps of [`Objects`] and
-//! their counts, the ranges of numbers, who uses what, the refusals, the end of a user context, and
-//! which command leads where.
+//! The registry of object kinds, one entry each. The entries generate the maps of [`Objects`] and
+//! their counts, the ranges of numbers, the references between objects, the refusals, the end of a
+//! user context, and the dispatch of commands.
 //!
-//! Entries stand in the order in which the end of a user context destroys them: users before what
-//! they use. In an entry
-//! - `numbers` are the ranges that its numbers come from, as the profile has them: SQs take theirs
-//!   from the range of QPs;
-//! - `context` says that an object takes a context, and so a part of a page that the driver gives;
-//! - `number` is where an object's number came from, and goes back to;
-//! - `owner` is whose it is;
-//! - `made` tells an object that a command made from one that comes with the function;
-//! - `refers` names all that an object uses: none of it is destroyed before the object is. Who
-//!   changes what an object refers to does so by [`Objects::change`];
-//! - `moving` names what the data path may make it use instead, without [`Objects::change`];
-//! - `doorbell` is the UAR page on which it is rung for, and by which [`PageDoorbell`];
-//! - `beside` is what a function keeps for this kind beside the objects, a field of [`Objects`],
-//!   and about how many bytes it takes;
-//! - `absent` refuses a number that is no object of the sender's, `in_use` the destruction of one
-//!   that another object refers to; `others` are what else commands on this kind are refused for;
-//! - `gone` runs when an object is destroyed, for what the entry does not describe;
-//! - `commands` lead to their handlers, sent by users or by the kernel alone:
+//! The end of a user context destroys kinds in the order of their entries: users before the objects
+//! that they use. In an entry
+//! - `numbers` are the ranges that its numbers come from, as the profile gives them: SQs take
+//!   theirs from the range of QPs;
+//! - `context` says that an object takes a context, and so a part of a page from the driver;
+//! - `number` is the allocator that an object's number comes from and returns to;
+//! - `owner` is the object's owner;
+//! - `made` distinguishes an object that a command created from one that every function has;
+//! - `refers` names all objects that an object uses: none of them is destroyed before it. Code that
+//!   changes an object's references calls [`Objects::change`];
+//! - `moving` names references that the data path may change, without [`Objects::change`];
+//! - `doorbell` is the object's [`PageDoorbell`] and the UAR page of that doorbell;
+//! - `beside` is other data that a function keeps for the kind, in a field of [`Objects`], and its
+//!   approximate size in bytes;
+//! - `absent` refuses a number that is no object of the sender; `in_use` refuses to destroy an
+//!   object with references; `others` are further refusals of commands on the kind;
+//! - `gone` runs when an object is destroyed, for effects that the entry does not describe;
+//! - `commands` map to their handlers, for users or for the kernel alone:
 //!   - `user CreateGeneralObjectIn of SAMPLER => sampler::create;` is about a general object type.
 //!     A type with such an entry also needs its bit in `hca_cap.general_obj_types` of the profiles,
 //!     and no other type has one, but for the types from 0xff00 on: those are aliases of objects
 //!     that have commands of their own;
-//!   - `for all` says that a driver may stamp the command with `SHARED_UID`;
-//!   - `from 0x110` says that drivers may send so few bytes of the inbox; the rest is 0 then.
+//!   - `for all` lets a driver stamp the command with `SHARED_UID`;
+//!   - `from 0x110` allows an inbox of only 0x110 bytes; the rest is taken as 0.
 //!
-//! Beside its entry, in the file of its family, a new kind needs
+//! Besides its entry, in the file of its family, a new kind needs
 //! - its structure, in a module of `objects`;
 //! - its functions that the entry names, in a module of `commands`;
 //! - an object of it in `one_of_each` of `tests/registry.rs`.
@@ -42,8 +42,8 @@ pub(super) mod dpa;
 pub(super) mod memory;
 pub(super) mod queues;
 
-/// Gives all entries to the macro `$then`, behind what `$before` is. A device without a DPA has no
-/// kinds of object of it.
+/// Passes all entries to the macro `$then`, after `$before`. A device without a DPA has no kinds of
+/// DPA objects.
 #[cfg(feature = "dpa")]
 macro_rules! kinds {
     ($then:ident $($before:tt)*) => { $crate::hca::kinds::all_kinds! { $then $($before)* } };
@@ -55,7 +55,7 @@ macro_rules! kinds {
     };
 }
 
-/// As `kinds`, also of kinds that this build does not have.
+/// Like `kinds`, with the kinds that this build lacks.
 macro_rules! all_kinds {
     ($then:ident $($before:tt)*) => {
         $crate::hca::kinds::family! {
@@ -64,7 +64,7 @@ macro_rules! all_kinds {
     };
 }
 
-/// As `kinds`, of the DPA alone.
+/// Like `kinds`, for the DPA alone.
 #[cfg(not(feature = "dpa"))]
 macro_rules! dpa_kinds {
     ($then:ident $($before:tt)*) => {
@@ -72,7 +72,7 @@ macro_rules! dpa_kinds {
     };
 }
 
-/// Leads to the next family, which adds its own entries, or to `$then` behind the last.
+/// Expands the next family, which adds its own entries, or `$then` after the last.
 macro_rules! family {
     ($then:ident [] { $($all:tt)* }) => { $then! { $($all)* } };
     ($then:ident [queues $($next:ident)*] $before:tt) => {

@@ -1,4 +1,4 @@
-//! Work queues, and what leads frames to them or from them.
+//! Work queues, and the objects that steer frames to them or carry frames from them.
 
 macro_rules! queues {
     (($($lead:tt)*) $then:ident $next:tt { $($before:tt)* }) => {
@@ -14,7 +14,7 @@ macro_rules! queues {
                     made: [],
                     refers: |qp, to| {
                         to(ObjectKind::Pd, qp.pd);
-                        // Of a QP that only receives from an SRQ, nobody looks at the page.
+                        // A QP that only receives from an SRQ uses no doorbell on the page.
                         if qp.sq.is_some() || qp.rq.is_some() {
                             to(ObjectKind::Uar, qp.uar_page);
                         }
@@ -92,7 +92,7 @@ macro_rules! queues {
                     user DetachFromMcgIn => multicast::detach;
                 }
             }
-            /// Send queues of no QP. Their numbers are of one range with those of QPs.
+            /// Send queues without a QP. Their numbers and those of QPs share one range.
             sqs: Sq(u32) => objects::Sq {
                 numbers: [],
                 object: {
@@ -157,7 +157,7 @@ macro_rules! queues {
                     moving: [],
                     doorbell: [],
                     beside: [
-                        /// The flow table that frames meet first.
+                        /// The first flow table for frames.
                         flow_root(Option<u32>): |_| 0
                     ],
                 },
@@ -236,7 +236,7 @@ macro_rules! queues {
                     user DestroyTirIn => |call, input, _| call.destroy(kind::Tir, input.tirn());
                 }
             }
-            /// Receive queues of Ethernet frames. Their numbers are of one range with those of QPs.
+            /// Receive queues of Ethernet frames. Their numbers and those of QPs share one range.
             rqs: Rq(u32) => objects::Rq {
                 numbers: [],
                 object: {

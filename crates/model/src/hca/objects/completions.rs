@@ -17,18 +17,18 @@ pub(crate) struct Cq {
     pub log_size: u32,
     /// Bytes per CQE: 64 or 128.
     pub cqe_bytes: u32,
-    /// The receiver of its completion events.
+    /// The receiver of the CQ's completion events.
     pub element: Element,
     pub uar_page: u32,
     pub overrun_ignore: bool,
-    /// Index of the next CQE to write, counting on without wrap.
+    /// Index of the next CQE to write; it never wraps at the queue's size.
     pub producer: u32,
     /// Why the queue accepts no more CQEs, after it failed.
     pub failure: Option<CqErrorSyndrome>,
     pub arm: Arm,
     /// Index after the last solicited CQE.
     pub solicited: Option<u32>,
-    /// Index after the last CQE that an event has told of: those before it make no other.
+    /// Index after the last CQE that an event reported: earlier CQEs cause no other event.
     pub notified: u32,
     pub umems: Vec<u32>,
     /// The engine's state; initially the default.
@@ -49,12 +49,12 @@ pub(crate) enum Element {
 /// The state of a CQ's arming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Arm {
-    /// Nothing.
+    /// Not armed.
     #[default]
     Idle,
     /// The next CQE after the consumer index given.
     Next { consumer: u32, sequence: u8 },
-    /// The next solicited or error CQE after it.
+    /// The next solicited or error CQE after the consumer index.
     Solicited { consumer: u32, sequence: u8 },
 }
 
@@ -63,11 +63,11 @@ pub(crate) enum Arm {
 pub(crate) struct EventRing {
     pub memory: QueueMemory,
     pub log_size: u32,
-    /// Events are written whether or not software has taken those before.
+    /// The device writes events even if software has not consumed the earlier ones.
     pub overrun_ignore: bool,
-    /// Bits of the consumer index that doorbells have.
+    /// Bits of the consumer index in doorbells.
     pub counter: u32,
-    /// Index of the next EQE to write, counting on without wrap.
+    /// Index of the next EQE to write; it never wraps at the queue's size.
     pub producer: u32,
     pub consumer: u32,
     /// An EQE written while armed raises the vector and disarms.
@@ -79,7 +79,7 @@ pub(crate) struct EventRing {
 pub(crate) struct Eq {
     pub ring: EventRing,
     pub vector: u32,
-    /// Which event types come here.
+    /// The event types that the queue subscribes to.
     pub bitmask: [u64; 4],
     pub uar_page: u32,
     pub context: EqContext,

@@ -1,4 +1,4 @@
-//! Processes of the DPA and what is theirs, its event queues, and devices that it emulates.
+//! Processes of the DPA and their objects, its event queues, and the devices that it emulates.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(crate) struct DpaOutbox {
     pub context: DpaOutboxContext,
 }
 
-/// A UAR page whose queues a process of another function's DPA may ring for.
+/// A UAR page whose queues a process of another function's DPA may ring.
 #[derive(Debug)]
 pub(crate) struct UarExtension {
     pub uid: Uid,
@@ -57,23 +57,31 @@ pub(crate) struct DpaWindow {
     pub context: DpaWindowContext,
 }
 
-/// A core dump that was written.
+/// A core dump, written or in progress.
 #[derive(Debug)]
 pub(crate) struct DpaCoreDump {
     pub uid: Uid,
     pub context: DpaCoreDumpContext,
-    /// Identifies the object while it is written; a later object of the same number has another
-    /// mark.
+    /// Identifies the object during the write; a later object of the same number has another mark.
     pub mark: Arc<()>,
 }
 
-/// A part of the DPA that a CQ reports to, by number.
+/// The part of the DPA that gets a CQ's events, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DpaElement {
     /// A thread.
     Thread(u32),
     /// An event queue.
     Eq(u32),
+    /// A thread of a process of another device context; the CQ's UAR page is extended to it.
+    Far {
+        /// The number in the model of the process's function.
+        function: usize,
+        /// The process's serial number.
+        process: u64,
+        /// The thread.
+        thread: u32,
+    },
 }
 
 /// An event queue of the DPA.
@@ -107,7 +115,7 @@ impl EmulatedDevice {
     }
 }
 
-/// A doorbell of such a device that makes CQEs.
+/// A CQE-generating doorbell of an emulated device.
 #[derive(Debug)]
 pub(crate) struct EmulatedDoorbell {
     pub uid: Uid,

@@ -1,7 +1,8 @@
-//! Flow tables: what a frame looks like to them, what their entries match, and where they lead.
+//! Flow tables: the fields of a frame that they read, the matches of their entries, and the
+//! destinations.
 //!
-//! Only the link's header can be matched, and what the next header is: as much as the capability
-//! page of flow tables offers (`ft_field_support`).
+//! Only the link header, and the type of the next header, can be matched: the fields in the
+//! capability page of flow tables (`ft_field_support`).
 
 use std::ops::RangeInclusive;
 
@@ -9,11 +10,10 @@ use verbless_prm::{FlowContext, FlowTableContext, FteMatchParam, FteMatchSetLyr2
 
 use crate::numbered::Numbered;
 
-/// Bytes of the headers' fields that count: MAC addresses, EtherType, VLAN tag, IP version and
-/// protocol.
+/// Bytes of the header fields in use: MAC addresses, EtherType, VLAN tag, IP version and protocol.
 const KEY: usize = 0x14;
 
-/// Tables that a frame may go through; a level is above the one before it, so that there is an end.
+/// Most tables on the path of a frame; levels increase along it, so that it ends.
 const MOST_TABLES: usize = 256;
 
 /// The fields of a frame that entries compare, or a mask of them.
@@ -37,7 +37,7 @@ pub(crate) struct FlowGroup {
     pub mask: Key,
 }
 
-/// A rule.
+/// An entry, with its match value and destinations.
 #[derive(Debug)]
 pub(crate) struct FlowEntry {
     pub group: u32,
@@ -47,7 +47,7 @@ pub(crate) struct FlowEntry {
     pub context: Box<FlowContext>,
 }
 
-/// The destination of a rule.
+/// A destination of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
     Tir(u32),
@@ -55,14 +55,14 @@ pub(crate) enum Destination {
 }
 
 impl Key {
-    /// The fields from match parameters.
+    /// The fields in match parameters.
     pub(crate) fn of(headers: &FteMatchSetLyr24) -> Self {
         let mut key = [0; KEY];
         key.copy_from_slice(&headers.as_bytes()[..KEY]);
         Self(key)
     }
 
-    /// The mask of match criteria; `None` if a field cannot be matched.
+    /// The mask of match criteria; `None` if it has a field that cannot be matched.
     pub(crate) fn mask(criteria: &FteMatchParam) -> Option<Self> {
         let outer = criteria.outer_headers();
         let mut can = FteMatchSetLyr24::zeroed();
@@ -97,14 +97,14 @@ impl FlowTable {
         1_u32.checked_shl(self.context.log_size().into()).unwrap_or(u32::MAX)
     }
 
-    /// The table that a miss leads to.
+    /// The table for misses.
     pub(crate) fn miss(&self) -> Option<u32> {
         use verbless_prm::TableMissAction as Action;
         (self.context.table_miss_action() == Action::FWD).then(|| self.context.table_miss_id())
     }
 }
 
-/// Calls `each` with every TIR that a frame reaches, and the tag of the rule.
+/// Calls `each` with every TIR that a frame reaches, and the tag of the entry.
 pub(crate) fn steer(
     tables: &Numbered<u32, FlowTable>,
     root: Option<u32>,
@@ -118,7 +118,7 @@ pub(crate) fn steer(
             tracing::error!(table = number, "a flow rule leads to a table that is gone");
             continue;
         };
-        // The first that matches, by the order of indexes.
+        // The matching entry with the lowest index.
         let found = table.entries.values().find(|entry| frame.matches(&entry.mask, &entry.value));
         let Some(entry) = found else {
             next.extend(table.miss());
@@ -140,7 +140,7 @@ pub(crate) fn steer(
 mod tests {
     use super::*;
 
-    /// A table with one entry, which takes every frame.
+    /// A table with one entry that matches every frame.
     fn table(to: Vec<Destination>) -> FlowTable {
         let all = Key([0; KEY]);
         let context = Box::new(FlowContext::zeroed());
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_gone_does_not_keep_a_frame_from_the_other_destinations() {
+    fn missing_table_spares_other_destinations() {
         let (gone, there) = (Destination::Table(9), Destination::Table(2));
         for to in [vec![gone, there], vec![there, gone]] {
             let tables = Numbered::from([(1, table(to)), (2, table(vec![Destination::Tir(5)]))]);

@@ -1,4 +1,4 @@
-//! Memory that the device may reach: registered memory, and the keys to it.
+//! Memory that the device may access: registered memory, and the keys to it.
 
 use verbless_prm::MkeyContext;
 
@@ -10,9 +10,9 @@ use crate::hca::budget::List;
 pub(crate) struct Umem {
     pub uid: Uid,
     pub memory: QueueMemory,
-    /// Every page allows the device to write.
+    /// Whether the device may write every page.
     pub writable: bool,
-    /// Whether it is the heap of a process of the DPA, and ends with that.
+    /// Whether it is the heap of a DPA process, which destroys it at its end.
     pub device: bool,
 }
 
@@ -35,16 +35,16 @@ pub(crate) enum Translation {
     Pages(QueueMemory),
     /// KLM entries, each a range of another key; KSM when all have the same length.
     Indirect { entries: List<Klm>, log_entry_size: Option<u32> },
-    /// KLM entries that are taken in turn, over and over.
+    /// KLM entries that repeat in turn.
     Interleaved(Interleaved),
     /// The null key: reads give zeros, writes vanish.
     Null,
-    /// A key of a function, the same or another of its card; addresses are those of that key.
+    /// A key of a function, this one or another of its card; addresses are those of that key.
     Crossing { function: usize, key: u32 },
 }
 
-/// Memory of an indirect key that repeats: a round takes so many bytes of each KLM in turn, and
-/// every round begins a stride further in each.
+/// The repeating memory of an indirect key: a round takes some bytes of each KLM in turn; each
+/// round starts one stride further in each KLM.
 #[derive(Debug, Clone)]
 pub(crate) struct Interleaved {
     pub rounds: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Interleaved {
     pub klms: List<(Klm, Stride)>,
 }
 
-/// Bytes from where one round begins in a KLM to where the next one does.
+/// Bytes between the starts of two consecutive rounds in a KLM.
 pub(crate) type Stride = u16;
 
 /// An entry of an indirect key: a range of another key.
@@ -76,14 +76,14 @@ pub(crate) struct Mkey {
     /// Length in bytes; `None` when length64 is set: the whole address space.
     pub length: Option<u64>,
     pub translation: Translation,
-    /// `free` state: a key that UMR has yet to fill refuses every access.
+    /// `free` state: a key that UMR has not filled; it refuses every access.
     pub free: bool,
     /// Restricts the key to one QP (0xffffff: any).
     pub qpn: u32,
     pub umem: Option<u32>,
-    /// The translation entries as software wrote them, of a key whose range UMR may change.
+    /// The translation entries as software wrote them, if UMR may change the key's range.
     pub table: Option<List<u8>>,
-    /// The offer by which other functions may make aliases of it, if there is one.
+    /// The offer that lets other functions create aliases of the key, if any.
     pub offer: Option<Offer>,
     pub context: MkeyContext,
 }
@@ -97,7 +97,7 @@ pub(crate) struct Offer {
 }
 
 impl std::fmt::Debug for Offer {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Offer").field("serial", &self.serial).finish_non_exhaustive()
     }
@@ -119,7 +119,7 @@ pub(crate) struct Alias {
     /// The owner's number in the model, and the key's index there.
     pub function: usize,
     pub index: u32,
-    /// The serial number of the offer with which it was made.
+    /// The serial number of the offer that it was created with.
     pub serial: u64,
 }
 

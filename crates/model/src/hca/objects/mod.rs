@@ -1,8 +1,8 @@
-//! The objects of a function, which commands create and the data path uses.
+//! The objects of a function: commands create them, and the data path uses them.
 //!
 //! Commands (`hca::commands`) create, change and destroy these by their entries in the registry
-//! (`hca::registry`); the engine moves queues forward. The PRM context that software wrote is kept
-//! completely, in addition to the values that the data path needs, so that a query returns every
+//! (`hca::registry`); the engine executes the queues. Each object keeps the complete PRM context
+//! that software wrote, besides the values that the data path needs, so that a query returns every
 //! bit.
 
 use verbless_prm::{HcaCap, QueryQCounterOut};
@@ -27,7 +27,7 @@ pub use crate::hca::registry::ObjectCounts;
 pub(crate) use crate::hca::registry::Objects;
 use crate::profile::KeyNumbers;
 
-/// A set of counters of what happens to queues (ALLOC_Q_COUNTER).
+/// A set of counters of queue events (ALLOC_Q_COUNTER).
 #[derive(Debug)]
 pub(crate) struct QCounter {
     pub uid: Uid,
@@ -38,12 +38,12 @@ pub(crate) struct QCounter {
 /// Limits of the data path from the capabilities, for quick access.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
-    /// The key that reaches all of memory, for queues that may use it.
+    /// The key to all of memory, for queues that may use it.
     pub reserved_lkey: u32,
-    /// The value in the place of a key that marks a list of repeated entries.
+    /// The key value that marks a list of repeated entries.
     pub repeated_mkey: u32,
     pub repeated_block_disabled: bool,
-    /// The key that ends the list of a receive WQE, besides the one that every device knows.
+    /// The key that ends the list of a receive WQE, besides the one common to all devices.
     pub list_end: u32,
     /// The maximum depth of indirect keys.
     pub max_indirection: u32,
@@ -56,7 +56,7 @@ pub(crate) struct Limits {
 }
 
 /// The key that ends the list of a receive WQE on every device (`MLX5_INVALID_LKEY`): libmlx5
-/// writes it whatever QUERY_SPECIAL_CONTEXTS answers, which DevX does not pass.
+/// writes it regardless of QUERY_SPECIAL_CONTEXTS, which DevX does not pass.
 pub(crate) const LIST_END: u32 = 0x100;
 
 impl Limits {
@@ -87,7 +87,7 @@ impl Limits {
     }
 }
 
-/// A user context; its objects have its uid.
+/// A user context; each of its objects has its uid.
 #[derive(Debug)]
 pub(crate) struct Uctx {
     /// Its privileges (`uctx_cap`).

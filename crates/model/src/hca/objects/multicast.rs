@@ -1,4 +1,4 @@
-//! The multicast groups of a function: which QPs hear what is sent to a GID.
+//! The multicast groups of a function: the QPs that receive messages to a GID.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ impl Groups {
         self.members.len()
     }
 
-    /// The QPs in a group, if there is one of this GID.
+    /// The QPs in the group of this GID, if it exists.
     pub(crate) fn get(&self, gid: &[u8; 16]) -> Option<&BTreeSet<u32>> {
         self.members.get(gid)
     }
@@ -28,10 +28,10 @@ impl Groups {
         joined
     }
 
-    /// Takes a QP out of a group, and the group away with its last member.
+    /// Removes a QP from a group, and the group with its last member.
     pub(crate) fn leave(&mut self, gid: &[u8; 16], qpn: u32) {
         let Some(members) = self.members.get_mut(gid) else {
-            tracing::error!(qpn, ?gid, "a QP leaves a group that nobody is in");
+            tracing::error!(qpn, ?gid, "a QP leaves a group without members");
             return;
         };
         self.count -= usize::from(members.remove(&qpn));

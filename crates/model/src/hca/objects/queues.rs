@@ -1,4 +1,5 @@
-//! Work queues: queue pairs, SQs, RQs and shared receive queues, and what leads frames to them.
+//! Work queues: queue pairs, SQs, RQs and shared receive queues, and the objects that steer frames
+//! to them.
 
 use verbless_prm::{
     QpContext, RmpContext, RqContext, RqState, SqContext, SqState, TirContext, TisContext,
@@ -9,7 +10,7 @@ use super::shared::{QueueMemory, Uid};
 use crate::hca::qp_type::QpType;
 use crate::runtime::{QpRuntime, SendRuntime};
 
-/// QP states, as the PRM numbers them.
+/// QP states in the PRM's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum QpState {
@@ -40,11 +41,11 @@ pub(crate) struct SendQueue {
     /// log2 of the number of WQEBBs.
     pub log_size: u32,
     pub cqn: u32,
-    /// Next WQEBB to execute, counting on without wrap; the low 16 bits are the WQE's index.
+    /// Next WQEBB to execute, counted without wrap; the low 16 bits are the WQE's index.
     pub consumer: u16,
     /// Producer index as last read from the record.
     pub producer: u16,
-    /// Woken by a doorbell and not yet run dry.
+    /// A doorbell woke the queue, and it has not run empty since.
     pub awake: bool,
     /// The engine's state; initially and after a reset the default.
     pub runtime: SendRuntime,
@@ -64,11 +65,11 @@ impl SendQueue {
         }
     }
 
-    /// Forgets what was posted; gives what the engine kept of it.
+    /// Drops the posted requests; returns the engine's state of them.
     pub(crate) fn reset(&mut self) -> SendRuntime {
         (self.consumer, self.producer, self.awake) = (0, 0, false);
-        // UCX leaves the record of a queue that it resets (`uct_ib_mlx5_txwq_reset`), so that what
-        // is asked of new queues is not asked of it.
+        // UCX leaves the record of a queue that it resets (`uct_ib_mlx5_txwq_reset`), so the check
+        // for new queues does not apply.
         let kept = SendRuntime { rung: self.runtime.rung, ..SendRuntime::default() };
         std::mem::replace(&mut self.runtime, kept)
     }
@@ -91,10 +92,11 @@ pub(crate) struct ReceiveQueue {
 pub(crate) enum Address {
     /// InfiniBand, by LID.
     Lid(u16),
-    /// InfiniBand, by LID and with a GRH, whose GID says which port among those that share the LID.
+    /// InfiniBand, by LID and with a GRH, whose GID selects the port among those that share the
+    /// LID.
     Routed { lid: u16, gid: [u8; 16] },
-    /// RoCE, by GID and MAC; the sender's own address, at this index of its table, says in which
-    /// VLAN and by which version of RoCE.
+    /// RoCE, by GID and MAC; the sender's own address, at index `own` of its table, selects the
+    /// VLAN and the RoCE version.
     Roce { gid: [u8; 16], mac: [u8; 6], own: u8 },
     /// The function itself, within the device (force loopback).
     Own,
@@ -138,16 +140,16 @@ pub(crate) struct QpObject {
     pub record: u64,
     pub sq: Option<SendQueue>,
     pub rq: Option<ReceiveQueue>,
-    /// The shared receive queue (SRQ, XRC SRQ or RMP) that serves it instead.
+    /// The shared receive queue (SRQ, XRC SRQ or RMP) that replaces the receive queue.
     pub srq: Option<u32>,
     pub remote_qpn: u32,
     pub remote: Option<Address>,
     /// The port that the QP sends from, counted from 1.
     pub port: u8,
-    /// The user index in every CQE; 0xffffff: CQEs have the number of the shared receive queue, or
+    /// The user index in every CQE; 0xffffff: CQEs carry the number of the shared receive queue, or
     /// 0, instead.
     pub user_index: u32,
-    /// Whether it executes WQEs that copy memory within the device (mmo of the context's
+    /// Whether the QP executes WQEs that copy memory within the device (mmo of the context's
     /// extension).
     pub mmo: bool,
     /// Bytes of a READ or atomic response that may be delivered in the CQE (0, 32 or 64; cs_req).
@@ -166,7 +168,7 @@ pub(crate) struct QpObject {
     pub context: QpContext,
 }
 
-/// A send queue that belongs to no QP.
+/// A send queue without a QP.
 #[derive(Debug)]
 pub(crate) struct Sq {
     pub uid: Uid,
@@ -186,27 +188,27 @@ pub(crate) struct Sq {
 pub(crate) struct Rq {
     pub uid: Uid,
     pub state: RqState,
-    /// The PD of the keys that the WQEs of its own ring may use.
+    /// The PD of the keys in WQEs of the queue's own ring.
     pub pd: Option<u32>,
-    /// Address of the 8-byte doorbell record of its own ring; its first word counts the WQEs
-    /// posted.
+    /// Address of the 8-byte doorbell record of the queue's own ring; its first word counts the
+    /// posted WQEs.
     pub record: u64,
-    /// The ring of its own, if it has one.
+    /// The queue's own ring, if it has one.
     pub queue: Option<ReceiveQueue>,
-    /// The RMP that has the WQEs instead.
+    /// The RMP that holds the WQEs instead.
     pub srq: Option<u32>,
     pub umems: Vec<u32>,
     pub context: RqContext,
 }
 
-/// A transport interface for sending: the frames of SQs go through it.
+/// A transport interface for sending: SQs send frames through it.
 #[derive(Debug)]
 pub(crate) struct Tis {
     pub uid: Uid,
     pub context: TisContext,
 }
 
-/// A transport interface for receiving: it leads frames to an RQ.
+/// A transport interface for receiving: it directs frames to an RQ.
 #[derive(Debug)]
 pub(crate) struct Tir {
     pub uid: Uid,
@@ -225,13 +227,13 @@ pub(crate) struct Srq {
     pub log_size: u32,
     /// log2 of the stride in bytes.
     pub log_stride: u32,
-    /// The WQEs are used in the order of their places, and not of their links.
+    /// The device uses WQEs in ring order, and not by their links.
     pub cyclic: bool,
     /// The index of the next WQE to use; its low bits are the index in the ring.
     pub head: u16,
-    /// WQEs used, counting on.
+    /// WQEs used, counted without wrap.
     pub consumed: u16,
-    /// When fewer WQEs are left, the limit event is due; 0: not armed.
+    /// The limit event is due when fewer WQEs are left; 0: not armed.
     pub limit: u16,
     /// The CQ of an XRC SRQ; an RMP's users have their own.
     pub cqn: Option<u32>,
@@ -240,7 +242,7 @@ pub(crate) struct Srq {
     pub context: SrqContext,
 }
 
-/// The context with which software made a shared receive queue.
+/// The context with which software created a shared receive queue.
 #[derive(Debug, Clone)]
 pub(crate) enum SrqContext {
     XrcSrq(XrcSrqContext),

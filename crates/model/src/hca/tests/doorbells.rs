@@ -1,4 +1,4 @@
-//! Doorbells that wait when a command comes.
+//! Doorbells that are pending when a command arrives.
 
 use verbless_prm::hot::CtrlWord;
 use verbless_prm::{CreateCqIn, DestroyCqIn, DestroyQpIn};
@@ -24,7 +24,7 @@ fn doorbell_of_a_destroyed_queue_is_no_stray() {
     while engine::step(&mut rig.world) {}
     assert!(!bar.rung());
     assert_eq!(rig.world.functions[0].engine.strays, []);
-    // One that comes later names nothing.
+    // A later doorbell finds no queue.
     bar.store64(user.uar, 0x800, word(qp));
     while engine::step(&mut rig.world) {}
     assert_eq!(rig.world.functions[0].engine.strays, [(user.uar, word(qp))]);

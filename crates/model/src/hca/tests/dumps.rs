@@ -1,5 +1,5 @@
-//! Core dumps of processes of the DPA: what becomes of one whose context ends while it is written,
-//! and of one that cannot be written.
+//! Core dumps of DPA processes: one whose context ends during the write, and one that cannot be
+//! written.
 
 use verbless_prm::{
     CommandInput, CommandStatus, CreateGeneralObjectIn, DestroyGeneralObjectIn, DestroyUctxIn,
@@ -27,7 +27,7 @@ fn dump(process: u32, user: User) -> DpaCoreDump {
 }
 
 #[test]
-fn a_context_may_end_while_a_core_dump_of_its_process_is_written() {
+fn context_may_end_during_core_dump() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let context = dump(process(&mut rig, user), user);
@@ -45,7 +45,7 @@ fn a_context_may_end_while_a_core_dump_of_its_process_is_written() {
     }
     assert_eq!(rig.counts().dpa_core_dumps, 1);
     rig.send::<DestroyUctxIn>(0, |input| _ = input.set_uid(user.uid)).unwrap();
-    // Another may have the number by now.
+    // Another object may have the number meanwhile.
     let other = rig.user();
     let rest = go_on(&mut rig.world, 0, rest.expect("more"), &input, &mut output);
     assert!(rest.is_none());
@@ -55,7 +55,7 @@ fn a_context_may_end_while_a_core_dump_of_its_process_is_written() {
 }
 
 #[test]
-fn memory_that_a_core_dump_goes_to_is_there_until_the_dump_is_destroyed() {
+fn core_dump_holds_its_umem_until_destroyed() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let process = process(&mut rig, user);
@@ -73,21 +73,21 @@ fn memory_that_a_core_dump_goes_to_is_there_until_the_dump_is_destroyed() {
 }
 
 #[test]
-fn a_core_dump_that_cannot_be_written_leaves_nothing() {
+fn failed_core_dump_leaves_no_object() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let context = dump(process(&mut rig, user), user);
     let kind = GeneralObjectType::DPA_CORE_DUMP;
     assert_eq!(rig.general(user.uid, kind, &context), Err(Refusal::UmemPages));
     assert_eq!(rig.counts().dpa_core_dumps, 0);
-    // Without room nothing is written.
+    // A short buffer stays unwritten.
     let short = *context.clone().set_dump_bytes(8);
     assert!(rig.general(user.uid, kind, &short).is_ok());
     assert_eq!(rig.counts().dpa_core_dumps, 1);
 }
 
 #[test]
-fn an_object_is_no_alias_no_range_and_has_no_number_that_the_program_chose() {
+fn create_rejects_alias_range_and_chosen_number() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let mut context = DpaProcess::default();

@@ -1,4 +1,4 @@
-//! Event queues of the DPA, emulated devices, and doorbells of those.
+//! Event queues of the DPA, emulated devices, and the doorbells of those.
 
 use verbless_prm::{
     DpaEmulatedDevice, DpaEmulatedDoorbell, DpaEq, GeneralObjectType, ModifyGeneralObjectIn,
@@ -31,7 +31,7 @@ fn a_device_has_queues_and_at_most_64_vectors() {
 }
 
 #[test]
-fn an_event_queue_is_of_a_vector_that_there_is_or_of_no_device() {
+fn eq_needs_an_existing_vector_of_its_device() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let number = device(&mut rig, user, 1, 2).unwrap();
@@ -61,7 +61,7 @@ fn an_event_queue_is_of_a_vector_that_there_is_or_of_no_device() {
 }
 
 #[test]
-fn an_event_queue_is_as_large_as_the_device_says_and_no_larger() {
+fn eq_size_is_limited_by_capability() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     rig.world.functions[0].hca.caps.general_mut().set_log_max_eq_sz(3);
@@ -73,7 +73,7 @@ fn an_event_queue_is_as_large_as_the_device_says_and_no_larger() {
 }
 
 #[test]
-fn a_doorbell_is_one_queues_alone_and_keeps_what_its_host_rings() {
+fn doorbell_is_unique_per_queue_and_counts_rings() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let number = device(&mut rig, user, 3, 0).unwrap();
@@ -111,7 +111,7 @@ fn a_doorbell_is_one_queues_alone_and_keeps_what_its_host_rings() {
     };
     assert_eq!(ring(&mut rig, &of(2, 7)), Ok(()));
     assert_eq!(ring(&mut rig, &of(2, 9)), Ok(()));
-    assert_eq!(ring(&mut rig, &of(1, 5)), Ok(()), "nobody listens");
+    assert_eq!(ring(&mut rig, &of(1, 5)), Ok(()), "no program listens");
     assert_eq!(ring(&mut rig, &of(3, 5)), Err(Refusal::EmulatedDeviceParts));
     assert_eq!(ring(&mut rig, &|it| _ = it.set_queues(1)), Err(Refusal::Unsupported));
     let (value, rings, _) = state(&mut rig, last);

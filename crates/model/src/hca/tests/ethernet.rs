@@ -1,5 +1,5 @@
-//! What Ethernet frames go through: TISs, RQs, TIRs and flow tables, made, asked, changed and
-//! destroyed.
+//! The objects on the path of Ethernet frames: TISs, RQs, TIRs and flow tables: creation, query,
+//! change and destruction.
 
 use verbless_prm as prm;
 use verbless_prm::{
@@ -16,7 +16,7 @@ use crate::hca::Refusal;
 use crate::profile::Link;
 
 const LINK: Link = Link::Ethernet;
-/// The kernel, as who it sends commands.
+/// The kernel as the sender of commands.
 const KERNEL: u16 = 0;
 
 impl Rig {
@@ -98,7 +98,7 @@ impl Rig {
         made.map(|output| output.group_id())
     }
 
-    /// Entry 3, which forwards to a destination.
+    /// Entry 3: it forwards to a destination.
     pub(super) fn entry(
         &mut self,
         (uid, table, group): (u16, u32, u32),
@@ -214,7 +214,7 @@ fn an_rq_goes_from_rst_to_rdy_and_leaves_err_by_rst_only() {
 }
 
 #[test]
-fn of_an_rq_that_exists_only_the_stripping_of_tags_can_be_changed() {
+fn only_vlan_stripping_of_an_rq_is_modifiable() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let rq = rig.rq(user, |_| {}).unwrap();
@@ -229,7 +229,7 @@ fn of_an_rq_that_exists_only_the_stripping_of_tags_can_be_changed() {
     assert_eq!(modify(4, |context| _ = context.set_scatter_fcs(true)), Err(Refusal::Unsupported));
     assert_eq!(modify(8, |context| _ = context.set_counter_set_id(1)), Err(Refusal::Unsupported));
     assert_eq!(modify(0x10, |_| {}), Err(Refusal::RqField));
-    // What is not selected says nothing, and what stays as it is changes nothing.
+    // An unselected field is ignored, and an equal value changes nothing.
     let all = |context: &mut prm::RqContext| {
         context.set_scatter_fcs(true).set_counter_set_id(1).wq_mut().set_lwm(3);
     };
@@ -241,7 +241,7 @@ fn of_an_rq_that_exists_only_the_stripping_of_tags_can_be_changed() {
 }
 
 #[test]
-fn vlan_tags_are_stripped_where_the_capability_says_so() {
+fn vlan_stripping_needs_vlan_cap() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let strips = |rig: &mut Rig| rig.rq(user, |it| _ = it.ctx_mut().set_vsd(false));
@@ -283,7 +283,7 @@ fn tiss_and_tirs_are_of_a_domain_and_a_tir_is_direct() {
 }
 
 #[test]
-fn a_tis_names_a_port_of_a_bond_that_there_is() {
+fn tis_lag_port_must_exist() {
     let refused = Err(Refusal::TisLagPort);
     for (affinity, ports, most, strict) in
         [(false, 0, 0, false), (true, 0, 0, false), (false, 2, 0, true), (true, 2, 2, true)]
@@ -320,7 +320,7 @@ fn a_tis_names_a_port_of_a_bond_that_there_is() {
 }
 
 #[test]
-fn an_sq_sends_through_one_tis_of_its_owners() {
+fn sq_uses_one_tis_of_its_owner() {
     let mut rig = Rig::up(LINK);
     let (user, other) = (rig.user(), rig.user());
     let (td, foreign) = (rig.td(user), rig.td(other));
@@ -337,7 +337,7 @@ fn an_sq_sends_through_one_tis_of_its_owners() {
 }
 
 #[test]
-fn an_sq_with_a_tis_is_for_those_who_may_send_raw_frames() {
+fn sq_with_tis_needs_raw_transmit_right() {
     let mut rig = Rig::up(LINK);
     let uid = rig.uctx_that_may(2);
     let user = rig.user_of(uid);
@@ -353,7 +353,7 @@ fn an_sq_with_a_tis_is_for_those_who_may_send_raw_frames() {
 }
 
 #[test]
-fn an_rq_counts_in_a_counter_of_its_owner_which_it_holds() {
+fn rq_holds_q_counter_of_its_owner() {
     let mut rig = Rig::up(LINK);
     let (user, other) = (rig.user(), rig.user());
     let [own, foreign] = [user, other]
@@ -385,7 +385,7 @@ fn every_mistake_in_a_flow_table_is_refused() {
         (|input| _ = input.set_table_type(prm::FlowTableType::NIC_TX), Refusal::Unsupported),
         (|input| _ = input.set_other_vport(true), Refusal::Unsupported),
         (context!(set_log_size(17)), Refusal::FlowTableSize),
-        (context!(set_level(65)), Refusal::FlowTableLevel),
+        (context!(set_level(129)), Refusal::FlowTableLevel),
         (context!(set_reformat_en(true)), Refusal::Unsupported),
         (context!(set_sw_owner(true)), Refusal::Unsupported),
         (context!(set_table_miss_action(TableMissAction::SWITCH_DOMAIN)), Refusal::Unsupported),
@@ -401,7 +401,7 @@ fn every_mistake_in_a_flow_table_is_refused() {
 }
 
 #[test]
-fn misses_go_up_and_a_table_that_another_leads_to_stays() {
+fn flow_table_miss_goes_up_and_holds_its_target() {
     let mut rig = Rig::up(LINK);
     let uid = rig.user().uid;
     let miss = |table: u32| {
@@ -433,7 +433,7 @@ fn misses_go_up_and_a_table_that_another_leads_to_stays() {
 }
 
 #[test]
-fn groups_lie_beside_each_other_and_match_what_the_device_says() {
+fn flow_groups_do_not_overlap_and_check_criteria() {
     let mut rig = Rig::up(LINK);
     let uid = rig.user().uid;
     let table = rig.table(uid, |_| {}).unwrap();
@@ -470,7 +470,7 @@ fn groups_lie_beside_each_other_and_match_what_the_device_says() {
 }
 
 #[test]
-fn an_entry_is_in_its_group_goes_somewhere_and_holds_where_it_goes() {
+fn flow_entry_needs_group_and_held_destination() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let uid = user.uid;
@@ -528,7 +528,7 @@ fn an_entry_is_in_its_group_goes_somewhere_and_holds_where_it_goes() {
 }
 
 #[test]
-fn an_entry_changes_what_is_selected_and_nothing_else() {
+fn flow_entry_modify_changes_only_selected_fields() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let uid = user.uid;
@@ -556,7 +556,7 @@ fn an_entry_changes_what_is_selected_and_nothing_else() {
 }
 
 #[test]
-fn the_kernel_alone_says_which_table_is_the_root_and_without_it_there_is_none() {
+fn kernel_alone_sets_flow_table_root() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let (table, other) = (rig.table(KERNEL, |_| {}).unwrap(), rig.table(KERNEL, |_| {}).unwrap());

@@ -1,4 +1,4 @@
-//! Features of queues that a capability decides on: each is taken with it and refused without.
+//! Features of queues behind a capability: each is accepted with it and refused without.
 
 use verbless_prm::{
     CqModifyField, CqPeriodMode, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn,
@@ -15,7 +15,7 @@ type Of<I> = (&'static str, Capability, Feature<I>);
 type Feature<I> = fn(&mut I);
 type Make<I> = fn(&mut Rig, User, Feature<I>) -> Result<u32, Refusal>;
 
-/// Makes an object with each feature, with its capability and without.
+/// Creates an object with each feature, with its capability and without.
 fn each<I>(cases: &[Of<I>], make: Make<I>) {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
@@ -32,7 +32,7 @@ fn each<I>(cases: &[Of<I>], make: Make<I>) {
 }
 
 #[test]
-fn a_cq_has_the_features_that_the_capabilities_offer() {
+fn cq_features_follow_capabilities() {
     let cases: &[Of<CreateCqIn>] = &[
         ("oi", |caps, on| _ = caps.set_cq_oi(on), |it| _ = it.cq_context_mut().set_oi(true)),
         ("apu_cq", |caps, on| _ = caps.set_apu(on), |it| _ = it.cq_context_mut().set_apu_cq(true)),
@@ -105,11 +105,11 @@ fn a_cq_has_the_features_that_the_capabilities_offer() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let made = rig.cq(user, |it| _ = it.cq_context_mut().set_cq_period_mode(CqPeriodMode(2)));
-    assert_eq!(made, Err(Refusal::Unsupported), "a mode that there is not");
+    assert_eq!(made, Err(Refusal::Unsupported), "an undefined mode");
 }
 
 #[test]
-fn a_qp_has_the_features_that_the_capabilities_offer() {
+fn qp_features_follow_capabilities() {
     let cases: &[Of<CreateQpIn>] = &[
         (
             "wq_signature",
@@ -182,7 +182,7 @@ fn a_qp_has_the_features_that_the_capabilities_offer() {
 }
 
 #[test]
-fn a_pool_is_cyclic_and_bare_as_the_capability_offers() {
+fn rmp_cyclic_wqe_format_follows_capability() {
     let cases: &[Of<CreateRmpIn>] = &[(
         "basic_cyclic_rcv_wqe",
         |caps, on| _ = caps.set_basic_cyclic_rcv_wqe(on),
@@ -227,7 +227,7 @@ fn pool(
 }
 
 #[test]
-fn a_key_has_the_features_that_the_capabilities_offer() {
+fn mkey_features_follow_capabilities() {
     let cases: &[Of<CreateMkeyIn>] = &[
         ("pg_access", |caps, on| _ = caps.set_pg(on), |it| _ = it.set_pg_access(true)),
         (
@@ -265,7 +265,7 @@ fn a_key_has_the_features_that_the_capabilities_offer() {
 }
 
 #[test]
-fn fields_of_a_cq_are_changed_as_the_capabilities_offer() {
+fn cq_modify_fields_follow_capabilities() {
     let fields: [(CqModifyField, Capability); 5] = [
         (CqModifyField::PERIOD, |caps, on| _ = caps.set_cq_moderation(on)),
         (CqModifyField::MAX_COUNT, |caps, on| _ = caps.set_cq_moderation(on)),
@@ -308,7 +308,7 @@ fn fields_of_a_cq_are_changed_as_the_capabilities_offer() {
 }
 
 #[test]
-fn what_is_not_modelled_of_a_tir_cannot_be_changed() {
+fn unmodelled_tir_fields_cannot_be_modified() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let td = rig.td(user);
@@ -330,7 +330,7 @@ fn what_is_not_modelled_of_a_tir_cannot_be_changed() {
 }
 
 #[test]
-fn data_in_a_cqe_is_as_long_as_the_context_says() {
+fn inline_cqe_size_follows_qp_context() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let wide = |it: &mut CreateCqIn| {
@@ -349,7 +349,7 @@ fn data_in_a_cqe_is_as_long_as_the_context_says() {
             })
         };
         let qpn = made(wide, wide).unwrap();
-        // 64 bytes are for CQEs of 128, on the side that has them.
+        // 64 bytes are for CQEs of 128, per side.
         let refused = |wide: u32| (wide == 64).then_some(Refusal::QpInlineCqe);
         assert_eq!(made(user.cq, wide).err(), refused(expected.0), "{requester:?}");
         assert_eq!(made(wide, user.cq).err(), refused(expected.1), "{responder:?}");
@@ -360,7 +360,7 @@ fn data_in_a_cqe_is_as_long_as_the_context_says() {
 }
 
 #[test]
-fn the_driver_moves_a_key_to_another_pd_if_umr_may_change_it() {
+fn driver_moves_umr_mkey_to_another_pd() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
     let fixed = rig.mkey(user, |_| {}).unwrap();

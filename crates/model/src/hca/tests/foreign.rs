@@ -1,5 +1,5 @@
-//! Keys that are opened to other functions, aliases, and UARs that are extended to processes of
-//! others: what each command refuses.
+//! Keys opened to other functions, aliases, and UARs extended to processes of other functions: the
+//! refusals of each command.
 
 use verbless_prm::{
     AllowOtherVhcaAccessIn, CreateGeneralObjectIn, DeallocUarIn, DestroyGeneralObjectIn,
@@ -14,7 +14,7 @@ const LINK: Link = Link::Infiniband;
 const SECRET: [u8; 32] = [7; 32];
 
 #[test]
-fn only_a_key_s_owner_opens_it_and_only_keys_are_opened() {
+fn only_mkeys_are_shared_and_only_by_their_owner() {
     let mut rig = Rig::up(LINK);
     let (mine, other) = (rig.user(), rig.user());
     let mkey = rig.mkey(mine, |_| {}).unwrap();
@@ -25,14 +25,14 @@ fn only_a_key_s_owner_opens_it_and_only_keys_are_opened() {
         input.set_object_id_to_be_accessed(mine.cq);
     });
     assert_eq!(queue.err(), Some(Refusal::NotToBeShared));
-    // Nobody was let in by any of it.
+    // None of these opened the key to another function.
     assert_eq!(rig.alias(other, (1, mkey), SECRET), Err(Refusal::NoOffer));
     rig.offer(mine.uid, mkey, SECRET).unwrap();
     rig.alias(other, (1, mkey), SECRET).unwrap();
 }
 
 #[test]
-fn an_alias_is_its_maker_s_and_no_key_like_others() {
+fn alias_belongs_to_its_creator_and_is_no_mkey() {
     let mut rig = Rig::up(LINK);
     let (mine, other) = (rig.user(), rig.user());
     let mkey = rig.mkey(mine, |_| {}).unwrap();
@@ -58,7 +58,7 @@ fn an_alias_is_its_maker_s_and_no_key_like_others() {
         input.set_mkey_index(again);
     });
     assert_eq!(key.err(), Some(Refusal::NoSuchMkey));
-    // The key goes, and the alias stays until its maker destroys it.
+    // The key is destroyed; the alias stays until its creator destroys it.
     rig.send::<DestroyMkeyIn>(mine.uid, |input| {
         input.set_mkey_index(mkey);
     })
@@ -67,7 +67,7 @@ fn an_alias_is_its_maker_s_and_no_key_like_others() {
 }
 
 #[test]
-fn an_alias_is_made_for_those_who_have_room_for_the_head_of_the_answer_alone() {
+fn alias_output_context_is_optional() {
     let mut rig = Rig::up(LINK);
     let (mine, other) = (rig.user(), rig.user());
     let mkey = rig.mkey(mine, |_| {}).unwrap();
@@ -82,7 +82,7 @@ fn an_alias_is_made_for_those_who_have_room_for_the_head_of_the_answer_alone() {
 }
 
 #[test]
-fn a_key_itself_is_no_general_object_and_a_short_alias_is_none() {
+fn general_mkey_object_must_be_a_whole_alias() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let kind = GeneralObjectType::MKEY.0;
@@ -95,7 +95,7 @@ fn a_key_itself_is_no_general_object_and_a_short_alias_is_none() {
 }
 
 #[test]
-fn a_device_that_cannot_share_keys_says_so() {
+fn device_without_sharing_rejects_offer_and_alias() {
     let mut rig = Rig::up_of(Profile::load("connectx6dx").unwrap());
     let user = rig.user();
     let mkey = rig.mkey(user, |_| {}).unwrap();
@@ -104,7 +104,7 @@ fn a_device_that_cannot_share_keys_says_so() {
 }
 
 #[test]
-fn a_uar_is_extended_by_whoever_has_it_to_functions_that_have_a_dpa_and_reach_it() {
+fn uar_extension_needs_own_uar_and_reachable_dpa() {
     let mut rig = Rig::up(LINK);
     let (mine, other) = (rig.user(), rig.user());
     let kind = GeneralObjectType::DPA_UAR_EXTENSION;

@@ -1,4 +1,4 @@
-//! What Linux's own drivers ask for, beyond what user contexts do: shared queues, objects that all
+//! Requests of Linux's own drivers beyond those of user contexts: shared queues, objects that all
 //! contexts share.
 
 use verbless_prm::{
@@ -13,10 +13,10 @@ use super::rig::{Rig, User, pages};
 use crate::hca::Refusal;
 use crate::profile::Link;
 
-/// The uid of what belongs to every user context.
+/// The uid of objects that all user contexts share.
 const SHARED: u16 = 0xffff;
 
-/// The kernel with a PD, a UAR page and a CQ, in pages that it lists.
+/// The kernel with a PD, a UAR page and a CQ, in listed pages.
 fn kernel(rig: &mut Rig) -> User {
     let pd = rig.send::<AllocPdIn>(0, |_| {}).unwrap().pd();
     let uar = rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
@@ -48,7 +48,7 @@ fn rmp(rig: &mut Rig, user: User) -> Result<u32, Refusal> {
     .map(|(output, _)| output.rmpn())
 }
 
-/// A QP as the kernel makes it.
+/// A QP as the kernel creates it.
 fn qp(rig: &mut Rig, user: User, edit: impl FnOnce(&mut CreateQpIn)) -> Result<u32, Refusal> {
     rig.call::<CreateQpIn>(0, 0, &pages(2), 0, |input| {
         let context = input.qpc_mut();
@@ -62,7 +62,7 @@ fn qp(rig: &mut Rig, user: User, edit: impl FnOnce(&mut CreateQpIn)) -> Result<u
 }
 
 #[test]
-fn an_xrc_domain_holds_its_queues_and_a_queue_its_cq_and_pd() {
+fn xrcd_holds_srqs_and_srq_holds_cq_and_pd() {
     let mut rig = Rig::up(Link::Infiniband);
     let before = rig.counts();
     let user = kernel(&mut rig);
@@ -103,7 +103,7 @@ fn an_xrc_domain_holds_its_queues_and_a_queue_its_cq_and_pd() {
 }
 
 #[test]
-fn a_limit_is_set_by_arming_and_a_query_shows_it() {
+fn armed_srq_limit_is_visible_in_query() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = kernel(&mut rig);
     let xrcd = rig.send::<AllocXrcdIn>(0, |_| {}).unwrap().xrcd();
@@ -143,7 +143,7 @@ fn a_limit_is_set_by_arming_and_a_query_shows_it() {
 }
 
 #[test]
-fn a_shared_queue_stays_while_a_qp_receives_from_it() {
+fn srq_in_use_by_a_qp_cannot_be_destroyed() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = kernel(&mut rig);
     let rmp = rmp(&mut rig, user).unwrap();
@@ -170,7 +170,7 @@ fn a_shared_queue_stays_while_a_qp_receives_from_it() {
 }
 
 #[test]
-fn what_belongs_to_every_user_context_is_made_by_the_kernel_and_freed_by_it_alone() {
+fn shared_uid_objects_are_freed_by_kernel_alone() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let counter = rig.send::<AllocQCounterIn>(SHARED, |_| {}).unwrap().counter_set_id();
@@ -189,7 +189,7 @@ fn what_belongs_to_every_user_context_is_made_by_the_kernel_and_freed_by_it_alon
     };
     assert_eq!(free(&mut rig, user.uid), Some(Refusal::NoSuchCounter));
     assert_eq!(free(&mut rig, 0), None);
-    // An EQ for them all rings on a page of the kernel's.
+    // A shared EQ rings on a page of the kernel.
     let page = rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
     let eq = rig.call::<CreateEqIn>(SHARED, 0, &pages(1), 0, |input| {
         input.eq_context_entry_mut().set_log_eq_size(4).set_uar_page(page);
@@ -199,7 +199,7 @@ fn what_belongs_to_every_user_context_is_made_by_the_kernel_and_freed_by_it_alon
 }
 
 #[test]
-fn the_host_tells_its_byte_order_by_a_register_and_others_cannot_be_written() {
+fn only_host_endianness_register_is_writable() {
     let mut rig = Rig::up(Link::Infiniband);
     let write = |rig: &mut Rig, id, value: &[u8]| {
         rig.call::<verbless_prm::AccessRegisterIn>(
@@ -222,7 +222,7 @@ fn the_host_tells_its_byte_order_by_a_register_and_others_cannot_be_written() {
 }
 
 #[test]
-fn what_a_shared_queue_or_an_eq_cannot_do_is_refused() {
+fn unsupported_srq_and_eq_options_are_rejected() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = kernel(&mut rig);
     let mut pool = |edit: fn(&mut CreateRmpIn)| {
@@ -295,7 +295,7 @@ fn what_a_shared_queue_or_an_eq_cannot_do_is_refused() {
 }
 
 #[test]
-fn a_user_makes_no_qp_that_reaches_all_of_memory_and_nobody_one_of_xrc() {
+fn user_qp_rejects_rlky_fre_and_xrc() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     for edit in [
@@ -322,7 +322,7 @@ fn a_user_makes_no_qp_that_reaches_all_of_memory_and_nobody_one_of_xrc() {
 }
 
 #[test]
-fn capabilities_are_read_with_the_outboxes_of_older_programs() {
+fn capability_query_accepts_shorter_outboxes() {
     let mut rig = Rig::up(Link::Infiniband);
     let mut ask = |bytes: usize| {
         let mut input = [0; 16];

@@ -10,7 +10,7 @@ use crate::profile::Link;
 const LINK: Link = Link::Infiniband;
 
 #[test]
-fn a_umem_needs_whole_aligned_pages_and_an_offset_in_the_first() {
+fn umem_needs_aligned_pages_and_offset_in_first() {
     let mut rig = Rig::up(LINK);
     let uid = rig.uctx();
     let create = |rig: &mut Rig, entries: &[u64], edit: fn(&mut CreateUmemIn)| {
@@ -79,7 +79,7 @@ fn a_umem_needs_whole_aligned_pages_and_an_offset_in_the_first() {
 }
 
 #[test]
-fn a_key_reads_back_as_it_was_written() {
+fn query_mkey_returns_created_context() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let index = rig.mkey(user, |_| {}).unwrap();
@@ -99,7 +99,7 @@ fn a_key_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn a_key_may_begin_anywhere_if_its_memory_does_too() {
+fn mkey_may_start_at_offset_of_its_umem() {
     let mut rig = Rig::up(LINK);
     let user = User { umem: 0, ..rig.user() };
     let user = User { umem: rig.umem(user.uid, 0x123, true).unwrap(), ..user };
@@ -121,11 +121,11 @@ fn a_key_may_begin_anywhere_if_its_memory_does_too() {
 }
 
 #[test]
-fn page_list_covers_a_key_from_the_page_of_its_start() {
+fn mkey_page_list_counts_from_page_of_start() {
     let mut rig = Rig::up(LINK);
     let pd = rig.send::<verbless_prm::AllocPdIn>(0, |_| {}).unwrap().pd();
     let list: Vec<u8> = (1..=4_u64).flat_map(|page| (page << 12).to_be_bytes()).collect();
-    // Two octowords are four pages: the first of them from 0x123 on.
+    // Two octwords hold four pages; the first of them counts from 0x123 on.
     for (length, octwords, covered) in
         [(4 * 4096 - 0x123, 2, true), (4 * 4096 - 0x122, 2, false), (1, 0, false)]
     {
@@ -141,7 +141,7 @@ fn page_list_covers_a_key_from_the_page_of_its_start() {
 }
 
 #[test]
-fn mkey_over_umem_needs_neither_page_size_nor_count() {
+fn umem_mkey_needs_no_page_size_or_count() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     for (log_page_size, octwords) in [(0, 0), (0, 1), (12, 2), (12, 0)] {
@@ -157,7 +157,7 @@ fn mkey_over_umem_needs_neither_page_size_nor_count() {
 fn mkey_start_matches_offset_in_the_umems_page() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
-    // Two pages of 64 KiB at bus addresses that software does not know.
+    // Two pages of 64 KiB at bus addresses unknown to software.
     let list: Vec<u8> = [0x10_0003_u64, 0x40_0003].iter().flat_map(|at| at.to_be_bytes()).collect();
     let umem = rig.call::<CreateUmemIn>(user.uid, 0, &list, 0, |input| {
         input.umem_mut().set_log_page_size(4).set_num_of_mtt(2);
@@ -200,7 +200,7 @@ fn umem_pages_behind_an_iommu_are_whole_and_aligned() {
 }
 
 #[test]
-fn a_key_and_its_umem_agree_in_every_bit_of_the_offset_within_a_page() {
+fn mkey_start_matches_umem_in_every_offset_bit() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let with = |rig: &mut Rig, start: u64, at: u64| {
@@ -390,8 +390,7 @@ fn indirect_keys_take_their_entries_from_the_command() {
     assert_eq!(create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, 3), Err(Refusal::ListTooShort));
     let huge = create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, u32::MAX);
     assert_eq!(huge, Err(Refusal::MkeyEntries));
-    // All entries of the other kind have the size that the key says, whatever length a driver
-    // writes into them.
+    // All entries of a KSM have the key's size, whatever length a driver writes into them.
     let ksms = [entry(1 << 31, 0x1_0001, 0), entry(0, 0x1_0002, 0)].concat();
     let index = create(&mut rig, MkeyAccessMode::KSM, &ksms, 8192, 2).unwrap();
     let translation = &rig.world.functions[0].hca.objects.mkeys[&index].translation;
@@ -521,7 +520,7 @@ fn no_key_gets_an_index_of_softwares_choice() {
 }
 
 #[test]
-fn the_kernel_has_keys_of_its_own_kinds() {
+fn kernel_mkeys_may_be_physical_free_or_listed() {
     let mut rig = Rig::up(LINK);
     let pd = rig.send::<verbless_prm::AllocPdIn>(0, |_| {}).unwrap().pd();
     let create = |rig: &mut Rig, list: &[u8], edit: &dyn Fn(&mut CreateMkeyIn)| {
@@ -535,7 +534,7 @@ fn the_kernel_has_keys_of_its_own_kinds() {
         input.memory_key_mkey_entry_mut().set_length64(true);
     })
     .unwrap();
-    // Budget for entries that UMR brings.
+    // Memory budget for entries that UMR writes.
     let free = create(&mut rig, &[], &|input| {
         let context = input.memory_key_mkey_entry_mut();
         context.set_free(true).set_umr_en(true).set_access_mode_1_0(MkeyAccessMode::MTT.0);
@@ -562,7 +561,7 @@ fn the_kernel_has_keys_of_its_own_kinds() {
 }
 
 #[test]
-fn mkey_orders_reads_behind_writes_as_the_device_lets_it() {
+fn mkey_read_after_write_order_follows_capability() {
     use verbless_prm::MkeyReadAfterWrite as Order;
     let mut rig = Rig::up(LINK);
     let user = rig.user();
@@ -588,7 +587,7 @@ fn mkey_orders_reads_behind_writes_as_the_device_lets_it() {
 }
 
 #[test]
-fn where_writes_are_always_relaxed_no_key_is_made_that_orders_them() {
+fn ro_only_device_rejects_write_ordered_mkeys() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let relaxed = |relaxed| {

@@ -1,4 +1,4 @@
-//! A function's life, its pages and capabilities, and what commands share.
+//! A function's life, its pages and capabilities, and the checks that all commands share.
 
 use verbless_prm::{
     AllocPdIn, AtomicCap, AtomicReqEndianness, CommandInput, CreateUctxIn, DisableHcaIn,
@@ -8,6 +8,7 @@ use verbless_prm::{
 };
 
 use super::rig::{Rig, pages};
+use crate::ObjectCounts;
 use crate::hca::Refusal;
 use crate::profile::{Link, Profile, Side};
 
@@ -34,7 +35,7 @@ fn commands_wait_for_the_state_they_need() {
 }
 
 #[test]
-fn init_hca_may_come_without_its_later_half() {
+fn init_hca_accepts_short_input() {
     let mut rig = Rig::new(LINK);
     rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
     rig.give_pages(262).unwrap();
@@ -104,7 +105,7 @@ fn of_the_atomic_page_only_the_byte_order_is_set() {
 }
 
 #[test]
-fn capabilities_are_narrowed_before_init_and_never_exceeded() {
+fn capabilities_narrow_before_init_within_max() {
     let mut rig = Rig::new(LINK);
     rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
     let query = |rig: &mut Rig, op_mod| {
@@ -137,7 +138,7 @@ fn capabilities_are_narrowed_before_init_and_never_exceeded() {
 }
 
 #[test]
-fn commands_that_name_a_side_name_that_of_the_function() {
+fn embedded_cpu_flag_must_match_function_side() {
     let profile = Profile::load("bluefield3").unwrap();
     for (side, embedded) in [(Side::Host, false), (Side::Dpu, true)] {
         let mut rig = Rig::of(profile.clone().on(side).unwrap());
@@ -177,7 +178,7 @@ fn commands_that_name_a_side_name_that_of_the_function() {
 }
 
 #[test]
-fn an_ecpf_that_is_up_may_enable_and_disable_the_hosts_function_and_nothing_comes_of_it() {
+fn ecpf_may_enable_and_disable_host_function() {
     let profile = Profile::load("bluefield3").unwrap().on(Side::Dpu).unwrap();
     let mut rig = Rig::of(profile);
     rig.send::<EnableHcaIn>(0, |input| {
@@ -203,7 +204,7 @@ fn an_ecpf_that_is_up_may_enable_and_disable_the_hosts_function_and_nothing_come
 }
 
 #[test]
-fn the_device_says_that_it_is_a_model() {
+fn device_identifies_as_model() {
     let mut rig = Rig::up(LINK);
     let adapter = rig.send::<QueryAdapterIn>(0, |_| {}).unwrap();
     assert_eq!(adapter.query_adapter_struct().vsd_contd_psid(), b"VBL0000000001\0\0\0");
@@ -220,7 +221,7 @@ fn the_device_says_that_it_is_a_model() {
 }
 
 #[test]
-fn an_interface_version_is_one_of_those_on_offer() {
+fn set_issi_accepts_only_offered_versions() {
     let mut rig = Rig::up(LINK);
     assert_eq!(rig.send::<QueryIssiIn>(0, |_| {}).unwrap().supported_issi_dw0(), 0b11);
     let set = |rig: &mut Rig, issi| {
@@ -236,7 +237,7 @@ fn an_interface_version_is_one_of_those_on_offer() {
 }
 
 #[test]
-fn teardown_leaves_nothing_when_it_is_forced_and_refuses_when_it_is_graceful() {
+fn only_forced_teardown_removes_live_objects() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     rig.qp(user, |_| {}).unwrap();
@@ -257,13 +258,15 @@ fn teardown_leaves_nothing_when_it_is_forced_and_refuses_when_it_is_graceful() {
         assert_eq!(teardown(&mut rig, profile), Err(Refusal::BadProfile));
         set(rig.world.functions[0].hca.caps.general_mut(), true);
     }
-    teardown(&mut rig, TeardownProfile::FORCE_CLOSE).unwrap();
-    assert_eq!(rig.counts(), Default::default());
-    let mut rig = Rig::up(LINK);
-    rig.world.functions[0].hca.caps.general_mut().set_fast_teardown(true);
-    rig.user();
-    teardown(&mut rig, TeardownProfile::PREPARE_FAST_TEARDOWN).unwrap();
-    assert_eq!(rig.counts(), Default::default());
+    for profile in [TeardownProfile::FORCE_CLOSE, TeardownProfile::PREPARE_FAST_TEARDOWN] {
+        let mut rig = Rig::up(LINK);
+        rig.user();
+        teardown(&mut rig, profile).unwrap();
+        // The driver waits on an EQ for the completion of this command.
+        assert_eq!(rig.counts(), ObjectCounts { eqs: 1, ..Default::default() });
+        rig.send::<DisableHcaIn>(0, |_| {}).unwrap();
+        assert_eq!(rig.counts(), Default::default());
+    }
 }
 
 #[test]
@@ -293,7 +296,7 @@ fn lengths_opcodes_op_mods_and_reserved_bits_are_looked_at() {
         let refused = rig.raw(&nop(|_| {}), &mut vec![0; length]);
         assert_eq!(refused, Err(Refusal::OutputTooShort), "{length} bytes out");
     }
-    // Too short even for a status and a syndrome: what fits is there.
+    // An outbox too short for a status and a syndrome gets the bytes that fit.
     for length in 0..8 {
         let mut output = vec![0xa5; length];
         crate::engine::execute(&mut rig.world, 0, &nop(|_| {}), &mut output);
@@ -301,13 +304,13 @@ fn lengths_opcodes_op_mods_and_reserved_bits_are_looked_at() {
     }
 }
 
-/// What the log will say of the last refusal besides its reason.
+/// The log's detail of the last refusal, besides its reason.
 fn detail(rig: &Rig) -> Option<&str> {
     rig.world.functions[0].hca.refused.last()?.detail.as_deref()
 }
 
 #[test]
-fn the_log_says_which_field_number_or_service_a_refusal_is_about() {
+fn refusal_log_names_the_offending_field() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let mut nop = [0; 16];
@@ -327,16 +330,16 @@ fn the_log_says_which_field_number_or_service_a_refusal_is_about() {
     assert_eq!(detail(&rig), Some("qp_context.atomic_like_write_en is not modelled"));
     assert_eq!(rig.register(0x1234, &[0; 16]), Err(Refusal::NoSuchRegister));
     assert_eq!(detail(&rig), Some("register 0x1234"));
-    // Another refusal says nothing of an earlier one.
+    // A later refusal does not repeat an earlier detail.
     nop[3] = 77;
     assert_eq!(rig.raw(&nop, &mut [0; 16]), Err(Refusal::NoSuchUid));
     assert_eq!(detail(&rig), None);
 }
 
 #[test]
-fn a_command_that_the_model_does_not_know_yet_says_so() {
+fn unmodelled_command_is_rejected_by_name() {
     let mut rig = Rig::up(LINK);
-    // Of CREATE_XRQ there is a name and no layout.
+    // CREATE_XRQ has a name and no layout.
     for (opcode, name) in [
         (0x700_u16, Some("CREATE_SRQ")),
         (0x918, Some("DESTROY_RQT")),
@@ -350,13 +353,13 @@ fn a_command_that_the_model_does_not_know_yet_says_so() {
             None => Refusal::UnknownOpcode,
         };
         assert_eq!(rig.raw(&input, &mut [0; 0x400]), Err(expected), "{opcode:#x}");
-        let told = rig.world.functions[0].hca.refused.last().expect("it is told to the log");
+        let told = rig.world.functions[0].hca.refused.last().expect("it is kept for the log");
         assert_eq!((told.opcode, told.command()), (opcode, name));
     }
 }
 
 #[test]
-fn a_failure_that_a_test_asked_for_has_no_other_effect() {
+fn injected_failure_has_no_side_effect() {
     let mut rig = Rig::up(LINK);
     rig.world.functions[0].hca.faults.add(
         <AllocPdIn as CommandInput>::INFO.opcode,

@@ -1,4 +1,4 @@
-//! What a hostile driver cannot use up: the host's memory.
+//! Limits on the host memory that a hostile driver can use.
 
 use verbless_prm::{AllocPdIn, CreateRmpIn, DestroyMkeyIn, MkeyAccessMode, WqType};
 
@@ -8,7 +8,7 @@ use crate::hca::budget::Budget;
 use crate::hca::objects::Translation;
 use crate::profile::Link;
 
-/// An indirect key of so many entries.
+/// An indirect key of `count` entries.
 fn klms(rig: &mut Rig, user: User, count: u32) -> Result<u32, Refusal> {
     let list = vec![0; 16 * count as usize];
     let create = rig.call::<verbless_prm::CreateMkeyIn>(user.uid, 0, &list, 0, |input| {
@@ -23,7 +23,7 @@ fn klms(rig: &mut Rig, user: User, count: u32) -> Result<u32, Refusal> {
 }
 
 #[test]
-fn a_function_without_room_makes_nothing_until_something_goes() {
+fn function_over_budget_creates_no_objects() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let hca = &mut rig.world.functions[0].hca;
@@ -49,7 +49,7 @@ fn a_function_without_room_makes_nothing_until_something_goes() {
 }
 
 #[test]
-fn keys_and_queues_in_a_umem_share_its_list_of_pages() {
+fn mkeys_and_queues_share_page_list_of_umem() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let key = rig.mkey(user, |_| {}).unwrap();
@@ -65,7 +65,7 @@ fn keys_and_queues_in_a_umem_share_its_list_of_pages() {
 }
 
 #[test]
-fn pages_that_nobody_asked_for_are_refused_in_the_end() {
+fn excess_driver_pages_are_rejected() {
     let mut rig = Rig::up(Link::Infiniband);
     rig.give_pages(1 << 20).unwrap();
     assert_eq!(rig.give_pages(1), Err(Refusal::TooManyPages));

@@ -1,4 +1,4 @@
-//! Thousands of objects: what a command costs does not depend on how many there are.
+//! Thousands of objects: the cost of a command does not depend on their number.
 
 use std::time::{Duration, Instant};
 
@@ -8,35 +8,35 @@ use crate::profile::Link;
 use verbless_prm::{CreateCqIn, DestroyCqIn, DestroyQpIn};
 
 const MANY: usize = 3000;
-/// Commands of which the fastest counts: nothing else that the machine does makes one faster.
+/// Commands per sample; the fastest counts: other load on the machine makes none faster.
 const SAMPLE: usize = 100;
-/// How much slower the last ones may be than the first. What is looked for in every object takes 30
-/// times as long.
+/// How many times slower the last commands may be than the first. A search through every object
+/// takes 30 times as long.
 const MOST: u32 = 6;
 
-/// The shortest of some times.
+/// The shortest of several times.
 fn shortest(times: &[Duration]) -> Duration {
     times.iter().copied().min().unwrap_or_default().max(Duration::from_nanos(500))
 }
 
-/// Holds the last times against those where there were few objects.
+/// Compares the last times with those among few objects.
 fn check(what: &str, few: &[Duration], many: &[Duration]) {
     let (few, many) = (shortest(few), shortest(many));
     assert!(many < few * MOST, "{what}: {few:?} among few objects, {many:?} among {MANY}");
 }
 
-/// How long a command takes, with what the engine does after it and a doorbell.
+/// How long a command takes, including the engine's work after it and a doorbell.
 fn timed<T>(rig: &mut Rig, user: User, command: impl FnOnce(&mut Rig) -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = command(rig);
     engine::step(&mut rig.world);
-    // The page that all of them name.
+    // The page of all these queues.
     engine::mmio_write(&mut rig.world, 0, u64::from(user.uar) * 4096 + 0x800, &[1; 8]);
     (result, start.elapsed())
 }
 
 #[test]
-fn the_three_thousandth_queue_costs_no_more_than_the_hundredth_to_make_and_to_destroy() {
+fn queue_command_cost_is_independent_of_count() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let make: [fn(&mut Rig, User) -> u32; 2] = [

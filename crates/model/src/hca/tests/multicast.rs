@@ -1,4 +1,4 @@
-//! Multicast groups: who may join, how many, and how they are left.
+//! Multicast groups: membership rules, limits, and how QPs leave.
 
 use verbless_prm::{AttachToMcgIn, DestroyQpIn, DetachFromMcgIn, ServiceType};
 
@@ -30,7 +30,7 @@ fn detach(rig: &mut Rig, user: User, qpn: u32) -> Result<(), Refusal> {
 }
 
 #[test]
-fn a_group_lasts_as_long_as_a_qp_is_in_it() {
+fn group_exists_while_a_qp_is_attached() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let (one, two) = (ud(&mut rig, user), ud(&mut rig, user));
@@ -55,7 +55,7 @@ fn only_datagram_qps_join_and_only_multicast_groups() {
     let (rc, qpn) = (rig.qp(user, |_| {}).unwrap(), ud(&mut rig, user));
     assert_eq!(attach(&mut rig, user, rc, GROUP), Err(Refusal::Group));
     assert_eq!(attach(&mut rig, user, qpn, [0xfe; 16]), Err(Refusal::Group));
-    // IPv4 addresses as RoCE v2 maps them: 239.1.1.1 is a group's, 192.0.2.1 a host's.
+    // IPv4 addresses as RoCE v2 maps them: 239.1.1.1 is multicast, 192.0.2.1 is unicast.
     let mapped = |address| {
         let mut gid = [0; 16];
         gid[10..].copy_from_slice(&[0xff, 0xff, address, 1, 1, 1]);
@@ -70,7 +70,7 @@ fn only_datagram_qps_join_and_only_multicast_groups() {
 }
 
 #[test]
-fn a_group_takes_as_many_qps_as_the_capability_says() {
+fn group_size_is_limited_by_max_qp_mcg() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let most = rig.world.functions[0].hca.caps.general().max_qp_mcg();

@@ -1,4 +1,4 @@
-//! Who may touch what, and that nothing in use can be destroyed.
+//! Access rights of owners, and that no object in use can be destroyed.
 
 use verbless_prm::{
     AllocPdIn, AllocQCounterIn, AllocTransportDomainIn, AllocUarIn, CommandInput, CreateEqIn,
@@ -18,7 +18,7 @@ fn refused<I: CommandInput>(rig: &mut Rig, uid: u16, edit: impl FnOnce(&mut I)) 
 }
 
 #[test]
-fn another_context_s_objects_do_not_exist_for_a_user() {
+fn objects_of_other_contexts_are_invisible() {
     let mut rig = Rig::up(LINK);
     let mine = rig.user();
     let other = rig.user();
@@ -51,7 +51,7 @@ fn another_context_s_objects_do_not_exist_for_a_user() {
         QueryQpIn set_qpn(qp) => NoSuchQp;
         Qp2errIn set_qpn(qp) => NoSuchQp;
     }
-    // Nor can they be built upon.
+    // Nor can another context's objects use them.
     let thief = |pick: fn(&mut super::rig::User, super::rig::User)| {
         let mut user = other;
         pick(&mut user, mine);
@@ -70,7 +70,7 @@ fn another_context_s_objects_do_not_exist_for_a_user() {
     assert_eq!(rig.cq(umem, |_| {}), Err(Refusal::NoSuchUmem));
     assert_eq!(rig.cq(uar, |_| {}), Err(Refusal::NoSuchUar));
     assert_eq!(rig.counts(), before);
-    // The kernel may touch them all.
+    // The kernel may access them all.
     let counters = rig.send::<QueryQpIn>(0, |input| {
         input.set_qpn(qp);
     });
@@ -87,7 +87,7 @@ fn only_the_kernel_makes_eqs_and_user_contexts() {
 }
 
 #[test]
-fn what_is_in_use_is_not_destroyed_and_afterwards_nothing_is_left() {
+fn objects_in_use_cannot_be_destroyed() {
     let mut rig = Rig::up(LINK);
     let before = rig.counts();
     let user = rig.user();
@@ -121,7 +121,7 @@ fn what_is_in_use_is_not_destroyed_and_afterwards_nothing_is_left() {
     step!(DestroyCqIn set_cqn(user.cq) => None);
     step!(DeallocUarIn set_uar(user.uar) => None);
     step!(DestroyUmemIn set_umem_id(user.umem) => None);
-    // All of them are gone, and say so.
+    // All of them are gone; each command reports it.
     step!(DestroyQpIn set_qpn(qp) => Some(Refusal::NoSuchQp));
     step!(DestroyMkeyIn set_mkey_index(mkey) => Some(Refusal::NoSuchMkey));
     step!(DestroyCqIn set_cqn(user.cq) => Some(Refusal::NoSuchCq));
@@ -136,7 +136,7 @@ fn what_is_in_use_is_not_destroyed_and_afterwards_nothing_is_left() {
 }
 
 #[test]
-fn a_user_context_takes_everything_it_holds_with_it() {
+fn destroyed_uctx_takes_all_its_objects() {
     let mut rig = Rig::up(LINK);
     let bystander = rig.user();
     let before = rig.counts();
@@ -163,7 +163,7 @@ fn a_user_context_takes_everything_it_holds_with_it() {
 }
 
 #[test]
-fn a_user_context_gets_no_capability_that_is_not_on_offer() {
+fn uctx_rejects_unoffered_capability() {
     let mut rig = Rig::up(LINK);
     let create = |rig: &mut Rig, cap| {
         rig.send::<CreateUctxIn>(0, |input| {
@@ -176,7 +176,7 @@ fn a_user_context_gets_no_capability_that_is_not_on_offer() {
 }
 
 #[test]
-fn a_number_is_used_again_once_it_is_free() {
+fn freed_number_is_reused() {
     let mut rig = Rig::up(LINK);
     let pds: Vec<u32> = (0..4).map(|_| rig.send::<AllocPdIn>(0, |_| {}).unwrap().pd()).collect();
     rig.send::<DeallocPdIn>(0, |input| {
@@ -188,7 +188,7 @@ fn a_number_is_used_again_once_it_is_free() {
 }
 
 #[test]
-fn uar_pages_of_the_kernel_and_of_users_lie_apart_and_run_out() {
+fn kernel_and_user_uar_pages_are_disjoint() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     for (uid, pages) in [(0, 0x10..0x400), (user.uid, 0x400..8192)] {
@@ -202,7 +202,7 @@ fn uar_pages_of_the_kernel_and_of_users_lie_apart_and_run_out() {
 }
 
 #[test]
-fn a_q_counter_in_use_stays_and_a_read_may_clear_it() {
+fn q_counter_in_use_stays_and_clears_on_read() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let counter = rig.send::<AllocQCounterIn>(user.uid, |_| {}).unwrap().counter_set_id();

@@ -11,7 +11,7 @@ use crate::hca::Refusal;
 use crate::profile::Link;
 
 #[test]
-fn an_infiniband_port_is_active_with_a_lid_a_gid_and_the_default_pkey() {
+fn ib_port_is_active_with_lid_gid_and_default_pkey() {
     let mut rig = Rig::up(Link::Infiniband);
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
     let context = context.hca_vport_context();
@@ -50,7 +50,7 @@ fn an_infiniband_port_is_active_with_a_lid_a_gid_and_the_default_pkey() {
 }
 
 #[test]
-fn a_port_that_is_down_says_so() {
+fn down_port_is_reported_down() {
     let mut rig = Rig::up(Link::Infiniband);
     rig.world.functions[0].hca.ports[0].up = false;
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
@@ -60,7 +60,7 @@ fn a_port_that_is_down_says_so() {
 }
 
 #[test]
-fn an_ethernet_port_has_a_mac_and_a_table_of_roce_addresses() {
+fn ethernet_port_has_mac_and_roce_addresses() {
     let mut rig = Rig::up(Link::Ethernet);
     let context = rig.send::<QueryNicVportContextIn>(0, |_| {}).unwrap();
     let context = context.nic_vport_context();
@@ -99,7 +99,7 @@ fn an_ethernet_port_has_a_mac_and_a_table_of_roce_addresses() {
 }
 
 #[test]
-fn address_lists_of_a_vport_may_be_as_long_as_their_kinds_limit() {
+fn vport_address_lists_are_limited_by_kind() {
     let mut rig = Rig::up(Link::Ethernet);
     let set = |rig: &mut Rig, kind, count: u16, list: &[u8]| {
         rig.call::<ModifyNicVportContextIn>(0, 0, list, 0, |input| {
@@ -136,7 +136,7 @@ fn address_lists_of_a_vport_may_be_as_long_as_their_kinds_limit() {
 }
 
 #[test]
-fn a_vport_takes_the_addresses_that_its_driver_lists_and_all_if_it_is_promiscuous() {
+fn vport_accepts_listed_macs_or_all_if_promiscuous() {
     let mut rig = Rig::up(Link::Ethernet);
     let own = rig.world.functions[0].hca.addresses(1).macs;
     assert_eq!(own.len(), 1);
@@ -166,7 +166,7 @@ fn a_vport_takes_the_addresses_that_its_driver_lists_and_all_if_it_is_promiscuou
 }
 
 #[test]
-fn a_vport_may_block_its_own_frames_where_the_device_lets_it() {
+fn vport_loopback_blocking_follows_capability() {
     let mut rig = Rig::up(Link::Ethernet);
     let block = |rig: &mut Rig, of_groups: bool| {
         rig.send::<ModifyNicVportContextIn>(0, |input| {
@@ -197,7 +197,7 @@ fn a_vport_may_block_its_own_frames_where_the_device_lets_it() {
 }
 
 #[test]
-fn each_link_refuses_what_belongs_to_the_other() {
+fn commands_of_other_link_type_are_rejected() {
     let mut rig = Rig::up(Link::Ethernet);
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {});
     assert_eq!(context, Err(Refusal::WrongLink));
@@ -210,7 +210,7 @@ fn each_link_refuses_what_belongs_to_the_other() {
 }
 
 #[test]
-fn a_register_reads_as_the_profile_has_it() {
+fn register_reads_match_profile() {
     let mut rig = Rig::up(Link::Infiniband);
     let mut asked = [0; 0x10];
     asked[1] = 1;

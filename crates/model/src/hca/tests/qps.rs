@@ -1,4 +1,4 @@
-//! QPs as they are created.
+//! Creation of QPs.
 
 use verbless_prm::{
     CreateQpIn, DestroyQpIn, Qp2errIn, Qp2rstIn, QpContextExtension, QueryQpIn, RqType,
@@ -12,10 +12,10 @@ use crate::hca::registry::ObjectKind;
 use crate::profile::{Link, Profile};
 
 #[test]
-fn qp_without_queues_needs_neither_cqs_nor_memory() {
+fn qp_without_queues_needs_no_cq_or_memory() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
-    // As DPDK makes it, and DevX passes it on: both UMEMs are said to be valid.
+    // As DPDK creates it and DevX passes it: both UMEMs are flagged valid.
     let (made, _) = rig
         .call::<CreateQpIn>(user.uid, 0, &[], 0, |input| {
             input.set_wq_umem_valid(true);
@@ -38,7 +38,7 @@ fn qp_without_queues_needs_neither_cqs_nor_memory() {
     while engine::step(&mut rig.world) {}
     rig.send::<Qp2rstIn>(user.uid, |input| _ = input.set_qpn(made.qpn())).unwrap();
     rig.send::<DestroyQpIn>(user.uid, |input| _ = input.set_qpn(made.qpn())).unwrap();
-    // One with a queue needs them.
+    // A QP with a queue needs both CQs.
     let without = rig.qp(user, |input| _ = input.qpc_mut().set_cqn_snd(0));
     assert_eq!(without, Err(Refusal::NoSuchCq));
 }
@@ -240,7 +240,7 @@ fn every_mistake_in_a_qp_is_refused() {
 }
 
 #[test]
-fn the_contexts_extension_sets_a_qp_up_for_copies_where_the_device_has_them() {
+fn qpc_extension_enables_mmo_where_supported() {
     let make = |profile: &str, edit: fn(&mut QpContextExtension), service| {
         let mut rig = Rig::up_of(Profile::load(profile).expect("it comes along"));
         let user = rig.user();

@@ -14,7 +14,7 @@ use crate::profile::{Link, Profile};
 const LINK: Link = Link::Infiniband;
 
 #[test]
-fn cq_of_one_entry_is_collapsed() {
+fn one_entry_cq_must_be_collapsed() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     for collapsed in [false, true] {
@@ -190,7 +190,7 @@ fn every_mistake_in_a_cq_is_refused() {
     assert_eq!(rig.cq(read_only, |_| {}), Err(Refusal::UmemReadOnly));
 }
 
-/// A UMEM of two pages of 256 KiB, whose 64th is 4 KiB.
+/// A UMEM of two pages of 256 KiB; a 64th of one is 4 KiB.
 fn umem_of_large_pages(rig: &mut Rig, uid: u16) -> u32 {
     let list: Vec<u8> =
         (0..2_u64).flat_map(|n| ((0x10_0000_0000 + (n << 18)) | 3).to_be_bytes()).collect();
@@ -201,7 +201,7 @@ fn umem_of_large_pages(rig: &mut Rig, uid: u16) -> u32 {
 }
 
 #[test]
-fn a_queue_begins_at_a_multiple_of_a_64th_of_its_umem_s_page() {
+fn queue_offset_is_a_multiple_of_page_size_over_64() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let umem = umem_of_large_pages(&mut rig, user.uid);
@@ -228,7 +228,7 @@ fn a_queue_begins_at_a_multiple_of_a_64th_of_its_umem_s_page() {
 }
 
 #[test]
-fn a_work_queue_begins_in_the_first_half_of_a_page_as_its_offset_has_five_bits() {
+fn wq_offset_lies_in_first_half_of_page() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let umem = umem_of_large_pages(&mut rig, user.uid);
@@ -258,7 +258,7 @@ fn a_work_queue_begins_in_the_first_half_of_a_page_as_its_offset_has_five_bits()
 }
 
 #[test]
-fn a_cq_of_the_kernel_lies_where_its_pages_are() {
+fn kernel_cq_lies_in_its_listed_pages() {
     let mut rig = Rig::up(LINK);
     let create = |rig: &mut Rig, list: &[u8]| {
         rig.call::<CreateCqIn>(0, 0, list, 0, |input| {
@@ -279,7 +279,7 @@ fn a_cq_of_the_kernel_lies_where_its_pages_are() {
 }
 
 #[test]
-fn a_cq_shows_its_counters_its_arming_and_its_overrun() {
+fn query_cq_shows_counters_arm_and_overrun() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let query = |rig: &mut Rig| {
@@ -302,7 +302,7 @@ fn a_cq_shows_its_counters_its_arming_and_its_overrun() {
 }
 
 #[test]
-fn a_cq_changes_what_was_selected_and_nothing_else() {
+fn modify_cq_changes_only_selected_fields() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let modify = |rig: &mut Rig, op_mod, select| {
@@ -385,7 +385,7 @@ fn every_mistake_in_a_resize_is_refused() {
             },
             Refusal::NoSuchCq,
         ),
-        // The CQE that ends the buffer cannot be written there: it was the memory of nobody.
+        // The CQE that ends the buffer cannot be written there: the address is unmapped.
         (all, |_| (), Refusal::CqState),
         (all, |_| (), Refusal::CqState),
     ];
@@ -410,7 +410,7 @@ fn every_mistake_in_a_resize_is_refused() {
 }
 
 #[test]
-fn an_event_belongs_to_one_eq() {
+fn event_type_belongs_to_one_eq() {
     let mut rig = Rig::up(LINK);
     let first = rig.eq(0x10, 9).unwrap();
     assert_eq!(rig.eq(0x10, 9), Err(Refusal::EqEvents));
@@ -479,7 +479,7 @@ fn every_mistake_in_an_eq_is_refused() {
 }
 
 #[test]
-fn eqs_run_out_as_the_capability_says() {
+fn eq_count_is_limited_by_capability() {
     let mut rig = Rig::up(LINK);
     for _ in 1..64 {
         rig.eq(0x10, 0).unwrap();

@@ -1,5 +1,5 @@
-//! Every kind of the registry: an object that another refers to stays, and goes once nothing does;
-//! and what serves all kinds names none of them.
+//! Every kind of the registry: an object in use cannot be destroyed, and can be once unused; and
+//! code that serves all kinds names none of them.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use crate::hca::kinds::kinds;
 use crate::hca::registry::{KindEntry, ObjectKind, kind};
 use crate::profile::Link;
 
-/// What the registry says of a kind.
+/// The registry's data of a kind.
 struct Said {
     commands: &'static [&'static CommandInfo],
-    /// Of general objects, their type.
+    /// The type, for general objects.
     general: &'static [GeneralObjectType],
     absent: Refusal,
     in_use: Option<Refusal>,
@@ -35,7 +35,7 @@ macro_rules! said {
                 $(from $least:literal)? => $handler:expr;)*
         }
     })*) => {
-        /// The words of the names that each kind has in code: of its objects, and of their map.
+        /// The names of each kind in code: of its objects, and of their map.
         const NAMES: &[[&str; 2]] = &[$([stringify!($kind), stringify!($map)]),*];
 
         fn said(kind: ObjectKind) -> Said {
@@ -53,9 +53,9 @@ macro_rules! said {
 
 kinds!(said);
 
-/// Sends the command that destroys an object. All of them have the number in their third dword, but
-/// for flow tables, whose groups go first here; kinds with two such commands refuse the one for the
-/// other sort.
+/// Sends the command that destroys an object. All have the number in their third dword. Flow tables
+/// lose their groups first here. A kind with two such commands refuses the command for the other
+/// sort.
 fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refusal> {
     let said = said(kind);
     if kind == ObjectKind::FlowTable {
@@ -80,7 +80,7 @@ fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refus
     result
 }
 
-/// Destroys a flow table whose groups and entries go first, if nothing leads to it.
+/// Destroys the groups and entries of an unused flow table, then the table.
 fn destroy_table(rig: &mut Rig, number: u32) -> Result<(), Refusal> {
     let objects = &mut rig.world.functions[0].hca.objects;
     if !objects.is_used(ObjectKind::FlowTable, number) {
@@ -116,8 +116,8 @@ fn rmp(rig: &mut Rig, user: User) -> u32 {
     made.unwrap().rmpn()
 }
 
-/// At least one object of every kind. Whoever adds a kind makes one here, and, if others may refer
-/// to it, one that does.
+/// At least one object of every kind. A new kind needs an object here, and, if others may refer to
+/// it, one that does.
 fn one_of_each(rig: &mut Rig) {
     let user = rig.user();
     xrc_srq(rig, user);
@@ -136,8 +136,8 @@ fn one_of_each(rig: &mut Rig) {
     on_the_dpa(rig, user);
 }
 
-/// An SQ that sends through a TIS; a table whose misses go to another one, of which an entry leads
-/// to a TIR, and so to an RQ.
+/// An SQ that sends through a TIS; and a table that sends its misses to another table, which has an
+/// entry for a TIR of an RQ.
 fn for_frames(rig: &mut Rig, user: User) {
     let td = rig.td(user);
     let tis = rig.tis(user, td, |_| {}).unwrap();
@@ -203,7 +203,7 @@ fn on_the_dpa(rig: &mut Rig, user: User) {
 }
 
 #[test]
-fn of_every_kind_what_is_in_use_is_not_destroyed_and_goes_after_its_users() {
+fn used_objects_of_every_kind_stay_until_unused() {
     let mut rig = Rig::up(Link::Ethernet);
     one_of_each(&mut rig);
     let (mut refused, mut destroyed) = (BTreeSet::new(), BTreeSet::new());
@@ -220,9 +220,9 @@ fn of_every_kind_what_is_in_use_is_not_destroyed_and_goes_after_its_users() {
             assert_eq!(destroy(&mut rig, object), Err(expected), "{kind:?} {number:#x}");
             refused.insert(kind);
         }
-        // What a user context holds would go with it.
+        // A user context's objects end with it.
         let free = |&&(object, _): &&((ObjectKind, u32), _)| {
-            // The heap of a process goes with the process.
+            // A process's heap ends with the process.
             let umems = &rig.world.functions[0].hca.objects.umems;
             let heap = object.0 == ObjectKind::Umem
                 && umems.get(&object.1).is_some_and(|umem| umem.device);
@@ -243,8 +243,8 @@ fn of_every_kind_what_is_in_use_is_not_destroyed_and_goes_after_its_users() {
     assert_eq!(rig.counts(), Default::default());
 }
 
-/// The words of a name, in lower case: those of `FlowTable`, `flow_table` and `FLOW_TABLE` are the
-/// same.
+/// The words of a name in lower case: `FlowTable`, `flow_table` and `FLOW_TABLE` have the same
+/// ones.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = '_';
@@ -258,14 +258,14 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The names in a source, tests, comments and attributes left out, that are those of kinds or have
-/// them in them.
+/// The names in a source that are those of kinds or contain them; tests, comments and attributes
+/// are left out.
 fn named(source: &str) -> Vec<&str> {
     let kinds: Vec<_> = NAMES.iter().flatten().map(|name| words(name)).collect();
     let code = source.split("\nmod tests {").next().unwrap();
     let lines = code.lines().map(str::trim_start);
     let lines = lines.filter(|line| !line.starts_with("//") && !line.starts_with("#["));
-    // Of a text, which is for people, the names are no names.
+    // Names in string literals do not count.
     let code = lines.flat_map(|line| line.split('"').step_by(2));
     let names = code.flat_map(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_'));
     let has = |name: &&str| {
@@ -276,7 +276,7 @@ fn named(source: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_serves_every_kind_names_none_of_them() {
+fn generic_code_names_no_object_kind() {
     let sources = [
         ("index", include_str!("../index.rs")),
         ("kinds", include_str!("../kinds/mod.rs")),

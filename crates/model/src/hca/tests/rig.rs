@@ -1,4 +1,4 @@
-//! One function under test, and commands to it with few words.
+//! One function under test, and short helpers for its commands.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::memory::{Fault, HostMemory};
 use crate::profile::{Link, Profile};
 use crate::world::World;
 
-/// Memory that is nowhere: commands must not need any. Only the first bytes of the UMEM that
-/// [`Rig::umem`] makes can be read: a program for the DPA.
+/// Memory without contents: commands must not need any. Only the first bytes of the UMEM of
+/// [`Rig::umem`] can be read: a program for the DPA.
 struct NoMemory;
 
-/// Where that UMEM is.
+/// The address of that UMEM.
 const UMEM_AT: u64 = 0x10_0000_0000;
 
 /// A program of one instruction, at 0x4000_0000.
@@ -78,10 +78,10 @@ pub(super) struct Rig {
     pub accepted: Vec<Vec<u8>>,
 }
 
-/// Bytes of the UMEM that [`Rig::umem`] makes.
+/// Bytes of the UMEM of [`Rig::umem`].
 pub(super) const UMEM: u64 = 1 << 20;
 
-/// A user context with what every queue needs.
+/// A user context with the objects that every queue needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User {
     pub uid: u16,
@@ -92,12 +92,12 @@ pub(super) struct User {
 }
 
 impl Rig {
-    /// A function of a BlueField-3 that has had no command yet.
+    /// A fresh function of a BlueField-3.
     pub(super) fn new(link: Link) -> Self {
         Self::of(Profile::load("bluefield3").expect("it comes along").with_link(link))
     }
 
-    /// A function of this profile that has had no command yet.
+    /// A fresh function of this profile.
     pub(super) fn of(profile: Profile) -> Self {
         let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory), crate::engine::qp_type);
         let world = World::new(vec![Function::new(hca)], true);
@@ -143,7 +143,7 @@ impl Rig {
         .map(|_| ())
     }
 
-    /// Makes an alias of a key, by the function's vhca_id and the key's index there.
+    /// Creates an alias of a key, by the function's vhca_id and the key's index there.
     pub(super) fn alias(
         &mut self,
         user: User,
@@ -153,8 +153,8 @@ impl Rig {
         self.alias_with(AliasContext::BYTES, user, key, access_key).map(|(number, _)| number)
     }
 
-    /// Makes an alias of a key, with `room` bytes of room behind the answer's head; its number, and
-    /// what came there.
+    /// Creates an alias of a key, with `room` bytes behind the answer's head; returns its number
+    /// and the bytes that arrived there.
     pub(super) fn alias_with(
         &mut self,
         room: usize,
@@ -193,7 +193,7 @@ impl Rig {
         .map(|_| ())
     }
 
-    /// Sends a command that has no list and op_mod 0.
+    /// Sends a command without a list and with op_mod 0.
     pub(super) fn send<I: CommandInput>(
         &mut self,
         uid: u16,
@@ -202,7 +202,7 @@ impl Rig {
         self.call(uid, 0, &[], 0, edit).map(|(output, _)| output)
     }
 
-    /// Sends a command with a list behind it and room for one behind the answer.
+    /// Sends a command with a list behind it, and with room for a list behind the answer.
     pub(super) fn call<I: CommandInput>(
         &mut self,
         uid: u16,
@@ -225,8 +225,8 @@ impl Rig {
         Ok((typed, output[<I::Output as Structure>::BYTES..].to_vec()))
     }
 
-    /// Sends bytes. Of a refusal, status and syndrome must agree, nothing else be in the outbox,
-    /// and the status be one that the PRM's description of the command lists.
+    /// Sends bytes. For a refusal, checks that status and syndrome agree, that the outbox holds
+    /// nothing else, and that the PRM's description of the command lists the status.
     pub(super) fn raw(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), Refusal> {
         execute(&mut self.world, 0, input, output);
         if output.first().is_none_or(|&status| status == CommandStatus::OK.0) {
@@ -268,7 +268,7 @@ impl Rig {
         made.expect("a user context").uid()
     }
 
-    /// A UMEM of [`UMEM`] bytes that begins `offset` bytes into its first page.
+    /// A UMEM of [`UMEM`] bytes; its first byte is `offset` bytes into its first page.
     pub(super) fn umem(&mut self, uid: u16, offset: u32, writable: bool) -> Result<u32, Refusal> {
         let count = UMEM / 4096 + u64::from(offset != 0);
         let list: Vec<u8> = (0..count)
@@ -333,7 +333,7 @@ impl Rig {
         self.qp_with(user, &[], edit)
     }
 
-    /// Creates a QP, with `behind` behind the command's input.
+    /// Creates a QP, with `behind` after the command's input.
     pub(super) fn qp_with(
         &mut self,
         user: User,
@@ -391,7 +391,7 @@ impl Rig {
         Ok(output.mkey_index())
     }
 
-    /// Reads a register; `asked` is the register as the input carries it.
+    /// Reads a register; `asked` is the register in the input.
     pub(super) fn register(&mut self, id: u16, asked: &[u8]) -> Result<Vec<u8>, Refusal> {
         self.call::<AccessRegisterIn>(0, AccessRegisterIn::READ, asked, asked.len(), |input| {
             input.set_register_id(verbless_prm::RegisterId(id));
@@ -400,8 +400,7 @@ impl Rig {
     }
 }
 
-/// Whether a refusal is for what all commands have in common, so that no command's description
-/// lists it.
+/// Whether a refusal applies to all commands, so that no command's description lists it.
 fn of_any_command(refusal: Refusal) -> bool {
     use Refusal::{DeviceFatal, NoSuchUid, OverBudget, Reserved};
     let status = refusal.status();
@@ -414,7 +413,7 @@ fn of_any_command(refusal: Refusal) -> bool {
     common.contains(&status) || [DeviceFatal, OverBudget, NoSuchUid, Reserved].contains(&refusal)
 }
 
-/// A list of so many page addresses.
+/// A list of `count` page addresses.
 pub(super) fn pages(count: u64) -> Vec<u8> {
     (0..count).flat_map(|n| (0x20_0000_0000_u64 + (n << 12)).to_be_bytes()).collect()
 }

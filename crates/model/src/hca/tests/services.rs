@@ -1,4 +1,4 @@
-//! QPs of every transport service, from RST to RTS as the kernel moves them, and the agents behind
+//! QPs of every transport service, from RST to RTS as the kernel moves them, and the agents of
 //! MAD_IFC.
 
 use verbless_prm::{
@@ -12,7 +12,7 @@ use crate::hca::Refusal;
 use crate::hca::state::Violations;
 use crate::profile::Link;
 
-/// The kernel, with what a queue needs.
+/// The kernel, with the objects that a queue needs.
 fn kernel(rig: &mut Rig) -> User {
     let user = rig.user();
     User { uid: 0, ..user }
@@ -62,7 +62,7 @@ fn a_qp_without_a_peer_needs_no_path() {
 }
 
 #[test]
-fn a_connected_qp_needs_one() {
+fn connected_qp_needs_a_path() {
     for st in [ServiceType::RC, ServiceType::UC] {
         let mut rig = Rig::up(Link::Infiniband);
         let user = rig.user();
@@ -77,7 +77,7 @@ fn a_connected_qp_needs_one() {
 }
 
 #[test]
-fn each_service_takes_options_of_its_own() {
+fn each_service_accepts_its_own_options() {
     let (rights, key) = (OptParamMask::RRE.0, OptParamMask::Q_KEY.0);
     for (st, taken, refused) in [
         (ServiceType::UD, key, rights),
@@ -113,7 +113,7 @@ fn each_service_takes_options_of_its_own() {
 }
 
 #[test]
-fn users_get_no_qp_of_the_kernel_s_services() {
+fn kernel_only_services_are_rejected_for_users() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     for st in [ServiceType::QP0, ServiceType::QP1, ServiceType::REG_UMR, ServiceType::MLX] {
@@ -124,7 +124,7 @@ fn users_get_no_qp_of_the_kernel_s_services() {
     }
 }
 
-/// Sends a MAD of this class, method, attribute and modifier with some data; gives the response.
+/// Sends a MAD of this class, method, attribute and modifier with some data; returns the response.
 fn mad(
     rig: &mut Rig,
     class: u8,
@@ -150,7 +150,7 @@ fn u64_at(mad: &[u8], at: usize) -> u64 {
 }
 
 #[test]
-fn the_subnet_agent_tells_who_and_what_the_node_is() {
+fn subnet_agent_reports_node_identity() {
     let mut rig = Rig::up(Link::Infiniband);
     let identity = rig.world.functions[0].hca.identity.clone();
     let info = mad(&mut rig, 0x01, 1, 0x11, 0, &[]).unwrap();
@@ -171,14 +171,14 @@ fn the_subnet_agent_tells_who_and_what_the_node_is() {
 }
 
 #[test]
-fn a_port_is_active_with_a_lid_that_a_subnet_manager_may_change() {
+fn subnet_manager_may_change_lid_of_active_port() {
     let mut rig = Rig::up(Link::Infiniband);
     let lid = rig.world.functions[0].hca.ports[0].lid;
     let info = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
     assert_eq!(info[64 + 16..64 + 18], lid.to_be_bytes());
     assert_eq!(info[64 + 32] & 0xf, 4, "ACTIVE");
     assert_eq!(info[64 + 33] >> 4, 5, "LinkUp");
-    // 1X to 4X; up to NDR, of which the older fields know QDR; eight lanes.
+    // 1X to 4X; up to NDR, which the older fields show as QDR; eight lanes.
     assert_eq!(info[64 + 29..64 + 32], [0x13, 0x13, 2]);
     assert_eq!((info[64 + 32] >> 4, info[64 + 35]), (7, 0x47));
     assert_eq!(info[64 + 62..64 + 64], [0x8f, 0xf]);
@@ -195,7 +195,7 @@ fn a_port_is_active_with_a_lid_that_a_subnet_manager_may_change() {
         let answer = mad(&mut rig, 0x01, 2, 0x15, port, &new).unwrap();
         (answer[5] >> 2, answer[80..82].to_vec())
     };
-    // Port 0 is the one that was asked.
+    // Port 0 is the port of the request.
     assert_eq!(set(0, 0xbfff), (0, vec![0xbf, 0xff]));
     assert_eq!(set(1, 1), (0, vec![0, 1]));
     for (port, lid) in [(1, 0), (1, 0xc000), (1, 0xffff), (2, 2)] {
@@ -205,17 +205,17 @@ fn a_port_is_active_with_a_lid_that_a_subnet_manager_may_change() {
 }
 
 #[test]
-fn the_attributes_of_a_port_are_where_the_specification_has_them() {
+fn port_info_matches_specification_layout() {
     let mut rig = Rig::up(Link::Infiniband);
     let whole = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
     let mut expected = [0; 64];
     expected[8..16].copy_from_slice(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
-    // The port's and the subnet manager's LID, and what is offered.
+    // The port's and the subnet manager's LID, and the capabilities.
     expected[16..20].copy_from_slice(&[0, 1, 0, 1]);
     expected[20..24].copy_from_slice(&[0xa6, 0x51, 0xe8, 0x48]);
     // The port's number, widths, speeds, states.
     expected[28..36].copy_from_slice(&[1, 0x13, 0x13, 2, 0x74, 0x52, 0, 0x47]);
-    // MTU (4096 in force and at most), virtual lanes, GUIDs, time of the subnet.
+    // MTU (4096, current and maximum), virtual lanes, GUIDs, subnet timeout.
     expected[36..38].copy_from_slice(&[0x50, 0x40]);
     expected[41..44].copy_from_slice(&[5, 0, 0x40]);
     expected[50..52].copy_from_slice(&[8, 0x12]);
@@ -224,12 +224,12 @@ fn the_attributes_of_a_port_are_where_the_specification_has_them() {
 }
 
 #[test]
-fn packets_with_wrong_keys_are_told_of_by_port_info_and_by_both_contexts() {
+fn key_violations_appear_in_port_info_and_contexts() {
     let violations = Violations { pkey: 0x102, qkey: 0x304 };
     let mut rig = Rig::up(Link::Infiniband);
     rig.world.functions[0].hca.ports[0].violations = violations;
     let info = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
-    // Those of M_Keys are none.
+    // M_Key violations stay 0.
     assert_eq!(info[64 + 44..64 + 50], [0, 0, 1, 2, 3, 4]);
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
     let context = context.hca_vport_context();
@@ -244,17 +244,17 @@ fn packets_with_wrong_keys_are_told_of_by_port_info_and_by_both_contexts() {
 }
 
 #[test]
-fn the_performance_agent_counts_nothing_and_says_which_counters_it_has() {
+fn performance_agent_reports_zero_counters() {
     for link in [Link::Infiniband, Link::Ethernet] {
         let mut rig = Rig::up(link);
         let asked: [u8; 192] = std::array::from_fn(|at| at as u8 + 1);
         let info = mad(&mut rig, 0x04, 1, 0x01, 0, &asked).unwrap();
-        // Versions, and the capability of counters of 64 bits.
+        // Versions, and the capability of 64-bit counters.
         assert_eq!((&info[4..6], &info[64..68]), (&[0, 0][..], &[1, 1, 2, 0][..]));
         assert_eq!(info[68..], [0; 188]);
         for counters in [0x12, 0x1d] {
             let answer = mad(&mut rig, 0x04, 1, counters, 0, &asked).unwrap();
-            // The port that was asked for, and nothing else.
+            // The requested port, and zeros.
             assert_eq!((&answer[4..6], &answer[64..66]), (&[0, 0][..], &[0, 2][..]));
             assert_eq!(answer[66..], [0; 190]);
         }
@@ -264,11 +264,11 @@ fn the_performance_agent_counts_nothing_and_says_which_counters_it_has() {
 }
 
 #[test]
-fn what_the_agents_do_not_know_has_a_status_or_is_refused() {
+fn agents_answer_unknown_attributes_with_status() {
     let mut rig = Rig::up(Link::Infiniband);
     let unknown = mad(&mut rig, 0x01, 1, 0xff90, 0, &[]).unwrap();
     assert_eq!(unknown[4..6], [0, 3 << 2]);
-    // Eight GUIDs and 32 P_Keys a block, of tables of 8 and of 128; port 0 is the one asked.
+    // Eight GUIDs and 32 P_Keys a block, of tables of 8 and of 128; port 0 is the request's port.
     for (attribute, block, status) in
         [(0x14, 0, 0), (0x14, 1, 7), (0x16, 3, 0), (0x16, 4, 7), (0x15, 0, 0), (0x15, 2, 7)]
     {
@@ -286,7 +286,7 @@ fn what_the_agents_do_not_know_has_a_status_or_is_refused() {
 }
 
 #[test]
-fn software_says_what_it_offers_on_a_port() {
+fn software_sets_cap_mask1_of_its_port() {
     let mut rig = Rig::up(Link::Infiniband);
     let mut offer = |bits, select| {
         rig.send::<ModifyHcaVportContextIn>(0, |input| {

@@ -1,4 +1,4 @@
-//! SQs: made, moved between states, asked, destroyed.
+//! SQs: creation, transitions, query, destruction.
 
 use verbless_prm::{
     CreateSqIn, DeallocPdIn, DeallocUarIn, DestroyCqIn, DestroySqIn, DestroyUctxIn, DestroyUmemIn,
@@ -96,7 +96,7 @@ fn an_sq_goes_from_rst_to_rdy_and_leaves_err_by_rst_only() {
 }
 
 #[test]
-fn the_state_that_a_modification_starts_from_must_be_the_queues_own() {
+fn modify_sq_must_name_current_state() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let sq = rig.sq(user, |_| {}).unwrap();
@@ -107,7 +107,7 @@ fn the_state_that_a_modification_starts_from_must_be_the_queues_own() {
 }
 
 #[test]
-fn neither_a_rate_nor_a_scheduling_group_can_be_chosen() {
+fn modify_sq_rejects_rate_and_queue_group() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let sq = rig.sq(user, |_| {}).unwrap();
@@ -123,11 +123,11 @@ fn neither_a_rate_nor_a_scheduling_group_can_be_chosen() {
     assert_eq!(modify(1, 7, 0), Err(Refusal::Unsupported));
     assert_eq!(modify(4, 0, 7), Err(Refusal::Unsupported));
     assert_eq!(modify(2, 0, 0), Err(Refusal::SqField));
-    assert_eq!(modify(0, 7, 7), Ok(()), "what is not selected is not looked at");
+    assert_eq!(modify(0, 7, 7), Ok(()), "an unselected field is ignored");
 }
 
 #[test]
-fn an_sq_belongs_to_who_made_it() {
+fn sq_belongs_to_its_creator() {
     let mut rig = Rig::up(LINK);
     let (user, other) = (rig.user(), rig.user());
     let sq = rig.sq(user, |_| {}).unwrap();
@@ -141,7 +141,7 @@ fn an_sq_belongs_to_who_made_it() {
 }
 
 #[test]
-fn what_an_sq_uses_stays_until_it_is_gone() {
+fn sq_holds_its_pd_uar_umem_and_cq() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let before = rig.counts();
@@ -171,7 +171,7 @@ fn what_an_sq_uses_stays_until_it_is_gone() {
 }
 
 #[test]
-fn an_sq_goes_with_its_user_context() {
+fn sq_is_destroyed_with_its_user_context() {
     let mut rig = Rig::up(LINK);
     let before = rig.counts();
     let user = rig.user();
@@ -184,7 +184,7 @@ fn an_sq_goes_with_its_user_context() {
 }
 
 #[test]
-fn sqs_and_qps_have_numbers_of_one_range() {
+fn sqs_and_qps_share_one_number_range() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let numbers = [
@@ -200,10 +200,10 @@ fn sqs_and_qps_have_numbers_of_one_range() {
     assert_eq!(query.map(|_| ()), Err(Refusal::NoSuchQp), "an SQ is no QP");
 }
 
-/// As Linux's write-combining test makes it where there is no network interface: without a PD, a
-/// TIS or a UMEM.
+/// As Linux's write-combining test creates it without a network interface: without a PD, a TIS or a
+/// UMEM.
 #[test]
-fn the_kernel_may_make_an_sq_of_nobodys_domain_over_pages_of_its_own() {
+fn kernel_sq_needs_no_pd_tis_or_umem() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
     let (output, _) = rig

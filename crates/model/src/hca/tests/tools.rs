@@ -1,5 +1,5 @@
-//! Registers, by those who may reach them: a kernel, contexts with TOOLS_RESOURCES, and by a
-//! command of their own all others.
+//! Registers, by sender: the kernel, contexts with TOOLS_RESOURCES, and all other contexts, which
+//! have a command of their own.
 
 use verbless_prm::{
     AccessRegisterIn, AccessRegisterUserIn, CommandInput, DpaCap, InitHcaIn, NicCapExtReg,
@@ -26,7 +26,7 @@ fn read<I: CommandInput>(
     access::<I>(rig, (uid, READ), id, asked)
 }
 
-/// Reads or writes, as the op_mod says.
+/// Reads or writes, by op_mod.
 fn access<I: CommandInput>(
     rig: &mut Rig,
     (uid, op_mod): (u16, u16),
@@ -49,7 +49,7 @@ fn numbers<I: CommandInput>(rig: &mut Rig, uid: u16) -> Result<DpaCap, Refusal> 
 }
 
 #[test]
-fn access_register_is_for_the_kernel_and_for_contexts_with_tools_resources() {
+fn access_register_needs_kernel_or_tools_resources() {
     let mut rig = rig("bluefield3");
     let [plain, tools] = [0, TOOLS].map(|cap| rig.uctx_that_may(cap));
     let units = numbers::<AccessRegisterIn>(&mut rig, 0).unwrap();
@@ -57,7 +57,7 @@ fn access_register_is_for_the_kernel_and_for_contexts_with_tools_resources() {
     assert_eq!(numbers::<AccessRegisterIn>(&mut rig, tools), Ok(units));
     assert_eq!(numbers::<AccessRegisterIn>(&mut rig, plain), Err(Refusal::ToolsOnly));
     assert_eq!(numbers::<AccessRegisterUserIn>(&mut rig, plain), Ok(units));
-    // And so are those of ports.
+    // Registers of ports are refused too.
     let mut asked = [0; 0x40];
     asked[1] = 1;
     let mtu = read::<AccessRegisterIn>(&mut rig, 0, RegisterId::PMTU, &asked).unwrap();
@@ -69,7 +69,7 @@ fn access_register_is_for_the_kernel_and_for_contexts_with_tools_resources() {
 }
 
 #[test]
-fn a_device_without_access_register_user_refuses_it_and_still_has_the_registers() {
+fn missing_access_register_user_is_rejected() {
     let mut rig = rig("bluefield3-fwctl");
     let tools = rig.uctx_that_may(TOOLS);
     assert_eq!(numbers::<AccessRegisterUserIn>(&mut rig, tools), Err(Refusal::Unsupported));
@@ -77,13 +77,13 @@ fn a_device_without_access_register_user_refuses_it_and_still_has_the_registers(
 }
 
 #[test]
-fn a_device_without_a_dpa_has_none_of_its_registers() {
+fn device_without_dpa_has_no_dpa_registers() {
     let mut rig = rig("connectx6dx");
     let refused = numbers::<AccessRegisterIn>(&mut rig, 0);
     assert_eq!(refused, Err(Refusal::NoSuchRegister));
 }
 
-/// A group of the unit with this number; the group's.
+/// Makes a group with the unit of this number; returns the group's number.
 fn make_group(rig: &mut Rig, uid: u16, unit: u16) -> Result<u16, Refusal> {
     let mut register = NicDpaEugReg::default();
     register.set_operation(NicDpaOperation::CREATE);
@@ -101,7 +101,7 @@ fn read_group(rig: &mut Rig, id: u16) -> Result<(), Refusal> {
 }
 
 #[test]
-fn groups_of_units_are_gone_after_a_teardown_whoever_made_them() {
+fn teardown_removes_all_dpa_unit_groups() {
     let mut rig = rig("bluefield3");
     let tools = rig.uctx_that_may(TOOLS);
     let made = [(0, 1), (tools, 2)].map(|(uid, unit)| make_group(&mut rig, uid, unit).unwrap());

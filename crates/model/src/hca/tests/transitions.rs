@@ -124,7 +124,7 @@ impl Mover {
 }
 
 #[test]
-fn every_transition_starts_from_its_own_state_only() {
+fn each_transition_needs_its_start_state() {
     use QpState::{Error, Init, Reset, Rtr, Rts, SqDrained, SqError};
     let moves: [(QpState, QpState, Move); 7] = [
         (Reset, Init, |it| it.init(0, |_| {})),
@@ -159,7 +159,7 @@ fn every_transition_starts_from_its_own_state_only() {
 }
 
 #[test]
-fn a_transition_takes_its_fields_and_leaves_the_others() {
+fn transition_changes_only_its_own_fields() {
     let mut mover = Mover::new(Link::Infiniband);
     mover
         .init(0, |qpc| {
@@ -172,7 +172,7 @@ fn a_transition_takes_its_fields_and_leaves_the_others() {
         (QpState::Init.to_prm(), true, false)
     );
     assert_eq!((context.remote_qpn(), context.log_sq_size()), (0, 6));
-    // An option that was not selected is not looked at.
+    // An unselected option is ignored.
     mover
         .init_again(OptParamMask::RRE.0, |qpc| {
             qpc.set_rre(true).set_rwe(false);
@@ -214,7 +214,7 @@ fn a_transition_takes_its_fields_and_leaves_the_others() {
 }
 
 #[test]
-fn an_option_that_a_transition_does_not_take_is_refused() {
+fn transition_rejects_foreign_optional_params() {
     let none = |_: &mut QpContext| {};
     let mut mover = Mover::new(Link::Infiniband);
     let refused = Err(Refusal::QpOptional);
@@ -370,7 +370,7 @@ fn every_mistake_in_a_transition_is_refused() {
 }
 
 #[test]
-fn a_roce_path_needs_an_own_address_a_mac_and_a_udp_port() {
+fn roce_path_needs_gid_unicast_mac_and_udp_port() {
     let mut mover = Mover::new(Link::Ethernet);
     mover.init(0, |_| {}).unwrap();
     let good = |qpc: &mut QpContext| {
@@ -441,12 +441,12 @@ fn a_roce_path_needs_an_own_address_a_mac_and_a_udp_port() {
 }
 
 #[test]
-fn what_loops_back_needs_no_address_but_the_capability_for_whether_roce_is_on() {
+fn loopback_path_needs_no_address_with_roce_on() {
     let looped = |qpc: &mut QpContext| {
         qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
     };
     let refused = Err(Refusal::PathLoopback);
-    // Of the profile, and of one that has it also while RoCE is off, by either page.
+    // The profile's own setting, and loopback while RoCE is off, by either page.
     for (general, page, of_off) in
         [(false, false, refused), (true, false, Ok(())), (false, true, Ok(()))]
     {
@@ -466,7 +466,7 @@ fn what_loops_back_needs_no_address_but_the_capability_for_whether_roce_is_on() 
         mover.init(0, |_| {}).unwrap();
         assert_eq!(mover.rtr(0, looped), of_off);
     }
-    // It is a capability of RC QPs.
+    // The capability applies to RC QPs.
     let mut mover = Mover::of(Link::Ethernet, ServiceType::UC);
     mover.init(0, |_| {}).unwrap();
     assert_eq!(mover.rtr(0, looped), refused);
@@ -489,7 +489,7 @@ fn a_reset_qp_has_empty_queues() {
 }
 
 #[test]
-fn commands_without_the_context_extension_may_end_before_it() {
+fn command_may_omit_qpc_extension() {
     let mut mover = Mover::new(Link::Infiniband);
     mover.bring(QpState::Rts);
     let mut input = [0; 0x110];
@@ -505,10 +505,10 @@ fn commands_without_the_context_extension_may_end_before_it() {
 }
 
 #[test]
-fn a_queue_asks_for_a_clock_that_the_device_has() {
+fn ts_format_must_match_a_device_clock() {
     use TimestampFormat as T;
     let real_time = Profile::load("connectx6dx-realtime").expect("it comes along");
-    // On an InfiniBand port mlx5_ib asks for the free-running clock without looking.
+    // On an InfiniBand port mlx5_ib requests the free-running clock without checking.
     let elsewhere = real_time.clone().with_link(Link::Infiniband);
     let free_running = Profile::load("connectx6dx").expect("it comes along");
     for (profile, lacks) in
@@ -534,7 +534,7 @@ fn a_queue_asks_for_a_clock_that_the_device_has() {
 }
 
 #[test]
-fn a_qp_that_is_migrated_since_its_creation_need_not_say_so_again() {
+fn migrated_qp_accepts_armed_pm_state() {
     use verbless_prm::PathMigrationState as P;
     for (state, taken) in [(P::ARMED, true), (P::MIGRATED, true), (P::REARM, false)] {
         let mut mover = Mover::new(Link::Infiniband);
@@ -547,7 +547,7 @@ fn a_qp_that_is_migrated_since_its_creation_need_not_say_so_again() {
 }
 
 #[test]
-fn a_connection_has_at_most_the_active_mtu_and_a_datagram_qp_says_the_most_that_there_is() {
+fn rc_mtu_is_limited_by_active_mtu_and_ud_by_max() {
     let ethernet = Profile::load("connectx6dx").expect("it comes along");
     let numbers = ethernet.port().clone();
     assert_eq!((numbers.active_mtu, numbers.max_mtu), (1024, 4096));

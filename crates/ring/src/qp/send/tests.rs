@@ -43,7 +43,7 @@ fn queue_over(sends: &SharedMemory) -> SendQueue {
 }
 
 #[test]
-fn a_slot_without_a_request_is_not_outstanding_where_the_indexes_wrap() {
+fn slot_without_request_is_not_found_at_index_wrap() {
     for back in 1..=8 {
         let mut queue = queue();
         queue.limit = 0u32.wrapping_sub(back);
@@ -71,7 +71,7 @@ fn completes(queue: &mut SendQueue, opcode: u8, qpn: u32, index: WqeIndex) -> Op
 
 /// Of whatever operation and queue it says that it is: of none, of this one, of another.
 #[test]
-fn a_lying_cqe_completes_no_slot_without_a_request_where_the_indexes_wrap() {
+fn forged_cqe_completes_nothing_at_index_wrap() {
     let write = Write::new(Sge::new(0, 64, Lkey(1)), RemoteAddr::new(0, Rkey(2)));
     for back in 1..=8 {
         for taken_back in [false, true] {
@@ -106,6 +106,114 @@ fn a_lying_cqe_completes_no_slot_without_a_request_where_the_indexes_wrap() {
     }
 }
 
+/// The entry of a collapsed CQ, and the CQ.
+struct Newest {
+    entry: SharedMemory,
+    cq: CollapsedQueue,
+}
+
+impl Newest {
+    fn new() -> Self {
+        let entry = memory(64);
+        let record = RecordMemory::new(ring(&memory(8))).unwrap();
+        Self { cq: CollapsedQueue::new(ring(&entry), record).unwrap(), entry }
+    }
+
+    /// Writes the CQE of a write that was posted to this queue at this index.
+    fn write(&self, opcode: u8, qpn: u32, index: u16) {
+        let opcode_qpn = OpcodeQpn::new().with_wqe_opcode(Operation::Write as u8).with_qpn(qpn);
+        self.entry
+            .write_at(offset_of!(hot::Cqe, opcode_qpn), &opcode_qpn.to_raw().to_ne_bytes())
+            .unwrap();
+        let tail = u32::from(index) << 16 | u32::from(opcode << 4);
+        self.entry.write_at(offset_of!(hot::Cqe, cqe_tail), &tail.to_be_bytes()).unwrap();
+    }
+}
+
+fn write() -> Write<Sge> {
+    Write::new(Sge::new(0, 64, Lkey(1)), RemoteAddr::new(0, Rkey(2))).signaled()
+}
+
+/// The cookie of the newest request, and whether it went well.
+fn newest(queue: &mut SendQueue, cq: &Newest) -> Option<(u64, bool)> {
+    match queue.poll_newest(&cq.cq)? {
+        Ok(completion) => Some((completion.cookie, true)),
+        Err(CompletionError::Failed(failure)) => Some((failure.cookie, false)),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn stale_collapsed_cqe_completes_nothing() {
+    // At the beginning, where the index wraps, and where the count does.
+    for start in [0_u32, 8, 0xfffd, 0x1_0000, 0x1_0005, 0xffff_fffa] {
+        for (opcode, good) in [(cqe_opcode::REQUESTER, true), (cqe_opcode::REQUESTER_ERROR, false)]
+        {
+            let (mut queue, cq) = (queue(), Newest::new());
+            (queue.producer, queue.limit) = (start, start.wrapping_add(8));
+            for round in 0..20_u64 {
+                let posted = queue.post(&write(), 100 * round).unwrap();
+                assert_eq!(newest(&mut queue, &cq), None, "the device has done nothing more");
+                cq.write(opcode, 7, posted.0);
+                assert_eq!(newest(&mut queue, &cq), Some((100 * round, good)), "from {start:#x}");
+                // Until the slot of the CQE has another request.
+                for other in 1.. {
+                    assert_eq!(newest(&mut queue, &cq), None, "{other} posted behind it");
+                    if queue.post(&write(), 100 * round + other).is_err() {
+                        break;
+                    }
+                }
+                assert_eq!(queue.free(), 0);
+                // A closed queue knows as much.
+                let last = posted.0.wrapping_add(8);
+                cq.write(opcode, 7, last);
+                assert_eq!(newest(&mut queue, &cq), Some((100 * round + 8, good)));
+                queue.close();
+                assert_eq!(newest(&mut queue, &cq), None, "of a closed queue");
+                queue.open();
+            }
+        }
+    }
+}
+
+#[test]
+fn stale_collapsed_cqe_completes_nothing_after_reset() {
+    for posted_before in 1..=20 {
+        let (mut queue, cq) = (queue(), Newest::new());
+        for cookie in 0..posted_before {
+            let posted = queue.post(&write(), cookie).unwrap();
+            cq.write(cqe_opcode::REQUESTER, 7, posted.0);
+            assert_eq!(newest(&mut queue, &cq), Some((cookie, true)));
+        }
+        queue.reset();
+        let _none = cq.cq.cleaner().clean(queue.qpn());
+        for cookie in 0..8 {
+            queue.post(&write(), cookie).unwrap();
+            assert_eq!(newest(&mut queue, &cq), None, "of {posted_before} before the reset");
+        }
+        cq.write(cqe_opcode::REQUESTER, 7, 5);
+        assert_eq!(newest(&mut queue, &cq), Some((5, true)));
+        assert_eq!((newest(&mut queue, &cq), queue.free()), (None, 6));
+        while queue.post(&write(), 9).is_ok() {
+            assert_eq!(newest(&mut queue, &cq), None, "of {posted_before} before the reset");
+        }
+    }
+}
+
+#[test]
+fn collapsed_cqe_of_another_queue_completes_nothing() {
+    for opcode in [cqe_opcode::REQUESTER, cqe_opcode::REQUESTER_ERROR] {
+        let (mut queue, cq) = (queue(), Newest::new());
+        let posted = queue.post(&write(), 3).unwrap();
+        cq.write(opcode, 8, posted.0);
+        let polled = queue.poll_newest(&cq.cq);
+        let Some(Err(CompletionError::OtherQueue(cqe))) = polled else { panic!("{polled:?}") };
+        assert_eq!((cqe.qpn(), cqe.opcode(), queue.free()), (Qpn(8), opcode, 7));
+        cq.write(cqe_opcode::REQUESTER, 7, posted.0);
+        assert_eq!(newest(&mut queue, &cq), Some((3, true)));
+    }
+}
+
 /// Posts a probe with this payload to an empty queue; returns its WQE.
 fn posted(payload: impl Payload) -> Vec<u8> {
     let ring = memory(64 * 8);
@@ -123,7 +231,7 @@ fn posted(payload: impl Payload) -> Vec<u8> {
 }
 
 #[test]
-fn one_entry_makes_an_operation_whose_op_mod_goes_into_the_control_segment() {
+fn custom_operation_encodes_op_mod_and_ds() {
     let [lone, operation] = probe::OPERATIONS else { panic!("two entries") };
     assert_eq!((lone.name, lone.op_mod, lone.ds), ("probe", 0x5a, 3));
     assert_eq!(lone.operation, Operation::CompareSwap);
@@ -154,7 +262,7 @@ fn one_entry_makes_an_operation_whose_op_mod_goes_into_the_control_segment() {
 const PROBE_TO: &str = "probe to a destination";
 
 #[test]
-fn an_operation_that_the_device_lacks_a_capability_for_is_refused_and_changes_nothing() {
+fn operation_without_capability_is_rejected() {
     let mut queue = queue();
     let probe = probe::Probe::new(Inline(&[1]), probe::BEHIND, 0);
     let info = <probe::Probe<Sge> as Request>::INFO;

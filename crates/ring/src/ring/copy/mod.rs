@@ -17,9 +17,9 @@ mod x86_64;
 /// Copies `length` bytes.
 ///
 /// # Safety
-/// Both ranges are mapped, the source readable and the target writable; one of them is nobody
-/// else's, and they do not overlap. Meanwhile the other one is reached by nobody but the device,
-/// such copies, and atomics: of one byte, or of the aligned 8-byte words of
+/// Both ranges are mapped, the source readable and the target writable, and they do not overlap.
+/// Only the caller accesses one of them meanwhile. Only the device, such copies and atomics access
+/// the other: atomics of one byte, or of the aligned 8-byte words of
 /// [`SharedMemory::words`](super::SharedMemory::words).
 #[inline]
 pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {

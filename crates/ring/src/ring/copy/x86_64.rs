@@ -277,13 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn every_way_copies_each_byte_and_touches_no_other() {
+    fn all_copy_variants_are_exact() {
         for (name, copy, lengths) in ways() {
             for length in lengths {
                 for (from, to) in [(0, 0), (1, 0), (0, 1), (16, 31), (33, 64)] {
                     let source: Vec<u8> = (0..from + length).map(|at| (at % 251) as u8).collect();
                     let mut target = vec![0xee; to + length + 40];
-                    // SAFETY: both are as long, and nobody else's.
+                    // SAFETY: both are as long, and only this test accesses them.
                     unsafe { copy(source.as_ptr().add(from), target.as_mut_ptr().add(to), length) };
                     let whole = target[to..to + length] == source[from..];
                     assert!(whole, "{name}: {length} bytes, from {from} to {to}");
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processor_is_asked_as_the_standard_library_asks_it() {
+    fn avx_detection_matches_std() {
         assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"));
         assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"), "and says so again");
     }

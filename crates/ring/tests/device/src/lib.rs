@@ -44,8 +44,8 @@ pub struct Program {
 
 impl Program {
     /// # Safety
-    /// What `given` points to is there for as long as the program, and nobody else's but the
-    /// device's.
+    /// What `given` points to lives as long as the program, and only the program and the device
+    /// access it.
     pub unsafe fn new(given: &Given) -> Result<Self, LayoutError> {
         // SAFETY: as promised.
         let memory = |base, length| unsafe { SharedMemory::from_raw(base, length, Arc::new(())) };

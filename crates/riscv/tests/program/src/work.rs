@@ -1,12 +1,12 @@
-//! Functions that give the same on every machine. The example `compiled` has them, too, and
-//! compares what they return there with what they return on a hart.
+//! Functions with the same results on every machine. The example `compiled` contains them as well,
+//! and compares its results with those on a hart.
 
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 type Function = fn(u64) -> u64;
 
-/// All of them, with a name each.
+/// All functions, each with its name.
 pub(crate) const WORK: [(&str, Function); 8] = [
     ("sorts numbers", sort),
     ("hashes bytes", hash),
@@ -126,7 +126,7 @@ fn atomics(seed: u64) -> u64 {
     }))
 }
 
-/// What formatted text is written to.
+/// A buffer for formatted text.
 struct Text {
     bytes: [u8; 256],
     length: usize,
@@ -158,7 +158,7 @@ fn format(seed: u64) -> u64 {
         ^ u64::from(parsed == Some(b)) << 1
 }
 
-/// By functions of the compiler's own library: there is no floating-point unit.
+/// Uses the compiler's own library: there is no floating-point unit.
 fn float(seed: u64) -> u64 {
     let mut random = Random(seed);
     let mut x = 1.0 + (random.next() >> 12) as f64 / 1e15;

@@ -1,4 +1,4 @@
-//! What the cases of DOCA share: a device, memory that it may use, and a work queue.
+//! The parts that DOCA's cases share: a device, memory that it may use, and a work queue.
 
 use verbless_devx::DeviceInfo;
 use verbless_doca::dma::{Dma, MemcpyDone};
@@ -47,7 +47,7 @@ impl Bench {
         Ok(Self { dev, map, inventory, workq })
     }
 
-    /// A DMA context that the work queue is on.
+    /// A DMA context with the work queue attached.
     pub(super) fn dma(&mut self) -> Result<Dma, Stop> {
         let dma = Dma::builder(&self.dev).start()?;
         self.workq.add(&dma)?;
@@ -59,7 +59,7 @@ impl Bench {
         Ok(self.inventory.buf_by_data(&self.map, self.map.address() + at as u64, length as u64)?)
     }
 
-    /// One whose dataroom is empty.
+    /// A buffer of the map whose dataroom is empty.
     pub(super) fn room(&self, at: usize, length: usize) -> Result<Buf, Stop> {
         Ok(self.inventory.buf_by_addr(&self.map, self.map.address() + at as u64, length as u64)?)
     }
@@ -74,7 +74,7 @@ impl Bench {
         Ok(bytes)
     }
 
-    /// Takes the work queue off a context, which then stops.
+    /// Detaches the work queue from a context, which then stops.
     pub(super) fn leave<C: Context>(&mut self, context: &C) -> Result<(), Stop> {
         Ok(self.workq.remove(context)?)
     }
@@ -90,7 +90,7 @@ pub(super) fn event(workq: &mut WorkQ) -> Result<Event, Stop> {
     workq.retrieve_within(Some(TIMEOUT))?.ok_or_else(|| Stop::fail("no job was done in time"))
 }
 
-/// The next event, which is of a copy.
+/// The next event, which must be a copy's.
 pub(super) fn copied(workq: &mut WorkQ) -> Result<MemcpyDone, Stop> {
     match event(workq)? {
         Event::Dma(done) => Ok(done),
@@ -98,7 +98,7 @@ pub(super) fn copied(workq: &mut WorkQ) -> Result<MemcpyDone, Stop> {
     }
 }
 
-/// The next event, which is of a job that failed; how.
+/// The next event, which must be a failed job's; its error kind.
 pub(super) fn failed_job(workq: &mut WorkQ) -> Result<ErrorKind, Stop> {
     match workq.retrieve_within(Some(TIMEOUT)) {
         Err(Retrieve::IoFailed(event)) => match event.result() {
@@ -109,7 +109,7 @@ pub(super) fn failed_job(workq: &mut WorkQ) -> Result<ErrorKind, Stop> {
     }
 }
 
-/// With what kind of error something is refused.
+/// The error kind of a refusal.
 pub(super) fn refusal<T, E: Into<verbless_doca::Error>>(
     result: Result<T, E>,
 ) -> Result<ErrorKind, Stop> {
@@ -119,7 +119,7 @@ pub(super) fn refusal<T, E: Into<verbless_doca::Error>>(
     }
 }
 
-/// The same of a job, which then comes back.
+/// The error kind of a refused job, and the job, which comes back.
 pub(super) fn refused_job<J>(result: Result<(), Refused<J>>) -> Result<(ErrorKind, J), Stop> {
     match result {
         Ok(()) => Err(Stop::fail("the job was not refused")),

@@ -1,4 +1,4 @@
-//! Buffers: inventories, pools, arrays, and what a buffer says of itself.
+//! Buffers: inventories, pools, arrays, and the getters of a buffer.
 
 use verbless_doca::{
     AccessFlags, BufArray, BufPool, BufRef, DynamicMmap, ErrorKind, Inventory, Memory, UserData,
@@ -15,17 +15,17 @@ use crate::{Lab, Stop, ensure, ensure_eq, pattern};
 cases!(
     "doca_buf",
     "Buffers of DOCA on registered memory: inventories, pools and arrays.":
-    a_buffer_says_where_its_rooms_are,
+    buf_tracks_head_data_and_tail_room,
     a_duplicate_points_to_the_same_bytes,
     a_buffer_with_another_reference_is_in_no_job [cap!(dma_mmo_qp)],
-    a_pool_gives_buffers_that_do_not_overlap,
+    pool_bufs_do_not_overlap,
     an_array_gives_buffers_by_index,
-    properties_are_what_was_set,
-    a_range_is_freed_when_its_map_is_gone,
+    inventory_and_mmap_keep_set_properties,
+    memrange_is_freed_after_mmap_and_last_buf,
     a_queue_pair_takes_the_key_of_a_buffer,
 );
 
-fn a_buffer_says_where_its_rooms_are(lab: &Lab) -> Result<(), Stop> {
+fn buf_tracks_head_data_and_tail_room(lab: &Lab) -> Result<(), Stop> {
     let bench = Bench::new(lab)?;
     let at = bench.map.address();
     let mut buffer = bench.inventory.buf_by_args(&bench.map, at, 1000, at + 100, 200)?;
@@ -76,7 +76,7 @@ fn a_buffer_with_another_reference_is_in_no_job(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_pool_gives_buffers_that_do_not_overlap(lab: &Lab) -> Result<(), Stop> {
+fn pool_bufs_do_not_overlap(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let map = map(&dev, 1 << 16, AccessFlags::LOCAL_READ_WRITE)?;
     let pool = BufPool::builder(&map, 16, 1000).alignment(64).start()?;
@@ -108,7 +108,7 @@ fn an_array_gives_buffers_by_index(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn properties_are_what_was_set(lab: &Lab) -> Result<(), Stop> {
+fn inventory_and_mmap_keep_set_properties(lab: &Lab) -> Result<(), Stop> {
     let inventory = Inventory::builder(5).name("five").start()?;
     ensure_eq!((inventory.name(), inventory.num_elements()), ("five", 5), "the inventory");
     let mut map = DynamicMmap::new("ranges");
@@ -130,7 +130,7 @@ fn properties_are_what_was_set(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_range_is_freed_when_its_map_is_gone(lab: &Lab) -> Result<(), Stop> {
+fn memrange_is_freed_after_mmap_and_last_buf(lab: &Lab) -> Result<(), Stop> {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     let dev = open(lab, lab.info())?;

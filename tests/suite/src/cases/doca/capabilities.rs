@@ -1,4 +1,4 @@
-//! What a device says that it can do, held against what it does.
+//! The capabilities that a device reports, compared with its behaviour.
 
 use verbless_doca::dma::Dma;
 use verbless_doca::sha::{Algorithm, Sha};
@@ -13,18 +13,18 @@ use crate::{Lab, Stop, ensure, ensure_eq};
 
 cases!(
     "doca_cap",
-    "Capabilities as DOCA tells them: what is not there is refused with NotSupported.":
-    copies_are_as_the_device_says,
+    "Capabilities in DOCA: a missing one is refused with NotSupported.":
+    dma_support_matches_capability,
     hashes_are_softwares_and_work_everywhere,
-    a_context_takes_a_work_queue_that_sleeps_if_it_says_so,
-    maps_go_to_the_dpu_as_both_devices_say,
-    sync_events_go_to_the_dpu_as_both_devices_say,
-    jobs_of_a_sync_event_are_as_the_device_says,
-    no_device_plugs_emulated_functions,
-    a_device_on_a_bus_tells_its_pci_address,
+    event_driven_workq_matches_capability,
+    mmap_dpu_export_and_import_match_capability,
+    sync_event_dpu_export_matches_capability,
+    sync_event_jobs_match_capability,
+    hotplug_manager_is_unsupported,
+    pci_address_finds_its_device_again,
 );
 
-/// Whether it said yes; if it said no, that was for want of support.
+/// Whether the device said yes; a no must be NotSupported.
 fn says<T>(answer: DocaResult<T>) -> Result<bool, Stop> {
     match answer {
         Ok(_) => Ok(true),
@@ -33,7 +33,7 @@ fn says<T>(answer: DocaResult<T>) -> Result<bool, Stop> {
     }
 }
 
-/// That an answer is as it was said.
+/// Fails unless an answer agrees with the reported capability.
 fn as_said<T, E: Into<Error>>(what: &str, can: bool, does: Result<T, E>) -> Result<(), Stop> {
     ensure_eq!(says(does.map_err(Into::into))?, can, what);
     Ok(())
@@ -43,7 +43,7 @@ fn devices(lab: &Lab) -> Result<[Dev; 2], Stop> {
     Ok([open(lab, lab.info())?, open(lab, lab.other_info())?])
 }
 
-fn copies_are_as_the_device_says(lab: &Lab) -> Result<(), Stop> {
+fn dma_support_matches_capability(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let can = says(Dma::memcpy_supported(&bench.dev))?;
     ensure_eq!(says(Dma::memcpy_supported(bench.dev.info()))?, can, "asked of its info");
@@ -78,7 +78,7 @@ fn hashes_are_softwares_and_work_everywhere(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_context_takes_a_work_queue_that_sleeps_if_it_says_so(lab: &Lab) -> Result<(), Stop> {
+fn event_driven_workq_matches_capability(lab: &Lab) -> Result<(), Stop> {
     fn check(what: &str, context: &impl Context) -> Result<(), Stop> {
         let mut workq = WorkQ::builder(4).event_driven().build()?;
         as_said(what, context.event_driven_supported(), workq.add(context))
@@ -92,7 +92,7 @@ fn a_context_takes_a_work_queue_that_sleeps_if_it_says_so(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn maps_go_to_the_dpu_as_both_devices_say(lab: &Lab) -> Result<(), Stop> {
+fn mmap_dpu_export_and_import_match_capability(lab: &Lab) -> Result<(), Stop> {
     let devices = devices(lab)?;
     let mut exported = Vec::new();
     for dev in &devices {
@@ -119,7 +119,7 @@ fn configured(dev: &Dev) -> Result<verbless_doca::sync_event::SyncEventBuilder, 
     Ok(event.subscriber_add_location(Location::Cpu)?)
 }
 
-fn sync_events_go_to_the_dpu_as_both_devices_say(lab: &Lab) -> Result<(), Stop> {
+fn sync_event_dpu_export_matches_capability(lab: &Lab) -> Result<(), Stop> {
     let devices = devices(lab)?;
     let mut exported = Vec::new();
     for dev in &devices {
@@ -144,7 +144,7 @@ fn sync_events_go_to_the_dpu_as_both_devices_say(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn jobs_of_a_sync_event_are_as_the_device_says(lab: &Lab) -> Result<(), Stop> {
+fn sync_event_jobs_match_capability(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let context = configured(&dev)?.as_ctx().start()?;
     let mut workq = WorkQ::new(4)?;
@@ -164,14 +164,14 @@ fn jobs_of_a_sync_event_are_as_the_device_says(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn no_device_plugs_emulated_functions(lab: &Lab) -> Result<(), Stop> {
+fn hotplug_manager_is_unsupported(lab: &Lab) -> Result<(), Stop> {
     for dev in devices(lab)? {
         ensure!(!says(dev.info().hotplug_manager_supported())?, "{dev:?} does");
     }
     Ok(())
 }
 
-fn a_device_on_a_bus_tells_its_pci_address(lab: &Lab) -> Result<(), Stop> {
+fn pci_address_finds_its_device_again(lab: &Lab) -> Result<(), Stop> {
     let info = open(lab, lab.info())?.info().clone();
     if lab.info().pci_address.is_none() {
         ensure_eq!(refusal(info.pci_address())?, ErrorKind::NotFound, "of one on no bus");

@@ -5,23 +5,23 @@ use verbless_doca::{AccessFlags, ErrorKind};
 
 use super::bench::{BYTES, Bench, copied, failed_job, map, open, refusal, refused_job, submit};
 use crate::case::cases;
-use crate::need::cap;
+use crate::need::{LARGE_COPIES, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 
 cases!(
     "doca_dma",
     "Copies of memory by the device, as jobs of DOCA.":
-    a_device_that_copies_nothing_says_so [cap!(!dma_mmo_qp)],
-    a_copy_appends_the_source_to_the_destination [cap!(dma_mmo_qp)],
-    copies_of_any_length_are_exact [cap!(dma_mmo_qp)],
-    chains_are_copied_as_one [cap!(dma_mmo_qp)],
+    memcpy_without_mmo_is_not_supported [cap!(!dma_mmo_qp)],
+    copy_appends_to_destination_data [cap!(dma_mmo_qp)],
+    copies_of_any_length_are_exact [cap!(dma_mmo_qp), LARGE_COPIES],
+    memcpy_treats_buf_chain_as_one_range [cap!(dma_mmo_qp)],
     buffers_beyond_the_limits_are_refused_and_come_back [cap!(dma_mmo_qp)],
     the_permissions_of_a_map_hold [cap!(dma_mmo_qp)],
     a_map_of_another_device_is_refused [cap!(dma_mmo_qp), Need::Peer],
-    a_job_that_fails_fails_alone [cap!(dma_mmo_qp), Need::Model],
+    failed_job_leaves_other_jobs_intact [cap!(dma_mmo_qp), Need::Model],
 );
 
-fn a_device_that_copies_nothing_says_so(lab: &Lab) -> Result<(), Stop> {
+fn memcpy_without_mmo_is_not_supported(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     ensure_eq!(refusal(Dma::memcpy_supported(&dev))?, ErrorKind::NotSupported, "the capability");
     ensure_eq!(refusal(Dma::builder(&dev).start())?, ErrorKind::NotSupported, "start");
@@ -29,7 +29,7 @@ fn a_device_that_copies_nothing_says_so(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_copy_appends_the_source_to_the_destination(lab: &Lab) -> Result<(), Stop> {
+fn copy_appends_to_destination_data(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     bench.fill(0, &pattern(1, 1000))?;
@@ -61,7 +61,7 @@ fn copies_of_any_length_are_exact(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn chains_are_copied_as_one(lab: &Lab) -> Result<(), Stop> {
+fn memcpy_treats_buf_chain_as_one_range(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     bench.fill(0, &pattern(3, 6000))?;
@@ -131,7 +131,7 @@ fn a_map_of_another_device_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_job_that_fails_fails_alone(lab: &Lab) -> Result<(), Stop> {
+fn failed_job_leaves_other_jobs_intact(lab: &Lab) -> Result<(), Stop> {
     use verbless_prm::CqeSyndrome;
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;

@@ -12,11 +12,11 @@ cases!(
     "doca_dev",
     "Devices as DOCA lists, describes and opens them.":
     the_list_has_every_device_of_the_backend,
-    a_device_is_found_by_its_name_and_an_unknown_name_says_what_there_is,
-    a_device_that_is_opened_twice_is_one_device,
+    unknown_name_error_lists_devices,
+    two_opens_yield_equal_devs,
     a_function_of_the_host_is_physical_or_virtual,
-    what_was_opened_outlives_the_list,
-    a_device_is_software_if_it_says_that_it_is_the_model,
+    open_dev_outlives_devinfo_list,
+    dev_type_is_software_only_on_model,
     a_device_has_an_identifier_of_its_own[cap!(hca_cap_2.query_vuid)],
     an_infiniband_device_has_no_addresses_of_ip[INFINIBAND],
     an_ethernet_device_has_an_address_of_ip[ETHERNET],
@@ -31,9 +31,7 @@ fn the_list_has_every_device_of_the_backend(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_device_is_found_by_its_name_and_an_unknown_name_says_what_there_is(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn unknown_name_error_lists_devices(lab: &Lab) -> Result<(), Stop> {
     let name = &lab.info().name;
     let found = DevInfo::find_in(lab.shared_backend(), name)?;
     ensure_eq!(found.ib_device_name(), name, "name");
@@ -51,7 +49,7 @@ fn a_device_is_found_by_its_name_and_an_unknown_name_says_what_there_is(
     }
 }
 
-fn a_device_that_is_opened_twice_is_one_device(lab: &Lab) -> Result<(), Stop> {
+fn two_opens_yield_equal_devs(lab: &Lab) -> Result<(), Stop> {
     let (first, second) = (open(lab, lab.info())?, open(lab, lab.info())?);
     ensure!(first == second, "two devices");
     if lab.has_peer() {
@@ -71,7 +69,7 @@ fn a_function_of_the_host_is_physical_or_virtual(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn what_was_opened_outlives_the_list(lab: &Lab) -> Result<(), Stop> {
+fn open_dev_outlives_devinfo_list(lab: &Lab) -> Result<(), Stop> {
     let list = DevInfo::list_of(lab.shared_backend())?;
     let dev = list.first().ok_or_else(|| Stop::fail("an empty list"))?.open()?;
     let name = list[0].ib_device_name().to_owned();
@@ -81,7 +79,7 @@ fn what_was_opened_outlives_the_list(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_device_is_software_if_it_says_that_it_is_the_model(lab: &Lab) -> Result<(), Stop> {
+fn dev_type_is_software_only_on_model(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let model = Device::open(lab.backend(), lab.info())?.adapter().is_model();
     let expected = if model { DevType::Software } else { DevType::Hardware };

@@ -5,22 +5,22 @@ use verbless_doca::{AccessFlags, Dev, ErrorKind, Mmap};
 
 use super::bench::{Bench, copied, failed_job, map, open, refusal, refused_job, submit};
 use crate::case::cases;
-use crate::need::cap;
+use crate::need::{LARGE_COPIES, SHARES_KEYS, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 
 cases!(
     "doca_dpu",
     "Memory of a host that its DPU copies, by exported maps.",
-    needs [Need::Sides, cap!(dma_mmo_qp)]:
-    the_dpu_copies_out_of_and_into_the_hosts_memory,
-    memory_that_the_dpu_may_only_read_is_not_written,
+    needs [Need::Sides, SHARES_KEYS, cap!(dma_mmo_qp)]:
+    dpu_copies_from_and_to_host_memory [LARGE_COPIES],
+    dpu_read_only_mmap_rejects_write,
     an_export_is_of_no_use_to_the_host_itself,
-    an_import_ends_with_the_map_that_was_exported,
+    imported_mmap_fails_after_export_is_destroyed,
 );
 
 const LENGTH: usize = 300_000;
 
-/// The host's device, and a bench on the DPU's.
+/// The host's device, and a bench on the DPU's device.
 fn sides(lab: &Lab) -> Result<(Dev, Bench, Dma), Stop> {
     let host = open(lab, lab.info())?;
     let mut bench = Bench::new(lab)?;
@@ -39,7 +39,7 @@ fn shared(host: &Dev, dpu: &Dev, access: AccessFlags) -> Result<(Mmap, Mmap), St
     Ok((far, imported))
 }
 
-fn the_dpu_copies_out_of_and_into_the_hosts_memory(lab: &Lab) -> Result<(), Stop> {
+fn dpu_copies_from_and_to_host_memory(lab: &Lab) -> Result<(), Stop> {
     let (host, mut bench, dma) = sides(lab)?;
     let (far, imported) = shared(&host, &bench.dev, AccessFlags::DPU_READ_WRITE)?;
     far.write_at(0, &pattern(1, LENGTH))?;
@@ -59,7 +59,7 @@ fn the_dpu_copies_out_of_and_into_the_hosts_memory(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn memory_that_the_dpu_may_only_read_is_not_written(lab: &Lab) -> Result<(), Stop> {
+fn dpu_read_only_mmap_rejects_write(lab: &Lab) -> Result<(), Stop> {
     let (host, mut bench, dma) = sides(lab)?;
     let (_far, imported) = shared(&host, &bench.dev, AccessFlags::DPU_READ_ONLY)?;
     let into = bench.inventory.buf_by_addr(&imported, imported.address(), 64)?;
@@ -81,7 +81,7 @@ fn an_export_is_of_no_use_to_the_host_itself(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_import_ends_with_the_map_that_was_exported(lab: &Lab) -> Result<(), Stop> {
+fn imported_mmap_fails_after_export_is_destroyed(lab: &Lab) -> Result<(), Stop> {
     let (host, mut bench, dma) = sides(lab)?;
     let (far, imported) = shared(&host, &bench.dev, AccessFlags::DPU_READ_WRITE)?;
     far.destroy().map_err(|refused| refused.error)?;

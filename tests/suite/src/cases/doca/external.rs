@@ -10,7 +10,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern};
 
 cases!(
     "doca_async_event",
-    "What a device tells of without a job, on a work queue.":
+    "External events of a device, on a work queue.":
     a_work_queue_that_listens_sleeps_and_does_its_jobs[cap!(dma_mmo_qp)],
     a_port_that_goes_down_and_up_is_told[Need::Model],
 );
@@ -24,7 +24,7 @@ fn a_work_queue_that_listens_sleeps_and_does_its_jobs(lab: &Lab) -> Result<(), S
     for round in 0..50 {
         let job = dma.memcpy(bench.data(0, 64)?, bench.room(4096 + 64 * round, 64)?);
         submit(&mut bench.workq, job)?;
-        // What happens to the port of a shared lab meanwhile is told between.
+        // Port events of a shared lab may come in between.
         while !matches!(event(&mut bench.workq)?, Event::Dma(_)) {}
         ensure!(bench.bytes(4096 + 64 * round, 64)? == pattern(1, 64), "bytes of round {round}");
     }

@@ -14,10 +14,10 @@ cases!(
     "doca_graph",
     "Graphs of jobs of DOCA.",
     needs [cap!(dma_mmo_qp)]:
-    a_chain_of_copies_runs_in_its_order,
-    a_hash_and_a_copy_run_beside_each_other_and_a_callback_sees_both,
+    dependent_copies_run_in_order,
+    user_node_sees_results_of_its_dependencies,
     several_instances_of_a_graph_run_at_a_time,
-    a_callback_that_panics_fails_its_instance_with_unexpected,
+    callback_panic_fails_instance_with_unexpected,
 );
 
 fn ended(bench: &mut Bench) -> Result<GraphDone, Stop> {
@@ -27,7 +27,7 @@ fn ended(bench: &mut Bench) -> Result<GraphDone, Stop> {
     }
 }
 
-/// Copies of 64 bytes, each from where the one before copied to.
+/// Copies of 64 bytes; each reads the target of the one before.
 fn chain(dma: &Dma, length: usize) -> Result<(Graph, Vec<verbless_doca::graph::Node>), Stop> {
     let mut graph = Graph::builder();
     let nodes: Vec<_> = (0..length).map(|_| graph.ctx_node(dma, JobType::DmaMemcpy)).collect();
@@ -37,7 +37,7 @@ fn chain(dma: &Dma, length: usize) -> Result<(Graph, Vec<verbless_doca::graph::N
     Ok((graph.start()?, nodes))
 }
 
-fn a_chain_of_copies_runs_in_its_order(lab: &Lab) -> Result<(), Stop> {
+fn dependent_copies_run_in_order(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let (graph, nodes) = chain(&dma, 8)?;
@@ -56,7 +56,7 @@ fn a_chain_of_copies_runs_in_its_order(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_hash_and_a_copy_run_beside_each_other_and_a_callback_sees_both(lab: &Lab) -> Result<(), Stop> {
+fn user_node_sees_results_of_its_dependencies(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let sha = Sha::builder(&bench.dev).start()?;
@@ -115,7 +115,7 @@ fn several_instances_of_a_graph_run_at_a_time(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_callback_that_panics_fails_its_instance_with_unexpected(lab: &Lab) -> Result<(), Stop> {
+fn callback_panic_fails_instance_with_unexpected(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let dma = bench.dma()?;
     let mut graph = Graph::builder();
@@ -129,7 +129,7 @@ fn a_callback_that_panics_fails_its_instance_with_unexpected(lab: &Lab) -> Resul
     let job = dma.memcpy(bench.data(0, 64)?, bench.room(64, 64)?);
     instance.set_ctx_node_data(copy, job).map_err(|refused| refused.error)?;
     bench.workq.submit_graph(&instance, 0)?;
-    // It goes on to whoever retrieves, and the instance ends as it should.
+    // The panic propagates to the caller that retrieves, and the instance ends as it should.
     let retrieve = std::panic::AssertUnwindSafe(|| bench.workq.progress_retrieve());
     ensure!(std::panic::catch_unwind(retrieve).is_err(), "the panic is lost");
     let done = ended(&mut bench)?;

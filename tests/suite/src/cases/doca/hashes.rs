@@ -1,4 +1,4 @@
-//! Hashes, which software makes.
+//! Hashes, computed in software.
 
 use verbless_doca::sha::{Algorithm, HashDone, Sha};
 use verbless_doca::{ErrorKind, Event};
@@ -9,13 +9,13 @@ use crate::{Lab, Stop, ensure_eq, pattern};
 
 cases!(
     "doca_sha",
-    "Hashes as jobs of DOCA, made by software.":
-    digests_of_abc_are_those_of_the_standard,
+    "Hashes as jobs of DOCA, computed in software.":
+    digests_of_abc_match_fips_180_4,
     a_message_in_parts_has_the_digest_of_the_whole,
-    the_capabilities_say_that_software_does_it,
+    sha_hardware_is_not_supported,
 );
 
-/// Of "abc": FIPS 180-4's own examples, the first eight bytes.
+/// Hashes of "abc": FIPS 180-4's own examples, the first eight bytes.
 const ABC: [(Algorithm, u64, [u8; 8]); 3] = [
     (Algorithm::Sha1, 20, [0xa9, 0x99, 0x3e, 0x36, 0x47, 0x06, 0x81, 0x6a]),
     (Algorithm::Sha256, 32, [0xba, 0x78, 0x16, 0xbf, 0x8f, 0x01, 0xcf, 0xea]),
@@ -35,7 +35,7 @@ fn hashed(bench: &mut Bench) -> Result<HashDone, Stop> {
     }
 }
 
-fn digests_of_abc_are_those_of_the_standard(lab: &Lab) -> Result<(), Stop> {
+fn digests_of_abc_match_fips_180_4(lab: &Lab) -> Result<(), Stop> {
     let mut bench = Bench::new(lab)?;
     let sha = context(&mut bench)?;
     bench.fill(0, b"abc")?;
@@ -57,7 +57,7 @@ fn a_message_in_parts_has_the_digest_of_the_whole(lab: &Lab) -> Result<(), Stop>
     let job = sha.hash(Algorithm::Sha256, bench.data(0, 1000)?, bench.room(4096, 32)?);
     submit(&mut bench.workq, job)?;
     hashed(&mut bench)?;
-    // A part is whole blocks, of 64 bytes here.
+    // A part must be whole blocks (64 bytes here).
     let mut session = sha.partial(Algorithm::Sha256);
     for (at, length) in [(0, 64), (64, 640)] {
         let job = sha.update(session, bench.data(at, length)?);
@@ -72,7 +72,7 @@ fn a_message_in_parts_has_the_digest_of_the_whole(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn the_capabilities_say_that_software_does_it(lab: &Lab) -> Result<(), Stop> {
+fn sha_hardware_is_not_supported(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     for (algorithm, ..) in ABC {
         Sha::job_supported(&dev, algorithm)?;

@@ -10,14 +10,14 @@ cases!(
     "doca_mmap",
     "Memory maps of DOCA, and exports of them for peers.":
     memory_of_a_map_is_written_and_read,
-    a_map_may_be_stopped_and_started_again_as_it_was,
-    a_map_whose_buffers_are_out_is_not_destroyed,
+    restarted_mmap_keeps_its_bytes,
+    mmap_with_live_bufs_rejects_destroy,
     a_map_is_on_several_devices[Need::Peer],
-    an_export_for_peers_is_the_same_every_time_and_tells_address_and_length,
+    rdma_export_is_stable_and_carries_range,
     an_altered_export_is_refused,
-    an_export_needs_the_flag_for_it,
-    a_dynamic_map_takes_chunks_and_devices_until_it_is_exported,
-    a_device_that_cannot_have_all_ranges_gets_none[Need::Model, Need::Peer],
+    export_requires_access_flag,
+    dynamic_mmap_takes_chunks_until_export,
+    failed_dev_add_registers_no_range[Need::Model, Need::Peer],
 );
 
 fn memory_of_a_map_is_written_and_read(lab: &Lab) -> Result<(), Stop> {
@@ -32,7 +32,7 @@ fn memory_of_a_map_is_written_and_read(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_map_may_be_stopped_and_started_again_as_it_was(lab: &Lab) -> Result<(), Stop> {
+fn restarted_mmap_keeps_its_bytes(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let first = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
     first.write_at(0, &pattern(2, 4096))?;
@@ -43,7 +43,7 @@ fn a_map_may_be_stopped_and_started_again_as_it_was(lab: &Lab) -> Result<(), Sto
     again.destroy().map_err(|refused| refused.error.into())
 }
 
-fn a_map_whose_buffers_are_out_is_not_destroyed(lab: &Lab) -> Result<(), Stop> {
+fn mmap_with_live_bufs_rejects_destroy(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let map = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
     let inventory = Inventory::builder(1).start()?;
@@ -80,9 +80,7 @@ fn exported(lab: &Lab) -> Result<(Mmap, Vec<u8>), Stop> {
     Ok((map, descriptor))
 }
 
-fn an_export_for_peers_is_the_same_every_time_and_tells_address_and_length(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn rdma_export_is_stable_and_carries_range(lab: &Lab) -> Result<(), Stop> {
     let (map, descriptor) = exported(lab)?;
     let peer = open(lab, lab.other_info())?;
     let imported = Mmap::create_from_export(&descriptor, &peer)?;
@@ -114,7 +112,7 @@ fn an_altered_export_is_refused(lab: &Lab) -> Result<(), Stop> {
         let mut altered = descriptor.clone();
         altered[at] ^= 1 << (at % 8);
         let kind = refusal(Mmap::create_from_export(&altered, &peer))?;
-        // What it does not know of a later version, it cannot call wrong.
+        // It cannot call a later version's unknown fields wrong.
         let unknown = [ErrorKind::UnsupportedVersion, ErrorKind::NotSupported];
         let as_documented = [&[ErrorKind::InvalidValue], &unknown[..]].concat();
         ensure!(as_documented.contains(&kind), "byte {at}: {kind:?}");
@@ -122,7 +120,7 @@ fn an_altered_export_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_export_needs_the_flag_for_it(lab: &Lab) -> Result<(), Stop> {
+fn export_requires_access_flag(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let local = map(&dev, 4096, AccessFlags::LOCAL_READ_WRITE)?;
     ensure_eq!(refusal(local.export_rdma(&dev))?, ErrorKind::NotPermitted, "for peers");
@@ -130,7 +128,7 @@ fn an_export_needs_the_flag_for_it(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_dynamic_map_takes_chunks_and_devices_until_it_is_exported(lab: &Lab) -> Result<(), Stop> {
+fn dynamic_mmap_takes_chunks_until_export(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let mut map = DynamicMmap::new("chunks");
     map.set_access_flags(AccessFlags::LOCAL_READ_WRITE | AccessFlags::RDMA_READ)?;
@@ -153,8 +151,8 @@ fn a_dynamic_map_takes_chunks_and_devices_until_it_is_exported(lab: &Lab) -> Res
     Ok(())
 }
 
-/// A device that cannot have the second range keeps no key of the first, though a buffer is out.
-fn a_device_that_cannot_have_all_ranges_gets_none(lab: &Lab) -> Result<(), Stop> {
+/// The device cannot have the second range: it keeps no key of the first, though a buffer is out.
+fn failed_dev_add_registers_no_range(lab: &Lab) -> Result<(), Stop> {
     use verbless_model::Ioctl;
     let (dev, other) = (open(lab, lab.info())?, open(lab, lab.other_info())?);
     let mut map = DynamicMmap::new("all or none");

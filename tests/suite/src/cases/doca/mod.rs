@@ -1,5 +1,5 @@
-//! DOCA Core on the lab's devices: the rules of the objects are tests of the crate
-//! `verbless-doca`; here is what a device and a kernel must do for them.
+//! DOCA Core on the lab's devices: what a device and a kernel must do for its objects. The rules of
+//! the objects themselves are tested in the crate `verbless-doca`.
 
 mod bench;
 mod buffers;

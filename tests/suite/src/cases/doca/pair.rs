@@ -12,11 +12,11 @@ use crate::{Lab, Stop, ensure};
 /// Bytes of the memory of each end.
 pub(super) const BYTES: usize = 1 << 16;
 
-/// What an instance, or a map, may permit a peer.
+/// The rights that an instance or a map may give a peer.
 pub(super) const RIGHTS: [AccessFlags; 3] =
     [AccessFlags::RDMA_READ, AccessFlags::RDMA_WRITE, AccessFlags::RDMA_ATOMIC];
 
-/// All of these that the device has.
+/// All rights that the device has.
 pub(super) fn rights(lab: &Lab) -> Result<AccessFlags, Stop> {
     let mut all = AccessFlags::RDMA_READ | AccessFlags::RDMA_WRITE;
     if lab.device()?.caps().atomics && lab.other_device()?.caps().atomics {
@@ -42,17 +42,17 @@ impl End {
         self.rdma.as_ref().ok_or_else(|| Stop::fail("the instance is stopped"))
     }
 
-    /// A buffer of the own memory whose dataroom is all of it.
+    /// A buffer of its own memory whose dataroom is all of it.
     pub(super) fn data(&self, at: u64, length: u64) -> Result<Option<Buf>, Stop> {
         Ok(Some(self.inventory.buf_by_data(&self.map, self.map.address() + at, length)?))
     }
 
-    /// One whose dataroom is empty.
+    /// A buffer of its own memory whose dataroom is empty.
     pub(super) fn room(&self, at: u64, length: u64) -> Result<Option<Buf>, Stop> {
         Ok(Some(self.inventory.buf_by_addr(&self.map, self.map.address() + at, length)?))
     }
 
-    /// One of the peer's memory, whose dataroom is empty.
+    /// A buffer of the peer's memory whose dataroom is empty.
     pub(super) fn remote(&self, at: u64, length: u64) -> Result<Buf, Stop> {
         Ok(self.inventory.buf_by_addr(&self.there, self.there.address() + at, length)?)
     }
@@ -71,7 +71,7 @@ impl End {
         super::bench::submit(&mut self.workq, job)
     }
 
-    /// The next event, of a job that is done.
+    /// The next event, of a finished job.
     pub(super) fn done(&mut self) -> Result<RdmaDone, Stop> {
         match super::bench::event(&mut self.workq)? {
             Event::Rdma(done) => Ok(done),
@@ -84,7 +84,7 @@ impl End {
         self.done()
     }
 
-    /// The next event, of a job that failed.
+    /// The next event, of a failed job.
     pub(super) fn failed(&mut self) -> Result<(RdmaDone, ErrorKind), Stop> {
         match self.workq.retrieve_within(Some(TIMEOUT)) {
             Err(Retrieve::IoFailed(Event::Rdma(done))) => match done.result {
@@ -95,7 +95,7 @@ impl End {
         }
     }
 
-    /// Stops the instance, and starts it again as it was.
+    /// Stops the instance, and starts it again with the same configuration.
     pub(super) fn restart(&mut self) -> Result<(), Stop> {
         let rdma = self.rdma.take().ok_or_else(|| Stop::fail("the instance is stopped"))?;
         let stopped = rdma.stop().map_err(|refused| refused.error)?;
@@ -140,7 +140,7 @@ pub(super) fn ends(
     ends.try_into().map_err(|_| Stop::fail("two ends"))
 }
 
-/// Has both connect to each other.
+/// Connects the two to each other.
 pub(super) fn connect([a, b]: &[End; 2]) -> Result<(), Stop> {
     let [from_a, from_b] = [a.rdma()?.export()?, b.rdma()?.export()?];
     a.rdma()?.connect(from_b)?;
@@ -148,7 +148,7 @@ pub(super) fn connect([a, b]: &[End; 2]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Two ends that are connected and permit all that the devices have.
+/// Two connected ends that permit all that the devices have.
 pub(super) fn connected(lab: &Lab) -> Result<[End; 2], Stop> {
     let all = rights(lab)?;
     let ends = ends(lab, all, all, |builder| builder)?;
@@ -156,7 +156,7 @@ pub(super) fn connected(lab: &Lab) -> Result<[End; 2], Stop> {
     Ok(ends)
 }
 
-/// A receive of each side arrives: the connection works in both directions.
+/// Fails unless a receive of each side completes: the connection works in both directions.
 pub(super) fn works(ends: &mut [End; 2]) -> Result<(), Stop> {
     for (from, to) in [(0, 1), (1, 0)] {
         let room = ends[to].room(60_000, 64)?;

@@ -12,24 +12,24 @@ use crate::{Lab, Stop, ensure, ensure_eq, pattern};
 cases!(
     "doca_rdma",
     "Jobs of DOCA RDMA between two instances.":
-    a_message_arrives_and_the_receive_says_what_came,
-    an_immediate_arrives_as_the_number_that_was_given,
+    receive_reports_opcode_and_length_of_send,
+    send_imm_delivers_immediate_unchanged,
     empty_messages_need_no_buffers,
     a_write_and_a_read_move_bytes,
-    a_write_with_immediate_takes_a_receive_and_leaves_its_buffer_alone,
-    atomics_change_the_word_and_yield_what_it_was [ATOMICS],
+    write_imm_consumes_receive_but_not_its_buf,
+    atomics_return_old_value [ATOMICS],
     chains_are_gathered_and_scattered,
-    a_receive_counts_from_its_datas_begin_to_its_end,
+    receive_fills_from_data_start_to_buf_end,
     a_receive_has_more_room_than_the_longest_message_needs,
     lengths_of_the_other_sides_buffers_are_ignored,
-    what_a_job_may_not_have_is_refused_and_changes_nothing,
-    receives_are_taken_before_the_connection_and_nothing_else,
+    invalid_jobs_are_rejected_without_effect,
+    unconnected_instance_accepts_only_receives,
     a_long_message_arrives,
-    many_messages_are_in_flight_both_ways,
-    one_work_queue_serves_several_instances,
+    bidirectional_messages_complete_in_order,
+    workq_serves_several_instances,
 );
 
-fn a_message_arrives_and_the_receive_says_what_came(lab: &Lab) -> Result<(), Stop> {
+fn receive_reports_opcode_and_length_of_send(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     let job = b.rdma()?.receive(b.room(0, 1000)?).user_data(5);
     b.submit(job)?;
@@ -47,7 +47,7 @@ fn a_message_arrives_and_the_receive_says_what_came(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn an_immediate_arrives_as_the_number_that_was_given(lab: &Lab) -> Result<(), Stop> {
+fn send_imm_delivers_immediate_unchanged(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     let job = b.rdma()?.receive(b.room(0, 64)?);
     b.submit(job)?;
@@ -84,12 +84,12 @@ fn empty_messages_need_no_buffers(lab: &Lab) -> Result<(), Stop> {
         let done = a.perform(job)?;
         ensure!(done.local.is_none() && done.remote.is_none(), "a buffer came: {done:?}");
     }
-    // One end alone, where there is nothing to move.
+    // The target end alone, where there is nothing to move.
     b.fill(0, &[5; 64])?;
     let jobs = [
         a.rdma()?.write(None, Some(a.remote(0, 64)?)),
-        a.rdma()?.read(None, Some(a.remote(0, 64)?)),
-        a.rdma()?.read(a.room(0, 64)?, None),
+        a.rdma()?.read(Some(a.remote(0, 64)?), None),
+        a.rdma()?.read(None, a.room(0, 64)?),
     ];
     for job in jobs {
         a.perform(job)?;
@@ -105,7 +105,7 @@ fn a_write_and_a_read_move_bytes(lab: &Lab) -> Result<(), Stop> {
     let done = a.perform(job)?;
     ensure!(done.local.is_some() && done.remote.is_some(), "buffers come back");
     b.fill(20_000, &pattern(2, 3000))?;
-    let job = a.rdma()?.read(a.data(10_000, 3000)?, Some(a.remote(20_000, 3000)?));
+    let job = a.rdma()?.read(Some(a.remote(20_000, 3000)?), a.data(10_000, 3000)?);
     a.perform(job)?;
     ensure!(b.bytes(100, 5000)? == pattern(1, 5000), "other bytes were written");
     ensure!(a.bytes(10_000, 3000)? == pattern(2, 3000), "other bytes were read");
@@ -114,9 +114,7 @@ fn a_write_and_a_read_move_bytes(lab: &Lab) -> Result<(), Stop> {
     works(&mut [a, b])
 }
 
-fn a_write_with_immediate_takes_a_receive_and_leaves_its_buffer_alone(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn write_imm_consumes_receive_but_not_its_buf(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     b.fill(30_000, &[9; 64])?;
     let job = b.rdma()?.receive(b.room(30_000, 64)?);
@@ -134,7 +132,7 @@ fn a_write_with_immediate_takes_a_receive_and_leaves_its_buffer_alone(
     Ok(())
 }
 
-fn atomics_change_the_word_and_yield_what_it_was(lab: &Lab) -> Result<(), Stop> {
+fn atomics_return_old_value(lab: &Lab) -> Result<(), Stop> {
     let [mut a, b] = connected(lab)?;
     b.fill(64, &40_u64.to_ne_bytes())?;
     let mut step = |job: &dyn Fn(&Rdma, &End) -> Result<_, Stop>| -> Result<u64, Stop> {
@@ -160,7 +158,7 @@ fn chains_are_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
     let mut both = ends(lab, all, all, |builder| builder.recv_buf_chain_len(3))?;
     connect(&both)?;
     let [a, b] = &mut both;
-    /// Three buffers of the own memory, as a chain.
+    /// Three buffers of its own memory, as a chain.
     fn chain(
         end: &End,
         at: u64,
@@ -199,18 +197,18 @@ fn chains_are_gathered_and_scattered(lab: &Lab) -> Result<(), Stop> {
         a.perform(job)?;
         ensure!(b.bytes(20_000, message.len())? == message, "other bytes were written");
         let into = chain(a, 10_000, lengths, true)?;
-        let job = a.rdma()?.read(Some(into), Some(a.remote(20_000, 1)?));
+        let job = a.rdma()?.read(Some(a.remote(20_000, 1)?), Some(into));
         let refused = refused_job(a.workq.submit(job))?;
         ensure_eq!(refused.0, ErrorKind::InvalidValue, "a read past the peer's buffer");
         let (into, _) = refused.1.into_bufs();
-        let job = a.rdma()?.read(into, Some(a.remote(20_000, message.len() as u64)?));
+        let job = a.rdma()?.read(Some(a.remote(20_000, message.len() as u64)?), into);
         let read = a.perform(job)?.local.ok_or_else(|| Stop::fail("the read's buffers"))?;
         ensure!(read.chain_to_vec()? == message, "other bytes were read");
     }
     Ok(())
 }
 
-fn a_receive_counts_from_its_datas_begin_to_its_end(lab: &Lab) -> Result<(), Stop> {
+fn receive_fills_from_data_start_to_buf_end(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     let mut room = b.data(1000, 200)?.ok_or_else(|| Stop::fail("no buffer"))?;
     // 50 bytes of headroom, 20 of data: 150 count.
@@ -234,7 +232,7 @@ fn a_receive_has_more_room_than_the_longest_message_needs(lab: &Lab) -> Result<(
     let mut both = ends(lab, all, all, |builder| builder.recv_buf_chain_len(count))?;
     connect(&both)?;
     let [a, b] = &mut both;
-    // The same memory again and again.
+    // The same memory many times.
     let length = longest / u64::from(count) + 1;
     let memory = map(&b.dev, length as usize, AccessFlags::LOCAL_READ_WRITE)?;
     let piece = || b.inventory.buf_by_addr(&memory, memory.address(), length);
@@ -266,7 +264,7 @@ fn lengths_of_the_other_sides_buffers_are_ignored(lab: &Lab) -> Result<(), Stop>
         let mut from = a.remote(500, 200)?;
         from.set_data(a.there.address() + 500, length)?;
         a.fill(1000, &[0; 100])?;
-        let job = a.rdma()?.read(a.data(1000, 100)?, Some(from));
+        let job = a.rdma()?.read(Some(from), a.data(1000, 100)?);
         let read = a.perform(job)?.local.ok_or_else(|| Stop::fail("the read's buffer"))?;
         ensure_eq!(read.data_len(), 100, "data of the read's buffer");
         ensure!(a.bytes(1000, 100)? == pattern(1, 100), "read, with {length} bytes there");
@@ -274,7 +272,7 @@ fn lengths_of_the_other_sides_buffers_are_ignored(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn what_a_job_may_not_have_is_refused_and_changes_nothing(lab: &Lab) -> Result<(), Stop> {
+fn invalid_jobs_are_rejected_without_effect(lab: &Lab) -> Result<(), Stop> {
     let [mut a, b] = connected(lab)?;
     let mut chained = a.remote(0, 10)?;
     chained.link(a.remote(100, 10)?).map_err(|refused| refused.error)?;
@@ -292,10 +290,10 @@ fn what_a_job_may_not_have_is_refused_and_changes_nothing(lab: &Lab) -> Result<(
     let rdma = a.rdma()?;
     let (invalid, denied) = (ErrorKind::InvalidValue, ErrorKind::NotPermitted);
     let jobs = [
-        ("a read without a source", rdma.read(a.data(0, 10)?, None), invalid),
+        ("a read without a source", rdma.read(None, a.data(0, 10)?), invalid),
         ("a write without a destination", rdma.write(a.data(0, 10)?, None), invalid),
         ("a chain at the peer", rdma.write(a.data(0, 10)?, Some(chained)), invalid),
-        ("a chain at the peer to read from", rdma.read(a.data(0, 10)?, Some(source)), invalid),
+        ("a chain at the peer to read from", rdma.read(Some(source), a.data(0, 10)?), invalid),
         ("a chain as an atomic's result", rdma.fetch_and_add(a.remote(0, 8)?, result, 1), invalid),
         (
             "a chain as an atomic's destination",
@@ -325,7 +323,7 @@ fn what_a_job_may_not_have_is_refused_and_changes_nothing(lab: &Lab) -> Result<(
     works(&mut [a, b])
 }
 
-fn receives_are_taken_before_the_connection_and_nothing_else(lab: &Lab) -> Result<(), Stop> {
+fn unconnected_instance_accepts_only_receives(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
     let mut both = ends(lab, all, all, |builder| builder)?;
     let [a, b] = &mut both;
@@ -358,7 +356,7 @@ fn a_long_message_arrives(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn many_messages_are_in_flight_both_ways(lab: &Lab) -> Result<(), Stop> {
+fn bidirectional_messages_complete_in_order(lab: &Lab) -> Result<(), Stop> {
     const MESSAGES: u64 = 25;
     let mut both = connected(lab)?;
     for end in &mut both {
@@ -399,7 +397,7 @@ fn many_messages_are_in_flight_both_ways(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn one_work_queue_serves_several_instances(lab: &Lab) -> Result<(), Stop> {
+fn workq_serves_several_instances(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     let permissions = AccessFlags::RDMA_READ;
     let mut others = Vec::new();

@@ -12,27 +12,27 @@ use crate::{Lab, Stop, ensure, ensure_eq, pattern};
 cases!(
     "doca_rdma_states",
     "Permissions, states and recovery of DOCA RDMA.":
-    each_operation_needs_its_right_of_the_peers_instance_and_of_its_map,
-    memory_that_may_only_be_read_is_sent_and_written_from_and_nothing_else,
-    an_instance_goes_through_its_states,
-    a_job_that_fails_takes_the_connection_along_and_each_comes_back_once,
-    a_message_longer_than_its_receive_fails_on_both_sides,
-    a_send_without_a_receive_fails_when_it_was_tried_as_often_as_set,
-    a_stopped_instance_gives_each_job_back_and_connects_again,
-    a_stopped_instance_is_removed_and_goes_to_another_work_queue,
+    remote_access_needs_instance_and_mmap_right,
+    read_only_mmap_serves_only_send_and_write,
+    instance_state_follows_connect_and_restart,
+    failed_job_flushes_each_other_job_once,
+    oversized_message_fails_both_sides,
+    send_without_receive_times_out_after_rnr_retries,
+    stopped_instance_flushes_jobs_and_reconnects,
+    stopped_instance_moves_to_another_workq,
     an_old_descriptor_leads_nowhere,
     an_altered_descriptor_is_refused,
-    an_instance_that_is_connected_before_it_has_a_work_queue_works,
+    instance_connected_before_workq_works,
     dynamically_connected_instances_are_not_supported,
-    instances_can_be_as_large_as_the_device_says_and_no_larger,
+    instance_size_is_bounded_by_device_limits,
 );
 
-/// A job that does to the peer's memory what a right lets it do, or the `other` one.
+/// A job that needs this right to the peer's memory; `other` selects the right's second operation.
 fn job_by(right: AccessFlags, other: bool, end: &End) -> Result<RdmaJob, Stop> {
     let (rdma, here, there) = (end.rdma()?, end.data(64, 8)?, end.remote(128, 8)?);
     let result = |here: Option<Buf>| here.ok_or_else(|| Stop::fail("no buffer"));
     Ok(match (right, other) {
-        (AccessFlags::RDMA_READ, _) => rdma.read(here, Some(there)),
+        (AccessFlags::RDMA_READ, _) => rdma.read(Some(there), here),
         (AccessFlags::RDMA_WRITE, false) => rdma.write(here, Some(there)),
         (AccessFlags::RDMA_WRITE, true) => rdma.write_imm(here, Some(there), 1),
         (_, false) => rdma.fetch_and_add(there, result(here)?, 1),
@@ -40,9 +40,7 @@ fn job_by(right: AccessFlags, other: bool, end: &End) -> Result<RdmaJob, Stop> {
     })
 }
 
-fn each_operation_needs_its_right_of_the_peers_instance_and_of_its_map(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn remote_access_needs_instance_and_mmap_right(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
     for needed in RIGHTS.into_iter().filter(|right| all.contains(*right)) {
         for instance in RIGHTS.into_iter().filter(|right| all.contains(*right)) {
@@ -50,7 +48,7 @@ fn each_operation_needs_its_right_of_the_peers_instance_and_of_its_map(
                 let mut both = ends(lab, instance, memory, |builder| builder)?;
                 connect(&both)?;
                 let [a, b] = &mut both;
-                // For a write with immediate.
+                // A write with immediate needs it.
                 let receive = b.rdma()?.receive(None);
                 b.submit(receive)?;
                 let job = job_by(needed, other, a)?;
@@ -72,9 +70,7 @@ fn each_operation_needs_its_right_of_the_peers_instance_and_of_its_map(
     Ok(())
 }
 
-fn memory_that_may_only_be_read_is_sent_and_written_from_and_nothing_else(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn read_only_mmap_serves_only_send_and_write(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     let fixed = map(&a.dev, 4096, AccessFlags::LOCAL_READ_ONLY)?;
     fixed.write_at(0, &pattern(1, 64))?;
@@ -93,7 +89,7 @@ fn memory_that_may_only_be_read_is_sent_and_written_from_and_nothing_else(
     let none = || Stop::fail("no buffer");
     let jobs = [
         ("a receive", a.rdma()?.receive(of(&a)?)),
-        ("a read", a.rdma()?.read(of(&a)?, Some(a.remote(0, 8)?))),
+        ("a read", a.rdma()?.read(Some(a.remote(0, 8)?), of(&a)?)),
         ("an addition", a.rdma()?.fetch_and_add(a.remote(0, 8)?, of(&a)?.ok_or_else(none)?, 1)),
         ("a swap", a.rdma()?.compare_and_swap(a.remote(0, 8)?, of(&a)?.ok_or_else(none)?, 1, 2)),
     ];
@@ -104,7 +100,7 @@ fn memory_that_may_only_be_read_is_sent_and_written_from_and_nothing_else(
     works(&mut [a, b])
 }
 
-fn an_instance_goes_through_its_states(lab: &Lab) -> Result<(), Stop> {
+fn instance_state_follows_connect_and_restart(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
     let mut both = ends(lab, all, all, |builder| builder)?;
     let descriptor = both[1].rdma()?.export()?;
@@ -125,7 +121,7 @@ fn an_instance_goes_through_its_states(lab: &Lab) -> Result<(), Stop> {
     works(&mut both)
 }
 
-/// The next so many jobs, which fail, each once, as flushed; their user data.
+/// The user data of the next `count` jobs; each must fail once, as flushed.
 fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
     let mut seen = Vec::new();
     for _ in 0..count {
@@ -139,10 +135,8 @@ fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
     Ok(seen)
 }
 
-/// An instance at which a write fails that has these jobs behind it, and receives.
-fn a_job_that_fails_takes_the_connection_along_and_each_comes_back_once(
-    lab: &Lab,
-) -> Result<(), Stop> {
+/// A write of this instance fails; jobs and receives wait behind it.
+fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
     let (may, all) = (AccessFlags::RDMA_READ, rights(lab)?);
     let mut both = ends(lab, all, may, |builder| builder)?;
     for round in 0..5 {
@@ -153,19 +147,19 @@ fn a_job_that_fails_takes_the_connection_along_and_each_comes_back_once(
             let job = a.rdma()?.receive(a.room(4096, 64)?).user_data(number);
             a.submit(job)?;
         }
-        // The peer's map lets nobody write.
+        // The peer's map permits no write.
         let job = a.rdma()?.write(a.data(0, 64)?, Some(a.remote(0, 64)?)).user_data(1);
         a.submit(job)?;
         for number in 2..6 {
-            let job = a.rdma()?.read(a.data(0, 64)?, Some(a.remote(0, 64)?)).user_data(number);
-            // As soon as the failure is known it is refused.
+            let job = a.rdma()?.read(Some(a.remote(0, 64)?), a.data(0, 64)?).user_data(number);
+            // The queue pair refuses it as soon as the failure is known.
             a.submit(job)?;
         }
         let (done, kind) = a.failed()?;
         ensure_eq!((done.user_data.0, kind), (1, ErrorKind::NotPermitted), "the one that failed");
         ensure_eq!(done.job_type, JobType::RdmaWrite, "its type");
         ensure_eq!(a.rdma()?.state(), RdmaState::Error, format!("state in round {round}"));
-        let job = a.rdma()?.read(a.data(0, 64)?, Some(a.remote(0, 64)?));
+        let job = a.rdma()?.read(Some(a.remote(0, 64)?), a.data(0, 64)?);
         let (kind, _job) = refused_job(a.workq.submit(job))?;
         ensure_eq!(kind, ErrorKind::BadState, "a job of an instance in error");
         let kind = refusal(a.rdma()?.export())?;
@@ -178,7 +172,7 @@ fn a_job_that_fails_takes_the_connection_along_and_each_comes_back_once(
     works(&mut both)
 }
 
-fn a_message_longer_than_its_receive_fails_on_both_sides(lab: &Lab) -> Result<(), Stop> {
+fn oversized_message_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     for number in 0..2 {
         let job = b.rdma()?.receive(b.room(1000, 10)?).user_data(number);
@@ -200,7 +194,7 @@ fn a_message_longer_than_its_receive_fails_on_both_sides(lab: &Lab) -> Result<()
     works(&mut both)
 }
 
-fn a_send_without_a_receive_fails_when_it_was_tried_as_often_as_set(lab: &Lab) -> Result<(), Stop> {
+fn send_without_receive_times_out_after_rnr_retries(lab: &Lab) -> Result<(), Stop> {
     let all = rights(lab)?;
     let mut both = ends(lab, all, all, |builder| builder.rnr_retry_count(1).min_rnr_timer(1))?;
     connect(&both)?;
@@ -215,7 +209,7 @@ fn a_send_without_a_receive_fails_when_it_was_tried_as_often_as_set(lab: &Lab) -
     works(&mut both)
 }
 
-fn a_stopped_instance_gives_each_job_back_and_connects_again(lab: &Lab) -> Result<(), Stop> {
+fn stopped_instance_flushes_jobs_and_reconnects(lab: &Lab) -> Result<(), Stop> {
     let mut both = connected(lab)?;
     for round in 0..5 {
         let [a, _b] = &mut both;
@@ -235,7 +229,7 @@ fn a_stopped_instance_gives_each_job_back_and_connects_again(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn a_stopped_instance_is_removed_and_goes_to_another_work_queue(lab: &Lab) -> Result<(), Stop> {
+fn stopped_instance_moves_to_another_workq(lab: &Lab) -> Result<(), Stop> {
     let mut both = connected(lab)?;
     let [a, b] = &mut both;
     let job = a.rdma()?.receive(a.room(1000, 64)?);
@@ -267,7 +261,7 @@ fn an_old_descriptor_leads_nowhere(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(kind, ErrorKind::InvalidValue, "the instance that it connected before");
     connect(&both)?;
     let [a, b] = &mut both;
-    // Another instance cannot know that it is old; its messages arrive nowhere.
+    // Another instance cannot know that the connection is old; its messages arrive nowhere.
     let stranger = soon(Rdma::builder(&a.dev)).start().map_err(|refused| refused.error)?;
     a.workq.add(&stranger)?;
     stranger.connect(old)?;
@@ -309,7 +303,7 @@ fn an_altered_descriptor_is_refused(lab: &Lab) -> Result<(), Stop> {
     works(&mut both)
 }
 
-fn an_instance_that_is_connected_before_it_has_a_work_queue_works(lab: &Lab) -> Result<(), Stop> {
+fn instance_connected_before_workq_works(lab: &Lab) -> Result<(), Stop> {
     let [mut a, mut b] = connected(lab)?;
     let all = rights(lab)?;
     let start = |end: &End| {
@@ -341,7 +335,7 @@ fn dynamically_connected_instances_are_not_supported(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn instances_can_be_as_large_as_the_device_says_and_no_larger(lab: &Lab) -> Result<(), Stop> {
+fn instance_size_is_bounded_by_device_limits(lab: &Lab) -> Result<(), Stop> {
     let dev = super::bench::open(lab, lab.info())?;
     let start = |set: &dyn Fn(RdmaBuilder) -> RdmaBuilder| set(Rdma::builder(&dev)).start();
     ensure!(Rdma::max_message_size(&dev)? >= 1 << 20, "the longest message is very short");

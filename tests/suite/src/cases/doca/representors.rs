@@ -1,17 +1,19 @@
-//! What stands for a host's functions at its DPU.
+//! Representors of a host's functions at its DPU.
 
 use verbless_doca::{Dev, DevInfoRep, ErrorKind, PciFuncType};
 
 use super::bench::{open, refusal};
 use crate::case::cases;
+use crate::need::cap;
 use crate::{Lab, Need, Stop, ensure, ensure_eq};
 
 cases!(
     "doca_rep",
     "Representors: the switch of a DPU, and the functions behind it.":
-    a_device_that_manages_no_switch_represents_nobody,
+    dev_without_switch_lists_no_representors,
     a_list_of_representors_outlives_its_device[Need::Representors],
-    a_representor_is_the_one_function_that_its_vuid_names[Need::Representors, Need::Sides],
+    host_vuid_names_exactly_one_representor
+        [Need::Representors, Need::Sides, cap!(hca_cap_2.query_vuid)],
 );
 
 /// A device that lists representors.
@@ -24,7 +26,7 @@ fn manager(lab: &Lab) -> Result<Dev, Stop> {
     Err(Stop::fail("no device has representors"))
 }
 
-fn a_device_that_manages_no_switch_represents_nobody(lab: &Lab) -> Result<(), Stop> {
+fn dev_without_switch_lists_no_representors(lab: &Lab) -> Result<(), Stop> {
     let mut asked = 0;
     for info in [lab.info(), lab.other_info()] {
         let dev = open(lab, info)?;
@@ -53,7 +55,7 @@ fn a_list_of_representors_outlives_its_device(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_representor_is_the_one_function_that_its_vuid_names(lab: &Lab) -> Result<(), Stop> {
+fn host_vuid_names_exactly_one_representor(lab: &Lab) -> Result<(), Stop> {
     let reps = DevInfoRep::list(&manager(lab)?)?;
     let host = open(lab, lab.info())?;
     let vuid = host.info().vuid()?;

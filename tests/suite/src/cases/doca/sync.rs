@@ -1,4 +1,4 @@
-//! Sync events: their operations by the CPU, and by jobs that the device does.
+//! Sync events: operations by the CPU and by jobs of the device.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use verbless_doca::{Dev, ErrorKind, Event, JobType, Memory, Retrieve, WorkQ};
 
 use super::bench::{Bench, event, failed_job, open, refusal, refused_job, submit};
 use crate::case::cases;
-use crate::need::{ATOMICS, NO_ATOMICS, cap};
+use crate::need::{ATOMICS, NO_ATOMICS, SHARES_KEYS, cap};
 use crate::{Lab, Need, Stop, ensure, ensure_eq};
 
 cases!(
@@ -21,12 +21,12 @@ cases!(
     wait_jobs_end_at_their_own_thresholds_whatever_came_first[cap!(wait_on_data)],
     a_wait_job_for_more_than_254_is_refused[cap!(wait_on_data)],
     a_wait_job_is_refused_of_a_device_that_does_not_wait_for_data[cap!(!wait_on_data)],
-    an_event_counts_in_the_programs_memory,
-    a_context_stops_when_no_work_queue_is_on_it,
-    the_host_and_its_dpu_count_by_one_event[Need::Sides, ATOMICS],
-    each_sides_wait_job_sees_what_the_other_sets[Need::Sides, cap!(wait_on_data)],
-    what_the_dpu_made_of_an_export_fails_once_the_event_is_destroyed[Need::Sides],
-    an_export_is_of_no_use_to_the_host_itself[Need::Sides],
+    event_counts_in_user_memory,
+    ctx_on_workq_rejects_stop,
+    the_host_and_its_dpu_count_by_one_event[Need::Sides, SHARES_KEYS, ATOMICS],
+    each_sides_wait_job_sees_what_the_other_sets[Need::Sides, SHARES_KEYS, cap!(wait_on_data)],
+    what_the_dpu_made_of_an_export_fails_once_the_event_is_destroyed[Need::Sides, SHARES_KEYS],
+    an_export_is_of_no_use_to_the_host_itself[Need::Sides, SHARES_KEYS],
 );
 
 fn configured(dev: &Dev) -> Result<SyncEventBuilder, Stop> {
@@ -34,7 +34,7 @@ fn configured(dev: &Dev) -> Result<SyncEventBuilder, Stop> {
     Ok(builder.subscriber_add_location(Location::Cpu)?)
 }
 
-/// A bench, and a context that its work queue is on.
+/// A bench, and a context with its work queue attached.
 fn context(lab: &Lab) -> Result<(Bench, SyncEventCtx), Stop> {
     let mut bench = Bench::new(lab)?;
     let context = configured(&bench.dev)?.as_ctx().start()?;
@@ -42,7 +42,7 @@ fn context(lab: &Lab) -> Result<(Bench, SyncEventCtx), Stop> {
     Ok((bench, context))
 }
 
-/// The next event: what sort of job it is of, and the value that it has.
+/// The next event: its job's type and value.
 fn done(workq: &mut WorkQ) -> Result<(JobType, Option<u64>), Stop> {
     match event(workq)? {
         Event::SyncEvent(done) => Ok((done.job_type, done.value)),
@@ -50,7 +50,7 @@ fn done(workq: &mut WorkQ) -> Result<(JobType, Option<u64>), Stop> {
     }
 }
 
-/// What a get has.
+/// The value that a get returns.
 fn got(workq: &mut WorkQ, context: &SyncEventCtx) -> Result<u64, Stop> {
     submit(workq, context.get())?;
     match done(workq)? {
@@ -66,7 +66,7 @@ fn set(workq: &mut WorkQ, context: &SyncEventCtx, value: u64) -> Result<(), Stop
     Ok(())
 }
 
-/// Has the device do something; no job ends meanwhile.
+/// The device does other jobs meanwhile; no wait may end.
 fn quiet(workq: &mut WorkQ, context: &SyncEventCtx) -> Result<(), Stop> {
     for _ in 0..20 {
         got(workq, context)?;
@@ -105,7 +105,7 @@ fn jobs_add_and_tell_what_was_there_before(lab: &Lab) -> Result<(), Stop> {
         let expected = (JobType::SyncEventAdd, Some(before));
         ensure_eq!(done(&mut bench.workq)?, expected, "an add");
     }
-    // Of many at a time, each counts.
+    // Each of many concurrent jobs counts.
     for _ in 0..16 {
         submit(&mut bench.workq, context.add(10))?;
     }
@@ -137,7 +137,7 @@ fn a_wait_job_ends_once_the_value_is_above_its_threshold(lab: &Lab) -> Result<()
         let mut ended = [done(&mut bench.workq)?.0, done(&mut bench.workq)?.0];
         ended.sort_by_key(|&job| job == JobType::SyncEventWait);
         ensure_eq!(ended, [JobType::SyncEventSet, JobType::SyncEventWait], "jobs");
-        // And at once.
+        // The condition is already true.
         submit(&mut bench.workq, context.wait_gt(threshold))?;
         ensure_eq!(done(&mut bench.workq)?, (JobType::SyncEventWait, None), "a second wait");
     }
@@ -180,7 +180,7 @@ fn a_wait_job_is_refused_of_a_device_that_does_not_wait_for_data(lab: &Lab) -> R
     Ok(())
 }
 
-fn an_event_counts_in_the_programs_memory(lab: &Lab) -> Result<(), Stop> {
+fn event_counts_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let memory = Memory::allocate(64)?;
     let words: &[AtomicU64] = memory.words();
@@ -197,7 +197,7 @@ fn an_event_counts_in_the_programs_memory(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_context_stops_when_no_work_queue_is_on_it(lab: &Lab) -> Result<(), Stop> {
+fn ctx_on_workq_rejects_stop(lab: &Lab) -> Result<(), Stop> {
     let (mut bench, context) = context(lab)?;
     let context = match context.stop() {
         Ok(_) => return Err(Stop::fail("it stopped")),
@@ -257,7 +257,7 @@ fn what_the_dpu_made_of_an_export_fails_once_the_event_is_destroyed(lab: &Lab) -
     let mut workq = WorkQ::new(8)?;
     workq.add(&there)?;
     event.stop().destroy();
-    // At once, so that each stands behind one that fails.
+    // All at once, so that each is queued behind one that fails.
     for _ in 0..4 {
         submit(&mut workq, there.get())?;
         submit(&mut workq, there.set(1))?;

@@ -9,7 +9,7 @@ use verbless_doca::{ErrorKind, Event, Retrieve, WorkQ};
 
 use super::bench::{Bench, copied, event, refusal, refused_job, submit};
 use crate::case::cases;
-use crate::need::cap;
+use crate::need::{LARGE_COPIES, cap};
 use crate::{Lab, Stop, ensure, ensure_eq, pattern};
 
 cases!(
@@ -21,7 +21,7 @@ cases!(
     a_context_whose_work_queue_is_there_does_not_stop[cap!(dma_mmo_qp)],
     a_work_queue_with_jobs_in_flight_does_not_leave_its_context[cap!(dma_mmo_qp)],
     an_abort_returns_every_job_once[cap!(dma_mmo_qp)],
-    a_thread_sleeps_until_the_device_is_done[cap!(dma_mmo_qp)],
+    a_thread_sleeps_until_the_device_is_done[cap!(dma_mmo_qp), LARGE_COPIES],
     arming_with_a_job_done_already_signals_at_once[cap!(dma_mmo_qp)],
     ten_thousand_jobs_across_arming_and_submitting_are_all_seen[cap!(dma_mmo_qp)],
     depth_and_mode_are_set_until_a_context_is_added,
@@ -131,7 +131,7 @@ fn sleeping(lab: &Lab) -> Result<Bench, Stop> {
     Bench::with(lab, WorkQ::builder(16).event_driven().build()?)
 }
 
-/// Whether the file of events is readable within so many milliseconds.
+/// Whether the event file becomes readable within this time.
 fn readable(workq: &WorkQ, milliseconds: u16) -> Result<bool, Stop> {
     let mut files = [PollFd::new(workq.event_handle(), PollFlags::POLLIN)];
     Ok(poll(&mut files, milliseconds)? == 1)
@@ -145,7 +145,7 @@ fn a_thread_sleeps_until_the_device_is_done(lab: &Lab) -> Result<(), Stop> {
         bench.workq.arm()?;
         let job = dma.memcpy(bench.data(0, 100_000)?, bench.room(200_000, 100_000)?);
         submit(&mut bench.workq, job.user_data(round))?;
-        ensure!(readable(&bench.workq, 10_000)?, "nobody was woken in round {round}");
+        ensure!(readable(&bench.workq, 10_000)?, "no wake-up in round {round}");
         bench.workq.clear()?;
         match bench.workq.progress_retrieve() {
             Ok(Event::Dma(done)) => ensure_eq!(done.user_data.0, round, "user data"),
@@ -166,9 +166,9 @@ fn arming_with_a_job_done_already_signals_at_once(lab: &Lab) -> Result<(), Stop>
     while bench.bytes(4096, 8)? != [7; 8] {
         ensure!(Instant::now() < end, "nothing was copied");
     }
-    // The bytes are there; so is the completion, soon after.
+    // The bytes have arrived; the completion follows soon.
     bench.workq.arm()?;
-    ensure!(readable(&bench.workq, 10_000)?, "nobody was woken");
+    ensure!(readable(&bench.workq, 10_000)?, "no wake-up");
     bench.workq.clear()?;
     copied(&mut bench.workq)?;
     Ok(())
@@ -184,7 +184,7 @@ fn ten_thousand_jobs_across_arming_and_submitting_are_all_seen(lab: &Lab) -> Res
     }
     let (mut submitted, mut seen) = (0, 0);
     while seen < JOBS {
-        // Arm before or after the jobs of a round, in turns.
+        // Arms before and after the jobs of a round, in turns.
         if seen % 2 == 0 {
             bench.workq.arm()?;
         }
@@ -237,7 +237,7 @@ fn the_file_is_silent_while_nothing_is_done(lab: &Lab) -> Result<(), Stop> {
     ensure!(!readable(&bench.workq, 50)?, "there is an event of nothing");
     let hash = sha.hash(Algorithm::Sha1, bench.data(0, 8)?, bench.room(4096, 20)?);
     submit(&mut bench.workq, hash)?;
-    ensure!(readable(&bench.workq, 10_000)?, "software's work wakes nobody");
+    ensure!(readable(&bench.workq, 10_000)?, "software's work makes no wake-up");
     event(&mut bench.workq)?;
     ensure_eq!(
         refusal(WorkQ::new(1)?.arm())?,

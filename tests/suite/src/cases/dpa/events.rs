@@ -23,21 +23,21 @@ cases!(
     needs [Need::DpaLayouts, cap!(apu)]:
     a_cqe_makes_an_entry_of_an_eq_in_the_heap,
     an_eq_in_memory_of_the_host_gets_entries_too,
-    an_eq_that_nobody_reads_is_full_and_goes_on_when_somebody_does,
-    an_entry_raises_a_vector_of_an_emulated_device_once_each_time_it_is_armed,
+    full_eq_resumes_after_consumer_update,
+    eqe_raises_vector_once_per_arm,
     a_doorbell_of_an_emulated_device_starts_a_thread,
-    a_doorbell_that_is_rung_before_it_is_armed_is_not_lost,
-    a_program_reads_what_was_written_to_a_doorbell,
-    a_program_triggers_what_nobody_has_rung,
-    doorbells_for_what_another_page_has_do_nothing,
-    what_an_emulated_device_does_not_have_is_refused,
+    doorbell_rung_before_arm_is_not_lost,
+    rxc_rd_returns_doorbell_value,
+    emu_cap_trigger_makes_cqe_without_ring,
+    outbox_rejects_objects_of_another_uar,
+    emulated_device_rejects_missing_queue_or_vector,
 );
 
 const LOG_ENTRIES: u8 = 2;
 const ENTRIES: u64 = 1 << LOG_ENTRIES;
 const NO_QUEUE: u64 = 2;
 
-/// A process, an EQ in its heap, and a CQ there that the EQ hears of. The CQ goes first.
+/// A process, an EQ in its heap, and a CQ there that reports to the EQ. The CQ is dropped first.
 struct Rig {
     cq: Arc<CqObject>,
     eq: DpaEq,
@@ -71,7 +71,7 @@ impl Rig {
         self.cq.cqn().0.into()
     }
 
-    /// Makes a CQE of an armed CQ, which makes an EQE.
+    /// Adds a CQE to an armed CQ, which makes an EQE.
     fn complete(&mut self) -> Result<(), Stop> {
         self.dpa.ring(CQ_DB, self.cqn() | self.made << 32)?;
         self.made += 1;
@@ -106,7 +106,7 @@ fn device(lab: &Lab) -> Result<(Dpa, Arc<EmulatedDevice>), Stop> {
 
 fn a_cqe_makes_an_entry_of_an_eq_in_the_heap(lab: &Lab) -> Result<(), Stop> {
     let mut rig = Rig::new(lab)?;
-    ensure_eq!(rig.entry(0)?.2, 1, "the owner of an entry that nobody wrote");
+    ensure_eq!(rig.entry(0)?.2, 1, "the owner of an unwritten entry");
     // More than three times round, so that the owner changes.
     for index in 0..3 * ENTRIES + 1 {
         rig.complete()?;
@@ -132,7 +132,7 @@ fn an_eq_in_memory_of_the_host_gets_entries_too(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_eq_that_nobody_reads_is_full_and_goes_on_when_somebody_does(lab: &Lab) -> Result<(), Stop> {
+fn full_eq_resumes_after_consumer_update(lab: &Lab) -> Result<(), Stop> {
     let mut rig = Rig::new(lab)?;
     for _ in 0..ENTRIES + 1 {
         rig.complete()?;
@@ -145,9 +145,7 @@ fn an_eq_that_nobody_reads_is_full_and_goes_on_when_somebody_does(lab: &Lab) -> 
     Ok(())
 }
 
-fn an_entry_raises_a_vector_of_an_emulated_device_once_each_time_it_is_armed(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn eqe_raises_vector_once_per_arm(lab: &Lab) -> Result<(), Stop> {
     let (dpa, device) = device(lab)?;
     let mut rig = Rig::in_heap(dpa, Some(&device))?;
     rig.complete()?;
@@ -179,7 +177,7 @@ fn a_doorbell_of_an_emulated_device_starts_a_thread(lab: &Lab) -> Result<(), Sto
         ensure_eq!((info.value, info.rings), (0x100 + round as u32, round as u32), "value, rings");
         ensure!(!info.armed && !info.pending, "what made a CQE is armed or pending: {info:?}");
     }
-    // Nobody listens to the others.
+    // No program listens to the others.
     device.ring(0, 1)?;
     ensure_eq!(doorbell.query()?.rings, 5, "what another doorbell counts");
     Ok(())
@@ -189,7 +187,7 @@ fn taken(dpa: &Dpa, drain: &Drain, count: u64) -> Result<(), Stop> {
     crate::until(&format!("{count} CQEs"), || drain.taken(dpa, count)).map(drop)
 }
 
-fn a_doorbell_that_is_rung_before_it_is_armed_is_not_lost(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_rung_before_arm_is_not_lost(lab: &Lab) -> Result<(), Stop> {
     let (dpa, device) = device(lab)?;
     let drain = dpa.drain()?;
     let doorbell = dpa.device().create_emulated_doorbell(&device, 0, &drain.cq)?;
@@ -200,7 +198,7 @@ fn a_doorbell_that_is_rung_before_it_is_armed_is_not_lost(lab: &Lab) -> Result<(
     ensure_eq!(drain.thread.query()?.events, 0, "events before it was armed");
     arm(&dpa)?;
     taken(&dpa, &drain, 1)?;
-    // Two doorbells that no program heard of made one CQE, as a doorbell's value is all there is.
+    // Two doorbells that reached no program make one CQE: a doorbell holds a value, not a count.
     arm(&dpa)?;
     let info = doorbell.query()?;
     ensure!(info.armed && !info.pending, "armed again: {info:?}");
@@ -208,7 +206,7 @@ fn a_doorbell_that_is_rung_before_it_is_armed_is_not_lost(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn a_program_reads_what_was_written_to_a_doorbell(lab: &Lab) -> Result<(), Stop> {
+fn rxc_rd_returns_doorbell_value(lab: &Lab) -> Result<(), Stop> {
     let (dpa, device) = device(lab)?;
     let drain = dpa.drain()?;
     let doorbells =
@@ -225,7 +223,7 @@ fn a_program_reads_what_was_written_to_a_doorbell(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn a_program_triggers_what_nobody_has_rung(lab: &Lab) -> Result<(), Stop> {
+fn emu_cap_trigger_makes_cqe_without_ring(lab: &Lab) -> Result<(), Stop> {
     let (dpa, device) = device(lab)?;
     let drain = dpa.drain()?;
     let doorbell = dpa.device().create_emulated_doorbell(&device, 0, &drain.cq)?;
@@ -235,7 +233,7 @@ fn a_program_triggers_what_nobody_has_rung(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn doorbells_for_what_another_page_has_do_nothing(lab: &Lab) -> Result<(), Stop> {
+fn outbox_rejects_objects_of_another_uar(lab: &Lab) -> Result<(), Stop> {
     let (dpa, device) = device(lab)?;
     let drain = dpa.drain()?;
     let doorbell = dpa.device().create_emulated_doorbell(&device, 0, &drain.cq)?;
@@ -261,7 +259,7 @@ fn doorbells_for_what_another_page_has_do_nothing(lab: &Lab) -> Result<(), Stop>
         let (errno, uctl) = away.ring_and_look(register, word)?;
         ensure_eq!((errno, uctl >> 1 & 1), (NO_QUEUE, 1), "register {register:#x}");
     }
-    // A number that nobody has, and the doorbell with another CQ than its own.
+    // A number without an object, and the doorbell with a CQ other than its own.
     for (register, word) in [
         (EQ_DB_REARM, u64::from(eq.id()) + 1),
         (EMU_CAP, drain.cqn() | (number + 1) << 32),
@@ -277,7 +275,7 @@ fn doorbells_for_what_another_page_has_do_nothing(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn what_an_emulated_device_does_not_have_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn emulated_device_rejects_missing_queue_or_vector(lab: &Lab) -> Result<(), Stop> {
     let (dpa, device) = device(lab)?;
     let drain = dpa.drain()?;
     let refused = |what: &str, outcome: Result<(), Error>| match outcome {
@@ -300,11 +298,11 @@ fn what_an_emulated_device_does_not_have_is_refused(lab: &Lab) -> Result<(), Sto
     context.set_queues(1);
     let bare = dpa.device().create_general_object(kind, context.as_bytes())?;
     bare.modify(DpaEmulatedDevice::default().as_bytes())?;
-    refused("to change what it is made of", bare.modify(context.as_bytes()))?;
+    refused("to change its creation attributes", bare.modify(context.as_bytes()))?;
     let listen = |queue| dpa.device().create_emulated_doorbell(&device, queue, &drain.cq);
     refused("to listen to queue 4 of 4", listen(4).map(drop))?;
     let first = listen(2)?;
-    refused("to listen to a queue that somebody listens to", listen(2).map(drop))?;
+    refused("to listen to a queue that has a listener", listen(2).map(drop))?;
     drop(first);
     listen(2)?;
     let eq = |vector, log_entries| {

@@ -31,42 +31,42 @@ cases!(
     "dpa",
     "Programs on the DPA: processes, calls, threads, outboxes, windows, faults.",
     needs [Need::DpaLayouts, cap!(apu)]:
-    a_function_is_called_with_eight_words_and_returns_one,
-    many_calls_run_at_the_same_time_and_each_has_its_result,
-    processes_have_memory_of_their_own,
-    a_file_that_is_no_program_is_refused,
-    a_run_finds_its_context,
+    call_takes_eight_words_and_returns_one,
+    concurrent_calls_return_own_results,
+    process_memory_is_isolated,
+    invalid_elf_is_rejected,
+    run_context_holds_outbox_window_and_metadata,
     memory_of_the_host_is_reached_through_a_window,
-    what_the_key_of_a_window_does_not_allow_ends_the_process,
-    a_window_of_another_domain_than_its_key_leads_nowhere,
+    window_access_beyond_mkey_ends_process,
+    window_with_mkey_of_another_pd_faults,
     the_heap_is_reached_by_keys,
     a_cq_event_starts_a_thread_and_none_is_lost,
-    requests_of_a_queue_pair_start_a_thread_by_a_cq_in_its_heap,
+    send_cqe_in_heap_cq_starts_thread,
     a_program_rings_for_a_send_queue,
-    an_outbox_reaches_the_queues_of_its_page_and_no_others,
-    a_doorbell_behind_one_that_was_not_waited_for_is_lost,
-    a_thread_that_has_finished_runs_no_more,
-    a_thread_that_goes_on_by_itself_does_so_until_it_is_destroyed,
-    each_fault_ends_its_process_with_its_own_status,
-    a_fault_in_one_process_leaves_the_others_alone,
-    a_process_ends_itself_with_a_code_of_its_own,
-    a_stack_that_overflows_ends_the_process,
-    a_process_that_has_ended_takes_no_calls,
+    outbox_reaches_only_queues_of_its_uar,
+    doorbell_on_busy_outbox_is_lost,
+    finished_thread_runs_no_more,
+    rescheduled_thread_runs_until_destroyed,
+    fault_ends_process_with_own_status,
+    fault_leaves_other_processes_running,
+    process_exit_code_becomes_its_status,
+    stack_overflow_ends_process,
+    ended_process_rejects_calls,
     a_core_dump_has_the_registers_and_the_memory,
-    a_run_that_never_ends_is_stopped_by_the_watchdog,
-    a_run_that_never_ends_is_ended_with_its_call,
-    a_polling_thread_is_left_alone_by_the_watchdog,
-    a_program_wakes_its_host_by_an_event_of_a_cq,
-    a_unit_that_does_not_exist_is_refused,
-    a_thread_runs_on_the_unit_that_it_asks_for,
-    a_group_of_units_is_shared_by_its_threads_alone,
-    a_group_of_units_is_its_context_s_to_change_and_goes_with_it,
-    the_dpa_says_how_large_it_is,
+    watchdog_stops_endless_run,
+    call_destroy_ends_endless_run,
+    watchdog_spares_polling_thread,
+    program_wakes_host_by_cq_event,
+    unknown_eu_is_rejected,
+    call_with_strict_affinity_waits_for_its_eu,
+    eu_group_confines_calls_to_its_eus,
+    eu_group_belongs_to_its_context [cap!(access_register_user)],
+    dpa_caps_report_units_and_groups,
 );
 
 const WORDS: [u64; 8] = [1, 20, 300, 4_000, 50_000, 600_000, 7_000_000, u64::MAX];
 
-fn a_function_is_called_with_eight_words_and_returns_one(lab: &Lab) -> Result<(), Stop> {
+fn call_takes_eight_words_and_returns_one(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let sum = WORDS.iter().fold(0_u64, |sum, word| sum.wrapping_add(*word));
     let before = dpa.process.query()?.instructions;
@@ -74,12 +74,12 @@ fn a_function_is_called_with_eight_words_and_returns_one(lab: &Lab) -> Result<()
     ensure_eq!(dpa.call("add", [40, 2, 0])?, 42, "the sum of two");
     let info = dpa.process.query()?;
     ensure_eq!(info.status, DpaStatus(0), "status");
-    // Each with one before the system call that ends it.
+    // Each count includes one instruction before the ECALL that ends the call.
     ensure_eq!(info.instructions - before, 9 + 3, "instructions of both calls");
     Ok(())
 }
 
-fn many_calls_run_at_the_same_time_and_each_has_its_result(lab: &Lab) -> Result<(), Stop> {
+fn concurrent_calls_return_own_results(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let entry = dpa.entry("add");
     let calls = (0..200_u64).map(|number| {
@@ -93,7 +93,7 @@ fn many_calls_run_at_the_same_time_and_each_has_its_result(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn processes_have_memory_of_their_own(lab: &Lab) -> Result<(), Stop> {
+fn process_memory_is_isolated(lab: &Lab) -> Result<(), Stop> {
     let one = Dpa::new(lab)?;
     let two = Dpa::of(one.rig.clone(), 0)?;
     for (address, value) in [(DATA, 7), (one.process.heap_address(), 8)] {
@@ -104,7 +104,7 @@ fn processes_have_memory_of_their_own(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_file_that_is_no_program_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn invalid_elf_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let whole = rig.program.file.clone();
     let refused = |bytes: &[u8]| -> Result<(), Stop> {
@@ -115,7 +115,7 @@ fn a_file_that_is_no_program_is_refused(lab: &Lab) -> Result<(), Stop> {
     };
     refused(&whole[..60])?;
     refused(&whole[..whole.len() - 8])?;
-    // Another machine; code that is above the addresses that there are; code in the heap.
+    // Another e_machine; code above the highest address; code in the heap.
     for (at, byte) in [(18, 62), (64 + 23, 0x80), (64 + 20, 1)] {
         let mut file = whole.clone();
         file[at] = byte;
@@ -128,10 +128,10 @@ fn a_file_that_is_no_program_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_run_finds_its_context(lab: &Lab) -> Result<(), Stop> {
+fn run_context_holds_outbox_window_and_metadata(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let entry = DpaEntry { metadata: 0xfeed, ..dpa.whole_entry("context") };
-    // As long as the call is there, no other run has its context.
+    // While the call exists, no other run has its context.
     let call = dpa.device().begin_dpa_call(&dpa.process, &entry, [0; 8])?;
     let context = dpa.wait(&call)?;
     let word = |at| dpa.call("load64", [context + at, 0, 0]);
@@ -163,26 +163,26 @@ fn memory_of_the_host_is_reached_through_a_window(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn what_the_key_of_a_window_does_not_allow_ends_the_process(lab: &Lab) -> Result<(), Stop> {
+fn window_access_beyond_mkey_ends_process(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let read_only = dpa.rig.key(KeyAccess::LOCAL_READ)?;
     let address = dpa.through_window(read_only.lkey().0, dpa.rig.host.umem.address())?;
     ensure_eq!(dpa.call("load64", [address, 0, 0])?, 0, "what may be read");
     dpa.dies("store64", [address, 1, 0], DpaFault::WINDOW.0, address)?;
-    // Behind the end of the key; and by a key that nobody made.
+    // Behind the end of the key, and by a key that does not exist.
     let length = dpa.rig.host.umem.length();
     for (key, offset) in [(read_only.lkey().0, length), (read_only.lkey().0 ^ 1, 0), (0, 0)] {
         let dpa = Dpa::of(dpa.rig.clone(), 0)?;
         let address = dpa.through_window(key, dpa.rig.host.umem.address())? + offset;
         dpa.dies("load64", [address, 0, 0], DpaFault::WINDOW.0, address)?;
     }
-    // A window that does not exist is no memory at all.
+    // A window that does not exist is not memory.
     let dpa = Dpa::of(dpa.rig.clone(), 0)?;
     let nowhere = dpa.window_address(dpa.window.id() + 9, 0);
     dpa.dies("load64", [nowhere, 0, 0], DpaFault::LOAD.0, nowhere)
 }
 
-fn a_window_of_another_domain_than_its_key_leads_nowhere(lab: &Lab) -> Result<(), Stop> {
+fn window_with_mkey_of_another_pd_faults(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let other = dpa.device().alloc_pd()?;
     let attr = MkeyAttr { pd: other, ..dpa.rig.key_attr(KeyAccess::ALL) };
@@ -215,7 +215,7 @@ fn a_cq_event_starts_a_thread_and_none_is_lost(lab: &Lab) -> Result<(), Stop> {
     let drain = dpa.drain()?;
     ensure_eq!(drain.thread.query()?.state, DpaThreadState::IDLE, "before the first event");
     for event in 1..=EVENTS {
-        // Now and then several come before the thread has taken the first.
+        // Several doorbells may come before the thread has taken the first.
         dpa.ring(RXT_DB, drain.cqn())?;
         if event % 3 == 0 {
             until("the thread to take every event", || drain.taken(&dpa, event))?;
@@ -228,7 +228,7 @@ fn a_cq_event_starts_a_thread_and_none_is_lost(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn requests_of_a_queue_pair_start_a_thread_by_a_cq_in_its_heap(lab: &Lab) -> Result<(), Stop> {
+fn send_cqe_in_heap_cq_starts_thread(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let dpa = Dpa::of(Rig::of(pair.a.domain.device().clone(), pair.a.domain.pd().clone())?, 0)?;
     let drain = dpa.drain()?;
@@ -239,7 +239,7 @@ fn requests_of_a_queue_pair_start_a_thread_by_a_cq_in_its_heap(lab: &Lab) -> Res
         sender.ring();
         until("the thread to hear of the request", || drain.taken(&dpa, request))?;
     }
-    // The CQE in the heap is that of a request: opcode 0, of this queue pair.
+    // The CQE in the heap is a requester's: opcode 0, of this queue pair.
     let at = dpa.process.heap_address() + rig::CQ_AT + 4 * 64 + 0x38;
     let words = dpa.call("load64", [at, 0, 0])?.to_le_bytes();
     ensure_eq!(words[1..4], sender.qpn().to_be_bytes()[1..], "the QP number of the fifth CQE");
@@ -253,13 +253,13 @@ fn a_program_rings_for_a_send_queue(lab: &Lab) -> Result<(), Stop> {
     let mut sender = rig::Sender::new(&dpa.rig, &drain.cq)?;
     sender.connect(&pair.a.domain, &pair.a)?;
     sender.post()?;
-    crate::endpoint::quiet("a request that nobody rang for", || drain.taken(&dpa, 1))?;
+    crate::endpoint::quiet("a request without a doorbell", || drain.taken(&dpa, 1))?;
     dpa.ring(SXD_DB, u64::from(sender.qpn()) << 32 | 1)?;
     until("the thread to hear of the request", || drain.taken(&dpa, 1))?;
     Ok(())
 }
 
-fn an_outbox_reaches_the_queues_of_its_page_and_no_others(lab: &Lab) -> Result<(), Stop> {
+fn outbox_reaches_only_queues_of_its_uar(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let drain = dpa.drain()?;
     // Another process of ours, with an outbox of another page.
@@ -276,12 +276,12 @@ fn an_outbox_reaches_the_queues_of_its_page_and_no_others(lab: &Lab) -> Result<(
     ensure_eq!(drain.thread.query()?.events, 0, "events of the thread");
     dpa.ring(RXT_DB, drain.cqn())?;
     until("the event of the right page", || drain.taken(&dpa, 1))?;
-    // What is no register is no memory.
+    // An offset without a register is not memory.
     let page = dpa.outbox_address();
     dpa.dies("load64", [page + 0x18, 0, 0], DpaFault::LOAD.0, page + 0x18)
 }
 
-fn a_doorbell_behind_one_that_was_not_waited_for_is_lost(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_on_busy_outbox_is_lost(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let drain = dpa.drain()?;
     let entry = dpa.whole_entry("ring_twice");
@@ -294,7 +294,7 @@ fn a_doorbell_behind_one_that_was_not_waited_for_is_lost(lab: &Lab) -> Result<()
     Ok(())
 }
 
-fn a_thread_that_has_finished_runs_no_more(lab: &Lab) -> Result<(), Stop> {
+fn finished_thread_runs_no_more(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let drain = dpa.drain_by("finish_thread")?;
     dpa.ring(RXT_DB, drain.cqn())?;
@@ -311,7 +311,7 @@ fn a_thread_that_has_finished_runs_no_more(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_thread_that_goes_on_by_itself_does_so_until_it_is_destroyed(lab: &Lab) -> Result<(), Stop> {
+fn rescheduled_thread_runs_until_destroyed(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let drain = dpa.drain_by("count_again")?;
     dpa.ring(RXT_DB, drain.cqn())?;
@@ -324,7 +324,7 @@ fn a_thread_that_goes_on_by_itself_does_so_until_it_is_destroyed(lab: &Lab) -> R
     Ok(())
 }
 
-fn each_fault_ends_its_process_with_its_own_status(lab: &Lab) -> Result<(), Stop> {
+fn fault_ends_process_with_own_status(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let at = |name| rig.program.function(name);
     let nowhere = 0xdead_0000;
@@ -353,7 +353,7 @@ fn each_fault_ends_its_process_with_its_own_status(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_fault_in_one_process_leaves_the_others_alone(lab: &Lab) -> Result<(), Stop> {
+fn fault_leaves_other_processes_running(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let other = Dpa::of(dpa.rig.clone(), 0)?;
     let spins = other.begin("spin", [0; 3])?;
@@ -366,7 +366,7 @@ fn a_fault_in_one_process_leaves_the_others_alone(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn a_process_ends_itself_with_a_code_of_its_own(lab: &Lab) -> Result<(), Stop> {
+fn process_exit_code_becomes_its_status(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     for (name, code, status) in [
         ("error", 128, 128),
@@ -381,7 +381,7 @@ fn a_process_ends_itself_with_a_code_of_its_own(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_stack_that_overflows_ends_the_process(lab: &Lab) -> Result<(), Stop> {
+fn stack_overflow_ends_process(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let call = dpa.begin("recurse", [0; 3])?;
     let ended = DpaCallState::ProcessEnded(DpaStatus(DpaFault::STORE.0));
@@ -391,7 +391,7 @@ fn a_stack_that_overflows_ends_the_process(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_process_that_has_ended_takes_no_calls(lab: &Lab) -> Result<(), Stop> {
+fn ended_process_rejects_calls(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let waits = dpa.begin("spin", [0; 3])?;
     dpa.dies("finish", [0; 3], 0x40, 0)?;
@@ -408,7 +408,7 @@ fn a_core_dump_has_the_registers_and_the_memory(lab: &Lab) -> Result<(), Stop> {
     dpa.call("store64", [DATA + 16, 0x1122_3344_5566_7788, 0])?;
     dpa.dies("load64", [3, 0xabcd, 0], DpaFault::LOAD_MISALIGNED.0, 3)?;
     let device = dpa.device();
-    // Without room nothing is written.
+    // Without room the core file stays empty.
     let small = crate::raw::RegisteredMemory::new(device, 4096)?;
     small.memory.write_at(0, &[9; 64])?;
     let length = device.dump_dpa_core(&dpa.process, &small.umem, 0)?;
@@ -429,7 +429,7 @@ fn a_core_dump_has_the_registers_and_the_memory(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_run_that_never_ends_is_stopped_by_the_watchdog(lab: &Lab) -> Result<(), Stop> {
+fn watchdog_stops_endless_run(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::of(Rig::new(lab)?, 1_000_000)?;
     let began = Instant::now();
     let call = dpa.begin("spin", [0; 3])?;
@@ -441,9 +441,9 @@ fn a_run_that_never_ends_is_stopped_by_the_watchdog(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn a_run_that_never_ends_is_ended_with_its_call(lab: &Lab) -> Result<(), Stop> {
+fn call_destroy_ends_endless_run(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
-    // More of them than the device has execution units would leave none.
+    // A group of more units than the device has would leave none.
     let calls: Vec<_> = (0..200).map(|_| dpa.begin("spin", [0; 3])).collect::<Result<_, _>>()?;
     ensure_eq!(dpa.call("add", [1, 1, 0])?, 2, "a call beside them");
     for call in calls {
@@ -453,7 +453,7 @@ fn a_run_that_never_ends_is_ended_with_its_call(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_polling_thread_is_left_alone_by_the_watchdog(lab: &Lab) -> Result<(), Stop> {
+fn watchdog_spares_polling_thread(lab: &Lab) -> Result<(), Stop> {
     const LIMIT: u64 = 200_000;
     for polling in [true, false] {
         let dpa = Dpa::of(Rig::new(lab)?, LIMIT)?;
@@ -463,7 +463,8 @@ fn a_polling_thread_is_left_alone_by_the_watchdog(lab: &Lab) -> Result<(), Stop>
             // The watchdog may end the process, and with it the call that woke the thread.
             rung?;
         }
-        // Calls take turns with it: after so many it has had more than the watchdog allows.
+        // Calls share the unit with it: after enough of them it has had more time than the watchdog
+        // allows.
         let ended = || {
             let _ = dpa.begin("add", [1, 1, 0]).and_then(|call| dpa.end_of(&call));
             dpa.process.query().ok().filter(|info| !info.status.runs())
@@ -482,7 +483,7 @@ fn a_polling_thread_is_left_alone_by_the_watchdog(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn a_program_wakes_its_host_by_an_event_of_a_cq(lab: &Lab) -> Result<(), Stop> {
+fn program_wakes_host_by_cq_event(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let events = CqEvents::new(&pair.a.device)?;
     events.add(&mut pair.a.send_cq, 7)?;
@@ -494,7 +495,7 @@ fn a_program_wakes_its_host_by_an_event_of_a_cq(lab: &Lab) -> Result<(), Stop> {
         ensure_eq!(events.park(&mut pair.a.send_cq)?, Parked::Armed, "an empty queue");
         dpa.ring(RXT_DB, cqn)?;
         ensure_eq!(events.wait(Some(TIMEOUT))?, Some(7), "token");
-        // The CQE is of no queue pair: all of it is 0 but the owner.
+        // The CQE belongs to no queue pair: every field but the owner is 0.
         let Pair { a, .. } = &mut pair;
         let done = until("the CQE", || a.qp.poll(&mut a.send_cq))?;
         ensure!(done.is_err(), "a CQE of zeros completed a request: {done:?}");
@@ -502,7 +503,7 @@ fn a_program_wakes_its_host_by_an_event_of_a_cq(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_unit_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn unknown_eu_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     for affinity in [Affinity::Strict(u16::MAX), Affinity::Group(77)] {
         let entry = DpaEntry { affinity, ..dpa.entry("add") };
@@ -513,7 +514,7 @@ fn a_unit_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_thread_runs_on_the_unit_that_it_asks_for(lab: &Lab) -> Result<(), Stop> {
+fn call_with_strict_affinity_waits_for_its_eu(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let entry = |unit| DpaEntry { affinity: Affinity::Strict(unit), ..dpa.entry("spin") };
     let spins = dpa.device().begin_dpa_call(&dpa.process, &entry(5), [0; 8])?;
@@ -526,7 +527,7 @@ fn a_thread_runs_on_the_unit_that_it_asks_for(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_group_of_units_is_shared_by_its_threads_alone(lab: &Lab) -> Result<(), Stop> {
+fn eu_group_confines_calls_to_its_eus(lab: &Lab) -> Result<(), Stop> {
     let dpa = Dpa::new(lab)?;
     let group = dpa.device().create_dpa_group("pair", &[7, 40])?;
     ensure_eq!(group.units()?, vec![7, 40], "the units");
@@ -558,7 +559,7 @@ fn a_group_of_units_is_shared_by_its_threads_alone(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-/// Writes to the register of groups: what of a group of these units, and the answer's number.
+/// Writes to the register of groups; gives the group's number from the answer.
 fn write_group(
     device: &Device,
     operation: NicDpaOperation,
@@ -581,7 +582,7 @@ fn write_group(
     Ok(answer.map_or(u16::MAX, NicDpaEugReg::eug_id))
 }
 
-fn a_group_of_units_is_its_context_s_to_change_and_goes_with_it(lab: &Lab) -> Result<(), Stop> {
+fn eu_group_belongs_to_its_context(lab: &Lab) -> Result<(), Stop> {
     type Operation = NicDpaOperation;
     let (mine, other) = (lab.device()?, lab.device()?);
     let id = write_group(&mine, Operation::CREATE, 0, &[60, 61])?;
@@ -594,7 +595,7 @@ fn a_group_of_units_is_its_context_s_to_change_and_goes_with_it(lab: &Lab) -> Re
     let error = write_group(&other, Operation::CREATE, 0, &[62]).err();
     let error = error.ok_or_else(|| Stop::fail("a unit of another's group"))?;
     ensure_eq!(error.status(), Some(CommandStatus::BAD_PARAM.0), "{error}");
-    // Nobody destroys it, and its context ends.
+    // No handle destroys it; its context ends.
     drop(mine);
     let again = until("the units of a context that is gone", || {
         Some(write_group(&other, Operation::CREATE, 0, &[60, 62])).filter(Result::is_ok)
@@ -603,7 +604,7 @@ fn a_group_of_units_is_its_context_s_to_change_and_goes_with_it(lab: &Lab) -> Re
     Ok(())
 }
 
-fn the_dpa_says_how_large_it_is(lab: &Lab) -> Result<(), Stop> {
+fn dpa_caps_report_units_and_groups(lab: &Lab) -> Result<(), Stop> {
     let caps = lab.device()?.dpa_caps()?;
     ensure!(caps.units > 0 && caps.groups > 0 && caps.units_per_group > 0, "{caps:?}");
     ensure!(caps.units_per_group <= caps.units, "{caps:?}");

@@ -16,14 +16,14 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq};
 
 cases!(
     "dpa_partitions",
-    "Execution units that a host and its DPU share, partitions of them among functions.",
+    "Execution units that a host and its DPU share, and their partitions.",
     needs [Need::Model, Need::Sides, cap!(apu)]:
     functions_of_a_card_wait_for_each_others_units,
-    who_has_waited_longest_for_a_unit_gets_it_whatever_its_function,
-    a_partition_is_used_by_its_functions_alone,
-    a_group_of_a_partition_is_made_by_who_uses_or_manages_it,
-    the_function_that_manages_units_alone_makes_partitions,
-    a_partition_of_a_function_that_has_processes_is_not_changed,
+    eu_goes_to_longest_waiter_across_functions,
+    partition_eus_serve_only_its_functions,
+    partition_group_is_made_by_user_or_manager,
+    partition_creation_requires_manager_function,
+    partition_with_live_process_rejects_changes,
     a_function_in_no_partition_has_no_processes,
 );
 
@@ -37,7 +37,7 @@ fn sides(lab: &Lab) -> Result<(Dpa, Dpa), Stop> {
     Ok((of(host)?, of(dpu)?))
 }
 
-/// A partition that goes with the case.
+/// A partition that is destroyed with the case.
 struct Made(DpaPartition);
 
 impl Made {
@@ -54,7 +54,7 @@ impl Drop for Made {
     }
 }
 
-/// Has a call begin on a unit.
+/// Begins a call on a unit.
 fn on(dpa: &Dpa, unit: u16, name: &str) -> Result<DpaCall, Stop> {
     let entry = DpaEntry { affinity: Affinity::Strict(unit), ..dpa.entry(name) };
     Ok(dpa.device().begin_dpa_call(&dpa.process, &entry, [20, 3, 0, 0, 0, 0, 0, 0])?)
@@ -75,7 +75,7 @@ fn functions_of_a_card_wait_for_each_others_units(lab: &Lab) -> Result<(), Stop>
         spins.destroy()?;
         ensure_eq!(second.wait(&waits)?, 23, "a call whose unit the other side has given back");
     }
-    // A unit goes back with the process, however that ends.
+    // A process's end frees its unit, whatever ended it.
     let watched = Dpa::of(host.rig.clone(), 5_000_000)?;
     let spins = on(&watched, 91, "spin")?;
     let waits = on(&dpu, 91, "add")?;
@@ -85,20 +85,20 @@ fn functions_of_a_card_wait_for_each_others_units(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn who_has_waited_longest_for_a_unit_gets_it_whatever_its_function(lab: &Lab) -> Result<(), Stop> {
+fn eu_goes_to_longest_waiter_across_functions(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = sides(lab)?;
     let spins = on(&host, 92, "spin")?;
     let of_dpu = on(&dpu, 92, "spin")?;
     let of_host = on(&host, 92, "add")?;
     spins.destroy()?;
     ensure_eq!(host.call("add", [1, 2, 0])?, 3, "a call on another unit");
-    ensure_eq!(of_host.state()?, DpaCallState::Running, "the second, of whoever had the unit");
+    ensure_eq!(of_host.state()?, DpaCallState::Running, "the second, once the unit is free");
     of_dpu.destroy()?;
     ensure_eq!(host.wait(&of_host)?, 23, "the second, once the first is gone");
     Ok(())
 }
 
-fn a_partition_is_used_by_its_functions_alone(lab: &Lab) -> Result<(), Stop> {
+fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     const UNITS: [u16; 3] = [100, 101, 102];
     let (host, dpu) = lab.owner_and_user()?;
     let caps = dpu.dpa_caps()?;
@@ -111,7 +111,7 @@ fn a_partition_is_used_by_its_functions_alone(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = sides(lab)?;
     refused("a unit of the partition", on(&dpu, 100, "add"))?;
     refused("a unit of no partition", on(&host, 99, "add"))?;
-    // Three that spin have all there is.
+    // Three spinning calls take every unit.
     let spins = (0..3).map(|_| host.begin("spin", [0; 3])).collect::<Result<Vec<_>, _>>()?;
     let fourth = host.begin("add", [20, 3, 0])?;
     ensure_eq!(dpu.call("add", [1, 2, 0])?, 3, "a call of the other side");
@@ -128,7 +128,7 @@ fn a_partition_is_used_by_its_functions_alone(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_group_of_a_partition_is_made_by_who_uses_or_manages_it(lab: &Lab) -> Result<(), Stop> {
+fn partition_group_is_made_by_user_or_manager(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = lab.owner_and_user()?;
     let made = Made::of(&dpu, &[110, 111, 112], &[host.vhca_id()], 1)?;
     refused("a group of units of no partition", host.create_dpa_group("far", &[113]))?;
@@ -157,7 +157,7 @@ fn a_group_of_a_partition_is_made_by_who_uses_or_manages_it(lab: &Lab) -> Result
     Ok(made.0.destroy()?)
 }
 
-fn the_function_that_manages_units_alone_makes_partitions(lab: &Lab) -> Result<(), Stop> {
+fn partition_creation_requires_manager_function(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = lab.owner_and_user()?;
     let both = [host.vhca_id(), dpu.vhca_id()];
     let error = Made::of(&host, &[120], &both[..1], 0).err();
@@ -186,7 +186,7 @@ fn the_function_that_manages_units_alone_makes_partitions(lab: &Lab) -> Result<(
     Ok(())
 }
 
-fn a_partition_of_a_function_that_has_processes_is_not_changed(lab: &Lab) -> Result<(), Stop> {
+fn partition_with_live_process_rejects_changes(lab: &Lab) -> Result<(), Stop> {
     let (host, dpu) = sides(lab)?;
     let (host_id, dpu_id) = (host.device().vhca_id(), dpu.device().vhca_id());
     let manager = dpu.device();
@@ -198,7 +198,7 @@ fn a_partition_of_a_function_that_has_processes_is_not_changed(lab: &Lab) -> Res
     let bound = on(&host, 130, "spin")?;
     refused("to take a unit away that a call is bound to", made.0.set_units(&[131]))?;
     made.0.set_units(&[130, 131])?;
-    // What is bound to none goes on elsewhere.
+    // A call without a binding continues on another unit.
     drop(bound);
     let call = host.begin("add", [20, 3, 0])?;
     made.0.set_units(&[131])?;
@@ -208,7 +208,7 @@ fn a_partition_of_a_function_that_has_processes_is_not_changed(lab: &Lab) -> Res
 }
 
 fn a_function_in_no_partition_has_no_processes(_: &Lab) -> Result<(), Stop> {
-    // A card of its own, with VFs: those are in no partition unless one names them.
+    // A card of its own, with VFs: a VF is in no partition unless one names it.
     let model = Model::builder().device_with_topology(Profile::load("bluefield3")?).build();
     let backend = Arc::new(InProcess::of(&model));
     let devices = backend.enumerate()?;

@@ -1,5 +1,5 @@
-//! A program for the DPA, made of instructions here, so that the cases need no compiler for it: an
-//! ELF file of two segments, and where its functions are.
+//! A program for the DPA, assembled here, so that the cases need no compiler: an ELF file of two
+//! segments, and the addresses of its functions.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ fn call_system(number: i32) -> [u32; 2] {
     [addi(A7, ZERO, number), ECALL]
 }
 
-/// The functions: what each does with its arguments a0, a1, a2 stands in its name or beside it.
+/// The functions: each name or comment says what it does with its arguments a0, a1, a2.
 fn functions() -> Vec<(&'static str, Vec<u32>)> {
     let mut all = vec![
         ("add", vec![add(A0, A0, A1), RET]),
@@ -103,7 +103,7 @@ fn functions() -> Vec<(&'static str, Vec<u32>)> {
         ("store64", vec![sd(A1, A0, 0), RET]),
         ("store32", vec![s(2, A1, A0, 0), RET]),
         ("store8", vec![s(0, A1, A0, 0), RET]),
-        // Writes byte a1 to a2 places from a0 on.
+        // Writes byte a1 to a2 bytes from a0 on.
         ("fill", vec![s(0, A1, A0, 0), addi(A0, A0, 1), addi(A2, A2, -1), bne(A2, ZERO, -12), RET]),
         ("context", vec![addi(A0, TP, 0), RET]),
         ("spin", vec![jal(ZERO, 0)]),
@@ -115,10 +115,10 @@ fn functions() -> Vec<(&'static str, Vec<u32>)> {
         ("error", call_system(5).to_vec()),
         ("unknown", call_system(77).to_vec()),
         ("finish_thread", call_system(2).to_vec()),
-        // Writes a2 to register a1 of the outbox page a0, twice, without a look between; returns
-        // UCTL.
+        // Writes a2 to register a1 of the outbox page a0, twice, without a look at UCTL in between;
+        // returns UCTL.
         ("ring_twice", vec![add(T0, A0, A1), sd(A2, T0, 0), sd(A2, T0, 0), ld(A0, A0, 0), RET]),
-        // Counts in the word at a0 and goes on at once.
+        // Counts in the word at a0 and continues at once.
         (
             "count_again",
             [&[ld(T0, A0, 0), addi(T0, T0, 1), sd(T0, A0, 0)][..], &call_system(3)].concat(),
@@ -135,7 +135,7 @@ fn functions() -> Vec<(&'static str, Vec<u32>)> {
     let take = [
         &[ld(T0, A0, 0), addi(T0, T0, 1), sd(T0, A0, 0), ld(T1, A0, 8), ld(T3, A0, 16)][..],
         &[ld(T4, A0, 24)],
-        // The count, big-endian, as far as a byte goes.
+        // The count, big-endian, its low byte only.
         &[s(0, T0, T4, 3), low_to_high, or(T3, T3, T4)],
         &idle(T1),
         &[sd(T3, T1, CQ_DB as i32), RET],

@@ -1,5 +1,5 @@
-//! What is public of a DPA, and works on hardware, too: registers, by whichever way the device and
-//! its kernel offer.
+//! The public registers of a DPA. These cases work on hardware, too, by each register path that the
+//! device and its kernel offer.
 
 use verbless_command::{Device, DpaCaps, DpaPartitionAttr};
 use verbless_devx::{ControlScope, ErrorKind};
@@ -14,12 +14,12 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq};
 
 cases!(
     "dpa_registers",
-    "Registers of the DPA, by ACCESS_REGISTER_USER or /dev/fwctl: its numbers, partitions.",
+    "Registers of the DPA, by ACCESS_REGISTER_USER or /dev/fwctl: limits and partitions.",
     needs [cap!(apu), Need::Registers]:
     the_numbers_of_the_dpa_are_read,
-    a_register_that_is_read_by_both_ways_is_the_same [Need::BothRegisterWays],
+    register_reads_agree_over_devx_and_fwctl [Need::BothRegisterWays],
     a_partition_is_read_or_refused_by_the_device,
-    a_partition_is_made_changed_and_destroyed_by_who_may [Need::Destructive, Need::DpaPartitions],
+    partition_is_made_modified_and_destroyed [Need::Destructive, Need::DpaPartitions],
 );
 
 fn caps(device: &Device) -> Result<DpaCaps, Stop> {
@@ -36,7 +36,7 @@ fn the_numbers_of_the_dpa_are_read(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_register_that_is_read_by_both_ways_is_the_same(lab: &Lab) -> Result<(), Stop> {
+fn register_reads_agree_over_devx_and_fwctl(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let control = device.firmware_control()?.ok_or_else(|| Stop::fail("no control file"))?;
     let mut asked = NicCapExtReg::default();
@@ -70,8 +70,8 @@ fn a_partition_is_read_or_refused_by_the_device(lab: &Lab) -> Result<(), Stop> {
                 let most = attr.units.iter().max().copied().unwrap_or(0);
                 ensure!(most < caps.units, "unit {most} in a partition, of {caps:?}");
             }
-            // A function reads the partitions that it is in, or manages. On the model a PF is in
-            // the default one.
+            // A function can read the partitions that it is in or manages. On the model a PF is in
+            // the default partition.
             Err(error) => {
                 ensure!(id != 0 || !device.adapter().is_model(), "the default partition: {error}");
                 ensure_eq!(error.kind(), ErrorKind::Command, "partition {id}: {error}");
@@ -81,7 +81,7 @@ fn a_partition_is_read_or_refused_by_the_device(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_partition_is_made_changed_and_destroyed_by_who_may(lab: &Lab) -> Result<(), Stop> {
+fn partition_is_made_modified_and_destroyed(lab: &Lab) -> Result<(), Stop> {
     let (first, second) = lab.owner_and_user()?;
     let mut refusals = Vec::new();
     for device in [first, second] {
@@ -94,7 +94,7 @@ fn a_partition_is_made_changed_and_destroyed_by_who_may(lab: &Lab) -> Result<(),
         };
         let partition = match device.create_dpa_partition(&of(caps.units - 1)) {
             Ok(partition) => partition,
-            // Only the function that manages the card's units makes partitions.
+            // Only the function that manages the card's units can make partitions.
             Err(error) => {
                 ensure_eq!(error.kind(), ErrorKind::Command, "a partition: {error}");
                 refusals.push(error.to_string());
@@ -103,7 +103,7 @@ fn a_partition_is_made_changed_and_destroyed_by_who_may(lab: &Lab) -> Result<(),
         };
         let looked = partition.query();
         let changed = partition.set_units(&[caps.units - 2]).and_then(|()| partition.query());
-        // Whatever came of that, the card is as it was before.
+        // Either way, the card is unchanged.
         partition.destroy()?;
         ensure_eq!(looked?, of(caps.units - 1), "the partition");
         ensure_eq!(changed?, of(caps.units - 2), "the partition with another unit");

@@ -1,5 +1,5 @@
-//! What the cases stand on: a device with memory and a page for doorbells, a process on it, a
-//! thread that takes CQEs, a queue pair whose completions go into the process's heap.
+//! The rig of the cases: a device with memory and a UAR, a process on it, a thread that takes CQEs,
+//! and a queue pair whose completions go into the process's heap.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::endpoint::to_receive;
 use crate::raw::{self, RegisteredMemory};
 use crate::{Endpoint, Lab, Stop, ensure_eq, until};
 
-/// Where things are in the heap.
+/// Offsets in the heap.
 const HEAP_BYTES: u32 = 1 << 16;
 const ARGUMENT_AT: u64 = 0;
 const RECORD_AT: u64 = 0x40;
 pub(super) const CQ_AT: u64 = 0x1000;
-/// Where an EQ can be.
+/// The offset of an EQ.
 pub(super) const EQ_AT: u64 = 0x3000;
 pub(super) const LOG_CQES: u8 = 4;
 const HOST_BYTES: usize = 1 << 14;
 
-/// A device, what programs reach of it, and the program.
+/// A device, the memory and UAR that programs reach, and the program.
 pub(super) struct Rig {
     pub(super) device: Device,
     pub(super) token: ModelToken,
@@ -44,25 +44,25 @@ impl Rig {
         Self::of(device, pd)
     }
 
-    /// With the protection domain of others.
+    /// A rig in an existing protection domain.
     pub(super) fn of(device: Device, pd: Pd) -> Result<Arc<Self>, Stop> {
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
         Self::at(device, pd, uar)
     }
 
-    /// With the page for doorbells of others, too.
+    /// A rig in an existing protection domain, with an existing UAR.
     pub(super) fn at(device: Device, pd: Pd, uar: Arc<Uar>) -> Result<Arc<Self>, Stop> {
         let token = device.as_model().ok_or_else(|| Stop::fail("it is not the model"))?;
         let host = RegisteredMemory::new(&device, HOST_BYTES)?;
         Ok(Arc::new(Self { device, token, pd, uar, host, program: Program::new() }))
     }
 
-    /// The same device with another page for doorbells.
+    /// The same device with another UAR.
     pub(super) fn with_another_page(&self) -> Result<Arc<Self>, Stop> {
         Self::of(self.device.clone(), self.pd.clone())
     }
 
-    /// A process of a file.
+    /// A process of an ELF file.
     pub(super) fn process_of(&self, file: &[u8], watchdog: u64) -> Result<Arc<DpaProcess>, Error> {
         let bytes = file.len().next_multiple_of(4096);
         let memory = RegisteredMemory::new(&self.device, bytes)?;
@@ -77,7 +77,7 @@ impl Rig {
         self.device.create_dpa_process(&self.token, &attr)
     }
 
-    /// What a key over the host's memory is made of.
+    /// The attributes of a key over the host's memory.
     pub(super) fn key_attr(&self, access: KeyAccess) -> MkeyAttr {
         MkeyAttr {
             pd: self.pd.clone(),
@@ -92,7 +92,7 @@ impl Rig {
         Ok(self.device.create_mkey(self.key_attr(access))?)
     }
 
-    /// A key over a process's heap, whose addresses are the process's.
+    /// A key over a process's heap; its addresses are the process's.
     pub(super) fn heap_key(&self, process: &Arc<DpaProcess>) -> Result<MkeyObject, Stop> {
         let umem = Arc::new(process.heap());
         Ok(self.device.create_mkey(MkeyAttr {
@@ -104,7 +104,7 @@ impl Rig {
         })?)
     }
 
-    /// A CQ in a process's heap, whose entries have been marked as the device's.
+    /// A CQ in a process's heap; its entries are marked as the device's.
     pub(super) fn cq(
         &self,
         process: &Arc<DpaProcess>,
@@ -130,7 +130,8 @@ pub(super) struct Dpa {
     pub(super) process: Arc<DpaProcess>,
     pub(super) outbox: Arc<DpaOutbox>,
     pub(super) window: Arc<DpaWindow>,
-    /// Where outboxes, the windows' configuration and the windows are, as the context says.
+    /// Addresses of the outboxes, of the windows' configuration and of the windows, from the
+    /// context.
     places: [u64; 3],
 }
 
@@ -147,7 +148,7 @@ impl Dpa {
         let context = dpa.call("context", [0; 3])?;
         let word = |at| dpa.call("load64", [context + at, 0, 0]);
         let (base, configs, shape) = (word(8)?, word(0x18)?, word(0x30)?);
-        // The run had this outbox, if any.
+        // The outbox of the run, if it has one.
         let outboxes = base - 4096 * (word(0)? >> 32 & 0xffff);
         ensure_eq!(shape >> 8 & 0xff, 48, "log2 of a window's bytes");
         dpa.places = [outboxes, configs, (shape & 0xff) << 56];
@@ -162,7 +163,7 @@ impl Dpa {
         DpaEntry::at(self.rig.program.function(name))
     }
 
-    /// A function with outbox and window.
+    /// An entry point with outbox and window.
     pub(super) fn whole_entry(&self, name: &str) -> DpaEntry {
         DpaEntry {
             outbox: Some(self.outbox.clone()),
@@ -176,7 +177,7 @@ impl Dpa {
         Ok(self.device().begin_dpa_call(&self.process, &self.entry(name), arguments)?)
     }
 
-    /// How a call ends.
+    /// The state in which a call ends.
     pub(super) fn end_of(&self, call: &DpaCall) -> Result<DpaCallState, Stop> {
         let ended = || match call.state() {
             Ok(DpaCallState::Running) => None,
@@ -185,7 +186,7 @@ impl Dpa {
         Ok(until("the end of a call", ended)??)
     }
 
-    /// What a call returns.
+    /// The return value of a call.
     pub(super) fn wait(&self, call: &DpaCall) -> Result<u64, Stop> {
         match self.end_of(call)? {
             DpaCallState::Returned(result) => Ok(result),
@@ -209,7 +210,7 @@ impl Dpa {
         self.call_with(name, [a, b, c, 0, 0, 0, 0, 0])
     }
 
-    /// A call that ends its process, with this status, at this address if one is given.
+    /// A call that ends its process with this status, and at this address if `at` is given.
     pub(super) fn dies(
         &self,
         name: &str,
@@ -236,12 +237,12 @@ impl Dpa {
         self.places[0] + u64::from(outbox.id()) * 4096
     }
 
-    /// Byte `address` of a window.
+    /// The process's address of byte `address` of a window.
     pub(super) fn window_address(&self, id: u16, address: u64) -> u64 {
         self.places[2] | u64::from(id) << 48 | address
     }
 
-    /// Has the window lead to a key, and gives the address there of what is at `address`.
+    /// Points the window to a key, and gives the process's address of `address` there.
     pub(super) fn through_window(&self, key: u32, address: u64) -> Result<u64, Stop> {
         let config = self.places[1] + (u64::from(self.window.id()) << 6);
         self.call("store32", [config, key.into(), 0])?;
@@ -249,26 +250,26 @@ impl Dpa {
         Ok(self.window_address(self.window.id(), address))
     }
 
-    /// Rings by the outbox.
+    /// Rings a doorbell of the outbox.
     pub(super) fn ring(&self, register: u64, value: u64) -> Result<(), Stop> {
         self.call("ring", [self.outbox_address(), register, value])?;
         Ok(())
     }
 
-    /// Rings, and gives os_errno of that run and UCTL after it.
+    /// Rings a doorbell, and gives os_errno of that run and UCTL after it.
     pub(super) fn ring_and_look(&self, register: u64, value: u64) -> Result<(u64, u64), Stop> {
         let entry = self.whole_entry("ring");
         let arguments = [self.outbox_address(), register, value, 0, 0, 0, 0, 0];
         let call = self.device().begin_dpa_call(&self.process, &entry, arguments)?;
         self.wait(&call)?;
         let uctl = self.call("load64", [self.outbox_address() + UCTL, 0, 0])?;
-        // The call's context is still there, and no other run has it.
+        // The call's context still exists, and no other run has it.
         let context = self.call("context", [0; 3])? - 4096;
         let errno = self.call("load32", [context + 0x28, 0, 0])?;
         Ok((errno, uctl))
     }
 
-    /// A thread that takes the CQEs of a CQ in the heap, which is armed.
+    /// A thread that takes the CQEs of an armed CQ in the heap.
     pub(super) fn drain(&self) -> Result<Drain, Stop> {
         self.drain_by("take")
     }
@@ -281,7 +282,7 @@ impl Dpa {
     pub(super) fn drain_as(&self, name: &str, polling: bool) -> Result<Drain, Stop> {
         let base = self.process.heap_address();
         let argument = base + ARGUMENT_AT;
-        // An outbox is one run's at a time, and calls ring by the other while the thread runs.
+        // One run has an outbox at a time; calls ring by the other outbox while the thread runs.
         let outbox = self.device().create_dpa_outbox(&self.process, &self.rig.uar)?;
         let page = self.page_of(&outbox);
         let entry = DpaEntry { outbox: Some(outbox), ..self.whole_entry(name) };
@@ -302,13 +303,13 @@ impl Dpa {
         self.rig.cq(&self.process, RECORD_AT, element)
     }
 
-    /// Arms a CQ behind so many CQEs.
+    /// Arms a CQ behind `taken` CQEs.
     pub(super) fn arm(&self, drain: &Drain, taken: u64) -> Result<(), Stop> {
         self.ring(CQ_DB, drain.cqn() | taken << 32)
     }
 }
 
-/// A thread and the CQ that starts it. The CQ goes first.
+/// A thread and the CQ that starts it. The CQ is dropped first.
 pub(super) struct Drain {
     pub(super) cq: Arc<CqObject>,
     pub(super) thread: DpaThread,
@@ -319,7 +320,7 @@ impl Drain {
         self.cq.cqn().0.into()
     }
 
-    /// Something once the thread has counted so many CQEs.
+    /// `Some` once the thread has counted `events` CQEs.
     pub(super) fn taken(&self, dpa: &Dpa, events: u64) -> Option<u64> {
         self.count(dpa).filter(|&count| count == events)
     }
@@ -332,13 +333,13 @@ impl Drain {
         dpa.call("load64", [dpa.process.heap_address() + ARGUMENT_AT, 0, 0]).ok()
     }
 
-    /// What it has done, once it waits for an event.
+    /// The thread's info once it waits for an event.
     pub(super) fn idle(&self) -> Option<DpaThreadInfo> {
         self.thread.query().ok().filter(|info| info.state == DpaThreadState::IDLE)
     }
 }
 
-/// A queue pair of the host's whose completions go to a CQ in the heap, connected to itself.
+/// A queue pair of the host, connected to itself; its completions go to a CQ in the heap.
 pub(super) struct Sender {
     rig: Arc<Rig>,
     /// Its ring and record, if they are not in the heap.
@@ -358,7 +359,7 @@ impl Sender {
         Ok(Self { shared: Some(shared), ..sender })
     }
 
-    /// With rings and records there, which others write.
+    /// A sender whose rings and records are at these places; programs write them.
     pub(super) fn at(
         rig: &Arc<Rig>,
         cq: &Arc<CqObject>,
@@ -387,7 +388,7 @@ impl Sender {
         self.object.qpn().0
     }
 
-    /// Takes it to RTS, towards itself. `like` is a queue pair of the same port.
+    /// Takes it to RTS, connected to itself. `like` is a queue pair of the same port.
     pub(super) fn connect(&mut self, domain: &Domain, like: &Endpoint) -> Result<(), Stop> {
         let address = domain.address(&like.qp, &ConnectOptions::default())?;
         let itself = PeerAddress { qpn: self.object.qpn(), ..address };
@@ -403,7 +404,7 @@ impl Sender {
         })?)
     }
 
-    /// Posts a NOP that asks for a CQE, and rings for nothing.
+    /// Posts a NOP that asks for a CQE, without a doorbell.
     pub(super) fn post(&mut self) -> Result<(), Stop> {
         const NOP: u32 = 0;
         const ALWAYS_CQE: u32 = 0x08;
@@ -417,7 +418,7 @@ impl Sender {
         Ok(shared.memory.write_at(RECORDS_AT + 4, &record)?)
     }
 
-    /// Rings for what was posted, by the page.
+    /// Rings the doorbell of the UAR for the posted requests.
     pub(super) fn ring(&self) {
         let [_, a, b, c] = self.qpn().to_be_bytes();
         let [high, low] = self.posted.wrapping_sub(1).to_be_bytes();
@@ -425,11 +426,11 @@ impl Sender {
     }
 }
 
-/// A core file, as far as the cases look at it.
+/// A core file, as far as the cases read it.
 pub(in crate::cases) struct Core<'a> {
     /// pc, then x1 to x31.
     pub(in crate::cases) registers: [u64; 32],
-    /// Address and bytes of each part of memory.
+    /// Address and bytes of each memory segment.
     memory: Vec<(u64, &'a [u8])>,
 }
 

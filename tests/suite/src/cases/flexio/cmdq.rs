@@ -16,15 +16,15 @@ cases!(
     "FlexIO's command queues: tasks in the background, states, room, ends.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     a_thousand_tasks_run_on_workers_of_any_number,
-    a_pending_queue_runs_its_tasks_once_it_is_running,
-    a_full_queue_that_does_not_run_refuses_a_task,
+    pending_queue_runs_tasks_once_running,
+    full_pending_queue_rejects_task,
     a_task_without_room_times_out_and_the_others_go_on,
-    a_task_that_ends_the_process_is_a_fatal_error,
-    a_queue_is_destroyed_whatever_its_workers_do,
+    task_ending_process_is_fatal_error,
+    queue_destroy_succeeds_with_busy_workers,
     a_queue_without_workers_batch_or_depth_is_refused,
 );
 
-/// Counts so often.
+/// Increments a counter.
 fn increment() -> Function<(u64,), u64> {
     Function::named("increment")
 }
@@ -33,7 +33,7 @@ fn counted(rig: &Rig) -> Result<u64, Stop> {
     Ok(rig.process.call(Function::<(), u64>::named("count"), ())?)
 }
 
-/// Waits until somebody has counted so far.
+/// Waits until the counter has this value.
 fn wait_for() -> Function<(u64,), ()> {
     Function::named("wait_for")
 }
@@ -58,7 +58,7 @@ fn a_thousand_tasks_run_on_workers_of_any_number(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn a_pending_queue_runs_its_tasks_once_it_is_running(lab: &Lab) -> Result<(), Stop> {
+fn pending_queue_runs_tasks_once_running(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let config =
         CmdqConfig { workers: 2, state: CmdqState::Pending, log_depth: 3, ..<_>::default() };
@@ -69,7 +69,7 @@ fn a_pending_queue_runs_its_tasks_once_it_is_running(lab: &Lab) -> Result<(), St
     queue.state_running()?;
     queue.wait_until_empty()?;
     ensure_eq!(counted(&rig)?, 15, "what they have counted");
-    // It has no effect on one that runs.
+    // It has no effect on a running queue.
     queue.state_running()?;
     queue.task_add(increment(), 1)?;
     queue.wait_until_empty()?;
@@ -77,7 +77,7 @@ fn a_pending_queue_runs_its_tasks_once_it_is_running(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn a_full_queue_that_does_not_run_refuses_a_task(lab: &Lab) -> Result<(), Stop> {
+fn full_pending_queue_rejects_task(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let config =
         CmdqConfig { workers: 2, state: CmdqState::Pending, log_depth: 2, ..<_>::default() };
@@ -120,7 +120,7 @@ fn a_task_without_room_times_out_and_the_others_go_on(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_task_that_ends_the_process_is_a_fatal_error(lab: &Lab) -> Result<(), Stop> {
+fn task_ending_process_is_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let mut queue = Cmdq::create(&rig.process, &CmdqConfig::default())?;
     queue.task_add(ends_with(), 200)?;
@@ -133,7 +133,7 @@ fn a_task_that_ends_the_process_is_a_fatal_error(lab: &Lab) -> Result<(), Stop> 
     Ok(rig.process.destroy()?)
 }
 
-fn a_queue_is_destroyed_whatever_its_workers_do(lab: &Lab) -> Result<(), Stop> {
+fn queue_destroy_succeeds_with_busy_workers(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let before = rig.process.heap_info();
     let config = CmdqConfig { workers: 2, ..CmdqConfig::default() };

@@ -1,13 +1,14 @@
-//! UARs that are extended to other device contexts, whose queues a program rings for: those of
-//! another function of the card, or of the same one opened a second time.
+//! UARs that are extended to other device contexts: a program rings for queues of another function
+//! of the card, or of the same function opened a second time.
 
 use std::sync::Arc;
 
-use verbless_command::{CqAttr, CqElement as Element, CqObject, Device, Eqn, KeyAccess};
+use verbless_command::{CqAttr, CqElement as Element, CqObject, CqOptions, Device, Eqn, KeyAccess};
 use verbless_devx::Uar as Page;
 use verbless_flexio::{
-    CqElement, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaSq, DpaSqConfig, Error, Function, Outbox,
-    OutboxConfig, ProcessConfig, QpState, QueueMemory, Rmp, RmpConfig, RpcAttr, Uar, Window,
+    CqElement, CqNumber, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaSq, DpaSqConfig, Error,
+    EventHandler, EventHandlerConfig, Function, Handler, Outbox, OutboxConfig, ProcessConfig,
+    QpState, QueueMemory, Rmp, RmpConfig, RpcAttr, Uar, Window,
 };
 use verbless_model::Refusal;
 use verbless_prm::CommandStatus;
@@ -24,18 +25,20 @@ cases!(
     "flexio_cross_device",
     "UARs that are extended to other device contexts, and programs that ring for the queues there.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    a_uar_is_extended_to_another_context_and_refuses_the_process_s_own,
-    a_uar_is_extended_to_functions_that_the_process_s_one_reaches_and_to_no_others [Need::Peer],
-    a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_again,
+    uar_extension_rejects_own_context,
+    uar_extends_only_to_reachable_functions [Need::Peer],
+    outbox_rings_for_queues_of_either_context,
     an_outbox_may_begin_with_an_extended_uar,
     a_program_posts_to_a_send_queue_of_another_context [ETHERNET],
     a_program_posts_to_a_queue_pair_of_another_context,
-    a_queue_of_another_context_is_of_nothing_of_the_process_s,
-    who_has_no_extension_rings_for_nothing,
+    a_cq_of_another_context_starts_an_event_handler,
+    program_arms_a_cq_of_another_context_through_a_window,
+    cross_device_queue_rejects_process_resources,
+    doorbell_without_uar_extension_sets_errno,
 );
 
 const LOG_CQES: u8 = 3;
-/// What errno says of a doorbell that reaches no queue.
+/// errno of a doorbell that reaches no queue.
 const NO_QUEUE: u64 = 2;
 /// A CQE that the device has not written.
 const UNWRITTEN: u8 = 0xf0;
@@ -56,7 +59,8 @@ impl Cross {
     }
 
     fn device_id(&self) -> Result<u32, Stop> {
-        self.uar.extended_id().ok_or_else(|| Stop::fail("an extended UAR has no number"))
+        let id = self.uar.extended_id();
+        Ok(id.ok_or_else(|| Stop::fail("an extended UAR has no number"))?.0)
     }
 }
 
@@ -68,26 +72,45 @@ struct FarCq {
 
 impl FarCq {
     fn new(device: &Device, uar: &Arc<Page>) -> Result<Self, Stop> {
+        Self::to(device, uar, Element::Eq(Eqn(device.query_eqn(0)?)))
+    }
+
+    /// A CQ that makes an event for `element` at each CQE.
+    fn to(device: &Device, uar: &Arc<Page>, element: Element) -> Result<Self, Stop> {
+        let (ring, object) = Self::create(device, uar, element)?;
+        Ok(Self { object: object?, ring })
+    }
+
+    /// Its memory, and the device's answer to CREATE_CQ.
+    fn create(
+        device: &Device,
+        uar: &Arc<Page>,
+        element: Element,
+    ) -> Result<(RegisteredMemory, Result<CqObject, verbless_command::Error>), Stop> {
         let ring = RegisteredMemory::new(device, 8192)?;
         ring.memory.write_at(0, &[UNWRITTEN; 64 << LOG_CQES])?;
         let place = |at| verbless_command::QueueMemory::new(ring.umem.clone(), at);
-        let object = device.create_cq(CqAttr {
+        let attr = CqAttr {
             uar: uar.clone(),
             ring: place(0),
             record: place(4096),
             log_cqes: LOG_CQES,
             wide: false,
-            element: Element::Eq(Eqn(device.query_eqn(0)?)),
+            element,
             ignore_overrun: false,
-        })?;
-        Ok(Self { object, ring })
+        };
+        let always_armed = matches!(element, Element::Thread(_));
+        let options = CqOptions { always_armed, ..CqOptions::default() };
+        let object = device.create_cq_with(attr, &options);
+        Ok((ring, object))
     }
 
     fn number(&self) -> u32 {
         self.object.cqn().0
     }
 
-    /// CQEs that were written: a doorbell's was when the call that rang has returned.
+    /// The number of written CQEs: a doorbell's CQE is written when the call that rang has
+    /// returned.
     fn written(&self) -> Result<usize, Stop> {
         let mut bytes = [0; 64 << LOG_CQES];
         self.ring.memory.read_at(0, &mut bytes)?;
@@ -103,14 +126,12 @@ fn trigger_here() -> Function<(u32, bool), u64> {
     Function::named("trigger_here")
 }
 
-/// Calls of a thread that begins with this outbox.
+/// Attributes of calls on a thread that begins with this outbox.
 fn by(outbox: Outbox) -> RpcAttr {
     RpcAttr { outbox: Some(outbox), ..RpcAttr::default() }
 }
 
-fn a_uar_is_extended_to_another_context_and_refuses_the_process_s_own(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn uar_extension_rejects_own_context(lab: &Lab) -> Result<(), Stop> {
     let Cross { uar, other, rig } = Cross::new(lab)?;
     let process = &rig.process;
     let own = process.device();
@@ -118,24 +139,22 @@ fn a_uar_is_extended_to_another_context_and_refuses_the_process_s_own(
     ensure_eq!(process.uar().extended_id(), None, "the extended number of the process's UAR");
     ensure_eq!(Uar::create(process)?.extended_id(), None, "that of one of its own context");
     let id = uar.extended_id();
-    ensure!(id.is_some_and(|id| id != u32::MAX), "the number of an extended UAR: {id:x?}");
+    ensure!(id.is_some_and(|id| id.0 != u32::MAX), "the number of an extended UAR: {id:x?}");
     let second = process.uar().extend(&other)?;
     ensure!(second.extended_id() != id, "two extensions have one number");
     ensure!(uar.page().context().is(&other), "the page is not the other context's");
     Ok(())
 }
 
-fn a_uar_is_extended_to_functions_that_the_process_s_one_reaches_and_to_no_others(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn uar_extends_only_to_reachable_functions(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::on(&lab.device()?, &ProcessConfig::default())?;
     let (own, other) = (lab.info(), lab.other_info());
-    // Of one card, functions of the DPU's side reach those of the host's, and not the other way.
+    // Within one card, functions of the DPU reach those of the host, and not vice versa.
     let reached = own.system_image_guid == other.system_image_guid
         && (own.embedded_cpu || !other.embedded_cpu);
     match rig.process.uar().extend(&lab.other_device()?) {
         Ok(uar) => {
-            ensure!(reached, "{:x?} is extended to who does not reach it", uar.extended_id())
+            ensure!(reached, "{:x?} is extended out of reach", uar.extended_id())
         }
         Err(Error::Device(error)) => {
             ensure!(!reached, "a function that is reached: {error}");
@@ -148,9 +167,7 @@ fn a_uar_is_extended_to_functions_that_the_process_s_one_reaches_and_to_no_other
     Ok(())
 }
 
-fn a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_again(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn outbox_rings_for_queues_of_either_context(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
     let far = FarCq::new(&cross.other, cross.uar.page())?;
@@ -161,14 +178,14 @@ fn a_program_has_its_outbox_ring_for_queues_of_another_context_and_for_its_own_a
         let errno = process.call_with_attr(&attr, trigger_across(), arguments)?;
         ensure_eq!(errno, 0, "errno of a doorbell for the other context");
         ensure_eq!(far.written()?, 2 * round - 1, "CQEs of the other context");
-        // That is the outbox's, and not the call's.
+        // The device id belongs to the outbox, and outlives the call.
         let errno = process.call_with_attr(&attr, trigger_here(), (far.number(), false))?;
         ensure_eq!((errno, far.written()?), (0, 2 * round), "errno, and CQEs there");
         let errno = process.call_with_attr(&attr, trigger_here(), (near.number(), true))?;
         ensure_eq!((errno, near.written()?), (0, round), "errno, and CQEs here");
     }
     ensure_eq!(far.written()?, 4, "CQEs of the other context in the end");
-    // A page that no extension is of, also one of the same context.
+    // A page without an extension, also one of the same context.
     let away = Arc::new(cross.other.uar_alloc(verbless_devx::UarKind::NonCached)?);
     let away = FarCq::new(&cross.other, &away)?;
     let errno =
@@ -221,15 +238,15 @@ fn a_program_posts_to_a_send_queue_of_another_context(lab: &Lab) -> Result<(), S
         process.call_with_attr(&attr, function, arguments)
     };
     for pi in 0..5 {
-        ensure_eq!(post(sq.number(), pi)?, 0, "status and errno");
+        ensure_eq!(post(sq.number().0, pi)?, 0, "status and errno");
         let cqe = until("its completion", || cq.poll())?;
-        ensure_eq!(cqe.qpn().0, sq.number(), "whose completion it is");
+        ensure_eq!(cqe.qpn().0, sq.number().0, "whose completion it is");
     }
-    ensure_eq!(post(sq.number() + 1, 5)?, 1 << 32 | NO_QUEUE, "of a queue that is not there");
+    ensure_eq!(post(sq.number().0 + 1, 5)?, 1 << 32 | NO_QUEUE, "of a queue that is not there");
     Ok(sq.destroy()?)
 }
 
-/// Memory of the other context for a CQ and the ring of a queue, and where that is.
+/// Memory of the other context for a CQ and the ring of a queue, and its address.
 struct Places(RegisteredMemory);
 
 impl Places {
@@ -278,7 +295,7 @@ fn a_program_posts_to_a_queue_pair_of_another_context(lab: &Lab) -> Result<(), S
     let ring = key.address() + 2 * 4096;
     for pi in 0..5_u16 {
         let function = Function::<(u32, u32, u32, u64, u16), u64>::named("post_across");
-        let arguments = (device_id, qp.number(), key.lkey().0, ring, pi);
+        let arguments = (device_id, qp.number().0, key.lkey().0, ring, pi);
         ensure_eq!(process.call_with_attr(&attr, function, arguments)?, 0, "status and errno");
         let counter = || {
             let mut cqe = [0; 64];
@@ -293,7 +310,145 @@ fn a_program_posts_to_a_queue_pair_of_another_context(lab: &Lab) -> Result<(), S
     Ok(cq.destroy()?)
 }
 
-fn a_queue_of_another_context_is_of_nothing_of_the_process_s(lab: &Lab) -> Result<(), Stop> {
+fn a_cq_of_another_context_starts_an_event_handler(lab: &Lab) -> Result<(), Stop> {
+    let cross = Cross::new(lab)?;
+    let (process, device_id) = (&cross.rig.process, cross.device_id()?);
+    let places = Places::new(&cross.other)?;
+    // A handler that reads no CQE and never arms.
+    let config = EventHandlerConfig {
+        continuable: true,
+        ..EventHandlerConfig::new(Handler::named("continues"))
+    };
+    let handler = EventHandler::create(process, &config)?;
+    let at = process.alloc_from(&[0; 8])?;
+    handler.run(at.address())?;
+    let starts = DpaCqConfig {
+        element: CqElement::Thread(handler.clone()),
+        always_armed: true,
+        ..places.cq(&cross.uar)
+    };
+    let cq = DpaCq::create_cross_dev(process, &cross.other, &starts)?;
+    let attr = by(cross.rig.outbox()?);
+    let trigger = || {
+        let arguments = (device_id, cq.number().0, false);
+        process.call_with_attr(&attr, trigger_across(), arguments)
+    };
+    for events in 1..=3 {
+        ensure_eq!(trigger()?, 0, "errno of the doorbell");
+        let come = || handler.query().ok().filter(|it| it.events >= events && it.runs > 0);
+        until("the event of a CQE of another context", come)?;
+    }
+    failed("a CQ that the host arms", cq.arm(), "another device context")?;
+    failed("a handler that a CQ starts", handler.clone().destroy(), "is in use by CQ")?;
+    // A page that is not extended to the process, and a thread of another process.
+    let page = Arc::new(cross.other.uar_alloc(verbless_devx::UarKind::NonCached)?);
+    let away = DpaCqConfig { uar: Some(Uar::of(process, page)), ..starts.clone() };
+    let refused = DpaCq::create_cross_dev(process, &cross.other, &away).map(drop);
+    ensure!(matches!(refused, Err(Error::Device(_))), "by a page of its own: {refused:?}");
+    let stranger = Rig::on(process.device(), &ProcessConfig::default())?;
+    let element = CqElement::Thread(stranger.handler("drain")?);
+    let refused = DpaCq::create_cross_dev(
+        &stranger.process,
+        &cross.other,
+        &DpaCqConfig { element, ..starts.clone() },
+    );
+    ensure!(matches!(refused, Err(Error::Device(_))), "of another process: {refused:?}");
+    drop((starts, away));
+    cq.destroy()?;
+    let thread = Element::Thread(handler.object_id().0);
+    number_of_two_threads_is_refused(&cross, thread)?;
+    // A CQ that keeps no reference to its thread.
+    let loose = FarCq::to(&cross.other, cross.uar.page(), thread)?;
+    let before = handler.query()?.events;
+    let trigger =
+        || process.call_with_attr(&attr, trigger_across(), (device_id, loose.number(), false));
+    ensure_eq!(trigger()?, 0, "errno of its doorbell");
+    let come = || handler.query().ok().filter(|it| it.events > before);
+    until("an event of a CQ that keeps nothing", come)?;
+    handler.destroy()?;
+    ensure_eq!((trigger()?, loose.written()?), (0, 2), "errno and CQEs without the thread");
+    ensure!(process.status()?.status.runs(), "an event for a thread that is gone");
+    Ok(())
+}
+
+fn program_arms_a_cq_of_another_context_through_a_window(lab: &Lab) -> Result<(), Stop> {
+    let cross = Cross::new(lab)?;
+    let (process, device_id) = (&cross.rig.process, cross.device_id()?);
+    let places = Places::new(&cross.other)?;
+    let config = EventHandlerConfig {
+        continuable: true,
+        ..EventHandlerConfig::new(Handler::named("continues"))
+    };
+    let handler = EventHandler::create(process, &config)?;
+    let at = process.alloc_from(&[0; 8])?;
+    handler.run(at.address())?;
+    let element = CqElement::Thread(handler.clone());
+    let unarmed = DpaCqConfig { element, no_arm: true, ..places.cq(&cross.uar) };
+    let cq = DpaCq::create_cross_dev(process, &cross.other, &unarmed)?;
+    // Its record is in memory of the other context, which the program reaches by its own key.
+    let memory = places.0.memory.clone();
+    let key = region_owned_by(process.domain(), &memory, memory.clone(), KeyAccess::ALL)?;
+    let window = Window::create(process, process.pd())?;
+    let outbox = Some(cross.rig.outbox()?);
+    let attr = RpcAttr { outbox, windows: [Some(window), None], ..RpcAttr::default() };
+    let arm = |consumed: u32| {
+        let function = Function::<(u32, CqNumber, u32, u64, u32), u64>::named("arm_across");
+        let (key, record) = (key.lkey().0, key.address() + 4096);
+        process.call_with_attr(&attr, function, (device_id, cq.number(), key, record, consumed))
+    };
+    let trigger = || {
+        let arguments = (device_id, cq.number().0, false);
+        process.call_with_attr(&attr, trigger_across(), arguments)
+    };
+    let events = |count| {
+        let come = || handler.query().ok().filter(|it| it.events >= count);
+        until("the event of an armed CQ", come)
+    };
+    ensure_eq!(trigger()?, 0, "errno of a CQE before the first arm");
+    ensure_eq!(handler.query()?.events, 0, "events of a CQ that was not armed");
+    for round in 1..=3_u32 {
+        // Nothing was consumed before the first: its CQE is there, and makes the event at once.
+        ensure_eq!(arm(round - 1)?, 0, "errno of the arm");
+        events(round)?;
+        let mut record = [0; 4];
+        memory.read_at(4096, &mut record)?;
+        ensure_eq!(u32::from_be_bytes(record), round - 1, "the record as the program wrote it");
+        // An arm is for one event, whatever comes behind it.
+        ensure_eq!(trigger()?, 0, "errno of the next CQE");
+        ensure_eq!(handler.query()?.events, round, "events without another arm");
+    }
+    ensure_eq!(arm(4)?, 0, "errno of an arm when all CQEs are consumed");
+    ensure_eq!(handler.query()?.events, 3, "events before the next CQE");
+    ensure_eq!(trigger()?, 0, "errno of the CQE behind it");
+    events(4)?;
+    drop(unarmed);
+    cq.destroy()?;
+    Ok(handler.destroy()?)
+}
+
+/// Numbers of threads are a function's own: the other one may have a thread of the same number.
+fn number_of_two_threads_is_refused(cross: &Cross, thread: Element) -> Result<(), Stop> {
+    if !cross.other.caps().general.apu() {
+        return Ok(());
+    }
+    let theirs = Rig::on(&cross.other, &ProcessConfig::default())?;
+    let mut handlers = Vec::new();
+    for _ in 0..64 {
+        handlers.push(theirs.handler("drain")?);
+        let last = handlers.last().map(|last| Element::Thread(last.object_id().0));
+        if last != Some(thread) {
+            continue;
+        }
+        let (_ring, refused) = FarCq::create(&cross.other, cross.uar.page(), thread)?;
+        let reason = refused.err().and_then(|error| error.syndrome());
+        let reason = reason.and_then(Refusal::of_syndrome);
+        ensure_eq!(reason, Some(Refusal::DpaNumberAmbiguous), "a CQ of either of two threads");
+        drop(FarCq::to(&cross.other, theirs.process.uar().page(), thread)?);
+    }
+    Ok(())
+}
+
+fn cross_device_queue_rejects_process_resources(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, other) = (&cross.rig.process, &cross.other);
     let (domain, places) = (Domain::new(other)?, Places::new(other)?);
@@ -309,7 +464,7 @@ fn a_queue_of_another_context_is_of_nothing_of_the_process_s(lab: &Lab) -> Resul
     failed("a CQ without a UAR", cq(&DpaCqConfig { uar: None, ..good.clone() }), "Uar::extend")?;
     let element = CqElement::Thread(cross.rig.handler("drain")?);
     let heard = cq(&DpaCqConfig { element, ..good.clone() });
-    failed("a CQ that a thread hears of", heard, "CqElement::NonDpa")?;
+    failed("a CQ that its host would arm", heard, "armed by its program")?;
     let far = cq(&good)?;
     let mut config = DpaQpConfig::rc(&far, &far, 2);
     (config.ring, config.record) = (places.at(2), places.at(3));
@@ -338,7 +493,7 @@ fn a_queue_of_another_context_is_of_nothing_of_the_process_s(lab: &Lab) -> Resul
     Ok(far.destroy()?)
 }
 
-fn who_has_no_extension_rings_for_nothing(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_without_uar_extension_sets_errno(lab: &Lab) -> Result<(), Stop> {
     let cross = Cross::new(lab)?;
     let (process, device_id) = (&cross.rig.process, cross.device_id()?);
     let far = FarCq::new(&cross.other, cross.uar.page())?;
@@ -346,7 +501,7 @@ fn who_has_no_extension_rings_for_nothing(lab: &Lab) -> Result<(), Stop> {
     let rings = |process: &verbless_flexio::Process, attr: &RpcAttr, device: u32| {
         process.call_with_attr(attr, trigger_across(), (device, far.number(), false))
     };
-    // A number of nothing, of a function that is not there, of a process that has its own.
+    // An unused number, that of a missing function, that of the process's own function.
     for number in [0, device_id + 1, device_id ^ 0x8000_0000, u32::MAX] {
         ensure_eq!(rings(process, &attr, number)?, NO_QUEUE, "errno of extension {number:#x}");
     }
@@ -356,15 +511,16 @@ fn who_has_no_extension_rings_for_nothing(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(far.written()?, 0, "CQEs so far");
     ensure_eq!(rings(process, &attr, device_id)?, 0, "errno of whom it was extended to");
     ensure_eq!(far.written()?, 1, "CQEs");
-    // A thread without an outbox has none to extend.
+    // A thread without an outbox uses the extension of its process's outbox.
     let none = RpcAttr::default();
-    ensure_eq!(rings(process, &none, device_id)?, u64::MAX, "without an outbox");
-    // Without the extension the doorbells end, though the page and the CQ are there.
+    ensure_eq!(rings(process, &none, device_id)?, 0, "errno of the process's own outbox");
+    ensure_eq!(far.written()?, 2, "CQEs with that one");
+    // Without the extension the doorbells have no effect, though the page and the CQ exist.
     let Cross { uar, rig, .. } = cross;
     let page = uar.page().clone();
     drop(uar);
     ensure_eq!(rings(&rig.process, &attr, device_id)?, NO_QUEUE, "errno when it has gone");
-    ensure_eq!(far.written()?, 1, "CQEs in the end");
+    ensure_eq!(far.written()?, 2, "CQEs in the end");
     drop(page);
     Ok(())
 }

@@ -22,13 +22,13 @@ cases!(
     "flexio_emulation",
     "FlexIO's emulated devices: doorbells that make CQEs, and MSI-X.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    a_doorbell_of_an_emulated_device_makes_cqes_until_it_is_unmapped,
-    a_map_has_an_event_queue_for_each_vector_and_no_more_than_there_are,
+    doorbell_makes_cqes_until_unmapped,
+    msix_map_has_one_eq_per_vector,
     a_program_sends_msix_to_the_host_of_an_emulated_device,
     a_program_uses_an_event_queue_of_a_vector_directly,
-    a_map_is_in_use_until_its_msix_is_destroyed,
-    what_is_of_another_context_is_not_emulated_here,
-    after_a_fatal_error_what_was_emulated_is_destroyed,
+    msix_map_in_use_rejects_free,
+    objects_of_another_context_are_rejected,
+    objects_are_destroyable_after_fatal_error,
 );
 
 const LOG_CQES: u8 = 4;
@@ -46,20 +46,20 @@ fn calls_by(outbox: Outbox) -> RpcAttr {
     RpcAttr { outbox: Some(outbox), ..RpcAttr::default() }
 }
 
-/// Sends MSI-X by a CQ.
+/// Sends MSI-X through a CQ.
 fn send(rig: &Rig, attr: &RpcAttr, cq: &DpaCq) -> Result<(), Stop> {
     let function = Function::<(u32,), ()>::named("send_msix");
-    Ok(rig.process.call_with_attr(attr, function, (cq.number(),))?)
+    Ok(rig.process.call_with_attr(attr, function, (cq.number().0,))?)
 }
 
-/// The program's handler `serve`, and what it stands on.
+/// The program's handler `serve`, and its queues and memory.
 struct Serves {
     memory: verbless_flexio::Buffer,
     cq: DpaCq,
     handler: EventHandler,
 }
 
-/// Where the words of `serve` are: CQEs that it took, and what it read last.
+/// Offsets of the words of `serve`: the count of CQEs, and the last value read.
 const COUNT: u64 = 0;
 const VALUE: u64 = 52;
 
@@ -78,14 +78,14 @@ impl Serves {
         let memory = process.alloc_from(&[0; 64])?;
         memory.write_at(16, &cq.ring_address().to_le_bytes())?;
         memory.write_at(24, &cq.record_address().to_le_bytes())?;
-        memory.write_at(32, &cq.number().to_le_bytes())?;
+        memory.write_at(32, &cq.number().0.to_le_bytes())?;
         memory.write_at(36, &u32::from(LOG_CQES).to_le_bytes())?;
         Ok(Self { memory, cq, handler })
     }
 
-    /// It reads and arms this doorbell from now on.
+    /// The handler reads and arms this doorbell from now on.
     fn serve(&self, doorbell: &DoorbellToCq) -> Result<(), Stop> {
-        self.memory.write_at(48, &doorbell.id().to_le_bytes())?;
+        self.memory.write_at(48, &doorbell.id().0.to_le_bytes())?;
         Ok(self.handler.run(self.memory.address())?)
     }
 
@@ -96,7 +96,7 @@ impl Serves {
     }
 }
 
-fn a_doorbell_of_an_emulated_device_makes_cqes_until_it_is_unmapped(lab: &Lab) -> Result<(), Stop> {
+fn doorbell_makes_cqes_until_unmapped(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let device = device(&rig)?;
     let serves = Serves::new(&rig)?;
@@ -118,16 +118,14 @@ fn a_doorbell_of_an_emulated_device_makes_cqes_until_it_is_unmapped(lab: &Lab) -
     let id = doorbell.id();
     doorbell.unmap()?;
     device.ring(1, 0x2000)?;
-    quiet("a CQE of a doorbell that nobody hears of", || serves.word(COUNT).filter(|&it| it != 5))?;
-    // It is free for another.
+    quiet("a CQE of an unmapped doorbell", || serves.word(COUNT).filter(|&it| it != 5))?;
+    // Another mapping can take it.
     let again = DoorbellToCq::map(&device, 1, &serves.cq)?;
     ensure_eq!(again.query()?.rings, 0, "rings of {id:#x} that a new one counts");
     Ok(())
 }
 
-fn a_map_has_an_event_queue_for_each_vector_and_no_more_than_there_are(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn msix_map_has_one_eq_per_vector(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let device = device(&rig)?;
     for count in [0, MAX_EQ_TO_MSIX_MAP_PAIRS + 1] {
@@ -158,14 +156,14 @@ fn a_program_sends_msix_to_the_host_of_an_emulated_device(lab: &Lab) -> Result<(
     let (first, second) = (Msix::create(&map, &config(0))?, Msix::create(&map, &config(2))?);
     let by_process = calls_by(rig.outbox()?);
     let cq = |msix: &Msix| msix.cq().cloned().ok_or_else(|| Stop::fail("it has no CQ"));
-    // More often than its CQ and its event queue have entries, and nobody takes any.
+    // More often than its CQ and its EQ have entries; no reader takes any.
     for round in 1..=100 {
         send(&rig, &by_process, &cq(&first)?)?;
         ensure_eq!(raised(&device)?, [round, 0, 0, 0], "vectors after {round}");
     }
     send(&rig, &by_process, &cq(&second)?)?;
     ensure_eq!(raised(&device)?, [100, 0, 1, 0], "vectors after another one's");
-    // By a UAR of its own: outboxes of another do not reach its CQ.
+    // The MSI-X has its own UAR: outboxes of another UAR do not reach its CQ.
     let uar = Uar::create(&rig.process)?;
     let own = MsixConfig { uar: Some(uar.clone()), ..config(3) };
     let own = Msix::create(&map, &own)?;
@@ -205,32 +203,36 @@ fn a_program_uses_an_event_queue_of_a_vector_directly(lab: &Lab) -> Result<(), S
         send(&rig, &attr, &cq)?;
         ensure_eq!(raised(&device)?, [0, 2 * round, 0, 0], "vectors");
         let taken = take(2 * (round - 1))?;
-        ensure_eq!(taken, u64::from(cq.number()) << 32 | 2, "the CQ of the entries, and how many");
+        ensure_eq!(
+            taken,
+            u64::from(cq.number().0) << 32 | 2,
+            "the CQ of the entries, and how many"
+        );
         ensure_eq!(msix.eq().query()?.consumer, 2 * round, "entries that were taken");
     }
     Ok(())
 }
 
-fn a_map_is_in_use_until_its_msix_is_destroyed(lab: &Lab) -> Result<(), Stop> {
+fn msix_map_in_use_rejects_free(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let device = device(&rig)?;
     let map = MsixMap::create(&rig.process, &device, 1)?;
     let msix = Msix::create(&map, &MsixConfig::default())?;
     failed("a map with an MSI-X", map.free(), "in use")?;
-    // What was made of it goes on.
+    // The MSI-X of the map still works.
     let cq = msix.cq().cloned().ok_or_else(|| Stop::fail("it has no CQ"))?;
     send(&rig, &calls_by(rig.outbox()?), &cq)?;
     ensure_eq!(raised(&device)?[0], 1, "the vector");
-    failed("an MSI-X whose CQ somebody has", msix.destroy(), "in use")?;
+    failed("an MSI-X whose CQ is in use", msix.destroy(), "in use")?;
     drop(cq);
     let map = MsixMap::create(&rig.process, &device, 1)?;
     Msix::create(&map, &MsixConfig::default())?.destroy()?;
     map.free()?;
-    let device = Arc::into_inner(device).ok_or_else(|| Stop::fail("somebody has the device"))?;
+    let device = Arc::into_inner(device).ok_or_else(|| Stop::fail("the device is in use"))?;
     Ok(device.destroy()?)
 }
 
-fn what_is_of_another_context_is_not_emulated_here(lab: &Lab) -> Result<(), Stop> {
+fn objects_of_another_context_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let (rig, other) = (Rig::new(lab)?, Rig::new(lab)?);
     let (own, foreign) = (device(&rig)?, device(&other)?);
     let cq =
@@ -247,7 +249,7 @@ fn what_is_of_another_context_is_not_emulated_here(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn after_a_fatal_error_what_was_emulated_is_destroyed(lab: &Lab) -> Result<(), Stop> {
+fn objects_are_destroyable_after_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let device = device(&rig)?;
@@ -263,5 +265,5 @@ fn after_a_fatal_error_what_was_emulated_is_destroyed(lab: &Lab) -> Result<(), S
     doorbell.unmap()?;
     msix.destroy()?;
     map.free()?;
-    Ok(Arc::into_inner(device).ok_or_else(|| Stop::fail("somebody has the device"))?.destroy()?)
+    Ok(Arc::into_inner(device).ok_or_else(|| Stop::fail("the device is in use"))?.destroy()?)
 }

@@ -1,5 +1,5 @@
-//! What a fatal error leaves: its status, a file that polls, what the error handler has said, crash
-//! data, a core dump.
+//! The state after a fatal error: status, pollable file, error handler's messages, crash data, core
+//! dump.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use verbless_command::DpaStatus;
 use verbless_flexio::stream::{MsgStream, SyncMode};
-use verbless_flexio::{Error, Function, Handler, MsgStreamConfig, Process, ProcessConfig};
+use verbless_flexio::{Error, Function, Handler, MsgStreamConfig, Process, ProcessConfig, Window};
 use verbless_prm::DpaFault;
 
 use super::super::dpa::rig::Core;
@@ -22,20 +22,20 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "flexio_ends",
-    "What a fatal error leaves: status, a file that polls, crash data, a core dump.",
+    "The state after a fatal error: status, a pollable file, crash data, a core dump.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    the_error_status_is_reset_by_its_display_alone,
-    a_file_polls_once_its_process_has_ended,
-    the_error_handler_runs_before_its_process_ends,
-    an_error_handler_that_fails_leaves_the_first_error,
-    what_meets_an_error_handler_waits_for_it_and_hears_of_the_end,
+    error_status_is_reset_only_by_display,
+    error_fd_is_readable_after_process_end,
+    error_handler_runs_before_process_end,
+    failing_error_handler_keeps_first_error,
+    call_during_error_handler_ends_with_fatal_error,
     the_error_handler_is_set_before_the_first_event_handler,
-    crash_data_and_a_core_dump_are_there_after_a_fatal_error,
-    crash_data_and_core_dumps_are_their_owner_s_and_do_not_follow_links,
-    a_process_without_a_debugger_has_no_token_for_one,
+    crash_data_and_core_dump_follow_fatal_error,
+    crash_files_are_private_and_follow_no_links,
+    udbg_token_is_zero_without_debugger,
 );
 
-fn the_error_status_is_reset_by_its_display_alone(lab: &Lab) -> Result<(), Stop> {
+fn error_status_is_reset_only_by_display(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let mut text = Vec::new();
     ensure_eq!(process.error_status()?, 0, "the status of a process that runs");
@@ -50,7 +50,7 @@ fn the_error_status_is_reset_by_its_display_alone(lab: &Lab) -> Result<(), Stop>
     let text = String::from_utf8_lossy(&text);
     let lines = ["of shown: it ended itself with error 200", "in call ", "x0 0000000000000000"];
     for line in lines {
-        ensure!(text.contains(line), "{line:?} is not in what is displayed:\n{text}");
+        ensure!(text.contains(line), "{line:?} is not in the displayed text:\n{text}");
     }
     ensure_eq!(process.error_status()?, 0, "the status once it was displayed");
     ensure_eq!(process.status()?.status, DpaStatus(200), "the status that stays");
@@ -58,7 +58,7 @@ fn the_error_status_is_reset_by_its_display_alone(lab: &Lab) -> Result<(), Stop>
     Ok(process.destroy()?)
 }
 
-/// Which of the files has something to read, if one has within so many milliseconds.
+/// The first of the files to become readable within this time, if any.
 fn readable(epoll: &Epoll, milliseconds: u16) -> Result<Option<u64>, Stop> {
     let mut events = [EpollEvent::empty(); 2];
     let count = epoll.wait(&mut events, milliseconds).map_err(std::io::Error::from)?;
@@ -71,7 +71,7 @@ fn watch(epoll: &Epoll, file: BorrowedFd<'_>, number: u64) -> Result<(), Stop> {
     Ok(epoll.add(file, event).map_err(std::io::Error::from)?)
 }
 
-fn a_file_polls_once_its_process_has_ended(lab: &Lab) -> Result<(), Stop> {
+fn error_fd_is_readable_after_process_end(lab: &Lab) -> Result<(), Stop> {
     const PATIENCE: u16 = 10_000;
     let rigs = [Rig::new(lab)?, Rig::new(lab)?];
     let epoll = Epoll::new(EpollCreateFlags::empty()).map_err(std::io::Error::from)?;
@@ -85,7 +85,7 @@ fn a_file_polls_once_its_process_has_ended(lab: &Lab) -> Result<(), Stop> {
     rigs[1].process.display_error(&mut std::io::sink())?;
     quiet("the file after its display", || readable(&epoll, 0).transpose())?;
     ensure_eq!(rigs[0].process.call(add(), (40, 2))?, 42, "the other process goes on");
-    // A file that is asked for afterwards says so at once.
+    // A file requested after the error is readable at once.
     let [rig, _] = rigs;
     epoll.delete(rig.process.error_fd()?).map_err(std::io::Error::from)?;
     let late = Rig::new(lab)?.process;
@@ -95,7 +95,8 @@ fn a_file_polls_once_its_process_has_ended(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The messages of a process with an error handler that an error ends, in order, and its status.
+/// The messages of a process, in order, and its status after an error ends it; the process has an
+/// error handler.
 fn messages(
     process: &Process,
     handler: &Handler,
@@ -112,16 +113,17 @@ fn messages(
     Ok(seen.texts())
 }
 
-/// Reads through a window that is not there; the status that the process has then.
+/// Reads through a window by a missing key; returns the process's status.
 fn fault(process: &Process) -> Result<DpaStatus, Stop> {
     let peek = Function::<(u16, u32, u64), u64>::named("peek");
-    match process.call(peek, (77, 0xabcd, 0)) {
+    let window = Window::create(process, process.pd())?;
+    match process.call(peek, (window.id().0, 0xabcd, 0)) {
         Err(Error::Fatal(status)) if (1..64).contains(&status.0) => Ok(status),
         other => Err(Stop::fail(format!("an access to nowhere: {other:?}"))),
     }
 }
 
-fn the_error_handler_runs_before_its_process_ends(lab: &Lab) -> Result<(), Stop> {
+fn error_handler_runs_before_process_end(lab: &Lab) -> Result<(), Stop> {
     let handler = Handler::named("on_error");
     let process = Rig::new(lab)?.process;
     let said =
@@ -154,7 +156,7 @@ fn the_error_handler_runs_before_its_process_ends(lab: &Lab) -> Result<(), Stop>
     Ok(process.destroy()?)
 }
 
-fn an_error_handler_that_fails_leaves_the_first_error(lab: &Lab) -> Result<(), Stop> {
+fn failing_error_handler_keeps_first_error(lab: &Lab) -> Result<(), Stop> {
     for handler in ["on_error_fails", "on_error_spins"] {
         let config = ProcessConfig { watchdog: 1_000_000, ..<_>::default() };
         let process = Rig::with(lab, &config)?.process;
@@ -168,8 +170,8 @@ fn an_error_handler_that_fails_leaves_the_first_error(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn what_meets_an_error_handler_waits_for_it_and_hears_of_the_end(lab: &Lab) -> Result<(), Stop> {
-    // A model that is not optimised takes more than the usual timeout for so many instructions.
+fn call_during_error_handler_ends_with_fatal_error(lab: &Lab) -> Result<(), Stop> {
+    // An unoptimized model takes longer than the usual timeout for this many instructions.
     let timeout = std::time::Duration::from_secs(60);
     let config = ProcessConfig { watchdog: 20_000_000, timeout, ..<_>::default() };
     let process = Rig::with(lab, &config)?.process;
@@ -184,7 +186,7 @@ fn what_meets_an_error_handler_waits_for_it_and_hears_of_the_end(lab: &Lab) -> R
         let ending = || process.status().ok()?.ending.then_some(());
         until("the error handler", ending)?;
         ensure_eq!(process.status()?.status, DpaStatus(0), "the status meanwhile");
-        // It is dropped meanwhile, and keeps nothing of the process.
+        // It is dropped meanwhile, and keeps no part of the process.
         drop(other);
         let met = process.status()?;
         ensure!(
@@ -205,7 +207,7 @@ fn the_error_handler_is_set_before_the_first_event_handler(lab: &Lab) -> Result<
     let process = &rig.process;
     failed("no such handler", process.set_error_handler(&Handler::named("missing")), "missing")?;
     failed("an RPC", process.set_error_handler(&Handler::named("add")), "event handler add")?;
-    // A later one takes the place of the first; calls do not count.
+    // A later handler replaces the first; calls do not count.
     process.set_error_handler(&Handler::named("on_error_fails"))?;
     ensure_eq!(process.call(add(), (40, 2))?, 42, "a call");
     process.set_error_handler(&Handler::named("on_error"))?;
@@ -218,7 +220,7 @@ fn the_error_handler_is_set_before_the_first_event_handler(lab: &Lab) -> Result<
     fatal("one after the end", late())
 }
 
-/// A directory of its own, which goes with its contents.
+/// A temporary directory, removed on drop with its contents.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -236,7 +238,7 @@ impl Drop for Directory {
     }
 }
 
-fn crash_data_and_a_core_dump_are_there_after_a_fatal_error(lab: &Lab) -> Result<(), Stop> {
+fn crash_data_and_core_dump_follow_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let directory = Directory::new("data")?;
     let path = directory.0.join("ended");
@@ -256,7 +258,7 @@ fn crash_data_and_a_core_dump_are_there_after_a_fatal_error(lab: &Lab) -> Result
     ensure_eq!(core.registers[0], crash.pc, "pc");
     ensure_eq!(core.registers[1..], crash.registers[1..], "registers");
     ensure_eq!(core.word(buffer.address())?, 0x1122_3344_5566_7788, "a word of its heap");
-    // The stack of the call is there, though the call is gone.
+    // The stack of the call exists, though the call is gone.
     core.word(crash.registers[2] & !7)?;
     let nowhere = process.core_dump(Some(Path::new("/dev/null/here")));
     failed("a core dump into nothing", nowhere, "/dev/null/here")?;
@@ -264,9 +266,7 @@ fn crash_data_and_a_core_dump_are_there_after_a_fatal_error(lab: &Lab) -> Result
     Ok(process.destroy()?)
 }
 
-fn crash_data_and_core_dumps_are_their_owner_s_and_do_not_follow_links(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn crash_files_are_private_and_follow_no_links(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let directory = Directory::new("links")?;
     fatal("the call", process.call(ends_with(), (200,)))?;
@@ -290,7 +290,7 @@ fn crash_data_and_core_dumps_are_their_owner_s_and_do_not_follow_links(
     Ok(())
 }
 
-fn a_process_without_a_debugger_has_no_token_for_one(lab: &Lab) -> Result<(), Stop> {
+fn udbg_token_is_zero_without_debugger(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(Rig::new(lab)?.process.udbg_token()?, 0, "the token");
     Ok(())
 }

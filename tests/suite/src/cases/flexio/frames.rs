@@ -1,4 +1,4 @@
-//! Queues of Ethernet frames of FlexIO's host library, and a program that sends frames back to the
+//! Ethernet frame queues of FlexIO's host library, and a program that sends frames back to the
 //! function that they came from.
 
 use std::sync::Arc;
@@ -27,20 +27,20 @@ cases!(
     "FlexIO's queues of Ethernet frames: their objects, and a program that sends frames back.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram, ETHERNET, Need::NetRaw]:
     queues_of_frames_are_ready_when_they_are_made,
-    a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed,
-    queues_of_frames_keep_what_they_are_made_of,
-    what_queues_of_frames_do_not_support_is_refused,
-    queues_of_frames_have_the_clock_that_they_are_made_with,
+    rq_error_state_flushes_receives,
+    sq_and_rq_keep_tis_and_transport_domain,
+    unsupported_queue_attributes_are_rejected,
+    queue_timestamp_format_matches_config,
     after_a_fatal_error_queues_of_frames_are_destroyed,
-    a_program_sends_frames_back_with_their_addresses_swapped [Need::Peer, Need::Lossless],
-    of_a_burst_every_frame_comes_back_or_is_counted_as_lost [Need::Peer, Need::Lossless],
-    frames_that_find_no_receive_are_lost_and_counted [Need::Peer, Need::Lossless],
-    queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own,
+    program_reflects_frames_with_swapped_macs [Need::Peer, Need::Lossless],
+    burst_frames_return_or_count_as_lost [Need::Peer, Need::Lossless],
+    frames_without_receive_are_counted_as_lost [Need::Peer, Need::Lossless],
+    cross_device_queues_require_host_memory,
 );
 
 const LOG_DEPTH: u8 = 3;
 const DEPTH: usize = 1 << LOG_DEPTH;
-/// Bytes that there are for a frame.
+/// Bytes of a frame's buffer.
 const BYTES: usize = 2048;
 /// An EtherType that is free for experiments.
 const ETHERTYPE: u16 = 0x88b5;
@@ -49,7 +49,7 @@ fn polled(process: &Process) -> Result<DpaCq, Stop> {
     Ok(DpaCq::create(process, &DpaCqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 }))?)
 }
 
-/// The opcode of CQE `index`, once it was written.
+/// The opcode of CQE `index`, once it is written.
 fn opcode(process: &Process, cq: &DpaCq, index: u64) -> Result<u8, Stop> {
     let opcode = || {
         let mut cqe = [0; 64];
@@ -68,10 +68,10 @@ fn queues_of_frames_are_ready_when_they_are_made(lab: &Lab) -> Result<(), Stop> 
     );
     ensure_eq!(sq.object().query()?.state(), SqState::RDY, "the state of the SQ");
     ensure_eq!(rq.object().query()?.state(), RqState::RDY, "the state of the RQ");
-    ensure_eq!(sq.object().query()?.cqn(), cq.number(), "the CQ of the SQ");
-    ensure_eq!(rq.tir().query()?.inline_rqn(), rq.number(), "where the TIR leads");
+    ensure_eq!(sq.object().query()?.cqn(), cq.number().0, "the CQ of the SQ");
+    ensure_eq!(rq.tir().query()?.inline_rqn(), rq.number().0, "where the TIR leads");
     ensure!(sq.ring_address() != rq.ring_address(), "two rings at one place");
-    // By a CQ of the host's.
+    // Through a CQ of the host.
     let host = process.domain().completion_queue(&CqConfig::new(16))?;
     let by_host = DpaSq::create(&process, &host, &DpaSqConfig::new(LOG_DEPTH))?;
     ensure_eq!(by_host.object().query()?.cqn(), host.object().cqn().0, "the host's CQ");
@@ -82,16 +82,14 @@ fn queues_of_frames_are_ready_when_they_are_made(lab: &Lab) -> Result<(), Stop> 
     Ok(cq.destroy()?)
 }
 
-fn a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn rq_error_state_flushes_receives(lab: &Lab) -> Result<(), Stop> {
     const RESPONDER_ERROR: u8 = 0xe;
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
     let rq = DpaRq::create(&process, &cq, &DpaRqConfig::new(LOG_DEPTH))?;
     let memory = process.alloc(BYTES as u64)?;
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
-    let segment = Segment::data(BYTES as u32, key.id(), memory.address());
+    let segment = Segment::data(BYTES as u32, key.id().0, memory.address());
     process.write(rq.ring_address(), segment.as_bytes())?;
     process.write(rq.record_address(), &1_u32.to_be_bytes())?;
     rq.set_err_state()?;
@@ -100,7 +98,7 @@ fn a_receive_queue_goes_to_the_error_state_and_its_receives_are_flushed(
     Ok(())
 }
 
-fn queues_of_frames_keep_what_they_are_made_of(lab: &Lab) -> Result<(), Stop> {
+fn sq_and_rq_keep_tis_and_transport_domain(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
     let domain = TransportDomain::create(process.device())?;
@@ -121,7 +119,7 @@ fn queues_of_frames_keep_what_they_are_made_of(lab: &Lab) -> Result<(), Stop> {
     Ok(domain.destroy()?)
 }
 
-fn what_queues_of_frames_do_not_support_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn unsupported_queue_attributes_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
     let good = DpaRqConfig::new(LOG_DEPTH);
@@ -140,7 +138,7 @@ fn what_queues_of_frames_do_not_support_is_refused(lab: &Lab) -> Result<(), Stop
     failed("WQEs of several frames", sq, "enhanced_multi_pkt_send_wqe")
 }
 
-fn queues_of_frames_have_the_clock_that_they_are_made_with(lab: &Lab) -> Result<(), Stop> {
+fn queue_timestamp_format_matches_config(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let cq = polled(&process)?;
     let clocks = [
@@ -155,7 +153,7 @@ fn queues_of_frames_have_the_clock_that_they_are_made_with(lab: &Lab) -> Result<
         ensure_eq!(sq.object().query()?.ts_format(), expected, "the clock of an SQ");
         ensure_eq!(rq.object().query()?.ts_format(), expected, "the clock of an RQ");
     }
-    // The time of day, which the device does not keep.
+    // Real time, which the device does not support.
     (send.ext.ts_format, receive.ts_format) = (WqTsFormat::RealTime, WqTsFormat::RealTime);
     failed("an SQ of real time", DpaSq::create(&process, &cq, &send), "REAL_TIME")?;
     failed("an RQ of real time", DpaRq::create(&process, &cq, &receive), "REAL_TIME")
@@ -176,9 +174,7 @@ fn after_a_fatal_error_queues_of_frames_are_destroyed(lab: &Lab) -> Result<(), S
     Ok(process.destroy()?)
 }
 
-fn queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn cross_device_queues_require_host_memory(lab: &Lab) -> Result<(), Stop> {
     let (other, own) = lab.owner_and_user()?;
     let Rig { process } = Rig::on(&own, &ProcessConfig::default())?;
     let uar = process.uar().extend(&other)?;
@@ -198,13 +194,13 @@ fn queues_of_another_device_are_the_host_s_memory_and_refuse_the_process_s_own(
     (send.wq.uar, send.wq.pd) = (Some(uar.clone()), Some(domain.pd().clone()));
     let sq = DpaSq::create_cross_dev(&process, &other, &cq, &send)?;
     // The host posts to it: that the device takes it shows where it is.
-    let nop = Segment::ctrl(0, sq.number(), CompletionMode::Always, Request::Nop);
+    let nop = Segment::ctrl(0, sq.number().0, CompletionMode::Always, Request::Nop);
     memory.memory.write_at(0, nop.as_bytes())?;
     memory.memory.write_at(4096 + 4, &1_u32.to_be_bytes())?;
     let [a, b, c, d, e, f, g, h, ..] = *nop.as_bytes();
     raw::ring(uar.page(), u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
     let cqe = until("its completion", || cq.poll())?;
-    ensure_eq!(cqe.qpn().0, sq.number(), "whose completion it is");
+    ensure_eq!(cqe.qpn().0, sq.number().0, "whose completion it is");
 
     let mut receive = DpaRqConfig::new(LOG_DEPTH);
     let near = DpaRq::create_cross_dev(&process, own, &cq, &receive);
@@ -232,7 +228,7 @@ fn frame(n: usize, to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
     to.into_iter().chain(from).chain(ETHERTYPE.to_be_bytes()).chain(payload).collect()
 }
 
-/// The program's side: its queues, and the handler that stands on them.
+/// The program's side: its queues and its handler.
 struct Reflector {
     rq: DpaRq,
     _sq: DpaSq,
@@ -256,7 +252,7 @@ fn reflector(rig: &Rig, counter: Option<Arc<QCounter>>) -> Result<Reflector, Sto
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..DEPTH as u64 {
         let into = memory.address() + slot * BYTES as u64;
-        let segment = Segment::data(BYTES as u32, key.id(), into);
+        let segment = Segment::data(BYTES as u32, key.id().0, into);
         process.write(rq.ring_address() + 16 * slot, segment.as_bytes())?;
     }
     process.write(rq.record_address(), &(DEPTH as u32).to_be_bytes())?;
@@ -271,7 +267,8 @@ fn reflector(rig: &Rig, counter: Option<Arc<QCounter>>) -> Result<Reflector, Sto
         sent.ring_address(),
         sent.record_address(),
     ];
-    let numbers = [cq.number(), sq.number(), key.id(), LOG_DEPTH.into(), BYTES as u32, 0, 0, 0];
+    let numbers =
+        [cq.number().0, sq.number().0, key.id().0, LOG_DEPTH.into(), BYTES as u32, 0, 0, 0];
     let addresses = addresses.iter().flat_map(|word| word.to_le_bytes());
     let numbers = numbers.iter().flat_map(|number: &u32| number.to_le_bytes());
     let setup = process.alloc_from(&addresses.chain(numbers).collect::<Vec<_>>())?;
@@ -279,8 +276,8 @@ fn reflector(rig: &Rig, counter: Option<Arc<QCounter>>) -> Result<Reflector, Sto
     Ok(Reflector { rq, _sq: sq, _key: key, _setup: setup })
 }
 
-fn a_program_sends_frames_back_with_their_addresses_swapped(lab: &Lab) -> Result<(), Stop> {
-    const FRAMES: usize = 50;
+fn program_reflects_frames_with_swapped_macs(lab: &Lab) -> Result<(), Stop> {
+    let count = lab.times(50, 10_000) as usize;
     let rig = Rig::new(lab)?;
     let device = rig.process.device();
     let other = lab.other_device()?;
@@ -296,7 +293,7 @@ fn a_program_sends_frames_back_with_their_addresses_swapped(lab: &Lab) -> Result
     let mut receiver = domain.rq(&RqConfig::new(1), &receive_cq)?;
     let back = receiver.steer(&FlowAttr::to(there).ethertype(ETHERTYPE))?;
     let region = domain.region(2 * BYTES, KeyAccess::LOCAL)?;
-    for n in 0..FRAMES {
+    for n in 0..count {
         receiver.post(region.sge(0, BYTES)?, 0)?;
         let bytes = frame(n, here, there);
         region.write_at(BYTES, &bytes)?;
@@ -311,13 +308,13 @@ fn a_program_sends_frames_back_with_their_addresses_swapped(lab: &Lab) -> Result
         ensure!(seen == expected, "frame {n} with its addresses swapped");
     }
     failed("an RQ with a rule", reflector.rq.destroy(), "in use")?;
-    // Its objects go with the rule.
+    // Its objects are destroyed with the rule.
     rule.destroy()?;
     back.destroy()?;
     Ok(())
 }
 
-fn of_a_burst_every_frame_comes_back_or_is_counted_as_lost(lab: &Lab) -> Result<(), Stop> {
+fn burst_frames_return_or_count_as_lost(lab: &Lab) -> Result<(), Stop> {
     const FRAMES: usize = 200;
     let rig = Rig::new(lab)?;
     let device = rig.process.device();
@@ -339,7 +336,7 @@ fn of_a_burst_every_frame_comes_back_or_is_counted_as_lost(lab: &Lab) -> Result<
         receiver.post(region.sge(n * BYTES, BYTES)?, n as u64)?;
         region.write_at((FRAMES + n) * BYTES, &frame(n, here, there))?;
     }
-    // All of them at once: more than the program's rings hold.
+    // All at once: more than the program's rings hold.
     let mut batch = sender.batch();
     for n in 0..FRAMES {
         let bytes = frame(n, here, there);
@@ -363,7 +360,7 @@ fn of_a_burst_every_frame_comes_back_or_is_counted_as_lost(lab: &Lab) -> Result<
     })?;
     ensure!(came >= DEPTH, "{came} frames came back, of {DEPTH} receives");
     ensure!(matches!(last, Some(Ok(at)) if at + 1 == came), "{last:?} behind {came} frames");
-    // They are among those that were sent, in their order.
+    // They are a subsequence of the sent frames.
     let mut sent = 0..FRAMES;
     for at in 0..came {
         let mut seen = vec![0; BYTES];
@@ -374,7 +371,7 @@ fn of_a_burst_every_frame_comes_back_or_is_counted_as_lost(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn frames_that_find_no_receive_are_lost_and_counted(lab: &Lab) -> Result<(), Stop> {
+fn frames_without_receive_are_counted_as_lost(lab: &Lab) -> Result<(), Stop> {
     const RESPONDER_SEND: u8 = 2;
     let Rig { process } = Rig::new(lab)?;
     let (device, other) = (process.device(), lab.other_device()?);
@@ -401,7 +398,7 @@ fn frames_that_find_no_receive_are_lost_and_counted(lab: &Lab) -> Result<(), Sto
     }
     let memory = process.alloc(BYTES as u64)?;
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
-    let segment = Segment::data(BYTES as u32, key.id(), memory.address());
+    let segment = Segment::data(BYTES as u32, key.id().0, memory.address());
     process.write(rq.ring_address(), segment.as_bytes())?;
     process.write(rq.record_address(), &1_u32.to_be_bytes())?;
     send(0)?;

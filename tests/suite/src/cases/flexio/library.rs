@@ -1,6 +1,6 @@
-//! What of FlexIO's host library needs no process and is no secret of the card's: programs by name
-//! and model of hardware, what a program's file tells, versions, files of resources, transport
-//! domains. It works on hardware, too.
+//! The parts of FlexIO's host library that need no process and no unpublished layout: programs by
+//! name and by hardware model, a program's file, versions, resource files, transport domains. They
+//! work on hardware, too.
 
 use verbless_flexio::app::MAX_NAME_LEN;
 use verbless_flexio::version::{Version, set_version, version};
@@ -20,14 +20,14 @@ cases!(
     needs [cap!(apu)]:
     an_app_is_chosen_by_name_and_hardware_model [Need::DpaProgram],
     a_name_has_256_bytes_at_most [Need::DpaProgram],
-    an_app_has_its_name_its_file_and_its_symbols [Need::DpaProgram],
-    an_app_s_file_tells_the_data_of_its_symbols [Need::DpaProgram],
-    what_is_known_of_a_function_is_told [Need::DpaProgram],
+    app_has_name_elf_and_symbols [Need::DpaProgram],
+    app_symbol_data_matches_file [Need::DpaProgram],
+    function_info_gives_signature_and_address [Need::DpaProgram],
     arguments_are_packed_into_words_by_their_types,
-    the_hardware_model_is_that_of_the_pci_device,
+    hw_model_follows_pci_device_id,
     a_version_is_set_once,
-    resources_are_those_of_their_name_in_the_file,
-    a_transport_domain_and_its_tiss_are_of_one_device_context,
+    resources_are_selected_by_name,
+    tis_rejects_transport_domain_of_another_context [cap!(log_max_tis)],
 );
 
 fn an_app_is_chosen_by_name_and_hardware_model(lab: &Lab) -> Result<(), Stop> {
@@ -35,11 +35,11 @@ fn an_app_is_chosen_by_name_and_hardware_model(lab: &Lab) -> Result<(), Stop> {
     let elf = app()?;
     let (own, other) = match HwModel::of(&device) {
         HwModel::Cx9 => (HwModel::Cx9, HwModel::Bf3),
-        // A VF does not say which it is.
+        // A VF does not report its model.
         HwModel::NotAvailable => (HwModel::Default, HwModel::Cx9),
         own => (own, HwModel::Cx9),
     };
-    // Files that are told apart by a byte behind them.
+    // Files that differ in a byte behind them.
     let of = |name: &str, mark: u8| App::new(name, &[elf.elf(), &[mark]].concat());
     let mark = |app: &App| app.elf().last().copied();
     let mut apps = Apps::default();
@@ -76,7 +76,7 @@ fn a_name_has_256_bytes_at_most(_: &Lab) -> Result<(), Stop> {
     failed("a longer one", named(MAX_NAME_LEN + 1), "has 257 bytes, of 256 at most")
 }
 
-fn an_app_has_its_name_its_file_and_its_symbols(_: &Lab) -> Result<(), Stop> {
+fn app_has_name_elf_and_symbols(_: &Lab) -> Result<(), Stop> {
     let app = app()?;
     ensure_eq!(app.name(), "shown", "the name");
     let path = crate::dpa_program().ok_or_else(|| Stop::fail("there is no program"))?;
@@ -89,7 +89,7 @@ fn an_app_has_its_name_its_file_and_its_symbols(_: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn what_is_known_of_a_function_is_told(_: &Lab) -> Result<(), Stop> {
+fn function_info_gives_signature_and_address(_: &Lab) -> Result<(), Stop> {
     let app = app()?;
     for (name, signature, event_handler) in
         [("add", "add(u64,u32)->u64", false), ("drain", "drain", true)]
@@ -99,7 +99,7 @@ fn what_is_known_of_a_function_is_told(_: &Lab) -> Result<(), Stop> {
         ensure_eq!(info.event_handler, event_handler, "whether {name} is an event handler");
         ensure_eq!(Some(info.address), app.symbol(name), "the address of {name}");
     }
-    // An object is no function.
+    // A data object is not a function.
     ensure_eq!(app.function_info("SHOWN_BYTES"), None, "a function that is not there");
     Ok(())
 }
@@ -108,15 +108,16 @@ fn arguments_are_packed_into_words_by_their_types(_: &Lab) -> Result<(), Stop> {
     let words = (-1_i8, 0xff_u8, -2_i32, u32::MAX, true, i64::MIN, usize::MAX, 7_u16).to_words();
     let signed = |value: i64| value as u64;
     let expected = [signed(-1), 0xff, signed(-2), 0xffff_ffff, 1, signed(i64::MIN), u64::MAX, 7];
-    ensure_eq!(words, expected, "words of eight arguments");
-    ensure_eq!(().to_words(), [0; 8], "words of none");
+    ensure_eq!(words[..8], expected, "words of eight arguments");
+    ensure_eq!(words[8..], [0; 8], "words behind the last");
+    ensure_eq!(().to_words(), [0; 16], "words of none");
     Ok(())
 }
 
-fn the_hardware_model_is_that_of_the_pci_device(lab: &Lab) -> Result<(), Stop> {
+fn hw_model_follows_pci_device_id(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let id = device.info().device_id;
-    // Of the model's profiles with a DPA there is one.
+    // One of the model's profiles has a DPA.
     if device.adapter().is_model() {
         ensure_eq!(HwModel::of(&device), HwModel::Bf3, "the model of hardware");
     }
@@ -143,7 +144,7 @@ fn a_version_is_set_once(_: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn an_app_s_file_tells_the_data_of_its_symbols(_: &Lab) -> Result<(), Stop> {
+fn app_symbol_data_matches_file(_: &Lab) -> Result<(), Stop> {
     let app = app()?;
     ensure_eq!(app.symbol_data("SHOWN_BYTES"), Some(b"a file\0".to_vec()), "bytes");
     ensure_eq!(app.symbol_data("SHOWN_ZEROS"), Some(vec![0; 24]), "zeros");
@@ -151,7 +152,7 @@ fn an_app_s_file_tells_the_data_of_its_symbols(_: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn resources_are_those_of_their_name_in_the_file(_: &Lab) -> Result<(), Stop> {
+fn resources_are_selected_by_name(_: &Lab) -> Result<(), Stop> {
     const FILE: &[u8] = b"version: 1\n\
         resources:\n\
         \x20 one:\n\
@@ -170,7 +171,7 @@ fn resources_are_those_of_their_name_in_the_file(_: &Lab) -> Result<(), Stop> {
     failed("a unit that cannot be", Resources::new("one", &wrong), "line 10: \"65536\"")
 }
 
-fn a_transport_domain_and_its_tiss_are_of_one_device_context(lab: &Lab) -> Result<(), Stop> {
+fn tis_rejects_transport_domain_of_another_context(lab: &Lab) -> Result<(), Stop> {
     let (device, other) = (lab.device()?, lab.device()?);
     let domain = TransportDomain::create(&device)?;
     failed("a TIS of another context", SqTis::create(&other, &domain), "another device context")?;

@@ -1,4 +1,4 @@
-//! What the objects of FlexIO's host library are made with, and what they tell of themselves.
+//! Creation attributes of FlexIO host library objects, and their getters.
 
 use verbless_command::{Affinity, DpaThreadState};
 use verbless_flexio::{
@@ -13,23 +13,23 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "flexio_objects",
-    "FlexIO's objects: what they are made with, and what they tell of themselves.",
+    "FlexIO's objects: their creation attributes and their getters.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    an_event_handler_begins_with_the_outbox_and_the_windows_that_it_is_given,
-    an_event_handler_runs_on_the_units_that_it_asks_for,
-    an_event_handler_that_polls_is_destroyed_while_it_runs,
-    the_data_of_a_symbol_is_that_of_the_program_s_file,
-    a_thread_runs_on_the_units_that_resources_name,
+    event_handler_gets_given_outbox_and_windows,
+    event_handler_honors_eu_affinity,
+    polling_event_handler_is_destroyed_while_running,
+    symbol_data_matches_program_file,
+    event_handler_runs_on_eus_of_resources,
 );
 
-/// A handler that is made so, and runs.
+/// A running handler of this configuration.
 fn running(process: &Process, config: EventHandlerConfig, at: u64) -> Result<EventHandler, Stop> {
     let handler = EventHandler::create(process, &config)?;
     handler.run(at)?;
     Ok(handler)
 }
 
-/// What a handler's only run has told.
+/// The values that a handler's only run has written.
 fn told(rig: &Rig, config: EventHandlerConfig) -> Result<[u64; 6], Stop> {
     let at = rig.process.alloc_from(&[0xa5; 48])?;
     let handler = running(&rig.process, config, at.address())?;
@@ -42,36 +42,35 @@ fn told(rig: &Rig, config: EventHandlerConfig) -> Result<[u64; 6], Stop> {
     Ok(words.map(u64::from_le_bytes))
 }
 
-fn an_event_handler_begins_with_the_outbox_and_the_windows_that_it_is_given(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn event_handler_gets_given_outbox_and_windows(lab: &Lab) -> Result<(), Stop> {
     const NONE: u64 = verbless_flexio_dev::ThreadContext::NONE as u64;
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let plain = || EventHandlerConfig::new(Handler::named("begins_with"));
-    ensure_eq!(told(&rig, plain())?, [1, 0, NONE, NONE, NONE, 0], "a handler of nothing");
+    let own = u64::from(process.outbox_id().0);
+    ensure_eq!(told(&rig, plain())?, [1, 0, own, NONE, NONE, 0], "a handler of nothing");
 
     let (_first, outbox) = (rig.outbox()?, rig.outbox()?);
     let windows = [Window::create(process, process.pd())?, Window::create(process, process.pd())?];
     let storage = process.alloc(64)?;
     let config = EventHandlerConfig {
         outbox: Some(outbox.clone()),
-        // The other way round than they were made.
+        // In the reverse order of their creation.
         windows: [Some(windows[1].clone()), Some(windows[0].clone())],
         storage: Some(storage.clone()),
         name: "worker".into(),
         ..plain()
     };
-    let [first, second] = windows.each_ref().map(|window| u64::from(window.id()));
-    let expected = [2, storage.address(), outbox.id().into(), second, first, 1];
+    let [first, second] = windows.each_ref().map(|window| u64::from(window.id().0));
+    let expected = [2, storage.address(), outbox.id().0.into(), second, first, 1];
     ensure_eq!(told(&rig, config)?, expected, "a handler of everything");
 
     let config = EventHandlerConfig { windows: [None, Some(windows[1].clone())], ..plain() };
-    ensure_eq!(told(&rig, config)?, [3, 0, NONE, NONE, second, 0], "a second window alone");
+    ensure_eq!(told(&rig, config)?, [3, 0, own, NONE, second, 0], "a second window alone");
     Ok(())
 }
 
-fn an_event_handler_runs_on_the_units_that_it_asks_for(lab: &Lab) -> Result<(), Stop> {
+fn event_handler_honors_eu_affinity(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let group = process.device().create_dpa_group("one", &[9])?;
@@ -115,23 +114,23 @@ fn an_event_handler_runs_on_the_units_that_it_asks_for(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn an_event_handler_that_polls_is_destroyed_while_it_runs(lab: &Lab) -> Result<(), Stop> {
+fn polling_event_handler_is_destroyed_while_running(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let config =
         EventHandlerConfig { polling: true, ..EventHandlerConfig::new(Handler::named("polls")) };
     let polls = running(&rig.process, config, 0)?;
-    let errno = rig.process.call(activate(), (polls.activation_id(),))?;
+    let errno = rig.process.call(activate(), (polls.activation_id().0,))?;
     ensure_eq!(errno, 0, "errno after the activation");
     let state = || polls.query().ok().filter(|it| it.state == DpaThreadState::RUNNING);
     until("the polling run", state)?;
-    ensure_eq!(polls.object_id(), polls.thread().id(), "the number of the thread's object");
+    ensure_eq!(polls.object_id().0, polls.thread().id(), "the number of the thread's object");
     polls.destroy()?;
     Ok(rig.process.destroy()?)
 }
 
-fn the_data_of_a_symbol_is_that_of_the_program_s_file(lab: &Lab) -> Result<(), Stop> {
+fn symbol_data_matches_program_file(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
-    // What a process makes of its memory is not in the file.
+    // The file does not hold the process's later changes to its memory.
     let shown = Function::<(usize,), u64>::named("shown");
     process.call(shown, (0,))?;
     ensure_eq!(process.call(Function::<(usize,), u64>::named("shown"), (0,))?, 97, "its memory");
@@ -142,7 +141,7 @@ fn the_data_of_a_symbol_is_that_of_the_program_s_file(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_thread_runs_on_the_units_that_resources_name(lab: &Lab) -> Result<(), Stop> {
+fn event_handler_runs_on_eus_of_resources(lab: &Lab) -> Result<(), Stop> {
     const FILE: &[u8] = b"version: 1\n\
         resources:\n\
         \x20 one:\n\

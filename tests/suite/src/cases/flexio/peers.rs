@@ -1,11 +1,12 @@
-//! What programs send to peers at the host: RDMA writes that an event handler posts, writes over an
-//! unreliable connection, datagrams.
+//! Messages of programs to peers at the host: RDMA writes that an event handler posts, writes over
+//! an unreliable connection, datagrams.
 
 use verbless_command::{KeyAccess, QKey};
 use verbless_devx::LinkLayer;
 use verbless_flexio::{
     CqElement, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, EventHandler, EventHandlerConfig, Function,
-    Handler, Mkey, MkeyConfig, QpAttr, QpAttrMask, QpReceive, QpState, QpTransport, RpcAttr,
+    Handler, Mkey, MkeyConfig, QpAttr, QpAttrMask, QpNumber, QpReceive, QpState, QpTransport,
+    RpcAttr,
 };
 use verbless_flexio_dev::Segment;
 use verbless_prm::ServiceType;
@@ -22,7 +23,7 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, pattern, until};
 
 cases!(
     "flexio_peers",
-    "What programs send to peers at the host: writes of an event handler, UC writes, datagrams.",
+    "Messages of programs to peers at the host: writes of an event handler, UC writes, datagrams.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
     an_event_handler_posts_rdma_writes_to_a_host_peer,
     a_program_writes_over_an_unreliable_connection [cap!(uc), Need::Lossless],
@@ -44,7 +45,7 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
     let handler = EventHandler::create(process, &config)?;
     let cq =
         DpaCq::create(process, &DpaCqConfig::new(LOG_DEPTH, CqElement::Thread(handler.clone())))?;
-    // The writes make CQEs of errors alone.
+    // The writes make CQEs for errors only.
     let mut errors = DpaCqConfig::new(LOG_DEPTH, CqElement::NonDpa { vector: 0 });
     errors.overrun_ignore = true;
     let errors = DpaCq::create(process, &errors)?;
@@ -62,16 +63,16 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
     domain.connect(&mut host, &qp.address(&options)?, &options)?;
     qp.connect(&address, &options)?;
     let requests = domain.region(LENGTH, KeyAccess::LOCAL)?;
-    // Answers, and behind them what no answer reaches.
+    // Memory for the answers, and behind it bytes that no answer reaches.
     let replies = domain.region((DEPTH + 1) * LENGTH, KeyAccess::ALL)?;
     replies.write_at(0, &[UNWRITTEN; (DEPTH + 1) * LENGTH])?;
 
-    // Where messages arrive, and answers are made.
+    // Memory for messages and for answers.
     let memory = process.alloc((2 * DEPTH * LENGTH) as u64)?;
     let key = Mkey::create(&memory, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..DEPTH as u64 {
         let into = memory.address() + slot * LENGTH as u64;
-        let segment = Segment::data(LENGTH as u32, key.id(), into);
+        let segment = Segment::data(LENGTH as u32, key.id().0, into);
         process.write(qp.rq_address() + 16 * slot, segment.as_bytes())?;
     }
     process.write(qp.record_address(), &(DEPTH as u32).to_be_bytes())?;
@@ -86,7 +87,7 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
         to.address,
     ];
     let (depth, length) = (u32::from(LOG_DEPTH), LENGTH as u32);
-    let numbers = [cq.number(), qp.number(), key.id(), to.rkey.0, depth, length, 0, 0];
+    let numbers = [cq.number().0, qp.number().0, key.id().0, to.rkey.0, depth, length, 0, 0];
     let words = addresses.iter().flat_map(|word| word.to_le_bytes());
     let setup: Vec<u8> = words.chain(numbers.iter().flat_map(|it| it.to_le_bytes())).collect();
     let setup = process.alloc_from(&setup)?;
@@ -95,7 +96,7 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
     for index in 0..MESSAGES {
         let message = pattern(index as u8, LENGTH);
         requests.write_at(0, &message)?;
-        // The immediate data of an answer takes a receive, which has no memory.
+        // The immediate data of an answer consumes a receive, which has no memory.
         host.post_receive(replies.sge(0, 0)?, 0)?;
         host.post(&Send::new(requests.sge(0, LENGTH)?).signaled(), 1)?;
         let answer = until("an answer", || match host.poll(&mut host_cq)? {
@@ -137,7 +138,7 @@ fn a_program_writes_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop>
     let (own, peer) = (ends.qp.address(&options)?, domain.address(&ends.host, &options)?);
     domain.connect(&mut ends.host, &own, &options)?;
     let attr = QpAttr {
-        remote_qp_num: peer.qpn.0,
+        remote_qp_num: QpNumber(peer.qpn.0),
         next_rcv_psn: peer.psn,
         next_send_psn: own.psn,
         path_mtu: own.mtu,
@@ -153,17 +154,17 @@ fn a_program_writes_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop>
         drain.waits_for(index as u64 + 1)?;
     }
     let mut back = vec![0; WRITES * part];
-    // A write has left when it completes.
+    // A write completes once it has left.
     until("the bytes at the host", || {
         ends.region.read_at(0, &mut back).ok()?;
         (back == bytes[..WRITES * part]).then_some(())
     })?;
-    // Nobody has to answer: what goes to a peer that is gone completes, and the state stays.
+    // No peer answers: a write to a missing peer completes, and the state stays.
     ends.host.reset()?;
     ends.from.write_at(0, &[0; 64])?;
     ends.write(&rig, 0, 64)?;
     drain.waits_for(WRITES as u64 + 1)?;
-    ensure_eq!(ends.qp.state()?, QpState::Rts, "the state behind a write to nobody");
+    ensure_eq!(ends.qp.state()?, QpState::Rts, "the state after a write without a peer");
     ends.region.read_at(0, &mut back)?;
     ensure!(back == bytes[..WRITES * part], "a peer in RESET was written to");
     Ok(())
@@ -174,7 +175,7 @@ fn a_program_sends_datagrams_to_a_host_peer(lab: &Lab) -> Result<(), Stop> {
     const KEY: QKey = QKey(0x1122_3344);
     const LENGTH: usize = 100;
     const SLOT: usize = HEADER_BYTES + LENGTH;
-    /// Where an address vector has the bit of its extension.
+    /// Byte and bit of an address vector's extension flag.
     const EXTENDED: (usize, u8) = (8, 0x80);
     let rig = Rig::new(lab)?;
     let process = &rig.process;
@@ -195,7 +196,7 @@ fn a_program_sends_datagrams_to_a_host_peer(lab: &Lab) -> Result<(), Stop> {
     short[EXTENDED.0] &= !EXTENDED.1;
     let mut strange = whole.clone();
     strange[..4].copy_from_slice(&(KEY.0 + 1).to_be_bytes());
-    // Without its extension an address names a LID alone.
+    // Without its extension an address vector holds a LID only.
     let by_lid =
         process.device().query_port(1)?.link_layer() == LinkLayer::InfiniBand && !peer.grh_required;
     let last = if by_lid { short.clone() } else { whole.clone() };
@@ -213,12 +214,12 @@ fn a_program_sends_datagrams_to_a_host_peer(lab: &Lab) -> Result<(), Stop> {
         address.write_at(0, vector)?;
         let words = (
             qp.sq_address() + 64 * u64::from(pi),
-            qp.number(),
+            qp.number().0,
             pi,
             qp.record_address() + 4,
             address.address(),
             from.address(),
-            key.id(),
+            key.id().0,
             LENGTH as u32,
         );
         let post = Function::<Arguments, u16>::named("post_datagram");
@@ -233,7 +234,7 @@ fn a_program_sends_datagrams_to_a_host_peer(lab: &Lab) -> Result<(), Stop> {
         let datagram = until("a datagram", || host.poll_datagram(&mut host_cq))??;
         ensure_eq!(datagram.message_len() as usize, LENGTH, "bytes of datagram {index}");
         let source = datagram.source.ok_or_else(|| Stop::fail("no word of who sent it"))?;
-        ensure_eq!(source.qpn().0, qp.number(), "who sent datagram {index}");
+        ensure_eq!(source.qpn().0, qp.number().0, "who sent datagram {index}");
         let mut came = [0; LENGTH];
         memory.read_at(HEADER_BYTES, &mut came)?;
         ensure!(came[..] == message, "datagram {index} has other bytes");

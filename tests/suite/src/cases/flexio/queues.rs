@@ -1,5 +1,5 @@
-//! Queues of FlexIO's host library: completion queues and who hears of them, queue pairs that
-//! programs post to, their states, and what a fatal error leaves of them.
+//! Queues of FlexIO's host library: CQs and their event targets, QPs that programs post to, their
+//! states, and their state after a fatal error.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use verbless_command::{DpaEqAttr, Gid, KeyAccess, Mtu, RemoteAccess};
 use verbless_flexio::{
     CqElement, CqModeration, CqPeriodMode, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaRq,
     DpaRqConfig, DpaSq, DpaSqConfig, EventHandler, EventHandlerConfig, Function, Handler, Mkey,
-    MkeyConfig, Process, QpAttr, QpAttrMask, QpReceive, QpState, QpTransport, QueueMemory, Rmp,
-    RmpConfig, RpcAttr, SqTis, TransportDomain, WqType,
+    MkeyConfig, OutboxId, Process, QpAttr, QpAttrMask, QpReceive, QpState, QpTransport,
+    QueueMemory, Rmp, RmpConfig, RpcAttr, SqTis, TransportDomain, WqType,
 };
 use verbless_flexio_dev::Segment;
 use verbless_prm::{CqState, CqStatus, MiniCqeFormat};
@@ -28,36 +28,37 @@ cases!(
     "flexio_queues",
     "FlexIO's queues: completion queues and their elements, queue pairs, states, fatal errors.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    a_new_cq_starts_its_handler_at_the_first_cqe_unless_it_is_made_without_arming,
-    an_always_armed_cq_starts_its_handler_at_each_cqe,
-    a_collapsed_cq_has_its_newest_cqe_in_the_first_entry,
-    an_overrun_breaks_a_cq_but_one_that_ignores_it,
+    new_cq_is_armed_unless_no_arm_is_set,
+    always_armed_cq_makes_event_per_cqe,
+    collapsed_cq_keeps_newest_cqe_in_first_entry,
+    overrun_breaks_cq_unless_ignored,
     moderation_is_set_changed_and_queried,
-    cqes_that_are_moderated_are_one_event_together,
-    a_cq_without_an_element_is_polled_where_its_ring_is,
+    moderated_cqes_share_one_event,
+    non_dpa_cq_is_polled_in_host_memory,
     a_cq_for_msix_raises_a_vector_of_the_emulated_device,
-    a_cq_says_what_the_device_cannot_do,
-    a_cq_is_kept_by_its_queue_pairs_and_keeps_its_handler,
-    a_program_writes_to_a_host_peer_by_a_queue_pair_of_its_own,
-    a_program_s_queue_pair_receives_from_a_host_peer,
-    a_program_s_queue_pairs_receive_from_one_pool,
-    a_pool_that_is_a_ring_uses_its_receives_in_order,
-    transport_domains_and_tiss_are_of_the_queue_s_device_context,
-    a_queue_pair_goes_through_its_states_by_modify,
+    unsupported_cq_attributes_are_rejected,
+    cq_and_handler_in_use_reject_destroy,
+    program_qp_writes_to_host_peer,
+    program_qp_receives_from_host_peer,
+    program_qps_receive_from_one_rmp,
+    cyclic_rmp_uses_receives_in_order,
+    tis_and_td_of_another_context_are_rejected,
+    qp_state_follows_modify,
     a_queue_pair_takes_each_mtu_and_each_right,
-    what_the_mask_names_changes_while_a_queue_pair_sends,
-    transports_that_are_not_supported_are_refused_by_name,
-    after_a_fatal_error_queues_are_destroyed_and_no_more_are_made,
+    modify_in_rts_changes_only_masked_attributes,
+    unsupported_transports_are_rejected_by_name,
+    queues_are_only_destroyable_after_fatal_error,
+    events_of_a_long_run_are_each_handled_once,
     a_call_with_attributes_has_storage_and_name,
 );
 
-/// Where the handler `drain` of the program counts.
+/// The counters of the program's handler `drain`.
 pub(super) struct Drain {
     memory: verbless_flexio::Buffer,
 }
 
 impl Drain {
-    /// A CQ whose CQEs are counted here.
+    /// A CQ whose CQEs `drain` counts.
     pub(super) fn cq(
         rig: &Rig,
         log_depth: u8,
@@ -75,7 +76,7 @@ impl Drain {
         let memory = process.alloc_from(&[0; 64])?;
         memory.write_at(16, &cq.ring_address().to_le_bytes())?;
         memory.write_at(24, &cq.record_address().to_le_bytes())?;
-        memory.write_at(32, &cq.number().to_le_bytes())?;
+        memory.write_at(32, &cq.number().0.to_le_bytes())?;
         memory.write_at(36, &u32::from(log_depth).to_le_bytes())?;
         handler.run(memory.address())?;
         Ok((Self { memory }, cq, handler))
@@ -96,16 +97,14 @@ impl Drain {
 
 /// Writes two CQEs of zeros to a CQ.
 fn trigger(rig: &Rig, cq: &DpaCq) -> Result<(), Stop> {
-    let trigger = Function::<(u16, u32, bool), u64>::named("trigger_by");
+    let trigger = Function::<(OutboxId, u32, bool), u64>::named("trigger_by");
     let outbox = rig.outbox()?;
-    let done = rig.process.call(trigger, (outbox.id(), cq.number(), false))?;
+    let done = rig.process.call(trigger, (outbox.id(), cq.number().0, false))?;
     ensure_eq!(done, 0, "status and errno of the doorbells");
     Ok(())
 }
 
-fn a_new_cq_starts_its_handler_at_the_first_cqe_unless_it_is_made_without_arming(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn new_cq_is_armed_unless_no_arm_is_set(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
     ensure_eq!(cq.object().query()?.st(), CqState::ARMED, "the state of a new CQ");
@@ -121,9 +120,28 @@ fn a_new_cq_starts_its_handler_at_the_first_cqe_unless_it_is_made_without_arming
     Ok(())
 }
 
-fn an_always_armed_cq_starts_its_handler_at_each_cqe(lab: &Lab) -> Result<(), Stop> {
+fn events_of_a_long_run_are_each_handled_once(lab: &Lab) -> Result<(), Stop> {
+    const LOG_DEPTH: u8 = 12;
+    // A batch leaves room in the ring: only the ring's reader frees more.
+    const BATCH: u64 = 1 << (LOG_DEPTH - 1);
     let rig = Rig::new(lab)?;
-    // A handler that arms nothing.
+    let (drain, cq, handler) = Drain::cq(&rig, LOG_DEPTH, |_| {})?;
+    let trigger_often = || Function::<(u32, u32), ()>::named("trigger_often");
+    let (events, mut made) = (lab.times(5_000, 1_000_000), 0);
+    while made < events {
+        let batch = BATCH.min(events - made);
+        rig.process.call(trigger_often(), (cq.number().0, batch as u32))?;
+        made += batch;
+        drain.waits_for(made)?;
+    }
+    let info = handler.query()?;
+    ensure!((1..=events).contains(&info.runs), "{} runs for {events} events", info.runs);
+    Ok(())
+}
+
+fn always_armed_cq_makes_event_per_cqe(lab: &Lab) -> Result<(), Stop> {
+    let rig = Rig::new(lab)?;
+    // A handler that never arms.
     let config = EventHandlerConfig {
         continuable: true,
         ..EventHandlerConfig::new(Handler::named("continues"))
@@ -143,7 +161,7 @@ fn an_always_armed_cq_starts_its_handler_at_each_cqe(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-/// Two ends: a queue pair of a program's, and one of the host's to which it is connected.
+/// Two ends: a queue pair of a program, connected to one of the host.
 pub(super) struct Ends<S: Service = Rc> {
     pub(super) qp: DpaQp,
     pub(super) host: verbless_queue::Qp<S>,
@@ -173,7 +191,7 @@ impl Ends {
 }
 
 impl<S: Service> Ends<S> {
-    /// Both in RESET; the program's has a send queue.
+    /// Both queue pairs in RESET; the program's has a send queue.
     pub(super) fn apart(rig: &Rig, config: &DpaQpConfig) -> Result<Self, Stop> {
         let process = &rig.process;
         let domain = process.domain();
@@ -192,7 +210,7 @@ impl<S: Service> Ends<S> {
         })
     }
 
-    /// Has the program write `length` bytes at `at` to the same place of the host's region.
+    /// The program writes `length` bytes at `at` to the same offset of the host's region.
     pub(super) fn write(&mut self, rig: &Rig, at: usize, length: u32) -> Result<(), Stop> {
         type Arguments = (u64, u32, u16, u64, u64, u64, u64, u32);
         let post = Function::<Arguments, ()>::named("post_write");
@@ -200,20 +218,20 @@ impl<S: Service> Ends<S> {
         self.posted += 1;
         let slot = u64::from(pi) & ((1 << self.log_depth) - 1);
         let to = self.region.remote(at, length as usize)?;
-        let keys = u64::from(self.key.id()) << 32 | u64::from(to.rkey.0);
+        let keys = u64::from(self.key.id().0) << 32 | u64::from(to.rkey.0);
         let (from, record) = (self.from.address() + at as u64, self.qp.record_address() + 4);
         let ring = self.qp.sq_address() + 64 * slot;
         let attr = RpcAttr { outbox: Some(rig.outbox()?), ..RpcAttr::default() };
-        let words = (ring, self.qp.number(), pi, record, from, to.address, keys, length);
+        let words = (ring, self.qp.number().0, pi, record, from, to.address, keys, length);
         Ok(rig.process.call_with_attr(&attr, post, words)?)
     }
 }
 
-fn a_collapsed_cq_has_its_newest_cqe_in_the_first_entry(lab: &Lab) -> Result<(), Stop> {
+fn collapsed_cq_keeps_newest_cqe_in_first_entry(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let mut config = DpaCqConfig::new(1, CqElement::NonDpa { vector: 0 });
     config.collapsed = true;
-    // Nothing tells its record how far its completions were taken.
+    // Nothing writes the consumer index to its doorbell record.
     config.overrun_ignore = true;
     let cq = DpaCq::create(&rig.process, &config)?;
     let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
@@ -227,13 +245,13 @@ fn a_collapsed_cq_has_its_newest_cqe_in_the_first_entry(lab: &Lab) -> Result<(),
             (bytes[63] == 0 && count == counter).then_some(bytes[127])
         };
         let second = until("the CQE of the newest request", newest)?;
-        ensure_eq!(second, 0xf0, "the second entry");
+        ensure_eq!(second, 0xf1, "the second entry");
     }
     ensure_eq!(cq.object().query()?.status(), CqStatus::OK, "the status");
     Ok(())
 }
 
-fn an_overrun_breaks_a_cq_but_one_that_ignores_it(lab: &Lab) -> Result<(), Stop> {
+fn overrun_breaks_cq_unless_ignored(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     for (overrun_ignore, collapsed) in [(true, false), (false, false), (false, true)] {
         let mut config = DpaCqConfig::new(1, CqElement::NonDpa { vector: 0 });
@@ -241,8 +259,8 @@ fn an_overrun_breaks_a_cq_but_one_that_ignores_it(lab: &Lab) -> Result<(), Stop>
         let cq = DpaCq::create(&rig.process, &config)?;
         trigger(&rig, &cq)?;
         ensure_eq!(cq.object().query()?.status(), CqStatus::OK, "a CQ that is full");
-        let more = Function::<(u16, u32, bool), u64>::named("trigger_by");
-        rig.process.call(more, (rig.outbox()?.id(), cq.number(), false))?;
+        let more = Function::<(OutboxId, u32, bool), u64>::named("trigger_by");
+        rig.process.call(more, (rig.outbox()?.id(), cq.number().0, false))?;
         let expected = if overrun_ignore { CqStatus::OK } else { CqStatus::OVERFLOW };
         let there = || cq.object().query().ok().filter(|it| it.status() == expected);
         until("the status behind an overrun", there)?;
@@ -264,7 +282,7 @@ fn moderation_is_set_changed_and_queried(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn cqes_that_are_moderated_are_one_event_together(lab: &Lab) -> Result<(), Stop> {
+fn moderated_cqes_share_one_event(lab: &Lab) -> Result<(), Stop> {
     const CQES: u32 = 6;
     const ROUNDS: u32 = 20;
     let rig = Rig::new(lab)?;
@@ -272,9 +290,9 @@ fn cqes_that_are_moderated_are_one_event_together(lab: &Lab) -> Result<(), Stop>
     let trigger = |cq: &DpaCq| {
         let attr = RpcAttr { outbox: Some(rig.outbox()?), ..RpcAttr::default() };
         let often = Function::<(u32, u32), ()>::named("trigger_often");
-        Ok::<_, Stop>(rig.process.call_with_attr(&attr, often, (cq.number(), CQES))?)
+        Ok::<_, Stop>(rig.process.call_with_attr(&attr, often, (cq.number().0, CQES))?)
     };
-    // How many events six CQEs are on a CQ that is always armed.
+    // The number of events that six CQEs make on an always armed CQ.
     let events = |moderation: CqModeration| -> Result<Vec<u32>, Stop> {
         let handler = Handler::named("continues");
         let config = EventHandlerConfig { continuable: true, ..EventHandlerConfig::new(handler) };
@@ -289,7 +307,7 @@ fn cqes_that_are_moderated_are_one_event_together(lab: &Lab) -> Result<(), Stop>
             trigger(&cq)?;
             let some = || handler.query().ok().map(|it| it.events - before).filter(|&it| it > 0);
             until("an event", some)?;
-            // As long as the period, behind which no CQE waits.
+            // One period, after which no CQE waits.
             std::thread::sleep(std::time::Duration::from_millis(5));
             all.push(handler.query()?.events - before);
         }
@@ -303,7 +321,7 @@ fn cqes_that_are_moderated_are_one_event_together(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn a_cq_without_an_element_is_polled_where_its_ring_is(lab: &Lab) -> Result<(), Stop> {
+fn non_dpa_cq_is_polled_in_host_memory(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let device = rig.process.device();
     let host = RegisteredMemory::new(device, 4096)?;
@@ -362,7 +380,7 @@ fn a_cq_for_msix_raises_a_vector_of_the_emulated_device(lab: &Lab) -> Result<(),
     Ok(())
 }
 
-fn a_cq_says_what_the_device_cannot_do(lab: &Lab) -> Result<(), Stop> {
+fn unsupported_cq_attributes_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let process = &rig.process;
     let plain = DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 });
@@ -380,7 +398,7 @@ fn a_cq_says_what_the_device_cannot_do(lab: &Lab) -> Result<(), Stop> {
     failed("another's handler", DpaCq::create(process, &config), "another process")
 }
 
-fn a_cq_is_kept_by_its_queue_pairs_and_keeps_its_handler(lab: &Lab) -> Result<(), Stop> {
+fn cq_and_handler_in_use_reject_destroy(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (_, cq, handler) = Drain::cq(&rig, 4, |_| {})?;
     let qp = DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 2))?;
@@ -391,7 +409,7 @@ fn a_cq_is_kept_by_its_queue_pairs_and_keeps_its_handler(lab: &Lab) -> Result<()
     Ok(handler.destroy()?)
 }
 
-fn a_program_writes_to_a_host_peer_by_a_queue_pair_of_its_own(lab: &Lab) -> Result<(), Stop> {
+fn program_qp_writes_to_host_peer(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
     let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
@@ -407,7 +425,7 @@ fn a_program_writes_to_a_host_peer_by_a_queue_pair_of_its_own(lab: &Lab) -> Resu
     Ok(())
 }
 
-fn a_program_s_queue_pair_receives_from_a_host_peer(lab: &Lab) -> Result<(), Stop> {
+fn program_qp_receives_from_host_peer(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
     let receive = QpReceive::Regular { log_depth: 2 };
@@ -417,7 +435,7 @@ fn a_program_s_queue_pair_receives_from_a_host_peer(lab: &Lab) -> Result<(), Sto
     into.fill(0)?;
     let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..4_u64 {
-        let segment = Segment::data(64, key.id(), into.address() + 64 * slot);
+        let segment = Segment::data(64, key.id().0, into.address() + 64 * slot);
         rig.process.write(ends.qp.rq_address() + 16 * slot, segment.as_bytes())?;
     }
     rig.process.write(ends.qp.record_address(), &4_u32.to_be_bytes())?;
@@ -433,7 +451,7 @@ fn a_program_s_queue_pair_receives_from_a_host_peer(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-/// Two queue pairs draw from a pool whose links go on by three places each.
+/// Two queue pairs draw from a pool whose links step by three entries each.
 fn draw_from_a_pool(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
     const STEP: usize = 3;
     let rig = Rig::new(lab)?;
@@ -445,7 +463,7 @@ fn draw_from_a_pool(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
     let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..8 {
         let next = Segment::shared_receive(((slot + STEP) % 8) as u16, 0);
-        let data = Segment::data(64, key.id(), into.address() + 64 * slot as u64);
+        let data = Segment::data(64, key.id().0, into.address() + 64 * slot as u64);
         let at = pool.ring_address() + 32 * slot as u64;
         process.write(at, &[*next.as_bytes(), *data.as_bytes()].concat())?;
     }
@@ -472,15 +490,15 @@ fn draw_from_a_pool(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
     failed("WQEs without a link", Rmp::create(process, &narrow), "32 to 512")
 }
 
-fn a_program_s_queue_pairs_receive_from_one_pool(lab: &Lab) -> Result<(), Stop> {
+fn program_qps_receive_from_one_rmp(lab: &Lab) -> Result<(), Stop> {
     draw_from_a_pool(lab, WqType::LinkedList)
 }
 
-fn a_pool_that_is_a_ring_uses_its_receives_in_order(lab: &Lab) -> Result<(), Stop> {
+fn cyclic_rmp_uses_receives_in_order(lab: &Lab) -> Result<(), Stop> {
     draw_from_a_pool(lab, WqType::Cyclic)
 }
 
-fn transport_domains_and_tiss_are_of_the_queue_s_device_context(lab: &Lab) -> Result<(), Stop> {
+fn tis_and_td_of_another_context_are_rejected(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = TransportDomain::create(&device)?;
     let tis = SqTis::create(&device, &domain)?;
@@ -499,7 +517,7 @@ fn transport_domains_and_tiss_are_of_the_queue_s_device_context(lab: &Lab) -> Re
     Ok(domain.destroy()?)
 }
 
-fn a_queue_pair_goes_through_its_states_by_modify(lab: &Lab) -> Result<(), Stop> {
+fn qp_state_follows_modify(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
     let mut qp = DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 3))?;
@@ -581,12 +599,12 @@ fn a_queue_pair_takes_each_mtu_and_each_right(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The fields of the path to the own port, where loopback cannot be forced.
+/// The address path fields to the same port, where loopback cannot be forced.
 fn own_address(process: &Process, qp: &DpaQp, attr: QpAttr) -> Result<QpAttr, Stop> {
     towards(process, &qp.address(&ConnectOptions::default())?, attr)
 }
 
-/// The fields of the path to a peer.
+/// The address path fields to a peer.
 pub(super) fn towards(process: &Process, peer: &PeerAddress, attr: QpAttr) -> Result<QpAttr, Stop> {
     Ok(match process.domain().path(peer, &ConnectOptions::default())? {
         verbless_command::Path::Roce { route, destination_mac, .. } => QpAttr {
@@ -599,7 +617,7 @@ pub(super) fn towards(process: &Process, peer: &PeerAddress, attr: QpAttr) -> Re
     })
 }
 
-fn what_the_mask_names_changes_while_a_queue_pair_sends(lab: &Lab) -> Result<(), Stop> {
+fn modify_in_rts_changes_only_masked_attributes(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
     let mut ends = Ends::new(&rig, &cq, QpReceive::None)?;
@@ -620,7 +638,7 @@ fn what_the_mask_names_changes_while_a_queue_pair_sends(lab: &Lab) -> Result<(),
     Ok(())
 }
 
-fn transports_that_are_not_supported_are_refused_by_name(lab: &Lab) -> Result<(), Stop> {
+fn unsupported_transports_are_rejected_by_name(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let cq = DpaCq::create(&rig.process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
     for transport in [
@@ -648,7 +666,7 @@ fn transports_that_are_not_supported_are_refused_by_name(lab: &Lab) -> Result<()
     failed("2^30 WQEBBs", DpaQp::create(&rig.process, &config), "at most")
 }
 
-fn after_a_fatal_error_queues_are_destroyed_and_no_more_are_made(lab: &Lab) -> Result<(), Stop> {
+fn queues_are_only_destroyable_after_fatal_error(lab: &Lab) -> Result<(), Stop> {
     let rig = Rig::new(lab)?;
     let (_, cq, handler) = Drain::cq(&rig, 4, |_| {})?;
     let mut qp = DpaQp::create(&rig.process, &DpaQpConfig::rc(&cq, &cq, 3))?;

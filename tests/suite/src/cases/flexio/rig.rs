@@ -1,4 +1,4 @@
-//! What the cases stand on: a process of the compiled program, by the host library.
+//! The rig of the cases: a process of the compiled program, through the host library.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Rig {
 
     /// Gives a thread of the process an event.
     pub(super) fn activate(&self, handler: &EventHandler) -> Result<(), Stop> {
-        let errno = self.process.call(activate(), (handler.activation_id(),))?;
+        let errno = self.process.call(activate(), (handler.activation_id().0,))?;
         crate::ensure_eq!(errno, 0, "errno after the activation");
         Ok(())
     }

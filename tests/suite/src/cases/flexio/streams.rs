@@ -1,5 +1,5 @@
-//! Message streams: what a compiled program prints and traces reaches its host by every transport,
-//! what is lost is counted, and a fatal error takes nothing away that was written before.
+//! Message streams: a compiled program's prints and traces reach the host by every transport,
+//! losses are counted, and a fatal error loses no earlier message.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -28,27 +28,27 @@ cases!(
     "flexio_streams",
     "FlexIO's message streams: every transport and mode, levels, losses, fatal errors.",
     needs [Need::DpaLayouts, cap!(apu), Need::DpaProgram]:
-    messages_of_any_length_arrive_in_order_by_each_transport,
+    messages_arrive_in_order_by_each_transport,
     messages_come_at_once_in_the_mode_batch,
-    a_large_buffer_holds_all_that_is_written_before_a_flush,
-    a_stream_whose_calls_find_no_unit_times_out,
-    messages_of_several_threads_arrive_whole_by_each_transport,
+    large_buffer_holds_messages_until_flush,
+    stream_calls_time_out_without_free_eu,
+    concurrent_messages_arrive_whole,
     messages_wait_for_a_flush_in_the_mode_async,
     a_stream_without_a_thread_is_polled,
-    what_a_slow_host_loses_is_counted_and_the_rest_is_whole,
-    the_default_stream_stays_at_info_and_is_there_once,
-    an_extra_stream_shows_the_level_that_it_is_given,
+    messages_lost_to_slow_host_are_counted,
+    default_stream_is_unique_and_stays_at_info,
+    extra_stream_filters_by_its_level,
     a_broadcast_reaches_every_stream,
     a_host_of_another_version_is_refused,
-    queue_pairs_are_told_and_a_window_has_none,
-    the_last_words_of_a_program_come_after_its_panic,
-    a_process_that_has_ended_takes_no_new_stream,
+    qp_numbers_are_absent_only_for_window,
+    flush_after_panic_delivers_last_messages,
+    ended_process_rejects_new_stream,
     a_stream_is_destroyed_with_messages_in_flight,
-    a_run_that_was_taken_away_while_it_wrote_holds_up_others_until_the_next_flush,
-    a_stream_goes_though_an_event_handler_was_ended_in_a_message_to_it,
-    an_output_that_fails_is_told_once,
-    records_become_text_by_the_host_s_formats,
-    a_flush_brings_what_the_send_queue_has_no_room_for,
+    aborted_message_holds_up_others_until_flush,
+    stream_destroy_survives_aborted_event_handler,
+    output_failure_is_reported_once,
+    trace_records_are_formatted_by_host,
+    flush_delivers_records_beyond_sq_room,
     a_record_of_no_format_is_counted,
     the_old_names_make_the_default_stream,
     reports_of_messages_are_read_back,
@@ -56,7 +56,7 @@ cases!(
 
 const TRANSPORTS: [Transport; 4] = [Transport::Rc, Transport::Window, Transport::Uc, Transport::Ud];
 
-/// What messages a stream has delivered.
+/// The messages that a stream has delivered.
 #[derive(Clone, Default)]
 pub(super) struct Seen(Arc<Mutex<Vec<Message>>>);
 
@@ -79,12 +79,12 @@ impl Seen {
     }
 }
 
-/// Writes numbered messages of so many bytes more to a stream; how many were written.
+/// Writes numbered messages to a stream, each with `bytes` more bytes; returns how many it wrote.
 fn says_to() -> Function<(u8, u64, usize), u64> {
     Function::named("says_to")
 }
 
-/// Writes a message that has no end to a stream.
+/// Writes a message without a terminator to a stream.
 fn says_without_end() -> Function<(u8,), ()> {
     Function::named("says_without_end")
 }
@@ -93,7 +93,7 @@ fn says() -> Function<(u64,), usize> {
     Function::named("says")
 }
 
-/// What [`says_to`] says.
+/// The messages of [`says_to`].
 fn said(times: u64, bytes: usize) -> Vec<String> {
     (0..times).map(|n| format!("{n} {}", "x".repeat(bytes))).collect()
 }
@@ -108,23 +108,23 @@ fn stream(
     Ok((MsgStream::create(process, &config, seen.output())?, seen))
 }
 
-fn messages_of_any_length_arrive_in_order_by_each_transport(lab: &Lab) -> Result<(), Stop> {
+fn messages_arrive_in_order_by_each_transport(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let before = process.heap_info();
     for transport in TRANSPORTS {
         let (stream, seen) = stream(&process, |config| {
             (config.transport, config.buffer) = (transport, 64 << 10);
         })?;
-        ensure!(stream.id() != 0, "an extra stream has the default one's number");
+        ensure!(stream.id().0 != 0, "an extra stream has the default one's number");
         let thread = stream.thread().and_then(|thread| thread.name()).map(str::to_owned);
         ensure_eq!(thread, Some(format!("dpa stream {}", stream.id())), "who takes messages");
         let mut expected = Vec::new();
         for (times, bytes) in [(3, 0), (40, 10), (5, 230), (4, 1000), (1, 9000)] {
-            let written = process.call(says_to(), (stream.id(), times, bytes))?;
+            let written = process.call(says_to(), (stream.id().0, times, bytes))?;
             ensure_eq!(written, times, "messages of {bytes} bytes written by {transport:?}");
             expected.extend(said(times, bytes));
         }
-        // The thread brings them.
+        // The stream's thread delivers them.
         until("all messages", || seen.count(expected.len()))?;
         ensure_eq!(seen.texts(), expected, "messages by {transport:?}");
         ensure!(seen.all().iter().all(|it| it.level == Some(Level::Info)), "levels");
@@ -135,7 +135,7 @@ fn messages_of_any_length_arrive_in_order_by_each_transport(lab: &Lab) -> Result
     Ok(())
 }
 
-fn a_large_buffer_holds_all_that_is_written_before_a_flush(lab: &Lab) -> Result<(), Stop> {
+fn large_buffer_holds_messages_until_flush(lab: &Lab) -> Result<(), Stop> {
     const BUFFER: u32 = 2 << 20;
     // Each takes 256 bytes: more than a megabyte.
     const MESSAGES: u64 = 4200;
@@ -146,7 +146,7 @@ fn a_large_buffer_holds_all_that_is_written_before_a_flush(lab: &Lab) -> Result<
     let (stream, seen) = stream(&process, |config| {
         (config.buffer, config.sync_mode) = (BUFFER, SyncMode::Async);
     })?;
-    let written = process.call(says_to(), (stream.id(), MESSAGES, 0))?;
+    let written = process.call(says_to(), (stream.id().0, MESSAGES, 0))?;
     ensure_eq!(written, MESSAGES, "messages written");
     stream.flush()?;
     ensure!(seen.texts() == said(MESSAGES, 0), "messages that came");
@@ -156,7 +156,7 @@ fn a_large_buffer_holds_all_that_is_written_before_a_flush(lab: &Lab) -> Result<
     Ok(())
 }
 
-/// A unit that a polling thread of the process has until it is destroyed.
+/// A unit that a polling thread of the process occupies until the handler is destroyed.
 fn taken_unit(rig: &Rig, unit: u16) -> Result<EventHandler, Stop> {
     let config = EventHandlerConfig {
         polling: true,
@@ -171,7 +171,7 @@ fn taken_unit(rig: &Rig, unit: u16) -> Result<EventHandler, Stop> {
     Ok(polls)
 }
 
-fn a_stream_whose_calls_find_no_unit_times_out(lab: &Lab) -> Result<(), Stop> {
+fn stream_calls_time_out_without_free_eu(lab: &Lab) -> Result<(), Stop> {
     const UNIT: u16 = 5;
     let timeout = Duration::from_millis(100);
     let rig = Rig::with(lab, &ProcessConfig { timeout, ..ProcessConfig::default() })?;
@@ -199,15 +199,15 @@ fn a_stream_whose_calls_find_no_unit_times_out(lab: &Lab) -> Result<(), Stop> {
     timed_out("a level", shown.set_level(Level::Debug), begun)?;
     let begun = Instant::now();
     timed_out("a flush", shown.flush(), begun)?;
-    // The process goes on, and once the unit is free the streams do.
+    // The process continues; the streams continue once the unit is free.
     ensure_eq!(process.call(add(), (40, 2))?, 42, "a call on another unit");
-    ensure_eq!(process.call(says_to(), (shown.id(), 3, 0))?, 3, "messages written");
+    ensure_eq!(process.call(says_to(), (shown.id().0, 3, 0))?, 3, "messages written");
     polls.destroy()?;
     shown.set_level(Level::Debug)?;
     shown.flush()?;
     ensure_eq!(seen.texts(), said(3, 0), "messages");
     let (late, _) = stream(process, there)?;
-    ensure_eq!(late.id(), shown.id() + 1, "the number of a stream that was not made is free");
+    ensure_eq!(late.id().0, shown.id().0 + 1, "the number of a stream that was not made is free");
     late.destroy()?;
     ensure_eq!(process.heap_info(), before, "the heap at the end");
     shown.destroy()?;
@@ -217,37 +217,37 @@ fn a_stream_whose_calls_find_no_unit_times_out(lab: &Lab) -> Result<(), Stop> {
 fn messages_come_at_once_in_the_mode_batch(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let (stream, seen) = stream(&process, |config| config.sync_mode = SyncMode::Batch)?;
-    ensure_eq!(process.call(says_to(), (stream.id(), 5, 20))?, 5, "messages written");
+    ensure_eq!(process.call(says_to(), (stream.id().0, 5, 20))?, 5, "messages written");
     until("all messages without a flush", || seen.count(5))?;
     ensure_eq!(seen.texts(), said(5, 20), "messages");
     Ok(stream.destroy()?)
 }
 
-fn messages_of_several_threads_arrive_whole_by_each_transport(lab: &Lab) -> Result<(), Stop> {
-    const THREADS: usize = 4;
-    const EACH: u64 = 30;
-    let Rig { process } = Rig::new(lab)?;
+fn concurrent_messages_arrive_whole(lab: &Lab) -> Result<(), Stop> {
+    let (threads, each) = (lab.times(4, 16), lab.times(30, 1000));
+    let timeout = Duration::from_secs(lab.times(10, 300));
+    let Rig { process } = Rig::with(lab, &ProcessConfig { timeout, ..ProcessConfig::default() })?;
     for transport in TRANSPORTS {
         let (stream, seen) = stream(&process, |config| {
             (config.transport, config.buffer) = (transport, 8 << 10);
         })?;
-        let write = |_| process.call(says_to(), (stream.id(), EACH, 300));
+        let write = || process.call(says_to(), (stream.id().0, each, 300));
         let written: u64 = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..THREADS).map(|it| scope.spawn(move || write(it))).collect();
+            let all: Vec<_> = (0..threads).map(|_| scope.spawn(write)).collect();
             let counts = all.into_iter().map(|it| it.join().expect("no panic"));
             counts.sum::<Result<u64, _>>()
         })?;
         stream.flush()?;
         let texts = seen.texts();
         let lost = stream.lost()?;
-        ensure_eq!(written + lost.without_room, THREADS as u64 * EACH, "written by {transport:?}");
+        ensure_eq!(written + lost.without_room, threads * each, "written by {transport:?}");
         let reliable = matches!(transport, Transport::Rc | Transport::Window);
         if reliable {
             ensure_eq!(texts.len() as u64, written, "messages by {transport:?}");
             ensure_eq!((lost.on_the_way, lost.damaged), (0, 0), "lost by {transport:?}");
         }
-        let possible = said(EACH, 300);
-        ensure!(texts.iter().all(|it| possible.contains(it)), "a message that nobody wrote");
+        let possible: std::collections::HashSet<_> = said(each, 300).into_iter().collect();
+        ensure!(texts.iter().all(|it| possible.contains(it)), "a message that was never written");
         stream.destroy()?;
     }
     Ok(())
@@ -260,7 +260,7 @@ fn messages_wait_for_a_flush_in_the_mode_async(lab: &Lab) -> Result<(), Stop> {
             (config.transport, config.sync_mode) = (transport, SyncMode::Async);
             config.buffer = 2 << 10;
         })?;
-        ensure_eq!(process.call(says_to(), (stream.id(), 6, 0))?, 6, "messages written");
+        ensure_eq!(process.call(says_to(), (stream.id().0, 6, 0))?, 6, "messages written");
         quiet("messages came before the flush", || seen.count(1))?;
         stream.flush()?;
         ensure_eq!(seen.texts(), said(6, 0), "messages by {transport:?}");
@@ -279,7 +279,7 @@ fn a_stream_without_a_thread_is_polled(lab: &Lab) -> Result<(), Stop> {
         })?;
         ensure!(stream.thread().is_none(), "the library takes messages");
         ensure_eq!(stream.poll()?, 0, "messages of none");
-        ensure_eq!(process.call(says_to(), (stream.id(), 3, 0))?, 3, "messages written");
+        ensure_eq!(process.call(says_to(), (stream.id().0, 3, 0))?, 3, "messages written");
         let mut polled = 0;
         until("the messages", || {
             polled += stream.poll().ok()?;
@@ -290,7 +290,7 @@ fn a_stream_without_a_thread_is_polled(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn what_a_slow_host_loses_is_counted_and_the_rest_is_whole(lab: &Lab) -> Result<(), Stop> {
+fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
     const TIMES: u64 = 60;
     let Rig { process } = Rig::new(lab)?;
     for transport in TRANSPORTS {
@@ -299,7 +299,7 @@ fn what_a_slow_host_loses_is_counted_and_the_rest_is_whole(lab: &Lab) -> Result<
             (config.transport, config.sync_mode) = (transport, SyncMode::Async);
             config.buffer = 2 << 10;
         })?;
-        let written = process.call(says_to(), (stream.id(), TIMES, 300))?;
+        let written = process.call(says_to(), (stream.id().0, TIMES, 300))?;
         ensure!(written < TIMES || matches!(transport, Transport::Uc | Transport::Ud), "room");
         stream.flush()?;
         let lost = stream.lost()?;
@@ -307,7 +307,7 @@ fn what_a_slow_host_loses_is_counted_and_the_rest_is_whole(lab: &Lab) -> Result<
         let texts = seen.texts();
         ensure!(texts.len() as u64 <= TIMES / 4, "{} messages by {transport:?}", texts.len());
         let possible = said(TIMES, 300);
-        ensure!(texts.iter().all(|it| possible.contains(it)), "a message that nobody wrote");
+        ensure!(texts.iter().all(|it| possible.contains(it)), "a message that was never written");
         let segments = 2 * texts.len() as u64 + lost.on_the_way + lost.damaged;
         if matches!(transport, Transport::Rc | Transport::Window) {
             ensure_eq!(texts.len() as u64, written, "messages that came by {transport:?}");
@@ -316,7 +316,7 @@ fn what_a_slow_host_loses_is_counted_and_the_rest_is_whole(lab: &Lab) -> Result<
             ensure_eq!(segments, 2 * written, "segments that came or are lost by {transport:?}");
         }
         // And it goes on.
-        ensure_eq!(process.call(says_to(), (stream.id(), 2, 0))?, 2, "messages after that");
+        ensure_eq!(process.call(says_to(), (stream.id().0, 2, 0))?, 2, "messages after that");
         stream.flush()?;
         let last = seen.texts().split_off(texts.len());
         ensure_eq!(last, said(2, 0), "messages after those that were lost by {transport:?}");
@@ -324,14 +324,14 @@ fn what_a_slow_host_loses_is_counted_and_the_rest_is_whole(lab: &Lab) -> Result<
     Ok(())
 }
 
-fn the_default_stream_stays_at_info_and_is_there_once(lab: &Lab) -> Result<(), Stop> {
+fn default_stream_is_unique_and_stays_at_info(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     ensure_eq!(process.call(says(), (5,))?, 0, "bytes of messages without a stream");
     let seen = Seen::default();
     let config = MsgStreamConfig::default_stream();
     let create = || MsgStream::create(&process, &config, seen.output());
     let stream = create()?;
-    ensure_eq!((stream.id(), stream.name()), (0, "default stream"), "number and name");
+    ensure_eq!((stream.id().0, stream.name()), (0, "default stream"), "number and name");
     failed("another default stream", create(), "has a default stream")?;
     for level in [Level::None, Level::Debug, Level::Info] {
         failed("another level", stream.set_level(level), "stays Info")?;
@@ -348,10 +348,10 @@ fn the_default_stream_stays_at_info_and_is_there_once(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn an_extra_stream_shows_the_level_that_it_is_given(lab: &Lab) -> Result<(), Stop> {
+fn extra_stream_filters_by_its_level(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let (stream, _) = stream(&process, |config| config.level = Level::Error)?;
-    let written = || process.call(says_to(), (stream.id(), 1, 0));
+    let written = || process.call(says_to(), (stream.id().0, 1, 0));
     ensure_eq!(written()?, 0, "information by a stream of errors");
     stream.set_level(Level::Debug)?;
     ensure_eq!(written()?, 1, "information by a stream of everything");
@@ -407,7 +407,7 @@ fn a_host_of_another_version_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn queue_pairs_are_told_and_a_window_has_none(lab: &Lab) -> Result<(), Stop> {
+fn qp_numbers_are_absent_only_for_window(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let mut numbers = Vec::new();
     for transport in TRANSPORTS {
@@ -423,7 +423,7 @@ fn queue_pairs_are_told_and_a_window_has_none(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn the_last_words_of_a_program_come_after_its_panic(lab: &Lab) -> Result<(), Stop> {
+fn flush_after_panic_delivers_last_messages(lab: &Lab) -> Result<(), Stop> {
     for transport in TRANSPORTS {
         for sync_mode in [SyncMode::Sync, SyncMode::Async] {
             let Rig { process } = Rig::new(lab)?;
@@ -451,7 +451,7 @@ fn the_last_words_of_a_program_come_after_its_panic(lab: &Lab) -> Result<(), Sto
     Ok(())
 }
 
-fn a_process_that_has_ended_takes_no_new_stream(lab: &Lab) -> Result<(), Stop> {
+fn ended_process_rejects_new_stream(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     fatal("the call", process.call(ends_with(), (200,)))?;
     for transport in TRANSPORTS {
@@ -471,7 +471,7 @@ fn a_stream_is_destroyed_with_messages_in_flight(lab: &Lab) -> Result<(), Stop> 
         let id = stream.id();
         std::thread::scope(|scope| -> Result<(), Stop> {
             let process = &process;
-            let writes = scope.spawn(move || process.call(says_to(), (id, 2_000, 300)));
+            let writes = scope.spawn(move || process.call(says_to(), (id.0, 2_000, 300)));
             until("the first messages", || seen.count(3))?;
             stream.destroy()?;
             let count = seen.all().len();
@@ -488,7 +488,7 @@ fn a_stream_is_destroyed_with_messages_in_flight(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-/// It takes nothing.
+/// A writer that accepts nothing.
 struct Full;
 
 impl io::Write for Full {
@@ -501,21 +501,19 @@ impl io::Write for Full {
     }
 }
 
-fn a_run_that_was_taken_away_while_it_wrote_holds_up_others_until_the_next_flush(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn aborted_message_holds_up_others_until_flush(lab: &Lab) -> Result<(), Stop> {
     for transport in TRANSPORTS {
         let process = Rig::new(lab)?.process;
         let (stream, seen) = stream(&process, |config| config.transport = transport)?;
-        ensure_eq!(process.call(says_to(), (stream.id(), 2, 0))?, 2, "messages before");
+        ensure_eq!(process.call(says_to(), (stream.id().0, 2, 0))?, 2, "messages before");
         let attr = RpcAttr { timeout: Some(Duration::from_millis(100)), ..RpcAttr::default() };
-        let endless = process.call_with_attr(&attr, says_without_end(), (stream.id(),));
+        let endless = process.call_with_attr(&attr, says_without_end(), (stream.id().0,));
         ensure!(matches!(endless, Err(Error::Timeout(_))), "{transport:?}: {endless:?}");
-        ensure_eq!(process.call(says_to(), (stream.id(), 3, 0))?, 3, "messages behind it");
+        ensure_eq!(process.call(says_to(), (stream.id().0, 3, 0))?, 3, "messages behind it");
         stream.flush()?;
         let expected = [said(2, 0), said(3, 0)].concat();
         ensure_eq!(seen.texts(), expected, "{transport:?}, what a flush delivers");
-        ensure_eq!(process.call(says_to(), (stream.id(), 1, 0))?, 1, "a message after that");
+        ensure_eq!(process.call(says_to(), (stream.id().0, 1, 0))?, 1, "a message after that");
         stream.flush()?;
         ensure_eq!(seen.texts(), [expected, said(1, 0)].concat(), "{transport:?}, in the end");
         ensure_eq!(stream.lost()?.on_the_way, 1, "{transport:?}, lost");
@@ -523,14 +521,12 @@ fn a_run_that_was_taken_away_while_it_wrote_holds_up_others_until_the_next_flush
     Ok(())
 }
 
-fn a_stream_goes_though_an_event_handler_was_ended_in_a_message_to_it(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn stream_destroy_survives_aborted_event_handler(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let before = process.heap_info();
     let (stream, _seen) = stream(&process, |_| {})?;
     let mut queue = Cmdq::create(&process, &CmdqConfig::default())?;
-    queue.task_add(says_without_end(), stream.id())?;
+    queue.task_add(says_without_end(), stream.id().0)?;
     let counts = || process.call(Function::<(), u64>::named("count"), ());
     until("the worker's message", || counts().is_ok_and(|count| count > 0).then_some(()))?;
     queue.destroy();
@@ -539,11 +535,11 @@ fn a_stream_goes_though_an_event_handler_was_ended_in_a_message_to_it(
     Ok(())
 }
 
-fn an_output_that_fails_is_told_once(lab: &Lab) -> Result<(), Stop> {
+fn output_failure_is_reported_once(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let config = MsgStreamConfig { sync_mode: SyncMode::Async, ..MsgStreamConfig::new("full") };
     let stream = MsgStream::create(&process, &config, Output::lines(Full))?;
-    process.call(says_to(), (stream.id(), 2, 0))?;
+    process.call(says_to(), (stream.id().0, 2, 0))?;
     failed("a flush to a full disk", stream.flush(), "writing messages of full")?;
     stream.flush()?;
     Ok(stream.destroy()?)
@@ -560,23 +556,23 @@ fn traces() -> Function<(u8, u64), u64> {
     Function::named("traces")
 }
 
-fn records_become_text_by_the_host_s_formats(lab: &Lab) -> Result<(), Stop> {
+fn trace_records_are_formatted_by_host(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     for transport in TRANSPORTS {
         let (stream, seen) = stream(&process, |config| {
             (config.transport, config.sync_mode) = (transport, SyncMode::Tracer);
             (config.buffer, config.formats) = (2 << 10, formats());
         })?;
-        // A quarter of 32 records is sent together: the thread brings 8 of 14.
+        // Each quarter of 32 records is sent together: the thread delivers 8 of 14.
         for from in [10, 20] {
-            ensure_eq!(process.call(traces(), (stream.id(), from))?, 7, "records written");
+            ensure_eq!(process.call(traces(), (stream.id().0, from))?, 7, "records written");
         }
         until("a batch", || seen.count(8))?;
         quiet("records came before their batch was full", || seen.count(9))?;
         let flush = Function::<(u8,), ()>::named("flushes_trace");
-        process.call(flush, (stream.id(),))?;
+        process.call(flush, (stream.id().0,))?;
         until("the rest", || seen.count(14))?;
-        process.call(traces(), (stream.id(), 30))?;
+        process.call(traces(), (stream.id().0, 30))?;
         stream.flush()?;
         let expected = [10, 20, 30].into_iter().flat_map(|n: u64| {
             let words: Vec<_> = (n..n + 6).map(|it| it.to_string()).collect();
@@ -591,16 +587,16 @@ fn records_become_text_by_the_host_s_formats(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_flush_brings_what_the_send_queue_has_no_room_for(lab: &Lab) -> Result<(), Stop> {
+fn flush_delivers_records_beyond_sq_room(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let (stream, seen) = stream(&process, |config| {
         (config.transport, config.sync_mode) = (Transport::Rc, SyncMode::Tracer);
         (config.thread, config.formats) = (false, formats());
     })?;
-    // Each flush sends what there is; the queue is made for batches.
+    // Each flush sends the waiting records; the queue is sized for batches.
     for _ in 0..25 {
-        ensure_eq!(process.call(traces(), (stream.id(), 10))?, 7, "records written");
-        process.call(Function::<(u8,), ()>::named("flushes_trace"), (stream.id(),))?;
+        ensure_eq!(process.call(traces(), (stream.id().0, 10))?, 7, "records written");
+        process.call(Function::<(u8,), ()>::named("flushes_trace"), (stream.id().0,))?;
     }
     stream.flush()?;
     ensure_eq!(seen.texts().len(), 175, "records that came");
@@ -615,11 +611,11 @@ fn a_record_of_no_format_is_counted(lab: &Lab) -> Result<(), Stop> {
         config.sync_mode = SyncMode::Tracer;
         config.formats = formats()[..3].to_vec();
     })?;
-    process.call(traces(), (stream.id(), 1))?;
+    process.call(traces(), (stream.id().0, 1))?;
     stream.flush()?;
     ensure_eq!(seen.texts(), ["zero", "1", "1 2"], "records of known formats");
     ensure_eq!(stream.lost()?, Lost { damaged: 4, ..Lost::default() }, "the others");
-    ensure_eq!(process.call(says_to(), (stream.id(), 1, 0))?, 0, "text to a stream of records");
+    ensure_eq!(process.call(says_to(), (stream.id().0, 1, 0))?, 0, "text to a stream of records");
     Ok(())
 }
 
@@ -632,7 +628,7 @@ fn the_old_names_make_the_default_stream(lab: &Lab) -> Result<(), Stop> {
         let init = |bytes| old::print_init(process, &process.uar(), bytes, seen.output(), is_async);
         failed("a buffer of 1 KiB", init(1 << 10), "from 2048")?;
         let stream = init(4 << 10)?;
-        ensure_eq!(stream.id(), 0, "the number of the stream");
+        ensure_eq!(stream.id().0, 0, "the number of the stream");
         process.call(says(), (5,))?;
         if is_async {
             quiet("messages came before the flush", || seen.count(4))?;

@@ -1,6 +1,6 @@
 //! The tracer: reports of a compiled program's trace points in files and callbacks, by every
-//! transport, started by the host or a FIFO, lossless or not; its limits, and what a fatal error
-//! leaves.
+//! transport, started by the host or a FIFO, lossless or not; its limits, and its state after a
+//! fatal error.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, Write};
@@ -27,32 +27,33 @@ cases!(
     reports_are_read_back_from_a_file_by_every_transport,
     a_file_of_lines_has_a_line_for_each_report,
     a_callback_takes_reports_batch_by_batch,
-    a_callback_that_takes_nothing_loses_its_reports_at_the_stop,
-    reports_are_kept_in_memory_that_the_user_gives,
-    a_run_that_was_taken_away_in_a_trace_point_ends_no_tracer,
-    nothing_is_traced_before_a_start_or_after_a_stop_and_a_start_empties_the_file,
-    a_lossless_run_keeps_the_first_reports_and_ends_when_the_memory_is_full,
-    reports_that_find_no_room_are_counted,
-    a_process_has_one_tracer_at_a_time,
-    a_tracer_is_within_its_limits,
+    reports_refused_by_callback_are_dropped_at_stop,
+    reports_are_kept_in_user_memory,
+    aborted_run_leaves_tracer_working,
+    reports_exist_only_between_start_and_stop,
+    lossless_run_ends_when_memory_is_full,
+    reports_without_room_are_counted,
+    process_rejects_second_tracer,
+    setup_rejects_values_beyond_limits,
     memory_of_the_user_is_aligned_and_needs_a_callback,
     a_callback_beside_a_file_is_refused,
-    a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does,
-    a_fatal_error_leaves_the_reports_that_were_written,
+    fifo_alone_starts_managed_tracer,
+    fatal_error_keeps_written_reports,
     a_tracer_is_destroyed_while_threads_trace,
 );
 
-/// Passes trace point 7 so often, with `from` and what follows; how many reports were written.
+/// Passes trace point 7 `count` times with consecutive values from `from`; returns the number of
+/// reports written.
 fn points() -> Function<(u64, u64), u64> {
     Function::named("points")
 }
 
-/// Whether a report is what [`points`] wrote with `n`.
+/// Whether [`points`] wrote this report with `n`.
 fn is_of(record: &Record, n: u64) -> bool {
     (record.id, record.arguments) == (7, [n, !n, u64::MAX, 0, 0, 0])
 }
 
-/// That these are reports of `from` and what follows, in order.
+/// Fails unless these reports have consecutive values from `from`, in order.
 fn are_of(records: &[Record], from: u64, count: u64) -> Result<(), Stop> {
     ensure_eq!(records.len() as u64, count, "reports from {from} on");
     let wrong = records.iter().zip(from..).find(|(record, n)| !is_of(record, *n));
@@ -61,7 +62,7 @@ fn are_of(records: &[Record], from: u64, count: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A directory that is removed with all that is in it.
+/// A temporary directory, removed on drop with its contents.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -88,7 +89,7 @@ fn read(path: Option<&Path>) -> Result<Vec<Record>, Stop> {
     Ok(records.collect::<Result<_, _>>()?)
 }
 
-/// Room for a tracer with its default memory.
+/// A rig with room for a tracer with its default memory.
 fn rig(lab: &Lab) -> Result<Rig, Stop> {
     Rig::with(lab, &ProcessConfig { heap: 2 << 20, ..ProcessConfig::default() })
 }
@@ -117,7 +118,7 @@ fn reports_are_read_back_from_a_file_by_every_transport(lab: &Lab) -> Result<(),
         ensure_eq!(tracer.qp_numbers().is_some(), transport == TracerTransport::Uc, "queue pairs");
         tracer.start()?;
         ensure!(tracer.runs(), "it runs");
-        // 100 and no whole batch; the memory has room for 128.
+        // 100 reports are no whole batch; the memory has room for 128.
         ensure_eq!(process.call(points(), (5, 100))?, 100, "reports written by {transport:?}");
         tracer.stop()?;
         are_of(&read(tracer.file())?, 5, 100)?;
@@ -125,7 +126,7 @@ fn reports_are_read_back_from_a_file_by_every_transport(lab: &Lab) -> Result<(),
         tracer.destroy()?;
         ensure_eq!(process.heap_info(), before, "the heap after the tracer by {transport:?}");
     }
-    // With all defaults but the file's name.
+    // Defaults for everything but the file's name.
     let mut setup = Tracer::init(&process)?;
     setup.set_output_mode(OutputMode::Bin).set_out_filename(directory.file());
     let tracer = setup.create()?;
@@ -151,7 +152,7 @@ fn a_file_of_lines_has_a_line_for_each_report(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Batches that a callback has taken.
+/// Batches that a callback received.
 type Batches = Arc<Mutex<Vec<Vec<Record>>>>;
 
 fn taken(batches: &Batches) -> Vec<Vec<Record>> {
@@ -187,7 +188,7 @@ fn a_callback_takes_reports_batch_by_batch(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_callback_that_takes_nothing_loses_its_reports_at_the_stop(lab: &Lab) -> Result<(), Stop> {
+fn reports_refused_by_callback_are_dropped_at_stop(lab: &Lab) -> Result<(), Stop> {
     let timeout = std::time::Duration::from_millis(300);
     let config = ProcessConfig { heap: 2 << 20, timeout, ..ProcessConfig::default() };
     let Rig { process } = Rig::with(lab, &config)?;
@@ -198,7 +199,7 @@ fn a_callback_that_takes_nothing_loses_its_reports_at_the_stop(lab: &Lab) -> Res
     ensure_eq!(process.call(points(), (0, 40))?, 40, "reports written");
     failed("a stop", tracer.stop(), "took none of 40 reports")?;
     ensure_eq!(tracer.lost()?, Lost { dropped: 40, ..Lost::default() }, "lost");
-    // One that fails loses what it was given, and the stop goes well.
+    // A failing callback loses its reports, and the stop succeeds.
     tracer.destroy()?;
     let mut setup = Tracer::init(&process)?;
     setup.set_user_cb(|_| Err("no room".into()));
@@ -210,16 +211,16 @@ fn a_callback_that_takes_nothing_loses_its_reports_at_the_stop(lab: &Lab) -> Res
     Ok(tracer.destroy()?)
 }
 
-fn a_run_that_was_taken_away_in_a_trace_point_ends_no_tracer(lab: &Lab) -> Result<(), Stop> {
+fn aborted_run_leaves_tracer_working(lab: &Lab) -> Result<(), Stop> {
     let timeout = Some(std::time::Duration::from_millis(100));
     for lossless in [false, true] {
-        // Each ring that is left behind stays until the tracer is destroyed.
+        // Each abandoned ring stays until the tracer is destroyed.
         let config = ProcessConfig { heap: 16 << 20, ..ProcessConfig::default() };
         let Rig { process } = Rig::with(lab, &config)?;
         let mut setup = Tracer::init(&process)?;
         let batches = take(&mut setup);
         let tracer = setup.create()?;
-        // Each is taken away somewhere else, most of them between two stores of a report.
+        // Each call is ended at another point, most of them between two stores of a report.
         for round in 0..4 {
             tracer.start()?;
             let attr = RpcAttr { timeout, ..RpcAttr::default() };
@@ -236,7 +237,8 @@ fn a_run_that_was_taken_away_in_a_trace_point_ends_no_tracer(lab: &Lab) -> Resul
             are_of(&taken(&batches).concat(), 70, 20)?;
         }
         tracer.destroy()?;
-        // The program counts for good who never left. That keeps no other tracer from its end.
+        // The program counts the threads that never left forever. This does not keep another tracer
+        // from its end.
         let mut setup = Tracer::init(&process)?;
         let batches = take(&mut setup);
         let another = setup.create()?;
@@ -250,7 +252,7 @@ fn a_run_that_was_taken_away_in_a_trace_point_ends_no_tracer(lab: &Lab) -> Resul
     Ok(())
 }
 
-fn reports_are_kept_in_memory_that_the_user_gives(lab: &Lab) -> Result<(), Stop> {
+fn reports_are_kept_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = rig(lab)?;
     let memory = process.alloc(64 + (2 << 10))?;
     let mut setup = Tracer::init(&process)?;
@@ -269,7 +271,7 @@ fn reports_are_kept_in_memory_that_the_user_gives(lab: &Lab) -> Result<(), Stop>
     }
     tracer.stop()?;
     are_of(&taken(&batches).concat(), 0, from)?;
-    // They are there: report 32 is again where report 0 was.
+    // The reports are in the ring: report 32 has the place of report 0.
     let mut bytes = [0; 32];
     memory.read_at(64, &mut bytes)?;
     ensure_eq!(bytes[..4], 7_u32.to_le_bytes(), "the trace point's number in the memory");
@@ -279,9 +281,7 @@ fn reports_are_kept_in_memory_that_the_user_gives(lab: &Lab) -> Result<(), Stop>
     Ok(memory.free()?)
 }
 
-fn nothing_is_traced_before_a_start_or_after_a_stop_and_a_start_empties_the_file(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn reports_exist_only_between_start_and_stop(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, directory) = (rig(lab)?, Directory::new("starts")?);
     ensure_eq!(process.call(points(), (0, 5))?, 0, "reports without a tracer");
     for transport in WITHOUT_UMEM {
@@ -302,13 +302,11 @@ fn nothing_is_traced_before_a_start_or_after_a_stop_and_a_start_empties_the_file
     Ok(())
 }
 
-fn a_lossless_run_keeps_the_first_reports_and_ends_when_the_memory_is_full(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn lossless_run_ends_when_memory_is_full(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, directory) = (rig(lab)?, Directory::new("lossless")?);
     for transport in WITHOUT_UMEM {
         let tracer = tracer(&process, transport, &directory)?.create()?;
-        // Behind a run that leaves the ring in the middle of a batch.
+        // After a run that leaves the ring in the middle of a batch.
         tracer.start()?;
         process.call(points(), (0, 70))?;
         tracer.stop()?;
@@ -321,7 +319,7 @@ fn a_lossless_run_keeps_the_first_reports_and_ends_when_the_memory_is_full(
             are_of(&read(tracer.file())?, from, 128)?;
         }
         ensure_eq!(tracer.lost()?.without_room, 2 * 72, "reports that there was no room for");
-        // And an ordinary run behind it.
+        // A normal run after it.
         tracer.start()?;
         ensure_eq!(process.call(points(), (7, 100))?, 100, "reports written after that");
         tracer.stop()?;
@@ -331,7 +329,7 @@ fn a_lossless_run_keeps_the_first_reports_and_ends_when_the_memory_is_full(
     Ok(())
 }
 
-fn reports_that_find_no_room_are_counted(lab: &Lab) -> Result<(), Stop> {
+fn reports_without_room_are_counted(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, directory) = (rig(lab)?, Directory::new("losses")?);
     for transport in [TracerTransport::Window, TracerTransport::Dbuf] {
         let mut setup = tracer(&process, transport, &directory)?;
@@ -347,7 +345,7 @@ fn reports_that_find_no_room_are_counted(lab: &Lab) -> Result<(), Stop> {
         are_of(&records[16..], 100, 3)?;
         ensure_eq!(tracer.lost()?, Lost { without_room: 24, ..Lost::default() }, "lost");
     }
-    // By UC the host has room for four batches, and the rest is lost on the way.
+    // With UC the host has room for four batches; the rest is lost.
     let mut setup = tracer(&process, TracerTransport::Uc, &directory)?;
     setup.set_dev_mem_limit(1 << 10)?.set_host_mem_limit(1 << 10)?;
     setup.set_batch_depth(4)?.without_thread();
@@ -362,16 +360,16 @@ fn reports_that_find_no_room_are_counted(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(lost.without_room + written, 64, "reports written and not");
     ensure_eq!(lost.on_the_way + records.len() as u64, written, "reports that came and not");
     ensure!(records.len() <= 32, "{} reports in memory for 16", records.len());
-    ensure!(records.iter().all(|it| is_of(it, it.arguments[0])), "a report that nobody wrote");
+    ensure!(records.iter().all(|it| is_of(it, it.arguments[0])), "a report that was never written");
     Ok(())
 }
 
-fn a_process_has_one_tracer_at_a_time(lab: &Lab) -> Result<(), Stop> {
+fn process_rejects_second_tracer(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = rig(lab)?;
     let setup = Tracer::init(&process)?;
     failed("a second tracer", Tracer::init(&process), "has a tracer")?;
     drop(setup);
-    // One that cannot be made leaves the place, too.
+    // A tracer that fails to start frees its slot, too.
     let mut setup = Tracer::init(&process)?;
     setup.set_output_mode(OutputMode::Callback);
     failed("a callback that is none", setup.create(), "set_user_cb")?;
@@ -385,8 +383,8 @@ fn a_process_has_one_tracer_at_a_time(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_tracer_is_within_its_limits(lab: &Lab) -> Result<(), Stop> {
-    // As DOCA 3.2.0 says.
+fn setup_rejects_values_beyond_limits(lab: &Lab) -> Result<(), Stop> {
+    // The values of DOCA 3.2.0.
     ensure_eq!((DEFAULT_BATCH, LEAST_MEMORY, DEFAULT_MEMORY), (64, 1 << 10, 512 << 10), "limits");
     ensure_eq!((DEFAULT_DBUF, LEAST_DISK, DEFAULT_DISK), (16 << 10, 1 << 20, 1 << 30), "limits");
     let names = (DEFAULT_FILE, DEFAULT_FIFO);
@@ -424,7 +422,7 @@ fn a_tracer_is_within_its_limits(lab: &Lab) -> Result<(), Stop> {
     let mut setup = init()?;
     setup.set_dev_mem_limit(8 << 10)?.set_batch_depth(32)?;
     setup.create()?.destroy()?;
-    // The default batch is just a quarter of what DBUF has by default.
+    // The default batch is exactly a quarter of the default DBUF.
     ensure_eq!(DEFAULT_DBUF / 4 / REPORT_BYTES, DEFAULT_BATCH, "the default batch");
     let mut setup = init()?;
     setup.set_transport_type(TracerTransport::Dbuf);
@@ -452,7 +450,7 @@ fn memory_of_the_user_is_aligned_and_needs_a_callback(lab: &Lab) -> Result<(), S
     let mut setup = Tracer::init(&process)?;
     take(setup.set_transport_type(TracerTransport::Umem));
     failed("no memory", setup.create(), "needs user memory")?;
-    // The limits of the host's and the device's memory are not the user's.
+    // The user does not choose the limits of host and device memory.
     let mut setup = Tracer::init(&process)?;
     take(setup.set_transport_type(TracerTransport::Umem).set_umem(&memory, 0, 8 << 10)?);
     let much = "64 reports, the default, is more than 32, a quarter of the 8192 bytes of the user";
@@ -475,9 +473,9 @@ fn a_callback_beside_a_file_is_refused(lab: &Lab) -> Result<(), Stop> {
         let mut setup = Tracer::init(&process)?;
         take(&mut setup);
         setup.set_output_mode(mode);
-        failed("a callback that nobody calls", setup.create(), "has a callback")?;
+        failed("a callback beside a file", setup.create(), "has a callback")?;
     }
-    // The other way round, the callback decides.
+    // In the other output mode, the callback counts.
     let mut setup = Tracer::init(&process)?;
     take(setup.set_output_mode(OutputMode::Csv));
     let tracer = setup.create()?;
@@ -485,7 +483,7 @@ fn a_callback_beside_a_file_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(tracer.destroy()?)
 }
 
-fn a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does(lab: &Lab) -> Result<(), Stop> {
+fn fifo_alone_starts_managed_tracer(lab: &Lab) -> Result<(), Stop> {
     let (Rig { process }, directory) = (rig(lab)?, Directory::new("fifo")?);
     let path = directory.0.join("cli.fifo");
     let mut setup = tracer(&process, TracerTransport::Uc, &directory)?;
@@ -505,7 +503,7 @@ fn a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does(lab: &Lab) ->
     runs(false)?;
     are_of(&read(tracer.file())?, 0, 20)?;
     ensure_eq!(process.call(points(), (0, 5))?, 0, "reports after the second");
-    // An hour, which is ended.
+    // One hour; the case ends it.
     echo("3600\n")?;
     runs(true)?;
     ensure_eq!(process.call(points(), (30, 9))?, 9, "reports of the hour");
@@ -515,7 +513,7 @@ fn a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does(lab: &Lab) ->
     tracer.destroy()?;
     ensure!(!path.exists(), "the FIFO is left behind");
 
-    // What is there and is no FIFO stays as it is.
+    // An existing file that is not a FIFO stays unchanged.
     fs::write(&path, "precious")?;
     let mut setup = self::tracer(&process, TracerTransport::Dbuf, &directory)?;
     setup.set_cli_mgmt(Some(path.clone()));
@@ -524,7 +522,7 @@ fn a_fifo_starts_the_tracer_for_some_seconds_and_nothing_else_does(lab: &Lab) ->
     Ok(())
 }
 
-fn a_fatal_error_leaves_the_reports_that_were_written(lab: &Lab) -> Result<(), Stop> {
+fn fatal_error_keeps_written_reports(lab: &Lab) -> Result<(), Stop> {
     let directory = Directory::new("fatal")?;
     for transport in WITHOUT_UMEM {
         for lossless in [false, true] {

@@ -1,4 +1,5 @@
-//! What a send queue asks for in its WQEs, shown by WQEs that no driver of ours would write.
+//! Header fields that a WQE asks the device to fill in, shown by WQEs that our driver would not
+//! write.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::rig::{Hosts, Packet, Side};
 use crate::raw::{self, RegisteredMemory};
 use crate::{Lab, Stop, ensure, ensure_eq, until};
 
-/// Where the doorbell record is, behind the ring.
+/// Offset of the doorbell record, behind the ring.
 const RECORD: usize = 4096;
 
 /// A send queue whose ring the case writes.
@@ -49,7 +50,7 @@ impl Bare {
         Ok(Self { object, memory, uar, posted: 0 })
     }
 
-    /// Posts a frame of which so many bytes are inline, and the rest in memory.
+    /// Posts a frame: `header` inline, the rest from memory.
     fn post(&mut self, header: &[u8], flags: u8, rest: Sge) -> Result<(), Stop> {
         const SEND: u8 = 0x0a;
         const SIGNALED: u8 = 8;
@@ -76,7 +77,7 @@ impl Bare {
         Ok(())
     }
 
-    /// Opcode of the CQE, and its syndrome.
+    /// The CQE's opcode and syndrome.
     fn done(&self, cq: &mut CompletionQueue) -> Result<(u8, u8), Stop> {
         let cqe = until("the completion of a frame", || cq.poll())?;
         ensure_eq!(cqe.qpn(), self.object.sqn(), "whose completion it is");
@@ -84,9 +85,7 @@ impl Bare {
     }
 }
 
-pub(super) fn a_frame_has_as_many_bytes_inline_as_its_send_queue_asks_for(
-    lab: &Lab,
-) -> Result<(), Stop> {
+pub(super) fn inline_header_below_sq_minimum_fails(lab: &Lab) -> Result<(), Stop> {
     const GOOD: (u8, u8) = (0, 0);
     const REQUESTER_ERROR: u8 = 0xd;
     const LOCAL_QP_OPERATION: u8 = 2;
@@ -118,7 +117,7 @@ pub(super) fn a_frame_has_as_many_bytes_inline_as_its_send_queue_asks_for(
             let done = sq.done(&mut hosts.from.cq)?;
             ensure_eq!(done, refused, "{less} bytes inline, of mode {mode:?}");
         }
-        // A checksum, where that is no offload of the device.
+        // A checksum offload, if the device has none.
         if hosts.from.device.caps().has(Capability::FrameChecksums) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Raw Ethernet: frames from send queues to the receive queues that flow rules lead them to.
+//! Raw Ethernet: flow rules steer frames from send queues to receive queues.
 
 mod headers;
 pub(super) mod rig;
@@ -13,7 +13,7 @@ use verbless_queue::{
     Status,
 };
 
-use self::headers::a_frame_has_as_many_bytes_inline_as_its_send_queue_asks_for;
+use self::headers::inline_header_below_sq_minimum_fails;
 use self::rig::{BYTES, ETHERTYPE, Hosts, Packet, frame};
 use crate::case::cases;
 use crate::endpoint::quiet;
@@ -22,23 +22,23 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "frames",
-    "Raw Ethernet: frames from send queues to the receive queues that flow rules lead them to.",
+    "Raw Ethernet: flow rules steer frames from send queues to receive queues.",
     needs [Need::ModelDevice, ETHERNET, Need::Peer, Need::NetRaw, Need::Lossless]:
     frames_of_every_length_arrive_whole_and_in_order,
     a_short_frame_is_filled_up_with_zeros,
     a_frame_goes_out_of_many_pieces_and_into_many,
-    a_frame_has_as_many_bytes_inline_as_its_send_queue_asks_for,
+    inline_header_below_sq_minimum_fails,
     more_frames_than_the_rings_hold_go_through_them,
-    a_frame_that_finds_no_receive_is_lost_and_counted,
-    a_frame_that_is_too_long_for_its_receive_fails_it_and_no_other,
-    a_frame_that_is_longer_than_the_port_s_mtu_is_lost,
+    frame_without_receive_is_counted_as_lost,
+    oversized_frame_fails_only_its_receive,
+    frame_above_port_mtu_is_dropped,
     a_vlan_tag_is_kept_or_stripped_into_the_completion,
-    a_completion_says_which_headers_a_frame_has_and_whether_they_are_sound,
-    a_frame_of_memory_that_is_not_its_own_stops_the_send_queue_until_it_recovers,
+    cqe_reports_headers_and_checksum_validity,
+    bad_sge_stops_sq_until_recovery,
     a_receive_queue_in_error_flushes_and_recovers,
-    queues_go_from_state_to_state_as_they_may,
+    sq_and_rq_reject_illegal_transitions,
     receive_queues_share_the_receives_of_a_pool [SRQ],
-    frames_of_its_own_domain_come_back_to_a_queue_only_if_it_asks,
+    self_loopback_is_off_unless_enabled,
 );
 
 pub(crate) use self::rules::GROUP as RULES;
@@ -122,7 +122,7 @@ fn more_frames_than_the_rings_hold_go_through_them(lab: &Lab) -> Result<(), Stop
     Ok(())
 }
 
-fn a_frame_that_finds_no_receive_is_lost_and_counted(lab: &Lab) -> Result<(), Stop> {
+fn frame_without_receive_is_counted_as_lost(lab: &Lab) -> Result<(), Stop> {
     let receive = RqConfig { count_lost: true, ..RqConfig::new(4) };
     let mut hosts = Hosts::of(lab, &SqConfig::new(8), &receive)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
@@ -142,7 +142,7 @@ fn a_frame_that_finds_no_receive_is_lost_and_counted(lab: &Lab) -> Result<(), St
     Ok(())
 }
 
-fn a_frame_that_is_too_long_for_its_receive_fails_it_and_no_other(lab: &Lab) -> Result<(), Stop> {
+fn oversized_frame_fails_only_its_receive(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     hosts.receiver.post(hosts.into.region.sge(0, 99)?, 7)?;
@@ -162,11 +162,11 @@ fn a_frame_that_is_too_long_for_its_receive_fails_it_and_no_other(lab: &Lab) -> 
     Ok(())
 }
 
-fn a_frame_that_is_longer_than_the_port_s_mtu_is_lost(lab: &Lab) -> Result<(), Stop> {
+fn frame_above_port_mtu_is_dropped(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     hosts.receive(0)?;
-    // 1500 bytes behind header and tag, and 4 of check sequence: what a port takes by itself.
+    // 1500 bytes behind header and tag, and 4 bytes of FCS: the port's default limit.
     hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 1519, 1))?;
     quiet("a frame of 1519 bytes", || hosts.receiver.poll(&mut hosts.into.cq))?;
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 1518, 2);
@@ -202,9 +202,7 @@ fn a_vlan_tag_is_kept_or_stripped_into_the_completion(lab: &Lab) -> Result<(), S
     Ok(())
 }
 
-fn a_completion_says_which_headers_a_frame_has_and_whether_they_are_sound(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn cqe_reports_headers_and_checksum_validity(lab: &Lab) -> Result<(), Stop> {
     use Network::{Ipv4, Ipv6};
     use Transport::{Tcp, Udp};
     let mut hosts = Hosts::new(lab)?;
@@ -228,7 +226,7 @@ fn a_completion_says_which_headers_a_frame_has_and_whether_they_are_sound(
         (at(Packet::udp4(), 60), (v4, (Some(Udp), false))),
         (at(Packet::tcp4(), 60), (v4, (Some(Tcp), false))),
         (at(Packet::udp6(), 70), (v6, (Some(Udp), false))),
-        // The time to live, which the transport's checksum leaves out.
+        // The TTL, which the transport's checksum does not cover.
         (at(Packet::udp4(), 22), ((Some(Ipv4), false), udp)),
         // Another protocol, and a fragment.
         (at(Packet::udp4(), 23), ((Some(Ipv4), false), (None, false))),
@@ -247,15 +245,13 @@ fn a_completion_says_which_headers_a_frame_has_and_whether_they_are_sound(
     Ok(())
 }
 
-fn a_frame_of_memory_that_is_not_its_own_stops_the_send_queue_until_it_recovers(
-    lab: &Lab,
-) -> Result<(), Stop> {
+fn bad_sge_stops_sq_until_recovery(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 1);
     hosts.receive(0)?;
     let good = hosts.from.region.sge(18, 82)?;
-    // One byte too many, and a key of somebody else's.
+    // One byte too many, and a key of another owner.
     let end = hosts.from.region.len() as u64;
     let past = Sge { address: good.address - 18 + end - 81, ..good };
     let foreign = Sge { lkey: hosts.into.region.sge(0, 1)?.lkey, ..good };
@@ -285,7 +281,7 @@ fn a_receive_queue_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> 
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 1);
     (0..2).try_for_each(|slot| hosts.receive(slot))?;
     hosts.receiver.to_error()?;
-    // What is posted from here on is flushed as well.
+    // Later requests are flushed as well.
     hosts.receive(2)?;
     for slot in 0..3 {
         match hosts.arrived()? {
@@ -307,7 +303,7 @@ fn a_receive_queue_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> 
     Ok(())
 }
 
-fn queues_go_from_state_to_state_as_they_may(lab: &Lab) -> Result<(), Stop> {
+fn sq_and_rq_reject_illegal_transitions(lab: &Lab) -> Result<(), Stop> {
     let hosts = Hosts::new(lab)?;
     let (sq, rq) = (hosts.sender.object(), hosts.receiver.object());
     for from in [SqState::RST, SqState::ERR] {
@@ -369,7 +365,7 @@ fn receive_queues_share_the_receives_of_a_pool(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn frames_of_its_own_domain_come_back_to_a_queue_only_if_it_asks(lab: &Lab) -> Result<(), Stop> {
+fn self_loopback_is_off_unless_enabled(lab: &Lab) -> Result<(), Stop> {
     const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
     let unasked = RqConfig::new(4);
     for (allow_unicast, allow_multicast) in [(false, false), (true, false), (false, true)] {
@@ -377,7 +373,7 @@ fn frames_of_its_own_domain_come_back_to_a_queue_only_if_it_asks(lab: &Lab) -> R
         let loopback = SelfLoopback { allow_unicast, allow_multicast };
         let config = RqConfig { loopback, ..unasked };
         ensure_eq!(config == unasked, !allow_unicast && !allow_multicast, "the default");
-        // Receivers beside the sender: in its transport domain, and in another one.
+        // Receivers on the sender's device: in its transport domain, and in another one.
         let other = Domain::new(&hosts.from.device)?;
         let mut near_cq = hosts.from.domain.completion_queue(&CqConfig::new(16))?;
         let mut far_cq = other.completion_queue(&CqConfig::new(16))?;

@@ -1,4 +1,4 @@
-//! Two functions that send each other frames, and the packets that frames carry.
+//! Two functions that exchange frames, and the packets in the frames.
 
 use std::iter;
 
@@ -11,17 +11,17 @@ use verbless_queue::{
 
 use crate::{Lab, Stop, until};
 
-/// Bytes that there are for a frame.
+/// Bytes of a frame's buffer.
 pub(super) const BYTES: usize = 2048;
-/// An EtherType that is free for experiments; the next ones, too.
+/// The first of the EtherTypes that are free for experiments.
 pub(in crate::cases) const ETHERTYPE: u16 = 0x88b5;
-/// Bytes that frames have inline at most.
+/// The most bytes of a frame that are inline.
 const HEADER: usize = 18;
 
 /// A MAC address.
 pub(in crate::cases) type Mac = [u8; 6];
 
-/// What either function has.
+/// The objects of each function.
 pub(in crate::cases) struct Side {
     pub device: Device,
     pub domain: Domain,
@@ -49,7 +49,7 @@ impl Side {
     }
 }
 
-/// The address of a function.
+/// The MAC address of a function.
 fn mac(device: &Device) -> Result<Mac, Stop> {
     let context = device.query_nic_vport_context()?;
     let address = context.permanent_address();
@@ -75,18 +75,18 @@ impl Hosts {
         Ok(Self { sender, receiver, from, into, here, there })
     }
 
-    /// Leads frames to the receiver.
+    /// Steers frames to the receiver.
     pub(in crate::cases) fn steer(&self, attr: &FlowAttr) -> Result<FlowRule, Stop> {
         Ok(self.receiver.steer(attr)?)
     }
 
-    /// Posts place `slot` for a frame, with its number as the cookie.
+    /// Posts buffer `slot` for a frame, with the slot number as the cookie.
     pub(super) fn receive(&mut self, slot: usize) -> Result<(), Stop> {
         self.receiver.post(self.into.region.sge(slot * BYTES, BYTES)?, slot as u64)?;
         Ok(())
     }
 
-    /// Posts a frame to be sent, signaled.
+    /// Posts a signaled send of a frame.
     pub(super) fn post(&mut self, bytes: &[u8]) -> Result<(), Stop> {
         let (header, rest) = bytes.split_at(bytes.len().min(HEADER));
         if rest.is_empty() {
@@ -99,7 +99,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// What became of the oldest frame that was posted.
+    /// The completion of the oldest posted frame.
     pub(in crate::cases) fn sent(&mut self) -> Result<Result<Completion, CompletionError>, Stop> {
         until("a frame was sent", || self.sender.poll(&mut self.from.cq))
     }
@@ -111,7 +111,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// What became of the oldest receive: a frame and its bytes, or its error.
+    /// The completion of the oldest receive: a frame and its bytes, or its error.
     pub(super) fn arrived(
         &mut self,
     ) -> Result<Result<(ReceivedFrame, Vec<u8>), CompletionError>, Stop> {
@@ -126,7 +126,7 @@ impl Hosts {
     }
 }
 
-/// A frame of so many bytes, whose payload follows from `seed`.
+/// A frame of this length; its payload follows from `seed`.
 pub(in crate::cases) fn frame(
     to: Mac,
     from: Mac,
@@ -146,14 +146,14 @@ pub(super) fn sum(bytes: &[u8]) -> u16 {
     ((once & 0xffff) + (once >> 16)) as u16
 }
 
-/// An IP packet with sound checksums.
+/// An IP packet with valid checksums.
 pub(super) struct Packet {
     ip: Vec<u8>,
     ethertype: u16,
     transport: Vec<u8>,
-    /// Where the checksum is in the transport's header.
+    /// Offset of the checksum in the transport's header.
     check_at: usize,
-    /// What the checksum begins with.
+    /// The pseudo-header of the checksum.
     pseudo: Vec<u8>,
     checked: bool,
 }
@@ -165,7 +165,7 @@ fn payload() -> impl Iterator<Item = u8> {
     (0..41).map(|at| 0x80 ^ (at * 3))
 }
 
-/// A UDP header without checksum, and what is behind it.
+/// A UDP header without checksum, and its payload.
 fn udp() -> Vec<u8> {
     [0x10, 0x11, 0x20, 0x21, 0, 49, 0, 0].into_iter().chain(payload()).collect()
 }
@@ -210,12 +210,12 @@ impl Packet {
         Self { ip, ethertype: 0x86dd, transport, check_at: 6, pseudo, checked: true }
     }
 
-    /// The same without the transport's checksum.
+    /// The same packet without the transport's checksum.
     pub(super) fn without_checksum(self) -> Self {
         Self { checked: false, ..self }
     }
 
-    /// The frame that carries it.
+    /// The frame that carries the packet.
     pub(super) fn frame(&self, to: Mac, from: Mac) -> Vec<u8> {
         let mut transport = self.transport.clone();
         if self.checked {

@@ -1,4 +1,5 @@
-//! Flow rules: which frame they are for, which comes first, what the kernel and the device refuse.
+//! Flow rules: which frames they match, which rule comes first, and what the kernel and the device
+//! refuse.
 
 use std::sync::Arc;
 
@@ -14,16 +15,16 @@ use crate::{Lab, Need, Stop, ensure, ensure_eq, until};
 
 cases!(
     "frame_rules",
-    "Flow rules of raw Ethernet: which frame they are for, which comes first, what is refused.",
+    "Flow rules of raw Ethernet: the frames that they match, their order, and refused rules.",
     needs [Need::ModelDevice, ETHERNET, Need::Peer, Need::NetRaw, Need::Lossless]:
-    a_rule_is_for_the_frames_that_it_describes_and_no_others,
-    a_frame_goes_by_the_first_priority_that_matches,
+    rule_matches_only_described_frames,
+    first_matching_priority_wins,
     rules_for_groups_come_behind_all_others,
-    rules_that_say_the_same_bring_a_frame_to_each_queue,
-    a_rule_that_disagrees_with_one_of_its_value_is_refused,
-    the_kernel_refuses_rules_that_cannot_be,
-    what_a_rule_leads_to_stays_until_it_is_gone,
-    many_rules_of_many_kinds_each_lead_their_own_way,
+    equal_rules_deliver_to_each_queue,
+    conflicting_flow_tag_is_rejected,
+    kernel_rejects_impossible_rules,
+    rq_with_flow_rule_rejects_destroy,
+    mixed_rules_each_set_own_flow_tag,
 );
 
 fn errno<T>(what: &str, done: Result<T, Error>, expected: Errno) -> Result<(), Stop> {
@@ -36,7 +37,7 @@ fn errno<T>(what: &str, done: Result<T, Error>, expected: Errno) -> Result<(), S
     }
 }
 
-/// How many frames of these the receiver gets, and their tags.
+/// The tags of those of these frames that the receiver gets.
 fn tags(hosts: &mut Hosts, frames: &[Vec<u8>]) -> Result<Vec<u32>, Stop> {
     let mut tags = Vec::new();
     for bytes in frames {
@@ -49,7 +50,7 @@ fn tags(hosts: &mut Hosts, frames: &[Vec<u8>]) -> Result<Vec<u32>, Stop> {
     Ok(tags)
 }
 
-fn a_rule_is_for_the_frames_that_it_describes_and_no_others(lab: &Lab) -> Result<(), Stop> {
+fn rule_matches_only_described_frames(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let attr =
         FlowAttr { source: Some(hosts.here), ..FlowAttr::to(hosts.there).ethertype(ETHERTYPE) };
@@ -76,7 +77,7 @@ fn a_rule_is_for_the_frames_that_it_describes_and_no_others(lab: &Lab) -> Result
     quiet("a frame without a rule", || hosts.receiver.poll(&mut hosts.into.cq))
 }
 
-fn a_frame_goes_by_the_first_priority_that_matches(lab: &Lab) -> Result<(), Stop> {
+fn first_matching_priority_wins(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let (here, there) = (hosts.here, hosts.there);
     let rule = |hosts: &Hosts, attr: FlowAttr, priority, tag| {
@@ -84,7 +85,7 @@ fn a_frame_goes_by_the_first_priority_that_matches(lab: &Lab) -> Result<(), Stop
     };
     let typed = FlowAttr { ethertype: Some(ETHERTYPE), ..FlowAttr::default() };
     let frames = [frame(there, here, ETHERTYPE, 64, 1), frame(there, here, ETHERTYPE + 1, 64, 2)];
-    // Made neither in the order of their priorities nor against it.
+    // The order of creation is neither that of the priorities nor its reverse.
     let by_type = rule(&hosts, typed, 7, 0x70)?;
     let last = rule(&hosts, FlowAttr::to(there), 15, 0xf0)?;
     ensure_eq!(tags(&mut hosts, &frames)?, [0x70, 0xf0], "tags with two rules");
@@ -111,7 +112,7 @@ fn rules_for_groups_come_behind_all_others(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn rules_that_say_the_same_bring_a_frame_to_each_queue(lab: &Lab) -> Result<(), Stop> {
+fn equal_rules_deliver_to_each_queue(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let attr = FlowAttr::to(hosts.there).ethertype(ETHERTYPE).tag(5);
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 100, 1);
@@ -122,7 +123,7 @@ fn rules_that_say_the_same_bring_a_frame_to_each_queue(lab: &Lab) -> Result<(), 
         let _first = to_first.then(|| hosts.steer(&attr)).transpose()?;
         let rules = to_second.then(|| Ok::<_, Stop>([second.steer(&attr)?, second.steer(&attr)?]));
         let rules = rules.transpose()?;
-        // Of two rules that are the same, one more is gone.
+        // One of two equal rules is destroyed.
         let _second = rules.map(|[one, other]| one.destroy().map(|()| other)).transpose()?;
         hosts.receiver.post(region.sge(0, BYTES)?, 0)?;
         second.post(region.sge(BYTES, BYTES)?, 1)?;
@@ -149,19 +150,19 @@ fn rules_that_say_the_same_bring_a_frame_to_each_queue(lab: &Lab) -> Result<(), 
     Ok(())
 }
 
-fn a_rule_that_disagrees_with_one_of_its_value_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn conflicting_flow_tag_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let hosts = Hosts::new(lab)?;
     let attr = FlowAttr::to(hosts.there).ethertype(ETHERTYPE);
     let _rule = hosts.steer(&attr.tag(5))?;
     let other = hosts.receiver.steer(&attr.tag(6));
     errno("a rule of another tag", other, Errno::EEXIST)?;
-    // One without a tag goes along, and so does one of another priority.
+    // A rule without a tag, and a rule of another priority, coexist with it.
     let _same = hosts.steer(&attr)?;
     let _later = hosts.steer(&FlowAttr { priority: 1, ..attr }.tag(6))?;
     Ok(())
 }
 
-fn the_kernel_refuses_rules_that_cannot_be(lab: &Lab) -> Result<(), Stop> {
+fn kernel_rejects_impossible_rules(lab: &Lab) -> Result<(), Stop> {
     const OUTER: u8 = 1;
     let hosts = Hosts::new(lab)?;
     let device = &hosts.into.device;
@@ -173,14 +174,14 @@ fn the_kernel_refuses_rules_that_cannot_be(lab: &Lab) -> Result<(), Stop> {
         let matcher = Arc::new(device.create_flow_matcher(mask, criteria, 3)?);
         matcher.create_rule(value, hosts.receiver.tir().object(), None)
     };
-    // EtherType in bytes 6 and 7, and a bit of it that the mask leaves out.
+    // EtherType in bytes 6 and 7, with a bit set that the mask excludes.
     let (mut mask, mut value) = ([0; 0x40], [0; 0x40]);
     mask[6..8].copy_from_slice(&[0xff, 0xf0]);
     value[6..8].copy_from_slice(&[0x88, 0xb5]);
     errno("a value outside its mask", rule(&mask, &value, OUTER), Errno::EINVAL)?;
     value[7] = 0xb0;
     drop(rule(&mask, &value, OUTER)?);
-    // What the device refuses: the source port of a UDP packet is none of its fields.
+    // The device refuses a match on a UDP packet's source port: it has no such field.
     let (mut mask, mut value) = ([0; 0x40], [0; 0x40]);
     mask[0x1c..0x1e].fill(0xff);
     value[0x1c] = 1;
@@ -188,7 +189,7 @@ fn the_kernel_refuses_rules_that_cannot_be(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn what_a_rule_leads_to_stays_until_it_is_gone(lab: &Lab) -> Result<(), Stop> {
+fn rq_with_flow_rule_rejects_destroy(lab: &Lab) -> Result<(), Stop> {
     let Hosts { receiver, there, into, .. } = Hosts::of(lab, &SqConfig::new(4), &RqConfig::new(4))?;
     let rule = receiver.steer(&FlowAttr::to(there))?;
     let tir = receiver.tir().clone();
@@ -201,7 +202,7 @@ fn what_a_rule_leads_to_stays_until_it_is_gone(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn many_rules_of_many_kinds_each_lead_their_own_way(lab: &Lab) -> Result<(), Stop> {
+fn mixed_rules_each_set_own_flow_tag(lab: &Lab) -> Result<(), Stop> {
     const RULES: u16 = 100;
     let mut hosts = Hosts::new(lab)?;
     let (here, there) = (hosts.here, hosts.there);
@@ -222,7 +223,7 @@ fn many_rules_of_many_kinds_each_lead_their_own_way(lab: &Lab) -> Result<(), Sto
     for n in (0..RULES).step_by(7) {
         ensure_eq!(tags(&mut hosts, &[frame(n)])?, [u32::from(n) + 1], "the tag of rule {n}");
     }
-    // Every second one goes, and comes back.
+    // Every second rule is destroyed and made again.
     for n in (0..RULES).step_by(2) {
         rules[usize::from(n)] = None;
     }

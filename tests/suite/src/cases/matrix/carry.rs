@@ -1,4 +1,4 @@
-//! Differences between services: connecting, and which requests a queue pair takes.
+//! Differences between services: connecting, and the requests that a queue pair takes.
 
 use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::qp::{SendBatch, SendQueue};
@@ -21,14 +21,14 @@ use crate::{Need, Pair, Stop, ensure_eq};
 pub(super) struct Job {
     pub(super) operation: Operation,
     pub(super) remote: RemoteAddr,
-    /// The key that a UMR maps, or that is invalidated; unused by all others.
+    /// The key that a UMR maps or LOCAL_INVALIDATE invalidates; other operations ignore it.
     pub(super) key: Rkey,
     pub(super) signaled: bool,
     pub(super) number: u64,
 }
 
 impl Job {
-    /// A WRITE with a completion, to be changed.
+    /// A signaled WRITE; the caller changes its fields.
     pub(super) fn plain(key: Rkey) -> Self {
         let (operation, remote) = (Operation::Write, RemoteAddr::new(0, Rkey(0)));
         Self { operation, remote, key, signaled: true, number: 0 }
@@ -38,7 +38,7 @@ impl Job {
 /// What FETCH_AND_ADD adds, and COMPARE_SWAP swaps in.
 const OPERAND: u64 = 0x1_0000_0000_0005;
 
-/// The number that an atomic leaves where `before` was.
+/// The value that an atomic writes over `before`.
 pub(super) fn after(operation: Operation, before: u64) -> u64 {
     match operation {
         Operation::FetchAdd => before.wrapping_add(OPERAND),
@@ -46,7 +46,7 @@ pub(super) fn after(operation: Operation, before: u64) -> u64 {
     }
 }
 
-/// The immediate data of the request of this number.
+/// The immediate data of request `number`.
 pub(super) fn immediate(number: u64) -> u32 {
     [0xfeed_1234, 0, u32::MAX][number as usize % 3]
 }
@@ -82,7 +82,7 @@ impl<S: Carry> Poster<'_, S> {
     }
 }
 
-/// Posts a request, with a completion where the job wants one.
+/// Posts a request, signaled if the job is.
 macro_rules! put {
     ($poster:expr, $job:expr, $request:expr $(, to $way:expr)?) => {
         if $job.signaled {
@@ -97,15 +97,15 @@ macro_rules! put {
 pub(super) trait Carry: Service {
     /// What a request needs to reach the peer, such as an address handle.
     type Way;
-    /// Bytes in front of what a SEND brings.
+    /// Bytes in front of a SEND's payload at the receiver.
     const HEADER: usize;
     /// Needs of the service, for every operation.
     const NEEDS: &'static [Need];
 
-    /// Lets two queue pairs in RESET send to each other; the way from the first to the second.
+    /// Connects two queue pairs in RESET; returns the way from the first to the second.
     fn connect(pair: &mut Pair<Self>) -> Result<Self::Way, Stop>;
 
-    /// Reconnects a pair through RESET, after a request that failed.
+    /// Reconnects a pair through RESET, after a failed request.
     fn restart(pair: &mut Pair<Self>) -> Result<Self::Way, Stop> {
         for end in [&mut pair.a, &mut pair.b] {
             end.qp.reset()?;
@@ -113,7 +113,7 @@ pub(super) trait Carry: Service {
         Self::connect(pair)
     }
 
-    /// The entry of the request that an operation is posted as.
+    /// The entry of the request that posts an operation.
     fn info(operation: Operation) -> OperationInfo {
         match operation {
             Operation::Send => Send::<Sge>::INFO,
@@ -131,7 +131,7 @@ pub(super) trait Carry: Service {
         }
     }
 
-    /// Posts a request whose bytes lie in memory.
+    /// Posts a request with its bytes in memory.
     fn post(
         poster: &mut Poster<'_, Self>,
         way: &Self::Way,
@@ -139,7 +139,7 @@ pub(super) trait Carry: Service {
         sges: &[Sge],
     ) -> Result<(), Stop>;
 
-    /// Posts a request that has its bytes inside.
+    /// Posts a request with inline bytes.
     fn post_inline(
         poster: &mut Poster<'_, Self>,
         way: &Self::Way,
@@ -166,7 +166,7 @@ fn put_connected<S: Carry + Connected, P: Payload>(
     }
 }
 
-/// An UMR that makes a key one range over these SGEs.
+/// A UMR that maps a key to these SGEs as one range.
 fn put_umr<S: Carry + Connected>(
     poster: &mut Poster<'_, S>,
     job: &Job,
@@ -276,7 +276,7 @@ impl Carry for Ud {
         match operation {
             Operation::Send => To::<Send<Sge>>::INFO,
             Operation::SendImm => To::<SendImm<Sge>>::INFO,
-            // No destination: nothing is sent, or no datagram carries it.
+            // No destination: the operation sends nothing, or no datagram carries it.
             _ => Rc::info(operation),
         }
     }

@@ -1,4 +1,4 @@
-//! A cell of the matrix: what it tries, and what it is called.
+//! A cell of the matrix: its operation, its parameters and its name.
 
 use verbless_queue::Domain;
 use verbless_queue::service::ServiceInfo;
@@ -10,18 +10,17 @@ use crate::{Lab, Need, Stop};
 /// Need of UMR.
 pub(super) const UMR: Need = cap!(!umr_indirect_mkey_disabled);
 
-/// A transport service in the matrix; the modules `carry` and `frame` say how its requests are
-/// posted.
+/// A transport service in the matrix; the modules `carry` and `frame` post its requests.
 pub(super) struct Row {
     pub(super) service: ServiceInfo,
     /// Needs of a cell.
     pub(super) needs: &'static [Need],
     /// Operations of the service.
     pub(super) operations: &'static [Operation],
-    /// The lengths that it is tried with.
+    /// The lengths of its messages.
     pub(super) lengths: &'static [usize],
     pub(super) run: fn(&Lab, &Cell) -> Result<(), Stop>,
-    /// The entry of the request that an operation is posted as.
+    /// The entry of the request that posts an operation.
     pub(super) info: fn(Operation) -> OperationInfo,
     pub(super) supports: fn(&Domain, &OperationInfo) -> Result<(), Unsupported>,
 }
@@ -46,7 +45,7 @@ pub(super) enum Operation {
 /// The placement of a message's bytes, at both ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// In the WQE, as the header of a frame always is; at the other end in one piece.
+    /// In the WQE, as a frame's header always is; in one piece at the other end.
     Inline,
     /// In one piece of a region.
     OneSge,
@@ -56,7 +55,7 @@ pub(super) enum Form {
     IndirectKey,
 }
 
-/// How three requests are posted.
+/// The way to post three requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Posting {
     /// One after the other, each with a completion.
@@ -79,30 +78,30 @@ pub(super) struct Cell {
 
 /// Requests of a cell.
 pub(super) const REQUESTS: usize = 3;
-/// The longest message of the matrix: several packets of whatever path MTU.
+/// The longest message of the matrix: several packets at any path MTU.
 pub(super) const LONGEST: usize = 10_007;
-/// The longest that every send queue of the matrix takes inline.
+/// The most inline bytes that every send queue of the matrix takes.
 pub(super) const INLINE: usize = 200;
 
 impl Operation {
-    /// The forms that its payload may have.
+    /// The possible forms of its payload.
     pub(super) fn forms(self) -> &'static [Form] {
         match self {
             Self::Nop => &[Form::Inline],
             Self::LocalInvalidate => &[Form::OneSge],
             Self::CompareSwap | Self::FetchAdd => &[Form::OneSge, Form::IndirectKey],
-            // The SGEs of an UMR are its KLMs.
+            // The SGEs of a UMR are its KLMs.
             Self::Read | Self::Umr => &[Form::OneSge, Form::ThreeSges, Form::IndirectKey],
             _ => &[Form::Inline, Form::OneSge, Form::ThreeSges, Form::IndirectKey],
         }
     }
 
-    /// Whether a message of this length is possible in a form.
+    /// Whether a form allows a message of this length.
     pub(super) fn fits(self, form: Form, length: usize) -> bool {
         match self {
             Self::Nop => length == 0,
             Self::CompareSwap | Self::FetchAdd => length == 8,
-            // A KLM of no bytes is one of 2 GiB.
+            // A KLM with byte count 0 covers 2 GiB.
             Self::Umr => length >= REQUESTS,
             // The bytes behind the key.
             Self::LocalInvalidate => length == 64,
@@ -131,7 +130,7 @@ impl Operation {
         matches!(self, Self::SendImm | Self::WriteImm)
     }
 
-    /// The operations that completions report at the sender and at the receiver.
+    /// The operations in the completions of the sender and of the receiver.
     pub(super) fn completions(self) -> (verbless_queue::Operation, verbless_queue::Operation) {
         use verbless_queue::Operation as Done;
         match self {

@@ -9,15 +9,15 @@ use super::memory::Memory;
 use crate::cases::frames::rig::{ETHERTYPE, Hosts, frame};
 use crate::{Lab, Stop, ensure, ensure_eq};
 
-/// Bytes that each frame has as its header, the most that a device may ask for.
+/// Bytes of each frame's inline header, the most that a device may require.
 const HEADER: usize = 18;
 
-/// The entry of the request that an operation is posted as.
+/// The entry of the request that posts an operation.
 pub(super) fn info(operation: Operation) -> OperationInfo {
     Rc::info(operation)
 }
 
-/// Posts a frame, or nothing to do, with a completion where one is wanted.
+/// Posts a frame or a NOP, with a completion if one is wanted.
 fn put<P: Payload + Copy>(
     poster: &mut Poster<'_, Eth>,
     operation: Operation,
@@ -34,7 +34,7 @@ fn put<P: Payload + Copy>(
     }
 }
 
-/// Posts the requests of a cell, and looks at every completion and every byte at both ends.
+/// Posts the requests of a cell, and checks every completion and every byte at both ends.
 pub(super) fn run(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let Cell { operation, form, length, posting, .. } = *cell;
     let send = SqConfig { sges: 3, inline: INLINE as u32, ..SqConfig::new(REQUESTS as u32) };
@@ -84,6 +84,6 @@ pub(super) fn run(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
         receives.holds(at, 0, bytes)?;
     }
     let more = hosts.receiver.poll(&mut hosts.into.cq).is_some();
-    ensure!(!more, "a receive completed that nobody sent to");
+    ensure!(!more, "a receive completed without a send");
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! Memory of the requests of a cell: a slot each, in which the bytes lie in one, two or three
-//! places.
+//! Memory for the requests of a cell: a slot each, with the bytes in one, two or three places.
 
 use std::sync::Arc;
 
@@ -12,21 +11,21 @@ use crate::{Stop, ensure, pattern};
 
 /// Bytes of a slot; room for the longest message in any form, and some around it.
 const SLOT: usize = 16 << 10;
-/// Where the bytes of a slot begin that lie in one place; atomics want it aligned to 8.
+/// Offset of a slot's bytes if they are in one place; atomics need an alignment of 8.
 const START: usize = 8;
 
 /// The slots of one side.
 pub(super) struct Memory {
     region: Arc<Region>,
-    /// Offset and length of each place, in the order of the bytes; those of one slot.
+    /// Offset and length of each place of a slot, in the order of the bytes.
     places: Vec<(usize, usize)>,
-    /// Over the places of each slot.
+    /// An indirect key over the places of each slot.
     keys: Vec<IndirectKey>,
 }
 
 impl Memory {
-    /// Slots for messages of `length` bytes in this form. What the peer names lies in one place, or
-    /// behind an indirect key.
+    /// Slots for messages of `length` bytes in this form. The memory that the peer names is in one
+    /// place, or behind an indirect key.
     pub(super) fn new(
         domain: &Domain,
         form: Form,
@@ -48,7 +47,7 @@ impl Memory {
         let mut keys = Vec::new();
         if form == Form::IndirectKey {
             for at in 0..REQUESTS {
-                // A key spans a byte at least, whatever the message.
+                // A key spans at least one byte, even for an empty message.
                 let pieces = [(9000, 5000), (104, 6000)];
                 let pieces =
                     pieces.map(|(offset, bytes)| (region.clone(), at * SLOT + offset, bytes));
@@ -87,8 +86,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Fails unless the places of a slot have these bytes behind `skipped` others, and all between
-    /// them is as it was.
+    /// Fails unless the places of a slot have these bytes behind `skipped` others, and all bytes
+    /// around them are unchanged.
     pub(super) fn holds(&self, at: usize, skipped: usize, data: &[u8]) -> Result<(), Stop> {
         let mut slot = vec![0; SLOT];
         self.region.read_at(at * SLOT, &mut slot)?;
@@ -109,7 +108,7 @@ pub(super) fn data(at: usize, length: usize) -> Vec<u8> {
     pattern(0x40 + at as u8, length)
 }
 
-/// The number that 8 bytes are to an atomic.
+/// 8 bytes as an atomic's number.
 pub(super) fn number(data: &[u8]) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|at| data[at]))
 }

@@ -1,7 +1,7 @@
 //! The matrix: every service with every operation that it carries, every form of payload, lengths
-//! from nothing to several packets, and each way to post. What a cell proves is the same for all
-//! of them ([`run`]). A new service is a line here; a new operation says in [`cell`] which forms of
-//! payload and lengths it has, and in [`carry`] how it is posted and what the peer must see.
+//! from nothing to several packets, and each way to post. All cells prove the same ([`run`]). A new
+//! service is a line here; a new operation says in [`cell`] which forms of payload and lengths it
+//! has, and in [`carry`] how it is posted and what the peer must see.
 
 mod carry;
 mod cell;
@@ -62,7 +62,7 @@ static ROWS: [Row; 4] = {
     [
         row::<Rc>(ALL, LENGTHS),
         row::<Uc>(&[Send, SendImm, Write, WriteImm, Umr, LocalInvalidate, Nop], LENGTHS),
-        // One packet of any path MTU of RoCE, 1024 bytes on an Ethernet port of 1500.
+        // One packet at any path MTU of RoCE: 1024 bytes on an Ethernet port of MTU 1500.
         row::<Ud>(&[Send, SendImm, Nop], &[0, 1, 64, INLINE, 1000]),
         // From the shortest frame to the longest of an MTU of 1500.
         Row {
@@ -100,8 +100,8 @@ fn cases() -> Vec<Case> {
     cells.into_iter().map(case).collect()
 }
 
-/// Asks of each service whether it takes each operation that there is a request of: what has a
-/// row, and no more. An operation without a row is one that the matrix never posts.
+/// Asks each service whether it takes each operation that has a request: exactly those with a row.
+/// The matrix never posts an operation without a row.
 fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let mut all = Vec::new();
@@ -123,14 +123,14 @@ fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The operations that have rows here: those on memory of the device alone are the groups
-/// `copy` and `wait`.
+/// The operations with rows here; operations on the device's memory alone are in the groups `copy`
+/// and `wait`.
 fn messages() -> impl Iterator<Item = &'static OperationInfo> {
     const ELSEWHERE: [Class; 2] = [Class::MemoryCopy, Class::Wait];
     OPERATIONS.iter().filter(|info| !ELSEWHERE.contains(&info.class))
 }
 
-/// Posts the requests of a cell, and looks at every completion and every byte at both ends.
+/// Posts the requests of a cell, and checks every completion and every byte at both ends.
 fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let Cell { operation, form, length, posting, .. } = *cell;
     let config = QpConfig {
@@ -142,7 +142,8 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let mut pair = Pair::unconnected_of(lab, &config, 64)?;
     let mut way = S::connect(&mut pair)?;
     let header = S::HEADER;
-    // What is sent from here and arrives there; and memory that the peer posts for receives.
+    // Memory for the sent bytes and for the arriving ones; and memory that the peer posts for
+    // receives.
     let local = Memory::new(&pair.a.domain, form, length, false)?;
     let remote = Memory::new(&pair.b.domain, form, length, true)?;
     let receives = Memory::new(&pair.b.domain, form, header + length, false)?;
@@ -158,11 +159,13 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             Operation::SendInvalidate => {
                 let mut key = pair.b.domain.umr_key(REQUESTS as u32, true)?;
                 let job = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
-                S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &job, &remote.sges(at)?)?;
+                // It is invalidated and not used: any memory serves.
+                let klms = [pair.b.sge(0, 64)?];
+                S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &job, &klms)?;
                 pair.b.sent()??;
                 keys.push(key);
             }
-            // What stays open until it is invalidated: a WRITE out of the key.
+            // The key is usable until it is invalidated: a WRITE from the key.
             Operation::LocalInvalidate => {
                 let mut key = pair.a.domain.umr_key(REQUESTS as u32, false)?;
                 let map = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
@@ -231,7 +234,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             Operation::Send | Operation::SendImm | Operation::SendInvalidate => {
                 receives.holds(at, header, data)?;
             }
-            // Nobody says when a WRITE has arrived that is not acknowledged.
+            // No completion shows when an unacknowledged WRITE has arrived.
             Operation::Write | Operation::WriteImm => {
                 until("a WRITE", || remote.holds(at, 0, data).ok())?;
                 receives.holds(at, 0, &vec![0; header + length])?;
@@ -261,7 +264,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
         }
     }
     let no_receive_completed = pair.b.qp.poll(&mut pair.b.receive_cq).is_none();
-    ensure!(no_receive_completed, "a receive completed that nobody sent to");
+    ensure!(no_receive_completed, "a receive completed without a send");
     Ok(())
 }
 
@@ -272,7 +275,7 @@ mod tests {
     use super::ROWS;
 
     #[test]
-    fn every_service_that_there_are_queues_of_has_a_row() {
+    fn rows_cover_every_service() {
         assert_eq!(ROWS.each_ref().map(|row| row.service), SERVICES);
     }
 }

@@ -1,4 +1,4 @@
-//! Which headers a packet leaves with, whose it is, and who sent it.
+//! The headers of a packet, the port that takes it, and the peer that sent it.
 
 use super::*;
 use crate::hca::state::Violations;
@@ -6,7 +6,7 @@ use crate::hca::state::Violations;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 const VLAN: u16 = 5;
 
-/// An entry of the table of RoCE addresses.
+/// An entry of the RoCE address table.
 fn entry(gid: [u8; 16], version: RoceVersion, l3: RoceL3Type, vlan: Option<u16>) -> RoceAddrLayout {
     let mut own = RoceAddrLayout::zeroed();
     own.set_source_l3_address(&gid)
@@ -31,7 +31,7 @@ fn ipv6(ethernet: Ethernet, gid: [u8; 16]) -> Route {
 }
 
 #[test]
-fn a_roce_packet_must_agree_with_one_entry_in_mac_vlan_gid_and_type() {
+fn roce_packet_matches_mac_vlan_gid_and_type() {
     let (v6, v4, tagged) = ([6; 16], mapped(&[10, 0, 0, 4]), [9; 16]);
     let roce = [
         entry(v6, RoceVersion::V2, RoceL3Type::IPV6, None),
@@ -74,13 +74,15 @@ fn a_roce_packet_must_agree_with_one_entry_in_mac_vlan_gid_and_type() {
         assert_eq!(addresses.takes(1, &route, false), takes, "{what}");
         assert!(!addresses.takes(2, &route, false), "there is no port 2: {what}");
     }
-    // A group's packets are judged by VLAN and type alone.
+    // Only VLAN and type count for packets to a group.
     let group = [0x33, 0x33, 0, 0, 0, 1];
     for (takes, vlan) in [(true, None), (true, Some(VLAN)), (false, Some(VLAN + 1))] {
         let route = ipv6(ethernet(group, vlan), [0xff; 16]);
         assert_eq!(addresses.takes(1, &route, true), takes, "{vlan:?}");
         assert!(!addresses.takes(1, &route, false));
     }
+    let route = ipv4([1, 0, 0x5e, 1, 2, 3], [239, 1, 2, 3]);
+    assert!(addresses.takes(1, &route, true) && !addresses.takes(1, &route, false));
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn hop(gid: &[u8; 16]) -> Hop<'_> {
 }
 
 #[test]
-fn what_leaves_an_ethernet_port_is_from_its_entry_to_the_hop_with_priority_and_class() {
+fn roce_route_uses_gid_entry_and_hop_fields() {
     let (v6, v4, there) = ([6; 16], mapped(&[10, 0, 0, 4]), mapped(&[10, 0, 0, 5]));
     let roce = [
         entry(v6, RoceVersion::V2, RoceL3Type::IPV6, Some(VLAN)),
@@ -151,7 +153,7 @@ fn what_leaves_an_ethernet_port_is_from_its_entry_to_the_hop_with_priority_and_c
         addresses.route(1, &Hop { index, loopback, ..hop(&there) }).expect("it leads somewhere")
     };
     let Route::Ipv6(ethernet, grh, udp) = from(0, false) else { panic!("IPv6") };
-    // Of the service level three bits are a priority.
+    // Three bits of the service level are the priority.
     assert_eq!(ethernet.vlan, Some(Vlan { priority: 5, drop_eligible: false, id: VLAN }));
     assert_eq!((ethernet.source, ethernet.destination), (Mac(MAC), Mac([2, 0, 0, 0, 0, 9])));
     assert_eq!((grh.source_gid(), grh.destination_gid()), (&v6, &there));
@@ -176,7 +178,7 @@ fn what_leaves_an_ethernet_port_is_from_its_entry_to_the_hop_with_priority_and_c
 }
 
 #[test]
-fn what_leaves_an_infiniband_port_has_its_lid_with_the_paths_bits_and_a_grh_where_one_is_asked() {
+fn ib_route_sets_lid_path_bits_and_optional_grh() {
     let ports = [port(4)];
     let addresses = Addresses { link: Link::Infiniband, ports: &ports, roce: &[] };
     let there = [7; 16];
@@ -208,7 +210,7 @@ fn what_leaves_an_infiniband_port_has_its_lid_with_the_paths_bits_and_a_grh_wher
 }
 
 #[test]
-fn a_peer_is_known_by_its_address_and_by_the_own_one_that_it_sends_to() {
+fn peer_matches_by_source_and_own_address() {
     let (v6, v4) = ([6; 16], mapped(&[10, 0, 0, 4]));
     let roce = [
         entry(v6, RoceVersion::V2, RoceL3Type::IPV6, None),

@@ -1,9 +1,9 @@
-//! What the fields of commands of the DPA may say.
+//! The valid values of fields of DPA commands.
 
 use super::*;
 
 #[test]
-fn a_runner_is_bound_to_any_unit_to_one_or_to_a_group_and_any_has_no_number() {
+fn affinity_none_takes_no_unit_number() {
     assert_eq!(affinity(DpaAffinity::NONE, 0), Ok(Affinity::Any));
     assert_eq!(affinity(DpaAffinity::STRICT, 0), Ok(Affinity::Unit(0)));
     assert_eq!(affinity(DpaAffinity::STRICT, 7), Ok(Affinity::Unit(7)));
@@ -13,7 +13,7 @@ fn a_runner_is_bound_to_any_unit_to_one_or_to_a_group_and_any_has_no_number() {
 }
 
 #[test]
-fn a_runner_begins_at_an_even_address_that_is_not_0() {
+fn entry_must_be_even_and_nonzero() {
     assert_eq!(entry(2), Ok(2));
     assert_eq!(entry(u64::MAX - 1), Ok(u64::MAX - 1));
     for odd in [0, 1, 3, u64::MAX] {

@@ -1,0 +1,78 @@
+//! Several channels as one file.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::Errno;
+
+/// A file that is readable while one of several channels is. The channels have to outlive it.
+#[derive(Debug)]
+pub struct Waiter {
+    files: Epoll,
+    /// Written once, and never read.
+    end: EventFd,
+}
+
+impl Waiter {
+    /// A file for `channels`.
+    ///
+    /// # Errors
+    /// EMFILE when the process has too many files.
+    pub fn new<const N: usize>(channels: [BorrowedFd<'_>; N]) -> Result<Self> {
+        let refused = |errno| failed("making a file for several event channels", errno);
+        let files = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(refused)?;
+        let end = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(refused)?;
+        for channel in channels.into_iter().chain([end.as_fd()]) {
+            files.add(channel, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(refused)?;
+        }
+        Ok(Self { files, end })
+    }
+
+    /// Leaves it readable for good, also for threads that wait already.
+    pub fn end(&self) {
+        // It fails only for a value that the counter cannot hold.
+        let _ = self.end.write(1);
+    }
+
+    /// Waits until a channel is readable; false when `timeout` passed first. `None` waits for ever.
+    ///
+    /// # Errors
+    /// Those of poll.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        wait(self.files.0.as_fd(), timeout)
+            .map_err(|errno| failed("waiting for event channels", errno))
+    }
+}
+
+/// Waits until a file is readable; false when `timeout` passed first.
+pub(super) fn wait(file: BorrowedFd<'_>, timeout: Option<Duration>) -> nix::Result<bool> {
+    let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        // Rounded up, so that a wait is never cut short.
+        let left = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut [PollFd::new(file, PollFlags::POLLIN)], left) {
+            Ok(0) if end.is_none_or(|end| Instant::now() < end) => {}
+            Ok(ready) => return Ok(ready != 0),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn failed(attempted: &'static str, errno: Errno) -> Error {
+    Error::new(ErrorKind::Refused, attempted, "").with_errno(errno)
+}
+
+impl AsFd for Waiter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.files.0.as_fd()
+    }
+}

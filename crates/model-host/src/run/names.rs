@@ -1,0 +1,106 @@
+//! The directory in which runs that have a name are found: each has a socket there.
+//!
+//! It is its user's alone (mode 0700): in XDG_RUNTIME_DIR if that is, else in `/tmp`. A program in
+//! a sandbox that has neither of these finds no run, and cannot pass itself off as one.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+
+/// Whether a directory is this user's alone; an error if there is none, or it is no directory.
+fn is_own(directory: &Path) -> io::Result<bool> {
+    let about = fs::symlink_metadata(directory)?;
+    if !about.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(about.uid() == geteuid().as_raw() && about.mode() & 0o077 == 0)
+}
+
+/// Where the directory is, or would be.
+fn place() -> PathBuf {
+    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    match given.filter(|given| given.is_absolute() && is_own(given).unwrap_or_default()) {
+        Some(given) => given.join("verbless-model"),
+        None => PathBuf::from(format!("/tmp/verbless-runs-{}", geteuid())),
+    }
+}
+
+/// Where the run of a name has its socket, if there is one.
+///
+/// # Errors
+/// The directory is another user's, or open to others.
+pub(super) fn socket(name: &str) -> io::Result<PathBuf> {
+    let place = place();
+    match is_own(&place) {
+        Ok(false) => Err(io::Error::other(format!(
+            "{} is not this user's alone: remove it, or set XDG_RUNTIME_DIR to a directory of mode \
+             700",
+            place.display()
+        ))),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io::Error::new(error.kind(), format!("{}: {error}", place.display())))
+        }
+        _ => Ok(place.join(name)),
+    }
+}
+
+/// Makes the directory if there is none, and locks it until the result is dropped.
+///
+/// # Errors
+/// As [`socket`], and what the system says.
+pub(super) fn locked() -> io::Result<File> {
+    let place = place();
+    match DirBuilder::new().mode(0o700).create(&place) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    socket("")?;
+    let directory = File::open(place)?;
+    directory.lock()?;
+    Ok(directory)
+}
+
+/// The names whose sockets a program of this network namespace has.
+pub(super) fn taken() -> Vec<String> {
+    let place = place();
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let is_taken = |path: &Path| {
+        let end = format!(" {}", path.display());
+        table.lines().any(|line| line.ends_with(&end))
+    };
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|it| it.is_socket()));
+    let mut names: Vec<String> = sockets
+        .filter(|entry| is_taken(&entry.path()))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn names_directory_must_be_private() {
+        drop(locked().expect("it is made"));
+        assert!(is_own(&place()).expect("it is there"));
+        let other = std::env::temp_dir().join(format!("verbless-names-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&other).expect("it is free");
+        assert!(is_own(&other).expect("it is there"));
+        let link = other.join("link");
+        std::os::unix::fs::symlink(&other, &link).expect("it is free");
+        assert!(is_own(&link).is_err(), "it leads elsewhere");
+        for mode in [0o710, 0o701, 0o770] {
+            fs::set_permissions(&other, fs::Permissions::from_mode(mode)).expect("it is ours");
+            assert!(!is_own(&other).expect("it is there"), "{mode:o}");
+        }
+        fs::remove_dir_all(&other).expect("it is ours");
+    }
+}

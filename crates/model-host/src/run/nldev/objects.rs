@@ -1,0 +1,331 @@
+//! What NETLINK_RDMA shows of the model's objects: how many there are, each by itself, and all of a
+//! kind (`rdma res`, `rdma statistic`).
+//!
+//! Formats are those of Linux 6.12, `fill_res_*_entry` of `drivers/infiniband/core/nldev.c`. Keys
+//! are left out: the kernel shows them to CAP_NET_ADMIN alone.
+
+use std::collections::BTreeMap;
+
+use nix::errno::Errno;
+use verbless_model::{CqResource, MkeyResource, PdResource, QpResource, Resources, SrqResource};
+use verbless_prm::ServiceType;
+
+use super::super::sysfs::Shown;
+use super::{Header, MULTI, Message, NESTED, attribute, find, handle, number};
+
+/// Bytes of a message of a dump: `rdma` has a buffer of a page.
+const LONGEST: usize = 4096 - 256;
+/// Messages of a dump: what the receive buffer of a socket has room for.
+const MOST_TABLES: usize = 32;
+/// Objects of a dump: more do not fit, whatever their kind.
+const MOST_OBJECTS: usize = MOST_TABLES * LONGEST / 16;
+/// Queue pairs that are named with a shared receive queue.
+const MOST_USERS: usize = 100;
+
+/// A kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Qp,
+    CmId,
+    Cq,
+    Mr,
+    Pd,
+    Ctx,
+    Srq,
+}
+
+/// The numbers of a kind: its command, its table and entries, and what identifies an object.
+struct Numbers {
+    command: u16,
+    table: u16,
+    entry: u16,
+    id: u16,
+}
+
+impl Kind {
+    /// In the order in which the kernel counts them.
+    const ALL: [Self; 7] =
+        [Self::Pd, Self::Cq, Self::Qp, Self::CmId, Self::Mr, Self::Ctx, Self::Srq];
+
+    const fn numbers(self) -> Numbers {
+        let (command, table, entry, id) = match self {
+            Self::Qp => (10, 19, 20, attribute::RES_LQPN),
+            Self::CmId => (11, 30, 31, attribute::RES_CM_IDN),
+            Self::Cq => (12, 35, 36, attribute::RES_CQN),
+            Self::Mr => (13, 40, 41, attribute::RES_MRN),
+            Self::Pd => (14, 46, 47, attribute::RES_PDN),
+            Self::Ctx => (22, 86, 87, attribute::RES_CTXN),
+            Self::Srq => (23, 88, 89, attribute::RES_SRQN),
+        };
+        Numbers { command, table, entry, id }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Qp => "qp",
+            Self::CmId => "cm_id",
+            Self::Cq => "cq",
+            Self::Mr => "mr",
+            Self::Pd => "pd",
+            Self::Ctx => "ctx",
+            Self::Srq => "srq",
+        }
+    }
+
+    /// The kind that a command lists.
+    pub(super) fn of_command(command: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.numbers().command == command)
+    }
+
+    /// The kind whose statistics are asked for, by the attribute of its table.
+    pub(super) fn of_table(table: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| u32::from(kind.numbers().table) == table)
+    }
+
+    /// Whether its objects belong to ports.
+    const fn is_of_port(self) -> bool {
+        matches!(self, Self::Qp | Self::CmId)
+    }
+
+    fn count(self, all: &Resources) -> usize {
+        match self {
+            Self::Qp => all.qps.len(),
+            Self::CmId => 0,
+            Self::Cq => all.cqs.len(),
+            Self::Mr => all.mkeys.len(),
+            Self::Pd => all.pds.len(),
+            Self::Ctx => all.contexts.len(),
+            Self::Srq => all.srqs.len(),
+        }
+    }
+
+    /// The objects that are wanted, by number and port; at most as many as a dump has room for.
+    fn entries(self, all: &Resources, wanted: &dyn Fn(u32, Option<u8>) -> bool) -> Vec<Message> {
+        fn those<T>(
+            all: &[T],
+            wanted: impl Fn(&T) -> bool,
+            show: impl Fn(&T) -> Message,
+        ) -> Vec<Message> {
+            all.iter().filter(|it| wanted(it)).take(MOST_OBJECTS).map(show).collect()
+        }
+        match self {
+            Self::Qp => those(&all.qps, |it| wanted(it.qpn, Some(it.port)), qp),
+            Self::CmId => Vec::new(),
+            Self::Cq => those(&all.cqs, |it| wanted(it.cqn, None), cq),
+            Self::Mr => those(&all.mkeys, |it| wanted(it.index, None), mr),
+            Self::Pd => those(&all.pds, |it| wanted(it.pdn, None), pd),
+            Self::Ctx => those(&all.contexts, |&uid| wanted(uid.into(), None), context),
+            Self::Srq => {
+                let users = users_of_srqs(all);
+                those(&all.srqs, |it| wanted(it.srqn, None), |it| srq(it, &users))
+            }
+        }
+    }
+}
+
+/// How many objects of each kind there are, by Linux's names. Those of DevX count too, of which
+/// Linux keeps no account.
+pub(super) fn summary(message: Message, index: usize, device: &Shown, all: &Resources) -> Message {
+    let entries = Kind::ALL.into_iter().fold(Message::nested(), |entries, kind| {
+        let entry = Message::nested()
+            .text(attribute::RES_SUMMARY_ENTRY_NAME, kind.name())
+            .u64(attribute::RES_SUMMARY_ENTRY_CURR, kind.count(all) as u64);
+        entries.put(NESTED | attribute::RES_SUMMARY_ENTRY, &entry.0)
+    });
+    handle(message, index, device).put(NESTED | attribute::RES_SUMMARY, &entries.0)
+}
+
+/// One object.
+pub(super) fn one(
+    kind: Kind,
+    message: Message,
+    devices: &[Shown],
+    resources: super::Holdings<'_>,
+    body: &[u8],
+) -> Result<Message, Errno> {
+    let id = number(body, kind.numbers().id).ok_or(Errno::EINVAL)?;
+    let (index, device) = find(devices, body)?;
+    let port = port(device, body)?;
+    if port.is_some() != kind.is_of_port() {
+        return Err(Errno::EINVAL);
+    }
+    let found = kind.entries(&resources(device.number), &|number, _| number == id);
+    let entry = found.first().ok_or(Errno::ENOENT)?;
+    Ok(handle(message, index, device).plain(&entry.0))
+}
+
+/// All objects of a device.
+pub(super) fn all(
+    kind: Kind,
+    header: &Header,
+    devices: &[Shown],
+    resources: super::Holdings<'_>,
+    body: &[u8],
+) -> Result<Vec<Message>, Errno> {
+    let (index, device) = find(devices, body)?;
+    let port = port(device, body)?;
+    let on_port =
+        |of: Option<u8>| port.is_none_or(|port| of.is_none_or(|of| port == u32::from(of)));
+    let entries = kind.entries(&resources(device.number), &|_, port| on_port(port));
+    let Numbers { table, entry, .. } = kind.numbers();
+    Ok(tables(header, index, device, (table, entry), entries))
+}
+
+/// The statistics of all objects of a kind: queue pairs are bound to no counters, and keys have
+/// none but those of on-demand paging.
+pub(super) fn statistics(
+    header: &Header,
+    devices: &[Shown],
+    resources: super::Holdings<'_>,
+    body: &[u8],
+) -> Result<Vec<Message>, Errno> {
+    let table = number(body, attribute::STAT_RES).ok_or(Errno::EINVAL)?;
+    let kind = Kind::of_table(table).ok_or(Errno::EINVAL)?;
+    let (index, device) = find(devices, body)?;
+    port(device, body)?;
+    match kind {
+        Kind::Qp => Ok(Vec::new()),
+        Kind::Mr => {
+            let Numbers { table, entry, id, .. } = kind.numbers();
+            let all = resources(device.number);
+            let keys = all.mkeys.iter().take(MOST_OBJECTS);
+            let keys = keys.map(|it| Message::nested().u32(id, it.index)).collect();
+            Ok(tables(header, index, device, (table, entry), keys))
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The port that a request names, if it is there.
+fn port(device: &Shown, body: &[u8]) -> Result<Option<u32>, Errno> {
+    let port = number(body, attribute::PORT_INDEX);
+    let is_there = |port: u32| (1..=device.ports.len()).contains(&(port as usize));
+    if port.is_some_and(|port| !is_there(port)) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(port)
+}
+
+/// Messages with entries of a table, as many as fit into each.
+fn tables(
+    header: &Header,
+    index: usize,
+    device: &Shown,
+    (table, entry): (u16, u16),
+    entries: Vec<Message>,
+) -> Vec<Message> {
+    let mut full = vec![Message::nested()];
+    for one in entries {
+        let begun = full.last_mut().expect("there is one");
+        if begun.0.is_empty() || begun.0.len() + one.0.len() <= LONGEST {
+            *begun = std::mem::take(begun).put(entry, &one.0);
+        } else if full.len() < MOST_TABLES {
+            full.push(Message::nested().put(entry, &one.0));
+        } else {
+            tracing::info!("NETLINK_RDMA: there are more objects than a socket has room for");
+            break;
+        }
+    }
+    let of = |filled: Message| {
+        handle(Message::new(header.kind, MULTI, header), index, device).put(table, &filled.0)
+    };
+    // The kernel sends no empty table.
+    full.into_iter().filter(|filled| !filled.0.is_empty()).map(of).collect()
+}
+
+/// `ib_qp_type`; what verbs have no number for is the driver's.
+fn qp_type(service: ServiceType) -> u8 {
+    match service {
+        ServiceType::QP0 => 0,
+        ServiceType::QP1 => 1,
+        ServiceType::RC => 2,
+        ServiceType::UC => 3,
+        ServiceType::UD => 4,
+        _ => 0xff,
+    }
+}
+
+fn qp(it: &QpResource) -> Message {
+    /// `IB_MIG_MIGRATED`: there is no other path.
+    const MIGRATED: u8 = 0;
+    let mut message = Message::nested();
+    if it.port != 0 {
+        message = message.u32(attribute::PORT_INDEX, it.port.into());
+    }
+    message = message.u32(attribute::RES_LQPN, it.qpn).u32(attribute::RES_PDN, it.pdn);
+    if let Some(remote) = it.remote_qpn {
+        message = message.u32(attribute::RES_RQPN, remote).u32(attribute::RES_RQ_PSN, it.rq_psn);
+    }
+    message = message.u32(attribute::RES_SQ_PSN, it.sq_psn);
+    if it.remote_qpn.is_some() {
+        message = message.u8(attribute::RES_PATH_MIG_STATE, MIGRATED);
+    }
+    message.u8(attribute::RES_TYPE, qp_type(it.service)).u8(attribute::RES_STATE, it.state)
+}
+
+fn cq(it: &CqResource) -> Message {
+    // mlx5_ib counts one less, as `ibv_create_cq` takes it.
+    let message = Message::nested()
+        .u32(attribute::RES_CQE, it.entries.saturating_sub(1))
+        .u64(attribute::RES_USECNT, it.users.into())
+        .u8(attribute::DEV_DIM, 0)
+        .u32(attribute::RES_CQN, it.cqn);
+    owned(message, it.uid)
+}
+
+fn mr(it: &MkeyResource) -> Message {
+    Message::nested()
+        .u64(attribute::RES_MRLEN, it.length.unwrap_or(u64::MAX))
+        .u32(attribute::RES_MRN, it.index)
+        .u32(attribute::RES_PDN, it.pdn)
+}
+
+fn pd(it: &PdResource) -> Message {
+    let message = Message::nested()
+        .u64(attribute::RES_USECNT, it.users.into())
+        .u32(attribute::RES_PDN, it.pdn);
+    owned(message, it.uid)
+}
+
+fn context(uid: &u16) -> Message {
+    Message::nested().u32(attribute::RES_CTXN, (*uid).into())
+}
+
+/// Queue pairs of each shared receive queue, by its number.
+fn users_of_srqs(all: &Resources) -> BTreeMap<u32, Vec<u32>> {
+    let mut users: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (srqn, qpn) in all.qps.iter().filter_map(|qp| Some((qp.srqn?, qp.qpn))) {
+        let users = users.entry(srqn).or_default();
+        if users.len() < MOST_USERS {
+            users.push(qpn);
+        }
+    }
+    users
+}
+
+fn srq(it: &SrqResource, users: &BTreeMap<u32, Vec<u32>>) -> Message {
+    /// `ib_srq_type`.
+    const BASIC: u8 = 0;
+    const XRC: u8 = 1;
+    let kind = if it.cqn.is_some() { XRC } else { BASIC };
+    let mut message = Message::nested()
+        .u32(attribute::RES_SRQN, it.srqn)
+        .u8(attribute::RES_TYPE, kind)
+        .u32(attribute::RES_PDN, it.pdn);
+    if let Some(cqn) = it.cqn {
+        message = message.u32(attribute::RES_CQN, cqn);
+    }
+    let Numbers { table, entry, id, .. } = Kind::Qp.numbers();
+    let users = users.get(&it.srqn).into_iter().flatten();
+    let users = users
+        .fold(Message::nested(), |users, &qpn| users.put(entry, &Message::nested().u32(id, qpn).0));
+    message.put(NESTED | table, &users.0)
+}
+
+/// The context of a user's object.
+fn owned(message: Message, uid: u16) -> Message {
+    match uid {
+        0 => message,
+        uid => message.u32(attribute::RES_CTXN, uid.into()),
+    }
+}

@@ -1,0 +1,264 @@
+use std::process::{Command, Stdio};
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::super::process::Caller;
+use super::super::process::tests::{becomes_sleep, shell, waiting};
+use super::super::rig::is_apart;
+use super::*;
+use verbless_model::memory::Reach;
+use verbless_model_kernel::remote::Client;
+
+pub(in super::super) fn processes() -> Processes {
+    let wakes = Wakes::new().expect("an epoll");
+    Processes::new(Arc::default(), Arc::new(wakes))
+}
+
+#[test]
+fn exec_makes_new_process_entry() {
+    let processes = processes();
+    let mut child = shell();
+    let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
+    let before = processes.of_thread(tid, || true).expect("a child");
+    assert_eq!(processes.known(tid), Some(pid));
+    assert_eq!(processes.known(std::process::id()), None);
+    let is_whole = |process: &Process| matches!(process.device_reach(), Some(Reach::Client(_)));
+    assert!(is_whole(&before));
+    // A thread begins, and the program stays what it is.
+    processes.may_leave(pid, tid);
+    processes.may_leave(pid, tid);
+    assert!(!is_whole(&before), "its memory is that of the program alone");
+    let same = processes.of_thread(tid, || true).expect("a child");
+    assert!(Arc::ptr_eq(&before, &same) && !is_whole(&before), "it has not left");
+    processes.heard(std::process::id(), || true);
+    processes.heard(tid, || false);
+    assert!(!is_whole(&before), "no call of its waits");
+    processes.heard(tid, || true);
+    assert!(is_whole(&before), "the call failed");
+    processes.may_leave(pid, tid);
+    becomes_sleep(&mut child);
+    let after = processes.of_thread(tid, || true).expect("a child");
+    assert!(!Arc::ptr_eq(&before, &after), "it is another program");
+    assert!(is_whole(&after));
+    // That it left shows at its next call, too.
+    processes.may_leave(pid, tid);
+    child.kill().and_then(|()| child.wait()).expect("it is there");
+    processes.heard(tid, || true);
+    assert_eq!(processes.known(tid), None);
+    processes.bury(pid);
+    let table = processes.table();
+    assert!(table.known.is_empty() && table.leaving.is_empty() && table.execs.is_empty());
+}
+
+/// A thread of this process, until this is dropped.
+struct Thread(u32, Option<std::thread::JoinHandle<()>>, std::sync::mpsc::Sender<()>);
+
+impl Thread {
+    fn new() -> Self {
+        let (let_go, goes) = std::sync::mpsc::channel::<()>();
+        let (said, says) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let _ = said.send(nix::unistd::gettid().as_raw() as u32);
+            let _ = goes.recv();
+        });
+        Self(says.recv().expect("a number"), Some(thread), let_go)
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.2 = std::sync::mpsc::channel().0;
+        let _ = self.1.take().map(std::thread::JoinHandle::join);
+        while sys::is_thread_of(self.0, Pid::this()) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn execve_of_an_ended_thread_has_failed() {
+    let (processes, own) = (processes(), Pid::this());
+    let [first, second] = [Thread::new(), Thread::new()];
+    let process = processes.of_thread(first.0, || true).expect("this process");
+    let is_whole = || matches!(process.device_reach(), Some(Reach::Client(_)));
+    let call = || processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true);
+    processes.may_leave(own, first.0);
+    processes.may_leave(own, second.0);
+    processes.heard(first.0, || true);
+    assert!(!is_whole(), "the other thread may leave yet");
+    call().expect("this process");
+    assert!(!is_whole(), "the other thread may leave yet");
+    drop(second);
+    let killed = processes.of_thread(first.0, || false);
+    assert_eq!((killed.map(|it| it.pid), is_whole()), (Err(Errno::EINTR), false));
+    call().expect("this process");
+    assert!(is_whole() && processes.table().execs.is_empty(), "no thread may leave");
+}
+
+#[test]
+fn heard_asks_no_other_process() {
+    let processes = processes();
+    let (mut child, mut stranger) = (shell(), shell());
+    let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
+    processes.of_thread(tid, || true).expect("a child");
+    // As if the stranger had the number of an ended thread that has begun this.
+    processes.may_leave(pid, stranger.id());
+    becomes_sleep(&mut child);
+    processes.heard(stranger.id(), || false);
+    assert!(processes.table().execs.contains_key(&stranger.id()), "it may be the thread's");
+    processes.heard(stranger.id(), || true);
+    assert_eq!(processes.known(tid), Some(pid), "the process was not asked");
+    assert!(processes.may_be_leaving(pid) && processes.table().execs.is_empty());
+    let killed = processes.of_thread(tid, || false);
+    assert_eq!(killed.map(|it| it.pid), Err(Errno::EINTR), "it is not asked either");
+    assert!(processes.may_be_leaving(pid));
+    processes.of_thread(tid, || true).expect("a child");
+    assert!(!processes.may_be_leaving(pid), "its own call shows that it runs another program");
+    for child in [&mut child, &mut stranger] {
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+    }
+}
+
+#[test]
+fn execs_of_one_process_are_bounded() {
+    let (processes, own) = (processes(), Pid::this());
+    let process = processes.of_thread(std::process::id(), || true).expect("this process");
+    // No thread has such a number.
+    (0..1000).for_each(|number| processes.may_leave(own, (1 << 30) + number));
+    assert!(processes.table().execs.len() <= 64);
+    processes.of_thread(std::process::id(), || true).expect("this process");
+    assert!(processes.table().execs.is_empty() && !processes.may_be_leaving(own));
+    let threads: Vec<_> = (0..65).map(|_| Thread::new()).collect();
+    threads.iter().for_each(|thread| processes.may_leave(own, thread.0));
+    assert!(processes.table().execs.is_empty(), "which they are is not known");
+    threads.iter().for_each(|thread| processes.heard(thread.0, || true));
+    processes.of_thread(std::process::id(), || true).expect("this process");
+    let reach = process.device_reach();
+    assert!(processes.may_be_leaving(own) && matches!(reach, Some(Reach::Program(_))));
+}
+
+#[test]
+fn claims_outlive_execve() {
+    let processes = processes();
+    let mut child = shell();
+    let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
+    let before = processes.of_thread(tid, || true).expect("a child");
+    processes.may_leave(pid, tid);
+    becomes_sleep(&mut child);
+    processes.heard(tid, || true);
+    assert_eq!(processes.known(tid), None);
+    let after = processes.of_thread(tid, || true).expect("a child");
+    assert!(!Arc::ptr_eq(&before, &after));
+    let [before, after] = [before, after].map(|it| Caller { process: it, tid, call: waiting() });
+    before.pinned().store(5, Ordering::Relaxed);
+    assert_eq!(after.pinned().load(Ordering::Relaxed), 5, "pages");
+    assert!(std::ptr::eq(before.eventfds(), after.eventfds()), "eventfds");
+    let of = |caller: &Caller| (0..).map_while(|_| caller.claim().ok()).collect::<Vec<_>>();
+    // The limit of the child is such that this is not all of ours.
+    sys::tests::limit_descriptors(tid, libc::rlimit { rlim_cur: 9, rlim_max: 9 });
+    let held = of(&before);
+    assert_eq!((held.len(), of(&after).len()), (9, 0), "descriptors");
+    drop(held);
+    assert_eq!(of(&after).len(), 9);
+    child.kill().and_then(|()| child.wait()).expect("it is there");
+}
+
+#[test]
+fn claims_outlive_a_lack_of_descriptors() {
+    if !is_apart("run::processes::tests::claims_outlive_a_lack_of_descriptors") {
+        return;
+    }
+    let (processes, own) = (processes(), Pid::this());
+    let tid = std::process::id();
+    let before = processes.of_thread(tid, || true).expect("this process");
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
+    // None is free: what the process is about to leave cannot be said, and it is forgotten.
+    setrlimit(Resource::RLIMIT_NOFILE, 1, hard).expect("it is lower");
+    processes.may_leave(own, tid);
+    assert!(processes.table().known.is_empty());
+    assert!(processes.of_thread(tid, || true).is_err());
+    // Others are forgotten then, too.
+    let mut table = processes.table();
+    let claims = before.claims.clone();
+    (1..=MANY as i32 + 1).for_each(|pid| {
+        table.before.insert(Pid::from_raw(-pid), (0, claims.clone()));
+    });
+    table.known.insert(own, before.clone());
+    processes.forget_in(&mut table, own);
+    drop(table);
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("as it was");
+    let after = processes.of_thread(tid, || true).expect("this process");
+    assert!(Arc::ptr_eq(&before.claims, &after.claims));
+}
+
+#[test]
+fn process_of_a_killed_caller_is_not_registered() {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    let processes = processes();
+    let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
+    let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
+    processes.guarded_as(Wards::through(ours));
+    let warded = || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fds)| !fds.is_empty());
+    let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
+    let tid = stranger.id();
+    let refused = processes.of_thread(tid, || false);
+    assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
+    assert!(
+        processes.table().known.is_empty() && processes.table().threads.is_empty() && !warded()
+    );
+    assert!((1..=u16::MAX).all(|number| processes.memory.reach(number).is_none()));
+    // One that is known is not taken for the caller either, and a thread of its is not kept.
+    let known = processes.of_thread(std::process::id(), || true).expect("this process");
+    assert!(warded());
+    for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
+        let refused = processes.of_thread(tid, || false);
+        assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
+    }
+    assert_eq!(processes.table().threads.len(), 1);
+    // Its end wakes no wait.
+    drop(stranger.stdin.take());
+    stranger.wait().expect("it ends");
+    assert_eq!(processes.wakes.wait(Some(std::time::Duration::ZERO)), Ok(vec![]));
+    assert!(!known.has_ended());
+}
+
+#[test]
+fn bury_drops_only_ended_processes() {
+    let processes = processes();
+    let own = std::process::id();
+    let process = processes.of_thread(own, || true).expect("this process");
+    let tid = std::thread::spawn(|| nix::unistd::gettid().as_raw() as u32);
+    let _ = tid.join();
+    assert_eq!(process.pid.as_raw() as u32, own);
+    assert!(!process.has_ended());
+    let again =
+        processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true).expect("a thread");
+    assert!(Arc::ptr_eq(&process, &again));
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
+    let gone = processes.of_thread(child.id(), || true).expect("it lives");
+    child.wait().expect("it ends");
+    assert!(gone.has_ended());
+    assert!(processes.of_thread(child.id(), || true).is_err());
+    processes.bury(process.pid);
+    processes.bury(gone.pid);
+    assert_eq!(processes.table().known.len(), 1, "the live one is still known");
+    assert!(processes.table().threads.values().all(|&of| of == process.pid), "with its threads");
+}
+
+#[test]
+fn table_is_unlocked_during_process_check() {
+    let processes = processes();
+    let is_free = || processes.table.try_lock().is_ok();
+    let (pool, own, looks) = (Arc::default(), std::process::id(), AtomicUsize::new(0));
+    let open = |pid, tid| {
+        looks.fetch_add(1, Ordering::Relaxed);
+        assert!(is_free(), "the lock is held while files of the process are opened");
+        Opened::of(pid, tid)
+    };
+    for _ in 0..2 {
+        processes.looked_at(own, &pool, is_free, open).expect("the lock is free");
+    }
+    assert_eq!(looks.into_inner(), 1, "it is known then");
+}

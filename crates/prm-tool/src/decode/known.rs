@@ -1,0 +1,89 @@
+//! Looks up a log's numbers in the tables of prm/.
+
+use verbless_prm::numbers::Numbers;
+
+use super::super::description::Description;
+use super::super::refusals;
+use super::super::runtime::{Runtime, numbers};
+
+/// The tables, and how much of them to show.
+pub(super) struct Known<'a> {
+    pub(super) description: &'a Description,
+    pub(super) runtime: &'a Runtime,
+    pub(super) numbers: &'static [Numbers],
+    /// Show fields that are zero.
+    pub(super) all: bool,
+}
+
+impl<'a> Known<'a> {
+    pub(super) fn new(description: &'a Description, runtime: &'a Runtime, all: bool) -> Self {
+        Self { description, runtime, numbers: numbers(description), all }
+    }
+
+    pub(super) fn table(&self, called: &str) -> Option<&'static Numbers> {
+        Numbers::called(self.numbers, called)
+    }
+
+    /// A number of this kind with its meaning.
+    pub(super) fn number(&self, called: &str, value: u64) -> String {
+        match self.table(called).and_then(|it| it.get(value)) {
+            Some(meaning) => meaning.line(),
+            None => format!("{called} {value:#x}, which prm/ does not know"),
+        }
+    }
+
+    /// A number of this kind with its name.
+    pub(super) fn number_name(&self, called: &str, value: u64) -> String {
+        match self.table(called).and_then(|it| it.get(value)) {
+            Some(meaning) => {
+                let says = meaning.is.says.first().map(|says| format!(", \"{says}\""));
+                format!("{called} {value}, {}{}", meaning.is.name, says.unwrap_or_default())
+            }
+            None => format!("{called} {value}"),
+        }
+    }
+
+    pub(super) fn vendor_syndrome(&self, value: u64) -> String {
+        if value > 0xff {
+            return format!(
+                "vendor error {value} ({value:#x}), not an mlx5 number: mlx5 has 8 bits of it"
+            );
+        }
+        match self.table("vendor syndrome of an error CQE").and_then(|it| it.get(value)) {
+            Some(meaning) => format!("vendor syndrome {value:#04x}: {}", meaning.is.doc),
+            None => format!("vendor syndrome {value:#04x}, whose meaning is not published"),
+        }
+    }
+
+    pub(super) fn severity(&self, value: u64) -> String {
+        let names = self.runtime.enumeration("health_severity");
+        let name = names.and_then(|it| it.name_of(value)).unwrap_or("unknown");
+        format!("health severity {value}, {name}: smaller is graver")
+    }
+
+    /// The syndrome of a command: the firmware's own, or the model's.
+    pub(super) fn firmware_syndrome(&self, syndrome: u32) -> String {
+        if let Some(text) = refusals::syndrome(syndrome) {
+            return text;
+        }
+        match syndrome {
+            0 => "syndrome 0x0: the firmware gives no reason of its own".to_owned(),
+            _ => format!(
+                "syndrome {syndrome:#x}: the firmware's own, not published; the vendor's support \
+                 can look it up"
+            ),
+        }
+    }
+
+    /// The command's own reason for a status.
+    pub(super) fn rule(&self, opcode: u16, status: u64) -> Option<&'a str> {
+        let name = self.table("command status")?.get(status)?.is.name;
+        let command = self.description.commands.iter().find(|it| it.opcode == opcode)?;
+        let rule = command.statuses.iter().find(|rule| rule.name == name)?;
+        Some(&rule.why)
+    }
+}
+
+pub(super) fn shortfall(got: usize, whole: usize) -> String {
+    if got < whole { format!(" (only {got} of {whole} bytes)") } else { String::new() }
+}

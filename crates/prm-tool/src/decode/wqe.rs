@@ -1,0 +1,290 @@
+//! A send WQE as its segments, which its control segment names.
+//!
+//! The opcode and the service of the queue decide the segments after the control segment, and no
+//! byte of the WQE states the service: after a SEND's control segment may come an address vector,
+//! an Ethernet segment or the data. The decoder chooses a plausible layout, and states its
+//! assumption.
+
+use verbless_prm::reflect::View;
+
+use super::super::runtime::Runtime;
+
+/// Bytes of a segment's unit, and of a WQEBB.
+const OCTOWORD: usize = 16;
+pub(super) const WQEBB: usize = 64;
+
+mod opcode {
+    pub(super) const NOP: u8 = 0x00;
+    pub(super) const SEND_INVALIDATE: u8 = 0x01;
+    pub(super) const WRITE: u8 = 0x08;
+    pub(super) const WRITE_IMM: u8 = 0x09;
+    pub(super) const SEND: u8 = 0x0a;
+    pub(super) const SEND_IMM: u8 = 0x0b;
+    pub(super) const LSO: u8 = 0x0e;
+    pub(super) const WAIT: u8 = 0x0f;
+    pub(super) const READ: u8 = 0x10;
+    pub(super) const COMPARE_SWAP: u8 = 0x11;
+    pub(super) const FETCH_ADD: u8 = 0x12;
+    pub(super) const MASKED_COMPARE_SWAP: u8 = 0x14;
+    pub(super) const MASKED_FETCH_ADD: u8 = 0x15;
+    pub(super) const SEND_ENABLE: u8 = 0x17;
+    pub(super) const SET_PSV: u8 = 0x20;
+    pub(super) const UMR: u8 = 0x25;
+    pub(super) const TAG_MATCHING: u8 = 0x28;
+    pub(super) const ENHANCED_MPSW: u8 = 0x29;
+    pub(super) const MMO: u8 = 0x2f;
+}
+
+/// The first dwords of a WQE.
+struct Control {
+    op_mod: u8,
+    opcode: u8,
+    qpn: u32,
+    /// Length of the WQE in bytes.
+    length: usize,
+}
+
+impl Control {
+    fn of(runtime: &Runtime, bytes: &[u8]) -> Option<Self> {
+        let view = View::new(runtime.structure("ctrl_segment")?, bytes.get(..OCTOWORD)?);
+        let get = |field| view.get(field);
+        let this = Self {
+            op_mod: get("opmod")? as u8,
+            opcode: get("opcode")? as u8,
+            qpn: get("qpn")? as u32,
+            length: get("ds")? as usize * OCTOWORD,
+        };
+        let known = runtime.enumeration("wqe_opcode")?.name_of(this.opcode.into()).is_some();
+        (known && this.length > 0).then_some(this)
+    }
+}
+
+/// Whether the bytes begin with a control segment.
+pub(super) fn is_wqe(runtime: &Runtime, bytes: &[u8]) -> bool {
+    let Some(control) = Control::of(runtime, bytes) else { return false };
+    let reserved = bytes[7] & 0xc0 | bytes[11] & 0x11;
+    reserved == 0 && control.qpn != 0 && (control.opcode != opcode::NOP || control.length == 16)
+}
+
+/// Bytes of the WQE at the start of `bytes`, in whole WQEBBs.
+pub(super) fn length(runtime: &Runtime, bytes: &[u8]) -> usize {
+    Control::of(runtime, bytes).map_or(0, |it| it.length).next_multiple_of(WQEBB)
+}
+
+/// The kind of a segment.
+enum Part {
+    /// A structure of this name.
+    Named(&'static str, usize),
+    /// Bytes, and their description.
+    Bytes(&'static str, usize),
+}
+
+impl Part {
+    fn length(&self) -> usize {
+        match self {
+            Self::Named(_, length) | Self::Bytes(_, length) => *length,
+        }
+    }
+}
+
+/// The service assumed for a WQE.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Service {
+    Connected,
+    Datagram,
+    Ethernet,
+}
+
+/// The WQE in lines, each indented by two spaces; `is_ethernet` comes from the dump's title.
+pub(super) fn show(runtime: &Runtime, bytes: &[u8], is_ethernet: bool, all: bool) -> String {
+    let Some(control) = Control::of(runtime, bytes) else { return String::new() };
+    let whole = bytes.len().min(control.length);
+    let mut out = String::new();
+    let body = &bytes[OCTOWORD.min(whole)..whole];
+    let (service, parts) = layout(&control, body, is_ethernet);
+    if matches!(control.opcode, opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVALIDATE)
+        || service != Service::Connected
+    {
+        out += match service {
+            Service::Connected => "  read as one of a connected queue (data follows)\n",
+            Service::Datagram => "  read as one of a datagram queue (an address vector follows)\n",
+            Service::Ethernet => {
+                "  read as one of an Ethernet queue (an Ethernet segment follows)\n"
+            }
+        };
+    }
+    let mut at = 0;
+    let put = |name: &str, from: usize, length: usize| match bytes
+        .get(from..(from + length).min(whole))
+    {
+        Some(slice) if !slice.is_empty() => segment(runtime, name, from, slice, all),
+        _ => String::new(),
+    };
+    out += &put("ctrl_segment", 0, OCTOWORD);
+    for part in &parts {
+        let from = OCTOWORD + at;
+        match part {
+            Part::Named(name, length) => out += &put(name, from, *length),
+            Part::Bytes(what, length) => {
+                let end = (from + length).min(whole);
+                if let Some(slice) = bytes.get(from..end) {
+                    out += &format!("  +{from:#04x} {what}: {}\n", hex(slice));
+                }
+            }
+        }
+        at += part.length();
+    }
+    if control.length > bytes.len() {
+        out += &format!("  only {} of its {} bytes are here\n", bytes.len(), control.length);
+    }
+    let end = (control.length.next_multiple_of(WQEBB)).min(bytes.len());
+    if let Some(rest) = bytes.get(control.length..end)
+        && rest.iter().any(|&byte| byte != 0)
+    {
+        out += &format!("  behind it, up to the next basic block: {}\n", hex(rest));
+    }
+    out
+}
+
+fn segment(runtime: &Runtime, name: &str, from: usize, bytes: &[u8], all: bool) -> String {
+    let Some(info) = runtime.structure(name) else { return String::new() };
+    let mut out = format!("  +{from:#04x} {name}\n");
+    let view = View::new(info, bytes);
+    let lines = if all { format!("{view:#}") } else { view.to_string() };
+    lines.lines().for_each(|line| out += &format!("    {line}\n"));
+    if let Some((bit, width)) = view.nonzero_reserved() {
+        out += &format!("    reserved bits are not 0: {width} from bit {bit}\n");
+    }
+    out
+}
+
+/// Bytes in groups of four.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    let words = bytes.chunks(4).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect());
+    words.collect::<Vec<String>>().join(" ")
+}
+
+/// The segments behind the control segment.
+fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Part>) {
+    let sends = matches!(control.opcode, opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVALIDATE);
+    let service = match control.opcode {
+        opcode::LSO | opcode::ENHANCED_MPSW => Service::Ethernet,
+        opcode::SEND if is_ethernet => Service::Ethernet,
+        _ if has_address_vector(body) => Service::Datagram,
+        _ if sends && !is_data(body) && has_ethernet_segment(body) => Service::Ethernet,
+        _ => Service::Connected,
+    };
+    let mut parts = match service {
+        Service::Connected => Vec::new(),
+        Service::Datagram => vec![Part::Named("datagram_segment", 0x30)],
+        Service::Ethernet => ethernet(body),
+    };
+    let at = parts.iter().map(Part::length).sum::<usize>();
+    let rest = body.get(at..).unwrap_or_default();
+    match control.opcode {
+        opcode::WRITE | opcode::WRITE_IMM | opcode::READ => {
+            parts.push(Part::Named("raddr_segment", 16));
+        }
+        opcode::COMPARE_SWAP | opcode::FETCH_ADD => {
+            parts.extend([Part::Named("raddr_segment", 16), Part::Named("atomic_segment", 16)]);
+        }
+        opcode::MASKED_COMPARE_SWAP | opcode::MASKED_FETCH_ADD => {
+            let is_swap = control.opcode == opcode::MASKED_COMPARE_SWAP;
+            parts.push(Part::Named("raddr_segment", 16));
+            parts.push(match (is_swap, control.op_mod & 7) {
+                (true, 0) => Part::Named("masked_swap_32_segment", 16),
+                (true, _) => Part::Named("masked_atomic_segment", 32),
+                (false, 0) => Part::Named("masked_add_32_segment", 16),
+                (false, _) => Part::Named("masked_add_64_segment", 16),
+            });
+        }
+        opcode::WAIT if control.op_mod == 0 => parts.push(Part::Named("wait_cq_segment", 16)),
+        opcode::WAIT => parts.push(Part::Named("wait_data_segment", 32)),
+        opcode::SEND_ENABLE => parts.push(Part::Named("send_enable_segment", 16)),
+        opcode::SET_PSV => parts.push(Part::Named("set_psv_segment", 16)),
+        opcode::TAG_MATCHING => parts.push(Part::Named("tag_matching_segment", 32)),
+        opcode::MMO => parts.push(Part::Named("mmo_segment", 16)),
+        opcode::UMR => {
+            parts.extend([Part::Named("umr_ctrl_segment", 48), Part::Named("mkey_context", 64)]);
+            let is_inline = rest.first().is_some_and(|flags| flags & 0x80 != 0);
+            if is_inline {
+                let at = parts.iter().map(Part::length).sum::<usize>();
+                let entries = body.len().saturating_sub(at) / 16;
+                parts.extend((0..entries).map(|_| Part::Named("klm", 16)));
+                return (service, parts);
+            }
+        }
+        opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVALIDATE => {}
+        opcode::LSO | opcode::ENHANCED_MPSW | opcode::NOP => {}
+        _ => {
+            let length = body.len().saturating_sub(at);
+            if length > 0 {
+                parts.push(Part::Bytes("segments that prm/ does not describe", length));
+            }
+            return (service, parts);
+        }
+    }
+    let mut at = parts.iter().map(Part::length).sum::<usize>();
+    while let Some(rest) = body.get(at..).filter(|rest| !rest.is_empty()) {
+        let before = at;
+        for part in data(rest) {
+            at += part.length();
+            parts.push(part);
+        }
+        if at == before {
+            break;
+        }
+    }
+    (service, parts)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Whether an address vector marks itself as extended.
+fn has_address_vector(body: &[u8]) -> bool {
+    body.len() >= 0x30 && word(body, 8).is_some_and(|word| word >> 24 == 0x80)
+}
+
+/// Whether the body can be read as data segments: a length and a key each, or inline bytes that
+/// fit.
+fn is_data(body: &[u8]) -> bool {
+    match (word(body, 0), word(body, 4)) {
+        (Some(head), _) if head >> 31 == 1 => (head & 0x3ff) as usize + 4 <= body.len(),
+        (Some(head), Some(lkey)) => head != 0 && lkey != 0,
+        (None, _) => body.is_empty(),
+        _ => false,
+    }
+}
+
+/// An Ethernet segment: headers inlined or none, then data.
+fn has_ethernet_segment(body: &[u8]) -> bool {
+    let length = ethernet(body).iter().map(Part::length).sum::<usize>();
+    body.len() >= 16 && length <= body.len() && is_data(&body[length..])
+}
+
+fn ethernet(body: &[u8]) -> Vec<Part> {
+    let mut parts = vec![Part::Named("eth_segment", 16)];
+    let inlined = word(body, 12).map_or(0, |word| (word >> 16) as usize);
+    // The first two bytes are in the segment; bit 15 means that a VLAN tag is inserted instead.
+    if inlined & 0x8000 == 0 && inlined > 2 {
+        parts.push(Part::Bytes(
+            "the rest of the inlined headers",
+            (inlined - 2).next_multiple_of(16),
+        ));
+    }
+    parts
+}
+
+/// The data segment at the start of `rest`: a pointer, or inline data.
+fn data(rest: &[u8]) -> Vec<Part> {
+    match word(rest, 0) {
+        Some(head) if head >> 31 == 1 => {
+            let length = (head & 0x3ff) as usize;
+            let padded = (length + 4).next_multiple_of(OCTOWORD) - 4;
+            vec![Part::Named("inline_header", 4), Part::Bytes("inline data", padded)]
+        }
+        _ => vec![Part::Named("data_segment", OCTOWORD)],
+    }
+}

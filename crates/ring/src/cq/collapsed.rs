@@ -1,0 +1,107 @@
+//! Collapsed completion queues.
+//!
+//! The device writes every CQE to one entry, over the one before: its WQE counter tells how far the
+//! send queue is. The owner bit stays what it is in the first lap (DPDK 9c0e15a117), so that only
+//! an entry which was never written says by itself that there is nothing.
+
+use alloc::sync::Arc;
+use core::mem::offset_of;
+
+use verbless_prm::hot::{self, Cqe};
+
+use super::{CqCleaner, check_number};
+use crate::ring::{CqRing, LayoutError, Record, RecordMemory, RingMemory};
+use crate::trace::{Event, event};
+use crate::types::{Be32, Cqn};
+use crate::uar::barrier;
+
+/// A collapsed completion queue, in which the send queue of one queue pair completes:
+/// [`QueuePair::poll_newest`](crate::QueuePair::poll_newest) reads it.
+///
+/// A completion may stand for many, and nothing counts them. So the device must ignore overruns of
+/// this queue, and the queue is polled, never armed. Of a CQE, its last dword is read, which the
+/// device writes at once, the number of the queue, and of an error the syndromes. When a queue pair
+/// fails, the CQEs of the requests that are flushed overwrite that of the request which failed: its
+/// reason may be lost.
+pub struct CollapsedQueue {
+    ring: CqRing,
+    record: RecordMemory,
+    cqn: Cqn,
+}
+
+/// What the entry of a collapsed queue says.
+#[derive(Clone, Copy)]
+pub(crate) struct Newest {
+    /// An [`OpcodeQpn`](hot::OpcodeQpn): every CQE here has the same queue, but not the same
+    /// opcode, so the opcode may be that of a later CQE than `tail`.
+    pub(crate) opcode_qpn: Be32,
+    /// A [`CqeTail`](hot::CqeTail).
+    pub(crate) tail: u32,
+    /// [`CqeSyndromes`](hot::CqeSyndromes), if it is an error.
+    pub(crate) syndromes: u32,
+}
+
+impl CollapsedQueue {
+    /// A queue over one entry of 64 bytes; marks it empty. The device must not have written there
+    /// yet.
+    ///
+    /// # Errors
+    /// The ring has another size, or is not aligned to 64 bytes.
+    pub fn new(ring: RingMemory, record: RecordMemory) -> Result<Self, LayoutError> {
+        if ring.len() != Cqe::BYTES {
+            let length = ring.len() as u64;
+            return Err(LayoutError::new("ring of a collapsed CQ", "is not one CQE", length));
+        }
+        Ok(Self { ring: CqRing::new(ring, Cqe::BYTES)?, record, cqn: Cqn(0) })
+    }
+
+    /// Sets the number that the device assigned.
+    ///
+    /// # Errors
+    /// A number of more than 24 bits.
+    pub fn numbered(self, cqn: Cqn) -> Result<Self, LayoutError> {
+        check_number(cqn)?;
+        Ok(Self { cqn, ..self })
+    }
+
+    /// The number of the completion queue.
+    pub fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    /// A handle that empties the queue when its queue pair is reset or destroyed.
+    pub fn cleaner(&self) -> CqCleaner {
+        CqCleaner {
+            ring: self.ring.handle(),
+            consumer: Record::new(
+                &self.record,
+                offset_of!(hot::CqDoorbellRecord, cq_record_consumer),
+            ),
+            overwrites: true,
+            collapsed: true,
+            claims: Arc::default(),
+        }
+    }
+
+    /// The newest CQE; it may have been looked at before. `None`: there is none yet.
+    #[inline]
+    pub(crate) fn newest(&self) -> Option<Newest> {
+        let look = self.ring.look(0);
+        if look.is_not_ours() {
+            return None;
+        }
+        // WQE counter and opcode of one CQE, in one load.
+        let tail = u32::from_be(look.dword::<{ offset_of!(hot::Cqe, cqe_tail) }>());
+        event(Event::Barrier("after_owner_bit"));
+        barrier::after_owner_bit();
+        let syndromes = u32::from_be(look.dword::<{ offset_of!(hot::CqeError, cqe_syndromes) }>());
+        let opcode_qpn = Be32::as_it_stands(look.dword::<{ offset_of!(hot::Cqe, opcode_qpn) }>());
+        Some(Newest { opcode_qpn, tail, syndromes })
+    }
+}
+
+impl core::fmt::Debug for CollapsedQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("CollapsedQueue").field("cqn", &self.cqn).finish_non_exhaustive()
+    }
+}

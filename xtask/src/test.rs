@@ -31,11 +31,15 @@ pub(crate) struct Options {
     /// Run only the steps whose name contains this.
     #[arg(long)]
     only: Option<String>,
+    /// Run only what finds most mistakes soonest: format, lints, tables, unit tests, and the suite
+    /// on the model in process.
+    #[arg(long, conflicts_with = "only")]
+    fast: bool,
     /// List the steps and stop.
     #[arg(long)]
     list: bool,
     /// Run the step of exactly this name, as one process of a run does.
-    #[arg(long, hide = true, conflicts_with_all = ["only", "list"])]
+    #[arg(long, hide = true, conflicts_with_all = ["only", "fast", "list"])]
     step: Option<String>,
 }
 
@@ -66,10 +70,13 @@ const REDUCED: [&str; 3] = ["verbless-command", "verbless-model", "verbless-mode
 const STEPS: &[Step] = &[
     Step { name: "format", place: Resource::Debug, run: format },
     Step { name: "dependencies", place: Resource::Debug, run: dependencies },
-    Step { name: "prm check", place: Resource::Debug, run: prm_check },
+    Step { name: "prm check", place: Resource::Debug, run: || once(xtask(&["prm", "check"])) },
     Step { name: "prm verify", place: Resource::Debug, run: prm_verify },
     Step { name: "clippy", place: Resource::Debug, run: clippy },
+    Step { name: "unit tests", place: Resource::Debug, run: unit_tests },
+    Step { name: SUITE_IN_PROCESS, place: Resource::Debug, run: suite_in_process },
     Step { name: "tests", place: Resource::Debug, run: tests },
+    Step { name: "features", place: Resource::Debug, run: features },
     Step { name: "engine in packets", place: Resource::Debug, run: engine_in_packets },
     Step { name: "rustdoc", place: Resource::Debug, run: rustdoc },
     Step { name: "run: rdma-core", place: Resource::Release, run: crate::run::rdma_core },
@@ -111,6 +118,22 @@ const STEPS: &[Step] = &[
     Step { name: "fuzz smoke", place: Resource::Alone, run: fuzz_smoke },
 ];
 
+/// The steps of `--fast`.
+const FAST: [&str; 6] =
+    ["format", "dependencies", "prm check", "clippy", "unit tests", SUITE_IN_PROCESS];
+
+/// A part of the step "tests", which a whole run therefore leaves out.
+const SUITE_IN_PROCESS: &str = "suite in process";
+
+/// Whether these options ask for the step.
+fn is_chosen(step: &str, options: &Options) -> bool {
+    match &options.only {
+        _ if options.fast => FAST.contains(&step),
+        Some(part) => step.contains(part.as_str()),
+        None => step != SUITE_IN_PROCESS,
+    }
+}
+
 /// Runs the steps and prints `N passed, N failed, N skipped`; returns whether all passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if let Some(name) = &options.step {
@@ -118,9 +141,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         crate::steps::take_signals()?;
         return one(step);
     }
-    let chosen =
-        |step: &&Step| options.only.as_ref().is_none_or(|part| step.name.contains(part.as_str()));
-    let steps: Vec<&Step> = STEPS.iter().filter(chosen).collect();
+    let steps: Vec<&Step> = STEPS.iter().filter(|it| is_chosen(it.name, options)).collect();
     if options.list {
         steps.iter().for_each(|step| println!("{}", step.name));
         return Ok(true);
@@ -128,6 +149,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if let [step] = steps[..] {
         return one(step);
     }
+    let start = Instant::now();
     crate::steps::end_all_when_interrupted()?;
     let places: Vec<Resource> = steps.iter().map(|step| step.place).collect();
     let reports = lanes::run(&places, |index, spare| crate::steps::run(steps[index].name, spare));
@@ -140,6 +162,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         let Report { seconds, cpu, verdict, .. } = report;
         println!("{:24} {seconds:>4.0} s {cpu:>5} s of CPU  {verdict}", step.name);
     }
+    println!("{:24} {:>4.0} s", "all steps", start.elapsed().as_secs_f64());
     let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
     let failed = sum(|it| it.failed);
     println!("{} passed, {failed} failed, {} skipped", sum(|it| it.passed), sum(|it| it.skipped));
@@ -218,18 +241,29 @@ pub(crate) fn is_step(name: &str) -> bool {
     STEPS.iter().any(|step| step.name == name)
 }
 
-/// Every declared dependency has a user, and the driver uses the packages that it builds on.
+/// Every declared dependency has a user, the driver uses the packages that it builds on, and
+/// `deny.toml` allows each package's licence, source and version.
 fn dependencies() -> Result<Outcome> {
     let mut lines = crate::dependencies::unused(workspace_root())?;
     lines.extend(crate::dependencies::missing(workspace_root())?);
     lines.iter().for_each(|line| println!("{line}"));
-    Ok(Outcome::ran(lines.is_empty().into(), lines.len() as u64))
+    let (mut passed, mut failed) = (u64::from(lines.is_empty()), lines.len() as u64);
+    let mut skips = Vec::new();
+    if installed("cargo-deny") {
+        let deny = cargo(&["deny", "check", "licenses", "bans", "sources"]).status()?.success();
+        passed += u64::from(deny);
+        failed += u64::from(!deny);
+    } else {
+        let reason = "cargo-deny is not installed (cargo install --locked cargo-deny)".into();
+        skips.push(Skip { name: "deny.toml".into(), reason });
+    }
+    Ok(Outcome::Ran { passed, failed, skips, more: 0 })
 }
 
-/// Checks the tables of prm/, each family of generated code compiled alone, and crates with only
-/// the features that programs request.
-fn prm_check() -> Result<Outcome> {
-    let mut good = u64::from(xtask(&["prm", "check"]).status()?.success());
+/// Checks each family of generated code compiled alone, and crates with only the features that
+/// programs request.
+fn features() -> Result<Outcome> {
+    let mut good = 0;
     for feature in PRM_FEATURES {
         let alone = ["check", "-p", "verbless-prm", "--no-default-features", "--features", feature];
         good += u64::from(cargo(&alone).status()?.success());
@@ -249,7 +283,7 @@ fn prm_check() -> Result<Outcome> {
     // A feature of the model that only one of the two requests.
     let one = ["check", "-p", "verbless-model", "--features", "dpa"];
     good += u64::from(cargo(&one).status()?.success());
-    Ok(Outcome::ran(good, 5 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
+    Ok(Outcome::ran(good, 4 + (PRM_FEATURES.len() + EMBEDDED.len()) as u64 - good))
 }
 
 fn xtask(arguments: &[&str]) -> Command {
@@ -298,12 +332,24 @@ fn clippy() -> Result<Outcome> {
     once(clippy)
 }
 
-/// All tests but the examples, which this would link and not run: the release build has the
-/// examples that run, and clippy checks all.
-fn tests() -> Result<Outcome> {
+/// A `cargo test` of these targets of the workspace.
+fn tests_of(targets: &[&str]) -> Result<Counts> {
     let all = ["test", "--workspace", "--no-fail-fast", "--features", FEATURES];
-    let programs = count(cargo(&[&all[..], &["--lib", "--bins", "--tests"]].concat()))?;
-    Ok(programs.and(count(cargo(&[&all[..], &["--doc"]].concat()))?).outcome())
+    count(cargo(&[&all[..], targets].concat()))
+}
+
+fn unit_tests() -> Result<Outcome> {
+    Ok(tests_of(&["--lib", "--bins"])?.outcome())
+}
+
+fn suite_in_process() -> Result<Outcome> {
+    Ok(tests_of(&["--test", "model"])?.outcome())
+}
+
+/// All integration and documentation tests. The examples are left out, which this would link and
+/// not run: the release build has the examples that run, and clippy checks all.
+fn tests() -> Result<Outcome> {
+    Ok(tests_of(&["--test", "*"])?.and(tests_of(&["--doc"])?).outcome())
 }
 
 fn rustdoc() -> Result<Outcome> {
@@ -581,7 +627,10 @@ fn riscv64imac() -> Result<Outcome> {
 mod tests {
     use std::process::Command;
 
-    use super::{IN_PACKETS, LESSER, listed, verdict, verified};
+    use super::{
+        FAST, IN_PACKETS, LESSER, Options, STEPS, SUITE_IN_PROCESS, is_chosen, listed, verdict,
+        verified,
+    };
     use crate::outcome::Outcome;
 
     #[test]
@@ -627,6 +676,29 @@ mod tests {
         };
         assert_eq!((passed, failed, more), (3, 0, 0));
         assert_eq!(skips.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["run, compiles"]);
+    }
+
+    /// Names of the steps that run with these options.
+    fn chosen(only: Option<&str>, fast: bool) -> Vec<&'static str> {
+        let options = Options { only: only.map(Into::into), fast, list: false, step: None };
+        STEPS.iter().map(|step| step.name).filter(|name| is_chosen(name, &options)).collect()
+    }
+
+    #[test]
+    fn fast_run_has_exactly_its_steps() {
+        assert_eq!(chosen(None, true), FAST);
+    }
+
+    #[test]
+    fn whole_run_has_every_step_but_part_of_another() {
+        let whole = chosen(None, false);
+        assert_eq!(whole.len(), STEPS.len() - 1);
+        assert!(!whole.contains(&SUITE_IN_PROCESS));
+    }
+
+    #[test]
+    fn only_chooses_by_part_of_name() {
+        assert_eq!(chosen(Some("in process"), false), [SUITE_IN_PROCESS]);
     }
 
     #[test]

@@ -104,6 +104,9 @@ impl Report {
                 || line.contains("WARNING: ThreadSanitizer")
             {
                 24
+            } else if line.contains(": FAILED: ") {
+                // A guest's: its console follows.
+                16
             } else if line.starts_with("---- ") && line.ends_with(" stdout ----") {
                 8
             } else if line.trim_start().starts_with("process didn't exit successfully") {
@@ -257,6 +260,19 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert_eq!(Report { failed: 0, ..report }.trouble().count(), 0);
+    }
+
+    #[test]
+    fn trouble_includes_failure_of_guest() {
+        let output = "27 passed, 0 failed, 0 skipped\nthe guest's kernel warned: it\n\
+                      Linux 6.1.0: FAILED: the guest's kernel is in trouble: BUG\n  BUG: lockup\n";
+        let ends = "--- VM: rdma-core: FAILED, 1 of 28 (1 s, 2 s of CPU)\n\
+                    27 passed, 1 failed, 0 skipped\n";
+        let report = read(&format!("{output}{ends}").replace("rdma-core", "hwtest"), 1 << 8);
+        let told: Vec<&str> = report.trouble().collect();
+        let expected =
+            ["Linux 6.1.0: FAILED: the guest's kernel is in trouble: BUG", "  BUG: lockup"];
+        assert_eq!(told, expected);
     }
 
     #[test]

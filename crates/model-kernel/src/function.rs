@@ -243,9 +243,9 @@ mod tests {
     use std::net::{IpAddr, UdpSocket};
     use std::sync::Arc;
 
-    use verbless_model::wire::gid_of;
     use verbless_model::{Link, Model, Profile, Uplink};
     use verbless_prm::{RoceL3Type, RoceVersion};
+    use verbless_wire::gid_of;
 
     use super::{Function as _, Modelled};
     use crate::{InProcess, Neighbour};

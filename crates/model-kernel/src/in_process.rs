@@ -11,8 +11,8 @@ use verbless_devx::{
     PortInfo, Protection, RepresentorInfo,
 };
 use verbless_model::device::Device;
-use verbless_model::wire::gid_of;
 use verbless_model::{Link, Model, Role, Side};
+use verbless_wire::gid_of;
 
 use super::client::{Client, Ourselves};
 use super::control::{self, Control};

@@ -85,7 +85,7 @@ pub(super) fn is_ipv4(gid: &[u8; 16]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use verbless_model::wire::gid_of;
+    use verbless_wire::gid_of;
 
     use super::*;
 

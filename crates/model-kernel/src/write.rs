@@ -2,8 +2,8 @@
 //!
 //! A command that is not listed answers as a kernel that lacks the method does.
 
-use verbless_model::wire::multicast_mac;
 use verbless_prm::Opcode;
+use verbless_wire::multicast_mac;
 
 use nix::errno::Errno;
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::wire::Message;
+use verbless_wire::Message;
 
 /// PSNs and MSNs count in 24 bits.
 pub(crate) const PSN_MASK: u32 = 0xff_ffff;

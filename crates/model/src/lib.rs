@@ -13,7 +13,6 @@
 //!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  a lock for each function
 //!                                  |                    |
 //!     memory: the host's memory, UAR pages            fabric: frames, links, the switch
-//!                                                     wire: packet headers, parsed and emitted
 //!
 //!   from outside:  links: how links are, captures    plan: faults from a file
 //!                  external: a socket at the switch
@@ -23,20 +22,19 @@
 //! - an operation of send queues: an entry of the table in `engine/operation.rs`, which names the
 //!   methods that execute it. If it has a segment of a new kind: a `Part` there, which
 //!   `engine/work.rs` reads. If its packets have opcodes of their own: a `Message` and entries of
-//!   the table in `wire/opcode.rs`, and in the modules of `engine/transport` whether the requester
+//!   the table in `crates/wire/src/opcode.rs`, and in the modules of `engine/transport` whether the requester
 //!   or the responder takes them;
 //! - a QP type, which is a transport service or a special use of one: a module of
 //!   `engine/transport`, which says who may have it and how its messages travel, its name in
 //!   `TRANSPORTS` there, and in `carriers` of the operations that it carries. If its packets have
-//!   opcodes of their own: the service in `wire/opcode.rs`;
+//!   opcodes of their own: the service in `crates/wire/src/opcode.rs`;
 //! - a kind of object: an entry of the registry in `hca/kinds`, whose module comment explains
 //!   entries; its structure, and a module of `hca/commands` with the functions that the entry
 //!   names. The effects of its commands on the engine's queues are `Effect`s;
 //! - another command: an entry of the table in `hca/commands/execute.rs`;
-//! - a header of packets: its layout in `prm/packet.toml`, and its position in [`wire`].
+//! - a header of packets: its layout in `prm/packet.toml`, and its position in `verbless-wire`.
 //!
-//! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `wire` and `memory` nothing of
-//! these three. No circle of modules has more than three files: a test (`tests/modules.rs`) reads
+//! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `memory` nothing of these three. No circle of modules has more than three files: a test (`tests/modules.rs`) reads
 //! the paths.
 
 mod bell;
@@ -65,7 +63,6 @@ pub mod profile;
 mod runtime;
 mod shared;
 mod watch;
-pub mod wire;
 mod world;
 
 /// Whether this build has DPAs (the feature `dpa`); without the feature no device has one, whatever

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use verbless_model::memory::{GuestMemory, HostMemory, Interrupts};
-use verbless_model::wire::{EtherType, Mac, Malformed};
 use verbless_model::{Link, Model, Profile, QueueKind, Side};
 use verbless_prm::{
     AllocPdIn, AllocUarIn, CommandInput, CommandStatus, CreateEqIn, CreateMkeyIn, CreateUctxIn,
     EnableHcaIn, InitHcaIn, ManagePagesIn, MkeyAccessMode, MkeyContext, QueryIssiIn, QueryMkeyIn,
     QueryPagesIn, Structure, TeardownHcaIn,
 };
+use verbless_wire::{EtherType, Mac, Malformed};
 
 fn model(link: Link) -> Model {
     let profile = Profile::load("connectx6dx").unwrap().with_link(link);

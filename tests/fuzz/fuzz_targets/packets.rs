@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
-use verbless_model::wire::{Mac, Malformed, Packet, ROCE_PORT, Route, datagram, seal_ethernet};
+use verbless_wire::{Mac, Malformed, Packet, ROCE_PORT, Route, datagram, seal_ethernet};
 
 /// What a buffer is filled with, so that a byte that is left unwritten shows.
 const FILL: u8 = 0xa5;

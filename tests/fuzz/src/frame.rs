@@ -2,7 +2,7 @@
 //! ICRC, which no fuzzer guesses, where the input asks for it.
 
 use arbitrary::Arbitrary;
-use verbless_model::wire::{Message, Opcode, Position, Service, seal_infiniband};
+use verbless_wire::{Message, Opcode, Position, Service, seal_infiniband};
 use verbless_prm::BthOpcode;
 
 use crate::machine::{Known, Sort};

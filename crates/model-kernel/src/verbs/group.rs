@@ -1,8 +1,8 @@
 //! Multicast groups: ATTACH_MCAST and DETACH_MCAST.
 
 use nix::errno::Errno;
-use verbless_model::wire::is_multicast;
 use verbless_prm::{AttachToMcgIn, DetachFromMcgIn, ServiceType};
+use verbless_wire::is_multicast;
 
 use super::super::abi::object;
 use super::super::file::Method;

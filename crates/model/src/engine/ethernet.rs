@@ -22,7 +22,7 @@ use crate::functions::Others;
 use crate::hca::objects::Objects;
 use crate::hca::objects::flow::{Key, steer};
 use crate::profile::Link;
-use crate::wire::{EtherType, Ethernet, Vlan};
+use verbless_wire::{EtherType, Ethernet, Vlan};
 
 /// Bytes of the shortest frame without FCS; ports pad shorter frames.
 const SHORTEST: usize = 60;

@@ -18,7 +18,7 @@ use super::sender::{LONGEST, Malformed, Turn};
 use super::work::{Operands, Placed, Work};
 use crate::connection::Response;
 use crate::hca::qp_type::QpType;
-use crate::wire::{Message, Opcode, Packet};
+use verbless_wire::{Message, Opcode, Packet};
 
 /// An operation.
 #[derive(Debug)]

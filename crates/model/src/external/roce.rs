@@ -15,7 +15,7 @@ use super::{External, Outside, option};
 use crate::fabric::Gateway;
 use crate::model::Model;
 use crate::profile::Link;
-use crate::wire::{Mac, ROCE_PORT, datagram, gid_of};
+use verbless_wire::{Mac, ROCE_PORT, datagram, gid_of};
 
 /// An IP address of this machine, by which a device reaches hosts on the network: RoCE v2 in UDP
 /// datagrams of port 4791. As text it is `LOCAL,PEER`, or with more peers `LOCAL,PEER,PEER`.
@@ -262,7 +262,8 @@ mod tests {
 
     use super::*;
     use crate::Profile;
-    use crate::wire::{Packet, tests::of_rxe};
+    use verbless_wire::Packet;
+    use verbless_wire::samples::of_rxe;
 
     /// An address of this machine that no other process's test has.
     fn address(host: u8) -> IpAddr {
@@ -293,10 +294,10 @@ mod tests {
         let mut frame = of_rxe().next().unwrap().2;
         frame[..6].copy_from_slice(&uplink.mac().0);
         let mut packet = Packet::parse_ethernet(&frame).unwrap().unwrap();
-        let crate::wire::Route::Ipv4(_, ip, _) = &mut packet.headers.route else { panic!() };
+        let verbless_wire::Route::Ipv4(_, ip, _) = &mut packet.headers.route else { panic!() };
         let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { panic!() };
         ip.set_source_address(&from.octets()).set_destination_address(&to.octets());
-        crate::wire::tests::emitted(&packet)
+        verbless_wire::samples::emitted(&packet)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use verbless_prm::{Grh, Lrh, LrhNextHeader};
 
 use crate::profile::Link;
-use crate::wire::Mac;
+use verbless_wire::Mac;
 
 /// The first LID of multicast groups.
 const FIRST_GROUP_LID: u16 = 0xc000;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::pcapng::Pcapng;
 use crate::profile::Link;
 use crate::watch::SeenFrame;
-use crate::wire::tests::{emitted, of_every_opcode, of_every_route};
-use crate::wire::{Headers, Message, Packet, Route, Service};
+use verbless_wire::samples::{emitted, of_every_opcode, of_every_route};
+use verbless_wire::{Headers, Message, Packet, Route, Service};
 
 /// Reports a skipped test to standard error, past the harness, which hides a passing test's output:
 /// `cargo xtask test` counts these lines.

@@ -156,7 +156,7 @@ mod tests {
     use super::super::frame::Buffers;
     use super::*;
     use crate::profile::Link;
-    use crate::wire::{Extensions, Headers, Route, Transport};
+    use verbless_wire::{Extensions, Headers, Route, Transport};
 
     fn packet(qpn: u32, opcode: BthOpcode, psn: u32) -> Frame {
         let mut bth = Bth::zeroed();

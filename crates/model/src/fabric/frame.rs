@@ -4,7 +4,7 @@ use verbless_prm::{AethNak, Bth, Lrh};
 
 use super::random::Random;
 use crate::profile::Link;
-use crate::wire::{self, Extensions, Headers, Malformed, Opcode, Packet, Route};
+use verbless_wire::{self as wire, Extensions, Headers, Malformed, Opcode, Packet, Route};
 
 /// A frame on a link: from the Ethernet header or the LRH to the ICRC, without the check sequence
 /// (FCS) or VCRC, which belong to the link.
@@ -195,7 +195,7 @@ mod tests {
     use verbless_prm::BthOpcode;
 
     use super::*;
-    use crate::wire::{Ethernet, Extensions, Transport};
+    use verbless_wire::{Ethernet, Extensions, Transport};
 
     fn headers(route: Route) -> Headers {
         let mut bth = Bth::zeroed();

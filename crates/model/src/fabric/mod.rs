@@ -53,7 +53,7 @@ use self::link::{Cable, Direction};
 use self::schedule::Schedule;
 use crate::profile::Link;
 use crate::watch::{Outbox, SeenFrame};
-use crate::wire::Mac;
+use verbless_wire::Mac;
 
 /// A port of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

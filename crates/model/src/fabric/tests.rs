@@ -5,7 +5,7 @@ use verbless_prm::{Bth, Grh, Lrh, LrhNextHeader};
 
 use super::forward::{MOST_IN_FLIGHT, MOST_LEARNED};
 use super::*;
-use crate::wire::{Ethernet, Extensions, Headers, Packet, Route, Transport};
+use verbless_wire::{Ethernet, Extensions, Headers, Packet, Route, Transport};
 
 const ETHERNET: Link = Link::Ethernet;
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use verbless_prm::{HcaCap, ServiceType};
 
-use crate::wire;
+use verbless_wire as wire;
 
 /// A QP type: its properties for commands and the data path.
 pub(crate) struct QpType {

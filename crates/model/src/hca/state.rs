@@ -25,7 +25,7 @@ use crate::memory::{Heaps, with_heaps};
 use crate::memory::{HostMemory, Interrupts, Iommu, UarSpace};
 use crate::numbered::Numbered;
 use crate::profile::{FunctionPlace, Link, Profile};
-use crate::wire::Mac;
+use verbless_wire::Mac;
 
 /// A port's physical and logical state.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use super::super::transfer;
 use super::super::work::Work;
 use crate::connection::{PsnPosition, Response, Timer};
 use crate::watch::QueueSide;
-use crate::wire::{Message, Opcode, Packet};
+use verbless_wire::{Message, Opcode, Packet};
 
 impl QueuePair<'_> {
     /// Takes an answer of the peer.

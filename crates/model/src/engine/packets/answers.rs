@@ -13,7 +13,7 @@ use super::super::scratch::Scratch;
 use super::super::transfer;
 use super::egress::Outgoing;
 use crate::connection::{Answer, Distance, Replay, Response, advance, distance};
-use crate::wire::{Extensions, Message, Opcode, Packet, Position, Service};
+use verbless_wire::{Extensions, Message, Opcode, Packet, Position, Service};
 
 /// Packets of answers that go out in one turn.
 const PACKETS_A_TURN: u32 = 16;

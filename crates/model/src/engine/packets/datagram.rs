@@ -20,7 +20,7 @@ use crate::hca::DEFAULT_PKEY;
 use crate::hca::objects::QpObject;
 use crate::hca::qp_type::QKey;
 use crate::watch::QueueSide;
-use crate::wire::{Extensions, Message, Opcode, Packet, Position, Route, Service, Transport};
+use verbless_wire::{Extensions, Message, Opcode, Packet, Position, Route, Service, Transport};
 
 /// Bytes of a GRH, and of the room for it in front of every message.
 const GRH: usize = Grh::BYTES;

@@ -7,7 +7,7 @@ use super::super::state::Egress;
 use super::super::transfer::TransferEnd;
 use super::path::Hop;
 use crate::hca::DEFAULT_PKEY;
-use crate::wire::{Extensions, Headers, Route, Transport};
+use verbless_wire::{Extensions, Headers, Route, Transport};
 
 /// A packet that is being built.
 pub(super) struct Outgoing {

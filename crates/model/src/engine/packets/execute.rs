@@ -15,7 +15,7 @@ use super::super::work::Operands;
 use super::path::slid;
 use crate::connection::{Answer, Incoming, Replay, Target};
 use crate::watch::QueueSide;
-use crate::wire::{Opcode, Packet, Position};
+use verbless_wire::{Opcode, Packet, Position};
 
 impl QueuePair<'_> {
     pub(in crate::engine) fn send_arrived(

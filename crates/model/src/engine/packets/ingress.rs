@@ -14,7 +14,7 @@ use crate::functions::Others;
 use crate::hca::Hca;
 use crate::hca::objects::{Objects, QpObject};
 use crate::hca::state::Violations;
-use crate::wire::{Opcode, Packet, Route, Service};
+use verbless_wire::{Opcode, Packet, Route, Service};
 
 /// The QP number of datagrams to a group.
 const GROUP: u32 = 0xff_ffff;

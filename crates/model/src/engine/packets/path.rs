@@ -12,7 +12,7 @@ use verbless_prm::{
 use crate::hca::objects::Address;
 use crate::hca::state::Port;
 use crate::profile::Link;
-use crate::wire::{EtherType, Ethernet, Mac, Route, Vlan};
+use verbless_wire::{EtherType, Ethernet, Mac, Route, Vlan};
 
 /// The LIDs of multicast groups begin here.
 const FIRST_MULTICAST_LID: u16 = 0xc000;

@@ -14,7 +14,7 @@ use super::super::work::{Segment, Work, segments};
 use super::egress::Outgoing;
 use super::requester::Attempt;
 use crate::connection::{PSN_MASK, advance};
-use crate::wire::{Extensions, Opcode, Position};
+use verbless_wire::{Extensions, Opcode, Position};
 
 /// PSNs that a requester sends before the first one is acknowledged.
 const MOST_IN_FLIGHT: u32 = 128;

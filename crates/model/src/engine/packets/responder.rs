@@ -18,7 +18,7 @@ use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use crate::connection::{Answer, Distance, Incoming, Response, advance, distance};
 use crate::hca::objects::QpState;
-use crate::wire::{Opcode, Packet, Position};
+use verbless_wire::{Opcode, Packet, Position};
 
 /// Types of AETH syndromes: bits 6:5.
 const RNR_NAK: u8 = 0x20;

@@ -12,7 +12,7 @@ use crate::fabric::Vport;
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::QpType;
 use crate::hca::state::Violations;
-use crate::wire::{Extensions, Headers, Message, Packet, Route, Transport};
+use verbless_wire::{Extensions, Headers, Message, Packet, Route, Transport};
 
 const Q_KEY: u32 = 0x1111_1111;
 

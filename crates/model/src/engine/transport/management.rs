@@ -7,7 +7,7 @@ use verbless_prm::{OptParamMask as Opt, ServiceType};
 
 use super::service::{Transport, one_by_one};
 use crate::hca::qp_type::{Datagrams, QKey, QpType, Users};
-use crate::wire::Service;
+use verbless_wire::Service;
 
 /// The fixed Q_Key of QP 1.
 const GENERAL_SERVICES_KEY: u32 = 0x8001_0000;

@@ -21,7 +21,7 @@ use crate::clock::rnr_timer;
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::{QpType, Users};
 use crate::watch::QueueSide;
-use crate::wire::{Message, Opcode, Packet, Service};
+use verbless_wire::{Message, Opcode, Packet, Service};
 
 /// A PSN less than this far ahead is ahead; any other lies behind.
 const PSN_HALF: u32 = 1 << 23;

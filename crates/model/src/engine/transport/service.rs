@@ -8,7 +8,7 @@ use super::super::sender::Turn;
 use super::super::work::Placed;
 use super::connected::Carrier;
 use crate::hca::qp_type::QpType;
-use crate::wire::{Opcode, Packet};
+use verbless_wire::{Opcode, Packet};
 
 /// A QP type and its messages.
 pub(in crate::engine) struct Transport {

@@ -12,7 +12,7 @@ use super::super::work::Placed;
 use super::connected::{Carrier, Exchange, PSN, Reply};
 use super::service::Transport;
 use crate::hca::qp_type::{QpType, Users};
-use crate::wire::Service;
+use verbless_wire::Service;
 
 pub(super) static UC: Transport = Transport {
     qp_type: QpType {

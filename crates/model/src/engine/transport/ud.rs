@@ -4,7 +4,7 @@ use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::service::{Transport, one_by_one};
 use crate::hca::qp_type::{Datagrams, QKey, QpType, Users};
-use crate::wire::Service;
+use verbless_wire::Service;
 
 pub(super) static UD: Transport = Transport {
     qp_type: QpType {

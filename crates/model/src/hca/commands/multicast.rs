@@ -5,7 +5,7 @@ use verbless_prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcg
 use super::call::{Call, Outcome};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
-use crate::wire::is_multicast;
+use verbless_wire::is_multicast;
 
 /// ATTACH_TO_MCG. Joining twice is the same as joining once.
 pub(super) fn attach(

@@ -140,7 +140,7 @@ fn vport_accepts_listed_macs_or_all_if_promiscuous() {
     let mut rig = Rig::up(Link::Ethernet);
     let own = rig.world.functions[0].hca.addresses(1).macs;
     assert_eq!(own.len(), 1);
-    let listed = crate::wire::Mac([2, 1, 2, 3, 4, 5]);
+    let listed = verbless_wire::Mac([2, 1, 2, 3, 4, 5]);
     let list = [&[0, 0], &listed.0[..]].concat();
     let set = |rig: &mut Rig, kind, edit: fn(&mut ModifyNicVportContextIn)| {
         rig.call::<ModifyNicVportContextIn>(0, 0, &list, 0, |input| {

@@ -1,6 +1,6 @@
 //! Ethernet headers, with a VLAN tag or without.
 
-use std::fmt;
+use core::fmt;
 
 use super::malformed::Malformed;
 
@@ -58,7 +58,8 @@ impl Vlan {
         Self { priority: (bits >> 13) as u8, drop_eligible: bits & 0x1000 != 0, id: bits & 0xfff }
     }
 
-    pub(crate) const fn bits(self) -> u16 {
+    /// The tag control information: PCP, DEI, VID.
+    pub const fn bits(self) -> u16 {
         (self.priority as u16 & 7) << 13 | (self.drop_eligible as u16) << 12 | self.id & 0xfff
     }
 }
@@ -78,7 +79,7 @@ pub struct Ethernet {
 
 impl Ethernet {
     /// Bytes without a tag.
-    pub(crate) const PLAIN: usize = 14;
+    pub const PLAIN: usize = 14;
     const TAG: usize = 4;
 
     /// Bytes of the header.

@@ -1,6 +1,6 @@
 //! The link and network headers that bring a packet to its port.
 
-use std::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 
 use verbless_prm::{Grh, IpProtocol, Ipv4Header, Lrh, LrhNextHeader, UdpHeader};
 

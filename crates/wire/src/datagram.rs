@@ -19,7 +19,9 @@
 //! packet. One damaged packet in 2^15 passes that check, where the ICRC alone would let one in 2^32
 //! pass; the checksum of UDP, where the sender computes one, comes first.
 
-use std::net::{IpAddr, SocketAddr};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
 
 use verbless_prm::{Bth, Grh, Ipv4Header, UdpHeader};
 
@@ -30,7 +32,7 @@ use super::route::{ROCE_PORT, Route};
 /// Hop limit of arrived packets: Linux's default, since a socket reports it only on request.
 const HOP_LIMIT: u8 = 64;
 /// The IPv4 identification and the flags behind it, in the IPv4 header.
-const WORD: std::ops::Range<usize> = 4..8;
+const WORD: core::ops::Range<usize> = 4..8;
 /// The flag DF of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
 
@@ -149,11 +151,11 @@ fn word(route: &Route, frame: &[u8]) -> Option<(u16, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
+    use core::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
-    use crate::wire::tests::{emitted, of_every_route, of_rxe};
-    use crate::wire::{Malformed, Packet};
+    use crate::samples::{emitted, of_every_route, of_rxe};
+    use crate::{Malformed, Packet};
 
     fn ends_of(route: &Route) -> Option<Ends> {
         match route {
@@ -215,7 +217,7 @@ mod tests {
 
     #[test]
     fn sent_packet_arrives_with_socket_headers() {
-        for vlan in [None, Some(crate::wire::Vlan::default())] {
+        for vlan in [None, Some(crate::Vlan::default())] {
             for mut packet in of_every_route() {
                 if let Route::Ipv4(ethernet, ..) | Route::Ipv6(ethernet, ..) =
                     &mut packet.headers.route

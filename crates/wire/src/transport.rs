@@ -58,7 +58,9 @@ macro_rules! extensions {
                 true $(&& self.$field.is_some() == { let $opcode = opcode; $has })*
             }
 
-            pub(crate) fn parse(
+            /// Takes the headers of packets of an opcode off the front of `rest`, and returns what
+            /// follows them.
+            pub fn parse(
                 opcode: Opcode,
                 mut rest: &[u8],
             ) -> Result<(Self, &[u8]), Malformed> {

@@ -84,6 +84,8 @@ impl Crc {
 
 #[cfg(test)]
 mod tests {
+    use std::vec::Vec;
+
     use super::{Crc, change};
 
     fn crc(bytes: &[u8]) -> u32 {

@@ -24,6 +24,13 @@
 //! Sources: InfiniBand specification, volume 1, chapters 7 to 9, annexes 14 (XRC), 16 (RoCE) and 17
 //! (RoCE v2); RFC 768, 791, 1071, 8200; IEEE 802.1Q.
 
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
 mod crc;
 pub mod datagram;
 mod ethernet;
@@ -32,8 +39,10 @@ mod malformed;
 mod opcode;
 mod packet;
 mod route;
+#[cfg(feature = "samples")]
+pub mod samples;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod transport;
 
 pub use ethernet::{EtherType, Ethernet, Mac, Vlan};

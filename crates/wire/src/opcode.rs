@@ -182,28 +182,34 @@ impl Opcode {
         )
     }
 
-    pub(super) fn has_rdeth(self) -> bool {
+    /// Whether the headers have an RDETH.
+    pub fn has_rdeth(self) -> bool {
         self.service == Service::Rd
     }
 
-    pub(super) fn has_deth(self) -> bool {
+    /// Whether the headers have a DETH.
+    pub fn has_deth(self) -> bool {
         self.service == Service::Ud || self.service == Service::Rd && !self.is_response()
     }
 
-    pub(super) fn has_xrceth(self) -> bool {
+    /// Whether the headers have an XRCETH.
+    pub fn has_xrceth(self) -> bool {
         self.service == Service::Xrc && !self.is_response()
     }
 
-    pub(crate) fn has_reth(self) -> bool {
+    /// Whether the headers have an RETH.
+    pub fn has_reth(self) -> bool {
         self.message == Message::ReadRequest
             || self.message == Message::Write && self.place.begins()
     }
 
-    pub(crate) fn has_atomic_eth(self) -> bool {
+    /// Whether the headers have an AtomicETH.
+    pub fn has_atomic_eth(self) -> bool {
         matches!(self.message, Message::CompareSwap | Message::FetchAdd)
     }
 
-    pub(super) fn has_aeth(self) -> bool {
+    /// Whether the headers have an AETH.
+    pub fn has_aeth(self) -> bool {
         match self.message {
             Message::Acknowledge | Message::AtomicAcknowledge => true,
             Message::ReadResponse => self.place != Position::Middle,
@@ -211,7 +217,8 @@ impl Opcode {
         }
     }
 
-    pub(super) fn has_atomic_ack_eth(self) -> bool {
+    /// Whether the headers have an AtomicAckETH.
+    pub fn has_atomic_ack_eth(self) -> bool {
         self.message == Message::AtomicAcknowledge
     }
 

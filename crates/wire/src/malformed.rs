@@ -1,6 +1,6 @@
 //! Errors of a malformed packet.
 
-use std::fmt;
+use core::fmt;
 
 /// Why bytes are not a packet. A port drops and counts such a packet, and sends no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,4 +94,4 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl std::error::Error for Malformed {}
+impl core::error::Error for Malformed {}

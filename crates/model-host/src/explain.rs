@@ -11,7 +11,7 @@ const MARK: u64 = 0x564c;
 /// one.
 ///
 /// # Errors
-/// A code is unknown; the error lists the known ones.
+/// A code is unknown; the error says which codes are near or valid.
 pub(crate) fn explain_all(codes: &[String]) -> Result<String, String> {
     let whole = codes.join(" ");
     if codes.len() > 1 && numbers::explain(NUMBERS, &whole).is_some() {
@@ -25,7 +25,7 @@ pub(crate) fn explain_all(codes: &[String]) -> Result<String, String> {
 /// words of a message, each with the messages that contain it.
 ///
 /// # Errors
-/// The code is unknown; the error lists the known ones.
+/// The code is unknown; the error says which codes are near or valid.
 pub(crate) fn explain(code: &str) -> Result<String, String> {
     let readings = readings(code);
     let syndrome = readings.iter().find_map(|reading| match *reading {

@@ -73,7 +73,8 @@ pub enum ErrorKind {
     /// The layout of a command is defined by the software model only, and the device has not been
     /// identified as the model; nothing was sent.
     ModelOnly,
-    /// Device, firmware or kernel supports no way to do the operation; the hint names the ways.
+    /// Neither device, firmware nor kernel supports a way to do the operation; the hint names the
+    /// ways.
     NotSupported,
     /// A queue is full: poll its completion queue, then try again.
     Full,

@@ -86,7 +86,7 @@ pub struct PciOptions {
 /// Sockets and functions differ in number, or a socket cannot be bound or listened to.
 ///
 /// # Panics
-/// The system starts no thread.
+/// A thread cannot be started.
 pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
     let counts: Vec<usize> = options.devices.iter().map(|it| functions(it, &options)).collect();
     let wanted = counts.iter().sum();

@@ -1,4 +1,4 @@
-//! Address handles: how a user learns the destination MAC address of a RoCE path.
+//! Address handles: the kernel resolves the destination MAC address of a RoCE path.
 
 use crate::abi::attr::{ah_destroy, invoke_write, uhw};
 use crate::abi::core::{AhAttributes, CreateAh, CreateAhResponse};
@@ -27,11 +27,11 @@ const WITH_MAC: u32 = 10;
 
 impl Context {
     /// Makes an address handle for a path. On Ethernet the kernel resolves the GID to a MAC
-    /// address, by ARP or neighbour discovery if it has to, which may take a while.
+    /// address; the call blocks while ARP or neighbour discovery runs.
     ///
     /// # Errors
-    /// EINVAL for a port, GID index or path that cannot be (Ethernet needs `is_global`); ETIMEDOUT
-    /// or EHOSTUNREACH when the peer does not answer.
+    /// EINVAL for an invalid port, GID index or path (Ethernet needs `is_global`); ETIMEDOUT or
+    /// EHOSTUNREACH when the peer does not answer.
     pub fn create_ah(&self, pd: &Pd, path: &AhAttributes) -> Result<Ah> {
         let mut core = CreateAhResponse::default();
         let mut driver = CreateAhDriverResponse::default();
@@ -68,7 +68,7 @@ impl Ah {
     /// Destroys the address handle.
     ///
     /// # Errors
-    /// The kernel has none in practice; the object comes back if it finds one.
+    /// None in practice; if the kernel refuses, the object comes back.
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         DestroyError::attempt(self, |ah| &mut ah.handle)
     }

@@ -1,4 +1,4 @@
-//! An open device with a user context: where every other object comes from.
+//! An open device with a user context, from which every other object is made.
 
 use std::any::Any;
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::info::DeviceInfo;
 use crate::model::Recognition;
 use crate::sys::{Backend, ControlFile, Errno, OpenDevice, Request};
 
-/// A user context with DevX on an open device. Cheap to clone; every object made from it holds it,
-/// and the device is closed with the last of them.
+/// A user context with DevX on an open device. It is cheap to clone; every object made from it
+/// holds a clone, and the last one closes the device.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
 struct Inner {
-    /// Closed before what is held until then: fields are dropped in this order.
+    /// Field order: the device closes before `held` is dropped.
     device: Arc<dyn OpenDevice>,
     /// The function's control file, once it has been opened.
     control: OnceLock<Arc<dyn ControlFile>>,
@@ -47,16 +47,16 @@ impl Context {
     /// Opens `device` of `backend` and makes a context with DevX and dynamic UARs.
     ///
     /// # Errors
-    /// Those of [`Backend::open`], and [`ErrorKind::NoDevx`] when a context without DevX could be
-    /// had.
+    /// Those of [`Backend::open`]; [`ErrorKind::NoDevx`] when only a context without DevX can be
+    /// made.
     pub fn open(backend: &dyn Backend, device: &DeviceInfo) -> Result<Self> {
         Self::from_device(backend.open(device)?, device.clone())
     }
 
-    /// Makes a context on a device file that is open already.
+    /// Makes a context on an open device file.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`ErrorKind::Answer`] when the kernel's answer makes no sense.
+    /// As [`open`](Self::open), and [`ErrorKind::Answer`] when the kernel's answer is inconsistent.
     pub fn from_device(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
         Self::recognising(device, info, Recognition::default())
     }
@@ -84,7 +84,7 @@ impl Context {
         Ok(Self::of(device, info, attributes, recognition))
     }
 
-    /// Makes a context of one that somebody else has made on an open device.
+    /// Imports the context that another library has made on an open device.
     pub(crate) fn import(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
         let attributes = query(&*device)?;
         Ok(Self::of(device, info, attributes, Recognition::default()))
@@ -114,21 +114,21 @@ impl Context {
         &self.0.info
     }
 
-    /// The kernel's answer from when the context was made.
+    /// The kernel's answer to GET_CONTEXT.
     #[must_use]
     pub fn attributes(&self) -> &ContextAttributes {
         &self.0.attributes
     }
 
-    /// Objects that could not be destroyed. Each one also keeps the context open for good.
+    /// Number of objects that could not be destroyed. Each keeps the context open for good.
     #[must_use]
     pub fn leaked(&self) -> u64 {
         self.0.leaked.load(Ordering::Relaxed)
     }
 
-    /// Objects that the kernel of a removed device did not destroy when asked to (EIO), as Linux
-    /// would. It frees them when the device's file is closed, which happens when the last clone of
-    /// the context and the last object are dropped; until then their memory is held.
+    /// Number of objects that the kernel of a removed device refused to destroy (EIO, as on Linux).
+    /// It frees them when the device's file closes: when the last clone of the context and the last
+    /// object are dropped. Until then their memory is held.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
@@ -150,8 +150,7 @@ impl Context {
         }
     }
 
-    /// Counts something that an upper layer had to leak, such as memory whose UMEM could not be
-    /// deregistered.
+    /// Counts what an upper layer leaks, such as memory whose UMEM cannot be deregistered.
     pub fn count_leak(&self, what: &str, number: u32, error: &Error) {
         self.0.leaked.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "tracing")]
@@ -173,7 +172,7 @@ impl Context {
         if self.0.control.get().is_none()
             && let Some(file) = self.0.device.open_control()?
         {
-            // Another thread may have opened one meanwhile; one is enough.
+            // Another thread may have set one meanwhile.
             let _ = self.0.control.set(file);
         }
         Ok(self.0.control.get().map(|file| &**file))
@@ -206,11 +205,11 @@ pub struct ContextAttributes {
     pub driver: AllocContextResponse,
 }
 
-/// Bytes that a driver answer must have to be usable: up to `response_length` itself.
+/// Least bytes of a driver answer: up to `response_length` itself.
 const LEAST_RESPONSE: usize = 44;
 
 impl ContextAttributes {
-    /// Checks an answer. What lies beyond its `response_length` does not count.
+    /// Checks an answer and zeroes the bytes beyond its `response_length`.
     fn parse(
         completion_vectors: u32,
         core_support: u64,
@@ -220,7 +219,7 @@ impl ContextAttributes {
         let written = u32::from_ne_bytes(bytes[40..44].try_into().unwrap_or_default()) as usize;
         if !(LEAST_RESPONSE..=bytes.len()).contains(&written) {
             let what =
-                format_args!("driver response of {written} bytes, for a place of {}", bytes.len());
+                format_args!("driver response of {written} bytes, for a buffer of {}", bytes.len());
             return Err(Error::answer(method::GET_CONTEXT, what));
         }
         bytes[written..].fill(0);
@@ -237,7 +236,7 @@ impl ContextAttributes {
         self.driver.comp_mask & mask != 0
     }
 
-    /// The null mkey: reads through it give zeros and writes vanish. `None` if the device has none.
+    /// The null mkey: reads return zeros and writes are discarded. `None` if the device has none.
     #[must_use]
     pub fn null_mkey(&self) -> Option<u32> {
         (self.has(mlx5::RESP_MASK_DUMP_FILL_MKEY) && self.driver.response_length >= 72)
@@ -276,8 +275,8 @@ impl ContextAttributes {
     }
 }
 
-/// Sends GET_CONTEXT. It must name static BlueFlame registers as every user does; they are never
-/// allocated, because dynamic UARs are requested too.
+/// Sends GET_CONTEXT. The kernel requires a count of static BlueFlame registers; with dynamic UARs
+/// it allocates none.
 fn allocate(device: &dyn OpenDevice, flags: u32) -> Result<ContextAttributes> {
     let ask = AllocContextRequest {
         total_num_bfregs: 16,
@@ -299,7 +298,7 @@ fn allocate(device: &dyn OpenDevice, flags: u32) -> Result<ContextAttributes> {
     ContextAttributes::parse(vectors, core_support, driver)
 }
 
-/// Queries the attributes of a device's context that exists already.
+/// Queries the attributes of an existing context.
 fn query(device: &dyn OpenDevice) -> Result<ContextAttributes> {
     let (mut vectors, mut core_support) = (0u32, 0u64);
     let mut driver = AllocContextResponse::default();
@@ -335,7 +334,7 @@ mod tests {
         }
     }
 
-    /// A device that has a context already, and is asked for nothing but that.
+    /// A device with a context; it answers QUERY_CONTEXT only.
     struct Opened;
 
     #[allow(

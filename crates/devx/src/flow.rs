@@ -1,9 +1,8 @@
 //! Flow rules: which packets go to which TIR.
 //!
-//! Who receives raw Ethernet has no flow table of the port: those are the kernel's. It makes a
-//! matcher, which says which bits of a packet's headers count, and rules of it, which say their
-//! values and where such packets go; the kernel puts both into its tables. Both need the capability
-//! `CAP_NET_RAW`.
+//! The kernel owns the port's flow tables. A user makes a matcher (a mask over packet headers) and
+//! rules of it (values under the mask, and a destination); the kernel puts both into its tables.
+//! Both need the capability `CAP_NET_RAW`.
 //!
 //! Source: Linux `drivers/infiniband/hw/mlx5/fs.c`.
 
@@ -28,7 +27,7 @@ const MATCHER: Release = Release {
 const RULE: Release =
     Release { what: "flow rule", method: method::FLOW_DESTROY, attribute: flow_destroy::HANDLE };
 
-/// A matcher: a mask over the headers of packets, and how it ranks among others.
+/// A matcher: a mask over packet headers, with a priority.
 #[derive(Debug)]
 pub struct FlowMatcher {
     handle: Handle,
@@ -36,21 +35,21 @@ pub struct FlowMatcher {
     length: usize,
 }
 
-/// A flow rule. It keeps its matcher; who makes it keeps what it leads to.
+/// A flow rule. It keeps its matcher alive; the caller keeps the destination alive.
 #[derive(Debug)]
 pub struct FlowRule {
     handle: Handle,
-    // Behind the handle: a matcher with rules cannot be destroyed.
+    // Field order: the rule is destroyed before its matcher.
     _matcher: Arc<FlowMatcher>,
 }
 
 impl Context {
-    /// FLOW_MATCHER_CREATE: of received packets. `mask` begins a `fte_match_param`; `criteria` has
-    /// a bit for each part of it that counts (`match_criteria_enable`: 1 for the outer headers).
-    /// Rules of a matcher with a lower `priority` come first.
+    /// FLOW_MATCHER_CREATE for received packets. `mask` is the beginning of a `fte_match_param`;
+    /// `criteria` has a bit for each part that counts (`match_criteria_enable`: 1 for the outer
+    /// headers). Rules of a matcher with a lower `priority` match first.
     ///
     /// # Errors
-    /// EINVAL for a mask of no bytes, or of more than the kernel knows.
+    /// EINVAL for an empty mask, or one longer than the kernel knows.
     pub fn create_flow_matcher(
         &self,
         mask: &[u8],
@@ -73,12 +72,12 @@ impl Context {
 }
 
 impl FlowMatcher {
-    /// CREATE_FLOW: packets whose headers under the mask are `value` go to `destination`, a TIR,
-    /// whose queue sees `tag` in their completions.
+    /// CREATE_FLOW: packets whose headers under the mask equal `value` go to the TIR `destination`;
+    /// their CQEs carry `tag`.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_RAW; `value` is not as long as the mask; `tag` has more than 24 bits;
-    /// EINVAL where the destination is none.
+    /// EPERM without CAP_NET_RAW; [`ErrorKind::Input`] if `value` is not as long as the mask or
+    /// `tag` has more than 24 bits; EINVAL if the destination is no TIR.
     pub fn create_rule(
         self: &Arc<Self>,
         value: &[u8],
@@ -122,7 +121,7 @@ impl FlowRule {
         self.handle.context()
     }
 
-    /// DESTROY_FLOW: packets do not go this way any more.
+    /// DESTROY_FLOW: the rule matches no more packets.
     ///
     /// # Errors
     /// The device's refusal; the rule comes back.

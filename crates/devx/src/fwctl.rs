@@ -2,8 +2,8 @@
 //! does not pass, ACCESS_REGISTER above all.
 //!
 //! The kernel makes a user context for each open file, stamps its uid into every command, and
-//! passes queries, registers and little else. A context opens the file when it is first asked for,
-//! and keeps it until it ends.
+//! passes little but queries and registers. A context opens the file on first use and keeps it
+//! until it ends.
 
 use std::fmt;
 
@@ -18,14 +18,13 @@ use crate::sys::{ControlFile, Errno, control_info, control_rpc};
 const INFO: &str = "FWCTL_INFO";
 const RPC: &str = "FWCTL_RPC";
 
-/// The purpose of a command, as declared to the kernel, which passes each command only in certain
-/// scopes.
+/// The declared purpose of a command. The kernel passes each command only in certain scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ControlScope {
-    /// Settings that a user may change: registers are written, and a few queries are made.
+    /// Settings that a user may change: register writes and a few queries.
     Configuration,
-    /// Looking at the device: registers are read, and all queries are made.
+    /// Looking at the device: register reads and all queries.
     DebugReadOnly,
 }
 
@@ -48,8 +47,8 @@ pub struct ControlInfo {
 }
 
 impl ControlInfo {
-    /// Whether the file may access resources of the whole device, such as registers. Firmware that
-    /// does not know this privilege gives the file those of any DevX context.
+    /// Whether the file may access resources of the whole device, such as registers. Firmware
+    /// without this privilege gives the file the rights of any DevX context.
     #[must_use]
     pub const fn has_tools_resources(self) -> bool {
         self.uctx_caps & UctxCapBits::TOOLS_RESOURCES.0 != 0
@@ -64,13 +63,13 @@ pub struct FirmwareControl<'a> {
 }
 
 impl Context {
-    /// The control file of the function, opened on the first call; `None` if there is none, because
-    /// the kernel is older than Linux 6.15 or was built without CONFIG_FWCTL_MLX5, or the function
-    /// is a sub-function.
+    /// The control file of the function, opened on the first call. `None` if there is none: the
+    /// kernel is older than Linux 6.15 or lacks CONFIG_FWCTL_MLX5, or the function is a
+    /// sub-function.
     ///
     /// # Errors
-    /// It is there and cannot be opened: [`ErrorKind::Permission`] for all but root, unless the
-    /// machine says otherwise; [`ErrorKind::NoDevice`] without its node.
+    /// The file cannot be opened: [`ErrorKind::Permission`] for all but root, unless the machine
+    /// grants access; [`ErrorKind::NoDevice`] without its node.
     pub fn firmware_control(&self) -> Result<Option<FirmwareControl<'_>>> {
         let file = self.control_file()?;
         Ok(file.map(|file| FirmwareControl { context: self, file }))
@@ -78,7 +77,7 @@ impl Context {
 }
 
 impl FirmwareControl<'_> {
-    /// FWCTL_INFO: who the file is for the device.
+    /// FWCTL_INFO: the device's user context of this file.
     ///
     /// # Errors
     /// [`ErrorKind::DeviceGone`]; [`ErrorKind::Answer`] if the file is of another driver.
@@ -100,7 +99,7 @@ impl FirmwareControl<'_> {
         }
     }
 
-    /// FWCTL_RPC: sends a command. Mailboxes are of 16 bytes to 2 MiB; the kernel fills in the uid.
+    /// FWCTL_RPC: sends a command. A mailbox has 16 bytes to 2 MiB; the kernel fills in the uid.
     ///
     /// # Errors
     /// [`ErrorKind::Command`] with status and syndrome when the device refuses it; EBADMSG when the
@@ -129,40 +128,40 @@ impl FirmwareControl<'_> {
     }
 }
 
-/// Bytes of a mailbox, in words.
+/// [`MAILBOX_BYTES`] as text.
 const SIZES: &str = "16 bytes to 2 MiB";
 
-/// The error for an errno of a request, with advice.
+/// The error for an errno of a request, with a hint.
 fn refused(request: &'static str, errno: Errno, scope: Option<ControlScope>) -> Error {
     let (kind, hint) = match errno {
         Errno::EBADMSG => (
             ErrorKind::Refused,
             match scope {
                 Some(ControlScope::Configuration) => {
-                    "the kernel does not pass this command through fwctl, or only to look at the \
-                     device (scope DebugReadOnly)"
+                    "the kernel does not pass this command through fwctl, or only in scope \
+                     DebugReadOnly"
                 }
                 _ => "the kernel does not pass this command through fwctl",
             },
         ),
         Errno::EMSGSIZE => (
             ErrorKind::Input,
-            "the kernel finds a mailbox too long, or too short for its header (16 bytes to 2 MiB)",
+            "a mailbox is too long, or too short for its header (16 bytes to 2 MiB)",
         ),
         Errno::EPERM | Errno::EACCES => (
             ErrorKind::Permission,
-            "a security module or a filter of system calls forbids it: the kernel asks for no \
-             privilege but that of opening the file",
+            "a security module or a seccomp filter forbids it: the kernel asks for no privilege \
+             after open",
         ),
         Errno::EOPNOTSUPP => (ErrorKind::Refused, "the kernel does not know the scope"),
         Errno::ENODEV | Errno::ENXIO | Errno::EIO | Errno::ENOLINK => (
             ErrorKind::DeviceGone,
             "the device was removed or reset, or its firmware did not answer: see the kernel \
-                 log, and open it again",
+             log, and open it again",
         ),
         Errno::ENOTTY => (
             ErrorKind::Refused,
-            "the file is no fwctl device, or of a kernel with another version of its ABI",
+            "the file is no fwctl device, or the kernel has another version of the ABI",
         ),
         Errno::EINVAL | Errno::E2BIG => (
             ErrorKind::Refused,

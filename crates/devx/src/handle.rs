@@ -1,4 +1,4 @@
-//! Ownership of kernel objects: destroyed once, and counted when that fails.
+//! Ownership of kernel objects: each is destroyed once; failures are counted.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::sys::Request;
 /// How a kind of object is destroyed.
 #[derive(Debug)]
 pub(crate) struct Release {
-    /// Name of the kind, for people.
+    /// Kind of the object, for messages.
     pub(crate) what: &'static str,
     /// The method that destroys the object.
     pub(crate) method: Method,
@@ -18,10 +18,10 @@ pub(crate) struct Release {
     pub(crate) attribute: u16,
 }
 
-/// A handle that is owned. Dropping it destroys the object; a failure is counted in
-/// [`Context::leaked`], and the context is then kept open for good, since closing the file would
-/// let the kernel free what the device still uses. A device that was removed uses nothing any more:
-/// its objects are counted in [`Context::lost`] and go with the file.
+/// An owned handle. Drop destroys the object. A failure is counted in [`Context::leaked`] and keeps
+/// the context open for good, because closing the file would let the kernel free memory that the
+/// device still uses. A removed device uses none: its objects are counted in [`Context::lost`] and
+/// freed with the file.
 pub(crate) struct Handle {
     context: Context,
     release: &'static Release,
@@ -70,14 +70,13 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// An object that could not be destroyed, with the reason. The caller decides: try again later, or
-/// drop it (which tries once more and then counts it as leaked) and keep alive what the device may
-/// still use.
+/// An object that could not be destroyed, with the reason. Try again later, or drop it (drop tries
+/// once more, then counts it as leaked) and keep alive what the device may still use.
 #[derive(Debug)]
 pub struct DestroyError<T> {
     /// The object, still alive.
     pub object: T,
-    /// Why.
+    /// The reason.
     pub error: Error,
 }
 

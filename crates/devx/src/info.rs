@@ -26,7 +26,7 @@ pub struct DeviceInfo {
     pub node_guid: u64,
     /// System image GUID: equal for the functions of one card.
     pub system_image_guid: u64,
-    /// Whether the device is a function of a DPU's embedded CPU, as far as the kernel tells: it has
+    /// Whether the device is a function of a DPU's embedded CPU, by what the kernel shows: it has
     /// representors of the host's functions, or the machine is a BlueField.
     pub embedded_cpu: bool,
     /// Names of the network devices of the PCI function, without representors.
@@ -55,18 +55,18 @@ pub struct RepresentorInfo {
     pub name: String,
     /// Id of the switch (`phys_switch_id`).
     pub switch_id: String,
-    /// Whether the function belongs to another host: to that of a DPU.
+    /// Whether the function belongs to another host: the host of a DPU.
     pub external: bool,
     /// Type of the represented function.
     pub function: FunctionKind,
     /// Number of the represented function if it is a PF; of its parent if it is a VF or SF.
     pub pf: u32,
-    /// Number of the VF, or that which the SF's user gave it; `None` for a PF.
+    /// Number of the VF, or the user's number of the SF; `None` for a PF.
     pub number: Option<u32>,
-    /// PCI address of the represented function in the machine where it is plugged, if the kernel
-    /// tells; an SF has none.
+    /// PCI address of the represented function on its own host, if the kernel shows it; an SF has
+    /// none.
     pub pci_address: Option<String>,
-    /// The function's VUID, if the kernel tells.
+    /// The function's VUID, if the kernel shows it.
     pub vuid: Option<String>,
 }
 

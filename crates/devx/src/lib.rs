@@ -1,11 +1,11 @@
-//! Discovery of mlx5 devices, and everything that the kernel does for a user of them: contexts,
-//! protection domains, address handles, GIDs, command mailboxes (DevX), registered memory, doorbell
-//! pages and event channels.
+//! Discovery of mlx5 devices, and what the kernel provides for them: contexts, protection domains,
+//! address handles, GIDs, command mailboxes (DevX), registered memory, doorbell pages and event
+//! channels.
 //!
 //! The [`Backend`] seam is at the bottom: the [`Kernel`] and a software model both implement it,
-//! with real file descriptors and mappings, so no code above it knows which one it uses. On top of
-//! it a [`Context`] makes every other object. Objects hold their context, are destroyed when
-//! dropped, and have a method `destroy` that returns the object if that fails.
+//! with real file descriptors and mappings, so no code above it knows which one it uses. A
+//! [`Context`] makes every other object. Objects hold their context and are destroyed when dropped;
+//! their method `destroy` returns the object if that fails.
 //!
 //! ```no_run
 //! use verbless_devx::{Backend, Context, Kernel, UarKind};

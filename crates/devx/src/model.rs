@@ -1,9 +1,9 @@
-//! Recognising the software model, and keeping from hardware what only the model knows.
+//! Recognizes the software model, and keeps model-only layouts from hardware.
 //!
-//! Some layouts of `prm/` have no published source: they are the model's own. Every mailbox of a
-//! command passes [`check`] before it leaves this crate, which refuses such a layout unless
-//! [`Context::as_model`] has found the model's PSID in QUERY_ADAPTER. What a layout is, `prm/`
-//! says; nothing here names a command.
+//! Some layouts of `prm/` have no published source: they are the model's own. [`check`] sees every
+//! command mailbox before it leaves this crate, and refuses such a layout unless
+//! [`Context::as_model`] has found the model's PSID in QUERY_ADAPTER. `prm/` marks the layouts;
+//! nothing here names a command.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +13,11 @@ use verbless_prm::{CommandInfo, ModelOnly, QueryAdapterIn, QueryAdapterOut};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The PSID that the model gives itself. Whatever does not show it is hardware.
+/// The model's PSID. A device that does not show it is hardware.
 pub const MODEL_PSID: &str = "VBL0000000001";
 
-/// Proof that a device showed itself to be the model. A typed command whose layout only the model
-/// knows takes one.
-///
-/// There is no way to make one but [`Context::as_model`].
+/// Proof that the device is the model, which commands with a model-only layout take. Only
+/// [`Context::as_model`] makes one.
 pub struct ModelToken(());
 
 impl fmt::Debug for ModelToken {

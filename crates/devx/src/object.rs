@@ -16,7 +16,7 @@ const RELEASE: Release = Release {
     attribute: devx_obj_destroy::HANDLE,
 };
 
-/// Handle value in a request for a new object, which the kernel replaces.
+/// Handle of a new object in a request; the kernel replaces it.
 const NEW: u32 = 0;
 
 /// An object that a command created: a QP, a CQ, an mkey and so on. The kernel keeps the command
@@ -45,8 +45,8 @@ impl Context {
         )
     }
 
-    /// Sends a command that creates an object. Its number is in `output`, where the command's
-    /// layout says.
+    /// Sends a command that creates an object. `output` has its number, where the command's layout
+    /// puts it.
     ///
     /// # Errors
     /// As [`devx_other`](Self::devx_other).
@@ -62,7 +62,7 @@ impl Context {
         let number = answer
             .handle(HANDLE)
             .inspect_err(|error| self.count_leak(RELEASE.what, u32::MAX, error))?;
-        // Owned before the checks, so that an answer that fails them still destroys the object.
+        // Owned before the checks: if the answer fails them, the object is destroyed.
         let handle = Handle::new(self, &RELEASE, number);
         check(&answer, method::DEVX_OBJ_CREATE, input, (CMD_OUT, output))?;
         Ok(DevxObject { handle })
@@ -146,8 +146,8 @@ fn exchange(
     check(&answer, method, input.1, (cmd_out, output))
 }
 
-/// Sends a mailbox. Status and syndrome of `output` are cleared first, so that after a failure they
-/// are the device's or 0.
+/// Sends a mailbox. Clears status and syndrome of `output` first: after a failure they are the
+/// device's or 0.
 fn send(
     context: &Context,
     method: Method,

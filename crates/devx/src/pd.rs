@@ -15,8 +15,8 @@ use crate::sys::Request;
 const RELEASE: Release =
     Release { what: "pd", method: method::PD_DESTROY, attribute: pd_destroy::HANDLE };
 
-/// A protection domain of the kernel. Clones are one domain, destroyed with the last of them, so
-/// what lives in it holds a clone.
+/// A protection domain of the kernel. Clones share one domain and the last one destroys it, so
+/// objects in it hold a clone.
 #[derive(Clone, Debug)]
 pub struct Pd(Arc<Inner>);
 
@@ -29,7 +29,7 @@ struct Inner {
 #[derive(Debug)]
 enum Owner {
     Here(Handle),
-    /// Made by somebody else, with this handle in the same context.
+    /// Made by another library in the same context, with this handle.
     Elsewhere(Context, u32),
 }
 
@@ -53,10 +53,10 @@ impl Context {
         Ok(Pd(Arc::new(Inner { owner: Owner::Here(handle), pdn: driver.pdn })))
     }
 
-    /// A protection domain that another library has made on this context, which was
-    /// [imported](crate::Kernel::import): of rdma-core's `struct ibv_pd` the field `handle`, and
-    /// `pdn` of `struct mlx5dv_pd`. It is never destroyed from here, and must live longer than what
-    /// is made in it; the kernel refuses a number that is not the context's.
+    /// Wraps a protection domain that another library has made on this
+    /// [imported](crate::Kernel::import) context: `handle` of rdma-core's `struct ibv_pd` and `pdn`
+    /// of `struct mlx5dv_pd`. It is never destroyed here, and must outlive the objects made in it;
+    /// the kernel refuses a number that is not the context's.
     #[must_use]
     pub fn foreign_pd(&self, handle: u32, pdn: u32) -> Pd {
         Pd(Arc::new(Inner { owner: Owner::Elsewhere(self.clone(), handle), pdn }))
@@ -64,7 +64,7 @@ impl Context {
 }
 
 impl Pd {
-    /// The number by which command mailboxes refer to the protection domain.
+    /// The number of the protection domain in command mailboxes.
     #[must_use]
     pub fn pdn(&self) -> u32 {
         self.0.pdn
@@ -88,7 +88,7 @@ impl Pd {
         }
     }
 
-    /// Destroys the protection domain; a [foreign](Context::foreign_pd) one is only forgotten.
+    /// Destroys the protection domain; a [foreign](Context::foreign_pd) one is left to its owner.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] while clones exist, and EBUSY while the kernel has objects in it.

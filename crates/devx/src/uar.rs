@@ -24,7 +24,7 @@ pub enum UarKind {
 /// another page than the one named is ignored.
 #[derive(Debug)]
 pub struct Uar {
-    // Given back first; the kernel keeps the page until it is unmapped as well.
+    // Field order: destroyed first; the kernel keeps the page until it is unmapped too.
     handle: Handle,
     mapping: Mapping,
     page_id: u32,
@@ -65,7 +65,7 @@ impl Context {
             Error::new(
                 ErrorKind::Refused,
                 format!("mapping UAR page {page_id:#x} at offset {offset:#x}"),
-                "a device that passes through a hypervisor must let the guest map its BAR",
+                "the hypervisor must let the guest map the BAR of a passed-through device",
             )
             .with_errno(errno)
         })?;

@@ -1,4 +1,4 @@
-//! `verbless-model explain`: what the numbers in messages mean, those of the model's refusals too.
+//! `verbless-model explain`: the meaning of numbers in messages, including the model's refusals.
 
 use verbless_model::Refusal;
 use verbless_prm::NUMBERS;
@@ -7,11 +7,11 @@ use verbless_prm::numbers::{self, Reading, beyond, near, readings};
 /// The high half of the model's syndromes.
 const MARK: u64 = 0x564c;
 
-/// Every meaning of each code. Codes that together are the words of one ("bad parameter", "status
-/// 12") are taken as one.
+/// Explains each code. Codes that together form one message ("bad parameter", "status 12") count as
+/// one.
 ///
 /// # Errors
-/// A code means nothing; the error says what is known.
+/// A code is unknown; the error says which codes are near or valid.
 pub(crate) fn explain_all(codes: &[String]) -> Result<String, String> {
     let whole = codes.join(" ");
     if codes.len() > 1 && numbers::explain(NUMBERS, &whole).is_some() {
@@ -21,11 +21,11 @@ pub(crate) fn explain_all(codes: &[String]) -> Result<String, String> {
     Ok(texts?.join("\n"))
 }
 
-/// A code in words: a syndrome of the model's, or every meaning of a smaller number, a name or the
-/// words of a message, each with the messages in which it occurs.
+/// Explains a code: a syndrome of the model, or every meaning of a smaller number, a name or the
+/// words of a message, each with the messages that contain it.
 ///
 /// # Errors
-/// It means nothing; the error says what is known.
+/// The code is unknown; the error says which codes are near or valid.
 pub(crate) fn explain(code: &str) -> Result<String, String> {
     let readings = readings(code);
     let syndrome = readings.iter().find_map(|reading| match *reading {

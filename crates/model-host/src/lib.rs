@@ -1,6 +1,5 @@
-//! Modelled devices for programs that are not linked with the model: as PCI devices for QEMU
-//! ([`pci`]), and for any program on this machine ([`run`]). The program `verbless-model` is made
-//! of this.
+//! Modelled devices for programs that do not link the model: as PCI devices for QEMU ([`pci`]), and
+//! for any program on this machine ([`run`]). The program `verbless-model` is built on it.
 
 #[doc(hidden)]
 pub mod links;

@@ -11,7 +11,7 @@ use verbless_model::{
     External, FaultPlan, FaultPlanError, Link, Model, RoceUplink, Uplink as EthernetUplink, Watch,
 };
 
-/// The outside network that the switch is connected to.
+/// The outside network at the switch.
 #[derive(Clone, Debug)]
 pub enum Uplink {
     /// A datagram socket at the Ethernet switch.
@@ -48,12 +48,11 @@ impl fmt::Display for Uplink {
 pub struct LinkOptions {
     /// The faults to inject.
     pub faults: FaultPlan,
-    /// The file, with its path, to which every frame that a port sends or receives is written, in
-    /// the format pcapng.
+    /// The pcapng file, with its path, for every frame that a port sends or receives.
     pub pcap: Option<(PathBuf, File)>,
     /// The outside network to connect to.
     pub uplink: Option<Uplink>,
-    /// Which MACs, GUIDs and link-local GIDs the devices have.
+    /// Selects the devices' MACs, GUIDs and link-local GIDs.
     pub identity: u16,
 }
 
@@ -63,7 +62,7 @@ pub enum LinkError {
     /// The plan of faults does not fit the model's devices.
     #[error("the faults cannot be applied: {0}")]
     Faults(#[from] FaultPlanError),
-    /// There is no modelled kernel whose ioctls could fail.
+    /// The plan has `[[ioctl]]` faults, but there is no modelled kernel.
     #[error(
         "the faults cannot be applied: [[ioctl]] is for `run` and for models in process; a \
          guest's own kernel answers its ioctls"
@@ -92,11 +91,11 @@ pub enum LinkError {
 }
 
 impl Uplink {
-    /// Advice for a local end that cannot be used.
+    /// Hint for a local end that cannot be used.
     fn hint(&self) -> &'static str {
         match self {
             Self::Ethernet(_) => "",
-            Self::Roce(_) => "; UDP port 4791 is rdma_rxe's where that is loaded",
+            Self::Roce(_) => "; rdma_rxe uses UDP port 4791 where it is loaded",
         }
     }
 
@@ -109,12 +108,12 @@ impl Uplink {
 }
 
 impl LinkOptions {
-    /// Applies the options, for as long as the returned value lives.
+    /// Applies the options until the returned value is dropped.
     pub(crate) fn apply(self, model: &Model) -> Result<Applied, LinkError> {
         model.apply(&self.faults)?;
         let capture = self.pcap.map(|(path, file)| Ok((path, model.capture(file)?)));
         let capture = capture.transpose().map_err(LinkError::Capture)?;
-        // From now on what goes wrong ends it.
+        // From here on an error ends the capture.
         let mut applied = Applied { capture, external: None };
         let is_ethernet = |it: &usize| model.device(*it).profile().link() == Link::Ethernet;
         applied.external = match self.uplink {
@@ -132,7 +131,7 @@ impl LinkOptions {
     }
 }
 
-/// Options for links that are in force until this is dropped.
+/// Applied link options; drop ends them.
 #[derive(Debug)]
 pub(crate) struct Applied {
     capture: Option<(PathBuf, Watch)>,
@@ -158,7 +157,7 @@ mod tests {
     fn uplink_text_round_trips() {
         for (text, hint) in [
             ("127.0.0.1:4000,127.0.0.1:4001", ""),
-            ("udp:127.0.0.1,127.0.0.2", "; UDP port 4791 is rdma_rxe's where that is loaded"),
+            ("udp:127.0.0.1,127.0.0.2", "; rdma_rxe uses UDP port 4791 where it is loaded"),
         ] {
             let uplink: Uplink = text.parse().unwrap();
             assert_eq!(matches!(uplink, Uplink::Roce(_)), text.starts_with(ROCE), "{text}");

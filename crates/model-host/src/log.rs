@@ -1,10 +1,9 @@
-//! The log of `verbless-model`: what a client makes the model say again and again cannot flood it
-//! or hold it up.
+//! The log of `verbless-model`. A client that makes the model log repeatedly can neither flood the
+//! log nor slow the model.
 //!
-//! A place in the code says at most `LINES_A_SECOND` lines a second; what it leaves out, it counts.
-//! A separate thread writes the lines: a thread that logs, often with the model's lock held, never
-//! waits for a terminal or a pipe. When the writer cannot keep up, the log drops lines and counts
-//! them too.
+//! A log statement prints at most `LINES_A_SECOND` lines a second, and counts the rest. A separate
+//! thread writes the lines: a thread that logs, often with the model's lock held, never waits for a
+//! terminal or a pipe. When the writer cannot keep up, the log drops lines and counts them too.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -21,17 +20,17 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Lines a second of one place.
+/// Most lines a second of one log statement.
 const LINES_A_SECOND: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
-/// Lines that wait to be written: of the log, and of a trace, which leaves none out.
+/// Most lines that wait to be written: of the log, and of a trace, which has no rate limit.
 const WAITING: usize = 4096;
 const WAITING_TRACE: usize = 1 << 18;
 /// How long the end of the process waits for lines to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Logs to the standard error from now on, what is of `level` and above; to be dropped last, so
-/// that every line is written.
+/// Logs events of `level` and above to standard error. Drop the result last: it waits until every
+/// line is written.
 pub fn init(level: LevelFilter) -> LastWords {
     let queue = Arc::new(Queue::new(WAITING, io::stderr));
     let places = Throttles::default();
@@ -44,7 +43,7 @@ pub fn init(level: LevelFilter) -> LastWords {
     LastWords(queue)
 }
 
-/// On drop, waits briefly for the lines that were logged to be written.
+/// On drop, waits briefly until logged lines are written.
 #[must_use]
 pub struct LastWords(Arc<Queue>);
 
@@ -54,7 +53,7 @@ impl Drop for LastWords {
     }
 }
 
-/// Lines of a trace on the standard error, which no terminal or pipe can hold up.
+/// Lines of a trace on standard error. A slow terminal or pipe never blocks the caller.
 #[derive(Clone)]
 pub(crate) struct TraceLines(Arc<Queue>);
 
@@ -67,7 +66,7 @@ impl TraceLines {
         self.0.send(format!("{line}\n").into_bytes());
     }
 
-    /// To be dropped last.
+    /// Drop it last.
     pub(crate) fn last_words(&self) -> LastWords {
         LastWords(self.0.clone())
     }
@@ -79,10 +78,10 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// Lines on their way to the thread that writes them, which begins with the first.
+/// Lines on their way to the writer thread, which starts with the first line.
 struct Queue {
     lines: OnceLock<SyncSender<Message>>,
-    /// Lines that wait at most.
+    /// Most lines that wait.
     room: usize,
     sink: Box<dyn Fn() -> Box<dyn Write> + Send + Sync>,
     lost: AtomicU64,
@@ -98,10 +97,10 @@ impl Queue {
         let lines = self.lines.get_or_init(|| {
             let (sender, receiver) = sync_channel(self.room);
             let queue = self.clone();
-            // Signals are for the threads that wait for them.
+            // Only threads that wait for signals take them.
             let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
             let thread = std::thread::Builder::new().name("verbless-log".into());
-            // Without a thread every line is lost, and nothing else.
+            // If the thread cannot start, only log lines are lost.
             let _ = thread.spawn(move || queue.write_all(&receiver));
             if let Ok(before) = before {
                 let _ = before.thread_set_mask();
@@ -143,7 +142,7 @@ impl Queue {
     }
 }
 
-/// Collects one line, which is written at once.
+/// Sends each write as one line.
 struct Line(Arc<Queue>);
 
 impl Write for Line {
@@ -168,8 +167,8 @@ struct Throttle {
 }
 
 impl Throttles {
-    /// Whether a place may say another line; and how many it left out in the second that ended, if
-    /// one did.
+    /// Whether a log statement may print another line; and, when a new second begins, how many
+    /// lines it left out in the last one.
     fn admit(&self, place: Identifier, now: Instant) -> (bool, u64) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Throttle { since: now, lines: 0, left_out: 0 };
@@ -280,7 +279,7 @@ mod tests {
     fn the_end_waits_for_the_lines_and_not_for_ever() {
         let (sender, lines) = channel();
         let queue = Arc::new(Queue::new(WAITING, move || {
-            // It takes a while until somebody reads.
+            // The sink starts slowly.
             std::thread::sleep(Duration::from_millis(20));
             Sink(sender.clone())
         }));

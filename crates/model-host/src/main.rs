@@ -32,8 +32,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve PCI devices over vfio-user, to which QEMU's `vfio-user-pci` connects. Ends when all
-    /// clients have disconnected.
+    /// Serve PCI devices over vfio-user for QEMU's `vfio-user-pci`. Ends when all clients have
+    /// disconnected.
     #[command(after_help = profiles())]
     Pci {
         /// Unix socket of a PCI function; once for each function, in the order of the devices.
@@ -48,8 +48,8 @@ enum Command {
         /// Functions per device: 1 to 8.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
         functions: u16,
-        /// Instead of --functions: one function for each side of a device, the host's, then the one
-        /// of a DPU's Arm cores.
+        /// Instead of --functions: one function for each side of a device, the host and then the
+        /// Arm cores of a DPU.
         #[arg(long, conflicts_with = "functions")]
         sides: bool,
         /// Map no UAR page into the guest: every doorbell is trapped.
@@ -59,7 +59,7 @@ enum Command {
         /// reads. A command returns when it is written: a slow file slows commands, not data.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
-        /// Name by which `verbless-model ctl` changes the devices while they are served.
+        /// Name for `verbless-model ctl`, which changes the devices while they are served.
         #[arg(long)]
         name: Option<String>,
         #[command(flatten)]
@@ -79,8 +79,8 @@ enum Command {
         #[arg(long, default_value_t = 1, conflicts_with = "join")]
         #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
         devices: u16,
-        /// Each device with all functions that its profile lists (bluefield3: two PFs and three VFs
-        /// at the host, two PFs and two SFs at the DPU), not only one for each side.
+        /// Give each device all functions of its profile (bluefield3: two PFs and three VFs at the
+        /// host, two PFs and two SFs at the DPU), not one for each side.
         #[arg(long, conflicts_with = "join")]
         topology: bool,
         /// Link type of the ports [default: the profile's].
@@ -116,13 +116,13 @@ enum Command {
         trace: Option<Option<PathBuf>>,
         #[command(flatten)]
         links: LinkArguments,
-        /// Permissions of /dev/fwctl/fwctlN, octal, as a rule of udev sets them. The kernel makes
-        /// the files with 600: root alone may open them.
+        /// Permissions of /dev/fwctl/fwctlN, octal, as a udev rule sets them. The kernel's own are
+        /// 600: only root may open the files.
         #[arg(long, value_name = "MODE", value_parser = permissions, default_value = "600")]
         #[arg(conflicts_with = "join")]
         fwctl_mode: u32,
-        /// Serve GDB at this TCP port of this machine (0: any, which is printed): the first run on
-        /// a DPA waits for it. `gdb-multiarch PROGRAM.elf -ex 'target remote :PORT'`.
+        /// Serve GDB at this TCP port of this machine (0: a free port, which is printed). The first
+        /// run on a DPA waits for it. `gdb-multiarch PROGRAM.elf -ex 'target remote :PORT'`.
         #[arg(long, value_name = "PORT", conflicts_with = "join")]
         gdb: Option<u16>,
         /// Attach GDB to the first DPA run whose entry is this address, as `cargo xtask dpa build`
@@ -141,9 +141,9 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
-    /// Explain a number of a message, with every meaning that it has: ibv_wc_status and errno (12),
-    /// command status and CQE syndrome (0x3), vendor syndrome (0x81 or 129), the syndrome of a
-    /// command that the model refused (564c0008).
+    /// Explain a number of a message, with all its meanings: ibv_wc_status and errno (12), command
+    /// status and CQE syndrome (0x3), vendor syndrome (0x81 or 129), the syndrome of a command that
+    /// the model refused (564c0008).
     Explain {
         /// A number as the message prints it (12, 0x15, -22), or a name or the words for one
         /// (IBV_WC_RETRY_EXC_ERR, bad parameter).
@@ -237,18 +237,17 @@ struct LinkArguments {
     /// docs/faults.md.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
-    /// Write every frame that a port sends or receives to this file, in the format pcapng, which
-    /// Wireshark opens.
+    /// Write every frame that a port sends or receives to this file, in pcapng format (Wireshark).
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Connect the switch between the Ethernet ports to a datagram socket, one frame in each
-    /// datagram, as QEMU's -netdev dgram does. LOCAL is bound, REMOTE is the other end: each is the
-    /// path of a Unix socket, with a /, or ADDRESS:PORT. Or connect port 1 of the first Ethernet
-    /// device to hosts on the IP network, by RoCE v2 in UDP datagrams of port 4791:
-    /// udp:LOCAL,PEER[,PEER...] with an IP address of this machine and those of the peers.
+    /// Connect the Ethernet switch to a datagram socket, one frame in each datagram, as QEMU's
+    /// -netdev dgram does. LOCAL is bound, REMOTE is the other end; each is the path of a Unix
+    /// socket, with a /, or ADDRESS:PORT. Or, with udp:LOCAL,PEER[,PEER...], connect port 1 of the
+    /// first Ethernet device to hosts on the IP network, by RoCE v2 in UDP datagrams of port 4791:
+    /// LOCAL is an IP address of this machine, each PEER one of a peer.
     #[arg(long, value_name = "LOCAL,REMOTE")]
     uplink: Option<Uplink>,
-    /// Number from which the devices' MACs, GUIDs and link-local GIDs are made, 0 to 65535: runs on
+    /// Number from which the devices' MACs, GUIDs and link-local GIDs derive, 0 to 65535; runs on
     /// one network need different numbers.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     identity: u16,
@@ -290,10 +289,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is logged, by the number of `-v`.
+/// The log level for the number of `-v`.
 fn level(verbose: u8, is_run: bool) -> LevelFilter {
     match verbose {
-        // The standard error is the program's, too.
+        // `run` shares standard error with the program.
         0 if is_run => LevelFilter::ERROR,
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,

@@ -1,4 +1,4 @@
-//! What the code under test logs, for tests.
+//! Captures what the code under test logs.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ impl Write for Lines {
     }
 }
 
-/// What this thread logs while `work` runs, of all levels.
+/// Returns what this thread logs, at all levels, while `work` runs.
 pub(crate) fn said(work: impl FnOnce()) -> String {
     let lines = Lines::default();
     let writer = lines.clone();

@@ -1,8 +1,8 @@
-//! `execve` under `verbless-model run`: memory that a program registered is its own, and not the
-//! next program's in the same process.
+//! `execve` under `verbless-model run`: a device never reaches the next program of a process
+//! through memory that the previous one registered.
 //!
-//! This test's own binary is the programs: a peer, and a process that runs one program after
-//! another with the device open.
+//! This test binary plays the programs: a peer, and a process that execs one program after another
+//! with the device open.
 #![allow(unsafe_code)] // memory at a chosen address, and descriptors that outlive a program
 
 use std::env;
@@ -29,11 +29,11 @@ const ROLE: &str = "VERBLESS_TEST_ROLE";
 const LENGTH: usize = 64 << 10;
 const OLD: u8 = 0x0d;
 const OWN: u8 = 0x77;
-/// How often the second program has begun.
+/// How many times the second program has started.
 const TRIES: &str = "VERBLESS_TEST_TRIES";
 const MOST: u32 = 10;
 const TAKEN: &str = "the address is never free";
-/// Begins what a program says to the other, among what the test harness prints.
+/// Prefix of the programs' messages, amid the test harness's output.
 const MARK: &str = "@ ";
 
 fn program(role: &str) -> Command {
@@ -66,8 +66,8 @@ fn memory_registered_before_exec_is_unreachable() {
         if output.status.success() {
             return;
         }
-        // A sanitizer's memory lies at the same place in every program: what is registered may lie
-        // elsewhere the next time.
+        // A sanitizer's memory has the same address in every program; the registered memory may get
+        // another one on the next try.
         if begun == MOST || !text.concat().contains(TAKEN) {
             break text;
         }
@@ -91,7 +91,7 @@ impl End {
                 .expect("a domain");
         let cq = domain.completion_queue(&CqConfig::new(64)).expect("a completion queue");
         let qp = domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq).expect("a queue pair");
-        // So that silence is noticed soon.
+        // A lost peer is noticed soon.
         let options = ConnectOptions { retry_count: 1, ..ConnectOptions::default() };
         Self { domain, cq, qp, options }
     }
@@ -147,7 +147,7 @@ fn hear() -> String {
     line.trim().into()
 }
 
-/// Tells the peer of memory of ours, and waits until it has written there.
+/// Offers memory to the peer, and waits until the peer has written it.
 fn offer(end: &mut End) -> Region {
     let region = end.domain.region(LENGTH, KeyAccess::ALL).expect("memory");
     let remote = region.remote(0, 0).expect("a remote key");
@@ -164,7 +164,7 @@ fn offer(end: &mut End) -> Region {
 fn first() {
     let mut end = End::new(1);
     let region = offer(&mut end);
-    // What fails changes nothing, however often.
+    // A failed exec changes nothing.
     for _ in 0..3 {
         for missing in ["/no/such/program", "no-such-program-anywhere"] {
             let error = Command::new(missing).exec();
@@ -190,7 +190,7 @@ fn first() {
     panic!("{}", program(&at.to_string()).exec());
 }
 
-/// The next program in the same process, with other things at the address that the first one
+/// The next program in the same process. It maps its own memory at the address that the first one
 /// registered.
 fn second(at: usize) {
     let length = NonZeroUsize::new(LENGTH).expect("not zero");
@@ -199,7 +199,7 @@ fn second(at: usize) {
     // SAFETY: fresh memory where nothing is.
     let mapped = unsafe { mmap_anonymous(NonZeroUsize::new(at), length, protection, flags) };
     if mapped == Err(Errno::EEXIST) {
-        // The system put something of this program there; the next time it begins elsewhere.
+        // This program occupies the address; the next exec has another layout.
         let tries = env::var(TRIES).map_or(0, |tries| tries.parse::<u32>().expect("a number")) + 1;
         assert!(tries < MOST, "{TAKEN}");
         panic!("{}", program(&at.to_string()).env(TRIES, tries.to_string()).exec());
@@ -211,7 +211,7 @@ fn second(at: usize) {
     say("second");
     assert_eq!(hear(), "failed");
     assert!(std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN), "it was written to");
-    // A device of its own, whose memory is this program's.
+    // A device that this program opens reaches its memory.
     drop(offer(&mut End::new(1)));
     assert!(std::hint::black_box(&*memory).iter().all(|&byte| byte == OWN), "it was written to");
     say("done");
@@ -240,7 +240,7 @@ impl Process {
         writeln!(input, "{what}").expect("it reads");
     }
 
-    /// Connects to what it offers, and writes there.
+    /// Connects to the offered memory and writes it.
     fn write(&mut self, end: &mut End, from: &Region) -> RemoteAddr {
         let offer = self.hear();
         let parts: Vec<&str> = offer.split(' ').collect();
@@ -265,13 +265,12 @@ fn peer() {
     let mut process = Process { child, lines };
     let remote = process.write(&mut end, &from);
     assert_eq!(process.hear(), "still here");
-    end.write(&from, remote).expect("a program that failed to leave is where it was");
+    end.write(&from, remote).expect("a failed exec leaves the program in place");
     process.say("written again");
     assert_eq!(process.hear(), "second");
-    // A device may write to pages that no process maps. This need not fail either, but it has no
-    // effect.
+    // A device may write to pages that no process maps. The write need not fail, but has no effect.
     let _ = end.write(&from, remote);
-    end.read(&from, remote).expect_err("that memory is no more");
+    end.read(&from, remote).expect_err("that memory is gone");
     process.say("failed");
     let mut again = End::new(0);
     let from = again.domain.region(LENGTH, KeyAccess::LOCAL).expect("memory");

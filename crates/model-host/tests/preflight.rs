@@ -1,6 +1,6 @@
-//! `verbless-model run` in places that forbid something: it works, or says before the program
-//! starts what it lacks.
-#![allow(unsafe_code)] // a seccomp filter of a sandbox, which is put on between fork and exec
+//! `verbless-model run` in restricted environments: it works, or reports what is missing before the
+//! program starts.
+#![allow(unsafe_code)] // installs a seccomp filter between fork and exec
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -15,8 +15,8 @@ const PROGRAM: &str =
     "echo started; cat /sys/class/infiniband/mlx5_0/node_type && exec 5<>/dev/infiniband/uverbs0";
 const FOUND: &str = "started\n1: CA\n";
 
-/// Says that the test of this thread is skipped. What `eprintln!` says would be kept back of a test
-/// that passes; `cargo xtask test` counts these lines.
+/// Reports that this thread's test is skipped. The harness hides `eprintln!` output of a passing
+/// test; `cargo xtask test` counts these lines.
 fn skipped(reason: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a test");
@@ -30,8 +30,8 @@ fn run() -> Command {
     command
 }
 
-/// The same, after a script has changed the place: in a user namespace of its own, or as root
-/// without. `None`: a user may have no namespace here.
+/// As [`run`], after a script in new namespaces (a user namespace too, unless root). `None`:
+/// namespaces are not allowed here.
 fn run_after(script: &str) -> Option<Output> {
     binary_after(script, &["run", "--", "sh", "-c", PROGRAM])
 }
@@ -53,7 +53,7 @@ fn after(script: &str, arguments: &[&str]) -> Option<Command> {
         skipped("namespaces are not allowed here");
         return None;
     }
-    // What the script mounts over the directory of this binary hides it, but not what is open.
+    // A mount over the directory of this binary hides it, but not an open descriptor.
     let hidden = ["/tmp", "/var/tmp", "/dev/shm"].iter().any(|it| BINARY.starts_with(it));
     let script = match hidden && script.contains("/tmp") {
         true => format!("exec 9<\"$1\" && shift && {script} && exec /proc/self/fd/9 \"$@\""),
@@ -69,7 +69,7 @@ fn forbid(command: &mut Command, number: libc::c_long, errno: Errno) -> &mut Com
     forbid_towards(command, number, errno, false)
 }
 
-/// The same; `others`: only where the first argument is not the sandboxed process itself.
+/// As [`forbid`]; `others`: only where the first argument is not the sandboxed process itself.
 fn forbid_towards(
     command: &mut Command,
     number: libc::c_long,
@@ -84,7 +84,7 @@ fn forbid_towards(
     let put_on = move || {
         const FIRST_ARGUMENT: u32 = 16;
         let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        // No process has the highest number.
+        // No process has this id.
         let spared = if others { std::process::id() } else { u32::MAX };
         let mut filter = [
             instruction(LOAD, 0, 0, 0),
@@ -107,7 +107,7 @@ fn forbid_towards(
     unsafe { command.pre_exec(put_on) }
 }
 
-/// It did not start the program, and says each of these.
+/// Asserts that `run` did not start the program and that it names each of `words`.
 fn says_why_not(output: &Output, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -146,7 +146,7 @@ fn forbidden_syscall_is_reported_before_start() {
 
 #[test]
 fn unreachable_program_is_distinct_from_seccomp() {
-    // As Yama and security modules do: a process may look into itself.
+    // As with Yama and security modules: a process may read itself only.
     let mut run = run();
     let output = forbid_towards(&mut run, libc::SYS_process_vm_readv, Errno::EPERM, true).output();
     let output = output.expect("it starts");
@@ -177,7 +177,7 @@ fn low_descriptor_limit_still_opens_device() {
     let script = script.replace("64", "40");
     let output = Command::new("sh").args(["-c", &script, BINARY, python]).output();
     let text = output.expect("it runs").stderr;
-    assert!(String::from_utf8_lossy(&text).contains("ulimit -n"), "what was wrong is said");
+    assert!(String::from_utf8_lossy(&text).contains("ulimit -n"), "the error names the limit");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn run_works_in_new_namespaces() {
 #[test]
 fn hidden_proc_is_rejected_before_start() {
     const HIDDEN: &str = "mount -t tmpfs none /proc";
-    // Sanitizers look into /proc themselves.
+    // Sanitizers read /proc themselves.
     let Some(version) = binary_after(HIDDEN, &["--version"]) else { return };
     if !version.status.success() || !version.stderr.is_empty() {
         skipped("this binary does not even start there, or complains");
@@ -260,7 +260,7 @@ fn next_run_removes_files_of_killed_run() {
         let entries = std::fs::read_dir(place).expect("it is there").flatten();
         entries.map(|entry| entry.path()).collect()
     };
-    // A file system of its own leaves nothing behind.
+    // A mounted file system leaves nothing behind.
     let without_mount = |command: &mut Command| {
         forbid(command, libc::SYS_fsopen, Errno::EPERM).env("TMPDIR", &place).output()
     };
@@ -278,7 +278,7 @@ fn next_run_removes_files_of_killed_run() {
     let left = entries(&place);
     assert_eq!(left.len(), 1);
     works(&without_mount(&mut run()).expect("it starts"));
-    assert_eq!(entries(&place), left, "a live one's files stay");
+    assert_eq!(entries(&place), left, "the files of a live run stay");
     killed.kill().expect("it is there");
     killed.wait().expect("it ends");
     assert_eq!(io::Read::read_to_string(&mut output, &mut line).ok(), Some(0), "the program too");
@@ -289,7 +289,7 @@ fn next_run_removes_files_of_killed_run() {
 
 #[test]
 fn low_address_space_is_rejected_before_start() {
-    // A sanitizer takes more addresses than there are memories.
+    // A sanitizer needs more address space than the limit.
     let version = "ulimit -v 1000000; exec \"$0\" --version";
     let output = Command::new("sh").args(["-c", version, BINARY]).output().expect("it runs");
     if !output.status.success() {

@@ -1,9 +1,8 @@
 //! Attribute ids, one module per method, with what each attribute is.
 //!
-//! The kinds: `in` and `out` carry bytes, `handle` names an object, `new handle` is written by the
-//! kernel, and likewise `fd` and `new fd`. Sources: Linux `ib_user_ioctl_cmds.h` and
-//! `mlx5_user_ioctl_cmds.h`; the kinds and sizes from
-//! `drivers/infiniband/core/uverbs_std_types_*.c` and
+//! Kinds: `in` and `out` carry bytes; `handle` and `fd` name an object or a file; the kernel writes
+//! `new handle` and `new fd`. Sources: Linux `ib_user_ioctl_cmds.h` and `mlx5_user_ioctl_cmds.h`;
+//! kinds and sizes from `drivers/infiniband/core/uverbs_std_types_*.c` and
 //! `drivers/infiniband/hw/mlx5/{devx,main,fs}.c`.
 
 macro_rules! attributes {
@@ -192,8 +191,7 @@ attributes! {
         ACCESS = 0x1003,
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID`, out, u32: the umem id for command mailboxes.
         OUT_ID = 0x1004,
-        /// `MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP`, in, u64: page sizes that the user can live
-        /// with.
+        /// `MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP`, in, u64: page sizes that the user accepts.
         PGSZ_BITMAP = 0x1005,
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD`, raw fd of a dmabuf.
         DMABUF_FD = 0x1006,

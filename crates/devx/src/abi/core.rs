@@ -264,7 +264,7 @@ pub const fn mtu_bytes(code: u8) -> Option<u32> {
     }
 }
 
-// What the kernel's headers give them.
+// Sizes in the kernel's headers.
 const _: () = {
     assert!(size_of::<QueryPortResponse>() == 48);
     assert!(size_of::<GidEntry>() == 32);

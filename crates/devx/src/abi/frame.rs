@@ -120,7 +120,7 @@ impl Header {
     }
 }
 
-// What the kernel's headers give them.
+// Sizes in the kernel's headers.
 const _: () = {
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Attribute>() == 16);

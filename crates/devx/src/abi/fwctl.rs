@@ -1,11 +1,11 @@
-//! The ioctls of `/dev/fwctl/fwctlN`, by which commands reach a device's firmware that uverbs do
-//! not pass. All fields are native-endian.
+//! The ioctls of `/dev/fwctl/fwctlN`: they pass firmware commands that uverbs does not. All fields
+//! are native-endian.
 //!
 //! Sources: Linux `include/uapi/fwctl/{fwctl,mlx5}.h`, `drivers/fwctl/{main,mlx5/main}.c`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// `FWCTL_INFO`: what the file is of, as [`Info`].
+/// `FWCTL_INFO`: describes the device, as [`Info`].
 pub const FWCTL_INFO: u32 = 0x9a00;
 /// `FWCTL_RPC`: a command, as [`Rpc`].
 pub const FWCTL_RPC: u32 = 0x9a01;
@@ -76,7 +76,7 @@ pub struct Rpc {
     pub output: u64,
 }
 
-/// Bytes that the structure of a request has at least; `None`: fwctl has no such request.
+/// Least bytes of a request's structure; `None` for a request that fwctl does not have.
 pub const fn structure_bytes(request: u32) -> Option<usize> {
     match request {
         FWCTL_INFO => Some(size_of::<Info>()),
@@ -85,8 +85,8 @@ pub const fn structure_bytes(request: u32) -> Option<usize> {
     }
 }
 
-/// Whether a structure has as many bytes as its request needs, and as its first field states, by
-/// which the kernel goes.
+/// Whether a structure is as long as its request needs and as its first field states. The kernel
+/// reads as many bytes as that field states.
 pub fn is_whole(request: u32, structure: &[u64]) -> bool {
     let said = structure.first().map_or(0, |word| {
         let [a, b, c, d, ..] = word.to_ne_bytes();
@@ -96,7 +96,7 @@ pub fn is_whole(request: u32, structure: &[u64]) -> bool {
     said >= least && said <= size_of_val(structure)
 }
 
-// What the kernel's headers give them.
+// Sizes in the kernel's headers.
 const _: () = {
     assert!(size_of::<Info>() == 24);
     assert!(size_of::<Mlx5Info>() == 8);

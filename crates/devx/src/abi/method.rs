@@ -28,7 +28,7 @@ methods! {
     QUERY_PORT = 0x0, 0x2;
     /// `UVERBS_METHOD_GET_CONTEXT`: the first call on a file; everything else needs it.
     GET_CONTEXT = 0x0, 0x3;
-    /// `UVERBS_METHOD_QUERY_CONTEXT`: what GET_CONTEXT answered, of a context that there is.
+    /// `UVERBS_METHOD_QUERY_CONTEXT`: the response of GET_CONTEXT, for an existing context.
     QUERY_CONTEXT = 0x0, 0x4;
     /// `UVERBS_METHOD_QUERY_GID_TABLE`.
     QUERY_GID_TABLE = 0x0, 0x5;
@@ -46,7 +46,7 @@ methods! {
     ASYNC_EVENT_ALLOC = 0x10, 0x0;
     /// `MLX5_IB_METHOD_DEVX_OTHER`: a command of the general list.
     DEVX_OTHER = 0x1000, 0x1000;
-    /// `MLX5_IB_METHOD_DEVX_QUERY_UAR`: for contexts without dynamic UARs, so never sent here.
+    /// `MLX5_IB_METHOD_DEVX_QUERY_UAR`: for contexts without dynamic UARs; never sent here.
     DEVX_QUERY_UAR = 0x1000, 0x1001;
     /// `MLX5_IB_METHOD_DEVX_QUERY_EQN`: the EQ number behind a completion vector.
     DEVX_QUERY_EQN = 0x1000, 0x1002;

@@ -60,7 +60,7 @@ pub struct AllocContextResponse {
     pub num_ports: u16,
     /// Flow actions supported.
     pub flow_action_flags: u16,
-    /// `RESP_MASK_*`: which later fields and behaviours are there.
+    /// `RESP_MASK_*`: which later fields are valid and which features exist.
     pub comp_mask: u32,
     /// Bytes of this response that the kernel wrote.
     pub response_length: u32,
@@ -225,7 +225,7 @@ pub const fn mmap_decode(offset: u64, page_shift: u32) -> (u64, u64) {
     (pages >> 8 & 0xff, pages & 0xff | (pages >> 16 & 0xff) << 8)
 }
 
-// What the kernel's headers give them.
+// Sizes in the kernel's headers.
 const _: () = {
     assert!(size_of::<AllocContextRequest>() == 32);
     assert!(size_of::<AllocContextResponse>() == 72);

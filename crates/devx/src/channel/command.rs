@@ -1,4 +1,4 @@
-//! Queries that the device answers later, through a file.
+//! Asynchronous object queries, answered through a file.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -13,7 +13,7 @@ use crate::model;
 use crate::object::DevxObject;
 use crate::sys::{Errno, Request};
 
-/// A file of answers to asynchronous queries.
+/// A file from which answers to asynchronous queries are read.
 #[derive(Debug)]
 pub struct CommandChannel {
     channel: Channel,
@@ -64,11 +64,11 @@ impl Context {
 }
 
 impl CommandChannel {
-    /// Starts a query of an object whose answer has `output_length` bytes.
+    /// Starts a query of `object`; the answer has `output_length` bytes.
     ///
     /// # Errors
-    /// As [`DevxObject::query`], but the device's own refusal comes with the answer; EAGAIN while 1
-    /// MiB of answers waits to be read.
+    /// As [`DevxObject::query`], but a refusal by the device comes with the answer. EAGAIN while 1
+    /// MiB of answers is unread.
     pub fn query(
         &self,
         object: &DevxObject,
@@ -77,7 +77,7 @@ impl CommandChannel {
         wr_id: u64,
     ) -> Result<()> {
         model::check(self.context(), method::DEVX_OBJ_ASYNC_QUERY.name(), input)?;
-        // Before the request, since its answer may be read at once.
+        // Before the request: another thread may read the answer at once.
         self.longest.fetch_max(output_length, Ordering::Relaxed);
         Request::new(method::DEVX_OBJ_ASYNC_QUERY)
             .handle(query::HANDLE, object.handle())
@@ -93,7 +93,7 @@ impl CommandChannel {
     /// Takes the next answer; `None` if there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at the end.
+    /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at end of file.
     pub fn read(&self) -> Result<Option<AsyncAnswer>> {
         const HEADER: usize = size_of::<AsyncCommandHeader>();
         let mut record = vec![0; HEADER + usize::from(self.longest.load(Ordering::Relaxed))];

@@ -1,5 +1,4 @@
-//! Device events (event queue entries) that the kernel passes on: completions, QP and CQ errors,
-//! port changes.
+//! Device events (EQEs) that the kernel forwards: completions, QP and CQ errors, port changes.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use zerocopy::IntoBytes;
@@ -32,10 +31,9 @@ pub struct Event {
 }
 
 impl Context {
-    /// Makes an event channel. With `omit_data` an event is only its cookie, and equal events merge
-    /// while one of them is unread. That suits completions: the CQ itself holds the details.
-    /// Without `omit_data`, each event comes with its entry, and the kernel drops events when it
-    /// runs out of memory for them.
+    /// Makes an event channel. With `omit_data` an event is only its cookie, and equal unread
+    /// events merge: this suits completions, whose details are in the CQ. Without `omit_data` each
+    /// event carries its EQE, and the kernel drops events when it runs out of memory.
     ///
     /// # Errors
     /// EMFILE when the process has too many files.
@@ -52,12 +50,12 @@ impl Context {
 }
 
 impl EventChannel {
-    /// Subscribes to events of an object (0 is a CQ's completion), or with `None` to events of the
-    /// device and its ports. `cookie` comes back with each.
+    /// Subscribes to `events` of an object (type 0 is a CQ's completion); `None`: of the device and
+    /// its ports. Each event carries `cookie`.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] for no or more than 16 events; EINVAL for an event that users may not
-    /// see.
+    /// [`ErrorKind::Input`] unless there are 1 to 16 events; EINVAL for a type that users may not
+    /// subscribe to.
     pub fn subscribe(
         &self,
         object: Option<&DevxObject>,
@@ -77,9 +75,8 @@ impl EventChannel {
         Ok(())
     }
 
-    /// Subscribes as [`subscribe`](Self::subscribe) does, but the events signal an eventfd and
-    /// nothing is read from the channel. Call again with another eventfd for another object; the
-    /// subscription lasts as long as the channel.
+    /// As [`subscribe`](Self::subscribe), but events signal an eventfd and the channel delivers
+    /// nothing. Another object may have another eventfd. The subscription ends with the channel.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe); EBADF or EINVAL when the file is no eventfd.
@@ -105,8 +102,8 @@ impl EventChannel {
     /// Takes the next event; `None` if there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::EventsLost`] after an overflow: poll every queue and arm it again, then go on
-    /// reading. [`ErrorKind::DeviceGone`] at the end.
+    /// [`ErrorKind::EventsLost`] after an overflow: poll and arm every queue, then read on.
+    /// [`ErrorKind::DeviceGone`] at end of file.
     pub fn read(&self) -> Result<Option<Event>> {
         let mut record = EventWithData::default();
         let bytes = if self.omit_data {

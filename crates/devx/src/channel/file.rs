@@ -15,7 +15,7 @@ use crate::sys::{Answer, Errno};
 /// A file that the kernel made for us to read.
 #[derive(Debug)]
 pub(super) struct Channel {
-    // Closed before the context can be.
+    // Field order: the file closes before the context.
     file: OwnedFd,
     pub(super) context: Context,
     what: &'static str,
@@ -58,14 +58,12 @@ impl Channel {
     fn is_closed(&self) -> bool {
         let hung_up = PollFlags::from_bits_retain(libc::POLLRDHUP);
         let mut files = [PollFd::new(self.file.as_fd(), hung_up)];
-        // A POLLRDHUP that comes back is a bit unknown to `PollFlags`, for which `revents` is
-        // `None`.
+        // `PollFlags` does not know POLLRDHUP: `revents` is `None` when poll returns it.
         let closed = |seen: PollFlags| seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
         poll(&mut files, PollTimeout::ZERO) == Ok(1) && files[0].revents().is_none_or(closed)
     }
 
-    /// Waits until there is something to read (a record, or the end): false when `timeout` passed
-    /// first.
+    /// Waits for a record or end of file; false if `timeout` passes first.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         wait(self.file.as_fd(), timeout)
             .map_err(|errno| failed(self.what, ErrorKind::Refused, errno, ""))
@@ -80,7 +78,6 @@ impl Channel {
     }
 }
 
-/// Interprets the result of a read.
 fn outcome(
     what: &'static str,
     read: Result<usize, Errno>,
@@ -90,8 +87,7 @@ fn outcome(
     match read {
         Ok(0) => Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE)),
         Ok(length) => Ok(Some(length)),
-        // The kernel answers EAGAIN on a non-blocking file even when the device is gone; only poll
-        // tells.
+        // A non-blocking read answers EAGAIN even after the device is gone; only poll shows that.
         Err(Errno::EAGAIN) if is_closed() => {
             Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE))
         }
@@ -103,12 +99,9 @@ fn outcome(
             let hint = "events were lost: poll every queue of this channel, and arm it again";
             Err(failed(what, ErrorKind::EventsLost, errno, hint))
         }
-        Err(errno @ (Errno::EINVAL | Errno::ENOSPC)) => Err(failed(
-            what,
-            ErrorKind::Refused,
-            errno,
-            "the record is longer than the place for it",
-        )),
+        Err(errno @ (Errno::EINVAL | Errno::ENOSPC)) => {
+            Err(failed(what, ErrorKind::Refused, errno, "the record is longer than the buffer"))
+        }
         Err(errno) => Err(failed(what, ErrorKind::Refused, errno, "")),
     }
 }
@@ -127,8 +120,8 @@ impl AsFd for Channel {
 macro_rules! channel {
     ($name:ident) => {
         impl $name {
-            /// Waits until a read would not answer `None`; false when `timeout` passed first.
-            /// `None` waits for ever.
+            /// Waits for a record or end of file; false if `timeout` passes first. `None` waits
+            /// forever.
             ///
             /// # Errors
             /// Those of poll.

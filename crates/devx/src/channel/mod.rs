@@ -1,8 +1,7 @@
-//! Files from which events are read: device events, answers of asynchronous queries, and the verbs'
-//! own events.
+//! Files from which events are read: device events, answers of asynchronous queries, uverbs events.
 //!
-//! A read takes one record. The files are non-blocking; they can be polled (all are [`AsFd`] and
-//! [`AsRawFd`](std::os::fd::AsRawFd)), or waited for with [`wait`](EventChannel::wait).
+//! A read takes one record. The files are non-blocking: poll them ([`AsFd`](std::os::fd::AsFd),
+//! [`AsRawFd`](std::os::fd::AsRawFd)) or call [`wait`](EventChannel::wait).
 
 mod command;
 mod event;

@@ -1,4 +1,4 @@
-//! The verbs' own asynchronous events: ports, GIDs, the whole device.
+//! Asynchronous events of uverbs: ports, GIDs, the whole device.
 
 use super::file::{Channel, channel};
 use crate::abi::attr::async_event_alloc as alloc;
@@ -22,14 +22,14 @@ channel!(AsyncEventChannel);
 pub enum AsyncEvent {
     /// The device failed: nothing completes any more.
     DeviceFatal,
-    /// Something changed about a port.
+    /// A port changed.
     Port {
         /// 1-based port.
         port: u64,
         /// The event's type: one of [`event_type`].
         event: u32,
     },
-    /// An event of an object of the verbs; DevX objects have none here.
+    /// An event of a verbs object; DevX objects have none in this file.
     Other {
         /// User handle of the object.
         element: u64,
@@ -69,7 +69,7 @@ impl AsyncEventChannel {
     /// Takes the next event; `None` if there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at the end.
+    /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at end of file.
     pub fn read(&self) -> Result<Option<AsyncEvent>> {
         let mut record = AsyncEventDescriptor::default();
         Ok(self.channel.read_exact(record.as_mut_bytes())?.then(|| record.into()))

@@ -1,4 +1,4 @@
-//! Several channels as one file.
+//! One file that waits for several channels.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::Errno;
 
-/// A file that is readable while one of several channels is. The channels have to outlive it.
+/// A file that is readable while any of its channels is. The channels must outlive it.
 #[derive(Debug)]
 pub struct Waiter {
     files: Epoll,
@@ -33,13 +33,13 @@ impl Waiter {
         Ok(Self { files, end })
     }
 
-    /// Leaves it readable for good, also for threads that wait already.
+    /// Makes the file readable for good: threads that wait return.
     pub fn end(&self) {
-        // It fails only for a value that the counter cannot hold.
+        // Fails only if the counter would overflow.
         let _ = self.end.write(1);
     }
 
-    /// Waits until a channel is readable; false when `timeout` passed first. `None` waits for ever.
+    /// Waits until a channel is readable; false if `timeout` passes first. `None` waits forever.
     ///
     /// # Errors
     /// Those of poll.
@@ -49,7 +49,7 @@ impl Waiter {
     }
 }
 
-/// Waits until a file is readable; false when `timeout` passed first.
+/// Waits until a file is readable; false if `timeout` passes first.
 pub(super) fn wait(file: BorrowedFd<'_>, timeout: Option<Duration>) -> nix::Result<bool> {
     let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {

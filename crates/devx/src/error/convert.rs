@@ -1,5 +1,5 @@
-//! Errors of the data path and of the system as errors of ours, and ours as the standard library's:
-//! so that a program can pass all of them on with `?`.
+//! Conversions of data-path and system errors into [`Error`], and of it into `std::io::Error`: `?`
+//! works for all of them.
 
 use nix::errno::Errno;
 use verbless_ring::CompletionError;
@@ -8,10 +8,10 @@ use verbless_ring::wr::PostError;
 
 use super::{Error, ErrorKind};
 
-/// Makes I/O errors of the program's own usable with `?`. The errno is kept.
+/// Converts an I/O error and keeps its errno.
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
-        // One that has passed through is what it was.
+        // An error of ours that passed through `io::Error` comes back unchanged.
         match error.downcast::<Self>() {
             Ok(ours) => ours,
             Err(error) => {
@@ -26,29 +26,28 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// The error as the source of one of the standard library, of the nearest
-/// [`ErrorKind`](std::io::ErrorKind) there.
+/// Wraps the error in one of the nearest [`ErrorKind`](std::io::ErrorKind).
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind().into(), error)
     }
 }
 
-/// A range of memory that is not there.
+/// A range outside its memory.
 impl From<OutOfBounds> for Error {
     fn from(error: OutOfBounds) -> Self {
         Self::new(ErrorKind::Input, error.to_string(), "").with_source(error)
     }
 }
 
-/// The error for an impossible layout of a queue, or an impossible number.
+/// An invalid queue layout or number.
 impl From<LayoutError> for Error {
     fn from(error: LayoutError) -> Self {
         Self::new(ErrorKind::Input, error.to_string(), "").with_source(error)
     }
 }
 
-/// A request that was not posted: [`ErrorKind::Full`], or one that cannot be.
+/// A request that was not posted: [`ErrorKind::Full`] or [`ErrorKind::Input`].
 impl From<PostError> for Error {
     fn from(error: PostError) -> Self {
         let kind = if error == PostError::Full { ErrorKind::Full } else { ErrorKind::Input };
@@ -56,8 +55,8 @@ impl From<PostError> for Error {
     }
 }
 
-/// A request that failed ([`ErrorKind::Failed`]), a completion that cannot be, or one that was
-/// given to the wrong queue ([`ErrorKind::Input`]).
+/// A failed request ([`ErrorKind::Failed`]), a malformed completion ([`ErrorKind::Answer`]), or a
+/// completion given to the wrong queue ([`ErrorKind::Input`]).
 impl From<CompletionError> for Error {
     fn from(error: CompletionError) -> Self {
         let kind = match error {

@@ -1,4 +1,4 @@
-//! From numbers to advice: names of commands and statuses, and what to check after each errno.
+//! Names of commands and statuses, and the hint for each status and errno.
 
 use std::borrow::Cow;
 
@@ -18,8 +18,8 @@ pub(super) fn status_name(status: u8) -> &'static str {
     CommandStatus(status).name().unwrap_or("unknown status")
 }
 
-/// Advice for a command's status: that of the command's own description if it has any, else that of
-/// the status.
+/// Hint for a command's status: from the command's own description if it has one, else from the
+/// status.
 pub(super) fn status(opcode: Option<u16>, status: u8) -> &'static str {
     let command = opcode.and_then(CommandInfo::by_opcode);
     let rule =
@@ -30,7 +30,7 @@ pub(super) fn status(opcode: Option<u16>, status: u8) -> &'static str {
 fn of_any_command(status: CommandStatus) -> &'static str {
     match status {
         CommandStatus::OK => {
-            "the device reports success, yet the kernel does not; the kernel log may say more"
+            "the device reports success but the kernel an error; see the kernel log"
         }
         CommandStatus::INTERNAL_ERR => {
             "the firmware failed internally; the kernel log may contain its health report"
@@ -52,7 +52,7 @@ fn of_any_command(status: CommandStatus) -> &'static str {
         CommandStatus::LIM => "a limit of the device is reached; compare its capabilities",
         CommandStatus::BAD_RES_STATE => {
             "the state of the object does not allow this (a QP goes RST, INIT, RTR, RTS), or \
-             others still use it"
+             another object uses it"
         }
         CommandStatus::IX => "an index in the input is outside its table",
         CommandStatus::NO_RES => {
@@ -70,7 +70,7 @@ fn of_any_command(status: CommandStatus) -> &'static str {
     }
 }
 
-/// The kind of failure that an errno of a method means.
+/// The kind of an errno of a method.
 pub(super) fn kind(method: Method, errno: Errno) -> ErrorKind {
     match errno {
         Errno::ENOMEM if method == method::DEVX_UMEM_REG => ErrorKind::MemoryLimit,
@@ -87,7 +87,7 @@ fn is_devx(method: Method) -> bool {
     (method::DEVX_OTHER.object..=method::DEVX_ASYNC_EVENT_FD_ALLOC.object).contains(&method.object)
 }
 
-/// Advice for an errno of a method.
+/// Hint for an errno of a method.
 pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
     let advice = match (method, errno) {
         (method::DEVX_UMEM_REG, Errno::ENOMEM) => return memory_limit().into(),
@@ -104,8 +104,8 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
              (setcap cap_net_raw+ep)"
         }
         (method::FLOW_CREATE, Errno::EINVAL) => {
-            "the destination is no TIR, or matcher and values are of no kind that the kernel has \
-             tables for"
+            "the destination is no TIR, or the kernel has no flow table for such a matcher and \
+             values"
         }
         (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP) => {
             "this machine has no write combining for the device; allocate a non-cached UAR"
@@ -158,7 +158,7 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
         (_, Errno::EACCES | Errno::EPERM) => "the process lacks a privilege, such as CAP_NET_RAW",
         (_, Errno::ENOMEM) => "the kernel is out of memory",
         (_, Errno::EMFILE | Errno::ENFILE) => {
-            "there are as many open files as may be: close some, or raise the limit (`ulimit -n`)"
+            "the limit of open files is reached: close some, or raise it (`ulimit -n`)"
         }
         (_, Errno::EFAULT) => "a buffer of the request is not readable or writable",
         _ => "the kernel log may say more",
@@ -166,7 +166,7 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
     Cow::Borrowed(advice)
 }
 
-/// Advice on pinned memory, with the limit that holds now.
+/// Hint on pinned memory, with the current limit.
 fn memory_limit() -> String {
     use nix::sys::resource::{Resource, getrlimit};
     let now = match getrlimit(Resource::RLIMIT_MEMLOCK) {
@@ -186,7 +186,7 @@ fn memory_limit() -> String {
 mod tests {
     use super::*;
 
-    /// What belongs to a method alone, and what all methods have in common.
+    /// Hints of one method, then hints of every method.
     #[test]
     fn refusal_hint_depends_on_method_and_errno() {
         let advice = [
@@ -218,8 +218,8 @@ mod tests {
             (method::QUERY_PORT, Errno::EACCES, "lacks a privilege"),
             (method::QUERY_PORT, Errno::EPERM, "lacks a privilege"),
             (method::QUERY_PORT, Errno::ENOMEM, "out of memory"),
-            (method::QUERY_PORT, Errno::EMFILE, "as many open files"),
-            (method::QUERY_PORT, Errno::ENFILE, "as many open files"),
+            (method::QUERY_PORT, Errno::EMFILE, "limit of open files"),
+            (method::QUERY_PORT, Errno::ENFILE, "limit of open files"),
             (method::QUERY_PORT, Errno::EFAULT, "a buffer of the request"),
             (method::QUERY_PORT, Errno::EDOM, "the kernel log may say more"),
         ];

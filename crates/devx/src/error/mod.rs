@@ -42,8 +42,8 @@ pub enum ErrorKind {
     NotFound,
     /// The device exists, but a kernel module that it needs is not loaded.
     ModuleMissing,
-    /// The device exists and its kernel module is loaded, but the module has not taken it: its
-    /// probe failed, or it does not know the device.
+    /// The device exists and its kernel module is loaded, but not bound to it: the probe failed, or
+    /// the module does not know the device.
     NotProbed,
     /// The kernel refuses access to the device's file.
     Permission,
@@ -73,8 +73,8 @@ pub enum ErrorKind {
     /// The layout of a command is defined by the software model only, and the device has not been
     /// identified as the model; nothing was sent.
     ModelOnly,
-    /// The operation is supported by neither device, firmware nor kernel, in any of the ways to do
-    /// it; the hint names them.
+    /// Neither device, firmware nor kernel supports a way to do the operation; the hint names the
+    /// ways.
     NotSupported,
     /// A queue is full: poll its completion queue, then try again.
     Full,
@@ -91,7 +91,7 @@ pub enum ErrorKind {
 pub struct Command {
     /// Opcode, from the first two bytes of the input.
     pub opcode: u16,
-    /// Second half of the command header.
+    /// Operation modifier, from bytes 6 and 7 of the input.
     pub op_mod: u16,
 }
 
@@ -176,8 +176,8 @@ impl Error {
         Self::new(kind, method.name(), hints::refused(method, errno)).with_errno(errno)
     }
 
-    /// The error for EIO of a device that goes on answering: it, or its driver, refused a command
-    /// of the kernel's own, and the kernel does not pass the status on.
+    /// The error for EIO when the device still answers: device or driver refused a command of the
+    /// kernel's own, and the kernel hides the status.
     pub(crate) fn status_unknown(method: Method, errno: Errno) -> Self {
         let hint = "the device answers other commands: it refused this one with a status that the \
                     kernel does not pass on (INTERNAL_ERR, BAD_SYS_STATE, a wrong length); the \
@@ -185,8 +185,8 @@ impl Error {
         Self::new(ErrorKind::Refused, method.name(), hint).with_errno(errno)
     }
 
-    /// The error for an errno of a method that carries a command. EREMOTEIO means that the device
-    /// refused, and `output` has status and syndrome.
+    /// The error for an errno of a method that carries a command. EREMOTEIO: the device refused,
+    /// and `output` has status and syndrome.
     pub(crate) fn from_command(method: Method, input: &[u8], output: &[u8], errno: Errno) -> Self {
         let mut error = Self::refused(method, errno);
         error.0.command = Command::of(input);
@@ -196,7 +196,7 @@ impl Error {
         error
     }
 
-    /// A command that reached the device by `way`, and that `output` says was refused.
+    /// The error for a command sent by `way` that the device refused with `output`.
     pub(crate) fn refused_by_device(way: &'static str, input: &[u8], output: &[u8]) -> Self {
         let mut error = Self::new(ErrorKind::Command, way, "").with_command(input);
         error.explain(output);
@@ -213,7 +213,7 @@ impl Error {
         self.0.hint = hints::status(opcode, self.0.status.unwrap_or_default()).into();
     }
 
-    /// An answer that cannot be right.
+    /// The error for an inconsistent answer.
     pub(crate) fn answer(method: Method, what: impl fmt::Display) -> Self {
         Self::new(
             ErrorKind::Answer,
@@ -297,8 +297,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The text of `Display`, since that is what a `main` that returns an error prints; `{:#?}` shows
-/// the parts.
+/// The text of `Display`, which a `main` that returns an error prints; `{:#?}` shows the parts.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() { fmt::Debug::fmt(&self.0, f) } else { fmt::Display::fmt(self, f) }
@@ -306,8 +305,7 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {
-    /// The error of another layer that this one carries: of a queue, of a completion, of the
-    /// system.
+    /// The error of another layer: of a queue, of a completion, of the system.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
     }

@@ -1,7 +1,7 @@
-//! The control file of a function: `/dev/fwctl/fwctlN`, whose name sysfs tells.
+//! The control file of a function, `/dev/fwctl/fwctlN`; its name is in sysfs.
 //!
-//! Source: Linux `drivers/fwctl/main.c` and `mlx5/main.c`: the device of class fwctl is a child of
-//! the PCI function, so that its name is in the directory `fwctl` there. A sub-function has none.
+//! Source: Linux `drivers/fwctl/main.c` and `mlx5/main.c`: the fwctl device is a child of the PCI
+//! function, so its name is in the directory `fwctl` there. A sub-function has none.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -54,19 +54,19 @@ impl ControlPlace {
                 ),
                 _ => (
                     ErrorKind::Refused,
-                    "to open it makes a user context (CREATE_UCTX), which the firmware may have \
+                    "opening it makes a user context (CREATE_UCTX), which the firmware may have \
                      refused: see the kernel log, and capability log_max_uctx",
                 ),
             };
             Error::new(kind, format!("opening {}", path.display()), hint).with_errno(errno)
         })?;
-        // Numbers of fwctl's nodes change when drivers are loaded again, and a container may have
-        // been given one under another's name: what is written there would reach another card.
+        // fwctl numbers change when drivers reload, and a container may have a node under another
+        // name: writes to it would reach another card.
         let found = format!("{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
         let is_node = metadata.file_type().is_char_device();
         if is_node && number.is_some_and(|number| number != found) {
-            let hint = "the node is of another device than the function's own, by its number: make \
-                        it anew, or give this container the right one";
+            let hint = "the node is of another device, by its number: make it again, or give this \
+                        container the right one";
             return Err(Error::new(
                 ErrorKind::Refused,
                 format!("opening {}", path.display()),
@@ -77,7 +77,6 @@ impl ControlPlace {
     }
 }
 
-/// Opens the node of a device.
 pub(super) fn open_node(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
 }

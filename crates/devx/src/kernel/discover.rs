@@ -1,4 +1,4 @@
-//! Finding mlx5 devices through sysfs, and finding out why there is none.
+//! Finds mlx5 devices through sysfs; explains why there is none.
 //!
 //! Sources: Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
 //! `drivers/infiniband/core/{uverbs_main,sysfs}.c`, `drivers/infiniband/hw/mlx5/main.c` (board_id),
@@ -160,7 +160,7 @@ fn none(sysfs: &Path) -> Error {
     let unbound = |module: &str, seen: &str| {
         Error::new(
             ErrorKind::NotProbed,
-            format!("{ATTEMPTED}: {seen}; {module} is loaded, but has not taken it"),
+            format!("{ATTEMPTED}: {seen}; {module} is loaded, but not bound to it"),
             format!(
                 "its probe failed, or this {module} does not know the device: see \
                  `dmesg | grep mlx5`"

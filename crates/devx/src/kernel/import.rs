@@ -1,4 +1,4 @@
-//! A context that another library of this process has opened, rdma-core above all.
+//! Imports a context that another library of this process, such as rdma-core, has opened.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,10 @@ use crate::sys::UverbsFile;
 const WHAT: &str = "importing a verbs context";
 
 impl Kernel {
-    /// The context behind a descriptor of `/dev/infiniband/uverbsN` that another library has
-    /// opened and made a context on: `cmd_fd` of rdma-core's `struct ibv_context`, duplicated. Both
-    /// then use one context: either may name the other's protection domains, keys and queues by
-    /// number. What is made here is destroyed here; the context ends with the last descriptor.
+    /// Imports the context of a `/dev/infiniband/uverbsN` descriptor on which another library has
+    /// made one: a duplicate of `cmd_fd` of rdma-core's `struct ibv_context`. Both libraries then
+    /// use one context: each may name the other's protection domains, keys and queues by number.
+    /// Objects made here are destroyed here; the context ends with the last descriptor.
     ///
     /// ```no_run
     /// use std::os::fd::{AsRawFd, BorrowedFd};
@@ -28,9 +28,9 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is no file of an mlx5 device; [`ErrorKind::Refused`] if there
-    /// is no context on it yet, or the kernel cannot tell about one (before Linux 5.9). A context
-    /// without DevX, which old versions of rdma-core make, is found out by the first command.
+    /// [`ErrorKind::NotFound`] if it is no file of an mlx5 device; [`ErrorKind::Refused`] if it has
+    /// no context yet, or the kernel has no QUERY_CONTEXT (before Linux 5.9). A context without
+    /// DevX, which old versions of rdma-core make, fails at its first command.
     pub fn import(&self, fd: OwnedFd) -> Result<Context> {
         let file = File::from(fd);
         let info = self.device_of(&file)?;
@@ -38,14 +38,13 @@ impl Kernel {
         Context::import(Arc::new(UverbsFile { file, control }), info)
     }
 
-    /// The device whose node has the number of this file.
     fn device_of(&self, file: &File) -> Result<DeviceInfo> {
         let metadata = file.metadata().map_err(|error| {
             Error::new(ErrorKind::NotFound, WHAT, format!("the descriptor is not usable: {error}"))
         })?;
         let number = metadata.rdev();
         if !metadata.file_type().is_char_device() {
-            let hint = "the descriptor is of no device; give cmd_fd of a struct ibv_context";
+            let hint = "the descriptor is of no device; pass cmd_fd of a struct ibv_context";
             return Err(Error::new(ErrorKind::NotFound, WHAT, hint));
         }
         let text = format!("{}:{}", libc::major(number), libc::minor(number));

@@ -30,7 +30,7 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// The usual places: `/sys` and `/dev/infiniband`.
+    /// The usual roots: `/sys` and `/dev/infiniband`.
     #[must_use]
     pub fn new() -> Self {
         Self::with_roots("/sys", "/dev/infiniband")
@@ -42,8 +42,8 @@ impl Kernel {
         Self { sysfs: sysfs.into(), dev: dev.into() }
     }
 
-    /// A function that opens the control file of a device. The device's PCI function is determined
-    /// now: when the file is opened, the node's name may belong to another function.
+    /// Returns a function that opens the control file of a device. It resolves the PCI function
+    /// first: later the node's name may belong to another function.
     fn control_of(&self, device: &DeviceInfo) -> OpenControl {
         let verbs = self.sysfs.join("class/infiniband_verbs").join(&device.node);
         let function = verbs.join("device");

@@ -3,15 +3,15 @@
 //! A kernel in switchdev mode has one for each function behind the switch, with the switch's id in
 //! `phys_switch_id` and the function in `phys_port_name`. Sources: Linux
 //! `Documentation/ABI/testing/sysfs-class-net`, `net/devlink/port.c` (the names), mlx5's `en_rep.c`
-//! (whose network devices, before Linux 5.14, have no `device` but for the uplink), BlueField's
-//! udev rules (`pf0hpf`), `drivers/platform/mellanox/mlxbf-bootctl.c` (`MLNXBF04`).
+//! (before Linux 5.14 only the uplink's network device has a `device`), BlueField's udev rules
+//! (`pf0hpf`), `drivers/platform/mellanox/mlxbf-bootctl.c` (`MLNXBF04`).
 
 use std::path::{Path, PathBuf};
 
 use super::sysfs::{link_name, names, resolved, text};
 use crate::info::{FunctionKind, RepresentorInfo};
 
-/// The network devices of a PCI function that are its own, and the representors behind its switch.
+/// A PCI function's own network devices, and the representors behind its switch.
 #[derive(Debug, Default)]
 pub(super) struct Netdevs {
     pub own: Vec<String>,
@@ -34,17 +34,17 @@ pub(super) fn of_function(sysfs: &Path, function: &Path) -> Netdevs {
     }
     let class = sysfs.join("class/net");
     let orphans = names(&class).into_iter().filter(|name| {
-        // One with a device is found there, or belongs to another function.
+        // A network device with a `device` is found there, or belongs to another function.
         !class.join(name).join("device").exists()
             && found.representors.iter().all(|known| known.name != *name)
     });
     let behind = orphans.filter_map(|name| representor(&class.join(&name), &name, function));
-    // The PFs of a card may have one id for their switches.
+    // The switches of a card's PFs may share one id.
     let pf = function.extension().and_then(|it| it.to_str()?.parse().ok());
     let behind = behind.filter(|it| switches.contains(&it.switch_id) && Some(it.pf) == pf);
     let behind: Vec<_> = behind.collect();
     found.representors.extend(behind);
-    // Before Linux 5.9, names do not say whose VFs they are; an embedded CPU has none of its own.
+    // Before Linux 5.9, names do not say whose VFs they are; an embedded CPU has no VFs.
     if found.representors.iter().any(|it| it.external) {
         let virtuals = found.representors.iter_mut();
         virtuals
@@ -57,7 +57,7 @@ pub(super) fn of_function(sysfs: &Path, function: &Path) -> Netdevs {
 /// Describes a network device as a representor; `None` if it represents no function.
 fn representor(netdev: &Path, name: &str, function: &Path) -> Option<RepresentorInfo> {
     let port = parse(&text(netdev.join("phys_port_name"))?)?;
-    // The model's kernel tells of the function itself; Linux does not.
+    // Only the model's kernel shows these attributes of the function; Linux does not.
     let told = |attribute: &str| text(netdev.join("represents").join(attribute));
     Some(RepresentorInfo {
         name: name.to_owned(),
@@ -87,7 +87,7 @@ struct PortName {
     number: Option<u32>,
 }
 
-/// Parses `pf0hpf`, `pf0vf1`, `pf0sf88`, also with the number of an external controller in front:
+/// Parses `pf0hpf`, `pf0vf1`, `pf0sf88`, and the same behind an external controller's number:
 /// `c1pf0`, `c1pf0vf1`. `None` for uplinks (`p0`) and other names.
 fn parse(name: &str) -> Option<PortName> {
     let (controller, rest) = match name.strip_prefix('c') {
@@ -113,15 +113,15 @@ fn parse(name: &str) -> Option<PortName> {
     Some(PortName { external, kind, pf, number })
 }
 
-/// A decimal number, and what follows it.
+/// A decimal number, and the rest of the text.
 fn number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
     digits.parse().ok().map(|number| (number, rest))
 }
 
-/// Whether the functions of this PCI function are those of a DPU's embedded CPU: host functions are
-/// behind its switch, or the machine is a BlueField.
+/// Whether this PCI function belongs to a DPU's embedded CPU: host functions are behind its switch,
+/// or the machine is a BlueField.
 pub(super) fn is_embedded(sysfs: &Path, netdevs: &Netdevs) -> bool {
     netdevs.representors.iter().any(|it| it.external && it.function == FunctionKind::Physical)
         || names(sysfs.join("bus/platform/devices")).iter().any(|it| it.starts_with("MLNXBF"))

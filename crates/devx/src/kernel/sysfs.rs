@@ -26,8 +26,8 @@ pub(super) fn guid(path: impl AsRef<Path>) -> Option<u64> {
         .map(|groups| groups.iter().fold(0, |guid, group| guid << 16 | group))
 }
 
-/// The names in a directory, those with equal text before a trailing number in the order of that
-/// number; none if the directory cannot be read.
+/// The names in a directory, sorted by the text before a trailing number and then by that number;
+/// empty if the directory cannot be read.
 pub(super) fn names(path: impl AsRef<Path>) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(path)
         .into_iter()
@@ -48,7 +48,7 @@ pub(super) fn link_name(path: impl AsRef<Path>) -> Option<String> {
     fs::read_link(path).ok()?.file_name()?.to_str().map(str::to_owned)
 }
 
-/// A path without links; itself if that cannot be found out.
+/// The path with links resolved, or unchanged if that fails.
 pub(super) fn resolved(path: PathBuf) -> PathBuf {
     path.canonicalize().unwrap_or(path)
 }

@@ -1,4 +1,4 @@
-//! The seam: what a real and a modelled device differ in, and nothing else.
+//! The seam: all that differs between a real and a modelled device.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::info::{DeviceInfo, RepresentorInfo};
 
 /// A source of devices: the kernel, or a software model.
 pub trait Backend: Send + Sync {
-    /// Short name for people: `kernel`, `model`.
+    /// Short name for messages: `kernel`, `model`.
     fn name(&self) -> &str;
 
     /// The devices that can be opened, in a stable order; never an empty list.
     ///
     /// # Errors
     /// [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) or
-    /// [`ErrorKind::ModuleMissing`](crate::ErrorKind::ModuleMissing) when there is none, with what
-    /// to do about it.
+    /// [`ErrorKind::ModuleMissing`](crate::ErrorKind::ModuleMissing) when there is none, with a
+    /// hint.
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error>;
 
     /// The device of this name (`mlx5_0`), or the first one at this PCI address (`0000:08:00.0`).
     ///
     /// # Errors
     /// Those of [`enumerate`](Self::enumerate), and
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) with a list of what there is.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) with the names that exist.
     fn find(&self, name: &str) -> Result<DeviceInfo, Error> {
         let devices = self.enumerate()?;
         let called =
@@ -63,8 +63,8 @@ pub trait Backend: Send + Sync {
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error>;
 }
 
-/// An open device: the file behind `/dev/infiniband/uverbsN`, or what stands for it. Dropping it
-/// releases everything that was made through it.
+/// An open device: the file behind `/dev/infiniband/uverbsN`, or its equivalent. Dropping it
+/// releases everything made through it.
 pub trait OpenDevice: Send + Sync {
     /// Carries out one request. `request` is the whole [`Header`](crate::abi::Header) with its
     /// attributes as the kernel sees it; new handles, new descriptors and
@@ -93,26 +93,26 @@ pub trait OpenDevice: Send + Sync {
     /// if there is none, as in a kernel without CONFIG_FWCTL_MLX5 or for a sub-function.
     ///
     /// # Errors
-    /// It is there and cannot be opened: [`ErrorKind::Permission`] above all.
+    /// The file exists but cannot be opened, mostly [`ErrorKind::Permission`].
     fn open_control(&self) -> Result<Option<Arc<dyn ControlFile>>, Error> {
         Ok(None)
     }
 }
 
-/// An open `/dev/fwctl/fwctlN`: the file by which commands reach a function's firmware that DevX
-/// does not pass. Dropping it releases everything that the device holds for it.
+/// An open `/dev/fwctl/fwctlN`: it passes firmware commands that DevX does not. Dropping it
+/// releases everything that the device holds for it.
 pub trait ControlFile: Send + Sync {
     /// Carries out [`FWCTL_INFO`](crate::abi::fwctl::FWCTL_INFO) or
-    /// [`FWCTL_RPC`](crate::abi::fwctl::FWCTL_RPC). `argument` is the whole structure that belongs
-    /// to `request`; answers are written back in place. As with [`OpenDevice::ioctl`], nothing in
-    /// it is to be trusted.
+    /// [`FWCTL_RPC`](crate::abi::fwctl::FWCTL_RPC). `argument` is the whole structure of `request`;
+    /// answers are written back in place. As with [`OpenDevice::ioctl`], an implementation must not
+    /// trust it.
     ///
     /// # Errors
-    /// The errno that the kernel would return. A command that the device refused is none: its
-    /// status is in the output mailbox.
+    /// The errno that the kernel would return. A refusal by the device is no error: its status is
+    /// in the output mailbox.
     ///
     /// # Safety
-    /// Every address in the argument is valid for the length that stands with it: inputs for
-    /// reads, outputs for writes, with no other access during the call.
+    /// Every address in the argument is valid for the length stated with it: inputs for reads,
+    /// outputs for writes, with no other access during the call.
     unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno>;
 }

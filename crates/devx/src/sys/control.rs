@@ -1,5 +1,5 @@
-//! The two requests of a control file, built so that they are sound to send: every address in them
-//! is that of a buffer borrowed for the call, of the length that stands with it.
+//! The two requests of a control file, built to be sound: every address is that of a buffer of the
+//! stated length, borrowed for the call.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -15,14 +15,14 @@ pub(crate) fn control_info(file: &dyn ControlFile) -> Result<(Info, Mlx5Info), E
         out_device_data: data.as_mut_bytes().as_mut_ptr().expose_provenance() as u64,
         ..Default::default()
     };
-    // SAFETY: the one address is that of `data`, which nothing else uses during the call, with its
-    // length.
+    // SAFETY: the only address is that of `data`, with its length; nothing else uses `data` during
+    // the call.
     unsafe { send(file, FWCTL_INFO, &mut info)? };
     Ok((info, data))
 }
 
-/// FWCTL_RPC: sends a command; how many bytes of the answer the kernel says there are. Lengths
-/// above u32 are EMSGSIZE, as any that large are.
+/// FWCTL_RPC: sends a command and returns the answer's length by the kernel. A length above u32
+/// gives EMSGSIZE, as any above the kernel's limit.
 pub(crate) fn control_rpc(
     file: &dyn ControlFile,
     scope: u32,

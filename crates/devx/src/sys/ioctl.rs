@@ -86,8 +86,8 @@ mod tests {
         let file = FwctlFile(File::open("/dev/null").unwrap());
         // SAFETY: no address is in any of them but 0, with length 0.
         let send = |request, words: &mut [u64]| unsafe { file.ioctl(request, words) };
-        assert_eq!(send(FWCTL_INFO, &mut [24, 0, 0]), Err(Errno::ENOTTY), "it did");
-        assert_eq!(send(FWCTL_RPC, &mut [32, 0, 0, 0]), Err(Errno::ENOTTY), "it did");
+        assert_eq!(send(FWCTL_INFO, &mut [24, 0, 0]), Err(Errno::ENOTTY), "reaches the file");
+        assert_eq!(send(FWCTL_RPC, &mut [32, 0, 0, 0]), Err(Errno::ENOTTY), "reaches the file");
         for (request, words) in
             [(FWCTL_INFO, &mut [24, 0][..]), (FWCTL_INFO, &mut [16, 0, 0]), (FWCTL_INFO, &mut [])]
         {

@@ -29,7 +29,7 @@ pub struct Mapping {
     length: NonZero<usize>,
 }
 
-// SAFETY: it is an address and a length; what users do there is their own promise.
+// SAFETY: it is an address and a length; users of the address make their own promise.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -38,8 +38,8 @@ impl Mapping {
     /// Maps `length` bytes of `file` from byte `offset`, shared.
     ///
     /// # Errors
-    /// EINVAL when `length` is 0 or the offset is not a multiple of the page size, and whatever
-    /// mmap answers.
+    /// EINVAL when `length` is 0 or the offset is not a multiple of the page size, and the errnos
+    /// of mmap.
     pub fn shared(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -78,7 +78,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `shared`, all of it; users keep this value for as long as they use it.
         let unmapped = unsafe { munmap(self.start, self.len()) };
-        debug_assert_eq!(unmapped, Ok(()), "unmapping what was mapped");
+        debug_assert_eq!(unmapped, Ok(()), "munmap of a live mapping");
     }
 }
 

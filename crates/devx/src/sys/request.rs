@@ -1,5 +1,4 @@
-//! Building a request so that it is sound to send: every pointer in it borrows the buffer that it
-//! points to.
+//! Builds requests that are sound to send: every pointer in one borrows its buffer.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -17,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Most attributes that any method used here takes (UMEM_REG of a dmabuf).
 const MAX_ATTRIBUTES: usize = 7;
 
-/// A call under construction. Attributes stand in the order in which they are added.
+/// A call under construction. Attributes keep the order in which they are added.
 ///
 /// It stays inside the crate: with it, safe code could register any memory.
 pub(crate) struct Request<'a> {
@@ -29,7 +28,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A call of `method` without attributes yet.
+    /// A call of `method` without attributes.
     pub(crate) fn new(method: Method) -> Self {
         Self {
             method,
@@ -52,21 +51,19 @@ impl<'a> Request<'a> {
         self.push(id, bytes.len(), data)
     }
 
-    /// An element of an enumeration, with the data that it has.
+    /// An element of an enumerated input, with its data.
     pub(crate) fn element(self, id: u16, element: u8, data: &'a [u8]) -> Self {
         let mut request = self.input(id, data);
         request.attributes[request.count - 1].elem_id = element;
         request
     }
 
-    /// An input of 4 bytes.
     pub(crate) fn input_u32(self, id: u16, value: u32) -> Self {
         let mut inline = [0; INLINE_BYTES];
         inline[..4].copy_from_slice(&value.to_ne_bytes());
         self.push(id, 4, u64::from_ne_bytes(inline))
     }
 
-    /// An input of 8 bytes.
     pub(crate) fn input_u64(self, id: u16, value: u64) -> Self {
         self.push(id, 8, value)
     }
@@ -92,7 +89,7 @@ impl<'a> Request<'a> {
         self.push(id, 0, i64::from(file.as_raw_fd()).cast_unsigned())
     }
 
-    /// Place for a handle or descriptor that the kernel makes.
+    /// A handle or descriptor that the kernel writes.
     pub(crate) fn fresh(self, id: u16) -> Self {
         self.push(id, 0, 0)
     }
@@ -121,8 +118,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Sends the request. After an EIO the device is asked for an answer, which a removed one does
-    /// not give.
+    /// Sends the request. After an EIO it sends a NOP too, which a removed device does not answer.
     pub(crate) fn send(self, device: &dyn OpenDevice) -> Result<Answer, Failure> {
         self.send_once(device).map_err(|failure| match failure {
             Failure::Errno { method, errno: Errno::EIO, .. } => {
@@ -150,9 +146,9 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Whether the device answers a command: NOP, by the general command of DevX. The kernel says EIO
-/// for a removed device, and also where a command of its own (a destroy, a UMEM) ended with
-/// INTERNAL_ERR, BAD_SYS_STATE, a wrong length or an unknown status (Linux `mlx5_status_to_errno`).
+/// Whether the device answers a NOP (DEVX_OTHER). The kernel returns EIO for a removed device, but
+/// also when a command of its own (a destroy, a UMEM) ended with INTERNAL_ERR, BAD_SYS_STATE, a
+/// wrong length or an unknown status (Linux `mlx5_status_to_errno`).
 #[cold]
 fn answers(device: &dyn OpenDevice) -> bool {
     use devx_other::{CMD_IN, CMD_OUT};
@@ -170,7 +166,7 @@ fn answers(device: &dyn OpenDevice) -> bool {
 /// A request that did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The kernel refused the request; whether the device answered a command after an EIO.
+    /// The kernel refused the request. `answers`: the device answered a NOP after EIO.
     Errno { method: Method, errno: Errno, answers: bool },
     /// A payload does not fit an attribute; nothing was sent.
     TooLong { method: Method, id: u16, length: usize },
@@ -258,8 +254,8 @@ pub(crate) mod testing {
     pub(crate) fn fill(attribute: &Attribute, bytes: &[u8]) {
         let length = bytes.len().min(attribute.len.into());
         let to = std::ptr::with_exposed_provenance_mut::<u8>(attribute.data as usize);
-        // SAFETY: the request promises that many writable bytes there, and no other code uses them
-        // during the call.
+        // SAFETY: the request promises that many writable bytes, which nothing else uses during the
+        // call.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) };
     }
 }

@@ -25,11 +25,11 @@ pub struct Umem {
     page_limit: u64,
 }
 
-/// Which page sizes the device may use for a UMEM.
+/// Page sizes that the device may use for a UMEM.
 ///
-/// The kernel takes the largest of them that the bus addresses allow. It looks at bus addresses and
-/// at the length, and not at virtual addresses: behind an IOMMU a page can be larger than the
-/// alignment of the memory.
+/// The kernel takes the largest that the bus addresses allow. It looks at bus addresses and the
+/// length, not at virtual addresses: behind an IOMMU a page can be larger than the memory's
+/// alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSizes {
     /// Any from the system's page size up. Then every command must use offset 0 in this UMEM, and a
@@ -45,9 +45,9 @@ pub enum PageSizes {
 const SMALLEST: u64 = 1 << 12;
 
 impl PageSizes {
-    /// Those that memory at `address` is a multiple of, and the system's page size, up to
-    /// `2^log_most` bytes: for memory that keys are made of. A device refuses a key whose first
-    /// address has another offset within the UMEM's page than the memory has (syndrome 0x317175).
+    /// For memory of mkeys: the system's page size, and the sizes that divide `address`, up to
+    /// `2^log_most` bytes. A device refuses a key whose start address has another offset in the
+    /// UMEM's page than the memory has (syndrome 0x317175).
     #[must_use]
     pub fn of_address(address: u64, log_most: u8) -> Self {
         let aligned = address & (page_size() as u64).wrapping_neg();
@@ -67,8 +67,8 @@ impl PageSizes {
     }
 }
 
-/// The largest page that Linux may choose (`devx_umem_find_best_pgsize`): none that is larger than
-/// the system's holds anything but whole pages of the memory.
+/// The largest page that Linux may choose (`devx_umem_find_best_pgsize`). One above the system's
+/// page size needs page-aligned memory, and divides its length.
 fn page_limit(bitmap: u64, address: u64, length: u64, system: u64) -> u64 {
     let whole = (address & (system - 1) == 0).then_some(length & length.wrapping_neg());
     let most = whole.unwrap_or(0).max(system);
@@ -146,15 +146,15 @@ impl Context {
 }
 
 impl Umem {
-    /// The number by which command mailboxes refer to the registration.
+    /// The UMEM's number in command mailboxes.
     #[must_use]
     pub const fn id(&self) -> u32 {
         self.id
     }
 
-    /// The largest page, in bytes, in which the kernel may have registered the memory: the smaller
-    /// of the largest size that was allowed and, unless that is a page of the system, of the
-    /// largest power of two that the length is a multiple of.
+    /// The largest page, in bytes, in which the kernel may have registered the memory: at most the
+    /// largest allowed size, and at most the system's page or, if larger, the largest power of two
+    /// that divides the length.
     #[must_use]
     pub const fn page_limit(&self) -> u64 {
         self.page_limit
@@ -166,7 +166,7 @@ impl Umem {
         self.handle.context()
     }
 
-    /// Deregisters the memory. After success the device cannot reach it any more.
+    /// Deregisters the memory. After success the device cannot reach it.
     ///
     /// # Errors
     /// EBUSY while an object lives on it. The object comes back, and the memory must be kept.

@@ -1,6 +1,6 @@
-//! The control file of a function (`/dev/fwctl/fwctlN`): where it is found, what is asked of it,
-//! and what each refusal means.
-#![allow(unsafe_code, reason = "playing the kernel means to write what requests point to")]
+//! The control file of a function (`/dev/fwctl/fwctlN`): how it is found, its requests, and the
+//! meaning of each refusal.
+#![allow(unsafe_code, reason = "the fake kernel writes where requests point")]
 
 use std::sync::{Arc, Mutex};
 
@@ -55,7 +55,7 @@ fn context(
     Context::from_device(Arc::new(device), info()).unwrap()
 }
 
-/// Writes where a request says that its answer goes.
+/// Writes an answer to an address of a request.
 fn write(address: u64, bytes: &[u8]) {
     // SAFETY: the caller of the request promises writable bytes, and the tests write no more.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
@@ -242,15 +242,15 @@ fn fwctl_file_stays_with_opened_function() {
     tree.directory("sys/devices/pci0000:00/0000:09:00.0/fwctl/fwctl8");
     let kernel = tree.kernel();
     let opened = kernel.open(&kernel.enumerate().unwrap()[0]).unwrap();
-    // Drivers are loaded again, and numbers given anew.
+    // The drivers reload and the numbers change.
     let link = "sys/class/infiniband_verbs/uverbs0/device";
     tree.unlink(link).link(link, "sys/devices/pci0000:00/0000:09:00.0");
     tree.file("fwctl/fwctl8", "");
-    let error = opened.open_control().err().expect("the other function's is opened");
+    let error = opened.open_control().err().expect("opened the other function's file");
     assert!(error.to_string().contains("fwctl/fwctl7"), "{error}");
     tree.file("fwctl/fwctl7", "");
     assert!(opened.open_control().unwrap().is_some());
-    assert!(control_of(&tree).unwrap().is_some(), "who opens it now has the other one's");
+    assert!(control_of(&tree).unwrap().is_some(), "a new open finds the other function's");
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn dpu(tree: &Tree) -> verbless_devx::DeviceInfo {
         ("pf0hpf", "c1pf0"),
         ("pf0vf0", "c1pf0vf0"),
         ("en3f0pf0sf88", "pf0sf88"),
-        // Without a port's name, and with one that is no function's.
+        // No port name, and a name of no function.
         ("odd", ""),
         ("odder", "pf0xx"),
     ] {

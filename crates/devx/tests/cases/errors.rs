@@ -67,7 +67,7 @@ fn all_statuses_except_bad_pkt_have_hints() {
                 Err(Errno::EREMOTEIO)
             })
         });
-        // Of a command that nothing more is known of.
+        // An opcode without a description.
         context.obj_create(&[0xff; 16], &mut [0; 16]).unwrap_err().hint().to_owned()
     };
     let unknown = hint(0xee);

@@ -1,4 +1,4 @@
-//! Flow rules: what is sent for them, and in which order they go.
+//! Flow rules: their requests, and the order of destruction.
 
 use std::sync::{Arc, Mutex};
 

@@ -12,7 +12,7 @@ use verbless_devx::{Context, DeviceInfo, GidType, LinkLayer, PageSizes, UarKind}
 const RECORDED: &str = include_str!("../data/recorded-requests.txt");
 const DERIVED: &str = include_str!("../data/derived-requests.txt");
 
-/// A mailbox of the pattern that was recorded: the opcode, then each byte its own offset from 8 on.
+/// A mailbox in the recorded pattern: the opcode, then from byte 8 on each byte's own offset.
 fn mailbox(opcode: u16, length: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
     bytes[..8].fill(0);

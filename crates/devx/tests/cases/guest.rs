@@ -1,9 +1,8 @@
-//! Requests equal those that the real libmlx5 makes in a guest, and the real kernel's answers are
-//! understood.
+//! Requests equal those of the real libmlx5 in a guest, and the real kernel's answers parse.
 //!
-//! `cargo xtask capture` records them; `tests/capture/src/requests.rs` says which calls they are.
-//! Here our driver makes the same calls on a device that holds each request against the recorded
-//! one, byte for byte but for pointers, and gives the recorded answer.
+//! `cargo xtask capture` records them; `tests/capture/src/requests.rs` has the calls. Here our
+//! driver makes the same calls on a device that compares each request with the recorded one, byte
+//! for byte except pointers, and returns the recorded answer.
 #![allow(unsafe_code, reason = "registers memory, which the scripted device never touches")]
 #![cfg(all(target_endian = "little", target_pointer_width = "64"))]
 
@@ -19,8 +18,7 @@ const RECORDINGS: [(&str, &str); 3] = [
     ("7.2", include_str!("../data/linux-7.2-requests.txt")),
 ];
 
-/// What libmlx5 was asked for, and which of the requests that it made for it are ours, too, in our
-/// order.
+/// Calls of libmlx5, and those of their requests that we send too, in our order.
 const OURS: &[(&str, &str)] = &[
     ("mlx5dv_open_device", "GET_CONTEXT"),
     ("ibv_query_port", "QUERY_PORT"),
@@ -65,12 +63,12 @@ const NOT_OURS: &[(&str, &str, &str)] = &[
     (
         "mlx5dv_open_device",
         "DEVX_OTHER",
-        "QUERY_HCA_CAP, for itself: our command layer asks for its own",
+        "QUERY_HCA_CAP for libmlx5 itself: our command layer sends its own",
     ),
     ("mlx5dv_open_device", "DEVX_OTHER", "a second page of the same"),
     ("mlx5dv_open_device", "INVOKE_WRITE", "QUERY_DEVICE: capabilities tell us"),
-    ("mlx5dv_open_device", "QUERY_PORT", "who wants to know the link layer asks us for the port"),
-    ("mlx5dv_open_device", "ASYNC_EVENT_ALLOC", "we make the file when somebody wants its events"),
+    ("mlx5dv_open_device", "QUERY_PORT", "our caller queries the port for its link layer"),
+    ("mlx5dv_open_device", "ASYNC_EVENT_ALLOC", "we make the file on demand"),
 ];
 
 /// A recording as blocks, one a request.
@@ -85,7 +83,7 @@ impl<'a> Recorded<'a> {
         }
     }
 
-    /// Takes the first block that is left of a request.
+    /// Takes the first remaining block of a request.
     fn take(&mut self, title: &str, method: &str) -> &'a str {
         let first = format!("[{method}] {title}");
         let at = self.blocks.iter().position(|block| block.lines().next() == Some(&*first));
@@ -93,7 +91,7 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// The script of our requests, and what of it we have to know beforehand.
+/// The recorded blocks of our requests.
 struct Script {
     blocks: Vec<&'static str>,
 }
@@ -104,14 +102,14 @@ impl Script {
         found.unwrap_or_else(|| panic!("{title} is not in the script"))
     }
 
-    /// The mailbox that was handed over.
+    /// The recorded input mailbox.
     fn mailbox(&self, title: &str) -> Vec<u8> {
         let line = self.block(title).lines().find(|line| line.contains(" = ")).unwrap();
         let digits = line.split(" = ").nth(1).unwrap();
         (0..digits.len()).step_by(2).map(|at| digits[at..at + 2].parse_hex() as u8).collect()
     }
 
-    /// The number in an input.
+    /// The number in a recorded input.
     fn number(&self, title: &str, attribute: &str) -> u64 {
         let lines = || self.block(title).lines().map(str::trim);
         let line = lines().find(|line| line.starts_with(attribute)).unwrap();
@@ -154,7 +152,7 @@ fn calls(device: &Arc<Replay>, script: &Script) {
     let attributes = context.attributes();
     assert_eq!(attributes.driver.num_ports, 1);
     assert!(attributes.completion_vectors >= 1);
-    // The table's room is what the port says.
+    // The table's room is the port's `gid_tbl_len`.
     let table = context.gid_table().unwrap();
     assert_eq!((table.len(), table[0].port, table[0].index), (1, 1, 0));
     let entry = context.gid_entry(1, 0).unwrap();

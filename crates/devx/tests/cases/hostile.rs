@@ -1,5 +1,4 @@
-//! Answers that cannot be right are refused: nothing is read out of bounds, owned twice or lost in
-//! silence.
+//! Inconsistent answers are refused: nothing is read out of bounds, owned twice or lost silently.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -154,7 +153,7 @@ fn ah_has_mac_only_if_driver_wrote_it() {
                 #[allow(unsafe_code, reason = "reads the request that the attribute points to")]
                 // SAFETY: the input has 56 bytes.
                 let response = unsafe { (call.data(0) as *const u64).read() };
-                assert_eq!(response, call.data(1), "it says where its answer goes");
+                assert_eq!(response, call.data(1), "the request names its response buffer");
                 call.fill(1, &[0; 4]);
                 let mut driver = [1; 16];
                 driver[..4].copy_from_slice(&length.to_ne_bytes());

@@ -1,5 +1,5 @@
-//! Tests of the interface to the kernel, in one program: to link one for each file takes longer
-//! than to run it.
+//! Tests of the kernel interface, in one program: linking one per file takes longer than running
+//! it.
 
 #[path = "../support/mod.rs"]
 mod support;

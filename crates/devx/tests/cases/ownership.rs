@@ -85,7 +85,7 @@ fn events_are_read_in_order_until_device_gone() {
     assert_eq!(channel.read().unwrap().map(|event| event.cookie), Some(u64::MAX));
     assert_eq!(channel.read().unwrap(), None);
     drop(end);
-    assert!(channel.wait(None).unwrap(), "the end can be waited for");
+    assert!(channel.wait(None).unwrap(), "wait returns at end of file");
     assert_eq!(channel.read().unwrap_err().kind(), ErrorKind::DeviceGone);
 }
 

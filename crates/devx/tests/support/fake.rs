@@ -1,5 +1,5 @@
-//! A device whose answers are a function. What the function does not answer succeeds with plausible
-//! values.
+//! A device that answers by a function. Requests that the function leaves out succeed with
+//! plausible values.
 
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ pub(crate) struct Fake {
     ends: Mutex<Vec<OwnedFd>>,
 }
 
-/// What is at this offset of the device is mapped half.
+/// Offset at which mmap maps half the requested length.
 pub(crate) const MAPPED_HALF: u64 = 1 << 32;
 
 /// The attributes of a request.
@@ -53,7 +53,7 @@ impl Call<'_> {
         self.find(id).unwrap().data = data;
     }
 
-    /// Writes an output without saying so.
+    /// Writes an output without VALID_OUTPUT.
     pub(crate) fn write(&mut self, id: u16, bytes: &[u8]) {
         let attribute = self.find(id).unwrap();
         assert!(bytes.len() <= attribute.len.into());
@@ -69,7 +69,7 @@ impl Call<'_> {
         self.find(id).unwrap().flags |= VALID_OUTPUT;
     }
 
-    /// Says of every other output that it was filled.
+    /// Marks every output as filled.
     fn mark(&mut self) {
         for attribute in &mut *self.0 {
             attribute.flags |= VALID_OUTPUT;
@@ -77,7 +77,7 @@ impl Call<'_> {
     }
 }
 
-/// The driver's answer to GET_CONTEXT that the default gives.
+/// The driver's part of the default answer to GET_CONTEXT.
 pub(crate) fn context_response() -> AllocContextResponse {
     AllocContextResponse {
         num_ports: 1,
@@ -94,13 +94,13 @@ impl Fake {
         Arc::new(Self { decide: Box::new(decide), ends: Mutex::new(Vec::new()) })
     }
 
-    /// Our end of the file that was handed out last.
+    /// Our end of the last file handed out.
     pub(crate) fn end(&self) -> OwnedFd {
         self.ends.lock().unwrap().pop().unwrap()
     }
 }
 
-/// A context on a device that decides so.
+/// A context on a [`Fake`] with `decide`.
 pub(crate) fn context(
     decide: impl Fn(Method, &mut Call<'_>) -> Option<Result<(), Errno>> + Send + Sync + 'static,
 ) -> Context {

@@ -1,5 +1,5 @@
-//! Devices that play the kernel: one by a script, one by a function.
-#![allow(unsafe_code, reason = "playing the kernel means to read and write what requests point to")]
+//! Fake kernels: one answers by a script, one by a function.
+#![allow(unsafe_code, reason = "fake kernels read and write where requests point")]
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub(crate) mod fake;

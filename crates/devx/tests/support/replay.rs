@@ -1,9 +1,6 @@
-//! A device that holds every request against a script of recorded ones and gives the recorded
+//! A device that compares every request with a script of recorded ones and returns the recorded
 //! answers.
-#![allow(
-    unsafe_code,
-    reason = "it plays the kernel: reads and writes the buffers that requests point to"
-)]
+#![allow(unsafe_code, reason = "a fake kernel reads and writes where requests point")]
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
@@ -118,17 +115,17 @@ impl Replay {
         Self { state: Mutex::new(State { script: parse(script), files, ends, after }) }
     }
 
-    /// Lets the script's file `recorded` be ours.
+    /// Maps the script's file `recorded` to `file`.
     pub(crate) fn know(&self, recorded: u64, file: &impl AsRawFd) {
         self.state.lock().unwrap().files.insert(recorded, file.as_raw_fd());
     }
 
-    /// Titles of requests that have not come yet.
+    /// Titles of the requests not sent yet.
     pub(crate) fn left(&self) -> Vec<String> {
         self.state.lock().unwrap().script.iter().map(|request| request.title.clone()).collect()
     }
 
-    /// Requests that came after the end of the script, as digits.
+    /// Requests after the end of the script, in hex.
     pub(crate) fn after(&self) -> Vec<String> {
         self.state.lock().unwrap().after.clone()
     }

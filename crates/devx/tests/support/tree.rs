@@ -1,4 +1,4 @@
-//! A directory tree that stands for sysfs and `/dev`, removed in the end.
+//! A directory tree in place of sysfs and `/dev`, removed on drop.
 
 use std::fs;
 use std::path::{Path, PathBuf};

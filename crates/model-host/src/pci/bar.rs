@@ -1,5 +1,4 @@
-//! BAR 0: the initialisation segment, through which driver and firmware meet, and then the UAR
-//! pages.
+//! BAR 0: the initialisation segment, then the UAR pages.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +16,7 @@ const DOORBELL: u64 = 0x18;
 /// The value that the driver writes to bits 10:8 to request a reset.
 const RESET: u32 = 7;
 
-/// The revision of the command interface that is spoken here.
+/// Revision of the command interface.
 const COMMAND_INTERFACE: u16 = 5;
 /// Period of the health counter.
 const HEARTBEAT_NANOSECONDS: u64 = 10_000_000;
@@ -35,7 +34,7 @@ impl Registers {
         Self { queue: 0, interface: NicInterface::FULL_DRIVER }
     }
 
-    /// Reads from the initialisation segment; what lies beyond reads as 0.
+    /// Reads from the initialisation segment; bytes beyond it read as 0.
     pub(super) fn read(&self, device: &Device, at: u64, into: &mut [u8]) {
         into.fill(0);
         let segment = self.segment(device);
@@ -44,7 +43,7 @@ impl Registers {
         into.iter_mut().zip(bytes).for_each(|(into, from)| *into = *from);
     }
 
-    /// The initialisation segment as it is now.
+    /// The current initialisation segment.
     fn segment(&self, device: &Device) -> InitialSegment {
         let profile = device.profile();
         let [major, minor, sub_minor] = profile.device().firmware;
@@ -96,10 +95,10 @@ impl Registers {
                 let reset = word >> 8 & RESET == RESET;
                 let new = NicInterface((word >> 8 & 3) as u8);
                 match (reset, new) {
-                    // Of its firmware, which a driver that recovers asks for.
+                    // A firmware reset, which a recovering driver requests.
                     (true, _) => device.reset(),
                     (false, NicInterface::DISABLED) => device.disable(),
-                    // A driver that starts anew writes where its queue is.
+                    // A restarting driver writes the address of its queue.
                     (false, NicInterface::FULL_DRIVER) if device.is_closed() => device.disable(),
                     _ => {}
                 }
@@ -107,8 +106,8 @@ impl Registers {
             }
             DOORBELL if self.interface == NicInterface::FULL_DRIVER && self.queue != 0 => {
                 for slot in (0..32).filter(|slot| word >> slot & 1 == 1) {
-                    // Such a teardown stops the device's traffic on the bus, answers to commands
-                    // included, as Linux has it (`mlx5_try_fast_unload`).
+                    // A forced or fast teardown stops the device's bus traffic, including answers
+                    // to commands (Linux `mlx5_try_fast_unload`).
                     if device.is_closed() {
                         tracing::debug!(slot, "a command after a forced or fast teardown");
                         break;
@@ -140,7 +139,7 @@ mod tests {
         assert_eq!(driver.read(4) >> 16, 5);
         assert_eq!(driver.read(QUEUE_LOW), QUEUE as u32 | 5 << 4 | 6);
         assert_eq!(driver.read(0x1fc) >> 31, 0, "not initialising");
-        assert_ne!(driver.read(0x230), u32::MAX, "as it would read were the device gone");
+        assert_ne!(driver.read(0x230), u32::MAX, "a removed device reads all ones");
     }
 
     /// The segment as a driver reads it.
@@ -272,7 +271,7 @@ mod tests {
             }
             driver.model.remove(0);
             reset(&mut driver);
-            assert!(is_dead(&driver), "{way}: what is taken out does not come back");
+            assert!(is_dead(&driver), "{way}: a removed function stays removed");
         }
     }
 

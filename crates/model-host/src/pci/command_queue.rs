@@ -1,9 +1,9 @@
 //! The command queue: entries and mailboxes in guest memory, from doorbell to answer.
 //!
 //! An entry holds the first 16 bytes of a command's input and output; the rest is in two lists of
-//! mailboxes of 512 bytes each. What is wrong with an entry or a list is answered by a delivery
-//! status, and the command is not executed. A list is followed no further than the length that the
-//! entry states, so one that loops or lies ends all the same.
+//! mailboxes of 512 bytes each. A malformed entry or list gets a delivery status, and the command
+//! is not executed. The walk of a list ends at the length that the entry states, so a list that
+//! loops ends too.
 
 use verbless_prm::hot::event_type;
 use verbless_prm::{
@@ -29,7 +29,7 @@ const MAILBOX_ALIGNMENT: u64 = 1 << 10;
 const FIRST_ALIGNMENT: u64 = 1 << 9;
 /// The longest input or output: a list of pages for 8 GiB of memory.
 const LONGEST: u32 = 16 << 20;
-/// Offsets in the entry of what the device writes.
+/// Offsets in the entry that the device writes.
 const OUTPUT_INLINE: u64 = 0x20;
 const SIGNATURE: u64 = 0x3d;
 const STATUS_AND_OWNER: u64 = 0x3f;
@@ -50,8 +50,8 @@ pub(super) fn execute(device: &Device, queue: u64, slot: u32) {
         tracing::debug!(slot, "a doorbell for a command queue entry that is not the device's");
         return;
     }
-    // The command that creates the EQ for this is itself not reported there: the driver polled for
-    // it.
+    // Sampled before execution: the CREATE_EQ that first takes this event is not reported there;
+    // its driver polls.
     let reported = device.takes_event(event_type::COMMAND_COMPLETION);
     let status = match deliver(device, &*memory, slot, &mut entry) {
         Ok(()) => DeliveryStatus::OK,
@@ -77,7 +77,7 @@ pub(super) fn execute(device: &Device, queue: u64, slot: u32) {
     }
 }
 
-/// Fetches the input, executes the command, and puts the output where the entry says.
+/// Fetches the input, executes the command, and writes the output to the entry and its mailboxes.
 fn deliver(
     device: &Device,
     memory: &dyn HostMemory,
@@ -168,7 +168,7 @@ fn word(entry: &CommandQueueEntry, at: usize) -> u64 {
     u64::from_be_bytes(entry.as_bytes()[at..at + 8].try_into().unwrap_or_default())
 }
 
-/// A chain of mailboxes, and how it must look.
+/// A chain of mailboxes, with its expected token and signing.
 struct List<'a> {
     memory: &'a dyn HostMemory,
     token: u8,
@@ -212,7 +212,7 @@ impl List<'_> {
     }
 }
 
-/// Makes both signatures of a mailbox right.
+/// Computes both signatures of a mailbox.
 fn sign(mailbox: &mut CommandMailbox) {
     mailbox.set_ctrl_signature(0).set_signature(0);
     let control = !xor(&mailbox.as_bytes()[CONTROL]);

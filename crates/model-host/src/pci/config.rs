@@ -1,8 +1,8 @@
-//! PCI configuration space of a function: what it is, its BAR, and its capabilities.
+//! PCI configuration space of a function: identity, BAR and capabilities.
 //!
-//! Everything is little-endian, as PCI is. The layout of standard structures is that of the PCI
-//! specifications (Linux: `include/uapi/linux/pci_regs.h`); the vendor specific capability is as
-//! Linux's `drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c` reads it.
+//! All is little-endian, as in PCI. Standard structures have the layout of the PCI specifications
+//! (Linux: `include/uapi/linux/pci_regs.h`); the vendor specific capability has the one that
+//! Linux's `drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c` reads.
 
 use verbless_model::{Link, Profile};
 
@@ -43,7 +43,7 @@ pub(crate) struct ConfigSpace {
     counter: u32,
 }
 
-/// The action that a write requests, in addition to the change of the register.
+/// The side effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     Nothing,
@@ -110,7 +110,7 @@ impl ConfigSpace {
         space
     }
 
-    /// The bytes of the space of a function whose driver has it, as `config` of sysfs shows them.
+    /// The space of a function that is bound to its driver, as sysfs `config` shows it.
     pub(crate) fn image(profile: &Profile) -> Box<[u8]> {
         let mut space = Self::new(profile, 1 << 25, false);
         // Memory accesses, bus mastering, no INTx.
@@ -125,7 +125,7 @@ impl ConfigSpace {
         self.writable[at..at + writable.len()].copy_from_slice(writable);
     }
 
-    /// Reads; what lies outside reads as ones, as a missing device does.
+    /// Reads. Bytes outside read as ones, as those of a missing device do.
     pub(super) fn read(&mut self, at: u64, into: &mut [u8]) {
         into.fill(0xff);
         let Some(range) = range(at, into.len()) else { return };
@@ -160,8 +160,7 @@ impl ConfigSpace {
         self.bytes[COMMAND] & BUS_MASTER != 0
     }
 
-    /// The semaphore is taken by who writes the counter's value to it while it is 0, and freed by
-    /// writing 0.
+    /// A write of the counter's value takes the semaphore while it is 0; a write of 0 frees it.
     fn lock_gateway(&mut self, new: &[u8]) {
         let free = self.bytes[GATEWAY_SEMAPHORE..][..4] == [0; 4];
         if free || new == [0; 4] {
@@ -169,7 +168,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Goes back to the state after power-on.
+    /// Returns to the state after power-on.
     pub(super) fn reset(&mut self) {
         for (byte, writable) in self.bytes.iter_mut().zip(self.writable.iter()) {
             *byte &= !writable;

@@ -1,4 +1,4 @@
-//! `verbless-model ctl NAME` for devices that are served over vfio-user.
+//! `verbless-model ctl NAME` for devices served over vfio-user.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use verbless_model::Model;
 
 use crate::run::{Host, Peer, Request};
 
-/// Milliseconds after which the thread checks whether it must stop.
+/// Milliseconds between two checks whether the thread must stop.
 const PATIENCE: u8 = 100;
 /// How long a client may take to send its request.
 const TO_ASK: Duration = Duration::from_secs(1);
 /// The refusal of requests to join.
 const NO_PROGRAMS: &str = "it serves PCI devices to virtual machines, which no program can join";
 
-/// Answers clients that show or change the devices, until this is dropped.
+/// Answers clients that show or change the devices, until dropped.
 pub(super) struct Controller {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -47,13 +47,13 @@ impl Drop for Controller {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // Its panic is one of the model's, which has said so.
+            // The model has reported its panic.
             let _ = thread.join();
         }
     }
 }
 
-/// Answers a client's request. Others, of the same user, wait meanwhile.
+/// Answers a client's request. Other clients, of the same user, wait.
 fn answer(peer: &Peer, model: &Model) {
     let start = Instant::now();
     while start.elapsed() < TO_ASK {
@@ -67,13 +67,13 @@ fn answer(peer: &Peer, model: &Model) {
             Err(errno) => Err(errno),
         };
         if let Err(errno) = told {
-            tracing::debug!(%errno, "somebody who wanted to change the devices was not understood");
+            tracing::debug!(%errno, "a ctl request cannot be read or answered");
         }
         return;
     }
 }
 
-/// Waits a little until there is something to read.
+/// Waits for input, at most `PATIENCE`.
 fn wait(file: BorrowedFd<'_>) {
     let _ = poll(&mut [PollFd::new(file, PollFlags::POLLIN)], PollTimeout::from(PATIENCE));
 }

@@ -36,7 +36,7 @@ impl Function {
         self.follow_command_register();
     }
 
-    /// Does DMA and raises vectors from now on as the command register lets it.
+    /// Enables or disables DMA and vectors by the bus master bit of the command register.
     pub(super) fn follow_command_register(&mut self) {
         let on = self.config.is_bus_master();
         if self.vectors.set_bus_master(on) {
@@ -44,7 +44,7 @@ impl Function {
         }
     }
 
-    /// Handles the end of the client, and so of its memory and vectors.
+    /// Handles the client's disconnect: its memory and vectors are gone.
     pub(super) fn client_left(&mut self) {
         self.restart();
         self.vectors.clear();
@@ -60,7 +60,7 @@ impl ServerBackend for Function {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => self.config.read(offset, data),
-            // Doorbell registers, which lie beyond, are for writing, and read as 0.
+            // Doorbell registers, beyond the segment, are write-only and read as 0.
             VFIO_PCI_BAR0_REGION_INDEX => self.registers.read(&self.device, offset, data),
             _ => data.fill(0),
         }
@@ -94,7 +94,7 @@ impl ServerBackend for Function {
         size: u64,
         file: Option<File>,
     ) -> io::Result<()> {
-        // What comes without a file is no memory: a ROM, or this BAR itself.
+        // A mapping without a file is no memory: a ROM, or this BAR itself.
         let Some(file) = file else { return Ok(()) };
         let writable = flags.contains(DmaMapFlags::WRITE);
         let mapped = self.memory.map(address, size, &file, offset, writable);
@@ -103,7 +103,7 @@ impl ServerBackend for Function {
     }
 
     fn dma_unmap(&mut self, flags: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
-        tracing::debug!(address, size, ?flags, "guest memory goes");
+        tracing::debug!(address, size, ?flags, "guest memory unmapped");
         let all = flags.contains(DmaUnmapFlags::UNMAP_ALL);
         let (address, size) = if all { (0, u64::MAX) } else { (address, size) };
         self.device.unmap(&self.memory, address, size);
@@ -169,7 +169,7 @@ mod tests {
             (0..2).for_each(|vector| function.vectors.raise(vector));
             [&first, &second].map(|counter| counter.read().is_ok())
         };
-        // What connects nothing and disconnects nothing.
+        // Calls that connect and disconnect nothing.
         for (index, flags, start, count) in
             [(msix, EVENTFD, 0, 0), (msix, NONE, 0, 1), (msix, EVENTFD, 2, 1), (0, NONE, 0, 0)]
         {
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Bits of the command register: answers to accesses of its BAR, bus mastering.
+    /// Bits of the command register: memory space, bus master.
     const ACCESSES: u16 = 0x2;
     const MASTER: u16 = 0x4;
 
@@ -257,7 +257,7 @@ mod tests {
         function.set_irqs(index, VFIO_IRQ_SET_DATA_EVENTFD, 0, 1, vec![copy]).unwrap();
         let entry = driver.entry(EnableHcaIn::new().as_bytes(), 16);
         driver.put(0, &entry);
-        // A reset takes it away, as the register is 0 then; so does the driver.
+        // The driver clears the bit, and so does a reset, which zeroes the register.
         for way in 0..3 {
             match way {
                 0 => driver.command_register(ACCESSES),

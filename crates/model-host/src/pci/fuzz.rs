@@ -1,8 +1,7 @@
-//! A device with no socket in front of it: what fuzzers drive, in the place of a virtual machine's
-//! monitor.
+//! A device without a socket, for fuzzers: they take the place of the VMM.
 //!
-//! Everything that a guest can do reaches the model as it does over a socket: accesses to regions,
-//! stores to doorbell pages that are mapped, and memory.
+//! Everything that a guest can do reaches the model as over a socket: accesses to regions, stores
+//! to mapped doorbell pages, and memory.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ impl Region {
     }
 }
 
-/// A stepped model of one device, whose functions have a guest each.
+/// A stepped model of one device; each function has its own guest.
 pub struct FuzzDevice {
     model: Model,
     functions: Vec<Function>,
@@ -43,8 +42,7 @@ impl FuzzDevice {
     pub fn new(profile: &Profile, memories: Vec<Arc<dyn HostMemory>>) -> Self {
         let count = memories.len();
         let model = Model::builder().device_in(profile.clone(), memories).stepped().build();
-        // What the guest's memory is was said above; the monitor's messages about it are not
-        // played.
+        // `memories` are the guests'; no VMM maps memory.
         let functions = (0..count)
             .map(|id| attach(&model, id, Arc::new(GuestMemory::default()), false))
             .collect();
@@ -56,18 +54,18 @@ impl FuzzDevice {
         &self.model
     }
 
-    /// A function's guest reads.
+    /// Reads as the guest of a function.
     pub fn read(&mut self, function: usize, region: Region, at: u64, into: &mut [u8]) {
         let _ = self.functions[function].region_read(region.index(), at, into);
     }
 
-    /// A function's guest writes.
+    /// Writes as the guest of a function.
     pub fn write(&mut self, function: usize, region: Region, at: u64, bytes: &[u8]) {
         let _ = self.functions[function].region_write(region.index(), at, bytes);
     }
 
-    /// A function's guest stores a big-endian word into a doorbell page that it has mapped; nothing
-    /// sees it until the model moves.
+    /// Stores a big-endian word into a mapped doorbell page as the guest of a function. The model
+    /// sees it at its next step.
     pub fn store(&self, function: usize, page: u32, register: u64, value: u64) {
         let pages = self.functions[function].device.uars();
         pages.store64(page % pages.pages(), register % UAR_PAGE & !7, value);

@@ -1,5 +1,4 @@
-//! MSI-X vectors: the client hands over an eventfd for each, and keeps the table and the mask bits
-//! to itself.
+//! MSI-X vectors: the client provides an eventfd for each, and keeps the table and the mask bits.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -24,12 +23,12 @@ impl Vectors {
         Self { eventfds, bus_master: AtomicBool::new(true) }
     }
 
-    /// Lets the function send messages or not; whether that is a change.
+    /// Sets whether the function may send messages; returns whether that changed.
     pub(super) fn set_bus_master(&self, on: bool) -> bool {
         self.bus_master.swap(on, Ordering::AcqRel) != on
     }
 
-    /// How many there are.
+    /// Number of vectors.
     pub(super) fn count(&self) -> u32 {
         self.eventfds.read().unwrap_or_else(PoisonError::into_inner).len() as u32
     }
@@ -63,7 +62,7 @@ impl Interrupts for Vectors {
             tracing::debug!(vector, "an interrupt without an eventfd");
             return;
         };
-        // A write would wait while the client leaves the counter full.
+        // A plain write blocks while the client leaves the counter full.
         if let Err(error) = signal_eventfd(eventfd.as_fd()) {
             tracing::warn!(vector, %error, "an interrupt cannot be delivered");
         }
@@ -115,7 +114,7 @@ mod tests {
                 sender.send(()).unwrap();
             });
             let done = done.recv_timeout(std::time::Duration::from_secs(20));
-            // A reader lets what waits for room go on.
+            // The read releases a writer that waits for room.
             assert_eq!(full.read(), Ok(u64::MAX));
             assert_eq!(done, Ok(()));
         });

@@ -1,5 +1,4 @@
-//! Which part of BAR 0 is what: the initialisation segment, UAR pages that are trapped, UAR pages
-//! that are mapped.
+//! The parts of BAR 0: the initialisation segment, trapped UAR pages, mapped UAR pages.
 
 use std::ops::Range;
 
@@ -9,7 +8,7 @@ use verbless_model::memory::UAR_PAGE;
 /// The parts of a function's BAR 0.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
-    /// Bytes of the whole.
+    /// Bytes of the BAR.
     pub bytes: u64,
     /// Offset of the UAR pages in the BAR; registers are before them.
     pub doorbells: u64,

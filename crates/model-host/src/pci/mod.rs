@@ -6,14 +6,14 @@
 //!   config          configuration space: identity, capabilities (PCIe, MSI-X, vendor specific)
 //!   bar             BAR 0: the initialisation segment, then UAR pages
 //!   command_queue   entries and mailboxes in guest memory  -> hca::execute
-//!   layout          which part of the BAR is what; UAR pages that are trapped  -> engine
+//!   layout          the parts of the BAR; trapped UAR pages  -> engine
 //!   interrupts      MSI-X vectors as eventfds
-//!   control         what `ctl` asks for
+//!   control         answers to `ctl`
 //! ```
 //!
-//! UAR pages are numbered as the pages of the BAR. Those that the kernel allocates are trapped,
-//! since several CPUs share their doorbell words; those of user contexts are numbered from a page
-//! on that the profile names, and mapped.
+//! A UAR page has the number of its page in the BAR. Kernel UAR pages are trapped, because several
+//! CPUs share their doorbell words. Pages of user contexts begin at a number that the profile
+//! gives, and are mapped.
 
 mod bar;
 mod command_queue;

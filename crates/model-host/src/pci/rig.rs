@@ -56,14 +56,13 @@ impl Driver {
         driver
     }
 
-    /// Makes the function a bus master, and tells it where the command queue is.
+    /// Makes the function a bus master and writes the address of the command queue.
     pub(super) fn start(&mut self) {
         self.command_register(0x0006);
         self.write(0x10, (QUEUE >> 32) as u32);
         self.write(0x14, QUEUE as u32);
     }
 
-    /// Writes the PCI command register.
     pub(super) fn command_register(&mut self, value: u16) {
         let config = VFIO_PCI_CONFIG_REGION_INDEX;
         self.function.region_write(config, 0x04, &value.to_le_bytes()).unwrap();
@@ -138,14 +137,14 @@ impl Driver {
         entry
     }
 
-    /// Puts an entry into slot 0, rings, and gives it back as the device left it.
+    /// Puts an entry into slot 0, rings, and returns it as the device left it.
     pub(super) fn ring(&mut self, entry: &CommandQueueEntry) -> CommandQueueEntry {
         self.put(0, entry);
         self.write(0x18, 1);
         self.get(0)
     }
 
-    /// The output of an entry that was answered.
+    /// The output of an answered entry.
     pub(super) fn output(&self, entry: &CommandQueueEntry) -> Vec<u8> {
         let length = entry.output_length() as usize;
         let mut output = entry.command_output_inline_data().to_vec();

@@ -76,17 +76,17 @@ pub struct PciOptions {
     pub record: Option<File>,
     /// Options for the links.
     pub links: LinkOptions,
-    /// Under which name `verbless-model ctl` changes the devices.
+    /// Name for `verbless-model ctl`, which changes the devices.
     pub name: Option<String>,
 }
 
-/// Serves devices on one fabric, each socket to one client, until all clients have gone.
+/// Serves devices on one fabric, each socket to one client, until all clients have disconnected.
 ///
 /// # Errors
-/// When there are not as many sockets as functions, or one cannot be bound or listened to.
+/// Sockets and functions differ in number, or a socket cannot be bound or listened to.
 ///
 /// # Panics
-/// When the system gives no thread.
+/// A thread cannot be started.
 pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
     let counts: Vec<usize> = options.devices.iter().map(|it| functions(it, &options)).collect();
     let wanted = counts.iter().sum();

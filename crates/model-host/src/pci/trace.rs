@@ -1,6 +1,6 @@
-//! The bring-up of a real ConnectX-4 replayed: its driver's commands to a model of the same shape,
-//! and the model's answers beside the device's. Where they differ, the table says why, and what
-//! Linux's mlx5_core makes of it.
+//! Replays the bring-up of a real ConnectX-4: sends its driver's commands to a model of the same
+//! shape, and compares the model's answers with the device's. A table explains each difference, and
+//! what Linux's mlx5_core makes of it.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -30,14 +30,14 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     (
         "QUERY_HCA_CAP",
         "capability.atomic_operations",
-        "Masked atomics are not modelled. mlx5_ib offers the two plain ones on both, and asks for \
-         the InfiniBand atomic mode here, where the device's QPs get that of its largest size.",
+        "Masked atomics are not modelled. mlx5_ib offers the two plain ones on both. Its QPs have \
+         the InfiniBand atomic mode here, and that of the largest size on the device.",
     ),
     (
         "QUERY_HCA_CAP",
         "capability.atomic_size_qp",
-        "The model has atomics of 8 bytes, and mlx5_ib looks for these; the device has other sizes \
-         too, for the masked ones.",
+        "The model has 8-byte atomics, which mlx5_ib looks for; the device also has other sizes, \
+         for masked atomics.",
     ),
     (
         "QUERY_HCA_CAP",
@@ -54,7 +54,7 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     (
         "QUERY_HCA_CAP",
         "capability.roce_version",
-        "The device also has RoCE 1.5, of which Linux makes nothing. Both have versions 1 and 2.",
+        "The device also has RoCE 1.5, which Linux ignores. Both have versions 1 and 2.",
     ),
     (
         "QUERY_HCA_CAP",
@@ -65,10 +65,10 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     (
         "QUERY_ADAPTER",
         "query_adapter_struct.vsd_contd_psid",
-        "The model says by a PSID of its own that it is one. mlx5_core only shows it.",
+        "The model has a PSID of its own. mlx5_core only shows it.",
     ),
 ];
-/// Reason: what ties an Ethernet port to a network interface is not modelled.
+/// Reason for fields of raw Ethernet.
 const NO_ETHERNET: &str = "Raw Ethernet is not modelled. mlx5_core then makes no network interface \
                            (mlx5_eth_supported), and goes on with RDMA.";
 
@@ -79,8 +79,8 @@ fn trace() -> Vec<Dumped> {
     parse_log(&text).unwrap()
 }
 
-/// The inbox of a command, whole. Of some, the kernel dumped only the start: what follows is zeros,
-/// and in the place of page addresses such as it has not given yet.
+/// The whole inbox of a command. The kernel dumped only the start of some: the rest is zeros or, in
+/// MANAGE_PAGES, addresses of pages that it has not given yet.
 fn inbox(dumped: &Dumped, command: &CommandInfo) -> Vec<u8> {
     let mut input = dumped.input.clone();
     if command.name == "MANAGE_PAGES" {
@@ -95,8 +95,8 @@ fn inbox(dumped: &Dumped, command: &CommandInfo) -> Vec<u8> {
     input
 }
 
-/// The fields of an answer that are not as the device's, by their paths; bits of no field count as
-/// one.
+/// Paths of the fields in which an answer differs from the device's; a gap between fields counts as
+/// one field.
 fn differences(command: &CommandInfo, input: &[u8], theirs: &[u8], ours: &[u8]) -> Vec<String> {
     let mut different = Vec::new();
     let view = |output| -> View<'_> { command.view_output(input, output) };
@@ -121,7 +121,7 @@ fn differences(command: &CommandInfo, input: &[u8], theirs: &[u8], ours: &[u8]) 
 #[test]
 fn bring_up_trace_matches_device_but_for_exceptions() {
     let mut driver = Driver::of(Profile::from_toml(PROFILE).unwrap());
-    // Where the driver of the trace has its event queues.
+    // Memory of the event queues of the trace's driver.
     for (start, bytes) in [(0x7_a000_0000, 256 << 20), (0x1ec0_0000, 1 << 20)] {
         driver.memory.map(start, bytes, &ram(bytes), 0, true).unwrap();
     }
@@ -147,7 +147,7 @@ fn bring_up_trace_matches_device_but_for_exceptions() {
     }
     assert_eq!(unexplained, Vec::<String>::new());
     let stale: Vec<_> = (0..EXPLAINED.len()).filter(|index| !used.contains(index)).collect();
-    assert_eq!(stale, Vec::<usize>::new(), "explained, and the same");
+    assert_eq!(stale, Vec::<usize>::new(), "explained fields that do not differ");
     let counts = driver.model.counts(0);
     assert_eq!((counts.eqs, counts.uars), (15, 4));
     let general = driver.function.device.capabilities();

@@ -1,11 +1,11 @@
-//! `/dev/fwctl/fwctlN` as any program finds it: files, ioctls, and its end.
+//! `/dev/fwctl/fwctlN` under `run`: files, ioctls, close.
 
 use std::process::Command;
 
 use super::{command, run, says, skipped};
 
-/// What a python program prints that has `rpc(fd, scope, input, room)`, which gives the output or
-/// the name of an errno; `None` without a python.
+/// Output of a Python program with `rpc(fd, scope, input, room)`, which returns the output or the
+/// name of an errno. `None` without Python.
 fn python(options: &[&str], program: &str) -> Option<String> {
     if Command::new("python3").arg("--version").output().is_err() {
         skipped("there is no python3 here");
@@ -52,7 +52,8 @@ fn a_program_finds_control_files_where_the_kernel_has_them() {
         Some(1),
         "there is no other"
     );
-    // Linux makes none for sub-functions, which the DPU side of a card has beside its two PFs.
+    // Linux makes none for sub-functions; the DPU side of a card has two of them beside its two
+    // PFs.
     let options = ["--profile", "bluefield3", "--topology", "--side", "dpu"];
     let counts = "ls /dev/infiniband | wc -l; ls /dev/fwctl | wc -l";
     assert_eq!(says(&options, counts), "4\n2");
@@ -122,7 +123,7 @@ fn fwctl_context_lives_until_last_close() {
         print(struct.unpack('II', data.raw)[0] < 20)\n";
     let Some(said) = python(&[], program) else { return };
     assert_eq!(said, "0\n0\nTrue\n", "closed files give their user contexts back");
-    // Who is killed leaves nothing either, which the run would complain of.
+    // A killed program leaves nothing, which `run` would report.
     for _ in 0..5 {
         let output = run(&["--fwctl-mode", "666"], "exec 5<>/dev/fwctl/fwctl0; kill -9 $$");
         assert_eq!(output.status.code(), Some(128 + 9));

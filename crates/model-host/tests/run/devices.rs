@@ -1,4 +1,4 @@
-//! Devices as a program finds them: files, what is below /sys, netlink, descriptors.
+//! Devices under `run`: nodes, sysfs, netlink, descriptors.
 
 use std::process::Command;
 
@@ -49,8 +49,7 @@ fn other_files_are_untouched() {
 
 #[test]
 fn open_device_is_char_device_with_ioctls() {
-    // The descriptor that the shell duplicates is another number; the device goes with its last
-    // one.
+    // The shell duplicates the descriptor to another number; the device closes with its last one.
     let script = "exec 5<>/dev/infiniband/uverbs0 && readlink /proc/self/fd/5 && exec 5<&-";
     assert!(says(&[], script).contains("verbless-uverbs"));
     let python = "import os, ctypes, fcntl, errno, stat\n\
@@ -81,7 +80,7 @@ fn open_device_is_char_device_with_ioctls() {
 
 #[test]
 fn in_root_path_does_not_reach_device_tree() {
-    // openat2 with RESOLVE_IN_ROOT, as programs that make containers open paths.
+    // openat2 with RESOLVE_IN_ROOT, as container runtimes open paths.
     let python = "import ctypes, os, struct, tempfile\n\
         with tempfile.TemporaryDirectory() as root:\n\
         \x20   os.makedirs(root + '/dev/infiniband/here')\n\
@@ -165,7 +164,7 @@ fn chdir_enters_and_leaves_device_tree() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && text.contains(why), "{place}: {text}");
     }
-    // Signals that arrive meanwhile are neither lost nor in the way, and no descriptor is left.
+    // Signals that arrive meanwhile are delivered and disturb nothing; no descriptor is left.
     let python = "import errno, os, resource, signal\n\
         rung = []\n\
         signal.signal(signal.SIGALRM, lambda *_: rung.append(1))\n\
@@ -304,7 +303,7 @@ fn pci_listing_adds_modelled_functions() {
     let module = format!("basename $(realpath {at}/driver/module); ls {at}/driver/");
     assert_eq!(says(&[], &module), "mlx5_core\nfb0b:00:01.0\nmodule");
     assert_eq!(says(&[], "cat /sys/module/mlx5_core/initstate"), "live");
-    // Vendor and device; the list of capabilities: power, Express, MSI-X, the vendor's.
+    // Vendor and device; the capabilities: power, Express, MSI-X, vendor specific.
     let words = format!("od -An -v -tx1 -w256 -N256 {at}/config");
     let bytes: Vec<u8> = says(&["--profile", "connectx6dx"], &words)
         .split_whitespace()

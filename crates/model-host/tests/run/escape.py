@@ -42,7 +42,7 @@ def text_at(path, **options):
 
 
 def given():
-    """Directories and files that run gives, or nothing where it refuses."""
+    """Opens the directories and files that `run` serves, except those that it refuses."""
     for path in (CLASS, '/dev/infiniband', '/sys/class', '/sys/class/infiniband/mlx5_0/device',
                  '/dev/infiniband/..', '/sys/class/infiniband/..', CLASS + '/../..',
                  CLASS + '/mlx5_0/../../../..'):
@@ -58,7 +58,7 @@ def names(fd):
 
 
 def listing():
-    """What run gives, or names, is the directory itself."""
+    """Attack: a served directory, or its path, is the directory outside."""
     for path, fd in given():
         sees('listing of ' + path, lambda: names(fd))
         sees('file in ' + path, lambda: text_at('secret', dir_fd=fd))
@@ -69,7 +69,7 @@ def listing():
 
 
 def up():
-    """From a directory that was given, by `..`, in every call that takes a descriptor."""
+    """Attack: `..` from a served directory, in every call that takes a descriptor."""
     for path, fd in given():
         for dots in UPS:
             there = dots + SECRET[1:]
@@ -158,7 +158,7 @@ def by_ring(fd, path, ring=[]):
 
 
 def change():
-    """By a working directory in the tree."""
+    """Attack: a working directory in the tree."""
     for path in (CLASS, CLASS + '/..', '/dev/infiniband', '/dev/infiniband/..'):
         os.chdir('/')
         try:
@@ -178,7 +178,7 @@ def change():
 
 
 def write():
-    """Changes files of the tree, which other programs read."""
+    """Attack: change files of the tree, which other programs read."""
     try:
         fd = os.open(ATTRIBUTE, os.O_RDONLY)
     except OSError:
@@ -202,7 +202,7 @@ def entries(fd):
 
 
 def mount():
-    """Takes the tree's file system into a mount namespace of its own."""
+    """Attack: take the tree's file system into a new mount namespace."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -227,7 +227,7 @@ def mount():
 
 
 def race():
-    """Another thread changes paths, descriptors, links and the working directory meanwhile."""
+    """Attack: threads change paths, descriptors, links and the working directory meanwhile."""
     end = time.monotonic() + 3
     good, bad = CLASS.encode(), ('../' * 11 + SECRET[1:] + '/secret').encode()
     length = max(len(good), len(bad), 120) + 1
@@ -263,7 +263,7 @@ def race():
                     pass
 
     def scan():
-        # Whatever is in the process for a moment.
+        # Finds descriptors that exist only briefly.
         while time.monotonic() < end:
             for fd in range(3, 40):
                 if fd == shared:
@@ -303,7 +303,7 @@ def race():
 
 
 def absent_memory():
-    """A place whose page never arrives."""
+    """Memory whose page never arrives (userfaultfd)."""
     import fcntl
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
@@ -317,12 +317,12 @@ def absent_memory():
 
 
 def stall():
-    """As `join`, with a first call whose path never arrives; others join meanwhile."""
+    """As `join`, with a first call whose path's memory never arrives; others join meanwhile."""
     join(absent=True)
 
 
 def join(absent=False):
-    """Hands a filter of its own to a run, which tries whether it can give a descriptor."""
+    """Attack: join a run with a filter of our own; the run tries to give it a descriptor."""
     name = sys.argv[4]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -379,7 +379,7 @@ def join(absent=False):
 
 
 def network():
-    """A socket for RDMA is of the program's network namespace."""
+    """Attack: a NETLINK_RDMA socket of another network namespace."""
     own = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).getsockopt(1, 71, 8)
     try:
         rdma = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20)

@@ -1,5 +1,5 @@
-//! Programs that try to leave their root, or to act with the rights of `run`, through what it gives
-//! them. `docs/run-security.md` names these tests.
+//! Programs that try to leave their root, or to use the rights of `run`, through the files that it
+//! serves. `docs/run-security.md` names these tests.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use super::fuse::Server;
 use super::{command, skipped};
 
 pub(super) const ATTACK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/escape.py");
-/// A user and a group of no name.
+/// A user and group id without a name.
 const OTHER: u32 = 54321;
 
-/// A directory with a secret, which the sandboxes below do not show; removed when this is dropped.
+/// A directory with a secret outside the sandboxes; removed on drop.
 struct Secret(PathBuf);
 
 impl Secret {
@@ -25,7 +25,7 @@ impl Secret {
         }
         symlink("secret", place.join("link")).expect("a link");
         fs::copy("/bin/true", place.join("program")).expect("a program");
-        // What keeps a program out is its root alone.
+        // Only its root keeps a program out.
         fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).expect("it is ours");
         Self(place)
     }
@@ -34,7 +34,7 @@ impl Secret {
         self.0.to_str().expect("text")
     }
 
-    /// As the attacks left it.
+    /// Asserts that the attacks changed nothing.
     fn is_untouched(&self) {
         let mut names: Vec<_> = fs::read_dir(&self.0)
             .expect("a directory")
@@ -52,7 +52,8 @@ impl Drop for Secret {
     }
 }
 
-/// Words that start python in a sandbox with this machine's programs, but none of its other files.
+/// Command line of a sandbox with this machine's programs but none of its other files. `None`: no
+/// sandbox with Python here.
 fn sandbox(more: &str) -> Option<Vec<String>> {
     let usual = "bwrap --unshare-pid --unshare-ipc --unshare-uts --ro-bind /usr /usr --symlink \
         usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dir /tmp";
@@ -92,7 +93,7 @@ fn attacked(sandbox: &[String], arguments: &[String]) -> Output {
     command(&[], &words).output().expect("the binary runs")
 }
 
-/// All attacks were tried, and none succeeded.
+/// Asserts that all attacks ran and none succeeded.
 fn held(output: &Output) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -112,7 +113,7 @@ fn dotdot_of_a_given_directory_stays_in_the_tree() {
 #[test]
 fn links_in_program_root_are_not_followed() {
     let secret = Secret::new("links");
-    // At every component of a path that leads out of the tree.
+    // A link out of the tree at every component of a path.
     for place in [
         "--symlink SECRET /dev --dir /sys --symlink SECRET /sys/class",
         "--dev /dev --symlink SECRET /sys",
@@ -166,7 +167,7 @@ fn netlink_socket_stays_in_its_network() {
     held(&attacked(&sandbox, &attacks(&secret, "network")));
 }
 
-/// The socket of the run of this name.
+/// The control socket of the run `name`.
 pub(super) fn socket_of(name: &str) -> String {
     let user = nix::unistd::geteuid();
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|place| {
@@ -179,7 +180,7 @@ pub(super) fn socket_of(name: &str) -> String {
     }
 }
 
-/// A run of this name, until its standard input ends.
+/// Starts a run of this name, which ends with its standard input.
 pub(super) fn named(name: &str) -> Child {
     let mut host = command(&["--name", name], &["sh", "-c", "echo up; read forever"])
         .stdin(Stdio::piped())
@@ -233,7 +234,7 @@ fn joining_program_is_given_no_directory() {
             .expect("bwrap runs")
     };
     let tried = within(&["--ro-bind".as_ref(), place, place]);
-    // One that is not shown the directory of runs can neither join one nor pose as one.
+    // A sandbox without the directory of runs can neither join a run nor pose as one.
     let hidden = within(&[]);
     let text = String::from_utf8_lossy(&hidden.stdout);
     assert!(text.contains("no run"), "{text}");
@@ -244,7 +245,7 @@ fn joining_program_is_given_no_directory() {
     assert!(text.contains("yes"), "the run answered: {text}");
 }
 
-/// A program of another user, with a root of its own or this one's; `None`: only root can.
+/// Runs a program as another user, in this root or in `chroot`. `None`: only root can.
 fn as_other(words: &[&str], chroot: Option<&Path>) -> Option<Output> {
     if !nix::unistd::geteuid().is_root() {
         skipped("only root can start programs of another user");
@@ -275,7 +276,7 @@ fn other_user_is_given_only_the_tree() {
     let Some(output) = output else { return };
     held(&output);
     secret.is_untouched();
-    // The directory of root's that the links of a root lead to.
+    // A root whose links lead to root's directories.
     let place = Secret::new("root");
     let root = place.0.join("new");
     for name in ["usr", "lib", "lib64", "bin", "proc", "tmp", "etc"] {
@@ -297,7 +298,7 @@ fn other_user_is_given_only_the_tree() {
 
 #[test]
 fn unprivileged_run_serves_the_tree() {
-    // As that user, without root's rights: in a user namespace of its own, where there are any.
+    // As an unprivileged user: in its own user namespace, where namespaces are allowed.
     if !nix::unistd::geteuid().is_root() {
         return skipped("only root can start programs of another user");
     }

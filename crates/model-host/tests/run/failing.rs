@@ -1,4 +1,4 @@
-//! What `verbless-model ctl` lets fail, as the programs of a run feel it.
+//! Failures injected by `verbless-model ctl`, as the programs of a run see them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::joining::Host;
 use super::{model, run, skipped};
 
-/// What `verbless-model ctl` says to a run, tried for each of these numbers until it succeeds.
+/// Runs `ctl NAME what 0 NUMBER` for each of `numbers` until one succeeds; returns its number.
 fn fail_one(host: &Host, what: &str, numbers: std::ops::Range<u32>) -> u32 {
     let start = std::time::Instant::now();
     while start.elapsed().as_secs() < 20 {
@@ -19,13 +19,13 @@ fn fail_one(host: &Host, what: &str, numbers: std::ops::Range<u32>) -> u32 {
     panic!("{what}: nothing of this kind in {numbers:?}");
 }
 
-/// Lets a queue of one of two programs fail that talk to each other: one of them says so.
+/// Fails a queue of one of two programs that talk to each other; one of them reports it.
 fn a_queue_fails(what: &str, numbers: std::ops::Range<u32>, port: u16) {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
     let host = Host::start(what, &[], "read line; exit 0");
-    // One that is only silent to the other waits for ever; it sleeps meanwhile.
+    // A program whose peer is silent sleeps forever, hence the timeout.
     let pingpong = format!("timeout 20 ibv_rc_pingpong -e -p {port} -n 1000000000");
     let start = |script: &str| {
         let mut program = host.join(&[], script);
@@ -37,7 +37,7 @@ fn a_queue_fails(what: &str, numbers: std::ops::Range<u32>, port: u16) {
         "for try in $(seq 50); do sleep 0.1; said=$({pingpong} localhost 2>&1); \
          case $said in *Couldn*) ;; *) echo \"$said\"; exit;; esac; done"
     ));
-    // They are connected well before, under a sanitizer too.
+    // Enough time to connect, under a sanitizer too.
     std::thread::sleep(std::time::Duration::from_millis(2500));
     let number = fail_one(&host, what, numbers);
     let again = model(&["ctl", &host.name, what, "0", &number.to_string()]);

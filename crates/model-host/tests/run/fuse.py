@@ -1,7 +1,7 @@
-"""A file system of FUSE with one file, `file`, in the directory that is the first argument.
+"""A FUSE file system with one file, `file`, mounted at the first argument.
 
-It opens, has a page that never arrives, and refuses each ioctl with ENOENT. Prints "up" once it is
-mounted, or "no".
+The file opens, has a page that never arrives, and refuses each ioctl with ENOENT. Prints "up" once
+it is mounted, or "no".
 """
 import ctypes
 import errno

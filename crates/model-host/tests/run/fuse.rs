@@ -1,4 +1,4 @@
-//! A file of FUSE whose server answers as a program that attacks would.
+//! A FUSE file whose server behaves like an attacker.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::skipped;
 
 pub(super) const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/fuse.py");
 
-/// A directory to mount at; nothing is mounted there any more when this is dropped.
+/// A mount point; drop unmounts it.
 pub(super) struct Place(PathBuf);
 
 impl Place {
@@ -36,14 +36,14 @@ impl Drop for Place {
     }
 }
 
-/// The server; it ends when this is dropped.
+/// The server; drop kills it.
 pub(super) struct Server {
     child: Child,
     place: Place,
 }
 
 impl Server {
-    /// Starts the server, in a directory of its own; `None`: FUSE cannot be mounted here.
+    /// Starts the server at its own mount point. `None`: FUSE cannot be mounted here.
     pub(super) fn start(test: &str) -> Option<Self> {
         let place = Place::new(test)?;
         let mut command = Command::new("/usr/bin/python3");

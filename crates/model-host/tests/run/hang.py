@@ -1,9 +1,9 @@
-"""Calls whose arguments are in memory that never arrives: a userfaultfd that is not answered, or a
-page of a file whose server does not answer.
+"""Calls with arguments in memory that never arrives: an unanswered userfaultfd, or a page of a file
+whose server does not answer.
 
-Arguments: how many threads make such a call, and the file if there is one; or how many processes
-make one each, and "processes": each that is killed is replaced. Prints "hangs" when they do, and
-"no" if there is no userfaultfd here.
+Arguments: the number of threads that make such a call, and the file if there is one; or the number
+of processes that make one call each, and "processes": a killed one is replaced. Prints "hangs" when
+they hang, and "no" without userfaultfd.
 """
 import ctypes
 import fcntl
@@ -77,8 +77,8 @@ def call(index):
 
 for index in range(int(sys.argv[1])):
     if index == 1 and (page == 0 or int(sys.argv[1]) > 256):
-        # A fault of a file may keep this process from mapping memory, as for another thread; or it
-        # is about to be killed.
+        # A fault of a file may block mmap in this process, which another thread needs; or the
+        # process is about to be killed.
         print('hangs', flush=True)
     threading.Thread(target=call, args=(index,), daemon=True).start()
 time.sleep(1)

@@ -1,4 +1,4 @@
-//! Programs whose memory does not arrive when it is read or written: the others go on.
+//! Programs whose memory never arrives: other programs continue.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -10,8 +10,8 @@ use super::{command, skipped};
 
 const HANG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/hang.py");
 
-/// A run of a program whose `threads` hang, which then starts another; `None`: there is no
-/// userfaultfd here that holds up the kernel.
+/// Starts a run whose program hangs in `threads` and then runs `then`. `None`: no userfaultfd here
+/// that blocks the kernel.
 fn hanging(threads: &str, then: &str) -> Option<(Child, BufReader<ChildStdout>)> {
     let script = format!(
         "/usr/bin/python3 {HANG} {threads} > /tmp/hang-$$ & pid=$!; \
@@ -61,12 +61,12 @@ fn hung_file_server_does_not_stall_others() {
     assert_eq!(line(&mut output), "1: CA\n");
     assert_eq!(line(&mut output), "character special file\n");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    // Without its server the pages are errors, and the run can end.
+    // Without the server, reads of the pages fail and the run can end.
     drop(server);
     assert!(run.wait().expect("it ends").success());
 }
 
-/// A guest of a run whose first call's path does not arrive, and what it prints.
+/// A joining program whose first call's path never arrives, and its output.
 fn stalling(name: &str) -> (Child, BufReader<ChildStdout>) {
     let mut guest = Command::new("/usr/bin/python3")
         .args([ATTACK, "/", "stall", "0", &socket_of(name)])
@@ -110,7 +110,7 @@ fn stalled_guest_does_not_delay_joining() {
     let (mut guest, mut output) = stalling(&name);
     let mut text = String::new();
     output.read_line(&mut text).expect("text");
-    // The run has begun to look into it.
+    // The run has begun to read its memory.
     std::thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
     let joined = command(&["--join", &name], &["true"]).output().expect("the binary runs");

@@ -1,4 +1,4 @@
-//! Programs that join a run, and what changes while it goes on.
+//! Programs that join a run, and `ctl` during a run.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -31,7 +31,7 @@ impl Host {
         command(&[options, &["--join", &self.name]].concat(), &["sh", "-c", script])
     }
 
-    /// Lets its program end; its exit code.
+    /// Ends its program; returns the exit code.
     pub(super) fn end(mut self) -> Option<i32> {
         drop(self.child.stdin.take());
         self.child.wait().expect("it ends").code()
@@ -165,7 +165,7 @@ fn devices_live_until_last_joined_program() {
     let name = host.name.clone();
     let ending = std::thread::spawn(|| host.end());
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert!(!ending.is_finished(), "somebody is left");
+    assert!(!ending.is_finished(), "a joined program is left");
     drop(last.stdin.take());
     assert_eq!(lines.next().expect("a line").expect("text"), "open");
     assert!(last.wait().expect("it ends").success());

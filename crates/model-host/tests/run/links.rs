@@ -1,4 +1,4 @@
-//! Links with faults, failures that a plan asks for, and runs that reach each other over IP.
+//! Links with faults, planned failures, and runs connected over IP.
 
 use std::process::{Command, Stdio};
 
@@ -38,8 +38,8 @@ fn pingpong_survives_faults_and_is_captured() {
     assert_eq!(types[0], 0x0a0d_0d0a);
     let count = |of| types.iter().filter(|&&it| it == of).count();
     assert_eq!(count(1), 2, "an interface for each port");
-    // Two messages of 4 KiB a round, each acknowledged, each seen where it is sent and where it
-    // arrives.
+    // Two messages of 4 KiB a round, each acknowledged; each packet is captured where it is sent
+    // and where it arrives.
     assert!(count(6) >= 100 * 2 * 2 * 2, "{}", count(6));
 }
 
@@ -54,7 +54,7 @@ fn run_says_how_many_frames_a_capture_misses() {
     let made = Command::new("mkfifo").arg(&pipe).status().expect("it runs");
     assert!(made.success());
     let begun = pipe.clone();
-    // A reader that leaves behind the header of the section.
+    // A reader that stops after the section header.
     let reader = std::thread::spawn(move || {
         std::fs::File::open(begun).unwrap().read_exact(&mut [0; 52]).unwrap();
     });
@@ -75,14 +75,14 @@ fn pingpong_crosses_runs_over_roce_v2() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");
     }
-    // Addresses of this machine that no other process's test has.
+    // Loopback addresses that no other test process uses.
     let [.., a, b] = std::process::id().to_be_bytes();
     let [one, other] = [1, 2].map(|host| format!("127.{a}.{b}.{host}"));
     let faults = std::env::temp_dir().join(format!("verbless-{}-network.toml", std::process::id()));
     std::fs::write(&faults, "[[fault]]\neffect = \"lose\"\nchance = 0.02\n").unwrap();
     let (to, from) = (format!("udp:{one},{other}"), format!("udp:{other},{one}"));
     let options = |uplink| ["--link", "ethernet", "--uplink", uplink];
-    // RoCE v2 over IPv4 is the fourth entry; with -c they check what arrives.
+    // GID 3 is RoCE v2 over IPv4; -c checks the received data.
     let pingpong = "ibv_rc_pingpong -c -e -n 100 -p 18662 -g 3";
     let lossy = [&options(&to)[..], &["--faults", faults.to_str().unwrap()]].concat();
     let server = command(&lossy, &["sh", "-c", pingpong]).stdout(Stdio::piped()).spawn();
@@ -113,7 +113,7 @@ fn runs_of_distinct_identity_share_ethernet() {
         let identity = ["7", "300"][run];
         ["--link", "ethernet", "--identity", identity, "--uplink", &uplinks[run]]
     };
-    // RoCE v2 over the link-local addresses, which tell the MACs; with -c they check what arrives.
+    // RoCE v2 over link-local GIDs, which contain the MACs; -c checks the received data.
     let pingpong = "ibv_rc_pingpong -c -e -n 100 -p 18666 -g 1";
     let server = command(&options(0), &["sh", "-c", pingpong]).stdout(Stdio::piped()).spawn();
     let server = server.expect("the binary runs");
@@ -147,7 +147,7 @@ fn planned_ioctl_fault_fails_pingpong() {
     assert!(text.contains("Couldn't create CQ") && text.contains("-> ENOMEM"), "{text}");
     let text = run("[[ioctl]]\nmethod = \"REG_MR\"\nerrno = 14", &[]);
     assert!(text.contains("Couldn't register MR"), "{text}");
-    // What is no name is refused, and a guest's ioctls are not ours.
+    // `pci` refuses ioctl faults: a guest's own kernel answers its ioctls.
     std::fs::write(&faults, "[[ioctl]]\nerrno = 5\n").unwrap();
     let socket = std::env::temp_dir().join(format!("verbless-{}-pci", std::process::id()));
     let (status, text) =
@@ -166,7 +166,7 @@ fn planned_queue_fault_flushes_pingpong() {
     std::fs::write(&faults, "[[queue]]\nkind = \"qp\"\nnth = 20\n").unwrap();
     let options = ["--devices", "2", "--faults", faults.to_str().unwrap()];
     let pingpong = "ibv_rc_pingpong -n 100 -p 18664";
-    // Its queue pair is in error; the server is never told.
+    // The client's queue pair fails; nothing reaches the server.
     let script = format!(
         "{pingpong} -d mlx5_1 & sleep 1; {pingpong} -d mlx5_0 localhost; code=$?; kill $!; \
          exit $code"
@@ -200,7 +200,7 @@ fn bad_uplink_is_rejected_before_start() {
     let text = refused(&["--link", "ethernet", "--uplink", "udp:192.0.2.1,192.0.2.2"]);
     let expected = "the local end of the uplink udp:192.0.2.1,192.0.2.2 cannot be bound: Cannot \
         assign requested address (os error 99); it must be an address of this machine that is \
-        not in use, or a file that does not exist; UDP port 4791 is rdma_rxe's where that is \
+        not in use, or a file that does not exist; rdma_rxe uses UDP port 4791 where it is \
         loaded\n";
     assert_eq!(text, format!("verbless-model: {expected}"));
     assert!(refused(&["--uplink", "udp:a"]).contains("'a' has no IP address in 'a'"));

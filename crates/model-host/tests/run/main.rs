@@ -1,4 +1,4 @@
-//! `verbless-model run`: programs that know nothing of it, and what they see.
+//! `verbless-model run` with unmodified programs.
 
 mod control;
 mod devices;
@@ -16,8 +16,8 @@ mod told;
 use std::io::Write;
 use std::process::{Command, Output};
 
-/// Says that the test of this thread is skipped. What `eprintln!` says would be kept back of a test
-/// that passes; `cargo xtask test` counts these lines.
+/// Reports that this thread's test is skipped. The harness hides `eprintln!` output of a passing
+/// test; `cargo xtask test` counts these lines.
 fn skipped(reason: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a test");
@@ -25,7 +25,7 @@ fn skipped(reason: &str) {
     std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
 }
 
-/// The binary, about to run `program` on the devices that `options` say.
+/// The command `verbless-model run OPTIONS -- PROGRAM`.
 fn command(options: &[&str], program: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
     command.arg("run").args(options).arg("--").args(program);
@@ -36,7 +36,7 @@ fn run(options: &[&str], script: &str) -> Output {
     command(options, &["sh", "-c", script]).output().expect("the binary runs")
 }
 
-/// What a script prints, once it has succeeded.
+/// The output of a script, which must succeed.
 fn says(options: &[&str], script: &str) -> String {
     let output = run(options, script);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -44,12 +44,12 @@ fn says(options: &[&str], script: &str) -> String {
     String::from_utf8(output.stdout).expect("text").trim_end().to_string()
 }
 
-/// A script that runs `command` as a client, again until its server listens.
+/// A script that retries `command`, a client, until its server listens.
 fn client(command: &str) -> String {
     format!("for try in $(seq 50); do sleep 0.1; {command} && exit 0; done; exit 1")
 }
 
-/// What the binary says of wrong or special arguments.
+/// Exit code and output of the binary with these arguments.
 fn model(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
     let output = command.args(arguments).output().expect("the binary runs");

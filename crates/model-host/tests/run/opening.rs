@@ -1,10 +1,10 @@
-//! Opening paths of the modelled files as Linux does: flags, and the rules of `openat2`.
+//! Opens of modelled files behave as on Linux: flags, and the rules of `openat2`.
 
 use std::process::Command;
 
 use super::{command, skipped};
 
-/// What every script begins with: `attempt` opens a path by `openat2`, and says the error's name.
+/// Prelude of every script: `attempt` opens a path by `openat2` and returns the error's name.
 const PRELUDE: &str = "import ctypes, errno, os, struct\n\
     libc = ctypes.CDLL(None, use_errno=True)\n\
     XDEV, MAGIC, LINKS, BENEATH, ROOT, CACHED = 1, 2, 4, 8, 16, 32\n\

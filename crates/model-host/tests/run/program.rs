@@ -68,7 +68,7 @@ fn signals_reach_the_command_on_the_dpu_side_too() {
 
 #[test]
 fn device_user_dies_with_killed_run() {
-    // A child of the program's, in a session of its own, which has a device open.
+    // A child of the program in its own session, with a device open.
     let user = "exec 5<>/dev/infiniband/uverbs0; echo $$; exec sleep 300";
     let script = format!("setsid sh -c '{user}' & wait");
     let mut run = command(&[], &["sh", "-c", &script])
@@ -79,7 +79,7 @@ fn device_user_dies_with_killed_run() {
     let mut output = BufReader::new(run.stdout.take().expect("captured"));
     output.read_line(&mut line).expect("a line");
     let pid: u32 = line.trim().parse().expect("a process");
-    // It is in its last program.
+    // The child ends up in `sleep`.
     let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let start = std::time::Instant::now();
     let wait = |what: &str, is: &dyn Fn() -> bool| {
@@ -115,10 +115,10 @@ fn has_ended(pid: &str) -> bool {
 
 #[test]
 fn sigterm_ends_run_with_live_daemon() {
-    // The last ignores SIGTERM, as its parent does.
+    // The last daemon ignores SIGTERM, as its parent does.
     for (script, second) in [
         ("setsid sleep 300 >/dev/null & echo $!; exit 4", false),
-        // By the name of `run`'s own child.
+        // A daemon with the name of `run`'s own child.
         (
             "setsid sh -c 'echo verbless-guard > /proc/$$/comm; sleep 300; :' >/dev/null & \
              echo $!; exit 4",
@@ -226,7 +226,7 @@ fn sigterm_ends_a_run_stuck_in_its_own_fuse() {
     let start = std::time::Instant::now();
     terminate(&run);
     while run.try_wait().expect("a child").is_none() && start.elapsed().as_secs() < 30 {
-        // The second one waits for no program.
+        // The second SIGTERM waits for no program.
         std::thread::sleep(std::time::Duration::from_millis(500));
         if run.try_wait().expect("a child").is_none() {
             terminate(&run);

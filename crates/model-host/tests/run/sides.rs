@@ -1,4 +1,4 @@
-//! The sides of a DPU, each with programs of its own.
+//! The sides of a DPU, each with its own programs.
 
 use std::process::Command;
 
@@ -22,7 +22,7 @@ fn program_sees_devices_of_own_side_only() {
     assert_eq!(dpu.lines().collect::<Vec<_>>(), [first, last], "the same cards");
     let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
     assert_ne!(on("host", own), on("dpu", own));
-    assert_eq!(says(&[], own), on("host", own), "the host is where a program is");
+    assert_eq!(says(&[], own), on("host", own), "a program is at the host by default");
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn opening_dpu_device_enables_ecpf_function() {
     let output = run(&options, "exec 5<>/dev/infiniband/uverbs1");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    // Of each card first the host's function, then the DPU's.
+    // Functions of a card: the host's, then the DPU's.
     let enabled: Vec<_> = text.lines().filter(|line| line.contains(" ENABLE_HCA(")).collect();
     let [line] = enabled[..] else { panic!("{text}") };
     assert!(line.contains("function 3 ENABLE_HCA(embedded_cpu_function=1) -> ok"), "{line}");
@@ -74,11 +74,11 @@ fn exit_status_is_first_nonzero_host_first() {
 #[test]
 fn failed_host_program_terminates_dpu_command() {
     let stubborn = std::thread::spawn(|| run(&["--dpu", "trap '' TERM; sleep 300"], "kill -9 $$"));
-    // What the shell waits for is ended, too.
+    // The child of the shell ends too.
     let waits = "trap 'echo asked; exit 0' TERM; sleep 300 & wait; echo no";
     let start = std::time::Instant::now();
     let output = run(&["--dpu", waits], "exit 3");
-    assert!(start.elapsed().as_secs() < 60, "what it started was waited for");
+    assert!(start.elapsed().as_secs() < 60, "its child ends too");
     assert_eq!((output.status.code(), &*output.stdout), (Some(3), &b"asked\n"[..]));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("failed (exit status: 3)") && errors.contains("SIGTERM"), "{errors}");
@@ -87,7 +87,7 @@ fn failed_host_program_terminates_dpu_command() {
     assert_eq!(output.status.code(), Some(128 + 9));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("SIGTERM") && errors.contains("SIGKILL"), "{errors}");
-    // A program that succeeds may leave the DPU's side behind, for as long as it takes.
+    // After a program that succeeds, the DPU command runs to its end.
     let output = run(&["--dpu", "sleep 7; echo there"], "exit 0");
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"there\n"[..]));
 }
@@ -98,7 +98,7 @@ fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
         return skipped("there is no ibv_rc_pingpong here");
     }
     for (port, (link, path)) in (18650..).zip([("infiniband", ""), ("ethernet", " -g 1")]) {
-        // With -c they check what arrives.
+        // -c checks the received data.
         let pingpong = format!("ibv_rc_pingpong -c -e -n 100 -p {port}{path}");
         let options = ["--link", link, "--dpu", &pingpong];
         let output = run(&options, &client(&format!("{pingpong} localhost")));
@@ -128,7 +128,11 @@ fn sysfs_lists_pf_vf_and_sf_per_side() {
         says(&["--topology"], related),
         "/sys/devices/pcifb0b:0b/fb0b:0b:00.0\n/sys/devices/pcifb0b:0b/fb0b:0b:00.4"
     );
-    assert_eq!(says(&[], "ls /sys/class/infiniband"), "mlx5_0", "who asks for none gets none");
+    assert_eq!(
+        says(&[], "ls /sys/class/infiniband"),
+        "mlx5_0",
+        "no other functions without --topology"
+    );
 }
 
 #[test]

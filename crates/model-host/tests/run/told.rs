@@ -1,4 +1,4 @@
-//! What is said to people: traces, refusals, help.
+//! Messages for users: traces, refusals, help.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -39,7 +39,7 @@ fn trace_lists_ioctls_and_commands() {
 
 #[test]
 fn unread_trace_does_not_block_program() {
-    // The program has the pipe as its standard error, too, and must not fill it itself.
+    // The program's standard error is the pipe too; the program must not fill it itself.
     let opens = "exec 2>/dev/null; for i in $(seq 400); do : 5<>/dev/infiniband/uverbs0; done";
     let mut run = command(&["--trace"], &["sh", "-c", opens])
         .stderr(Stdio::piped())
@@ -101,7 +101,7 @@ fn a_code_is_explained() {
 
 #[test]
 fn refusals_are_logged_at_first_v() {
-    // The ioctl of a method that there is not.
+    // An ioctl of an unknown method.
     let python = "import fcntl, os, struct\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
         request = bytearray(struct.pack('HHHHQII', 24, 7, 77, 0, 0, 1, 0))\n\

@@ -13,7 +13,7 @@ use super::sign;
 use crate::said::said;
 use verbless_model::memory::HostMemory;
 
-/// The sum by which signatures are checked.
+/// The XOR that signatures check.
 fn xor(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }
@@ -32,7 +32,7 @@ fn enabled() -> Driver {
     driver
 }
 
-/// A general capability page that is asked for.
+/// QUERY_HCA_CAP of the current general capabilities.
 fn query_cap() -> QueryHcaCapIn {
     let mut query = QueryHcaCapIn::new();
     query.set_op_mod(1);
@@ -140,11 +140,11 @@ fn bad_mailbox_yields_delivery_status() {
         (DeliveryStatus::BAD_BLOCK_NUMBER, 3, |mailbox, address| {
             mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&address.to_be_bytes());
         }),
-        // One that ends too early.
+        // A list that ends too early.
         (DeliveryStatus::OUTPUT_LENGTH_ERR, 3, |mailbox, _| {
             mailbox.as_bytes_mut()[0x230..0x238].fill(0);
         }),
-        // One that leads to where nothing is.
+        // A list that leads outside memory.
         (DeliveryStatus::FIRMWARE_ERR, 3, |mailbox, _| {
             mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&(1_u64 << 50).to_be_bytes());
         }),
@@ -198,7 +198,7 @@ fn signatures_are_checked_once_they_are_enabled() {
     entry.set_signature(!xor(entry.as_bytes()));
     assert_eq!(driver.ring(&entry).status(), DeliveryStatus::SIGNATURE_ERR, "the mailboxes' own");
 
-    // A mailbox has two: one of its control part, and one of all.
+    // A mailbox has two signatures: of its control part, and of the whole.
     type Spoil = fn(&mut CommandMailbox);
     let cases: [(DeliveryStatus, Spoil); 3] = [
         (DeliveryStatus::OK, |_| {}),
@@ -229,7 +229,7 @@ fn length_above_16_mib_is_rejected_before_mailboxes() {
         (|entry, length| _ = entry.set_output_length(length), DeliveryStatus::OUTPUT_LENGTH_ERR),
     ];
     for (set, too_long) in cases {
-        // Its mailboxes are of another command, which shows at the first.
+        // The mailboxes have another command's token.
         for (length, expected) in
             [(16 << 20, DeliveryStatus::TOKEN_ERR), ((16 << 20) + 1, too_long)]
         {
@@ -296,12 +296,12 @@ fn one_doorbell_serves_several_slots() {
     }
 }
 
-/// An EQ of 32 entries for events of one type; where its ring lies.
+/// Creates an EQ of 32 entries for one event type; returns the address of its ring.
 fn event_queue(driver: &mut Driver, kind: u8) -> u64 {
     let output = done(driver, &AllocUarIn::new(), &[]);
     let page = u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff;
     let ring = driver.allocate(0x1000);
-    // Entries are born owned by the device, whose owner bit is 0 in the first round.
+    // Entries begin with owner bit 1; the device writes 0 in the first round.
     for index in 0..32 {
         driver.memory.store8(ring + 64 * index + 63, 1).unwrap();
     }
@@ -332,7 +332,7 @@ fn completion_eqe_is_written_per_command_slot() {
     }
 }
 
-/// The page requests in an EQ ring from entry `from` on, as pages wanted.
+/// The pages wanted by the page requests in an EQ ring, from entry `from` on.
 fn page_requests(driver: &Driver, ring: u64, from: u64) -> Vec<i32> {
     let mut wanted = Vec::new();
     for index in from..32 {
@@ -361,7 +361,7 @@ fn page_requests_follow_object_count() {
     assert_eq!(
         page_requests(&driver, ring, 1),
         [32, 32],
-        "a batch holds 256 contexts; what was asked for is not asked for again"
+        "a batch holds 256 contexts; no request repeats"
     );
 
     let mut give = ManagePagesIn::new();
@@ -392,7 +392,7 @@ fn page_request_repeats_after_allocation_fail() {
     let mut refuse = ManagePagesIn::new();
     refuse.set_op_mod(ManagePagesIn::ALLOCATION_FAIL);
     done(&mut driver, &refuse, &[]);
-    assert_eq!(page_requests(&driver, ring, 1), [0; 0], "the refusal itself asks for nothing");
+    assert_eq!(page_requests(&driver, ring, 1), [0; 0], "the refusal itself makes no request");
     done(&mut driver, &AllocPdIn::new(), &[]);
     assert_eq!(page_requests(&driver, ring, 1), [32]);
 }
@@ -413,7 +413,7 @@ proptest! {
         for (slot, (bytes, (input, output))) in entries.iter().zip(&pointers).enumerate() {
             let mut entry = CommandQueueEntry::zeroed();
             *entry.as_bytes_mut() = *bytes;
-            // Mostly plausible, so that what lies behind is reached.
+            // Mostly plausible, to reach the code behind the checks.
             if bytes[0] & 3 != 0 {
                 entry.set_type(CommandTransport::PCIE).set_ownership(CommandOwnership::HARDWARE);
                 entry.set_input_length(u32::from(bytes[5]) * 8);
@@ -472,8 +472,8 @@ fn a_command_queue_outside_memory_is_answered_by_silence() {
     }
 }
 
-/// The register with the lower half of the queue's address and the state of the NIC interface, and
-/// the state in which no driver is there.
+/// The register with the low half of the queue's address and the NIC interface's state; and the
+/// state without a driver.
 const QUEUE_LOW: u64 = 0x14;
 const DISABLED: u32 = 1 << 8;
 
@@ -483,7 +483,7 @@ fn gracefully_closed_function_answers_commands() {
     let mut teardown = TeardownHcaIn::new();
     teardown.set_profile(TeardownProfile::GRACEFUL_CLOSE);
     done(&mut driver, &teardown, &[]);
-    // As for its pages, which a driver takes back then.
+    // A driver then reclaims its pages by commands.
     done(&mut driver, &NopIn::new(), &[]);
 }
 

@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::error::invalid;
 use crate::mkey::MkeyObject;
 use crate::owned::Owned;
-use verbless_ring::number::{Lkey, Rkey};
+use verbless_prm::number::{Lkey, Rkey};
 
 /// The access key that gives other functions access to an object: 32 bytes. `Debug` does not show
 /// it.

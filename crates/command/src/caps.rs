@@ -9,7 +9,6 @@ use verbless_prm::{
 };
 
 use verbless_devx::{Context, Error};
-use verbless_ring::wr::{Capability, Fence, UmrRules};
 
 use crate::error::{fits, refused};
 use crate::send;
@@ -208,33 +207,17 @@ impl Caps {
         general.vport_group_manager() && general.num_lag_ports() > 1 && general.lag_master()
     }
 
-    /// Whether the device has the capability that an operation needs.
-    pub fn has(&self, capability: Capability) -> bool {
-        match capability {
-            Capability::Atomics => self.atomics,
-            // Linux checks the same (`umr_check_mkey_mask` and `get_umr_update_access_mask` of
-            // mlx5_ib); a change of page sizes also depends on `umr_modify_entity_size_disabled`.
-            Capability::Umr => !self.general.umr_indirect_mkey_disabled(),
-            // rdma-core accepts either (`mlx5.h`, `verbs.c`: RC and DCI support DMA MMO).
-            Capability::Dma => self.general.dma_mmo_qp() || self.general.dma_mmo_sq(),
-            Capability::WaitOnData => self.general.wait_on_data(),
-            Capability::FrameChecksums => {
-                self.ethernet.as_ref().is_some_and(|page| page.csum_cap())
-            }
-            Capability::VlanInsertion => {
-                self.ethernet.as_ref().is_some_and(|page| page.wqe_vlan_insert())
-            }
-            Capability::UmrAtomic => {
-                self.general.atomic() && !self.general.umr_modify_atomic_disabled()
-            }
-        }
+    /// Whether queue pairs of service RC, set up for it, can copy memory (DMA MMO). rdma-core
+    /// accepts either capability (`mlx5.h`, `verbs.c`: RC and DCI support DMA MMO).
+    pub fn dma_mmo(&self) -> bool {
+        self.general.dma_mmo_qp() || self.general.dma_mmo_sq()
     }
 
-    /// Maximum bytes of a [memory copy](Capability::Dma); 0 if the device has none. A device that
+    /// Maximum bytes of a memory copy (DMA MMO); 0 if the device has none. A device that
     /// reports no limit takes 2 GiB (rdma-core `MLX5_DMA_MMO_MAX_SIZE`).
     pub fn longest_memory_copy(&self) -> u64 {
         match self.general.log_dma_mmo_size() {
-            _ if !self.has(Capability::Dma) => 0,
+            _ if !self.dma_mmo() => 0,
             0 => 1 << 31,
             log => 1 << log,
         }
@@ -246,18 +229,6 @@ impl Caps {
         // One bit per size; the bit's value is the size.
         let sizes = self.atomic.as_ref().map_or(0, |page| page.atomic_size_qp());
         sizes.checked_ilog2().map_or(1, |log| 1 << log)
-    }
-
-    /// The device's requirements on requests that change keys. The fence is that of Linux
-    /// (`mlx5_get_umr_fence`).
-    pub fn umr_rules(&self) -> UmrRules {
-        let fence = match self.general.umr_fence() {
-            prm::UmrFence::NONE => Fence::None,
-            prm::UmrFence::SMALL => Fence::Small,
-            _ => Fence::Strong,
-        };
-        // The sizes come from a word of 16 bits.
-        UmrRules { fence, largest_atomic: self.largest_atomic() as u32 }
     }
 
     /// log2 of the largest page of a key, in bytes (`get_max_log_entity_size_cap` of mlx5_ib).

@@ -13,7 +13,7 @@ use crate::error::{all_of, fits, invalid, limit};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::send;
-use verbless_ring::number::{Cqn, Eqn};
+use verbless_prm::number::{Cqn, Eqn};
 
 /// Attributes of a completion queue.
 #[derive(Debug, Clone)]

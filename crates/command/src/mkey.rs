@@ -14,8 +14,8 @@ use crate::error::{all_of, invalid, refused};
 use crate::memory::UserMemory;
 use crate::owned::Owned;
 use crate::send;
-use verbless_ring::access::KeyAccess;
-use verbless_ring::number::{Lkey, Rkey};
+use verbless_prm::access::KeyAccess;
+use verbless_prm::number::{Lkey, Rkey};
 
 /// A KLM entry of an indirect key: a range of memory under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

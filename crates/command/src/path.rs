@@ -3,7 +3,6 @@
 
 use verbless_devx::{Error, Gid};
 use verbless_prm::{AddressPath, DatagramSegment};
-use verbless_ring::AddressHandle;
 
 use crate::error::invalid;
 
@@ -118,13 +117,13 @@ impl Path {
         }
     }
 
-    /// The path as an address handle for datagrams, to any queue pair at its end.
+    /// The path as an address vector of datagrams, without a Q_Key and a queue pair.
     ///
     /// # Errors
     /// A field that does not fit.
-    pub fn address_handle(&self) -> Result<AddressHandle, Error> {
+    pub fn address_vector(&self) -> Result<DatagramSegment, Error> {
         if let Some(problem) = self.problem() {
-            return Err(invalid("making an address handle", problem));
+            return Err(invalid("making an address vector", problem));
         }
         let mut vector = DatagramSegment::zeroed();
         vector.set_ext(true);
@@ -144,7 +143,7 @@ impl Path {
             }
             Self::Loopback => {
                 let problem = "force loopback is for connected queue pairs";
-                return Err(invalid("making an address handle", problem));
+                return Err(invalid("making an address vector", problem));
             }
         };
         if let Some(route) = route {
@@ -155,7 +154,7 @@ impl Path {
                 .set_flow_label(route.flow_label)
                 .set_rgid(&route.dgid.0);
         }
-        Ok(AddressHandle::new(vector))
+        Ok(vector)
     }
 
     /// Writes the path into a context. `port` is the local port, counted from 1.
@@ -198,7 +197,6 @@ fn emit_route(route: &GlobalRoute, context: &mut AddressPath) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{QKey, Qpn};
 
     const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1]);
 
@@ -220,7 +218,7 @@ mod tests {
         expected.set_vhca_port_num(1).set_fl(true);
         assert_eq!(context.as_bytes(), expected.as_bytes());
         assert_eq!(Path::Loopback.problem(), None);
-        assert!(Path::Loopback.address_handle().is_err());
+        assert!(Path::Loopback.address_vector().is_err());
     }
 
     #[test]
@@ -263,8 +261,7 @@ mod tests {
                 udp_source_port: 0xd123,
                 priority,
             };
-            let to = path.address_handle().expect("a path").to(Qpn(0x1234), QKey(0x55));
-            let vector = DatagramSegment::from_prefix(to.as_bytes()).expect("its 48 bytes");
+            let vector = path.address_vector().expect("a path");
             assert_eq!(vector.sl(), priority << 1);
             assert_eq!((vector.udp_sport(), vector.src_addr_index()), (0xd123, 3));
             assert_eq!((vector.hop_limit(), vector.rgid()), (64, &GID.0));
@@ -297,6 +294,13 @@ mod tests {
         assert_eq!(roce(0xffff, 7).problem(), None);
     }
 
+    /// The address vector of a datagram to a queue pair.
+    fn vector_of(path: &Path, q_key: u32, qpn: u32) -> DatagramSegment {
+        let mut vector = path.address_vector().unwrap();
+        vector.set_q_key(q_key).set_dqp_dct(qpn);
+        vector
+    }
+
     /// Compares with the bytes that libmlx5 builds from the same attributes: `mlx5_create_ah`, and
     /// the Q_Key and QPN that posting adds.
     #[test]
@@ -304,19 +308,19 @@ mod tests {
         let mut grh = GlobalRoute::new(Gid(*b"the peer's gid.."), 3);
         (grh.traffic_class, grh.flow_label, grh.hop_limit) = (0x12, 0x3_4567, 9);
         let path = Path::InfiniBand { dlid: 0xbeef, sl: 5, source_path_bits: 2, grh: Some(grh) };
-        let to = path.address_handle().unwrap().to(Qpn(0x00ab_cdef), QKey(0x1122_3344));
+        let to = vector_of(&path, 0x1122_3344, 0x00ab_cdef);
         let mut expected = [0; 48];
         expected[..16].copy_from_slice(&[
             0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0, 0x80, 0xab, 0xcd, 0xef, 0x05, 0x02, 0xbe, 0xef,
         ]);
         expected[26..32].copy_from_slice(&[0x12, 9, 0x40, 0x33, 0x45, 0x67]);
         expected[32..].copy_from_slice(b"the peer's gid..");
-        assert_eq!(to.as_bytes(), expected);
+        assert_eq!(to.as_bytes(), &expected);
 
-        let plain = Path::to_lid(7).address_handle().unwrap().to(Qpn(1), QKey(2));
+        let plain = vector_of(&Path::to_lid(7), 2, 1);
         let mut expected = [0; 48];
         expected[..16].copy_from_slice(&[0, 0, 0, 2, 0, 0, 0, 0, 0x80, 0, 0, 1, 0, 0, 0, 7]);
-        assert_eq!(plain.as_bytes(), expected);
+        assert_eq!(plain.as_bytes(), &expected);
     }
 
     #[test]
@@ -329,7 +333,7 @@ mod tests {
             udp_source_port: 0xc123,
             priority: 3,
         };
-        let to = path.address_handle().unwrap().to(Qpn(1), QKey(0));
+        let to = vector_of(&path, 0, 1);
         let bytes = to.as_bytes();
         assert_eq!(bytes[12..16], [0x06, 0, 0xc1, 0x23], "the priority is in bits 3:1");
         assert_eq!(bytes[20..32], [2, 3, 4, 5, 6, 7, 0, 64, 0, 0x10, 0, 0]);

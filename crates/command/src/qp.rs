@@ -25,9 +25,8 @@ use crate::owned::Owned;
 use crate::path::Path;
 use crate::rmp::RmpObject;
 use crate::send;
-use verbless_ring::access::RemoteAccess;
-use verbless_ring::number::{QKey, Qpn};
-use verbless_ring::wr::Capability;
+use verbless_prm::access::RemoteAccess;
+use verbless_prm::number::{QKey, Qpn};
 
 /// The optional fields for the peer's rights.
 const fn rights(service: ServiceType) -> u32 {
@@ -71,7 +70,7 @@ pub struct QpAttr {
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
     pub user_index: u32,
-    /// Whether the queue pair can copy memory ([`MemoryCopy`](verbless_ring::wr::MemoryCopy)); only
+    /// Whether the queue pair can copy memory (`MemoryCopy` of verbless-ring); only
     /// RC queue pairs on devices with `dma_mmo_qp`.
     pub memory_copies: bool,
 }
@@ -226,7 +225,7 @@ impl Device {
             return Err(invalid("CREATE_QP", "the receive stride must be 16 to 512 bytes"));
         }
         fits("CREATE_QP", "the user index", attr.user_index, 24)?;
-        if attr.memory_copies && (attr.service != ServiceType::RC || !caps.has(Capability::Dma)) {
+        if attr.memory_copies && (attr.service != ServiceType::RC || !caps.dma_mmo()) {
             let hint = "only reliable connected queue pairs copy memory, of devices with the \
                         capability dma_mmo_qp or dma_mmo_sq";
             return Err(invalid("CREATE_QP", hint));

@@ -11,7 +11,7 @@ use crate::error::{all_of, invalid, limit};
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::send;
-use verbless_ring::number::Rmpn;
+use verbless_prm::number::Rmpn;
 
 /// Attributes of a receive memory pool. Each of its WQEs begins with the index of the next one,
 /// which the device uses if the pool is a list.

@@ -17,7 +17,7 @@ use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::rmp::RmpObject;
 use crate::send;
-use verbless_ring::number::Rqn;
+use verbless_prm::number::Rqn;
 
 /// Attributes of a receive queue.
 #[derive(Debug, Clone)]

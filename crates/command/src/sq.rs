@@ -16,7 +16,7 @@ use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::send;
 use crate::transport::TisObject;
-use verbless_ring::number::Qpn;
+use verbless_prm::number::Qpn;
 
 /// log2 of the bytes of a WQEBB.
 const LOG_WQEBB: u8 = 6;

@@ -19,7 +19,7 @@ use crate::error::{fits, invalid};
 use crate::owned::Owned;
 use crate::rq::RqObject;
 use crate::send;
-use verbless_ring::number::{Tirn, Tisn};
+use verbless_prm::number::{Tirn, Tisn};
 
 /// A transport domain. Its objects keep it alive.
 pub struct TransportDomain {

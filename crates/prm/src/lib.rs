@@ -9,6 +9,8 @@
 //! Some families of commands are compiled on request (the features `kernel`, `packets`, `queues`
 //! and `registers`; all of them by default), so that a driver does not compile what it never sends.
 //!
+//! [`number`] has a type for each kind of number and key, and [`access`] the rights of a key.
+//!
 //! The formats of the data path (`hot`) are structures whose members are big-endian numbers and
 //! words: posting and polling read and write single members, and `offset_of!` says where they are.
 //!
@@ -23,6 +25,7 @@
 #[cfg(feature = "dump")]
 extern crate std;
 
+pub mod access;
 pub mod bits;
 pub mod command;
 #[cfg(feature = "dump")]
@@ -34,6 +37,7 @@ mod generated;
 mod lookup;
 #[cfg(feature = "structures")]
 mod macros;
+pub mod number;
 #[cfg(feature = "dump")]
 pub mod numbers;
 pub mod reflect;

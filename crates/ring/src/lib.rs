@@ -29,14 +29,12 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod access;
 pub mod address;
 pub mod completion;
 pub mod cq;
 pub mod dispatch;
 mod frame_cqe;
 pub mod frames;
-pub mod number;
 #[cfg(test)]
 mod order;
 pub mod qp;
@@ -58,3 +56,5 @@ pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
 pub use service::{Eth, Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
+#[doc(no_inline)]
+pub use verbless_prm::{access, number};

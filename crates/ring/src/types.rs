@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-pub use crate::number::{Cqn, Lkey, QKey, Qpn, Rkey};
 use crate::ring::LayoutError;
+pub use verbless_prm::number::{Cqn, Lkey, QKey, Qpn, Rkey};
 
 /// Index of a WQE's first WQEBB since its queue was created, modulo 65536: what a CQE calls
 /// `wqe_counter`.

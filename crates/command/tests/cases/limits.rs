@@ -11,7 +11,6 @@ use verbless_command::{
 use verbless_devx::page_size;
 use verbless_model::Link;
 use verbless_prm::{AtomicMode, MiniCqeFormat, MkeyAccessMode, RqType, TimestampFormat};
-use verbless_ring::wr::Capability;
 
 use crate::support::{based_on, cq_attr, on, pool, qp, qp_attr, registration, with};
 
@@ -255,7 +254,7 @@ fn path_fields_fit_up_to_last_value() {
     let route = GlobalRoute { flow_label: 0xf_ffff, ..GlobalRoute::new(Default::default(), 0) };
     let wide = GlobalRoute { flow_label: 1 << 20, ..route };
     let level = |sl, source_path_bits, grh| {
-        Path::InfiniBand { dlid: 1, sl, source_path_bits, grh }.address_handle()
+        Path::InfiniBand { dlid: 1, sl, source_path_bits, grh }.address_vector()
     };
     level(15, 127, Some(route)).expect("all bits set");
     refused(level(16, 0, None), "service level above 15");
@@ -263,7 +262,7 @@ fn path_fields_fit_up_to_last_value() {
     refused(level(0, 0, Some(wide)), "flow label above 20 bits");
     let roce = |version, udp_source_port, priority, route| {
         let destination_mac = [2; 6];
-        Path::Roce { version, route, destination_mac, udp_source_port, priority }.address_handle()
+        Path::Roce { version, route, destination_mac, udp_source_port, priority }.address_vector()
     };
     roce(RoceVersion::V2, 0xc000, 7, route).expect("the least port, the highest priority");
     roce(RoceVersion::V1, 0, 0, route).expect("version 1 has no port");
@@ -499,37 +498,6 @@ fn sge_and_inline_limits_exclude_wqe_headers() {
         let to = format!("max_wqe_sz_rq = {bytes}\n");
         let (_model, device) = with(&[("max_wqe_sz_rq = 512\n", &to)]);
         assert_eq!(device.caps().max_receive_sges(), sges, "{bytes} bytes");
-    }
-}
-
-#[test]
-fn capabilities_follow_hca_cap_bits() {
-    let has = |name, lines: &str| {
-        let (_model, device) = based_on(name, lines);
-        let has = |capability: &Capability| device.caps().has(*capability);
-        Capability::ALL.into_iter().filter(has).collect::<Vec<_>>()
-    };
-    let (name, general) = ("connectx6dx", "[caps.general]\n");
-    let first = has(name, "");
-    let without = |gone: &[Capability]| {
-        first.iter().copied().filter(|it| !gone.contains(it)).collect::<Vec<_>>()
-    };
-    let [atomics, umr, umr_atomic] = [Capability::Atomics, Capability::Umr, Capability::UmrAtomic];
-    assert!([atomics, umr, umr_atomic].iter().all(|it| first.contains(it)), "{first:?}");
-    assert!(!first.contains(&Capability::Dma) && !first.contains(&Capability::WaitOnData));
-    let set = |line: &str| has(name, &[general, line].concat());
-    assert_eq!(set("umr_indirect_mkey_disabled = true"), without(&[umr]));
-    assert_eq!(set("umr_modify_atomic_disabled = true"), without(&[umr_atomic]));
-    assert_eq!(set("atomic = false"), without(&[atomics, umr_atomic]));
-    assert!(has("bluefield3", "").contains(&Capability::Dma));
-    let none = has("bluefield3", "[caps.general]\ndma_mmo_qp = false\n");
-    assert!(!none.contains(&Capability::Dma), "{none:?}");
-    for (line, more) in
-        [("wait_on_data = true", Capability::WaitOnData), ("dma_mmo_sq = true", Capability::Dma)]
-    {
-        let now = set(line);
-        assert!(now.contains(&more), "{line}: {now:?}");
-        assert_eq!(now.len(), first.len() + 1, "{line}: {now:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use super::connect::ConnectOptions;
 use super::peer::PeerAddress;
 use super::protection::Domain;
 use super::queues::Qp;
-use verbless_ring::address::Destination;
+use verbless_ring::address::{AddressHandle, Destination};
 use verbless_ring::qp::ReceiveSide;
 use verbless_ring::service::Ud;
 
@@ -52,8 +52,8 @@ impl Domain {
         q_key: QKey,
         options: &ConnectOptions,
     ) -> Result<Destination, Error> {
-        let handle = self.path(peer, options)?.address_handle()?;
-        Ok(handle.to(peer.qpn, q_key))
+        let vector = self.path(peer, options)?.address_vector()?;
+        Ok(AddressHandle::new(vector).to(peer.qpn, q_key))
     }
 
     /// The longest datagram that a port can send, in bytes: its MTU.

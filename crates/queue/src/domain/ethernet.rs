@@ -33,6 +33,7 @@ use super::pool::layout;
 use super::protection::Domain;
 use super::queues::{Cq, WQ_ERRORS, over, power};
 use super::raw::{Raw, RqSide, SqSide};
+use super::requirements;
 use crate::events::{Watchable, sealed};
 use verbless_ring::completion::{Completion, CompletionError};
 use verbless_ring::cq::Cqe;
@@ -182,7 +183,7 @@ impl Domain {
         })
         .map_err(layout)?;
         queue.set_least_header(least).map_err(layout)?;
-        queue.set_capabilities(|capability| caps.has(capability));
+        queue.set_capabilities(|capability| requirements::has(caps, capability));
         queue.close();
         let device = Raw::new(SqSide(object), target.cleaner(), Some(reports));
         let mut sq = Sq { device, queue };

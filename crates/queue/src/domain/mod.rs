@@ -49,6 +49,7 @@ mod pool;
 mod protection;
 pub(crate) mod queues;
 mod raw;
+mod requirements;
 mod srq;
 mod transitions;
 

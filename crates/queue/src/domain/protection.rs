@@ -13,6 +13,7 @@ use super::builder::DomainBuilder;
 use super::pages::{BLUEFLAME_PAGES, Page};
 use super::pool::{CHUNK, Pool};
 use super::raw::Transports;
+use super::requirements;
 use crate::region::{Memory, Pinned, Region, RegionParts};
 
 /// A protection domain and the resources that its queues share. Clones refer to the same domain.
@@ -62,7 +63,7 @@ impl Domain {
     /// # Errors
     /// The service lacks the operation, or the device lacks a capability; the error names it.
     pub fn supports<S: Service>(&self, operation: &OperationInfo) -> Result<(), Unsupported> {
-        operation.supported(&S::INFO, |needs| self.device.caps().has(needs))
+        operation.supported(&S::INFO, |needs| requirements::has(self.device.caps(), needs))
     }
 
     /// The protection domain.

@@ -17,6 +17,7 @@ use super::cq_users::{CqUse, CqUsers};
 use super::on_device::{Cleaners, OnDevice};
 use super::pool::layout;
 use super::protection::Domain;
+use super::requirements;
 use super::srq::Srq;
 use crate::events::{Subscription, Watchable, sealed};
 use crate::wait::poll_within;
@@ -349,9 +350,9 @@ impl Domain {
         .map_err(layout)?;
         send.set_capabilities(|capability| {
             let set_up = capability != Capability::Dma || config.memory_copies;
-            set_up && self.device.caps().has(capability)
+            set_up && requirements::has(self.device.caps(), capability)
         });
-        send.set_umr_rules(self.device.caps().umr_rules());
+        send.set_umr_rules(requirements::umr_rules(self.device.caps()));
         send.close();
         Ok(Built { object, send, receives, record })
     }

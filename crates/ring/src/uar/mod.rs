@@ -18,9 +18,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use verbless_prm::hot::{self, CqArm, CqArmDoorbell, WQEBB};
 
-use crate::number::Cqn;
 use crate::ring::{LayoutError, SharedMemory, Wqe};
 use crate::trace::{Event, event};
+use verbless_prm::number::Cqn;
 
 /// Bytes of a UAR page.
 const PAGE: usize = hot::UarPage::BYTES;

@@ -144,7 +144,6 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::access::KeyAccess;
     use crate::address::AddressHandle;
     use crate::ring::{RingMemory, SendRing, SharedMemory};
     use crate::types::Rkey;
@@ -153,6 +152,7 @@ mod tests {
     use crate::wr::umr::FreeKey;
     use crate::wr::{Capability, Frame, Inline, Send, Umr, Write};
     use verbless_prm::DatagramSegment;
+    use verbless_prm::access::KeyAccess;
 
     const LIMITS: Limits =
         Limits { sges: 4, inline: 200, header: 0, lacks: 0, umr: UmrRules::STRICT };

@@ -24,9 +24,9 @@ use super::declare::options;
 use super::encode::{Encode, Fence, Limits, Options, PostError};
 use super::payload::data_segment;
 use super::segment::Segment;
-use crate::access::KeyAccess;
 use crate::ring::Wqe;
 use crate::types::{Rkey, Sge};
+use verbless_prm::access::KeyAccess;
 
 /// The ds of a request in front of its list: control, UMR control and key.
 const HEAD: u32 = 1 + 3 + 4;

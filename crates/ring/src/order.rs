@@ -191,7 +191,7 @@ fn publish_rewrites_receive_count() {
     for cookie in 0..3 {
         pair.post_receive(Sge::new(0, 64, Lkey(1)), cookie).unwrap();
     }
-    // Stands in for a device that ignored the record.
+    // As if a device had ignored the record.
     record.fill(0);
     pair.publish_receives();
     assert_eq!(record.load32(0).map(u32::from_be), Ok(3));

@@ -24,7 +24,7 @@ pub mod cqe_opcode {
     pub const RESPONDER_SEND_IMM: u8 = 3;
     /// A SEND with invalidate arrived.
     pub const RESPONDER_SEND_INVALIDATE: u8 = 4;
-    /// The CQ goes on in its new buffer.
+    /// The CQ continues in its new buffer.
     pub const RESIZE: u8 = 5;
     /// Tag matching: an operation on the list is done.
     pub const NO_PACKET: u8 = 6;
@@ -150,7 +150,7 @@ pub mod event_type {
     pub const FPGA_ERROR: u8 = 0x20;
     /// A QP of the FPGA failed.
     pub const FPGA_QP_ERROR: u8 = 0x21;
-    /// A general notification; the sub type tells which.
+    /// A general notification; the sub type gives its kind.
     pub const GENERAL: u8 = 0x22;
     /// A monitored counter changed.
     pub const MONITOR_COUNTER: u8 = 0x24;
@@ -164,7 +164,7 @@ pub mod event_type {
 
 /// Values of `wqe_opcode`: Opcode of a send WQE.
 pub mod opcode {
-    /// Nothing, but a completion if one is asked for.
+    /// Nothing, but a completion if it is requested.
     pub const NOP: u8 = 0;
     /// SEND that invalidates a key at the peer (imm is the rkey).
     pub const SEND_INVALIDATE: u8 = 1;
@@ -246,7 +246,7 @@ pub mod completion {
     pub const ON_ERROR: u8 = 0;
     /// On the first error only.
     pub const ON_FIRST_ERROR: u8 = 1;
-    /// A CQE when the WQE is done, whatever became of it.
+    /// A CQE when the WQE is done, successful or not.
     pub const ALWAYS: u8 = 2;
     /// As ALWAYS, and a completion event with it.
     pub const ALWAYS_AND_EVENT: u8 = 3;
@@ -448,7 +448,7 @@ pub struct CqeFrame {
     /// The IP checksum is right.
     #[inline(always)]
     pub l3_ok: bool,
-    /// The Ethernet frame is sound.
+    /// The Ethernet frame is valid.
     #[inline(always)]
     pub l2_ok: bool,
     #[bits(1)]
@@ -1147,9 +1147,9 @@ impl MaskedAtomicSegment {
     }
 }
 
-/// Data segment: one gather or scatter entry. A receive WQE is a row of these, ended by one with
-/// lkey 0x100 where it is shorter than the stride; a srq_next_segment or signature_segment stands
-/// before them on queues that have those.
+/// Data segment: one gather or scatter entry. A receive WQE is a list of these; if it is shorter
+/// than the stride, one with lkey 0x100 ends it. A srq_next_segment or signature_segment precedes
+/// them on queues that have those.
 ///
 /// Source: linux: struct mlx5_wqe_data_seg; rdma-core: struct mlx5_wqe_data_seg.
 #[derive(
@@ -1440,7 +1440,7 @@ pub struct UmrCtrlSegment {
 #[bitfield(u8, order = Msb, new = false, default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct UmrFlags {
-    /// The translation entries follow in the WQE, and not behind a pointer.
+    /// The translation entries follow in the WQE, not behind a pointer.
     #[inline(always)]
     pub inline: bool,
     /// What to check first; rdma-core names the value 1 "check free".

@@ -102,8 +102,8 @@ impl At {
         Span { start: self.start(), width: self.width() }
     }
 
-    /// How to write a field of `width` bits that starts at bit `start`: `at`, and `bits` if the
-    /// field is wider than `at` alone would state.
+    /// The `at` of a field of `width` bits from bit `start`, and its `bits` if `at` alone does not
+    /// give the width.
     pub(crate) fn of_field(start: u32, width: u32) -> (Self, Option<u32>) {
         let (dword, bit) = (start / 32 * 4, start % 32);
         if bit == 0 && width == 32 {
@@ -117,7 +117,7 @@ impl At {
         }
     }
 
-    /// How to write a gap, as entries of a `reserved` list.
+    /// The entries of a `reserved` list for a gap.
     pub(crate) fn of_gap(gap: Span) -> Vec<Self> {
         let (mut start, mut places) = (gap.start, Vec::new());
         while start < gap.end() {

@@ -1,9 +1,8 @@
-//! `prm check`: checks the description by its own rules, apart from generation.
+//! `prm check`: checks the description, independently of generation.
 //!
-//! Rules: only fields marked `overlay` overlap, every gap is named in `reserved`, every used name
-//! exists, values are unique and fit, inputs and outputs of commands have the common header, every
-//! field has a text and every entry a source. Rules of structures and of commands have their own
-//! files.
+//! Rules: only fields marked `overlay` overlap, `reserved` names every gap, every used name exists,
+//! values are unique and fit, command inputs and outputs have the common header, every field has a
+//! doc and every entry a source. `structures` and `commands` have the rules of their entries.
 
 mod commands;
 mod structures;
@@ -167,7 +166,7 @@ impl Check<'_> {
         let mut hot: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, file) in modules {
             if !is_snake(name) || hot.insert(name, file).is_some() {
-                let message = "hot is a module's name that no other enum has, in lower case";
+                let message = "hot must be a lower case module name that no other enum has";
                 self.error(file, format!("hot = \"{name}\""), message);
             }
         }
@@ -198,7 +197,7 @@ impl Check<'_> {
             self.harmless(file, place.clone(), "has no doc; describe it in a sentence");
         }
         if sources.is_empty() {
-            let message = "has no sources; name where it is known from, or \"model\"";
+            let message = "has no sources; name one, or \"model\"";
             self.harmless(file, place.clone(), message);
         }
         if sources.iter().any(|source| source.trim().is_empty()) {
@@ -230,7 +229,7 @@ impl Check<'_> {
         self.values(&e.file, &e.name, &e.values, e.bits);
     }
 
-    /// A doc says more than the name does.
+    /// A doc must say more than the name.
     fn doc(&mut self, file: &str, place: &str, name: &str, doc: &str) {
         if doc.trim().is_empty() {
             return;
@@ -270,7 +269,7 @@ impl Check<'_> {
         }
     }
 
-    /// An alias is a C identifier that refers to one entry, which does not already have that name.
+    /// An alias must be a C identifier that refers to one entry and is not already its name.
     fn aliases(&mut self) {
         let description = self.description;
         let structures = description.structures.iter().map(|s| (&s.file, &s.name, &s.aliases));

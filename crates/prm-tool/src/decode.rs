@@ -1,8 +1,8 @@
 //! `prm decode`: pasted logs and dumps as named fields and sentences.
 //!
-//! The text is cut into dumps, dumped commands and lines (`paste`, `rows`). Dumps are recognized by
-//! their bytes (`entry`, `wqe`), lines with numbers are explained (`message`), and all other lines
-//! are listed at the end.
+//! `paste` and `rows` cut the text into dumps, dumped commands and lines. `entry` and `wqe`
+//! recognize dumps by their bytes, `message` explains lines with numbers, and the other lines are
+//! listed at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -25,14 +25,14 @@ mod rows;
 mod wqe;
 mod wrapped;
 
-/// The most leftover lines that are shown; of a longer run, only the first and last.
+/// Up to this many leftover lines are all shown; of more, only the first and last of each run.
 const SHOWN: usize = 40;
 
 /// Options of `prm decode`.
 #[derive(Args)]
 pub struct Options {
-    /// A pasted log with dumped CQEs, WQEs and commands and lines of failures; a recording of the
-    /// model; plain hex of a CQE, a WQE or a command's input. - is standard input.
+    /// A pasted log with dumps (CQEs, WQEs, commands) and failure messages, a recording of the
+    /// model, or plain hex of a CQE, a WQE or a command's input; - is standard input.
     file: PathBuf,
     /// Plain hex of the matching output.
     #[arg(long, value_name = "FILE")]
@@ -136,8 +136,8 @@ fn decode_text(
         return Err(match left.first() {
             None => "there is nothing to decode: the text is empty".into(),
             Some(line) => format!(
-                "line {}: `{}` is no hexdump and no message that is known, nor is any of {} lines; \
-                 `cargo xtask prm show` explains single numbers",
+                "line {}: `{}` is neither a hexdump nor a known message, nor is any of the {} \
+                 lines; `cargo xtask prm show` explains single numbers",
                 line.number,
                 line.text,
                 left.len()
@@ -149,10 +149,10 @@ fn decode_text(
     Ok(out)
 }
 
-/// Lines with the same words as the last shown line.
+/// Lines with the words of the last shown line.
 #[derive(Default)]
 struct Same {
-    /// The last shown line, and its words without numbers.
+    /// The explanation of the last shown line, and the line's words without numbers.
     text: String,
     shape: String,
     /// The line numbers of the others.
@@ -164,7 +164,7 @@ impl Same {
         self.text == text && self.shape == shape(line)
     }
 
-    /// Writes their number, and clears them.
+    /// Writes how many there are, and clears them.
     fn end(&mut self, out: &mut String) {
         let _ = match self.lines.as_slice() {
             [] => Ok(()),
@@ -212,7 +212,7 @@ fn of_structure(known: &Known<'_>, name: &str, text: &str) -> crate::repository:
     Ok(out)
 }
 
-/// Writes the line numbers of the text that the next lines describe.
+/// Writes the line numbers and title of the text that the next lines explain.
 fn head(out: &mut String, (first, last): (usize, usize), title: &str) {
     if !out.is_empty() {
         out.push('\n');
@@ -271,7 +271,7 @@ fn dumped_command(known: &Known<'_>, command: &Command, output: Option<&Command>
     let Some(found) = join(command, output) else {
         let mut out = String::new();
         head(&mut out, command.lines, &command.title);
-        out += "  cut off: a dump starts with the 64 bytes of the command queue entry:\n";
+        out += "  cut off: the dump must start with the 64 bytes of the command queue entry:\n";
         command.text.lines().for_each(|line| out += &format!("    {line}\n"));
         return out;
     };

@@ -1,7 +1,7 @@
 //! The description in memory: the content of the TOML files of `prm/`, and every mistake in them.
 //!
-//! Reading does not stop at a mistake: each becomes a [`Problem`] that names file, table and field,
-//! and reading continues, so that one run shows them all.
+//! A mistake does not stop reading: it becomes a [`Problem`] with file, table and field, so one run
+//! shows every mistake.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ pub(crate) struct Problem {
     pub(crate) place: String,
     /// The mistake, and what to write instead.
     pub(crate) message: String,
-    /// Code can still be generated: a text is missing, or a rule names a thing that does not exist.
+    /// Code can still be generated: a text is missing, or a rule has an unknown name.
     pub(crate) harmless: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Description {
     pub(crate) enums: Vec<Enum>,
     /// Commands in file order.
     pub(crate) commands: Vec<Command>,
-    /// Mistakes met while reading.
+    /// Mistakes found while reading.
     pub(crate) problems: Vec<Problem>,
     structure_index: BTreeMap<String, usize>,
 }
@@ -62,17 +62,17 @@ pub(crate) struct Structure {
     pub(crate) file: String,
     /// Whether it is part of a queue entry, a record or a UAR page rather than of a command.
     pub(crate) segment: bool,
-    /// The data path uses it: it is a structure of `hot.rs`.
+    /// Whether the data path uses it: then it is a structure of `hot.rs`.
     pub(crate) hot: bool,
-    /// Words that hold several fields, by type name.
+    /// Words that hold several fields.
     pub(crate) words: Vec<Word>,
     pub(crate) bytes: u32,
     pub(crate) doc: String,
     pub(crate) sources: Vec<String>,
-    /// Further names elsewhere, beside those in its sources.
+    /// Names in other code that its sources do not list.
     pub(crate) aliases: Vec<String>,
     pub(crate) reserved: Vec<At>,
-    /// Fields of the C structure that the table omits because it describes them in another way.
+    /// Fields of the C structure that the table describes in another way.
     pub(crate) without: Vec<String>,
     pub(crate) fields: Vec<Field>,
 }
@@ -82,9 +82,9 @@ pub(crate) struct Structure {
 pub(crate) struct Word {
     pub(crate) name: String,
     pub(crate) span: Span,
-    /// Its fields, where not all that are within it are: those that overlap need two words.
+    /// Its fields, if it leaves some out: overlapping fields need two words.
     pub(crate) only: Option<Vec<String>>,
-    /// The structure that defines the word, if it is another.
+    /// The structure that defines the word, if it is another one.
     pub(crate) of: Option<String>,
 }
 
@@ -152,20 +152,20 @@ pub(crate) struct EnumValue {
     pub(crate) value: u64,
     /// Its words in messages.
     pub(crate) says: Vec<String>,
-    /// For an op_mod: how DevX passes the command with this op_mod, if not as with the others.
+    /// For an op_mod: the DevX method with it, if it differs from the command's.
     pub(crate) devx: Option<String>,
     pub(crate) doc: String,
     /// The value's own sources, if they are not the enum's.
     pub(crate) sources: Option<Vec<String>>,
 }
 
-/// Whether the model is the only source, so that the definition must not reach hardware.
+/// Whether the model is the only source. Such a definition must not reach hardware.
 fn are_model_only(sources: &[String]) -> bool {
     !sources.is_empty() && sources.iter().all(|source| source == "model")
 }
 
 impl Enum {
-    /// Whether only the model knows one of its values.
+    /// Whether only the model has a value.
     pub(crate) fn is_model_only(&self, value: &EnumValue) -> bool {
         are_model_only(value.sources.as_deref().unwrap_or(&self.sources))
     }
@@ -205,7 +205,7 @@ pub(crate) struct Status {
     pub(crate) from: String,
 }
 
-/// "`field` of the input or output holds `struct` when input field `when` is one of `values`".
+/// `field` of the input or output holds `struct` if the input field `when` is one of `values`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Variant {
@@ -217,7 +217,7 @@ pub(crate) struct Variant {
 }
 
 impl Field {
-    /// Whether only the model knows it, even if others know the structure.
+    /// Whether only the model has the field, even if hardware has the structure.
     pub(crate) fn is_model_only(&self) -> bool {
         self.sources.as_deref().is_some_and(are_model_only)
     }
@@ -238,7 +238,7 @@ impl Field {
 }
 
 impl Word {
-    /// Whether the structure contains a field.
+    /// Whether the word contains a field.
     pub(crate) fn holds(&self, field: &Field) -> bool {
         let field = field.span();
         field.width > 0 && self.span.start <= field.start && field.end() <= self.span.end()
@@ -459,8 +459,8 @@ impl Description {
                     }
                 }
                 _ => {
-                    let message = "statuses are written NAME = { why = \"when it is returned\", \
-                                   from = \"reading\" }, or from = the source that says so";
+                    let message = "a status is NAME = { why = \"when it is returned\", from = \
+                                   \"reading\" }, or has a source as its `from`";
                     self.problem(file, &place, message.to_owned());
                 }
             }
@@ -514,8 +514,8 @@ impl Description {
             .ok()
     }
 
-    /// The enum `opcode` names every command: those with a table of their own, and those that its
-    /// own table lists. Without a table of its own it belongs to no file.
+    /// Adds every command to the enum `opcode`, beside the values in its table. Without a table the
+    /// enum belongs to no file.
     fn name_opcodes(&mut self) {
         let described = self.commands.iter().map(|command| EnumValue {
             name: command.name.to_uppercase(),

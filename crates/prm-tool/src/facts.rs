@@ -36,7 +36,7 @@ impl Facts {
 }
 
 impl Layout {
-    /// The named fields in memory order; reserved ones are left out.
+    /// The fields in memory order, without reserved ones.
     pub(crate) fn named(&self) -> Vec<(&str, Span)> {
         let mut fields: Vec<(&str, Span)> = self
             .fields
@@ -56,7 +56,7 @@ pub(crate) fn is_reserved(name: &str) -> bool {
         .is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// The C structure of Linux's `mlx5_ifc.h` that a list of sources names, as `linux:
+/// The C structure of Linux's `mlx5_ifc.h` in a list of sources, such as `linux:
 /// mlx5_ifc_cqc_bits`.
 pub(crate) fn ifc_name(sources: &[String]) -> Option<&str> {
     sources.iter().find_map(|source| {

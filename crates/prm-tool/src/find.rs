@@ -1,6 +1,6 @@
-//! Finds entries, fields and values by any name, in `prm/` or in the drivers.
+//! Finds entries, fields and values by their names in `prm/` and in drivers.
 //!
-//! Names elsewhere come from the data: every identifier in `sources`, the `aliases` of an entry,
+//! Names in drivers come from the tables: every identifier in `sources`, the `aliases` of an entry,
 //! and `linux` of a field. A source `MLX5_CQC_ST_*` gives each value of its enum a name with that
 //! prefix.
 
@@ -21,9 +21,9 @@ pub(crate) enum Target<'a> {
 /// The result of looking up a name.
 #[derive(Debug, Default)]
 pub(crate) struct Found<'a> {
-    /// The best matches: one, or several equally good candidates.
+    /// The most direct matches.
     pub(crate) targets: Vec<Target<'a>>,
-    /// Other entries with a less direct match.
+    /// Less direct matches.
     pub(crate) others: Vec<Target<'a>>,
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct Found<'a> {
 enum Rank {
     /// The name of the entry, its opcode or register id, or STRUCTURE.FIELD.
     Own,
-    /// The first of its sources, or an alias.
+    /// The entry's first source, or an alias.
     Source,
-    /// The name is another of the entry's sources.
+    /// Another source of the entry.
     LaterSource,
     /// The name of a field or a value.
     Part,
@@ -78,7 +78,7 @@ impl Target<'_> {
 /// Everything with this name, the most direct first.
 pub(crate) fn find<'a>(description: &'a Description, query: &str) -> Found<'a> {
     let query = query.trim().to_lowercase();
-    // UCX puts its own prefix before the names that it shares with Linux.
+    // UCX adds this prefix to names that it shares with Linux.
     let query = query.strip_prefix("uct_ib_").unwrap_or(&query).to_owned();
     let mut found: Vec<(Rank, Target<'a>)> = Vec::new();
     if let Some(number) = number(&query) {
@@ -158,7 +158,7 @@ fn entries<'a>(description: &'a Description, f: &mut dyn FnMut(Target<'a>, &str,
     }
 }
 
-/// The prefixes of an enum's values elsewhere: the patterns among its sources.
+/// The prefixes of an enum's values in drivers: the patterns among its sources.
 pub(crate) fn prefixes(e: &Enum) -> Vec<String> {
     let names = e.sources.iter().flat_map(|source| identifiers(source));
     let mut prefixes: Vec<String> =
@@ -172,7 +172,7 @@ fn parts<'a>(description: &'a Description, query: &str, found: &mut Vec<(Rank, T
         let fields = structure.fields.iter().filter(|field| field_is(field, query));
         found.extend(fields.map(|field| (Rank::Part, Target::Field(structure, field))));
     }
-    // Most values of the enum of opcodes repeat the commands.
+    // Most values of the enum `opcode` repeat a command.
     let described = |e: &Enum, value: &EnumValue| {
         e.name == "opcode"
             && description.commands.iter().any(|it| u64::from(it.opcode) == value.value)
@@ -182,7 +182,7 @@ fn parts<'a>(description: &'a Description, query: &str, found: &mut Vec<(Rank, T
         for value in e.values.iter().filter(|value| !described(e, value)) {
             let name = value.name.to_lowercase();
             let elsewhere = prefixes.iter().filter_map(|prefix| query.strip_prefix(prefix));
-            // Linux ends many of its values with _ERR where ours do not.
+            // Many values end with _ERR only in Linux.
             let mut elsewhere = elsewhere.map(|rest| rest.strip_suffix("_err").unwrap_or(rest));
             if name == query || elsewhere.any(|rest| rest == name) {
                 found.push((Rank::Part, Target::Value(e, value)));
@@ -191,8 +191,8 @@ fn parts<'a>(description: &'a Description, query: &str, found: &mut Vec<(Rank, T
     }
 }
 
-/// The identifiers of C in a source: `linux: include/linux/mlx5/cq.h MLX5_CQ_MODIFY_*` has one. A
-/// pattern keeps its `*`; paths and plain words have none.
+/// The C identifiers in a source: `linux: include/linux/mlx5/cq.h MLX5_CQ_MODIFY_*` has one. A
+/// pattern keeps its `*`; paths and plain words are not identifiers.
 pub(crate) fn identifiers(source: &str) -> impl Iterator<Item = &str> {
     source.split([' ', ',', '(', ')', ':', ';']).filter(|word| !word.contains(['/', '.'])).filter(
         |word| {
@@ -205,7 +205,7 @@ pub(crate) fn identifiers(source: &str) -> impl Iterator<Item = &str> {
 }
 
 /// An identifier and its other forms: `mlx5_ifc_cqc_bits` is also `cqc`, `mlx5_cqe64` also `cqe64`;
-/// UCX's `uct_ib_mlx5_cqc_bits` is looked up without its prefix.
+/// UCX's `uct_ib_mlx5_cqc_bits` loses `uct_ib_`.
 fn spellings(name: &str) -> Vec<String> {
     let name = name.strip_prefix("uct_ib_").unwrap_or(name);
     let mut all = vec![name.to_owned()];
@@ -252,7 +252,7 @@ pub(crate) fn near(description: &Description, query: &str, most: usize) -> Vec<S
     near.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
-/// Edit distance: the number of letters to change, add or leave out.
+/// Edit distance: the number of letters to change, add or remove.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -1,7 +1,7 @@
 //! Compares golden WQEs, doorbells and CQEs with the segment tables: libmlx5's bytes for a request,
-//! decoded into our fields, must give the request.
+//! decoded to our fields, must give the request.
 //!
-//! A vector confirms a field if the field was expected to hold a nonzero value, and held it.
+//! A vector confirms a field that holds its expected value if that value is not zero.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -60,7 +60,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// The fields of structure `name` in `bytes`, each with its expected value.
+    /// Compares fields of structure `name` in `bytes` with their expected values.
     fn expect(&mut self, name: &str, bytes: &[u8], fields: &[(&str, u64)]) {
         let Some(info) = self.runtime.structure(name) else {
             return self.wrong(format!("there is no structure [{name}]"));
@@ -120,7 +120,7 @@ impl Checker<'_> {
             self.segments(request, &bytes);
             last = bytes;
         }
-        // This doorbell writes the head of its last WQE to the UAR.
+        // A doorbell writes the head of its last WQE to the UAR.
         for uar in list(post, "uar") {
             if uar["kind"] == "doorbell" && last.len() >= 8 {
                 let rung = hex(&uar["hex"]);
@@ -158,7 +158,7 @@ impl Checker<'_> {
             "ATOMIC_CMP_AND_SWP" => "COMPARE_SWAP",
             "ATOMIC_FETCH_AND_ADD" => "FETCH_ADD",
             "LOCAL_INV" => "UMR",
-            other => return self.wrong(format!("request {other} is not known here")),
+            other => return self.wrong(format!("request {other} is unknown")),
         };
         let segment = "ctrl_segment";
         let signaled = all_signaled || request["signaled"] == true;
@@ -180,7 +180,7 @@ impl Checker<'_> {
             (Value::Null, key) => number(key),
             (imm, _) => number(imm),
         };
-        // For an opcode without immediate data, some calls leave imm unchanged.
+        // Some calls leave imm unwritten for an opcode without immediate data.
         if written.get(12..16).is_some_and(|written| written.iter().all(|&byte| byte == 0xff)) {
             fields.push(("imm", imm));
         }
@@ -195,7 +195,7 @@ impl Checker<'_> {
             segment
         };
         if request["opcode"] == "LOCAL_INV" {
-            return; // what is in the UMR segments is the library's choice, not the request's
+            return; // the library, not the request, chooses the UMR segments
         }
         if request["remote_addr"] != Value::Null {
             let (raddr, rkey) = (number(&request["remote_addr"]), number(&request["rkey"]));
@@ -216,7 +216,7 @@ impl Checker<'_> {
             let fields = [("inline", 1), ("byte_count", data.len() as u64)];
             self.expect("inline_header", take(4), &fields);
             if take(data.len()) != data {
-                self.wrong("the inline data is not that of the request".to_owned());
+                self.wrong("the inline data differs from the request".to_owned());
             }
             return;
         }
@@ -278,7 +278,7 @@ impl Checker<'_> {
                 Some(cqn) if cqn == number(&arm["cqn"]) => {
                     self.checked.confirmed.insert(("uar_page", "cq_arm"));
                 }
-                _ => self.wrong("[uar_page] cq_arm is not where the library writes".to_owned()),
+                _ => self.wrong("[uar_page] cq_arm is not where libmlx5 writes".to_owned()),
             }
         }
     }
@@ -339,7 +339,7 @@ impl Checker<'_> {
         if structure == "cqe" && opcode != "REQUESTER" {
             fields.push(("rqpn", wc.get("src_qp").map_or(0x99, number)));
         }
-        // The low byte of wr_id counts the WQEs in the order in which they were posted.
+        // The low byte of wr_id counts the posted WQEs.
         if opcode != "RESPONDER_ERROR" && opcode != "REQUESTER_ERROR" {
             fields.push(("wqe_counter", counter));
         }
@@ -359,7 +359,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
 }
 
-/// A JSON number, or a hexadecimal one in a string.
+/// A JSON number, or a hexadecimal number in a string.
 fn number(value: &Value) -> u64 {
     match value {
         Value::String(text) => {
@@ -393,14 +393,14 @@ mod tests {
             assert!(checked.confirmed.contains(&confirmed), "{confirmed:?}");
         }
         let zero = ("ctrl_segment", "opmod");
-        assert!(!checked.confirmed.contains(&zero), "a field that is always 0 tells nothing");
+        assert!(!checked.confirmed.contains(&zero), "a field that is always 0 proves nothing");
     }
 
     #[test]
     fn wrong_golden_digit_names_its_field() {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
         let golden = read(&root()).unwrap();
-        // (post, recv, arm or cqe; position of the digit; which of them; message)
+        // (post, recv, arm or cqe; its text; the digit; message)
         for (vector, place, digit, says) in [
             ("/post/0", "/wqes/0/hex", 7, "[ctrl_segment] opcode is 0xf, not 0x8"),
             ("/post/0", "/wqes/0/hex", 5, "[ctrl_segment] wqe_index is 0x7, not 0x0"),
@@ -414,7 +414,7 @@ mod tests {
             ("/post/12", "/wqes/0/hex", 103, "[data_segment] byte_count is "),
             ("/post/13", "/wqes/0/hex", 79, "[atomic_segment] swap_add is "),
             ("/post/0", "/wqes/0/hex", 71, "[inline_header] byte_count is 0xf, not 0x8"),
-            ("/post/0", "/wqes/0/hex", 73, "the inline data is not that of the request"),
+            ("/post/0", "/wqes/0/hex", 73, "the inline data differs from the request"),
             ("/post/5", "/wqes/0/hex", 127, "[data_segment] addr is "),
             ("/post/0", "/doorbell_record/hex", 7, "[qp_doorbell_record] send_counter is "),
             ("/recv/1", "/hex", 7, "[data_segment] byte_count is "),

@@ -1,11 +1,11 @@
-//! Reads layouts from a C header in the style of Linux's `mlx5_ifc.h`, where each array element is
-//! a bit: `u8 cqe_sz[0x3];` is a field of three bits.
+//! Reads layouts from a C header in the style of Linux's `mlx5_ifc.h`, whose array elements are
+//! bits: `u8 cqe_sz[0x3];` is a field of three bits.
 
 use std::collections::BTreeMap;
 
 use super::facts::{Facts, Layout};
 
-/// A member of a C structure or union; its size is unknown if it names another one.
+/// A member of a C structure or union.
 #[derive(Clone, Debug)]
 enum Member {
     Bits(String, u32),
@@ -14,9 +14,9 @@ enum Member {
         of: String,
         count: u32,
     },
-    /// A nested structure; if it is anonymous, its members belong to the outer structure.
+    /// A nested structure; the members of an anonymous one belong to the outer structure.
     Inline(Option<String>, Body),
-    /// The size is an unknown constant.
+    /// A member whose size is an unknown constant.
     Unknown,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn parse(text: &str) -> Result<Facts, String> {
     let mut structs = BTreeMap::new();
     for (name, body) in &bodies {
         let mut fields = BTreeMap::new();
-        // A structure that names one of another header has no size here, and is left out.
+        // A structure that refers to another header has no known size and is left out.
         if let Some(bits) = lay_out(&bodies, body, 0, &mut fields, 0) {
             structs.insert(name.clone(), Layout { bits, fields });
         }
@@ -56,7 +56,7 @@ pub(crate) fn parse(text: &str) -> Result<Facts, String> {
     Ok(Facts { structs, enums: BTreeMap::new() })
 }
 
-/// Words and punctuation; comments and preprocessor lines left out.
+/// The words and punctuation, without comments and preprocessor lines.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -94,7 +94,7 @@ fn members(tokens: &[&str], at: &mut usize) -> Result<Vec<Member>, String> {
             ";" => {}
             "u8" => {
                 let name = next(tokens, at)?;
-                // The last size is the width of an element, the others count elements.
+                // The last size is an element's width; the others count elements.
                 members.push(match sizes(tokens, at)? {
                     Some(sizes) => Member::Bits(name, sizes.iter().product()),
                     None => Member::Unknown,
@@ -167,8 +167,8 @@ fn sizes(tokens: &[&str], at: &mut usize) -> Result<Option<Vec<u32>>, String> {
     Ok(known.then_some(sizes))
 }
 
-/// Writes the position of each member to `fields`, and returns the number of bits; `None` if the
-/// structure names an unknown one.
+/// Writes the position of each member to `fields`, and returns the number of bits; `None` if a size
+/// is unknown.
 fn lay_out(
     bodies: &BTreeMap<String, Body>,
     body: &Body,

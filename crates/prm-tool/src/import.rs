@@ -1,12 +1,10 @@
-//! `prm import`: takes offsets from recorded facts into the tables, and leaves hand-written texts
-//! untouched.
+//! `prm import`: copies offsets from recorded facts to the tables, and keeps hand-written texts.
 //!
 //! A table names its C structure by `sources = ["linux: mlx5_ifc_cqc_bits"]`. Import adds missing
 //! fields, corrects `at` and `bits` of those that differ, and rewrites the `reserved` list if the
-//! gaps differ. A field with another name than in C has `linux = "name"` (import adds that itself
-//! if the position shows it). A field that C does not have names its own `sources`, and is left
-//! alone. `without` lists fields of C that the table omits; fields whose bits other fields already
-//! cover (a union) are not added either.
+//! gaps differ. A field that C names otherwise has `linux = "name"`; import adds it if the position
+//! is the same. A field that C lacks has its own `sources`, and import leaves it alone. Import does
+//! not add fields that `without` lists, nor fields whose bits others already cover (a union).
 
 use std::path::{Path, PathBuf};
 
@@ -72,7 +70,7 @@ fn import_all(root: &Path, facts: &Facts, only: &[String]) -> crate::repository:
     for file in &description.files {
         let text = std::fs::read_to_string(root.join(file))?;
         let Ok(mut document) = text.parse::<DocumentMut>() else {
-            continue; // already among the problems
+            continue; // loading has recorded the problem
         };
         import_file(file, &mut document, &description, facts, only, &mut problems);
         let new = document.to_string();
@@ -157,8 +155,8 @@ fn import_file(
                 problem(
                     format!("[{}]", structure.name),
                     format!(
-                        "{theirs} has `{name}` beyond its end; correct `bytes`, or put it into \
-                         `without`"
+                        "{theirs} has `{name}` past the end of the table; correct `bytes`, or add \
+                         it to `without`"
                     ),
                 );
                 continue;
@@ -176,8 +174,8 @@ fn import_file(
                 problem(
                     format!("[{}] {}", structure.name, field.name),
                     format!(
-                        "{theirs} has no `{theirs_name}`; say linux = \"its name there\", or name \
-                         the field's own sources"
+                        "{theirs} has no `{theirs_name}`; add linux = \"its name there\", or the \
+                         field's own sources"
                     ),
                 );
             }
@@ -204,7 +202,7 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
     }
     let sized = field.array || matches!(field.content, Content::Struct(_) | Content::Bytes);
     if sized && (field.span().width == span.width || field.tail) {
-        // struct, bytes or bits give its size; only an array of bits within `at` needs both ends.
+        // struct, bytes or bits give its size; only an array of bits in `at` needs both ends.
         let within = field.content == Content::Number && !table.contains_key("bits");
         let width = if within { field.width } else { 64 };
         table.insert("at", string_item(&At::of_field(span.start, width).0.to_string()));
@@ -229,7 +227,7 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
     Ok(())
 }
 
-/// Puts the fields into memory order; comments stay with the field below them.
+/// Sorts the fields in memory order; comments stay with the field below them.
 fn sort_fields(table: &mut Table, spans: &[(String, Span)]) {
     let position = |key: &str| spans.iter().find(|(name, _)| name == key).map(|(_, span)| *span);
     if let Some(fields) = table.get_mut("fields").and_then(Item::as_table_mut) {
@@ -237,7 +235,7 @@ fn sort_fields(table: &mut Table, spans: &[(String, Span)]) {
     }
 }
 
-/// Rewrites `reserved` if it does not name exactly the gaps.
+/// Rewrites `reserved` if it is not exactly the gaps.
 fn write_reserved(table: &mut Table, structure: &Structure, spans: impl Iterator<Item = Span>) {
     let bits = structure.bytes * 8;
     let wanted = gaps(bits, spans);
@@ -313,7 +311,7 @@ fn new_command(
     Ok(text)
 }
 
-/// `{ at = …, bits = …, doc = "" }`; the common fields of commands get their texts, too.
+/// `{ at = …, bits = …, doc = "" }`; the common fields of commands have docs.
 fn new_field(name: &str, span: Span, layout: &Layout) -> InlineTable {
     let mut table = InlineTable::new();
     let tail = span.width == 0;

@@ -1,7 +1,7 @@
 //! The PRM as data in `prm/`, and its tasks: import, generate, check, verify, show, decode.
 //!
-//! `cargo xtask prm` runs a [`Task`] of this crate. The tools work on the tables alone, so they
-//! also work while the generated code or the driver does not compile.
+//! `cargo xtask prm` runs a [`Task`] of this crate. The tools read only the tables, so they work
+//! while the generated code or the driver does not compile.
 
 use clap::Subcommand;
 
@@ -30,7 +30,7 @@ pub use repository::Result;
 /// The tasks of `cargo xtask prm`.
 #[derive(Subcommand)]
 pub enum Task {
-    /// Take offsets from recorded facts into the tables that name them as sources; docs, enums and
+    /// Copy offsets from recorded facts to the tables that name them as sources; docs, enums and
     /// comments stay.
     Import(import::Options),
     /// Write crates/prm/src/generated from prm/, and the model's profiles as Rust from
@@ -42,8 +42,8 @@ pub enum Task {
     /// Compare every field with descriptions that it does not come from: a Linux header, the trace
     /// of a real device, golden WQEs.
     Verify(verify::Options),
-    /// A structure, command, enum, register, field or value as a page of text: bit diagram, fields,
-    /// their confirmations, sources, users. For a number in a message, every meaning.
+    /// Show a structure, command, enum, register, field or value: bit diagram, fields, their
+    /// confirmations, sources, users. For a number in a message, show every meaning.
     Show {
         /// Any of the entry's names: cq_context, cqc, mlx5_ifc_cqc_bits, MLX5_CMD_OP_CREATE_CQ,
         /// mlx5_cqe64, dbr_addr, cqc.oi, an opcode (0x400) or a register id (0x5003); or a number
@@ -51,7 +51,7 @@ pub enum Task {
         #[arg(allow_negative_numbers = true)]
         name: String,
     },
-    /// A hexdump as named fields.
+    /// Decode a pasted log or hexdump to named fields and sentences.
     Decode(decode::Options),
 }
 

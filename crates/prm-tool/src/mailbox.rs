@@ -1,12 +1,11 @@
-//! Compares the kernel's own mailboxes with ours: `prm/evidence/linux-*-commands.txt.gz`.
+//! Compares the kernel's mailboxes with ours: `prm/evidence/linux-*-commands.txt.gz`.
 //!
-//! Linux's mlx5_ib and our driver ran the same cases, and a recorder at the device wrote down their
-//! commands. The recordings confirm a field if two cases request different values of it, and in
-//! every case both drivers wrote the same value. So they confirm a field whose meaning both drivers
-//! share, not one that happens to hold a plausible number, and none on which the drivers ever
-//! differ, for any reason. The device was the model, so its answers confirm nothing: the evidence
-//! is the code that drives real devices, which is independent of the header that it was compiled
-//! with.
+//! Linux's mlx5_ib and our driver run the same cases, and a recorder at the device writes down
+//! their commands. The recordings confirm a field if two cases request different values of it and
+//! both drivers write the same value in every case. A plausible constant confirms nothing, and a
+//! field on which the drivers ever differ is unconfirmed. The device is the model, so its answers
+//! confirm nothing: the evidence is mlx5_ib, which drives real devices and is independent of the
+//! header that it is compiled with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -23,7 +22,7 @@ use super::runtime::Runtime;
 pub(crate) struct Alike {
     /// Commands that both drivers sent.
     pub(crate) commands: usize,
-    /// (structure, field) pairs that follow the request, with equal values on both sides.
+    /// (structure, field) pairs that follow the request with equal values on both sides.
     pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
     /// Commands that are unknown.
     pub(crate) problems: Vec<String>,
@@ -69,8 +68,7 @@ pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>)
             .extend(unknown.map(|it| format!("{name}: {} is not a command of prm/", it.title)));
         let (theirs, ours) = sides(&commands);
         for (key, theirs) in &theirs {
-            // If one side sends a command more often than the other, the commands cannot be
-            // matched.
+            // Unequal numbers of commands cannot be matched.
             let Some(ours) = ours.get(key).filter(|ours| ours.len() == theirs.len()) else {
                 continue;
             };
@@ -88,8 +86,7 @@ pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>)
     alike
 }
 
-/// The commands that each side sent and the device executed, by case. A NOP with text marks the
-/// start of a side and case.
+/// Each side's executed commands by case. A NOP with text starts a side and a case.
 fn sides(commands: &[Dumped]) -> (Side, Side) {
     const NOP: [u8; 2] = [0x08, 0x0d];
     const NOP_BYTES: usize = 16;
@@ -111,7 +108,7 @@ fn sides(commands: &[Dumped]) -> (Side, Side) {
     (theirs, ours)
 }
 
-/// Records the value of each field of a command, and whether it is the same on both sides.
+/// Records the value of each field of a command, and whether both sides have it.
 fn note(
     runtime: &Runtime,
     theirs: &[u8],
@@ -121,7 +118,7 @@ fn note(
     let Some(command) = runtime.command_of(theirs) else { return };
     let view = command.view_input(theirs);
     view.leaves(&mut |path, leaf| {
-        // A list of pages depends on the memory, and an overlay is only a second name.
+        // A page list depends on the memory, and an overlay is a second name.
         let mut part = Some(path);
         while let Some(at) = part {
             if at.field.is_tail() || at.field.overlay {
@@ -239,8 +236,7 @@ mod tests {
         command(&[&[9, 0][..], &[0; 9], &[number, 0, 0, 0, raw, 0, 0, 0, page]].concat())
     }
 
-    /// The fields that the given inputs of both sides confirm, and the number of commands that both
-    /// sent.
+    /// The fields that the inputs of both sides confirm, and the number of matched commands.
     fn things(theirs: &[Dumped], ours: &[Dumped]) -> (Vec<&'static str>, usize) {
         let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
         let mut commands = vec![mark("theirs: case")];

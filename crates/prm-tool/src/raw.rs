@@ -1,4 +1,4 @@
-//! Tables as written, and the rules for writing a field.
+//! The tables as written, and the rules for writing a field.
 
 use serde::Deserialize;
 
@@ -27,7 +27,7 @@ pub(super) struct RawStructure {
     pub(super) fields: toml::Table,
 }
 
-/// A word: its place; which of the fields there are its own; or the structure that defines it.
+/// A word: its place, and optionally its fields or the structure that defines it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum RawWord {
@@ -80,7 +80,7 @@ impl RawField {
         let width = match (self.bits, self.bytes, &self.structure) {
             (Some(bits), ..) => bits,
             (_, Some(bytes), _) => bytes.checked_mul(8).ok_or("bytes is too large")?,
-            (_, _, Some(_)) => 0, // known once all files are read
+            (_, _, Some(_)) => 0, // `Description::resolve` sets it
             _ => place.width(),
         };
         if width == 0 && self.structure.is_none() {
@@ -88,8 +88,8 @@ impl RawField {
         }
         if exact && self.structure.is_none() && width != place.width() && self.count.is_none() {
             return Err(format!(
-                "`at` says {} bits, but the field says {width}; a field that runs on past its \
-                 dword is written .hi:0",
+                "`at` has {} bits, but the field has {width}; write a field that crosses its \
+                 dword as .hi:0",
                 place.width()
             ));
         }

@@ -1,7 +1,7 @@
 //! The syndromes of the model, read from its sources: `hca/refusal.rs` and `hca/kinds/`.
 //!
-//! `verbless-model explain` answers from the compiled model; this one must also answer if the model
-//! does not compile.
+//! `verbless-model explain` uses the compiled model; this module works if the model does not
+//! compile.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ pub(crate) fn explain(code: &str) -> Option<String> {
     })
 }
 
-/// The same for a number.
+/// The same for a syndrome that is a number.
 pub(crate) fn syndrome(value: u32) -> Option<String> {
     if u64::from(value >> 16) != MARK {
         return None;
@@ -52,8 +52,8 @@ fn all(root: &Path) -> Vec<Refusal> {
     texts.flat_map(|text| refusals(&text)).collect()
 }
 
-/// The refusals in a source: `Name = 0x01, STATUS, "text"`, without the status if its place in the
-/// entry (`absent`, `in_use`) gives it.
+/// The refusals in a source: `Name = 0x01, STATUS, "text"`, without STATUS if the key of the entry
+/// (`absent`, `in_use`) implies it.
 fn refusals(source: &str) -> Vec<Refusal> {
     let mut found = Vec::new();
     let mut rest = source;

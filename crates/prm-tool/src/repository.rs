@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The result of a task: nothing, or an error that is shown to the user verbatim.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Prints a page; a reader that closes the pipe (`| head`) is no error.
+/// Prints a page; a closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> Result {
     print_to(&mut std::io::stdout(), text)
 }

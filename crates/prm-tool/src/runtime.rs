@@ -1,5 +1,5 @@
-//! The description as reflection: the `verbless_prm::reflect` view of the generated code, made
-//! directly from the tables, so that decoding works before generation.
+//! Makes the generated code's reflection (`verbless_prm::reflect`) directly from the tables, so
+//! decoding works before generation.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,7 @@ use verbless_prm::{CommandInfo, Devx};
 use super::description::{Command, Content, Description, Structure};
 use super::find::prefixes;
 
-/// Structures and commands of a description. They live as long as the program: a run has one
-/// description.
+/// The structures, enums and commands of a description. They leak: a run has one description.
 pub(crate) struct Runtime {
     structures: BTreeMap<String, &'static StructInfo>,
     enums: BTreeMap<String, &'static EnumInfo>,
@@ -176,8 +175,7 @@ mod tests {
     use super::super::generate;
     use super::*;
 
-    /// A public command with parts that only the model knows, and a command that only the model
-    /// knows.
+    /// A public command with parts that only the model has, and a command that only the model has.
     const MIXED: &str = r#"
         [make_thing]
         kind = "command"

@@ -1,4 +1,4 @@
-//! `prm show NAME`: one entry, field or value as a page of text: bit diagram, field table with
+//! `prm show NAME`: prints a page for an entry, field or value: bit diagram, field table with
 //! confirmations, sources, users.
 
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use super::verify::{Evidence, LEGEND};
 
 /// Width of a dword in the diagram: three columns per bit, one of them the bar between cells.
 const COLUMNS: usize = 32 * 3 - 1;
-/// The most listed candidates of a shared name.
+/// The maximum number of listed candidates for a name.
 const CANDIDATES: usize = 40;
 
 /// Runs the task.
@@ -27,7 +27,7 @@ pub(crate) fn run(root: &Path, name: &str) -> crate::repository::Result {
     super::repository::print(&page(&description, &evidence, name)?)
 }
 
-/// The page of the entry with this name, or the list of all entries with it.
+/// The page of the entry with this name, or the list of entries if several have it.
 pub(crate) fn page(
     description: &Description,
     evidence: &Evidence<'_>,
@@ -63,7 +63,7 @@ pub(crate) fn page(
         let _ = writeln!(out, "\n`{name}` is also in the names of:");
         list(&mut out, &found.others);
     }
-    // The page of a value names its messages itself.
+    // The page of a value has its messages.
     let shown = |target: &Target<'_>| matches!(target, Target::Value(..));
     if let Some(meanings) = meanings
         && !found.targets.iter().any(shown)
@@ -73,9 +73,9 @@ pub(crate) fn page(
     Ok(out)
 }
 
-/// The number that a name is, where it is above the codes of 8 bits.
+/// The number that a name is, if it is above 0xff.
 fn is_beyond(name: &str) -> Option<u64> {
-    // Names may have no other letters than hexadecimal has.
+    // A name may consist of hexadecimal digits.
     name.starts_with(|c: char| c.is_ascii_digit()).then_some(())?;
     match readings(name).first()? {
         Reading::Hexadecimal(value) | Reading::Decimal(value) | Reading::Bare(value) => {
@@ -119,7 +119,7 @@ fn target(
     }
 }
 
-/// Prints a field, with its content.
+/// Prints a field and its enum or structure.
 fn field(
     out: &mut String,
     description: &Description,
@@ -138,7 +138,7 @@ fn field(
     let confirmed = evidence.of(structure, field);
     let names: Vec<&str> = confirmed.names().collect();
     let _ = match names.as_slice() {
-        [] => writeln!(out, "  confirmed by: no description but its source"),
+        [] => writeln!(out, "  confirmed by: no independent description"),
         names => writeln!(
             out,
             "  confirmed by: {} independent, {} ({LEGEND})",
@@ -160,7 +160,7 @@ fn field(
     }
 }
 
-/// Prints a value, and the structure that commands carry for this value, such as a register's.
+/// Prints a value, and the structure that it selects in a command, such as a register's.
 fn value(
     out: &mut String,
     description: &Description,
@@ -207,7 +207,7 @@ fn command(out: &mut String, command: &Command) {
         let _ = writeln!(out, "  legal in: {} ({of})", command.states.join(", "));
     }
     if !command.transitions.is_empty() {
-        let _ = writeln!(out, "  brings it: {}", command.transitions.join(", "));
+        let _ = writeln!(out, "  transitions: {}", command.transitions.join(", "));
     }
     if let Some(capability) = &command.capability {
         let _ = writeln!(out, "  needs: {capability}");
@@ -219,7 +219,7 @@ fn command(out: &mut String, command: &Command) {
     }
     for Status { name, why, from } in &command.statuses {
         let from = if from == "reading" { "our reading" } else { from };
-        let _ = writeln!(out, "  may answer {name}: {why} ({from})");
+        let _ = writeln!(out, "  may return {name}: {why} ({from})");
     }
     for variant in &command.variants {
         let values: Vec<String> = variant.values.iter().map(|v| format!("{v:#x}")).collect();
@@ -261,7 +261,7 @@ fn structure(
     }
 }
 
-/// Draws a line of boxes per dword: bit 31 at the left; a run of equal dwords is drawn once.
+/// Draws a line of boxes per dword, bit 31 at the left; draws the dwords of a long field once.
 fn diagram(out: &mut String, structure: &Structure) {
     let mut cells: Vec<(u32, u32, String)> = Vec::new();
     for field in structure.fields.iter().filter(|f| !f.tail && !overlaid(structure, f)) {
@@ -311,7 +311,7 @@ fn diagram(out: &mut String, structure: &Structure) {
     let _ = writeln!(out, "{rule}");
 }
 
-/// Whether a field overlaps one before it, so that the diagram cannot show both.
+/// Whether a field overlaps an earlier one, so the diagram cannot show both.
 fn overlaid(structure: &Structure, field: &Field) -> bool {
     structure.fields.iter().take_while(|other| other.name != field.name).any(|other| {
         !other.tail && other.start < field.span().end() && field.start < other.span().end()
@@ -380,7 +380,7 @@ fn also(out: &mut String, aliases: &[String]) {
     }
 }
 
-/// Commands and structures that use a structure or enum, directly.
+/// The commands and structures that directly use a structure or enum.
 fn users(description: &Description, name: &str) -> Vec<String> {
     let commands = description.commands.iter().filter(|command| {
         command.input == name

@@ -1,8 +1,8 @@
 //! Replays the bring-up of a real ConnectX-4: decodes, re-encodes and counts each command.
 //!
-//! The trace confirms a field if, in a command that the device answered with OK, the field held a
-//! telling value: not zero; if it has named values, one of them; if it has several bits, not all of
-//! them set. A single bit is telling only if every gap of its buffer was zero, since then the
+//! The trace confirms a field that holds a telling value in a command with status OK. A telling
+//! value is not zero; it is a named value if the field has an enum; it does not have all bits of a
+//! wider field set. A single bit is telling only if every gap of its buffer is zero: then the
 //! device agrees with us about which bits exist. The firmware wrote the outputs. Linux wrote the
 //! inputs from its own header; they count because the device executed them.
 
@@ -25,7 +25,7 @@ pub(crate) const TRACE: &str = "prm/evidence/connectx4-bringup-trace.txt.gz";
 pub(crate) struct Replay {
     /// Each command of the trace, with its description.
     pub(crate) commands: Vec<(&'static CommandInfo, Dumped)>,
-    /// Commands that are unknown, or differ after re-encoding.
+    /// Commands that are unknown or differ after re-encoding.
     pub(crate) problems: Vec<String>,
     /// (structure, field) pairs that the trace confirms.
     pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
@@ -77,8 +77,7 @@ pub(crate) fn replay(runtime: &Runtime, trace: Vec<Dumped>) -> Replay {
     replay
 }
 
-/// The buffer rebuilt from the values of its fields and gaps alone; bits that belong to neither are
-/// 0xa5.
+/// The buffer rebuilt from its fields and gaps; bytes that belong to neither are 0xa5.
 pub(crate) fn encode_again(view: &View<'_>) -> Vec<u8> {
     let mut again = vec![0xa5; view.bytes.len()];
     let mut copy = |start: usize, width: usize| {
@@ -96,7 +95,7 @@ fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(a, b)| a != b)
 }
 
-/// Records the fields of a buffer that hold a telling value, and the fields around them.
+/// Records the fields of a buffer with telling values, and the fields around them.
 fn confirm(view: &View<'_>, confirmed: &mut BTreeSet<(&'static str, &'static str)>) {
     let no_surprises = view.nonzero_reserved().is_none();
     view.leaves(&mut |path, leaf| {
@@ -245,7 +244,7 @@ mod tests {
         fields.syndrome = { at = "0x04" }
     "#;
 
-    /// The result of one command with this status: fields, problems and bits without a field.
+    /// The confirmed fields, problems and undescribed bits of one command with this status.
     fn told(input: &[u8], status: u8) -> (Vec<&'static str>, Vec<String>, Vec<String>) {
         let runtime = Runtime::new(&Description::parse([("prm/x.toml", TABLES)]));
         let output = Some(vec![status, 0, 0, 0, 0, 0, 0, 5]);

@@ -1,13 +1,13 @@
-//! `prm verify`: compares every field with descriptions that it does not come from.
+//! `prm verify`: compares every field with descriptions other than its sources.
 //!
 //! There are four: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]), WQEs
 //! and CQEs of rdma-core ([`super::golden`]), and the mailboxes that Linux's mlx5_ib writes for
 //! given verbs attributes ([`super::mailbox`]). A description confirms a field only if it is
 //! independent of the field's sources: the `mlx5_ifc` headers of Linux, DPDK, UCX, FreeBSD and
 //! rdma-core are one family, so the header confirms no field with a source among them; the golden
-//! bytes confirm no field whose only source is rdma-core. The header is compared with all fields,
-//! though: a field that it places elsewhere is an error, unless the recorded facts of a newer
-//! header agree with us; then the field has moved between versions, and is only listed.
+//! bytes confirm no field whose only source is rdma-core. The header can still contradict every
+//! field: a field at another position is an error. If the recorded facts of a newer header agree
+//! with us, the field has moved between versions and is only listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -119,7 +119,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     let mut evidence = Evidence::default();
     match header(options.ifc.as_deref()) {
         None => {
-            say("skipped: ifc header: there is no mlx5_ifc.h in /usr/src/linux*; give one by --ifc"
+            say("skipped: ifc header: there is no mlx5_ifc.h in /usr/src/linux*; pass one by --ifc"
                 .into())
         }
         Some(path) => {
@@ -130,7 +130,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
             let recorded = Facts::read(&root.join(super::import::FACTS))?;
             let compared = compare(&description, &facts, &recorded);
             say(format!(
-                "ifc:    {}: {} fields are where it has them, {} are elsewhere, {} are not in it",
+                "ifc:    {}: {} fields have its positions, {} have others, {} are not in it",
                 path.display(),
                 compared.same.len(),
                 compared.problems.len() + compared.moved.len(),
@@ -151,7 +151,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
         replay.problems.len()
     ));
     for place in &replay.undescribed {
-        say(format!("        bits are set where no field is described: {place}"));
+        say(format!("        bits are set outside every field: {place}"));
     }
     problems.extend(replay.problems.iter().map(|problem| format!("trace: {problem}")));
 
@@ -166,8 +166,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
 
     let alike = mailbox::compare(&runtime, mailbox::read(root)?);
     say(format!(
-        "mailbox: {} commands that mlx5_ib and our driver send for the same cases; {} fields \
-         follow what is asked for, in both alike",
+        "mailbox: {} commands of mlx5_ib and our driver for the same cases; {} fields follow the \
+         request in both",
         alike.commands,
         alike.confirmed.len()
     ));
@@ -185,7 +185,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     Err(format!("{} contradictions:\n{}", lines.len(), lines.join("\n")).into())
 }
 
-/// The number of confirmed fields by evidence, and, with `list`, the unconfirmed ones.
+/// The number of confirmed fields by evidence; with `list` also the unconfirmed fields.
 fn summary(description: &Description, evidence: &Evidence<'_>, list: bool) -> String {
     let mut counts = [0; 3];
     let mut by: BTreeMap<&str, u32> = BTreeMap::new();
@@ -203,7 +203,7 @@ fn summary(description: &Description, evidence: &Evidence<'_>, list: bool) -> St
     let by = |name| by.get(name).copied().unwrap_or(0);
     let mut out = format!(
         "\nindependent confirmations: {} fields have none, {} have 1, {} have 2 or more\n\
-         by whom: ifc header {}, trace {}, golden {}, mailbox {}\n",
+         by evidence: ifc header {}, trace {}, golden {}, mailbox {}\n",
         counts[0],
         counts[1],
         counts[2],
@@ -219,12 +219,12 @@ fn summary(description: &Description, evidence: &Evidence<'_>, list: bool) -> St
         }
     } else if !alone.is_empty() {
         let (fields, structures) = (counts[0], alone.len());
-        out += &format!("`--list` names the {fields} without, in {structures} structures\n");
+        out += &format!("`--list` names the {fields} with none, in {structures} structures\n");
     }
     out
 }
 
-/// The given header, or the first found in the usual places.
+/// The given header, or that of the last kernel in /usr/src.
 fn header(given: Option<&Path>) -> Option<PathBuf> {
     if let Some(path) = given {
         return Some(path.to_owned());
@@ -262,7 +262,7 @@ struct Compared<'a> {
     absent: usize,
 }
 
-/// Compares the fields of all structures of the header, by the structure's source or name.
+/// Compares all fields with the header, whose structures have the table's source or name.
 fn compare<'a>(description: &'a Description, header: &Facts, newer: &Facts) -> Compared<'a> {
     let mut compared = Compared::default();
     for structure in &description.structures {
@@ -300,8 +300,8 @@ fn compare<'a>(description: &'a Description, header: &Facts, newer: &Facts) -> C
     compared
 }
 
-/// Whether a field has the header's position. A nested structure may have grown since, and a tail
-/// has no width.
+/// Whether a field has the header's position. A nested structure at the end may be longer than the
+/// header's.
 fn agrees(structure: &Structure, field: &Field, start: u32, width: u32) -> bool {
     let nested = matches!(field.content, super::description::Content::Struct(_));
     let at_end = field.span().end() == structure.bytes * 8;
@@ -400,15 +400,15 @@ mod tests {
             mailbox: fields(&["a", "b"]),
         };
         let text = "\nindependent confirmations: 2 fields have none, 0 have 1, 3 have 2 or more\n\
-                    by whom: ifc header 1, trace 3, golden 1, mailbox 2\n";
-        let some = "`--list` names the 2 without, in 2 structures\n";
+                    by evidence: ifc header 1, trace 3, golden 1, mailbox 2\n";
+        let some = "`--list` names the 2 with none, in 2 structures\n";
         assert_eq!(summary(&description, &evidence, false), format!("{text}{some}"));
         let names = "\nfields with none:\n  other: only\n  thing: d\n";
         assert_eq!(summary(&description, &evidence, true), format!("{text}{names}"));
         evidence.trace.extend([("thing", "d"), ("other", "only")]);
         let all = summary(&description, &evidence, false);
         let text = "\nindependent confirmations: 0 fields have none, 2 have 1, 3 have 2 or more\n\
-                    by whom: ifc header 1, trace 5, golden 1, mailbox 2\n";
+                    by evidence: ifc header 1, trace 5, golden 1, mailbox 2\n";
         assert_eq!(all, text);
     }
 

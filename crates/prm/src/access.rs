@@ -13,7 +13,7 @@ pub struct RemoteAccess {
 }
 
 impl RemoteAccess {
-    /// Everything.
+    /// All rights.
     pub const ALL: Self = Self { read: true, write: true, atomic: true };
 }
 
@@ -35,16 +35,16 @@ pub struct KeyAccess {
 }
 
 impl KeyAccess {
-    /// Reading by the local device only.
+    /// The local device may read.
     pub const LOCAL_READ: Self = Self {
         local_write: false,
         remote: RemoteAccess { read: false, write: false, atomic: false },
         relaxed_ordering: false,
         crossing: false,
     };
-    /// Reading and writing by the local device only.
+    /// The local device may read and write.
     pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };
-    /// Reading and writing by the local device, READs and WRITEs by peers: all but atomics, which
+    /// The local device may read and write, peers may READ and WRITE: all rights but atomics, which
     /// an indirect key allows only over whole operands.
     pub const READ_WRITE: Self =
         Self { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..Self::LOCAL };

@@ -1,8 +1,8 @@
 //! Bit fields in big-endian bytes: bit 0 is the most significant bit of the first byte.
 //!
-//! Counted like this, a field is one run of bits however many dwords it crosses, and a 64-bit field
-//! is big-endian as a whole. The functions are inlined with constant places, where they come to a
-//! load, a byte swap and a mask.
+//! With this numbering a field is one run of bits, even across dwords, and a 64-bit field is
+//! big-endian as a whole. With constant offsets, the inlined functions compile to a load, a byte
+//! swap and a mask.
 
 /// The `width` bits (1 to 64) from bit `offset`. Panics if they are not all within `bytes`.
 #[inline(always)]
@@ -18,7 +18,7 @@ pub const fn get(bytes: &[u8], offset: usize, width: usize) -> u64 {
     }
 }
 
-/// Sets the `width` bits (1 to 64) from bit `offset` to `value`, and no other.
+/// Sets the `width` bits (1 to 64) from bit `offset` to `value`; other bits stay.
 ///
 /// Panics if the value does not fit, or if the bits are not all within `bytes`.
 #[inline(always)]
@@ -60,7 +60,7 @@ pub const fn array<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     }
 }
 
-/// The `N` bytes from byte `at`, to be written. Panics if they are not all within `bytes`.
+/// The `N` bytes from byte `at`, mutable. Panics if they are not all within `bytes`.
 #[inline(always)]
 pub const fn array_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
     match bytes.split_at_mut(at).1.first_chunk_mut() {
@@ -69,18 +69,18 @@ pub const fn array_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8;
     }
 }
 
-/// The bit that element `index` of an array starts at; panics if there are only `count` elements.
+/// The first bit of element `index` of an array. Panics if `index` is not less than `count`.
 #[inline(always)]
 pub const fn element(offset: usize, width: usize, count: usize, index: usize) -> usize {
     assert!(index < count, "the index is beyond the array");
     offset + index * width
 }
 
-/// Numbers that must fit `WIDTH` bits: more panic in debug builds, and are cut off in others.
+/// Functions that fit a value to `WIDTH` bits: too large a value panics or is truncated.
 #[cfg(feature = "structures")]
 macro_rules! fit {
     ($($name:ident: $number:ident),*) => {$(
-        /// `value` in `WIDTH` bits; panics in debug builds if it has more, cuts them off in others.
+        /// `value` in `WIDTH` bits. If it has more, debug builds panic and release builds truncate.
         #[inline(always)]
         #[track_caller]
         pub(crate) const fn $name<const WIDTH: u32>(value: $number) -> $number {

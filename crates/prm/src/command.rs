@@ -15,23 +15,23 @@ pub struct CommandInfo {
     pub input: &'static StructInfo,
     /// Layout of its output.
     pub output: &'static StructInfo,
-    /// Whether and as what DevX passes it; with some op_mods otherwise (`CommandInfo::devx_of`).
+    /// The DevX method of the command; some op_mods have another (`CommandInfo::devx_of`).
     pub devx: Devx,
     /// Names of its `op_mod` values.
     pub op_mods: &'static [(&'static str, u16)],
-    /// States of the object in which it is legal; empty if that does not matter.
+    /// Object states in which the command is legal; empty if every state is.
     pub states: &'static [&'static str],
-    /// The capabilities that the device must have, as text with the names of capability fields.
+    /// The required capabilities: text that names capability fields.
     pub capability: Option<&'static str>,
-    /// Statuses that it is known to return.
+    /// Statuses that the command is known to return.
     pub statuses: &'static [StatusRule],
-    /// Structures that opaque fields hold, by an input field.
+    /// Structures in opaque fields, selected by an input field.
     pub variants: &'static [Variant],
-    /// Where the description was taken from; `model` alone means that no hardware has the command.
+    /// Sources of the description; `model` alone means that no hardware has the command.
     pub sources: &'static [&'static str],
 }
 
-/// The DevX method by which the kernel passes a command.
+/// The DevX method that passes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Devx {
     /// OBJ_CREATE.
@@ -59,16 +59,16 @@ pub struct StatusRule {
     pub why: &'static str,
 }
 
-/// "`field` holds `info` when the input's field `when` is one of `values`."
+/// `field` holds `info` if the input's field `when` is one of `values`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// A field of the output, or of the input if the output has none of that name.
+    /// A field of the output, or of the input if the output has no such field.
     pub field: &'static str,
-    /// The field of the input that decides.
+    /// The input field that selects the structure.
     pub when: &'static str,
     /// The values of `when`.
     pub values: &'static [u64],
-    /// The structure that `field` holds then.
+    /// The structure in `field`.
     pub info: &'static StructInfo,
 }
 
@@ -82,7 +82,7 @@ impl CommandInfo {
         view
     }
 
-    /// An output buffer as named fields; the input tells which structure an opaque field holds.
+    /// An output buffer as named fields; the input selects the structure of an opaque field.
     pub fn view_output<'a>(&self, input: &[u8], output: &'a [u8]) -> View<'a> {
         let mut view = View::new(self.output, output);
         view.holds = self.held(input, |field| self.output.field(field).is_some());
@@ -103,15 +103,14 @@ impl CommandInfo {
     }
 }
 
-/// The part of a command that only the model knows, so that the command must never be sent to
-/// hardware.
+/// A part of a command that only the model has. Such a command must never be sent to hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelOnly {
     /// The command itself.
     Command,
-    /// A structure that it carries, or that its answer would be.
+    /// A structure in its input or output.
     Structure(&'static str),
-    /// A field that is not zero; to hardware it is reserved.
+    /// A nonzero field that hardware reserves.
     Field(&'static str),
     /// A value of a field.
     Value {
@@ -136,8 +135,8 @@ impl fmt::Display for ModelOnly {
 }
 
 impl CommandInfo {
-    /// The part of this command that only the model knows, with these bytes as its input; `None` if
-    /// the command may be sent to hardware.
+    /// The part of this command that only the model has, given its input; `None` if the command may
+    /// be sent to hardware.
     ///
     /// A field or nested structure counts only if it is not zero.
     pub fn model_only(&self, input: &[u8]) -> Option<ModelOnly> {
@@ -157,7 +156,7 @@ impl CommandInfo {
     }
 }
 
-/// The first thing in a structure that only the model knows.
+/// The first part of a structure that only the model has.
 fn in_view(view: &View<'_>) -> Option<ModelOnly> {
     view.info.fields.iter().find_map(|field| {
         let elements = view.elements(field);
@@ -193,8 +192,7 @@ fn in_view(view: &View<'_>) -> Option<ModelOnly> {
     })
 }
 
-/// A command's buffers as named fields, one line each: `{}` prints those that are not zero, `{:#}`
-/// all.
+/// A command's buffers as named fields, one line each: `{}` prints nonzero fields, `{:#}` all.
 #[derive(Clone, Copy)]
 pub struct Decoded<'a> {
     /// The command.
@@ -206,7 +204,7 @@ pub struct Decoded<'a> {
 }
 
 impl<'a> Decoded<'a> {
-    /// Decodes by the opcode in `input`; nothing if that is unknown.
+    /// Decodes by the opcode in `input`; `None` if the opcode is unknown.
     #[cfg(feature = "structures")]
     pub fn new(input: &'a [u8], output: Option<&'a [u8]>) -> Option<Self> {
         CommandInfo::of_input(input).map(|command| Self { command, input, output })
@@ -226,7 +224,7 @@ impl fmt::Display for Decoded<'_> {
     }
 }
 
-/// Writes through to a formatter, with a prefix before each line.
+/// A writer that puts a prefix before each line.
 struct Prefixed<'a, 'b> {
     f: &'a mut fmt::Formatter<'b>,
     prefix: &'static str,

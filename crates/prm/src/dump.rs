@@ -1,12 +1,10 @@
-//! Commands as text: what the kernel's mlx5_core prints with debug messages on, what the model
-//! records, and plain hex.
+//! Commands as text: debug messages of mlx5_core, recordings of the model, and plain hex.
 //!
-//! The kernel dumps the 64 bytes of the command queue entry, then the mailbox blocks, in lines like
-//! `010: 01040000 00000000 00000000 00000000`, once before and once after the command. The entry
-//! holds the first 16 bytes of input and output; each block holds 512 more, and 64 bytes about
-//! itself. Of some commands it dumps `data` alone: no entry and no blocks, just the bytes. The
-//! model records all its commands in that way, each with its time and its function, so that
-//! whatever reads the one reads the other.
+//! The kernel dumps a command before and after it runs: the 64-byte command queue entry, then the
+//! mailbox blocks, in lines like `010: 01040000 00000000 00000000 00000000`. The entry holds the
+//! first 16 bytes of input and output; each block holds 512 more and a 64-byte trailer. Some dumps
+//! are `data` only: the bytes without entry and blocks. The model records every command as `data`,
+//! with its time and function, so one parser reads both.
 //!
 //! ```
 //! use verbless_prm::dump::{parse_log, write_command};
@@ -30,15 +28,15 @@ use std::vec::Vec;
 pub struct Dumped {
     /// The command's name in the kernel's dump.
     pub title: String,
-    /// The start of the line, before the title: time stamp and device.
+    /// The start of the line before the title: timestamp and device.
     pub origin: String,
     /// The input mailbox.
     pub input: Vec<u8>,
-    /// Bytes that the input is said to have; the kernel sometimes dumps the first 16 only.
+    /// The input length in the entry; the kernel sometimes dumps only the first 16 bytes.
     pub input_length: usize,
     /// The output mailbox, if the dump has it.
     pub output: Option<Vec<u8>>,
-    /// Bytes that the output is said to have.
+    /// The output length in the entry.
     pub output_length: usize,
 }
 
@@ -47,11 +45,10 @@ const INLINE: usize = 16;
 const BLOCK: usize = 512;
 const BLOCK_WITH_TRAILER: usize = 576;
 
-/// The commands in a log, in the order in which they were sent; an output is joined to its input by
-/// name and token.
+/// The commands of a log in sending order; name and token join an output to its input.
 ///
 /// # Errors
-/// When a dump is cut off before it says what it is, or an output has no input.
+/// If a dump ends within the command queue entry, or an output has no input.
 pub fn parse_log(text: &str) -> Result<Vec<Dumped>, String> {
     let mut commands: Vec<(u8, Dumped)> = Vec::new();
     for dump in dumps(text) {
@@ -61,8 +58,8 @@ pub fn parse_log(text: &str) -> Result<Vec<Dumped>, String> {
         } else {
             if bytes.len() < ENTRY {
                 return Err(format!(
-                    "{title}: a dump starts with the 64 bytes of the command queue entry, but here \
-                     are {}",
+                    "{title}: the dump has {} bytes; it must start with the 64 bytes of the \
+                     command queue entry",
                     bytes.len()
                 ));
             }
@@ -89,7 +86,7 @@ pub fn parse_log(text: &str) -> Result<Vec<Dumped>, String> {
                 command.output = Some(data);
                 command.output_length = length;
             }
-            None => return Err(format!("{title}: there is an output, but no input before it")),
+            None => return Err(format!("{title}: the output has no input before it")),
         }
     }
     Ok(commands.into_iter().map(|(_, command)| command).collect())
@@ -103,7 +100,7 @@ struct Dump {
     bytes: Vec<u8>,
 }
 
-/// The dumps of a log, each with its bytes.
+/// The dumps of a log.
 fn dumps(text: &str) -> Vec<Dump> {
     let mut dumps: Vec<Dump> = Vec::new();
     for line in text.lines() {
@@ -119,7 +116,7 @@ fn dumps(text: &str) -> Vec<Dump> {
                 dumps.push(Dump { title, origin, input, data_only, bytes: Vec::new() });
             }
         } else if let Some((offset, bytes)) = dump_line(line) {
-            // A dump without a title is one command's entry, as cut out of a log.
+            // A dump without a title is a command queue entry copied from a log.
             if dumps.is_empty() {
                 let (title, origin) = ("command".to_owned(), String::new());
                 dumps.push(Dump {
@@ -140,8 +137,8 @@ fn dumps(text: &str) -> Vec<Dump> {
     dumps
 }
 
-/// `…010: 01040000 00000000 00000000 00000000` as the offset and up to 16 bytes: the last line of a
-/// dump may be short.
+/// The offset and up to 16 bytes of a line `…010: 01040000 00000000 00000000 00000000`; the last
+/// line of a dump may be short.
 fn dump_line(line: &str) -> Option<(usize, Vec<u8>)> {
     let (head, words) = line.rsplit_once(": ")?;
     let offset = head.rsplit(' ').next()?;
@@ -162,7 +159,7 @@ fn dump_line(line: &str) -> Option<(usize, Vec<u8>)> {
     (1..=16).contains(&bytes.len()).then_some((offset, bytes))
 }
 
-/// Writes a command as [`parse_log`] reads it: `origin` says when and where, `title` which command.
+/// Writes a command in the format of [`parse_log`]; `origin` is its time and function.
 ///
 /// # Errors
 /// Those of `sink`.
@@ -188,22 +185,22 @@ pub fn write_command(
     Ok(())
 }
 
-/// The bytes of plain hex: digits in any grouping, an offset before `:`, `0x` and commas allowed,
-/// anything after two spaces and `|` or after `#` left out.
+/// The bytes of plain hex in any grouping. Offsets before `:`, `0x` and commas are allowed; text
+/// after two spaces, `|` or `#` is ignored.
 ///
 /// # Errors
-/// At anything else, and when there are no bytes at all.
+/// On any other text, on half a byte, and on no bytes.
 pub fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
     let mut digits = String::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.split(['#', '|']).next().unwrap_or("");
         let line = line.split_once(": ").map_or(line, |(_, rest)| rest);
-        // What xxd prints after the bytes is set off by two spaces.
+        // xxd prints two spaces before its text column.
         let line = line.trim().split("  ").next().unwrap_or("");
         for word in line.split(|c: char| c.is_whitespace() || c == ',') {
             let word = word.strip_prefix("0x").unwrap_or(word);
             if let Some(bad) = word.chars().find(|c| !c.is_ascii_hexdigit()) {
-                return Err(format!("line {}: `{bad}` is no hexadecimal digit", number + 1));
+                return Err(format!("line {}: `{bad}` is not a hexadecimal digit", number + 1));
             }
             digits.push_str(word);
         }

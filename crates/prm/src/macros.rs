@@ -1,10 +1,9 @@
-//! The macros that the generated files are written with: a line for each field, value and command.
+//! The macros of the generated files: one line per field, value and command.
 
-/// A view of a structure: its layout, and for each field a line that makes its accessors and its
-/// reflection.
+/// Declares a view: its layout, and one line per field for its accessors and reflection.
 ///
-/// A line is `getter setter: kind(arguments) [count] marks;`. Places are bits from the start of the
-/// structure, `[count]` makes the field an array, and a mark is a method of `FieldInfo`.
+/// A line is `getter setter: kind(arguments) [count] marks;`. Offsets are bits from the start of
+/// the structure, `[count]` makes the field an array, and a mark is a method of `FieldInfo`.
 macro_rules! structure {
     (
         $(#[$meta:meta])*
@@ -40,8 +39,7 @@ macro_rules! structure {
     };
 }
 
-/// What a structure of `hot` has beside its members: the accessors and the reflection that
-/// [`structure!`] gives others.
+/// Gives a structure of `hot` the accessors and reflection that [`structure!`] gives others.
 macro_rules! view {
     (
         $name:ident, $bytes:literal bytes = $text:literal {
@@ -76,13 +74,13 @@ macro_rules! view {
                 transmute!([0_u8; $bytes])
             }
 
-            /// The structure at the start of `bytes`; nothing if they are too few.
+            /// The structure at the start of `bytes`; `None` if `bytes` is too short.
             #[inline]
             pub fn from_prefix(bytes: &[u8]) -> Option<&Self> {
                 Self::ref_from_prefix(bytes).ok().map(|(structure, _)| structure)
             }
 
-            /// The structure at the start of `bytes`, to be written; nothing if they are too few.
+            /// The structure at the start of `bytes`, mutable; `None` if `bytes` is too short.
             #[inline]
             pub fn from_prefix_mut(bytes: &mut [u8]) -> Option<&mut Self> {
                 Self::mut_from_prefix(bytes).ok().map(|(structure, _)| structure)
@@ -140,7 +138,7 @@ macro_rules! info {
     };
 }
 
-/// The accessors of one field, with setters that are `const` or not; of a tail, where it begins.
+/// The accessors of one field, with or without `const` setters; for a tail, its offset.
 macro_rules! accessors {
     (
         ($($c:tt)?) [$($meta:tt)*] $get:ident $set:ident: flag($at:literal)
@@ -226,7 +224,7 @@ macro_rules! accessors {
             nested(self.as_bytes(), place!($at, <$of>::BYTES * 8 $(, $index, $count)?) / 8)
         }
 
-        #[doc = concat!("`", stringify!($get), "`, to be written.")]
+        #[doc = concat!("`", stringify!($get), "`, mutable.")]
         #[inline]
         pub fn $set(&mut self $(, $index: usize)?) -> &mut $of {
             nested_mut(self.as_bytes_mut(), place!($at, <$of>::BYTES * 8 $(, $index, $count)?) / 8)
@@ -251,7 +249,7 @@ macro_rules! place {
     };
 }
 
-/// Named values of a number; other values are legal, and have no name.
+/// Declares named values of a number; other values are legal and have no name.
 macro_rules! enumeration {
     (
         $(#[$meta:meta])*
@@ -317,7 +315,7 @@ macro_rules! command {
     };
 }
 
-/// A word's number, as it is in memory and in the host's order.
+/// Converts a word to and from numbers in memory order and in host order.
 macro_rules! raw {
     ($name:ident: $number:ident) => {
         impl $name {
@@ -327,25 +325,25 @@ macro_rules! raw {
                 Self::from_raw(0)
             }
 
-            /// The word that a load found: `raw` has its bytes in the order of memory.
+            /// The word of a loaded number, whose bytes are in memory order.
             #[inline(always)]
             pub const fn from_raw(raw: $number) -> Self {
                 transmute!(raw)
             }
 
-            /// The number that a store takes: its bytes are in the order of memory.
+            /// The number to store; its bytes are in memory order.
             #[inline(always)]
             pub const fn to_raw(self) -> $number {
                 transmute!(self)
             }
 
-            /// The word with these bits, a number in the host's order.
+            /// The word with these bits, a number in host order.
             #[inline(always)]
             pub const fn from_bits(bits: $number) -> Self {
                 Self::from_raw(bits.to_be())
             }
 
-            /// The word's bits, a number in the host's order.
+            /// The word's bits, a number in host order.
             #[inline(always)]
             pub const fn into_bits(self) -> $number {
                 $number::from_be(self.to_raw())
@@ -370,7 +368,7 @@ pub(crate) use {accessors, command, enumeration, info, place, raw, structure, vi
 
 #[cfg(test)]
 mod tests {
-    #![allow(unreachable_pub, reason = "the macro makes public what is used in here only")]
+    #![allow(unreachable_pub, reason = "the macro makes its type public")]
 
     use super::prelude::*;
 

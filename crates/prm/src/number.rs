@@ -1,4 +1,4 @@
-//! Numbers and keys, a type each, so that two of them cannot be swapped.
+//! A type for each kind of number and key, so two of them cannot be swapped.
 
 use core::fmt;
 
@@ -42,7 +42,7 @@ number! {
     Cqn(u32)
 }
 number! {
-    /// Queue key (Q_Key): a datagram must carry the receiver's to be received.
+    /// Queue key (Q_Key): a datagram must carry that of its receiver.
     QKey(u32)
 }
 number! {

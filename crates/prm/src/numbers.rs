@@ -1,24 +1,23 @@
-//! What the numbers in messages mean: the look-up of `verbless-model explain` and `prm show`.
+//! The meanings of numbers in messages, for `verbless-model explain` and `prm show`.
 //!
-//! The same number has many meanings: 12 is a status of ibv_wc, an errno and a health syndrome, and
-//! a message that prints hexadecimal without 0x shows 0x12 so. [`explain`] lists all of them, each
-//! with the messages in which it occurs. The tables are enums of `prm/` that say in which messages
-//! their values are shown.
+//! A number has many meanings: 12 is an ibv_wc status, an errno and a health syndrome, and 0x12 in
+//! a message that prints hexadecimal without 0x. [`explain`] lists every meaning with its messages.
+//! The tables are the enums of `prm/` that list the messages of their values.
 
 use std::fmt;
 use std::string::String;
 use std::vec::Vec;
 
-/// The values of one kind of number that messages show.
+/// The values of one kind of number in messages.
 pub struct Numbers {
     /// The kind, as in "CQE syndrome".
     pub called: &'static str,
     /// Whether messages print it in decimal; otherwise in hexadecimal.
     pub decimal: bool,
-    /// What the values' names begin with elsewhere, such as `IBV_WC_`.
+    /// Prefixes of the values' names in C, such as `IBV_WC_`.
     pub prefixes: &'static [&'static str],
-    /// The messages: `{n}` stands for the number in decimal, `{x}` for 0x and the number in
-    /// hexadecimal, `{says}` for its words.
+    /// The messages: `{n}` is the number in decimal, `{x}` in hexadecimal with 0x, `{says}` its
+    /// words.
     pub shown_in: &'static [&'static str],
     /// The values.
     pub values: &'static [Number],
@@ -31,13 +30,13 @@ pub struct Number {
     pub value: u64,
     /// Its name in `prm/`.
     pub name: &'static str,
-    /// The words that messages have for it.
+    /// Its words in messages.
     pub says: &'static [&'static str],
     /// Its meaning in a sentence.
     pub doc: &'static str,
 }
 
-/// A number of one kind; prints its meaning and its messages.
+/// A value of one kind; prints its meaning and its messages.
 #[derive(Clone, Copy)]
 pub struct Meaning<'a> {
     /// The kind.
@@ -47,7 +46,7 @@ pub struct Meaning<'a> {
 }
 
 impl Numbers {
-    /// The value of that number.
+    /// The meaning of a value.
     pub fn get(&self, value: u64) -> Option<Meaning<'_>> {
         let is = self.values.iter().find(|it| it.value == value)?;
         Some(Meaning { of: self, is })
@@ -70,7 +69,7 @@ impl Meaning<'_> {
         }
     }
 
-    /// The messages in which it occurs, with the number in its place.
+    /// Its messages, with the number filled in.
     pub fn messages(&self) -> impl Iterator<Item = String> {
         let Number { value, name, says, .. } = *self.is;
         let says = says.first().copied().unwrap_or(name);
@@ -99,20 +98,20 @@ impl fmt::Display for Meaning<'_> {
     }
 }
 
-/// How a code may be read as a number, the likeliest first.
+/// One reading of a code as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// It begins with 0x, or has digits that only hexadecimal has.
     Hexadecimal(u64),
-    /// It has decimal digits only.
+    /// It has only decimal digits.
     Decimal(u64),
     /// The same digits in a message that prints hexadecimal without 0x.
     Bare(u64),
-    /// It is less than 0, as kernel messages print an errno; without the sign.
+    /// It is negative, as kernel messages print an errno; the sign is dropped.
     Negative(u64),
 }
 
-/// The numbers that a code may be. Words before it that name no more than its kind are left out:
+/// The readings of a code, the likeliest first. Labels before the number are ignored:
 /// `status=12`, `errno 22`, `err(-22)`.
 pub fn readings(code: &str) -> Vec<Reading> {
     const LABELS: &[&str] = &[
@@ -160,8 +159,8 @@ pub fn readings(code: &str) -> Vec<Reading> {
     all.into_iter().flatten().collect()
 }
 
-/// Every meaning of a number, of the name of a value or of the words for it, each with the messages
-/// in which it occurs; `None` if it has none.
+/// Every meaning of a number, or of a value's name or words, each with its messages; `None` if
+/// there is none.
 ///
 /// ```
 /// let text = verbless_prm::numbers::explain(verbless_prm::NUMBERS, "12").unwrap();
@@ -212,7 +211,7 @@ pub fn explain(tables: &[Numbers], code: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// What a number above 0xff may be, when it is in no table: which kinds have how many bits.
+/// Explains a number above 0xff that no table has, by the range of each kind.
 pub fn beyond(tables: &[Numbers], value: u64) -> String {
     let called = |decimal| tables.iter().filter(move |it| it.decimal == decimal);
     let short: Vec<&str> = called(false).map(|it| it.called).collect();
@@ -220,29 +219,28 @@ pub fn beyond(tables: &[Numbers], value: u64) -> String {
     let ends = called(true).map(|it| std::format!("{} ends at {}", it.called, last(it)));
     let ends: Vec<String> = ends.collect();
     let mut text = std::format!(
-        "{value} ({value:#x}) is no number of these: {} have at most 8 bits; {}",
+        "{value} ({value:#x}) is in no table: {} have at most 8 bits; {}",
         short.join(", "),
         ends.join("; ")
     );
     text += match u32::try_from(value) {
         Ok(_) => {
-            ". Only the syndrome of a command has 32 bits, and what the firmware of a card means \
-             by one is not published; opcodes of commands and register ids are shown by `cargo \
-             xtask prm show`"
+            ". Only the syndrome of a command has 32 bits, and the firmware's syndromes are not \
+             published; `cargo xtask prm show` shows command opcodes and register ids"
         }
         Err(_) => ". No number of mlx5's messages has more than 32 bits: it may be an address",
     };
     text
 }
 
-/// The values of that name, or that messages have these words for.
+/// The values with that name or those words.
 pub fn named<'a>(tables: &'a [Numbers], name: &str) -> Vec<Meaning<'a>> {
     let query = plain(name);
     let all = tables.iter().flat_map(|of| of.values.iter().map(move |is| Meaning { of, is }));
     all.filter(|meaning| !query.is_empty() && meaning.is_named(&query)).collect()
 }
 
-/// Names of values that contain the words of a query.
+/// Names of values that contain the query.
 pub fn near(tables: &[Numbers], query: &str, most: usize) -> Vec<&'static str> {
     let query = plain(query);
     let all = tables.iter().flat_map(|of| of.values);
@@ -255,7 +253,7 @@ pub fn near(tables: &[Numbers], query: &str, most: usize) -> Vec<&'static str> {
     names
 }
 
-/// Whether both are the same name or words, but for a last "error".
+/// Whether both are the same name or words, apart from a final "error".
 fn same(query: &str, name: &str) -> bool {
     let bare = |text: &str| {
         let text = plain(text);
@@ -265,7 +263,7 @@ fn same(query: &str, name: &str) -> bool {
     bare(query) == bare(name)
 }
 
-/// Lower case, with single spaces between words and in place of underscores.
+/// Lower case, with single spaces in place of white space, `_`, `-` and backquotes.
 fn plain(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c == '_' || c == '-' || c == '`');
     let mut out = String::new();
@@ -333,10 +331,10 @@ mod tests {
     #[test]
     fn beyond_names_the_widths_of_every_kind() {
         let text = beyond(TABLES, 300);
-        assert!(text.starts_with("300 (0x12c) is no number of these: CQE syndrome have"), "{text}");
+        assert!(text.starts_with("300 (0x12c) is in no table: CQE syndrome have"), "{text}");
         assert!(text.contains("errno ends at 18. Only the syndrome of a command has 32"), "{text}");
         assert!(beyond(TABLES, 1 << 32).contains("No number of mlx5's messages has more"));
-        // What is said of all hexadecimal tables is true of those of prm/.
+        // The hexadecimal tables of prm/ have at most 8 bits, as the text says.
         for table in crate::NUMBERS.iter().filter(|it| !it.decimal) {
             assert!(table.values.iter().all(|it| it.value <= 0xff), "{}", table.called);
         }

@@ -1,7 +1,7 @@
-//! Descriptions of the structures at run time: names, positions, enums, nested structures.
+//! Run-time descriptions of the structures: names, positions, enums, nested structures.
 //!
-//! A [`View`] is bytes seen as a structure that is only known at run time; it reads fields by name,
-//! and prints them. Bytes that are too short for a field lack that field, and nothing more.
+//! A [`View`] interprets bytes as a structure that is chosen at run time; it reads and prints
+//! fields by name. A field that the bytes are too short for is missing; the others are present.
 
 use core::fmt;
 
@@ -14,7 +14,7 @@ pub struct StructInfo {
     pub name: &'static str,
     /// Size in bytes, a tail not counted.
     pub bytes: usize,
-    /// Where the layout was taken from; `model` alone means that no hardware has it.
+    /// Sources of the layout; `model` alone means that no hardware has it.
     pub sources: &'static [&'static str],
     /// The fields in memory order.
     pub fields: &'static [FieldInfo],
@@ -31,13 +31,13 @@ pub struct FieldInfo {
     pub offset: u32,
     /// Bits of one element.
     pub width: u32,
-    /// Number of elements; 1 if it is no array, 0 for a tail, which has as many as there are bytes.
+    /// Number of elements: 1 if it is not an array, 0 for a tail, which the bytes bound.
     pub count: u32,
     /// The type of an element.
     pub kind: Kind,
     /// Whether the field may overlap other fields.
     pub overlay: bool,
-    /// Whether only the model knows it: to hardware these bits are reserved.
+    /// Whether only the model has it: hardware reserves these bits.
     pub model_only: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct EnumInfo {
     pub bits: u32,
     /// Names and values.
     pub values: &'static [(&'static str, u64)],
-    /// Values that only the model knows.
+    /// Values that only the model has.
     pub model_only: &'static [u64],
 }
 
@@ -87,7 +87,7 @@ impl StructInfo {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// Whether a flexible array follows its bytes, its own or that of a structure at its end.
+    /// Whether a flexible array follows its bytes: its own, or that of a structure at its end.
     pub fn has_tail(&self) -> bool {
         self.fields.iter().any(|field| match field.kind {
             _ if field.is_tail() => true,
@@ -98,13 +98,13 @@ impl StructInfo {
         })
     }
 
-    /// Whether only the model has this layout, so that no hardware must ever see it.
+    /// Whether only the model has this layout. Hardware must never see it.
     pub const fn is_model_only(&self) -> bool {
         are_model_only(self.sources)
     }
 }
 
-/// Whether the model is the only one of these sources.
+/// Whether the model is the only source.
 pub(crate) const fn are_model_only(sources: &[&str]) -> bool {
     let mut i = 0;
     while i < sources.len() {
@@ -153,7 +153,7 @@ impl FieldInfo {
         Self { overlay: true, ..self }
     }
 
-    /// Marks it as a field that only the model knows.
+    /// Marks it as a field that only the model has.
     pub const fn model_only(self) -> Self {
         Self { model_only: true, ..self }
     }
@@ -184,7 +184,7 @@ impl FieldInfo {
             .then(|| bits::get(bytes, self.bit(index), self.width as usize))
     }
 
-    /// The bytes of element `index`, if it is of bytes or a structure and lies within `bytes`.
+    /// The bytes of element `index`, if it is bytes or a structure and lies within `bytes`.
     pub fn slice<'a>(&self, bytes: &'a [u8], index: usize) -> Option<&'a [u8]> {
         let whole = matches!(self.kind, Kind::Bytes | Kind::Struct(_));
         let start = self.bit(index) / 8;
@@ -193,29 +193,29 @@ impl FieldInfo {
     }
 }
 
-/// Bytes seen as a structure.
+/// Bytes interpreted as a structure.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     /// The structure.
     pub info: &'static StructInfo,
     /// The bytes, a tail included; there may be fewer than the structure has.
     pub bytes: &'a [u8],
-    /// A field of opaque bytes, and the structure that it is known to hold here.
+    /// A field of opaque bytes, and the structure in it.
     pub holds: Option<(&'static str, &'static StructInfo)>,
 }
 
 /// One number or run of bytes in a [`View`], with nested structures flattened.
 #[derive(Clone, Copy)]
 pub struct Leaf {
-    /// The field that it belongs to.
+    /// Its field.
     pub field: &'static FieldInfo,
     /// First bit, counted from the start of the outermost structure.
     pub bit: usize,
-    /// Bits of it; a multiple of 8 if it is of bytes.
+    /// Number of bits; a multiple of 8 for bytes.
     pub width: usize,
 }
 
-/// How to come to a [`Leaf`] from the outermost structure.
+/// The path from the outermost structure to a [`Leaf`].
 #[derive(Clone, Copy)]
 pub struct Path<'a> {
     /// The field of the outer structure, if this is not the outermost.
@@ -224,17 +224,17 @@ pub struct Path<'a> {
     pub info: &'static StructInfo,
     /// The field.
     pub field: &'static FieldInfo,
-    /// Which element of it.
+    /// The index of its element.
     pub index: usize,
 }
 
 impl<'a> View<'a> {
-    /// `bytes` seen as the structure `info`.
+    /// Interprets `bytes` as the structure `info`.
     pub const fn new(info: &'static StructInfo, bytes: &'a [u8]) -> Self {
         Self { info, bytes, holds: None }
     }
 
-    /// The number in a field, which may be one of a nested structure: `address_path.rlid`.
+    /// The number in a field; `address_path.rlid` is a field of a nested structure.
     pub fn get(&self, path: &str) -> Option<u64> {
         let (name, rest) = match path.split_once('.') {
             Some((name, rest)) => (name, Some(rest)),
@@ -261,7 +261,7 @@ impl<'a> View<'a> {
         let elements = if field.is_tail() { usize::MAX } else { field.count as usize };
         let bytes =
             self.bytes.get(start..).filter(|bytes| !bytes.is_empty() && index < elements)?;
-        // A structure that ends where the outer one ends may go on as a tail.
+        // A nested structure at the end of the outer one may have a tail.
         let last = !field.is_tail() && start + info.bytes == self.info.bytes;
         Some(View::new(info, if last { bytes } else { bytes.get(..info.bytes).unwrap_or(bytes) }))
     }
@@ -294,7 +294,7 @@ impl<'a> View<'a> {
             return usize::from(self.bytes.len() > field.offset as usize / 8);
         }
         match field.kind {
-            // A nested structure that the bytes end within still shows its first fields.
+            // A truncated nested structure still shows its first fields.
             Kind::Struct(_) if !field.is_tail() => (0..field.count as usize)
                 .take_while(|&index| field.bit(index) / 8 < self.bytes.len())
                 .count(),
@@ -303,7 +303,7 @@ impl<'a> View<'a> {
     }
 
     /// Calls `f` with first bit and number of bits of every gap that lies within the bytes, nested
-    /// structures included. What follows a structure that has no tail is a gap, too.
+    /// structures included. Bytes after a structure without a tail are a gap.
     pub fn gaps(&self, f: &mut dyn FnMut(usize, usize)) {
         self.gaps_below(0, f);
     }
@@ -331,8 +331,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first gap that is not zero, as (first bit, number of bits); nested structures are looked
-    /// into.
+    /// The first nonzero gap as (first bit, number of bits), nested structures included.
     pub fn nonzero_reserved(&self) -> Option<(usize, usize)> {
         let mut found = None;
         self.gaps(&mut |start, width| {
@@ -376,7 +375,7 @@ impl fmt::Debug for View<'_> {
     }
 }
 
-/// Prints a line `path = value` for each field that is not zero; with `{:#}` for every field.
+/// Prints a line `path = value` for each nonzero field; `{:#}` prints every field.
 impl fmt::Display for View<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut result = Ok(());
@@ -451,7 +450,7 @@ impl fmt::Debug for Array<'_> {
     }
 }
 
-/// A field's name without the `r#` that its accessor has if the name is a keyword.
+/// A field's name without `r#`, the prefix of an accessor whose name is a keyword.
 #[cfg(feature = "structures")]
 pub(crate) const fn plain(name: &'static str) -> &'static str {
     match name.as_bytes() {
@@ -460,12 +459,12 @@ pub(crate) const fn plain(name: &'static str) -> &'static str {
     }
 }
 
-/// A number as people write it: small ones decimal, others hexadecimal.
+/// Prints numbers below 10 in decimal, others in hexadecimal.
 fn number(f: &mut fmt::Formatter<'_>, value: u64) -> fmt::Result {
     if value < 10 { write!(f, "{value}") } else { write!(f, "{value:#x}") }
 }
 
-/// The value's name, or the number if it has none.
+/// Prints the value's name, or the number if it has none.
 pub(crate) fn enum_value(f: &mut fmt::Formatter<'_>, info: &EnumInfo, value: u64) -> fmt::Result {
     match info.name_of(value) {
         Some(name) => f.write_str(name),

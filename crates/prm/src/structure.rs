@@ -1,7 +1,7 @@
-//! Common parts of all generated views.
+//! The common part of all generated views.
 //!
-//! A view is one type, [`Packed`], with a layout as its parameter: what all views can do is written
-//! and compiled once, and a generated file adds the accessors of the fields and nothing else.
+//! Every view is a [`Packed`] with its own layout: the common methods are compiled once, and a
+//! generated file adds only the accessors of the fields.
 
 use core::fmt::{self, Debug};
 use core::hash::{Hash, Hasher};
@@ -22,7 +22,7 @@ pub trait Structure:
     /// The structure's name, fields and sources.
     const INFO: &'static StructInfo;
 
-    /// A copy of the structure at the start of `bytes`; nothing if they are too few.
+    /// A copy of the structure at the start of `bytes`; `None` if `bytes` is too short.
     fn read(bytes: &[u8]) -> Option<Self> {
         Self::read_from_prefix(bytes).ok().map(|(structure, _)| structure)
     }
@@ -34,7 +34,7 @@ pub trait Layout: 'static {
     const INFO: &'static StructInfo;
 }
 
-/// `N` bytes that are laid out as `L` says: the type behind every view, such as
+/// `N` bytes with the layout `L`: the type of every view, such as
 /// [`CqContext`](crate::CqContext). Its fields are big-endian.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
@@ -52,13 +52,13 @@ impl<L: Layout, const N: usize> Packed<L, N> {
         Self([0; N], PhantomData)
     }
 
-    /// The structure at the start of `bytes`; nothing if they are too few.
+    /// The structure at the start of `bytes`; `None` if `bytes` is too short.
     #[inline]
     pub fn from_prefix(bytes: &[u8]) -> Option<&Self> {
         Self::ref_from_prefix(bytes).ok().map(|(structure, _)| structure)
     }
 
-    /// The structure at the start of `bytes`, to be written; nothing if they are too few.
+    /// The structure at the start of `bytes`, mutable; `None` if `bytes` is too short.
     #[inline]
     pub fn from_prefix_mut(bytes: &mut [u8]) -> Option<&mut Self> {
         Self::mut_from_prefix(bytes).ok().map(|(structure, _)| structure)
@@ -81,7 +81,7 @@ impl<L: Layout, const N: usize> Structure for Packed<L, N> {
     const INFO: &'static StructInfo = L::INFO;
 }
 
-// Derived, these would ask the same of the layout, which is a name only.
+// `derive` would require these traits of the layout, which is only a name.
 impl<L: Layout, const N: usize> Clone for Packed<L, N> {
     #[inline]
     fn clone(&self) -> Self {
@@ -125,7 +125,7 @@ pub trait CommandInput: Structure {
     type Output: CommandOutput;
     /// The command.
     const INFO: &'static CommandInfo;
-    /// Whether only the model knows the layout, so that no hardware must ever see it.
+    /// Whether only the model has the layout. Hardware must never see it.
     const MODEL_ONLY: bool = <Self as Structure>::INFO.is_model_only()
         || <Self::Output as Structure>::INFO.is_model_only();
 }
@@ -137,7 +137,7 @@ pub trait CommandOutput: Structure {
         CommandStatus(self.as_bytes()[0])
     }
 
-    /// Firmware's reason for a bad status; 0 if there is none.
+    /// The firmware's reason for a bad status; 0 if there is none.
     fn syndrome(&self) -> u32 {
         crate::bits::get(self.as_bytes(), 32, 32) as u32
     }
@@ -146,13 +146,13 @@ pub trait CommandOutput: Structure {
 /// The structure at byte `at`. Panics if it is not within `bytes`.
 #[inline(always)]
 pub(crate) fn nested<T: Structure>(bytes: &[u8], at: usize) -> &T {
-    let (structure, _) = T::ref_from_prefix(&bytes[at..]).expect("it lies within the other");
+    let (structure, _) = T::ref_from_prefix(&bytes[at..]).expect("it lies in the outer one");
     structure
 }
 
-/// The structure at byte `at`, to be written. Panics if it is not within `bytes`.
+/// The structure at byte `at`, mutable. Panics if it is not within `bytes`.
 #[inline(always)]
 pub(crate) fn nested_mut<T: Structure>(bytes: &mut [u8], at: usize) -> &mut T {
-    let (structure, _) = T::mut_from_prefix(&mut bytes[at..]).expect("it lies within the other");
+    let (structure, _) = T::mut_from_prefix(&mut bytes[at..]).expect("it lies in the outer one");
     structure
 }

@@ -1,6 +1,6 @@
-//! Sizes and values of work queue entries that are no field's.
+//! Constants of WQEs that belong to no field.
 //!
-//! A WQE is a row of 16-byte octowords (its `ds` counts them) in a ring of 64-byte basic blocks
+//! A WQE is a sequence of 16-byte octowords (`ds` counts them) in a ring of 64-byte basic blocks
 //! (WQEBBs). Sources: Linux `MLX5_SEND_WQE_BB`, `MLX5_SEND_WQE_DS`, `MLX5_INVALID_LKEY`.
 
 use crate::generated::hot::DataSegment;
@@ -11,10 +11,10 @@ pub const WQEBB: usize = 64;
 pub const OCTOWORD: usize = 16;
 
 impl DataSegment {
-    /// The lkey that ends a receive WQE with fewer entries than its queue allows.
+    /// The lkey of [`Self::END`].
     pub const END_LKEY: u32 = 0x100;
-    /// The entry that ends a receive WQE with fewer entries than its queue allows.
+    /// The segment that ends a receive WQE with fewer segments than its queue allows.
     pub const END: Self = Self::new(0, Self::END_LKEY, 0);
-    /// The longest length that one segment states as it is.
+    /// The largest length that one segment encodes directly.
     pub const MAX_BYTES: u32 = 0x7fff_ffff;
 }

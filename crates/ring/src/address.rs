@@ -1,8 +1,7 @@
 //! The address vector that every datagram carries.
 //!
 //! An [`AddressHandle`] is the path to a port, a [`Destination`] that path with a queue pair and
-//! its Q_Key. Both are plain values: the device keeps nothing of them, and each peer costs 48
-//! bytes.
+//! its Q_Key. Both are plain values of 48 bytes; the device keeps no state of them.
 
 use core::net::Ipv6Addr;
 use verbless_prm::IntoBytes;
@@ -12,11 +11,11 @@ use verbless_prm::{CqeRoceL3Type, DatagramSegment};
 
 use crate::types::{QKey, Qpn};
 
-/// Bytes in front of every datagram in the memory that receives it: the global route header, or the
-/// IPv4 header in the last 20 of them, where the packet had one; else they keep what they were.
+/// Bytes before every datagram in its receive memory. They hold the packet's global route header,
+/// or its IPv4 header in the last 20 bytes; without a header they do not change.
 pub const HEADER_BYTES: usize = 40;
 
-/// Address vector of a port: what a datagram needs to reach it.
+/// Address vector of a port.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AddressHandle(DatagramSegment);
 
@@ -49,18 +48,18 @@ impl core::fmt::Debug for AddressHandle {
 /// takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The address vector as it stands in a WQE.
+    /// The address vector in the format of a WQE.
     pub(crate) segments: [[u64; 2]; 3],
 }
 
 impl Destination {
-    /// The 48 bytes of the address vector as they stand in a WQE.
+    /// The 48 bytes of the address vector in a WQE.
     pub fn as_bytes(&self) -> &[u8] {
         self.segments.as_bytes()
     }
 }
 
-/// Source of a message, as its CQE reports it.
+/// Source of a message in its CQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     pub(crate) qp: CqeSourceQp,
@@ -75,7 +74,7 @@ pub enum NetworkHeader {
     Global,
     /// IPv6: RoCE v2.
     Ipv6,
-    /// IPv4: RoCE v2. It stands in the last 20 of the 40 bytes.
+    /// IPv4: RoCE v2, in the last 20 of the 40 bytes.
     Ipv4,
 }
 
@@ -90,7 +89,7 @@ impl Source {
         self.lid
     }
 
-    /// The low bits of the LID of our port that the message was sent to (InfiniBand).
+    /// The low bits of the destination LID, which is our port's (InfiniBand).
     pub const fn path_bits(&self) -> u8 {
         self.path_bits
     }

@@ -12,9 +12,9 @@ use crate::types::{Be32, Qpn, Rkey, WqeIndex};
 /// A request that completed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// The cookie with which the request was posted.
+    /// The cookie that the request was posted with.
     pub cookie: u64,
-    /// The number of the operation, and the queue pair.
+    /// The operation's number, and the QPN.
     opcode_qpn: Be32,
     user_index: Be32,
     /// Immediate, or invalidated key, by operation.
@@ -24,7 +24,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The completion of a send request, after its CQE was matched with what was posted.
+    /// The completion of a send request whose CQE matches the posted request.
     #[inline(always)]
     pub(crate) const fn sent(cookie: u64, request: RequestId, outcome: Outcome) -> Self {
         let Outcome { user_index, immediate, byte_count } = outcome;
@@ -44,8 +44,8 @@ impl Completion {
         Operation::of_number(OpcodeQpn::from_bits(self.opcode_qpn.get()).wqe_opcode())
     }
 
-    /// The queue pair that the request was posted to; of a shared receive, the one that the message
-    /// came for.
+    /// The queue pair that the request was posted to; for a shared receive, the queue pair that the
+    /// message was sent to.
     pub const fn qpn(&self) -> Qpn {
         Qpn(OpcodeQpn::from_bits(self.opcode_qpn.get()).qpn())
     }
@@ -55,7 +55,7 @@ impl Completion {
         CqeUserIndex::from_bits(self.user_index.get()).srqn_uidx()
     }
 
-    /// Bytes written to local memory: of a receive, a READ, or an atomic (8). 0 for other requests.
+    /// Bytes written to local memory by a receive, a READ, or an atomic (8); 0 for other requests.
     pub const fn byte_len(&self) -> u32 {
         match self.operation() {
             Operation::Read
@@ -102,15 +102,14 @@ impl fmt::Debug for Completion {
 /// A completion of a datagram queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The completion. The bytes of a receive include the 40 in front of the message.
+    /// The completion. The byte count of a receive includes the 40 bytes before the message.
     pub completion: Completion,
-    /// The sender of a received message; `None` of a send.
+    /// The sender of a received message; `None` for a send.
     pub source: Option<Source>,
 }
 
 impl Datagram {
-    /// Length in bytes of the datagram that arrived, which begins after [`HEADER_BYTES`]; 0 of a
-    /// send.
+    /// Length in bytes of the received datagram, which begins after [`HEADER_BYTES`]; 0 for a send.
     pub const fn message_len(&self) -> u32 {
         self.completion.byte_len().saturating_sub(HEADER_BYTES as u32)
     }
@@ -163,11 +162,11 @@ operations! {
         MemoryCopy = opcode::MMO,
         /// A wait for data.
         Wait = opcode::WAIT,
-        /// A WRITE arrived with an immediate; the data went where the peer said.
+        /// A WRITE with an immediate arrived; its data is at the address in the request.
         ReceiveWriteImm = 0x80 | cqe_opcode::RESPONDER_WRITE_IMM,
         /// A SEND arrived.
         Receive = 0x80 | cqe_opcode::RESPONDER_SEND,
-        /// A SEND arrived with an immediate.
+        /// A SEND with an immediate arrived.
         ReceiveImm = 0x80 | cqe_opcode::RESPONDER_SEND_IMM,
         /// A SEND arrived that invalidated a local key.
         ReceiveInvalidate = 0x80 | cqe_opcode::RESPONDER_SEND_INVALIDATE,
@@ -205,7 +204,7 @@ pub enum Status {
     Flushed,
     /// A memory window could not be bound.
     MemoryWindowBind,
-    /// The peer's answer made no sense.
+    /// The peer's response was invalid.
     BadResponse,
     /// As responder, the device could not access local memory.
     LocalAccess,
@@ -249,7 +248,7 @@ impl fmt::Display for Status {
             }
             Self::RemoteInvalidRequest => f.write_str(
                 "remote invalid request: the peer's QP does not allow it, its length is wrong, or \
-                 an atomic's address is no multiple of 8",
+                 an atomic's address is not a multiple of 8",
             ),
             Self::RemoteAccess => {
                 f.write_str("remote access error: check the rkey, its PD, bounds and rights")
@@ -316,8 +315,7 @@ impl Status {
 /// A request that failed, or a CQE that completes nothing here.
 #[derive(PartialEq, Eq)]
 pub enum CompletionError {
-    /// The request failed. Its QP is in the error state, and what was posted behind it will be
-    /// flushed.
+    /// The request failed. Its QP is in the error state, and the device flushes later requests.
     Failed(Failure),
     /// The device broke its rules. Nothing was completed; treat the queue as broken.
     Malformed(Malformed),
@@ -325,16 +323,16 @@ pub enum CompletionError {
     /// [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) of the shared receive
     /// queue instead.
     Shared(Cqe),
-    /// A CQE of another queue; nothing was completed here. Give it to the queue of [`Cqe::qpn`]
-    /// ([`Cqe::user_index`] in a dispatcher of those): that queue cannot free the slots of its
-    /// request, or return its cookie, without.
+    /// A CQE of another queue; nothing was completed. Pass it to the queue of [`Cqe::qpn`]
+    /// ([`Cqe::user_index`] in a dispatcher of those): without it, that queue can neither free the
+    /// request's slots nor return its cookie.
     OtherQueue(Cqe),
     /// As [`OtherQueue`](Self::OtherQueue), from a receive queue of frames: the CQE with the words
-    /// that describe the frame. Give it to the queue of its [user index](Cqe::user_index).
+    /// that describe the frame. Pass it to the queue of its [user index](Cqe::user_index).
     OtherFrame(FrameCqe),
 }
 
-/// As `Display`: `main` prints an error that it returns by `Debug`.
+/// Same as `Display`, because `main` prints a returned error by `Debug`.
 impl fmt::Debug for CompletionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -374,18 +372,18 @@ impl core::error::Error for CompletionError {}
 /// A failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The cookie with which the request was posted.
+    /// The cookie that the request was posted with.
     pub cookie: u64,
     /// Why.
     pub status: Status,
-    /// The vendor's finer reason, for a support case: its values are not published.
+    /// The vendor's detailed reason, for a support case: its values are not published.
     pub vendor_syndrome: u8,
     /// The request.
     pub wqe_index: WqeIndex,
     /// Whether the request was a receive.
     pub receive: bool,
-    /// The queue pair that the request was posted to; of a shared receive, the one that the message
-    /// came for.
+    /// The queue pair that the request was posted to; for a shared receive, the queue pair that the
+    /// message was sent to.
     pub qpn: Qpn,
     /// The user index that this queue pair was created with, 24 bits.
     pub user_index: u32,
@@ -425,7 +423,7 @@ pub enum Malformed {
     WorkRequest(u8),
     /// The CQE has the index of a WQE that is not outstanding.
     Index(WqeIndex),
-    /// The CQE has a format that this queue did not ask for: compressed.
+    /// The CQE has a format that this queue did not request: compressed.
     Format(u8),
 }
 
@@ -444,7 +442,7 @@ impl fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// The error of a CQE that fits nothing which was posted.
+/// The error of an invalid CQE.
 #[cold]
 pub(crate) fn malformed(malformed: Malformed) -> CompletionError {
     CompletionError::Malformed(malformed)

@@ -1,8 +1,8 @@
 //! Completion queues: polling, arming, and removing the CQEs of destroyed queues.
 //!
-//! A queue that is reset or destroyed leaves CQEs behind, and its number may soon belong to another
-//! queue. So the code that resets or destroys it cleans the completion queues ([`CqCleaner`]): this
-//! marks those CQEs in place, from any thread, and polling skips them.
+//! A queue that is reset or destroyed leaves CQEs behind, and another queue may soon get its
+//! number. So the code that resets or destroys it cleans the completion queues ([`CqCleaner`]):
+//! this retires those CQEs in place, from any thread, and polling skips them.
 
 mod cleaner;
 mod collapsed;
@@ -40,7 +40,7 @@ pub struct CompletionQueueParts {
     pub entry_size: usize,
     /// The doorbell record.
     pub record: RecordMemory,
-    /// The UAR page to arm it through: the one that the queue's context names.
+    /// The UAR page in the queue's context, for arming.
     pub uar: UarPage,
 }
 
@@ -56,27 +56,27 @@ pub enum Notify {
 /// A completion queue: a ring that the device fills and we empty.
 pub struct CompletionQueue {
     ring: CqRing,
-    /// The position behind the last CQE taken.
+    /// The position after the last CQE taken.
     cursor: Cursor,
     consumer_record: Record,
     arm_record: Record,
     arm_sequence: u8,
-    /// Armed with this sequence number, and no event was counted since.
+    /// Whether the queue is armed with this sequence number, without an event since.
     armed: bool,
     cqn: Cqn,
     uar: UarPage,
     inline: Inline,
     /// The memory of `consumer_record`, for a cleaner's own handle.
     record: RecordMemory,
-    /// Whether receives of shared receive queues complete here: each of those CQEs is claimed, so
-    /// that its WQE is returned only once, either when the CQE is taken or when it is cleaned away.
+    /// Whether SRQ receives complete here. Each of their CQEs is claimed, so its WQE is returned
+    /// only once: when the CQE is taken, or when it is cleaned.
     claims: Arc<AtomicBool>,
     spare: SpareEntries,
 }
 
-/// Entries of a completion queue beyond one for each request of its queues, as far as its owner
-/// counts them: a [`Drain`] returns entries to the device before it holds back more than these.
-/// Clones refer to the same number.
+/// The number of CQ entries beyond one for each request of its queues, if the owner counts them. A
+/// [`Drain`] returns entries to the device before it holds back more than this number. Clones share
+/// the number.
 #[derive(Clone, Debug)]
 pub struct SpareEntries(Arc<AtomicU32>);
 
@@ -87,7 +87,7 @@ impl Default for SpareEntries {
 }
 
 impl SpareEntries {
-    /// Sets the number; [`u32::MAX`], the initial one, means that it is not counted.
+    /// Sets the number; [`u32::MAX`], the initial value, means that it is not counted.
     pub fn set(&self, entries: u32) {
         self.0.store(entries, Ordering::Relaxed);
     }
@@ -126,8 +126,8 @@ impl CompletionQueue {
         })
     }
 
-    /// Sets the number that the device assigned: the ring is prepared before the device knows the
-    /// queue, so the number comes later.
+    /// Sets the number that the device assigned. The ring must be ready before the device creates
+    /// the queue, so the number comes later.
     ///
     /// # Errors
     /// A number of more than 24 bits.
@@ -173,15 +173,15 @@ impl CompletionQueue {
         Some(cqe)
     }
 
-    /// Takes up to `max` CQEs; their slots return to the device together, when the iterator is
+    /// Takes up to `max` CQEs; their entries return to the device together, when the iterator is
     /// dropped, or in parts.
     ///
-    /// A loop over it may complete requests and post others, whose CQEs need entries while those of
-    /// this iterator are not returned. So it holds back no more than the
-    /// [spare entries](CompletionQueue::spare_entries). Where they are not counted (a queue without
-    /// `verbless_queue::Cq`), it holds back all: post after the loop, or have `max` entries more
-    /// than requests. Reset and make no queue pair of this CQ while it runs: the entries of what
-    /// that drops, or may complete, are not spare any more.
+    /// A loop over it may complete requests and post others, whose CQEs need entries while the
+    /// iterator holds some back. So it holds back at most the
+    /// [spare entries](CompletionQueue::spare_entries). If they are not counted (a queue without
+    /// `verbless_queue::Cq`), it holds back all: post after the loop, or give the queue `max` more
+    /// entries than requests. While it runs, do not reset or create a queue pair of this CQ: both
+    /// use up spare entries.
     #[inline(always)]
     pub fn drain(&mut self, max: usize) -> Drain<'_> {
         let spare = self.spare.0.load(Ordering::Relaxed) as usize;
@@ -194,14 +194,14 @@ impl CompletionQueue {
         Drain { first: self.consumer_index(), left, later: max - left, spare, queue: self }
     }
 
-    /// The handle by which the owner of the queues sets how many entries a [`Drain`] may hold back.
+    /// The handle that sets how many entries a [`Drain`] may hold back.
     pub fn spare_entries(&self) -> SpareEntries {
         self.spare.clone()
     }
 
-    /// Takes as many CQEs as there are, at most `into.len()`; returns how many. Their ring entries
-    /// go back to the device with one consumer index. The queue of [`Cqe::qpn`] or
-    /// [`Cqe::user_index`] completes the request of each CQE.
+    /// Takes up to `into.len()` CQEs; returns their number. One consumer index returns their
+    /// entries to the device. The queue of [`Cqe::qpn`] or [`Cqe::user_index`] completes the
+    /// request of each CQE.
     pub fn poll_into(&mut self, into: &mut [Option<Cqe>]) -> usize {
         let mut polled = 0;
         for (place, cqe) in into.iter_mut().zip(self.drain_holding(usize::MAX, usize::MAX)) {
@@ -211,18 +211,17 @@ impl CompletionQueue {
         polled
     }
 
-    /// The data that came inside a CQE rather than into the request's memory; as many bytes as the
-    /// CQE counts, at most 64. Ask right after a CQE was polled whose [`Cqe::format`] says that it
-    /// has some.
+    /// The inline data of the last polled CQE: as many bytes as it counts, at most 64. Call it
+    /// right after polling a CQE whose [`Cqe::format`] is inline.
     pub fn inline_data(&self) -> &[u8] {
         self.inline.words.as_bytes().get(..self.inline.length).unwrap_or(&[])
     }
 
-    /// Asks for one event when the next completion arrives that has not been polled yet.
+    /// Requests one event for the next completion that is not polled yet.
     ///
-    /// A completion that was already there when the device sees this makes an event too, but one
-    /// that arrived before the last poll does not: arm, poll once more, then wait. After the event,
-    /// call [`CompletionQueue::event_received`].
+    /// A completion that is already there when the device sees the request also causes an event,
+    /// but one that arrived before the last poll does not: arm, poll once more, then wait. After
+    /// the event, call [`CompletionQueue::event_received`].
     pub fn arm(&mut self, notify: Notify) {
         let arm = CqArm::new()
             .with_arm_sn(self.arm_sequence & 3)
@@ -237,24 +236,22 @@ impl CompletionQueue {
         barrier::after_doorbell();
     }
 
-    /// Counts an event, so that the sequence number of the next [`CompletionQueue::arm`] differs
-    /// from that of the request that caused it. A second event for the same request, or one of a
-    /// queue that was not armed, is not counted: the next sequence number could be one that the
-    /// device has answered before.
+    /// Counts an event, so the next [`CompletionQueue::arm`] has another sequence number than the
+    /// request that caused the event. A second event for the same request, or an event of a queue
+    /// that was not armed, does not count: the next sequence number could repeat an answered one.
     pub fn event_received(&mut self) {
         if core::mem::take(&mut self.armed) {
             self.arm_sequence = self.arm_sequence.wrapping_add(1);
         }
     }
 
-    /// Whether there is nothing to poll. CQEs of a destroyed queue count until a poll has skipped
-    /// them.
+    /// Whether there is nothing to poll. CQEs of a destroyed queue count until a poll skips them.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.look().is_not_ours()
     }
 
-    /// Whether receives of shared receive queues complete here.
+    /// Whether SRQ receives complete here.
     #[inline(always)]
     pub(crate) fn claims_receives(&self) -> bool {
         self.claims.load(Ordering::Relaxed)
@@ -287,8 +284,8 @@ impl CompletionQueue {
         }
     }
 
-    /// The next CQE after ones that were cleaned away, if there is one. In either case the consumer
-    /// index is written, because the device may have had no room for another CQE until now.
+    /// The next CQE after retired ones, if there is one. The consumer index is written in either
+    /// case, because the device may have had no free entry.
     #[cold]
     #[inline(never)]
     pub(crate) fn take_behind(&mut self) -> Option<Cqe> {
@@ -304,7 +301,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes a CQE that is ours and has more to say: a receive, an error, inline data.
+    /// Takes a CQE of ours that has more fields: a receive, an error, inline data.
     #[inline(never)]
     pub(crate) fn take_other(&mut self) -> Option<Cqe> {
         match self.read_whole() {
@@ -313,7 +310,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Reads any CQE that is ours, and steps over it; `None` of one that was cleaned away.
+    /// Reads any CQE that is ours, and steps over it; `None` if it is retired.
     pub(crate) fn read_whole(&mut self) -> Option<Cqe> {
         let cqe = self.read_other();
         (!cqe.is_retired() && !cqe.is_retired_frame()).then_some(cqe)
@@ -349,8 +346,8 @@ impl CompletionQueue {
         cqe
     }
 
-    /// Keeps the data of the CQE at the cursor. Its length is bounded by its place, whatever the
-    /// device says.
+    /// Keeps the inline data of the CQE at the cursor. The format bounds its length, whatever the
+    /// device counts.
     #[cold]
     fn take_inline(&mut self, cqe: &Cqe) {
         let (long, place) = match cqe.format() {
@@ -368,7 +365,7 @@ impl CompletionQueue {
     /// Writes the consumer index to the doorbell record.
     #[inline(always)]
     pub(crate) fn publish(&mut self) {
-        // Read here: behind the barrier it would be read from memory again.
+        // Read before the barrier: after it, the compiler would load the value again.
         let consumer = self.consumer_index();
         event(Event::Barrier("before_consumer_record"));
         barrier::before_consumer_record();
@@ -393,7 +390,7 @@ impl core::fmt::Debug for CompletionQueue {
     }
 }
 
-/// CQEs taken one by one, up to a number: see [`CompletionQueue::drain`].
+/// An iterator that takes CQEs: see [`CompletionQueue::drain`].
 pub struct Drain<'q> {
     queue: &'q mut CompletionQueue,
     first: u32,
@@ -410,7 +407,7 @@ impl Drain<'_> {
         self.queue.inline_data()
     }
 
-    /// Returns the slots of what it has taken, and takes the next CQE.
+    /// Returns the taken entries, and takes the next CQE.
     #[cold]
     #[inline(never)]
     fn next_part(&mut self) -> Option<Cqe> {
@@ -457,7 +454,7 @@ impl Drop for Drain<'_> {
     }
 }
 
-/// A CQE, copied out of the ring. Its fields are as the device wrote them, unchecked.
+/// A CQE, copied from the ring. Its fields are unchecked.
 ///
 /// It is not `Clone`: a CQE completes its request once.
 #[derive(PartialEq, Eq)]
@@ -501,7 +498,7 @@ impl Outcome {
 }
 
 impl RequestId {
-    /// Reads the fields from the ring, after the barrier that must follow the owner bit.
+    /// Reads the fields from the ring, after the barrier that follows the owner bit.
     #[inline(always)]
     pub(crate) fn read(look: &Look<'_>) -> Self {
         event(Event::Barrier("after_owner_bit"));
@@ -511,7 +508,7 @@ impl RequestId {
         Self { opcode_qpn, counter }
     }
 
-    /// A value as a device could report it.
+    /// A value that a device could report.
     #[cfg(test)]
     pub(crate) fn of(opcode_qpn: OpcodeQpn, WqeIndex(index): WqeIndex) -> Self {
         let counter = u32::from(index) << 16;
@@ -547,7 +544,7 @@ impl Cqe {
         Self { request, outcome, more: 0, lid: 0, path_bits: 0, op_own }
     }
 
-    /// The CQE of the send request that a collapsed queue names, as far as it says.
+    /// The CQE of a send request in a collapsed queue, with the fields that are read there.
     pub(crate) const fn of_newest(opcode_qpn: Be32, newest: Newest) -> Self {
         let Newest { tail, syndromes, .. } = newest;
         let none = Be32::new(0);
@@ -561,13 +558,13 @@ impl Cqe {
         }
     }
 
-    /// The part that a request's good CQE is judged by.
+    /// The fields that identify the request.
     #[inline(always)]
     pub(crate) const fn request(&self) -> RequestId {
         self.request
     }
 
-    /// How the request went.
+    /// The result fields.
     #[inline(always)]
     pub(crate) const fn outcome(&self) -> Outcome {
         self.outcome
@@ -585,13 +582,13 @@ impl Cqe {
         OpOwn::from_bits(self.op_own).format()
     }
 
-    /// Whether the CQE was marked as invalid because its queue was destroyed.
+    /// Whether the CQE is retired because its queue was reset or destroyed.
     #[inline(always)]
     const fn is_retired(&self) -> bool {
         self.request.opcode_qpn.get() == RETIRED
     }
 
-    /// Whether the CQE of a frame was marked as invalid because its queue was destroyed.
+    /// Whether the CQE of a frame is retired because its queue was reset or destroyed.
     const fn is_retired_frame(&self) -> bool {
         self.is_receive() && self.outcome.user_index.get() == RETIRED
     }
@@ -615,8 +612,8 @@ impl Cqe {
         self.is_plain_request() || !is_receive(self.opcode())
     }
 
-    /// A copy of the CQE, for passing a reference to a function that is not inlined: then the
-    /// original can stay in registers on the usual path.
+    /// A copy to pass by reference to a function that is not inlined: the original can stay in
+    /// registers on the fast path.
     #[inline(always)]
     pub(crate) const fn apart(&self) -> Self {
         let Self { request, outcome, more, lid, path_bits, op_own } = *self;
@@ -634,7 +631,8 @@ impl Cqe {
         Qpn(self.request.opcode_qpn().qpn())
     }
 
-    /// The opcode of the send request, one of [`verbless_prm::hot::opcode`]; of a requester's CQE.
+    /// The opcode of the send request, one of [`verbless_prm::hot::opcode`]; only in a requester's
+    /// CQE.
     #[inline(always)]
     pub const fn wqe_opcode(&self) -> u8 {
         self.request.opcode_qpn().wqe_opcode()
@@ -663,21 +661,20 @@ impl Cqe {
         self.outcome.byte_count.get()
     }
 
-    /// Reason of the failure, one of [`verbless_prm::hot::cqe_syndrome`]; meaningful in error CQEs
-    /// only.
+    /// Reason of the failure, one of [`verbless_prm::hot::cqe_syndrome`]; only in an error CQE.
     #[inline(always)]
     pub const fn syndrome(&self) -> u8 {
         CqeSyndromes::from_bits(self.more).syndrome()
     }
 
-    /// The vendor's finer reason; of an error CQE.
+    /// The vendor's detailed reason; only in an error CQE.
     #[inline(always)]
     pub const fn vendor_syndrome(&self) -> u8 {
         CqeSyndromes::from_bits(self.more).vendor_err_synd()
     }
 
-    /// Source of the message of a successful receive, as far as the transport reports it: all
-    /// fields of a datagram, only the QPN of connected services. `None` of any other CQE.
+    /// Source of a successfully received message, as far as the transport reports it: all fields
+    /// for a datagram, only the QPN for connected services. `None` for other CQEs.
     pub const fn source(&self) -> Option<Source> {
         match self.opcode() {
             cqe_opcode::RESPONDER_WRITE_IMM
@@ -691,8 +688,7 @@ impl Cqe {
         }
     }
 
-    /// QPN of the sender of a successful receive, where the transport reports it; 0 of any other
-    /// CQE.
+    /// QPN of the sender of a successful receive, if the transport reports it; 0 for other CQEs.
     pub const fn peer_qpn(&self) -> Qpn {
         match self.opcode() {
             cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => Qpn(0),

@@ -1,4 +1,4 @@
-//! Many queues on one completion queue: from the number in a CQE to the queue that it is of.
+//! Many queues on one completion queue: finds the queue of a CQE by the number in it.
 //!
 //! ```no_run
 //! # fn f(a: verbless_ring::QueuePair, b: verbless_ring::QueuePair,
@@ -31,26 +31,26 @@ use crate::ring::{LayoutError, Look, RETIRED};
 use crate::service::Service;
 use crate::shared::SharedReceiveQueue;
 
-/// Entries of a page, and pages: together all numbers of 24 bits.
+/// Entries of a page, and number of pages: together all numbers of 24 bits.
 const PAGE: usize = 1 << 12;
-/// Means no queue: more than there can be.
+/// No queue: more than there can be.
 const NONE: u32 = u32::MAX;
 
-/// A queue whose requests CQEs complete.
+/// A queue that completes requests by CQEs.
 pub trait Completes {
     /// Completes the request of this queue that the CQE reports; frees its slots.
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError>;
 
-    /// A faster [`Completes::complete`] for a successful CQE without inline data, as most are.
-    /// `None`: the CQE completes no request of this queue and nothing has changed; then
-    /// [`Completes::complete`] is called. Implementing it is optional.
+    /// A faster [`Completes::complete`] for a successful CQE without inline data, the usual kind.
+    /// `None` if the CQE completes no request of this queue: nothing has changed, and the
+    /// dispatcher calls [`Completes::complete`]. Implementing it is optional.
     fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
         let _ = cqe;
         None
     }
 }
 
-/// A requester's good CQE without data.
+/// A successful requester CQE without inline data.
 pub struct PlainCqe<'r> {
     request: RequestId,
     look: Look<'r>,
@@ -71,7 +71,7 @@ impl PlainCqe<'_> {
     }
 }
 
-/// A receive's good CQE without data of its own, of a queue pair that has receives of its own.
+/// A successful receive CQE without inline data, of a queue pair with its own receive queue.
 pub struct ReceiveCqe<'r> {
     request: RequestId,
     operation: Operation,
@@ -114,7 +114,7 @@ impl ReceiveCqe<'_> {
 
 impl CompletionQueue {
     /// The next CQE if it is a successful receive, as [`CompletionQueue::peek_plain`] for sends.
-    /// `None` also where receives of shared receive queues complete.
+    /// `None` also if SRQ receives complete here.
     #[inline(always)]
     pub fn peek_receive(&self) -> Option<ReceiveCqe<'_>> {
         let look = self.look();
@@ -141,9 +141,9 @@ impl CompletionQueue {
         look.is_plain_request().then(|| PlainCqe { request: RequestId::read(&look), look })
     }
 
-    /// Takes the CQE that was [peeked](CompletionQueue::peek_plain) at, after its queue settled it
-    /// as a [request](SendQueue::settle) or a [receive](QueuePair::settle_receive). Do not call it
-    /// without a peeked CQE: the one that the device writes next would be skipped.
+    /// Takes the [peeked](CompletionQueue::peek_plain) CQE after its queue settled it as a
+    /// [request](SendQueue::settle) or a [receive](QueuePair::settle_receive). Do not call it
+    /// without a peeked CQE: it would skip the CQE that the device writes next.
     #[inline(always)]
     pub fn pass(&mut self) {
         self.step();
@@ -214,14 +214,14 @@ impl<Q: Completes + ?Sized> Completes for Box<Q> {
     }
 }
 
-/// A number, and how the request went that the CQE is of.
+/// A queue's number, and the result of its request.
 pub type Dispatched = (u32, Result<Completion, CompletionError>);
 
-/// The queues that report to one completion queue, found by a number of 24 bits: that of the queue,
-/// or its user index.
+/// The queues of one completion queue, found by a number of 24 bits: the queue number or the user
+/// index.
 ///
-/// The upper half of the number finds a page and the lower one a place in it. A page is 16 KiB and
-/// there once a number of its has been inserted; so inserting may allocate, and polling does not.
+/// The upper half of the number selects a page, the lower half an entry in it. A page has 16 KiB
+/// and is allocated with its first number: inserting may allocate, polling does not.
 #[derive(Debug)]
 pub struct Dispatcher<Q> {
     /// Places in `queues`.
@@ -241,7 +241,7 @@ impl<Q> Dispatcher<Q> {
         Self::default()
     }
 
-    /// Queues.
+    /// The number of queues.
     pub fn len(&self) -> usize {
         self.queues.len()
     }
@@ -251,7 +251,7 @@ impl<Q> Dispatcher<Q> {
         self.queues.is_empty()
     }
 
-    /// Adds a queue under `number`; gives back the one that was there.
+    /// Adds a queue under `number`; returns the queue that it replaces.
     ///
     /// # Errors
     /// The number has more than 24 bits.
@@ -268,10 +268,10 @@ impl<Q> Dispatcher<Q> {
         Ok(None)
     }
 
-    /// Takes out the queue under `number`.
+    /// Removes the queue under `number`.
     pub fn remove(&mut self, number: u32) -> Option<Q> {
         let place = self.place(number)?;
-        // Which checks the number as well.
+        // Out of range if the page has no such number.
         self.queues.get(place)?;
         let (_, queue) = self.queues.swap_remove(place);
         self.set(number, NONE);
@@ -286,7 +286,7 @@ impl<Q> Dispatcher<Q> {
         self.queues.get(self.place(number)?).map(|(_, queue)| queue)
     }
 
-    /// The queue under `number`, to post to.
+    /// The queue under `number`, mutable.
     #[inline(always)]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut Q> {
         let place = self.place(number)?;
@@ -315,11 +315,11 @@ impl<Q> Dispatcher<Q> {
 }
 
 impl<Q: Completes> Dispatcher<Q> {
-    /// Polls the completion queue and completes the CQE on the queue whose number it carries
-    /// ([`Cqe::qpn`]); returns that number and the result.
+    /// Polls the completion queue and completes the CQE on the queue of its [`Cqe::qpn`]; returns
+    /// that number and the result.
     ///
-    /// The CQE of a queue that is not here comes back in [`CompletionError::OtherQueue`]: complete
-    /// it there.
+    /// The CQE of an unknown queue comes back in [`CompletionError::OtherQueue`]: complete it on
+    /// its queue.
     #[inline(always)]
     pub fn poll(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
         let look = cq.look();
@@ -344,16 +344,15 @@ impl<Q: Completes> Dispatcher<Q> {
         cq.poll().map(|cqe| self.complete(cqe))
     }
 
-    /// Like [`poll`](Self::poll), for queues that were inserted by their user indexes
-    /// ([`Cqe::user_index`]); returns the user index.
+    /// Like [`poll`](Self::poll), for queues inserted by user index ([`Cqe::user_index`]); returns
+    /// the user index.
     #[inline(always)]
     pub fn poll_by_user_index(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
         cq.poll().map(|cqe| self.complete_as(cqe.user_index(), cqe))
     }
 
-    /// Like [`poll`](Self::poll), for queue pairs that take their receives from a shared receive
-    /// queue: `receives` completes receive CQEs, the queue pair of the CQE's QPN all others.
-    /// Returns the QPN.
+    /// Like [`poll`](Self::poll), for queue pairs with a shared receive queue: `receives` completes
+    /// receive CQEs, the queue pair of the CQE's QPN all others. Returns the QPN.
     #[inline]
     pub fn poll_shared(
         &mut self,
@@ -367,8 +366,8 @@ impl<Q: Completes> Dispatcher<Q> {
         Some(self.complete(cqe))
     }
 
-    /// Completes the request that a polled CQE reports, for example in [`CompletionQueue::drain`],
-    /// in the queue of the CQE's QPN.
+    /// Completes the request of a polled CQE, for example in [`CompletionQueue::drain`], on the
+    /// queue of the CQE's QPN.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Dispatched {
         self.complete_as(cqe.qpn().0, cqe)
@@ -398,7 +397,7 @@ mod tests {
         fn dispatcher_matches_map_by_24_bit_number(
             steps in prop::collection::vec((any::<bool>(), 0u32..40), 1..300),
         ) {
-            // Neighbours, both ends of a page, and both ends of all.
+            // Neighbours, both ends of a page, and both ends of all numbers.
             let number = |n: u32| (n % 5 * 0x3f_ffff + n / 5 * 0x3ff) & 0xff_ffff;
             let (mut table, mut expected) = (Dispatcher::new(), BTreeMap::new());
             for (turn, (insert, n)) in steps.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a CQE says of a frame that arrived.
+//! The description of a received frame in its CQE.
 
 use core::fmt;
 use core::mem::offset_of;
@@ -28,7 +28,7 @@ pub enum Transport {
     Udp,
 }
 
-/// What the device hashed of a frame (RSS).
+/// The receive hash of a frame (RSS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveHash {
     /// The hash.
@@ -61,14 +61,14 @@ impl FrameWords {
     }
 }
 
-/// A frame that arrived.
+/// A received frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedFrame {
-    /// The cookie with which the frame's memory was posted.
+    /// The cookie that the frame's memory was posted with.
     pub cookie: u64,
-    // In the byte order of the CQE: a field is converted when it is read.
+    // In the byte order of the CQE; converted when read.
     pub(crate) byte_count: u32,
-    /// An [`OpcodeQpn`], with the flow tag in the number's place.
+    /// An [`OpcodeQpn`] with the flow tag in place of the QPN.
     pub(crate) opcode_qpn: Be32,
     pub(crate) immediate: u32,
     pub(crate) words: FrameWords,
@@ -83,14 +83,13 @@ impl ReceivedFrame {
         u32::from_be(self.byte_count)
     }
 
-    /// The tag of the flow rule that led to the queue, 24 bits; 0 of a rule without one.
+    /// The tag of the flow rule that matched, 24 bits; 0 if the rule has none.
     #[inline(always)]
     pub const fn flow_tag(&self) -> u32 {
         OpcodeQpn::from_bits(self.opcode_qpn.get()).qpn()
     }
 
-    /// The value that a flow rule wrote into the frame's metadata register, where the device
-    /// reports it.
+    /// The value that a flow rule wrote to the frame's metadata register, if the device reports it.
     pub const fn metadata(&self) -> u32 {
         u32::from_be(self.immediate)
     }
@@ -99,7 +98,7 @@ impl ReceivedFrame {
         CqeFrame::from_raw(self.words.frame)
     }
 
-    /// Whether the Ethernet frame is sound.
+    /// Whether the Ethernet frame is valid.
     #[inline(always)]
     pub const fn l2_ok(&self) -> bool {
         self.frame().l2_ok()
@@ -143,8 +142,8 @@ impl ReceivedFrame {
         if frame.has_vlan() { Some(frame.vlan_info()) } else { None }
     }
 
-    /// The ones' complement sum over the packet behind the Ethernet header, where the device makes
-    /// one.
+    /// The ones' complement sum over the packet after the Ethernet header, if the device computes
+    /// it.
     pub const fn checksum(&self) -> u16 {
         CqeSourceLid::from_raw(self.words.checksum).check_sum()
     }
@@ -186,8 +185,8 @@ impl fmt::Debug for ReceivedFrame {
     }
 }
 
-/// A CQE with the words that describe a frame, copied out of the ring of a completion queue that
-/// several queues report to. The contents are as the device wrote them, unchecked.
+/// A CQE with the words that describe a frame, copied from the ring of a completion queue of
+/// several queues. The contents are unchecked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FrameCqe {
     pub(crate) cqe: Cqe,
@@ -201,19 +200,18 @@ impl fmt::Debug for FrameWords {
 }
 
 impl FrameCqe {
-    /// The CQE itself: whether it is of a receive, and the user index of its queue.
+    /// The CQE: whether it completes a receive, and the user index of its queue.
     pub fn cqe(&self) -> &Cqe {
         &self.cqe
     }
 
-    /// The CQE as the send queue that it came from takes it, or a
-    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue). It does not describe a received
-    /// frame: call [`FrameCqe::frame`] first.
+    /// The CQE for its send queue or [`SharedReceiveQueue`](crate::SharedReceiveQueue). It does not
+    /// describe a received frame: call [`FrameCqe::frame`] first.
     pub fn into_cqe(self) -> Cqe {
         self.cqe
     }
 
-    /// The frame that the CQE reports, with a cookie of the caller's; `None` if it reports none.
+    /// The frame that the CQE reports, with the caller's cookie; `None` if it reports none.
     pub fn frame(&self, cookie: u64) -> Option<ReceivedFrame> {
         let good = self.cqe.opcode() == cqe_opcode::RESPONDER_SEND;
         (good && self.cqe.format() != cqe_format::COMPRESSED).then(|| ReceivedFrame {

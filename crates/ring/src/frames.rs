@@ -1,9 +1,9 @@
-//! Receiving Ethernet frames: what a CQE says of one, and the queue that they arrive in.
+//! Receives Ethernet frames: the receive queue, and its CQEs.
 //!
-//! A raw receive queue is a [`ReceiveQueue`] whose CQEs are others than a queue pair's: the flow
-//! tag of the rule that led to the queue stands where a queue pair has its number, and the user
-//! index alone tells which queue it is. So CQEs of frames are taken with their words
-//! ([`FrameReceiver::poll`], [`CompletionQueue::poll_frame`]), and cleaned by user index
+//! A raw receive queue is a [`ReceiveQueue`] with other CQEs than a queue pair: they have the flow
+//! tag of the matching rule in place of the QPN, and only the user index identifies the queue. So
+//! CQEs of frames are taken with their words ([`FrameReceiver::poll`],
+//! [`CompletionQueue::poll_frame`]), and cleaned by user index
 //! ([`CqCleaner::clean_frames`](crate::CqCleaner::clean_frames)).
 //!
 //! ```no_run
@@ -33,7 +33,7 @@ use crate::wr::{Gather, PostError};
 
 impl CompletionQueue {
     /// Takes the next CQE with the words that describe a frame, if there is one. For a completion
-    /// queue that several receivers, or a receiver and a send queue, report to.
+    /// queue of several receivers, or of a receiver and a send queue.
     pub fn poll_frame(&mut self) -> Option<FrameCqe> {
         let taken = self.take_frame();
         if taken.is_some() {
@@ -47,7 +47,7 @@ impl CompletionQueue {
         loop {
             let look = self.look();
             if look.is_not_ours() {
-                // It may be full of what was cleaned away.
+                // The queue may be full of retired CQEs.
                 if skipped {
                     self.publish();
                 }
@@ -63,8 +63,7 @@ impl CompletionQueue {
     }
 }
 
-/// The receive queue of a raw Ethernet queue (RQ): memory for frames, in the order in which they
-/// will come.
+/// The receive queue of a raw Ethernet queue (RQ): memory for frames in the order of arrival.
 #[derive(Debug)]
 pub struct FrameReceiver {
     queue: ReceiveQueue,
@@ -72,12 +71,11 @@ pub struct FrameReceiver {
 }
 
 impl FrameReceiver {
-    /// The queue of an RQ that was created with this user index. A completion queue that several
-    /// receivers report to tells them apart by it.
+    /// The queue of an RQ that was created with this user index, which identifies it in a
+    /// completion queue of several receivers.
     ///
     /// # Errors
-    /// The user index has more than 24 bits, or is 0xffffff, the index in a CQE that was cleaned
-    /// away.
+    /// The user index has more than 24 bits, or is 0xffffff, the index of a retired CQE.
     pub fn new(queue: ReceiveQueue, user_index: u32) -> Result<Self, LayoutError> {
         if user_index >= NO_QUEUE {
             let why = "is not below 0xffffff, which stands for no queue";
@@ -118,19 +116,19 @@ impl FrameReceiver {
         self.queue.batch()
     }
 
-    /// Starts over, as the device does when the RQ goes to RST: see
+    /// Restarts at index 0, as the device does when the RQ goes to RST: see
     /// [`QueuePair::reset`](crate::QueuePair::reset).
     pub fn reset(&mut self) {
         self.queue.reset();
     }
 
-    /// Writes the count of the receives posted so far to the doorbell record again: needed after
-    /// RST, where a device may ignore the record.
+    /// Writes the count of posted receives to the doorbell record again: needed after RST, where a
+    /// device may ignore the record.
     pub fn publish(&mut self) {
         self.queue.publish();
     }
 
-    /// Polls a completion queue that is this queue's alone.
+    /// Polls a completion queue that only this queue uses.
     #[inline(always)]
     pub fn poll(&mut self, cq: &mut CompletionQueue) -> PolledFrame {
         let look = cq.look();
@@ -179,8 +177,8 @@ impl FrameReceiver {
         polled
     }
 
-    /// The frame that a successful CQE reports for the oldest receive, if it is one of this queue;
-    /// frees the receive's slot.
+    /// The frame that a successful CQE of this queue reports for the oldest receive; frees the
+    /// receive's slot.
     #[inline(always)]
     fn succeed(&mut self, look: &Look<'_>) -> Option<ReceivedFrame> {
         let request = RequestId::read(look);
@@ -198,8 +196,7 @@ impl FrameReceiver {
         })
     }
 
-    /// Takes a CQE that is no good one of ours: an error, one that cannot be, or one that was
-    /// cleaned away.
+    /// Takes a CQE off the fast path: an error, an invalid CQE, or a retired CQE.
     #[cold]
     #[inline(never)]
     fn take_other(&mut self, cq: &mut CompletionQueue) -> PolledFrame {
@@ -208,7 +205,7 @@ impl FrameReceiver {
 
     /// Completes this queue's oldest receive with the frame that the CQE reports; frees its slot.
     ///
-    /// One of another queue comes back in [`CompletionError::OtherFrame`], to be completed there.
+    /// A CQE of another queue comes back in [`CompletionError::OtherFrame`]: complete it there.
     pub fn complete(&mut self, cqe: FrameCqe) -> Result<ReceivedFrame, CompletionError> {
         let completion = match self.judge(&cqe.cqe) {
             Err(CompletionError::OtherQueue(_)) => return Err(CompletionError::OtherFrame(cqe)),
@@ -235,15 +232,15 @@ impl FrameReceiver {
     }
 }
 
-/// Result of polling a receiver's completion queue: nothing, a frame, or why a receive failed.
+/// Result of polling a receiver's completion queue: nothing, a frame, or an error.
 pub type PolledFrame = Option<Result<ReceivedFrame, CompletionError>>;
 
-/// The user index of no queue: the one in a CQE that was cleaned away.
+/// The user index of no queue: that of a retired CQE.
 const NO_QUEUE: u32 = 0xff_ffff;
 
 /// For dispatch by user index
 /// ([`Dispatcher::poll_by_user_index`](crate::Dispatcher::poll_by_user_index)): the completion has
-/// the frame's length only, not the rest of its description.
+/// only the length of the frame's description.
 impl Completes for FrameReceiver {
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         self.judge(&cqe)

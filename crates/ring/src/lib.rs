@@ -1,16 +1,16 @@
-//! The data path of mlx5 as memory that is shared with the device: work requests, send, receive and
-//! completion queues, doorbells. It needs no operating system, only `core` and `alloc`.
+//! The mlx5 data path in memory shared with the device: work requests, send, receive and completion
+//! queues, doorbells. It needs no operating system, only `core` and `alloc`.
 //!
 //! A queue is built over ring memory, a doorbell record ([`ring::RingMemory`],
-//! [`ring::RecordMemory`]) and a UAR page. Ring and record are used by this queue and the device
-//! only; they may be a UMEM, memory of a program that runs on the device, or ordinary memory in a
-//! test. From then on, posting and polling are loads and stores:
+//! [`ring::RecordMemory`]) and a UAR page. Only this queue and the device use the ring and the
+//! record; they may be a UMEM, memory of a program on the device, or ordinary memory in a test.
+//! Posting and polling are loads and stores:
 //!
-//! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, updates the doorbell
+//! - [`qp::SendQueue::post`] writes a work request ([`wr`]) to the ring, updates the doorbell
 //!   record and rings the doorbell.
-//! - [`cq::CompletionQueue::poll`] takes the next CQE out of its ring.
+//! - [`cq::CompletionQueue::poll`] takes the next CQE from its ring.
 //! - [`qp::QueuePair::complete`] turns that CQE into a [`completion::Completion`] with the cookie
-//!   of the request, and frees the slots of everything up to it.
+//!   of the request, and frees the slots up to that request.
 //!
 //! With many queues on one CQ, a [`Dispatcher`] finds the queue of each CQE.
 //!
@@ -19,8 +19,9 @@
 //! queue pairs may share a [`SharedReceiveQueue`]; a datagram names its [`Destination`];
 //! [`wr::Umr`] changes memory keys at run time.
 //!
-//! The methods that post and poll take `&mut self`: a queue may move between threads, and is used
-//! by one at a time without a lock. They do not allocate, lock, make a system call, or panic.
+//! The methods that post and poll take `&mut self`: a queue may move between threads, and one
+//! thread at a time uses it without a lock. They do not allocate, lock, make a system call, or
+//! panic.
 //!
 //! `unsafe` is confined to [`ring`] and [`uar`].
 #![no_std]

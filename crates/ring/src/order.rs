@@ -1,5 +1,5 @@
-//! Tests of the order in which the data path touches memory: ring, record, fence, UAR; owner bit,
-//! fence, the rest.
+//! Tests of the order of the data path's memory accesses: ring, record, fence, UAR; owner bit,
+//! fence, the rest of the CQE.
 
 use std::vec::Vec;
 
@@ -19,10 +19,10 @@ fn memory(length: usize) -> SharedMemory {
 }
 
 /// `memory` as a ring of a queue.
-#[allow(unsafe_code, reason = "the device's side is played here")]
+#[allow(unsafe_code, reason = "the test acts as the device")]
 fn ring_of(memory: &SharedMemory) -> RingMemory {
-    // SAFETY: what plays the device does so on the queue's thread, or in its place with stores of
-    // single bytes, of which the last one says that the others are there.
+    // SAFETY: the code that acts as the device runs on the queue's thread, or stores single bytes,
+    // the last of which publishes the others.
     unsafe { RingMemory::new(memory.clone()) }
 }
 
@@ -32,7 +32,7 @@ fn record_of(memory: &SharedMemory) -> RecordMemory {
 }
 
 /// A page of ordinary memory.
-#[allow(unsafe_code, reason = "the device's side is played here")]
+#[allow(unsafe_code, reason = "the test acts as the device")]
 fn uar_page() -> UarPage {
     // SAFETY: the memory is this page's alone.
     unsafe { UarPage::new(memory(4096)) }.unwrap()
@@ -106,8 +106,7 @@ fn blueflame_copies_whole_blocks_in_order() {
     }
 }
 
-/// 16 ds are 256 bytes: the smallest buffer. Behind it lies the other one, which a copy must not
-/// reach.
+/// 16 ds are 256 bytes: the smallest buffer. The other buffer follows; a copy must not reach it.
 #[test]
 fn blueflame_copies_at_most_16_ds() {
     let data = [7; 221];
@@ -192,7 +191,7 @@ fn publish_rewrites_receive_count() {
     for cookie in 0..3 {
         pair.post_receive(Sge::new(0, 64, Lkey(1)), cookie).unwrap();
     }
-    // As if the device had forgotten it.
+    // As if a device had ignored the record.
     record.fill(0);
     pair.publish_receives();
     assert_eq!(record.load32(0).map(u32::from_be), Ok(3));
@@ -267,7 +266,7 @@ fn arm_writes_record_before_doorbell() {
         ]
     );
     queue.event_received();
-    // One that is counted again changes nothing.
+    // A second event for the same request does not count.
     queue.event_received();
     queue.arm(Notify::Next);
     assert_eq!(take()[0], Event::Record(0x1000_0000), "the sequence number is 1");

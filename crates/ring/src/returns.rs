@@ -1,4 +1,4 @@
-//! WQEs of a shared receive queue that come back to it from queue pairs that are gone.
+//! SRQ WQEs that come back from queue pairs that were reset or destroyed.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -6,13 +6,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::types::WqeIndex;
 
-/// WQEs of a shared receive queue that are to be returned to it: messages consumed them for queue
-/// pairs that went away before anybody polled. Clones refer to the same list.
+/// WQEs to return to a shared receive queue: messages consumed them for queue pairs that were reset
+/// or destroyed before their CQEs were polled. Clones share the list.
 #[derive(Clone)]
 pub struct SrqReturns(Arc<Returns>);
 
 struct Returns {
-    /// Whether there may be some.
+    /// Whether the list may have WQEs.
     any: AtomicBool,
     /// A bit for each WQE.
     wqes: Box<[AtomicU64]>,
@@ -32,7 +32,7 @@ impl SrqReturns {
         }
     }
 
-    /// How many there are.
+    /// The number of WQEs in the list.
     pub(crate) fn count(&self) -> u32 {
         if !self.0.any.load(Ordering::Acquire) {
             return 0;
@@ -40,7 +40,7 @@ impl SrqReturns {
         self.0.wqes.iter().map(|word| word.load(Ordering::Acquire).count_ones()).sum()
     }
 
-    /// Takes one out.
+    /// Takes a WQE from the list.
     pub(crate) fn take(&self) -> Option<WqeIndex> {
         if !self.0.any.swap(false, Ordering::AcqRel) {
             return None;
@@ -50,7 +50,7 @@ impl SrqReturns {
             if bits != 0 {
                 let bit = bits.trailing_zeros() as u16;
                 word.fetch_and(!(1 << bit), Ordering::AcqRel);
-                // There may be more.
+                // The list may have more.
                 self.0.any.store(true, Ordering::Release);
                 return Some(WqeIndex(64 * index + bit));
             }

@@ -1,9 +1,9 @@
-//! Receives that several queue pairs share.
+//! Shared receive queues (SRQs).
 //!
-//! The ring is a list: each WQE names the one behind it, and the device goes from link to link.
-//! Queue pairs complete their receives in any order among one another, so that a WQE that is free
-//! again goes to the end of the list, wherever it lies. The last one of the list is never posted:
-//! its link is not known yet.
+//! The ring is a linked list: each WQE has the index of the next, and the device follows the links.
+//! The receives of different queue pairs complete in any order, so a free WQE goes to the end of
+//! the list, wherever it lies in the ring. The last WQE of the list is never posted: its link is
+//! not known yet.
 
 use core::mem::offset_of;
 use verbless_prm::hot::{self, DataSegment, SrqNextSegment, cqe_format, cqe_opcode};
@@ -31,12 +31,12 @@ pub struct SharedReceiveQueueParts {
 
 /// A receive queue that several queue pairs share.
 ///
-/// A queue pair's completion queue says which receive a message took: give such a CQE
+/// A queue pair's completion queue reports the receive that a message consumed: pass such a CQE
 /// ([`Cqe::is_receive`]) to [`SharedReceiveQueue::complete`].
 pub struct SharedReceiveQueue {
     ring: ReceiveRing,
     slots: Slots<Slot>,
-    /// The next WQE to post, and the last of the list.
+    /// The next WQE to post, and the last WQE of the list.
     head: u16,
     tail: u16,
     /// WQEs posted so far, modulo 65536.
@@ -96,19 +96,18 @@ impl SharedReceiveQueue {
         self.free + self.returns.count()
     }
 
-    /// The place where a [`CqCleaner`](crate::cq::CqCleaner) gives back the WQEs of a destroyed
+    /// The list to which a [`CqCleaner`](crate::cq::CqCleaner) returns the WQEs of a destroyed
     /// queue pair.
     pub fn returns(&self) -> SrqReturns {
         self.returns.clone()
     }
 
-    /// The cookie of a receive whose message belonged to a queue pair that was reset or dropped
-    /// before the completion was polled: its memory can be used again. A post that finds the queue
-    /// full reclaims such WQEs itself, without reporting their cookies.
+    /// The cookie of a receive whose queue pair was reset or dropped before its completion was
+    /// polled: its memory can be used again. A post to a full queue reclaims such WQEs itself,
+    /// without reporting their cookies.
     ///
-    /// The removed CQE keeps its entry of the completion queue until that is polled past it. Where
-    /// the completion queue has no entries to spare, poll it until it is empty before the WQE is
-    /// posted again.
+    /// The removed CQE keeps its entry until the completion queue is polled past it. If that queue
+    /// has no spare entries, poll it until it is empty before posting the WQE again.
     pub fn take_returned(&mut self) -> Option<u64> {
         loop {
             let index = self.returns.take()?;
@@ -118,7 +117,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Posts memory for one message, of whichever queue pair. `cookie` comes back in its
+    /// Posts memory for one message to any of the queue pairs. `cookie` comes back in its
     /// completion.
     #[inline(always)]
     pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
@@ -132,7 +131,7 @@ impl SharedReceiveQueue {
         posted
     }
 
-    /// Once more, if WQEs come back from queue pairs that are gone.
+    /// Tries again if WQEs come back from queue pairs that were reset or destroyed.
     #[cold]
     #[inline(never)]
     fn enqueue_again<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
@@ -149,10 +148,10 @@ impl SharedReceiveQueue {
         SrqBatch { first: self.head, posted: 0, queue: self }
     }
 
-    /// Completes the receive that a CQE reports, whichever queue pair it was for; frees its WQE.
+    /// Completes the receive that a CQE of any of the queue pairs reports; frees its WQE.
     ///
-    /// A CQE that is none of a receive is [`Malformed::Opcode`]: [`Cqe::is_receive`] tells before.
-    /// A queue pair that was given one of a receive hands it back in [`CompletionError::Shared`].
+    /// A CQE that completes no receive is [`Malformed::Opcode`]: check [`Cqe::is_receive`] first.
+    /// A queue pair returns a receive CQE in [`CompletionError::Shared`].
     #[inline]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         let operation = match cqe.opcode() {
@@ -180,7 +179,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Puts a WQE that was posted to the end of the list, whatever the device says of others.
+    /// Moves a posted WQE to the end of the list; ignores any other index from the device.
     #[inline(always)]
     fn retire(&mut self, WqeIndex(index): WqeIndex) -> Option<u64> {
         let slot = *self.slots.get(index.into());
@@ -194,7 +193,7 @@ impl SharedReceiveQueue {
         Some(slot.cookie)
     }
 
-    /// Makes `next` the WQE behind `index`, which is not posted.
+    /// Makes `next` the WQE after `index`, which is not posted.
     #[inline(always)]
     fn link(&mut self, index: u16, next: u16) {
         let segment = *SrqNextSegment::zeroed().set_next_wqe_index(next);
@@ -253,8 +252,7 @@ impl core::fmt::Debug for SharedReceiveQueue {
     }
 }
 
-/// Receives that will be posted together. If it is dropped without [`SrqBatch::ring`], they are
-/// removed.
+/// Receives that are posted together. Dropping it without [`SrqBatch::ring`] removes them.
 pub struct SrqBatch<'q> {
     queue: &'q mut SharedReceiveQueue,
     first: u16,
@@ -262,7 +260,7 @@ pub struct SrqBatch<'q> {
 }
 
 impl SrqBatch<'_> {
-    /// Adds memory for one message. On an error, what the batch already has stays in it.
+    /// Adds memory for one message. On an error, the batch keeps its receives.
     #[inline(always)]
     pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
         let index = match self.queue.enqueue(into, cookie) {

@@ -1,10 +1,10 @@
 //! A log of the data path's accesses to memory and of its barriers, in order. Only this crate's
 //! unit tests record it; otherwise it compiles to nothing.
 //!
-//! Ordinary memory cannot show a missing barrier, so the tests look at the order of accesses and
-//! fences instead.
+//! Ordinary memory cannot show a missing barrier, so the tests check the order of accesses and
+//! fences.
 
-/// An access to memory that the device shares, or a fence between two.
+/// An access to memory shared with the device, or a fence between two accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests read the events"))]
 pub(crate) enum Event {

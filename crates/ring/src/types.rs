@@ -5,8 +5,8 @@ use core::fmt;
 use crate::ring::LayoutError;
 pub use verbless_prm::number::{Cqn, Lkey, QKey, Qpn, Rkey};
 
-/// Index of a WQE's first WQEBB since its queue was created, modulo 65536: what a CQE calls
-/// `wqe_counter`.
+/// Index of a WQE's first WQEBB since its queue was created, modulo 65536: the `wqe_counter` of a
+/// CQE.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct WqeIndex(pub u16);
@@ -47,20 +47,19 @@ impl Be32 {
         self.0
     }
 
-    /// The value that stands here.
+    /// The value.
     #[inline(always)]
     pub(crate) const fn get(self) -> u32 {
         u32::from_be(self.0)
     }
 }
 
-/// An address in memory of the peer, under a key of the peer. With the feature `serde` it is
-/// serialized as its 12 bytes.
+/// An address under a key of the peer. With the feature `serde` it is serialized as its 12 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "[u8; 12]", try_from = "[u8; 12]"))]
 pub struct RemoteAddr {
-    /// Address as the peer's key counts.
+    /// Address under the peer's key.
     pub address: u64,
     /// The peer's key.
     pub rkey: Rkey,
@@ -75,14 +74,14 @@ impl RemoteAddr {
     /// Length of the encoding in bytes.
     pub const BYTES: usize = 12;
 
-    /// The place `offset` bytes behind this one. Nothing here knows how long the memory is: the
-    /// peer's device checks that. Addresses wrap at 2^64.
+    /// The address `offset` bytes after this one. Only the peer's device checks the bounds.
+    /// Addresses wrap at 2^64.
     #[must_use]
     pub const fn at(self, offset: u64) -> Self {
         Self { address: self.address.wrapping_add(offset), ..self }
     }
 
-    /// The bytes that a peer is sent: the address, then the key, in network order.
+    /// The encoding for a peer: the address, then the key, in network order.
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         let [a, b, c, d, e, f, g, h] = self.address.to_be_bytes();
         let [i, j, k, l] = self.rkey.0.to_be_bytes();
@@ -92,7 +91,7 @@ impl RemoteAddr {
     /// Decodes an address that a peer sent.
     ///
     /// # Errors
-    /// A key of index 0, which no device hands out: these bytes are no address.
+    /// The key has index 0, which no device assigns.
     pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, LayoutError> {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = *bytes;
         let key = u32::from_be_bytes([i, j, k, l]);
@@ -118,25 +117,24 @@ impl TryFrom<[u8; Self::BYTES]> for RemoteAddr {
     }
 }
 
-/// A piece of local registered memory.
+/// A range of local registered memory.
 ///
-/// It is a plain value and borrows nothing: the device checks key, bounds and rights when it uses
-/// it.
-// In this order key and length are one number, of which a WQE has the bytes reversed.
+/// It is a plain value and borrows nothing: the device checks key, bounds and rights on use.
+// In this order key and length form one number; a WQE has its bytes reversed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// Address as the key counts.
+    /// Address under the key.
     pub address: u64,
     /// The key.
     pub lkey: Lkey,
-    /// Bytes, at most 0x7fff_ffff. An entry of length 0 is left out of the WQE.
+    /// Bytes, at most 0x7fff_ffff. The WQE omits an entry of length 0.
     pub length: u32,
 }
 
 impl Sge {
-    /// The data segment of a WQE: length, key and address, all big-endian. Only of a length that
-    /// the segment can state.
+    /// The data segment of a WQE: length, key and address, all big-endian. The length must fit the
+    /// segment.
     #[inline(always)]
     pub(crate) const fn segment(&self) -> [u64; 2] {
         let words = u64::from_ne_bytes(zerocopy::transmute!([self.lkey.0, self.length]));

@@ -15,8 +15,8 @@ impl Check<'_> {
         self.values(file, &command.name, &command.op_mods, 16);
         for op_mod in command.op_mods.iter().filter(|op_mod| op_mod.sources.is_some()) {
             let place = format!("[{}] {}", command.name, op_mod.name);
-            let message = "an op_mod has no sources of its own; where it carries a structure of \
-                           the model's, say so by a variant";
+            let message = "an op_mod cannot have its own sources; describe a structure that only \
+                           the model has by a variant";
             self.error(file, place, message);
         }
         let ways = ["create", "query", "modify", "destroy", "general", "none"];
@@ -73,12 +73,12 @@ impl Check<'_> {
         self.variants(command);
     }
 
-    /// The states and transitions of a command must be those of its object.
+    /// Checks that a command's states and transitions are those of its object.
     fn states(&mut self, command: &Command) {
         let (file, place) = (&command.file, format!("[{}] states", command.name));
         let Some(name) = &command.state else {
             if !command.states.is_empty() || !command.transitions.is_empty() {
-                let message = "whose states? name their enum: state = \"qp_state\"";
+                let message = "states without their enum; add state = \"qp_state\"";
                 self.harmless(file, place, message);
             }
             return;
@@ -114,8 +114,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that a command's capabilities exist, and that all commands of an object need those
-    /// that its creation needs.
+    /// Checks that a command's capabilities exist, and that a command has some if its object's
+    /// creation has.
     fn needs(&mut self, command: &Command) {
         let (file, place) = (&command.file, format!("[{}] capability", command.name));
         let text = command.capability.as_deref().unwrap_or_default();
@@ -146,7 +146,7 @@ impl Check<'_> {
         }
     }
 
-    /// An input begins with opcode, uid and op_mod, an output with status and syndrome.
+    /// Checks that an input begins with opcode, uid and op_mod, an output with status and syndrome.
     fn header(&mut self, command: &Command, structure: &Structure, role: &str) {
         let header: &[(&str, u32, u32)] = match role {
             "input" => &[("opcode", 0, 16), ("uid", 16, 16), ("op_mod", 48, 16)],
@@ -156,7 +156,7 @@ impl Check<'_> {
             let place = At::of_field(start, width).0;
             let here = format!("[{}]", structure.name);
             match structure.fields.iter().find(|f| f.name == name) {
-                // Some commands are not sent for a user context; DESTROY_UCTX has a uid elsewhere.
+                // Some commands have no user context; DESTROY_UCTX has a uid elsewhere.
                 Some(field) if name == "uid" && field.start >= 32 => {}
                 None if name == "uid" && command.devx == "none" => {}
                 None if name == "uid" => {
@@ -166,7 +166,7 @@ impl Check<'_> {
                     );
                     self.error(&structure.file, here, message);
                 }
-                // The commands of general objects have the type of the object there.
+                // General object commands have obj_type there.
                 None if name == "op_mod"
                     && structure.fields.iter().any(|f| f.name == "obj_type") => {}
                 None => {

@@ -1,5 +1,5 @@
 //! Rules for structures: fields are inside the structure and do not overlap, gaps are named, words
-//! consist of whole fields, and there is no recursion.
+//! consist of whole fields, and no structure contains itself.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Check<'_> {
             let name = &field.name;
             for method in [name.clone(), format!("set_{name}"), format!("{name}_mut")] {
                 if let Some(other) = methods.insert(method.clone(), name) {
-                    let message = format!("its accessor `{method}` is also that of `{other}`");
+                    let message = format!("its accessor `{method}` clashes with one of `{other}`");
                     self.error(file, place.clone(), message);
                 }
             }
@@ -59,7 +59,7 @@ impl Check<'_> {
         }
     }
 
-    /// A word of a hot structure: aligned, and made of whole fields that are numbers.
+    /// Checks that a word of a hot structure is aligned and consists of whole number fields.
     fn word(&mut self, structure: &Structure, word: &Word) {
         let (file, span) = (&structure.file, word.span);
         let place = format!("[{}] words: {}", structure.name, word.name);
@@ -71,7 +71,7 @@ impl Check<'_> {
             self.error(file, place.clone(), message);
         }
         if span.end() > structure.bytes.saturating_mul(8) {
-            self.error(file, place.clone(), "ends behind the structure");
+            self.error(file, place.clone(), "ends after the structure");
         }
         if word.fields(structure).next().is_none() {
             self.error(file, place.clone(), "holds no field");
@@ -81,7 +81,7 @@ impl Check<'_> {
             let number = matches!(field.content, Content::Number | Content::Enum(_));
             let touches = of.start < span.end() && span.start < of.end();
             if touches && !(word.holds(field) && number && !field.array) {
-                let message = format!("`{}` is not a number within it", field.name);
+                let message = format!("`{}` is not a whole number in it", field.name);
                 self.error(file, place.clone(), message);
             }
         }
@@ -103,13 +103,13 @@ impl Check<'_> {
                 Some(shape(other, defined) == shape(structure, word) && defined.of.is_none())
             });
             if same != Some(true) {
-                let message = format!("[{of}] has no such word of the same fields");
+                let message = format!("[{of}] has no such word with the same fields");
                 self.error(file, place.clone(), message);
             }
         }
         for name in word.only.iter().flatten() {
             if fields.iter().all(|field| field.name != *name) {
-                self.error(file, place.clone(), format!("`{name}` is no field within it"));
+                self.error(file, place.clone(), format!("`{name}` is not a field in it"));
             }
         }
     }
@@ -156,12 +156,12 @@ impl Check<'_> {
                     let message = format!("there is no structure [{name}]{}", self.near(name));
                     self.error(file, place.into(), message);
                 } else if !field.start.is_multiple_of(8) {
-                    self.error(file, place.into(), "a structure begins at a whole byte");
+                    self.error(file, place.into(), "a structure must begin at a whole byte");
                 }
             }
             Content::Bytes => {
                 if !field.start.is_multiple_of(8) || !field.width.is_multiple_of(8) {
-                    let message = "has more than 64 bits but not whole bytes; take it apart";
+                    let message = "has more than 64 bits, but not whole bytes; split it";
                     self.error(file, place.into(), message);
                 }
             }
@@ -181,8 +181,7 @@ impl Check<'_> {
                 .find(|pair| pair[0].start > pair[1].start)
                 .map(|pair| (pair[1], pair[0]))
                 .expect("the fields are not sorted");
-            let message =
-                format!("order of fields is order in memory; put it before `{}`", after.name);
+            let message = format!("fields must be in memory order; put it before `{}`", after.name);
             self.error(&structure.file, format!("[{}] {}", structure.name, before.name), message);
         }
         fields.sort_by_key(|f| f.span());
@@ -220,7 +219,7 @@ impl Check<'_> {
                 .iter()
                 .find(|field| field.span().start < span.end() && span.start < field.span().end());
             if let Some(field) = field {
-                let message = format!("reserved {written} is where field `{}` is", field.name);
+                let message = format!("reserved {written} overlaps field `{}`", field.name);
                 self.error(&structure.file, place.clone(), message);
             }
             if reserved[..i].iter().any(|o| o.start < span.end() && span.start < o.end()) {
@@ -233,8 +232,7 @@ impl Check<'_> {
         if !unnamed.is_empty() {
             let places: Vec<String> =
                 unnamed.into_iter().flat_map(At::of_gap).map(|p| format!("\"{p}\"")).collect();
-            let message =
-                format!("has gaps without a name; add to reserved: {}", places.join(", "));
+            let message = format!("has unnamed gaps; add to reserved: {}", places.join(", "));
             self.error(&structure.file, place, message);
         }
     }

@@ -3,7 +3,7 @@
 use super::super::repository::{Scratch, root};
 use super::*;
 
-/// A description without mistakes; the tests below replace one text in it.
+/// A description without mistakes; each test replaces a text in it.
 const SOUND: &str = r#"
     [command_status]
     kind = "enum"
@@ -116,7 +116,7 @@ fn mistakes_are_reported_with_place_and_remedy() {
         ("[thing]", "[Thing]", "[Thing]", "lower case"),
         ("addr = {", "Addr = {", "[thing] Addr", "lower case"),
         ("addr = {", "zeroed = {", "[thing] zeroed", "rename it"),
-        ("addr = {", "set_size = {", "[thing] set_size", "also that of `size`"),
+        ("addr = {", "set_size = {", "[thing] set_size", "clashes with one of `size`"),
         ("SMALL =", "small =", "[kind_of_thing] small", "upper case"),
         (
             "doc = \"Small one.\"",
@@ -150,7 +150,7 @@ fn mistakes_are_reported_with_place_and_remedy() {
         ("0x00.15:0\", doc = \"S", "0x00.0:15\", doc = \"S", "[thing] size", "high:low"),
         ("0x00.15:0\", doc = \"S", "0x00.35:0\", doc = \"S", "[thing] size", "within 31:0"),
         ("0x00.15:0\", doc = \"S", "0x00:2\", doc = \"S", "[thing] size", "bytes = n"),
-        ("0x00.15:0\", doc = \"S", "0x00.16:0\", doc = \"S", "[thing]", "is where field `size`"),
+        ("0x00.15:0\", doc = \"S", "0x00.16:0\", doc = \"S", "[thing]", "overlaps field `size`"),
         ("0x00.15:0\", doc = \"S", "0x00.29:0\", doc = \"S", "[thing] size", "overlaps `kind`"),
         (
             "0x00.15:0\", doc = \"S",
@@ -188,7 +188,7 @@ fn mistakes_are_reported_with_place_and_remedy() {
             "[thing] addr",
             "larger than a structure",
         ),
-        ("\"0x00.31:28\"", "\"0x00.31:28\", bits = 5", "[thing] kind", "`at` says 4 bits"),
+        ("\"0x00.31:28\"", "\"0x00.31:28\", bits = 5", "[thing] kind", "`at` has 4 bits"),
         ("\"0x28\", tail", "\"0x20\", tail", "[make_thing_in] pas", "begins before"),
         ("\"0x28\", tail", "\"0x28\", count = 2, tail", "[make_thing_in] pas", "no count"),
         // names that do not exist, and values that do not fit
@@ -317,9 +317,9 @@ fn mistakes_are_reported_with_place_and_remedy() {
             "state = \"kind_of_thing\"\n    states = [\"SMALL\"]",
             "",
             "[make_thing] states",
-            "whose states",
+            "without their enum",
         ),
-        ("state = \"kind_of_thing\"", "", "[make_thing] states", "whose states"),
+        ("state = \"kind_of_thing\"", "", "[make_thing] states", "without their enum"),
         ("state = \"kind_of_thing\"", "state = \"kind\"", "[make_thing] states", "no enum [kind]"),
         ("states = [\"SMALL\"]", "states = []", "[make_thing] states", "in no state"),
         (
@@ -507,15 +507,15 @@ fn hot_word_must_be_aligned_and_hold_whole_fields() {
     assert_eq!(with("thing_head = \"0x00\""), [""; 0]);
     assert_eq!(with("thing_head = \"0x00\", thing_addr = \"0x08:8\""), [""; 0]);
     for (words, says) in [
-        ("thing_head = \"0x00.15:8\"", "is not a number within it"),
+        ("thing_head = \"0x00.15:8\"", "is not a whole number in it"),
         ("thing_head = \"0x00.11:4\"", "not an aligned word"),
         ("thing_head = \"0x04:8\"", "not an aligned word"),
-        ("thing_head = \"0x10\"", "ends behind"),
+        ("thing_head = \"0x10\"", "ends after"),
         ("thing_head = \"0x00.23:16\"", "holds no field"),
         ("thing_flags = \"0x04\"", "kind: is neither in a word nor a whole number"),
         ("thing_head = \"0x00\", thing_size = \"0x00.15:0\"", "kind: is neither in a word"),
         ("thing_head = 4", "did not match any variant"),
-        ("thing_head = { at = \"0x00\", fields = [\"other\"] }", "`other` is no field within it"),
+        ("thing_head = { at = \"0x00\", fields = [\"other\"] }", "`other` is not a field in it"),
         ("thing_head = { at = \"0x00\", of = \"other\" }", "[other] has no such word"),
         ("thing = \"0x00\"", "already has an entry of that name"),
         ("Thing = \"0x00\"", "lower case"),

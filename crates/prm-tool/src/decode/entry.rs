@@ -1,5 +1,4 @@
-//! The content of a dump: CQEs, WQEs, commands. The bytes identify it; if they do not, the title
-//! helps.
+//! Recognizes and formats a dump: CQEs, WQEs, commands. The dump's title and bytes show its kind.
 
 use verbless_prm::CommandInfo;
 use verbless_prm::command::Decoded;
@@ -67,7 +66,7 @@ pub(super) fn show(known: &Known<'_>, dump: &Dump) -> String {
         if is_convincing(known, swapped, &other) {
             (bytes, kind) = (swapped, other);
             out += &format!(
-                "  the dump shows numbers of {} bytes of a little-endian machine; turned round\n",
+                "  the dump shows {}-byte words of a little-endian machine; bytes swapped\n",
                 dump.group
             );
         }
@@ -92,12 +91,12 @@ pub(super) fn show(known: &Known<'_>, dump: &Dump) -> String {
         Kind::Unknown => {
             let what = match bytes.first_chunk() {
                 Some(&opcode) => format!("opcode {:#06x} is unknown", u16::from_be_bytes(opcode)),
-                None => "too short for any".to_owned(),
+                None => "too short".to_owned(),
             };
-            let title = "neither an error CQE, a WQE nor a command";
-            let mut out = format!("  {} bytes that are {title} ({what}):\n", bytes.len());
+            let title = "not an error CQE, a WQE or a command";
+            let mut out = format!("  {} bytes: {title} ({what}):\n", bytes.len());
             bytes.chunks(16).for_each(|row| out += &format!("    {}\n", hex(row)));
-            out + "    name the structure with --of if it is another\n"
+            out + "    --of NAME decodes another structure\n"
         }
     };
     out
@@ -109,7 +108,7 @@ fn swap(bytes: &[u8], group: usize) -> Option<Vec<u8>> {
         .then(|| bytes.chunks(group).flat_map(|word| word.iter().rev().copied()).collect())
 }
 
-/// Whether the bytes themselves, and not only the title, show their kind.
+/// Whether the bytes show their kind without the title.
 fn is_convincing(known: &Known<'_>, bytes: &[u8], kind: &Kind) -> bool {
     match kind {
         Kind::Cqes => bytes.chunks(CQE).any(|cqe| error_syndrome(known, cqe).is_some()),
@@ -123,7 +122,7 @@ fn kind(known: &Known<'_>, bytes: &[u8], hint: Hint) -> Kind {
     let runtime = known.runtime;
     let is_error = |cqe: &[u8]| error_syndrome(known, cqe).is_some();
     let command = runtime.command_of(bytes).filter(|_| {
-        // uid follows the opcode, op_mod in the second half of the next dword.
+        // The dword after opcode and uid has reserved bits, then op_mod.
         bytes.get(4..6).is_none_or(|reserved| reserved == [0, 0])
     });
     match hint {
@@ -169,7 +168,7 @@ fn is_command_entry(runtime: &Runtime, bytes: &[u8]) -> bool {
     bytes.len() >= 64 && bytes[..4] == [7, 0, 0, 0] && runtime.command_of(&bytes[16..]).is_some()
 }
 
-/// A command queue entry without a title, as cut out of a log.
+/// A command queue entry without a title, as copied from a log.
 fn command_entry(known: &Known<'_>, bytes: &[u8]) -> String {
     let mut text = "dump command entry INPUT\n".to_owned();
     for (at, row) in bytes.chunks(16).enumerate() {
@@ -235,7 +234,7 @@ fn fields(known: &Known<'_>, name: &str, bytes: &[u8]) -> String {
     out
 }
 
-/// CQEs, each by its opcode; a run of CQEs without errors takes one line, unless `all` is set.
+/// Formats CQEs by opcode; a run of CQEs without errors takes one line unless `all` is set.
 fn cqes(known: &Known<'_>, bytes: &[u8]) -> String {
     let mut out = String::new();
     let many = bytes.len() >= 2 * CQE;
@@ -350,9 +349,9 @@ pub(super) fn wc_status(syndrome: u8) -> u64 {
     }
 }
 
-/// Consecutive WQEs, each at a WQEBB boundary.
+/// Formats consecutive WQEs, each at a WQEBB boundary.
 fn send_wqes(known: &Known<'_>, bytes: &[u8], title: &str) -> String {
-    // mlx5e dumps with this title, DPDK's Ethernet queues with the other.
+    // mlx5e prints "WQE DUMP", DPDK's Ethernet queues "Error SQ".
     let is_ethernet = ["WQE DUMP", "Error SQ"].iter().any(|mark| title.contains(mark));
     let mut out = String::new();
     let mut at = 0;
@@ -391,7 +390,7 @@ fn opcode_of(known: &Known<'_>, wqe: &[u8]) -> String {
     format!("{name} ({opcode:#04x})")
 }
 
-/// Data segments of a receive queue; a run of equal lengths and keys takes one line.
+/// Formats data segments of a receive queue; a run of equal lengths and keys takes one line.
 fn receive_wqes(known: &Known<'_>, bytes: &[u8]) -> String {
     let mut out = String::from("  receive WQEs, read as data segments of 16 bytes\n");
     let mut run: Option<(usize, usize, String)> = None;

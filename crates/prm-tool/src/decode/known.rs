@@ -28,7 +28,7 @@ impl<'a> Known<'a> {
     pub(super) fn number(&self, called: &str, value: u64) -> String {
         match self.table(called).and_then(|it| it.get(value)) {
             Some(meaning) => meaning.line(),
-            None => format!("{called} {value:#x}, which prm/ does not know"),
+            None => format!("{called} {value:#x}, not in prm/"),
         }
     }
 
@@ -46,19 +46,19 @@ impl<'a> Known<'a> {
     pub(super) fn vendor_syndrome(&self, value: u64) -> String {
         if value > 0xff {
             return format!(
-                "vendor error {value} ({value:#x}), not an mlx5 number: mlx5 has 8 bits of it"
+                "vendor error {value} ({value:#x}), not an mlx5 number: vendor_err has 8 bits"
             );
         }
         match self.table("vendor syndrome of an error CQE").and_then(|it| it.get(value)) {
             Some(meaning) => format!("vendor syndrome {value:#04x}: {}", meaning.is.doc),
-            None => format!("vendor syndrome {value:#04x}, whose meaning is not published"),
+            None => format!("vendor syndrome {value:#04x}: not published"),
         }
     }
 
     pub(super) fn severity(&self, value: u64) -> String {
         let names = self.runtime.enumeration("health_severity");
         let name = names.and_then(|it| it.name_of(value)).unwrap_or("unknown");
-        format!("health severity {value}, {name}: smaller is graver")
+        format!("health severity {value}, {name}: lower is more severe")
     }
 
     /// The syndrome of a command: the firmware's own, or the model's.
@@ -67,7 +67,7 @@ impl<'a> Known<'a> {
             return text;
         }
         match syndrome {
-            0 => "syndrome 0x0: the firmware gives no reason of its own".to_owned(),
+            0 => "syndrome 0x0: the firmware gives no reason".to_owned(),
             _ => format!(
                 "syndrome {syndrome:#x}: the firmware's own, not published; the vendor's support \
                  can look it up"
@@ -75,7 +75,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// The command's own reason for a status.
+    /// The reason that prm/ gives for a status of this command.
     pub(super) fn rule(&self, opcode: u16, status: u64) -> Option<&'a str> {
         let name = self.table("command status")?.get(status)?.is.name;
         let command = self.description.commands.iter().find(|it| it.opcode == opcode)?;

@@ -1,6 +1,6 @@
-//! Lines of logs that are known: failed commands and timeouts of mlx5_core, events, its health
-//! report, its firmware's start, its PCIe slot, UCX's statuses, and failed completions as NCCL,
-//! perftest, SPDK, UCX, DPDK and kernel modules print them.
+//! Explains log lines: mlx5_core's failed commands, timeouts, events, health report, firmware start
+//! and PCIe slot; UCX's statuses; failed completions of NCCL, perftest, SPDK, UCX, DPDK and kernel
+//! modules.
 
 use self::scan::{after, bare_hex, number};
 use super::entry::wc_status;
@@ -12,7 +12,7 @@ mod queue;
 mod scan;
 mod ucx;
 
-/// What the line says, in lines; `None` if it is none of those.
+/// Explains a line in lines; `None` if the line is unknown.
 pub(super) fn explain(known: &Known<'_>, line: &str) -> Option<String> {
     let lines = failed_command(known, line)
         .or_else(|| timeout(known, line))
@@ -29,7 +29,7 @@ pub(super) fn explain(known: &Known<'_>, line: &str) -> Option<String> {
     Some(lines.iter().map(|line| format!("  {line}\n")).collect())
 }
 
-/// A command as mlx5_core writes it, `CREATE_CQ(0x400)`: its name and opcode.
+/// The name and opcode of a command that mlx5_core prints as `CREATE_CQ(0x400)`.
 fn command(line: &str) -> Option<(&str, u16)> {
     let mut from = 0;
     while let Some(at) = line[from..].find("(0x") {
@@ -85,17 +85,17 @@ fn failed_command(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
 /// Commands that the firmware did not answer, or not in time.
 fn timeout(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     const LATE: &str = "The firmware completed it, but no interrupt came: the driver found the \
-                        entry done when it looked.";
+                        entry done when it polled.";
     const LOST: &str = "The firmware did not answer in time. The driver gives the entry up; if \
                         more follow, the firmware hangs: look for a health report before it.";
     let what = [
         ("recovered after timeout", LATE),
         ("no done completion", LOST),
         ("will cause a leak of a command resource", LOST),
-        ("canceled on out of queue timeout", "It was not sent: no slot of the queue came free."),
-        ("timed out while waiting for a slot", "It was not sent: no slot of the queue came free."),
-        ("timeout while waiting for command semaphore", "It was not sent: no slot came free."),
-        ("command completion arrived after timeout", "The firmware answered after all, too late."),
+        ("canceled on out of queue timeout", "It was not sent: no queue slot became free."),
+        ("timed out while waiting for a slot", "It was not sent: no queue slot became free."),
+        ("timeout while waiting for command semaphore", "It was not sent: no slot became free."),
+        ("command completion arrived after timeout", "The firmware answered too late."),
     ];
     let lower = line.to_ascii_lowercase();
     let (_, meaning) = what.iter().find(|(words, _)| lower.contains(words))?;
@@ -110,7 +110,7 @@ fn timeout(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// `CQ error on CQN 0x41f, syndrome 0x1`: the event has an enum of its own.
+/// `CQ error on CQN 0x41f, syndrome 0x1`: this syndrome has its own enum.
 fn cq_error(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let rest = &line[line.find("CQ error on CQN")? + "CQ error on CQN".len()..];
     let cqn = number(rest)?;
@@ -139,12 +139,12 @@ fn health(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
         ));
     }
     for (label, meaning) in [
-        ("assert_exit_ptr", "address in the firmware at which the assertion was left"),
-        ("assert_callra", "address in the firmware from which the assertion was called"),
-        ("ext_synd", "extended syndrome, which only the vendor can read"),
-        ("hw_id", "identifier of the hardware"),
-        ("irisc_index", "processor of the firmware that failed"),
-        ("raw fw_ver", "firmware's version"),
+        ("assert_exit_ptr", "firmware address of the assertion's exit"),
+        ("assert_callra", "firmware address of the assertion's caller"),
+        ("ext_synd", "extended syndrome, which only the vendor can decode"),
+        ("hw_id", "hardware identifier"),
+        ("irisc_index", "firmware processor that failed"),
+        ("raw fw_ver", "firmware version"),
     ] {
         if let Some(found) = after(line, &[label]).filter(|_| is_core) {
             return one(format!("health buffer: {label} {:#x}, {meaning}", found.value));
@@ -175,7 +175,7 @@ fn health(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
         return one(format!("health buffer: firmware {version}"));
     }
     if lower.contains("health compromised - reached miss count") {
-        let text = "The firmware's health counter stands still: the firmware hangs, or PCIe does.";
+        let text = "The health counter does not advance: the firmware or the PCIe link hangs.";
         return one(text.to_owned());
     }
     let sensor = after(line, &["fatal error"]).filter(|it| it.rest.contains("detected"))?;
@@ -183,9 +183,9 @@ fn health(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
         1 => "PCIe reads return ones: the device is off the bus",
         2 => "the PCIe channel is offline",
         3 => "the device's interface is disabled",
-        4 => "a reset by software is going on",
+        4 => "a software reset is in progress",
         5 => "the firmware reports a syndrome and asks for a reset",
-        _ => "a sensor that Linux 6.12 does not have",
+        _ => "not a sensor of Linux 6.12",
     };
     one(format!("fatal sensor {} of mlx5_core: {what}", sensor.value))
 }
@@ -197,8 +197,8 @@ fn health_words(known: &Known<'_>, lower: &str) -> bool {
     value.is_some_and(|it| it.is.says.iter().any(|says| lower.contains(&says.to_ascii_lowercase())))
 }
 
-/// The second line of UCX about a failed completion: `RC QP 0x1ca1 wqe[6]: RDMA_READ s-- [rva …
-/// rkey …] [va … len … lkey …] [rqpn …]`.
+/// UCX's second line for a failed completion: `RC QP 0x1ca1 wqe[6]: RDMA_READ s-- [rva … rkey …]
+/// [va … len … lkey …] [rqpn …]`.
 fn ucx_wqe(line: &str) -> Option<Vec<String>> {
     let at = line.find(" QP 0x")?;
     let service = line[..at].rsplit([' ', ':']).next()?;
@@ -237,8 +237,8 @@ fn ucx_wqe(line: &str) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// A command through DevX that failed, as DPDK and UCX print it: `DevX create CQ failed errno=121
-/// status=0x3 syndrome=0x5a82ae`, `mlx5dv_devx_obj_create(QP) failed, syndrome 0x46a02`.
+/// A failed DevX command of DPDK or UCX: `DevX create CQ failed errno=121 status=0x3
+/// syndrome=0x5a82ae`, `mlx5dv_devx_obj_create(QP) failed, syndrome 0x46a02`.
 fn failed_devx(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let lower = line.to_ascii_lowercase();
     let syndrome =
@@ -246,7 +246,7 @@ fn failed_devx(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let syndrome = syndrome.filter(|_| lower.contains("fail") || lower.contains("devx"))?;
     let errno = after(line, &["errno", "err"]).map(|it| it.value);
     let errno = errno.or_else(|| errno_in_words(known, syndrome.rest));
-    // The kernel's own commands are in lines of mlx5_core.
+    // Lines of mlx5_core have the kernel's own commands.
     let is_core = ["mlx5_cmd_check", "mlx5_core", "op_mod("].iter().any(|it| lower.contains(it));
     let is_devx = !is_core && (lower.contains("devx") || errno == Some(EREMOTEIO));
     let through = if is_devx { " through DevX" } else { "" };
@@ -267,22 +267,22 @@ fn failed_devx(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
 
 const EREMOTEIO: u64 = 121;
 
-/// What syndrome 0 means beside an errno other than EREMOTEIO, with which alone the kernel hands
-/// the outbox of a failed command over.
+/// The meaning of syndrome 0 with an errno other than EREMOTEIO. The kernel copies the outbox of a
+/// failed command to the caller only with EREMOTEIO.
 fn no_outbox(errno: u64) -> &'static str {
     match errno {
         110 | 125 => {
-            "the command got no answer: the outbox was never written, so that its syndrome 0 says \
-             nothing; look for timeouts of commands in the kernel log"
+            "the command got no answer: the outbox was never written, so its syndrome 0 means \
+             nothing; look for command timeouts in the kernel log"
         }
         _ => {
-            "the kernel handed no outbox over, so that its syndrome 0 says nothing: it refused the \
-             call itself, or kept the answer; look for the command in the kernel log"
+            "the kernel copied no outbox, so its syndrome 0 means nothing: the kernel refused the \
+             call, or kept the answer; look for the command in the kernel log"
         }
     }
 }
 
-/// An errno by the words of strerror, at the end of a line or before its number.
+/// An errno by its strerror words, at the end of a line or before its number.
 fn errno_in_words(known: &Known<'_>, text: &str) -> Option<u64> {
     let text = text.trim_end_matches(|c: char| !c.is_alphabetic());
     let ends = |says: &&str| {
@@ -337,7 +337,7 @@ fn failed_completion(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
         "srp",
     ]);
     let is_about = about_work || vendor.is_some();
-    // Words of ibv_wc_status alone, some of which any program may use.
+    // Any program may print some words of ibv_wc_status.
     let is_own = |says: &str| {
         let own = ["retry counter", "protection error", "flushed", "qp operation", "remote "];
         is_about || own.iter().any(|own| says.contains(own))
@@ -390,19 +390,19 @@ fn failed_completion(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     if let Some((_, side)) = side.iter().find(|(words, _)| lower.contains(words)) {
         lines.insert(0, format!("an error CQE of the {side} side"));
     } else if lines.iter().all(|line| line.ends_with(')') && !line.contains("syndrome")) {
-        // Numbers of queues alone are no failure.
+        // A line with only queue numbers is not a failure.
         return None;
     }
     Some(lines)
 }
 
-/// A failed verb or ioctl, by its errno: its number, or its words.
+/// A failed verb or ioctl, by the number or the words of its errno.
 fn errno(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let lower = line.to_ascii_lowercase();
     let has = |marks: &[&str]| marks.iter().any(|mark| lower.contains(mark));
     let errno = match after(line, &["errno"]) {
         Some(errno) => errno.value,
-        // A file of UCX's verbs; above it, the same words are of its own statuses.
+        // In UCX's verbs files the words are strerror's; elsewhere in UCX they are its statuses.
         None if has(&["fail", "error", "<warn>"]) => {
             let is_verb = has(&["ibv_", "mlx5dv", "rdma_create", "devx", "ib_iface", "ib_mlx5"]);
             errno_in_words(known, line).filter(|_| is_verb)?

@@ -29,12 +29,12 @@ pub(super) struct Line {
 pub(super) struct Dump {
     /// Numbers of the first and last row's lines.
     pub(super) lines: (usize, usize),
-    /// The line before it that announces it, or else the prefix of the first row.
+    /// The line that announces it, or else the prefix of the first row.
     pub(super) title: String,
-    /// The number of that line.
+    /// The number of the line that announces it.
     pub(super) title_line: Option<usize>,
     pub(super) bytes: Vec<u8>,
-    /// Bytes of a group.
+    /// Bytes per group.
     pub(super) group: usize,
     /// Byte ranges whose rows are missing.
     pub(super) missing: Vec<(usize, usize)>,
@@ -48,7 +48,7 @@ pub(super) struct Dump {
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) lines: (usize, usize),
-    /// Its name, as the title gives it.
+    /// Its name in the title.
     pub(super) title: String,
     pub(super) is_input: bool,
     pub(super) text: String,
@@ -108,7 +108,7 @@ pub(super) fn pieces(text: &str) -> Vec<Piece> {
     pieces
 }
 
-/// The last line of hexdump and od: the offset of the end alone.
+/// Whether a line is the last of hexdump or od, which has only the end offset.
 fn ends(pieces: &mut [Piece], line: &str, number: usize) -> bool {
     let Some(Piece::Dump(dump)) = pieces.last_mut() else { return false };
     let Some(base) = dump.base.filter(|_| line.len() >= 7) else { return false };
@@ -126,8 +126,8 @@ fn is_plain(line: &str) -> bool {
     line.trim().is_empty() || row(line).is_some_and(|row| row.prefix.is_empty())
 }
 
-/// A line without the additions of terminals, mail and Markdown: colours, carriage returns, quote
-/// and emphasis marks.
+/// Removes the marks of terminals, mail and Markdown: colours, carriage returns, quote and emphasis
+/// marks.
 fn clean(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line;
@@ -143,7 +143,7 @@ fn clean(line: &str) -> String {
     if out.trim_start().starts_with('>') { quoted.to_owned() } else { out.replace('\r', "") }
 }
 
-/// A line without Markdown's marks: `**`, backticks, and `__` at the ends of words.
+/// Removes Markdown's marks: `**`, backticks, and `__` at the ends of words.
 fn plain_text(line: &str) -> String {
     let mut out = line.replace("**", "").replace('`', "");
     if out.contains("__") {
@@ -151,14 +151,14 @@ fn plain_text(line: &str) -> String {
             Some(word) => word.to_owned(),
             None => word.trim_end_matches(['.', ',']).strip_suffix("__").unwrap_or(word).to_owned(),
         };
-        // A pair around one word or more; a name such as __func__ also loses its marks.
+        // A pair may enclose several words. A name such as __func__ loses its marks.
         out = out.split(' ').map(strip).map(|word| strip(&word)).collect::<Vec<_>>().join(" ");
     }
     out
 }
 
-/// The offset at which the next line of a log begins behind a row of sixteen bytes, if the newline
-/// is lost.
+/// The offset of the next log line after a row of sixteen bytes, if the newline between them is
+/// lost.
 fn glued(line: &str) -> Option<usize> {
     const WIDTH: usize = 8;
     let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -172,7 +172,7 @@ fn glued(line: &str) -> Option<usize> {
         }
         words += 1;
         if words == 4 {
-            // With one more digit, the words do not have eight digits.
+            // If a digit follows, the words do not have eight digits.
             return tail
                 .starts_with(|c: char| !c.is_ascii_hexdigit() && c != ':')
                 .then_some(start + WIDTH);
@@ -199,8 +199,7 @@ fn command_title(line: &str, number: usize) -> Option<Command> {
     Some(Command { lines: (number, number), title, is_input, text, bytes: 0 })
 }
 
-/// Adds the row to the last dump or command, if it continues there; lines of text may be in
-/// between.
+/// Adds the row to the last dump or command if it continues it; lines of text may be in between.
 fn go_on(pieces: &mut [Piece], row: &Row<'_>, line: &str, number: usize) -> bool {
     let mut between = 0;
     for piece in pieces.iter_mut().rev() {
@@ -247,7 +246,7 @@ fn title_of(pieces: &[Piece], row: &Row<'_>, number: usize) -> (String, Option<u
 impl Dump {
     fn new(row: &Row<'_>, number: usize) -> Self {
         let mut this = Self { lines: (number, number), group: row.group, ..Self::default() };
-        // A small nonzero offset means a dump without its first rows.
+        // A dump that starts at a small nonzero offset lacks its first rows.
         this.base = row.offset.map(|offset| if offset < 0x40 { 0 } else { offset });
         let gap = row.offset.map_or(0, |offset| (offset - this.base.unwrap_or(offset)) as usize);
         this.skip(gap);
@@ -264,7 +263,7 @@ impl Dump {
         }
     }
 
-    /// Adds the row, if it belongs here.
+    /// Adds the row if it continues the dump.
     fn take(&mut self, row: &Row<'_>, is_apart: bool, number: usize) -> bool {
         let entry_is_whole = self.bytes.len().is_multiple_of(64);
         match (self.base, row.offset) {
@@ -274,7 +273,7 @@ impl Dump {
                 let length = self.bytes.len() as u64;
                 let octal = row.octal.filter(|&octal| octal == base + length);
                 let Some(at) = octal.unwrap_or(offset).checked_sub(base) else { return false };
-                // One or two rows are lost; a larger gap means another dump.
+                // Up to three rows may be lost; a larger gap starts another dump.
                 if at < length || at - length > 0x30 || at > length && entry_is_whole {
                     return false;
                 }
@@ -294,7 +293,7 @@ impl Dump {
         true
     }
 
-    /// Cuts the last row at the offset of the next one, if it has a byte too many.
+    /// Cuts the last row at the offset of the next one if the row is too long.
     fn cut(&mut self, next: u64) {
         let is_after_row = next == self.before_last as u64 + 16;
         if is_after_row
@@ -304,7 +303,7 @@ impl Dump {
         }
     }
 
-    /// Cuts the last row of a dump with sixteen bytes a row by its offsets.
+    /// Cuts a 17th byte from the last row of a dump with offsets.
     fn end(&mut self) {
         let is_last = self.base.is_some() && self.before_last >= 16;
         if is_last && self.bytes.len() == self.before_last + 17 {

@@ -1,10 +1,10 @@
-//! One line of a hex dump of any program: prefix, offset, bytes.
+//! Parses one line of a hex dump of any program: prefix, offset, bytes.
 //!
-//! libmlx5 and DPDK print four words a line, kernels sixteen bytes with an offset and sometimes
-//! ASCII behind, `xxd` groups of two bytes, gdb words with 0x and an address; loggers add time
-//! stamps, hosts and ranks in front.
+//! libmlx5 and DPDK print four words per line, kernels an offset, sixteen bytes and sometimes
+//! ASCII, `xxd` groups of two bytes, gdb an address and words with 0x; loggers put timestamps,
+//! hosts and ranks in front.
 
-/// The fewest digits of a run of hex without spaces that is a row by itself: a whole CQE.
+/// The minimum number of digits of hex without spaces that is a row by itself: a whole CQE.
 const LONG: usize = 128;
 
 /// A line of a dump.
@@ -14,12 +14,12 @@ pub(super) struct Row<'a> {
     pub(super) prefix: &'a str,
     /// The offset or address of the first byte.
     pub(super) offset: Option<u64>,
-    /// The same read as octal, as od prints it.
+    /// The same in octal, as od prints it.
     pub(super) octal: Option<u64>,
     pub(super) bytes: Vec<u8>,
-    /// Bytes of a group, which may be a machine word: 1, 2, 4, 8; 0 without groups.
+    /// Bytes per group, which may be a machine word: 1, 2, 4, 8; 0 without groups.
     pub(super) group: usize,
-    /// Whether it can only be a row. Any other line counts only if it continues a dump.
+    /// Whether it can only be a row. Otherwise it counts only if it continues a dump.
     pub(super) is_sure: bool,
 }
 
@@ -59,7 +59,7 @@ fn group(token: &str) -> Option<&str> {
     (is_group && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(digits)
 }
 
-/// Whether a token is the beginning of a group: the last one of a dump.
+/// Whether a token is a partial group, the last one of a dump.
 fn is_part(token: &str, width: usize) -> bool {
     let is_hex = token.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex && token.len() < width && token.len().is_multiple_of(2)
@@ -84,7 +84,7 @@ fn offset(token: &str) -> Option<u64> {
 
 fn part(line: &str) -> Option<Row<'_>> {
     let tokens = tokens(line);
-    // Sixteen or more bytes with a colon between, as DPDK's rte_memdump prints them.
+    // DPDK's rte_memdump prints colons between the bytes.
     if let Some(token) = tokens.last()
         && token.text.len() >= 16 * 3 - 1
         && token.text.split(':').all(|byte| byte.len() == 2 && group(byte).is_some())
@@ -100,7 +100,7 @@ fn part(line: &str) -> Option<Row<'_>> {
             (first, length) = (at, count);
         }
     }
-    // The last row of a dump may be three bytes in one word.
+    // The last row of a dump may be one partial word.
     if length == 0
         && let [.., before, last] = tokens.as_slice()
         && is_part(last.text, 8)
@@ -109,7 +109,7 @@ fn part(line: &str) -> Option<Row<'_>> {
         (first, length) = (tokens.len() - 1, 1);
     }
     let mut groups = &tokens[first..first + length];
-    // The text of the bytes may follow them, after two spaces.
+    // Two spaces may separate the bytes from their ASCII text.
     if groups.is_empty() || tokens.get(first + length).is_some_and(|next| next.spaces < 2) {
         return None;
     }
@@ -122,7 +122,7 @@ fn part(line: &str) -> Option<Row<'_>> {
         && matches!(token.text.len(), 6 | 7 | 8 | 16)
         && (token.text.len() < 8 || width < token.text.len())
     {
-        // hexdump -C and od print an offset without a colon, at the start of the line.
+        // hexdump -C and od print an offset without a colon at the start of the line.
         offset_at = u64::from_str_radix(token.text, 16).ok();
     }
     if offset_at.is_none() && width == 8 && groups.len() == 5 {
@@ -159,7 +159,7 @@ fn run(tokens: &[Token<'_>]) -> usize {
     };
     let mut bytes = 0;
     for (at, token) in tokens.iter().enumerate() {
-        // After sixteen bytes and two spaces comes their text, which may look like a group.
+        // ASCII text after sixteen bytes and two spaces may look like a group.
         if at > 0 && bytes % 16 == 0 && token.spaces >= 2 {
             return at;
         }

@@ -1,5 +1,5 @@
-//! Pasted text, as people paste it: the inputs in `logs/`, made up after the shape of public
-//! reports, with what each must show and which lines are left over.
+//! Decodes the inputs in `logs/`, which imitate public reports: what each shows, and its leftover
+//! lines.
 
 use std::io::Write as _;
 
@@ -21,7 +21,7 @@ fn decoded(
     decode_text(&Known::new(&description, &runtime, false), &options, text, output)
 }
 
-/// What is shown of an input holds all of `says`, in that order; the lines of `left` are left over.
+/// Checks that an input shows all of `says` in that order, and that the lines `left` are left over.
 fn check(name: &str, text: &str, says: &[&str], left: &[usize]) {
     let shown = decoded(None, text, None).unwrap_or_else(|error| panic!("{name}: {error}"));
     let (mut rest, over) = shown.split_once("\nnot decoded, ").unwrap_or((&shown, ""));
@@ -83,7 +83,7 @@ logs! {
         "line 1:", "through DevX failed", "command got no answer: the outbox was never written",
         "errno 110, ETIMEDOUT",
         "line 2:", "got no answer", "errno 125, ECANCELED", "line 3:", "errno 125, ECANCELED",
-        "line 4:", "handed no outbox over", "errno 12, ENOMEM",
+        "line 4:", "the kernel copied no outbox", "errno 12, ENOMEM",
         "line 5:", "through DevX failed", "syndrome 0x31ed00: the firmware's own", "errno 121",
         "line 6:", "through DevX failed", "0x2c4150", "errno 121, EREMOTEIO",
         "line 7:", "errno 22, EINVAL", "line 8:", "errno 12, ENOMEM", "line 9:", "errno 12, ENOMEM",
@@ -120,7 +120,7 @@ logs! {
         "line 5: Failed status 12", "ibv_wc_status 12, RETRY_EXC_ERR", "vendor syndrome 0x81",
     ], [1, 2, 3, 4, 6, 7];
     dpdk_words_are_turned_round: "dpdk-aso.txt", [
-        "lines 2 to 5: mlx5_net: Error cqe:", "numbers of 4 bytes of a little-endian machine",
+        "lines 2 to 5: mlx5_net: Error cqe:", "4-byte words of a little-endian machine",
         "CQE syndrome 0x2, LOCAL_QP_OPERATION", "queue 0x0002f1, WQE counter 0x0010",
         "WQE opcode ACCESS_ASO (0x2d)",
         "lines 8 to 11: Error wqe:", "send WQE at 0x0: ACCESS_ASO", "qpn = 0x2f1",
@@ -153,14 +153,14 @@ logs! {
         "line 1:", "health syndrome 0x1, FW_INTERNAL_ERR", "health severity 3, ERROR",
         "variable 0 of the firmware's assertion is 0x0000013a", "firmware 22.39.1002",
         "asks for no reset", "health syndrome 0x1, FW_INTERNAL_ERR", "ext_synd 0x8a31",
-        "health counter stands still", "fatal sensor 3 of mlx5_core",
+        "health counter does not advance", "fatal sensor 3 of mlx5_core",
     ], [7];
     firmware_start_power_and_bandwidth_are_explained: "start.txt", [
         "line 2:", "PCIe bandwidth 63.008 Gb/s, less than the card can: 8.0 GT/s PCIe x8 link at \
          0000:80:01.1", "the card can do 252.048 Gb/s", "put the card into a slot",
         "line 3:", "252.048 Gb/s: the link runs as fast as the card can",
         "line 4:", "gives 25 W, less than the card asks for", "auxiliary cable",
-        "line 5:", "does not say how much power it gives",
+        "line 5:", "does not advertise its power",
         "line 6:", "(initializing); the driver waits", "gives up in 100 s", "bit 31, initializing, \
          is set",
         "line 7:", "(pre-initializing); the driver waits", "gives up in 79 s",
@@ -222,7 +222,7 @@ logs! {
     ], [6, 8, 13, 14];
 }
 
-/// Whatever is cut, doubled or overwritten: something is shown or refused, and nothing panics.
+/// A log with cut, inserted or overwritten bytes is shown or refused without a panic.
 #[test]
 fn damaged_logs_are_no_panic() {
     let description = load_sound(&root()).unwrap();

@@ -1,15 +1,14 @@
-//! A send WQE as its segments, which its control segment names.
+//! Decodes a send WQE to its segments.
 //!
-//! The opcode and the service of the queue decide the segments after the control segment, and no
-//! byte of the WQE states the service: after a SEND's control segment may come an address vector,
-//! an Ethernet segment or the data. The decoder chooses a plausible layout, and states its
-//! assumption.
+//! The opcode and the queue's service select the segments after the control segment, but no byte of
+//! the WQE states the service: an address vector, an Ethernet segment or data may follow a SEND's
+//! control segment. The decoder chooses a plausible layout and prints its assumption.
 
 use verbless_prm::reflect::View;
 
 use super::super::runtime::Runtime;
 
-/// Bytes of a segment's unit, and of a WQEBB.
+/// Bytes of an octoword, the unit of `ds`, and of a WQEBB.
 const OCTOWORD: usize = 16;
 pub(super) const WQEBB: usize = 64;
 
@@ -35,7 +34,7 @@ mod opcode {
     pub(super) const MMO: u8 = 0x2f;
 }
 
-/// The first dwords of a WQE.
+/// The control segment of a WQE.
 struct Control {
     op_mod: u8,
     opcode: u8,
@@ -106,10 +105,10 @@ pub(super) fn show(runtime: &Runtime, bytes: &[u8], is_ethernet: bool, all: bool
         || service != Service::Connected
     {
         out += match service {
-            Service::Connected => "  read as one of a connected queue (data follows)\n",
-            Service::Datagram => "  read as one of a datagram queue (an address vector follows)\n",
+            Service::Connected => "  assumed: WQE of a connected queue (data follows)\n",
+            Service::Datagram => "  assumed: WQE of a datagram queue (an address vector follows)\n",
             Service::Ethernet => {
-                "  read as one of an Ethernet queue (an Ethernet segment follows)\n"
+                "  assumed: WQE of an Ethernet queue (an Ethernet segment follows)\n"
             }
         };
     }
@@ -141,7 +140,7 @@ pub(super) fn show(runtime: &Runtime, bytes: &[u8], is_ethernet: bool, all: bool
     if let Some(rest) = bytes.get(control.length..end)
         && rest.iter().any(|&byte| byte != 0)
     {
-        out += &format!("  behind it, up to the next basic block: {}\n", hex(rest));
+        out += &format!("  after it, up to the next WQEBB: {}\n", hex(rest));
     }
     out
 }
@@ -164,7 +163,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     words.collect::<Vec<String>>().join(" ")
 }
 
-/// The segments behind the control segment.
+/// The segments after the control segment.
 fn layout(control: &Control, body: &[u8], is_ethernet: bool) -> (Service, Vec<Part>) {
     let sends = matches!(control.opcode, opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVALIDATE);
     let service = match control.opcode {
@@ -242,13 +241,12 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Whether an address vector marks itself as extended.
+/// Whether the body begins with an address vector, which has its extended bit set.
 fn has_address_vector(body: &[u8]) -> bool {
     body.len() >= 0x30 && word(body, 8).is_some_and(|word| word >> 24 == 0x80)
 }
 
-/// Whether the body can be read as data segments: a length and a key each, or inline bytes that
-/// fit.
+/// Whether the body may be data segments: a length and a key each, or inline bytes that fit.
 fn is_data(body: &[u8]) -> bool {
     match (word(body, 0), word(body, 4)) {
         (Some(head), _) if head >> 31 == 1 => (head & 0x3ff) as usize + 4 <= body.len(),
@@ -258,7 +256,7 @@ fn is_data(body: &[u8]) -> bool {
     }
 }
 
-/// An Ethernet segment: headers inlined or none, then data.
+/// Whether the body may be an Ethernet segment with inlined headers or none, then data.
 fn has_ethernet_segment(body: &[u8]) -> bool {
     let length = ethernet(body).iter().map(Part::length).sum::<usize>();
     body.len() >= 16 && length <= body.len() && is_data(&body[length..])

@@ -1,5 +1,4 @@
-//! Reverses the changes of mail and web pages to lines: quoted-printable, HTML, lines broken at a
-//! width.
+//! Undoes what mail and web pages do to lines: quoted-printable, HTML, lines broken at a width.
 
 /// A line of the text, and its source lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +8,7 @@ pub(super) struct Whole {
     pub(super) text: String,
 }
 
-/// The lines of a text before they were encoded; `clean` strips each of them.
+/// The decoded lines of a text; `clean` strips each of them.
 pub(super) fn lines(text: &str, clean: impl Fn(&str) -> String) -> Vec<Whole> {
     let raw = text.lines().enumerate().map(|(at, text)| (at + 1, text.to_owned())).collect();
     let mut lines: Vec<Whole> = Vec::new();
@@ -21,7 +20,7 @@ pub(super) fn lines(text: &str, clean: impl Fn(&str) -> String) -> Vec<Whole> {
 
 type Numbered = Vec<(usize, String)>;
 
-/// `=` at the end of a line joins it with the next, `=3D` is a byte.
+/// Decodes quoted-printable: `=` at the end of a line joins it with the next, `=3D` is a byte.
 fn quoted_printable(lines: Numbered) -> Numbered {
     let has_codes = lines.iter().any(|(_, line)| line.contains("=3D") || line.ends_with("=0A="));
     let is_soft = |line: &str| {
@@ -69,7 +68,7 @@ fn decoded(text: &str) -> String {
     out + rest
 }
 
-/// Line breaks and characters of HTML.
+/// Decodes line breaks and characters of HTML.
 fn html(lines: Numbered) -> Numbered {
     let mut out = Vec::new();
     for (number, line) in lines {
@@ -93,7 +92,7 @@ fn html(lines: Numbered) -> Numbered {
     out
 }
 
-/// A message that may be broken at a width: its beginning, and the parts of a complete one.
+/// A message that may be broken at a width: its beginning, and a test that it is complete.
 struct Message {
     begins: &'static [&'static str],
     is_whole: fn(&str) -> bool,
@@ -129,7 +128,7 @@ fn number_after(line: &str, label: &str) -> bool {
 /// The most lines of a broken message.
 const MOST: usize = 4;
 
-/// Joins the lines of each message that is complete only with the next ones.
+/// Joins each incomplete message with the lines that complete it.
 fn join(lines: Vec<Whole>) -> Vec<Whole> {
     let mut out = Vec::new();
     let mut at = 0;

@@ -1,11 +1,11 @@
-//! Breaks lines that rustfmt leaves too long: it breaks neither strings nor macro arguments.
+//! Breaks lines that rustfmt leaves too long: rustfmt breaks neither strings nor macro arguments.
 
 /// Columns of a line.
 const WIDTH: usize = 100;
 /// Additional indent of the rest of a line.
 const INDENT: usize = 4;
 
-/// The text with its long lines broken, if possible.
+/// Breaks the long lines of a text where it can.
 pub(super) fn narrow(text: &str) -> String {
     let mut narrow = String::with_capacity(text.len());
     for line in text.lines() {
@@ -22,7 +22,7 @@ struct Place {
     /// Index of the first byte of the rest.
     at: usize,
     in_string: bool,
-    /// Whether it is not behind a comma or a colon.
+    /// Whether it follows neither a comma nor a colon.
     in_phrase: bool,
     /// The number of brackets around it.
     depth: usize,
@@ -54,14 +54,14 @@ fn parts(line: &str) -> Vec<String> {
     parts
 }
 
-/// Behind the last word of a comment that fits in the width.
+/// The place after the last word of a comment that fits in the width.
 fn in_comment(line: &str, start: usize) -> Option<Place> {
     let spaces = line.char_indices().take(WIDTH + 1).filter(|&(at, c)| c == ' ' && at >= start);
     spaces.last().map(|(at, _)| Place { at: at + 1, in_string: false, in_phrase: false, depth: 0 })
 }
 
-/// The best place at which the front still fits: the last one behind a comma or a colon outside all
-/// brackets, else within as few brackets as possible, else between other words, else in a string.
+/// The best place where the front still fits: the last one after a comma or a colon within the
+/// fewest brackets, else between other words, else in a string.
 fn place(line: &str, start: usize, mut in_string: bool) -> Option<Place> {
     let (mut depth, mut before, mut best) = (0_usize, ' ', None::<Place>);
     for (column, (at, c)) in line.char_indices().enumerate() {
@@ -73,12 +73,12 @@ fn place(line: &str, start: usize, mut in_string: bool) -> Option<Place> {
         }
         // A string needs its backslash.
         let fits = column + usize::from(in_string) < WIDTH;
-        // In a string a comma is one character more.
+        // A comma in a string is text.
         let in_phrase = !in_string && !matches!(before, ',' | ':');
         let new = Place { at: at + 1, in_string, in_phrase, depth };
         let rank = |place: &Place| (place.in_string, place.in_phrase, place.depth);
         let is_better = best.as_ref().is_none_or(|best| rank(&new) <= rank(best));
-        // rustfmt moves a string back behind its name.
+        // rustfmt joins a string with the name before it.
         let is_string = before == ':' && line[at..].starts_with(" \"");
         let is_blank = line[at + c.len_utf8()..].starts_with(' ');
         if c == ' ' && !is_blank && at >= start && fits && is_better && (in_string || !is_string) {
@@ -128,7 +128,7 @@ mod tests {
             // The front with its space is no wider than a line.
             (format!("{} {}", a(99), a(5)), Some((a(99), format!("    {}", a(5))))),
             (format!("{} {}", a(100), a(5)), None),
-            // Behind a comma or a colon rather than between words, and outside of brackets.
+            // After a comma or a colon rather than between words, and outside of brackets.
             (
                 format!("{}, {} {}", a(10), a(50), a(40)),
                 Some((format!("{},", a(10)), format!("    {} {}", a(50), a(40)))),
@@ -154,7 +154,7 @@ mod tests {
                 format!(") a, (b, {}) {}", a(50), a(40)),
                 Some((") a,".into(), format!("    (b, {}) {}", a(50), a(40)))),
             ),
-            // Brackets and commas of a string are text; its front has a backslash more.
+            // Brackets and commas of a string are text; its front ends with a backslash.
             (
                 format!("\"({}, {}\" {}", a(40), a(40), a(40)),
                 Some((format!("\"({}, {}\"", a(40), a(40)), format!("    {}", a(40)))),
@@ -171,13 +171,13 @@ mod tests {
             // Not in front of a string that follows a colon, nor within several spaces.
             (format!("{} b: \"{}\"", a(20), a(90)), Some((a(20), format!("    b: \"{}\"", a(90))))),
             (format!("{}  {}", a(50), a(50)), Some((a(50), format!("    {}", a(50))))),
-            // The indent of a line is no place to break, and the rest is indented further.
+            // A line does not break in its indent, and its rest is indented further.
             (format!("        {}", a(100)), None),
             (
                 format!("        {} {}", a(50), a(50)),
                 Some((format!("        {}", a(50)), format!("            {}", a(50)))),
             ),
-            // The prefix of a comment is no place to break, either.
+            // A comment does not break in its prefix.
             (format!("  /// {}", a(100)), None),
             (
                 format!("  /// {} {}", a(94), a(2)),

@@ -1,4 +1,4 @@
-//! The model's profiles as Rust, so that a program with the model need not compile a TOML parser.
+//! Generates the model's profiles as Rust, so programs with the model compile no TOML parser.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use toml::{Table, Value};
 /// The directory of the model's profiles, from the root of the repository.
 const PROFILES: &str = "crates/model/profiles";
 
-/// The generated file with all of them.
+/// The generated file with all profiles.
 pub(super) const FILE: &str = "crates/model/src/profile/builtin.rs";
 
 /// The unformatted text of [`FILE`].
@@ -63,7 +63,7 @@ fn value(out: &mut String, value_: &Value) -> Result<(), String> {
     match value_ {
         Value::Integer(number) => {
             let number =
-                u64::try_from(*number).map_err(|_| format!("is {number}: no value is below 0"))?;
+                u64::try_from(*number).map_err(|_| format!("is {number}; the minimum is 0"))?;
             let _ = write!(out, "Integer({number:#x})");
         }
         Value::Boolean(is) => _ = write!(out, "Boolean({is})"),
@@ -111,7 +111,7 @@ mod tests {
         let error = section(&mut String::new(), &toml::from_str("[a]\nb = 1.5").unwrap());
         assert_eq!(error.unwrap_err(), "a: b: is of type float, which no profile has");
         let error = section(&mut String::new(), &toml::from_str("a = [1, -1]").unwrap());
-        assert_eq!(error.unwrap_err(), "a: is -1: no value is below 0");
+        assert_eq!(error.unwrap_err(), "a: is -1; the minimum is 0");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The files that generation writes and removes, and those that it finds stale.
+//! The files that generation writes, removes and finds stale.
 
 use super::*;
 use crate::repository::Scratch;
 
-/// A structure without a doc and with an unknown enum: generation needs neither.
+/// A structure with an unknown enum and a field without a doc: generation needs neither.
 const THING: &str = r#"
     [thing]
     bytes = 0x04
@@ -128,7 +128,7 @@ pub struct S {
 }
 
 impl S {
-    /// The structure of these; a number must fit its field.
+    /// Makes the structure; a number must fit its field.
     #[inline(always)]
     pub const fn new(head: Head, number: u32, one: One, rest: u32, address: u64) -> Self {
         Self { head, number: U32::new(number), one, rest: U32::new(rest), \
@@ -223,7 +223,7 @@ fn hot_member_is_a_whole_number_bytes_or_alone_in_its_dword() {
         (4, number(r#""0x00", struct = "cold""#), one("Cold"), false),
         (4, number(r#""0x00.7:0", enum = "kind""#), one("u8"), false),
         (4, number(r#""0x04", bits = 32, tail = true"#), None, true),
-        // Others in its word, at both ends.
+        // Other fields at both ends of its word.
         (4, number(r#""0x00.22:0" }, a = { at = "0x00.31:24""#), None, false),
         (4, number(r#""0x00.14:0" }, a = { at = "0x00.31""#), None, true),
     ] {
@@ -319,7 +319,7 @@ fn long_list_wraps_at_seven_items() {
         items.push(last.to_owned());
         items
     };
-    // Six items of ten columns, each with a comma and a space behind it.
+    // Six items of ten columns, each with a comma and a space after it.
     assert_eq!(wrapped(items(6, &"x".repeat(8))).len(), 80);
     assert_eq!(wrapped(items(6, &"x".repeat(9))).lines().count(), 3);
     let nine = wrapped(items(8, "(3, 4)"));

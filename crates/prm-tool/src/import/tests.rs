@@ -29,7 +29,7 @@ fields.whole = { at = "0x00", bits = 64 }
 fields.half = { at = "0x00", overlay = true }
 "#;
 
-/// The text after import, and the remaining manual work.
+/// The text after import, and what remains to settle by hand.
 fn imported(text: &str) -> (String, Vec<String>) {
     let facts: Facts = serde_json::from_str(HEADER).unwrap();
     let whole = format!("{INNER}{text}");
@@ -126,7 +126,7 @@ fn unresolvable_difference_is_reported() {
         (
             "last = { at = \"0x14.30:0\" }",
             "last = { at = \"0x14.30:0\" }\nmore = { at = \"0x14.31\" }",
-            "[thing] more: mlx5_ifc_thing_bits has no `more`; say linux = ",
+            "[thing] more: mlx5_ifc_thing_bits has no `more`; add linux = ",
         ),
     ] {
         let problems = imported(&WHOLE.replace(from, to)).1;

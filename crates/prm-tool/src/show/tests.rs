@@ -1,4 +1,4 @@
-//! Pages of the repository's own entries, and whole pages of a small description.
+//! Pages of the repository's entries, and whole pages of a small description.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ fn field_page_lists_confirmations() {
     assert!(row.contains("mailbox"), "{row}");
     assert!(pages[1].contains("confirmed by: 1 independent, mailbox"), "{}", pages[1]);
     assert!(pages[2].contains("confirmed by: 1 independent, trace"), "{}", pages[2]);
-    assert!(pages[3].contains("no description but its source"), "{}", pages[3]);
+    assert!(pages[3].contains("no independent description"), "{}", pages[3]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn every_entry_has_a_page() {
         let (name, mut out) = (entry.name().to_lowercase(), String::new());
         target(&mut out, &description, &evidence, &entry);
         assert!(out.to_lowercase().starts_with(&format!("{name} (")), "{name}");
-        // So its name alone finds it.
+        // Each name refers to one entry.
         assert!(names.insert(name.clone()), "{name}");
     }
     for name in ["cq_context", "opcode", "create_cq"] {
@@ -102,7 +102,7 @@ fn every_entry_has_a_page() {
     assert!(page(&description, &evidence, "zzzzqqqqzzzz").is_err());
 }
 
-/// Every kind of entry, and every way to draw a field.
+/// Every kind of entry, and every drawing of a field.
 const THINGS: &str = r#"
     [command_status]
     kind = "enum"
@@ -184,7 +184,7 @@ const THINGS: &str = r#"
     fields.all = { at = "0x00", linux = "shared_name", doc = "The whole." }
 "#;
 
-/// The pages of `pages.txt`, each below the command that shows it.
+/// `pages.txt` has each page below its command.
 #[test]
 fn pages_match_recorded_text() {
     let description = Description::parse([("prm/x.toml", THINGS)]);

@@ -81,7 +81,7 @@ pub static SET_DRIVER_VERSION: CommandInfo = CommandInfo {
 
 command!(SetDriverVersionIn -> SetDriverVersionOut, SET_DRIVER_VERSION);
 
-/// Reads the keys that stand for something special rather than for registered memory.
+/// Reads the special keys, which do not refer to registered memory.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_SPECIAL_CONTEXTS, mlx5r_cmd_query_special_mkeys.
 pub static QUERY_SPECIAL_CONTEXTS: CommandInfo = CommandInfo {
@@ -100,8 +100,8 @@ pub static QUERY_SPECIAL_CONTEXTS: CommandInfo = CommandInfo {
 
 command!(QuerySpecialContextsIn -> QuerySpecialContextsOut, QUERY_SPECIAL_CONTEXTS);
 
-/// Hands a management datagram to the device's own agent, as if it had come in on a port, and gets
-/// the answer.
+/// Passes a management datagram to the device's own agent, as if it had arrived on a port, and
+/// returns the answer.
 ///
 /// Source: linux: MLX5_CMD_OP_MAD_IFC, mlx5_cmd_mad_ifc.
 pub static MAD_IFC: CommandInfo = CommandInfo {
@@ -296,7 +296,7 @@ structure! {
 impl CommandOutput for QueryAdapterOut {}
 
 structure! {
-    /// Who made the adapter, and which board it is.
+    /// Vendor and board of the adapter.
     ///
     /// Source: linux: mlx5_ifc_query_adapter_param_block_bits.
     QueryAdapterParamBlock, QueryAdapterParamBlockLayout,
@@ -336,8 +336,8 @@ structure! {
 }
 
 structure! {
-    /// Output of QUERY_ISSI. The bitmask of supported revisions takes 80 bytes, of which the last
-    /// dword is in use.
+    /// Output of QUERY_ISSI. The bitmask of supported revisions has 80 bytes; only the last dword
+    /// is used.
     ///
     /// Source: linux: mlx5_ifc_query_issi_out_bits.
     QueryIssiOut, QueryIssiOutLayout, 0x70 bytes = "query_issi_out" {
@@ -349,7 +349,7 @@ structure! {
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The revision in force. `0x08.15:0`
+        /// The current revision. `0x08.15:0`
         current_issi set_current_issi: number(u16, 80, 16);
         /// Bitmask of the revisions 0 to 31; bit n is revision n. `0x6c`
         supported_issi_dw0 set_supported_issi_dw0: number(u32, 864, 32);
@@ -369,7 +369,7 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The revision to speak. `0x08.15:0`
+        /// The revision to use. `0x08.15:0`
         current_issi set_current_issi: number(u16, 80, 16);
     }
 }
@@ -635,7 +635,7 @@ structure! {
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// Number of the new set: what QPs and RQs name in their counter_set_id. `0x08.7:0`
+        /// Number of the new set, for the counter_set_id of QPs and RQs. `0x08.7:0`
         counter_set_id set_counter_set_id: number(u8, 88, 8);
     }
 }
@@ -659,7 +659,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Number of the set to free; no queue may count in it any more. `0x08.7:0`
+        /// Number of the set to free; no queue may still count in it. `0x08.7:0`
         counter_set_id set_counter_set_id: number(u8, 88, 8);
     }
 }
@@ -702,15 +702,14 @@ structure! {
         /// Read a counter of the virtual port vport_number; needs hca_cap.q_counter_other_vport.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
         /// Set the counters to 0 after reading. `0x18.31`
         clear set_clear: flag(192);
         /// Give the sum over all sets of the virtual port; needs hca_cap.q_counter_aggregation.
         /// `0x18.30`
         aggregate set_aggregate: flag(193);
-        /// Number of the set to read, unless aggregate asks for the sum of all. `0x1c.7:0`
+        /// Number of the set to read, unless aggregate is set. `0x1c.7:0`
         counter_set_id set_counter_set_id: number(u8, 248, 8);
     }
 }
@@ -751,7 +750,7 @@ structure! {
         rnr_nak_retry_err set_rnr_nak_retry_err: number(u32, 576, 32);
         /// Sequence error NAKs received, while retries were left. `0x50`
         packet_seq_err set_packet_seq_err: number(u32, 640, 32);
-        /// Requests repeated because a later answer skipped over theirs. `0x58`
+        /// Requests repeated because a later response skipped theirs. `0x58`
         implied_nak_seq_err set_implied_nak_seq_err: number(u32, 704, 32);
         /// Acknowledge timeouts of requesters. `0x60`
         local_ack_timeout_err set_local_ack_timeout_err: number(u32, 768, 32);
@@ -781,15 +780,15 @@ structure! {
         req_mw_binding set_req_mw_binding: number(u32, 1216, 32);
         /// Requesters that completed with a bad response. `0x9c`
         req_bad_response set_req_bad_response: number(u32, 1248, 32);
-        /// Requesters that were told of an invalid request. `0xa0`
+        /// Requesters whose request the responder refused as invalid. `0xa0`
         req_remote_invalid_request set_req_remote_invalid_request: number(u32, 1280, 32);
         /// Responders that found an invalid request. `0xa4`
         resp_remote_invalid_request set_resp_remote_invalid_request: number(u32, 1312, 32);
-        /// Requesters that were told of an access error. `0xa8`
+        /// Requesters whose request failed with a remote access error. `0xa8`
         req_remote_access_errors set_req_remote_access_errors: number(u32, 1344, 32);
         /// Responders that found an access error. `0xac`
         resp_remote_access_errors set_resp_remote_access_errors: number(u32, 1376, 32);
-        /// Requesters that were told of an operation error. `0xb0`
+        /// Requesters whose request failed with a remote operation error. `0xb0`
         req_remote_operation_errors set_req_remote_operation_errors: number(u32, 1408, 32);
         /// Requesters that ran out of transport retries. `0xb4`
         req_transport_retries_exceeded set_req_transport_retries_exceeded: number(u32, 1440, 32);

@@ -76,7 +76,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Who may touch a command queue entry.
+    /// Owner of a command queue entry.
     ///
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c CMD_OWNER_SW, CMD_OWNER_HW.
     pub struct CommandOwnership(pub u8) = "command_ownership", 1 bits {
@@ -156,8 +156,8 @@ structure! {
         output_mailbox_pointer_31_9 set_output_mailbox_pointer_31_9: number(u32, 416, 23);
         /// Length of the output buffer in bytes. `0x38`
         output_length set_output_length: number(u32, 448, 32);
-        /// Nonzero tag that all mailboxes of this command repeat, so that a stale mailbox is
-        /// noticed. `0x3c.31:24`
+        /// Nonzero tag that all mailboxes of this command repeat, which reveals a stale mailbox.
+        /// `0x3c.31:24`
         token set_token: number(u8, 480, 8);
         /// Chosen so that the XOR of all 64 bytes is 0xff, when checksums are enabled. `0x3c.23:16`
         signature set_signature: number(u8, 488, 8);
@@ -182,7 +182,7 @@ structure! {
         next_pointer_63_32 set_next_pointer_63_32: number(u32, 4480, 32);
         /// Low half of that address, bits 31:10. `0x234.31:10`
         next_pointer_31_10 set_next_pointer_31_10: number(u32, 4512, 22);
-        /// Place of this block in its list, from 0. `0x238`
+        /// Index of this block in its list, from 0. `0x238`
         block_number set_block_number: number(u32, 4544, 32);
         /// The token of the command queue entry. `0x23c.23:16`
         token set_token: number(u8, 4584, 8);

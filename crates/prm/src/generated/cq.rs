@@ -34,7 +34,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Whether a CQ will raise a completion event.
+    /// Whether a CQ raises a completion event.
     ///
     /// Source: linux: MLX5_CQC_ST_\*; linux: include/linux/mlx5/device.h
     /// MLX5_CQ_STATE_ALWAYS_ARMED.
@@ -63,7 +63,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a mini CQE carries beside the byte count.
+    /// What a mini CQE carries besides the byte count.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_CQE_FORMAT_\*; rdma-core:
     /// mlx5dv_cqe_comp_res_format; dpdk: MLX5_CQE_RESP_FORMAT_\*.
@@ -84,7 +84,7 @@ enumeration! {
     ///
     /// Source: dpdk: MLX5_CQE_RESP_FORMAT_L34H_STRIDX.
     pub struct MiniCqeFormatExt(pub u8) = "mini_cqe_format_ext", 2 bits {
-        /// mini_cqe_res_format says it all.
+        /// mini_cqe_res_format has the whole format.
         NONE = 0,
         /// Format 4: what kinds of network and transport header, and the stride index; needs
         /// hca_cap.mini_cqe_resp_l3_l4_tag.

@@ -19,7 +19,7 @@ enumeration! {
         RESPONDER_SEND_IMM = 3,
         /// A SEND with invalidate arrived.
         RESPONDER_SEND_INVALIDATE = 4,
-        /// The CQ goes on in its new buffer.
+        /// The CQ continues in its new buffer.
         RESIZE = 5,
         /// Tag matching: an operation on the list is done.
         NO_PACKET = 6,
@@ -349,7 +349,7 @@ view! {
         l4_ok set_l4_ok: flag(229);
         /// The IP checksum is right. `0x1c.25`
         l3_ok set_l3_ok: flag(230);
-        /// The Ethernet frame is sound. `0x1c.24`
+        /// The Ethernet frame is valid. `0x1c.24`
         l2_ok set_l2_ok: flag(231);
         /// L4 header of the packet. `0x1c.22:20`
         l4_hdr_type set_l4_hdr_type: named(CqeL4Type(u8), 233, 3);
@@ -469,7 +469,7 @@ structure! {
         expected_reftag set_expected_reftag: number(u32, 192, 32);
         /// Reference tag found. `0x1c`
         actual_reftag set_actual_reftag: number(u32, 224, 32);
-        /// Bits that tell what differs. `0x20.31:16`
+        /// Bits of what differs. `0x20.31:16`
         syndrome set_syndrome: named(SignatureSyndrome(u16), 256, 16);
         /// Kind of the signature. `0x20.15:8`
         ///
@@ -497,7 +497,7 @@ structure! {
 }
 
 structure! {
-    /// The CQE that marks where a resized CQ goes on in its new buffer.
+    /// The CQE after which a resized CQ continues in its new buffer.
     ///
     /// Source: linux: include/linux/mlx5/cq.h MLX5_CQE_RESIZE_CQ; linux: struct mlx5_cqe64.
     CqeResize, CqeResizeLayout, 0x40 bytes = "cqe_resize" {
@@ -520,7 +520,7 @@ structure! {
             ["linux: include/linux/mlx5/device.h MLX5_INLINE_DATA32_SEG",
             "rdma-core: providers/mlx5/cq.c"];
         reserved: [(256, 8), (320, 32)];
-        /// The data; byte_cnt tells how much of it. `0x00, 32 bytes`
+        /// The data; byte_cnt is its length. `0x00, 32 bytes`
         data set_data: bytes(0x20, 0);
         /// As in cqe. `0x20.23:0`
         srqn_uidx set_srqn_uidx: number(u32, 264, 24);
@@ -624,8 +624,8 @@ structure! {
 }
 
 structure! {
-    /// A slot that holds eight mini CQEs; the title CQE before it tells how many count (its
-    /// byte_cnt).
+    /// A slot that holds eight mini CQEs; the byte_cnt of the title CQE before it is the number of
+    /// valid ones.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_MINI_CQE_ARRAY_SIZE; rdma-core: struct
     /// mlx5_cqe64.
@@ -661,7 +661,7 @@ structure! {
 }
 
 structure! {
-    /// Why a QP failed, as the QP context extension tells it.
+    /// Why a QP failed, in the QP context extension.
     ///
     /// Source: linux: mlx5_ifc_cqe_error_syndrome_bits.
     CqeErrorSyndrome, CqeErrorSyndromeLayout, 0x4 bytes = "cqe_error_syndrome" {

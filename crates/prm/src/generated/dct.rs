@@ -11,8 +11,8 @@ enumeration! {
     pub struct DctState(pub u8) = "dct_state", 4 bits {
         /// Takes connections.
         ACTIVE = 0,
-        /// Takes no new connections, and becomes DRAINED by itself when the others are gone: the
-        /// event DCT_DRAINED.
+        /// Takes no new connections; becomes DRAINED, with the event DCT_DRAINED, when the last one
+        /// ends.
         DRAINING = 1,
         /// Has no connections, and may be destroyed.
         DRAINED = 2,
@@ -91,8 +91,7 @@ pub static DESTROY_DCT: CommandInfo = CommandInfo {
 
 command!(DestroyDctIn -> DestroyDctOut, DESTROY_DCT);
 
-/// Drains a DCT; the event DCT_DRAINED tells when it is done. The kernel does it before
-/// DESTROY_DCT.
+/// Drains a DCT; the event DCT_DRAINED reports the end. The kernel does it before DESTROY_DCT.
 ///
 /// Source: linux: MLX5_CMD_OP_DRAIN_DCT; linux: drivers/infiniband/hw/mlx5/qpc.c
 /// mlx5_core_drain_dct.

@@ -13,11 +13,11 @@ enumeration! {
         ILLEGAL = 1,
         /// Nothing may be executed there.
         FETCH = 2,
-        /// The address of a load is no multiple of its size.
+        /// The address of a load is not a multiple of its size.
         LOAD_MISALIGNED = 3,
         /// Nothing may be loaded from there.
         LOAD = 4,
-        /// The address of a store or an atomic is no multiple of its size.
+        /// The address of a store or an atomic is not a multiple of its size.
         STORE_MISALIGNED = 5,
         /// Nothing may be stored there.
         STORE = 6,
@@ -62,10 +62,10 @@ structure! {
         heap_address set_heap_address: number(u64, 256, 64);
         /// UMEM of the heap, for keys and queues in it (read only). `0x28`
         device_umem_id set_device_umem_id: number(u32, 320, 32);
-        /// An error has ended the process but for its error handler, which still runs; status is 0
-        /// until that is over (read only). `0x2c.9`
+        /// An error has ended the process, but its error handler still runs; status is 0 until that
+        /// ends (read only). `0x2c.9`
         ending set_ending: flag(374);
-        /// The run that ended the process was a call's, and not a thread's (read only). `0x2c.8`
+        /// A call, not a thread, ended the process (read only). `0x2c.8`
         fault_in_call set_fault_in_call: flag(375);
         /// dpa_process_status: 0 runs; 1-63 stopped by the system, values in dpa_fault; 64
         /// finished; 66 error with a code out of range; 67 panicked; 128-255 the program's own code

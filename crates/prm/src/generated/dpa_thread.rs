@@ -44,7 +44,7 @@ structure! {
         process_id set_process_id: number(u32, 0, 32);
         /// It may run for ever: the watchdog leaves it alone. `0x04.31`
         polling set_polling: flag(32);
-        /// It may yield: the next event goes on where it did. `0x04.30`
+        /// It may yield: the next event resumes it there. `0x04.30`
         continuable set_continuable: flag(33);
         /// Events do not start it and are kept as one, until MODIFY_GENERAL_OBJECT clears this and
         /// sets argument. `0x04.29`
@@ -73,14 +73,14 @@ structure! {
         instructions set_instructions: number(u64, 384, 64);
         /// Execution unit of its last run (read only). `0x38`
         unit set_unit: number(u32, 448, 32);
-        /// Events that have come for it, modulo 2^32 (read only). `0x3c`
+        /// Events received, modulo 2^32 (read only). `0x3c`
         events set_events: number(u32, 480, 32);
     }
 }
 
 structure! {
-    /// One call of a function of a process, which begins with CREATE_GENERAL_OBJECT;
-    /// QUERY_GENERAL_OBJECT tells whether it has ended, DESTROY_GENERAL_OBJECT ends it.
+    /// One call of a function of a process: CREATE_GENERAL_OBJECT begins it, QUERY_GENERAL_OBJECT
+    /// reports whether it has ended, DESTROY_GENERAL_OBJECT ends it.
     ///
     /// Source: model.
     DpaCall, DpaCallLayout, 0x80 bytes = "dpa_call" {

@@ -73,7 +73,7 @@ enumeration! {
         FPGA_ERROR = 0x20,
         /// A QP of the FPGA failed.
         FPGA_QP_ERROR = 0x21,
-        /// A general notification; the sub type tells which.
+        /// A general notification; the sub type gives its kind.
         GENERAL = 0x22,
         /// A monitored counter changed.
         MONITOR_COUNTER = 0x24,

@@ -94,7 +94,7 @@ enumeration! {
         WQE = 0,
         /// By a request from the network (eqe_page_fault_rdma).
         RDMA = 1,
-        /// By any access, told by address (eqe_page_fault_memory).
+        /// By any access, reported by address (eqe_page_fault_memory).
         MEMORY = 2,
     }
 }
@@ -367,7 +367,7 @@ structure! {
 }
 
 structure! {
-    /// Data of PAGE_FAULT told by address.
+    /// Data of a PAGE_FAULT that is reported by address.
     ///
     /// Source: linux: struct mlx5_eqe_page_fault.
     EqePageFaultMemory, EqePageFaultMemoryLayout, 0x1c bytes = "eqe_page_fault_memory" {

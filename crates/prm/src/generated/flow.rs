@@ -32,16 +32,16 @@ enumeration! {
 }
 
 enumeration! {
-    /// What becomes of a packet that no entry of a table matches.
+    /// Action for a packet that no entry of a table matches.
     ///
     /// Source: linux: enum mlx5_flow_table_miss_action.
     pub struct TableMissAction(pub u8) = "table_miss_action", 4 bits {
         /// What the type of the table does: a NIC receive table drops it, a NIC transmit table lets
         /// it out.
         DEF = 0,
-        /// It goes on in the table table_miss_id.
+        /// It continues in the table table_miss_id.
         FWD = 1,
-        /// It goes on in the domain behind this one.
+        /// It continues in the next domain.
         SWITCH_DOMAIN = 2,
     }
 }
@@ -139,7 +139,7 @@ enumeration! {
     ///
     /// Source: linux: enum MLX5_SET_FTE_MODIFY_ENABLE_MASK_\*.
     pub struct SetFteModifyEnable(pub u8) = "set_fte_modify_enable", 8 bits {
-        /// Take what is done with a packet from the new entry.
+        /// Take action from the new entry.
         ACTION = 1,
         /// Take the tag from the new entry.
         FLOW_TAG = 2,
@@ -391,7 +391,7 @@ pub static DELETE_FLOW_TABLE_ENTRY: CommandInfo = CommandInfo {
 
 command!(DeleteFlowTableEntryIn -> DeleteFlowTableEntryOut, DELETE_FLOW_TABLE_ENTRY);
 
-/// Makes a table the first that packets meet; with op_mod 1 there is none any more.
+/// Sets the table that packets enter first; with op_mod 1, removes it.
 ///
 /// Source: linux: MLX5_CMD_OP_SET_FLOW_TABLE_ROOT.
 pub static SET_FLOW_TABLE_ROOT: CommandInfo = CommandInfo {
@@ -467,7 +467,7 @@ structure! {
         sw_owner set_sw_owner: flag(2);
         /// Entries send packets out, and no table follows. `0x00.28`
         termination_table set_termination_table: flag(3);
-        /// What becomes of a packet that no entry matches. `0x00.27:24`
+        /// Action for a packet that no entry matches. `0x00.27:24`
         table_miss_action set_table_miss_action: named(TableMissAction(u8), 4, 4);
         /// Level of the table: an entry, or a miss, leads to a table of a higher level only.
         /// `0x00.23:16`
@@ -478,7 +478,7 @@ structure! {
         log_size set_log_size: number(u8, 24, 8);
         /// The table that a miss leads to, with table_miss_action FWD. `0x04.23:0`
         table_miss_id set_table_miss_id: number(u32, 40, 24);
-        /// Bonded ports: the table of the first function that packets go on in. `0x08.23:0`
+        /// Bonded ports: the table of the first function in which packets continue. `0x08.23:0`
         lag_master_next_table_id set_lag_master_next_table_id: number(u32, 72, 24);
         /// Addresses of what software wrote, with sw_owner. `0x18, 16 bytes`
         sws set_sws: bytes(0x10, 192);
@@ -486,7 +486,7 @@ structure! {
 }
 
 structure! {
-    /// Fields of the link, network and transport headers: a mask, or what is under it.
+    /// Fields of the link, network and transport headers: a mask, or the values under it.
     ///
     /// Source: linux: mlx5_ifc_fte_match_set_lyr_2_4_bits.
     FteMatchSetLyr24, FteMatchSetLyr24Layout, 0x40 bytes = "fte_match_set_lyr_2_4" {
@@ -654,7 +654,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, and not for that of the function.
+        /// The command is for the virtual port vport_number, not for that of the function.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
         /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
@@ -713,7 +713,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, and not for that of the function.
+        /// The command is for the virtual port vport_number, not for that of the function.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
         /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
@@ -784,7 +784,7 @@ structure! {
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The table as it is, with where its misses go. `0x18, 40 bytes`
+        /// The table's context, with the action of its misses. `0x18, 40 bytes`
         flow_table_context flow_table_context_mut: nested(FlowTableContext, 192);
     }
 }
@@ -811,7 +811,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, and not for that of the function.
+        /// The command is for the virtual port vport_number, not for that of the function.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
         /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
@@ -879,7 +879,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, and not for that of the function.
+        /// The command is for the virtual port vport_number, not for that of the function.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
         /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
@@ -987,7 +987,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, and not for that of the function.
+        /// The command is for the virtual port vport_number, not for that of the function.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
         /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
@@ -1094,7 +1094,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, and not for that of the function.
+        /// The command is for the virtual port vport_number, not for that of the function.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
         /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
@@ -1151,7 +1151,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, and not for that of the function.
+        /// The command is for the virtual port vport_number, not for that of the function.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
         /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
@@ -1212,7 +1212,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, and not for that of the function.
+        /// The command is for the virtual port vport_number, not for that of the function.
         /// `0x08.31`
         other_vport set_other_vport: flag(64);
         /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`

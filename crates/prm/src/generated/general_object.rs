@@ -314,7 +314,7 @@ structure! {
     GeneralObjQueryParam, GeneralObjQueryParamLayout, 0x4 bytes = "general_obj_query_param" {
         sources: ["linux: mlx5_ifc_general_obj_query_param_bits"];
         reserved: [];
-        /// Query the alias and not the object behind it. `0x00.31`
+        /// Query the alias, not its object. `0x00.31`
         alias_object set_alias_object: flag(0);
         /// Which object of a range. `0x00.30:0`
         obj_offset set_obj_offset: number(u32, 1, 31);
@@ -440,7 +440,7 @@ structure! {
         obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
         /// Number of the object. `0x08`
         obj_id set_obj_id: number(u32, 64, 32);
-        /// Query the alias and not the object behind it. `0x0c.31`
+        /// Query the alias, not its object. `0x0c.31`
         ///
         /// Source: linux: mlx5_ifc_general_obj_query_param_bits.
         alias_object set_alias_object: flag(96);
@@ -525,7 +525,7 @@ structure! {
 impl CommandOutput for DestroyGeneralObjectOut {}
 
 structure! {
-    /// An alias: an object here that stands for one of another function.
+    /// An alias: a local object that refers to an object of another function.
     ///
     /// Source: linux: mlx5_ifc_alias_context_bits.
     AliasContext, AliasContextLayout, 0x40 bytes = "alias_context" {
@@ -558,8 +558,7 @@ structure! {
         reserved: [];
         /// Head, with alias_object set. `0x00, 16 bytes`
         hdr hdr_mut: nested(GeneralObjInCmdHdr, 0);
-        /// Which object of which function is to be reached, and the key that allows it. `0x10, 64
-        /// bytes`
+        /// The object, its function, and the key that allows access. `0x10, 64 bytes`
         alias_ctx alias_ctx_mut: nested(AliasContext, 128);
     }
 }

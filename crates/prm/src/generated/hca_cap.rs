@@ -54,7 +54,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Fence that a UMR has to ask for, to come behind the WQEs that use its mkey (Linux mlx5_ib,
+    /// Fence that a UMR must set to run after the WQEs that use its mkey (Linux mlx5_ib,
     /// mlx5_get_umr_fence).
     ///
     /// Source: linux: MLX5_CAP_UMR_FENCE_\*.
@@ -150,7 +150,7 @@ enumeration! {
         ICMP_V4 = 0x100,
         /// The flex parser can take apart the header of ICMPv6.
         ICMP_V6 = 0x200,
-        /// The flex parser can take apart the first of GENEVE's options that is asked for.
+        /// The flex parser can parse the first requested GENEVE option.
         GENEVE_TLV_OPTION_0 = 0x400,
         /// The flex parser can take apart the GTP-U tunnel header.
         GTPU = 0x800,
@@ -166,7 +166,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Bits of uctx_cap, of which CREATE_UCTX asks some.
+    /// Bits of uctx_cap; CREATE_UCTX requests some of them.
     ///
     /// Source: linux: MLX5_UCTX_CAP_\*.
     pub struct UctxCapBits(pub u32) = "uctx_cap_bits", 32 bits {
@@ -326,7 +326,7 @@ enumeration! {
     pub struct AtomicReqEndianness(pub u8) = "atomic_req_endianness", 2 bits {
         /// Big-endian: as on the wire.
         BIG_ENDIAN = 0,
-        /// The host's, told by the HOST_ENDIANNESS register.
+        /// The host's, which the HOST_ENDIANNESS register sets.
         HOST = 1,
     }
 }
@@ -382,7 +382,7 @@ enumeration! {
     }
 }
 
-/// Reads one capability page: the values in force, or the most that SET_HCA_CAP may set. Legal
+/// Reads one capability page: the current values, or the maximum that SET_HCA_CAP may set. Legal
 /// before INIT_HCA.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_HCA_CAP, mlx5_core_get_caps_mode.
@@ -710,7 +710,7 @@ structure! {
         query_match_sample_info set_query_match_sample_info: flag(3);
         /// The device sends no page request events, so no EQ for them is needed. `0x00.25`
         page_request_disable set_page_request_disable: flag(6);
-        /// native_port_num counts ports over the whole device and not within the function's own
+        /// native_port_num counts ports over the whole device, not within the function's own
         /// hardware unit. `0x00.24`
         abs_native_port_num set_abs_native_port_num: flag(7);
         /// Value of opc_mod with which ACCESS_ASO reaches flow counters. `0x00.23:16`
@@ -742,8 +742,8 @@ structure! {
         event_on_vhca_state_invalid set_event_on_vhca_state_invalid: flag(39);
         /// Number that identifies this function among all virtual HCAs of the device. `0x04.15:0`
         vhca_id set_vhca_id: number(u16, 48, 16);
-        /// QUERY_QP and QUERY_DCT tell whether a queue's data reaches memory in order; rdma-core
-        /// asks only then (ibv_query_qp_data_in_order). `0x0c.29`
+        /// QUERY_QP and QUERY_DCT report whether a queue's data reaches memory in order; rdma-core
+        /// queries it only then (ibv_query_qp_data_in_order). `0x0c.29`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
         /// mlx5_ifc_cmd_hca_cap_bits.
@@ -817,8 +817,8 @@ structure! {
         reg_c_preserve set_reg_c_preserve: flag(169);
         /// log2 of the largest number of SRQs. `0x14.20:16`
         log_max_srq set_log_max_srq: number(u8, 171, 5);
-        /// The physical link goes up and down with the uplink by itself, so the driver need not set
-        /// the port state. `0x14.14`
+        /// The physical link follows the uplink, so the driver need not set the port state.
+        /// `0x14.14`
         uplink_follow set_uplink_follow: flag(177);
         /// The timestamp CQE of an SQ can go to a CQ other than the one of its completions
         /// (ts_cqe_to_dest_cqn in the SQ context). `0x14.13`
@@ -889,13 +889,13 @@ structure! {
         ///
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
         device_emulation_manager set_device_emulation_manager: flag(245);
-        /// A special mkey exists that ends a scatter list; QUERY_SPECIAL_CONTEXTS tells its value.
+        /// A special mkey exists that ends a scatter list; QUERY_SPECIAL_CONTEXTS reports it.
         /// `0x1c.9`
         terminate_scatter_list_mkey set_terminate_scatter_list_mkey: flag(246);
         /// Strided (repeated block) layouts in an mkey are supported. `0x1c.8`
         repeated_mkey set_repeated_mkey: flag(247);
-        /// A special mkey for the DUMP opcode and for padding exists; QUERY_SPECIAL_CONTEXTS tells
-        /// its value. `0x1c.7`
+        /// A special mkey for the DUMP opcode and for padding exists; QUERY_SPECIAL_CONTEXTS
+        /// reports it. `0x1c.7`
         dump_fill_mkey set_dump_fill_mkey: flag(248);
         /// Rdma-core's tests call it dpp and libdpcp, whose RQ contexts have fields of that name,
         /// ibq; no more is known. `0x1c.6`
@@ -922,7 +922,7 @@ structure! {
         /// its control segment). `0x20.7`
         umr_extended_translation_offset set_umr_extended_translation_offset: flag(280);
         /// A null mkey exists: writes to it are discarded and reads give zeros;
-        /// QUERY_SPECIAL_CONTEXTS tells its value. `0x20.6`
+        /// QUERY_SPECIAL_CONTEXTS reports it. `0x20.6`
         null_mkey set_null_mkey: flag(281);
         /// log2 of the largest number of KLM entries in an indirect mkey. `0x20.5:0`
         log_max_klm_list_size set_log_max_klm_list_size: number(u8, 282, 6);
@@ -942,7 +942,7 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         log_max_static_sq_wq set_log_max_static_sq_wq: number(u8, 307, 5);
-        /// HCA_VPORT_CONTEXT tells which service levels are routed adaptively (its ooo_sl_mask).
+        /// HCA_VPORT_CONTEXT reports which service levels are routed adaptively (its ooo_sl_mask).
         /// `0x24.7`
         ///
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
@@ -1048,7 +1048,7 @@ structure! {
         vnic_env_int_rq_oob set_vnic_env_int_rq_oob: flag(364);
         /// The SBCAM register exists. `0x2c.18`
         sbcam_reg set_sbcam_reg: flag(365);
-        /// The QCAM register exists; it tells which QoS registers and features exist. `0x2c.16`
+        /// The QCAM register exists; it lists the QoS registers and features. `0x2c.16`
         qcam_reg set_qcam_reg: flag(367);
         /// Number of entries in the GID table of an InfiniBand port, as a code. `0x2c.15:0`
         gid_table_size set_gid_table_size: named(GidTableSize(u16), 368, 16);
@@ -1091,9 +1091,9 @@ structure! {
         /// Capability page 0xf exists: device memory (MEMIC) or software-owned ICM is supported.
         /// `0x34.23`
         device_memory set_device_memory: flag(424);
-        /// The MCAM register exists; it tells which management registers exist. `0x34.22`
+        /// The MCAM register exists; it lists the management registers. `0x34.22`
         mcam_reg set_mcam_reg: flag(425);
-        /// The PCAM register exists; it tells which port registers exist. `0x34.21`
+        /// The PCAM register exists; it lists the port registers. `0x34.21`
         pcam_reg set_pcam_reg: flag(426);
         /// Time the device takes to answer a packet, as an InfiniBand timeout code: 4.096 us times
         /// 2 to this power. `0x34.20:16`
@@ -1201,7 +1201,7 @@ structure! {
         wol_u set_wol_u: flag(478);
         /// Wake on LAN by physical activity on the link. `0x38.0`
         wol_p set_wol_p: flag(479);
-        /// Bitmask of the static rates that an address path may ask for; bit n is stat_rate code n.
+        /// Bitmask of the static rates that an address path may request; bit n is stat_rate code n.
         /// `0x3c.31:16`
         stat_rate_support set_stat_rate_support: number(u16, 480, 16);
         /// Signatures may cover blocks of 4048 bytes. `0x3c.15`
@@ -1281,7 +1281,7 @@ structure! {
         sho set_sho: flag(535);
         /// PCI TLP processing hints are supported. `0x40.7`
         tph set_tph: flag(536);
-        /// Called rf in the header; no source that we may use says what it stands for. `0x40.6`
+        /// Called rf in the header; no source that we may use explains it. `0x40.6`
         rf set_rf: flag(537);
         /// Dynamically connected transport is supported. `0x40.5`
         dct set_dct: flag(538);
@@ -1343,7 +1343,7 @@ structure! {
         apm set_apm: flag(558);
         /// Vector calculation on payload (the CALC offload) is supported. `0x44.16`
         vector_calc set_vector_calc: flag(559);
-        /// A UMR may take its translation entries from memory named by an lkey and pointer and not
+        /// A UMR may take its translation entries from memory at an lkey and pointer instead of
         /// inline. `0x44.15`
         umr_ptr_rlky set_umr_ptr_rlky: flag(560);
         /// Memory windows (types 1 and 2B) are supported; the name is the PRM's. `0x44.14`
@@ -1442,7 +1442,7 @@ structure! {
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
         /// mlx5_ifc_cmd_hca_cap_bits.
         qp_by_name set_qp_by_name: flag(613);
-        /// CREATE_MKEY may ask for a particular mkey. `0x4c.25`
+        /// CREATE_MKEY may request a particular mkey. `0x4c.25`
         mkey_by_name set_mkey_by_name: flag(614);
         /// log2 of the size in bytes of the BlueFlame register pair in a UAR; each of the two
         /// buffers is half of it. `0x4c.20:16`
@@ -1475,8 +1475,8 @@ structure! {
         icm_mng_function_id_mode set_icm_mng_function_id_mode: named(FunctionIdMode(u8), 672, 1);
         /// An mkey may carry PCI TLP processing hints and a steering tag. `0x54.24`
         mkey_pcie_tph set_mkey_pcie_tph: flag(679);
-        /// Loopback blocking holds in whatever order the TIRs and SQs of a transport domain are
-        /// made; without it the TIRs have to come last or be modified again. `0x54.22`
+        /// Loopback blocking works in any creation order of the TIRs and SQs of a transport domain;
+        /// without it the TIRs must be created last or modified again. `0x54.22`
         tis_tir_td_order set_tis_tir_td_order: flag(681);
         /// Capability for the PSP security protocol exists (capability page of psp_cap). `0x54.21`
         psp set_psp: flag(682);
@@ -1618,8 +1618,8 @@ structure! {
         log_max_current_uc_list_wr_supported set_log_max_current_uc_list_wr_supported: flag(930);
         /// log2 of the largest WQE stride of an RQ in bytes. `0x74.28:24`
         log_max_stride_sz_rq set_log_max_stride_sz_rq: number(u8, 931, 5);
-        /// Mkeys state how reads are ordered behind writes (order_read_after_write); a coming
-        /// firmware refuses those that do not ask for the relaxed order (DPDK). `0x74.23`
+        /// Mkeys state how reads are ordered after writes (order_read_after_write); a coming
+        /// firmware refuses those that do not request the relaxed order (DPDK). `0x74.23`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         mkc_order_read_after_write set_mkc_order_read_after_write: flag(936);
@@ -1672,7 +1672,7 @@ structure! {
         aes_xts_multi_block_be_tweak set_aes_xts_multi_block_be_tweak: flag(1010);
         /// log2 of the largest multicast address list in the NIC vport context. `0x7c.12:8`
         log_max_current_mc_list set_log_max_current_mc_list: number(u8, 1011, 5);
-        /// QUERY_L2_TABLE_ENTRY tells whether the function is in silent mode. `0x7c.6`
+        /// QUERY_L2_TABLE_ENTRY reports whether the function is in silent mode. `0x7c.6`
         silent_mode_query set_silent_mode_query: flag(1017);
         /// QUERY_ESW_FUNCTIONS has the layout of version 1 (one record per network function).
         /// `0x7c.5`
@@ -1847,7 +1847,7 @@ structure! {
         log_tag_matching_list_sz set_log_tag_matching_list_sz: number(u8, 1523, 5);
         /// log2 of the largest number of XRQs. `0xbc.4:0`
         log_max_xrq set_log_max_xrq: number(u8, 1531, 5);
-        /// By what NIC vports of several functions may be tied together (bitmask; used for
+        /// Criteria by which NIC vports of several functions may be affiliated (bitmask; used for
         /// multi-port devices). `0xc0.31:24`
         affiliate_nic_vport_criteria set_affiliate_nic_vport_criteria: number(u8, 1536, 8);
         /// Number of the physical port of this function, from 1. `0xc0.23:16`
@@ -2000,16 +2000,16 @@ structure! {
         /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
         /// drivers/infiniband/hw/mlx5/devx.c.
         uid set_uid: number(u16, 16, 16);
-        /// Capability page times 2, plus 1 for the values in force (query_hca_cap op_mods).
+        /// Capability page times 2, plus 1 for the current values (query_hca_cap op_mods).
         /// `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Ask about the function function_id instead of the own one. `0x08.31`
+        /// Query the function function_id instead of the own one. `0x08.31`
         other_function set_other_function: flag(64);
         /// function_id counts the embedded CPU's own virtual functions. `0x08.30`
         ec_vf_function set_ec_vf_function: flag(65);
         /// How function_id names the function. `0x08.28`
         function_id_type set_function_id_type: named(FunctionIdMode(u8), 67, 1);
-        /// The function asked about; looked at only with other_function. `0x08.15:0`
+        /// The function to query; used only with other_function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
     }
 }
@@ -2051,7 +2051,7 @@ structure! {
         ec_vf_function set_ec_vf_function: flag(65);
         /// How function_id names the function. `0x08.28`
         function_id_type set_function_id_type: named(FunctionIdMode(u8), 67, 1);
-        /// The function to set; looked at only with other_function. `0x08.15:0`
+        /// The function to set; used only with other_function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
         /// The capability page; its layout follows op_mod. `0x10, 4096 bytes`
         capability set_capability: bytes(0x1000, 128);
@@ -2209,7 +2209,7 @@ structure! {
         /// Bitmask of the general object types 64 to 127 that can be created; bit n is obj_type 64
         /// + n. `0x38, 8 bytes`
         general_obj_types_127_64 set_general_obj_types_127_64: number(u64, 448, 64);
-        /// sw_vhca_id is in force; set through SET_HCA_CAP. `0x44.30`
+        /// sw_vhca_id is valid; set through SET_HCA_CAP. `0x44.30`
         sw_vhca_id_valid set_sw_vhca_id_valid: flag(545);
         /// Virtual HCA identifier that software chose for this function. `0x44.29:16`
         sw_vhca_id set_sw_vhca_id: number(u16, 546, 14);
@@ -2260,7 +2260,7 @@ structure! {
         flow_table_hash_type set_flow_table_hash_type: number(u8, 1084, 4);
         /// Number of EQs that this function may create, where 16 bits do not suffice. `0x88.23:0`
         max_num_eqs_24b set_max_num_eqs_24b: number(u32, 1096, 24);
-        /// Number by which functions of one bond are told apart for load balancing. `0xb4.27:24`
+        /// Number that identifies a function of a bond for load balancing. `0xb4.27:24`
         load_balance_id set_load_balance_id: number(u8, 1444, 4);
         /// QUERY_DELEGATED_VHCA and neighbours can name adjacent functions. `0xb8.31`
         query_adjacent_functions_id set_query_adjacent_functions_id: flag(1472);
@@ -2309,7 +2309,7 @@ structure! {
         reserved: [(0, 64), (65, 4), (70, 58), (288, 224)];
         /// Signature mkeys can fault. `0x08.31`
         sig set_sig: flag(64);
-        /// Pages can be asked for ahead of their use. `0x08.26`
+        /// Pages can be requested before their use. `0x08.26`
         page_prefetch set_page_prefetch: flag(69);
         /// RC operations that can fault. `0x10`
         rc_odp_caps rc_odp_caps_mut: nested(OdpPerTransportServiceCap, 128);
@@ -2325,7 +2325,7 @@ structure! {
 }
 
 structure! {
-    /// Operations of one transport that can run into a page fault and go on after it.
+    /// Operations of one transport that can have a page fault and continue after it.
     ///
     /// Source: linux: mlx5_ifc_odp_per_transport_service_cap_bits.
     OdpPerTransportServiceCap, OdpPerTransportServiceCapLayout,
@@ -2431,9 +2431,9 @@ structure! {
         roce_version set_roce_version: number(u8, 152, 8);
         /// UDP destination port of RoCE v2 packets (4791 by the standard). `0x14.15:0`
         r_roce_dest_udp_port set_r_roce_dest_udp_port: number(u16, 176, 16);
-        /// Highest UDP source port that a path may ask for. `0x18.31:16`
+        /// Highest UDP source port that a path may request. `0x18.31:16`
         r_roce_max_src_udp_port set_r_roce_max_src_udp_port: number(u16, 192, 16);
-        /// Lowest UDP source port that a path may ask for. `0x18.15:0`
+        /// Lowest UDP source port that a path may request. `0x18.15:0`
         r_roce_min_src_udp_port set_r_roce_min_src_udp_port: number(u16, 208, 16);
         /// Number of entries in the RoCE address (GID) table of a port. `0x1c.15:0`
         roce_address_table_size set_roce_address_table_size: number(u16, 240, 16);
@@ -2454,7 +2454,7 @@ structure! {
         vlan_cap set_vlan_cap: flag(1);
         /// Large receive offload is supported. `0x00.29`
         lro_cap set_lro_cap: flag(2);
-        /// Large receive offload goes on over segments with the PSH flag. `0x00.28`
+        /// Large receive offload merges across segments with the PSH flag. `0x00.28`
         lro_psh_flag set_lro_psh_flag: flag(3);
         /// Large receive offload handles segments with TCP timestamps. `0x00.27`
         lro_time_stamp set_lro_time_stamp: flag(4);
@@ -2519,13 +2519,13 @@ structure! {
         tunnel_stateless_ipv4_over_vxlan set_tunnel_stateless_ipv4_over_vxlan: flag(40);
         /// Stateless offloads work on IP inside IP, both ways. `0x04.22`
         tunnel_stateless_ip_over_ip set_tunnel_stateless_ip_over_ip: flag(41);
-        /// A send WQE may ask for a trailer (IPsec). `0x04.21`
+        /// A send WQE may request a trailer (IPsec). `0x04.21`
         insert_trailer set_insert_trailer: flag(42);
         /// Stateless offloads work on IP inside IP on receive. `0x04.19`
         tunnel_stateless_ip_over_ip_rx set_tunnel_stateless_ip_over_ip_rx: flag(44);
         /// Stateless offloads work on IP inside IP on transmit. `0x04.18`
         tunnel_stateless_ip_over_ip_tx set_tunnel_stateless_ip_over_ip_tx: flag(45);
-        /// Number of UDP ports that can be told to be VXLAN. `0x04.15:8`
+        /// Number of UDP ports that can be set to VXLAN. `0x04.15:8`
         max_vxlan_udp_ports set_max_vxlan_udp_ports: number(u8, 48, 8);
         /// Software-parsed packets can get a partial L4 checksum. `0x04.7`
         swp_csum_l4_partial set_swp_csum_l4_partial: flag(56);
@@ -2568,7 +2568,7 @@ structure! {
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
         nic_receive_max_steering_depth set_nic_receive_max_steering_depth: number(u8, 24, 8);
-        /// Packet reformat takes any header, not only those it knows. `0x04.31`
+        /// Packet reformat accepts any header, not only known ones. `0x04.31`
         encap_general_header set_encap_general_header: flag(32);
         /// log2 of the number of packet reformat contexts. `0x04.20:16`
         log_max_packet_reformat_context set_log_max_packet_reformat_context: number(u8, 43, 5);
@@ -2753,11 +2753,11 @@ structure! {
         reformat_and_modify_action set_reformat_and_modify_action: flag(20);
         /// A rule may jump to a table of any level. `0x00.10`
         ignore_flow_level set_ignore_flow_level: flag(21);
-        /// The miss action of a table may go on to the next domain. `0x00.8`
+        /// The miss action of a table may be the next domain. `0x00.8`
         table_miss_action_domain set_table_miss_action_domain: flag(23);
         /// Tables that end processing (termination tables) are supported. `0x00.7`
         termination_table set_termination_table: flag(24);
-        /// A rule can reformat and go on to a table. `0x00.6`
+        /// A rule can reformat and forward to a table. `0x00.6`
         reformat_and_fwd_to_table set_reformat_and_fwd_to_table: flag(25);
         /// Rules can forward to the receive side of a virtual HCA. `0x00.5`
         forward_vhca_rx set_forward_vhca_rx: flag(26);
@@ -2875,7 +2875,7 @@ structure! {
         memic set_memic: flag(0);
         /// log2 of the smallest allocation of MEMIC in bytes. `0x04.20:16`
         log_min_memic_alloc_size set_log_min_memic_alloc_size: number(u8, 43, 5);
-        /// log2 of the largest alignment of MEMIC that can be asked for, in units of 64 bytes.
+        /// log2 of the largest alignment of MEMIC that can be requested, in units of 64 bytes.
         /// `0x04.7:0`
         log_max_memic_addr_alignment set_log_max_memic_addr_alignment: number(u8, 56, 8);
         /// Where MEMIC starts, as a bus address in the BAR. `0x08, 8 bytes`
@@ -2953,7 +2953,7 @@ structure! {
         hll set_hll: flag(4);
         /// A rate may bound its bursts. `0x00.26`
         packet_pacing_burst_bound set_packet_pacing_burst_bound: flag(5);
-        /// A rate may be told the typical packet size. `0x00.25`
+        /// A rate may have a typical packet size. `0x00.25`
         packet_pacing_typical_size set_packet_pacing_typical_size: flag(6);
         /// Rules can meter a flow; the metadata register that gets the colour cannot be shared
         /// unless flow_meter is set, too. `0x00.24`
@@ -3001,9 +3001,9 @@ structure! {
         esw_cross_esw_sched set_esw_cross_esw_sched: flag(41);
         /// log2 of the number of queue groups of the NIC hierarchy. `0x04.20:16`
         log_max_qos_nic_queue_group set_log_max_qos_nic_queue_group: number(u8, 43, 5);
-        /// Highest rate that can be asked for, in kbit/s. `0x08`
+        /// Highest rate that can be requested, in kbit/s. `0x08`
         packet_pacing_max_rate set_packet_pacing_max_rate: number(u32, 64, 32);
-        /// Lowest rate that can be asked for, in kbit/s. `0x0c`
+        /// Lowest rate that can be requested, in kbit/s. `0x0c`
         packet_pacing_min_rate set_packet_pacing_min_rate: number(u32, 96, 32);
         /// log2 of the number of rate limiting elements of the E-Switch hierarchy. `0x10.20:16`
         log_esw_max_rate_limit set_log_esw_max_rate_limit: number(u8, 139, 5);
@@ -3074,7 +3074,7 @@ structure! {
         ///
         /// Source: freebsd: mlx5_ifc_debug_cap_bits.
         repetitive set_repetitive: flag(33);
-        /// The device tells when it stalls. `0x04.29`
+        /// The device reports when it stalls. `0x04.29`
         stall_detect set_stall_detect: flag(34);
         /// log2 of the shortest time between two samples of the diagnostic counters; FreeBSD's
         /// header names no unit. `0x04.7:0`

@@ -66,7 +66,7 @@ enumeration! {
         ALERT = 1,
         /// The device is about to fail or has failed (syslog level 2).
         CRITICAL = 2,
-        /// Something does not work any more (syslog level 3).
+        /// Something failed (syslog level 3).
         ERROR = 3,
         /// Something may stop working (syslog level 4).
         WARNING = 4,
@@ -88,7 +88,7 @@ enumeration! {
         BOOT_PAGES = 1,
         /// Pages needed before INIT_HCA.
         INIT_PAGES = 2,
-        /// Pages that may be asked for at any time.
+        /// Pages that the device may request at any time.
         REGULAR_PAGES = 3,
     }
 }
@@ -295,12 +295,12 @@ structure! {
         /// Address bits 31:12 of the command queue, which is 4 KiB aligned; reads as 0 until
         /// firmware takes it. `0x14.31:12`
         cmdq_phy_addr_31_12 set_cmdq_phy_addr_31_12: number(u32, 160, 20);
-        /// State that the driver asks for; Linux also writes 7 over bits 10:8 to ask for a reset.
+        /// State that the driver requests; Linux also writes 7 over bits 10:8 to request a reset.
         /// `0x14.9:8`
         nic_interface set_nic_interface: named(NicInterface(u8), 182, 2);
-        /// log2 of the number of entries of the command queue; told by the device. `0x14.7:4`
+        /// log2 of the number of entries of the command queue; set by the device. `0x14.7:4`
         log_cmdq_size set_log_cmdq_size: number(u8, 184, 4);
-        /// log2 of the stride of the entries in bytes; told by the device. `0x14.3:0`
+        /// log2 of the stride of the entries in bytes; set by the device. `0x14.3:0`
         log_cmdq_stride set_log_cmdq_stride: number(u8, 188, 4);
         /// Writing bit n hands entry n of the command queue to the device. `0x18`
         command_doorbell_vector set_command_doorbell_vector: number(u32, 192, 32);
@@ -352,7 +352,7 @@ structure! {
 }
 
 structure! {
-    /// What firmware tells about its failure.
+    /// Firmware's report of its failure.
     ///
     /// Source: linux: mlx5_ifc_health_buffer_bits.
     HealthBuffer, HealthBufferLayout, 0x40 bytes = "health_buffer" {
@@ -400,7 +400,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
         embedded_cpu_function set_embedded_cpu_function: flag(64);
-        /// function_id is a vhca_id and not a function's index. `0x08.28`
+        /// function_id is a vhca_id, not a function's index. `0x08.28`
         function_id_type set_function_id_type: flag(67);
         /// 0 for the function that sends the command, otherwise the number of the function it is
         /// about. `0x08.15:0`
@@ -439,7 +439,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
         embedded_cpu_function set_embedded_cpu_function: flag(64);
-        /// function_id is a vhca_id and not a function's index. `0x08.28`
+        /// function_id is a vhca_id, not a function's index. `0x08.28`
         function_id_type set_function_id_type: flag(67);
         /// 0 for the function that sends the command, otherwise the number of the function it is
         /// about. `0x08.15:0`

@@ -250,7 +250,7 @@ structure! {
         qpn set_qpn: number(u32, 32, 24);
         /// Low 8 bits of the key: the variant, chosen by software. `0x04.7:0`
         mkey_7_0 set_mkey_7_0: number(u8, 56, 8);
-        /// The key spans the whole address space; len is not looked at. `0x0c.31`
+        /// The key spans the whole address space; len is ignored. `0x0c.31`
         length64 set_length64: flag(96);
         /// The key has a byte stream format (signature or crypto) section. `0x0c.30`
         bsf_en set_bsf_en: flag(97);
@@ -319,8 +319,8 @@ structure! {
         input_mkey_index set_input_mkey_index: number(u32, 72, 24);
         /// The rights in the mtt entries (rd_en, wr_en) count; needs hca_cap.pg. `0x0c.31`
         pg_access set_pg_access: flag(96);
-        /// The translation comes from a UMEM; the kernel sets it on DevX commands, but for KLM and
-        /// KSM keys. `0x0c.30`
+        /// The translation comes from a UMEM; the kernel sets it on DevX commands, except for KLM
+        /// and KSM keys. `0x0c.30`
         mkey_umem_valid set_mkey_umem_valid: flag(97);
         /// The key goes through the data-direct PCIe function. `0x0c.29`
         data_direct set_data_direct: flag(98);

@@ -1215,5 +1215,5 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_VUID,
 ];
 
-/// How DevX passes commands with an op_mod with which it differs: opcode, op_mod.
+/// DevX methods that differ from the command's: opcode, op_mod, method.
 pub(crate) static DEVX_OF_OP_MODS: &[(u16, u16, crate::Devx)] = &[(0x936, 1, crate::Devx::Modify)];

@@ -3,7 +3,7 @@
 use super::command::CommandStatus;
 use crate::macros::prelude::*;
 
-/// Lets a QP receive what is sent to a multicast group.
+/// Attaches a QP to a multicast group: it receives the group's packets.
 ///
 /// Source: linux: MLX5_CMD_OP_ATTACH_TO_MCG.
 pub static ATTACH_TO_MCG: CommandInfo = CommandInfo {
@@ -34,7 +34,7 @@ pub static ATTACH_TO_MCG: CommandInfo = CommandInfo {
 
 command!(AttachToMcgIn -> AttachToMcgOut, ATTACH_TO_MCG);
 
-/// Lets a QP receive no more of what is sent to a multicast group.
+/// Detaches a QP from a multicast group.
 ///
 /// Source: linux: MLX5_CMD_OP_DETACH_FROM_MCG.
 pub static DETACH_FROM_MCG: CommandInfo = CommandInfo {

@@ -7,7 +7,7 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/mlx5_ifc.h MLX5_CMD_OP_\*.
     pub struct Opcode(pub u16) = "opcode", 16 bits {
-        /// Reads one capability page: the values in force, or the most that SET_HCA_CAP may set.
+        /// Reads one capability page: the current values, or the maximum that SET_HCA_CAP may set.
         /// Legal before INIT_HCA.
         QUERY_HCA_CAP = 0x100,
         /// Reads the vendor and the board's identity. Legal before INIT_HCA.
@@ -57,9 +57,9 @@ enumeration! {
         QUERY_MKEY = 0x201,
         /// Destroys a memory key; accesses under way finish or fail before it completes.
         DESTROY_MKEY = 0x202,
-        /// Reads the keys that stand for something special rather than for registered memory.
+        /// Reads the special keys, which do not refer to registered memory.
         QUERY_SPECIAL_CONTEXTS = 0x203,
-        /// Tells the device that the pages which an access lacked are there, or never will be.
+        /// Tells the device that the missing pages of an access are present, or will never be.
         PAGE_FAULT_RESUME = 0x204,
         /// Takes part of the device's own memory.
         ALLOC_MEMIC = 0x205,
@@ -98,7 +98,7 @@ enumeration! {
         /// Moves a QP from RTR to RTS: the requester starts. Takes next_send_psn, and for RC
         /// ack_timeout of the primary path, retry_count, rnr_retry and log_sra_max.
         RTR2RTS_QP = 0x504,
-        /// Changes attributes of a QP in RTS; only what the masks name.
+        /// Changes the attributes of a QP in RTS that the masks select.
         RTS2RTS_QP = 0x505,
         /// Moves an unreliable QP from SQER back to RTS.
         SQERR2RTS_QP = 0x506,
@@ -110,10 +110,10 @@ enumeration! {
         QUERY_QP = 0x50b,
         /// Moves a QP from SQD to RTS.
         SQD_RTS_QP = 0x50c,
-        /// Hands a management datagram to the device's own agent, as if it had come in on a port,
-        /// and gets the answer.
+        /// Passes a management datagram to the device's own agent, as if it had arrived on a port,
+        /// and returns the answer.
         MAD_IFC = 0x50d,
-        /// Changes attributes of a QP in INIT; only what the masks name.
+        /// Changes the attributes of a QP in INIT that the masks select.
         INIT2INIT_QP = 0x50e,
         /// Creates up to four protection signature values; DevX takes one at a time.
         CREATE_PSV = 0x600,
@@ -139,7 +139,7 @@ enumeration! {
         CREATE_DCT = 0x710,
         /// Destroys a drained DCT.
         DESTROY_DCT = 0x711,
-        /// Drains a DCT; the event DCT_DRAINED tells when it is done. The kernel does it before
+        /// Drains a DCT; the event DCT_DRAINED reports the end. The kernel does it before
         /// DESTROY_DCT.
         DRAIN_DCT = 0x712,
         /// Reads the context of a DCT.
@@ -160,7 +160,7 @@ enumeration! {
         SET_XRQ_DC_PARAMS_ENTRY = 0x726,
         /// Reads which error stopped a QP of an extended receive queue.
         QUERY_XRQ_ERROR_PARAMS = 0x727,
-        /// Lets a QP of an extended receive queue go on after an error.
+        /// Lets a QP of an extended receive queue continue after an error.
         RELEASE_XRQ_ERROR = 0x729,
         /// Changes an extended receive queue.
         MODIFY_XRQ = 0x72a,
@@ -241,9 +241,9 @@ enumeration! {
         /// its index fields say what to read. A kernel sends it with uid 0; of user contexts, those
         /// with TOOLS_RESOURCES of uctx_cap may, which Linux makes for files of fwctl.
         ACCESS_REGISTER = 0x805,
-        /// Lets a QP receive what is sent to a multicast group.
+        /// Attaches a QP to a multicast group: it receives the group's packets.
         ATTACH_TO_MCG = 0x806,
-        /// Lets a QP receive no more of what is sent to a multicast group.
+        /// Detaches a QP from a multicast group.
         DETACH_FROM_MCG = 0x807,
         /// Reads the log of packets that were dropped.
         GET_DROPPED_PACKET_LOG = 0x80a,
@@ -271,9 +271,9 @@ enumeration! {
         MODIFY_CONG_PARAMS = 0x825,
         /// Reads the counters of congestion control.
         QUERY_CONG_STATISTICS = 0x826,
-        /// Names a UDP port whose packets are taken for VXLAN.
+        /// Sets a UDP port whose packets are parsed as VXLAN.
         ADD_VXLAN_UDP_DPORT = 0x827,
-        /// Takes back a UDP port whose packets were taken for VXLAN.
+        /// Removes a UDP port whose packets are parsed as VXLAN.
         DELETE_VXLAN_UDP_DPORT = 0x828,
         /// Writes an entry of the table of MAC addresses that are forwarded to the function.
         SET_L2_TABLE_ENTRY = 0x829,
@@ -283,7 +283,7 @@ enumeration! {
         DELETE_L2_TABLE_ENTRY = 0x82b,
         /// Chooses what wakes the machine, and whether it may be reset over the network.
         SET_WOL_ROL = 0x830,
-        /// Asks what wakes the machine, and whether it may be reset over the network.
+        /// Reads what wakes the machine, and whether it may be reset over the network.
         QUERY_WOL_ROL = 0x831,
         /// Bonds the ports.
         CREATE_LAG = 0x840,
@@ -347,7 +347,7 @@ enumeration! {
         DESTROY_RQT = 0x918,
         /// Reads an RQ table.
         QUERY_RQT = 0x919,
-        /// Makes a table the first that packets meet; with op_mod 1 there is none any more.
+        /// Sets the table that packets enter first; with op_mod 1, removes it.
         SET_FLOW_TABLE_ROOT = 0x92f,
         /// Creates a flow table, without groups or entries.
         CREATE_FLOW_TABLE = 0x930,

@@ -62,7 +62,7 @@ enumeration! {
         RC_WRITE_ONLY = 0xa,
         /// RC: an RDMA WRITE with immediate of one packet.
         RC_WRITE_ONLY_IMM = 0xb,
-        /// RC: an RDMA READ is asked for.
+        /// RC: an RDMA READ request.
         RC_READ_REQUEST = 0xc,
         /// RC: first packet of a READ's answer of several.
         RC_READ_RESPONSE_FIRST = 0xd,
@@ -74,7 +74,7 @@ enumeration! {
         RC_READ_RESPONSE_ONLY = 0x10,
         /// RC: ACK or NAK; its AETH says which.
         RC_ACKNOWLEDGE = 0x11,
-        /// RC: an atomic's answer, with what was in memory.
+        /// RC: the response of an atomic, with the old value of the memory.
         RC_ATOMIC_ACKNOWLEDGE = 0x12,
         /// RC: a compare-and-swap of 8 bytes.
         RC_COMPARE_SWAP = 0x13,
@@ -202,7 +202,7 @@ structure! {
         type_of_service set_type_of_service: number(u8, 8, 8);
         /// Bytes of the packet from this header on. `0x00.15:0`
         total_length set_total_length: number(u16, 16, 16);
-        /// Tells the fragments of one packet from those of others. `0x04.31:16`
+        /// Identifies the fragments of one packet. `0x04.31:16`
         identification set_identification: number(u16, 32, 16);
         /// No router may cut the packet; RoCE sets it. `0x04.14`
         dont_fragment set_dont_fragment: flag(49);
@@ -267,7 +267,7 @@ structure! {
         backward_congestion set_backward_congestion: flag(33);
         /// Number of the QP that gets the packet. `0x04.23:0`
         destination_qp set_destination_qp: number(u32, 40, 24);
-        /// The sender asks for an acknowledgement of this packet. `0x08.31`
+        /// The sender requests an acknowledgement of this packet. `0x08.31`
         acknowledge set_acknowledge: flag(64);
         /// Packet sequence number, modulo 2^24. `0x08.23:0`
         psn set_psn: number(u32, 72, 24);

@@ -272,7 +272,7 @@ enumeration! {
     ///
     /// Source: rdma-core: enum mlx5_qpc_opt_mask_32.
     pub struct OptParamMask9532(pub u64) = "opt_param_mask_95_32", 64 bits {
-        /// Take dci_stream_channel_id from the context extension: the stream that goes on again.
+        /// Take dci_stream_channel_id from the context extension: the stream to resume.
         DCI_STREAM_CHANNEL_ID = 1,
         /// qos_queue_group_id_requester and qos_queue_group_id_responder.
         QOS_QUEUE_GROUP_ID = 2,
@@ -429,7 +429,7 @@ pub static RTR2RTS_QP: CommandInfo = CommandInfo {
 
 command!(Rtr2rtsQpIn -> Rtr2rtsQpOut, RTR2RTS_QP);
 
-/// Changes attributes of a QP in RTS; only what the masks name.
+/// Changes the attributes of a QP in RTS that the masks select.
 ///
 /// Source: linux: MLX5_CMD_OP_RTS2RTS_QP.
 pub static RTS2RTS_QP: CommandInfo = CommandInfo {
@@ -566,7 +566,7 @@ pub static SQD_RTS_QP: CommandInfo = CommandInfo {
 
 command!(SqdRtsQpIn -> SqdRtsQpOut, SQD_RTS_QP);
 
-/// Changes attributes of a QP in INIT; only what the masks name.
+/// Changes the attributes of a QP in INIT that the masks select.
 ///
 /// Source: linux: MLX5_CMD_OP_INIT2INIT_QP.
 pub static INIT2INIT_QP: CommandInfo = CommandInfo {
@@ -738,7 +738,7 @@ structure! {
         counter_set_id set_counter_set_id: number(u8, 96, 8);
         /// UAR page index on which this queue's doorbells are rung. `0x0c.23:0`
         uar_page set_uar_page: number(u32, 104, 24);
-        /// How the device takes the send doorbell record; 0 is the usual way, no source tells of
+        /// How the device reads the send doorbell record; 0 is the usual way, no source explains
         /// the others. `0x10.31:30`
         ///
         /// Source: ucx: uct_ib_mlx5_qpc_bits.
@@ -761,7 +761,7 @@ structure! {
         primary_address_path primary_address_path_mut: nested(AddressPath, 192);
         /// Alternate path for automatic migration. `0x44, 44 bytes`
         secondary_address_path secondary_address_path_mut: nested(AddressPath, 544);
-        /// log2 of the number of packets after which the requester asks for an acknowledgement.
+        /// log2 of the number of packets after which the requester requests an acknowledgement.
         /// `0x70.31:28`
         log_ack_req_freq set_log_ack_req_freq: number(u8, 896, 4);
         /// log2 of outstanding RDMA READs and atomics as requester. `0x70.23:21`
@@ -781,15 +781,14 @@ structure! {
         packet_pacing_rate_limit_index set_packet_pacing_rate_limit_index: number(u16, 944, 16);
         /// PSN of the next packet to send. `0x78.23:0`
         next_send_psn set_next_send_psn: number(u32, 968, 24);
-        /// DC initiators: log2 of the number of streams that go on where another stops with an
-        /// error; 0 is one. `0x7c.28:24`
+        /// DC initiators: log2 of the number of streams, each of which continues when another stops
+        /// with an error; 0 is one. `0x7c.28:24`
         log_num_dci_stream_channels set_log_num_dci_stream_channels: number(u8, 995, 5);
         /// CQ that gets send completions. `0x7c.23:0`
         cqn_snd set_cqn_snd: number(u32, 1000, 24);
         /// log2 of the number of failed streams at which a DCI goes to error. `0x80.28:24`
         log_num_dci_errored_streams set_log_num_dci_errored_streams: number(u8, 1027, 5);
-        /// QP number that UD packets give as their source, where it differs from the own.
-        /// `0x80.23:0`
+        /// Source QP number in UD packets, if it differs from the QP's own. `0x80.23:0`
         deth_sqpn set_deth_sqpn: number(u32, 1032, 24);
         /// PSN that was last acknowledged (read only). `0x88.23:0`
         last_acked_psn set_last_acked_psn: number(u32, 1096, 24);
@@ -918,8 +917,7 @@ structure! {
         /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits; ucx:
         /// uct_ib_mlx5_qpc_ext_bits.
         mmo set_mmo: flag(2);
-        /// DC initiators: which stream a request of RTS2RTS_QP is about, so that a stopped one can
-        /// go on. `0x00.15:0`
+        /// DC initiators: the stopped stream that RTS2RTS_QP resumes. `0x00.15:0`
         ///
         /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
         dci_stream_channel_id set_dci_stream_channel_id: number(u16, 16, 16);
@@ -965,8 +963,8 @@ structure! {
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
         function_id set_function_id: number(u16, 112, 16);
-        /// Which optional fields of the context are to be taken (values in opt_param_mask);
-        /// required fields are taken always. `0x10`
+        /// Optional fields of the context to take (values in opt_param_mask); required fields are
+        /// always taken. `0x10`
         opt_param_mask set_opt_param_mask: number(u32, 128, 32);
         /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
         /// none. `0x14`
@@ -1219,8 +1217,7 @@ structure! {
         ece set_ece: number(u32, 160, 32);
         /// QP context. `0x18, 232 bytes`
         qpc qpc_mut: nested(QpContext, 192);
-        /// Which fields of the extension are to be taken (values in opt_param_mask_95_32). `0x108,
-        /// 8 bytes`
+        /// Fields of the extension to take (values in opt_param_mask_95_32). `0x108, 8 bytes`
         ///
         /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
         opt_param_mask_95_32 set_opt_param_mask_95_32: number(u64, 2112, 64);
@@ -1490,8 +1487,7 @@ structure! {
         ece set_ece: number(u32, 160, 32);
         /// QP context. `0x18, 232 bytes`
         qpc qpc_mut: nested(QpContext, 192);
-        /// Which fields of the extension are to be taken (values in opt_param_mask_95_32). `0x108,
-        /// 8 bytes`
+        /// Fields of the extension to take (values in opt_param_mask_95_32). `0x108, 8 bytes`
         ///
         /// Source: rdma-core: mlx5_ifc_init2init_qp_in_bits.
         opt_param_mask_95_32 set_opt_param_mask_95_32: number(u64, 2112, 64);

@@ -168,7 +168,7 @@ enumeration! {
         FAILED = 2,
         /// The link is up without negotiation.
         LINK_UP = 3,
-        /// No autonegotiation has come to an end: there is no link.
+        /// No autonegotiation has completed: there is no link.
         LINK_DOWN = 4,
     }
 }
@@ -472,7 +472,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Answers to a reset that all hosts take part in.
+    /// Answers to a reset of all hosts.
     ///
     /// Source: linux: mlx5_fw_reset_set_reset_sync_ack, mlx5_fw_reset_set_reset_sync_nack.
     pub struct MfrlSyncResponse(pub u8) = "mfrl_sync_response", 2 bits {
@@ -490,7 +490,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_MFRL_REG_RESET_LEVEL\*.
     pub struct MfrlResetLevel(pub u8) = "mfrl_reset_level", 8 bits {
-        /// Live patch: the driver goes on.
+        /// Live patch: the driver continues.
         LEVEL0 = 1,
         /// Reset of the chip with a PCI reset.
         LEVEL3 = 8,
@@ -512,13 +512,13 @@ enumeration! {
 }
 
 enumeration! {
-    /// How a firmware reset stands.
+    /// Progress of a firmware reset.
     ///
     /// Source: linux: MLX5_MFRL_REG_RESET_STATE_\*.
     pub struct MfrlResetState(pub u8) = "mfrl_reset_state", 4 bits {
         /// None is under way.
         IDLE = 0,
-        /// The hosts are being asked.
+        /// The device waits for the answers of the hosts.
         IN_NEGOTIATION = 1,
         /// Under way.
         RESET_IN_PROGRESS = 2,
@@ -552,7 +552,7 @@ enumeration! {
         NOP = 0,
         /// The PCI root's clock.
         PTM_ROOT_CLOCK = 1,
-        /// The counter of cycles that never is set; the timestamps of CQEs come from it.
+        /// The counter of cycles, which is never set; the timestamps of CQEs come from it.
         FREE_RUNNING_COUNTER = 2,
         /// The clock in seconds and nanoseconds that MTUTC sets.
         REAL_TIME_CLOCK = 3,
@@ -1200,7 +1200,7 @@ structure! {
         max_mtu set_max_mtu: number(u16, 32, 16);
         /// MTU that the port is set to. `0x08.31:16`
         admin_mtu set_admin_mtu: number(u16, 64, 16);
-        /// MTU in force. `0x0c.31:16`
+        /// Current MTU. `0x0c.31:16`
         oper_mtu set_oper_mtu: number(u16, 96, 16);
     }
 }
@@ -1219,7 +1219,7 @@ structure! {
         vl_hw_cap set_vl_hw_cap: number(u8, 60, 4);
         /// Virtual lanes that the port is set to. `0x08.3:0`
         vl_admin set_vl_admin: number(u8, 92, 4);
-        /// Virtual lanes in force. `0x0c.3:0`
+        /// Current virtual lanes. `0x0c.3:0`
         vl_operational set_vl_operational: number(u8, 124, 4);
     }
 }
@@ -1303,7 +1303,7 @@ structure! {
         fec_100g_per_lane_in_pplm set_fec_100g_per_lane_in_pplm: flag(72);
         /// PBMC and PBSR know the shared headroom pool. `0x08.20`
         shp_pbmc_pbsr_support set_shp_pbmc_pbsr_support: flag(75);
-        /// PFCC tells who owns the receive buffer settings. `0x08.12`
+        /// PFCC reports who owns the receive buffer settings. `0x08.12`
         buffer_ownership set_buffer_ownership: flag(83);
         /// PPLM has the modes of 50 Gbit/s a lane. `0x0c.23`
         fec_50g_per_lane_in_pplm set_fec_50g_per_lane_in_pplm: flag(104);
@@ -1317,7 +1317,7 @@ structure! {
         per_lane_error_counters set_per_lane_error_counters: flag(122);
         /// PPCNT has counters of receive buffer fill. `0x0c.4`
         rx_buffer_fullness_counters set_rx_buffer_fullness_counters: flag(123);
-        /// PTYS tells the connector type. `0x0c.3`
+        /// PTYS reports the connector type. `0x0c.3`
         ptys_connector_type set_ptys_connector_type: flag(124);
         /// PPCNT has the discard counters group. `0x0c.1`
         ppcnt_discard_group set_ppcnt_discard_group: flag(126);
@@ -1455,7 +1455,7 @@ structure! {
         mtutc_freq_adj_units set_mtutc_freq_adj_units: flag(80);
         /// MTUTC takes time adjustments of a wider range. `0x08.14`
         mtutc_time_adjustment_extended_range set_mtutc_time_adjustment_extended_range: flag(81);
-        /// MCIA carries 32 dwords at a time and not 12. `0x08.2`
+        /// MCIA carries 32 dwords at a time, not 12. `0x08.2`
         mcia_32dwords set_mcia_32dwords: flag(93);
         /// MTPPS takes the pulse duration in ns. `0x08.1`
         out_pulse_duration_ns set_out_pulse_duration_ns: flag(94);
@@ -1465,7 +1465,7 @@ structure! {
         reset_state set_reset_state: flag(106);
         /// The relation of real time to the cycle counter can be set. `0x0c.20`
         ptpcyc2realtime_modify set_ptpcyc2realtime_modify: flag(107);
-        /// MPEIN tells PCI status and power. `0x0c.17`
+        /// MPEIN reports PCI status and power. `0x0c.17`
         pci_status_and_power set_pci_status_and_power: flag(110);
         /// Transmit overflow can mark with congestion notification packets. `0x0c.11`
         mark_tx_action_cnp set_mark_tx_action_cnp: flag(116);
@@ -1576,7 +1576,7 @@ structure! {
     MtrcStringDbParam, MtrcStringDbParamLayout, 0x8 bytes = "mtrc_string_db_param" {
         sources: ["linux: mlx5_ifc_mtrc_string_db_param_bits"];
         reserved: [(32, 8)];
-        /// Address of the part in firmware's memory; a string's address tells its part. `0x00`
+        /// Address of the part in firmware's memory; a string's address identifies its part. `0x00`
         string_db_base_address set_string_db_base_address: number(u32, 0, 32);
         /// Size of the part in bytes. `0x04.23:0`
         string_db_size set_string_db_size: number(u32, 40, 24);
@@ -1839,7 +1839,7 @@ structure! {
         reserved: [(0, 5), (8, 3), (16, 12), (64, 64), (160, 2)];
         /// Unit of freq_adjustment. `0x00.26:24`
         freq_adj_units set_freq_adj_units: named(MtutcFreqAdjUnits(u8), 5, 3);
-        /// log2 of the largest frequency adjustment, in the unit asked for. `0x00.20:16`
+        /// log2 of the largest frequency adjustment, in the requested unit. `0x00.20:16`
         log_max_freq_adjustment set_log_max_freq_adjustment: number(u8, 11, 5);
         /// What to do. `0x00.3:0`
         operation set_operation: named(MtutcOperation(u8), 28, 4);
@@ -1905,7 +1905,7 @@ structure! {
     MfrlReg, MfrlRegLayout, 0x8 bytes = "mfrl_reg" {
         sources: ["linux: mlx5_ifc_mfrl_reg_bits"];
         reserved: [(0, 34), (43, 1)];
-        /// Start a reset that all hosts take part in. `0x04.29`
+        /// Start a reset of all hosts. `0x04.29`
         pci_sync_for_fw_update_start set_pci_sync_for_fw_update_start: flag(34);
         /// Answer to such a reset. `0x04.28:27`
         pci_sync_for_fw_update_resp set_pci_sync_for_fw_update_resp:
@@ -1914,7 +1914,7 @@ structure! {
         rst_type_sel set_rst_type_sel: number(u8, 37, 3);
         /// How the PCI side is reset. `0x04.23:21`
         pci_reset_req_method set_pci_reset_req_method: named(MfrlPciResetMethod(u8), 40, 3);
-        /// How the reset stands. `0x04.19:16`
+        /// Progress of the reset. `0x04.19:16`
         reset_state set_reset_state: named(MfrlResetState(u8), 44, 4);
         /// Bitmask of the kinds of reset (values in mfrl_reset_type). `0x04.15:8`
         reset_type set_reset_type: number(u8, 48, 8);
@@ -1976,11 +1976,11 @@ structure! {
         port_profile_mode set_port_profile_mode: number(u8, 64, 8);
         /// Port profile that is set. `0x08.23:16`
         static_port_profile set_static_port_profile: number(u8, 72, 8);
-        /// Port profile in force. `0x08.15:8`
+        /// Current port profile. `0x08.15:8`
         active_port_profile set_active_port_profile: number(u8, 80, 8);
-        /// Link layer retransmission in force. `0x0c.31:24`
+        /// Current link layer retransmission. `0x0c.31:24`
         retransmission_active set_retransmission_active: number(u8, 96, 8);
-        /// FEC in force, as a bit. `0x0c.23:0`
+        /// Current FEC, as a bit. `0x0c.23:0`
         fec_mode_active set_fec_mode_active: number(u32, 104, 24);
         /// RS FEC can go without correction. `0x10.31:28`
         rs_fec_correction_bypass_cap set_rs_fec_correction_bypass_cap: number(u8, 128, 4);
@@ -2058,7 +2058,7 @@ structure! {
 }
 
 structure! {
-    /// Capabilities that are asked for by group.
+    /// Capabilities, queried by group.
     ///
     /// Source: mstflint: register_access_table.adb nic_cap_ext_reg.
     NicCapExtReg, NicCapExtRegLayout, 0x80 bytes = "nic_cap_ext_reg" {
@@ -2105,7 +2105,7 @@ structure! {
         reserved: [(0, 1), (5, 11), (64, 48), (256, 256), (1536, 512)];
         /// What a write does. `0x00.30:28`
         operation set_operation: named(NicDpaOperation(u8), 1, 3);
-        /// The group is of partition_id, and not of the function's own partition. `0x00.27`
+        /// The group is of partition_id, not of the function's own partition. `0x00.27`
         partition_id_valid set_partition_id_valid: flag(4);
         /// Number of the group; CREATE gives it. `0x00.15:0`
         eug_id set_eug_id: number(u16, 16, 16);

@@ -770,7 +770,7 @@ structure! {
         counter_set_id set_counter_set_id: number(u8, 96, 8);
         /// RMP that holds the WQEs, with mem_rq_type RMP. `0x10.23:0`
         rmpn set_rmpn: number(u32, 136, 24);
-        /// The SQ that sends on what this RQ receives, of the function hairpin_peer_vhca.
+        /// The SQ that forwards what this RQ receives, of the function hairpin_peer_vhca.
         /// `0x14.23:0`
         hairpin_peer_sq set_hairpin_peer_sq: number(u32, 168, 24);
         /// Hairpin: the SQ's function. `0x18.15:0`
@@ -867,7 +867,7 @@ structure! {
 }
 
 structure! {
-    /// RQ table: what a receive hash points into.
+    /// RQ table: a receive hash selects its entry.
     ///
     /// Source: linux: mlx5_ifc_rqtc_bits.
     RqtContext, RqtContextLayout, 0xf0 bytes = "rqt_context" {
@@ -1256,7 +1256,7 @@ structure! {
         sq_state set_sq_state: named(SqState(u8), 64, 4);
         /// Number of the SQ. `0x08.23:0`
         sqn set_sqn: number(u32, 72, 24);
-        /// Fields of ctx to take (values in sq_modify_field); the state is taken always. `0x10, 8
+        /// Fields of ctx to take (values in sq_modify_field); the state is always taken. `0x10, 8
         /// bytes`
         modify_bitmask set_modify_bitmask: number(u64, 128, 64);
         /// New values; state is the new state. `0x20, 240 bytes`
@@ -1418,7 +1418,7 @@ structure! {
         rq_state set_rq_state: named(RqState(u8), 64, 4);
         /// Number of the RQ. `0x08.23:0`
         rqn set_rqn: number(u32, 72, 24);
-        /// Fields of ctx to take (values in rq_modify_field); the state is taken always. `0x10, 8
+        /// Fields of ctx to take (values in rq_modify_field); the state is always taken. `0x10, 8
         /// bytes`
         modify_bitmask set_modify_bitmask: number(u64, 128, 64);
         /// New values; state is the new state. `0x20, 240 bytes`

@@ -639,7 +639,7 @@ structure! {
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The SRQ as it is now: state, and what is left of it. `0x10, 64 bytes`
+        /// The current SRQ: its state and its remaining fields. `0x10, 64 bytes`
         srq_context_entry srq_context_entry_mut: nested(SrqContext, 128);
         /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
         /// `0x110, 8 bytes`

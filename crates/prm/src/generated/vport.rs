@@ -22,7 +22,7 @@ enumeration! {
     pub struct VportAdminState(pub u8) = "vport_admin_state", 4 bits {
         /// Kept down.
         DOWN = 0,
-        /// Kept up, whatever the physical link does.
+        /// Up regardless of the physical link.
         UP = 1,
         /// Follows the physical link.
         AUTO = 2,
@@ -520,8 +520,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
     }
 }
@@ -564,8 +563,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
         /// Transmit rate limit of the virtual port, in units of 100 Mbit/s. `0x0c.31:16`
         max_tx_speed set_max_tx_speed: number(u16, 96, 16);
@@ -574,11 +572,9 @@ structure! {
         /// Packets of the E-Switch may go out to the virtual port; see egress_connect_valid.
         /// `0x0c.14`
         egress_connect set_egress_connect: flag(113);
-        /// ingress_connect is to be taken; needs hca_cap_2.ingress_egress_esw_vport_connect.
-        /// `0x0c.13`
+        /// ingress_connect is valid; needs hca_cap_2.ingress_egress_esw_vport_connect. `0x0c.13`
         ingress_connect_valid set_ingress_connect_valid: flag(114);
-        /// egress_connect is to be taken; needs hca_cap_2.ingress_egress_esw_vport_connect.
-        /// `0x0c.12`
+        /// egress_connect is valid; needs hca_cap_2.ingress_egress_esw_vport_connect. `0x0c.12`
         egress_connect_valid set_egress_connect_valid: flag(115);
         /// What to set the virtual port to. `0x0c.7:4`
         admin_state set_admin_state: named(VportAdminState(u8), 120, 4);
@@ -623,8 +619,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
         /// Which address list to read. `0x0c.26:24`
         allowed_list_type set_allowed_list_type: named(VportListType(u8), 101, 3);
@@ -645,7 +640,8 @@ structure! {
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The context; its address list goes on past the end of this structure. `0x10, 256 bytes`
+        /// The context; its address list continues past the end of this structure. `0x10, 256
+        /// bytes`
         nic_vport_context nic_vport_context_mut: nested(NicVportContext, 128);
     }
 }
@@ -666,12 +662,11 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
         /// Fields to change. `0x0c`
         field_select field_select_mut: nested(ModifyNicVportFieldSelect, 96);
-        /// The new values; its address list goes on past the end of this structure. `0x100, 256
+        /// The new values; the address list continues past the end of this structure. `0x100, 256
         /// bytes`
         nic_vport_context nic_vport_context_mut: nested(NicVportContext, 2048);
     }
@@ -766,8 +761,8 @@ structure! {
         event_on_uc_address_change set_event_on_uc_address_change: flag(63);
         /// What kind of number affiliated_vhca_id is. `0x08.31`
         vhca_id_type set_vhca_id_type: named(VhcaIdType(u8), 64, 1);
-        /// By what the two virtual ports are tied together; one of
-        /// hca_cap.affiliate_nic_vport_criteria, 0 to untie. `0x08.19:16`
+        /// Criterion by which the two virtual ports are affiliated; one of
+        /// hca_cap.affiliate_nic_vport_criteria, 0 ends it. `0x08.19:16`
         affiliation_criteria set_affiliation_criteria: number(u8, 76, 4);
         /// Virtual HCA whose RDMA device also serves this port (multi-port RoCE). `0x08.15:0`
         affiliated_vhca_id set_affiliated_vhca_id: number(u16, 80, 16);
@@ -958,11 +953,9 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
-        /// `0x08.19:16`
+        /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
     }
 }
@@ -1003,11 +996,9 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
-        /// `0x08.19:16`
+        /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
         /// The new values. `0x10, 512 bytes`
         hca_vport_context hca_vport_context_mut: nested(HcaVportContext, 128);
@@ -1127,11 +1118,9 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
-        /// `0x08.19:16`
+        /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
         /// Index of the GID; 0xffff reads the whole table. `0x0c.15:0`
         gid_index set_gid_index: number(u16, 112, 16);
@@ -1173,11 +1162,9 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
-        /// `0x08.19:16`
+        /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
         /// Index of the P_Key; 0xffff reads the whole table. `0x0c.15:0`
         pkey_index set_pkey_index: number(u16, 112, 16);
@@ -1235,11 +1222,9 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Act on the virtual port vport_number instead of the own one. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
-        /// `0x08.19:16`
+        /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
-        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
-        /// `0x08.15:0`
+        /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
         /// Set the counters to 0 after reading. `0x18.31`
         clear set_clear: flag(192);

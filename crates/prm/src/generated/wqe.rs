@@ -13,7 +13,7 @@ enumeration! {
     /// Source: linux: include/linux/mlx5/device.h MLX5_OPCODE_\*; rdma-core: mlx5dv.h
     /// MLX5_OPCODE_\*; dpdk: mlx5_prm.h MLX5_OPCODE_\*.
     pub struct WqeOpcode(pub u8) = "wqe_opcode", 8 bits {
-        /// Nothing, but a completion if one is asked for.
+        /// Nothing, but a completion if it is requested.
         NOP = 0,
         /// SEND that invalidates a key at the peer (imm is the rkey).
         SEND_INVALIDATE = 1,
@@ -104,7 +104,7 @@ enumeration! {
         ON_ERROR = 0,
         /// On the first error only.
         ON_FIRST_ERROR = 1,
-        /// A CQE when the WQE is done, whatever became of it.
+        /// A CQE when the WQE is done, successful or not.
         ALWAYS = 2,
         /// As ALWAYS, and a completion event with it.
         ALWAYS_AND_EVENT = 3,
@@ -116,7 +116,7 @@ enumeration! {
     ///
     /// Source: dpdk: mlx5_prm.h MLX5_OPC_MOD_WAIT_\*.
     pub struct WaitOpMod(pub u8) = "wait_op_mod", 8 bits {
-        /// Until a CQ's producer index reaches a value (wait_cq_segment).
+        /// Waits until a CQ's producer index reaches a value (wait_cq_segment).
         CQ_PRODUCER_INDEX = 0,
         /// Until a 64-bit word in memory fulfils a condition (wait_data_segment).
         DATA = 1,
@@ -155,7 +155,7 @@ enumeration! {
         DMA = 1,
         /// Deflate: the gathered bytes, made smaller.
         COMPRESS = 2,
-        /// Inflate: what deflate made, as it was.
+        /// Inflate: restores deflated data.
         DECOMPRESS = 3,
         /// Search with regular expressions.
         REGEX = 4,
@@ -165,7 +165,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What lets a UMR WQE fail before it changes anything.
+    /// Conditions that fail a UMR WQE before it changes anything.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_UMR_CHECK_\*.
     pub struct UmrCheck(pub u8) = "umr_check", 2 bits {
@@ -531,7 +531,7 @@ view! {
     UmrCtrlSegment, 0x30 bytes = "umr_ctrl_segment" {
         sources: ["linux: struct mlx5_wqe_umr_ctrl_seg", "rdma-core: struct mlx5_wqe_umr_ctrl_seg"];
         reserved: [(5, 27), (160, 224)];
-        /// The translation entries follow in the WQE, and not behind a pointer. `0x00.31`
+        /// The translation entries follow in the WQE, not behind a pointer. `0x00.31`
         inline set_inline: flag(0);
         /// What to check first; rdma-core names the value 1 "check free". `0x00.30:29`
         ///

@@ -1,4 +1,4 @@
-//! Removing the CQEs of a queue that is reset or destroyed.
+//! Removes the CQEs of a queue that is reset or destroyed.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +17,9 @@ use crate::types::{Qpn, WqeIndex};
 pub struct CqCleaner {
     pub(super) ring: CqRing,
     pub(super) consumer: Record,
-    /// New CQEs overwrite unread ones: what is behind the producer counts as well.
+    /// New CQEs overwrite unread ones, so entries behind the producer count as well.
     pub(super) overwrites: bool,
-    /// There is one entry, and it is the queue pair's alone.
+    /// The queue has one entry, which belongs to one queue pair.
     pub(super) collapsed: bool,
     pub(super) claims: Arc<AtomicBool>,
 }
@@ -34,7 +34,7 @@ impl CqCleaner {
     }
 
     /// [`clean`](Self::clean) for a raw Ethernet send queue (SQ). Receive CQEs of frames stay, even
-    /// where their flow tag equals the number of the SQ.
+    /// if their flow tag equals the number of the SQ.
     pub fn clean_sends(&self, sqn: Qpn) -> Retired {
         self.each(sqn, false, |_| ())
     }
@@ -61,12 +61,12 @@ impl CqCleaner {
         self.each(qpn, true, |index| returns.give(index))
     }
 
-    /// The consumer index that the device knows of, modulo 2^24: CQEs taken.
+    /// The consumer index in the doorbell record, modulo 2^24: CQEs taken.
     pub fn consumed(&self) -> u32 {
         self.consumer.load() & 0xff_ffff
     }
 
-    /// From now on, receives of shared receive queues complete here.
+    /// Declares that SRQ receives complete here.
     pub fn claim_receives(&self) {
         self.claims.store(true, Ordering::Relaxed);
     }
@@ -88,8 +88,7 @@ impl CqCleaner {
         self.entries(|look| {
             let request = RequestId::read(look);
             let opcode = OpOwn::from_bits(look.op_own()).opcode();
-            // Where laps mix, a receive that is not ours to poll yet, or any more, has not been
-            // claimed either.
+            // If laps mix, a receive that cannot be polled yet or any more is unclaimed as well.
             let retires = request.opcode_qpn().qpn() == qpn.0
                 && (receives || !is_receive(opcode))
                 && look.retire(request.opcode_qpn.standing())
@@ -101,11 +100,11 @@ impl CqCleaner {
         })
     }
 
-    /// Calls `retire` for each CQE that has not been polled; counts those that it retired.
+    /// Calls `retire` for each unpolled CQE; counts those that it retired.
     ///
-    /// CQEs from the consumer index that the device knows of are looked at: some of them may have
-    /// been polled, and it does no harm to mark those. When the index moves meanwhile, the device
-    /// may have written entries anew, so that the first one that is not ours is not the end.
+    /// The scan starts at the consumer index in the doorbell record. Some CQEs from there may have
+    /// been polled; retiring them does no harm. If the index moves meanwhile, the device may have
+    /// overwritten entries, so the first entry that is not ours is not the end.
     fn entries(&self, mut retire: impl FnMut(&Look<'_>) -> bool) -> Retired {
         let first = self.consumer.load();
         let mut retired = Retired { count: 0, end: first & 0xff_ffff };
@@ -128,16 +127,16 @@ impl CqCleaner {
     }
 }
 
-/// CQEs that were removed. They keep their entries until the queue is polled past them.
+/// The removed CQEs. They keep their entries until the queue is polled past them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retired {
-    /// How many.
+    /// Their number.
     pub count: u32,
-    /// The consumer index behind the last of them, modulo 2^24.
+    /// The consumer index after the last of them, modulo 2^24.
     pub end: u32,
 }
 
-/// Whether a CQE of this opcode is of a receive.
+/// Whether a CQE of this opcode completes a receive.
 pub(super) const fn is_receive(opcode: u8) -> bool {
     !matches!(opcode, cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR)
 }

@@ -1,8 +1,8 @@
 //! Collapsed completion queues.
 //!
-//! The device writes every CQE to one entry, over the one before: its WQE counter tells how far the
-//! send queue is. The owner bit stays what it is in the first lap (DPDK 9c0e15a117), so that only
-//! an entry which was never written says by itself that there is nothing.
+//! The device writes every CQE to one entry, over the previous CQE: the WQE counter is the progress
+//! of the send queue. The owner bit keeps its value of the first lap (DPDK 9c0e15a117), so it only
+//! shows whether the entry was ever written.
 
 use alloc::sync::Arc;
 use core::mem::offset_of;
@@ -15,24 +15,24 @@ use crate::trace::{Event, event};
 use crate::types::{Be32, Cqn};
 use crate::uar::barrier;
 
-/// A collapsed completion queue, in which the send queue of one queue pair completes:
+/// A collapsed completion queue for the send queue of one queue pair:
 /// [`QueuePair::poll_newest`](crate::QueuePair::poll_newest) reads it.
 ///
-/// A completion may stand for many, and nothing counts them. So the device must ignore overruns of
-/// this queue, and the queue is polled, never armed. Of a CQE, its last dword is read, which the
-/// device writes at once, the number of the queue, and of an error the syndromes. When a queue pair
-/// fails, the CQEs of the requests that are flushed overwrite that of the request which failed: its
-/// reason may be lost.
+/// A completion may cover many requests, and nothing counts CQEs. So the device must ignore
+/// overruns of this queue, and the queue is polled, never armed. Polling reads the last dword of
+/// the CQE, which the device writes at once, the queue number, and the syndromes of an error. When
+/// a queue pair fails, CQEs of flushed requests overwrite the CQE of the failed request: its reason
+/// may be lost.
 pub struct CollapsedQueue {
     ring: CqRing,
     record: RecordMemory,
     cqn: Cqn,
 }
 
-/// What the entry of a collapsed queue says.
+/// The fields that are read from the entry of a collapsed queue.
 #[derive(Clone, Copy)]
 pub(crate) struct Newest {
-    /// An [`OpcodeQpn`](hot::OpcodeQpn): every CQE here has the same queue, but not the same
+    /// An [`OpcodeQpn`](hot::OpcodeQpn). Every CQE here has the same queue, but not the same
     /// opcode, so the opcode may be that of a later CQE than `tail`.
     pub(crate) opcode_qpn: Be32,
     /// A [`CqeTail`](hot::CqeTail).
@@ -83,14 +83,14 @@ impl CollapsedQueue {
         }
     }
 
-    /// The newest CQE; it may have been looked at before. `None`: there is none yet.
+    /// The newest CQE, which may have been read before; `None` if there is none yet.
     #[inline]
     pub(crate) fn newest(&self) -> Option<Newest> {
         let look = self.ring.look(0);
         if look.is_not_ours() {
             return None;
         }
-        // WQE counter and opcode of one CQE, in one load.
+        // One load has the WQE counter and the opcode of one CQE.
         let tail = u32::from_be(look.dword::<{ offset_of!(hot::Cqe, cqe_tail) }>());
         event(Event::Barrier("after_owner_bit"));
         barrier::after_owner_bit();

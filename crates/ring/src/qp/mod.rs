@@ -36,14 +36,14 @@ use crate::service::{Rc, Service, Ud};
 use crate::types::{Qpn, WqeIndex};
 use crate::wr::{Gather, PostError, WorkRequest};
 
-/// A send queue and a receive queue of one number.
+/// A send queue and a receive queue with one QPN.
 ///
-/// The two are independent: [`QueuePair::split`] lets two threads have one each, and so do
-/// references to the two fields, which share no cache line.
+/// The two are independent: [`QueuePair::split`] gives them to two threads, and so do references to
+/// the two fields, which share no cache line.
 ///
-/// Queues are `Send` and take `&mut self`: each is used by one thread at a time, without a lock. So
-/// is a completion queue; two threads that split a queue pair have one each, that of the sends and
-/// that of the receives, and give its CQEs to their half's `complete`.
+/// Queues are `Send` and take `&mut self`: one thread at a time uses each, without a lock. The same
+/// holds for a completion queue: two threads that split a queue pair have one each, for sends and
+/// for receives, and pass its CQEs to the `complete` of their half.
 #[derive(Debug)]
 #[repr(C)]
 pub struct QueuePair<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
@@ -72,25 +72,24 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         (self.send, self.receive)
     }
 
-    /// Starts over, as the device does when the queue pair goes to RESET. Call it after 2RST_QP has
-    /// succeeded and at no other time: a device that has not started over goes on with its own
-    /// indexes, and the two never agree again. Completions of what was posted before must have been
-    /// cleaned away: they would complete what is posted next.
+    /// Restarts at index 0, as the device does when the queue pair goes to RESET. Call it only
+    /// after 2RST_QP has succeeded: otherwise the device continues with its own indexes, and the
+    /// two never agree again. Clean earlier completions first: they would complete later requests.
     pub fn reset(&mut self) {
         self.send.reset();
         self.receive.reset();
     }
 
     /// Clears both doorbell records and [closes](SendQueue::close) the send queue, after 2RST_QP:
-    /// the device begins again at index 0, and must find nothing posted there. What it completed
-    /// before can still be polled. Call [`QueuePair::reset`] before anything is posted again.
+    /// the device restarts at index 0, and must find nothing posted there. Earlier completions can
+    /// still be polled. Call [`QueuePair::reset`] before posting again.
     pub fn stop(&mut self) {
         self.send.stop();
         self.receive.stop();
     }
 
-    /// Writes the count of the receives posted so far to the doorbell record again: needed after
-    /// RST2INIT_QP, because a device may ignore the record in RESET.
+    /// Writes the count of posted receives to the doorbell record again: needed after RST2INIT_QP,
+    /// because a device may ignore the record in RESET.
     pub fn publish_receives(&mut self) {
         self.receive.publish();
     }
@@ -118,8 +117,8 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
 
     /// Completes the requests of this queue pair that the CQE reports; frees their slots.
     ///
-    /// A CQE of another queue pair comes back in [`CompletionError::OtherQueue`]: look at
-    /// [`Cqe::qpn`] or [`Cqe::user_index`] first where several share a completion queue.
+    /// A CQE of another queue pair comes back in [`CompletionError::OtherQueue`]: check
+    /// [`Cqe::qpn`] or [`Cqe::user_index`] first if several share a completion queue.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         if cqe.is_plain_request() {
@@ -141,7 +140,7 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         self.send.poll_newest(queue)
     }
 
-    /// Completes any CQE but a requester's successful one without inline data.
+    /// Completes any CQE but a successful requester CQE without inline data.
     #[inline(never)]
     fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.is_request() {
@@ -152,11 +151,11 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
     }
 }
 
-/// Polling, for a queue pair with receives of its own. With a
+/// Polling, for a queue pair with its own receive queue. With a
 /// [`SharedReceiveQueue`](crate::SharedReceiveQueue), poll the [`CompletionQueue`] and pass receive
 /// CQEs to that queue: only it knows which of its WQEs they complete.
 impl<S: Service> QueuePair<S> {
-    /// Polls a completion queue that is this queue pair's alone.
+    /// Polls a completion queue that only this queue pair uses.
     #[inline(always)]
     pub fn poll(&mut self, cq: &mut CompletionQueue) -> Polled {
         let look = cq.look();
@@ -176,8 +175,7 @@ impl<S: Service> QueuePair<S> {
         }
     }
 
-    /// Takes a CQE that is no plain request's of ours: another's, one that cannot be, or one that
-    /// was cleaned away.
+    /// Takes a CQE off the fast path: of a receive, of another queue, invalid, or retired.
     #[inline(never)]
     fn poll_other(&mut self, cq: &mut CompletionQueue) -> Polled {
         let polled = self.take_other(cq);
@@ -195,8 +193,8 @@ impl<S: Service> QueuePair<S> {
         })
     }
 
-    /// Polls a completion queue that is this queue pair's alone for as many completions as `into`
-    /// has room for; returns their number. The consumer index is written once, at the end.
+    /// Polls a completion queue that only this queue pair uses for up to `into.len()` completions;
+    /// returns their number. The consumer index is written once, at the end.
     #[inline(always)]
     pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [Polled]) -> usize {
         let (room, mut places) = (into.len(), into.iter_mut());
@@ -230,8 +228,7 @@ impl<S: Service> QueuePair<S> {
 }
 
 impl QueuePair<Ud> {
-    /// Polls a completion queue that is this queue pair's alone, and says of a received message
-    /// where it came from.
+    /// Polls a completion queue that only this queue pair uses; a received message has its source.
     #[inline]
     pub fn poll_datagram(
         &mut self,

@@ -25,8 +25,8 @@ pub struct ReceiveQueueParts {
     pub record: RecordMemory,
 }
 
-/// The receive queue of a QP: memory for messages of the peer, in the order in which they will
-/// come. Aligned as the [`SendQueue`](super::SendQueue) is.
+/// The receive queue of a QP: memory for the peer's messages in the order of arrival. Aligned as
+/// the [`SendQueue`](super::SendQueue).
 #[repr(align(128))]
 pub struct ReceiveQueue {
     ring: ReceiveRing,
@@ -59,8 +59,8 @@ impl ReceiveQueue {
         })
     }
 
-    /// Starts over, as the device does when the queue pair goes to RESET. What was posted is
-    /// forgotten.
+    /// Restarts at index 0, as the device does when the queue pair goes to RESET, and forgets the
+    /// posted receives.
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
         self.consumer = 0;
@@ -103,8 +103,7 @@ impl ReceiveQueue {
 
     /// Completes this queue's oldest receive; frees its slot.
     ///
-    /// Receives complete in the order of their posting, so the index that the CQE gives must be
-    /// that of the oldest one.
+    /// Receives complete in posting order, so the CQE must have the index of the oldest one.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         self.complete_other(&cqe.apart())
@@ -117,8 +116,8 @@ impl ReceiveQueue {
         self.complete_any(cqe)
     }
 
-    /// Completes the oldest receive without checking the CQE's QPN: for CQEs that carry none, or
-    /// have it in another field.
+    /// Completes the oldest receive without checking the CQE's QPN: for CQEs without one, or with
+    /// it in another field.
     pub(crate) fn complete_any(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         let operation = match cqe.opcode() {
             cqe_opcode::RESPONDER_SEND => Operation::Receive,
@@ -145,10 +144,10 @@ impl ReceiveQueue {
         }
     }
 
-    /// The cookie of the oldest receive, whose slot is free from here on, if this index is its.
+    /// Frees the oldest receive and returns its cookie, if this is its index.
     #[inline(always)]
     pub(crate) fn retire(&mut self, WqeIndex(index): WqeIndex) -> Option<u64> {
-        // Modulo the ring: all that Linux's drivers read out of it.
+        // Modulo the ring: Linux's drivers use no more of the index.
         let other = (u32::from(index) ^ self.consumer) & (self.ring.count() - 1);
         if self.consumer == self.producer || other != 0 {
             return None;
@@ -158,7 +157,7 @@ impl ReceiveQueue {
         Some(cookie)
     }
 
-    /// Whether the CQE is of the oldest receive, and that has this cookie; then its slot is free.
+    /// Frees the oldest receive if the CQE is its own and it has this cookie; returns whether.
     #[inline(always)]
     pub(crate) fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
         let WqeIndex(index) = request.index();
@@ -222,15 +221,14 @@ impl core::fmt::Debug for ReceiveQueue {
     }
 }
 
-/// Receives that will be posted together. If it is dropped without [`ReceiveBatch::ring`], they are
-/// removed.
+/// Receives that are posted together. Dropping it without [`ReceiveBatch::ring`] removes them.
 pub struct ReceiveBatch<'q> {
     queue: &'q mut ReceiveQueue,
     first: u32,
 }
 
 impl ReceiveBatch<'_> {
-    /// Adds memory for one message. On an error, what the batch already has stays in it.
+    /// Adds memory for one message. On an error, the batch keeps its receives.
     #[inline(always)]
     pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
         self.queue.enqueue(into, cookie)

@@ -22,8 +22,8 @@ use crate::wr::{
     WorkRequest,
 };
 
-/// Which requests are copied to the device along with the doorbell, when their queue has a
-/// BlueFlame register: saves the device a read of the ring, costs the CPU some stores.
+/// Which requests are copied to the device with the doorbell, if the queue has a BlueFlame
+/// register: a copy saves the device a read of the ring, and costs the CPU some stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BlueFlame {
     /// Every request posted alone, of 2 to 16 ds.
@@ -42,24 +42,23 @@ pub struct SendQueueParts {
     /// The ring: a power of two of wqebbs (64 bytes), at most 32768.
     pub ring: RingMemory,
     /// The doorbell record of the queue pair, cleared: a device may read it before the first
-    /// doorbell, and take what it holds for posted.
+    /// doorbell, and execute what it counts.
     pub record: RecordMemory,
     /// The doorbell register of the queue.
     pub doorbell: SendDoorbell,
-    /// Most SGEs of a request, at most 59.
+    /// Maximum SGEs of a request, up to 59.
     pub max_sges: u32,
-    /// Most bytes of inline data of a request, at most 940.
+    /// Maximum bytes of inline data of a request, up to 940.
     pub max_inline: u32,
     /// Every request gets a completion, signaled or not.
     pub signal_all: bool,
-    /// When to use BlueFlame, if `doorbell` can.
+    /// When to use BlueFlame, if `doorbell` has it.
     pub blueflame: BlueFlame,
 }
 
 /// The send queue of a QP: a ring that we fill and the device empties.
 ///
-/// Aligned so that no other queue is in its cache lines, nor in one that is fetched along with
-/// them.
+/// Aligned so that no other queue is in its cache lines, or in lines that are prefetched with them.
 #[repr(align(128))]
 pub struct SendQueue<S: Service = Rc> {
     ring: SendRing,
@@ -73,16 +72,16 @@ pub struct SendQueue<S: Service = Rc> {
     wqebbs: u32,
     /// The error when there is no room: the queue is full, or closed.
     no_room: PostError,
-    /// The parts of the control segment that are the same in every request: the queue number, and
-    /// the completion mode. From the first request that changes a key on, `flags` also has the
-    /// small fence: the next request waits for the change, and those behind it for nothing, as
-    /// requests begin in order. `flags` is in the byte order of the ring.
+    /// The constant parts of the control segment: the queue number, and the completion mode. After
+    /// the first request that changes a key, `flags` also has the small fence: the next request
+    /// waits for the change, and later ones for nothing, because requests begin in order. `flags`
+    /// is in the byte order of the ring.
     control: u64,
     flags: u64,
-    /// The part of every [`Slot::request`] that is the same: the QPN, in the byte order of the CQE.
+    /// The constant part of [`Slot::request`]: the QPN, in the byte order of the CQE.
     request: u32,
     limits: Limits,
-    /// Which lone WQEs are copied: of gathered data, of inline data.
+    /// Which lone WQEs are copied: with gathered data, with inline data.
     copy: [CopyLimit; 2],
     record: Record,
     doorbell: SendDoorbell,
@@ -95,35 +94,35 @@ pub struct SendQueue<S: Service = Rc> {
 #[derive(Clone, Copy, Default)]
 struct Slot {
     cookie: u64,
-    /// Opcode and queue, as a CQE of the request has them: an [`OpcodeQpn`].
+    /// Opcode and queue in the request's CQE: an [`OpcodeQpn`].
     request: Be32,
     /// The value of [`SendQueue::limit`] after the request has completed.
     limit: u32,
 }
 
 impl Slot {
-    /// A slot of this queue without a request. Its limit is in the window of what is outstanding
-    /// where the count nears 2^32, so it must not look like a request: it names the queue, so that
-    /// no CQE of another queue fits it, and an opcode that is never posted.
+    /// A slot of this queue without a request. Its limit is in the outstanding window when the
+    /// count nears 2^32, so it must not look like a request: it has this queue's number, so no CQE
+    /// of another queue matches it, and an opcode that is never posted.
     const fn empty(Qpn(qpn): Qpn) -> Self {
         let request = OpcodeQpn::new().with_wqe_opcode(NOT_POSTED).with_qpn(qpn);
         Self { cookie: 0, request: Be32::new(request.into_bits()), limit: 0 }
     }
 }
 
-/// The fence behind a change of a key, in [`SendQueue::flags`].
+/// The fence after a change of a key, in [`SendQueue::flags`].
 const BEHIND_KEY_CHANGE: u64 = CtrlFlags::new().with_fm(Fence::Small as u8).to_raw();
 
 /// The lowest bit of the WQE index in a [`CtrlWord`].
 const WQE_INDEX: u32 = CtrlWord::new().with_wqe_index(1).into_bits().trailing_zeros();
 
-/// The lowest bit of its size there.
+/// The lowest bit of `ds` in a [`CtrlWord`].
 const DS: u32 = CtrlWord::new().with_ds(1).into_bits().trailing_zeros();
 
 /// An opcode that no operation has.
 const NOT_POSTED: u8 = 0xff;
 
-/// A request that is in the ring, and whose doorbell has not been rung.
+/// A request in the ring whose doorbell has not been rung.
 #[derive(Clone, Copy)]
 struct Posted {
     index: u32,
@@ -145,8 +144,7 @@ impl<S: Service> SendQueue<S> {
         if qpn >> 24 != 0 {
             return Err(LayoutError::new("QP number", "has more than 24 bits", qpn.into()));
         }
-        // Control, remote address and an atomic's operands leave 59 of the 63 that `ds` can
-        // count.
+        // Control, remote address and an atomic's operands leave 59 of the 63 that `ds` counts.
         if parts.max_sges > 59 {
             return Err(LayoutError::new(
                 "SGEs of a request",
@@ -193,8 +191,8 @@ impl<S: Service> SendQueue<S> {
         })
     }
 
-    /// Starts over, as the device does when the queue pair goes to RESET. What was posted is
-    /// forgotten. Only for a queue pair that is in RESET: see [`super::QueuePair::reset`].
+    /// Restarts at index 0, as the device does when the queue pair goes to RESET, and forgets the
+    /// posted requests. Only for a queue pair in RESET: see [`super::QueuePair::reset`].
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
         self.flags &= !BEHIND_KEY_CHANGE;
@@ -204,10 +202,10 @@ impl<S: Service> SendQueue<S> {
     }
 
     /// Refuses requests ([`PostError::NotConnected`]) until [`SendQueue::open`], because the queue
-    /// pair cannot send yet. This costs posting nothing: a closed queue has no room.
+    /// pair cannot send yet. This adds no check to posting: a closed queue has no room.
     ///
-    /// What was posted before can still be completed. Close the queue only before its queue pair is
-    /// first taken to RTS, or after 2RST_QP.
+    /// Earlier requests can still complete. Close the queue only before its queue pair first goes
+    /// to RTS, or after 2RST_QP.
     pub fn close(&mut self) {
         if self.wqebbs != 0 {
             self.done_closed = self.done();
@@ -216,9 +214,9 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// Takes requests, as a queue does that was never closed. Open it only once its queue pair is
-    /// in RTS, or in ERR, where the device flushes what is posted: a device need not notice a
-    /// doorbell that it got before, and then nothing posted ever completes.
+    /// Accepts requests again. Open the queue only when its queue pair is in RTS, or in ERR, where
+    /// the device flushes requests: a device may miss an earlier doorbell, and then nothing posted
+    /// ever completes.
     pub fn open(&mut self) {
         if self.wqebbs == 0 {
             self.limit = self.done_closed.wrapping_add(self.ring.wqebbs());
@@ -257,7 +255,7 @@ impl<S: Service> SendQueue<S> {
 
     /// Posts `request` and rings the doorbell. `cookie` comes back in its completion.
     ///
-    /// Slots of requests that are not signaled are freed by the next completion behind them.
+    /// The next completion after an unsignaled request frees its slots.
     #[inline(always)]
     pub fn post<W: WorkRequest<S>>(
         &mut self,
@@ -291,18 +289,18 @@ impl<S: Service> SendQueue<S> {
         let posted = self.enqueue(request, cookie, ds)?;
         self.publish();
         if let Some(copied) = self.copies(ds, W::INLINE) {
-            // With the result of this function, so that nothing has to be kept for after the call.
+            // A tail call: nothing must be kept for after it.
             return self.ring_by_copy(posted.index, copied);
         }
         self.ring_doorbell(posted.word);
         Ok(WqeIndex(posted.index as u16))
     }
 
-    /// Whether this queue, once it is connected, takes requests of this operation with one SGE:
+    /// Whether this queue, once connected, accepts requests of this operation with one SGE:
     /// `queue.supports(&Read::<Sge>::INFO)`, or each of [`OPERATIONS`](crate::wr::OPERATIONS).
     ///
     /// # Errors
-    /// The service does not carry it, the device lacks what it needs
+    /// The service does not carry it, the device lacks its capability
     /// ([`SendQueue::set_capabilities`]), or the ring is shorter than its WQE.
     pub fn supports(&self, operation: &OperationInfo) -> Result<(), Unsupported> {
         operation.supported(&S::INFO, |needs| self.limits.has(needs))?;
@@ -313,14 +311,14 @@ impl<S: Service> SendQueue<S> {
         Ok(())
     }
 
-    /// Sets the device's capabilities: requests that need another one are refused from now on
-    /// ([`PostError::Unsupported`]). Until then the device is taken to have all of them.
+    /// Sets the device's capabilities: posting refuses requests that need others
+    /// ([`PostError::Unsupported`]). By default the queue assumes all capabilities.
     pub fn set_capabilities(&mut self, has: impl Fn(Capability) -> bool) {
         let lacking = Capability::ALL.into_iter().filter(|&capability| !has(capability));
         self.limits.lacks = lacking.fold(0, |lacks, capability| lacks | 1 << capability as u32);
     }
 
-    /// Sets what the device asks of requests that change keys; [`UmrRules::STRICT`] until then.
+    /// Sets the device's rules for requests that change keys; the default is [`UmrRules::STRICT`].
     pub fn set_umr_rules(&mut self, rules: UmrRules) {
         self.limits.umr = rules;
     }
@@ -345,14 +343,13 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// Completes the newest request that a collapsed completion queue reports, and with it all that
-    /// were posted before, whose completions are not reported one by one; frees their slots.
-    /// `None`: nothing has completed since the last call. A completion says nothing of bytes.
+    /// Completes the newest request that a collapsed completion queue reports, and all requests
+    /// before it, which are not reported one by one; frees their slots. `None` if nothing has
+    /// completed since the last call. A completion has no byte count.
     ///
     /// # Errors
     /// The newest request failed, or was flushed; [`CompletionError::OtherQueue`] if `queue` is
-    /// another queue pair's. A device cannot complete what was not posted without being taken for
-    /// one that completes nothing.
+    /// another queue pair's. A CQE of a request that was not posted counts as no completion.
     pub fn poll_newest(
         &mut self,
         queue: &CollapsedQueue,
@@ -363,9 +360,8 @@ impl<S: Service> SendQueue<S> {
             let cqe = Cqe::of_newest(opcode_qpn, newest);
             return Some(Err(CompletionError::OtherQueue(cqe)));
         }
-        // The entry stays when its request has completed. Later requests come to the same slot, so
-        // all 16 bits of the index have to be in the window of what is outstanding: at most a ring
-        // of 32768.
+        // The entry stays after its request has completed, and later requests reuse the slot. So
+        // all 16 bits of the index must be in the outstanding window: at most a ring of 32768.
         let index = CqeTail::from_bits(newest.tail).wqe_counter.get();
         let done = self.done() as u16;
         if index.wrapping_sub(done) >= (self.producer as u16).wrapping_sub(done) {
@@ -376,11 +372,10 @@ impl<S: Service> SendQueue<S> {
     }
 
     /// Completes the request that a successful CQE reports, and frees all slots up to it. `None` if
-    /// it completes no outstanding request: [`SendQueue::misfit`] then tells why.
+    /// it completes no outstanding request: [`SendQueue::misfit`] finds the reason.
     ///
-    /// One comparison tells that queue and opcode are those of the request; the window tells that
-    /// it is outstanding. The index counts modulo the ring: that finds the request, and is all that
-    /// Linux's drivers read out of it.
+    /// One comparison checks queue and opcode; the window checks that the request is outstanding.
+    /// The index modulo the ring finds the request: Linux's drivers use no more of it.
     #[inline(always)]
     pub(crate) fn succeed(
         &mut self,
@@ -409,20 +404,20 @@ impl<S: Service> SendQueue<S> {
         true
     }
 
-    /// Whether a request that was posted has not completed: whether its completion lets more be
-    /// posted than may be, at most by a ring. A request that was taken back is forgotten. False
-    /// while the queue is closed: its requests complete in [`SendQueue::misfit`].
+    /// Whether a posted request has not completed: its limit exceeds the queue's by at most a ring.
+    /// A request that was taken back is forgotten. False while the queue is closed: its requests
+    /// complete in [`SendQueue::misfit`].
     ///
-    /// Counts wrap, so that a slot at which no WQE began while 2^32 wqebbs were posted, give or
-    /// take a ring, looks outstanding again. It shows only if the device completes what was not
-    /// posted there: of such a CQE the program gets the old cookie, as it does of one that wrongly
-    /// names a request which is outstanding. Neither leads out of the ring.
+    /// Counts wrap: if no WQE begins at a slot while about 2^32 wqebbs are posted (give or take a
+    /// ring), the slot looks outstanding again. This matters only if the device completes a request
+    /// that was not posted there: the program gets the old cookie, as for a CQE with the index of a
+    /// wrong outstanding request. Neither leaves the ring.
     #[inline(always)]
     fn is_outstanding(&self, slot: &Slot) -> bool {
         slot.limit.wrapping_sub(1).wrapping_sub(self.limit) < self.wqebbs
     }
 
-    /// Why a good CQE cannot be; the completion of a request of a closed queue.
+    /// Why a successful CQE is invalid, or the completion of a request of a closed queue.
     #[cold]
     #[inline(never)]
     pub(super) fn misfit(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
@@ -443,8 +438,7 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// Completes a CQE that is no plain success: a success with inline data, an error, or a
-    /// malformed one.
+    /// Completes any other CQE: a success with inline data, an error, or a malformed CQE.
     #[cold]
     #[inline(never)]
     pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
@@ -471,8 +465,8 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// The outstanding request whose first wqebb has this index, modulo the ring; of a closed queue
-    /// too.
+    /// The outstanding request whose first wqebb has this index, modulo the ring; the queue may be
+    /// closed.
     fn find(&self, WqeIndex(index): WqeIndex) -> Option<Slot> {
         let slot = *self.slots.get(index.into());
         let posted = slot.request != Slot::empty(self.qpn()).request;
@@ -491,7 +485,7 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// Takes back what was posted from `first` on, which the device has not been told of.
+    /// Takes back the requests from `first` on, which the device does not know.
     #[cold]
     #[inline(never)]
     fn take_back(&mut self, first: u32) {
@@ -515,7 +509,7 @@ impl<S: Service> SendQueue<S> {
         {
             return Err(PostError::Unsupported);
         }
-        // Not `div_ceil`, which guards against an overflow that cannot be.
+        // Not `div_ceil`, which guards against an impossible overflow.
         let wqebbs = (ds + 3) >> 2;
         let index = self.producer;
         if self.limit.wrapping_sub(index) < wqebbs {
@@ -524,10 +518,11 @@ impl<S: Service> SendQueue<S> {
         debug_assert!(ds < 64, "a WQE has at most 63 ds");
         let wqe = self.ring.wqe(index);
         let opcode = W::INFO.operation as u8;
-        // The control segment comes last: what the rest is made of then need not be kept beside it.
+        // The control segment comes last, so its parts and the other segments' need not be kept at
+        // once.
         request.write(&wqe, 1, &self.limits);
         let constant = CtrlWord::new().with_opmod(W::INFO.op_mod).with_opcode(opcode);
-        // What varies is added in the host's order, which is swapped once: setters would swap each.
+        // The varying fields are added in host order and swapped once: setters would swap each.
         let varying = u64::from(index as u16) << WQE_INDEX | u64::from(ds as u8) << DS;
         let control = self.control | constant.into_bits() | varying;
         let options = request.options();
@@ -566,7 +561,7 @@ impl<S: Service> SendQueue<S> {
     /// Writes the producer count to the doorbell record.
     #[inline(always)]
     fn publish(&mut self) {
-        // Read here: behind the barrier it would be read from memory again.
+        // Read before the barrier: after it, the compiler would load the value again.
         let producer = self.producer;
         event(Event::Barrier("before_doorbell_record"));
         barrier::before_doorbell_record();
@@ -579,7 +574,7 @@ impl<S: Service> SendQueue<S> {
         self.copy[inline as usize].admit(ds)
     }
 
-    /// Rings: writes `word`, the first 8 bytes of the last request as they stand in the ring.
+    /// Rings: writes `word`, the first 8 bytes of the last request in ring byte order.
     #[inline(always)]
     fn ring_doorbell(&mut self, word: u64) {
         event(Event::Barrier("before_doorbell"));
@@ -602,13 +597,13 @@ impl<S: Service> SendQueue<S> {
 }
 
 impl SendQueue<Eth> {
-    /// Bytes that a [`Frame`](crate::wr::Frame) has inline at least: [`LEAST_HEADER`] unless
-    /// [`SendQueue::set_least_header`] said otherwise.
+    /// Minimum inline bytes of a [`Frame`](crate::wr::Frame): [`LEAST_HEADER`] unless
+    /// [`SendQueue::set_least_header`] changed it.
     pub fn least_header(&self) -> u32 {
         self.limits.header
     }
 
-    /// Polls a completion queue that is this queue's alone.
+    /// Polls a completion queue that only this queue uses.
     #[inline(always)]
     pub fn poll(
         &mut self,
@@ -617,18 +612,17 @@ impl SendQueue<Eth> {
         cq.poll().map(|cqe| self.complete(cqe))
     }
 
-    /// Starts over, as the device does when the SQ goes to RST. Call it after that and at no other
-    /// time: see [`QueuePair::reset`](crate::QueuePair::reset).
+    /// Restarts at index 0, as the device does when the SQ goes to RST. Call it only after that:
+    /// see [`QueuePair::reset`](crate::QueuePair::reset).
     pub fn start_over(&mut self) {
         self.reset();
     }
 
-    /// Sets how many bytes of each frame the device needs inline, according to
-    /// `min_wqe_inline_mode` of its context: none, [`LEAST_HEADER`] for the Ethernet header, or
-    /// more.
+    /// Sets how many bytes of each frame the device needs inline, by `min_wqe_inline_mode` of its
+    /// context: none, [`LEAST_HEADER`] for the Ethernet header, or more.
     ///
     /// # Errors
-    /// More than the queue takes inline.
+    /// More than the queue's inline limit.
     pub fn set_least_header(&mut self, bytes: u32) -> Result<(), LayoutError> {
         if bytes > self.limits.inline {
             let why = "is longer than the inline data that the queue was made for";
@@ -650,9 +644,9 @@ impl<S: Service> core::fmt::Debug for SendQueue<S> {
     }
 }
 
-/// Requests in the ring that will be posted together, by one doorbell.
+/// Requests in the ring that one doorbell posts.
 ///
-/// If it is dropped without [`SendBatch::ring`], its requests are removed: nothing was posted.
+/// Dropping it without [`SendBatch::ring`] removes its requests: nothing was posted.
 pub struct SendBatch<'q, S: Service = Rc> {
     queue: &'q mut SendQueue<S>,
     /// Index of the first request.
@@ -662,7 +656,7 @@ pub struct SendBatch<'q, S: Service = Rc> {
 }
 
 impl<S: Service> SendBatch<'_, S> {
-    /// Adds a request. On an error, what the batch already has stays in it.
+    /// Adds a request. On an error, the batch keeps its requests.
     #[inline(always)]
     pub fn post<W: WorkRequest<S>>(
         &mut self,
@@ -718,8 +712,8 @@ impl<S: Service> SendBatch<'_, S> {
         }
     }
 
-    /// Counts the batch in the doorbell record, but does not ring: the next doorbell covers it. An
-    /// idle device does not notice until then.
+    /// Counts the batch in the doorbell record without ringing: the next doorbell covers it. An
+    /// idle device does not notice the batch until then.
     pub fn hold(mut self) {
         if self.queue.producer == self.first {
             return;

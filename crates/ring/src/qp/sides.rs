@@ -1,4 +1,4 @@
-//! The receive side of a queue pair: a receive queue of its own, or a shared receive queue.
+//! The receive side of a queue pair: its own receive queue, or a shared receive queue.
 
 use super::receive::ReceiveQueue;
 use verbless_prm::hot::cqe_opcode;
@@ -67,9 +67,9 @@ impl sealed::ReceiveSide for WithSrq {
     /// Keeps the posted receives: they belong to all users of the shared receive queue.
     fn reset(&mut self) {}
 
-    /// Nothing: the shared receive queue goes on.
+    /// Does nothing: the shared receive queue continues.
     fn stop(&mut self) {}
 
-    /// Nothing: the shared receive queue writes its own doorbell record.
+    /// Does nothing: the shared receive queue writes its own doorbell record.
     fn publish(&mut self) {}
 }

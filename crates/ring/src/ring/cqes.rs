@@ -1,4 +1,4 @@
-//! The CQE ring: written by the device, read by us, and trusted in nothing.
+//! The CQE ring: the device writes it, we read it, and trust nothing in it.
 
 use alloc::sync::Arc;
 use core::marker::PhantomData;
@@ -96,7 +96,7 @@ impl CqRing {
         Cursor { next: self.first, last: self.slot(self.mask).cqe, lap: 0, index: 0 }
     }
 
-    /// Takes the cursor to the entry behind the one that it is at.
+    /// Moves the cursor to the next entry.
     #[inline(always)]
     pub(crate) fn step(&self, cursor: &mut Cursor) {
         cursor.index += 1;
@@ -104,10 +104,10 @@ impl CqRing {
             core::hint::cold_path();
             cursor.next = self.first;
             cursor.lap ^= 1;
-            // The number of laps in 24 bits is whole.
+            // 2^24 is a whole number of laps.
             cursor.index &= 0xff_ffff;
         } else {
-            // SAFETY: behind every entry but the last there is another one.
+            // SAFETY: another entry follows every entry but the last.
             cursor.next = unsafe { cursor.next.add(self.stride) };
         }
     }
@@ -134,7 +134,7 @@ impl CqRing {
     #[inline(always)]
     fn slot(&self, index: u32) -> Slot<'_> {
         let offset = (index & self.mask) as usize * self.stride;
-        // SAFETY: the masked index is inside the ring, and `first` in an entry's place.
+        // SAFETY: the masked index is inside the ring, and `first` is the CQE of an entry.
         Slot { cqe: unsafe { self.first.add(offset) }, ring: PhantomData }
     }
 }
@@ -150,7 +150,7 @@ pub(crate) struct Cursor {
     index: u32,
 }
 
-// SAFETY: a place in a ring that is itself `Send`, used with that ring alone.
+// SAFETY: a position in a ring that is itself `Send`, used only with that ring.
 unsafe impl Send for Cursor {}
 
 impl Cursor {
@@ -161,7 +161,7 @@ impl Cursor {
     }
 }
 
-/// An entry of which the last byte has been read.
+/// An entry whose last byte has been read.
 #[derive(Clone, Copy)]
 pub(crate) struct Look<'r> {
     slot: Slot<'r>,
@@ -179,22 +179,22 @@ impl<'r> Look<'r> {
 }
 
 impl Look<'_> {
-    /// Whether the entry is ours, of a successful request, and without inline data, as most CQEs
-    /// are. Only the solicited bit may be set.
+    /// Whether the entry is ours, of a successful request, and without inline data, the usual CQE.
+    /// The solicited bit may be set.
     #[inline(always)]
     pub(crate) fn is_plain_request(&self) -> bool {
         self.difference & 0xfd == 0
     }
 
-    /// Whether the entry is ours, of a successful receive, without inline data and immediate, as
-    /// most receive CQEs are. Only the solicited bit may be set.
+    /// Whether the entry is ours, of a successful receive, without inline data and immediate, the
+    /// usual receive CQE. The solicited bit may be set.
     #[inline(always)]
     pub(crate) fn is_plain_receive(&self) -> bool {
         self.difference & 0xfd == cqe_opcode::RESPONDER_SEND << 4
     }
 
-    /// The opcode of a CQE that is ours and has no data of its own; of others a number that is
-    /// none. Only the solicited bit may be set.
+    /// The opcode of a CQE that is ours and has no inline data; an invalid opcode for others. The
+    /// solicited bit may be set.
     #[inline(always)]
     pub(crate) fn plain_opcode(&self) -> u8 {
         if self.difference & 0x0d == 0 { self.difference >> 4 } else { u8::MAX }
@@ -212,37 +212,37 @@ impl Look<'_> {
         self.difference ^ self.lap
     }
 
-    /// User index and immediate, as they stand in memory.
+    /// User index and immediate, in memory order.
     #[inline(always)]
     pub(crate) fn user_index_and_immediate(&self) -> [u32; 2] {
         zerocopy::transmute!(self.slot.qword::<{ offset_of!(hot::Cqe, cqe_user_index) }>())
     }
 
-    /// The dword at byte `OFFSET` of the CQE, as it stands in memory: big-endian. Only behind
+    /// The dword at byte `OFFSET` of the CQE, in memory order: big-endian. Only after
     /// [`after_owner_bit`](crate::uar::barrier::after_owner_bit).
     #[inline(always)]
     pub(crate) fn dword<const OFFSET: usize>(&self) -> u32 {
         self.slot.dword::<OFFSET>()
     }
 
-    /// Marks the CQE as [`RETIRED`] if its queue's number and opcode still are `opcode_qpn`, as
-    /// they stand in memory.
+    /// Marks the CQE as [`RETIRED`] if its queue number and opcode still are `opcode_qpn`, in
+    /// memory order.
     ///
-    /// No CQE of a queue that the device has let go of comes any more, so the word tells whether
-    /// this is still the entry that was looked at, however often the ring went round.
+    /// The device writes no more CQEs of a queue that is reset or destroyed, so the word shows
+    /// whether this is still the same CQE, however often the ring wrapped.
     pub(crate) fn retire(&self, opcode_qpn: u32) -> bool {
         self.slot.opcode_qpn().compare_exchange(opcode_qpn, RETIRED, AcqRel, Relaxed).is_ok()
     }
 
-    /// Marks a frame's CQE as [`RETIRED`] if its user index still is `user_index`, as that word
-    /// stands in memory. The word that [`Look::retire`] asks for does not tell receivers apart:
-    /// with another queue's CQE in its place, it may be the same.
+    /// Marks a frame's CQE as [`RETIRED`] if its user index word still is `user_index`, in memory
+    /// order. The word that [`Look::retire`] compares does not identify a receiver: another queue's
+    /// CQE in this entry may have the same one.
     pub(crate) fn retire_frame(&self, user_index: u32) -> bool {
         self.slot.user_index().compare_exchange(user_index, RETIRED, AcqRel, Relaxed).is_ok()
     }
 
-    /// Takes the word of queue number and opcode, as it stands in memory, and leaves [`RETIRED`]:
-    /// of all who ask, one gets another.
+    /// Takes the word of queue number and opcode, in memory order, and leaves [`RETIRED`]: only one
+    /// caller gets another value.
     pub(crate) fn claim(&self) -> u32 {
         self.slot.opcode_qpn().swap(RETIRED, AcqRel)
     }
@@ -253,7 +253,7 @@ impl Look<'_> {
 /// index.
 pub(crate) const RETIRED: u32 = u32::MAX;
 
-/// A place for one CQE in the ring.
+/// The memory of one CQE in the ring.
 #[derive(Clone, Copy)]
 struct Slot<'r> {
     /// 64 bytes inside the ring, aligned to 64.

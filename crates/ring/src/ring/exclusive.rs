@@ -1,9 +1,9 @@
-//! Memory that a queue and the device have for themselves: rings and doorbell records.
+//! Memory that only a queue and the device use: rings and doorbell records.
 //!
-//! The words of a ring are atomics of their own sizes, and a copy that races with one of them, or
-//! an access of another size, is undefined. So what a queue is built over is no handle that safe
-//! code can have a second one of: [`RingMemory`] is not `Clone`, and the queue takes it. The one
-//! promise is made where it is made.
+//! The words of a ring are atomics of their own sizes; a copy that races with one of them, or an
+//! access of another size, is undefined. So safe code cannot have a second handle to a queue's
+//! memory: [`RingMemory`] is not `Clone`, and the queue takes it. [`RingMemory::new`] states the
+//! one promise.
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -25,10 +25,10 @@ impl RingMemory {
     /// # Safety
     /// While the `RingMemory`, a part of it or a queue over it lives (cleaners of a completion
     /// queue included), no other handle, pointer or `RingMemory` accesses its bytes at the same
-    /// time as they do: code that accesses ordinary memory in the device's place does so on the
-    /// thread that uses the queue, or hands the turn over with synchronization. A device may read
-    /// and write the bytes at any time; it moves each aligned word as a whole. The owner of
-    /// `memory` keeps the bytes mapped as [`SharedMemory::from_raw`] says.
+    /// time as they do: code that accesses ordinary memory in the device's place runs on the thread
+    /// that uses the queue, or synchronizes with it. A device may read and write the bytes at any
+    /// time; it moves each aligned word as a whole. The owner of `memory` keeps the bytes mapped as
+    /// [`SharedMemory::from_raw`] requires.
     ///
     /// Size and alignment need no promise: every queue checks them when it is built.
     pub unsafe fn new(memory: SharedMemory) -> Self {
@@ -38,19 +38,19 @@ impl RingMemory {
     /// The first `bytes` bytes, and the rest.
     ///
     /// # Errors
-    /// There are fewer.
+    /// The memory is shorter.
     pub fn split_at(self, bytes: usize) -> Result<(Self, Self), OutOfBounds> {
         let first = self.memory.slice(0, bytes)?;
         let rest = self.memory.slice(bytes, self.memory.len() - bytes)?;
         Ok((Self { memory: first }, Self { memory: rest }))
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }
@@ -76,15 +76,15 @@ impl fmt::Debug for RingMemory {
     }
 }
 
-/// A doorbell record: two aligned 32-bit words, each an atomic and nothing else. Clones are the
-/// same record: the send queue and the receive queue of a queue pair have one each.
+/// A doorbell record: two aligned 32-bit words, each accessed only as an atomic. Clones refer to
+/// the same record: the send queue and the receive queue of a queue pair have one each.
 #[derive(Clone)]
 pub struct RecordMemory {
     words: NonNull<[AtomicU32; 2]>,
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the two words are only reached as atomics, and the owner keeps them mapped from any
+// SAFETY: the two words are only accessed as atomics, and the owner keeps them mapped from any
 // thread.
 unsafe impl Send for RecordMemory {}
 // SAFETY: as for `Send`.
@@ -94,7 +94,7 @@ impl RecordMemory {
     /// The record at the beginning of `memory`.
     ///
     /// # Errors
-    /// Memory of fewer than 8 bytes, or that does not begin at a multiple of 4.
+    /// The memory has fewer than 8 bytes, or does not begin at a multiple of 4.
     pub fn new(memory: RingMemory) -> Result<Self, LayoutError> {
         let words = memory.base().cast::<[AtomicU32; 2]>();
         if memory.len() < size_of::<[AtomicU32; 2]>() || !words.is_aligned() {
@@ -107,8 +107,8 @@ impl RecordMemory {
     /// The words.
     #[inline(always)]
     pub(super) fn words(&self) -> &[AtomicU32; 2] {
-        // SAFETY: aligned and mapped for as long as we hold the owner: checked in `new`. What
-        // `RingMemory` was promised to be is reached as these atomics alone.
+        // SAFETY: `new` checked size and alignment, and the owner keeps the words mapped. By the
+        // promise of `RingMemory`, they are accessed only as these atomics.
         unsafe { self.words.as_ref() }
     }
 }

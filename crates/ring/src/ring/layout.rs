@@ -1,8 +1,8 @@
-//! The error of a queue that does not fit its memory.
+//! The error of a queue with invalid memory or numbers.
 
 use core::fmt;
 
-/// Why a queue cannot be built over the memory and numbers that were given.
+/// Why a queue cannot be built over the given memory and numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutError {
     /// The part that does not fit.

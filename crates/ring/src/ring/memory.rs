@@ -1,5 +1,5 @@
-//! Memory that the device or a peer may change at any time: accessed by copies and atomics, never
-//! by reference.
+//! Memory that the device or a peer may change at any time: copies and atomics access it, never
+//! references.
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -9,14 +9,14 @@ use core::{fmt, slice};
 
 use super::copy;
 
-/// A range that is not inside the memory it was meant for.
+/// A range that is not inside its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds {
     /// First byte of the range.
     pub offset: u64,
-    /// Length of the memory in bytes.
+    /// Length of the range in bytes.
     pub length: u64,
-    /// Bytes that there are.
+    /// Size of the memory in bytes.
     pub size: u64,
 }
 
@@ -36,9 +36,9 @@ impl core::error::Error for OutOfBounds {}
 ///
 /// A clone, or a [`SharedMemory::slice`], is another handle to the same bytes; the memory lives as
 /// long as any of them. A copy that races with a writer returns each byte old or new: to the
-/// language it is an atomic access to each byte, whatever the alignment of this copy and of another
-/// that it races with. Words of a ring or a record are atomics of their own size, and no copy may
-/// race with them: a queue is built over [`RingMemory`](super::RingMemory) instead.
+/// language it is an atomic access to each byte, whatever the alignment of the two. Words of a ring
+/// or a record are atomics of their own size, and no copy may race with them: a queue is built over
+/// [`RingMemory`](super::RingMemory) instead.
 #[derive(Clone)]
 pub struct SharedMemory {
     base: NonNull<u8>,
@@ -46,13 +46,13 @@ pub struct SharedMemory {
     owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the bytes are only reached through atomics, and the owner keeps them alive from any
+// SAFETY: the bytes are only accessed through atomics, and the owner keeps them alive from any
 // thread.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for SharedMemory {}
 
-/// A page of atomics, so that a reference to it never claims that the bytes stand still.
+/// A page of atomics, so a reference to it never claims that the bytes do not change.
 #[repr(C, align(4096))]
 struct Page([AtomicU64; 512]);
 
@@ -69,7 +69,7 @@ impl SharedMemory {
                 .take(pages)
                 .collect();
         let base = NonNull::from(&*memory).cast();
-        // `Arc<[Page]>` is not `Any`, being unsized: an Arc around it is.
+        // `[Page]` is unsized, so not `Any`: an `Arc` around its `Arc` is.
         Self { base, length: pages * Self::PAGE, owner: Arc::new(memory) }
     }
 
@@ -86,10 +86,10 @@ impl SharedMemory {
         Self { base, length, owner }
     }
 
-    /// `length` bytes from `offset` on, as a handle of its own.
+    /// A handle to `length` bytes from `offset` on.
     pub fn slice(&self, offset: usize, length: usize) -> Result<Self, OutOfBounds> {
         self.check(offset, length)?;
-        // SAFETY: `offset` is inside the memory, or just behind it.
+        // SAFETY: `offset` is inside the memory, or at its end.
         let base = unsafe { self.base.add(offset) };
         Ok(Self { base, length, owner: self.owner.clone() })
     }
@@ -101,12 +101,12 @@ impl SharedMemory {
         Self { base: self.base, length: self.length, owner }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -125,14 +125,14 @@ impl SharedMemory {
         self.owner.clone()
     }
 
-    /// The first byte, for code that keeps the rules of this memory by itself: atomics, volatile
+    /// The first byte, for code that keeps the rules of this memory itself: atomics, volatile
     /// accesses or copies that may race, within [`SharedMemory::len`] bytes, while a handle lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// The memory as 64-bit words of the machine's own byte order, from its first byte on; a rest
-    /// of less than 8 bytes is left out. Memory that does not begin at a multiple of 8 has none.
+    /// The memory as 64-bit words in host byte order, from its first byte on, without a rest of
+    /// less than 8 bytes. Memory that does not begin at a multiple of 8 has none.
     ///
     /// The device and a peer may change them at any time, each aligned word as a whole. Copies
     /// ([`SharedMemory::write_at`], [`SharedMemory::read_at`]) of the same bytes meanwhile may
@@ -148,23 +148,23 @@ impl SharedMemory {
         unsafe { slice::from_raw_parts(base.as_ptr(), self.length / 8) }
     }
 
-    /// The memory in place, byte by byte, whatever its alignment. The device, a peer and copies may
+    /// The memory in place as bytes, whatever its alignment. The device, a peer and copies may
     /// change each byte at any time.
     pub fn bytes(&self) -> &[AtomicU8] {
         // SAFETY: inside the memory, as in `words`; a copy is an atomic access to each byte.
         unsafe { slice::from_raw_parts(self.base.cast::<AtomicU8>().as_ptr(), self.length) }
     }
 
-    /// Copies `bytes` in, from `offset` on.
+    /// Copies `bytes` to the memory from `offset` on.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.check(offset, bytes.len())?;
-        // SAFETY: checked above; the bytes of the slice are not ours, as no slice borrows those of
-        // this memory.
+        // SAFETY: the range is checked; `bytes` does not overlap it, as no slice borrows this
+        // memory.
         unsafe { copy::bytes(bytes.as_ptr(), self.base.as_ptr().add(offset), bytes.len()) };
         Ok(())
     }
 
-    /// Copies out from `offset` on, as many bytes as `into` takes.
+    /// Fills `into` with the bytes from `offset` on.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfBounds> {
         self.check(offset, into.len())?;
         // SAFETY: as in `write_at`.
@@ -184,7 +184,7 @@ impl SharedMemory {
         }
     }
 
-    /// The aligned 32-bit word at `offset`, as it stands in memory.
+    /// The aligned 32-bit word at `offset`, in memory order.
     pub fn load32(&self, offset: usize) -> Result<u32, OutOfBounds> {
         self.check_aligned(offset, 4)?;
         // SAFETY: inside the memory and aligned.
@@ -255,8 +255,7 @@ mod tests {
         }
     }
 
-    /// Copies on several threads of one machine: no byte is ever anything but what some writer
-    /// wrote there.
+    /// Copies race on several threads: every byte is one that some writer wrote there.
     #[test]
     fn concurrent_copies_never_tear_bytes() {
         const ROUNDS: usize = if cfg!(miri) { 4 } else { 2000 };
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!(memory.slice(4096, 0).unwrap().words().len(), 0);
     }
 
-    /// Long enough for the copy that goes past the caches.
+    /// Long enough for the copy past the caches.
     #[test]
     fn long_copies_of_any_alignment_are_exact() {
         let length = if cfg!(miri) { 4096 } else { (4 << 20) + 4096 };

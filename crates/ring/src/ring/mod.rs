@@ -4,7 +4,7 @@
 //! memory stays mapped as long as its owner lives, and there is no Rust reference into it.
 //! [`RingMemory::new`]: only one queue and the device access a ring or a record. Every ring checks
 //! its size and alignment when it is made, and computes each address as base + (index masked to the
-//! ring); so no index, from whatever source, leaves the ring.
+//! ring); so no index leaves the ring, whatever its source.
 #![allow(
     unsafe_code,
     reason = "ring memory is reached through raw pointers; this module is the place for it"

@@ -56,13 +56,12 @@ impl ReceiveRing {
         (self.mask >> self.log_stride) + 1
     }
 
-    /// Data segments that a WQE has room for.
+    /// Data segments per WQE.
     pub(crate) fn segments(&self) -> u32 {
         1 << (self.log_stride - 4)
     }
 
-    /// Stores data segment `segment` of WQE `index` (both modulo what there is), as it is to stand
-    /// in memory.
+    /// Stores data segment `segment` of WQE `index` (each modulo its number), in memory order.
     #[inline(always)]
     pub(crate) fn store(&self, index: u32, segment: u32, words: [u64; 2]) {
         let segment = segment & (self.segments() - 1);
@@ -71,7 +70,7 @@ impl ReceiveRing {
             let offset = offset + 8 * i as u32;
             event(Event::Ring(offset));
             // SAFETY: the masked index and segment are inside the ring, aligned to 16 bytes; the
-            // ring lives as we do.
+            // ring lives as long as `self`.
             unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast().as_ptr()) }
                 .store(word, Relaxed);
         }

@@ -26,7 +26,7 @@ impl Record {
 
     /// The value that was last stored for the device.
     pub(crate) fn load(&self) -> u32 {
-        // SAFETY: a word of the memory, which lives as long as we do.
+        // SAFETY: a word of the memory, which lives as long as `self`.
         u32::from_be(unsafe { self.word.as_ref() }.load(Relaxed))
     }
 

@@ -1,4 +1,4 @@
-//! The send ring: WQEs of one or more WQEBBs (64 bytes), written by us and read by the device.
+//! The send ring: WQEs of one or more WQEBBs (64 bytes), which we write and the device reads.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -54,7 +54,7 @@ impl SendRing {
     }
 }
 
-/// A WQE in the ring. It may go on at the start of the ring.
+/// A WQE in the ring. It may wrap to the start of the ring.
 #[derive(Clone, Copy)]
 pub struct Wqe<'r> {
     ring: &'r SendRing,
@@ -65,14 +65,14 @@ pub struct Wqe<'r> {
 }
 
 impl Wqe<'_> {
-    /// Stores 16-byte segment number `index` of the WQE, as it is to stand in memory.
+    /// Stores 16-byte segment number `index` of the WQE, in memory order.
     #[inline(always)]
     pub(crate) fn store(&self, index: usize, segment: [u64; 2]) {
         self.store_word(2 * index, segment[0]);
         self.store_word(2 * index + 1, segment[1]);
     }
 
-    /// Stores 8-byte word number `index` of the WQE, as it is to stand in memory.
+    /// Stores 8-byte word number `index` of the WQE, in memory order.
     #[inline(always)]
     pub(crate) fn store_word(&self, index: usize, word: u64) {
         event(Event::Ring(self.offset(index)));
@@ -80,7 +80,7 @@ impl Wqe<'_> {
         unsafe { AtomicU64::from_ptr(self.word(index).as_ptr()) }.store(word, Relaxed);
     }
 
-    /// 8-byte word number `index` of the WQE, as it stands in memory. Only the driver writes it.
+    /// 8-byte word number `index` of the WQE, in memory order. Only the driver writes it.
     #[inline(always)]
     pub(crate) fn load_word(&self, index: usize) -> u64 {
         // SAFETY: as in `store_word`.

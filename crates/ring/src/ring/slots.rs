@@ -6,12 +6,12 @@ use alloc::vec;
 /// One entry for each WQEBB or WQE of a ring, found by its index modulo the ring.
 pub(crate) struct Slots<T> {
     slots: Box<[T]>,
-    /// How many there are, a power of two, less one; times the bytes of an entry.
+    /// The bytes of all slots but the last; the number of slots is a power of two.
     mask: u32,
 }
 
 impl<T: Copy + Default> Slots<T> {
-    /// Entries are a power of two of bytes, so that an index becomes an offset by a shift.
+    /// log2 of an entry's bytes: a shift turns an index into an offset.
     const LOG_BYTES: u32 = {
         assert!(size_of::<T>().is_power_of_two() && size_of::<T>() <= 16);
         size_of::<T>().ilog2()
@@ -49,8 +49,7 @@ impl<T: Copy + Default> Slots<T> {
     #[inline(always)]
     fn at(&self, offset: u32) -> &T {
         let offset = (offset & self.mask) as usize;
-        // SAFETY: the mask is the bytes of all slots but the last, so that the offset is that of a
-        // slot.
+        // SAFETY: the mask is the bytes of all slots but the last, so the offset is that of a slot.
         unsafe { &*self.slots.as_ptr().byte_add(offset) }
     }
 

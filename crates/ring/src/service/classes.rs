@@ -1,9 +1,9 @@
-//! The classes of requests: what a service has all of or none.
+//! The classes of requests: a service carries all requests of a class, or none.
 
 /// Declares the classes: a value and a type each.
 macro_rules! classes {
     ($($(#[$attr:meta])* $name:ident,)*) => {
-        /// Requests that a service has all of or none.
+        /// A class of requests: a service carries all of them, or none.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Class {
             $($(#[$attr])* $name,)*
@@ -23,11 +23,11 @@ macro_rules! classes {
 classes! {
     /// Requests that send nothing.
     Nop,
-    /// Messages into the peer's next receive.
+    /// Messages to the peer's next receive.
     Send,
     /// Messages that invalidate a key of the peer.
     Invalidate,
-    /// Writes into memory of the peer.
+    /// Writes to memory of the peer.
     Write,
     /// Reads of memory of the peer.
     Read,

@@ -15,7 +15,7 @@ pub trait Service:
     const TYPE: ServiceType;
     /// Abbreviation in the specifications, such as `RC`.
     const NAME: &'static str;
-    /// The ds between the control segment and the rest of a WQE: the address of a datagram.
+    /// The ds of the address vector of a datagram, after the control segment.
     const ADDRESS_DS: u32;
     /// The classes of requests that it carries.
     const CARRIES: &'static [Class];
@@ -49,18 +49,18 @@ pub struct ServiceInfo {
     pub service: ServiceType,
     /// Abbreviation in the specifications, such as `RC`.
     pub name: &'static str,
-    /// The ds of an address in each WQE.
+    /// The ds of the address vector in each WQE.
     pub address_ds: u32,
     /// The classes of requests that it carries.
     pub carries: &'static [Class],
 }
 
 pub(super) mod sealed {
-    /// Only this crate's services: queues rely on what they say of WQEs.
+    /// Only this crate has services: queues rely on their constants for WQEs.
     pub trait Sealed {}
 }
 
-/// Declares a service: its type, its numbers, and what it carries.
+/// Declares a service: its type, its numbers, and its classes.
 macro_rules! service {
     ($(#[$attr:meta])* $name:ident = $type:ident, address_ds: $ds:literal,
      carries: [$($class:ident),* $(,)?]) => {

@@ -1,9 +1,8 @@
 //! Raw Ethernet.
 
 super::declare::service! {
-    /// Raw Ethernet: whole frames, from a send queue that has no receive queue beside it. What
-    /// arrives is in the queue where the receiver's flow rules lead
-    /// ([`FrameReceiver`](crate::FrameReceiver)).
+    /// Raw Ethernet: whole frames, from a send queue without a receive queue. The receiver's flow
+    /// rules steer frames to its queue ([`FrameReceiver`](crate::FrameReceiver)).
     Eth = RAW_ETHERTYPE, address_ds: 0,
     carries: [Nop, Frame]
 }

@@ -1,15 +1,15 @@
-//! Transport services as types: what a queue pair can carry is known when the program is compiled.
-//! A service is one module here; what a request is called in it is its class ([`class`]).
+//! Transport services as types: the compiler checks which requests a queue pair can carry. A
+//! service is one module; it carries the requests of some classes ([`class`]).
 //!
 //! | service | SEND | WRITE | READ, atomics, SEND with invalidate | UMR | lost messages |
 //! |---|---|---|---|---|---|
 //! | [`Rc`] reliable connected | yes | yes | yes | yes | are sent again, or fail the request |
 //! | [`Uc`] unreliable connected | yes | yes | no: there are no responses | yes | are lost |
-//! | [`Ud`] unreliable datagram | of one packet, [to anybody] | no | no | no | are lost |
+//! | [`Ud`] unreliable datagram | of one packet, [to any peer] | no | no | no | are lost |
 //! | [`Eth`] raw Ethernet | no: [frames] | no | no | no | are lost |
 //!
 //! [frames]: crate::wr::Frame
-//! [to anybody]: crate::wr::Send::to
+//! [to any peer]: crate::wr::Send::to
 //!
 //! ```compile_fail,E0277
 //! use verbless_ring::{QueuePair, RemoteAddr, Sge, Uc, wr::Read};
@@ -23,7 +23,7 @@
 //! use verbless_ring::{QueuePair, Sge, Ud, wr::Send};
 //!
 //! fn f(qp: &mut QueuePair<Ud>, message: Sge) {
-//!     let _ = qp.post(&Send::new(message), 0); // To whom?
+//!     let _ = qp.post(&Send::new(message), 0); // It has no destination.
 //! }
 //! ```
 
@@ -41,5 +41,5 @@ pub use rc::Rc;
 pub use uc::Uc;
 pub use ud::Ud;
 
-/// Every service that there are queues of.
+/// Every service that has queues.
 pub const SERVICES: [ServiceInfo; 4] = [Rc::INFO, Uc::INFO, Ud::INFO, Eth::INFO];

@@ -1,5 +1,4 @@
-//! Barriers, named by what they order. Each is a compiler barrier at the least, on every
-//! architecture.
+//! Barriers, named by what they order. Each is at least a compiler barrier on every architecture.
 //!
 //! | barrier | x86-64 | aarch64 | riscv64 |
 //! |---|---|---|---|
@@ -9,20 +8,20 @@
 //! | [`after_owner_bit`] | none | `dmb oshld` | `fence r, r` |
 //! | [`before_consumer_record`] | none | `dmb oshld` | `fence r, w` |
 //!
-//! On x86-64 ordinary stores are seen in order, and so are ordinary loads, so most need no
-//! instruction; stores to write-combining memory are not, hence the `sfence` around a doorbell.
-//! BlueField's Arm cores and RISC-V's memory model (RVWMO) need one each. RISC-V tells memory (`r`,
-//! `w`) from device registers (`i`, `o`): a doorbell is a store to a register or, where the page is
-//! mapped write-combining, to memory, so both are ordered there. Another 64-bit architecture gets
-//! the compiler's strongest fence everywhere, which is a full barrier of the machine; where that
-//! one does not order registers, as RISC-V's would not, the architecture needs a body here.
+//! x86-64 keeps ordinary stores in order, and ordinary loads, so most barriers need no instruction;
+//! it does not order stores to write-combining memory, hence the `sfence` around a doorbell.
+//! BlueField's Arm cores and RISC-V's memory model (RVWMO) need an instruction for each barrier.
+//! RISC-V distinguishes memory (`r`, `w`) from device registers (`i`, `o`): a doorbell is a store
+//! to a register or, on a write-combining page, to memory, so the barrier orders both. Any other
+//! 64-bit architecture gets the compiler's strongest fence everywhere, which is a full barrier of
+//! the machine; if that does not order registers, as on RISC-V, the architecture needs its own
+//! body.
 //!
 //! Two kinds of architecture cannot ring a doorbell by a plain store of 8 bytes and do not compile:
-//! those of 32 bits, where it becomes two stores, and s390x, where a store to a device is an
-//! instruction of its own.
+//! 32-bit ones, where it becomes two stores, and s390x, where a store to a device has its own
+//! instruction.
 //!
-//! This file needs nothing but `core`, so that it can be compiled for another architecture by
-//! itself.
+//! This file needs only `core`, so it compiles by itself for another architecture.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 use core::sync::atomic::compiler_fence as fence;
@@ -37,7 +36,7 @@ compile_error!(
      in two and s390x does not pass to a device: compile for a 64-bit architecture other than s390x"
 );
 
-/// One barrier instruction that is a compiler barrier too.
+/// A barrier instruction that is also a compiler barrier.
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 macro_rules! barrier {
     ($instruction:literal) => {
@@ -77,8 +76,8 @@ pub fn before_doorbell() {
     fence(Ordering::SeqCst);
 }
 
-/// Orders the doorbell before later stores to the UAR; on x86-64 and aarch64 it also leaves now,
-/// rather than wait in a write-combining buffer.
+/// Orders the doorbell before later stores to the UAR; on x86-64 and aarch64 it also flushes the
+/// doorbell from a write-combining buffer.
 #[inline(always)]
 pub fn after_doorbell() {
     #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
-//! The UAR: a page of device registers that doorbells are written to.
+//! The UAR: a page of device registers for doorbells.
 //!
 //! A [`UarPage`] is a mapped page. A send queue takes a [`SendDoorbell`] from it: either a
-//! BlueFlame register, which then is that queue's alone, because two threads' copies must not mix;
-//! or a plain 8-byte doorbell, which any number may share. Nothing here reads a register.
+//! BlueFlame register, which only that queue uses, because two threads' copies must not mix; or a
+//! plain 8-byte doorbell, which any number of queues may share. Nothing here reads a register.
 #![allow(
     unsafe_code,
     reason = "device registers are reached through raw pointers; this module is the place for it"
@@ -46,10 +46,10 @@ impl UarPage {
     /// The page that `memory` maps: a device's, or ordinary memory in a test.
     ///
     /// # Safety
-    /// The page is made a `UarPage` once. While that or a doorbell of it lives, nothing else in
-    /// this process stores to the page: not through another handle to the memory either. They store
-    /// to its registers as to a device's, which is no atomic access; code that accesses ordinary
-    /// memory in their place does so on the thread that rings.
+    /// The page becomes a `UarPage` only once. While that or a doorbell of it lives, nothing else
+    /// in this process stores to the page, not even through another handle to the memory. Their
+    /// stores to its registers are device accesses, not atomic ones; code that accesses ordinary
+    /// memory in place of the registers runs on the thread that rings.
     pub unsafe fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
         if memory.len() < PAGE || !memory.address().is_multiple_of(PAGE as u64) {
             return Err(LayoutError::new(
@@ -61,9 +61,9 @@ impl UarPage {
         Ok(Self(Arc::new(Page { memory, taken: AtomicU32::new(0) })))
     }
 
-    /// The BlueFlame register at byte `offset` of the page, of two buffers of `buffer` bytes each
-    /// (a power of two from 256; half of what the capability `log_bf_reg_size` says), for one queue
-    /// alone until it is dropped.
+    /// The BlueFlame register at byte `offset` of the page, with two buffers of `buffer` bytes each
+    /// (a power of two from 256; half of the size in the capability `log_bf_reg_size`), for one
+    /// queue until it is dropped.
     ///
     /// The page must be mapped write-combining for a copy to arrive in one piece; see
     /// [`UarPage::doorbell`] if it is not.
@@ -83,7 +83,7 @@ impl UarPage {
             ));
         }
         let bits = (((1u32 << (2 * buffer / 256)) - 1) << ((offset - BLUEFLAME) / 256)) & 0xff;
-        // Only if all of them are free: what was asked for in vain stays free.
+        // Takes all bits or none.
         let take = |taken| (taken & bits == 0).then_some(taken | bits);
         if self.0.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
             return Err(LayoutError::new(
@@ -101,7 +101,7 @@ impl UarPage {
     }
 
     /// The doorbell register at 0x800 of a page, without BlueFlame: for non-cached pages, and for
-    /// several queues. On a page with BlueFlame registers it would be part of the first one, where
+    /// several queues. On a page with BlueFlame registers it is part of the first one, where
     /// another queue's copy and this doorbell would mix.
     pub fn doorbell(&self) -> SendDoorbell {
         SendDoorbell {
@@ -142,7 +142,7 @@ impl fmt::Debug for UarPage {
     }
 }
 
-/// Which WQEs go to the device by BlueFlame: those that fit the smallest buffer, or none.
+/// The WQEs that BlueFlame copies: those that fit the smallest buffer, or none.
 #[derive(Clone, Copy)]
 pub(crate) struct CopyLimit(u32);
 
@@ -169,7 +169,7 @@ pub(crate) struct Copied {
 pub struct SendDoorbell {
     /// Address of the next doorbell: the start of one of the register's two buffers.
     next: usize,
-    /// Bytes of a buffer; 0 of a plain doorbell, which is one place.
+    /// Bytes of a buffer; 0 for a plain doorbell, which does not alternate.
     buffer: usize,
     bits: u32,
     page: UarPage,
@@ -191,7 +191,7 @@ impl SendDoorbell {
         unsafe { NonNull::new_unchecked(at) }
     }
 
-    /// Rings: writes `word`, the first 8 bytes of the last WQE as they stand in the ring.
+    /// Rings: writes `word`, the first 8 bytes of the last WQE in ring byte order.
     #[inline(always)]
     pub(crate) fn ring(&mut self, word: u64) {
         // SAFETY: a buffer's start inside the page.
@@ -200,9 +200,9 @@ impl SendDoorbell {
 
     /// BlueFlame: copies `wqe` from the ring, in whole WQEBBs.
     ///
-    /// Copies are 8 bytes at a time: every target has them, and they hit the store buffer that the
-    /// WQE was written through, where wider loads would stall. The write-combining buffer makes one
-    /// write of each WQEBB; on Arm only of stores with nothing between them.
+    /// It copies 8 bytes at a time: every target has such accesses, and the store buffer forwards
+    /// the WQE's words to such loads, where wider loads would stall. The write-combining buffer
+    /// makes one write of each WQEBB; on Arm only if nothing comes between the stores.
     #[inline(always)]
     pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, copied: Copied) {
         const WORDS: usize = WQEBB / 8;
@@ -211,7 +211,7 @@ impl SendDoorbell {
         let end = copied.ds.div_ceil(4) as usize * WORDS;
         while word < end {
             // SAFETY: `CopyLimit` admits at most `BLUEFLAME_BUFFER` bytes, a multiple of a WQEBB:
-            // no buffer is smaller, and behind a plain doorbell there are as many in the page.
+            // no buffer is smaller, and the page has as many bytes from a plain doorbell on.
             unsafe { store_wqebb(at.add(8 * word), |i| wqe.load_word(word + i)) };
             word += WORDS;
         }
@@ -246,9 +246,9 @@ unsafe fn store_wqebb(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
     }
 }
 
-/// Stores the eight words of a WQEBB, by four instructions that follow each other. Neoverse cores
-/// write out a buffer that is not full when a load or another instruction comes between, and the
-/// device then gets a request in pieces (Linux's `__iowrite64_copy` for arm64).
+/// Stores the eight words of a WQEBB by four consecutive instructions. If a load or another
+/// instruction comes between, Neoverse cores write out a partial buffer, and the device gets the
+/// request in pieces (Linux's `__iowrite64_copy` for arm64).
 ///
 /// # Safety
 /// `at` is 64 bytes of a page, aligned.
@@ -301,7 +301,7 @@ mod tests {
     }
 
     /// Linux gives a user two registers of a page (`MLX5_NON_FP_BFREGS_PER_UAR`), `bf_reg_size`
-    /// apart; each is two buffers, and doorbells alternate between them.
+    /// apart; each has two buffers, and doorbells alternate between them.
     #[test]
     fn doorbells_alternate_between_two_buffers() {
         let page = page();
@@ -353,7 +353,7 @@ mod tests {
             let places: Vec<_> = taken.iter().map(|(at, _)| *at).collect();
             assert_eq!(places, expected, "buffers of {buffer}");
         }
-        // Of different sizes: those that overlap are refused, the neighbours are not.
+        // Of registers of different sizes, only those that overlap are refused.
         let page = page();
         let small = page.blueflame(0xa00, 256).unwrap();
         assert!(page.blueflame(0x800, 512).is_err());

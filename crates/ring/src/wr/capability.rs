@@ -1,7 +1,7 @@
-//! The capabilities that operations need, one entry each. Where the device says that it has one is
-//! in `Caps::has` (`crates/command/src/caps.rs`), which needs an arm for each.
+//! The capabilities that operations need, one entry each. `Caps::has`
+//! (`crates/command/src/caps.rs`) reads each from the device and needs an arm for it.
 
-/// Declares the capabilities: what each is, and what messages say of it.
+/// Declares the capabilities: each with its words in messages.
 macro_rules! capabilities {
     ($($(#[$attr:meta])* $name:ident = $words:literal,)*) => {
         /// Capability that an operation needs, besides queues of the service.
@@ -14,7 +14,7 @@ macro_rules! capabilities {
             /// All capabilities.
             pub const ALL: [Self; [$(Self::$name),*].len()] = [$(Self::$name),*];
 
-            /// The capability in words, and the field in which the device reports it.
+            /// The capability in words, and the field that reports it.
             pub const fn words(self) -> &'static str {
                 match self {
                     $(Self::$name => $words,)*

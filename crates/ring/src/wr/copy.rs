@@ -1,11 +1,11 @@
-//! The memory that the device writes its result to when it copies memory (MMO).
+//! The memory for the device's result of a memory copy (MMO).
 
 use verbless_prm::hot::MmoSegment;
 use zerocopy::transmute;
 
 use crate::types::Sge;
 
-/// 64 bytes of memory, aligned to 64, that the device writes while it does a
+/// 64 bytes of memory, aligned to 64, that the device writes during a
 /// [`MemoryCopy`](super::MemoryCopy): the first word is a syndrome, the third the bytes copied.
 /// Requests of one queue pair may share it.
 ///
@@ -18,7 +18,7 @@ impl Scratch {
     /// Size in bytes, and alignment of its address.
     pub const BYTES: u32 = 64;
 
-    /// The memory of a segment; `None` unless that is of 64 bytes at a multiple of 64.
+    /// The memory of an SGE; `None` unless that has 64 bytes at a multiple of 64.
     pub fn new(sge: Sge) -> Option<Self> {
         let fits = sge.length == Self::BYTES && sge.address.is_multiple_of(Self::BYTES.into());
         fits.then(|| Self(MmoSegment::new(0, sge.lkey.0, sge.address)))

@@ -29,7 +29,7 @@ impl<'a, M> To<'a, M> {
     }
 }
 
-/// The address stands between the control segment and the payload.
+/// The address is between the control segment and the payload.
 impl<M: Encode> Encode for To<'_, M> {
     const INLINE: bool = M::INLINE;
     const DS: u32 = ADDRESS_DS + M::DS;

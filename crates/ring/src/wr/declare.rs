@@ -1,21 +1,21 @@
-//! How an operation is declared: one entry, from which all else is made.
+//! Declares each operation by one entry, which makes everything else.
 
 /// Declares the operations. An entry of `declared` has, in this order:
 ///
 /// - the request's type, and the name of the operation;
-/// - `completes`: what its completions say, whose number is the opcode, and the `op_mod`; the
+/// - `completes`: the operation in its completions, whose number is the opcode; the `op_mod`; the
 ///   class, by which services carry it; the capability that it needs, if any;
-/// - what `new` takes;
-/// - the last word of the control segment, if it says anything;
-/// - the segments behind the control segment, in the order of the WQE, and what each is of what
-///   `new` was given;
-/// - the name of the operation as a datagram, if it can be one: then the address stands in front
-///   of the segments.
+/// - the arguments of `new`;
+/// - the last word of the control segment, if it is used;
+/// - the segments after the control segment, in the order of the WQE, each made from the arguments
+///   of `new`;
+/// - the name of the operation as a datagram, if it can be one: then the address precedes the
+///   segments.
 ///
-/// `elsewhere` are types that have constructors of their own, and an
-/// [`Encode`](super::encode::Encode) that is written by hand.
+/// `elsewhere` lists types with their own constructors and a hand-written
+/// [`Encode`](super::encode::Encode).
 ///
-/// It makes the types, what they need to be posted, and the list `OPERATIONS` of all entries.
+/// The macro makes the types, their traits, and the list `OPERATIONS` of all entries.
 macro_rules! operations {
     (
         declared {$(
@@ -108,7 +108,7 @@ macro_rules! operations {
                    $other_operation, $other_op_mod, $other_class $(, $other_needs)?);
         )*
 
-        /// Every operation that there is a request type of.
+        /// Every operation that has a request type.
         pub const OPERATIONS: &[OperationInfo] = &[
             $(
                 <$name $(<any!($p)>)? as Request>::INFO,
@@ -148,11 +148,11 @@ macro_rules! entry {
 }
 pub(super) use entry;
 
-/// The method `to` of operations that can be sent as datagrams.
+/// The method `to` of operations that can be datagrams.
 macro_rules! datagram {
     ($name:ident: $text:literal) => {
         impl<P: Payload> $name<P> {
-            /// Adds the destination and so makes the request a datagram: call it last ([`To`]).
+            /// Adds the destination, which makes the request a datagram: call it last ([`To`]).
             #[inline(always)]
             pub const fn to(self, destination: &Destination) -> To<'_, Self> {
                 To::new(self, destination)
@@ -179,7 +179,7 @@ macro_rules! options {
     };
     (impl ($($generics:tt)*) $type:ty) => {
         impl $($generics)* $type {
-            /// Asks for a completion. Without it there is one only if the request fails.
+            /// Requests a completion. Without it, only a failed request has one.
             #[inline(always)]
             pub const fn signaled(mut self) -> Self {
                 self.options.signaled = true;
@@ -192,16 +192,16 @@ macro_rules! options {
                 self.fence_with(Fence::Full)
             }
 
-            /// Orders this request after earlier ones as `fence` tells.
+            /// Waits for the earlier requests of `fence`.
             #[inline(always)]
             pub const fn fence_with(mut self, fence: Fence) -> Self {
                 self.options.fence = fence;
                 self
             }
 
-            /// Makes the peer's receive completion solicited: it also triggers events of CQs that
-            /// are armed for solicited completions only. No effect on operations without a receive
-            /// completion.
+            /// Makes the peer's receive completion solicited: it also triggers the event of a CQ
+            /// that is armed for solicited completions only. It has no effect on operations without
+            /// a receive completion.
             #[inline(always)]
             pub const fn solicited(mut self) -> Self {
                 self.options.solicited = true;

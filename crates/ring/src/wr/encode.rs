@@ -1,4 +1,4 @@
-//! How a request becomes a WQE: its options, its limits, and why it may be refused.
+//! Encodes a request as a WQE: its options, its limits, and the reasons to refuse it.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use super::capability::Capability;
 use super::info::OperationInfo;
 use crate::ring::Wqe;
 
-/// Why a request was not posted. Nothing has changed then.
+/// Why a request was not posted; nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum PostError {
@@ -33,25 +33,25 @@ pub enum PostError {
     CopyLength,
     /// A WAIT for a word whose address is not a multiple of 8.
     Unaligned,
-    /// A UMR that would let peers write or do atomics, and the local device not write.
+    /// A UMR that gives peers writes or atomics without the local write right.
     Access,
-    /// A UMR that would give the atomic right, where the device lets none change it.
+    /// A UMR that gives the atomic right, on a device whose UMRs cannot change it.
     AtomicAccess,
     /// A KLM of no bytes, or of more than 0x7fff_ffff.
     KlmLength,
     /// More KLMs than a UMR can hold.
     TooManyKlms,
-    /// A key for atomics whose start or length is no multiple of the largest atomic
+    /// A key for atomics whose start or length is not a multiple of the largest atomic
     /// ([`UmrRules::largest_atomic`]).
     AtomicRange,
-    /// A list of KLMs in memory that begins or ends where none may.
+    /// A list of KLMs in memory with an invalid address or length.
     BadList,
     /// A frame with fewer bytes inline than its send queue needs, or without any bytes.
     HeaderTooShort,
     /// A frame with a VLAN tag to insert and an inline header: both use the same field of the
     /// Ethernet segment.
     VlanBesideHeader,
-    /// A frame of which the device shall compute checksums, and it cannot.
+    /// A frame with checksums to compute, on a device that cannot compute them.
     NoChecksums,
     /// A VLAN tag to insert, on a device that cannot insert one.
     NoVlanInsertion,
@@ -81,15 +81,15 @@ impl fmt::Display for PostError {
             Self::CopyLength => {
                 "a memory copy has one SGE of 1 to 0x7fffffff bytes on each side, of equal lengths"
             }
-            Self::Unaligned => "the word that a wait is for must lie at a multiple of 8 bytes",
+            Self::Unaligned => "the address of a wait's word must be a multiple of 8",
             Self::Access => {
-                "its access lets peers write or do atomics but not the local device, and no key \
-                 has the one without the other: set `local_write` too (KeyAccess::ALL has both)"
+                "the access has remote writes or atomics without local writes, which no key \
+                 permits: set `local_write` too (KeyAccess::ALL has both)"
             }
             Self::AtomicRange => {
-                "a key for atomics begins at a multiple of the device's largest atomic (8 bytes \
-                 on most) and has a multiple of it as its length: choose such KLM entries, or \
-                 leave out `remote.atomic` (KeyAccess::READ_WRITE)"
+                "start and length of a key for atomics must be multiples of the device's largest \
+                 atomic (8 bytes on most): choose such KLM entries, or leave out `remote.atomic` \
+                 (KeyAccess::READ_WRITE)"
             }
             Self::AtomicAccess => {
                 "this device lets no UMR give the atomic right (capability `atomic`, and \
@@ -102,17 +102,16 @@ impl fmt::Display for PostError {
                 "more than 52 KLM entries in one request: put the list into memory"
             }
             Self::BadList => {
-                "a list of KLM entries in memory begins at a multiple of 2048 and has a multiple \
-                 of four entries, at most 65532"
+                "a list of KLM entries in memory must begin at a multiple of 2048 and have a \
+                 multiple of four entries, at most 65532"
             }
             Self::HeaderTooShort => {
-                "a frame has at least one byte, and at least so many of its first ones inline as \
-                 its send queue needs: `SendQueue::least_header` says how many (18 where the \
-                 device asks for the Ethernet header)"
+                "a frame needs at least one byte, and at least `SendQueue::least_header` bytes \
+                 inline (18 if the device needs the Ethernet header)"
             }
             Self::VlanBesideHeader => {
                 "the device inserts a VLAN tag only into frames without inline header: write the \
-                 tag into the header instead, behind the addresses"
+                 tag into the header instead, after the addresses"
             }
             Self::NoChecksums => {
                 "the device computes no checksums of frames (capability `csum_cap` of its \
@@ -128,7 +127,7 @@ impl fmt::Display for PostError {
 
 impl core::error::Error for PostError {}
 
-/// Which earlier requests a request waits for, besides those that the transport orders anyway.
+/// The earlier requests that a request waits for, besides the order of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fence {
@@ -145,15 +144,15 @@ pub enum Fence {
 }
 
 impl Fence {
-    /// The bits of a control segment with the small fence that this fence replaces, and which would
-    /// together with it be another mode.
+    /// The bits of the small fence in a control segment that this fence must replace: with them it
+    /// would be another mode.
     #[inline(always)]
     pub(crate) const fn instead_of_small(self) -> CtrlFlags {
         // Only the mode of `Full` has this bit.
         CtrlFlags::new().with_fm(self as u8 >> 2)
     }
 
-    /// The fence that waits for what either does.
+    /// The fence that waits for the requests of both.
     #[inline(always)]
     pub(crate) const fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -166,28 +165,27 @@ impl Fence {
     }
 }
 
-/// What a device asks of requests that change keys.
+/// A device's rules for requests that change keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmrRules {
-    /// The fence of a [`Umr`](super::Umr), so that requests before it see the key as it was
-    /// (`umr_fence`).
+    /// The fence of a [`Umr`](super::Umr), so that earlier requests see the old key (`umr_fence`).
     pub fence: Fence,
-    /// Bytes of the largest operand of an atomic: a key that is mapped for atomics begins at a
-    /// multiple of it and has a multiple of it as its length. A power of two.
+    /// Bytes of the largest operand of an atomic, a power of two: start and length of a key that is
+    /// mapped for atomics are multiples of it.
     pub largest_atomic: u32,
 }
 
 impl UmrRules {
-    /// What suits every device with atomics of 8 bytes.
+    /// The rules that suit every device with atomics of 8 bytes.
     pub const STRICT: Self = Self { fence: Fence::Strong, largest_atomic: 8 };
 }
 
-/// The most that a queue carries in one request, and the capabilities of its device.
+/// A queue's limits for a request, and the capabilities of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) sges: u32,
     pub(crate) inline: u32,
-    /// Bytes that a frame has inline at least.
+    /// Minimum inline bytes of a frame.
     pub(crate) header: u32,
     /// A bit for each [`Capability`] that the device is known to lack.
     pub(crate) lacks: u32,
@@ -195,7 +193,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Whether the device has `capability`, or may have it.
+    /// Whether the device may have `capability`.
     #[inline(always)]
     pub(crate) const fn has(&self, capability: Capability) -> bool {
         self.lacks & 1 << capability as u32 == 0
@@ -225,7 +223,7 @@ impl Options {
     }
 }
 
-/// How a request is encoded as a WQE. Sealed, because a wrong `ds` or `write` would corrupt the
+/// Encodes a request as a WQE. Sealed, because a wrong `ds` or `write` would corrupt the
 /// neighbouring WQEs.
 pub trait Encode: Copy {
     /// Whether the WQE holds inline data.
@@ -239,7 +237,7 @@ pub trait Encode: Copy {
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
     /// The ds of a common request, which the compiler can make a constant; `None` for others (an
-    /// empty SGE, an unusual length of inline data) and invalid ones: then [`Encode::ds`] decides.
+    /// empty SGE, an unusual length of inline data) and invalid ones, for [`Encode::ds`].
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     #[inline(always)]
     fn usual_ds(&self, limits: &Limits) -> Option<u32> {
@@ -258,7 +256,7 @@ pub trait Encode: Copy {
 
 /// A request of some service: the types in [`wr`](crate::wr).
 pub trait Request: Encode {
-    /// Which services carry it.
+    /// The class, by which services carry it.
     type Class;
     /// The operation's entry in [`OPERATIONS`](super::OPERATIONS).
     const INFO: OperationInfo;

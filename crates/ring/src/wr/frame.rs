@@ -8,8 +8,8 @@ use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
 use super::payload::{Payload, tail};
 use crate::ring::Wqe;
 
-/// Bytes that a frame has inline where the device asks for the Ethernet header: that of a frame
-/// with a VLAN tag, whether it has one or not.
+/// Inline bytes of a frame if the device needs the Ethernet header: the length with a VLAN tag,
+/// whether the frame has one or not.
 ///
 /// Source: Linux `drivers/net/ethernet/mellanox/mlx5/core/en_tx.c` (`MLX5E_MIN_INLINE`), rdma-core
 /// `providers/mlx5/wqe.h` (`MLX5_ETH_L2_INLINE_HEADER_SIZE`).
@@ -19,11 +19,11 @@ pub const LEAST_HEADER: u32 = 18;
 const HEAD: u32 = 2;
 /// Bit position of the checksum flags in the first word of the Ethernet segment.
 const CHECKSUMS_SHIFT: u32 = 56 - 8 * offset_of!(hot::EthSegment, eth_checksums) as u32;
-/// Bytes of the header that stand in the Ethernet segment itself.
+/// Bytes of the header in the Ethernet segment itself.
 const START: usize = 2;
 
-/// An Ethernet frame, from the destination's address to the end of the payload: the device adds
-/// padding and checksum. Its first bytes, the header, are copied into the WQE; the rest is an
+/// An Ethernet frame, from the destination address to the end of the payload: the device adds
+/// padding and checksum. Its first bytes, the header, are copied to the WQE; the rest is an
 /// [`Sge`](crate::Sge), several, or [`Inline`](super::Inline).
 ///
 /// ```
@@ -49,16 +49,16 @@ pub struct Frame<'a, P: Payload> {
 }
 
 impl<'a, P: Payload> Frame<'a, P> {
-    /// The frame of `header` and then `body`. The header has as many bytes as the queue needs
-    /// inline ([`SendQueue::least_header`](crate::SendQueue::least_header)), or more: not only
-    /// headers, if the frame is short. Where the queue needs none, it may be empty.
+    /// The frame of `header` followed by `body`. The header has at least the bytes that the queue
+    /// needs inline ([`SendQueue::least_header`](crate::SendQueue::least_header)); in a short frame
+    /// they include payload. It may be empty if the queue needs none.
     #[inline(always)]
     pub const fn new(header: &'a [u8], body: P) -> Self {
         let options = Options { fence: Fence::None, signaled: false, solicited: false };
         Self { header, body, checksums: 0, start: 0, options }
     }
 
-    /// Asks for a completion. Without it there is one only if the request fails.
+    /// Requests a completion. Without it, only a failed request has one.
     #[inline(always)]
     pub const fn signaled(mut self) -> Self {
         self.options.signaled = true;
@@ -72,24 +72,24 @@ impl<'a, P: Payload> Frame<'a, P> {
         self
     }
 
-    /// The device writes the checksum of TCP or UDP, in whose place the frame has that of the
-    /// pseudo header.
+    /// The device writes the checksum of TCP or UDP; the frame has the checksum of the pseudo
+    /// header in its place.
     #[inline(always)]
     pub const fn l4_checksum(mut self) -> Self {
         self.checksums |= EthChecksums::new().with_l4_cs(true).into_bits();
         self
     }
 
-    /// Has the device insert a VLAN tag (0x8100) with these 16 bits: priority, DEI, VLAN id. Only
-    /// for a frame without inline header, because the tag takes the header's place in the WQE.
+    /// The device inserts a VLAN tag (0x8100) with these 16 bits: priority, DEI, VLAN id. Only for
+    /// a frame without inline header, because the tag uses the header's field in the WQE.
     #[inline(always)]
     pub const fn vlan(mut self, tci: u16) -> Self {
         self.start = EthVlan::new().with_insert_vlan(true).with_vlan_tci(tci).into_bits();
         self
     }
 
-    /// Has the device insert a service VLAN tag (0x88a8) with these 16 bits, as [`Self::vlan`] does
-    /// with a customer tag.
+    /// The device inserts a service VLAN tag (0x88a8) with these 16 bits, as [`Self::vlan`] a
+    /// customer tag.
     #[inline(always)]
     pub const fn service_vlan(mut self, tci: u16) -> Self {
         self = self.vlan(tci);
@@ -97,13 +97,13 @@ impl<'a, P: Payload> Frame<'a, P> {
         self
     }
 
-    /// Ds of the header behind the Ethernet segment.
+    /// Ds of the header after the Ethernet segment.
     #[inline(always)]
     fn header_ds(&self) -> u32 {
         self.header.len().saturating_sub(START).div_ceil(16) as u32
     }
 
-    /// Whether the device does what the frame wants of it.
+    /// Checks that the device has the frame's offloads.
     #[inline(always)]
     fn check_offloads(&self, limits: &Limits) -> Result<(), PostError> {
         if self.checksums != 0 && !limits.has(Capability::FrameChecksums) {
@@ -147,13 +147,12 @@ impl<P: Payload> Encode for Frame<'_, P> {
         }
     }
 
-    /// The length in ds if the queue's usual number of inline bytes covers whole headers and no
-    /// VLAN tag is inserted.
+    /// The ds of a frame with a usual header length and no VLAN tag to insert.
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn usual_ds(&self, limits: &Limits) -> Option<u32> {
         let length = self.header.len();
-        // Of these lengths, the WQE's length is known to fit.
+        // A WQE of these lengths is known to fit.
         let usual = length >= limits.header as usize && length <= limits.inline as usize;
         let usual = usual && USUAL.contains(&length) && self.start == 0;
         if !usual || (self.checksums != 0 && !limits.has(Capability::FrameChecksums)) {
@@ -184,7 +183,7 @@ impl<P: Payload> Encode for Frame<'_, P> {
             word += 1;
             left = behind;
         }
-        // What is behind it up to the next segment is not read.
+        // The device does not read the bytes after the header up to the next segment.
         if !left.is_empty() {
             wqe.store_word(word, tail(left).to_le());
         }
@@ -198,5 +197,5 @@ impl<P: Payload> Encode for Frame<'_, P> {
     }
 }
 
-/// Lengths of headers that are looked at in open code: those of Ethernet to those of TCP over IPv6.
+/// Header lengths of the inlined fast path: from Ethernet to TCP over IPv6.
 const USUAL: core::ops::RangeInclusive<usize> = 14..=2 * WQEBB;

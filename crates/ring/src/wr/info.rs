@@ -1,4 +1,4 @@
-//! The entry of an operation: what it is called, which services carry it, what it needs.
+//! The entry of an operation: its name, the services that carry it, and its capability.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ pub struct OperationInfo {
     pub operation: Operation,
     /// The opcode's modifier in the control segment.
     pub op_mod: u8,
-    /// Which services carry it.
+    /// The class, by which services carry it.
     pub class: Class,
     /// The capability that the device must have; `None` if every device has the operation.
     pub needs: Option<Capability>,
@@ -24,9 +24,9 @@ pub struct OperationInfo {
 }
 
 impl OperationInfo {
-    /// Greatest length of the WQE in ds. A READ has at most 512 bytes (Linux
-    /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`), any other operation what the control
-    /// segment can state.
+    /// Maximum length of the WQE in ds. A READ has at most 512 bytes (Linux
+    /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`), any other operation the maximum of `ds`
+    /// in the control segment.
     pub const fn most_ds(&self) -> u32 {
         match self.operation {
             Operation::Read => 512 / 16,
@@ -96,11 +96,11 @@ impl OperationInfo {
         SERVICES.into_iter().filter(move |service| service.carries.contains(&class))
     }
 
-    /// Checks that queues of `service` support the operation; `has` tells which capabilities the
-    /// device has.
+    /// Checks that queues of `service` support the operation; `has` returns whether the device has
+    /// a capability.
     ///
     /// # Errors
-    /// The service does not carry it, or the device lacks what it needs.
+    /// The service does not carry it, or the device lacks its capability.
     pub fn supported(
         &self,
         service: &ServiceInfo,

@@ -1,6 +1,6 @@
 //! Work requests: an operation is a small value.
 //!
-//! What it needs goes into `new`, what it may have is a builder method:
+//! `new` takes the required arguments; options are builder methods:
 //!
 //! ```
 //! use verbless_ring::wr::{Inline, Write};
@@ -13,9 +13,9 @@
 //! let inline = Write::new(Inline(b"in the WQE itself"), to).solicited();
 //! ```
 //!
-//! Local memory is named by an [`Sge`](crate::Sge), by several (an array or a slice, which the
-//! device gathers or scatters in order), or, for what is sent, is [`Inline`]: copied into the WQE,
-//! so that the buffer is free at once.
+//! Local memory is an [`Sge`](crate::Sge), or several (an array or a slice, which the device
+//! gathers or scatters in order). Data to send may also be [`Inline`]: it is copied to the WQE, so
+//! the buffer is free at once.
 
 mod capability;
 mod copy;
@@ -47,7 +47,7 @@ pub use wait::Until;
 
 use crate::service::{Carries, Rc, Service};
 
-/// A work request for a send queue of service `S`: the types in this module, as far as the service
-/// has them.
+/// A work request for a send queue of service `S`: the types in this module that the service
+/// carries.
 pub trait WorkRequest<S: Service = Rc>: Request {}
 impl<S: Service + Carries<W::Class>, W: Request> WorkRequest<S> for W {}

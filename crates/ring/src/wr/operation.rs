@@ -1,8 +1,8 @@
-//! Descriptions of operations, as values that a program can look up.
+//! Descriptions of operations as values.
 //!
-//! Each request type has its entry where it is declared ([`Request::INFO`](super::Request)): the
-//! opcode and op_mod that go into the control segment, the class that says which services carry it,
-//! and the capability that the device needs. [`OPERATIONS`] lists the entries.
+//! Each request type has an entry ([`Request::INFO`](super::Request)): the opcode and op_mod of the
+//! control segment, the class by which services carry it, and the capability that the device needs.
+//! [`OPERATIONS`] lists the entries.
 
 pub use super::capability::Capability;
 pub use super::info::{OperationInfo, Unsupported};

@@ -1,4 +1,4 @@
-//! The local memory of a request: SGEs, or data that goes into the WQE itself.
+//! The local memory of a request: SGEs, or inline data.
 
 use verbless_prm::hot::{DataSegment, InlineHeader, InlineWord, OCTOWORD, WQEBB};
 
@@ -16,7 +16,7 @@ impl Payload for Inline<'_> {}
 pub trait Gather: Payload + AsSges {}
 impl<T: Payload + AsSges> Gather for T {}
 
-/// Data that is copied into the WQE: its memory need not be registered, and can be reused when the
+/// Data that is copied to the WQE: its memory need not be registered, and can be reused once the
 /// request is posted.
 #[derive(Clone, Copy, Debug)]
 pub struct Inline<'a>(
@@ -51,7 +51,7 @@ impl<const N: usize> AsSges for [Sge; N] {
     }
 }
 
-/// An SGE as it stands in a WQE.
+/// An SGE in the format of a WQE.
 #[inline(always)]
 pub(crate) fn data_segment(sge: &Sge) -> [u64; 2] {
     sge.segment()
@@ -69,7 +69,7 @@ pub(crate) fn sge_ds(sge: &Sge) -> Result<u32, PostError> {
     }
 }
 
-/// Whether a data segment can state the length as it is.
+/// Whether a data segment encodes the length directly.
 #[inline(always)]
 fn is_usual(sge: &Sge) -> bool {
     sge.length.wrapping_sub(1) < DataSegment::MAX_BYTES
@@ -90,8 +90,8 @@ impl Segment for Sge {
         is_usual(self).then_some(1)
     }
 
-    /// An empty SGE is stored too where it does no harm: behind the end of the WQE, but in its
-    /// first wqebb, which is ours.
+    /// Stores an empty SGE too where it does no harm: after the end of the WQE, but in its first
+    /// wqebb, which is ours.
     #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         if at < WQEBB / OCTOWORD || self.length != 0 {
@@ -176,7 +176,7 @@ impl Segment for Inline<'_> {
         if !USUAL.contains(&length) || length > limits.inline as usize {
             return None;
         }
-        // What `ds` says of these lengths; so it is known that a request is of one wqebb.
+        // The same as `ds` for these lengths; this form shows that a request has one wqebb.
         Some(if length <= OCTOWORD - InlineHeader::BYTES { 1 } else { 2 })
     }
 
@@ -213,8 +213,8 @@ impl Inline<'_> {
             wqe.store_word(word + 1, tail(rest).to_le());
             return;
         };
-        // The last word has 1 to 8 bytes: the upper ones of the data's last 8, without those that
-        // stand before it. What goes before are whole words, of which most requests have none.
+        // The last word has 1 to 8 bytes: the upper ones of the data's last 8. Whole words precede
+        // it; most requests have none.
         let ending = |rest: &[u8]| {
             let others = 64 - 8 * rest.len() as u32;
             (u64::from_le_bytes(*last) >> (others & 63)).to_le()
@@ -242,8 +242,8 @@ impl Inline<'_> {
     }
 }
 
-/// Lengths of inline data of which posting is open code; that of others is a function of its own,
-/// whose loop would cost these the registers.
+/// Lengths of inline data whose posting is inlined. Other lengths have their own function, whose
+/// loop would take the registers from these.
 const USUAL: core::ops::RangeInclusive<usize> = 8..=20;
 
 /// A word of `header` (in the byte order of memory) followed by the bytes of `data`
@@ -257,7 +257,7 @@ fn pair(header: u32, data: u32) -> u64 {
 #[inline(always)]
 pub(super) fn tail(bytes: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // The two overlap, and agree where they do.
+        // The two overlap, and agree in the overlap.
         let last_at = 8 * (bytes.len() as u32 & 7) - 32;
         return u64::from(u32::from_le_bytes(*first))
             | u64::from(u32::from_le_bytes(*last)) << (last_at & 63);

@@ -1,6 +1,5 @@
-//! An operation that no device has, for tests: with an op_mod, and with a segment behind its
-//! payload.
-#![allow(unreachable_pub, reason = "as the operations that there are, which are public")]
+//! An operation for tests that no device has, with an op_mod, and with a segment after its payload.
+#![allow(unreachable_pub, reason = "the real operations are public")]
 
 use super::capability::Capability;
 use super::datagram::To;

@@ -1,10 +1,10 @@
 //! The operations, one entry each: required arguments, options, and the segments of its WQE.
 //!
-//! A new operation is an entry here. Besides,
+//! A new operation needs an entry here. In addition,
 //! - a new opcode needs a variant of [`Operation`] (`completion.rs`), which its CQEs report;
 //! - a new kind of segment needs a type that implements [`Segment`] (`segment.rs`);
-//! - if other services carry it than carry a class that exists: a class in `service/classes.rs`,
-//!   and its name in `carries` of each service in `service/`;
+//! - a new set of services needs a class in `service/classes.rs`, and its name in `carries` of each
+//!   service in `service/`;
 //! - a new capability needs an entry in `capability.rs`.
 
 use verbless_prm::hot::AtomicSegment;
@@ -36,7 +36,7 @@ declared {
         segments: {};
     }
 
-    /// Sends a message into the peer's next receive.
+    /// Sends a message to the peer's next receive.
     Send<P: Payload> = "SEND" {
         completes: Send, op_mod: 0, class: Send;
         /// Sends `payload`.
@@ -64,7 +64,7 @@ declared {
         segments: { payload: P = payload };
     }
 
-    /// Writes into memory of the peer. The peer notices nothing.
+    /// Writes to memory of the peer. The peer gets no completion.
     Write<P: Payload> = "RDMA WRITE" {
         completes: Write, op_mod: 0, class: Write;
         /// Writes `payload` to `remote`.
@@ -72,7 +72,8 @@ declared {
         segments: { remote: RemoteAddr = remote, payload: P = payload };
     }
 
-    /// Writes into memory of the peer, then takes one of its receives to tell it so, with 32 bits.
+    /// Writes to memory of the peer, then completes one of its receives with 32 bits of immediate
+    /// data.
     WriteImm<P: Payload> = "RDMA WRITE with immediate" {
         completes: WriteImm, op_mod: 0, class: Write;
         /// Writes `payload` to `remote`, and gives the peer `immediate` in a receive completion.
@@ -93,8 +94,8 @@ declared {
     /// Atomic with respect to the device's other atomics.
     CompareSwap = "compare and swap" {
         completes: CompareSwap, op_mod: 0, class: Atomic, needs: Atomics;
-        /// If the 8 bytes at `remote` (aligned to 8) are `compare`, they become `swap`. What they
-        /// were is written to `old`, which must be 8 bytes.
+        /// If the 8 bytes at `remote` (aligned to 8) are `compare`, they become `swap`. The device
+        /// writes the old value to `old`, which must be 8 bytes.
         new(old: Sge, remote: RemoteAddr, compare: u64, swap: u64);
         segments: {
             remote: RemoteAddr = remote,
@@ -106,7 +107,7 @@ declared {
     /// Adds to 8 bytes of remote memory. Atomic with respect to the device's other atomics.
     FetchAdd = "fetch and add" {
         completes: FetchAdd, op_mod: 0, class: Atomic, needs: Atomics;
-        /// Adds `add` to the 8 bytes at `remote` (aligned to 8). What they were is written to
+        /// Adds `add` to the 8 bytes at `remote` (aligned to 8). The device writes the old value to
         /// `old`, which must be 8 bytes.
         new(old: Sge, remote: RemoteAddr, add: u64);
         segments: {
@@ -116,8 +117,7 @@ declared {
         };
     }
 
-    /// Invalidates a key of our own that UMR may change. The request behind it waits until that is
-    /// done.
+    /// Invalidates a local key that UMR may change. The next request waits until that is done.
     LocalInvalidate = "local invalidate" {
         completes: Umr, op_mod: 0, class: KeyChange;
         /// Invalidates `rkey`.
@@ -127,15 +127,15 @@ declared {
     }
 
     /// Copies memory to memory within the device, on a queue pair that was made for it
-    /// (`QpConfig::memory_copies` of verbless-queue). Such requests are not ordered among each
-    /// other, nor with what else the queue pair does, but by a [`Fence::Strong`]; their completions
-    /// are (UCX: `src/uct/ib/mlx5/gga/gga_mlx5.c`).
+    /// (`QpConfig::memory_copies` of verbless-queue). Only a [`Fence::Strong`] orders such requests
+    /// among each other and with other requests; their completions are in order (UCX:
+    /// `src/uct/ib/mlx5/gga/gga_mlx5.c`).
     MemoryCopy = "memory copy" {
         completes: MemoryCopy, op_mod: 1, class: MemoryCopy, needs: Dma;
-        /// Copies what is in `from` to `to`, which has the same length: 1 byte to 2 GiB less one,
-        /// or what the device says (`Caps::longest_memory_copy` of verbless-command), which fails
-        /// a longer one with [`LocalLength`](crate::Status::LocalLength). The device uses `scratch`
-        /// while it copies.
+        /// Copies `from` to `to`, which has the same length: 1 byte to 2 GiB - 1, or to the
+        /// device's limit (`Caps::longest_memory_copy` of verbless-command). The device fails a
+        /// longer copy with [`LocalLength`](crate::Status::LocalLength), and uses `scratch` while
+        /// it copies.
         new(scratch: Scratch, from: Sge, to: Sge);
         segments: {
             scratch: Scratch = scratch,
@@ -143,8 +143,7 @@ declared {
         };
     }
 
-    /// Waits until a memory word meets the condition; later requests of the queue do not begin
-    /// before.
+    /// Waits until a memory word meets the condition; later requests of the queue begin after that.
     Wait = "wait for data" {
         completes: Wait, op_mod: 1, class: Wait, needs: WaitOnData;
         /// Waits for the 8 bytes at `address` (aligned to 8) under `lkey`.

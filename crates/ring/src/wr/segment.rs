@@ -1,4 +1,4 @@
-//! The segments of a WQE that stand behind its control segment.
+//! The segments of a WQE after its control segment.
 
 use verbless_prm::hot::{AtomicSegment, RaddrSegment, WaitDataSegment};
 use zerocopy::transmute;
@@ -10,19 +10,19 @@ use super::wait::Until;
 use crate::ring::Wqe;
 use crate::types::{Lkey, RemoteAddr, Sge};
 
-/// A segment, or several that belong together. It cannot be named outside, because a wrong `ds`
-/// would corrupt the next WQE.
+/// A segment, or several that belong together. Sealed, because a wrong `ds` would corrupt the next
+/// WQE.
 pub trait Segment: Copy {
     /// Whether the segment is inline data.
     const INLINE: bool = false;
-    /// Usual length of the segment in ds of 16 bytes; of a payload, that of one SGE.
+    /// Usual length of the segment in ds of 16 bytes; for a payload, that of one SGE.
     const DS: u32;
 
     /// Length of this value in ds of 16 bytes, at most 60.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
     /// The ds of a common segment, which the compiler can make a constant; `None` for others (an
-    /// empty SGE, an unusual length of inline data) and invalid ones: then [`Segment::ds`] decides.
+    /// empty SGE, an unusual length of inline data) and invalid ones, for [`Segment::ds`].
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     #[inline(always)]
     fn usual_ds(&self, limits: &Limits) -> Option<u32> {
@@ -32,7 +32,7 @@ pub trait Segment: Copy {
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize;
 }
 
-/// Implements [`Segment`] for what is always one ds and always right.
+/// Implements [`Segment`] for a type that is always valid and has one ds.
 macro_rules! one_ds {
     ($type:ty, $self:ident => $bytes:expr) => {
         impl Segment for $type {
@@ -107,7 +107,7 @@ impl Segment for Ends {
     }
 }
 
-/// A word in memory, and what is waited for there.
+/// A word in memory, and its wait condition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word {
     pub(super) address: u64,
@@ -121,14 +121,14 @@ impl Segment for Word {
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, _: &Limits) -> Result<u32, PostError> {
-        // The low bits would name an action on failure.
+        // The low bits select an action on failure.
         if self.address.is_multiple_of(8) { Ok(Self::DS) } else { Err(PostError::Unaligned) }
     }
 
     #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         let Until { operation, value, mask } = self.until;
-        // Whether a device masks the value as it does the word is not public.
+        // It is not public whether a device masks the value as it masks the word.
         let value = value & mask;
         let segment = WaitDataSegment::new(operation, self.lkey.0, self.address, value, mask);
         let [first, second]: [[u64; 2]; 2] = transmute!(segment);
@@ -157,12 +157,12 @@ mod tests {
     const LIMITS: Limits =
         Limits { sges: 4, inline: 200, header: 0, lacks: 0, umr: UmrRules::STRICT };
 
-    /// Stores a segment at index `at` of a WQE; which words it writes, and the index that follows.
+    /// Stores a segment at index `at` of a WQE; returns the written words and the next index.
     #[allow(unsafe_code, reason = "ordinary memory stands in for a ring")]
     fn written(segment: impl Segment, at: usize) -> (Vec<usize>, usize) {
         let memory = SharedMemory::zeroed(4096);
         memory.fill(0xa5);
-        // SAFETY: it is looked at on this thread, after the segment was stored.
+        // SAFETY: only this thread reads it, after the segment was stored.
         let ring = SendRing::new(unsafe { RingMemory::new(memory.clone()) }).unwrap();
         let next = segment.write(&ring.wqe(0), at);
         let mut bytes = vec![0; 4096];
@@ -171,7 +171,7 @@ mod tests {
         (words.filter(|(_, word)| *word != [0xa5; 8]).map(|(at, _)| at).collect(), next)
     }
 
-    /// Whether a segment takes the place that it says, in the middle of a WQE.
+    /// Checks that a segment in the middle of a WQE writes exactly its ds.
     fn takes(segment: impl Segment, ds: u32) {
         assert_eq!((segment.ds(&LIMITS), segment.usual_ds(&LIMITS)), (Ok(ds), Some(ds)));
         let end = 3 + ds as usize;
@@ -247,7 +247,7 @@ mod tests {
         all(4, &both(Frame::new(&[0; 18], sge)));
         all(11, &both(Frame::new(&[0; 128], Inline(&[0; 12]))));
         all(4, &both(Frame::new(&[0; 18], sge).ip_checksum()));
-        // Those are looked at more closely.
+        // These take the checked path.
         let bare = Limits { header: 0, lacks: 1 << Capability::FrameChecksums as u32, ..LIMITS };
         for (frame, limits) in [
             (Frame::new(&[0; 13], sge), LIMITS),

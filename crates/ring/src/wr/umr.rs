@@ -1,19 +1,19 @@
 //! UMR: requests that change memory keys.
 //!
 //! A key that UMR may change has room for KLMs, ranges of memory under other keys. [`Umr::map`]
-//! sets them, [`Umr::rights`] says who may do what, [`LocalInvalidate`](super::LocalInvalidate)
-//! makes the key good for nothing until it is mapped again. The request behind one of these waits
-//! for the change, and a [`Umr`] for what its device says ([`UmrRules`]): the queue adds these
-//! fences by itself, as rdma-core and Linux do.
+//! sets them, [`Umr::rights`] sets access rights, and [`LocalInvalidate`](super::LocalInvalidate)
+//! invalidates the key until it is mapped again. The next request waits for the change, and a
+//! [`Umr`] waits as its device requires ([`UmrRules`]): the queue adds these fences itself, as
+//! rdma-core and Linux do.
 //!
 //! [`UmrRules`]: super::UmrRules
 //!
 //! The device must let UMR change indirect keys ([`Capability::Umr`]);
-//! [`LocalInvalidate`](super::LocalInvalidate) needs no capability. Whether UMR may also change the
-//! atomic right is asked for apart ([`Capability::UmrAtomic`]): where it may not, the requests
-//! leave that right as it is, and one that would give it is refused. No request here changes the
-//! size of a key's entities, so that `umr_modify_entity_size_disabled` does not count. Linux asks
-//! the same way (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
+//! [`LocalInvalidate`](super::LocalInvalidate) needs no capability. Changing the atomic right is a
+//! separate capability ([`Capability::UmrAtomic`]): without it, requests keep that right, and
+//! posting refuses one that gives it. No request here changes the entity size of a key, so
+//! `umr_modify_entity_size_disabled` does not matter. Linux checks the same
+//! (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
 
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{MkeyContext, UmrMkeyMask};
@@ -28,7 +28,7 @@ use crate::ring::Wqe;
 use crate::types::{Rkey, Sge};
 use verbless_prm::access::KeyAccess;
 
-/// The ds of a request in front of its list: control, UMR control and key.
+/// The ds of a request before its list: control, UMR control and key.
 const HEAD: u32 = 1 + 3 + 4;
 /// The number of entries in a list is a multiple of this.
 const GRANULE: usize = WQEBB / OCTOWORD;
@@ -37,7 +37,7 @@ const LIST_ALIGNMENT: u64 = 2048;
 
 /// Any queue pair may use the key.
 const ANY_QP: u32 = 0xff_ffff;
-/// The rights that a request gives or takes, beside the atomic one. Local reads are always allowed.
+/// The rights that a request gives or takes, besides atomics. Local reads are always allowed.
 const RIGHTS: u64 = UmrMkeyMask::LW.0 | UmrMkeyMask::RR.0 | UmrMkeyMask::RW.0;
 
 /// A change of a memory key that UMR may change.
@@ -51,7 +51,7 @@ pub struct Umr<'a> {
 }
 options!(impl () Umr<'_>);
 
-/// Where the device finds the KLMs of a UMR.
+/// The KLMs of a UMR.
 #[derive(Clone, Copy, Debug)]
 enum List<'a> {
     /// The key keeps its KLMs.
@@ -63,7 +63,7 @@ enum List<'a> {
 }
 
 impl<'a> Umr<'a> {
-    /// Most KLMs of a list in the request itself.
+    /// Maximum KLMs of a list in the request itself.
     pub const MOST_INLINE: usize = 52;
     /// Bytes of an entry of a list in memory.
     pub const ENTRY_BYTES: usize = OCTOWORD;
@@ -71,12 +71,12 @@ impl<'a> Umr<'a> {
     /// Maps the key to the KLMs, one after the other, as one range that begins at address 0. The
     /// key's low byte becomes that of `key`; keys with an earlier low byte no longer work.
     ///
-    /// `access` has `local_write` if it has remote writes or atomics: no key has the one without
-    /// the other, and posting refuses it ([`PostError::Access`]).
+    /// `access` must have `local_write` if it has remote writes or atomics; otherwise posting
+    /// refuses it ([`PostError::Access`]).
     ///
-    /// The device looks at the KLMs' own keys when the key is used. An access that writes needs
-    /// their local write right; their remote rights are apparently not asked for (Linux maps keys
-    /// with remote rights over the local DMA key of its protection domain: `mlx5/mr.c`).
+    /// The device checks the KLMs' own keys when the key is used. A write needs their local write
+    /// right; their remote rights are apparently not checked (Linux maps keys with remote rights
+    /// over the local DMA key of its protection domain: `mlx5/mr.c`).
     #[inline]
     pub const fn map(key: Rkey, access: KeyAccess, klms: &'a [Sge]) -> Self {
         Self { key, access, list: List::Inline(klms), start: 0, options: Options::NONE }
@@ -97,7 +97,7 @@ impl<'a> Umr<'a> {
         Self { key, access, list: List::Unchanged, start: 0, options: Options::NONE }
     }
 
-    /// Lets the range begin at `address` rather than 0.
+    /// Sets the address at which the range begins, 0 by default.
     #[inline]
     pub const fn starting_at(mut self, address: u64) -> Self {
         self.start = address;
@@ -109,7 +109,7 @@ impl<'a> Umr<'a> {
         transmute!(DataSegment::new(klm.length, klm.lkey.0, klm.address))
     }
 
-    /// Entries of the list, rounded up, and bytes of the KLMs.
+    /// The number of list entries, rounded up, and the bytes of the KLMs.
     #[inline]
     fn extent(&self) -> (u64, u64) {
         match self.list {
@@ -145,7 +145,7 @@ impl Encode for Umr<'_> {
         match self.list {
             List::Unchanged => Ok(HEAD),
             List::Inline(klms) if klms.len() <= Self::MOST_INLINE => {
-                // What a device makes of an empty one is not public: in a data segment, 0 is 2 GiB.
+                // A device's reading of an empty KLM is not public: in a data segment, 0 is 2 GiB.
                 match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= DataSegment::MAX_BYTES) {
                     true => Err(PostError::KlmLength),
                     false => Ok(HEAD + klms.len().next_multiple_of(GRANULE) as u32),
@@ -217,7 +217,7 @@ impl Encode for Umr<'_> {
     }
 }
 
-/// An UMR that frees the key: flags, mkey mask and fields as rdma-core sends them for
+/// A UMR that frees the key: rdma-core sends these flags, mkey mask and fields for
 /// IBV_WR_LOCAL_INV.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeKey;

@@ -4,8 +4,8 @@
 use verbless_prm::WaitCondition;
 use verbless_prm::hot::WaitOperation;
 
-/// A condition on a 64-bit word in memory, which is big-endian there. Only the bits of its mask
-/// count, all unless [`masked`](Self::masked) says otherwise.
+/// A condition on a big-endian 64-bit word in memory. Only the bits of its mask count: all, unless
+/// [`masked`](Self::masked) selects some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Until {
     pub(super) operation: WaitOperation,
@@ -52,7 +52,7 @@ impl Until {
         self
     }
 
-    /// The opposite.
+    /// Inverts the condition.
     pub const fn not(mut self) -> Self {
         self.operation = self.operation.with_invert(!self.operation.invert());
         self

@@ -2,8 +2,8 @@
 
 use super::scan::after;
 
-/// An asynchronous event, in the words of `ibv_event_type_str` or UCX's: `IB Async event on mlx5_0:
-/// SRQ-attached QP 0xa18 was flushed`.
+/// Explains an asynchronous event in the words of `ibv_event_type_str` or UCX: `IB Async event on
+/// mlx5_0: SRQ-attached QP 0xa18 was flushed`.
 pub(super) fn explain(line: &str) -> Option<Vec<String>> {
     let lower = line.to_ascii_lowercase();
     if !lower.contains("async event") && !lower.contains("asynchronous event") {
@@ -30,12 +30,12 @@ const EVENTS: &[(&str, &str, &str)] = &[
     (
         "was flushed",
         "QP_LAST_WQE_REACHED",
-        "the QP is in error and takes no more of the SRQ; the cause is before it",
+        "the QP is in error and takes no more receives from the SRQ; the cause is before it",
     ),
     (
         "last wqe reached",
         "QP_LAST_WQE_REACHED",
-        "the QP is in error and takes no more of the SRQ; the cause is before it",
+        "the QP is in error and takes no more receives from the SRQ; the cause is before it",
     ),
     (
         "local access violation work queue error",
@@ -49,11 +49,7 @@ const EVENTS: &[(&str, &str, &str)] = &[
         "the responder refused a peer's request as invalid; the peer's completion has \
          REM_INV_REQ_ERR",
     ),
-    (
-        "local work queue catastrophic error",
-        "QP_FATAL",
-        "the QP failed without a completion that could say so",
-    ),
+    ("local work queue catastrophic error", "QP_FATAL", "the QP failed without a completion"),
     ("srq catastrophic error", "SRQ_ERR", "the SRQ failed and takes no more receives"),
     ("srq limit reached", "SRQ_LIMIT_REACHED", "fewer receives are posted than the limit"),
     ("path migration request error", "PATH_MIG_ERR", "the alternate path failed"),

@@ -1,9 +1,9 @@
 //! Lines about the device's start and its PCIe slot: waits for the firmware, power, bandwidth, and
-//! errors of the link (AER, DPC) with mlx5_core's recovery from them.
+//! link errors (AER, DPC) with mlx5_core's recovery.
 
 use super::scan::{after, number};
 
-/// What such a line says, and what to do; `None` if it is none.
+/// Explains such a line with a remedy; `None` for any other line.
 pub(super) fn explain(line: &str) -> Option<Vec<String>> {
     waiting(line)
         .or_else(|| power(line))
@@ -40,7 +40,7 @@ fn waiting(line: &str) -> Option<Vec<String>> {
         ]);
     }
     if line.contains("stop waiting for FW") {
-        let text = "the device was removed, or shut down, while its firmware started";
+        let text = "the device was removed or shut down while its firmware started";
         return Some(vec![text.to_owned()]);
     }
     let steps = ["mlx5_function_setup", "mlx5_init_one", "probe_one", "mlx5_core: probe of "];
@@ -63,9 +63,9 @@ fn waiting(line: &str) -> Option<Vec<String>> {
 fn power(line: &str) -> Option<Vec<String>> {
     if line.contains("PCIe slot power capability was not advertised") {
         return Some(vec![
-            "the slot does not say how much power it gives (Slot Power Limit)".to_owned(),
-            "the card works with what its firmware takes for granted; if ports stay down, look \
-             for BIOS settings of the slot"
+            "the slot does not advertise its power (Slot Power Limit)".to_owned(),
+            "the card uses its firmware's default; if ports stay down, look for BIOS settings of \
+             the slot"
                 .to_owned(),
         ]);
     }
@@ -84,14 +84,14 @@ fn power(line: &str) -> Option<Vec<String>> {
     }
     if line.contains("powered down due to insufficient/unadvertised power") {
         return Some(vec![
-            "a port is down because the slot gives too little power, or does not say how much"
+            "a port is down: the slot gives too little power, or does not advertise its power"
                 .to_owned(),
         ]);
     }
     None
 }
 
-/// The digits at the start of a text, whatever follows.
+/// The number at the start of a text; any text may follow.
 fn leading(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
@@ -140,24 +140,24 @@ fn containment(line: &str) -> Option<Vec<String>> {
         };
         return Some(vec![
             format!("port {port} has cut the link below it, because of {why}"),
-            "every device below the port is off the bus until it recovers: reads of mlx5 give \
-             ones, and its commands time out; look for the first AER line before it"
+            "every device below the port is off the bus until it recovers: mlx5 reads return \
+             ones, and commands time out; look for the first AER line before it"
                 .to_owned(),
         ]);
     }
     let what = match () {
         () if rest.contains("unmasked uncorrectable error") => "saw an uncorrectable error",
         () if rest.contains("recovery successful") || rest.contains("recovered") => {
-            "has its link again: what is below it was reset"
+            "restored its link: the devices below it were reset"
         }
-        () if rest.contains("recovery failed") => "could not bring its link back: power cycle",
-        () if rest.contains("RP PIO") => "saw a request of the processor's that failed",
+        () if rest.contains("recovery failed") => "could not restore its link: power cycle",
+        () if rest.contains("RP PIO") => "saw a failed request of the processor",
         () => return None,
     };
     Some(vec![format!("port {port} {what}")])
 }
 
-/// Errors that the AER capability reports, where the line names mlx5 or NVIDIA's vendor id.
+/// Errors of the AER capability in lines with mlx5_core, NVIDIA's vendor id or `pcieport`.
 fn bus_error(line: &str) -> Option<Vec<String>> {
     let is_ours = line.contains("mlx5_core") || line.contains("[15b3:");
     let port = line.contains("pcieport") && line.contains("AER:");
@@ -182,7 +182,7 @@ fn bus_error(line: &str) -> Option<Vec<String>> {
         let layer = layer.map(|it| format!(", {}", it.trim())).unwrap_or_default();
         return Some(vec![
             format!("PCIe error, {severity}{layer}: {meaning}"),
-            format!("to mend it: {FIX}"),
+            format!("to fix it: {FIX}"),
         ]);
     }
     if line.contains("error status/mask=") {
@@ -211,12 +211,12 @@ fn bus_error(line: &str) -> Option<Vec<String>> {
     Some(vec![format!("AER {name}: {meaning}")])
 }
 
-/// Bits of the AER status registers, as Linux calls them (`aer_*_error_string`).
+/// Bits of the AER status registers by their Linux names (`aer_*_error_string`).
 const BITS: &[(&str, &str)] = &[
     ("RxErr", "the receiver saw a bad symbol: signal quality"),
     ("BadTLP", "a packet failed its link CRC and was sent again: signal quality"),
     ("BadDLLP", "an acknowledgement of the link was bad: signal quality"),
-    ("Rollover", "a packet was sent again four times: the link is trained anew"),
+    ("Rollover", "a packet was sent again four times: the link retrains"),
     ("Timeout", "an acknowledgement came late and the packet was sent again"),
     ("NonFatalErr", "an error that is reported as correctable, such as UnsupReq"),
     ("DLP", "the link's protocol was violated"),
@@ -225,7 +225,7 @@ const BITS: &[(&str, &str)] = &[
     ("FCP", "flow control was violated"),
     ("CmpltTO", "no completion came in time: the other side hangs or is gone"),
     ("CmpltAbrt", "the other side aborted a request"),
-    ("UnxCmplt", "a completion came that was not asked for"),
+    ("UnxCmplt", "an unrequested completion came"),
     ("RxOF", "a receive buffer overran"),
     ("MalfTLP", "a packet is malformed: often a wrong MaxPayload or atomics through a bridge"),
     ("ECRC", "a packet failed its end-to-end CRC"),
@@ -234,7 +234,7 @@ const BITS: &[(&str, &str)] = &[
     ("AtomicOpBlocked", "an atomic was blocked on its way"),
 ];
 
-/// mlx5_core's own steps of a recovery: `mlx5_pci_err_detected Device state = 1 health sensors: 1
+/// mlx5_core's recovery steps: `mlx5_pci_err_detected Device state = 1 health sensors: 1
 /// pci_status: 1. Enter, pci channel state = 2`.
 fn recovery(line: &str) -> Option<Vec<String>> {
     let steps = [

@@ -1,4 +1,4 @@
-//! Lines about the error of one queue: UCX of old releases, and mlx5_ib.
+//! Lines about the error of one queue, from old UCX releases and mlx5_ib.
 
 use super::super::entry::wc_status;
 use super::super::known::Known;
@@ -93,21 +93,21 @@ fn kernel_error(known: &Known<'_>, line: &str) -> Option<Vec<String>> {
     let &[vendor, kind, hardware] = numbers?.as_slice() else { return None };
     let mut lines = Vec::new();
     match status_of(known, words) {
-        Some(0) => lines.push("no CQE syndrome: the QP has none of a WQE".to_owned()),
+        Some(0) => lines.push("no CQE syndrome: the error is not that of a WQE".to_owned()),
         Some(syndrome) => {
             lines.push(known.number("CQE syndrome", syndrome));
             let status = u8::try_from(syndrome).map_or(21, wc_status);
             lines.push(known.number_name("ibv_wc_status", status));
             if status != syndrome {
                 lines.push(format!(
-                    "\"{words}\" is status {syndrome}: mlx5_ib looks the CQE syndrome up among the \
-                     statuses, which are others above 6"
+                    "\"{words}\" is status {syndrome}: mlx5_ib looks up the CQE syndrome as a \
+                     status, but the two differ above 6"
                 ));
             }
         }
         None => {
             lines.push(format!(
-                "\"{words}\": the CQE syndrome is none that is a status too, such as 0x16 or 0x22:"
+                "\"{words}\": the CQE syndrome is not a status number; for example 0x16 or 0x22:"
             ));
             lines.extend([0x16, 0x22].map(|value| known.number("CQE syndrome", value)));
         }

@@ -1,6 +1,6 @@
 //! Numbers in a line, by the labels before them.
 
-/// A number in a line, and what is behind it.
+/// A number in a line, and the text after it.
 #[derive(Clone, Copy)]
 pub(super) struct Found<'a> {
     pub(super) value: u64,
@@ -24,7 +24,7 @@ pub(super) fn number(text: &str) -> Option<Found<'_>> {
     ends.then_some(Found { value, is_negative, rest })
 }
 
-/// The number behind the first of the labels that has one.
+/// The number after the first label that has one.
 pub(super) fn after<'a>(line: &'a str, labels: &[&str]) -> Option<Found<'a>> {
     let lower = line.to_ascii_lowercase();
     labels.iter().find_map(|label| {

@@ -1,12 +1,12 @@
-//! UCX's own statuses: their names, their words, and what is behind them on mlx5.
+//! UCX's own statuses: their names, their words, and their causes on mlx5.
 
 use super::scan::after;
 
-/// What a line of UCX says by one of its statuses; `None` if it is none.
+/// Explains the UCX status in a line; `None` if it has none.
 pub(super) fn explain(line: &str) -> Option<Vec<String>> {
     let lower = line.to_ascii_lowercase();
     let status = by_name(line).or_else(|| {
-        // The words alone may be anyone's, and most of them are strerror's too.
+        // Other programs print these words, and most of them are strerror's.
         let marks = ["ucx", "ucp", "uct", "ucs_", "nixl", "endpoint"];
         let is_ucx = marks.iter().any(|mark| lower.contains(mark));
         let fails = ["err", "fail", "fatal", "warn", "diag", "timeout", "status"];
@@ -50,7 +50,7 @@ const fn status(
     Status { number, name, words, meaning }
 }
 
-/// The failures. Which of them a CQE with an error becomes is in `uct/ib/mlx5/ib_mlx5_log.c`.
+/// The failures. `uct/ib/mlx5/ib_mlx5_log.c` maps error CQEs to them.
 const STATUSES: &[Status] = &[
     status(
         -80,
@@ -71,8 +71,8 @@ const STATUSES: &[Status] = &[
         -3,
         "IO_ERROR",
         "Input/output error",
-        "a call of verbs or the kernel failed, or a CQE has an error of this side: the lines \
-         before it name the call, or the syndrome",
+        "a verbs or kernel call failed, or a CQE has an error of this side: the lines before it \
+         name the call or the syndrome",
     ),
     status(
         -16,
@@ -103,19 +103,19 @@ const STATUSES: &[Status] = &[
         -20,
         "TIMED_OUT",
         "Operation timed out",
-        "an operation took longer than its limit; not an endpoint's timeout",
+        "an operation exceeded its time limit; it is not an endpoint timeout",
     ),
     status(
         -4,
         "NO_MEMORY",
         "Out of memory",
-        "memory could not be had or registered: compare ulimit -l (memlock) with what is needed",
+        "memory allocation or registration failed: raise ulimit -l (memlock) if it is too low",
     ),
     status(
         -14,
         "NO_DEVICE",
         "No such device",
-        "a device of UCX_NET_DEVICES is not there: names are as in ibv_devices, mlx5_0:1",
+        "a device of UCX_NET_DEVICES does not exist: use names of ibv_devices, mlx5_0:1",
     ),
     status(
         -5,
@@ -145,14 +145,14 @@ const STATUSES: &[Status] = &[
         -2,
         "NO_RESOURCE",
         "No resources are available to initiate the operation",
-        "the queue is full for the moment: not an error, the call is repeated",
+        "the queue is full at the moment: not an error, UCX repeats the call",
     ),
     status(-15, "BUSY", "Device is busy", "a resource is in use: often another process holds it"),
     status(
         -13,
         "SOME_CONNECTS_FAILED",
         "Failed to connect some of the requested endpoints",
-        "some peers could not be reached: look at what failed for each",
+        "some peers could not be reached: look for the failure of each",
     ),
     status(
         -17,

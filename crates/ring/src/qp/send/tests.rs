@@ -1,4 +1,4 @@
-//! Tests of a send queue from within: indexes that no test gets to by posting, and an operation
+//! Tests of a send queue's internals: indexes that no test reaches by posting, and an operation
 //! that no device has.
 
 use std::vec;
@@ -17,7 +17,7 @@ fn memory(length: usize) -> SharedMemory {
 
 #[allow(unsafe_code, reason = "ordinary memory stands in for rings and a UAR page")]
 fn ring(memory: &SharedMemory) -> RingMemory {
-    // SAFETY: who else has it reads it only between calls, on the same thread.
+    // SAFETY: other handles read it only between calls, on the same thread.
     unsafe { RingMemory::new(memory.clone()) }
 }
 
@@ -58,7 +58,7 @@ fn slot_without_request_is_not_found_at_index_wrap() {
     }
 }
 
-/// What a good CQE of this opcode, queue and index completes: a cookie, if anything.
+/// The cookie that a successful CQE of this opcode, queue and index completes, if any.
 fn completes(queue: &mut SendQueue, opcode: u8, qpn: u32, index: WqeIndex) -> Option<u64> {
     let opcode_qpn = OpcodeQpn::new().with_wqe_opcode(opcode).with_qpn(qpn);
     let outcome = || Outcome {
@@ -69,7 +69,7 @@ fn completes(queue: &mut SendQueue, opcode: u8, qpn: u32, index: WqeIndex) -> Op
     queue.succeed(RequestId::of(opcode_qpn, index), outcome).map(|it| it.cookie)
 }
 
-/// Of whatever operation and queue it says that it is: of none, of this one, of another.
+/// The CQE has any operation, and the number of no queue, of this one, or of another.
 #[test]
 fn forged_cqe_completes_nothing_at_index_wrap() {
     let write = Write::new(Sge::new(0, 64, Lkey(1)), RemoteAddr::new(0, Rkey(2)));
@@ -119,7 +119,7 @@ impl Newest {
         Self { cq: CollapsedQueue::new(ring(&entry), record).unwrap(), entry }
     }
 
-    /// Writes the CQE of a write that was posted to this queue at this index.
+    /// Writes the CQE of a write at this index of this queue.
     fn write(&self, opcode: u8, qpn: u32, index: u16) {
         let opcode_qpn = OpcodeQpn::new().with_wqe_opcode(Operation::Write as u8).with_qpn(qpn);
         self.entry
@@ -134,7 +134,7 @@ fn write() -> Write<Sge> {
     Write::new(Sge::new(0, 64, Lkey(1)), RemoteAddr::new(0, Rkey(2))).signaled()
 }
 
-/// The cookie of the newest request, and whether it went well.
+/// The cookie of the newest request, and whether it succeeded.
 fn newest(queue: &mut SendQueue, cq: &Newest) -> Option<(u64, bool)> {
     match queue.poll_newest(&cq.cq)? {
         Ok(completion) => Some((completion.cookie, true)),
@@ -145,7 +145,7 @@ fn newest(queue: &mut SendQueue, cq: &Newest) -> Option<(u64, bool)> {
 
 #[test]
 fn stale_collapsed_cqe_completes_nothing() {
-    // At the beginning, where the index wraps, and where the count does.
+    // At the beginning, where the index wraps, and where the count wraps.
     for start in [0_u32, 8, 0xfffd, 0x1_0000, 0x1_0005, 0xffff_fffa] {
         for (opcode, good) in [(cqe_opcode::REQUESTER, true), (cqe_opcode::REQUESTER_ERROR, false)]
         {
@@ -164,7 +164,7 @@ fn stale_collapsed_cqe_completes_nothing() {
                     }
                 }
                 assert_eq!(queue.free(), 0);
-                // A closed queue knows as much.
+                // The same holds for a closed queue.
                 let last = posted.0.wrapping_add(8);
                 cq.write(opcode, 7, last);
                 assert_eq!(newest(&mut queue, &cq), Some((100 * round + 8, good)));
@@ -243,7 +243,7 @@ fn custom_operation_encodes_op_mod_and_ds() {
     assert_eq!(wqe[..8], control, "op_mod, index, opcode; number, ds");
     assert_eq!(wqe[8..16], [0, 0, 0, 8, 0, 0, 0xca, 0xfe]);
     assert_eq!((wqe[19], &wqe[32..]), (64, &behind[..]));
-    // Whatever the payload is, what stands behind it follows without a gap.
+    // The segment after any payload follows without a gap.
     let empty = Sge::new(0, 0, Lkey(7));
     for (wqe, ds) in [
         (posted(empty), 2),

@@ -1,13 +1,12 @@
-//! Copies between memory of ours and memory that others change meanwhile.
+//! Copies between our memory and memory that others change meanwhile.
 //!
-//! To the language such a copy is a loop of relaxed atomic accesses to single bytes. So any two of
-//! them may race, however their ranges overlap. The compiler makes such a loop one byte at a time,
-//! hence the assembly, which does the same in wider steps: each byte is read once and written once,
-//! in no promised order. Where it races with atomics of words ([`SharedMemory::words`]), it is what
-//! the device is: somebody outside of the program who reads and writes the same memory, byte by
-//! byte. Where there is no assembly (Miri, other architectures), it is the loop itself, and the
-//! language defines no race of atomics of different sizes: what comes out then is the machine's
-//! business, and Miri reports it.
+//! To the language such a copy is a loop of relaxed atomic accesses to single bytes, so any two
+//! copies may race, however their ranges overlap. The compiler would copy one byte at a time; the
+//! assembly does the same in wider steps: it reads and writes each byte once, in no promised order.
+//! In a race with atomics of words ([`SharedMemory::words`]), the assembly acts as the device does:
+//! from outside the program, byte by byte. Without assembly (Miri, other architectures) the copy is
+//! the loop itself. The language defines no race of atomics of different sizes: the result then
+//! depends on the machine, and Miri reports it.
 //!
 //! [`SharedMemory::words`]: super::SharedMemory::words
 
@@ -29,8 +28,8 @@ pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
         x86_64::bytes(from, to, length);
     }
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", not(miri)))]
-    // SAFETY: as promised. Memory that is registered is normal memory, where any alignment does.
-    // What is below 64 of the length stands in its low six bits, throughout.
+    // SAFETY: as promised. Registered memory is normal memory, which permits any alignment. The low
+    // six bits of `n` are the length modulo 64 throughout.
     unsafe {
         core::arch::asm!(
             "subs {n}, {n}, #64",
@@ -83,7 +82,7 @@ pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
         );
     }
     #[cfg(all(target_arch = "riscv64", not(miri)))]
-    // SAFETY: as promised. Words are aligned, because not every core takes others.
+    // SAFETY: as promised. Words are aligned, because not every core permits others.
     unsafe {
         core::arch::asm!(
             "or {a}, {from}, {to}",

@@ -1,22 +1,21 @@
-//! Copies on x86-64: by registers while they are short, else by `rep movsb`, past the caches when
-//! they are very long.
+//! Copies on x86-64: short ones by registers, long ones by `rep movsb` or past the caches.
 //!
-//! Rates beside `memcpy` of the same length are in `benches/copies.rs`.
+//! `benches/copies.rs` compares the rates with `memcpy`.
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Bytes up to which a loop is faster than the time that `rep movsb` takes to begin: with registers
-/// of 16 bytes, and with registers of 32.
+/// Maximum bytes for which a loop beats the startup of `rep movsb`: with 16-byte registers, and
+/// with 32-byte registers.
 const SHORT: usize = 1 << 10;
 const SHORT_WITH_AVX: usize = 16 << 10;
-/// Bytes from which on registers of 32 are faster.
+/// Minimum bytes for which 32-byte registers are faster.
 const WIDE: usize = 2 * STEP;
-/// Bytes that registers of 32 copy in a step.
+/// Bytes per step of the 32-byte registers.
 const STEP: usize = 128;
-/// Bytes from which on a copy is written past the caches, which it would only empty: where the C
-/// library's `memcpy` changes over on machines with a usual share of the last cache.
+/// Minimum bytes for a copy past the caches: through them, it would evict everything else. The C
+/// library's `memcpy` switches here on machines with a usual share of the last-level cache.
 const PAST_CACHES: usize = 4 << 20;
 
 /// Copies `length` bytes.
@@ -25,8 +24,7 @@ const PAST_CACHES: usize = 4 << 20;
 /// As [`super::bytes`].
 #[inline]
 pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: as promised, and `wide` where there is AVX; the direction flag is clear wherever Rust
-    // code runs.
+    // SAFETY: as promised, and `wide` only with AVX; the direction flag is clear in Rust code.
     unsafe {
         if length < WIDE {
             short(from, to, length);
@@ -48,14 +46,14 @@ pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies in steps of 64 bytes, and the rest in steps of 32, 16, 8, 4, 2 and 1. What `memcpy` does
-/// with a rest, two steps that overlap, would read and write bytes twice.
+/// Copies in steps of 64 bytes, and the rest in steps of 32, 16, 8, 4, 2 and 1. `memcpy` copies a
+/// rest by two overlapping steps, which would read and write bytes twice.
 ///
 /// # Safety
 /// As [`super::bytes`].
 #[inline]
 unsafe fn short(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: as promised; what is below 64 of the length stands in its low six bits, throughout.
+    // SAFETY: as promised; the low six bits of `n` are the length modulo 64 throughout.
     unsafe {
         asm!(
             "sub {n}, 64",
@@ -132,16 +130,16 @@ unsafe fn short(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies in steps of 128 bytes by registers of 32, and the rest as [`short`] does.
+/// Copies in steps of 128 bytes by 32-byte registers, and the rest as [`short`] does.
 ///
 /// # Safety
-/// As [`super::bytes`]; at least 128 bytes, and there is AVX.
+/// As [`super::bytes`]; at least 128 bytes, and the CPU has AVX.
 #[inline]
 unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
     let (steps, rest) = (length / STEP, length % STEP);
     let (mut from, mut to) = (from, to);
-    // SAFETY: as promised. `vzeroupper` leaves the lower halves of all registers as they are; where
-    // the compiler uses the upper ones, the lower are named for them.
+    // SAFETY: as promised. `vzeroupper` keeps the lower halves of all registers; their clobbers
+    // cover the upper halves.
     unsafe {
         asm!(
             "2:",
@@ -157,7 +155,7 @@ unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
             "add {to}, 128",
             "dec {steps}",
             "jnz 2b",
-            // Else code that uses registers of 16 bytes would be slow from here on.
+            // Without it, later code with 16-byte registers is slow.
             "vzeroupper",
             from = inout(reg) from,
             to = inout(reg) to,
@@ -174,7 +172,7 @@ unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Whether there is AVX. In a virtual machine the processor takes long to tell: it is asked once.
+/// Whether the CPU has AVX. CPUID is slow in a virtual machine, so it runs only once.
 #[inline]
 fn has_avx() -> bool {
     static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -183,14 +181,14 @@ fn has_avx() -> bool {
     const NO: u8 = 2;
     #[cold]
     fn ask() -> bool {
-        // Intel's manual, volume 1, 14.3: AVX, and a system that saves its registers.
+        // Intel's manual, volume 1, 14.3: AVX, and an operating system that saves its registers.
         const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
         const SSE_AND_AVX_STATE: u32 = 1 << 1 | 1 << 2;
         if __cpuid(1).ecx & OSXSAVE_AND_AVX != OSXSAVE_AND_AVX {
             return false;
         }
         let saved: u32;
-        // SAFETY: OSXSAVE says that there is this instruction; it reads a register.
+        // SAFETY: with OSXSAVE the CPU has this instruction; it reads a register.
         unsafe {
             asm!(
                 "xgetbv",
@@ -212,8 +210,8 @@ fn has_avx() -> bool {
     }
 }
 
-/// Copies in steps of 64 bytes, with stores that do not read the target first, and the rest as
-/// [`bytes`] does. All of it is done before what comes after, such as a doorbell.
+/// Copies in steps of 64 bytes with non-temporal stores, and the rest as [`bytes`] does. The stores
+/// are visible before later ones, such as a doorbell.
 ///
 /// # Safety
 /// As [`super::bytes`]; at least 128 bytes.
@@ -222,8 +220,8 @@ unsafe fn past_caches(from: *const u8, to: *mut u8, length: usize) {
     let head = to.align_offset(64).min(length);
     let steps = (length - head) / 64;
     let tail = head + steps * 64;
-    // SAFETY: three ranges, one behind the other, of what the caller promises; the stores of the
-    // middle one are aligned. SSE2 is part of x86-64.
+    // SAFETY: the caller promises the whole of three adjacent ranges; the stores of the middle one
+    // are aligned. SSE2 is part of x86-64.
     unsafe {
         bytes(from, to, head);
         asm!(
@@ -264,7 +262,7 @@ mod tests {
 
     type Copy = unsafe fn(*const u8, *mut u8, usize);
 
-    /// Every way of copying, with lengths that it may be asked for.
+    /// Every copy function, with lengths that it permits.
     fn ways() -> Vec<(&'static str, Copy, Vec<usize>)> {
         let up_to_short = (0..=300).chain([1023, 1024]).collect();
         let from_a_step = (STEP..=600).chain([1024, 4096, 16383, 16384]).collect();
@@ -283,7 +281,7 @@ mod tests {
                 for (from, to) in [(0, 0), (1, 0), (0, 1), (16, 31), (33, 64)] {
                     let source: Vec<u8> = (0..from + length).map(|at| (at % 251) as u8).collect();
                     let mut target = vec![0xee; to + length + 40];
-                    // SAFETY: both are as long, and only this test accesses them.
+                    // SAFETY: both have the length, and only this test accesses them.
                     unsafe { copy(source.as_ptr().add(from), target.as_mut_ptr().add(to), length) };
                     let whole = target[to..to + length] == source[from..];
                     assert!(whole, "{name}: {length} bytes, from {from} to {to}");
@@ -297,6 +295,6 @@ mod tests {
     #[test]
     fn avx_detection_matches_std() {
         assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"));
-        assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"), "and says so again");
+        assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"), "the remembered answer");
     }
 }

@@ -29,10 +29,10 @@ pub(super) trait Function: Send + Sync {
     fn execute(&self, input: &[u8], output: &mut [u8]);
     /// Writes a register of the BAR.
     fn mmio_write(&self, offset: u64, bytes: &[u8]);
-    /// False once the device died.
+    /// False once the device died, or was reset: no command of this driver reaches it any more.
     fn is_alive(&self) -> bool;
-    /// True after the function was removed, and its driver has released it.
-    fn is_removed(&self) -> bool {
+    /// True after the driver has released the function: it was removed or reset.
+    fn is_released(&self) -> bool {
         false
     }
     /// The number of interrupt vectors.

@@ -297,8 +297,9 @@ impl Kernel {
     }
 
     /// True after the device died. The async event files of the verbs report that at once; files of
-    /// DevX report nothing, and end when the device is removed (Linux `devx_event_notifier`, which
-    /// receives events of EQs alone, and `devx_async_event_destroy_uobj`).
+    /// DevX report nothing, and end when the device is removed or reset (Linux
+    /// `devx_event_notifier`, which receives events of EQs alone, and
+    /// `devx_async_event_destroy_uobj`).
     pub(super) fn is_dead(&self) -> bool {
         let mut told = false;
         if !self.dead.load(Ordering::Acquire)
@@ -307,7 +308,7 @@ impl Kernel {
         {
             told = true;
             // The element is what mlx5_core passes on (Linux `mlx5_enter_error_state`).
-            let element = if self.function.is_removed() { 0 } else { 1 };
+            let element = if self.function.is_released() { 0 } else { 1 };
             self.subscriptions.tell_async_files(element, ib_event::DEVICE_FATAL);
         }
         let dead = self.dead.load(Ordering::Acquire);
@@ -321,10 +322,9 @@ impl Kernel {
         dead
     }
 
-    /// True after the kernel's driver left a dead device: it was removed, or reset.
+    /// True after the kernel's driver released a dead device: it was removed, or reset.
     pub(super) fn is_gone(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
-            && (self.function.is_removed() || self.function.is_alive())
+        self.dead.load(Ordering::Acquire) && self.function.is_released()
     }
 
     /// Takes the entries that the device wrote into the queues of `vector`, passes them to

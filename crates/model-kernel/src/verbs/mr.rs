@@ -198,6 +198,9 @@ impl Method<'_> {
         let mut change = MkeyContext::default();
         set_rights(&mut change, &kernel.caps, rights);
         change.set_pd(pdn);
+        if !kernel.function.is_alive() {
+            return Err(refused(Errno::EIO, "no UMR is posted to a dead device"));
+        }
         if !kernel.function.reconfigure_key(key >> 8, &change) {
             return Err(refused(Errno::EOPNOTSUPP, "UMR may not change this region's key"));
         }

@@ -39,6 +39,7 @@ pub mod frames;
 pub mod number;
 #[cfg(test)]
 mod order;
+mod poll;
 pub mod qp;
 mod returns;
 pub mod ring;

@@ -46,6 +46,17 @@ pub(crate) fn region_owned_by(
     Ok(unsafe { domain.region_from_raw(base, memory.len(), access, owner) }?)
 }
 
+/// Writes values into a new region that has no remote key, in place.
+pub(crate) fn fill_in_place(
+    region: &mut Region,
+    offset: usize,
+    values: &[u32],
+) -> Result<(), Error> {
+    // SAFETY: no request has named the region, and no peer can.
+    unsafe { region.slice_mut(offset, values.len()) }?.copy_from_slice(values);
+    Ok(())
+}
+
 /// CREATE_QP of one WQEBB with the attributes of `own`, in protection domain `pdn`, which the
 /// driver does not check.
 pub fn create_qp_in(device: &Device, own: &QpAttr, pdn: u32) -> CreateQpIn {

@@ -84,7 +84,7 @@ pub use domain::{
 };
 pub use events::{CqEvents, Parked, Watchable};
 pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
-pub use page::map_uar;
+pub use page::arm_new_cq;
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
 #[cfg(feature = "tokio")]
 pub use reactor::AsyncCqEvents;

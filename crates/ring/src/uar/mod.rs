@@ -47,9 +47,10 @@ impl UarPage {
     ///
     /// # Safety
     /// The page is made a `UarPage` once. While that or a doorbell of it lives, nothing else in
-    /// this process stores to the page: not through another handle to the memory either. They store
-    /// to its registers as to a device's, which is no atomic access; code that accesses ordinary
-    /// memory in their place does so on the thread that rings.
+    /// this process stores to the page: not through another handle to the memory either. The one
+    /// exception is a second `UarPage` of a device's page that only arms CQs: its store is one that
+    /// a clone may make, too. They store to its registers as to a device's, which is no atomic
+    /// access; code that accesses ordinary memory in their place does so on the thread that rings.
     pub unsafe fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
         if memory.len() < PAGE || !memory.address().is_multiple_of(PAGE as u64) {
             return Err(LayoutError::new(

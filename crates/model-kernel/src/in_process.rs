@@ -392,7 +392,8 @@ struct OpenedControl {
     unsafe_code,
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
-impl verbless_devx::ControlFile for OpenedControl {
+// SAFETY: only system calls follow the addresses, within the lengths of the argument.
+unsafe impl verbless_devx::ControlFile for OpenedControl {
     // SAFETY (of the callee): the structure must be as long as its request and itself say, or none
     // of it is accessed; only system calls follow its pointers, and they answer EFAULT for wild
     // ones.
@@ -418,7 +419,9 @@ struct Opened {
     unsafe_code,
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
-impl OpenDevice for Opened {
+// SAFETY: only system calls follow the pointers, within their lengths. The model keeps Linux's
+// rules for UMEMs, each descriptor is a new file, and the model accesses what it maps by atomics.
+unsafe impl OpenDevice for Opened {
     // SAFETY (of the callee): only system calls follow the pointers, and they answer EFAULT for
     // wild ones.
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {

@@ -23,7 +23,7 @@
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
 //! | [`Domain`] | yes | yes | locks inside: making things takes them, using things does not |
-//! | [`Region`] | yes | yes | its copies are atomic; slices are borrowed or unsafe |
+//! | [`Region`] | yes | yes | its copies are atomic, its words too; plain slices are unsafe |
 //! | [`Memory`] | yes | yes | its copies are atomic, its words too |
 //! | [`RemoteRegion`] | yes | yes | a plain value |
 //! | [`IndirectKey`] | yes | yes | nothing of it changes |
@@ -84,7 +84,7 @@ pub use domain::{
 };
 pub use events::{CqEvents, Parked, Watchable};
 pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
-pub use page::map_uar;
+pub use page::arm_new_cq;
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
 #[cfg(feature = "tokio")]
 pub use reactor::AsyncCqEvents;

@@ -63,15 +63,43 @@ pub trait Backend: Send + Sync {
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error>;
 }
 
-/// An open device: the file behind `/dev/infiniband/uverbsN`, or its equivalent. Dropping it
-/// releases everything made through it.
-pub trait OpenDevice: Send + Sync {
+/// An open device: the file behind `/dev/infiniband/uverbsN`, or what stands for it. Dropping it
+/// releases everything that was made through it.
+///
+/// # Safety
+/// The code above frees memory and closes files by what an implementation answers, so it promises
+/// what the kernel does:
+/// - It accesses memory of this process only where a request's pointers lead, within their lengths
+///   and during the call, and where memory is registered (UMEM_REG).
+/// - No device accesses registered memory after UMEM_DEREG, or the destruction of the objects that
+///   use it, has succeeded, or after the drop of this value.
+/// - A descriptor that it writes back is newly opened, and the caller's alone.
+/// - What it maps is the device's: no Rust reference to these bytes is used while the [`Mapping`]
+///   lives, except to atomics.
+///
+/// So a type of safe code cannot be a device:
+///
+/// ```compile_fail,E0200
+/// use verbless_devx::{Errno, Mapping, OpenDevice, Protection};
+///
+/// struct Silent;
+///
+/// impl OpenDevice for Silent {
+///     unsafe fn ioctl(&self, _: &mut [u64]) -> Result<(), Errno> {
+///         Ok(())
+///     }
+///     fn mmap(&self, _: u64, _: usize, _: Protection) -> Result<Mapping, Errno> {
+///         Err(Errno::EINVAL)
+///     }
+/// }
+/// ```
+pub unsafe trait OpenDevice: Send + Sync {
     /// Carries out one request. `request` is the whole [`Header`](crate::abi::Header) with its
     /// attributes as the kernel sees it; new handles, new descriptors and
     /// [`VALID_OUTPUT`](crate::abi::frame::VALID_OUTPUT) flags are written back in place.
     ///
     /// An implementation must not trust the header or the attributes: lengths, counts and ids may
-    /// be anything. A descriptor that it writes back is newly opened and belongs to the caller.
+    /// be anything.
     ///
     /// # Errors
     /// The errno that the kernel would return. EREMOTEIO: the device refused the command, and the
@@ -99,9 +127,13 @@ pub trait OpenDevice: Send + Sync {
     }
 }
 
-/// An open `/dev/fwctl/fwctlN`: it passes firmware commands that DevX does not. Dropping it
-/// releases everything that the device holds for it.
-pub trait ControlFile: Send + Sync {
+/// An open `/dev/fwctl/fwctlN`: the file by which commands reach a function's firmware that DevX
+/// does not pass. Dropping it releases everything that the device holds for it.
+///
+/// # Safety
+/// An implementation accesses memory of this process only where a request's addresses lead, within
+/// their lengths and during the call.
+pub unsafe trait ControlFile: Send + Sync {
     /// Carries out [`FWCTL_INFO`](crate::abi::fwctl::FWCTL_INFO) or
     /// [`FWCTL_RPC`](crate::abi::fwctl::FWCTL_RPC). `argument` is the whole structure of `request`;
     /// answers are written back in place. As with [`OpenDevice::ioctl`], an implementation must not

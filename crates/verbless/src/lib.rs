@@ -95,4 +95,8 @@ pub mod model {
 pub mod prelude;
 
 pub use verbless_command::{Device, Path};
-pub use verbless_devx::{Backend, DeviceInfo, Error, ErrorKind, Kernel, Result};
+pub use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel};
+pub use verbless_queue::{DeviceError, Error};
+
+/// Result of a program that uses any part of the driver.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

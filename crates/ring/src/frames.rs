@@ -210,7 +210,7 @@ impl Poll for FrameReceiver {
     }
 }
 
-/// Result of polling a receiver's completion queue: nothing, a frame, or why a receive failed.
+/// Result of polling a receiver's completion queue: nothing, a frame, or an error.
 pub type PolledFrame = Option<Result<ReceivedFrame, CompletionError>>;
 
 /// The user index of no queue: that of a retired CQE.

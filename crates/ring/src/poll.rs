@@ -13,12 +13,12 @@ pub(crate) trait Poll {
     /// Whether the entry is ours and of the usual kind.
     fn is_usual(look: &Look<'_>) -> bool;
 
-    /// Completes the request of a usual CQE; `None`, and nothing changes, if the CQE is another
-    /// queue's, or does not fit the requests of this one.
+    /// Completes the request of a usual CQE. `None`, and nothing changes, if the CQE is of another
+    /// queue, or invalid.
     fn complete_usual(&mut self, look: &Look<'_>) -> Option<Self::Completion>;
 
-    /// Takes the next CQE, which is ours, and completes its request. Skips CQEs that were cleaned
-    /// away; `None` if no other is left, with the consumer index written.
+    /// Takes a CQE off the fast path, and completes its request. Skips retired CQEs; `None`, with
+    /// the consumer index written, if no other is left.
     fn take_other(&mut self, cq: &mut CompletionQueue) -> Polled<Self::Completion>;
 }
 

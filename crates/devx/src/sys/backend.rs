@@ -63,16 +63,16 @@ pub trait Backend: Send + Sync {
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error>;
 }
 
-/// An open device: the file behind `/dev/infiniband/uverbsN`, or what stands for it. Dropping it
-/// releases everything that was made through it.
+/// An open device: the file behind `/dev/infiniband/uverbsN`, or its equivalent. Dropping it
+/// releases everything made through it.
 ///
 /// # Safety
 /// The code above frees memory and closes files by what an implementation answers, so it promises
 /// what the kernel does:
 /// - It accesses memory of this process only where a request's pointers lead, within their lengths
 ///   and during the call, and where memory is registered (UMEM_REG).
-/// - No device accesses registered memory after UMEM_DEREG, or the destruction of the objects that
-///   use it, has succeeded, or after the drop of this value.
+/// - No device accesses registered memory once UMEM_DEREG has succeeded, the ring of a queue once
+///   its destroy has, and any of them once this value is dropped.
 /// - A descriptor that it writes back is newly opened, and the caller's alone.
 /// - What it maps is the device's: no Rust reference to these bytes is used while the [`Mapping`]
 ///   lives, except to atomics.
@@ -127,8 +127,8 @@ pub unsafe trait OpenDevice: Send + Sync {
     }
 }
 
-/// An open `/dev/fwctl/fwctlN`: the file by which commands reach a function's firmware that DevX
-/// does not pass. Dropping it releases everything that the device holds for it.
+/// An open `/dev/fwctl/fwctlN`: it passes firmware commands that DevX does not. Dropping it
+/// releases everything that the device holds for it.
 ///
 /// # Safety
 /// An implementation accesses memory of this process only where a request's addresses lead, within

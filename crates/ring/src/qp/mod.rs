@@ -163,8 +163,8 @@ impl<S: Service> QueuePair<S> {
         poll::poll(self, cq)
     }
 
-    /// Polls a completion queue that is this queue pair's alone for as many completions as `into`
-    /// has room for; returns their number. The consumer index is written once, at the end.
+    /// Polls a completion queue that only this queue pair uses for up to `into.len()` completions;
+    /// returns their number. The consumer index is written once, at the end.
     #[inline(always)]
     pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [Polled]) -> usize {
         poll::poll_into(self, cq, into)

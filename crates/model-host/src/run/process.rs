@@ -19,8 +19,8 @@ use super::sys::{self, Gate, Notification};
 use super::turns::in_program;
 use verbless_model::memory::{ClientMemory, ClientReach, Reach, dma_address};
 use verbless_model_kernel::remote::{
-    Capability, Claim, Client, Eventfds, FileId, check_mappings, effective_capabilities,
-    identify as file_of, numbers, pin_mapped,
+    Capability, Claim, Client, Eventfds, FileId, check_mappings, effective_capabilities, numbers,
+    pin_mapped,
 };
 
 /// A process that opened a device or sent it an ioctl, for as long as it runs one program.
@@ -499,7 +499,7 @@ impl Client for Caller {
     fn find(&self, file: FileId) -> Option<OwnedFd> {
         let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
         // The number may be another file's by now.
-        self.take(number, |fd| file_of(fd) == Ok(file)).ok()
+        self.take(number, |fd| is_file(fd, file)).ok()
     }
 
     fn wait_for_client(&self, work: &mut dyn FnMut()) {
@@ -559,6 +559,11 @@ fn soft_limit(limits: &str, name: &str) -> u64 {
     }
 }
 
+/// Whether a descriptor of ours refers to a file; no server is asked which.
+pub(super) fn is_file(fd: &OwnedFd, file: FileId) -> bool {
+    sys::status(fd.as_fd(), "").is_ok_and(|status| status.id() == file)
+}
+
 /// Whether a descriptor of ours is an eventfd.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
@@ -571,9 +576,10 @@ pub(super) mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicU8, Ordering};
+    use std::thread;
 
     use super::super::processes::tests::processes;
-    use super::super::rig::{Recorder, is_apart, may_take};
+    use super::super::rig::{Recorder, SilentFuse, is_apart, may_take};
     use super::*;
     use crate::said::said;
 
@@ -851,7 +857,7 @@ Max processes             95932                95932                processes";
             return;
         }
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
-        let id = file_of(&socket.as_fd().try_clone_to_owned().expect("a duplicate")).expect("open");
+        let id = sys::status(socket.as_fd(), "").expect("open").id();
         assert!(caller.find(id).is_some());
         assert_eq!(caller.borrow(socket.as_raw_fd()).map(drop), Err(Errno::EINVAL));
         assert_eq!(caller.borrow(null.as_raw_fd()).map(drop), Err(Errno::EINVAL));
@@ -866,6 +872,24 @@ Max processes             95932                95932                processes";
             std::thread::yield_now();
         }
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
+    }
+
+    #[test]
+    fn find_asks_no_server() {
+        let Some(server) = SilentFuse::start("find") else { return };
+        let file = server.open();
+        let process = own(None).process;
+        if !may_take(process.pidfd()) {
+            return;
+        }
+        let (found, finds) = std::sync::mpsc::channel();
+        let fd = file.as_raw_fd();
+        thread::spawn(move || {
+            let taken = process.take(fd, |fd| is_file(fd, FileId(0, 0)));
+            found.send(taken.map(drop)).expect("the test waits");
+        });
+        let limit = std::time::Duration::from_secs(10);
+        assert_eq!(finds.recv_timeout(limit), Ok(Err(Errno::EINVAL)));
     }
 
     #[test]

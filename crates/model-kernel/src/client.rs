@@ -51,6 +51,11 @@ impl Claim {
         // It counts itself, and the one that all are of.
         (Arc::strong_count(&claim.0) <= most.saturating_add(1)).then_some(claim)
     }
+
+    /// Whether both are of those that one claim counts, as those of one client are.
+    pub(crate) fn is_of_same_client(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 /// A process that uses the devices.

@@ -76,6 +76,7 @@ mod mailbox;
 mod mappings;
 mod network;
 mod numbers;
+mod page_lists;
 mod pinned;
 mod port;
 mod reach;

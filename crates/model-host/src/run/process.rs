@@ -91,7 +91,8 @@ impl Opened {
         Ok(Self { reach: ClientReach { pid, pidfd, memory: Arc::new(memory) }, maps, start })
     }
 
-    /// Makes the process a client; EUSERS: there are too many. `claims`: those of the same process
+    /// Makes the process a client; EUSERS: there are too many, or too many of them are behind its
+    /// filter, with those that have ended and left registrations. `claims`: those of the same process
     /// before an `execve`, over which descriptors stay open.
     pub(super) fn into_client(
         self,
@@ -99,6 +100,7 @@ impl Opened {
         claims: Arc<Claims>,
     ) -> Result<Process, Errno> {
         let reach = Arc::new(self.reach);
+        let place = claims.pool.number(memory.free_numbers()).ok_or(Errno::EUSERS)?;
         let number = memory.add(Reach::Client(reach.clone())).ok_or(Errno::EUSERS)?;
         Ok(Process {
             pid: reach.pid,
@@ -106,7 +108,7 @@ impl Opened {
             number,
             maps: self.maps,
             memory: memory.clone(),
-            _taken: Taken(memory.clone(), number),
+            _taken: Taken { memory: memory.clone(), number, _place: place },
             start: self.start,
             claims,
         })
@@ -115,11 +117,16 @@ impl Opened {
 
 /// The number of a process, which is free when this is dropped.
 #[derive(Debug)]
-struct Taken(Arc<ClientMemory>, u16);
+struct Taken {
+    memory: Arc<ClientMemory>,
+    number: u16,
+    /// Counts it among those behind its filter.
+    _place: Claim,
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.0.free(self.1);
+        self.memory.free(self.number);
     }
 }
 
@@ -955,6 +962,29 @@ Max processes             95932                95932                processes";
         });
         let limit = std::time::Duration::from_secs(10);
         assert_eq!(finds.recv_timeout(limit), Ok(Err(Errno::EINVAL)));
+    }
+
+    #[test]
+    fn filter_leaves_numbers_to_others() {
+        let memory = Arc::<ClientMemory>::default();
+        while memory.free_numbers() > 3 {
+            memory.add(Reach::Process(Pid::this())).expect("a number");
+        }
+        let wakes = Arc::new(super::super::shared::Wakes::new().expect("an epoll"));
+        let processes = super::super::processes::Processes::new(memory.clone(), wakes);
+        let (pool, mut children) = (Arc::<Pool>::default(), [shell(), shell()]);
+        let [first, second] = children.each_ref().map(Child::id);
+        let behind = |tid, pool: &Arc<Pool>| processes.behind(tid, pool, || true);
+        let own = behind(std::process::id(), &pool).expect("of three");
+        // Its end frees its number only with what holds the process, as registrations do.
+        let kept = behind(first, &pool).expect("of two");
+        children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
+        processes.bury(kept.pid);
+        assert_eq!(memory.free_numbers(), 1);
+        assert_eq!(behind(second, &pool).map(drop), Err(Errno::EUSERS));
+        assert!(behind(second, &Arc::default()).is_ok(), "another filter's");
+        drop((own, kept));
+        children[1].kill().and_then(|()| children[1].wait()).expect("it is there");
     }
 
     #[test]

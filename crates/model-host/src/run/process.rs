@@ -92,8 +92,8 @@ impl Opened {
     }
 
     /// Makes the process a client; EUSERS: there are too many, or too many of them are behind its
-    /// filter, with those that have ended and left registrations. `claims`: those of the same process
-    /// before an `execve`, over which descriptors stay open.
+    /// filter, with those that have ended and left registrations. `claims`: those of the same
+    /// process before an `execve`, over which descriptors stay open.
     pub(super) fn into_client(
         self,
         memory: &Arc<ClientMemory>,

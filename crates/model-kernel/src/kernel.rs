@@ -37,6 +37,8 @@ const LOG_COMPLETION: u32 = 10;
 const ASYNC_VECTOR: u32 = 0;
 /// Offset of an event queue's doorbell in its UAR page: consumer index, arming.
 const EQ_ARM: u64 = 0x40;
+/// The same without arming.
+const EQ_CONSUMER: u64 = 0x48;
 
 /// `ib_event_type` values that async event files carry.
 pub(super) mod ib_event {
@@ -345,11 +347,10 @@ impl Kernel {
             };
             let vectors = self.pending.swap(0, Ordering::AcqRel);
             for queue in queues.iter_mut().filter(|queue| vectors >> queue.vector & 1 == 1) {
-                while let Some(eqe) = queue.next() {
-                    self.handle(queue.vector, &eqe);
-                }
-                let register = u64::from(uar) * PAGE + EQ_ARM;
-                self.function.mmio_write(register, &queue.doorbell());
+                let (vector, page) = (queue.vector, u64::from(uar) * PAGE);
+                let tell = |word: [u8; 4]| self.function.mmio_write(page + EQ_CONSUMER, &word);
+                queue.serve(|eqe| self.handle(vector, eqe), tell);
+                self.function.mmio_write(page + EQ_ARM, &queue.doorbell());
             }
         }
     }

@@ -14,7 +14,7 @@ use verbless_prm::{
 };
 
 use super::client::PAGE;
-use super::cmd::{Function, cmd_exec, command};
+use super::cmd::{FunctionAccess, cmd_exec, command};
 use super::network::is_ipv4;
 
 /// The newest software interface that the kernel speaks.
@@ -28,7 +28,7 @@ struct Page {
 
 /// A function that is up. Dropping it takes the function down.
 pub(super) struct Booted {
-    function: Arc<dyn Function>,
+    function: Arc<dyn FunctionAccess>,
     /// The pages given to the device, by address.
     pages: BTreeMap<u64, Box<Page>>,
     /// Whether INIT_HCA succeeded.
@@ -36,7 +36,7 @@ pub(super) struct Booted {
 }
 
 impl Booted {
-    pub(super) fn new(function: Arc<dyn Function>) -> Result<Self, Errno> {
+    pub(super) fn new(function: Arc<dyn FunctionAccess>) -> Result<Self, Errno> {
         let embedded = function.registers().embedded_cpu;
         command(&*function, EnableHcaIn::new().set_embedded_cpu_function(embedded))?;
         let mut booted = Self { function, pages: BTreeMap::new(), up: false };

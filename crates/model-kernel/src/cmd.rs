@@ -24,7 +24,7 @@ pub(crate) struct FunctionRegisters {
 }
 
 /// The interface of a device's function to its driver.
-pub(super) trait Function: Send + Sync {
+pub(super) trait FunctionAccess: Send + Sync {
     /// Executes a command.
     fn execute(&self, input: &[u8], output: &mut [u8]);
     /// Writes a register of the BAR.
@@ -141,7 +141,7 @@ pub(super) fn succeeds_on_dead_device(opcode: Opcode) -> bool {
 /// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in the
 /// outbox; ENXIO without an outbox when the device is dead (Linux `cmd_exec`).
 pub(super) fn cmd_do(
-    function: &dyn Function,
+    function: &dyn FunctionAccess,
     input: &[u8],
     output: &mut [u8],
 ) -> Result<(), Errno> {
@@ -161,7 +161,7 @@ pub(super) fn cmd_do(
 
 /// Executes one of the kernel's own commands; turns its status into an errno.
 pub(super) fn cmd_exec(
-    function: &dyn Function,
+    function: &dyn FunctionAccess,
     input: &[u8],
     output: &mut [u8],
 ) -> Result<(), Errno> {
@@ -183,7 +183,7 @@ pub(super) fn cmd_exec(
 
 /// Executes one of the kernel's own commands.
 pub(super) fn command<I: CommandInput>(
-    function: &dyn Function,
+    function: &dyn FunctionAccess,
     input: &I,
 ) -> Result<I::Output, Errno> {
     let mut output = I::Output::default();

@@ -9,12 +9,12 @@ use verbless_devx::{Mapping, Protection};
 use verbless_prm::reflect::View;
 use verbless_prm::{MkeyContext, RegisterId, RoceVersion};
 
-use verbless_model::device::{Device, Port};
+use verbless_model::function::{Function, Port};
 use verbless_model::memory::{Interrupts, Iommu};
 use verbless_model::{Link, Profile, Side};
 
 use super::client::PAGE;
-use super::cmd::{Function, FunctionRegisters};
+use super::cmd::{FunctionAccess, FunctionRegisters};
 use super::network::Network;
 use super::port::{GidEntry, PortState};
 
@@ -28,13 +28,13 @@ const CAP_MASK2: u32 = 1 << 15;
 /// A device of a model, as the driver reaches it that attached after the function's reset number
 /// `resets`; and all devices of its fabric.
 pub(super) struct ModelFunction {
-    pub device: Device,
+    pub device: Function,
     pub resets: u64,
-    pub fabric: Arc<[Device]>,
+    pub fabric: Arc<[Function]>,
     pub network: Arc<Network>,
 }
 
-impl Function for ModelFunction {
+impl FunctionAccess for ModelFunction {
     fn execute(&self, input: &[u8], output: &mut [u8]) {
         self.device.execute(input, output);
     }
@@ -142,7 +142,7 @@ impl Function for ModelFunction {
 
 impl ModelFunction {
     /// The device, for a driver that attaches to it.
-    pub(super) fn new(device: Device, fabric: Arc<[Device]>, network: Arc<Network>) -> Self {
+    pub(super) fn new(device: Function, fabric: Arc<[Function]>, network: Arc<Network>) -> Self {
         let resets = device.resets();
         Self { device, resets, fabric, network }
     }
@@ -155,7 +155,7 @@ impl ModelFunction {
 
 /// The addresses of the network device on port 1 of a device, as GIDs, in the order in which Linux
 /// enters them: the link-local one, those of networks, and the added ones.
-fn addresses(device: &Device, first: &Port, network: &Network) -> Vec<[u8; 16]> {
+fn addresses(device: &Function, first: &Port, network: &Network) -> Vec<[u8; 16]> {
     if !network.is_here(device.number()) {
         return Vec::new();
     }
@@ -185,7 +185,7 @@ fn mtu_code(bytes: u16) -> u8 {
 }
 
 /// Port `number` of a device, counted from 1.
-fn port(device: &Device, number: u32) -> Option<PortState> {
+fn port(device: &Function, number: u32) -> Option<PortState> {
     let port = device.port(number)?;
     let profile = device.profile();
     let numbers = profile.port();
@@ -234,7 +234,7 @@ fn ib_gids(port: &Port) -> Vec<GidEntry> {
 }
 
 /// The GIDs of an Ethernet port: the used entries of its address table.
-fn roce_gids(device: &Device) -> Vec<GidEntry> {
+fn roce_gids(device: &Function) -> Vec<GidEntry> {
     let addresses = device.roce_addresses();
     let used = (0..).zip(&addresses);
     used.filter(|(_, entry)| *entry.source_l3_address() != [0; 16])
@@ -248,7 +248,11 @@ fn roce_gids(device: &Device) -> Vec<GidEntry> {
 
 /// The description of port `number` before a client opens the device, with the GIDs that it gets
 /// when it comes up.
-pub(super) fn described_port(device: &Device, number: u32, network: &Network) -> Option<PortState> {
+pub(super) fn described_port(
+    device: &Function,
+    number: u32,
+    network: &Network,
+) -> Option<PortState> {
     let mut state = port(device, number)?;
     if let (true, [], Some(first)) = (state.ethernet, &state.gids[..], device.port(1)) {
         let gids = addresses(device, &first, network).into_iter();
@@ -272,7 +276,7 @@ mod tests {
     use verbless_prm::{RoceL3Type, RoceVersion};
     use verbless_wire::gid_of;
 
-    use super::{Function as _, ModelFunction, PAGE};
+    use super::{FunctionAccess as _, ModelFunction, PAGE};
     use crate::{InProcess, Neighbour};
 
     #[test]

@@ -10,7 +10,7 @@ use verbless_devx::{
     Backend, DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, Mapping, OpenDevice,
     PortInfo, Protection, RepresentorInfo,
 };
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::{Link, Model, Role, Side};
 use verbless_wire::gid_of;
 
@@ -34,7 +34,7 @@ pub struct InProcess {
 }
 
 struct InProcessInner {
-    devices: Arc<[Device]>,
+    devices: Arc<[Function]>,
     client: Arc<dyn Client>,
     network: Arc<Network>,
     /// The kernels of the devices, by device number.
@@ -47,7 +47,7 @@ struct InProcessInner {
 type Attached = Option<(Arc<Kernel>, usize)>;
 
 impl InProcessInner {
-    fn is_present(&self, device: &Device) -> bool {
+    fn is_present(&self, device: &Function) -> bool {
         let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
         !absent.contains(&device.number())
     }
@@ -187,16 +187,16 @@ impl InProcess {
     }
 
     /// The visible devices, in the order of their numbers.
-    pub fn shown(&self) -> impl Iterator<Item = &Device> {
+    pub fn shown(&self) -> impl Iterator<Item = &Function> {
         self.numbered().map(|(_, device)| device)
     }
 
     /// The visible devices, with their numbers, which stay the same while other devices come and
     /// go.
-    fn numbered(&self) -> impl Iterator<Item = (usize, &Device)> {
+    fn numbered(&self) -> impl Iterator<Item = (usize, &Function)> {
         let side = self.side;
         let is_shown =
-            move |device: &&Device| side.is_none_or(|side| device.profile().side() == side);
+            move |device: &&Function| side.is_none_or(|side| device.profile().side() == side);
         let of_side = self.inner.devices.iter().filter(is_shown).enumerate();
         of_side.filter(|(_, device)| self.inner.is_present(device))
     }
@@ -290,7 +290,7 @@ impl Backend for InProcess {
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
-        let failed = |function: &Device, errno| {
+        let failed = |function: &Function, errno| {
             let attempted = format!("opening {} of the model", device.name);
             let (kind, hint) = if function.is_removed() {
                 (ErrorKind::DeviceGone, "it was removed: open another device")
@@ -304,7 +304,7 @@ impl Backend for InProcess {
             Error::new(kind, attempted, hint).with_errno(errno)
         };
         let devices = self.enumerate()?;
-        let called = |(number, _): &(usize, &Device)| name(*number) == device.name;
+        let called = |(number, _): &(usize, &Function)| name(*number) == device.name;
         let Some((_, function)) = self.numbered().find(called) else {
             let known: Vec<&str> = devices.iter().map(|known| &*known.name).collect();
             return Err(Error::new(
@@ -365,7 +365,7 @@ pub struct FwctlFile {
 
 impl FwctlFile {
     /// Whether a device has a control file.
-    pub fn is_offered(device: &Device) -> bool {
+    pub fn is_offered(device: &Function) -> bool {
         fwctl::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
     }
 
@@ -456,7 +456,7 @@ fn name(number: usize) -> String {
 }
 
 /// Describes an unopened device, under its visible number.
-fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
+fn describe(number: usize, device: &Function, network: &Network) -> DeviceInfo {
     let profile = device.profile();
     let numbers = profile.device();
     let place = device.on_card();

@@ -18,7 +18,7 @@ use verbless_prm::{
 use super::boot::Booted;
 use super::client::PAGE;
 use super::clock::Clock;
-use super::cmd::{Function, cmd_do, cmd_exec, command};
+use super::cmd::{FunctionAccess, cmd_do, cmd_exec, command};
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
@@ -53,7 +53,7 @@ pub(super) mod ib_event {
 
 /// An attached device.
 pub(super) struct Kernel {
-    pub function: Arc<dyn Function>,
+    pub function: Arc<dyn FunctionAccess>,
     pub caps: HcaCap,
     /// The events that users may subscribe to; `None`: the device does not report them.
     pub subscribable: Option<Subscribable>,
@@ -92,7 +92,7 @@ pub(super) struct Kernel {
 }
 
 /// Reads a page of current capabilities.
-fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
+fn capabilities(function: &dyn FunctionAccess, page: u16) -> Result<Vec<u8>, Errno> {
     let mut output = vec![0; 0x1010];
     cmd_exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
     Ok(output.split_off(0x10))
@@ -118,7 +118,7 @@ impl Interrupts for Vectors {
 impl Kernel {
     /// Attaches to a device: reads its capabilities, creates the kernel's event queues, and handles
     /// its interrupts.
-    pub(super) fn attach(function: Arc<dyn Function>) -> Result<Arc<Self>, Errno> {
+    pub(super) fn attach(function: Arc<dyn FunctionAccess>) -> Result<Arc<Self>, Errno> {
         let booted = Booted::new(function.clone())?;
         let device = &*function;
         let general = capabilities(device, 0)?;

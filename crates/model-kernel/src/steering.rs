@@ -17,7 +17,7 @@ use verbless_prm::{
     SetFlowTableRootIn, SetFteModifyEnable, TableMissAction,
 };
 
-use super::cmd::{Function, cmd_exec, command};
+use super::cmd::{FunctionAccess, cmd_exec, command};
 use super::refused::refused;
 
 /// log2 of the entries of a table (`MLX5_FS_MAX_ENTRIES`), and of a group.
@@ -109,7 +109,7 @@ impl Flows {
     /// Adds a rule.
     pub(super) fn add(
         &self,
-        function: &dyn Function,
+        function: &dyn FunctionAccess,
         matcher: &FlowMatcher,
         rule: Rule,
     ) -> Result<Flow, Errno> {
@@ -129,7 +129,7 @@ impl Flows {
     }
 
     /// Removes a rule.
-    pub(super) fn remove(&self, function: &dyn Function, flow: Flow) -> Result<(), Errno> {
+    pub(super) fn remove(&self, function: &dyn FunctionAccess, flow: Flow) -> Result<(), Errno> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = tables.get_mut(&flow.rank) {
             table.remove(function, flow)?;
@@ -141,7 +141,7 @@ impl Flows {
 
 /// Creates the table of a rank unless it exists.
 fn add_table(
-    function: &dyn Function,
+    function: &dyn FunctionAccess,
     tables: &mut BTreeMap<u16, RankTable>,
     rank: u16,
 ) -> Result<(), Errno> {
@@ -168,7 +168,7 @@ fn set_miss(context: &mut FlowTableContext, next: Option<u32>) {
 /// Sets what precedes a rank (the miss path of the table before it, or the root) to a table; with
 /// no table, to none.
 fn lead_to(
-    function: &dyn Function,
+    function: &dyn FunctionAccess,
     tables: &BTreeMap<u16, RankTable>,
     rank: u16,
     to: Option<u32>,
@@ -192,7 +192,11 @@ fn lead_to(
 }
 
 /// Removes a table without rules.
-fn remove_if_empty(function: &dyn Function, tables: &mut BTreeMap<u16, RankTable>, rank: u16) {
+fn remove_if_empty(
+    function: &dyn FunctionAccess,
+    tables: &mut BTreeMap<u16, RankTable>,
+    rank: u16,
+) {
     let Some(table) = tables.get(&rank).filter(|table| table.groups.is_empty()) else { return };
     let next = tables.range(rank + 1..).next().map(|(_, next)| next.id);
     let mut input = DestroyFlowTableIn::new();
@@ -223,7 +227,7 @@ impl RuleEntry {
     /// Writes the entry at an index, as a new one or with a changed list of destinations.
     fn enter(
         &self,
-        function: &dyn Function,
+        function: &dyn FunctionAccess,
         (table, group, index): (u32, u32, u32),
         changed: bool,
     ) -> Result<(), Errno> {
@@ -251,7 +255,7 @@ impl RankTable {
     /// Creates an entry for a rule, or adds the rule to the entry of its value; returns the index.
     fn add(
         &mut self,
-        function: &dyn Function,
+        function: &dyn FunctionAccess,
         matcher: &FlowMatcher,
         rule: Rule,
     ) -> Result<u32, Errno> {
@@ -290,7 +294,11 @@ impl RankTable {
     }
 
     /// The range of a group of this matcher with room; creates the group if there is none.
-    fn place(&mut self, function: &dyn Function, matcher: &FlowMatcher) -> Result<u32, Errno> {
+    fn place(
+        &mut self,
+        function: &dyn FunctionAccess,
+        matcher: &FlowMatcher,
+    ) -> Result<u32, Errno> {
         let fits = |group: &RuleGroup| group.is_of(matcher) && group.entries.len() < 1 << LOG_GROUP;
         if let Some((&place, _)) = self.groups.iter().find(|(_, group)| fits(group)) {
             return Ok(place);
@@ -312,7 +320,7 @@ impl RankTable {
 
     /// Removes a rule from its entry, the entry with its last rule, and the group with its last
     /// entry.
-    fn remove(&mut self, function: &dyn Function, flow: Flow) -> Result<(), Errno> {
+    fn remove(&mut self, function: &dyn FunctionAccess, flow: Flow) -> Result<(), Errno> {
         let (id, index, place) = (self.id, flow.index, flow.index >> LOG_GROUP);
         let Some(group) = self.groups.get_mut(&place) else { return Ok(()) };
         let Some(entry) = group.entries.get_mut(&index) else { return Ok(()) };
@@ -342,7 +350,7 @@ impl RankTable {
         Ok(())
     }
 
-    fn drop_if_empty(&mut self, function: &dyn Function, place: u32) {
+    fn drop_if_empty(&mut self, function: &dyn FunctionAccess, place: u32) {
         let empty = |group: &&RuleGroup| group.entries.is_empty();
         let Some(group) = self.groups.get(&place).filter(empty) else { return };
         let mut input = DestroyFlowGroupIn::new();

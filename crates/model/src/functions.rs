@@ -9,16 +9,16 @@ use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::function::Function;
+use crate::engine::function::FunctionEngine;
 use crate::memory::UarSpace;
 
 /// The functions that a thread holds, by their numbers.
 #[derive(Default)]
-pub(crate) struct FunctionTable(Vec<Option<Box<Function>>>);
+pub(crate) struct FunctionTable(Vec<Option<Box<FunctionEngine>>>);
 
 impl FunctionTable {
     /// Holds all functions.
-    pub(crate) fn all(functions: Vec<Function>) -> Self {
+    pub(crate) fn all(functions: Vec<FunctionEngine>) -> Self {
         Self(functions.into_iter().map(|function| Some(Box::new(function))).collect())
     }
 
@@ -45,11 +45,11 @@ impl FunctionTable {
         self.0.iter().rposition(Option::is_some)
     }
 
-    pub(crate) fn put(&mut self, id: usize, function: Box<Function>) {
+    pub(crate) fn put(&mut self, id: usize, function: Box<FunctionEngine>) {
         self.0[id] = Some(function);
     }
 
-    pub(crate) fn take(&mut self, id: usize) -> Option<Box<Function>> {
+    pub(crate) fn take(&mut self, id: usize) -> Option<Box<FunctionEngine>> {
         self.0[id].take()
     }
 
@@ -58,7 +58,7 @@ impl FunctionTable {
     /// # Panics
     /// If function `id` is not held.
     #[inline]
-    pub(crate) fn split(&mut self, id: usize) -> (&mut Function, OtherFunctions<'_>) {
+    pub(crate) fn split(&mut self, id: usize) -> (&mut FunctionEngine, OtherFunctions<'_>) {
         let (before, rest) = self.0.split_at_mut(id);
         let (one, after) = rest.split_first_mut().expect("a function that exists");
         let one = one.as_mut().expect("a held function");
@@ -66,12 +66,12 @@ impl FunctionTable {
     }
 
     /// The held functions.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Function> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FunctionEngine> {
         self.0.iter().flatten().map(|function| &**function)
     }
 
     /// The held functions, mutable.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Function> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut FunctionEngine> {
         self.0.iter_mut().flatten().map(|function| &mut **function)
     }
 }
@@ -79,13 +79,13 @@ impl FunctionTable {
 /// The held functions beside one that is borrowed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct OtherFunctions<'a> {
-    before: &'a [Option<Box<Function>>],
-    after: &'a [Option<Box<Function>>],
+    before: &'a [Option<Box<FunctionEngine>>],
+    after: &'a [Option<Box<FunctionEngine>>],
 }
 
 impl<'a> OtherFunctions<'a> {
     /// Function `id`, if it is held and not the borrowed one.
-    pub(crate) fn get(self, id: usize) -> Option<&'a Function> {
+    pub(crate) fn get(self, id: usize) -> Option<&'a FunctionEngine> {
         let slot = match id.checked_sub(self.before.len()) {
             None => self.before.get(id),
             Some(behind) => self.after.get(behind.checked_sub(1)?),
@@ -96,15 +96,15 @@ impl<'a> OtherFunctions<'a> {
 
 /// Panics if the function is not held, as indexing out of bounds does.
 impl Index<usize> for FunctionTable {
-    type Output = Function;
+    type Output = FunctionEngine;
 
-    fn index(&self, id: usize) -> &Function {
+    fn index(&self, id: usize) -> &FunctionEngine {
         self.0[id].as_ref().expect("a held function")
     }
 }
 
 impl IndexMut<usize> for FunctionTable {
-    fn index_mut(&mut self, id: usize) -> &mut Function {
+    fn index_mut(&mut self, id: usize) -> &mut FunctionEngine {
         self.0[id].as_mut().expect("a held function")
     }
 }
@@ -124,7 +124,7 @@ pub(crate) struct FunctionSlot {
 
 #[derive(Default)]
 struct SlotState {
-    function: Option<Box<Function>>,
+    function: Option<Box<FunctionEngine>>,
     /// The ticket of the next arrival, and the ticket that is served next.
     next: u64,
     turn: u64,
@@ -146,7 +146,7 @@ impl FunctionSlot {
     }
 
     /// Waits for the function and takes it.
-    pub(crate) fn take(&self) -> Box<Function> {
+    pub(crate) fn take(&self) -> Box<FunctionEngine> {
         let mut state = self.state();
         let mine = state.next;
         state.next += 1;
@@ -162,7 +162,7 @@ impl FunctionSlot {
     }
 
     /// Takes the function if it is in its slot and no thread waits for it.
-    pub(crate) fn try_take(&self) -> Option<Box<Function>> {
+    pub(crate) fn try_take(&self) -> Option<Box<FunctionEngine>> {
         let mut state = self.state();
         let function = if state.turn == state.next { state.function.take() } else { None };
         function.map(|function| self.taken(function))
@@ -170,14 +170,14 @@ impl FunctionSlot {
 
     /// Resets the hints about the function's work: the thread that takes the function knows its
     /// work.
-    fn taken(&self, function: Box<Function>) -> Box<Function> {
+    fn taken(&self, function: Box<FunctionEngine>) -> Box<FunctionEngine> {
         self.busy.store(false, Ordering::Relaxed);
         self.due.store(u64::MAX, Ordering::Relaxed);
         function
     }
 
     /// Puts the function back.
-    pub(crate) fn put_back(&self, function: Box<Function>) {
+    pub(crate) fn put_back(&self, function: Box<FunctionEngine>) {
         self.due.store(function.next_timer().unwrap_or(u64::MAX), Ordering::Relaxed);
         self.busy.store(function.is_busy(), Ordering::Relaxed);
         let mut state = self.state();
@@ -215,7 +215,7 @@ mod tests {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         let slot = Arc::new(FunctionSlot::new(hca.bar.clone()));
-        slot.put_back(Box::new(Function::new(hca)));
+        slot.put_back(Box::new(FunctionEngine::new(hca)));
         let mine = slot.try_take().expect("it is free");
         assert!(slot.try_take().is_none(), "there is one");
         let (sender, came) = channel();

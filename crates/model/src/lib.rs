@@ -2,13 +2,13 @@
 //!
 //! It is the device alone: objects and commands, the data path, the fabric between devices. It uses
 //! `verbless-prm` and nothing else of the driver, so that it cannot repeat a bug of the driver.
-//! Front ends, which play the host, access it through [`device`]:
+//! Front ends, which play the host, access it through [`function`]:
 //!
 //! ```text
 //!   verbless-model-kernel       verbless-model-host               front ends: they play the kernel
 //!   (in this process)           (PCI over vfio-user; other programs)
 //!            \                     |
-//!             `--- device: commands, MMIO, interrupts, memory
+//!             `--- function: commands, MMIO, interrupts, memory
 //!                                  |
 //!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  a lock for each function
 //!                                  |                    |
@@ -41,7 +41,6 @@
 mod cases;
 mod clock;
 mod connection;
-pub mod device;
 mod directory;
 #[cfg_attr(not(feature = "dpa"), path = "no_dpa.rs")]
 mod dpa;
@@ -49,6 +48,7 @@ mod engine;
 mod engine_waker;
 mod external;
 mod fabric;
+pub mod function;
 mod functions;
 mod guard;
 mod hca;

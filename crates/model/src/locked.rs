@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Clock;
 use crate::directory::{AddressEntry, Directory};
-use crate::engine::function::Function;
+use crate::engine::function::FunctionEngine;
 use crate::engine::scratch::Scratch;
 use crate::fabric::{Fabric, SharedFabric, Vport};
 use crate::functions::{FunctionSlot, FunctionTable};
@@ -64,7 +64,7 @@ impl SharedState {
 
 impl LockedFunctions {
     /// A world that holds all these functions.
-    pub(crate) fn new(mut functions: Vec<Function>, stepped: bool) -> Self {
+    pub(crate) fn new(mut functions: Vec<FunctionEngine>, stepped: bool) -> Self {
         let outbox = Arc::<Outbox>::default();
         for (number, function) in functions.iter_mut().enumerate() {
             function.engine.outbox = Some((number, outbox.clone()));
@@ -74,7 +74,7 @@ impl LockedFunctions {
         let mut fabric = Fabric::default();
         fabric.show(outbox.clone());
         let mut cards: Vec<(Link, u8, Vec<usize>)> = Vec::new();
-        for (number, Function { hca, .. }) in functions.iter().enumerate() {
+        for (number, FunctionEngine { hca, .. }) in functions.iter().enumerate() {
             match cards.last_mut().filter(|_| hca.shares_card) {
                 Some((.., functions)) => functions.push(number),
                 None => cards.push((hca.profile.link(), hca.ports.len() as u8, vec![number])),
@@ -149,7 +149,7 @@ impl LockedFunctions {
     }
 
     /// Adds a held function; it is dead if the model has failed.
-    pub(crate) fn put(&mut self, id: usize, mut function: Box<Function>) {
+    pub(crate) fn put(&mut self, id: usize, mut function: Box<FunctionEngine>) {
         function.hca.fatal |= self.common.dead.load(Ordering::Acquire);
         self.functions.put(id, function);
     }
@@ -226,7 +226,7 @@ impl LockedFunctions {
     /// Takes the interrupts that were raised under the locks and not delivered so far.
     pub(crate) fn take_interrupts(&mut self) -> Vec<(Arc<dyn Interrupts>, u32)> {
         let mut raised = Vec::new();
-        for Function { hca, .. } in self.functions.iter_mut() {
+        for FunctionEngine { hca, .. } in self.functions.iter_mut() {
             let vectors = std::mem::take(&mut hca.raised);
             if let Some(interrupts) = &hca.interrupts {
                 raised.extend(vectors.into_iter().map(|vector| (interrupts.clone(), vector)));
@@ -238,7 +238,7 @@ impl LockedFunctions {
 
 /// Sets which functions of a card each function may reach: a DPU's functions reach the host's, and
 /// not the other way round.
-fn set_neighbours(functions: &mut [Function], card: &[usize]) {
+fn set_neighbours(functions: &mut [FunctionEngine], card: &[usize]) {
     for &id in card {
         let side = functions[id].hca.profile.side();
         let reaches = card.iter().filter(|&&other| {

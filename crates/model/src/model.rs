@@ -31,7 +31,7 @@ pub struct Model {
 }
 
 /// A function of a device to build.
-struct Function {
+struct FunctionEngine {
     profile: Profile,
     /// The number of earlier functions of its device.
     place: usize,
@@ -46,7 +46,7 @@ struct Function {
 /// Builds a model; see [`Model::builder`].
 #[derive(Default)]
 pub struct Builder {
-    functions: Vec<Function>,
+    functions: Vec<FunctionEngine>,
     stepped: bool,
     auto_advance: bool,
     in_packets: bool,
@@ -58,7 +58,7 @@ impl Builder {
     /// Adds a device with one function, on the profile's side.
     pub fn device(mut self, profile: Profile) -> Self {
         let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
-        self.functions.push(Function { profile, place: 0, number: 0, on_card, memory: None });
+        self.functions.push(FunctionEngine { profile, place: 0, number: 0, on_card, memory: None });
         self
     }
 
@@ -84,7 +84,7 @@ impl Builder {
     ) -> Self {
         self.functions.extend(sides.enumerate().map(|(place, (profile, memory))| {
             let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
-            Function { profile, place, number: 0, on_card, memory }
+            FunctionEngine { profile, place, number: 0, on_card, memory }
         }));
         self
     }
@@ -114,7 +114,7 @@ impl Builder {
             let next = &mut numbers[on_card.side as usize];
             let (number, on_card) = (*next, on_card.clone());
             *next += 1;
-            self.functions.push(Function { profile, place, number, on_card, memory: None });
+            self.functions.push(FunctionEngine { profile, place, number, on_card, memory: None });
         }
         self
     }
@@ -126,7 +126,7 @@ impl Builder {
         profile: Profile,
         memories: impl IntoIterator<Item = Arc<dyn HostMemory>>,
     ) -> Self {
-        self.functions.extend((0..).zip(memories).map(|(number, memory)| Function {
+        self.functions.extend((0..).zip(memories).map(|(number, memory)| FunctionEngine {
             profile: profile.clone(),
             place: number.into(),
             number,
@@ -227,7 +227,7 @@ impl Builder {
                             function.number,
                             function.on_card,
                         );
-                engine::Function::new(hca)
+                engine::FunctionEngine::new(hca)
             })
             .collect();
         let mut locked = LockedFunctions::new(functions, self.stepped);
@@ -448,8 +448,8 @@ impl Model {
     }
 
     /// Puts device `device` into a fatal error: every command fails, and no work request is
-    /// executed, until the function is reset ([`Device::reset`](crate::device::Device::reset)), as
-    /// a recovering driver does.
+    /// executed, until the function is reset ([`Function::reset`](crate::device::Device::reset)),
+    /// as a recovering driver does.
     ///
     /// # Panics
     /// When there is no such device.
@@ -491,7 +491,7 @@ impl Model {
     /// Reads a device, or makes a change that neither its engine nor a watcher needs to see. An
     /// invalid number is the caller's mistake: this panics with nothing locked, since a panic under
     /// a lock ends the model.
-    fn look<R>(&self, device: usize, look: impl FnOnce(&mut engine::Function) -> R) -> R {
+    fn look<R>(&self, device: usize, look: impl FnOnce(&mut engine::FunctionEngine) -> R) -> R {
         self.check_device(device);
         self.shared.look(device, look)
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::clock::Clock;
 use crate::dpa::Waker;
-use crate::engine::function::Function;
+use crate::engine::function::FunctionEngine;
 use crate::engine::scratch::Scratch;
 use crate::engine_waker::EngineWaker;
 use crate::functions::FunctionSlot;
@@ -107,7 +107,7 @@ impl SharedModel {
     }
 
     /// Reads a function, or makes a change that neither the engine nor a watcher needs to see.
-    pub(crate) fn look<R>(&self, id: usize, look: impl FnOnce(&mut Function) -> R) -> R {
+    pub(crate) fn look<R>(&self, id: usize, look: impl FnOnce(&mut FunctionEngine) -> R) -> R {
         look(&mut self.lock(LockSet::One(id)).functions[id])
     }
 

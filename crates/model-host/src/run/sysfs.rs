@@ -12,7 +12,7 @@ use std::{fs, io};
 
 use verbless_devx::{Backend, DeviceInfo, FunctionKind, RepresentorInfo};
 
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::{FunctionPlace, Link, Role};
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{FwctlFile, PortState, device_flags};
@@ -151,7 +151,7 @@ impl DevicePaths {
 pub(super) fn shown(backend: &InProcess) -> Vec<ShownDevice> {
     let infos = backend.enumerate().unwrap_or_default();
     let mut controls = 0..;
-    let shown = |(number, (info, device)): (usize, (DeviceInfo, &Device))| {
+    let shown = |(number, (info, device)): (usize, (DeviceInfo, &Function))| {
         let ports = (1..).map_while(|number| backend.port(device.number(), number)).collect();
         let caps = device.capabilities();
         let pkeys = match device.profile().link() {

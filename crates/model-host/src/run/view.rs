@@ -11,7 +11,7 @@ use super::node::Node;
 use super::preflight;
 use super::sysfs::{self, ShownDevice};
 use super::tree::Tree;
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::{Model, Profile, Side};
 use verbless_model_kernel::InProcess;
 
@@ -30,7 +30,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(model: &Model, side: Side) -> Result<Self, RunError> {
         let backend = InProcess::of(model).on_side(side);
-        let devices: Vec<_> = backend.shown().map(Device::number).collect();
+        let devices: Vec<_> = backend.shown().map(Function::number).collect();
         if devices.is_empty() && side == Side::Dpu {
             return Err(RunError::NoDpu { known: names() });
         }

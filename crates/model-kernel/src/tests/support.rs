@@ -11,7 +11,7 @@ use verbless_devx::{Mapping, Protection};
 use verbless_prm::{HcaCap, MkeyContext, Opcode};
 
 use super::super::client::{Capability, Client, DescriptorClaim, FileId, OwnProcess};
-use super::super::cmd::{Function, FunctionRegisters};
+use super::super::cmd::{FunctionAccess, FunctionRegisters};
 use super::super::file::File;
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
@@ -157,7 +157,7 @@ impl Device {
     }
 }
 
-impl Function for Device {
+impl FunctionAccess for Device {
     fn execute(&self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
         Self::lock(&self.commands).push(input.to_vec());

@@ -366,7 +366,7 @@ impl Dpa {
                         turn.hart.complete(0);
                         AfterTurn::Goes
                     }
-                    Some(AccessResult::Device(request)) => {
+                    Some(AccessResult::Function(request)) => {
                         turn.asked = transfer.address;
                         AfterTurn::Asks(request)
                     }

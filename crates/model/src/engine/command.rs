@@ -4,7 +4,7 @@
 use verbless_prm::CqErrorSyndrome;
 
 use super::faults::QueueKind;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::{blueflame, doorbell, flush};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
@@ -95,7 +95,7 @@ pub(crate) fn reset(locked: &mut LockedFunctions, id: usize) {
 }
 
 /// Applies the effects of the last command to the engine; an error refuses the command.
-fn apply_all(function: &mut Function, now: u64) -> Result<(), Refusal> {
+fn apply_all(function: &mut FunctionEngine, now: u64) -> Result<(), Refusal> {
     let mut outcome = Ok(());
     // A refused effect does not stop the others.
     for effect in std::mem::take(&mut function.hca.effects) {
@@ -105,7 +105,7 @@ fn apply_all(function: &mut Function, now: u64) -> Result<(), Refusal> {
 }
 
 /// Drops the CQEs, delayed by a fault, of a queue that went to RESET: it completes nothing more.
-fn forget_delayed(function: &mut Function, number: u32) {
+fn forget_delayed(function: &mut FunctionEngine, number: u32) {
     let delayed = &mut function.engine.delayed;
     let cqs = &mut function.hca.objects.cqs;
     delayed.retain(|_, delayed| {
@@ -117,7 +117,11 @@ fn forget_delayed(function: &mut Function, number: u32) {
     });
 }
 
-pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result<(), Refusal> {
+pub(crate) fn apply(
+    function: &mut FunctionEngine,
+    now: u64,
+    effect: Effect,
+) -> Result<(), Refusal> {
     match effect {
         Effect::SenderReady(number) => {
             flush::finish(function, number, now);
@@ -196,7 +200,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
 }
 
 /// Removes a send queue from the rotation.
-fn leave_rotation(function: &mut Function, number: u32, queue: &SendRuntime) {
+fn leave_rotation(function: &mut FunctionEngine, number: u32, queue: &SendRuntime) {
     if queue.queued {
         function.engine.active.retain(|&active| active != number);
     }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::cq::CompletionQueue;
 use super::events::Events;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::keys::{Keys, Neighbours, NoNeighbours};
 use super::packets::path::Addresses;
 #[cfg(feature = "dpa")]
@@ -134,7 +134,7 @@ impl Context<'_> {
 
 impl Neighbours for OtherFunctions<'_> {
     fn keys(&self, id: usize) -> Option<Keys<'_>> {
-        let Function { hca, space, .. } = self.get(id)?;
+        let FunctionEngine { hca, space, .. } = self.get(id)?;
         let Objects { mkeys, aliases, limits, .. } = &hca.objects;
         // No key reaches the memory of a dead function.
         let alive = !hca.fatal;
@@ -153,7 +153,7 @@ struct Parts<'a> {
     context: Context<'a>,
 }
 
-impl Function {
+impl FunctionEngine {
     #[inline(always)]
     fn parts<'a>(&'a mut self, now: u64, others: OtherFunctions<'a>) -> Parts<'a> {
         let Self { hca, engine, space, spaces } = self;

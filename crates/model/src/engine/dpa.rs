@@ -13,7 +13,7 @@ use verbless_prm::GeneralObjectType;
 
 use super::cqe::Completion;
 use super::doorbell;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::keys::{AccessRight, KeyUser, Range, Sge, VISITS};
 use crate::dpa::{DeviceAnswer, DeviceRequest, Doorbell, Dpa, Queues, ShortTurn, Turn, Waker};
 use crate::locked::LockedFunctions;
@@ -205,7 +205,7 @@ pub(super) fn step(locked: &mut LockedFunctions, id: usize) -> bool {
 }
 
 /// Reports processes that have ended to software, each by an event.
-fn tell_ended(function: &mut Function, dpa: &Dpa, ended: &[u32]) {
+fn tell_ended(function: &mut FunctionEngine, dpa: &Dpa, ended: &[u32]) {
     for &number in ended {
         // Another process may have the number meanwhile.
         let there = dpa.process(number).is_some_and(|state| state.status != 0);
@@ -269,7 +269,7 @@ fn serve_counted(
 
 /// The function whose queues a run rings through an extended UAR; it must be one that the run's own
 /// function reaches.
-fn extended(function: &Function, request: &DeviceRequest) -> Option<usize> {
+fn extended(function: &FunctionEngine, request: &DeviceRequest) -> Option<usize> {
     let DeviceRequest::Ring { queues: Queues::Extension { device_id, .. }, .. } = request else {
         return None;
     };
@@ -278,7 +278,7 @@ fn extended(function: &Function, request: &DeviceRequest) -> Option<usize> {
 
 /// The UAR page that a function has extended to a process of another function, by that function's
 /// vhca_id and serial number.
-fn extended_page(function: &Function, device_id: u32, by: (u16, u64)) -> Option<u32> {
+fn extended_page(function: &FunctionEngine, device_id: u32, by: (u16, u64)) -> Option<u32> {
     let number = device_id & 0xffff;
     let context = &function.hca.objects.uar_extensions.get(&number)?.context;
     let allowed = (context.vhca_id(), context.process_serial()) == by;
@@ -286,7 +286,12 @@ fn extended_page(function: &Function, device_id: u32, by: (u16, u64)) -> Option<
 }
 
 /// Rings a queue that names the outbox's UAR page; `None` if there is none.
-fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Option<DeviceAnswer> {
+fn ring(
+    function: &mut FunctionEngine,
+    page: u32,
+    doorbell: Doorbell,
+    now: u64,
+) -> Option<DeviceAnswer> {
     let objects = &function.hca.objects;
     let names_page = |cqn: u32| objects.cqs.get(&cqn).is_some_and(|cq| cq.uar_page == page);
     // An outbox that reaches the CQ of an emulated doorbell reaches the doorbell.
@@ -334,7 +339,7 @@ fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Opt
 }
 
 /// Writes a CQE of zeros. An event reports a CQE that cannot be written.
-fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
+fn zero_cqe(function: &mut FunctionEngine, cqn: u32, now: u64) -> Option<()> {
     match function.context(now).cq(cqn) {
         Ok(cq) => drop(cq.complete(Completion::zero())),
         Err(missing) => {
@@ -346,7 +351,7 @@ fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
 }
 
 /// Handles a doorbell of an emulated device that was rung, or armed: one that is both causes a CQE.
-pub(super) fn emulated_rung(function: &mut Function, number: u32, now: u64) {
+pub(super) fn emulated_rung(function: &mut FunctionEngine, number: u32, now: u64) {
     let Some(doorbell) = function.hca.objects.emulated_doorbells.get_mut(&number) else {
         tracing::error!(number, "an emulated doorbell that was rung or armed is gone");
         return;

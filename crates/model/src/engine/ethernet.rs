@@ -11,7 +11,7 @@ use verbless_prm::{
 
 use super::context::StandaloneSq;
 use super::cqe::Completion;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::keys::{self, AccessRight, KeyUser, Range, Sge};
 use super::scratch::Scratch;
 use super::state::Egress;
@@ -120,7 +120,7 @@ fn least_inline(mode: MinWqeInlineMode) -> usize {
 
 /// Delivers a frame that has arrived to the RQs that the function's flow tables select.
 pub(super) fn arrive(
-    function: &mut Function,
+    function: &mut FunctionEngine,
     others: OtherFunctions<'_>,
     delivery: &Delivery,
     now: u64,

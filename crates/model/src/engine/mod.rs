@@ -82,7 +82,7 @@ pub(crate) use doorbell::mmio_write;
 #[cfg(test)]
 pub(crate) use faults::FaultWindow;
 pub use faults::{Fault, QueueKind};
-pub(crate) use function::Function;
+pub(crate) use function::FunctionEngine;
 pub(crate) use run::{jump, step};
 pub(crate) use thread::spawn;
 pub(crate) use transport::qp_type;

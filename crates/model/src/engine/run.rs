@@ -2,7 +2,7 @@
 
 use super::context::Missing;
 use super::cq::CompletionQueue;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
@@ -39,7 +39,7 @@ pub(crate) fn step(locked: &mut LockedFunctions) -> bool {
         let first = scratch.steps.is_multiple_of(TURNS_PER_PROGRAM) && step_program(locked);
         first
             || !scratch.steps.is_multiple_of(TURNS_PER_SCAN)
-                && step_one(locked, scratch, Function::is_busy)
+                && step_one(locked, scratch, FunctionEngine::is_busy)
             || step_one(locked, scratch, |_| true)
             || step_program(locked)
     });
@@ -56,7 +56,7 @@ fn step_program(locked: &mut LockedFunctions) -> bool {
 fn step_one(
     locked: &mut LockedFunctions,
     scratch: &mut Scratch,
-    which: impl Fn(&Function) -> bool,
+    which: impl Fn(&FunctionEngine) -> bool,
 ) -> bool {
     let count = locked.functions.len();
     let first = scratch.next;
@@ -70,7 +70,7 @@ fn step_one(
 pub(crate) fn jump(locked: &mut LockedFunctions) -> bool {
     // A frame on its way through a link is no work yet.
     while let Some(due) =
-        locked.functions.iter().filter_map(Function::next_timer).chain(arrival(locked)).min()
+        locked.functions.iter().filter_map(FunctionEngine::next_timer).chain(arrival(locked)).min()
     {
         locked.clock.now = locked.clock.now.max(due);
         if step(locked) {
@@ -237,7 +237,7 @@ fn send_packets(locked: &mut LockedFunctions, id: usize) {
     }
     let now = locked.clock.now;
     let mut fabric = locked.common.fabric.lock();
-    let Function { hca, engine, .. } = &mut locked.functions[id];
+    let FunctionEngine { hca, engine, .. } = &mut locked.functions[id];
     for Egress { port, frame } in engine.egress.drain(..) {
         match hca.is_up(port) {
             true => fabric.transmit(now, Vport { function: id, port }, frame),
@@ -249,7 +249,7 @@ fn send_packets(locked: &mut LockedFunctions, id: usize) {
 }
 
 /// Forgets the pending work of a dead function, so that it holds up no other function.
-fn forget_plans(function: &mut Function) {
+fn forget_plans(function: &mut FunctionEngine) {
     function.engine.forget_queues();
     function.engine.held = Default::default();
 }
@@ -316,7 +316,7 @@ fn qp_turn(
 }
 
 /// Expires timers, and releases delayed completions and events.
-fn expire(function: &mut Function, now: u64) -> bool {
+fn expire(function: &mut FunctionEngine, now: u64) -> bool {
     let mut worked = !function.engine.held.is_empty() && blueflame::expire(function, now);
     while let Some(entry) =
         function.engine.delayed.first_entry().filter(|entry| entry.key().0 <= now)
@@ -339,7 +339,12 @@ fn expire(function: &mut Function, now: u64) -> bool {
     worked
 }
 
-fn with_cq(function: &mut Function, cqn: u32, now: u64, act: impl FnOnce(CompletionQueue<'_>)) {
+fn with_cq(
+    function: &mut FunctionEngine,
+    cqn: u32,
+    now: u64,
+    act: impl FnOnce(CompletionQueue<'_>),
+) {
     match function.context(now).cq(cqn) {
         Ok(cq) => act(cq),
         Err(missing) => tracing::error!(%missing, "what was to happen later has no CQ"),

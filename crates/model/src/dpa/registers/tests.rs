@@ -39,7 +39,7 @@ fn process() -> Process {
 enum Came {
     Value(u64),
     Errno(u32),
-    Device(DeviceRequest),
+    Function(DeviceRequest),
     Fault,
 }
 
@@ -47,7 +47,7 @@ fn transfer(process: &mut Process, address: u64, size: u64, store: Option<u64>) 
     match process.transfer(&Transfer { address, size, store }) {
         AccessResult::Done(value) => Came::Value(value),
         AccessResult::Errno(errno) => Came::Errno(errno),
-        AccessResult::Device(ask) => Came::Device(ask),
+        AccessResult::Function(ask) => Came::Function(ask),
         AccessResult::Nothing => Came::Fault,
     }
 }
@@ -65,7 +65,7 @@ fn ring(doorbell: Doorbell) -> Came {
 }
 
 fn ring_for(queues: Queues, doorbell: Doorbell) -> Came {
-    Came::Device(DeviceRequest::Ring { outbox: Some(3), queues, doorbell })
+    Came::Function(DeviceRequest::Ring { outbox: Some(3), queues, doorbell })
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn window_address_resolves_to_its_mkey() {
     let mut process = process();
     let at = |window: u64, address: u64| WINDOWS | window << 48 | address;
     let reach = |mkey, address, size, store| {
-        Came::Device(DeviceRequest::RemoteMemory { window: 5, pd: 9, mkey, address, size, store })
+        Came::Function(DeviceRequest::RemoteMemory { window: 5, pd: 9, mkey, address, size, store })
     };
     let far = 0xffff_ffff_fff8;
     assert_eq!(load(&mut process, at(5, far), 8), reach(0x1200, far, 8, None));
@@ -92,7 +92,7 @@ fn window_config_is_a_32_bit_mkey_register() {
     assert_eq!(load(&mut process, config, 4), Came::Value(0x3400));
     let through = load(&mut process, WINDOWS | 5 << 48, 1);
     assert!(
-        matches!(through, Came::Device(DeviceRequest::RemoteMemory { mkey: 0x3400, .. })),
+        matches!(through, Came::Function(DeviceRequest::RemoteMemory { mkey: 0x3400, .. })),
         "{through:?}"
     );
     for (address, size) in [(config, 8), (config, 2), (config + 4, 4), (config + 64, 4)] {

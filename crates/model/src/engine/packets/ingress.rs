@@ -7,7 +7,7 @@ use super::super::scratch::Scratch;
 use super::datagram::has_q_key;
 use super::path::{Addresses, mapped};
 use crate::engine::ethernet;
-use crate::engine::function::Function;
+use crate::engine::function::FunctionEngine;
 use crate::engine::transport;
 use crate::fabric::{Delivery, Vport};
 use crate::functions::OtherFunctions;
@@ -23,7 +23,7 @@ const FULL: u16 = 1 << 15;
 
 /// Takes a packet that arrived at a port of a function.
 pub(in crate::engine) fn arrive(
-    function: &mut Function,
+    function: &mut FunctionEngine,
     others: OtherFunctions<'_>,
     delivery: &Delivery,
     now: u64,
@@ -149,7 +149,7 @@ fn agree(own: u16, sent: u16) -> bool {
 
 /// Gives a datagram to all QPs of a function that joined its group.
 fn to_group(
-    (function, others): (&mut Function, OtherFunctions<'_>),
+    (function, others): (&mut FunctionEngine, OtherFunctions<'_>),
     (packet, opcode): (&Packet<'_>, Opcode),
     (port, own): (u8, bool),
     now: u64,

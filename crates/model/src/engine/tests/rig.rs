@@ -12,7 +12,7 @@ use verbless_prm::hot::{
 use verbless_prm::{CqeError, CqeOpcode, Eqe, IntoBytes, RqContext, RqState, SqContext, SqState};
 
 use crate::engine::transport::types::RC;
-use crate::engine::{self, Function};
+use crate::engine::{self, FunctionEngine};
 use crate::hca::effect::Resize;
 use crate::hca::objects::*;
 use crate::hca::{Effect, Hca, Refusal};
@@ -98,7 +98,7 @@ impl Rig {
         let profile = Arc::new(profile.with_link(link));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
         let hca = |index| Hca::new(index, profile.clone(), memory.clone(), engine::qp_type);
-        let functions = (0..2).map(|index| Function::new(hca(index))).collect();
+        let functions = (0..2).map(|index| FunctionEngine::new(hca(index))).collect();
         let mut locked = LockedFunctions::new(functions, true);
         locked.in_packets = std::env::var_os(IN_PACKETS).is_some();
         let arena = bytemuck::zeroed_slice_box(1 << 18);

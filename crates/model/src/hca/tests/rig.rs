@@ -10,7 +10,7 @@ use verbless_prm::{
     RqType, ServiceType, Structure, WqType,
 };
 
-use crate::engine::{Function, execute};
+use crate::engine::{FunctionEngine, execute};
 use crate::hca::objects::ObjectCounts;
 use crate::hca::{Hca, Refusal};
 use crate::locked::LockedFunctions;
@@ -100,7 +100,7 @@ impl Rig {
     /// A fresh function of this profile.
     pub(super) fn of(profile: Profile) -> Self {
         let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory), crate::engine::qp_type);
-        let locked = LockedFunctions::new(vec![Function::new(hca)], true);
+        let locked = LockedFunctions::new(vec![FunctionEngine::new(hca)], true);
         Self { locked, accepted: Vec::new() }
     }
 

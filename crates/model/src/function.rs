@@ -30,7 +30,7 @@ use crate::shared_model::SharedModel;
 /// A function of a device. Clones are handles to the same function, which exists as long as any
 /// handle does.
 #[derive(Clone)]
-pub struct Device {
+pub struct Function {
     shared: Arc<SharedModel>,
     id: usize,
 }
@@ -42,7 +42,7 @@ pub struct Port {
     pub up: bool,
     /// The port's LID on InfiniBand, 0 on Ethernet.
     pub lid: u16,
-    /// The GID table of an InfiniBand port; an Ethernet port's is [`Device::roce_addresses`].
+    /// The GID table of an InfiniBand port; an Ethernet port's is [`Function::roce_addresses`].
     pub gids: Vec<[u8; 16]>,
     /// The port's MAC, in the low 48 bits.
     pub mac: u64,
@@ -61,14 +61,14 @@ impl Model {
     ///
     /// # Panics
     /// When there is no such device.
-    pub fn device(&self, device: usize) -> Device {
+    pub fn device(&self, device: usize) -> Function {
         self.check_device(device);
-        Device { shared: self.shared.clone(), id: device }
+        Function { shared: self.shared.clone(), id: device }
     }
 
     /// All devices, as handles for a front end.
-    pub fn all_devices(&self) -> Vec<Device> {
-        (0..self.devices()).map(|id| Device { shared: self.shared.clone(), id }).collect()
+    pub fn all_devices(&self) -> Vec<Function> {
+        (0..self.devices()).map(|id| Function { shared: self.shared.clone(), id }).collect()
     }
 
     /// Stops all devices while the guard lives. Its holder must not call the model.
@@ -77,7 +77,7 @@ impl Model {
     }
 
     /// The one driver of this model's devices: the first call creates it, and it lives until the
-    /// last handle to the model is dropped. It may hold [`Device`]s, and must hold no [`Model`].
+    /// last handle to the model is dropped. It may hold [`Function`]s, and must hold no [`Model`].
     ///
     /// # Panics
     /// When the devices already have a driver of another type.
@@ -87,7 +87,7 @@ impl Model {
     }
 }
 
-impl Device {
+impl Function {
     /// The device's number in the methods of [`Model`].
     pub fn number(&self) -> usize {
         self.id
@@ -131,7 +131,7 @@ impl Device {
     /// Function-level reset, or a reset of its firmware: undoes everything that commands did, and
     /// revives a function that died ([`Model::kill`]), unless it was removed ([`Model::remove`]). A
     /// driver that receives its interrupts learns of the reset by [`Interrupts::fatal`], and
-    /// recognises it by [`Device::resets`].
+    /// recognises it by [`Function::resets`].
     pub fn reset(&self) {
         let interrupts = self.shared.with_function(self.id, |locked| {
             engine::reset(locked, self.id);

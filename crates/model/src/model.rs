@@ -448,7 +448,7 @@ impl Model {
     }
 
     /// Puts device `device` into a fatal error: every command fails, and no work request is
-    /// executed, until the function is reset ([`Function::reset`](crate::device::Device::reset)),
+    /// executed, until the function is reset ([`Function::reset`](crate::function::Function::reset)),
     /// as a recovering driver does.
     ///
     /// # Panics

@@ -136,7 +136,7 @@ pub(crate) enum AccessResult {
     /// The access is done, with this error for os_errno.
     Errno(u32),
     /// The access needs this request to the device.
-    Function(DeviceRequest),
+    Device(DeviceRequest),
     /// The address has no register: an access fault.
     Nothing,
 }
@@ -178,7 +178,7 @@ impl super::process::Process {
             let address = address & ((1 << LOG_WINDOW) - 1);
             let Window { pd, mkey } = *window;
             let window = id as u16;
-            return AccessResult::Function(DeviceRequest::RemoteMemory {
+            return AccessResult::Device(DeviceRequest::RemoteMemory {
                 window,
                 pd,
                 mkey,
@@ -255,7 +255,7 @@ impl Outbox {
             return AccessResult::Errno(errno::BUSY);
         }
         (self.busy, self.error) = (true, false);
-        AccessResult::Function(DeviceRequest::Ring {
+        AccessResult::Device(DeviceRequest::Ring {
             outbox: Some(id),
             queues: self.queues,
             doorbell,

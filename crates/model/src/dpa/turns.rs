@@ -366,7 +366,7 @@ impl Dpa {
                         turn.hart.complete(0);
                         AfterTurn::Goes
                     }
-                    Some(AccessResult::Function(request)) => {
+                    Some(AccessResult::Device(request)) => {
                         turn.asked = transfer.address;
                         AfterTurn::Asks(request)
                     }

@@ -120,7 +120,7 @@ impl GuestMemory {
 
     /// Removes every range that lies within the `length` bytes from `address`. `_held` proves that
     /// no pointer of [`HostMemory::direct`] is in use. The public method is
-    /// [`Function::unmap`](crate::device::Device::unmap).
+    /// [`Function::unmap`](crate::function::Function::unmap).
     pub(crate) fn unmap(&self, _held: &DmaStopped<'_>, address: u64, length: u64) {
         let ranges = &mut self.space.write().unwrap_or_else(PoisonError::into_inner).ranges;
         ranges.retain(|&start, range| {
@@ -130,7 +130,7 @@ impl GuestMemory {
     }
 
     /// Cuts off all memory, so that each access is a fault, or restores it. `_held` as above. The
-    /// public method is [`Function::set_bus_master`](crate::device::Device::set_bus_master).
+    /// public method is [`Function::set_bus_master`](crate::function::Function::set_bus_master).
     pub(crate) fn cut_off(&self, _held: &DmaStopped<'_>, cut_off: bool) {
         self.space.write().unwrap_or_else(PoisonError::into_inner).cut_off = cut_off;
     }

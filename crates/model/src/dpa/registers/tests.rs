@@ -47,7 +47,7 @@ fn transfer(process: &mut Process, address: u64, size: u64, store: Option<u64>) 
     match process.transfer(&Transfer { address, size, store }) {
         AccessResult::Done(value) => Came::Value(value),
         AccessResult::Errno(errno) => Came::Errno(errno),
-        AccessResult::Function(ask) => Came::Function(ask),
+        AccessResult::Device(ask) => Came::Function(ask),
         AccessResult::Nothing => Came::Fault,
     }
 }

@@ -25,8 +25,8 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 2,
                 name: "BAD_OP",
                 says: &["bad operation"],
-                doc: "Opcode or op_mod is unknown, or not allowed to this function or user \
-                    context.",
+                doc: "Opcode or op_mod is unknown, or this function or user context may not use \
+                    it.",
             },
             Number {
                 value: 3,
@@ -38,7 +38,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 4,
                 name: "BAD_SYS_STATE",
                 says: &["bad system state"],
-                doc: "The device as a whole is in no state for this, such as before INIT_HCA.",
+                doc: "The state of the device does not allow the command, such as before INIT_HCA.",
             },
             Number {
                 value: 5,
@@ -50,7 +50,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 6,
                 name: "RES_BUSY",
                 says: &["resource busy"],
-                doc: "The object is being used by another command; send the command again.",
+                doc: "Another command uses the object; send the command again.",
             },
             Number {
                 value: 7,
@@ -62,14 +62,14 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 8,
                 name: "LIM",
                 says: &["limits exceeded"],
-                doc: "A limit that the capabilities state would be exceeded.",
+                doc: "The command would exceed a limit that the capabilities state.",
             },
             Number {
                 value: 9,
                 name: "BAD_RES_STATE",
                 says: &["bad resource state"],
-                doc: "The object is in the wrong state, or still referenced by others that must go \
-                    first.",
+                doc: "The object is in the wrong state, or other objects still refer to it: \
+                    destroy those first.",
             },
             Number {
                 value: 0xa,
@@ -125,7 +125,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0,
                 name: "OK",
                 says: &["no errors"],
-                doc: "Delivered: the command's own status says how it went.",
+                doc: "Delivered: the command's own status holds its outcome.",
             },
             Number {
                 value: 1,
@@ -167,13 +167,13 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 7,
                 name: "INPUT_LENGTH_ERR",
                 says: &["command input length error"],
-                doc: "input_length is no length that this command takes.",
+                doc: "The command does not take an input of input_length bytes.",
             },
             Number {
                 value: 8,
                 name: "OUTPUT_LENGTH_ERR",
                 says: &["command output length error"],
-                doc: "output_length is no length that this command takes.",
+                doc: "The command does not take an output buffer of output_length bytes.",
             },
             Number {
                 value: 9,
@@ -461,7 +461,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 8,
                 name: "HW_FATAL_ERR",
                 says: &["unrecoverable hardware error"],
-                doc: "Hardware failed for good.",
+                doc: "Hardware failed fatally.",
             },
             Number {
                 value: 9,
@@ -473,13 +473,14 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0xa,
                 name: "ICM_FETCH_PCI_ERR",
                 says: &["ICM fetch PCI error"],
-                doc: "A PCI error while the device fetched its own memory (ICM) from the host.",
+                doc: "A PCI error occurred while the device fetched its own memory (ICM) from the \
+                    host.",
             },
             Number {
                 value: 0xb,
                 name: "ICM_PAGE_ERR",
                 says: &["HW fatal error"],
-                doc: "A page of that memory failed.",
+                doc: "A page of ICM failed.",
             },
             Number {
                 value: 0xc,
@@ -503,7 +504,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0xf,
                 name: "FFSER_ERR",
                 says: &["FFSER error"],
-                doc: "An uncorrectable PCI error.",
+                doc: "An uncorrectable PCI error occurred.",
             },
             Number {
                 value: 0x10,
@@ -515,7 +516,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x12,
                 name: "ICM_PCI_POISONED_ERR",
                 says: &["ICM fetch PCI data poisoned error"],
-                doc: "The host's memory gave poisoned data.",
+                doc: "The host's memory returned poisoned data for ICM.",
             },
             Number {
                 value: 0x13,

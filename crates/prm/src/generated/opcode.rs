@@ -3,7 +3,7 @@
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Opcodes of commands: those that are described, and the others that Linux knows.
+    /// Opcodes of commands: the commands described here, and the others of Linux.
     ///
     /// Source: linux: include/linux/mlx5/mlx5_ifc.h MLX5_CMD_OP_\*.
     pub struct Opcode(pub u16) = "opcode", 16 bits {
@@ -18,38 +18,38 @@ enumeration! {
         TEARDOWN_HCA = 0x103,
         /// Opens the function: the first command after the command queue is up.
         ENABLE_HCA = 0x104,
-        /// Closes the function, the last command.
+        /// Closes the function: the last command.
         DISABLE_HCA = 0x105,
-        /// Asks how many pages of 4 KiB firmware needs from the host.
+        /// Reads the number of 4 KiB pages that firmware needs from the host.
         QUERY_PAGES = 0x107,
         /// Gives pages to firmware, or takes them back.
         MANAGE_PAGES = 0x108,
         /// Narrows or enables capabilities of one page. Legal after ENABLE_HCA and before INIT_HCA;
         /// every field of the page is written, so start from the current values.
         SET_HCA_CAP = 0x109,
-        /// Reads which revisions of the interface between software and firmware (ISSI) the device
-        /// speaks. A device that fails it with BAD_OP speaks only 0.
+        /// Reads the revisions of the interface between software and firmware (ISSI) that the
+        /// device supports. A device that fails the command with BAD_OP supports only revision 0.
         QUERY_ISSI = 0x10a,
         /// Chooses the revision of the interface between software and firmware (ISSI). Legal
         /// between ENABLE_HCA and INIT_HCA; everything described here is revision 1.
         SET_ISSI = 0x10b,
-        /// Tells the device which driver runs it, for its tools to show.
+        /// Reports the driver's name and version to the device, for its tools to show.
         SET_DRIVER_VERSION = 0x10d,
-        /// Asks how subfunctions are divided between functions.
+        /// Reads how subfunctions are divided between functions.
         QUERY_SF_PARTITION = 0x111,
-        /// Gives a number to a subfunction.
+        /// Allocates the number of a subfunction.
         ALLOC_SF = 0x113,
-        /// Frees a subfunction's number.
+        /// Frees the number of a subfunction.
         DEALLOC_SF = 0x114,
         /// Stops a function before its state is saved for live migration.
         SUSPEND_VHCA = 0x115,
-        /// Lets a suspended function run on.
+        /// Resumes a suspended function.
         RESUME_VHCA = 0x116,
-        /// Asks how many bytes a function's saved state takes.
+        /// Reads the size in bytes of a function's saved state.
         QUERY_VHCA_MIGRATION_STATE = 0x117,
         /// Writes a suspended function's state to memory.
         SAVE_VHCA_STATE = 0x118,
-        /// Puts a saved state into a suspended function.
+        /// Loads a saved state into a suspended function.
         LOAD_VHCA_STATE = 0x119,
         /// Creates a memory key.
         CREATE_MKEY = 0x200,
@@ -59,14 +59,13 @@ enumeration! {
         DESTROY_MKEY = 0x202,
         /// Reads the special keys, which do not refer to registered memory.
         QUERY_SPECIAL_CONTEXTS = 0x203,
-        /// Tells the device that the missing pages of an access are present, or will never be.
+        /// Resumes an access that faulted: its missing pages are present, or will never be.
         PAGE_FAULT_RESUME = 0x204,
-        /// Takes part of the device's own memory.
+        /// Allocates a part of the device's own memory.
         ALLOC_MEMIC = 0x205,
-        /// Gives part of the device's own memory back.
+        /// Frees a part of the device's own memory.
         DEALLOC_MEMIC = 0x206,
-        /// Gives an address at which stores to device memory are an atomic operation, or takes it
-        /// back.
+        /// Allocates or frees an address at which a store to device memory is an atomic operation.
         MODIFY_MEMIC = 0x207,
         /// Creates an event queue; only the kernel may.
         CREATE_EQ = 0x301,
@@ -164,7 +163,7 @@ enumeration! {
         RELEASE_XRQ_ERROR = 0x729,
         /// Changes an extended receive queue.
         MODIFY_XRQ = 0x72a,
-        /// Asks which functions are delegated to the asking one.
+        /// Reads which functions are delegated to the sender.
         QUERY_DELEGATED_VHCA = 0x732,
         /// Creates a vport of the embedded switch for a delegated function.
         CREATE_ESW_VPORT = 0x733,
@@ -207,25 +206,25 @@ enumeration! {
         DEALLOC_Q_COUNTER = 0x772,
         /// Reads a set of queue counters.
         QUERY_Q_COUNTER = 0x773,
-        /// Chooses the counters whose change makes an event.
+        /// Selects the counters whose change raises an event.
         SET_MONITOR_COUNTER = 0x774,
-        /// Asks for one event at the next change of a monitored counter.
+        /// Arms one event for the next change of a monitored counter.
         ARM_MONITOR_COUNTER = 0x775,
         /// Sets the rate of an entry in the packet pacing table.
         SET_PP_RATE_LIMIT = 0x780,
         /// Reads an entry of the packet pacing table.
         QUERY_RATE_LIMIT = 0x781,
-        /// Creates a node in a tree that shares out bandwidth.
+        /// Creates a node in the hierarchy that divides bandwidth.
         CREATE_SCHEDULING_ELEMENT = 0x782,
-        /// Destroys a node of a tree that shares out bandwidth.
+        /// Destroys a node of the hierarchy that divides bandwidth.
         DESTROY_SCHEDULING_ELEMENT = 0x783,
-        /// Reads a node of a tree that shares out bandwidth.
+        /// Reads a node of the hierarchy that divides bandwidth.
         QUERY_SCHEDULING_ELEMENT = 0x784,
-        /// Changes a node of a tree that shares out bandwidth.
+        /// Changes a node of the hierarchy that divides bandwidth.
         MODIFY_SCHEDULING_ELEMENT = 0x785,
-        /// Creates a number for vports that share parameters of their quality of service.
+        /// Allocates a number for vports that share QoS parameters.
         CREATE_QOS_PARA_VPORT = 0x786,
-        /// Frees a number for vports that share parameters of their quality of service.
+        /// Frees a number for vports that share QoS parameters.
         DESTROY_QOS_PARA_VPORT = 0x787,
         /// Allocates a protection domain.
         ALLOC_PD = 0x800,
@@ -235,7 +234,7 @@ enumeration! {
         ALLOC_UAR = 0x802,
         /// Frees a UAR page.
         DEALLOC_UAR = 0x803,
-        /// Sets or reads how long a vector's interrupts are held back.
+        /// Sets or reads the interrupt moderation of a vector: how long its interrupts are delayed.
         CONFIG_INT_MODERATION = 0x804,
         /// Reads or writes one register. The input carries the register's layout also for a read:
         /// its index fields say what to read. A kernel sends it with uid 0; of user contexts, those
@@ -247,9 +246,9 @@ enumeration! {
         DETACH_FROM_MCG = 0x807,
         /// Reads the log of packets that were dropped.
         GET_DROPPED_PACKET_LOG = 0x80a,
-        /// Asks which classes of management datagrams the device answers itself.
+        /// Reads which classes of management datagrams the device answers itself.
         QUERY_MAD_DEMUX = 0x80b,
-        /// Chooses which classes of management datagrams the device answers itself.
+        /// Selects which classes of management datagrams the device answers itself.
         SET_MAD_DEMUX = 0x80c,
         /// Does nothing, successfully: tests the command interface.
         NOP = 0x80d,
@@ -261,7 +260,7 @@ enumeration! {
         ALLOC_TRANSPORT_DOMAIN = 0x816,
         /// Frees a transport domain.
         DEALLOC_TRANSPORT_DOMAIN = 0x817,
-        /// Asks whether congestion control is on for a priority.
+        /// Reads whether congestion control is on for a priority.
         QUERY_CONG_STATUS = 0x822,
         /// Turns congestion control of a priority on or off.
         MODIFY_CONG_STATUS = 0x823,
@@ -281,7 +280,7 @@ enumeration! {
         QUERY_L2_TABLE_ENTRY = 0x82a,
         /// Empties an entry of the table of MAC addresses that are forwarded to the function.
         DELETE_L2_TABLE_ENTRY = 0x82b,
-        /// Chooses what wakes the machine, and whether it may be reset over the network.
+        /// Selects what wakes the machine, and whether it may be reset over the network.
         SET_WOL_ROL = 0x830,
         /// Reads what wakes the machine, and whether it may be reset over the network.
         QUERY_WOL_ROL = 0x831,
@@ -367,7 +366,7 @@ enumeration! {
         QUERY_FLOW_TABLE_ENTRY = 0x937,
         /// Removes an entry.
         DELETE_FLOW_TABLE_ENTRY = 0x938,
-        /// Takes a counter of packets and bytes for steering rules, or many at once.
+        /// Allocates one or many flow counters (packets and bytes) for steering rules.
         ALLOC_FLOW_COUNTER = 0x939,
         /// Frees a counter of steering rules.
         DEALLOC_FLOW_COUNTER = 0x93a,
@@ -375,11 +374,12 @@ enumeration! {
         QUERY_FLOW_COUNTER = 0x93b,
         /// Changes where packets go that no entry matches.
         MODIFY_FLOW_TABLE = 0x93c,
-        /// Creates a header that a steering rule adds to packets, or a way to take one off.
+        /// Creates a packet reformat: a header that a steering rule adds to packets, or the removal
+        /// of one.
         ALLOC_PACKET_REFORMAT_CONTEXT = 0x93d,
-        /// Destroys a header that a steering rule adds to packets.
+        /// Destroys a packet reformat of steering rules.
         DEALLOC_PACKET_REFORMAT_CONTEXT = 0x93e,
-        /// Reads a header that a steering rule adds to packets.
+        /// Reads a packet reformat of steering rules.
         QUERY_PACKET_REFORMAT_CONTEXT = 0x93f,
         /// Creates a list of changes that a steering rule makes to headers.
         ALLOC_MODIFY_HEADER_CONTEXT = 0x940,
@@ -418,23 +418,23 @@ enumeration! {
         /// Reads or writes one of the registers that user contexts may reach; otherwise as
         /// ACCESS_REGISTER.
         ACCESS_REGISTER_USER = 0xb0c,
-        /// Asks how far another function has come.
+        /// Reads the state of another function, such as ACTIVE or IN_USE.
         QUERY_VHCA_STATE = 0xb0d,
-        /// Arms the event of another function's next state, or sets the number that software calls
-        /// it by.
+        /// Arms the event of another function's next state change, or sets the number that software
+        /// assigns to it.
         MODIFY_VHCA_STATE = 0xb0e,
         /// Generates PSP security associations and their keys.
         PSP_GEN_SPI = 0xb10,
-        /// Changes the device's PSP master key.
+        /// Rotates the device's PSP master key.
         PSP_ROTATE_KEY = 0xb11,
-        /// Waits until no packet under way uses an encryption key that was destroyed.
+        /// Waits until no packet in flight uses a destroyed encryption key.
         SYNC_CRYPTO = 0xb12,
         /// Lets another function that knows a secret make an alias of an object.
         ALLOW_OTHER_VHCA_ACCESS = 0xb16,
         /// Executes a WQE that the command carries.
         GENERATE_WQE = 0xb17,
-        /// Reads the vendor unique identifiers (VUIDs) of functions, strings by which a function is
-        /// found again after it moved.
+        /// Reads the vendor unique identifiers (VUIDs) of functions: strings that identify a
+        /// function after it moved.
         QUERY_VUID = 0xb22,
     }
 }

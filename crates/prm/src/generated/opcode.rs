@@ -67,7 +67,7 @@ enumeration! {
         DEALLOC_MEMIC = 0x206,
         /// Allocates or frees an address at which a store to device memory is an atomic operation.
         MODIFY_MEMIC = 0x207,
-        /// Creates an event queue; only the kernel may.
+        /// Creates an event queue; only the kernel may send it.
         CREATE_EQ = 0x301,
         /// Destroys an event queue.
         DESTROY_EQ = 0x302,

@@ -164,15 +164,15 @@ pub mod event_type {
 
 /// Values of `wqe_opcode`: Opcode of a send WQE.
 pub mod opcode {
-    /// Nothing, but a completion if it is requested.
+    /// Does nothing; completes if a completion is requested.
     pub const NOP: u8 = 0;
     /// SEND that invalidates a key at the peer (imm is the rkey).
     pub const SEND_INVALIDATE: u8 = 1;
-    /// Data goes to an address of the peer; its receive queue takes no part.
+    /// RDMA WRITE to an address of the peer: takes no receive WQE.
     pub const WRITE: u8 = 8;
     /// RDMA WRITE with immediate: takes a receive WQE at the peer.
     pub const WRITE_IMM: u8 = 9;
-    /// Data goes to the next receive of the peer.
+    /// SEND to the next receive WQE of the peer.
     pub const SEND: u8 = 0xa;
     /// SEND with immediate.
     pub const SEND_IMM: u8 = 0xb;
@@ -180,17 +180,17 @@ pub mod opcode {
     pub const LSO: u8 = 0xe;
     /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
     pub const WAIT: u8 = 0xf;
-    /// Data comes from an address of the peer.
+    /// RDMA READ from an address of the peer.
     pub const READ: u8 = 0x10;
-    /// Atomic of 8 bytes: replaces the value if it equals another.
+    /// Compare and swap of 8 bytes: replaces the value if it equals another.
     pub const COMPARE_SWAP: u8 = 0x11;
-    /// Atomic of 8 bytes: adds to the value and returns the old one.
+    /// Fetch and add of 8 bytes: adds to the value and returns the old one.
     pub const FETCH_ADD: u8 = 0x12;
-    /// The same with masks: some bits are compared, some replaced.
+    /// Masked compare and swap: masks select the bits to compare and to replace.
     pub const MASKED_COMPARE_SWAP: u8 = 0x14;
-    /// The same on fields: carries stop at their boundaries.
+    /// Masked fetch and add: carries stop at the boundaries of bit fields.
     pub const MASKED_FETCH_ADD: u8 = 0x15;
-    /// Lets the device execute WQEs of another send queue.
+    /// Enables WQEs of another send queue.
     pub const SEND_ENABLE: u8 = 0x17;
     /// Bind a memory window.
     pub const BIND_MW: u8 = 0x18;
@@ -236,19 +236,19 @@ pub mod fence {
     pub const FENCE: u8 = 2;
     /// All earlier WQEs.
     pub const STRONG_ORDERING: u8 = 3;
-    /// Earlier local operations, READs and atomics; what verbs call a fence.
+    /// Earlier local operations, READs and atomics: the fence of verbs.
     pub const FENCE_AND_INITIATOR_SMALL: u8 = 4;
 }
 
-/// Values of `wqe_completion`: When a send WQE makes a CQE.
+/// Values of `wqe_completion`: When the device writes a CQE for a send WQE.
 pub mod completion {
-    /// On error only.
+    /// A CQE on an error only.
     pub const ON_ERROR: u8 = 0;
-    /// On the first error only.
+    /// A CQE on the first error only.
     pub const ON_FIRST_ERROR: u8 = 1;
     /// A CQE when the WQE is done, successful or not.
     pub const ALWAYS: u8 = 2;
-    /// As ALWAYS, and a completion event with it.
+    /// A CQE like ALWAYS, with a completion event.
     pub const ALWAYS_AND_EVENT: u8 = 3;
 }
 
@@ -1044,7 +1044,7 @@ pub struct CtrlFlags {
     /// WQE signature: the complement of the XOR of all its bytes, where signatures are on.
     #[inline(always)]
     pub signature: u8,
-    /// DC initiators: the stream that the WQE belongs to; an error stops its stream alone.
+    /// DC initiators: the stream that the WQE belongs to; an error stops only its own stream.
     #[inline(always)]
     pub dci_stream_channel_id: u16,
     /// Fence mode.
@@ -1057,7 +1057,7 @@ pub struct CtrlFlags {
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub ce: u8,
-    /// Solicited: the peer's CQE raises an event on a CQ armed for solicited ones.
+    /// Solicited: the peer's CQE raises an event on a CQ that is armed for solicited CQEs.
     #[inline(always)]
     pub se: bool,
     #[bits(1)]
@@ -1148,8 +1148,8 @@ impl MaskedAtomicSegment {
 }
 
 /// Data segment: one gather or scatter entry. A receive WQE is a list of these; if it is shorter
-/// than the stride, one with lkey 0x100 ends it. A srq_next_segment or signature_segment precedes
-/// them on queues that have those.
+/// than the stride, one with lkey 0x100 ends it. On queues with a srq_next_segment or
+/// signature_segment, that segment precedes the list.
 ///
 /// Source: linux: struct mlx5_wqe_data_seg; rdma-core: struct mlx5_wqe_data_seg.
 #[derive(
@@ -1198,7 +1198,7 @@ impl InlineHeader {
     default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct InlineWord {
-    /// 1: data follows here, where a data segment has 0.
+    /// 1: inline data follows; a data segment has 0 here.
     #[inline(always)]
     pub inline: bool,
     #[bits(21)]
@@ -1232,7 +1232,8 @@ pub struct DatagramSegment {
     pub rmac: [u8; 0x6],
     /// Traffic class.
     pub tclass: u8,
-    /// Routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of IPv4.
+    /// Number of routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of
+    /// IPv4.
     pub hop_limit: u8,
     /// `grh`, `src_addr_index`, `flow_label`.
     pub datagram_grh: DatagramGrh,
@@ -1245,7 +1246,7 @@ pub struct DatagramSegment {
     default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct DatagramDqp {
-    /// The vector is the extended one, of 48 bytes; otherwise it ends after 16.
+    /// The address vector is the extended one of 48 bytes; otherwise it ends after 16 bytes.
     #[inline(always)]
     pub ext: bool,
     #[bits(7)]
@@ -1289,7 +1290,7 @@ raw!(DatagramPath: u16);
 pub struct DatagramGrh {
     #[bits(1)]
     __: u8,
-    /// A GRH is sent.
+    /// The packet carries a GRH.
     #[inline(always)]
     pub grh: bool,
     #[bits(2)]
@@ -1399,7 +1400,7 @@ raw!(EthInline: u32);
     default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct EthVlan {
-    /// Instead of inlining: insert the VLAN tag vlan_tci.
+    /// Insert the VLAN tag vlan_tci instead of inlined headers.
     #[inline(always)]
     pub insert_vlan: bool,
     #[bits(14)]
@@ -1427,7 +1428,7 @@ pub struct UmrCtrlSegment {
     _reserved_at_1: [u8; 0x3],
     /// Size of the translation entries, in units of 16 bytes; a multiple of 4.
     pub xlt_octowords: U16,
-    /// Where the entries go in the translation, in units of 16 bytes; bits 15:0.
+    /// Offset of the entries in the translation table, in units of 16 bytes; bits 15:0.
     pub xlt_offset: U16,
     /// Fields of the mkey context to set (values in umr_mkey_mask).
     pub mkey_mask: U64,
@@ -1440,10 +1441,10 @@ pub struct UmrCtrlSegment {
 #[bitfield(u8, order = Msb, new = false, default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct UmrFlags {
-    /// The translation entries follow in the WQE, not behind a pointer.
+    /// The translation entries follow in the WQE instead of at a pointer.
     #[inline(always)]
     pub inline: bool,
-    /// What to check first; rdma-core names the value 1 "check free".
+    /// Check before the change; rdma-core names the value 1 "check free".
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub check: u8,
@@ -1504,7 +1505,7 @@ pub struct WaitDataSegment {
     pub va: U64,
     /// Value to compare with.
     pub value: U64,
-    /// Bits of the word that count.
+    /// Bits of the word to compare.
     pub mask: U64,
 }
 
@@ -1538,7 +1539,7 @@ pub struct WaitOperation {
     /// Wait until the condition is false.
     #[inline(always)]
     pub invert: bool,
-    /// How the word in memory is compared with the given one: what ends the wait.
+    /// Condition that ends the wait: compares the given value to the word in memory.
     #[inline(always)]
     #[bits(4, into = fit_u8::<4>)]
     pub condition: u8,

@@ -55,7 +55,7 @@ enumeration! {
         CREATE_MKEY = 0x200,
         /// Reads the context of a memory key.
         QUERY_MKEY = 0x201,
-        /// Destroys a memory key; accesses under way finish or fail before it completes.
+        /// Destroys a memory key; outstanding accesses finish or fail before the command completes.
         DESTROY_MKEY = 0x202,
         /// Reads the special keys, which do not refer to registered memory.
         QUERY_SPECIAL_CONTEXTS = 0x203,
@@ -85,7 +85,7 @@ enumeration! {
         MODIFY_CQ = 0x403,
         /// Creates a QP in state RST.
         CREATE_QP = 0x500,
-        /// Destroys a QP, whatever its state.
+        /// Destroys a QP in any state.
         DESTROY_QP = 0x501,
         /// Moves a QP from RST to INIT. Takes pm_state, the port and P_Key index of the primary
         /// path, rights (rre, rwe, rae with atomic_mode), the Q_Key (UD) and the counter set.
@@ -103,7 +103,7 @@ enumeration! {
         SQERR2RTS_QP = 0x506,
         /// Moves a QP from any state to ERR: all posted WQEs complete as flushed.
         QP_2ERR = 0x507,
-        /// Moves a QP from any state to RST: posted WQEs vanish without completions.
+        /// Moves a QP from any state to RST: the device discards posted WQEs without completions.
         QP_2RST = 0x50a,
         /// Reads the context of a QP.
         QUERY_QP = 0x50b,
@@ -134,7 +134,7 @@ enumeration! {
         QUERY_XRC_SRQ = 0x707,
         /// Arms the limit event of an XRC SRQ.
         ARM_XRC_SRQ = 0x708,
-        /// Creates a target of dynamic connections.
+        /// Creates a DC target.
         CREATE_DCT = 0x710,
         /// Destroys a drained DCT.
         DESTROY_DCT = 0x711,
@@ -405,13 +405,13 @@ enumeration! {
         QUERY_GENERAL_OBJECT = 0xa02,
         /// Destroys a general object.
         DESTROY_GENERAL_OBJECT = 0xa03,
-        /// Creates a user context and its uid; the kernel does it for each DevX process.
+        /// Creates a user context and its uid; the kernel sends it for each DevX process.
         CREATE_UCTX = 0xa04,
         /// Destroys a user context.
         DESTROY_UCTX = 0xa06,
-        /// Makes a process's pages known to the device; the kernel does it on UMEM registration.
+        /// Registers a process's pages with the device; the kernel sends it on UMEM registration.
         CREATE_UMEM = 0xa08,
-        /// Forgets a UMEM.
+        /// Destroys a UMEM.
         DESTROY_UMEM = 0xa0a,
         /// Waits until packets see every steering rule that software wrote to device memory.
         SYNC_STEERING = 0xb00,

@@ -240,7 +240,7 @@ enumeration! {
         /// its index fields say what to read. A kernel sends it with uid 0; of user contexts, those
         /// with TOOLS_RESOURCES of uctx_cap may, which Linux makes for files of fwctl.
         ACCESS_REGISTER = 0x805,
-        /// Attaches a QP to a multicast group: it receives the group's packets.
+        /// Attaches a QP to a multicast group: the QP receives the group's packets.
         ATTACH_TO_MCG = 0x806,
         /// Detaches a QP from a multicast group.
         DETACH_FROM_MCG = 0x807,
@@ -288,7 +288,7 @@ enumeration! {
         CREATE_LAG = 0x840,
         /// Changes how a bond spreads traffic over its ports.
         MODIFY_LAG = 0x841,
-        /// Asks whether the device's ports are bonded, and how QPs are spread over them.
+        /// Reads whether the device's ports are bonded, and how the bond spreads QPs over them.
         QUERY_LAG = 0x842,
         /// Ends the bond of the ports.
         DESTROY_LAG = 0x843,
@@ -346,7 +346,7 @@ enumeration! {
         DESTROY_RQT = 0x918,
         /// Reads an RQ table.
         QUERY_RQT = 0x919,
-        /// Sets the table that packets enter first; with op_mod 1, removes it.
+        /// Sets the root table, which packets enter first; op_mod 1 removes it.
         SET_FLOW_TABLE_ROOT = 0x92f,
         /// Creates a flow table, without groups or entries.
         CREATE_FLOW_TABLE = 0x930,
@@ -354,17 +354,17 @@ enumeration! {
         DESTROY_FLOW_TABLE = 0x931,
         /// Reads the context of a flow table.
         QUERY_FLOW_TABLE = 0x932,
-        /// Creates a group: a range of entries of a table that match the same fields.
+        /// Creates a flow group: a range of a table's entries that match the same fields.
         CREATE_FLOW_GROUP = 0x933,
         /// Destroys a flow group.
         DESTROY_FLOW_GROUP = 0x934,
         /// Reads a flow group.
         QUERY_FLOW_GROUP = 0x935,
-        /// Writes an entry (op_mod 0), or changes one (op_mod 1).
+        /// Creates a flow table entry (op_mod 0) or changes one (op_mod 1).
         SET_FLOW_TABLE_ENTRY = 0x936,
-        /// Reads an entry.
+        /// Reads a flow table entry.
         QUERY_FLOW_TABLE_ENTRY = 0x937,
-        /// Removes an entry.
+        /// Removes a flow table entry.
         DELETE_FLOW_TABLE_ENTRY = 0x938,
         /// Allocates one or many flow counters (packets and bytes) for steering rules.
         ALLOC_FLOW_COUNTER = 0x939,
@@ -372,7 +372,7 @@ enumeration! {
         DEALLOC_FLOW_COUNTER = 0x93a,
         /// Reads a counter of steering rules.
         QUERY_FLOW_COUNTER = 0x93b,
-        /// Changes where packets go that no entry matches.
+        /// Changes where a flow table sends packets that no entry matches.
         MODIFY_FLOW_TABLE = 0x93c,
         /// Creates a packet reformat: a header that a steering rule adds to packets, or the removal
         /// of one.
@@ -429,7 +429,7 @@ enumeration! {
         PSP_ROTATE_KEY = 0xb11,
         /// Waits until no packet in flight uses a destroyed encryption key.
         SYNC_CRYPTO = 0xb12,
-        /// Lets another function that knows a secret make an alias of an object.
+        /// Allows another function that has the access key to create an alias of an object.
         ALLOW_OTHER_VHCA_ACCESS = 0xb16,
         /// Executes a WQE that the command carries.
         GENERATE_WQE = 0xb17,

@@ -169,10 +169,10 @@ enumeration! {
         CREATE_ESW_VPORT = 0x733,
         /// Destroys a vport of the embedded switch that was created for a delegated function.
         DESTROY_ESW_VPORT = 0x734,
-        /// Asks the manager of an embedded switch, a PF of a DPU, about the host function behind
-        /// it: its PCI address and how many VFs it has.
+        /// Reads the host function behind an embedded switch: its PCI address and its number of
+        /// VFs. The switch's manager, a PF of a DPU, sends it.
         QUERY_ESW_FUNCTIONS = 0x740,
-        /// Reads whether a virtual port is up and whether it is meant to be.
+        /// Reads the operational and the administrative state of a virtual port.
         QUERY_VPORT_STATE = 0x750,
         /// Sets a virtual port up or down.
         MODIFY_VPORT_STATE = 0x751,
@@ -180,7 +180,7 @@ enumeration! {
         QUERY_ESW_VPORT_CONTEXT = 0x752,
         /// Sets what the embedded switch does at a vport.
         MODIFY_ESW_VPORT_CONTEXT = 0x753,
-        /// Reads the NIC vport context, and one of its address lists after it.
+        /// Reads the NIC vport context, followed by one of its address lists.
         QUERY_NIC_VPORT_CONTEXT = 0x754,
         /// Changes the fields of the NIC vport context that field_select names.
         MODIFY_NIC_VPORT_CONTEXT = 0x755,
@@ -188,7 +188,8 @@ enumeration! {
         QUERY_ROCE_ADDRESS = 0x760,
         /// Writes one entry of the RoCE address (GID) table of an Ethernet port; zeros delete it.
         SET_ROCE_ADDRESS = 0x761,
-        /// Reads the HCA vport context: what the subnet manager set and sees of an InfiniBand port.
+        /// Reads the HCA vport context: the state of an InfiniBand port that the subnet manager
+        /// sets and sees.
         QUERY_HCA_VPORT_CONTEXT = 0x762,
         /// Changes the fields of the HCA vport context that its field_select names.
         MODIFY_HCA_VPORT_CONTEXT = 0x763,
@@ -236,9 +237,9 @@ enumeration! {
         DEALLOC_UAR = 0x803,
         /// Sets or reads the interrupt moderation of a vector: how long its interrupts are delayed.
         CONFIG_INT_MODERATION = 0x804,
-        /// Reads or writes one register. The input carries the register's layout also for a read:
-        /// its index fields say what to read. A kernel sends it with uid 0; of user contexts, those
-        /// with TOOLS_RESOURCES of uctx_cap may, which Linux makes for files of fwctl.
+        /// Reads or writes one register. A read carries the register's layout too: its index fields
+        /// select what to read. The kernel sends it with uid 0; a user context needs
+        /// TOOLS_RESOURCES of uctx_cap, which Linux grants to files of fwctl.
         ACCESS_REGISTER = 0x805,
         /// Attaches a QP to a multicast group: the QP receives the group's packets.
         ATTACH_TO_MCG = 0x806,
@@ -415,7 +416,7 @@ enumeration! {
         DESTROY_UMEM = 0xa0a,
         /// Waits until packets see every steering rule that software wrote to device memory.
         SYNC_STEERING = 0xb00,
-        /// Reads or writes one of the registers that user contexts may reach; otherwise as
+        /// Reads or writes one of the registers that user contexts may access; otherwise like
         /// ACCESS_REGISTER.
         ACCESS_REGISTER_USER = 0xb0c,
         /// Reads the state of another function, such as ACTIVE or IN_USE.

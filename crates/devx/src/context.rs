@@ -341,7 +341,8 @@ mod tests {
         unsafe_code,
         reason = "the trait's method is unsafe to call; it follows no pointer itself"
     )]
-    impl OpenDevice for Opened {
+    // SAFETY: it writes to outputs as `fill` does, and opens and maps nothing.
+    unsafe impl OpenDevice for Opened {
         unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
             let (header, attributes) = Header::split(request).unwrap();
             assert_eq!(header.method(), method::QUERY_CONTEXT);

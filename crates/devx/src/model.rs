@@ -172,7 +172,8 @@ mod tests {
         unsafe_code,
         reason = "the trait's method is unsafe to call; it follows no pointer itself"
     )]
-    impl ControlFile for Control {
+    // SAFETY: it accesses no memory.
+    unsafe impl ControlFile for Control {
         unsafe fn ioctl(&self, _: u32, _: &mut [u64]) -> Result<(), Errno> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(())
@@ -183,7 +184,8 @@ mod tests {
         unsafe_code,
         reason = "the trait's method is unsafe to call; it follows no pointer itself"
     )]
-    impl OpenDevice for Board {
+    // SAFETY: it writes to outputs as `fill` does, and each descriptor is a new file.
+    unsafe impl OpenDevice for Board {
         unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
             let (header, attributes) = Header::split(request).unwrap();
             let carries = [

@@ -16,14 +16,14 @@
 //! # }
 //! ```
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use verbless_command::{
     CqAttr, CqElement as Element, CqObject, CqOptions, Cqn, Device, DpaEq, Eqn, MiniCqeFormat,
     Moderation,
 };
-use verbless_queue::map_uar;
+use verbless_queue::arm_new_cq;
 use verbless_queue::uar::FIRST_ARM;
 
 use crate::error::Error;
@@ -162,9 +162,6 @@ pub struct DpaCq {
     /// Whether the host has armed it.
     armed: Arc<AtomicBool>,
 }
-
-/// Held while a doorbell page is mapped: a page can be mapped only once at a time.
-static MAPPING: Mutex<()> = Mutex::new(());
 
 impl DpaCq {
     /// Creates a CQ (`flexio_cq_create`).
@@ -307,11 +304,7 @@ impl DpaCq {
     fn ring_first_arm(&self) -> Result<(), Error> {
         self.process.alive()?;
         self.process.write(self.record + 4, &FIRST_ARM.to_be_bytes())?;
-        let _one = MAPPING.lock().unwrap_or_else(PoisonError::into_inner);
-        let page = map_uar(self.object.attr().uar.clone());
-        let page = page.map_err(|error| Error::Failed(error.to_string()))?;
-        page.arm_new_cq(self.object.cqn());
-        Ok(())
+        arm_new_cq(&self.object).map_err(|error| Error::Failed(error.to_string()))
     }
 
     /// The number of the CQ (`flexio_cq_get_cq_num`).

@@ -191,7 +191,7 @@ impl Process {
                 continue;
             }
             let mut file = vec![0; length as usize];
-            memory.read_at(0, &mut file).map_err(verbless_command::Error::from)?;
+            memory.read_at(0, &mut file).map_err(|error| Error::Failed(error.to_string()))?;
             return self.save(path, "core", &file);
         }
     }

@@ -157,7 +157,7 @@ impl Process {
             return Err(Error::Failed(why.into()));
         }
         let file = Memory::allocate(app.elf().len())?;
-        file.write_at(0, app.elf()).map_err(verbless_command::Error::from)?;
+        file.write_at(0, app.elf()).map_err(|error| Error::Failed(error.to_string()))?;
         let attr = DpaProcessAttr {
             file: file.register(device)?,
             offset: 0,

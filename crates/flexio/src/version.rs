@@ -42,7 +42,7 @@ static VERSION: OnceLock<Version> = OnceLock::new();
 
 /// Declares the version that this host is written for, once (`flexio_version_set`); the same
 /// version may be declared again. This library has the functions of both 2022 and 3.2.0 if they
-/// differ, so nothing else depends on it.
+/// differ (the deprecated ones with the feature `sdk-2022`), so nothing else depends on it.
 ///
 /// # Errors
 /// Another version was set before; the version is above [`Version::CURRENT`]. A host for a later

@@ -102,6 +102,11 @@ impl Method<'_> {
         if self.state.context.is_some() {
             return Err(refused(Errno::EINVAL, "the open file has a context already"));
         }
+        // The driver clears `ib_active` when it reports the fatal error (Linux
+        // `mlx5_ib_alloc_ucontext`).
+        if self.file.kernel.is_dead() {
+            return Err(refused(Errno::EAGAIN, "the device is in a fatal error"));
+        }
         let bytes = match self.attrs.prefix(attr::UHW_IN, 32) {
             Err(Errno::ENOENT) => Vec::new(),
             other => other?,

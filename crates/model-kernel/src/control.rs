@@ -89,8 +89,9 @@ impl Control {
         insist_on_zeros(client, address, own, size)?;
         let mut structure = T::default();
         client.read(address, structure.as_mut_bytes())?;
-        if self.kernel.function.is_removed() {
-            return Err(refused(Errno::ENODEV, "the device was removed: close the file"));
+        if self.kernel.function.is_released() {
+            let words = "the device was removed or reset: close the file";
+            return Err(refused(Errno::ENODEV, words));
         }
         answer(self, client, &mut structure)?;
         client.write(address, structure.as_bytes())

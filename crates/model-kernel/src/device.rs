@@ -22,17 +22,14 @@ impl Method<'_> {
         self.state.context()?;
         let number = self.attrs.number(attr::PORT_NUM, u8::MAX.into())? as u32;
         let kernel = &self.file.kernel;
-        let port = kernel.function.port(number).ok_or_else(|| no_port(number))?;
-        let response = port_response(kernel, &port);
+        let response = port_response(kernel, &queried_port(kernel, number)?);
         self.attrs.put_or_zero(attr::PORT_RESP, &response)
     }
 
     /// QUERY_PORT of the write interface; its structure is the beginning of the new one.
     pub(super) fn write_query_port(&mut self, request: &Core) -> Result<(), Errno> {
         let kernel = &self.file.kernel;
-        let number = request.u8(8).into();
-        let port = kernel.function.port(number).ok_or_else(|| no_port(number))?;
-        let response = port_response(kernel, &port);
+        let response = port_response(kernel, &queried_port(kernel, request.u8(8).into())?);
         self.attrs.put_or_zero(attr::CORE_OUT, &response[..40])
     }
 
@@ -103,6 +100,15 @@ pub(super) fn find_gid(kernel: &Kernel, port: &PortState, index: u32) -> Result<
     }
     let none = || refused::refused(Errno::ENODATA, format!("no GID at index {index}"));
     port.gids.iter().find(|entry| entry.index == index).copied().ok_or_else(none)
+}
+
+/// A port's state as commands report it: a dead device answers none (ENOLINK).
+fn queried_port(kernel: &Kernel, number: u32) -> Result<PortState, Errno> {
+    let port = kernel.function.port(number).ok_or_else(|| no_port(number))?;
+    if !kernel.function.is_alive() {
+        return Err(refused::refused(Errno::ENOLINK, "the device is dead"));
+    }
+    Ok(port)
 }
 
 /// The errno for a port that does not exist.

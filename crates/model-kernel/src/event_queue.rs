@@ -11,6 +11,9 @@ use super::client::PAGE;
 const EQE_BYTES: u64 = Eqe::BYTES as u64;
 const WORDS: usize = Eqe::BYTES / 8;
 const LAST: usize = WORDS - 1;
+/// Entries after which the device gets to know how far the reader is (Linux
+/// `MLX5_EQ_POLLING_BUDGET`).
+const BUDGET: u32 = 128;
 /// The uid of event queues that every user context may name in its CQs.
 const SHARED_UID: u16 = 0xffff;
 
@@ -82,7 +85,7 @@ impl EventQueue {
 
     /// Takes the next entry, if the device has written one: its owner bit flips with each round
     /// through the queue.
-    pub(super) fn next(&mut self) -> Option<Eqe> {
+    fn next(&mut self) -> Option<Eqe> {
         let mask = (1u32 << self.log_size) - 1;
         let entry = (self.consumer & mask) as usize * WORDS;
         let round = self.consumer >> self.log_size & 1;
@@ -98,6 +101,19 @@ impl EventQueue {
         (0..LAST).for_each(|word| read(&mut eqe, word, Ordering::Relaxed));
         self.consumer = self.consumer.wrapping_add(1);
         Some(eqe)
+    }
+
+    /// Takes the entries that the device has written, and lets `handle` have each. `tell` takes the
+    /// doorbell word every [`BUDGET`] entries: the device has their room again while this goes on.
+    pub(super) fn serve(&mut self, mut handle: impl FnMut(&Eqe), mut tell: impl FnMut([u8; 4])) {
+        let mut served = 0;
+        while let Some(eqe) = self.next() {
+            handle(&eqe);
+            served += 1;
+            if served % BUDGET == 0 {
+                tell(self.doorbell());
+            }
+        }
     }
 
     /// The doorbell word with the reader's position: the queue's number and the consumer index.
@@ -132,6 +148,17 @@ mod tests {
         }
         queue.number = 5;
         assert_eq!(queue.doorbell(), [5, 0, 0, 8]);
+    }
+
+    #[test]
+    fn eq_doorbell_is_due_every_128_entries() {
+        let mut queue = EventQueue::new(9, 3);
+        queue.number = 5;
+        (0..300).for_each(|index| write(&queue, index, 0x10, 0));
+        let (handled, mut told) = (std::cell::Cell::new(0_u32), Vec::new());
+        queue.serve(|_| handled.set(handled.get() + 1), |word| told.push((handled.get(), word)));
+        assert_eq!(told, [(128, [5, 0, 0, 128]), (256, [5, 0, 1, 0])]);
+        assert_eq!((handled.get(), queue.doorbell()), (300, [5, 0, 1, 44]));
     }
 
     #[test]

@@ -109,10 +109,9 @@ impl Method<'_> {
                 channel: channel.clone(),
                 cookie,
                 eventfd: eventfd.clone(),
-                _claim: claim,
+                claim,
             });
         }
-        self.file.kernel.subscriptions.add(subscriptions);
-        Ok(())
+        self.file.kernel.subscriptions.add(subscriptions)
     }
 }

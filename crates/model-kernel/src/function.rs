@@ -25,9 +25,11 @@ const GID_ROCE_V2: u32 = 2;
 /// IB_PORT_CAP_MASK2_SUP.
 const CAP_MASK2: u32 = 1 << 15;
 
-/// A device of a model, and all devices of its fabric.
+/// A device of a model, as the driver reaches it that attached after the function's reset number
+/// `resets`; and all devices of its fabric.
 pub(super) struct Modelled {
     pub device: Device,
+    pub resets: u64,
     pub fabric: Arc<[Device]>,
     pub network: Arc<Network>,
 }
@@ -42,11 +44,11 @@ impl Function for Modelled {
     }
 
     fn is_alive(&self) -> bool {
-        self.device.is_alive()
+        !self.was_reset() && self.device.is_alive()
     }
 
-    fn is_removed(&self) -> bool {
-        self.device.is_removed()
+    fn is_released(&self) -> bool {
+        self.was_reset() || self.device.is_removed()
     }
 
     fn vectors(&self) -> u32 {
@@ -54,7 +56,10 @@ impl Function for Modelled {
     }
 
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
-        self.device.set_interrupts(interrupts);
+        // The vectors of a function that was reset are those of its next driver.
+        if !self.was_reset() {
+            self.device.set_interrupts(interrupts);
+        }
     }
 
     fn about(&self) -> About {
@@ -72,6 +77,9 @@ impl Function for Modelled {
     }
 
     fn unback_uar(&self, page: u32) {
+        if self.was_reset() {
+            return;
+        }
         if let Err(errno) = self.device.uars().unback(page) {
             tracing::warn!(page, %errno, "a UAR page stays with the client that had it");
         }
@@ -129,6 +137,19 @@ impl Function for Modelled {
             .or_else(|| self.network.neighbour(gid))
             // No ARP goes to a neighbour outside the model; its link-local address holds its MAC.
             .or_else(|| self.device.leads_outside().then(|| mac_of_link_local(gid)).flatten())
+    }
+}
+
+impl Modelled {
+    /// The device, for a driver that attaches to it.
+    pub(super) fn new(device: Device, fabric: Arc<[Device]>, network: Arc<Network>) -> Self {
+        let resets = device.resets();
+        Self { device, resets, fabric, network }
+    }
+
+    /// Whether the function was reset after its driver attached: what the driver made is gone.
+    fn was_reset(&self) -> bool {
+        self.device.resets() != self.resets
     }
 }
 
@@ -241,13 +262,17 @@ pub(super) fn described_port(device: &Device, number: u32, network: &Network) ->
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, UdpSocket};
+    use std::os::fd::AsFd;
     use std::sync::Arc;
 
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use verbless_model::memory::Interrupts;
     use verbless_model::{Link, Model, Profile, Uplink};
     use verbless_prm::{RoceL3Type, RoceVersion};
     use verbless_wire::gid_of;
 
-    use super::{Function as _, Modelled};
+    use super::{Function as _, Modelled, PAGE};
     use crate::{InProcess, Neighbour};
 
     #[test]
@@ -256,7 +281,7 @@ mod tests {
         let model = Model::builder().device(profile).threaded().build();
         let device = model.device(0);
         let (fabric, network) = ([device.clone()].into(), Arc::default());
-        let modelled = Modelled { device, fabric, network };
+        let modelled = Modelled::new(device, fabric, network);
         let mut gid = [0; 16];
         gid[..2].copy_from_slice(&[0xfe, 0x80]);
         gid[8..].copy_from_slice(&[0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
@@ -276,6 +301,36 @@ mod tests {
         drop(external);
         assert_eq!(modelled.neighbour(&gid), None);
     }
+
+    #[test]
+    fn driver_from_before_a_reset_reaches_nothing() {
+        struct Receiver;
+        impl Interrupts for Receiver {
+            fn raise(&self, _: u32) {}
+        }
+        let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).build();
+        let device = model.device(0);
+        let attach = || Modelled::new(device.clone(), [device.clone()].into(), Arc::default());
+        let earlier = attach();
+        assert!(earlier.is_alive() && !earlier.is_released());
+        device.reset();
+        let later = attach();
+        assert!(!earlier.is_alive() && earlier.is_released());
+        assert!(later.is_alive() && !later.is_released());
+        let receiver: Arc<dyn Interrupts> = Arc::new(Receiver);
+        later.set_interrupts(Some(receiver.clone()));
+        earlier.set_interrupts(None);
+        assert_eq!(Arc::strong_count(&receiver), 2, "the device has it still");
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = memfd_create(c"page-of-a-later-client", flags).unwrap();
+        nix::unistd::ftruncate(&file, PAGE as i64).unwrap();
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        later.back_uar(1, file.as_fd(), 0).unwrap();
+        earlier.unback_uar(1);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(maps.contains("memfd:page-of-a-later-client"), "{maps}");
+    }
+
     #[test]
     fn an_ip_address_is_two_gids_and_a_neighbour_to_the_others() {
         let card = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);

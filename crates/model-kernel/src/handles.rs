@@ -172,22 +172,23 @@ pub(super) struct FileState {
     pub(super) clock: Option<Arc<ClockPage>>,
     /// The file is closing: dependencies do not stop a destruction.
     pub(super) closing: bool,
-    /// The device was removed: clients can only destroy objects. After a fatal error ioctls still
-    /// reach the driver, whose commands then fail (ENXIO, ENOLINK).
+    /// The device was removed or reset: clients can only destroy objects. After a fatal error
+    /// ioctls still reach the driver, whose commands then fail (ENXIO, ENOLINK).
     pub(super) removed: bool,
     /// Counts objects in their order of creation.
     sequence: u64,
 }
 
 impl FileState {
-    /// The context; EINVAL before there is one, EIO when the device was removed.
+    /// The context; EINVAL before there is one, EIO when the device was removed or
+    /// reset.
     pub(super) fn context(&self) -> Result<&Context, Errno> {
         self.insist_on_device()?;
         let none = || refused(Errno::EINVAL, "the open file has no context yet (GET_CONTEXT)");
         self.context.as_ref().ok_or_else(none)
     }
 
-    /// EIO when the device was removed.
+    /// EIO when the device was removed or reset.
     pub(super) fn insist_on_device(&self) -> Result<(), Errno> {
         if self.removed { Err(refused(Errno::EIO, "the device is gone")) } else { Ok(()) }
     }

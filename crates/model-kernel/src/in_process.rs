@@ -71,6 +71,7 @@ impl Drop for Lease {
         let mut kernels = self.inner.kernels();
         if let Some(entry) = kernels.get_mut(self.id)
             && let Some((kernel, users)) = entry
+            && Arc::ptr_eq(kernel, &self.kernel)
         {
             *users -= 1;
             if *users == 0 {
@@ -216,16 +217,25 @@ impl InProcess {
         all.get(device).map_or(Vec::new(), |device| topology::representors(device, present))
     }
 
-    /// Device `id`; attaches it if necessary.
+    /// Device `id`; attaches it if necessary. After a reset it is attached anew, and the clients
+    /// from before keep a kernel that has released it.
     pub(super) fn lease(&self, id: usize) -> Result<Lease, Errno> {
         let mut kernels = self.inner.kernels();
         let len = kernels.len().max(id + 1);
         kernels.resize_with(len, || None);
-        if kernels[id].is_none() {
-            let fabric = self.inner.devices.clone();
-            let device = fabric.get(id).ok_or(Errno::ENODEV)?.clone();
+        let fabric = self.inner.devices.clone();
+        let device = fabric.get(id).ok_or(Errno::ENODEV)?.clone();
+        let was_reset = |(kernel, _): &(Arc<Kernel>, usize)| {
+            device.is_alive() && kernel.is_dead() && kernel.is_gone()
+        };
+        if kernels[id].as_ref().is_none_or(was_reset) {
+            // On Linux the driver attached before the device died, and GET_CONTEXT fails with this
+            // errno. Here the open does.
+            if !device.is_alive() {
+                return Err(if device.is_removed() { Errno::EIO } else { Errno::EAGAIN });
+            }
             let network = self.inner.network.clone();
-            let function = Arc::new(Modelled { device, fabric, network });
+            let function = Arc::new(Modelled::new(device, fabric, network));
             kernels[id] = Some((Kernel::attach(function)?, 0));
         }
         let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
@@ -276,16 +286,22 @@ impl Backend for InProcess {
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
-        let failed = |errno| {
+        let failed = |function: &Device, errno| {
             let attempted = format!("opening {} of the model", device.name);
-            let hint = "the modelled device refused what the kernel does when it takes a device; \
-                        its log says which command";
-            Error::new(ErrorKind::Refused, attempted, hint).with_errno(errno)
+            let (kind, hint) = if function.is_removed() {
+                (ErrorKind::DeviceGone, "it was removed: open another device")
+            } else if !function.is_alive() {
+                (ErrorKind::Refused, "it is in a fatal error: reset it")
+            } else {
+                let hint = "the modelled device refused what the kernel does when it takes a \
+                            device; its log says which command";
+                (ErrorKind::Refused, hint)
+            };
+            Error::new(kind, attempted, hint).with_errno(errno)
         };
         let devices = self.enumerate()?;
         let called = |(number, _): &(usize, &Device)| name(*number) == device.name;
-        let Some((_, id)) = self.numbered().find(called).map(|(at, device)| (at, device.number()))
-        else {
+        let Some((_, function)) = self.numbered().find(called) else {
             let known: Vec<&str> = devices.iter().map(|known| &*known.name).collect();
             return Err(Error::new(
                 ErrorKind::NoDevice,
@@ -293,7 +309,7 @@ impl Backend for InProcess {
                 format!("the model's devices are {}: open one of them", known.join(", ")),
             ));
         };
-        let lease = self.lease(id).map_err(failed)?;
+        let lease = self.lease(function.number()).map_err(|errno| failed(function, errno))?;
         let file = File::new(lease.kernel.clone(), self.inner.client.clone());
         Ok(Arc::new(Opened { file, backend: self.clone(), lease }))
     }
@@ -354,7 +370,9 @@ impl ControlFile {
     /// # Errors
     /// Linux's errno, if the device refuses a user context.
     pub fn open(backend: &InProcess, device: usize) -> Result<Self, Errno> {
-        let lease = backend.lease(device)?;
+        // The driver makes the user context when the file is opened.
+        let dead = |errno| if errno == Errno::EAGAIN { Errno::ENOLINK } else { errno };
+        let lease = backend.lease(device).map_err(dead)?;
         Ok(Self { control: Control::open(lease.kernel.clone())?, _lease: lease })
     }
 
@@ -374,7 +392,8 @@ struct OpenedControl {
     unsafe_code,
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
-impl verbless_devx::ControlFile for OpenedControl {
+// SAFETY: only system calls follow the addresses, within the lengths of the argument.
+unsafe impl verbless_devx::ControlFile for OpenedControl {
     // SAFETY (of the callee): the structure must be as long as its request and itself say, or none
     // of it is accessed; only system calls follow its pointers, and they answer EFAULT for wild
     // ones.
@@ -400,7 +419,9 @@ struct Opened {
     unsafe_code,
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
-impl OpenDevice for Opened {
+// SAFETY: only system calls follow the pointers, within their lengths. The model keeps Linux's
+// rules for UMEMs, each descriptor is a new file, and the model accesses what it maps by atomics.
+unsafe impl OpenDevice for Opened {
     // SAFETY (of the callee): only system calls follow the pointers, and they answer EFAULT for
     // wild ones.
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {

@@ -37,6 +37,8 @@ const LOG_COMPLETION: u32 = 10;
 const ASYNC_VECTOR: u32 = 0;
 /// Offset of an event queue's doorbell in its UAR page: consumer index, arming.
 const EQ_ARM: u64 = 0x40;
+/// The same without arming.
+const EQ_CONSUMER: u64 = 0x48;
 
 /// `ib_event_type` values that async event files carry.
 pub(super) mod ib_event {
@@ -297,8 +299,9 @@ impl Kernel {
     }
 
     /// True after the device died. The async event files of the verbs report that at once; files of
-    /// DevX report nothing, and end when the device is removed (Linux `devx_event_notifier`, which
-    /// receives events of EQs alone, and `devx_async_event_destroy_uobj`).
+    /// DevX report nothing, and end when the device is removed or reset (Linux
+    /// `devx_event_notifier`, which receives events of EQs alone, and
+    /// `devx_async_event_destroy_uobj`).
     pub(super) fn is_dead(&self) -> bool {
         let mut told = false;
         if !self.dead.load(Ordering::Acquire)
@@ -307,7 +310,7 @@ impl Kernel {
         {
             told = true;
             // The element is what mlx5_core passes on (Linux `mlx5_enter_error_state`).
-            let element = if self.function.is_removed() { 0 } else { 1 };
+            let element = if self.function.is_released() { 0 } else { 1 };
             self.subscriptions.tell_async_files(element, ib_event::DEVICE_FATAL);
         }
         let dead = self.dead.load(Ordering::Acquire);
@@ -321,10 +324,9 @@ impl Kernel {
         dead
     }
 
-    /// True after the kernel's driver left a dead device: it was removed, or reset.
+    /// True after the kernel's driver released a dead device: it was removed, or reset.
     pub(super) fn is_gone(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
-            && (self.function.is_removed() || self.function.is_alive())
+        self.dead.load(Ordering::Acquire) && self.function.is_released()
     }
 
     /// Takes the entries that the device wrote into the queues of `vector`, passes them to
@@ -345,11 +347,10 @@ impl Kernel {
             };
             let vectors = self.pending.swap(0, Ordering::AcqRel);
             for queue in queues.iter_mut().filter(|queue| vectors >> queue.vector & 1 == 1) {
-                while let Some(eqe) = queue.next() {
-                    self.handle(queue.vector, &eqe);
-                }
-                let register = u64::from(uar) * PAGE + EQ_ARM;
-                self.function.mmio_write(register, &queue.doorbell());
+                let (vector, page) = (queue.vector, u64::from(uar) * PAGE);
+                let tell = |word: [u8; 4]| self.function.mmio_write(page + EQ_CONSUMER, &word);
+                queue.serve(|eqe| self.handle(vector, eqe), tell);
+                self.function.mmio_write(page + EQ_ARM, &queue.doorbell());
             }
         }
     }

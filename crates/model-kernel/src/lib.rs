@@ -73,8 +73,10 @@ mod in_process;
 mod ioctl;
 mod kernel;
 mod mailbox;
+mod mappings;
 mod network;
 mod numbers;
+mod page_lists;
 mod pinned;
 mod port;
 mod reach;
@@ -106,13 +108,13 @@ pub mod remote {
     pub use crate::abi::DRIVER_ID;
     pub use crate::aio::signal_eventfd;
     pub use crate::client::{
-        Capability, Claim, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
-        numbers, pin_mapped,
+        Capability, Claim, Client, FileId, PAGE, effective_capabilities, identify, numbers,
     };
     pub use crate::describe::{Described, describe};
     pub use crate::eventfds::Eventfds;
     pub use crate::in_process::{ControlFile, DeviceFile};
     pub use crate::ioctl::{HEADER_WORDS, length as ioctl_length};
+    pub use crate::mappings::{Mappings, check_pin};
     pub use crate::port::{GidEntry, PortState};
     pub use crate::refusal_log::{control_request, log as log_refusal};
     pub use crate::uar::MMAP_SPAN;

@@ -29,10 +29,10 @@ pub(super) trait Function: Send + Sync {
     fn execute(&self, input: &[u8], output: &mut [u8]);
     /// Writes a register of the BAR.
     fn mmio_write(&self, offset: u64, bytes: &[u8]);
-    /// False once the device died.
+    /// False once the device died, or was reset: no command of this driver reaches it any more.
     fn is_alive(&self) -> bool;
-    /// True after the function was removed, and its driver has released it.
-    fn is_removed(&self) -> bool {
+    /// True after the driver has released the function: it was removed or reset.
+    fn is_released(&self) -> bool {
         false
     }
     /// The number of interrupt vectors.
@@ -79,11 +79,18 @@ pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Commands that count as done on a dead device: their objects are gone.
-fn destroys(opcode: Opcode) -> bool {
+/// Commands that count as done on a dead device: what they end is gone with it. The list is that of
+/// `mlx5_internal_err_ret_value` in Linux 6.12. The kernel's other commands fail with ENOLINK.
+pub(super) fn succeeds_on_dead_device(opcode: Opcode) -> bool {
     matches!(
         opcode,
-        Opcode::DESTROY_MKEY
+        Opcode::TEARDOWN_HCA
+            | Opcode::DISABLE_HCA
+            | Opcode::MANAGE_PAGES
+            | Opcode::DEALLOC_SF
+            | Opcode::PAGE_FAULT_RESUME
+            | Opcode::QUERY_ESW_FUNCTIONS
+            | Opcode::DESTROY_MKEY
             | Opcode::DESTROY_EQ
             | Opcode::DESTROY_CQ
             | Opcode::DESTROY_QP
@@ -93,7 +100,11 @@ fn destroys(opcode: Opcode) -> bool {
             | Opcode::DESTROY_XRQ
             | Opcode::DESTROY_DCT
             | Opcode::DEALLOC_Q_COUNTER
+            | Opcode::QP_2ERR
+            | Opcode::QP_2RST
             | Opcode::DESTROY_SCHEDULING_ELEMENT
+            | Opcode::DESTROY_QOS_PARA_VPORT
+            | Opcode::MODIFY_NIC_VPORT_CONTEXT
             | Opcode::DEALLOC_PD
             | Opcode::DEALLOC_UAR
             | Opcode::DETACH_FROM_MCG
@@ -101,28 +112,34 @@ fn destroys(opcode: Opcode) -> bool {
             | Opcode::DEALLOC_TRANSPORT_DOMAIN
             | Opcode::DELETE_VXLAN_UDP_DPORT
             | Opcode::DELETE_L2_TABLE_ENTRY
+            | Opcode::DESTROY_LAG
+            | Opcode::DESTROY_VPORT_LAG
             | Opcode::DESTROY_TIR
             | Opcode::DESTROY_SQ
             | Opcode::DESTROY_RQ
             | Opcode::DESTROY_RMP
             | Opcode::DESTROY_TIS
+            | Opcode::MODIFY_RQT
             | Opcode::DESTROY_RQT
+            | Opcode::MODIFY_FLOW_TABLE
+            | Opcode::SET_FLOW_TABLE_ROOT
             | Opcode::DESTROY_FLOW_TABLE
             | Opcode::DESTROY_FLOW_GROUP
+            | Opcode::SET_FLOW_TABLE_ENTRY
             | Opcode::DELETE_FLOW_TABLE_ENTRY
             | Opcode::DEALLOC_FLOW_COUNTER
             | Opcode::DEALLOC_PACKET_REFORMAT_CONTEXT
             | Opcode::DEALLOC_MODIFY_HEADER_CONTEXT
+            | Opcode::FPGA_DESTROY_QP
+            | Opcode::DEALLOC_MEMIC
             | Opcode::DESTROY_GENERAL_OBJECT
             | Opcode::DESTROY_UCTX
             | Opcode::DESTROY_UMEM
-            | Opcode::TEARDOWN_HCA
-            | Opcode::DISABLE_HCA
     )
 }
 
 /// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in the
-/// outbox.
+/// outbox; ENXIO without an outbox when the device is dead (Linux `cmd_exec`).
 pub(super) fn run(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
     if !function.is_alive() {
         return Err(refused(Errno::ENXIO, "the device is gone"));
@@ -150,7 +167,7 @@ pub(super) fn exec(function: &dyn Function, input: &[u8], output: &mut [u8]) -> 
             );
             status_to_errno(output)
         }
-        Err(Errno::ENXIO) if destroys(rules::opcode(input)) => Ok(()),
+        Err(Errno::ENXIO) if succeeds_on_dead_device(rules::opcode(input)) => Ok(()),
         Err(Errno::ENXIO) => Err(Errno::ENOLINK),
         other => other,
     }

@@ -408,6 +408,7 @@ pub(super) fn cq_event_queue(input: &[u8], apu: bool) -> Option<u32> {
 mod tests {
     use verbless_prm::{COMMANDS, Devx};
 
+    use super::super::reach::succeeds_on_dead_device;
     use super::*;
 
     #[test]
@@ -428,6 +429,13 @@ mod tests {
             if command.devx != Devx::None {
                 assert_eq!(uid, Some((16, 16)), "{}: the kernel stamps a uid there", command.name);
             }
+        }
+    }
+
+    #[test]
+    fn devx_objects_can_be_destroyed_on_dead_device() {
+        for creation in CREATIONS {
+            assert!(succeeds_on_dead_device(creation.destroy), "{:?}", creation.destroy);
         }
     }
 

@@ -12,6 +12,7 @@ use super::aio::signal_eventfd;
 use super::channel::Channel;
 use super::client::{Claim, Client};
 use super::eventfds::Eventfd;
+use super::refused::refused;
 
 /// An event channel.
 #[derive(Debug)]
@@ -37,11 +38,15 @@ pub(super) struct Subscription {
     /// Signalled instead of the channel.
     pub eventfd: Option<Arc<Eventfd>>,
     /// Counts it, together with others, as a descriptor that is kept for the client.
-    pub _claim: Arc<Claim>,
+    pub claim: Arc<Claim>,
 }
 
 /// An event type with the type and number of the object; `None` for the whole device.
 type EventKey = (u32, Option<u32>);
+
+/// Most subscriptions to one event of an object, and of one client to an event of the device: it is
+/// delivered to all of them before the next event of any client. Linux is bounded by memory only.
+pub(super) const MOST_OF_EVENT: usize = 256;
 
 /// The subscriptions of one device.
 #[derive(Debug, Default)]
@@ -72,8 +77,27 @@ impl Subscriptions {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn add(&self, subscriptions: Vec<Subscription>) {
+    /// Adds all of these or, if there would be more than [`MOST_OF_EVENT`] to one event of an
+    /// object, or of one client to an event of the device, none (ENOMEM).
+    pub(super) fn add(&self, subscriptions: Vec<Subscription>) -> Result<(), Errno> {
         let mut table = self.lock();
+        for (index, new) in subscriptions.iter().enumerate() {
+            let (event, client) = ((new.key, new.number), &new.claim);
+            // An object is one file's, whichever clients share that.
+            let counts =
+                |it: &Subscription| it.number.is_some() || it.claim.is_of_same_client(client);
+            let before = table.by_event.get(&event).into_iter().flatten();
+            let before = before.filter(|(_, it)| counts(it)).count();
+            let with = subscriptions[..=index].iter();
+            let with = with.filter(|it| (it.key, it.number) == event && counts(it)).count();
+            if before + with > MOST_OF_EVENT {
+                let words = format!(
+                    "there are at most {MOST_OF_EVENT} subscriptions to one event of an object, or \
+                     of one process to an event of the device"
+                );
+                return Err(refused(Errno::ENOMEM, words));
+            }
+        }
         for subscription in subscriptions {
             table.next += 1;
             let tag = table.next;
@@ -83,6 +107,7 @@ impl Subscriptions {
             }
             table.by_event.entry(event).or_default().push((tag, Arc::new(subscription)));
         }
+        Ok(())
     }
 
     /// Delivers an event to every subscriber. The table is unlocked meanwhile: many subscribers to

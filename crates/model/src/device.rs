@@ -127,12 +127,26 @@ impl Device {
     }
 
     /// Function-level reset, or a reset of its firmware: undoes everything that commands did, and
-    /// revives a function that died ([`Model::kill`]), unless it was removed ([`Model::remove`]).
+    /// revives a function that died ([`Model::kill`]), unless it was removed ([`Model::remove`]). A
+    /// driver that receives its interrupts learns of the reset by [`Interrupts::fatal`], and
+    /// recognises it by [`Device::resets`].
     pub fn reset(&self) {
-        self.shared.with_function(self.id, |world| {
+        let interrupts = self.shared.with_function(self.id, |world| {
             engine::reset(world, self.id);
-            world.functions[self.id].hca.revive();
+            let hca = &mut world.functions[self.id].hca;
+            hca.revive();
+            hca.resets += 1;
+            hca.interrupts.clone()
         });
+        if let Some(interrupts) = interrupts {
+            interrupts.fatal();
+        }
+    }
+
+    /// How often the function was [reset](Device::reset). A driver that started the function before
+    /// the last reset has lost everything that it made there.
+    pub fn resets(&self) -> u64 {
+        self.look(|hca| hca.resets)
     }
 
     /// Disables the function as its driver does: undoes everything that commands did. A dead

@@ -2,6 +2,7 @@
 //! outside.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -79,6 +80,30 @@ fn reset_revives_a_device_and_disable_does_not() {
     assert!(!device.is_alive() && device.is_removed(), "it was taken out");
     assert_ne!(send::<QueryIssiIn>(&model), 0);
     assert_ne!(send::<CreateUctxIn>(&model), 0);
+}
+
+#[test]
+fn driver_learns_of_reset() {
+    #[derive(Default)]
+    struct Driver(AtomicU32);
+    impl Interrupts for Driver {
+        fn raise(&self, _: u32) {}
+        fn fatal(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let model = model(Link::Infiniband);
+    let (device, driver) = (model.device(0), Arc::new(Driver::default()));
+    device.set_interrupts(Some(driver.clone()));
+    let told = || (driver.0.load(Ordering::Relaxed), device.resets());
+    device.disable();
+    assert_eq!(told(), (0, 0));
+    device.reset();
+    assert_eq!(told(), (1, 1));
+    model.kill(0);
+    assert_eq!(told(), (2, 1));
+    device.reset();
+    assert_eq!(told(), (3, 2));
 }
 
 #[test]

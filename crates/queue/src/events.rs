@@ -102,6 +102,8 @@ struct State {
     fired: VecDeque<u64>,
     /// The device has failed.
     failed: bool,
+    /// The file is held readable: `fired` was not empty, or the device has failed.
+    held: bool,
 }
 
 struct Entry {
@@ -297,11 +299,29 @@ impl CqEvents {
         Ok(())
     }
 
-    /// Notes a failure without an event. The next thread in [`CqEvents::wait`] gets the token of
-    /// the queue.
+    /// Notes a failure without an event. A thread in [`CqEvents::wait`], or the next one, gets the
+    /// token of the queue.
     fn fail(&self, subscription: &Subscription, failure: Failure) {
         subscription.reports.fail(failure);
-        self.state().fired.push_back(subscription.number);
+        let mut state = self.state();
+        state.fired.push_back(subscription.number);
+        self.hold_for_others(&mut state);
+    }
+
+    /// Keeps the file readable while there are tokens to take that no channel reports, or the
+    /// device has failed: other threads that sleep must wake.
+    fn hold_for_others(&self, state: &mut State) {
+        let hold = state.failed || !state.fired.is_empty();
+        self.hold(state, hold);
+    }
+
+    fn hold(&self, state: &mut State, hold: bool) {
+        match (state.held, hold) {
+            (false, true) => self.files.hold(),
+            (true, false) => self.files.release(),
+            _ => {}
+        }
+        state.held = hold;
     }
 
     fn watch_for<'c>(
@@ -398,6 +418,12 @@ impl CqEvents {
     /// [`ErrorKind::DeviceGone`] when the device has failed or was removed.
     pub fn try_next(&self) -> Result<Option<u64>, Error> {
         let mut state = self.state();
+        let taken = self.take(&mut state);
+        self.hold_for_others(&mut state);
+        taken
+    }
+
+    fn take(&self, state: &mut State) -> Result<Option<u64>, Error> {
         loop {
             while let Some(number) = state.fired.pop_front() {
                 // The queue of an event that was read before may be dropped.
@@ -405,7 +431,7 @@ impl CqEvents {
                     return Ok(Some(entry.token));
                 }
             }
-            if !self.read(&mut state)? {
+            if !self.read(state)? {
                 return Ok(None);
             }
         }
@@ -417,10 +443,6 @@ impl CqEvents {
             && let Some(event) = self.verbs.read()?
         {
             state.failed = event == AsyncEvent::DeviceFatal;
-            if state.failed {
-                // The record is read: other threads, and those that wait again, must not sleep.
-                self.files.end();
-            }
         }
         if state.failed {
             let hint = "its firmware or its PCI link failed (IBV_EVENT_DEVICE_FATAL), and nothing \
@@ -473,8 +495,9 @@ impl CqEvents {
     }
 
     /// Sleeps until `cq` has completions; returns false if `timeout` passes first. Without a
-    /// timeout it waits until there are some, or none can come. Poll the queue until it is empty
-    /// before the next call.
+    /// timeout it waits until there are some, or an event reports a failure. A queue that another
+    /// thread resets or drops makes no event. Poll the queue until it is empty before the next
+    /// call.
     ///
     /// # Errors
     /// As [`CqEvents::park`] and [`CqEvents::wait`].
@@ -546,6 +569,9 @@ impl CqEvents {
             }
         };
         state.fired.retain(|&number| Some(number) != ours);
+        // No other thread waits now, and the tokens of others must not keep this one awake.
+        let failed = state.failed;
+        self.hold(&mut state, failed);
         match read {
             // What the device completed before it failed comes first; the error stays.
             Err(error) if error.kind() == ErrorKind::DeviceGone && !cq.is_empty() => Ok(()),

@@ -13,8 +13,9 @@
 //!
 //! To sleep until completions arrive, [`CqEvents`] arms completion queues and is a file to wait on.
 //!
-//! Functions return [`Error`]; data-path functions return small `Copy` errors that convert into it.
-//! Its [`kind`](Error::kind) is for programs, its text for people.
+//! Functions that talk to the device return [`DeviceError`]; data-path functions return small
+//! errors. [`Error`] is for programs that use both: all of these convert into it. Its
+//! [`kind`](Error::kind) is for programs, its text for people.
 //!
 //! # Threads
 //! Everything here is `Send`. Queues are not `Sync`: one thread at a time posts to or polls them,
@@ -23,7 +24,7 @@
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
 //! | [`Domain`] | yes | yes | locks inside: making things takes them, using things does not |
-//! | [`Region`] | yes | yes | its copies are atomic; slices are borrowed or unsafe |
+//! | [`Region`] | yes | yes | its copies are atomic, its words too; plain slices are unsafe |
 //! | [`Memory`] | yes | yes | its copies are atomic, its words too |
 //! | [`RemoteRegion`] | yes | yes | a plain value |
 //! | [`IndirectKey`] | yes | yes | nothing of it changes |
@@ -55,12 +56,13 @@
 //! | [`CqCleaner`] | yes | no | one thread cleans at a time, while another may poll |
 //! | [`Cqe`] | yes | yes | a copy of what was in the ring |
 //! | [`Completion`] | yes | yes | a plain value |
-//! | [`Error`] | yes | yes | a plain value |
+//! | [`Error`], [`DeviceError`] | yes | yes | a plain value |
 //!
 //! `unsafe` is confined to [`region`], the registration of a descriptor with tokio, the pool that
 //! leases memory to queues, the module that maps UAR pages, and [`Domain::region_from_raw`].
 
 pub mod domain;
+mod error;
 pub mod events;
 mod page;
 #[cfg(feature = "tokio")]
@@ -82,9 +84,10 @@ pub use domain::{
     ReceiveHalf, Rq, RqConfig, SendHalf, SharedRegion, SplitError, Sq, SqConfig, Srq, SrqConfig,
     UmrKey,
 };
+pub use error::{DeviceError, Error};
 pub use events::{CqEvents, Parked, Watchable};
 pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
-pub use page::map_uar;
+pub use page::arm_new_cq;
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
 #[cfg(feature = "tokio")]
 pub use reactor::AsyncCqEvents;
@@ -92,5 +95,5 @@ pub use region::{Memory, RangeError, Region, RemoteRegion};
 pub use service::{Eth, Rc, Uc, Ud};
 pub use shared::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
-pub use verbless_command::{AccessKey, Error, ErrorKind, FlowAttr, FlowRule, SelfLoopback};
+pub use verbless_command::{AccessKey, ErrorKind, FlowAttr, FlowRule, SelfLoopback};
 pub use wait::poll_within;

@@ -1,12 +1,13 @@
 //! Memory regions: memory, and the keys under which the device reaches it.
 //!
-//! A peer that holds the remote key may write at any time, so the bytes are copied in and out by
-//! copies that are allowed to race. A region gives a slice only if no device may write its memory,
-//! or if the caller promises that none does. All of these functions take [`bytemuck`] types.
+//! A device reads and writes the memory for requests that are outstanding, and a peer that holds
+//! the remote key does so at any time. So safe code reaches the bytes by copies that are allowed to
+//! race ([`Region::write_at`], [`Region::write_slice`]) and as atomics ([`Region::bytes`],
+//! [`Region::words`]). Plain slices in place ([`Region::slice`], [`Region::slice_mut`]) are unsafe.
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
@@ -23,8 +24,7 @@ pub use memory::Memory;
 pub(crate) use pinned::Pinned;
 pub use remote::{RangeError, RemoteRegion};
 
-/// The parts of a region. Crate-private, because [`Region::slice_mut`] is sound only if `written`
-/// is right and no other handle to the memory is in use.
+/// The parts of a region.
 pub(crate) struct RegionParts {
     /// The registration, which keeps the keys alive. Dropped first: afterwards no key may reach the
     /// memory.
@@ -44,8 +44,7 @@ pub(crate) struct RegionParts {
 /// Registered memory. Reads and writes of it race with the device's, and yield each byte old or
 /// new.
 ///
-/// Values of any type with the traits of [`bytemuck`] can be copied in and out, and viewed in place
-/// where no device may write:
+/// Values of any type with the traits of [`bytemuck`] are copied in and out:
 ///
 /// ```no_run
 /// use bytemuck::{Pod, Zeroable};
@@ -59,15 +58,10 @@ pub(crate) struct RegionParts {
 /// }
 ///
 /// # fn f(domain: &verbless_queue::Domain) -> Result<(), Box<dyn std::error::Error>> {
-/// // Devices only read this region, so the slice is safe: the quotes are made where they are sent.
-/// let mut outgoing = domain.region(4096, KeyAccess::LOCAL_READ)?;
-/// let quotes: &mut [Quote] = outgoing.slice_mut(0, 256)?;
-/// quotes[0] = Quote { id: 7, price: 1.5 };
-///
-/// // Devices write this one, so the quotes are copied.
-/// let incoming = domain.region(4096, KeyAccess::ALL)?;
+/// let region = domain.region(4096, KeyAccess::ALL)?;
+/// region.write_slice(0, &[Quote { id: 7, price: 1.5 }])?;
 /// let mut quotes = [Quote::zeroed(); 16];
-/// incoming.read_slice(0, &mut quotes)?;
+/// region.read_slice(0, &mut quotes)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -78,7 +72,7 @@ pub struct Region {
     lkey: Lkey,
     rkey: Option<Rkey>,
     address: u64,
-    /// Whether a key lets a device write there, or another handle exists.
+    /// Whether a key lets a device write there.
     written: bool,
 }
 
@@ -87,12 +81,6 @@ impl Region {
     pub(crate) fn new(parts: RegionParts) -> Self {
         let RegionParts { registration, memory, lkey, rkey, address, written } = parts;
         Self { registration, memory, lkey, rkey, address, written }
-    }
-
-    /// This region without slices in place ([`Region::slice_mut`]), because other handles to its
-    /// bytes may be in use.
-    pub(crate) fn without_slices(self) -> Self {
-        Self { written: true, ..self }
     }
 
     /// Bytes.
@@ -226,6 +214,22 @@ impl Region {
         self.memory.words()
     }
 
+    /// The region in place, byte by byte, at any alignment. Devices, peers and copies may change
+    /// each byte at any time. As with [`words`](Self::words), do not use atomics of two sizes on
+    /// the same bytes at the same time.
+    pub fn bytes(&self) -> &[AtomicU8] {
+        self.memory.bytes()
+    }
+
+    /// Sets `length` bytes from byte `offset` on to `byte`.
+    ///
+    /// # Errors
+    /// A range outside of the region.
+    pub fn fill(&self, offset: usize, length: usize, byte: u8) -> Result<(), OutOfBounds> {
+        self.memory.slice(offset, length)?.fill(byte);
+        Ok(())
+    }
+
     /// Copies `bytes` in, from byte `offset` on. `cargo bench -p verbless-ring --bench copies`
     /// measures its rate beside that of `memcpy`.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
@@ -340,6 +344,23 @@ mod tests {
         region.read_slice(16, &mut back).unwrap();
         assert_eq!((back, region.words().len()), ([7], 3));
         assert_eq!(region.as_ptr().addr(), region.words().as_ptr().addr());
+    }
+
+    #[test]
+    fn bytes_and_fill_reach_range_only() {
+        let region = region(30);
+        region.fill(3, 20, 0x5a).unwrap();
+        let seen: Vec<_> = region.bytes().iter().map(|it| it.load(Ordering::Relaxed)).collect();
+        let expected: Vec<_> = (0..30).map(|at| 0x5a * u8::from((3..23).contains(&at))).collect();
+        assert_eq!(seen, expected);
+        region.bytes()[29].store(1, Ordering::Relaxed);
+        let mut last = [0];
+        region.read_at(29, &mut last).unwrap();
+        assert_eq!(last, [1]);
+        region.fill(30, 0, 1).unwrap();
+        for (offset, length) in [(0, 31), (30, 1), (usize::MAX, 2)] {
+            assert!(region.fill(offset, length, 1).is_err(), "{length} at {offset}");
+        }
     }
 
     #[test]

@@ -14,7 +14,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Polls until there is a CQE or `timeout` has passed. For some microseconds it polls without a
 /// pause, then yields to other threads between two polls for a millisecond, and then sleeps 50
 /// microseconds or somewhat more between them, which delays a CQE by as much. To sleep until the
-/// event, arm the queue ([`CompletionQueue::arm`]).
+/// event, arm the queue ([`CompletionQueue::arm`]). It does not notice that the queue or its device
+/// fails: [`Cq::poll_within`](crate::Cq::poll_within) does.
 pub fn poll_within(queue: &mut CompletionQueue, timeout: Duration) -> Option<Cqe> {
     // If the clock cannot express the end, it waits for ever.
     let start = Instant::now();

@@ -26,6 +26,7 @@ use crate::cq::{CompletionQueue, Cqe, RequestId};
 use crate::dispatch::Completes;
 use crate::frame_cqe::FrameWords;
 pub use crate::frame_cqe::{FrameCqe, Network, ReceiveHash, ReceivedFrame, Transport};
+use crate::poll::{self, Poll};
 use crate::qp::{ReceiveBatch, ReceiveQueue};
 use crate::ring::{LayoutError, Look};
 use crate::types::{Qpn, WqeIndex};
@@ -131,50 +132,14 @@ impl FrameReceiver {
     /// Polls a completion queue that only this queue uses.
     #[inline(always)]
     pub fn poll(&mut self, cq: &mut CompletionQueue) -> PolledFrame {
-        let look = cq.look();
-        if look.is_plain_receive() {
-            if let Some(frame) = self.succeed(&look) {
-                cq.step();
-                cq.publish();
-                return Some(Ok(frame));
-            }
-        } else if look.is_not_ours() {
-            return None;
-        }
-        let polled = self.take_other(cq);
-        cq.publish();
-        polled
+        poll::poll(self, cq)
     }
 
     /// Polls for frames until `into` is full or no CQE is left; returns the number of results in
     /// `into`. The consumer index is written once, at the end.
     #[inline(always)]
     pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [PolledFrame]) -> usize {
-        let (room, mut places) = (into.len(), into.iter_mut());
-        let mut left_over = 0;
-        for place in &mut places {
-            let look = cq.look();
-            if look.is_plain_receive() {
-                if let Some(frame) = self.succeed(&look) {
-                    cq.step();
-                    *place = Some(Ok(frame));
-                    continue;
-                }
-            } else if look.is_not_ours() {
-                left_over = 1;
-                break;
-            }
-            let Some(polled) = self.take_other(cq) else {
-                left_over = 1;
-                break;
-            };
-            *place = Some(polled);
-        }
-        let polled = room - places.len() - left_over;
-        if polled != 0 {
-            cq.publish();
-        }
-        polled
+        poll::poll_into(self, cq, into)
     }
 
     /// The frame that a successful CQE of this queue reports for the oldest receive; frees the
@@ -194,13 +159,6 @@ impl FrameReceiver {
             immediate,
             words: FrameWords::read(look),
         })
-    }
-
-    /// Takes a CQE off the fast path: an error, an invalid CQE, or a retired CQE.
-    #[cold]
-    #[inline(never)]
-    fn take_other(&mut self, cq: &mut CompletionQueue) -> PolledFrame {
-        cq.take_frame().map(|cqe| self.complete(cqe))
     }
 
     /// Completes this queue's oldest receive with the frame that the CQE reports; frees its slot.
@@ -229,6 +187,26 @@ impl FrameReceiver {
             return Err(CompletionError::OtherQueue(cqe.apart()));
         }
         self.queue.complete_any(cqe)
+    }
+}
+
+impl Poll for FrameReceiver {
+    type Completion = ReceivedFrame;
+
+    #[inline(always)]
+    fn is_usual(look: &Look<'_>) -> bool {
+        look.is_plain_receive()
+    }
+
+    #[inline(always)]
+    fn complete_usual(&mut self, look: &Look<'_>) -> Option<ReceivedFrame> {
+        self.succeed(look)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_other(&mut self, cq: &mut CompletionQueue) -> PolledFrame {
+        cq.take_frame().map(|cqe| self.complete(cqe))
     }
 }
 

@@ -38,6 +38,7 @@ mod frame_cqe;
 pub mod frames;
 #[cfg(test)]
 mod order;
+mod poll;
 pub mod qp;
 mod returns;
 pub mod ring;

@@ -64,6 +64,7 @@
 //! - `dpa`: the commands of the DPA (`command::DpaProcess` and its neighbours), and with `model`
 //!   the DPA of the devices that have one; without it the model has no DPA and compiles faster.
 //! - `flexio`: `dpa`, and the host library of FlexIO, as the module `flexio`.
+//! - `sdk-2022`: `flexio`, and its functions that the C library has deprecated.
 //! - `gdb`: `dpa`, `model`, and debuggers for programs on the DPA.
 //! - `toml`: `model`, with profiles of devices and plans of faults from TOML.
 //! - `prm-all`: every command and structure in the module `prm`.
@@ -94,4 +95,8 @@ pub mod model {
 pub mod prelude;
 
 pub use verbless_command::{Device, Path};
-pub use verbless_devx::{Backend, DeviceInfo, Error, ErrorKind, Kernel, Result};
+pub use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel};
+pub use verbless_queue::{DeviceError, Error};
+
+/// Result of a program that uses any part of the driver.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -5,12 +5,12 @@
 //! [`service`](verbless_queue::service).
 
 pub use verbless_command::{Device, KeyAccess, RemoteAccess};
-pub use verbless_devx::{Backend, DeviceInfo, Error, ErrorKind, Kernel};
+pub use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel};
 #[cfg(feature = "tokio")]
 pub use verbless_queue::AsyncCqEvents;
 pub use verbless_queue::wr;
 pub use verbless_queue::{
-    Completion, CompletionError, ConnectOptions, Cq, CqConfig, CqEvents, Dispatcher, Domain,
+    Completion, CompletionError, ConnectOptions, Cq, CqConfig, CqEvents, Dispatcher, Domain, Error,
     Operation, Parked, PeerAddress, Qp, QpConfig, Region, RemoteAddr, RemoteRegion, Sge, Srq,
     SrqConfig, Status,
 };

@@ -67,7 +67,8 @@ struct Recorded {
 }
 
 #[allow(unsafe_code, reason = "the trait's method is unsafe to call")]
-impl OpenDevice for Recorded {
+// SAFETY: requests and answers are those of the device inside.
+unsafe impl OpenDevice for Recorded {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         let words = request.to_vec();
         let attributes = (request.len().saturating_sub(HEADER_WORDS)) / ATTRIBUTE_WORDS;

@@ -91,7 +91,8 @@ impl Backend for Opener {
     }
 }
 
-impl OpenDevice for File {
+// SAFETY: requests and answers are those of the device inside; when that is closed, there are none.
+unsafe impl OpenDevice for File {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         // SAFETY: as the caller promises.
         unsafe { self.device()?.ioctl(request) }

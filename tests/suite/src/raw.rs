@@ -13,6 +13,7 @@ use verbless_devx::abi::{Attribute, Header, Method};
 use verbless_devx::{Context, Errno, OpenDevice, PageSizes, Uar, Umem};
 use verbless_prm::{CreateQpIn, PathMigrationState, RqType, ServiceType};
 use verbless_queue::ring::{RecordMemory, RingMemory, SharedMemory};
+use verbless_queue::uar::UarPage;
 use verbless_queue::{Domain, Region};
 
 use crate::Stop;
@@ -44,6 +45,25 @@ pub(crate) fn region_owned_by(
     // SAFETY: the callers give the owner a clone of the memory, and it is reached through atomics
     // only.
     Ok(unsafe { domain.region_from_raw(base, memory.len(), access, owner) }?)
+}
+
+/// The page of a new UAR, which the case maps once.
+pub(crate) fn uar_page(uar: &Arc<Uar>) -> Result<UarPage, Stop> {
+    let (base, length) = (uar.mapping().as_ptr(), uar.mapping().len());
+    // SAFETY: the mapping lives in its owner. The callers have allocated the UAR for themselves,
+    // and map it here alone.
+    Ok(unsafe { UarPage::new(SharedMemory::from_raw(base, length, uar.clone())) }?)
+}
+
+/// Writes values into a new region that has no remote key, in place.
+pub(crate) fn fill_in_place(
+    region: &mut Region,
+    offset: usize,
+    values: &[u32],
+) -> Result<(), Error> {
+    // SAFETY: no request has named the region, and no peer can.
+    unsafe { region.slice_mut(offset, values.len()) }?.copy_from_slice(values);
+    Ok(())
 }
 
 /// CREATE_QP of one WQEBB with the attributes of `own`, in protection domain `pdn`, which the

@@ -10,12 +10,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::Errno;
 
-/// A file that is readable while any of its channels is. The channels must outlive it.
+/// A file that is readable while any of its channels is, or while it is
+/// [held readable](Waiter::hold). The channels must outlive it.
 #[derive(Debug)]
 pub struct Waiter {
     files: Epoll,
-    /// Written once, and never read.
-    end: EventFd,
+    /// Not zero while the file is held readable.
+    held: EventFd,
 }
 
 impl Waiter {
@@ -26,17 +27,24 @@ impl Waiter {
     pub fn new<const N: usize>(channels: [BorrowedFd<'_>; N]) -> Result<Self> {
         let refused = |errno| failed("making a file for several event channels", errno);
         let files = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(refused)?;
-        let end = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(refused)?;
-        for channel in channels.into_iter().chain([end.as_fd()]) {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let held = EventFd::from_flags(flags).map_err(refused)?;
+        for channel in channels.into_iter().chain([held.as_fd()]) {
             files.add(channel, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(refused)?;
         }
-        Ok(Self { files, end })
+        Ok(Self { files, held })
     }
 
-    /// Makes the file readable for good: threads that wait return.
-    pub fn end(&self) {
+    /// Holds the file readable until [`Waiter::release`], also for threads that wait already.
+    pub fn hold(&self) {
         // Fails only if the counter would overflow.
-        let _ = self.end.write(1);
+        let _ = self.held.write(1);
+    }
+
+    /// Lets the file be readable only while a channel is.
+    pub fn release(&self) {
+        // EAGAIN: it was not held.
+        let _ = self.held.read();
     }
 
     /// Waits until a channel is readable; false if `timeout` passes first. `None` waits forever.

@@ -1,10 +1,7 @@
-//! Conversions of data-path and system errors into [`Error`], and of it into `std::io::Error`: `?`
-//! works for all of them.
+//! Conversions of system errors into [`Error`], and of it into `std::io::Error`: `?`
+//! works for both.
 
 use nix::errno::Errno;
-use verbless_ring::CompletionError;
-use verbless_ring::ring::{LayoutError, OutOfBounds};
-use verbless_ring::wr::PostError;
 
 use super::{Error, ErrorKind};
 
@@ -30,43 +27,6 @@ impl From<std::io::Error> for Error {
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind().into(), error)
-    }
-}
-
-/// A range outside its memory.
-impl From<OutOfBounds> for Error {
-    fn from(error: OutOfBounds) -> Self {
-        Self::new(ErrorKind::Input, error.to_string(), "").with_source(error)
-    }
-}
-
-/// An invalid queue layout or number.
-impl From<LayoutError> for Error {
-    fn from(error: LayoutError) -> Self {
-        Self::new(ErrorKind::Input, error.to_string(), "").with_source(error)
-    }
-}
-
-/// A request that was not posted: [`ErrorKind::Full`] or [`ErrorKind::Input`].
-impl From<PostError> for Error {
-    fn from(error: PostError) -> Self {
-        let kind = if error == PostError::Full { ErrorKind::Full } else { ErrorKind::Input };
-        Self::new(kind, format!("posting a work request: {error}"), "").with_source(error)
-    }
-}
-
-/// A failed request ([`ErrorKind::Failed`]), a malformed completion ([`ErrorKind::Answer`]), or a
-/// completion given to the wrong queue ([`ErrorKind::Input`]).
-impl From<CompletionError> for Error {
-    fn from(error: CompletionError) -> Self {
-        let kind = match error {
-            CompletionError::Failed(_) => ErrorKind::Failed,
-            CompletionError::Malformed(_) => ErrorKind::Answer,
-            CompletionError::Shared(_)
-            | CompletionError::OtherQueue(_)
-            | CompletionError::OtherFrame(_) => ErrorKind::Input,
-        };
-        Self::new(kind, format!("completing a work request: {error}"), "").with_source(error)
     }
 }
 
@@ -99,8 +59,6 @@ impl From<ErrorKind> for std::io::ErrorKind {
 mod tests {
     use std::io;
 
-    use verbless_ring::completion::Malformed;
-
     use super::*;
 
     #[test]
@@ -110,25 +68,6 @@ mod tests {
         let text = error.to_string();
         assert_eq!(text.matches("reset by peer").count(), 1, "{text}");
         assert!(!text.ends_with("; "), "{text}");
-    }
-
-    #[test]
-    fn data_path_error_keeps_text_and_source() {
-        let full = Error::from(PostError::Full);
-        assert_eq!(full.kind(), ErrorKind::Full);
-        assert_eq!(Error::from(PostError::NotConnected).kind(), ErrorKind::Input);
-        let source = std::error::Error::source(&full).and_then(|source| source.downcast_ref());
-        assert_eq!(source, Some(&PostError::Full));
-        assert!(full.to_string().contains("the queue is full"), "{full}");
-        let error = Error::from(OutOfBounds { offset: 8, length: 9, size: 16 });
-        assert_eq!(error.kind(), ErrorKind::Input);
-        assert_eq!(
-            error.to_string(),
-            "9 bytes at offset 0x8 exceed the memory, which has 0x10 bytes"
-        );
-        let kind = |error: CompletionError| Error::from(error).kind();
-        let malformed = Malformed::Opcode(7);
-        assert_eq!(kind(CompletionError::Malformed(malformed)), ErrorKind::Answer);
     }
 
     #[test]

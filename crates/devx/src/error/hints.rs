@@ -138,7 +138,7 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
             "the device has no such port or index"
         }
         (method::GET_CONTEXT, Errno::EAGAIN) => {
-            "the device is not active yet, or resetting; try again"
+            "the device is not active yet, or has failed, or is resetting; try again"
         }
         (method, Errno::EPROTONOSUPPORT) if is_devx(method) => {
             "the firmware has user contexts disabled (capability log_max_uctx is 0), or mlx5_ib is \

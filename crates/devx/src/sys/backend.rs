@@ -65,13 +65,41 @@ pub trait Backend: Send + Sync {
 
 /// An open device: the file behind `/dev/infiniband/uverbsN`, or its equivalent. Dropping it
 /// releases everything made through it.
-pub trait OpenDevice: Send + Sync {
+///
+/// # Safety
+/// The code above frees memory and closes files by what an implementation answers, so it promises
+/// what the kernel does:
+/// - It accesses memory of this process only where a request's pointers lead, within their lengths
+///   and during the call, and where memory is registered (UMEM_REG).
+/// - No device accesses registered memory once UMEM_DEREG has succeeded, the ring of a queue once
+///   its destroy has, and any of them once this value is dropped.
+/// - A descriptor that it writes back is newly opened, and the caller's alone.
+/// - What it maps is the device's: no Rust reference to these bytes is used while the [`Mapping`]
+///   lives, except to atomics.
+///
+/// So a type of safe code cannot be a device:
+///
+/// ```compile_fail,E0200
+/// use verbless_devx::{Errno, Mapping, OpenDevice, Protection};
+///
+/// struct Silent;
+///
+/// impl OpenDevice for Silent {
+///     unsafe fn ioctl(&self, _: &mut [u64]) -> Result<(), Errno> {
+///         Ok(())
+///     }
+///     fn mmap(&self, _: u64, _: usize, _: Protection) -> Result<Mapping, Errno> {
+///         Err(Errno::EINVAL)
+///     }
+/// }
+/// ```
+pub unsafe trait OpenDevice: Send + Sync {
     /// Carries out one request. `request` is the whole [`Header`](crate::abi::Header) with its
     /// attributes as the kernel sees it; new handles, new descriptors and
     /// [`VALID_OUTPUT`](crate::abi::frame::VALID_OUTPUT) flags are written back in place.
     ///
     /// An implementation must not trust the header or the attributes: lengths, counts and ids may
-    /// be anything. A descriptor that it writes back is newly opened and belongs to the caller.
+    /// be anything.
     ///
     /// # Errors
     /// The errno that the kernel would return. EREMOTEIO: the device refused the command, and the
@@ -101,7 +129,11 @@ pub trait OpenDevice: Send + Sync {
 
 /// An open `/dev/fwctl/fwctlN`: it passes firmware commands that DevX does not. Dropping it
 /// releases everything that the device holds for it.
-pub trait ControlFile: Send + Sync {
+///
+/// # Safety
+/// An implementation accesses memory of this process only where a request's addresses lead, within
+/// their lengths and during the call.
+pub unsafe trait ControlFile: Send + Sync {
     /// Carries out [`FWCTL_INFO`](crate::abi::fwctl::FWCTL_INFO) or
     /// [`FWCTL_RPC`](crate::abi::fwctl::FWCTL_RPC). `argument` is the whole structure of `request`;
     /// answers are written back in place. As with [`OpenDevice::ioctl`], an implementation must not

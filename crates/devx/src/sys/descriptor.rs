@@ -10,8 +10,8 @@ pub(crate) fn adopt(number: u64) -> Option<OwnedFd> {
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return None;
     }
-    // SAFETY: the number names an open file, and `OpenDevice::ioctl` promises that it is new and
-    // the caller's.
+    // SAFETY: the number names an open file, and `OpenDevice` promises that it is new and the
+    // caller's.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -21,7 +21,8 @@ pub(crate) struct UverbsFile {
     pub control: OpenControl,
 }
 
-impl OpenDevice for UverbsFile {
+// SAFETY: the kernel keeps these promises.
+unsafe impl OpenDevice for UverbsFile {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         if Header::split(request).is_none() {
             return Err(Errno::EINVAL);
@@ -47,7 +48,8 @@ impl OpenDevice for UverbsFile {
 /// An open `/dev/fwctl/fwctlN`.
 struct FwctlFile(File);
 
-impl ControlFile for FwctlFile {
+// SAFETY: the kernel keeps this promise.
+unsafe impl ControlFile for FwctlFile {
     unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
         if structure_bytes(request).is_none() {
             return Err(Errno::ENOTTY);

@@ -267,7 +267,8 @@ mod tests {
 
     struct Silent;
 
-    impl OpenDevice for Silent {
+    // SAFETY: it does nothing.
+    unsafe impl OpenDevice for Silent {
         unsafe fn ioctl(&self, _: &mut [u64]) -> Result<(), Errno> {
             Ok(())
         }

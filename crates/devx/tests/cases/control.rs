@@ -17,7 +17,8 @@ type Decide = dyn Fn(u32, &mut [u64]) -> Result<(), Errno> + Send + Sync;
 
 struct File(Box<Decide>);
 
-impl ControlFile for File {
+// SAFETY: the answers write to outputs only.
+unsafe impl ControlFile for File {
     unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
         (self.0)(request, argument)
     }
@@ -29,7 +30,8 @@ struct Device {
     control: Result<Arc<File>, ErrorKind>,
 }
 
-impl OpenDevice for Device {
+// SAFETY: requests and answers are those of the fake.
+unsafe impl OpenDevice for Device {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         // SAFETY: the caller vouches for the request.
         unsafe { self.verbs.ioctl(request) }

@@ -131,7 +131,8 @@ impl Replay {
     }
 }
 
-impl OpenDevice for Replay {
+// SAFETY: it writes recorded outputs to their places, and each descriptor is a new file.
+unsafe impl OpenDevice for Replay {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         if std::thread::panicking() {
             return Ok(());

@@ -28,7 +28,7 @@ impl Buf {
     /// # let inventory = Inventory::builder(4).start()?;
     /// let mut buffer = inventory.buf_by_addr(&map, map.address(), 64)?;
     /// buffer.append(b"in place")?;
-    /// let data = buffer.slice()?;
+    /// let data = buffer.bytes()?;
     /// assert_eq!(data[3].load(Ordering::Relaxed), b'p');
     /// data[0].store(b'I', Ordering::Relaxed);
     /// assert_eq!(buffer.to_vec()?, b"In place");
@@ -38,7 +38,7 @@ impl Buf {
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if the memory belongs to another process.
-    pub fn slice(&self) -> Result<&[AtomicU8]> {
+    pub fn bytes(&self) -> Result<&[AtomicU8]> {
         let link = self.first();
         let (address, length) = link.data();
         let chunk = link.chunk();
@@ -47,30 +47,55 @@ impl Buf {
         Ok(&memory.bytes()[begin..begin + length as usize])
     }
 
-    /// The dataroom in place, as plain bytes.
+    /// The dataroom in place, as plain bytes. A peer or an overlapping buffer may write them while
+    /// the program holds the buffer, so safe code gets no slice:
+    ///
+    /// ```compile_fail,E0133
+    /// # fn f(buffer: &verbless_doca::Buf) -> verbless_doca::Result<u8> {
+    /// let data: &[u8] = buffer.slice()?;
+    /// # Ok(data[0])
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As [`Buf::slice`].
+    /// As [`Buf::bytes`].
     ///
     /// # Safety
     /// While the slice is used, nothing writes these bytes: no job on a buffer that overlaps, no
     /// peer with a key of the map, and no code through the map, its [`Memory`](crate::Memory) or
-    /// [`Buf::slice`].
-    pub unsafe fn slice_unchecked(&self) -> Result<&[u8]> {
-        let bytes = self.slice()?;
+    /// [`Buf::bytes`].
+    pub unsafe fn slice(&self) -> Result<&[u8]> {
+        let bytes = self.bytes()?;
         // SAFETY: the same bytes, for as long; the caller keeps all writers away.
         Ok(unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) })
     }
 
     /// The dataroom in place, mutable.
     ///
+    /// ```no_run
+    /// # fn f(buffer: &mut verbless_doca::Buf) -> verbless_doca::Result<()> {
+    /// // SAFETY: the map has no export, and no other buffer is over these bytes.
+    /// let data: &mut [u8] = unsafe { buffer.slice_mut() }?;
+    /// data.fill(7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// ```compile_fail,E0133
+    /// # fn f(buffer: &mut verbless_doca::Buf) -> verbless_doca::Result<()> {
+    /// let data: &mut [u8] = buffer.slice_mut()?;
+    /// data.fill(7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// As [`Buf::slice`].
+    /// As [`Buf::bytes`].
     ///
     /// # Safety
-    /// As for [`Buf::slice_unchecked`]. In addition, nothing else reads these bytes meanwhile.
-    pub unsafe fn slice_mut_unchecked(&mut self) -> Result<&mut [u8]> {
-        let bytes = self.slice()?;
+    /// As for [`Buf::slice`]. In addition, nothing else reads these bytes meanwhile.
+    pub unsafe fn slice_mut(&mut self) -> Result<&mut [u8]> {
+        let bytes = self.bytes()?;
         let first = bytes.as_ptr().cast::<u8>().cast_mut();
         // SAFETY: the same bytes, which are atomics and so mutable, for as long as the buffer is
         // borrowed; the caller keeps all other accesses away.

@@ -100,7 +100,7 @@ pub trait Engine: Send {
     /// # Errors
     /// [`QueueFailed`](verbless_queue::ErrorKind::QueueFailed) if one is in the error state; the
     /// device refuses.
-    fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+    fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
         Ok(())
     }
 

@@ -140,7 +140,7 @@ macro_rules! engines {
                 }
             }
 
-            fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+            fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
                 match self {
                     $(Self::$name(engine) => engine.check(),)*
                     Self::None => Ok(()),

@@ -602,6 +602,6 @@ fn at_place<'q>(
 mod tests;
 
 /// Whether a completion queue takes no more CQEs.
-fn is_failed(checked: &std::result::Result<(), verbless_queue::Error>) -> bool {
+fn is_failed(checked: &std::result::Result<(), verbless_queue::DeviceError>) -> bool {
     checked.as_ref().is_err_and(|error| error.kind() == LowerKind::QueueFailed)
 }

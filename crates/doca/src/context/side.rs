@@ -232,7 +232,7 @@ impl Side {
     }
 
     /// Requests an event for the next completion; true if one is already there.
-    pub(super) fn park(&mut self) -> std::result::Result<bool, verbless_queue::Error> {
+    pub(super) fn park(&mut self) -> std::result::Result<bool, verbless_queue::DeviceError> {
         match &self.events {
             Some(events) => Ok(events.park(&mut self.cq)? == Parked::Ready),
             None => Ok(false),

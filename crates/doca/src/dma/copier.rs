@@ -538,7 +538,7 @@ impl Engine for Copier {
         Ok(())
     }
 
-    fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+    fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
         self.queue.check()
     }
 

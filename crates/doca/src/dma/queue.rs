@@ -118,7 +118,7 @@ impl CopyQueue {
     }
 
     /// Fails if the queue pair is in the error state.
-    pub(super) fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+    pub(super) fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
         self.qp.check()
     }
 

@@ -348,7 +348,7 @@ impl Engine for RdmaEngine {
         self.take_back(side)
     }
 
-    fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+    fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
         self.queues.check()
     }
 

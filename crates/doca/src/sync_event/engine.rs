@@ -227,7 +227,7 @@ impl Engine for SyncEngine {
         Ok(())
     }
 
-    fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+    fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
         std::iter::once(&self.updates).chain(&self.waits).try_for_each(Lane::check)
     }
 

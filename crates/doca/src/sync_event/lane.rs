@@ -164,7 +164,7 @@ impl Lane {
     }
 
     /// Fails if the queue pair is in the error state.
-    pub(super) fn check(&self) -> std::result::Result<(), verbless_queue::Error> {
+    pub(super) fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
         self.link.qp.check()
     }
 

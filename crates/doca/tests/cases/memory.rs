@@ -571,24 +571,24 @@ fn buf_data_is_read_and_written_in_place() {
     let dev = dev();
     let (map, inventory) = plain(&dev, 4096, 4);
     let mut buffer = inventory.buf_by_addr(&map, map.address() + 100, 64).unwrap();
-    assert!(buffer.slice().unwrap().is_empty(), "by address there is no data");
+    assert!(buffer.bytes().unwrap().is_empty(), "by address there is no data");
     buffer.append(b"abcdef").unwrap();
     buffer.set_data(map.address() + 102, 3).unwrap();
-    let seen: Vec<_> = buffer.slice().unwrap().iter().map(|byte| byte.load(Relaxed)).collect();
+    let seen: Vec<_> = buffer.bytes().unwrap().iter().map(|byte| byte.load(Relaxed)).collect();
     assert_eq!(seen, b"cde", "the dataroom and nothing else");
-    assert_eq!(buffer.slice().unwrap().as_ptr() as u64, map.address() + 102, "no copy");
+    assert_eq!(buffer.bytes().unwrap().as_ptr() as u64, map.address() + 102, "no copy");
     // Writes by others show at once, and the other way around.
     map.write_at(102, b"C").unwrap();
-    assert_eq!(buffer.slice().unwrap()[0].load(Relaxed), b'C');
-    buffer.slice().unwrap()[2].store(b'E', Relaxed);
+    assert_eq!(buffer.bytes().unwrap()[0].load(Relaxed), b'C');
+    buffer.bytes().unwrap()[2].store(b'E', Relaxed);
     assert_eq!(buffer.to_vec().unwrap(), b"CdE");
     // SAFETY: nothing else reads or writes there.
-    unsafe { buffer.slice_mut_unchecked() }.unwrap()[1] = b'D';
+    unsafe { buffer.slice_mut() }.unwrap()[1] = b'D';
     // SAFETY: as above.
-    assert_eq!(unsafe { buffer.slice_unchecked() }.unwrap(), b"CDE");
+    assert_eq!(unsafe { buffer.slice() }.unwrap(), b"CDE");
     let far = map_of_a_peer(&dev);
     let theirs = inventory.buf_by_data(&far, far.address(), 8).unwrap();
-    assert_eq!(theirs.slice().unwrap_err().kind(), ErrorKind::NotPermitted);
+    assert_eq!(theirs.bytes().unwrap_err().kind(), ErrorKind::NotPermitted);
 }
 
 /// A map of a peer's memory.

@@ -109,7 +109,8 @@ struct HeldDevice {
     gate: Arc<Gate>,
 }
 
-impl OpenDevice for HeldDevice {
+// SAFETY: requests and answers are those of the device inside.
+unsafe impl OpenDevice for HeldDevice {
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         self.gate.pass();
         // SAFETY: the caller promises the same.

@@ -45,6 +45,7 @@
 
 mod config;
 pub(crate) mod numbers;
+#[cfg(any(doc, feature = "sdk-2022"))]
 pub mod old;
 mod output;
 pub mod report;

@@ -1,5 +1,6 @@
-//! Older functions for the default stream: `flexio_print_*` of 2022, and the later
-//! `flexio_log_dev_*`. They wrap [`MsgStream`], for hosts that still use them.
+//! Older functions for the default stream, with the feature `sdk-2022`: `flexio_print_*` of the SDK
+//! of 2022, and the later `flexio_log_dev_*`. They wrap [`MsgStream`], for hosts that still use
+//! them.
 //!
 //! In C a process holds the stream; here the caller of `init` holds it, and passes it to the other
 //! functions.

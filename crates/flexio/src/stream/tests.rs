@@ -192,6 +192,7 @@ fn conversions_have_c_widths() {
 }
 
 #[test]
+#[cfg(feature = "sdk-2022")]
 #[allow(deprecated, reason = "they are what is tested")]
 fn deprecated_calls_flush_and_end_default_stream() {
     use super::old::{log_dev_flush, log_dev_init, print_flush, print_init};

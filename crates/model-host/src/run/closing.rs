@@ -30,6 +30,8 @@ pub(super) struct Pool {
     closer: Mutex<Closer>,
     /// Those of what may be closed here.
     places: Claim,
+    /// Those of its processes' numbers.
+    numbers: Claim,
 }
 
 impl std::fmt::Debug for Pool {
@@ -60,6 +62,12 @@ impl Pool {
             self.start(&mut self.closer());
         }
         place
+    }
+
+    /// Room for the number of a process behind the filter, until this is dropped; `None`: they have
+    /// as many as are `free` for all others. So those behind another filter always find some.
+    pub(super) fn number(&self, free: usize) -> Option<Claim> {
+        self.numbers.one_of(free)
     }
 
     /// Drops `item`, which closes a file, elsewhere. If all threads are busy, the next one that

@@ -1,17 +1,17 @@
 //! The descendants of `run`: it adopts orphans, so that daemons are among them too.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::os::fd::AsFd;
 
 use nix::unistd::Pid;
 
+use super::process::text_of;
 use super::sys;
 use verbless_model_kernel::remote::numbers;
 
 /// The parent of a process that has not ended.
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = text_of(&format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     let lives = !matches!(fields.next()?, "Z" | "X");
@@ -51,4 +51,25 @@ pub(super) fn kill_all(guardian: Option<Pid>) -> bool {
         }
     }
     !left.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn descendant_may_have_any_name() {
+        let script = r"printf 'a) \377' >/proc/$$/comm; echo; read line";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
+        let (own, pid) = (Pid::this().as_raw(), child.id() as i32);
+        assert_eq!(parent_of(pid), Some(own));
+        assert!(all(None).contains(&(pid, own)));
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+    }
 }

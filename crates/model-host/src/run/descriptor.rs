@@ -1,7 +1,7 @@
 //! Calls on the descriptor of a device that a memfd, which it is, would answer otherwise:
 //! duplicates, mappings, a size.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
 use nix::errno::Errno;
@@ -10,7 +10,7 @@ use super::answer::{Answer, Answerer};
 use super::filter::DESCRIPTORS;
 use super::open::{Open, Served};
 use super::process;
-use super::sys::{self, Notification};
+use super::sys::Notification;
 use super::turns::in_program;
 use verbless_model_kernel::remote::FileId;
 
@@ -49,8 +49,7 @@ impl Answerer {
         let Ok(at_least) = u32::try_from(at_least) else { return Answer::Kernel };
         let Some((id, _)) = self.opened_as(call, descriptor) else { return Answer::Kernel };
         let taken = self.caller(call).and_then(|caller| {
-            let is_it = |fd: &OwnedFd| sys::status(fd.as_fd(), "").is_ok_and(|it| it.id() == id);
-            let file = caller.process.take(descriptor as i32, is_it)?;
+            let file = caller.process.take(descriptor as i32, |fd| process::is_file(fd, id))?;
             Ok((file, self.shared.room(caller.process.pid)))
         });
         let Ok((file, room)) = taken else { return Answer::Kernel };

@@ -14,11 +14,11 @@
 //! of no other process, whose thread may have got the number of an ended one.
 
 use std::collections::HashSet;
-use std::fs;
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
+use super::process::text_of;
 use super::turns::in_program;
 use verbless_model::memory::Reach;
 
@@ -93,7 +93,7 @@ impl Threads {
 const PLACES: [std::ops::RangeInclusive<usize>; 2] = [23..=25, 42..=48];
 
 fn places(pid: Pid) -> Result<Vec<String>, Errno> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|_| Errno::ESRCH)?;
+    let stat = text_of(&format!("/proc/{pid}/stat")).map_err(|_| Errno::ESRCH)?;
     let (_, fields) = stat.rsplit_once(") ").ok_or(Errno::ESRCH)?;
     let is_place = |at: &usize| PLACES.iter().any(|places| places.contains(at));
     let fields = fields.split_whitespace().enumerate();

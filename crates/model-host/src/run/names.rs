@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
+use super::process::text_of;
+
 /// Whether a directory is this user's alone; an error if there is none, or it is no directory.
 fn is_own(directory: &Path) -> io::Result<bool> {
     let about = fs::symlink_metadata(directory)?;
@@ -66,7 +68,7 @@ pub(super) fn locked() -> io::Result<File> {
 /// The names whose sockets a program of this network namespace has.
 pub(super) fn taken() -> Vec<String> {
     let place = place();
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let table = text_of("/proc/net/unix").unwrap_or_default();
     let is_taken = |path: &Path| {
         let end = format!(" {}", path.display());
         table.lines().any(|line| line.ends_with(&end))

@@ -1,6 +1,7 @@
 //! A process behind the filter, as a client of the modelled kernel.
 
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -19,8 +20,8 @@ use super::sys::{self, Gate, Notification};
 use super::turns::in_program;
 use verbless_model::memory::{ClientMemory, ClientReach, Reach, dma_address};
 use verbless_model_kernel::remote::{
-    Capability, Claim, Client, Eventfds, FileId, check_mappings, effective_capabilities,
-    identify as file_of, numbers, pin_mapped,
+    Capability, Claim, Client, Eventfds, FileId, Mappings, check_pin, effective_capabilities,
+    numbers,
 };
 
 /// A process that opened a device or sent it an ioctl, for as long as it runs one program.
@@ -90,14 +91,16 @@ impl Opened {
         Ok(Self { reach: ClientReach { pid, pidfd, memory: Arc::new(memory) }, maps, start })
     }
 
-    /// Makes the process a client; EUSERS: there are too many. `claims`: those of the same process
-    /// before an `execve`, over which descriptors stay open.
+    /// Makes the process a client; EUSERS: there are too many, or too many of them are behind its
+    /// filter, with those that have ended and left registrations. `claims`: those of the same
+    /// process before an `execve`, over which descriptors stay open.
     pub(super) fn into_client(
         self,
         memory: &Arc<ClientMemory>,
         claims: Arc<Claims>,
     ) -> Result<Process, Errno> {
         let reach = Arc::new(self.reach);
+        let place = claims.pool.number(memory.free_numbers()).ok_or(Errno::EUSERS)?;
         let number = memory.add(Reach::Client(reach.clone())).ok_or(Errno::EUSERS)?;
         Ok(Process {
             pid: reach.pid,
@@ -105,7 +108,7 @@ impl Opened {
             number,
             maps: self.maps,
             memory: memory.clone(),
-            _taken: Taken(memory.clone(), number),
+            _taken: Taken { memory: memory.clone(), number, _place: place },
             start: self.start,
             claims,
         })
@@ -114,11 +117,16 @@ impl Opened {
 
 /// The number of a process, which is free when this is dropped.
 #[derive(Debug)]
-struct Taken(Arc<ClientMemory>, u16);
+struct Taken {
+    memory: Arc<ClientMemory>,
+    number: u16,
+    /// Counts it among those behind its filter.
+    _place: Claim,
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.0.free(self.1);
+        self.memory.free(self.number);
     }
 }
 
@@ -207,9 +215,14 @@ pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
 }
 
+/// The text of a file below `/proc`. The program's name in it may have any bytes.
+pub(super) fn text_of(path: &str) -> io::Result<String> {
+    fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
 /// The process that a thread is of.
 pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(proc_error)?;
+    let status = text_of(&format!("/proc/{tid}/status")).map_err(proc_error)?;
     status
         .lines()
         .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
@@ -220,7 +233,7 @@ pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
 /// When a process began, in ticks since the system did; it stays so over `execve`. ESRCH: there is
 /// none.
 pub(super) fn start_of(pid: Pid) -> Result<u64, Errno> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(proc_error)?;
+    let stat = text_of(&format!("/proc/{pid}/stat")).map_err(proc_error)?;
     // Field 22, counted from 1; behind the name it is number 20.
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
     let start = fields.and_then(|fields| fields.split(' ').nth(19)?.parse().ok());
@@ -251,15 +264,28 @@ fn maps_of(tid: u32) -> Result<File, Errno> {
 /// is mapped, the write finds that out.
 fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
     let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
-    let mut text = None;
-    let mut at = address;
-    while at < end {
-        let found = match (&text, sys::mapping_from(maps, at)) {
-            (None, Ok(found)) => found,
-            _ => mapping_of(text.get_or_insert(whole(maps)?), at),
-        };
-        match found {
-            Some((mapped, writable)) if mapped.start < end => {
+    // Where the kernel does not say it of one mapping, the list of all does.
+    match may_write_by(address..end, |at| sys::mapping_from(maps, at).or(Err(Errno::ENOTTY))) {
+        Err(Errno::ENOTTY) => {
+            let mut all = Mappings::of(FromStart(maps, 0));
+            may_write_by(address..end, |at| mapping_of(&mut all, at))
+        }
+        found => found,
+    }
+}
+
+/// A mapping, and whether it may be written.
+type Mapped = (Range<u64>, bool);
+
+/// `mapping_from`: the first mapping that ends above an address, of addresses that rise.
+fn may_write_by(
+    range: Range<u64>,
+    mut mapping_from: impl FnMut(u64) -> Result<Option<Mapped>, Errno>,
+) -> Result<(), Errno> {
+    let mut at = range.start;
+    while at < range.end {
+        match mapping_from(at)? {
+            Some((mapped, writable)) if mapped.start < range.end => {
                 if !writable {
                     return Err(Errno::EFAULT);
                 }
@@ -271,28 +297,25 @@ fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// All of a file below `/proc`, from its start.
-fn whole(file: &File) -> Result<String, Errno> {
-    let (mut text, mut piece) = (Vec::new(), [0; 4096]);
-    loop {
-        match file.read_at(&mut piece, text.len() as u64) {
-            Ok(0) => return String::from_utf8(text).map_err(|_| Errno::EFAULT),
-            Ok(count) => text.extend(&piece[..count]),
-            Err(_) => return Err(Errno::EFAULT),
-        }
+/// A file below `/proc` from its start, whatever else is read of it, and how much was read.
+struct FromStart<'a>(&'a File, u64);
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read_at(into, self.1)?;
+        self.1 += count as u64;
+        Ok(count)
     }
 }
 
-/// The first mapping that ends above an address, and whether it may be written, where the kernel
-/// does not say it of one (before 6.11).
-fn mapping_of(maps: &str, address: u64) -> Option<(Range<u64>, bool)> {
-    let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
-    let parse = |line: &str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        Some((number(start)?..number(end)?, rest.as_bytes().get(1) == Some(&b'w')))
-    };
-    maps.lines().filter_map(parse).find(|(mapped, _)| mapped.end > address)
+/// The first of the mappings that are left that ends above an address (before Linux 6.11).
+fn mapping_of(all: &mut Mappings<impl Read>, address: u64) -> Result<Option<Mapped>, Errno> {
+    while let Some((mapped, writable)) = all.next_range().map_err(|_| Errno::EFAULT)? {
+        if mapped.end > address {
+            return Ok(Some((mapped, writable)));
+        }
+    }
+    Ok(None)
 }
 
 /// Lets this process have as many descriptors as it may: every open device takes some, of all
@@ -432,7 +455,7 @@ impl Caller {
         self.call.as_ref().ok_or(Errno::ESRCH)?;
         self.by_number(|tid| {
             let file = format!("/proc/{tid}/{name}");
-            in_program(|| fs::read_to_string(file)).map_err(|_| Errno::ESRCH)
+            in_program(|| text_of(&file)).map_err(|_| Errno::ESRCH)
         })
     }
 }
@@ -455,8 +478,11 @@ impl Client for Caller {
         // Behind the last address that the device can say of a client, another's begin.
         let end = address.checked_add(length).filter(|&end| end <= MOST_DMA);
         end.ok_or(Errno::EFAULT)?;
-        let mounts = || self.proc_file("mountinfo");
-        pin_mapped(|| check_mappings(&self.proc_file("maps")?, mounts, address, length, writable))
+        self.call.as_ref().ok_or(Errno::ESRCH)?;
+        self.by_number(|tid| {
+            let open = |name: &str| File::open(format!("/proc/{tid}/{name}")).map_err(proc_error);
+            in_program(|| check_pin(open, || Ok(()), (address, length), writable))
+        })
     }
 
     fn dma_address(&self, address: u64) -> u64 {
@@ -499,7 +525,7 @@ impl Client for Caller {
     fn find(&self, file: FileId) -> Option<OwnedFd> {
         let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
         // The number may be another file's by now.
-        self.take(number, |fd| file_of(fd) == Ok(file)).ok()
+        self.take(number, |fd| is_file(fd, file)).ok()
     }
 
     fn wait_for_client(&self, work: &mut dyn FnMut()) {
@@ -559,6 +585,11 @@ fn soft_limit(limits: &str, name: &str) -> u64 {
     }
 }
 
+/// Whether a descriptor of ours refers to a file; no server is asked which.
+pub(super) fn is_file(fd: &OwnedFd, file: FileId) -> bool {
+    sys::status(fd.as_fd(), "").is_ok_and(|status| status.id() == file)
+}
+
 /// Whether a descriptor of ours is an eventfd.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
@@ -571,9 +602,10 @@ pub(super) mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicU8, Ordering};
+    use std::thread;
 
     use super::super::processes::tests::processes;
-    use super::super::rig::{Recorder, is_apart, may_take};
+    use super::super::rig::{Recorder, SilentFuse, is_apart, may_take};
     use super::*;
     use crate::said::said;
 
@@ -739,17 +771,63 @@ Max processes             95932                95932                processes";
     fn mappings_are_found_in_either_form() {
         let place = half_read_only(nix::sys::mman::ProtFlags::PROT_READ);
         let maps = maps_of(std::process::id()).expect("our own");
-        let text = whole(&maps).expect("it can be read");
+        let list = |address| mapping_of(&mut Mappings::of(FromStart(&maps, 0)), address);
+        let mut all = Mappings::of(FromStart(&maps, 0));
+        assert_eq!(may_write_by(place - 4096..place, |at| mapping_of(&mut all, at)), Ok(()));
+        let beyond = may_write_by(place - 4096..place + 1, list);
+        assert_eq!(beyond, Err(Errno::EFAULT));
         for (address, writable) in [(place - 4096, true), (place - 1, true), (place, false)] {
-            let (range, found) = mapping_of(&text, address).expect("it is there");
+            let (range, found) = list(address).expect("text").expect("it is there");
             assert!(range.contains(&address) && found == writable, "{address:#x} {range:?}");
             match sys::mapping_from(&maps, address) {
                 Err(Errno::ENOTTY) => {}
                 found => assert_eq!(found, Ok(Some((range, writable))), "{address:#x}"),
             }
         }
-        assert_eq!(mapping_of(&text, u64::MAX), None);
-        assert!(mapping_of(&text, 0).is_some_and(|(range, _)| range.start > 0), "the next one");
+        assert_eq!(list(u64::MAX), Ok(None));
+        assert!(matches!(list(0), Ok(Some((range, _))) if range.start > 0), "the next one");
+    }
+
+    /// A file mapped, and a thread of this process, with names that are not UTF-8.
+    #[allow(unsafe_code, reason = "a mapping that nothing uses")]
+    fn with_strange_names(test: impl FnOnce() + Send) {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+        use std::os::unix::ffi::OsStringExt;
+        let mut name = format!("strange-{}-", std::process::id()).into_bytes();
+        name.extend([0xff, 0xfe]);
+        let path = std::env::temp_dir().join(std::ffi::OsString::from_vec(name));
+        let options =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = options.expect("a file");
+        file.set_len(4096).expect("it has a page");
+        let (bytes, access) =
+            (std::num::NonZeroUsize::new(4096).expect("some"), ProtFlags::PROT_READ);
+        // SAFETY: fresh memory, which nothing refers to.
+        let mapped = unsafe { mmap(None, bytes, access, MapFlags::MAP_SHARED, &file, 0) };
+        let mapped = mapped.expect("a mapping");
+        std::thread::scope(|scope| scope.spawn(test).join()).expect("it holds");
+        // SAFETY: as above.
+        unsafe { munmap(mapped, 4096) }.expect("it is mapped");
+        fs::remove_file(path).expect("it is there");
+    }
+
+    #[test]
+    fn names_of_a_program_may_be_any_bytes() {
+        with_strange_names(|| {
+            let tid = nix::unistd::gettid().as_raw() as u32;
+            nix::sys::prctl::set_name(c"a \xff) \xfe").expect("a name");
+            assert_eq!(process_of(tid), Ok(Pid::this()));
+            assert!(start_of(Pid::from_raw(tid as i32)).is_ok());
+            let process = processes().of_thread(tid, || true).expect("this process");
+            let caller = Caller { process, tid, call: waiting() };
+            assert!(caller.memlock() > 0 && caller.proc_file("status").is_ok());
+            // Some mapping, behind all that may be of that file.
+            let (place, on_stack) = ([0_u8; 8], maps_of(tid).expect("our own"));
+            let address = place.as_ptr() as u64;
+            assert_eq!(caller.pin(address, 8, true), Ok(()));
+            let found = mapping_of(&mut Mappings::of(FromStart(&on_stack, 0)), address);
+            assert!(matches!(found, Ok(Some((range, true))) if range.contains(&address)));
+        });
     }
 
     #[test]
@@ -851,7 +929,7 @@ Max processes             95932                95932                processes";
             return;
         }
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
-        let id = file_of(&socket.as_fd().try_clone_to_owned().expect("a duplicate")).expect("open");
+        let id = sys::status(socket.as_fd(), "").expect("open").id();
         assert!(caller.find(id).is_some());
         assert_eq!(caller.borrow(socket.as_raw_fd()).map(drop), Err(Errno::EINVAL));
         assert_eq!(caller.borrow(null.as_raw_fd()).map(drop), Err(Errno::EINVAL));
@@ -866,6 +944,47 @@ Max processes             95932                95932                processes";
             std::thread::yield_now();
         }
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
+    }
+
+    #[test]
+    fn find_asks_no_server() {
+        let Some(server) = SilentFuse::start("find") else { return };
+        let file = server.open();
+        let process = own(None).process;
+        if !may_take(process.pidfd()) {
+            return;
+        }
+        let (found, finds) = std::sync::mpsc::channel();
+        let fd = file.as_raw_fd();
+        thread::spawn(move || {
+            let taken = process.take(fd, |fd| is_file(fd, FileId(0, 0)));
+            found.send(taken.map(drop)).expect("the test waits");
+        });
+        let limit = std::time::Duration::from_secs(10);
+        assert_eq!(finds.recv_timeout(limit), Ok(Err(Errno::EINVAL)));
+    }
+
+    #[test]
+    fn filter_leaves_numbers_to_others() {
+        let memory = Arc::<ClientMemory>::default();
+        while memory.free_numbers() > 3 {
+            memory.add(Reach::Process(Pid::this())).expect("a number");
+        }
+        let wakes = Arc::new(super::super::shared::Wakes::new().expect("an epoll"));
+        let processes = super::super::processes::Processes::new(memory.clone(), wakes);
+        let (pool, mut children) = (Arc::<Pool>::default(), [shell(), shell()]);
+        let [first, second] = children.each_ref().map(Child::id);
+        let behind = |tid, pool: &Arc<Pool>| processes.behind(tid, pool, || true);
+        let own = behind(std::process::id(), &pool).expect("of three");
+        // Its end frees its number only with what holds the process, as registrations do.
+        let kept = behind(first, &pool).expect("of two");
+        children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
+        processes.bury(kept.pid);
+        assert_eq!(memory.free_numbers(), 1);
+        assert_eq!(behind(second, &pool).map(drop), Err(Errno::EUSERS));
+        assert!(behind(second, &Arc::default()).is_ok(), "another filter's");
+        drop((own, kept));
+        children[1].kill().and_then(|()| children[1].wait()).expect("it is there");
     }
 
     #[test]

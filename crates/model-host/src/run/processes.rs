@@ -114,7 +114,7 @@ impl Processes {
     }
 
     /// As [`behind`](Self::behind), for a process that is alone behind its filter.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(test)]
     pub(super) fn of_thread(
         &self,
         tid: u32,

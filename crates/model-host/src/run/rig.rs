@@ -46,6 +46,50 @@ pub(super) fn is_apart(name: &str) -> bool {
     false
 }
 
+/// A file of FUSE whose server does not say what it is like; the server ends when this is dropped.
+pub(super) struct SilentFuse {
+    server: std::process::Child,
+    place: std::path::PathBuf,
+}
+
+impl SilentFuse {
+    /// Starts the server; `None`: FUSE cannot be mounted here.
+    pub(super) fn start(test: &str) -> Option<Self> {
+        const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/fuse.py");
+        let place = std::env::temp_dir().join(format!("silent-{test}-{}", std::process::id()));
+        std::fs::create_dir(&place).expect("a new directory");
+        let mut command = std::process::Command::new("python3");
+        command.arg(SERVER).arg(&place).arg("silent").stdout(std::process::Stdio::piped());
+        let Ok(mut server) = command.spawn() else {
+            let _ = std::fs::remove_dir(&place);
+            return None;
+        };
+        let mut word = [0; 3];
+        let read = server.stdout.take().expect("piped").read_exact(&mut word);
+        let server = Self { server, place };
+        if read.is_ok() && &word == b"up\n" {
+            return Some(server);
+        }
+        let line = format!("skipped: {test}: FUSE cannot be mounted here\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+        None
+    }
+
+    pub(super) fn open(&self) -> File {
+        File::options().read(true).write(true).open(self.place.join("file")).expect("it opens")
+    }
+}
+
+impl Drop for SilentFuse {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let mut umount = std::process::Command::new("umount");
+        let _ = umount.arg("-l").arg(&self.place).stderr(std::process::Stdio::null()).status();
+        let _ = std::fs::remove_dir(&self.place);
+    }
+}
+
 /// The directory in which a path begins that names none.
 pub(super) const HERE: u64 = libc::AT_FDCWD as u64;
 

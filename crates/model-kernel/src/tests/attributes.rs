@@ -1,6 +1,8 @@
 //! Attributes of verbs, one by one: the command field that each sets, the values that the kernel
 //! refuses, and the answer field that each comes from.
 
+use std::sync::atomic::Ordering;
+
 use nix::errno::Errno;
 use verbless_prm::{
     AtomicMode, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, Init2rtrQpIn, Opcode,
@@ -148,6 +150,20 @@ fn depths_are_rounded_up_to_powers_of_two() {
         let rts: Rtr2rtsQpIn = verbs.last(Opcode::RTR2RTS_QP.0, Rtr2rtsQpIn::from_prefix);
         assert_eq!(rts.qpc().log_sra_max(), log, "{depth}");
     }
+}
+
+#[test]
+fn modify_qp_on_dead_device_reaches_err_and_reset_only() {
+    const TO_RESET: Values = &[(96, &[0])];
+    const TO_ERR: Values = &[(96, &[6])];
+    let verbs = Verbs::new();
+    let (qp, ..) = verbs.rc();
+    verbs.modify(qp, INIT, TO_INIT).expect("INIT");
+    verbs.fixture.device.alive.store(false, Ordering::Relaxed);
+    assert_eq!(verbs.modify(qp, INIT, TO_INIT), Err(Errno::ENOLINK), "INIT2INIT");
+    assert_eq!(verbs.modify(qp, STATE, TO_ERR), Ok(()));
+    assert_eq!(verbs.modify(qp, STATE, TO_RESET), Ok(()));
+    assert_eq!(verbs.modify(qp, INIT, TO_INIT), Err(Errno::ENOLINK), "RST2INIT");
 }
 
 #[test]

@@ -52,6 +52,21 @@ fn alloc_ucontext_reports_device_sizes() {
 }
 
 #[test]
+fn get_context_of_dead_device_is_eagain() {
+    let fixture = Fixture::without_context(Arc::new(Device::with(Device::new().caps, false)));
+    fixture.device.alive.store(false, Ordering::Relaxed);
+    for flags in [0, 1, 0x80] {
+        assert_eq!(fixture.get_context(flags).map(drop), Err(Errno::EAGAIN), "flags {flags:#x}");
+    }
+    fixture.device.removed.store(true, Ordering::Relaxed);
+    assert_eq!(fixture.get_context(1).map(drop), Err(Errno::EIO));
+    // An open file keeps its context.
+    let fixture = Fixture::new();
+    fixture.device.alive.store(false, Ordering::Relaxed);
+    assert_eq!(fixture.get_context(1).map(drop), Err(Errno::EINVAL));
+}
+
+#[test]
 fn alloc_ucontext_reports_feature_bits() {
     let offered = |change: fn(&mut HcaCap)| word(&response(change, 0, 0), 36) & !(1 << 5);
     assert_eq!(offered(|_| ()), 0);

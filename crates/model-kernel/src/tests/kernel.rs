@@ -142,15 +142,43 @@ fn page_requests_are_served_by_manage_pages() {
 }
 
 #[test]
-fn dead_device_succeeds_destroy_commands_only() {
+fn dead_device_succeeds_commands_of_linux_list_only() {
     let fixture = Fixture::new();
     let kernel = &fixture.file.kernel;
     fixture.device.alive.store(false, Ordering::Relaxed);
     let exec = |opcode: Opcode| kernel.exec(&command(opcode.0, 0, 16), &mut [0; 16]);
-    for opcode in [Opcode::DESTROY_CQ, Opcode::DEALLOC_PD, Opcode::DESTROY_UCTX] {
+    for opcode in [
+        Opcode::DESTROY_CQ,
+        Opcode::DEALLOC_PD,
+        Opcode::DESTROY_UCTX,
+        Opcode::DEALLOC_MEMIC,
+        Opcode::DEALLOC_SF,
+        Opcode::DESTROY_LAG,
+        Opcode::DESTROY_VPORT_LAG,
+        Opcode::DESTROY_QOS_PARA_VPORT,
+        Opcode::FPGA_DESTROY_QP,
+        Opcode::MANAGE_PAGES,
+        Opcode::PAGE_FAULT_RESUME,
+        Opcode::QUERY_ESW_FUNCTIONS,
+        Opcode::QP_2ERR,
+        Opcode::QP_2RST,
+        Opcode::MODIFY_RQT,
+        Opcode::MODIFY_NIC_VPORT_CONTEXT,
+        Opcode::MODIFY_FLOW_TABLE,
+        Opcode::SET_FLOW_TABLE_ENTRY,
+        Opcode::SET_FLOW_TABLE_ROOT,
+    ] {
         assert_eq!(exec(opcode), Ok(()), "{opcode:?}");
     }
-    for opcode in [Opcode::CREATE_CQ, Opcode::QUERY_QP, Opcode::ALLOC_PD] {
+    for opcode in [
+        Opcode::CREATE_CQ,
+        Opcode::QUERY_QP,
+        Opcode::ALLOC_PD,
+        Opcode::RTR2RTS_QP,
+        Opcode::MODIFY_CQ,
+        Opcode::DRAIN_DCT,
+        Opcode::SET_ROCE_ADDRESS,
+    ] {
         assert_eq!(exec(opcode), Err(Errno::ENOLINK), "{opcode:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Ports and GID tables: each field of their responses.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use verbless_prm::{GidTableSize, PkeyTableSize, PortType};
@@ -38,6 +39,10 @@ fn query_port_has_same_answer_in_both_forms() {
     assert_eq!(old(1, 40).expect("the port"), told[..40]);
     assert_eq!(old(2, 40), Err(Errno::EINVAL));
     assert_eq!(old(1, 39), Err(Errno::ENOSPC));
+    fixture.device.alive.store(false, Ordering::Relaxed);
+    let new = |port| Request::new(0, 2).number(0, port).output(1, &mut [0; 48]).send(&fixture.file);
+    assert_eq!([old(1, 40).map(drop), new(1)], [Err(Errno::ENOLINK); 2], "the device is dead");
+    assert_eq!([old(2, 40).map(drop), new(2)], [Err(Errno::EINVAL); 2]);
 }
 
 #[test]

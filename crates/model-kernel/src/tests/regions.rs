@@ -1,6 +1,8 @@
 //! Regions that change, memory windows, QUERY_MR of an importer, and DevX commands on queues of
 //! verbs.
 
+use std::sync::atomic::Ordering;
+
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, MkeyAccessMode, Opcode};
 
@@ -64,6 +66,14 @@ fn rereg_mr_of_rights_keeps_pd() {
     rereg(&verbs, word(&region), ACCESS, (0, 0), 0, 1 | 4).expect("other rights");
     let changes = verbs.fixture.device.reconfigured.lock().expect("no panic").clone();
     assert_eq!(changes[0].1.pd(), made.memory_key_mkey_entry().pd());
+}
+
+#[test]
+fn rereg_mr_of_rights_on_dead_device_is_eio() {
+    let verbs = Verbs::new();
+    let region = verbs.reg_mr(verbs.address, 0x1000, verbs.address, 1).expect("a region");
+    verbs.fixture.device.alive.store(false, Ordering::Relaxed);
+    assert_eq!(rereg(&verbs, word(&region), ACCESS, (0, 0), 0, 1 | 4), Err(Errno::EIO));
 }
 
 #[test]

@@ -218,7 +218,7 @@ impl Function for Device {
         self.alive.load(Ordering::Relaxed)
     }
 
-    fn is_removed(&self) -> bool {
+    fn is_released(&self) -> bool {
         self.removed.load(Ordering::Relaxed)
     }
 

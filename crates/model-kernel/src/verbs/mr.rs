@@ -12,9 +12,10 @@ use super::super::client::PAGE;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::page_lists::ListedPages;
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
-use super::super::umem::{ListedPages, best_page_size};
+use super::super::umem::best_page_size;
 use super::super::wire::{Core, Reply};
 use super::memory::with_list;
 use super::objects::{Mr, Range, Verbs};
@@ -198,6 +199,9 @@ impl Method<'_> {
         let mut change = MkeyContext::default();
         set_rights(&mut change, &kernel.caps, rights);
         change.set_pd(pdn);
+        if !kernel.function.is_alive() {
+            return Err(refused(Errno::EIO, "no UMR is posted to a dead device"));
+        }
         if !kernel.function.reconfigure_key(key >> 8, &change) {
             return Err(refused(Errno::EOPNOTSUPP, "UMR may not change this region's key"));
         }
@@ -269,7 +273,7 @@ impl Method<'_> {
             let words = format!("a list of {pages} pages of {size:#x} bytes is too long now");
             refused(Errno::ENOMEM, words)
         };
-        let _listed = ListedPages::of(pages).ok_or_else(too_long)?;
+        let _listed = ListedPages::of(pages, &**self.client).ok_or_else(too_long)?;
         let mut list = Vec::new();
         let bytes = (pages as usize * 8).next_multiple_of(16);
         list.try_reserve_exact(bytes).map_err(|_| too_long())?;

@@ -283,7 +283,8 @@ fn failed_ioctl_reports_errno_and_leaks_nothing() {
             },
             Err(error) => error,
         };
-        assert_eq!(error.errno(), Some(Errno::ENOSPC), "ioctl {nth}: {error}");
+        let errno = error.device().and_then(|it| it.errno());
+        assert_eq!(errno, Some(Errno::ENOSPC), "ioctl {nth}: {error}");
         assert_eq!(model.counts(0), ObjectCounts::default(), "ioctl {nth}: {error}");
         failed.push(error.to_string());
     }

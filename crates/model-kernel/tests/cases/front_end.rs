@@ -252,6 +252,60 @@ fn removed_device_ends_channels_and_is_closed() {
 }
 
 #[test]
+fn reset_ends_channels_and_loses_objects_of_earlier_contexts() {
+    for dies_first in [false, true] {
+        let model = model(Link::Ethernet);
+        let earlier = open(&model, 0);
+        let pd = earlier.alloc_pd().expect("a PD");
+        let channel = earlier.event_channel(false).expect("a channel");
+        let verbs = earlier.async_event_alloc().expect("a channel");
+        if dies_first {
+            model.kill(0);
+        }
+        model.device(0).reset();
+        let gone = channel.read().expect_err("the stream has ended");
+        assert_eq!(gone.kind(), ErrorKind::DeviceGone);
+        assert_eq!(verbs.read().expect("it tells"), Some(AsyncEvent::DeviceFatal));
+        assert!(earlier.alloc_pd().is_err());
+        // A context from after the reset has objects of the same numbers, and keeps them.
+        let later = open(&model, 0);
+        let kept = later.alloc_pd().expect("a PD");
+        assert_eq!(kept.pdn(), pd.pdn());
+        let events = later.event_channel(false).expect("a channel");
+        events.subscribe(None, &[9], 5).expect("it is passed");
+        let before = model.counts(0);
+        assert!(pd.destroy().is_ok(), "a lost object counts as destroyed");
+        drop((channel, verbs, earlier));
+        assert_eq!(model.counts(0), before);
+        model.set_port(0, 1, false);
+        assert_eq!(events.read().expect("an event").map(|event| event.cookie), Some(5));
+        kept.destroy().expect("it was kept");
+    }
+}
+
+#[test]
+fn open_of_dead_device_is_eagain() {
+    let model = model(Link::Ethernet);
+    let backend = InProcess::of(&model);
+    let devices = backend.enumerate().expect("the model has devices");
+    let open = || Context::open(&backend, &devices[0]).map(drop);
+    let errno = |opened: Result<(), verbless_devx::Error>| opened.expect_err("it is dead").errno();
+    let context = Context::open(&backend, &devices[0]).expect("it opens");
+    model.kill(0);
+    assert_eq!(errno(open()), Some(nix::errno::Errno::EAGAIN), "another program has it open");
+    drop(context);
+    assert_eq!(errno(open()), Some(nix::errno::Errno::EAGAIN));
+    model.device(0).reset();
+    open().expect("it was reset");
+    model.remove(0);
+    let error = open().expect_err("it was removed");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::DeviceGone, Some(nix::errno::Errno::EIO))
+    );
+}
+
+#[test]
 fn open_fails_if_required_command_fails() {
     let model = model(Link::Ethernet);
     let backend = InProcess::of(&model);

@@ -124,6 +124,8 @@ pub(crate) struct Hca {
     pub fatal: bool,
     /// Whether the function was removed, and not only died.
     pub removed: bool,
+    /// How often the function was reset.
+    pub resets: u64,
     pub faults: Countdowns<u16, (u8, u32)>,
     /// Ioctls of the function's driver that must fail, each with its errno.
     pub ioctl_faults: Countdowns<Ioctl, i32>,
@@ -204,6 +206,7 @@ impl Hca {
             refused: Vec::new(),
             fatal: false,
             removed: false,
+            resets: 0,
             faults: Countdowns::default(),
             ioctl_faults: Countdowns::default(),
             neighbours: Numbered::new(),

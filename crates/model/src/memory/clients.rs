@@ -30,6 +30,9 @@ use crate::numbered::Numbered;
 
 /// Bits of a DMA address that are an address in its process.
 const ADDRESS_BITS: u32 = 48;
+/// The last number of a process: those behind it are of addresses behind an IOMMU, and of memory on
+/// the card.
+const MOST: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
 /// The most stretches that a call moves (IOV_MAX).
 const STRETCHES: usize = 1024;
 
@@ -74,13 +77,17 @@ impl ClientMemory {
     pub fn add(&self, reach: Reach) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         let last = processes.last;
-        // The last numbers are those of addresses behind an IOMMU, and of memory on the card.
-        let most = (IOVA >> ADDRESS_BITS) as u16 - 1;
-        let mut others = (last..most).chain(0..last.min(most)).map(|before| before + 1);
+        let mut others = (last..MOST).chain(0..last.min(MOST)).map(|before| before + 1);
         let number = others.find(|number| !processes.taken.contains_key(number))?;
         processes.taken.insert(number, Some(reach));
         processes.last = number;
         Some(number)
+    }
+
+    /// How many numbers no process has.
+    pub fn free_numbers(&self) -> usize {
+        let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
+        usize::from(MOST) - processes.taken.len()
     }
 
     /// Ends the memory of a process: its addresses are faults from now on. The number stays taken

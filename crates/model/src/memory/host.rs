@@ -120,6 +120,7 @@ pub trait Interrupts: Send + Sync {
     /// MSI-X vector `vector` fired.
     fn raise(&self, vector: u32);
 
-    /// The device died: a driver sees it by its health counter, and gets no further interrupt.
+    /// The function died or was reset: a driver sees it by its health counter, and gets no further
+    /// interrupt until it starts the function anew.
     fn fatal(&self) {}
 }

@@ -1,6 +1,6 @@
 //! Datagram queue pairs: starting them, and resolving the path to peers.
 
-use verbless_command::{DatagramAttr, Error, QKey};
+use verbless_command::{DatagramAttr, Error, Path, QKey};
 
 use super::connect::ConnectOptions;
 use super::peer::PeerAddress;
@@ -52,8 +52,17 @@ impl Domain {
         q_key: QKey,
         options: &ConnectOptions,
     ) -> Result<Destination, Error> {
-        let vector = self.path(peer, options)?.address_vector()?;
-        Ok(AddressHandle::new(vector).to(peer.qpn, q_key))
+        let handle = self.address_handle(&self.path(peer, options)?)?;
+        Ok(handle.to(peer.qpn, q_key))
+    }
+
+    /// The address handle of a path, to any queue pair at its end: for a reply to the source that a
+    /// CQE reports.
+    ///
+    /// # Errors
+    /// A field of the path that does not fit.
+    pub fn address_handle(&self, path: &Path) -> Result<AddressHandle, Error> {
+        Ok(AddressHandle::new(path.address_vector()?))
     }
 
     /// The longest datagram that a port can send, in bytes: its MTU.

@@ -18,8 +18,8 @@ impl Domain {
     ///
     /// # Errors
     /// A range outside of its region; no range at all; rights that no key has together; write
-    /// access over a region that no device may write, whose bytes may be in use as a slice
-    /// ([`Region::slice_mut`]); `remote.atomic` for ranges whose total length is no multiple of the
+    /// access over a region that no device may write, where the device would refuse each write;
+    /// `remote.atomic` for ranges whose total length is no multiple of the
     /// device's largest atomic ([`Caps::largest_atomic`](verbless_command::Caps::largest_atomic), 8
     /// bytes on most).
     pub fn indirect_key(

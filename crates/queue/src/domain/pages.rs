@@ -18,8 +18,7 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn new(device: &Device, kind: UarKind) -> Result<Self, Error> {
-        let uar = Arc::new(device.uar_alloc(kind)?);
-        let memory = map_uar(uar.clone()).map_err(layout)?;
+        let (uar, memory) = map_uar(device.uar_alloc(kind)?).map_err(layout)?;
         Ok(Self { uar, memory })
     }
 

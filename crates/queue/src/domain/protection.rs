@@ -78,8 +78,7 @@ impl Domain {
     /// Zero bytes; rights that no key has together ([`check_access`]); a memory limit that is
     /// too low.
     pub fn region(&self, length: usize, access: KeyAccess) -> Result<Region, Error> {
-        check_access(access)?;
-        self.region_on(&Memory::allocate(length)?, access, false)
+        self.region_of(&Memory::allocate(length)?, access)
     }
 
     /// Registers memory that the caller provides. `owner` is dropped when the device no longer uses
@@ -92,8 +91,8 @@ impl Domain {
     /// # Safety
     /// While `owner` lives, `length` bytes from `base` stay mapped readable and writable, whatever
     /// `access` is (no file mapping, not shared by fork). No Rust reference to any of them is used
-    /// except to atomics, or one that the region gave out. While such a slice of the region is
-    /// used, nothing else reaches its bytes. Raw accesses from elsewhere are volatile.
+    /// except to atomics, or a slice that a region of them gave out. Raw accesses from elsewhere
+    /// are volatile.
     #[allow(unsafe_code, reason = "the promise is passed on to the region's memory")]
     pub unsafe fn region_from_raw(
         &self,
@@ -104,25 +103,19 @@ impl Domain {
     ) -> Result<Region, Error> {
         // SAFETY: the caller promises the same.
         let memory = unsafe { Memory::from_raw(base, length, owner) };
-        self.region_on(&memory, access, false)
+        self.region_of(&memory, access)
     }
 
-    /// Registers `memory`, which may have other registrations and keys. The region gives no slices,
-    /// because other handles to its bytes may be in use.
+    /// Registers `memory`, which may have other registrations and keys.
     ///
     /// # Errors
     /// As [`Domain::region_from_raw`].
     pub fn region_of(&self, memory: &Memory, access: KeyAccess) -> Result<Region, Error> {
-        self.region_on(memory, access, true)
-    }
-
-    fn region_on(&self, memory: &Memory, access: KeyAccess, shared: bool) -> Result<Region, Error> {
         check_access(access)?;
         let most = self.device.caps().log_max_key_page();
         let pages = PageSizes::of_address(memory.address(), most);
         let pinned = Pinned::of(&self.device, memory, umem_access(access), pages)?;
-        let region = self.key(pinned, access)?;
-        Ok(if shared { region.without_slices() } else { region })
+        self.key(pinned, access)
     }
 
     fn key(&self, pinned: Pinned, access: KeyAccess) -> Result<Region, Error> {

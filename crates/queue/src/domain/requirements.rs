@@ -1,5 +1,5 @@
-//! What a device's capabilities mean for work requests: which of the ring's capabilities it has, and
-//! its rules for UMR.
+//! What a device's capabilities mean for work requests: which of the ring's capabilities it has,
+//! and its rules for UMR.
 
 use verbless_command::Caps;
 use verbless_prm as prm;

@@ -1,4 +1,5 @@
-//! Registered memory as slices of [`bytemuck`] types. Only the holder of the slice can change it.
+//! Registered memory as slices of [`bytemuck`] types, on the caller's promise that nothing else
+//! uses it meanwhile.
 #![allow(
     unsafe_code,
     reason = "references are made to registered memory; this is the place for it"
@@ -12,60 +13,70 @@ use verbless_command::{Error, ErrorKind};
 use super::Region;
 
 impl Region {
-    /// `count` values of `T` from byte `offset` on, in place. Devices must not be able to write the
-    /// region ([`KeyAccess::LOCAL_READ`], or remote reads without `local_write`): use it for
-    /// outgoing data. A request that reads the bytes during a change sends a mix of old and new
-    /// ones. No request can write there: for every access through the region's key, by a READ, a
-    /// receive, or a [`Umr`](verbless_ring::wr::Umr) whose key lets peers write, the device checks
-    /// the region's own key for the right to write.
+    /// `count` mutable values of `T` from byte `offset` on, in place. It costs no copy;
+    /// [`write_slice`](Self::write_slice) and [`bytes`](Self::bytes) need no promise.
     ///
-    /// # Errors
-    /// [`ErrorKind::Input`]: a device may write the region; the range is outside of it, or
-    /// misaligned for `T`.
+    /// ```no_run
+    /// # fn f(region: &mut verbless_queue::Region) -> Result<(), verbless_queue::Error> {
+    /// // SAFETY: the region is new and has no remote key: no request is outstanding there.
+    /// let values: &mut [u32] = unsafe { region.slice_mut(0, 16) }?;
+    /// values.fill(7);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
-    /// [`KeyAccess::LOCAL_READ`]: verbless_command::KeyAccess::LOCAL_READ
-    pub fn slice_mut<T: NoUninit + AnyBitPattern>(
-        &mut self,
-        offset: usize,
-        count: usize,
-    ) -> Result<&mut [T], Error> {
-        if self.written {
-            let hint = "devices may write the region: use `read_slice`, `write_slice`, `words`, or \
-                        `slice_mut_unchecked` while no device writes it";
-            return Err(Error::new(ErrorKind::Input, "viewing a region as a slice", hint));
-        }
-        // SAFETY: no key lets a device write, and this is the only handle to the region.
-        unsafe { self.slice_mut_unchecked(offset, count) }
-    }
-
-    /// `count` mutable values of `T` from byte `offset` on, in place.
+    /// A key, an address and a length are numbers: a request holds no borrow of the region. So the
+    /// compiler cannot see whether a device uses the bytes, and safe code gets no slice:
+    ///
+    /// ```compile_fail,E0133
+    /// # fn f(region: &mut verbless_queue::Region) -> Result<(), verbless_queue::Error> {
+    /// let values: &mut [u32] = region.slice_mut(0, 16)?;
+    /// values.fill(7);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Input`]: the range is outside of the region, or misaligned for `T`.
     ///
     /// # Safety
-    /// While the slice is used, no device writes these bytes: no receive, READ or atomic of ours is
-    /// outstanding there, and no peer that knows a key uses it to write there.
-    pub unsafe fn slice_mut_unchecked<T: NoUninit + AnyBitPattern>(
+    /// While the slice is used, nothing else accesses these bytes:
+    /// - No request of ours on them is outstanding, even if the device only reads them for it. A
+    ///   request is outstanding from its post until a poll has returned its completion, or that of
+    ///   a later request of the same send queue.
+    /// - No peer that knows a key uses it there.
+    /// - No code uses another handle to them: another region, a [`Memory`](super::Memory), or a
+    ///   pointer of [`Region::as_ptr`].
+    pub unsafe fn slice_mut<T: NoUninit + AnyBitPattern>(
         &mut self,
         offset: usize,
         count: usize,
     ) -> Result<&mut [T], Error> {
         let base = self.place::<T>(offset, count)?;
         // SAFETY: `count` aligned values in the region, which lives as long as the borrow and is
-        // borrowed exclusively; the caller keeps the device away, and any bytes are a `T`.
+        // borrowed exclusively; the caller keeps all others away, and any bytes are a `T`.
         Ok(unsafe { slice::from_raw_parts_mut(base, count) })
     }
 
-    /// `count` values of `T` from byte `offset` on, in place.
+    /// `count` values of `T` from byte `offset` on, in place. It costs no copy;
+    /// [`read_slice`](Self::read_slice) and [`bytes`](Self::bytes) need no promise.
+    ///
+    /// ```compile_fail,E0133
+    /// # fn f(region: &verbless_queue::Region) -> Result<u32, verbless_queue::Error> {
+    /// let values: &[u32] = region.slice(0, 16)?;
+    /// # Ok(values[0])
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As [`slice_mut_unchecked`](Self::slice_mut_unchecked).
+    /// As [`slice_mut`](Self::slice_mut).
     ///
     /// # Safety
-    /// As for [`slice_mut_unchecked`](Self::slice_mut_unchecked). In addition, no code writes these
-    /// bytes through [`Region::write_at`], [`Region::words`] and the like while the slice is used.
-    pub unsafe fn slice_unchecked<T: AnyBitPattern>(
+    /// While the slice is used, nothing writes these bytes: no receive, READ or atomic of ours is
+    /// outstanding there, no peer that knows a key uses it to write there, and no code writes them
+    /// through this region ([`Region::write_at`], [`Region::words`] and the like) or another
+    /// handle. Requests that only read them may be outstanding.
+    pub unsafe fn slice<T: AnyBitPattern>(
         &self,
         offset: usize,
         count: usize,
@@ -106,31 +117,31 @@ mod tests {
     use crate::ring::SharedMemory;
     use crate::types::Lkey;
 
-    fn region(written: bool) -> Region {
+    fn region() -> Region {
         Region::new(RegionParts {
             registration: Box::new(()),
             memory: SharedMemory::zeroed(4096).slice(0, 64).unwrap(),
             lkey: Lkey(0x100),
             rkey: None,
             address: 0,
-            written,
+            written: false,
         })
     }
 
     #[test]
     fn slice_mut_stays_within_region_and_alignment() {
-        let mut region = region(false);
-        region.slice_mut::<u32>(4, 15).unwrap()[14] = 0x0102_0304;
-        let mut back = [0u32];
-        region.read_slice(60, &mut back).unwrap();
-        assert_eq!(back, [0x0102_0304]);
-        assert_eq!(region.slice_mut::<u64>(64, 0).unwrap(), []);
-        for (offset, count) in [(0, 17), (61, 1), (4, 16), (usize::MAX, 1), (0, usize::MAX)] {
-            assert!(region.slice_mut::<u32>(offset, count).is_err(), "{count} at {offset}");
+        let mut region = region();
+        // SAFETY: there is no device, and no other handle.
+        let mut take = |offset, count| unsafe {
+            region.slice_mut::<u32>(offset, count).map(|values| values.len())
+        };
+        for (offset, count) in [(4, 15), (64, 0), (0, 16)] {
+            assert_eq!(take(offset, count).unwrap(), count, "{count} at {offset}");
         }
-        assert!(
-            region.slice_mut::<u32>(2, 1).unwrap_err().to_string().contains("not a multiple of 4")
-        );
+        for (offset, count) in [(0, 17), (61, 1), (4, 16), (usize::MAX, 1), (0, usize::MAX)] {
+            assert!(take(offset, count).is_err(), "{count} at {offset}");
+        }
+        assert!(take(2, 1).unwrap_err().to_string().contains("not a multiple of 4"));
     }
 
     #[test]
@@ -141,23 +152,16 @@ mod tests {
             id: u64,
             price: f64,
         }
-        let mut region = region(false);
+        let mut region = region();
         let quote = Quote { id: 7, price: 1.5 };
-        region.slice_mut::<Quote>(16, 3).unwrap()[1] = quote;
+        // SAFETY: there is no device, and no other handle.
+        unsafe { region.slice_mut::<Quote>(16, 3) }.unwrap()[1] = quote;
         let mut copied = [Quote { id: 0, price: 0.0 }];
         region.read_slice(32, &mut copied).unwrap();
         assert_eq!(copied, [quote]);
-        assert!(region.slice_mut::<Quote>(16, 4).is_err());
-    }
-
-    #[test]
-    fn device_writable_region_gives_only_unsafe_slices() {
-        let mut region = region(true);
-        let error = region.slice_mut::<u8>(0, 1).unwrap_err().to_string();
-        assert!(error.contains("devices may write the region"), "{error}");
-        // SAFETY: there is no device, and no other handle.
-        unsafe { region.slice_mut_unchecked::<u8>(0, 2) }.unwrap()[1] = 7;
         // SAFETY: as above.
-        assert_eq!(unsafe { region.slice_unchecked::<u8>(0, 2) }.unwrap(), [0, 7]);
+        assert_eq!(unsafe { region.slice::<Quote>(32, 1) }.unwrap(), [quote]);
+        // SAFETY: as above.
+        assert!(unsafe { region.slice::<Quote>(16, 4) }.is_err());
     }
 }

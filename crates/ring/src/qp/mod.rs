@@ -32,6 +32,8 @@ pub use sides::{ReceiveSide, WithSrq};
 
 use crate::completion::{Completion, CompletionError, Datagram};
 use crate::cq::{CollapsedQueue, CompletionQueue, Cqe, Outcome, RequestId};
+use crate::poll::{self, Poll};
+use crate::ring::Look;
 use crate::service::{Rc, Service, Ud};
 use crate::types::{Qpn, WqeIndex};
 use crate::wr::{Gather, PostError, WorkRequest};
@@ -158,29 +160,28 @@ impl<S: Service> QueuePair<S> {
     /// Polls a completion queue that only this queue pair uses.
     #[inline(always)]
     pub fn poll(&mut self, cq: &mut CompletionQueue) -> Polled {
-        let look = cq.look();
-        if look.is_plain_request() {
-            match self.send.succeed(RequestId::read(&look), || Outcome::read(&look)) {
-                Some(completion) => {
-                    cq.step();
-                    cq.publish();
-                    Some(Ok(completion))
-                }
-                None => self.poll_other(cq),
-            }
-        } else if look.is_not_ours() {
-            None
-        } else {
-            self.poll_other(cq)
-        }
+        poll::poll(self, cq)
     }
 
-    /// Takes a CQE off the fast path: of a receive, of another queue, invalid, or retired.
-    #[inline(never)]
-    fn poll_other(&mut self, cq: &mut CompletionQueue) -> Polled {
-        let polled = self.take_other(cq);
-        cq.publish();
-        polled
+    /// Polls a completion queue that only this queue pair uses for up to `into.len()` completions;
+    /// returns their number. The consumer index is written once, at the end.
+    #[inline(always)]
+    pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [Polled]) -> usize {
+        poll::poll_into(self, cq, into)
+    }
+}
+
+impl<S: Service> Poll for QueuePair<S> {
+    type Completion = Completion;
+
+    #[inline(always)]
+    fn is_usual(look: &Look<'_>) -> bool {
+        look.is_plain_request()
+    }
+
+    #[inline(always)]
+    fn complete_usual(&mut self, look: &Look<'_>) -> Option<Completion> {
+        self.send.succeed(RequestId::read(look), || Outcome::read(look))
     }
 
     #[inline(never)]
@@ -191,39 +192,6 @@ impl<S: Service> QueuePair<S> {
         } else {
             self.complete_other(&cqe)
         })
-    }
-
-    /// Polls a completion queue that only this queue pair uses for up to `into.len()` completions;
-    /// returns their number. The consumer index is written once, at the end.
-    #[inline(always)]
-    pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [Polled]) -> usize {
-        let (room, mut places) = (into.len(), into.iter_mut());
-        let mut left_over = 0;
-        for place in &mut places {
-            let look = cq.look();
-            if look.is_plain_request() {
-                if let Some(completion) =
-                    self.send.succeed(RequestId::read(&look), || Outcome::read(&look))
-                {
-                    cq.step();
-                    *place = Some(Ok(completion));
-                    continue;
-                }
-            } else if look.is_not_ours() {
-                left_over = 1;
-                break;
-            }
-            let Some(polled) = self.take_other(cq) else {
-                left_over = 1;
-                break;
-            };
-            *place = Some(polled);
-        }
-        let polled = room - places.len() - left_over;
-        if polled != 0 {
-            cq.publish();
-        }
-        polled
     }
 }
 

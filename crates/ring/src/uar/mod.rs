@@ -47,9 +47,10 @@ impl UarPage {
     ///
     /// # Safety
     /// The page becomes a `UarPage` only once. While that or a doorbell of it lives, nothing else
-    /// in this process stores to the page, not even through another handle to the memory. Their
-    /// stores to its registers are device accesses, not atomic ones; code that accesses ordinary
-    /// memory in place of the registers runs on the thread that rings.
+    /// in this process stores to the page, not even through another handle to the memory. The one
+    /// exception is a second `UarPage` of a device's page that only arms CQs: a clone may make the
+    /// same store. Their stores to its registers are device accesses, not atomic ones; code that
+    /// accesses ordinary memory in place of the registers runs on the thread that rings.
     pub unsafe fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
         if memory.len() < PAGE || !memory.address().is_multiple_of(PAGE as u64) {
             return Err(LayoutError::new(

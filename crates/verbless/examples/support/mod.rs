@@ -18,13 +18,13 @@ impl Found {
     /// The other end of a connection from device 0: the model's second device, or the same port
     /// looped back.
     #[allow(dead_code, reason = "each example compiles this file for itself; not all connect")]
-    pub(crate) fn peer(&self) -> Result<Device, verbless::Error> {
+    pub(crate) fn peer(&self) -> Result<Device, verbless::DeviceError> {
         let first = Device::open(&*self.backend, &self.devices[0])?;
         if first.adapter().is_model() { self.device(1) } else { Ok(first) }
     }
 
     /// Opens device number `at`, or the last one if there are fewer.
-    pub(crate) fn device(&self, at: usize) -> Result<Device, verbless::Error> {
+    pub(crate) fn device(&self, at: usize) -> Result<Device, verbless::DeviceError> {
         Device::open(&*self.backend, &self.devices[at.min(self.devices.len() - 1)])
     }
 }

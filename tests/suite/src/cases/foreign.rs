@@ -180,7 +180,7 @@ fn memory_copy_reaches_another_function(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// Fails unless the device refuses an import.
-fn is_refused<T>(import: Result<T, verbless_queue::Error>, what: &str) -> Result<(), Stop> {
+fn is_refused<T>(import: Result<T, verbless_queue::DeviceError>, what: &str) -> Result<(), Stop> {
     match import {
         Ok(_) => Err(Stop::fail(format!("{what}, and it was let in"))),
         Err(error) if error.kind() == ErrorKind::Command => Ok(()),

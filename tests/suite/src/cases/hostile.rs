@@ -6,7 +6,6 @@ use verbless_command::{CqAttr, CqElement, Eqn, QpAttr, QpObject as Object, Queue
 use verbless_devx::{Uar, UarKind};
 use verbless_queue::completion::Malformed;
 use verbless_queue::cq::{CompletionQueue, CompletionQueueParts};
-use verbless_queue::map_uar;
 use verbless_queue::qp::{
     BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts,
 };
@@ -53,7 +52,7 @@ impl RawQp {
         let device = domain.device();
         let shared = RegisteredMemory::new(device, BYTES)?;
         let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
-        let page = map_uar(uar.clone())?;
+        let page = raw::uar_page(&uar)?;
         let place = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);
         let parts = CompletionQueueParts {
             cqn: Default::default(),

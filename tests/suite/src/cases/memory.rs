@@ -560,16 +560,20 @@ fn an_indirect_key_over_indirect_keys_is_followed(lab: &Lab) -> Result<(), Stop>
 fn indirect_mkey_over_read_only_region_rejects_write(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::new(lab)?;
     let domain = &pair.b.domain;
-    let region = Arc::new(domain.region(4096, KeyAccess::LOCAL_READ)?);
-    let ranges = [(region, 0, 100)];
-    domain.indirect_key(&ranges, KeyAccess::LOCAL_READ)?;
-    let local_write = KeyAccess { local_write: true, ..KeyAccess::LOCAL_READ };
-    for access in [local_write, KeyAccess::ALL] {
-        let Err(error) = domain.indirect_key(&ranges, access) else {
-            return Err(Stop::fail(format!("a key was made with {access:?}")));
-        };
-        ensure_eq!(error.kind(), ErrorKind::Input, "kind");
-        ensure!(error.to_string().contains("the region at"), "{error} does not say which region");
+    let own = domain.region(4096, KeyAccess::LOCAL_READ)?;
+    let shared = domain.region_of(&Memory::allocate(4096)?, KeyAccess::LOCAL_READ)?;
+    for region in [own, shared] {
+        let ranges = [(Arc::new(region), 0, 100)];
+        domain.indirect_key(&ranges, KeyAccess::LOCAL_READ)?;
+        let local_write = KeyAccess { local_write: true, ..KeyAccess::LOCAL_READ };
+        for access in [local_write, KeyAccess::ALL] {
+            let Err(error) = domain.indirect_key(&ranges, access) else {
+                return Err(Stop::fail(format!("a key was made with {access:?}")));
+            };
+            ensure_eq!(error.kind(), ErrorKind::Input, "kind");
+            let text = error.to_string();
+            ensure!(text.contains("the region at"), "{text} does not say which region");
+        }
     }
     Ok(())
 }

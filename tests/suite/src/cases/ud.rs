@@ -239,7 +239,7 @@ fn reply_address_follows_from_receive(lab: &Lab) -> Result<(), Stop> {
     let port = pair.b.device.query_port(1)?;
     let ethernet = port.link_layer() == LinkLayer::Ethernet;
     let back = if !ethernet && !port.is_grh_required() {
-        Path::to_lid(source.lid()).address_handle()?.to(source.qpn(), KEY)
+        pair.b.domain.address_handle(&Path::to_lid(source.lid()))?.to(source.qpn(), KEY)
     } else {
         // The sender's GID is the header's source; an IPv4 address is at its end.
         let mut gid = Gid::default();
@@ -279,7 +279,7 @@ fn an_infiniband_datagram_may_have_a_global_route_header(lab: &Lab) -> Result<()
     let mut route = GlobalRoute::new(peer.gid, 0);
     (route.traffic_class, route.flow_label, route.hop_limit) = (0x5a, 0x1_2345, 3);
     let path = Path::InfiniBand { dlid: peer.lid, sl: 0, source_path_bits: 0, grh: Some(route) };
-    let to = path.address_handle()?.to(peer.qpn, KEY);
+    let to = pair.a.domain.address_handle(&path)?.to(peer.qpn, KEY);
     pair.b.receive(0, 256, 1)?;
     pair.a.qp.post(&Send::new(Inline(b"routed")).signaled().to(&to), 2)?;
     pair.a.sent()??;
@@ -392,7 +392,7 @@ fn datagram_to_unknown_qpn_succeeds(lab: &Lab) -> Result<(), Stop> {
     pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled().to(&absent), 1)?;
     pair.a.sent()??;
     if link(lab)? == LinkLayer::InfiniBand {
-        let nowhere = Path::to_lid(0xbffe).address_handle()?.to(peer.qpn, KEY);
+        let nowhere = pair.a.domain.address_handle(&Path::to_lid(0xbffe))?.to(peer.qpn, KEY);
         pair.a.qp.post(&Send::new(Inline(b"anywhere?")).signaled().to(&nowhere), 2)?;
         pair.a.sent()??;
     }
@@ -486,7 +486,7 @@ fn invalid_address_is_rejected_with_reason(lab: &Lab) -> Result<(), Stop> {
     let _ = lab;
     let wide = Path::InfiniBand { dlid: 1, sl: 16, source_path_bits: 0, grh: None };
     for (path, word) in [(wide, "service level"), (Path::to_lid(0), "LID 0")] {
-        let error = path.address_handle().err();
+        let error = path.address_vector().err();
         let error = error.ok_or_else(|| Stop::fail(format!("{path:?} is an address")))?;
         ensure_eq!(error.kind(), ErrorKind::Input, "kind");
         ensure!(error.to_string().contains(word), "{word} is not in {error}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use verbless_command::{QueueMemory, SqAttr, SqObject, TisAttr};
 use verbless_devx::{Uar, UarKind};
 use verbless_prm::MinWqeInlineMode;
-use verbless_queue::wr::Capability;
+
 use verbless_queue::{CompletionQueue, Sge};
 
 use super::rig::{Hosts, Packet, Side};
@@ -118,7 +118,7 @@ pub(super) fn inline_header_below_sq_minimum_fails(lab: &Lab) -> Result<(), Stop
             ensure_eq!(done, refused, "{less} bytes inline, of mode {mode:?}");
         }
         // A checksum offload, if the device has none.
-        if hosts.from.device.caps().has(Capability::FrameChecksums) {
+        if hosts.from.device.caps().ethernet.as_ref().is_some_and(|page| page.csum_cap()) {
             continue;
         }
         let mut sq = Bare::new(&hosts.from, mode)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use verbless_command::{FlowAttr, FlowRule};
 use verbless_devx::Errno;
-use verbless_queue::{Error, RqConfig, SqConfig};
+use verbless_queue::{DeviceError, RqConfig, SqConfig};
 
 use super::rig::{BYTES, ETHERTYPE, Hosts, frame};
 use crate::case::cases;
@@ -27,7 +27,7 @@ cases!(
     mixed_rules_each_set_own_flow_tag,
 );
 
-fn errno<T>(what: &str, done: Result<T, Error>, expected: Errno) -> Result<(), Stop> {
+fn errno<T>(what: &str, done: Result<T, DeviceError>, expected: Errno) -> Result<(), Stop> {
     match done {
         Ok(_) => Err(Stop::fail(format!("{what} worked"))),
         Err(error) => {

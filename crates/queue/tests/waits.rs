@@ -1,0 +1,131 @@
+//! Waits for events of completion queues end when their device or a watched queue fails, in
+//! whatever thread they sleep.
+
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+use verbless_command::Device;
+use verbless_devx::{Backend, Waiter};
+use verbless_model::{Model, Profile, QueueKind};
+use verbless_model_kernel::InProcess;
+use verbless_queue::wr::Nop;
+use verbless_queue::{
+    ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Parked, Qp, QpConfig,
+};
+
+/// How long a wait may take on a busy machine.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+
+fn model() -> Model {
+    Model::builder().device(Profile::load("connectx6dx").expect("a profile")).build()
+}
+
+fn open(model: &Model) -> Domain {
+    let backend = InProcess::of(model);
+    let info = backend.enumerate().expect("the model has devices").remove(0);
+    Domain::new(&Device::open(&backend, &info).expect("the model opens")).expect("a domain")
+}
+
+/// A connected queue pair whose CQ is on `events` with `token`.
+fn pair(domain: &Domain, events: &CqEvents, token: u64) -> (Qp, Cq) {
+    let mut cq = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
+    let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
+    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    events.add(&mut cq, token).expect("it is new");
+    (qp, cq)
+}
+
+/// Gives another thread time to fall asleep.
+fn let_sleep() {
+    thread::sleep(Duration::from_millis(50));
+}
+
+fn is_readable(events: &CqEvents) -> bool {
+    let file = Waiter::new([events.as_fd()]).expect("a file");
+    file.wait(Some(Duration::ZERO)).expect("it can be waited for")
+}
+
+#[test]
+fn watch_of_failed_qp_wakes_sleeper() {
+    let model = model();
+    let domain = open(&model);
+    let events = CqEvents::new(domain.device()).expect("a channel");
+    let (qp, cq) = pair(&domain, &events, 7);
+    model.fail_queue(0, QueueKind::Qp, qp.qpn().0);
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| events.wait(PATIENCE));
+        let_sleep();
+        events.watch(&cq, &qp).expect("the device reports these");
+        assert_eq!(sleeper.join().expect("it ends").expect("a token"), Some(7));
+    });
+}
+
+#[test]
+fn file_is_readable_until_last_token_is_taken() {
+    let model = model();
+    let domain = open(&model);
+    let mut events = CqEvents::new(domain.device()).expect("a channel");
+    let mut pairs = [7, 8].map(|token| pair(&domain, &events, token));
+    assert!(!is_readable(&events));
+    for (qp, cq) in &pairs {
+        model.fail_queue(0, QueueKind::Qp, qp.qpn().0);
+        events.watch(cq, qp).expect("the device reports these");
+    }
+    for token in [7, 8] {
+        assert!(is_readable(&events), "token {token} is left");
+        assert_eq!(events.try_next().expect("it is well"), Some(token));
+    }
+    assert!(!is_readable(&events));
+    // A wait for one queue sleeps, though a token of another is left.
+    let (qp, cq) = &pairs[0];
+    events.watch(cq, qp).expect("the device reports these");
+    let other = &mut pairs[1].1;
+    events.park(other).expect_err("its queue pair failed");
+    let wait = events.wait_for(other, Some(Duration::from_millis(20)));
+    assert!(!wait.expect("it was reported"), "no CQE comes");
+    assert!(!is_readable(&events));
+    assert_eq!(events.try_next().expect("it is well"), Some(7));
+}
+
+#[test]
+fn reset_ends_waits_of_earlier_contexts() {
+    for dies_first in [false, true] {
+        let model = model();
+        let earlier = open(&model);
+        let mut events = CqEvents::new(earlier.device()).expect("a channel");
+        let (_qp, mut cq) = pair(&earlier, &events, 7);
+        assert_eq!(events.park(&mut cq).expect("it parks"), Parked::Armed);
+        thread::scope(|scope| {
+            let sleepers = [(); 2].map(|()| scope.spawn(|| events.wait(PATIENCE)));
+            let_sleep();
+            if dies_first {
+                model.kill(0);
+            }
+            model.device(0).reset();
+            for sleeper in sleepers {
+                let error = sleeper.join().expect("it ends").expect_err("the device was reset");
+                assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
+            }
+        });
+        let errors = [
+            events.wait_for(&mut cq, PATIENCE).expect_err("the device was reset"),
+            cq.check().expect_err("the device was reset"),
+            CqEvents::new(earlier.device()).map(drop).expect_err("the device was reset"),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
+        }
+        // A context from after the reset works, and outlives the earlier one.
+        let later = open(&model);
+        let mut events_after = CqEvents::new(later.device()).expect("a channel");
+        let (mut qp, mut cq_after) = pair(&later, &events_after, 8);
+        drop((_qp, cq, events, earlier));
+        for cookie in 0..3 {
+            qp.post(&Nop::new().signaled(), cookie).expect("room");
+            assert!(events_after.wait_for(&mut cq_after, PATIENCE).expect("it is well"));
+            let done = qp.poll(&mut cq_after).expect("a completion").expect("it succeeds");
+            assert_eq!(done.cookie, cookie);
+        }
+    }
+}

@@ -14,9 +14,9 @@ use verbless_model::memory::{Interrupts, Iommu};
 use verbless_model::{Link, Profile, Side};
 
 use super::client::PAGE;
+use super::cmd::{Function, FunctionRegisters};
 use super::network::Network;
 use super::port::{GidEntry, PortState};
-use super::reach::{About, Function};
 
 /// `ib_uverbs_gid_type` values.
 const GID_IB: u32 = 0;
@@ -27,14 +27,14 @@ const CAP_MASK2: u32 = 1 << 15;
 
 /// A device of a model, as the driver reaches it that attached after the function's reset number
 /// `resets`; and all devices of its fabric.
-pub(super) struct Modelled {
+pub(super) struct ModelFunction {
     pub device: Device,
     pub resets: u64,
     pub fabric: Arc<[Device]>,
     pub network: Arc<Network>,
 }
 
-impl Function for Modelled {
+impl Function for ModelFunction {
     fn execute(&self, input: &[u8], output: &mut [u8]) {
         self.device.execute(input, output);
     }
@@ -62,10 +62,10 @@ impl Function for Modelled {
         }
     }
 
-    fn about(&self) -> About {
+    fn registers(&self) -> FunctionRegisters {
         let profile = self.device.profile();
         let numbers = profile.device();
-        About {
+        FunctionRegisters {
             firmware: numbers.firmware,
             device_id: self.device.device_id(),
             embedded_cpu: profile.side() == Side::Dpu,
@@ -112,8 +112,8 @@ impl Function for Modelled {
         self.device.iommu()
     }
 
-    fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<Errno> {
-        self.device.fails_ioctl(ids, names).map(Errno::from_raw)
+    fn take_ioctl_fault(&self, ids: (u16, u16), names: &[&str]) -> Option<Errno> {
+        self.device.take_ioctl_fault(ids, names).map(Errno::from_raw)
     }
 
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
@@ -136,11 +136,11 @@ impl Function for Modelled {
             .or_else(|| self.device.gateway(gid).map(mac))
             .or_else(|| self.network.neighbour(gid))
             // No ARP goes to a neighbour outside the model; its link-local address holds its MAC.
-            .or_else(|| self.device.leads_outside().then(|| mac_of_link_local(gid)).flatten())
+            .or_else(|| self.device.has_external_peer().then(|| mac_of_link_local(gid)).flatten())
     }
 }
 
-impl Modelled {
+impl ModelFunction {
     /// The device, for a driver that attaches to it.
     pub(super) fn new(device: Device, fabric: Arc<[Device]>, network: Arc<Network>) -> Self {
         let resets = device.resets();
@@ -272,7 +272,7 @@ mod tests {
     use verbless_prm::{RoceL3Type, RoceVersion};
     use verbless_wire::gid_of;
 
-    use super::{Function as _, Modelled, PAGE};
+    use super::{Function as _, ModelFunction, PAGE};
     use crate::{InProcess, Neighbour};
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         let model = Model::builder().device(profile).threaded().build();
         let device = model.device(0);
         let (fabric, network) = ([device.clone()].into(), Arc::default());
-        let modelled = Modelled::new(device, fabric, network);
+        let modelled = ModelFunction::new(device, fabric, network);
         let mut gid = [0; 16];
         gid[..2].copy_from_slice(&[0xfe, 0x80]);
         gid[8..].copy_from_slice(&[0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
@@ -310,7 +310,7 @@ mod tests {
         }
         let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).build();
         let device = model.device(0);
-        let attach = || Modelled::new(device.clone(), [device.clone()].into(), Arc::default());
+        let attach = || ModelFunction::new(device.clone(), [device.clone()].into(), Arc::default());
         let earlier = attach();
         assert!(earlier.is_alive() && !earlier.is_released());
         device.reset();

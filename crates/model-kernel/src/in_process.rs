@@ -14,26 +14,26 @@ use verbless_model::device::Device;
 use verbless_model::{Link, Model, Role, Side};
 use verbless_wire::gid_of;
 
-use super::client::{Client, Ourselves};
-use super::control::{self, Control};
+use super::client::{Client, OwnProcess};
 use super::file::File;
-use super::function::{Modelled, described_port};
+use super::function::{ModelFunction, described_port};
+use super::fwctl::{self, Fwctl};
 use super::kernel::Kernel;
 use super::network::{Neighbour, Network};
 use super::port::PortState;
-use super::refusal_log::{logged, logged_control};
+use super::refusal_log::{logged, logged_fwctl};
 use super::topology;
 
 /// The devices of a model as `verbless-devx` sees them, all or those of one side. Cloning gives
 /// another handle to the same devices.
 #[derive(Clone)]
 pub struct InProcess {
-    inner: Arc<Inner>,
+    inner: Arc<InProcessInner>,
     /// The side whose devices are visible; `None`: all devices.
     side: Option<Side>,
 }
 
-struct Inner {
+struct InProcessInner {
     devices: Arc<[Device]>,
     client: Arc<dyn Client>,
     network: Arc<Network>,
@@ -46,7 +46,7 @@ struct Inner {
 /// The kernel's side of an open device, and how many clients have it open.
 type Attached = Option<(Arc<Kernel>, usize)>;
 
-impl Inner {
+impl InProcessInner {
     fn is_present(&self, device: &Device) -> bool {
         let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
         !absent.contains(&device.number())
@@ -59,7 +59,7 @@ impl Inner {
 
 /// Keeps a device attached.
 pub(super) struct Lease {
-    inner: Arc<Inner>,
+    inner: Arc<InProcessInner>,
     id: usize,
     pub kernel: Arc<Kernel>,
 }
@@ -85,9 +85,9 @@ impl Drop for Lease {
 impl InProcess {
     /// The devices of a model. All backends of one model are handles to the same kernel.
     pub fn of(model: &Model) -> Self {
-        let inner = model.driver(|| Inner {
+        let inner = model.driver(|| InProcessInner {
             devices: model.all_devices().into(),
-            client: Arc::new(Ourselves::default()),
+            client: Arc::new(OwnProcess::default()),
             network: Arc::default(),
             kernels: Mutex::default(),
             absent: Mutex::default(),
@@ -140,7 +140,11 @@ impl InProcess {
     /// the address already, or it is no host address; the GID table is full.
     pub fn add_address(&self, device: usize, address: IpAddr) -> Result<(), Error> {
         let refuse = |hint: String| {
-            Error::new(ErrorKind::Input, format!("adding {address} to device {device}"), hint)
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("adding {address} to device {device}"),
+                hint,
+            )
         };
         let Some(at) = self.inner.devices.get(device) else {
             let count = self.inner.devices.len();
@@ -235,7 +239,7 @@ impl InProcess {
                 return Err(if device.is_removed() { Errno::EIO } else { Errno::EAGAIN });
             }
             let network = self.inner.network.clone();
-            let function = Arc::new(Modelled::new(device, fabric, network));
+            let function = Arc::new(ModelFunction::new(device, fabric, network));
             kernels[id] = Some((Kernel::attach(function)?, 0));
         }
         let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
@@ -353,16 +357,16 @@ impl DeviceFile {
 }
 
 /// A control file that another process opened.
-pub struct ControlFile {
-    control: Control,
+pub struct FwctlFile {
+    control: Fwctl,
     /// Must drop after the file.
     _lease: Lease,
 }
 
-impl ControlFile {
+impl FwctlFile {
     /// Whether a device has a control file.
     pub fn is_offered(device: &Device) -> bool {
-        control::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
+        fwctl::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
     }
 
     /// Opens the control file of a device that has one.
@@ -373,18 +377,18 @@ impl ControlFile {
         // The driver makes the user context when the file is opened.
         let dead = |errno| if errno == Errno::EAGAIN { Errno::ENOLINK } else { errno };
         let lease = backend.lease(device).map_err(dead)?;
-        Ok(Self { control: Control::open(lease.kernel.clone())?, _lease: lease })
+        Ok(Self { control: Fwctl::open(lease.kernel.clone())?, _lease: lease })
     }
 
     /// Answers an ioctl of a client; its structure is at `argument`.
     pub fn ioctl(&self, client: &dyn Client, request: u32, argument: u64) -> Result<(), Errno> {
-        logged_control(client, request, || self.control.ioctl(client, request, argument))
+        logged_fwctl(client, request, || self.control.ioctl(client, request, argument))
     }
 }
 
 /// A control file that this process opened.
-struct OpenedControl {
-    file: ControlFile,
+struct OpenedFwctl {
+    file: FwctlFile,
     client: Arc<dyn Client>,
 }
 
@@ -393,7 +397,7 @@ struct OpenedControl {
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
 // SAFETY: only system calls follow the addresses, within the lengths of the argument.
-unsafe impl verbless_devx::ControlFile for OpenedControl {
+unsafe impl verbless_devx::OpenFwctl for OpenedFwctl {
     // SAFETY (of the callee): the structure must be as long as its request and itself say, or none
     // of it is accessed; only system calls follow its pointers, and they answer EFAULT for wild
     // ones.
@@ -432,17 +436,17 @@ unsafe impl OpenDevice for Opened {
         self.file.mmap(offset, length, protection)
     }
 
-    fn open_control(&self) -> Result<Option<Arc<dyn verbless_devx::ControlFile>>, Error> {
+    fn open_fwctl(&self) -> Result<Option<Arc<dyn verbless_devx::OpenFwctl>>, Error> {
         let inner = &self.backend.inner;
-        if !inner.devices.get(self.lease.id).is_some_and(ControlFile::is_offered) {
+        if !inner.devices.get(self.lease.id).is_some_and(FwctlFile::is_offered) {
             return Ok(None);
         }
-        let file = ControlFile::open(&self.backend, self.lease.id).map_err(|errno| {
+        let file = FwctlFile::open(&self.backend, self.lease.id).map_err(|errno| {
             let hint = "the modelled device refused a user context for it; its log says why";
             Error::new(ErrorKind::Refused, "opening a control file of the model", hint)
                 .with_errno(errno)
         })?;
-        Ok(Some(Arc::new(OpenedControl { file, client: inner.client.clone() })))
+        Ok(Some(Arc::new(OpenedFwctl { file, client: inner.client.clone() })))
     }
 }
 

@@ -18,10 +18,10 @@ use verbless_prm::{
 use super::boot::Booted;
 use super::client::PAGE;
 use super::clock::Clock;
+use super::cmd::{Function, cmd_do, cmd_exec, command};
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
-use super::reach::{Function, command, exec, run};
 use super::steering::Flows;
 use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
@@ -94,7 +94,7 @@ pub(super) struct Kernel {
 /// Reads a page of current capabilities.
 fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
     let mut output = vec![0; 0x1010];
-    exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
+    cmd_exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
     Ok(output.split_off(0x10))
 }
 
@@ -131,7 +131,7 @@ impl Kernel {
         let ethernet = capabilities(device, 1).unwrap_or_default();
         let dump_fill_mkey = if caps.dump_fill_mkey() {
             let mut output = [0; 0x20];
-            exec(device, &inbox(Opcode::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
+            cmd_exec(device, &inbox(Opcode::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
             Field(0x8, 31, 0).get(&output)
         } else {
             0
@@ -226,12 +226,12 @@ impl Kernel {
     /// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in
     /// the outbox.
     pub(super) fn run(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
-        run(&*self.function, input, output)
+        cmd_do(&*self.function, input, output)
     }
 
     /// Executes a command for the kernel itself; turns the device's status into an errno.
     pub(super) fn exec(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
-        exec(&*self.function, input, output)
+        cmd_exec(&*self.function, input, output)
     }
 
     /// Creates a user context with the privileges `cap`; returns its uid.

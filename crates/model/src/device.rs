@@ -21,17 +21,17 @@ use verbless_prm::{HcaCap, MkeyContext, RoceAddrLayout};
 
 use crate::engine;
 use crate::hca::{self, Hca};
+use crate::locked::LockedFunctions;
 use crate::memory::{GuestMemory, HostMemory, Interrupts, Iommu, UarSpace};
 use crate::model::Model;
 use crate::profile::{FunctionPlace, Link, Profile, Role};
-use crate::shared::SharedWorld;
-use crate::world::World;
+use crate::shared_model::SharedModel;
 
 /// A function of a device. Clones are handles to the same function, which exists as long as any
 /// handle does.
 #[derive(Clone)]
 pub struct Device {
-    shared: Arc<SharedWorld>,
+    shared: Arc<SharedModel>,
     id: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct Port {
 
 /// While this guard of [`Model::pause`] exists, no device accesses memory.
 pub struct Paused<'a> {
-    _world: World,
+    _world: LockedFunctions,
     _model: std::marker::PhantomData<&'a Model>,
 }
 
@@ -100,29 +100,31 @@ impl Device {
 
     /// Executes a command with its whole input and output mailboxes.
     pub fn execute(&self, input: &[u8], output: &mut [u8]) {
-        let begin = |world: &mut World| engine::begin(world, self.id, input, &mut *output);
+        let begin =
+            |locked: &mut LockedFunctions| engine::begin(locked, self.id, input, &mut *output);
         let mut rest = match engine::concerns_others(input) {
             true => self.shared.with(begin),
             false => self.shared.with_function(self.id, begin),
         };
         while let Some(part) = rest {
-            let go_on = |world: &mut World| engine::go_on(world, self.id, part, input, output);
+            let go_on =
+                |locked: &mut LockedFunctions| engine::go_on(locked, self.id, part, input, output);
             rest = self.shared.with_function(self.id, go_on);
         }
     }
 
     /// A store by the driver to the UAR pages; `offset` counts from the first page.
     pub fn mmio_write(&self, offset: u64, bytes: &[u8]) {
-        self.shared.with_function(self.id, |world| {
-            engine::mmio_write(world, self.id, offset, bytes);
+        self.shared.with_function(self.id, |locked| {
+            engine::mmio_write(locked, self.id, offset, bytes);
         });
     }
 
     /// A user's store to trapped UAR pages. Unlike [`mmio_write`](Self::mmio_write) it may be part
     /// of a WQE copied by BlueFlame.
     pub fn trapped_write(&self, offset: u64, bytes: &[u8]) {
-        self.shared.with_function(self.id, |world| {
-            engine::trapped_write(world, self.id, offset, bytes);
+        self.shared.with_function(self.id, |locked| {
+            engine::trapped_write(locked, self.id, offset, bytes);
         });
     }
 
@@ -131,9 +133,9 @@ impl Device {
     /// driver that receives its interrupts learns of the reset by [`Interrupts::fatal`], and
     /// recognises it by [`Device::resets`].
     pub fn reset(&self) {
-        let interrupts = self.shared.with_function(self.id, |world| {
-            engine::reset(world, self.id);
-            let hca = &mut world.functions[self.id].hca;
+        let interrupts = self.shared.with_function(self.id, |locked| {
+            engine::reset(locked, self.id);
+            let hca = &mut locked.functions[self.id].hca;
             hca.revive();
             hca.resets += 1;
             hca.interrupts.clone()
@@ -152,7 +154,7 @@ impl Device {
     /// Disables the function as its driver does: undoes everything that commands did. A dead
     /// function stays dead.
     pub fn disable(&self) {
-        self.shared.with_function(self.id, |world| engine::reset(world, self.id));
+        self.shared.with_function(self.id, |locked| engine::reset(locked, self.id));
     }
 
     /// Whether a forced or fast TEARDOWN_HCA has stopped what the function does on the bus: it
@@ -174,24 +176,23 @@ impl Device {
     /// Reports an event in every event queue that subscribes to its type; `data` is bytes 0x20 to
     /// 0x3c of the entry.
     pub fn report_event(&self, kind: u8, data: [u8; 28]) {
-        self.shared.with_function(self.id, |world| engine::event(world, self.id, kind, data));
+        self.shared.with_function(self.id, |locked| engine::event(locked, self.id, kind, data));
     }
 
     /// Sets another PD and other access rights of memory key `index`, as UMR on a queue of the
     /// driver's does. False: no such key exists, or the device cannot change it.
     pub fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
-        self.shared.with_function(self.id, |world| {
-            hca::reconfigure_key(&mut world.functions[self.id].hca, index, change)
+        self.shared.with_function(self.id, |locked| {
+            hca::reconfigure_key(&mut locked.functions[self.id].hca, index, change)
         })
     }
 
     /// Whether an ioctl of a client to the driver is to fail, and its errno. `ids` are its object
     /// and method ids, `names` its names in [`NAMES`](crate::ioctl::NAMES). Call this once for each
     /// ioctl, before the ioctl has any effect.
-    pub fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<i32> {
-        self.shared.look(self.id, |function| {
-            function.hca.ioctl_faults.strike(|ioctl| ioctl.is(ids, names))
-        })
+    pub fn take_ioctl_fault(&self, ids: (u16, u16), names: &[&str]) -> Option<i32> {
+        self.shared
+            .look(self.id, |function| function.hca.ioctl_faults.hit(|ioctl| ioctl.is(ids, names)))
     }
 
     /// The UAR pages.
@@ -213,14 +214,14 @@ impl Device {
     /// devices of this model; none of them accesses memory meanwhile. A guest's memory belongs to
     /// devices of one model.
     pub fn unmap(&self, memory: &GuestMemory, address: u64, length: u64) {
-        self.shared.with(|world| memory.unmap(&world.held(), address, length));
+        self.shared.with(|locked| memory.unmap(&locked.dma_stopped(), address, length));
     }
 
     /// Allows or forbids the function's access to a guest's memory, as bus mastering in its PCI
     /// command register does; no function of this model accesses memory meanwhile. Without bus
     /// mastering, each access is a fault, like one to absent memory.
     pub fn set_bus_master(&self, memory: &GuestMemory, on: bool) {
-        self.shared.with(|world| memory.cut_off(&world.held(), !on));
+        self.shared.with(|locked| memory.cut_off(&locked.dma_stopped(), !on));
     }
 
     /// The profile, for the function's link layer and side.
@@ -309,7 +310,7 @@ impl Device {
 
     /// Whether a socket outside the model is joined to the Ethernet switch, by
     /// [`Model::join_ethernet`](crate::Model::join_ethernet).
-    pub fn leads_outside(&self) -> bool {
+    pub fn has_external_peer(&self) -> bool {
         self.shared.common.fabric.lock().has_neighbours()
     }
 

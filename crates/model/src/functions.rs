@@ -14,9 +14,9 @@ use crate::memory::UarSpace;
 
 /// The functions that a thread holds, by their numbers.
 #[derive(Default)]
-pub(crate) struct Functions(Vec<Option<Box<Function>>>);
+pub(crate) struct FunctionTable(Vec<Option<Box<Function>>>);
 
-impl Functions {
+impl FunctionTable {
     /// Holds all functions.
     pub(crate) fn all(functions: Vec<Function>) -> Self {
         Self(functions.into_iter().map(|function| Some(Box::new(function))).collect())
@@ -58,11 +58,11 @@ impl Functions {
     /// # Panics
     /// If function `id` is not held.
     #[inline]
-    pub(crate) fn split(&mut self, id: usize) -> (&mut Function, Others<'_>) {
+    pub(crate) fn split(&mut self, id: usize) -> (&mut Function, OtherFunctions<'_>) {
         let (before, rest) = self.0.split_at_mut(id);
         let (one, after) = rest.split_first_mut().expect("a function that exists");
         let one = one.as_mut().expect("a held function");
-        (one, Others { before, after })
+        (one, OtherFunctions { before, after })
     }
 
     /// The held functions.
@@ -78,12 +78,12 @@ impl Functions {
 
 /// The held functions beside one that is borrowed.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Others<'a> {
+pub(crate) struct OtherFunctions<'a> {
     before: &'a [Option<Box<Function>>],
     after: &'a [Option<Box<Function>>],
 }
 
-impl<'a> Others<'a> {
+impl<'a> OtherFunctions<'a> {
     /// Function `id`, if it is held and not the borrowed one.
     pub(crate) fn get(self, id: usize) -> Option<&'a Function> {
         let slot = match id.checked_sub(self.before.len()) {
@@ -95,7 +95,7 @@ impl<'a> Others<'a> {
 }
 
 /// Panics if the function is not held, as indexing out of bounds does.
-impl Index<usize> for Functions {
+impl Index<usize> for FunctionTable {
     type Output = Function;
 
     fn index(&self, id: usize) -> &Function {
@@ -103,7 +103,7 @@ impl Index<usize> for Functions {
     }
 }
 
-impl IndexMut<usize> for Functions {
+impl IndexMut<usize> for FunctionTable {
     fn index_mut(&mut self, id: usize) -> &mut Function {
         self.0[id].as_mut().expect("a held function")
     }
@@ -111,8 +111,8 @@ impl IndexMut<usize> for Functions {
 
 /// The slot of a function: its place while no thread holds it. Threads that wait for it get it in
 /// FIFO order.
-pub(crate) struct Slot {
-    state: Mutex<Waiting>,
+pub(crate) struct FunctionSlot {
+    state: Mutex<SlotState>,
     returned: Condvar,
     /// Whether the function has work to do at once; false while a thread holds it.
     pub busy: AtomicBool,
@@ -123,14 +123,14 @@ pub(crate) struct Slot {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct SlotState {
     function: Option<Box<Function>>,
     /// The ticket of the next arrival, and the ticket that is served next.
     next: u64,
     turn: u64,
 }
 
-impl Slot {
+impl FunctionSlot {
     pub(crate) fn new(bar: Arc<UarSpace>) -> Self {
         Self {
             state: Mutex::default(),
@@ -141,7 +141,7 @@ impl Slot {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, Waiting> {
+    fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +214,7 @@ mod tests {
     fn function_lock_is_fifo() {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
-        let slot = Arc::new(Slot::new(hca.bar.clone()));
+        let slot = Arc::new(FunctionSlot::new(hca.bar.clone()));
         slot.put_back(Box::new(Function::new(hca)));
         let mine = slot.try_take().expect("it is free");
         assert!(slot.try_take().is_none(), "there is one");

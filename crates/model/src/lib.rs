@@ -37,7 +37,6 @@
 //! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `memory` nothing of these three.
 //! No circle of modules has more than three files: a test (`tests/modules.rs`) reads the paths.
 
-mod bell;
 #[cfg(test)]
 mod cases;
 mod clock;
@@ -47,6 +46,7 @@ mod directory;
 #[cfg_attr(not(feature = "dpa"), path = "no_dpa.rs")]
 mod dpa;
 mod engine;
+mod engine_waker;
 mod external;
 mod fabric;
 mod functions;
@@ -54,6 +54,7 @@ mod guard;
 mod hca;
 pub mod ioctl;
 mod links;
+mod locked;
 pub mod memory;
 mod model;
 mod numbered;
@@ -61,9 +62,8 @@ mod numbered;
 mod plan;
 pub mod profile;
 mod runtime;
-mod shared;
+mod shared_model;
 mod watch;
-mod world;
 
 /// Whether this build has DPAs (the feature `dpa`); without the feature no device has one, whatever
 /// its profile says.

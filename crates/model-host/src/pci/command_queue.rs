@@ -105,7 +105,7 @@ fn deliver(
     if output_length == 0 || output_length > LONGEST {
         return Err(DeliveryStatus::OUTPUT_LENGTH_ERR);
     }
-    let list = List { memory, token: entry.token(), signed };
+    let list = MailboxChain { memory, token: entry.token(), signed };
 
     let mut input = entry.command_input_inline_data().to_vec();
     list.walk(
@@ -169,13 +169,13 @@ fn word(entry: &CommandQueueEntry, at: usize) -> u64 {
 }
 
 /// A chain of mailboxes, with its expected token and signing.
-struct List<'a> {
+struct MailboxChain<'a> {
     memory: &'a dyn HostMemory,
     token: u8,
     signed: bool,
 }
 
-impl List<'_> {
+impl MailboxChain<'_> {
     /// Calls `each` with the mailboxes that hold `bytes` bytes, the first at `address`.
     fn walk(
         &self,

@@ -11,7 +11,7 @@ use vfio_bindings::bindings::vfio::{
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, ServerBackend};
 
 use super::bar::Registers;
-use super::config::{ConfigSpace, Effect};
+use super::config::{ConfigEffect, ConfigSpace};
 use super::interrupts::Vectors;
 use super::layout::Layout;
 use verbless_model::device::Device;
@@ -70,7 +70,7 @@ impl ServerBackend for Function {
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => {
-                if self.config.write(offset, data) == Effect::Reset {
+                if self.config.write(offset, data) == ConfigEffect::Reset {
                     self.restart();
                 }
                 self.follow_command_register();
@@ -239,7 +239,9 @@ mod tests {
         let bytes = function.layout.bytes;
         for (at, is_none) in [(0x200, true), (doorbells, false), (bytes - 8, false), (bytes, true)]
         {
-            let text = crate::said::said(|| function.region_write(bar, at, &[0; 4]).unwrap());
+            let text = crate::captured_log::captured_log(|| {
+                function.region_write(bar, at, &[0; 4]).unwrap()
+            });
             assert_eq!(text.contains("a write to no register"), is_none, "{at:#x}: {text}");
         }
     }

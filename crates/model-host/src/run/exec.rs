@@ -4,11 +4,11 @@
 //! Memory belongs to a program, not to its process. A device that stays open over `execve` has
 //! registered memory that is gone, and the next program has other data at the same addresses. The
 //! kernel does not report when a process passes that point. From the call on, the model therefore
-//! reaches the memory as that of the old program ([`Reach::Program`]), which is right whether and
-//! whenever the call succeeds. A call that failed shows when its thread makes another call, or has
-//! ended while another thread of the process makes one. A call that succeeded shows when the old
-//! memory is gone, or belongs to another process: memory that a process shared with its parent
-//! (`vfork`) lives on without it.
+//! reaches the memory as that of the old program ([`RemoteMemory::Program`]), which is right
+//! whether and whenever the call succeeds. A call that failed shows when its thread makes another
+//! call, or has ended while another thread of the process makes one. A call that succeeded shows
+//! when the old memory is gone, or belongs to another process: memory that a process shared with
+//! its parent (`vfork`) lives on without it.
 //!
 //! To find that out can take as long as the process wants, so it is asked at a call of its own, and
 //! of no other process, whose thread may have got the number of an ended one.
@@ -18,20 +18,20 @@ use std::collections::HashSet;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
+use super::call_threads::in_program;
 use super::process::text_of;
-use super::turns::in_program;
-use verbless_model::memory::Reach;
+use verbless_model::memory::RemoteMemory;
 
 /// A process whose threads called `execve`, before it is known whether that succeeded.
 #[derive(Debug)]
 pub(super) struct Exec {
-    program: Reach,
+    program: RemoteMemory,
     places: Vec<String>,
 }
 
 impl Exec {
     /// A thread of the process, which runs this program, waits in `execve`.
-    pub(super) fn new(pid: Pid, program: Reach) -> Result<Self, Errno> {
+    pub(super) fn new(pid: Pid, program: RemoteMemory) -> Result<Self, Errno> {
         Ok(Self { program, places: places(pid)? })
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Guardian {
 
 /// The socket over which the guardian gets processes.
 #[derive(Debug)]
-pub(super) struct Wards(Arc<OwnedFd>);
+pub(super) struct GuardedProcesses(Arc<OwnedFd>);
 
 impl Guardian {
     /// Starts the guardian. The signals for `run` must be blocked, and there must be no other
@@ -46,8 +46,8 @@ impl Guardian {
         self.pid
     }
 
-    pub(super) fn wards(&self) -> Wards {
-        Wards(self.socket.clone())
+    pub(super) fn wards(&self) -> GuardedProcesses {
+        GuardedProcesses(self.socket.clone())
     }
 }
 
@@ -58,7 +58,7 @@ impl Drop for Guardian {
     }
 }
 
-impl Wards {
+impl GuardedProcesses {
     /// Those that a test receives.
     #[cfg(test)]
     pub(super) fn through(socket: OwnedFd) -> Self {
@@ -161,7 +161,7 @@ mod tests {
         }
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pidfd = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
-        let wards = Wards(Arc::new(ours));
+        let wards = GuardedProcesses(Arc::new(ours));
         wards.add(pidfd.as_fd());
         assert!(child.try_wait().unwrap().is_none(), "it is watched, and lives");
         drop(wards);

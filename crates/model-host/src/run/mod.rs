@@ -48,28 +48,32 @@
 //! file; `write` to a device, the old way of its commands, goes nowhere.
 
 mod answer;
-mod closing;
+mod call_threads;
 mod control;
+mod cwd;
 mod descendants;
 mod descriptor;
+mod descriptor_locks;
 mod detached;
 mod directory;
 mod error;
 mod exec;
+mod file_closer;
 mod filter;
 #[cfg(fuzzing)]
 mod fuzz;
 mod guardian;
-mod how;
 mod ioctl;
 mod join;
 mod names;
+mod namespaces;
 mod netlink;
 mod nldev;
 mod node;
 mod open;
+mod open_how;
+mod path_walk;
 mod paths;
-mod place;
 mod preflight;
 mod process;
 mod processes;
@@ -77,17 +81,13 @@ mod processes;
 mod ptrace;
 #[cfg(test)]
 mod rig;
-mod rooms;
 mod shared;
-mod side;
-mod standing;
 mod supervisor;
 mod sys;
 mod sysfs;
 mod trace;
 mod tree;
-mod turns;
-mod walk;
+mod view;
 
 pub use control::Control;
 pub use error::RunError;
@@ -112,12 +112,12 @@ use crate::log::TraceLines;
 use guardian::Guardian;
 use join::Joined;
 use shared::SharedRun;
-use side::Views;
 use supervisor::{Programs, Supervisor};
 use sys::{Listener, StartError};
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Builder, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::{InProcess, Neighbour};
+use view::Views;
 
 /// Options of `run`: the program, and the devices that it sees.
 #[derive(Debug)]
@@ -196,7 +196,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options, &memory);
     let printed = matches!(options.trace, Trace::Print).then(TraceLines::new);
-    let _last_words = printed.as_ref().map(TraceLines::last_words);
+    let _last_words = printed.as_ref().map(TraceLines::flush_on_drop);
     let _watch = match options.trace {
         Trace::Off => None,
         Trace::Print => printed.clone().map(|lines| {

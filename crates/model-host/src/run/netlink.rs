@@ -18,9 +18,9 @@ use nix::sys::socket::{
 };
 
 use super::answer::{Answer, Answerer};
+use super::call_threads::in_program;
 use super::sys::{self, Notification};
-use super::turns::in_program;
-use super::{nldev, place};
+use super::{namespaces, nldev};
 
 /// The longest datagram that is read; requests take less than a hundred bytes.
 const LONGEST: u64 = 1 << 16;
@@ -42,7 +42,7 @@ impl Answerer {
             _ => return Errno::ESOCKTNOSUPPORT.into(),
         };
         // A socket of ours would be one of another network: as if RDMA devices were not there.
-        if !place::has_our_network(call.tid) {
+        if !namespaces::has_our_network(call.tid) {
             return Errno::EPROTONOSUPPORT.into();
         }
         // Without its descriptor nothing that is sent can be answered: as if the kernel had no such

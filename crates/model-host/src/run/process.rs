@@ -14,14 +14,14 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
-use super::closing::{self, Pool};
-use super::place;
-use super::sys::{self, Gate, Notification};
-use super::turns::in_program;
-use verbless_model::memory::{ClientMemory, ClientReach, Reach, dma_address};
+use super::call_threads::in_program;
+use super::file_closer::{self, FileClosers};
+use super::namespaces;
+use super::sys::{self, CallGate, Notification};
+use verbless_model::memory::{ClientMemory, RemoteClient, RemoteMemory, dma_address};
 use verbless_model_kernel::remote::{
-    Capability, Claim, Client, Eventfds, FileId, Mappings, check_pin, effective_capabilities,
-    numbers,
+    Capability, Client, DescriptorClaim, Eventfds, FileId, Mappings, check_pin,
+    effective_capabilities, numbers,
 };
 
 /// A process that opened a device or sent it an ioctl, for as long as it runs one program.
@@ -30,14 +30,14 @@ pub(super) struct Process {
     pub pid: Pid,
     /// The way to its memory. Its pidfd is readable once it has ended; until then the process's
     /// number is no other's.
-    pub reach: Arc<ClientReach>,
+    pub reach: Arc<RemoteClient>,
     /// The process's number in [`ClientMemory`].
     number: u16,
     /// The mappings of that memory.
     maps: File,
     memory: Arc<ClientMemory>,
     /// Registrations hold their process, and so keep its number from being another's.
-    _taken: Taken,
+    _taken: ProcessNumber,
     /// When it began, as [`start_of`] says.
     pub start: u64,
     /// What counts over `execve`, too.
@@ -48,20 +48,20 @@ pub(super) struct Process {
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Those of the descriptors that are kept for it.
-    kept: Claim,
+    kept: DescriptorClaim,
     /// Those of descriptors of its that are being closed.
-    strays: Claim,
+    strays: DescriptorClaim,
     /// Pages that count as pinned.
     pinned: AtomicU64,
     /// What its subscriptions signal.
     eventfds: Eventfds,
     /// What closes files of the programs behind its filter.
-    pool: Arc<Pool>,
+    pool: Arc<FileClosers>,
 }
 
 impl Claims {
     /// Those of a process of which nothing is taken yet.
-    pub(super) fn behind(pool: &Arc<Pool>) -> Self {
+    pub(super) fn behind(pool: &Arc<FileClosers>) -> Self {
         Self { pool: pool.clone(), ..Self::default() }
     }
 }
@@ -76,19 +76,19 @@ const MOST_STRAYS: usize = 8;
 
 /// What is opened of a process to know it.
 #[derive(Debug)]
-pub(super) struct Opened {
-    reach: ClientReach,
+pub(super) struct ProcFiles {
+    reach: RemoteClient,
     maps: File,
     pub start: u64,
 }
 
-impl Opened {
+impl ProcFiles {
     /// Opens it of the process of a thread. That may take for ever, as an `execve` of the process
     /// can lock others out: no lock may be held.
     pub(super) fn of(pid: Pid, tid: u32) -> Result<Self, Errno> {
         let open = || Ok((sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?, start_of(pid)?));
         let (pidfd, memory, maps, start) = in_program(open)?;
-        Ok(Self { reach: ClientReach { pid, pidfd, memory: Arc::new(memory) }, maps, start })
+        Ok(Self { reach: RemoteClient { pid, pidfd, memory: Arc::new(memory) }, maps, start })
     }
 
     /// Makes the process a client; EUSERS: there are too many, or too many of them are behind its
@@ -101,14 +101,14 @@ impl Opened {
     ) -> Result<Process, Errno> {
         let reach = Arc::new(self.reach);
         let place = claims.pool.number(memory.free_numbers()).ok_or(Errno::EUSERS)?;
-        let number = memory.add(Reach::Client(reach.clone())).ok_or(Errno::EUSERS)?;
+        let number = memory.add(RemoteMemory::Client(reach.clone())).ok_or(Errno::EUSERS)?;
         Ok(Process {
             pid: reach.pid,
             reach,
             number,
             maps: self.maps,
             memory: memory.clone(),
-            _taken: Taken { memory: memory.clone(), number, _place: place },
+            _taken: ProcessNumber { memory: memory.clone(), number, _place: place },
             start: self.start,
             claims,
         })
@@ -117,14 +117,14 @@ impl Opened {
 
 /// The number of a process, which is free when this is dropped.
 #[derive(Debug)]
-struct Taken {
+struct ProcessNumber {
     memory: Arc<ClientMemory>,
     number: u16,
     /// Counts it among those behind its filter.
-    _place: Claim,
+    _place: DescriptorClaim,
 }
 
-impl Drop for Taken {
+impl Drop for ProcessNumber {
     fn drop(&mut self) {
         self.memory.free(self.number);
     }
@@ -132,23 +132,23 @@ impl Drop for Taken {
 
 impl Process {
     /// The way to the memory of its program, which no other has that the process runs later.
-    pub(super) fn program(&self) -> Reach {
-        Reach::Program(self.reach.memory.clone())
+    pub(super) fn program(&self) -> RemoteMemory {
+        RemoteMemory::Program(self.reach.memory.clone())
     }
 
     /// The same, until it has ended or runs another program; EFAULT then.
-    fn living(&self) -> Result<Reach, Errno> {
-        self.memory.reach(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
+    fn living(&self) -> Result<RemoteMemory, Errno> {
+        self.memory.remote(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
     }
 
     /// It may be about to run another program: the device reaches the memory of this one alone.
     pub(super) fn may_leave(&self) {
-        self.memory.set_reach(self.number, self.program());
+        self.memory.set_remote_memory(self.number, self.program());
     }
 
     /// It goes on with its program.
     pub(super) fn stays(&self) {
-        self.memory.set_reach(self.number, Reach::Client(self.reach.clone()));
+        self.memory.set_remote_memory(self.number, RemoteMemory::Client(self.reach.clone()));
     }
 
     /// Its memory is none from now on. Its number is free when no registration of it is left.
@@ -158,8 +158,8 @@ impl Process {
 
     /// How the device reaches it now.
     #[cfg(test)]
-    pub(super) fn device_reach(&self) -> Option<Reach> {
-        self.memory.reach(self.number)
+    pub(super) fn remote_memory(&self) -> Option<RemoteMemory> {
+        self.memory.remote(self.number)
     }
 
     pub(super) fn pidfd(&self) -> &OwnedFd {
@@ -173,7 +173,7 @@ impl Process {
         fd: i32,
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
-        self.take_of(fd, (MOST_STRAYS, closing::MOST), is_wanted)
+        self.take_of(fd, (MOST_STRAYS, file_closer::MOST), is_wanted)
     }
 
     /// The same, for a call that any program makes with any file: the others keep half of what may
@@ -183,7 +183,7 @@ impl Process {
         fd: i32,
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
-        self.take_of(fd, (MOST_STRAYS / 2, closing::MOST / 2), is_wanted)
+        self.take_of(fd, (MOST_STRAYS / 2, file_closer::MOST / 2), is_wanted)
     }
 
     /// `most`: of its own files, and of those of all programs behind its filter.
@@ -333,18 +333,18 @@ pub(super) fn threads() -> Vec<i32> {
 
 /// Reads memory of a process or of one of its threads.
 pub(super) fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-    read_by(&Reach::Process(pid), address, into)
+    read_by(&RemoteMemory::Process(pid), address, into)
 }
 
 /// Writes memory of a process or of one of its threads.
 pub(super) fn write(pid: Pid, address: u64, from: &[u8]) -> Result<(), Errno> {
-    write_by(&Reach::Process(pid), address, from)
+    write_by(&RemoteMemory::Process(pid), address, from)
 }
 
 /// Reads memory of the process whose thread waits in a call. The call still waits afterwards, so
 /// that the thread's number was no other's meanwhile; else nothing of what was read is left.
 pub(super) fn read_of_caller(
-    gate: &dyn Gate,
+    gate: &dyn CallGate,
     call: &Notification,
     address: u64,
     into: &mut [u8],
@@ -360,7 +360,7 @@ pub(super) fn read_of_caller(
 /// Writes memory of the process whose thread waits in a call, and no other's: what is opened stays
 /// that process's, and the call still waits then, so that its thread's number was not another's.
 pub(super) fn write_to_caller(
-    gate: &dyn Gate,
+    gate: &dyn CallGate,
     call: &Notification,
     address: u64,
     from: &[u8],
@@ -377,7 +377,7 @@ pub(super) fn write_to_caller(
     })
 }
 
-fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+fn read_by(reach: &RemoteMemory, address: u64, into: &mut [u8]) -> Result<(), Errno> {
     let remote = remote(address, into.len())?;
     match reach.read(into, &[remote])? {
         done if done == into.len() => Ok(()),
@@ -385,7 +385,7 @@ fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
-fn write_by(reach: &Reach, address: u64, from: &[u8]) -> Result<(), Errno> {
+fn write_by(reach: &RemoteMemory, address: u64, from: &[u8]) -> Result<(), Errno> {
     let remote = remote(address, from.len())?;
     match reach.write(from, &[remote])? {
         done if done == from.len() => Ok(()),
@@ -404,7 +404,7 @@ pub(super) struct Caller {
     pub process: Arc<Process>,
     pub tid: u32,
     /// `None`: between its calls.
-    pub call: Option<(Arc<dyn Gate>, u64)>,
+    pub call: Option<(Arc<dyn CallGate>, u64)>,
 }
 
 impl Caller {
@@ -505,7 +505,7 @@ impl Client for Caller {
 
     fn capable(&self, wanted: Capability) -> bool {
         // Those of another user namespace are none over our devices.
-        self.by_number(|tid| Ok(place::has_our_users(tid))) == Ok(true)
+        self.by_number(|tid| Ok(namespaces::has_our_users(tid))) == Ok(true)
             && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 
@@ -533,7 +533,7 @@ impl Client for Caller {
     }
 
     /// As many as the process may have descriptors, and not more than a share of ours.
-    fn claim(&self) -> Result<Claim, Errno> {
+    fn claim(&self) -> Result<DescriptorClaim, Errno> {
         let limits = self.proc_file("limits")?;
         let ours = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
         let most = soft_limit(&limits, "Max open files").min(ours / SHARE);
@@ -607,7 +607,7 @@ pub(super) mod tests {
     use super::super::processes::tests::processes;
     use super::super::rig::{Recorder, SilentFuse, is_apart, may_take};
     use super::*;
-    use crate::said::said;
+    use crate::captured_log::captured_log;
 
     #[test]
     fn memlock_limit_parses_proc_limits() {
@@ -629,13 +629,13 @@ Max processes             95932                95932                processes";
     }
 
     /// This process as one that made a call, through which it can be given something.
-    fn own(call: Option<(Arc<dyn Gate>, u64)>) -> Caller {
+    fn own(call: Option<(Arc<dyn CallGate>, u64)>) -> Caller {
         let process = processes().of_thread(std::process::id(), || true).expect("this process");
         Caller { process, tid: std::process::id(), call }
     }
 
     /// A call that waits.
-    pub(in super::super) fn waiting() -> Option<(Arc<dyn Gate>, u64)> {
+    pub(in super::super) fn waiting() -> Option<(Arc<dyn CallGate>, u64)> {
         Some((Arc::new(Recorder::default()), 7))
     }
 
@@ -700,7 +700,7 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn foreign_userns_has_no_capability() {
-        use super::super::place::tests::apart;
+        use super::super::namespaces::tests::apart;
         let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process, tid: child.id(), call: waiting() };
@@ -880,8 +880,8 @@ Max processes             95932                95932                processes";
             let copy = fs::File::from(copy).metadata().expect("it is open");
             assert_eq!(copy.rdev(), metadata.rdev());
         }
-        assert!(said(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
-        assert_eq!(said(warn_of_descriptors), "", "it is said once");
+        assert!(captured_log(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
+        assert_eq!(captured_log(warn_of_descriptors), "", "it is said once");
     }
 
     #[test]
@@ -968,13 +968,13 @@ Max processes             95932                95932                processes";
     fn filter_leaves_numbers_to_others() {
         let memory = Arc::<ClientMemory>::default();
         while memory.free_numbers() > 3 {
-            memory.add(Reach::Process(Pid::this())).expect("a number");
+            memory.add(RemoteMemory::Process(Pid::this())).expect("a number");
         }
         let wakes = Arc::new(super::super::shared::Wakes::new().expect("an epoll"));
         let processes = super::super::processes::Processes::new(memory.clone(), wakes);
-        let (pool, mut children) = (Arc::<Pool>::default(), [shell(), shell()]);
+        let (pool, mut children) = (Arc::<FileClosers>::default(), [shell(), shell()]);
         let [first, second] = children.each_ref().map(Child::id);
-        let behind = |tid, pool: &Arc<Pool>| processes.behind(tid, pool, || true);
+        let behind = |tid, pool: &Arc<FileClosers>| processes.behind(tid, pool, || true);
         let own = behind(std::process::id(), &pool).expect("of three");
         // Its end frees its number only with what holds the process, as registrations do.
         let kept = behind(first, &pool).expect("of two");
@@ -989,7 +989,7 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn strays_of_a_filter_count_together() {
-        let (processes, pool) = (processes(), Arc::<Pool>::default());
+        let (processes, pool) = (processes(), Arc::<FileClosers>::default());
         let null = File::open("/dev/null").expect("it is there");
         let fd = null.as_raw_fd();
         let mut child = shell();
@@ -1004,9 +1004,10 @@ Max processes             95932                95932                processes";
                 (takes(&own, fd), takes(&other, 0), unknown(&other)),
                 (Ok(()), Ok(()), Ok(()))
             );
-            let half: Vec<_> = (0..closing::MOST / 2).map(|_| pool.place(closing::MOST)).collect();
+            let half: Vec<_> =
+                (0..closing::MOST / 2).map(|_| pool.place(file_closer::MOST)).collect();
             assert_eq!((unknown(&other), takes(&other, 0)), (Err(Errno::EBADF), Ok(())));
-            let rest: Vec<_> = std::iter::from_fn(|| pool.place(closing::MOST)).collect();
+            let rest: Vec<_> = std::iter::from_fn(|| pool.place(file_closer::MOST)).collect();
             assert_eq!((takes(&own, fd), takes(&other, 0)), (Err(Errno::EBADF), Err(Errno::EBADF)));
             assert_eq!((takes(&free, 0), unknown(&free)), (Ok(()), Ok(())), "another filter's");
             drop((half, rest));
@@ -1086,7 +1087,7 @@ Max processes             95932                95932                processes";
     fn invalid_memory_and_descriptors_are_rejected() {
         let processes = processes();
         let process = processes.of_thread(std::process::id(), || true).expect("this process");
-        let call: Option<(Arc<dyn Gate>, u64)> = waiting();
+        let call: Option<(Arc<dyn CallGate>, u64)> = waiting();
         let mut caller = Caller { process, tid: std::process::id(), call };
         let bytes = [1u8, 2, 3, 4];
         let mut back = [0; 4];

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-use super::closing::Pool;
 use super::exec::{Exec, Threads};
-use super::guardian::Wards;
-use super::process::{Claims, Opened, Process, process_of, start_of};
+use super::file_closer::FileClosers;
+use super::guardian::GuardedProcesses;
+use super::process::{Claims, ProcFiles, Process, process_of, start_of};
 use super::shared::{Wake, Wakes};
 use super::sys;
 use verbless_model::memory::ClientMemory;
@@ -27,17 +27,17 @@ pub(super) struct Processes {
     memory: Arc<ClientMemory>,
     /// Wakes the supervisor when a known process ends.
     wakes: Arc<Wakes>,
-    table: Mutex<Table>,
+    table: Mutex<ProcessTable>,
     /// Kills the known processes if we are killed.
-    wards: OnceLock<Wards>,
+    wards: OnceLock<GuardedProcesses>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ProcessTable {
     known: HashMap<Pid, Arc<Process>>,
     threads: HashMap<u32, Pid>,
     /// Known processes that may be about to run another program.
-    leaving: HashMap<Pid, Leaving>,
+    leaving: HashMap<Pid, PendingExec>,
     /// Threads of these that may be in `execve`.
     execs: HashMap<u32, Pid>,
     /// When processes began that run another program by now, which is not known yet, and what they
@@ -49,18 +49,18 @@ struct Table {
 
 /// A process that may be about to run another program, and the threads by which.
 #[derive(Debug)]
-struct Leaving {
+struct PendingExec {
     exec: Arc<Exec>,
     threads: Threads,
 }
 
 /// A known process, and what it may be about to leave.
-struct Found {
+struct FoundProcess {
     process: Arc<Process>,
     leaving: Option<Arc<Exec>>,
 }
 
-impl Found {
+impl FoundProcess {
     /// Whether it still runs the program that is known. To find that out can take as long as the
     /// process wants: it must be the one whose call is answered.
     fn is_there(&self) -> bool {
@@ -69,15 +69,15 @@ impl Found {
     }
 }
 
-impl Table {
-    fn find(&self, pid: Pid) -> Option<Found> {
+impl ProcessTable {
+    fn find(&self, pid: Pid) -> Option<FoundProcess> {
         let process = self.known.get(&pid)?.clone();
         let leaving = self.leaving.get(&pid).map(|leaving| leaving.exec.clone());
-        Some(Found { process, leaving })
+        Some(FoundProcess { process, leaving })
     }
 
     /// What a process is about to leave, if that is this.
-    fn leaving(&mut self, pid: Pid, exec: &Arc<Exec>) -> Option<&mut Leaving> {
+    fn leaving(&mut self, pid: Pid, exec: &Arc<Exec>) -> Option<&mut PendingExec> {
         self.leaving.get_mut(&pid).filter(|leaving| Arc::ptr_eq(&leaving.exec, exec))
     }
 
@@ -105,11 +105,11 @@ impl Processes {
     }
 
     /// Makes processes that become known from now on be killed together with us.
-    pub(super) fn guarded_as(&self, wards: Wards) {
+    pub(super) fn guarded_as(&self, wards: GuardedProcesses) {
         let _ = self.wards.set(wards);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ProcessTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,21 +129,21 @@ impl Processes {
     pub(super) fn behind(
         &self,
         tid: u32,
-        pool: &Arc<Pool>,
+        pool: &Arc<FileClosers>,
         waits: impl Fn() -> bool,
     ) -> Result<Arc<Process>, Errno> {
-        self.looked_at(tid, pool, waits, Opened::of)
+        self.looked_at(tid, pool, waits, ProcFiles::of)
     }
 
     /// `open`: what may take for ever.
     fn looked_at(
         &self,
         tid: u32,
-        pool: &Arc<Pool>,
+        pool: &Arc<FileClosers>,
         waits: impl Fn() -> bool,
-        open: impl FnOnce(Pid, u32) -> Result<Opened, Errno>,
+        open: impl FnOnce(Pid, u32) -> Result<ProcFiles, Errno>,
     ) -> Result<Arc<Process>, Errno> {
-        let of = |table: &Table| table.threads.get(&tid).and_then(|&pid| table.find(pid));
+        let of = |table: &ProcessTable| table.threads.get(&tid).and_then(|&pid| table.find(pid));
         let found = of(&self.table());
         if let Some(found) = found.filter(|it| sys::is_thread_of(tid, it.process.pid))
             && self.is_there(&found, &waits)?
@@ -196,7 +196,7 @@ impl Processes {
 
     /// Whether a process still runs the program that is known, of which a thread is whose call
     /// waits; EINTR: not any more, so that the thread's number may have been another's.
-    fn is_there(&self, found: &Found, waits: &impl Fn() -> bool) -> Result<bool, Errno> {
+    fn is_there(&self, found: &FoundProcess, waits: &impl Fn() -> bool) -> Result<bool, Errno> {
         let still = || if waits() { Ok(()) } else { Err(Errno::EINTR) };
         let Some(exec) = &found.leaving else {
             let is_there = found.is_there();
@@ -249,7 +249,7 @@ impl Processes {
                 return self.forget_in(&mut table, pid);
             };
             process.may_leave();
-            let leaving = Leaving { exec: Arc::new(exec), threads: Threads::default() };
+            let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
             table.leaving.insert(pid, leaving);
         }
         table.execs.insert(tid, pid);
@@ -268,7 +268,7 @@ impl Processes {
     /// A thread made a call, so whatever program it may have been about to leave for, it is there
     /// or stayed. `waits`: whether the call still waits.
     pub(super) fn heard(&self, tid: u32, waits: impl Fn() -> bool) {
-        let of = |table: &Table| {
+        let of = |table: &ProcessTable| {
             let &pid = table.execs.get(&tid)?;
             Some((pid, table.leaving.get(&pid)?.exec.clone()))
         };
@@ -301,7 +301,7 @@ impl Processes {
     }
 
     /// A process, or its program, is no more: its memory is none from now on.
-    fn forget_in(&self, table: &mut Table, pid: Pid) {
+    fn forget_in(&self, table: &mut ProcessTable, pid: Pid) {
         if let Some(process) = table.known.remove(&pid) {
             self.wakes.forget(process.pidfd().as_fd());
             process.forget();

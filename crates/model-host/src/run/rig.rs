@@ -14,8 +14,8 @@ use nix::unistd::gettid;
 
 use super::answer::{Answer, Answerer};
 use super::shared::SharedRun;
-use super::side::View;
-use super::sys::{self, Gate, Notification};
+use super::sys::{self, CallGate, Notification};
+use super::view::View;
 use verbless_model::{Model, Profile, Side};
 
 /// Whether descriptors of this process may be taken: where that is forbidden, the test of this
@@ -235,7 +235,7 @@ impl Recorder {
     }
 }
 
-impl Gate for Recorder {
+impl CallGate for Recorder {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
     fn go_on(&self, _: u64) {}

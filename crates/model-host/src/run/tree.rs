@@ -22,8 +22,8 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 use super::directory::Directory;
 use super::node::clean;
-use super::sysfs::{self, Shown};
-use super::{place, sys};
+use super::sysfs::{self, ShownDevice};
+use super::{namespaces, sys};
 
 /// The listing of all PCI functions, in which the modelled ones are beside those of the machine.
 /// What is below it belongs to the tree only if a place below says so.
@@ -99,13 +99,13 @@ fn is_above(path: &[u8]) -> Option<Vec<u8>> {
 
 impl Tree {
     /// Makes the tree for these devices.
-    pub(super) fn new(devices: &[Shown]) -> io::Result<Self> {
+    pub(super) fn new(devices: &[ShownDevice]) -> io::Result<Self> {
         Ok(Self::in_directory(Directory::filled(|path| sysfs::fill(path, devices))?))
     }
 
     /// Makes the tree where no file system can be mounted.
     #[cfg(test)]
-    pub(super) fn among_temporary_files(devices: &[Shown]) -> io::Result<Self> {
+    pub(super) fn among_temporary_files(devices: &[ShownDevice]) -> io::Result<Self> {
         let fill = |path: &Path| sysfs::fill(path, devices);
         Ok(Self::in_directory(Directory::among_temporary_files(fill)?))
     }
@@ -118,7 +118,7 @@ impl Tree {
     /// Whether a thread may be given descriptors of the tree's files: they lead to nothing but the
     /// tree, or to this process's root, which is the thread's too.
     pub(super) fn may_give_to(&self, tid: u32) -> bool {
-        self.directory.path().is_none() || place::has_our_root(tid)
+        self.directory.path().is_none() || namespaces::has_our_root(tid)
     }
 
     /// Opens a path of the tree as the kernel would `/`'s. EAGAIN: other processes rename without

@@ -15,8 +15,8 @@ use super::ring::record;
 use super::state::HeldStore;
 use super::work::first_word;
 use crate::hca::doorbell::PageDoorbell;
+use crate::locked::LockedFunctions;
 use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
-use crate::world::World;
 
 /// Maximum time between two stores of a copy, in nanoseconds: a few times the cost of a trapped
 /// store.
@@ -27,19 +27,19 @@ const PATIENCE: u64 = 100_000;
 const NOP_PATIENCE: u64 = 20_000_000;
 
 /// Handles a trapped store to a UAR page.
-pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]) {
+pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64, bytes: &[u8]) {
     let register = offset % UAR_PAGE;
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
         tracing::debug!(offset, "a store behind the last UAR page");
         return;
     };
     if !(SEND..SEND + SEND_BUFFERS * SEND_STRIDE).contains(&register) {
-        mmio_write(world, id, offset, bytes);
+        mmio_write(locked, id, offset, bytes);
         return;
     }
-    world.clock.tick();
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+    locked.clock.tick();
+    let now = locked.clock.now;
+    let function = &mut locked.functions[id];
     let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
     if at == 0 && spoils(function, (page, buffer), bytes) {
         let held = &mut function.engine.held.0;

@@ -21,8 +21,8 @@ use super::state::MOST_STRAYS;
 use crate::hca::Hca;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
+use crate::locked::LockedFunctions;
 use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_STRIDE, UAR_PAGE};
-use crate::world::World;
 
 /// Takes every doorbell that waits on the pages of one function; true if there was one.
 pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> bool {
@@ -43,7 +43,7 @@ pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> 
         for doorbell in [PageDoorbell::Send, PageDoorbell::Arm] {
             for register in doorbell.registers() {
                 let word = bar.take64(page, register);
-                if heard(function, word != 0) {
+                if takes_doorbell(function, word != 0) {
                     rung = true;
                     let named = ring(function, page, doorbell, word, now);
                     // It may have overwritten the doorbell of any other queue of the page.
@@ -81,14 +81,14 @@ pub(crate) fn ignore(hca: &Hca) {
 }
 
 /// Whether a doorbell rang and no injected fault drops it.
-fn heard(function: &mut Function, rang: bool) -> bool {
-    rang && !function.engine.faults.lose_doorbells.strikes()
+fn takes_doorbell(function: &mut Function, rang: bool) -> bool {
+    rang && !function.engine.faults.lose_doorbells.hits()
 }
 
 /// Executes a store to the UAR pages that was trapped, or that a front end makes for its own
 /// queues.
-pub(crate) fn mmio_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]) {
-    store(&mut world.functions[id], world.clock.now, offset, bytes);
+pub(crate) fn mmio_write(locked: &mut LockedFunctions, id: usize, offset: u64, bytes: &[u8]) {
+    store(&mut locked.functions[id], locked.clock.now, offset, bytes);
 }
 
 /// Executes a store to a doorbell of a locked function.
@@ -103,11 +103,11 @@ pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]
     match (register, word32, word64) {
         (EQ_ARM, Some(word), _) => function.events().doorbell(page, word, true),
         (EQ_CONSUMER, Some(word), _) => function.events().doorbell(page, word, false),
-        (CQ_ARM, _, Some(word)) if heard(function, true) => {
+        (CQ_ARM, _, Some(word)) if takes_doorbell(function, true) => {
             ring(function, page, PageDoorbell::Arm, word, now);
         }
         (SEND.., _, Some(word))
-            if register.is_multiple_of(SEND_STRIDE) && heard(function, true) =>
+            if register.is_multiple_of(SEND_STRIDE) && takes_doorbell(function, true) =>
         {
             ring(function, page, PageDoorbell::Send, word, now);
         }
@@ -174,7 +174,7 @@ pub(super) fn look_at_arm(function: &mut Function, number: u32, now: u64) {
 /// not read.
 #[cfg(feature = "dpa")]
 pub(super) fn ring_one(function: &mut Function, number: u32, index: u16) {
-    if heard(function, true) {
+    if takes_doorbell(function, true) {
         wake_to(function, number, Some(index));
     }
 }

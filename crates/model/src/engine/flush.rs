@@ -10,7 +10,7 @@ use super::context::QueuePair;
 use super::function::Function;
 use super::ring::record;
 use crate::hca::objects::QpState;
-use crate::world::World;
+use crate::locked::LockedFunctions;
 
 /// WQEs that a queue flushes in one turn.
 const BATCH: usize = 16;
@@ -92,13 +92,13 @@ impl QueuePair<'_> {
 ///
 /// An engine's thread looks at a few queues at a time, so that thousands of them do not hold up
 /// others. A stepped model looks at all, so that it is idle only when nothing is left.
-pub(super) fn look_for_late(world: &mut World, id: usize) -> bool {
-    if world.functions[id].engine.errored.is_empty() {
+pub(super) fn look_for_late(locked: &mut LockedFunctions, id: usize) -> bool {
+    if locked.functions[id].engine.errored.is_empty() {
         return false;
     }
-    let most = if world.clock.began.is_some() { LATE } else { usize::MAX };
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+    let most = if locked.clock.began.is_some() { LATE } else { usize::MAX };
+    let now = locked.clock.now;
+    let function = &mut locked.functions[id];
     let errored = std::mem::take(&mut function.engine.errored);
     let last = function.engine.looked_at;
     let mut found = false;

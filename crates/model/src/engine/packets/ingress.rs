@@ -10,7 +10,7 @@ use crate::engine::ethernet;
 use crate::engine::function::Function;
 use crate::engine::transport;
 use crate::fabric::{Delivery, Vport};
-use crate::functions::Others;
+use crate::functions::OtherFunctions;
 use crate::hca::Hca;
 use crate::hca::objects::{Objects, QpObject};
 use crate::hca::state::Violations;
@@ -24,7 +24,7 @@ const FULL: u16 = 1 << 15;
 /// Takes a packet that arrived at a port of a function.
 pub(in crate::engine) fn arrive(
     function: &mut Function,
-    others: Others<'_>,
+    others: OtherFunctions<'_>,
     delivery: &Delivery,
     now: u64,
     scratch: &mut Scratch,
@@ -149,7 +149,7 @@ fn agree(own: u16, sent: u16) -> bool {
 
 /// Gives a datagram to all QPs of a function that joined its group.
 fn to_group(
-    (function, others): (&mut Function, Others<'_>),
+    (function, others): (&mut Function, OtherFunctions<'_>),
     (packet, opcode): (&Packet<'_>, Opcode),
     (port, own): (u8, bool),
     now: u64,

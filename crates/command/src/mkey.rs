@@ -216,15 +216,15 @@ impl Device {
     }
 }
 
-/// Fails for rights that no key has together.
+/// Fails for rights that no key permits together.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`](crate::ErrorKind::Input): peers may write, or do atomics, and the
-/// local device may not write.
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::Input): the access has remote writes or atomics
+/// without local writes.
 pub fn check_access(access: KeyAccess) -> Result<(), Error> {
     if (access.remote.write || access.remote.atomic) && !access.local_write {
-        let what = "its access lets peers write or do atomics but not the local device, and no key \
-                    has the one without the other: set `local_write` too (KeyAccess::ALL has both)";
+        let what = "the access has remote writes or atomics without local writes, which no key \
+                    permits: set `local_write` too (KeyAccess::ALL has both)";
         return Err(invalid("CREATE_MKEY", what));
     }
     Ok(())

@@ -18,24 +18,24 @@ use verbless_ring::wr::{
 };
 use verbless_ring::{Eth, Lkey, QKey, Qpn, RawRq, RemoteAddr, Rkey, Sge, SharedReceiveQueue, Ud};
 
-/// Counts what the current thread allocates.
+/// Counts the allocations of the current thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: passes every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as promised to us.
+        // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as promised to us.
+        // SAFETY: the caller's promise.
         unsafe { System.dealloc(at, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! Ethernet frames: what stands in the ring, what is refused, what a CQE says, and who cleans.
+//! Ethernet frames: WQEs in the ring, refused posts, CQEs, and cleaning.
 
 use crate::support::{Completer, Sender, Settings, bytes, memory, record_of, ring_of, unwrapped};
 use verbless_prm::hot::{self, cqe_opcode, opcode};
@@ -26,7 +26,7 @@ const BODY: Sge = Sge::new(0x0102_0304_0506_0708, 0x2a, Lkey(0x0a0b_0c0d));
 
 fn sender(settings: Settings) -> Sender<Eth> {
     let sender = Sender::<Eth>::of(settings);
-    // A field that is left unwritten shows.
+    // A field that stays unwritten fails the comparison.
     sender.ring.fill(0xa5);
     sender
 }
@@ -230,7 +230,7 @@ fn frame_cqe_fields_are_decoded() {
     );
     let (l3_type, l4_type) = (Some(L3Type::Ipv6), Some(L4Type::Udp));
     assert_eq!(frame.hash(), Some(RssHash { value: 0xdead_beef, l3_type, l4_type }));
-    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "the place went back");
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "the CQ slot is free again");
 
     let mut cqe = frame_cqe(USER, 0, 1);
     cqe.set_l3_ok(true).set_l3_hdr_type(CqeL3Type::IPV4).set_l4_hdr_type(CqeL4Type::TCP_NO_ACK);
@@ -336,7 +336,7 @@ fn forged_cqe_completes_only_posted_receive() {
                     }
                     other => panic!("{what}: {other:?}"),
                 }
-                assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "{what}: taken");
+                assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "{what}: consumed");
             }
         }
     }
@@ -361,7 +361,7 @@ fn receivers_and_sq_share_cq() {
     while let Some(cqe) = device.queue.poll_eth() {
         let user = cqe.cqe().user_index();
         cookies.push(if cqe.cqe().is_receive() {
-            // Given to another one first, it comes back whole.
+            // Another frame queue returns the CQE unchanged.
             let described = cqe.frame(0);
             let error = receivers[2 - user as usize].complete(cqe).unwrap_err();
             let CompletionError::OtherRawRq(cqe) = error else { panic!("{error}") };
@@ -370,7 +370,7 @@ fn receivers_and_sq_share_cq() {
             assert_eq!(frame.flow_tag(), 0x99);
             frame.cookie
         } else {
-            assert_eq!(cqe.frame(0), None, "it is of no frame");
+            assert_eq!(cqe.frame(0), None, "the CQE belongs to no frame");
             sender.queue.complete(cqe.into_cqe()).unwrap().cookie
         });
     }
@@ -393,7 +393,7 @@ fn dispatcher_finds_receiver_by_user_index() {
     assert_eq!((user, completion.cookie, completion.operation()), (6, 6, WcOpcode::Receive));
 }
 
-/// What is left in a completion queue of frames, sends and frames after a cleaning.
+/// The CQEs that a cleaning leaves in a completion queue of frames, sends and frames.
 fn left(clean: impl FnOnce(&verbless_ring::CqCleaner)) -> Vec<(bool, u32)> {
     let mut device = Completer::new(0);
     let cleaner = device.queue.cleaner();
@@ -409,7 +409,7 @@ fn left(clean: impl FnOnce(&verbless_ring::CqCleaner)) -> Vec<(bool, u32)> {
         left.push((cqe.cqe().is_receive(), cqe.cqe().user_index()));
     }
     assert_eq!(device.queue.consumer_index(), 6);
-    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 6], "what was cleaned away counts as taken");
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 6], "cleaned CQEs count as consumed");
     left
 }
 

@@ -1,5 +1,5 @@
-//! What becomes of a queue when it starts over, is closed and opened, and how its requests are
-//! completed: by the queue's number, or by a caller that knows which request comes next.
+//! Reset, close and open of a queue, and completion of its requests: by the queue's number, or by a
+//! caller that knows the next request.
 
 use crate::support::{Completer, Receiver, Sender, Settings, bytes, memory, to_lid};
 use verbless_prm::hot::{cqe_opcode, opcode};
@@ -45,7 +45,7 @@ fn reset_qp_starts_at_index_0_and_forgets_posts() {
     for opcode in [cqe_opcode::REQUESTER, cqe_opcode::RESPONDER_SEND] {
         let cqe = device.cqe(opcode, opcode::NOP, 0);
         let completed = pair.complete(device.deliver(cqe));
-        assert_eq!(completed, malformed(InvalidCqe::Index(WqeIndex(0))), "it was forgotten");
+        assert_eq!(completed, malformed(InvalidCqe::Index(WqeIndex(0))), "the request is dropped");
     }
     assert_eq!(pair.post(&Nop::new().signaled(), 7).unwrap(), WqeIndex(0));
     assert_eq!(pair.post_receive(sge(8), 8).unwrap(), WqeIndex(0));
@@ -58,7 +58,7 @@ fn reset_qp_starts_at_index_0_and_forgets_posts() {
 fn closed_sq_rejects_posts_until_open() {
     let Sender { mut queue, mut device, ring: _ring, record: _record, uar: _uar } =
         Sender::new(settings(OURS));
-    // From index 0, and from where the first round ends.
+    // From index 0, and from the end of the first round.
     for first in [0, 5] {
         queue.close();
         queue.close();
@@ -73,7 +73,7 @@ fn closed_sq_rejects_posts_until_open() {
             assert_eq!(queue.post(&Nop::new().signaled(), 9).unwrap(), WqeIndex(index));
         }
         queue.close();
-        // What was posted can be completed, in any order with opening it.
+        // Posted requests complete before or after the open.
         assert_eq!((queue.free(), queue.post(&Nop::new(), 0)), (0, Err(PostError::NotConnected)));
         queue.complete(device.completion(opcode::NOP, first)).unwrap();
         queue.complete(device.completion(opcode::NOP, first)).unwrap_err();
@@ -118,7 +118,7 @@ fn dispatcher_polls_cqe_into_its_queue() {
                 _ => boxed.poll(&mut device.queue),
             }
             .unwrap();
-            assert!(device.queue.is_empty(), "it was taken");
+            assert!(device.queue.is_empty(), "the CQE is consumed");
             (number, completed.map(|completion| completion.cookie))
         };
         let cookie = u64::from(qpn);
@@ -136,7 +136,7 @@ fn dispatcher_polls_cqe_into_its_queue() {
         let of = |error| matches!(error, CompletionError::Failed(it) if it.cookie == cookie + 1);
         assert!(number == qpn && failed.is_err_and(of));
     }
-    // Each was told to the device as it was taken.
+    // Each consumed CQE updated the doorbell record.
     assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 10]);
 }
 
@@ -149,7 +149,7 @@ fn fast_path_completes_only_own_requests() {
     pair.post(&Nop::new().signaled(), 6).unwrap();
     let mut device = Completer::new(OURS);
     let mut boxed: Box<dyn WorkQueue> = Box::new(pair);
-    // Of a request that was not posted, of the one that was, and of the same again.
+    // CQEs of a request that was not posted, of the posted one, and of the same one again.
     for (index, completes) in [(1, false), (0, true), (0, false)] {
         let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, index);
         device.push(cqe);
@@ -161,7 +161,7 @@ fn fast_path_completes_only_own_requests() {
         assert_eq!(cookies, expected, "index {index}");
     }
     assert_eq!(queue.free(), 8);
-    // A receive queue has no fast way.
+    // A receive queue has no fast path.
     let mut receives = Receiver::new(OURS, 4, 16).queue;
     receives.post(sge(8), 0).unwrap();
     let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 0);
@@ -175,22 +175,22 @@ fn settle_completes_request_once_by_cookie() {
     queue.post(&Nop::new(), 70).unwrap();
     queue.post(&Nop::new().signaled(), 71).unwrap();
     let mut device = Completer::new(OURS);
-    assert!(device.queue.peek_send().is_none(), "there is none");
+    assert!(device.queue.peek_send().is_none(), "no CQE");
     let mut cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 1);
     cqe.set_srqn_uidx(0x12_3456);
     device.push(cqe);
     let peeked = device.queue.peek_send().unwrap();
     let request = peeked.request();
     assert_eq!(peeked.user_index(), 0x12_3456);
-    assert!(!queue.try_complete(request, 70), "that is another's");
+    assert!(!queue.try_complete(request, 70), "the cookie of another request");
     assert_eq!(queue.free(), 6);
     assert!(queue.try_complete(request, 71));
-    assert_eq!(queue.free(), 8, "with the one before it");
-    assert!(!queue.try_complete(request, 71), "it has completed");
+    assert_eq!(queue.free(), 8, "the earlier request is done too");
+    assert!(!queue.try_complete(request, 71), "the request has completed");
     device.queue.consume_peeked();
     assert!(device.queue.is_empty());
     assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1]);
-    // Of another queue, and of another operation.
+    // CQEs of another queue, and of another operation.
     queue.post(&Nop::new().signaled(), 72).unwrap();
     for (qpn, opcode) in [(OTHER, opcode::NOP), (OURS, opcode::SEND)] {
         let mut cqe = device.cqe(cqe_opcode::REQUESTER, opcode, 2);
@@ -200,7 +200,7 @@ fn settle_completes_request_once_by_cookie() {
         assert!(!queue.try_complete(request, 72), "QP {qpn:#x}, opcode {opcode}");
         device.queue.consume_peeked();
     }
-    // What is no good completion of a request is not peeked at.
+    // `peek_send` skips CQEs that do not complete a request successfully.
     for opcode in [cqe_opcode::RESPONDER_SEND, cqe_opcode::REQUESTER_ERROR] {
         let cqe = device.cqe(opcode, opcode::NOP, 2);
         device.push(cqe);

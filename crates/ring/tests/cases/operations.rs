@@ -1,4 +1,4 @@
-//! What a send queue says that it can do is what it does: every operation, on every service.
+//! `OPERATIONS` and `post` agree on what a send queue supports: every operation, on every service.
 
 use std::marker::PhantomData;
 
@@ -15,8 +15,8 @@ use verbless_ring::{Eth, Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, 
 /// A request and the service of a queue.
 struct Posting<S, W>(PhantomData<S>, W);
 
-/// Whether the type system lets the request be posted there, and what comes of it: the inherent
-/// method where it does, that of [`Barred`] where it does not.
+/// Whether the types allow the request on the service, and the result of the post: the inherent
+/// method applies where they do, that of [`Barred`] where they do not.
 impl<S: Service, W: WorkRequest<S>> Posting<S, W> {
     fn post(&self, queue: &mut SendQueue<S>) -> Option<Result<(), PostError>> {
         Some(queue.post(&self.1, 0).map(drop))
@@ -30,7 +30,7 @@ trait Barred<S: Service> {
 }
 impl<S: Service, W> Barred<S> for Posting<S, W> {}
 
-/// What a queue of service `S` says and does of an operation.
+/// What a queue of service `S` reports for an operation, and the result of its post.
 struct Answer {
     operation: OperationInfo,
     service: &'static str,
@@ -46,7 +46,7 @@ fn queue<S: Service>(wqebbs: usize, lacks: Option<Capability>) -> SendQueue<S> {
     queue
 }
 
-/// Asks queues of each service for each request, and posts it.
+/// Queries and posts each request on a queue of each service.
 macro_rules! ask {
     ($wqebbs:expr, $lacks:expr, $answers:ident, $($request:expr),* $(,)?) => {
         ask!(@ Rc, $wqebbs, $lacks, $answers, $($request),*);
@@ -68,7 +68,7 @@ fn info<W: Request>(_: &W) -> OperationInfo {
     W::INFO
 }
 
-/// The answers to every operation by every service.
+/// The results of every operation on every service.
 fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
     let (sge, remote) = (Sge::new(0x1000, 8, Lkey(1)), RemoteAddr::new(0, Rkey(0x200)));
     let to = to_lid(7).to(Qpn(0x99), QKey(1));
@@ -143,5 +143,5 @@ fn too_short_ring_is_named_with_length() {
     let refused = queue.post(&Umr::rights(Rkey(0x200), KeyAccess::LOCAL), 0);
     assert_eq!(refused, Err(PostError::TooLong));
     queue.post(&Nop::new(), 0).unwrap();
-    assert_eq!(queue.post(&Nop::new(), 0), Err(PostError::Full), "polling helps here");
+    assert_eq!(queue.post(&Nop::new(), 0), Err(PostError::Full), "polling frees a slot");
 }

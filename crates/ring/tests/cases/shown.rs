@@ -1,4 +1,4 @@
-//! What queues, memory and completions say of themselves, and how they are printed.
+//! `Debug` and `Display` of queues, memory and completions.
 
 use crate::support::{
     Completer, Receiver, Sender, Settings, memory, record_of, ring_of, to_lid, uar_page,
@@ -8,7 +8,7 @@ use verbless_ring::completion::InvalidCqe;
 use verbless_ring::srq::{SharedReceiveQueue, SharedReceiveQueueParts};
 use verbless_ring::{Qpn, RemoteAddr, Rkey, WcOpcode, WorkQueue, WqeIndex};
 
-/// Whether a value is printed as what it is.
+/// Checks that the `Debug` text of a value has these parts.
 fn shows(value: &dyn std::fmt::Debug, expected: &[&str]) {
     let text = format!("{value:?}");
     for part in expected {

@@ -1,4 +1,4 @@
-//! Shared receive queues: what stands in the ring, and devices that complete in odd orders or lie.
+//! Shared receive queues: WQEs in the ring, completions in any order, and malformed CQEs.
 
 use crate::support::{Completer, Sender, Settings, bytes, memory, record_of, ring_of};
 use proptest::prelude::*;
@@ -59,7 +59,7 @@ fn sge(length: u32) -> Sge {
     Sge::new(0x1122_3344_5566_7788, length, Lkey(0xaabb_ccdd))
 }
 
-/// As libmlx5 lays a shared receive out: link, SGEs, and the key that ends a short list.
+/// The layout of a shared receive in libmlx5: link, SGEs, and the key that ends a short list.
 #[test]
 fn receive_wqe_has_link_sges_and_terminator() {
     let mut pool = Pool::new(4);
@@ -76,7 +76,7 @@ fn receive_wqe_has_link_sges_and_terminator() {
     assert_eq!(pool.wqe(0), expected);
     assert_eq!(pool.posted(), 1);
     pool.queue.post([sge(1); 3], 2).unwrap();
-    assert_eq!(pool.wqe(1)[48 + 3], 1, "three SGEs need no end");
+    assert_eq!(pool.wqe(1)[48 + 3], 1, "three SGEs need no end key");
     assert_eq!(pool.queue.post([sge(1); 4], 3), Err(PostError::TooManySges));
     assert_eq!(pool.queue.post(sge(0x8000_0000), 3), Err(PostError::SgeTooLong));
     assert_eq!((pool.posted(), pool.queue.free()), (2, 1));
@@ -117,16 +117,16 @@ fn cqe_of_unposted_receive_is_malformed() {
 }
 
 proptest! {
-    /// A device that goes from link to link finds every receive once, in the order of posting,
-    /// whatever the order in which they complete.
+    /// A device that follows the links finds every receive once, in posting order, whatever the
+    /// completion order.
     #[test]
     fn device_takes_receives_in_posting_order(
         log in 1u32..6,
         steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
     ) {
         let mut pool = Pool::new(1 << log);
-        // The device's state: its place in the list, the number of receives it took, and the
-        // receives that it has not completed.
+        // The device's state: its position in the list, the number of receives that it fetched, and
+        // the receives that it has not completed.
         let (mut head, mut taken, mut held) = (0u16, 0u32, Vec::new());
         let (mut cookie, mut expected) = (0u32, 0u32);
         for (post, choice) in steps {

@@ -244,7 +244,7 @@ pub(super) fn no_grh(port: &PortState) -> Errno {
     refused(Errno::EINVAL, words)
 }
 
-/// The MAC of a GID on RoCE, as `ib_resolve_eth_dmac` finds it: a multicast GID contains it,
+/// The MAC of a GID on RoCE, as `ib_resolve_eth_dmac` finds it: a multicast GID determines it,
 /// another is looked up as a neighbour.
 pub(super) fn destination_mac(kernel: &Kernel, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
     // Without a neighbour, Linux gives up after a second or more.

@@ -135,7 +135,7 @@ impl How {
         if self.has(TMPFILE) && (!self.has(libc::O_DIRECTORY) || reads_only) {
             return Err(Errno::EINVAL);
         }
-        // Lookups in sysfs may always sleep.
+        // A lookup in sysfs may always sleep.
         if self.keeps(libc::RESOLVE_CACHED) {
             return Err(Errno::EAGAIN);
         }

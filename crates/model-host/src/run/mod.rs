@@ -45,9 +45,9 @@
 //!   `docs/run-security.md` lists every access with its test.
 //!
 //! Limits: the kernel refuses a second filter with a listener (a `run` in a `run`). The supervisor
-//! cannot read the memory of a program that changed its identity. If `dup2` or a socket moves a
+//! cannot access the memory of a program that changed its identity. If `dup2` or a socket moves a
 //! duplicate of a device's descriptor outside the numbers that the filter traps, the duplicate
-//! looks like a regular file. `write` to a device, the legacy command interface, has no effect.
+//! looks like a regular file. `write` to a device, the legacy command interface, fails.
 
 mod answer;
 mod closing;

@@ -434,7 +434,7 @@ impl Supervisor {
     fn gone(&mut self, number: u32) {
         let Some(filter) = self.filters.remove(&number) else { return };
         self.shared.wakes.forget(filter.listener.as_fd());
-        // The guest hears of the end after the objects are freed.
+        // The objects are freed before the guest gets "done".
         drop(self.shared.opens());
         if let Some(guest) = filter.guest.and_then(|guest| self.guests.remove(&guest)) {
             self.shared.wakes.forget(guest.peer.as_fd());

@@ -63,7 +63,7 @@ impl Answerer {
             }
             // It has another tracer.
             Err(errno) => {
-                tracing::warn!(tid = call.tid, %errno, "a program cannot be made to change its \
+                tracing::warn!(tid = call.tid, %errno, "cannot make a program change its \
                                                         directory");
                 errno.into()
             }

@@ -11,7 +11,7 @@ use verbless_prm::{
 use verbless_devx::{Context, Error};
 
 use crate::error::{fits, refused};
-use crate::send;
+use crate::execute;
 
 /// The capability page, by its number in QUERY_HCA_CAP's op_mod.
 pub use prm::HcaCapPage as CapPage;
@@ -92,29 +92,31 @@ pub struct Caps {
 /// free-running clock if the device has it, else the device's default. A device set to real time
 /// only refuses the free-running clock, whose value is 0, like an unset field. Linux chooses in the
 /// same way (`get_ts_format` of mlx5_ib).
-const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
-    match offered {
+const fn timestamp_format(check_timestamp_format: TimestampFormatCap) -> TimestampFormat {
+    match check_timestamp_format {
         TimestampFormatCap::REAL_TIME => TimestampFormat::DEFAULT,
         _ => TimestampFormat::FREE_RUNNING,
     }
 }
 
 /// Refuses a CQE clock that the queue type does not support.
-pub(crate) fn offered(
+pub(crate) fn check_timestamp_format(
     command: &'static str,
     format: TimestampFormat,
-    offered: TimestampFormatCap,
+    check_timestamp_format: TimestampFormatCap,
 ) -> Result<(), Error> {
     fits(command, "the timestamp format", format.0.into(), 2)?;
     let has = match format {
-        TimestampFormat::FREE_RUNNING => offered != TimestampFormatCap::REAL_TIME,
-        TimestampFormat::REAL_TIME => offered != TimestampFormatCap::FREE_RUNNING,
+        TimestampFormat::FREE_RUNNING => check_timestamp_format != TimestampFormatCap::REAL_TIME,
+        TimestampFormat::REAL_TIME => check_timestamp_format != TimestampFormatCap::FREE_RUNNING,
         _ => true,
     };
     if has {
         return Ok(());
     }
-    let what = format!("the device has no clock {format:?} for such queues: it has {offered:?}");
+    let what = format!(
+        "the device has no clock {format:?} for such queues: it has {check_timestamp_format:?}"
+    );
     Err(refused(command, what))
 }
 
@@ -202,7 +204,7 @@ impl Caps {
 
     /// Whether the function may bond its ports, so that its driver chooses the egress port
     /// (`mlx5_lag_is_lacp_owner` of Linux).
-    pub(crate) fn may_own_a_bond(&self) -> bool {
+    pub(crate) fn is_lag_capable(&self) -> bool {
         let general = &self.general;
         general.vport_group_manager() && general.num_lag_ports() > 1 && general.lag_master()
     }
@@ -215,7 +217,7 @@ impl Caps {
 
     /// Maximum bytes of a memory copy (DMA MMO); 0 if the device has none. A device that
     /// reports no limit takes 2 GiB (rdma-core `MLX5_DMA_MMO_MAX_SIZE`).
-    pub fn longest_memory_copy(&self) -> u64 {
+    pub fn max_dma_mmo_bytes(&self) -> u64 {
         match self.general.log_dma_mmo_size() {
             _ if !self.dma_mmo() => 0,
             0 => 1 << 31,
@@ -225,7 +227,7 @@ impl Caps {
 
     /// Bytes of the largest operand of an atomic on a queue pair. An indirect key with atomics has
     /// a start and a length that are multiples of it.
-    pub fn largest_atomic(&self) -> u64 {
+    pub fn max_atomic_bytes(&self) -> u64 {
         // One bit per size; the bit's value is the size.
         let sizes = self.atomic.as_ref().map_or(0, |page| page.atomic_size_qp());
         sizes.checked_ilog2().map_or(1, |log| 1 << log)
@@ -292,7 +294,7 @@ pub(crate) fn query_hca_cap(
     let mut input = QueryHcaCapIn::new();
     input.set_op_mod(page.0 << 1 | u16::from(mode == CapMode::Current));
     let mut output = Box::new(QueryHcaCapOut::zeroed());
-    send::execute(context, &input, &mut *output)?;
+    execute::execute(context, &input, &mut *output)?;
     Ok(Box::new(*output.capability()))
 }
 

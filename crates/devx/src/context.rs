@@ -11,8 +11,8 @@ use crate::abi::method;
 use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::DeviceInfo;
-use crate::model::Recognition;
-use crate::sys::{Backend, ControlFile, Errno, OpenDevice, Request};
+use crate::model::ModelRecognition;
+use crate::sys::{Backend, Errno, OpenDevice, OpenFwctl, Request};
 
 /// A user context with DevX on an open device. It is cheap to clone; every object made from it
 /// holds a clone, and the last one closes the device.
@@ -23,12 +23,12 @@ struct Inner {
     /// Field order: the device closes before `held` is dropped.
     device: Arc<dyn OpenDevice>,
     /// The function's control file, once it has been opened.
-    control: OnceLock<Arc<dyn ControlFile>>,
+    control: OnceLock<Arc<dyn OpenFwctl>>,
     info: DeviceInfo,
     attributes: ContextAttributes,
     leaked: AtomicU64,
     lost: AtomicU64,
-    recognition: Recognition,
+    recognition: ModelRecognition,
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -56,15 +56,16 @@ impl Context {
     /// Makes a context on an open device file.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`ErrorKind::Answer`] when the kernel's answer is inconsistent.
+    /// As [`open`](Self::open), and [`ErrorKind::InvalidResponse`] when the kernel's answer is
+    /// inconsistent.
     pub fn from_device(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
-        Self::recognising(device, info, Recognition::default())
+        Self::recognising(device, info, ModelRecognition::default())
     }
 
     pub(crate) fn recognising(
         device: Arc<dyn OpenDevice>,
         info: DeviceInfo,
-        recognition: Recognition,
+        recognition: ModelRecognition,
     ) -> Result<Self> {
         let attributes = allocate(&*device, mlx5::CONTEXT_DEVX).map_err(|error| {
             let maybe_devx = matches!(error.errno(), Some(Errno::EINVAL | Errno::EOPNOTSUPP));
@@ -87,14 +88,14 @@ impl Context {
     /// Imports the context that another library has made on an open device.
     pub(crate) fn import(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
         let attributes = query(&*device)?;
-        Ok(Self::of(device, info, attributes, Recognition::default()))
+        Ok(Self::of(device, info, attributes, ModelRecognition::default()))
     }
 
     fn of(
         device: Arc<dyn OpenDevice>,
         info: DeviceInfo,
         attributes: ContextAttributes,
-        recognition: Recognition,
+        recognition: ModelRecognition,
     ) -> Self {
         Self(Arc::new(Inner {
             device,
@@ -159,7 +160,7 @@ impl Context {
         let _ = (what, number, error);
     }
 
-    pub(crate) fn recognition(&self) -> &Recognition {
+    pub(crate) fn recognition(&self) -> &ModelRecognition {
         &self.0.recognition
     }
 
@@ -168,9 +169,9 @@ impl Context {
     }
 
     /// The control file, if there is one.
-    pub(crate) fn control_file(&self) -> Result<Option<&dyn ControlFile>> {
+    pub(crate) fn fwctl_file(&self) -> Result<Option<&dyn OpenFwctl>> {
         if self.0.control.get().is_none()
-            && let Some(file) = self.0.device.open_control()?
+            && let Some(file) = self.0.device.open_fwctl()?
         {
             // Another thread may have set one meanwhile.
             let _ = self.0.control.set(file);
@@ -415,7 +416,7 @@ mod tests {
     fn response_with_bad_length_is_rejected() {
         for length in [0, 43, 73, u32::MAX] {
             let error = ContextAttributes::parse(1, 0, response(length)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Answer, "{length}");
+            assert_eq!(error.kind(), ErrorKind::InvalidResponse, "{length}");
         }
     }
 

@@ -41,7 +41,7 @@ use crate::process::Process;
 
 /// The host's record of the process's end.
 #[derive(Debug, Default)]
-pub(crate) struct End {
+pub(crate) struct ProcessEnd {
     signal: OnceLock<Signal>,
     displayed: AtomicBool,
 }

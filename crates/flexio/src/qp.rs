@@ -366,7 +366,7 @@ impl DpaQp {
             shared,
             log_receive_stride: 4,
             user_index: config.user_index,
-            memory_copies: false,
+            dma_mmo: false,
         };
         let object = device.create_qp(attr).map_err(|error| process.fatal_or(error))?;
         crate::log::debug!("made QP {}", object.qpn());
@@ -398,12 +398,12 @@ impl DpaQp {
     }
 
     /// Address of the receive queue for a program.
-    pub const fn rq_address(&self) -> u64 {
+    pub const fn rq_ring_address(&self) -> u64 {
         self.ring
     }
 
     /// Address of the send queue for a program.
-    pub const fn sq_address(&self) -> u64 {
+    pub const fn sq_ring_address(&self) -> u64 {
         self.ring + self.receive_bytes
     }
 

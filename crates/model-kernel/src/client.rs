@@ -42,9 +42,9 @@ pub struct FileId(pub u64, pub u64);
 
 /// Counts as one kept descriptor of a client, until this is dropped.
 #[derive(Debug, Clone, Default)]
-pub struct Claim(Arc<()>);
+pub struct DescriptorClaim(Arc<()>);
 
-impl Claim {
+impl DescriptorClaim {
     /// Adds one to the claims that `self` counts; `None`: there are `most`.
     pub fn one_of(&self, most: usize) -> Option<Self> {
         let claim = self.clone();
@@ -86,8 +86,8 @@ pub trait Client: Send + Sync {
     fn descriptors(&self) -> Vec<i32>;
     /// Counts a descriptor kept for the client, until the claim is dropped. EMFILE: the client's
     /// limit is reached.
-    fn claim(&self) -> Result<Claim, Errno> {
-        Ok(Claim::default())
+    fn claim(&self) -> Result<DescriptorClaim, Errno> {
+        Ok(DescriptorClaim::default())
     }
     /// Runs `work`, whose duration the client controls.
     fn wait_for_client(&self, work: &mut dyn FnMut()) {
@@ -119,12 +119,12 @@ pub fn identify(fd: &OwnedFd) -> Result<FileId, Errno> {
 
 /// This process as client of its own model.
 #[derive(Debug, Default)]
-pub(crate) struct Ourselves {
+pub(crate) struct OwnProcess {
     pinned: AtomicU64,
     eventfds: Eventfds,
 }
 
-impl Client for Ourselves {
+impl Client for OwnProcess {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
         let wanted = into.len();
         let remote = remote(address, wanted)?;
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn wild_pointers_of_this_process_are_efault() {
-        let client = Ourselves::default();
+        let client = OwnProcess::default();
         let mut bytes = [0; 8];
         for address in [0, 8, 1 << 46, u64::MAX - 3, 0xffff_8000_0000_0000] {
             assert_eq!(client.read(address, &mut bytes), Err(Errno::EFAULT), "{address:#x}");
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn descriptor_is_identified_by_its_file() {
-        let client = Ourselves::default();
+        let client = OwnProcess::default();
         let file = OwnedFd::from(fs::File::open("/dev/null").expect("there is /dev/null"));
         let copy = client.borrow(file.as_raw_fd()).expect("it is open");
         assert_eq!(client.identify(copy.as_raw_fd()), identify(&file));
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn own_client_reports_thread_memlock_and_capabilities() {
-        let client = Ourselves::default();
+        let client = OwnProcess::default();
         assert_eq!(client.thread(), nix::unistd::gettid().as_raw() as u32);
         let limits = fs::read_to_string("/proc/self/limits").expect("the limits");
         let limit = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));

@@ -98,7 +98,7 @@ impl Method<'_> {
         let vectors = self.file.kernel.completion_vectors();
         self.attrs.put_if_asked(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
         self.attrs.put_if_asked(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
-        self.state.insist_on_device()?;
+        self.state.require_device()?;
         if self.state.context.is_some() {
             return Err(refused(Errno::EINVAL, "the open file has a context already"));
         }

@@ -7,7 +7,7 @@ use super::file::Method;
 use super::kernel::Kernel;
 use super::port::{GidEntry, PortState};
 use super::refused;
-use super::wire::Core;
+use super::uapi::UverbsRequest;
 
 /// Bytes of `ib_uverbs_gid_entry`.
 const GID_ENTRY: usize = 32;
@@ -27,7 +27,7 @@ impl Method<'_> {
     }
 
     /// QUERY_PORT of the write interface, whose response is a prefix of the ioctl's.
-    pub(super) fn write_query_port(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(super) fn write_query_port(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let kernel = &self.file.kernel;
         let response = port_response(kernel, &queried_port(kernel, request.u8(8).into())?);
         self.attrs.put_or_zero(attr::CORE_OUT, &response[..40])

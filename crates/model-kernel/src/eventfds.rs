@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use nix::errno::Errno;
 
 use super::aio;
-use super::client::{Claim, Client};
+use super::client::{Client, DescriptorClaim};
 use super::refused::refused;
 
 /// Most eventfds of one client that subscriptions signal at one time. Linux holds a reference to
@@ -23,7 +23,7 @@ pub struct Eventfds(Mutex<BTreeMap<u64, Weak<Eventfd>>>);
 #[derive(Debug)]
 pub(super) struct Eventfd {
     fd: OwnedFd,
-    _claim: Claim,
+    _claim: DescriptorClaim,
 }
 
 impl AsFd for Eventfd {

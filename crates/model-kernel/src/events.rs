@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::abi::attr;
 use super::channel::Channel;
 use super::event_rules::{may_subscribe, subscribed_type};
-use super::file::{Made, Method};
+use super::file::{Method, MethodResult};
 use super::handles::{Object, Stream};
 use super::refused::{no_descriptor, refused};
 use super::subscriptions::{EventChannel, Subscription};
@@ -24,22 +24,22 @@ const MAX_EVENTS: usize = 16;
 pub(super) const MOST_SUBSCRIPTIONS: usize = 1 << 16;
 
 impl Method<'_> {
-    pub(super) fn async_event_alloc(&mut self) -> Result<Made, Errno> {
+    pub(super) fn async_event_alloc(&mut self) -> Result<MethodResult, Errno> {
         let (channel, fd) = Channel::new(ASYNC_RECORD)?;
-        Ok(Made::Stream(Stream::Async(channel), fd))
+        Ok(MethodResult::Stream(Stream::Async(channel), fd))
     }
 
-    pub(super) fn command_fd_alloc(&mut self) -> Result<Made, Errno> {
+    pub(super) fn command_fd_alloc(&mut self) -> Result<MethodResult, Errno> {
         let (channel, fd) = Channel::new(0)?;
-        Ok(Made::Stream(Stream::Commands(channel), fd))
+        Ok(MethodResult::Stream(Stream::Commands(channel), fd))
     }
 
-    pub(super) fn event_fd_alloc(&mut self) -> Result<Made, Errno> {
+    pub(super) fn event_fd_alloc(&mut self) -> Result<MethodResult, Errno> {
         let flags = self.attrs.flags(attr::CHANNEL_FLAGS, FLAG_OMIT_DATA)?;
         let omit_data = flags & FLAG_OMIT_DATA != 0;
         let (channel, fd) = Channel::new(if omit_data { 8 } else { 0 })?;
         let channel = Arc::new(EventChannel::new(channel, omit_data));
-        Ok(Made::Stream(Stream::Events(channel), fd))
+        Ok(MethodResult::Stream(Stream::Events(channel), fd))
     }
 
     pub(super) fn subscribe(&mut self) -> Result<(), Errno> {

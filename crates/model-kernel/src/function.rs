@@ -9,14 +9,14 @@ use verbless_devx::{Mapping, Protection};
 use verbless_prm::reflect::View;
 use verbless_prm::{MkeyContext, RegisterId, RoceVersion};
 
-use verbless_model::device::{Device, Port};
+use verbless_model::function::{Function, Port};
 use verbless_model::memory::{Interrupts, Iommu};
 use verbless_model::{Link, Profile, Side};
 
 use super::client::PAGE;
+use super::cmd::{FunctionAccess, FunctionRegisters};
 use super::network::Network;
 use super::port::{GidEntry, PortState};
-use super::reach::{About, Function};
 
 /// `ib_uverbs_gid_type` values.
 const GID_IB: u32 = 0;
@@ -27,14 +27,14 @@ const CAP_MASK2: u32 = 1 << 15;
 
 /// A device of a model for a driver that attached after the function's reset number `resets`, and
 /// the devices of its fabric.
-pub(super) struct Modelled {
-    pub device: Device,
+pub(super) struct ModelFunction {
+    pub device: Function,
     pub resets: u64,
-    pub fabric: Arc<[Device]>,
+    pub fabric: Arc<[Function]>,
     pub network: Arc<Network>,
 }
 
-impl Function for Modelled {
+impl FunctionAccess for ModelFunction {
     fn execute(&self, input: &[u8], output: &mut [u8]) {
         self.device.execute(input, output);
     }
@@ -62,10 +62,10 @@ impl Function for Modelled {
         }
     }
 
-    fn about(&self) -> About {
+    fn registers(&self) -> FunctionRegisters {
         let profile = self.device.profile();
         let numbers = profile.device();
-        About {
+        FunctionRegisters {
             firmware: numbers.firmware,
             device_id: self.device.device_id(),
             embedded_cpu: profile.side() == Side::Dpu,
@@ -112,8 +112,8 @@ impl Function for Modelled {
         self.device.iommu()
     }
 
-    fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<Errno> {
-        self.device.fails_ioctl(ids, names).map(Errno::from_raw)
+    fn take_ioctl_fault(&self, ids: (u16, u16), names: &[&str]) -> Option<Errno> {
+        self.device.take_ioctl_fault(ids, names).map(Errno::from_raw)
     }
 
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
@@ -137,13 +137,13 @@ impl Function for Modelled {
             .or_else(|| self.network.neighbour(gid))
             // ARP does not reach neighbours outside the model; a link-local address contains its
             // MAC.
-            .or_else(|| self.device.leads_outside().then(|| mac_of_link_local(gid)).flatten())
+            .or_else(|| self.device.has_external_peer().then(|| mac_of_link_local(gid)).flatten())
     }
 }
 
-impl Modelled {
+impl ModelFunction {
     /// The device, for a driver that attaches.
-    pub(super) fn new(device: Device, fabric: Arc<[Device]>, network: Arc<Network>) -> Self {
+    pub(super) fn new(device: Function, fabric: Arc<[Function]>, network: Arc<Network>) -> Self {
         let resets = device.resets();
         Self { device, resets, fabric, network }
     }
@@ -157,7 +157,7 @@ impl Modelled {
 
 /// The addresses of the netdev on port 1, as GIDs, in Linux's order: link-local, networks, added
 /// ones.
-fn addresses(device: &Device, first: &Port, network: &Network) -> Vec<[u8; 16]> {
+fn addresses(device: &Function, first: &Port, network: &Network) -> Vec<[u8; 16]> {
     if !network.is_here(device.number()) {
         return Vec::new();
     }
@@ -187,7 +187,7 @@ fn mtu_code(bytes: u16) -> u8 {
 }
 
 /// Port `number` of a device, counted from 1.
-fn port(device: &Device, number: u32) -> Option<PortState> {
+fn port(device: &Function, number: u32) -> Option<PortState> {
     let port = device.port(number)?;
     let profile = device.profile();
     let numbers = profile.port();
@@ -236,7 +236,7 @@ fn ib_gids(port: &Port) -> Vec<GidEntry> {
 }
 
 /// The GIDs of an Ethernet port: used entries of its RoCE address table.
-fn roce_gids(device: &Device) -> Vec<GidEntry> {
+fn roce_gids(device: &Function) -> Vec<GidEntry> {
     let addresses = device.roce_addresses();
     let used = (0..).zip(&addresses);
     used.filter(|(_, entry)| *entry.source_l3_address() != [0; 16])
@@ -249,7 +249,11 @@ fn roce_gids(device: &Device) -> Vec<GidEntry> {
 }
 
 /// The state of port `number` before a client opens the device, with the GIDs that bring-up enters.
-pub(super) fn described_port(device: &Device, number: u32, network: &Network) -> Option<PortState> {
+pub(super) fn described_port(
+    device: &Function,
+    number: u32,
+    network: &Network,
+) -> Option<PortState> {
     let mut state = port(device, number)?;
     if let (true, [], Some(first)) = (state.ethernet, &state.gids[..], device.port(1)) {
         let gids = addresses(device, &first, network).into_iter();
@@ -273,7 +277,7 @@ mod tests {
     use verbless_prm::{RoceL3Type, RoceVersion};
     use verbless_wire::gid_of;
 
-    use super::{Function as _, Modelled, PAGE};
+    use super::{FunctionAccess as _, ModelFunction, PAGE};
     use crate::{InProcess, Neighbour};
 
     #[test]
@@ -282,7 +286,7 @@ mod tests {
         let model = Model::builder().device(profile).threaded().build();
         let device = model.device(0);
         let (fabric, network) = ([device.clone()].into(), Arc::default());
-        let modelled = Modelled::new(device, fabric, network);
+        let modelled = ModelFunction::new(device, fabric, network);
         let mut gid = [0; 16];
         gid[..2].copy_from_slice(&[0xfe, 0x80]);
         gid[8..].copy_from_slice(&[0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
@@ -311,7 +315,7 @@ mod tests {
         }
         let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).build();
         let device = model.device(0);
-        let attach = || Modelled::new(device.clone(), [device.clone()].into(), Arc::default());
+        let attach = || ModelFunction::new(device.clone(), [device.clone()].into(), Arc::default());
         let earlier = attach();
         assert!(earlier.is_alive() && !earlier.is_released());
         device.reset();

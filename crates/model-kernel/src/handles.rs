@@ -17,7 +17,7 @@ use super::rules::ObjectId;
 use super::steering::{Flow, FlowMatcher};
 use super::subscriptions::EventChannel;
 use super::verbs::objects::Verbs;
-use crate::numbers::Numbers;
+use crate::numbers::IdAllocator;
 
 /// The object behind a handle.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Stream {
 
 /// An object with its dependencies.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct HandleEntry {
     /// Creation order.
     pub(super) order: u64,
     pub(super) object: Object,
@@ -122,11 +122,11 @@ const MOST_OBJECTS: u32 = 1 << 20;
 
 /// The handles of a file's objects.
 #[derive(Debug)]
-struct Handles(Numbers);
+struct Handles(IdAllocator);
 
 impl Default for Handles {
     fn default() -> Self {
-        Self(Numbers::new(0, MOST_OBJECTS))
+        Self(IdAllocator::new(0, MOST_OBJECTS))
     }
 }
 
@@ -148,11 +148,11 @@ pub(super) const MMAP_OFFSETS: u64 = 9;
 
 /// mmap offsets of individually allocated pages: command << 16 | index.
 #[derive(Debug)]
-pub(super) struct MmapNumbers(pub Numbers);
+pub(super) struct MmapNumbers(pub IdAllocator);
 
 impl Default for MmapNumbers {
     fn default() -> Self {
-        Self(Numbers::new((MMAP_OFFSETS as u32) << 16, 0x100_0000))
+        Self(IdAllocator::new((MMAP_OFFSETS as u32) << 16, 0x100_0000))
     }
 }
 
@@ -160,7 +160,7 @@ impl Default for MmapNumbers {
 #[derive(Debug, Default)]
 pub(super) struct FileState {
     pub context: Option<Context>,
-    pub(super) objects: BTreeMap<u32, Entry>,
+    pub(super) objects: BTreeMap<u32, HandleEntry>,
     handles: Handles,
     pub(super) streams: Vec<(u64, Stream)>,
     /// UAR page by mmap page number.
@@ -182,13 +182,13 @@ pub(super) struct FileState {
 impl FileState {
     /// The context. EINVAL: there is none yet; EIO: the device was removed or reset.
     pub(super) fn context(&self) -> Result<&Context, Errno> {
-        self.insist_on_device()?;
+        self.require_device()?;
         let none = || refused(Errno::EINVAL, "the open file has no context yet (GET_CONTEXT)");
         self.context.as_ref().ok_or_else(none)
     }
 
     /// EIO: the device was removed or reset.
-    pub(super) fn insist_on_device(&self) -> Result<(), Errno> {
+    pub(super) fn require_device(&self) -> Result<(), Errno> {
         if self.removed { Err(refused(Errno::EIO, "the device is gone")) } else { Ok(()) }
     }
 
@@ -225,7 +225,7 @@ impl FileState {
         }
         let order = self.tick();
         self.handles.0.take_this(handle);
-        self.objects.insert(handle, Entry { order, object, uses, users: 0 });
+        self.objects.insert(handle, HandleEntry { order, object, uses, users: 0 });
     }
 
     /// The handles of the objects that an object uses.
@@ -269,7 +269,7 @@ impl FileState {
     /// Finds an object by a client's handle. EIO: it exists, but the device is gone.
     pub(super) fn lookup(&self, data: u64, kind: u16) -> Result<u32, Errno> {
         let handle = self.lookup_to_destroy(data, kind)?;
-        self.insist_on_device().map(|()| handle)
+        self.require_device().map(|()| handle)
     }
 
     /// Finds an object to destroy; the device may be gone.
@@ -313,7 +313,7 @@ impl FileState {
                 let words = format!("descriptor {fd} is no event file of this device and type");
                 refused(Errno::EBADF, words)
             })?;
-        self.insist_on_device().map(|()| stream)
+        self.require_device().map(|()| stream)
     }
 }
 

@@ -10,31 +10,31 @@ use verbless_devx::{
     Backend, DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, Mapping, OpenDevice,
     PortInfo, Protection, RepresentorInfo,
 };
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::{Link, Model, Role, Side};
 use verbless_wire::gid_of;
 
-use super::client::{Client, Ourselves};
-use super::control::{self, Control};
+use super::client::{Client, OwnProcess};
 use super::file::File;
-use super::function::{Modelled, described_port};
+use super::function::{ModelFunction, described_port};
+use super::fwctl::{self, Fwctl};
 use super::kernel::Kernel;
 use super::network::{Neighbour, Network};
 use super::port::PortState;
-use super::refusal_log::{logged, logged_control};
+use super::refusal_log::{logged, logged_fwctl};
 use super::topology;
 
 /// A model's devices as a `verbless-devx` backend: all of them, or those of one side. Clones are
 /// handles to the same devices.
 #[derive(Clone)]
 pub struct InProcess {
-    inner: Arc<Inner>,
+    inner: Arc<InProcessInner>,
     /// The visible side; `None`: all devices.
     side: Option<Side>,
 }
 
-struct Inner {
-    devices: Arc<[Device]>,
+struct InProcessInner {
+    devices: Arc<[Function]>,
     client: Arc<dyn Client>,
     network: Arc<Network>,
     /// The kernels of the devices, by device number.
@@ -46,8 +46,8 @@ struct Inner {
 /// The kernel of an open device, and its open count.
 type Attached = Option<(Arc<Kernel>, usize)>;
 
-impl Inner {
-    fn is_present(&self, device: &Device) -> bool {
+impl InProcessInner {
+    fn is_present(&self, device: &Function) -> bool {
         let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
         !absent.contains(&device.number())
     }
@@ -59,7 +59,7 @@ impl Inner {
 
 /// Keeps a device attached.
 pub(super) struct Lease {
-    inner: Arc<Inner>,
+    inner: Arc<InProcessInner>,
     id: usize,
     pub kernel: Arc<Kernel>,
 }
@@ -84,9 +84,9 @@ impl Drop for Lease {
 impl InProcess {
     /// A model's devices. All backends of a model share one kernel.
     pub fn of(model: &Model) -> Self {
-        let inner = model.driver(|| Inner {
+        let inner = model.driver(|| InProcessInner {
             devices: model.all_devices().into(),
-            client: Arc::new(Ourselves::default()),
+            client: Arc::new(OwnProcess::default()),
             network: Arc::default(),
             kernels: Mutex::default(),
             absent: Mutex::default(),
@@ -137,7 +137,11 @@ impl InProcess {
     /// address already, or the address is no host's; the GID table is full.
     pub fn add_address(&self, device: usize, address: IpAddr) -> Result<(), Error> {
         let refuse = |hint: String| {
-            Error::new(ErrorKind::Input, format!("adding {address} to device {device}"), hint)
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("adding {address} to device {device}"),
+                hint,
+            )
         };
         let Some(at) = self.inner.devices.get(device) else {
             let count = self.inner.devices.len();
@@ -179,15 +183,15 @@ impl InProcess {
     }
 
     /// The visible devices, in order of their numbers.
-    pub fn shown(&self) -> impl Iterator<Item = &Device> {
+    pub fn shown(&self) -> impl Iterator<Item = &Function> {
         self.numbered().map(|(_, device)| device)
     }
 
     /// The visible devices with their numbers, which do not change when others come and go.
-    fn numbered(&self) -> impl Iterator<Item = (usize, &Device)> {
+    fn numbered(&self) -> impl Iterator<Item = (usize, &Function)> {
         let side = self.side;
         let is_shown =
-            move |device: &&Device| side.is_none_or(|side| device.profile().side() == side);
+            move |device: &&Function| side.is_none_or(|side| device.profile().side() == side);
         let of_side = self.inner.devices.iter().filter(is_shown).enumerate();
         of_side.filter(|(_, device)| self.inner.is_present(device))
     }
@@ -230,7 +234,7 @@ impl InProcess {
                 return Err(if device.is_removed() { Errno::EIO } else { Errno::EAGAIN });
             }
             let network = self.inner.network.clone();
-            let function = Arc::new(Modelled::new(device, fabric, network));
+            let function = Arc::new(ModelFunction::new(device, fabric, network));
             kernels[id] = Some((Kernel::attach(function)?, 0));
         }
         let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
@@ -281,7 +285,7 @@ impl Backend for InProcess {
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
-        let failed = |function: &Device, errno| {
+        let failed = |function: &Function, errno| {
             let attempted = format!("opening {} of the model", device.name);
             let (kind, hint) = if function.is_removed() {
                 (ErrorKind::DeviceGone, "it was removed: open another device")
@@ -295,7 +299,7 @@ impl Backend for InProcess {
             Error::new(kind, attempted, hint).with_errno(errno)
         };
         let devices = self.enumerate()?;
-        let called = |(number, _): &(usize, &Device)| name(*number) == device.name;
+        let called = |(number, _): &(usize, &Function)| name(*number) == device.name;
         let Some((_, function)) = self.numbered().find(called) else {
             let known: Vec<&str> = devices.iter().map(|known| &*known.name).collect();
             return Err(Error::new(
@@ -348,16 +352,16 @@ impl DeviceFile {
 }
 
 /// A control file that another process opened.
-pub struct ControlFile {
-    control: Control,
+pub struct FwctlFile {
+    control: Fwctl,
     /// Must drop after the file.
     _lease: Lease,
 }
 
-impl ControlFile {
+impl FwctlFile {
     /// Whether a device has a control file.
-    pub fn is_offered(device: &Device) -> bool {
-        control::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
+    pub fn is_offered(device: &Function) -> bool {
+        fwctl::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
     }
 
     /// Opens the control file of a device that has one.
@@ -368,18 +372,18 @@ impl ControlFile {
         // The driver creates the user context on open.
         let dead = |errno| if errno == Errno::EAGAIN { Errno::ENOLINK } else { errno };
         let lease = backend.lease(device).map_err(dead)?;
-        Ok(Self { control: Control::open(lease.kernel.clone())?, _lease: lease })
+        Ok(Self { control: Fwctl::open(lease.kernel.clone())?, _lease: lease })
     }
 
     /// Executes an ioctl of a client, whose structure is at `argument`.
     pub fn ioctl(&self, client: &dyn Client, request: u32, argument: u64) -> Result<(), Errno> {
-        logged_control(client, request, || self.control.ioctl(client, request, argument))
+        logged_fwctl(client, request, || self.control.ioctl(client, request, argument))
     }
 }
 
 /// A control file that this process opened.
-struct OpenedControl {
-    file: ControlFile,
+struct OpenedFwctl {
+    file: FwctlFile,
     client: Arc<dyn Client>,
 }
 
@@ -388,7 +392,7 @@ struct OpenedControl {
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
 // SAFETY: only system calls use the addresses, within the argument's length.
-unsafe impl verbless_devx::ControlFile for OpenedControl {
+unsafe impl verbless_devx::OpenFwctl for OpenedFwctl {
     // SAFETY (of the callee): the structure must be as long as its request and its own size field
     // say, or nothing is accessed; only system calls use its pointers, and they return EFAULT for
     // wild ones.
@@ -427,17 +431,17 @@ unsafe impl OpenDevice for Opened {
         self.file.mmap(offset, length, protection)
     }
 
-    fn open_control(&self) -> Result<Option<Arc<dyn verbless_devx::ControlFile>>, Error> {
+    fn open_fwctl(&self) -> Result<Option<Arc<dyn verbless_devx::OpenFwctl>>, Error> {
         let inner = &self.backend.inner;
-        if !inner.devices.get(self.lease.id).is_some_and(ControlFile::is_offered) {
+        if !inner.devices.get(self.lease.id).is_some_and(FwctlFile::is_offered) {
             return Ok(None);
         }
-        let file = ControlFile::open(&self.backend, self.lease.id).map_err(|errno| {
+        let file = FwctlFile::open(&self.backend, self.lease.id).map_err(|errno| {
             let hint = "the modelled device refused its user context; the log has the reason";
             Error::new(ErrorKind::Refused, "opening a control file of the model", hint)
                 .with_errno(errno)
         })?;
-        Ok(Some(Arc::new(OpenedControl { file, client: inner.client.clone() })))
+        Ok(Some(Arc::new(OpenedFwctl { file, client: inner.client.clone() })))
     }
 }
 
@@ -447,7 +451,7 @@ fn name(number: usize) -> String {
 }
 
 /// Describes a device before it is opened, under its visible number.
-fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
+fn describe(number: usize, device: &Function, network: &Network) -> DeviceInfo {
     let profile = device.profile();
     let numbers = profile.device();
     let place = device.on_card();

@@ -16,10 +16,10 @@ use verbless_prm::{
 use super::boot::Booted;
 use super::client::PAGE;
 use super::clock::Clock;
+use super::cmd::{FunctionAccess, cmd_do, cmd_exec, command};
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
-use super::reach::{Function, command, exec, run};
 use super::steering::Flows;
 use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
@@ -51,7 +51,7 @@ pub(super) mod ib_event {
 
 /// An attached device.
 pub(super) struct Kernel {
-    pub function: Arc<dyn Function>,
+    pub function: Arc<dyn FunctionAccess>,
     pub caps: HcaCap,
     /// The events open to subscription; `None`: the device reports no events to users.
     pub subscribable: Option<Subscribable>,
@@ -90,9 +90,9 @@ pub(super) struct Kernel {
 }
 
 /// Reads a page of current capabilities.
-fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
+fn capabilities(function: &dyn FunctionAccess, page: u16) -> Result<Vec<u8>, Errno> {
     let mut output = vec![0; 0x1010];
-    exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
+    cmd_exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
     Ok(output.split_off(0x10))
 }
 
@@ -115,7 +115,7 @@ impl Interrupts for Vectors {
 
 impl Kernel {
     /// Attaches to a device: reads its capabilities, creates the EQs, and takes its interrupts.
-    pub(super) fn attach(function: Arc<dyn Function>) -> Result<Arc<Self>, Errno> {
+    pub(super) fn attach(function: Arc<dyn FunctionAccess>) -> Result<Arc<Self>, Errno> {
         let booted = Booted::new(function.clone())?;
         let device = &*function;
         let general = capabilities(device, 0)?;
@@ -128,7 +128,7 @@ impl Kernel {
         let ethernet = capabilities(device, 1).unwrap_or_default();
         let dump_fill_mkey = if caps.dump_fill_mkey() {
             let mut output = [0; 0x20];
-            exec(device, &inbox(Opcode::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
+            cmd_exec(device, &inbox(Opcode::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
             Field(0x8, 31, 0).get(&output)
         } else {
             0
@@ -223,12 +223,12 @@ impl Kernel {
     /// Executes a client's command. EREMOTEIO: the device refused it, with the reason in the
     /// outbox.
     pub(super) fn run(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
-        run(&*self.function, input, output)
+        cmd_do(&*self.function, input, output)
     }
 
     /// Executes a kernel command; maps its status to an errno.
     pub(super) fn exec(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
-        exec(&*self.function, input, output)
+        cmd_exec(&*self.function, input, output)
     }
 
     /// Creates a user context with the privileges `cap`; returns its uid.

@@ -26,11 +26,11 @@
 //!     page_lists                                           bounds the memory of page lists
 //!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
 //!     verbs          the interface for libraries without DevX (feature `verbs`)
-//!   control      the function's other file: commands through fwctl
+//!   fwctl        the function's other file: commands through fwctl
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     clock          the page that converts timestamps to times
 //!     boot           brings the device up and takes it down
-//!     reach, port    the access to a function; the state of a port
+//!     cmd, port      the access to a function; the state of a port
 //!     network        IP addresses of Ethernet ports, and their neighbours
 //!     topology       a function's place on its card, and its representors
 //!   refused, refusal_log, unmodelled   the reasons of refused ioctls, for the log
@@ -54,8 +54,8 @@ mod boot;
 mod channel;
 mod client;
 mod clock;
+mod cmd;
 mod context;
-mod control;
 mod describe;
 mod descriptor;
 mod device;
@@ -70,6 +70,7 @@ mod flow;
 mod function;
 #[cfg(fuzzing)]
 mod fuzz;
+mod fwctl;
 mod handles;
 mod in_process;
 mod ioctl;
@@ -81,19 +82,18 @@ mod numbers;
 mod page_lists;
 mod pinned;
 mod port;
-mod reach;
 mod refusal_log;
 mod refused;
 mod rules;
 mod steering;
 mod subscriptions;
 mod topology;
+mod uapi;
 mod uar;
 mod umem;
 mod unmodelled;
 #[cfg_attr(not(feature = "verbs"), path = "no_verbs.rs")]
 mod verbs;
-mod wire;
 mod write;
 
 #[cfg(test)]
@@ -110,15 +110,16 @@ pub mod remote {
     pub use crate::abi::DRIVER_ID;
     pub use crate::aio::signal_eventfd;
     pub use crate::client::{
-        Capability, Claim, Client, FileId, PAGE, effective_capabilities, identify, numbers,
+        Capability, Client, DescriptorClaim, FileId, PAGE, effective_capabilities, identify,
+        numbers,
     };
-    pub use crate::describe::{Described, describe};
+    pub use crate::describe::{IoctlDescription, describe};
     pub use crate::eventfds::Eventfds;
-    pub use crate::in_process::{ControlFile, DeviceFile};
+    pub use crate::in_process::{DeviceFile, FwctlFile};
     pub use crate::ioctl::{HEADER_WORDS, length as ioctl_length};
     pub use crate::mappings::{Mappings, check_pin};
     pub use crate::port::{GidEntry, PortState};
-    pub use crate::refusal_log::{control_request, log as log_refusal};
+    pub use crate::refusal_log::{fwctl_request, log as log_refusal};
     pub use crate::uar::MMAP_SPAN;
     #[cfg(feature = "verbs")]
     pub use crate::verbs::query::flags as device_flags;

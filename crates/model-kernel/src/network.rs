@@ -9,11 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The netdevs of a model.
 #[derive(Default)]
 pub(super) struct Network {
-    told: Mutex<Told>,
+    told: Mutex<SentEvents>,
 }
 
 #[derive(Default)]
-struct Told {
+struct SentEvents {
     /// Addresses per device, in the order of their addition.
     addresses: BTreeMap<usize, Vec<[u8; 16]>>,
     /// Devices whose netdev is in another network namespace.
@@ -23,7 +23,7 @@ struct Told {
 }
 
 impl Network {
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, SentEvents> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,7 +10,7 @@ use verbless_prm::Eqe;
 
 use super::aio::signal_eventfd;
 use super::channel::Channel;
-use super::client::{Claim, Client};
+use super::client::{Client, DescriptorClaim};
 use super::eventfds::Eventfd;
 use super::refused::refused;
 
@@ -19,7 +19,7 @@ use super::refused::refused;
 pub(super) struct EventChannel {
     pub channel: Arc<Channel>,
     /// The claim for the newest subscriptions, and how many it covers.
-    claim: Mutex<(Arc<Claim>, usize)>,
+    claim: Mutex<(Arc<DescriptorClaim>, usize)>,
     /// Records are cookies without event data; each is queued at most once.
     pub omit_data: bool,
 }
@@ -38,7 +38,7 @@ pub(super) struct Subscription {
     /// The eventfd to signal instead of the channel.
     pub eventfd: Option<Arc<Eventfd>>,
     /// Counts it, together with others, as one kept descriptor of the client.
-    pub claim: Arc<Claim>,
+    pub claim: Arc<DescriptorClaim>,
 }
 
 /// Event and object type, with the object's number; `None`: the device.
@@ -51,13 +51,13 @@ pub(super) const MOST_OF_EVENT: usize = 256;
 /// The subscriptions of one device.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
-    table: Mutex<Table>,
+    table: Mutex<SubscriptionTable>,
     /// The next serial number of an object.
     serials: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SubscriptionTable {
     by_event: BTreeMap<EventKey, Vec<(u64, Arc<Subscription>)>>,
     /// Event keys of a DevX object's subscriptions; some may have ended with their channel.
     by_object: BTreeMap<u64, BTreeSet<EventKey>>,
@@ -67,7 +67,7 @@ struct Table {
 }
 
 impl Subscriptions {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, SubscriptionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,7 +191,7 @@ impl EventChannel {
         &self,
         count: usize,
         client: &dyn Client,
-    ) -> Result<Vec<Arc<Claim>>, Errno> {
+    ) -> Result<Vec<Arc<DescriptorClaim>>, Errno> {
         let mut last = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         let mut claims = Vec::with_capacity(count);
         while claims.len() < count {

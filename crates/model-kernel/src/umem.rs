@@ -180,7 +180,7 @@ fn create_umem(
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::Ourselves;
+    use super::super::client::OwnProcess;
     use super::*;
     use crate::mailbox::Field;
 
@@ -188,7 +188,7 @@ mod tests {
 
     /// The command for a range.
     fn listed(start: u64, length: u64, size: u64, writable: bool) -> Option<CreateUmem> {
-        let listed = ListedPages::of(pages_of(start, length, size), &Ourselves::default())?;
+        let listed = ListedPages::of(pages_of(start, length, size), &OwnProcess::default())?;
         create_umem(7, (start, size), listed, writable)
     }
 

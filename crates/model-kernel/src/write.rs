@@ -14,7 +14,7 @@ use super::handles::Object;
 use super::kernel::Kernel;
 use super::port::PortState;
 use super::refused::{probe, refused};
-use super::wire::Core;
+use super::uapi::UverbsRequest;
 use super::{unmodelled, verbs};
 
 /// Bit of a command number: the extended form.
@@ -35,7 +35,7 @@ pub(super) struct Command {
     pub response: usize,
     /// Whether the context is checked before the request is read.
     pub in_context: bool,
-    pub run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+    pub run: fn(&mut Method<'_>, &UverbsRequest) -> Result<(), Errno>,
 }
 
 pub(super) const fn plain(
@@ -43,7 +43,7 @@ pub(super) const fn plain(
     number: u32,
     request: usize,
     response: usize,
-    run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+    run: fn(&mut Method<'_>, &UverbsRequest) -> Result<(), Errno>,
 ) -> Command {
     Command { name, number, request, response, in_context: false, run }
 }
@@ -55,7 +55,7 @@ pub(super) const fn extended(
     name: &'static str,
     number: u32,
     request: usize,
-    run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+    run: fn(&mut Method<'_>, &UverbsRequest) -> Result<(), Errno>,
 ) -> Command {
     plain(name, EXTENDED | number, request, 0, run)
 }
@@ -124,7 +124,7 @@ impl Method<'_> {
     }
 
     /// The first `bytes` bytes of the request, padded with zeros; the rest must be zero.
-    fn core(&self, bytes: usize) -> Result<Core, Errno> {
+    fn core(&self, bytes: usize) -> Result<UverbsRequest, Errno> {
         let mut request = match self.attrs.bytes(attr::CORE_IN) {
             Err(Errno::ENOENT) => Vec::new(),
             other => other?,
@@ -134,7 +134,7 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         request.resize(bytes, 0);
-        Ok(Core(request))
+        Ok(UverbsRequest(request))
     }
 
     /// Writes an extended command's response to `attr::CORE_OUT`, if given.
@@ -185,7 +185,7 @@ impl Method<'_> {
     }
 
     /// An address handle: a DevX client needs only the MAC of a RoCE path.
-    fn create_ah(&mut self, request: &Core) -> Result<(), Errno> {
+    fn create_ah(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         self.state.context()?;
         let kernel = &self.file.kernel;
         let [is_global, number] = [request.u8(53), request.u8(54)];

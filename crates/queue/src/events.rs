@@ -77,7 +77,7 @@ pub struct CqEvents {
     verbs: AsyncEventChannel,
     /// Readable while `channel` or `verbs` is.
     files: Waiter,
-    state: Mutex<State>,
+    state: Mutex<CqEventsState>,
     /// Queues hold a weak reference to it: it identifies their channel, and whether that still
     /// exists.
     alive: Arc<()>,
@@ -90,12 +90,12 @@ const TYPE_BITS: u32 = 8;
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-struct State {
+struct CqEventsState {
     /// The number of the next entry.
     next: u64,
     /// The CQs, and the queues that they watch, by the numbers in the cookies of their
     /// subscriptions.
-    queues: HashMap<u64, Entry>,
+    queues: HashMap<u64, SubscriptionEntry>,
     /// Entry count at which `add` first removes the entries of dropped queues.
     prune_at: usize,
     /// Numbers of CQs whose events were read and counted, but not returned yet.
@@ -106,17 +106,17 @@ struct State {
     held: bool,
 }
 
-struct Entry {
+struct SubscriptionEntry {
     /// What [`CqEvents::wait`] returns for the CQ.
     token: u64,
     /// The entry of the CQ: this one, or that of the CQ that watches the queue.
     cq: u64,
-    reports: Weak<Reports>,
-    source: Source,
+    reports: Weak<CqReports>,
+    source: EventSource,
 }
 
 /// The source of a subscription's events.
-enum Source {
+enum EventSource {
     Cq,
     /// A queue that a CQ watches: its kind, its number, and a value that lives as long as it.
     Queue(&'static str, u32, Weak<dyn Any + Send + Sync>),
@@ -126,7 +126,7 @@ enum Source {
 
 /// A source that a CQ watches and that reported an error.
 #[derive(Clone)]
-enum Failure {
+enum WatchedFailure {
     /// Kind and number of the queue, type of the event, and a value that lives as long as the
     /// queue.
     Queue(&'static str, u32, u8, Weak<dyn Any + Send + Sync>),
@@ -136,7 +136,7 @@ enum Failure {
 
 /// The events read for a CQ. Its [`Subscription`] owns them, and the `CqEvents` refers to them.
 #[derive(Default)]
-struct Reports {
+struct CqReports {
     /// Completion events.
     completions: AtomicU32,
     /// The device reported an error of the CQ.
@@ -147,13 +147,13 @@ struct Reports {
     any_failed: AtomicBool,
     /// Ports reported as down, as a bitmap.
     ports_down: AtomicU32,
-    failed: Mutex<Vec<Failure>>,
+    failed: Mutex<Vec<WatchedFailure>>,
 }
 
 /// A completion queue's subscription to the [`CqEvents`] that it was added to.
 pub(crate) struct Subscription {
     number: u64,
-    reports: Arc<Reports>,
+    reports: Arc<CqReports>,
     /// How many of the events the queue's arm sequence number has counted.
     counted: u32,
     /// The device reports no errors of CQs.
@@ -200,7 +200,7 @@ impl CqEvents {
         Ok(Self { device, channel, verbs, files, state, alive })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CqEventsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,13 +213,13 @@ impl CqEvents {
     /// call [`Cq::check`] by itself.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if `cq` is already on a `CqEvents`, this one or another; the kernel
-    /// refuses, for example a queue of another context.
+    /// [`ErrorKind::InvalidInput`] if `cq` is already on a `CqEvents`, this one or another; the
+    /// kernel refuses, for example a queue of another context.
     pub fn add(&self, cq: &mut Cq, token: u64) -> Result<(), Error> {
         if cq.subscription.as_ref().is_some_and(|there| there.channel.strong_count() > 0) {
             let hint = "it was added to another CqEvents already: drop that one first";
             let attempted = format!("adding CQ {} to an event channel", cq.cqn());
-            return Err(Error::new(ErrorKind::Input, attempted, hint));
+            return Err(Error::new(ErrorKind::InvalidInput, attempted, hint));
         }
         let mut state = self.state();
         let number = state.next;
@@ -232,7 +232,7 @@ impl CqEvents {
         };
         // An event to an earlier channel may have answered the last sequence number.
         cq.event_received();
-        let reports = Arc::new(Reports::default());
+        let reports = Arc::new(CqReports::default());
         // It may have failed before, or its event went to an earlier channel.
         match cq.check() {
             Err(error) if error.kind() == ErrorKind::QueueFailed => {
@@ -241,7 +241,7 @@ impl CqEvents {
             checked => checked?,
         }
         let weak = Arc::downgrade(&reports);
-        let entry = Entry { token, cq: number, reports: weak, source: Source::Cq };
+        let entry = SubscriptionEntry { token, cq: number, reports: weak, source: EventSource::Cq };
         state.insert(number, entry);
         let channel = Arc::downgrade(&self.alive);
         let checked = Instant::now();
@@ -258,16 +258,16 @@ impl CqEvents {
     /// nothing, such as those of a queue pair whose other CQ overran.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if `cq` was not [added](CqEvents::add) here; the kernel refuses (EINVAL
-    /// if the device does not report these errors).
+    /// [`ErrorKind::InvalidInput`] if `cq` was not [added](CqEvents::add) here; the kernel refuses
+    /// (EINVAL if the device does not report these errors).
     pub fn watch(&self, cq: &Cq, queue: &impl Watchable) -> Result<(), Error> {
         let (kind, id) = queue.name();
-        let source = Source::Queue(kind, id, queue.life());
+        let source = EventSource::Queue(kind, id, queue.life());
         let subscription = self.watch_for(cq, source, Some(queue.object()), queue.errors())?;
         // Its event may have come before.
         if queue.is_failed()? {
             let event = event_type::WQ_CATASTROPHIC_ERROR;
-            self.fail(subscription, Failure::Queue(kind, id, event, queue.life()));
+            self.fail(subscription, WatchedFailure::Queue(kind, id, event, queue.life()));
         }
         Ok(())
     }
@@ -293,15 +293,15 @@ impl CqEvents {
             return Err(Error::new(ErrorKind::NotSupported, attempted, hint));
         }
         let types = [event_type::PORT_CHANGE as u16];
-        let subscription = self.watch_for(cq, Source::Port(port), None, &types)?;
+        let subscription = self.watch_for(cq, EventSource::Port(port), None, &types)?;
         // It may be down already.
-        self.fail(subscription, Failure::Port(port));
+        self.fail(subscription, WatchedFailure::Port(port));
         Ok(())
     }
 
     /// Notes a failure without an event. A thread in [`CqEvents::wait`], or the next one, gets the
     /// token of the queue.
-    fn fail(&self, subscription: &Subscription, failure: Failure) {
+    fn fail(&self, subscription: &Subscription, failure: WatchedFailure) {
         subscription.reports.fail(failure);
         let mut state = self.state();
         state.fired.push_back(subscription.number);
@@ -310,12 +310,12 @@ impl CqEvents {
 
     /// Keeps the file readable while there are tokens to take that no channel reports, or the
     /// device has failed: other threads that sleep must wake.
-    fn hold_for_others(&self, state: &mut State) {
+    fn hold_for_others(&self, state: &mut CqEventsState) {
         let hold = state.failed || !state.fired.is_empty();
         self.hold(state, hold);
     }
 
-    fn hold(&self, state: &mut State, hold: bool) {
+    fn hold(&self, state: &mut CqEventsState, hold: bool) {
         match (state.held, hold) {
             (false, true) => self.files.hold(),
             (true, false) => self.files.release(),
@@ -327,13 +327,13 @@ impl CqEvents {
     fn watch_for<'c>(
         &self,
         cq: &'c Cq,
-        source: Source,
+        source: EventSource,
         object: Option<&DevxObject>,
         types: &[u16],
     ) -> Result<&'c Subscription, Error> {
         let Some(subscription) = cq.subscription.as_ref().filter(|there| self.has(there)) else {
             let attempted = format!("watching {source} for CQ {}", cq.cqn());
-            return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
+            return Err(Error::new(ErrorKind::InvalidInput, attempted, NOT_ADDED));
         };
         let mut state = self.state();
         let number = state.next;
@@ -342,7 +342,7 @@ impl CqEvents {
         let cq = subscription.number;
         let token = state.queues.get(&cq).map_or(0, |entry| entry.token);
         let reports = Arc::downgrade(&subscription.reports);
-        state.insert(number, Entry { token, cq, reports, source });
+        state.insert(number, SubscriptionEntry { token, cq, reports, source });
         Ok(subscription)
     }
 
@@ -377,7 +377,7 @@ impl CqEvents {
     /// # Errors
     /// [`ErrorKind::QueueFailed`] if the queue has no CQE left and none will come: it overran, or
     /// could not be written. The same, once, if a queue that it [watches](CqEvents::watch) failed.
-    /// [`ErrorKind::Input`] if the queue was not [added](CqEvents::add) here.
+    /// [`ErrorKind::InvalidInput`] if the queue was not [added](CqEvents::add) here.
     pub fn park(&self, cq: &mut Cq) -> Result<Parked, Error> {
         self.park_for(cq, Notify::Next)
     }
@@ -390,7 +390,7 @@ impl CqEvents {
     pub fn park_for(&self, cq: &mut Cq, notify: Notify) -> Result<Parked, Error> {
         let Some(subscription) = cq.subscription.as_mut().filter(|there| self.has(there)) else {
             let attempted = format!("parking CQ {}", cq.cqn());
-            return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
+            return Err(Error::new(ErrorKind::InvalidInput, attempted, NOT_ADDED));
         };
         // Read before the queue is checked: CQEs written before the failure come first.
         let failed = subscription.reports.may_have_failed();
@@ -423,7 +423,7 @@ impl CqEvents {
         taken
     }
 
-    fn take(&self, state: &mut State) -> Result<Option<u64>, Error> {
+    fn take(&self, state: &mut CqEventsState) -> Result<Option<u64>, Error> {
         loop {
             while let Some(number) = state.fired.pop_front() {
                 // The queue of an event that was read before may be dropped.
@@ -438,7 +438,7 @@ impl CqEvents {
     }
 
     /// Fails if the device has failed, and takes the other events of verbs.
-    fn check_device(&self, state: &mut State) -> Result<(), Error> {
+    fn check_device(&self, state: &mut CqEventsState) -> Result<(), Error> {
         while !state.failed
             && let Some(event) = self.verbs.read()?
         {
@@ -454,8 +454,8 @@ impl CqEvents {
     }
 
     /// Takes an event from the channel and counts it; false if there is none.
-    fn read(&self, state: &mut State) -> Result<bool, Error> {
-        let State { queues, fired, .. } = state;
+    fn read(&self, state: &mut CqEventsState) -> Result<bool, Error> {
+        let CqEventsState { queues, fired, .. } = state;
         match self.channel.read() {
             Ok(None) => return self.check_device(state).map(|()| false),
             Ok(Some(event)) => {
@@ -619,8 +619,8 @@ impl CqEvents {
         while let Some(failure) = reports.take_failed() {
             match failure {
                 // It was dropped after the event came.
-                Failure::Queue(.., ref life) if life.strong_count() == 0 => {}
-                Failure::Queue(kind, number, event, _) => {
+                WatchedFailure::Queue(.., ref life) if life.strong_count() == 0 => {}
+                WatchedFailure::Queue(kind, number, event, _) => {
                     let what = match event {
                         event_type::WQ_INVALID_REQUEST_ERROR => "an invalid request of its peer",
                         event_type::WQ_ACCESS_ERROR => "an access violation of its peer",
@@ -632,7 +632,7 @@ impl CqEvents {
                     );
                     return failed(ErrorKind::QueueFailed, hint);
                 }
-                Failure::Port(port) => {
+                WatchedFailure::Port(port) => {
                     let up = self.is_up(port).inspect_err(|_| reports.fail(failure))?;
                     let bit = 1 << (port & 31);
                     let down = &reports.ports_down;
@@ -681,7 +681,7 @@ impl Subscription {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for EventSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cq => f.write_str("a CQ"),
@@ -691,7 +691,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl Failure {
+impl WatchedFailure {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Queue(_, one, kind, _), Self::Queue(_, two, other, _)) => {
@@ -703,17 +703,17 @@ impl Failure {
     }
 }
 
-impl Reports {
+impl CqReports {
     fn may_have_failed(&self) -> bool {
         let Self { cq_failed, unsure, any_failed, .. } = self;
         [cq_failed, unsure, any_failed].iter().any(|flag| flag.load(Ordering::Acquire))
     }
 
-    fn failures(&self) -> MutexGuard<'_, Vec<Failure>> {
+    fn failures(&self) -> MutexGuard<'_, Vec<WatchedFailure>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fail(&self, failure: Failure) {
+    fn fail(&self, failure: WatchedFailure) {
         let mut failures = self.failures();
         if !failures.iter().any(|there| there.is_same(&failure)) {
             failures.push(failure);
@@ -721,7 +721,7 @@ impl Reports {
         self.any_failed.store(true, Ordering::Release);
     }
 
-    fn take_failed(&self) -> Option<Failure> {
+    fn take_failed(&self) -> Option<WatchedFailure> {
         let mut failed = self.failures();
         let taken = failed.pop();
         self.any_failed.store(!failed.is_empty(), Ordering::Release);
@@ -729,8 +729,8 @@ impl Reports {
     }
 }
 
-impl State {
-    fn insert(&mut self, number: u64, entry: Entry) {
+impl CqEventsState {
+    fn insert(&mut self, number: u64, entry: SubscriptionEntry) {
         if self.queues.len() >= self.prune_at {
             self.queues.retain(|_, entry| entry.is_alive());
             self.prune_at = 2 * self.queues.len() + 16;
@@ -742,11 +742,11 @@ impl State {
     }
 }
 
-impl Entry {
+impl SubscriptionEntry {
     fn is_alive(&self) -> bool {
         let source = match &self.source {
-            Source::Cq | Source::Port(_) => true,
-            Source::Queue(.., life) => life.strong_count() > 0,
+            EventSource::Cq | EventSource::Port(_) => true,
+            EventSource::Queue(.., life) => life.strong_count() > 0,
         };
         source && self.reports.strong_count() > 0
     }
@@ -755,16 +755,16 @@ impl Entry {
     fn count(&self, event: u8) -> bool {
         let Some(reports) = self.reports.upgrade() else { return false };
         match self.source {
-            Source::Cq if event == event_type::COMPLETION => {
+            EventSource::Cq if event == event_type::COMPLETION => {
                 reports.completions.fetch_add(1, Ordering::AcqRel);
             }
-            Source::Cq => reports.cq_failed.store(true, Ordering::Release),
+            EventSource::Cq => reports.cq_failed.store(true, Ordering::Release),
             // The kernel keeps events of destroyed objects.
-            Source::Queue(.., ref life) if life.strong_count() == 0 => return false,
-            Source::Queue(kind, number, ref life) => {
-                reports.fail(Failure::Queue(kind, number, event, life.clone()));
+            EventSource::Queue(.., ref life) if life.strong_count() == 0 => return false,
+            EventSource::Queue(kind, number, ref life) => {
+                reports.fail(WatchedFailure::Queue(kind, number, event, life.clone()));
             }
-            Source::Port(port) => reports.fail(Failure::Port(port)),
+            EventSource::Port(port) => reports.fail(WatchedFailure::Port(port)),
         }
         true
     }
@@ -772,7 +772,7 @@ impl Entry {
     /// Counts an event that may have been lost; false if it has no live CQ.
     fn count_lost(&self) -> bool {
         let Some(reports) = self.reports.upgrade() else { return false };
-        if !matches!(self.source, Source::Cq) {
+        if !matches!(self.source, EventSource::Cq) {
             return false;
         }
         reports.completions.fetch_add(1, Ordering::AcqRel);

@@ -31,7 +31,7 @@ fn open(model: &Model) -> Domain {
 fn pair(domain: &Domain, events: &CqEvents, token: u64) -> (Qp, Cq) {
     let mut cq = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     events.add(&mut cq, token).expect("it is new");
     (qp, cq)
 }

@@ -18,16 +18,16 @@ use verbless_prm::hot::{self, cqe_opcode, opcode};
 use verbless_prm::{CqeOpcode, DatagramSegment, WqeOpcode};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::cq::{CompletionQueueParts, Notify};
-use verbless_ring::frames::PolledFrame;
 use verbless_ring::qp::{BlueFlame, Polled, ReceiveQueueParts, SendQueueParts};
+use verbless_ring::raw_rq::PolledFrame;
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
-use verbless_ring::shared::SharedReceiveQueueParts;
+use verbless_ring::srq::SharedReceiveQueueParts;
 use verbless_ring::uar::UarPage;
-use verbless_ring::wr::{Frame, Inline, PostError, Send, Umr, Write};
+use verbless_ring::wr::{EthSend, Inline, PostError, Send, Umr, Write};
 use verbless_ring::{
     AddressHandle, Completion, CompletionError, CompletionQueue, Cqe, Cqn, Datagram, Destination,
-    Dispatched, Dispatcher, Eth, FrameReceiver, Lkey, QKey, Qpn, QueuePair, ReceiveQueue,
-    RemoteAddr, Rkey, SendQueue, Sge, SharedReceiveQueue, Ud, WqeIndex,
+    Dispatched, Dispatcher, Eth, Lkey, QKey, Qpn, QueuePair, RawRq, ReceiveQueue, RemoteAddr, Rkey,
+    SendQueue, Sge, SharedReceiveQueue, Ud, WqeIndex,
 };
 
 const QPN: u32 = 0x123;
@@ -148,17 +148,17 @@ fn line_post_frame(
     body: Sge,
     cookie: u64,
 ) -> Posted {
-    queue.post(&Frame::new(header, body).ip_checksum().l4_checksum().signaled(), cookie)
+    queue.post(&EthSend::new(header, body).ip_checksum().l4_checksum().signaled(), cookie)
 }
 
 #[inline(never)]
-fn line_poll_frame(frames: &mut FrameReceiver, cq: &mut CompletionQueue) -> PolledFrame {
+fn line_poll_frame(frames: &mut RawRq, cq: &mut CompletionQueue) -> PolledFrame {
     frames.poll(cq)
 }
 
 #[inline(never)]
 fn line_poll_frames(
-    frames: &mut FrameReceiver,
+    frames: &mut RawRq,
     cq: &mut CompletionQueue,
     into: &mut [PolledFrame; BATCH],
 ) -> usize {
@@ -190,7 +190,7 @@ struct World {
     table: Dispatcher<QueuePair>,
     frames: SendQueue<Eth>,
     header: [u8; HEADER],
-    receiver: FrameReceiver,
+    receiver: RawRq,
     received: [PolledFrame; BATCH],
 }
 
@@ -322,7 +322,7 @@ impl World {
             table,
             frames: frames.unwrap(),
             header: [0x12; HEADER],
-            receiver: FrameReceiver::new(frame_receives.unwrap(), USER).unwrap(),
+            receiver: RawRq::new(frame_receives.unwrap(), USER).unwrap(),
             received: [const { None }; BATCH],
         }
     }
@@ -506,7 +506,7 @@ measured! {
         line_post_frame(&mut w.frames, black_box(&w.header), *black_box(&w.sges[0]), cookie);
     measured_frame_inlined: ROUND, |w, cookie|
         w.frames.post(
-            &Frame::new(black_box(&w.header), *black_box(&w.sges[0]))
+            &EthSend::new(black_box(&w.header), *black_box(&w.sges[0]))
                 .ip_checksum()
                 .l4_checksum()
                 .signaled(),

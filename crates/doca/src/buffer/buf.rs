@@ -9,7 +9,7 @@ use super::descriptor::Descriptor;
 use super::element::{Element, Store};
 use super::reference::BufRef;
 use crate::error::{Error, ErrorKind, Refused, Result};
-use crate::memory::{Chunk, Reach};
+use crate::memory::{CachedKey, Chunk};
 use crate::types::AccessFlags;
 
 use verbless_queue::Lkey;
@@ -128,7 +128,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { reader, lkey, .. } = element.reach.get();
+        let CachedKey { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.data();
         (reader == device).then_some(Room { address, length, lkey })
     }
@@ -137,7 +137,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.tail();
         (writer == device).then_some(Room { address, length, lkey })
     }
@@ -146,7 +146,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn data_writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.data();
         (writer == device).then_some(Room { address, length, lkey })
     }
@@ -155,7 +155,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn rest_writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
         (writer == device).then_some(Room { address, length, lkey })
     }
@@ -165,7 +165,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn rest_of_peer(&self, peers: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { reader, lkey, .. } = element.reach.get();
+        let CachedKey { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
         (reader == peers).then_some(Room { address, length, lkey })
     }
@@ -188,7 +188,7 @@ impl Buf {
     }
 
     /// Stores how a device reaches the buffer, if it is no chain and has one reference.
-    pub(crate) fn remember(&self, reach: Reach) {
+    pub(crate) fn remember(&self, reach: CachedKey) {
         let element = self.element();
         if element.shared.count() == 1 {
             element.set_reach(reach);
@@ -358,7 +358,7 @@ impl Buf {
     /// [`ErrorKind::Full`] with 65,535 references.
     pub fn add_ref(&self) -> Result<BufRef> {
         let element = self.element();
-        element.reach.set(Reach::UNKNOWN);
+        element.reach.set(CachedKey::UNKNOWN);
         BufRef::to(&element.shared)
     }
 
@@ -376,7 +376,7 @@ impl Buf {
         while last.next.is_some() {
             last = last.next.as_deref_mut().expect("it was there a moment ago");
         }
-        last.reach.set(Reach::UNKNOWN);
+        last.reach.set(CachedKey::UNKNOWN);
         last.next = Some(tail.element.into_box());
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::engine::Engine;
 use super::engines::AnyEngine;
-use super::event::{Done, Event, Owner, Retrieve, Settled, Tag};
+use super::event::{Done, Event, EventSlot, Owner, Retrieve, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::{Context, Removable};
@@ -16,7 +16,7 @@ use super::wait::Quiet;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::graph::instance::Instance;
 use crate::graph::plan::Graph;
-use crate::graph::runs::{Runs, Step};
+use crate::graph::runs::{RunStep, Runs};
 use crate::types::UserData;
 
 /// One in this number of retrievals runs software engines first, however many jobs devices
@@ -360,14 +360,14 @@ impl WorkQ {
         {
             match &mut *peeked.engine {
                 AnyEngine::Dma(engine) => {
-                    if let Some(done) = engine.succeed(peeked.request) {
-                        peeked.pass();
+                    if let Some(done) = engine.complete_success(peeked.request) {
+                        peeked.consume_peeked();
                         return Ok(done.event);
                     }
                 }
                 AnyEngine::Rdma(engine) => {
-                    if let Some(done) = engine.succeed(peeked.request) {
-                        peeked.pass();
+                    if let Some(done) = engine.complete_success(peeked.request) {
+                        peeked.consume_peeked();
                         return Ok(done.event);
                     }
                 }
@@ -394,7 +394,7 @@ impl WorkQ {
     /// Retrieves the rarer events, or none. The result has its own memory, so that events of the
     /// fast path stay in registers.
     #[inline(never)]
-    fn progress_retrieve_other(&mut self, result: &mut Settled) {
+    fn progress_retrieve_other(&mut self, result: &mut EventSlot) {
         if self.runs.in_flight() == 0 && !self.queues.has_work() {
             // Only devices have work, and their completions end all jobs.
             self.mixed = false;
@@ -421,17 +421,17 @@ impl WorkQ {
     pub(crate) fn progress(&mut self) -> std::result::Result<Done, Retrieve> {
         if self.runs.has_work() {
             match self.runs.step(&mut self.queues) {
-                Step::Ended(done) => return Ok(done),
-                Step::Node => return self.again(),
-                Step::Nothing => {}
+                RunStep::Ended(done) => return Ok(done),
+                RunStep::Node => return self.again(),
+                RunStep::Nothing => {}
             }
         }
         if let Some(done) = self.software_in_turn() {
             return self.of_graphs(done);
         }
         let plain = self.queues.peek().and_then(|peeked| {
-            let done = peeked.engine.succeed(peeked.request)?;
-            peeked.pass();
+            let done = peeked.engine.complete_success(peeked.request)?;
+            peeked.consume_peeked();
             Some(done)
         });
         let Some(done) = plain else { return self.progress_others() };

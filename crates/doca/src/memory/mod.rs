@@ -69,7 +69,7 @@ use std::sync::Arc;
 
 pub use bytes::Memory;
 pub use chunk::FreeCallback;
-pub(crate) use chunk::{Chunk, Reach};
+pub(crate) use chunk::{CachedKey, Chunk};
 pub use dynamic::{DynamicMmap, NotPopulated};
 pub use export::ExportDescriptor;
 pub use mmap::{Mmap, MmapBuilder};

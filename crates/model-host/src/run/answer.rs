@@ -15,16 +15,16 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use super::closing::Pool;
+use super::call_threads::{CallThreads, SHORT, StallAction, TURN};
+use super::file_closer::FileClosers;
 use super::filter;
-use super::how::How;
+use super::open_how::OpenHow;
 use super::process::{self, Caller};
 use super::shared::SharedRun;
-use super::side::View;
-use super::sys::{self, Gate, Listener, Notification, Stat};
-use super::turns::{SHORT, Step, TURN, Turns};
+use super::sys::{self, CallGate, Listener, Notification, Stat};
+use super::view::View;
 
-/// Short looks at `turns` after a call that hung.
+/// Short looks at `call_threads` after a call that hung.
 const QUICK_LOOKS: u32 = 100;
 
 /// The answer to a call.
@@ -47,39 +47,44 @@ impl From<Errno> for Answer {
 #[derive(Clone)]
 pub(super) struct Answerer {
     pub shared: Arc<SharedRun>,
-    pub gate: Arc<dyn Gate>,
+    pub gate: Arc<dyn CallGate>,
     pub view: Arc<View>,
     /// Closes files that were taken from the filter's programs.
-    pub pool: Arc<Pool>,
+    pub pool: Arc<FileClosers>,
 }
 
 /// Starts the threads that answer a filter's notifications. They end with the last process behind
 /// the filter.
 ///
 /// One thread receives at a time. The kernel wakes all receivers of a listener, and one of them
-/// gets the notification. If the thread does not come back, another takes its place (`turns`).
+/// gets the notification. If the thread does not come back, another takes its place
+/// (`call_threads`).
 pub(super) fn spawn(
     shared: &Arc<SharedRun>,
     listener: &Arc<Listener>,
     view: &Arc<View>,
 ) -> io::Result<()> {
-    let gate: Arc<dyn Gate> = listener.clone();
+    let gate: Arc<dyn CallGate> = listener.clone();
     let (shared, view, pool) = (shared.clone(), view.clone(), Arc::default());
     let answerer = Answerer { shared, gate, view, pool };
-    let desk = Arc::new(Desk { answerer, listener: listener.clone(), turns: Turns::default() });
+    let desk = Arc::new(FilterCalls {
+        answerer,
+        listener: listener.clone(),
+        turns: CallThreads::default(),
+    });
     let watched = Arc::downgrade(&desk);
     Builder::new().name("verbless-watch".into()).spawn(move || watch(&watched))?;
     desk.take_calls(0)
 }
 
 /// A filter with its answering threads.
-struct Desk {
+struct FilterCalls {
     answerer: Answerer,
     listener: Arc<Listener>,
-    turns: Turns,
+    turns: CallThreads,
 }
 
-impl Desk {
+impl FilterCalls {
     /// Starts the answering thread with this number.
     fn take_calls(self: Arc<Self>, number: u64) -> io::Result<()> {
         Builder::new().spawn(move || self.answer_all(number)).map(drop)
@@ -120,7 +125,7 @@ impl Desk {
 }
 
 /// Starts another answering thread whenever one does not come back.
-fn watch(desk: &Weak<Desk>) {
+fn watch(desk: &Weak<FilterCalls>) {
     let (mut refused, mut exhausted, mut quick) = (false, false, 0_u32);
     loop {
         // Hanging calls come in groups.
@@ -128,12 +133,12 @@ fn watch(desk: &Weak<Desk>) {
         let Some(desk) = desk.upgrade() else { return };
         let waits = call_waits(desk.listener.as_fd());
         match desk.turns.look(Instant::now(), waits, |call| desk.maker(call)) {
-            Step::Nothing => {
+            StallAction::Nothing => {
                 quick = quick.saturating_sub(1);
                 continue;
             }
-            Step::Replace => {}
-            Step::Exhausted => {
+            StallAction::Replace => {}
+            StallAction::Exhausted => {
                 quick = 0;
                 if !std::mem::replace(&mut exhausted, true) {
                     tracing::error!(
@@ -143,7 +148,7 @@ fn watch(desk: &Weak<Desk>) {
                 }
                 continue;
             }
-            Step::Kill(calls) => {
+            StallAction::Kill(calls) => {
                 tracing::error!(
                     calls = calls.len(),
                     "memory with the arguments of these calls does not arrive (userfaultfd, \
@@ -202,7 +207,7 @@ impl Answerer {
             libc::SYS_mmap => self.mmap(call),
             libc::SYS_ftruncate => self.unsuitable(call, Errno::EINVAL),
             libc::SYS_fallocate => self.unsuitable(call, Errno::ENODEV),
-            libc::SYS_openat => self.open(call, first, second, &How::plain(third)),
+            libc::SYS_openat => self.open(call, first, second, &OpenHow::from_flags(third)),
             libc::SYS_openat2 => self.openat2(call),
             libc::SYS_newfstatat => self.stat(call, first, second, fourth, Stat::Plain(third)),
             libc::SYS_statx => {
@@ -220,7 +225,7 @@ impl Answerer {
             libc::SYS_listxattr | libc::SYS_llistxattr => self.no_attribute(call, Ok(0)),
             libc::SYS_readlinkat => self.readlink(call, first, second, third, fourth),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open => self.open(call, HERE, first, &How::plain(second)),
+            libc::SYS_open => self.open(call, HERE, first, &OpenHow::from_flags(second)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_stat => self.stat(call, HERE, first, 0, Stat::Plain(second)),
             #[cfg(target_arch = "x86_64")]
@@ -255,7 +260,7 @@ impl Answerer {
     }
 }
 
-pub(super) fn kill_maker(gate: &dyn Gate, call: &Notification) {
+pub(super) fn kill_maker(gate: &dyn CallGate, call: &Notification) {
     let Ok(pid) = process::process_of(call.tid) else { return };
     let Ok(pidfd) = sys::pidfd(pid) else { return };
     if gate.is_waiting(call.id) {

@@ -7,11 +7,11 @@ use std::sync::{Arc, PoisonError};
 use nix::errno::Errno;
 
 use super::answer::{Answer, Answerer};
+use super::call_threads::in_program;
 use super::filter::DESCRIPTORS;
-use super::open::{Open, Served};
+use super::open::{Open, ServedFile};
 use super::process;
 use super::sys::Notification;
-use super::turns::in_program;
 use verbless_model_kernel::remote::FileId;
 
 impl Answerer {
@@ -74,7 +74,7 @@ impl Answerer {
         }
         let Some(open) = self.opened(call, descriptor) else { return Answer::Kernel };
         // Linux's fwctl has no mmap.
-        let Served::Verbs(file) = &open.file else { return Errno::ENODEV.into() };
+        let ServedFile::Verbs(file) = &open.file else { return Errno::ENODEV.into() };
         if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
             return Errno::EINVAL.into();
         }

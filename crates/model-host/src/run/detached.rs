@@ -45,7 +45,7 @@ const HARMLESS: libc::c_uint = 2 | 4 | 8;
 
 /// `struct mount_attr`.
 #[repr(C)]
-struct Attributes {
+struct MountAttributes {
     set: u64,
     clear: u64,
     propagation: u64,
@@ -152,8 +152,9 @@ fn serve(socket: RawFd, maps: &[(&std::ffi::CStr, String)]) -> Result<(), Errno>
     if filled != 1 {
         return Ok(());
     }
-    let attributes = Attributes { set: READ_ONLY, clear: 0, propagation: 0, user_namespace: 0 };
-    let (empty, size) = (c"".as_ptr(), size_of::<Attributes>());
+    let attributes =
+        MountAttributes { set: READ_ONLY, clear: 0, propagation: 0, user_namespace: 0 };
+    let (empty, size) = (c"".as_ptr(), size_of::<MountAttributes>());
     let flags = libc::AT_EMPTY_PATH;
     // SAFETY: the kernel reads one structure of this layout.
     Errno::result(unsafe {

@@ -3,8 +3,8 @@
 //! Memory belongs to a program, not to its process. If a device stays open over `execve`, its
 //! registered memory is gone, and the next program has other data at the same addresses. The kernel
 //! does not report when `execve` passes that point. From the call on, the model therefore accesses
-//! the memory as the old program's ([`Reach::Program`]), which is right whether and whenever the
-//! call succeeds.
+//! the memory as the old program's ([`RemoteMemory::Program`]), which is right whether and whenever
+//! the call succeeds.
 //!
 //! A call failed if its thread makes another call, or has ended while another thread of the process
 //! makes one. A call succeeded if the old memory is gone or belongs to another process. With
@@ -18,20 +18,20 @@ use std::collections::HashSet;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
+use super::call_threads::in_program;
 use super::process::text_of;
-use super::turns::in_program;
-use verbless_model::memory::Reach;
+use verbless_model::memory::RemoteMemory;
 
 /// A process with threads in `execve`, before the outcome is known.
 #[derive(Debug)]
 pub(super) struct Exec {
-    program: Reach,
+    program: RemoteMemory,
     places: Vec<String>,
 }
 
 impl Exec {
     /// `program`: the program that runs while a thread of the process waits in `execve`.
-    pub(super) fn new(pid: Pid, program: Reach) -> Result<Self, Errno> {
+    pub(super) fn new(pid: Pid, program: RemoteMemory) -> Result<Self, Errno> {
         Ok(Self { program, places: places(pid)? })
     }
 

@@ -11,8 +11,8 @@ use nix::errno::Errno;
 
 use super::answer::{Answer, Answerer};
 use super::shared::SharedRun;
-use super::side::View;
-use super::sys::{self, Gate, Notification};
+use super::sys::{self, CallGate, Notification};
+use super::view::View;
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Model, Side};
 
@@ -67,7 +67,7 @@ impl FuzzProgram {
     ) -> Result<Self, Errno> {
         let shared = Arc::new(SharedRun::new(model, memory, None)?);
         let held = Arc::new(Descriptors::default());
-        let (gate, view) = (held.clone() as Arc<dyn Gate>, tree.0.clone());
+        let (gate, view) = (held.clone() as Arc<dyn CallGate>, tree.0.clone());
         Ok(Self { answerer: Answerer { shared, gate, view, pool: Arc::default() }, held, process })
     }
 
@@ -126,7 +126,7 @@ impl Descriptors {
     }
 }
 
-impl Gate for Descriptors {
+impl CallGate for Descriptors {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
     fn go_on(&self, _: u64) {}

@@ -30,7 +30,7 @@ pub(super) struct Guardian {
 
 /// Sender of pidfds to the guardian.
 #[derive(Debug)]
-pub(super) struct Wards(Arc<OwnedFd>);
+pub(super) struct GuardedProcesses(Arc<OwnedFd>);
 
 impl Guardian {
     /// Starts the guardian. The caller has blocked the signals of `run`, and is the only thread.
@@ -45,8 +45,8 @@ impl Guardian {
         self.pid
     }
 
-    pub(super) fn wards(&self) -> Wards {
-        Wards(self.socket.clone())
+    pub(super) fn wards(&self) -> GuardedProcesses {
+        GuardedProcesses(self.socket.clone())
     }
 }
 
@@ -57,7 +57,7 @@ impl Drop for Guardian {
     }
 }
 
-impl Wards {
+impl GuardedProcesses {
     /// A sender whose pidfds a test receives.
     #[cfg(test)]
     pub(super) fn through(socket: OwnedFd) -> Self {
@@ -160,7 +160,7 @@ mod tests {
         }
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pidfd = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
-        let wards = Wards(Arc::new(ours));
+        let wards = GuardedProcesses(Arc::new(ours));
         wards.add(pidfd.as_fd());
         assert!(child.try_wait().unwrap().is_none(), "it is watched, and lives");
         drop(wards);

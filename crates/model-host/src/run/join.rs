@@ -38,9 +38,9 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
 
-use super::closing;
 use super::control::Control;
 use super::error::RunError;
+use super::file_closer;
 use super::names;
 use super::sys::{self, Listener};
 use verbless_model::Side;
@@ -198,7 +198,7 @@ impl Host {
         if uid.is_ok_and(|uid| may_enter(uid, geteuid())) {
             return Some(peer);
         }
-        closing::close(peer);
+        file_closer::close(peer);
         None
     }
 }
@@ -221,13 +221,13 @@ impl Peer {
         let (message, mut descriptors) = self.receive()?;
         let descriptor = if message == PROGRAM { descriptors.pop() } else { None };
         if !descriptors.is_empty() {
-            closing::close((descriptors, descriptor));
+            file_closer::close((descriptors, descriptor));
             return Err(Errno::EBADMSG);
         }
         if message == PROGRAM {
             let listener = Listener::new(descriptor.ok_or(Errno::EBADMSG)?);
             return listener.map(Request::Program).map_err(|fd| {
-                closing::close(fd);
+                file_closer::close(fd);
                 Errno::EBADMSG
             });
         }

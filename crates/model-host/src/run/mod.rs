@@ -20,10 +20,10 @@
 //!
 //! - **Notification thread** (`answer`), one per filter: blocks in the kernel for a notification,
 //!   answers it, and blocks again. If it does not come back, another thread takes its place
-//!   (`turns`). A round trip takes a few microseconds, because the kernel wakes the supervisor on
-//!   the caller's CPU (SYNC_WAKE_UP, since 6.6). A separate thread (`supervisor`) handles closes,
-//!   process ends and signals. The model's thread moves data. Completion channels are sockets that
-//!   the kernel serves.
+//!   (`call_threads`). A round trip takes a few microseconds, because the kernel wakes the
+//!   supervisor on the caller's CPU (SYNC_WAKE_UP, since 6.6). A separate thread (`supervisor`)
+//!   handles closes, process ends and signals. The model's thread moves data. Completion channels
+//!   are sockets that the kernel serves.
 //! - **Trapped calls** (`filter`): calls with a path, ioctls of RDMA devices, calls on descriptors
 //!   of devices. A call whose path is outside the modelled tree continues in the kernel at once
 //!   (`paths`).
@@ -36,7 +36,7 @@
 //!   each call complete before the next. Memory belongs to one program: after `execve`, the process
 //!   is another client (`exec`).
 //! - **Joining** (`join`): a program that is started elsewhere sends its filter's listener. It sees
-//!   the devices of one side (`side`) in that side's tree.
+//!   the devices of one side (`view`) in that side's tree.
 //! - **Death of this process**: the guardian kills the program and all processes that use a device
 //!   (`guardian`).
 //! - **Trust**: none. A thread's identity is looked up while its call waits, and checked afterwards
@@ -50,28 +50,32 @@
 //! looks like a regular file. `write` to a device, the legacy command interface, fails.
 
 mod answer;
-mod closing;
+mod call_threads;
 mod control;
+mod cwd;
 mod descendants;
 mod descriptor;
+mod descriptor_locks;
 mod detached;
 mod directory;
 mod error;
 mod exec;
+mod file_closer;
 mod filter;
 #[cfg(fuzzing)]
 mod fuzz;
 mod guardian;
-mod how;
 mod ioctl;
 mod join;
 mod names;
+mod namespaces;
 mod netlink;
 mod nldev;
 mod node;
 mod open;
+mod open_how;
+mod path_walk;
 mod paths;
-mod place;
 mod preflight;
 mod process;
 mod processes;
@@ -79,17 +83,13 @@ mod processes;
 mod ptrace;
 #[cfg(test)]
 mod rig;
-mod rooms;
 mod shared;
-mod side;
-mod standing;
 mod supervisor;
 mod sys;
 mod sysfs;
 mod trace;
 mod tree;
-mod turns;
-mod walk;
+mod view;
 
 pub use control::Control;
 pub use error::RunError;
@@ -114,12 +114,12 @@ use crate::log::TraceLines;
 use guardian::Guardian;
 use join::Joined;
 use shared::SharedRun;
-use side::Views;
 use supervisor::{Programs, Supervisor};
 use sys::{Listener, StartError};
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Builder, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::{InProcess, Neighbour};
+use view::Views;
 
 /// Options of `run`: the program, and its devices.
 #[derive(Debug)]
@@ -198,7 +198,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options, &memory);
     let printed = matches!(options.trace, Trace::Print).then(TraceLines::new);
-    let _last_words = printed.as_ref().map(TraceLines::last_words);
+    let _last_words = printed.as_ref().map(TraceLines::flush_on_drop);
     let _watch = match options.trace {
         Trace::Off => None,
         Trace::Print => printed.clone().map(|lines| {

@@ -17,9 +17,9 @@ use nix::sys::socket::{
 };
 
 use super::answer::{Answer, Answerer};
+use super::call_threads::in_program;
 use super::sys::{self, Notification};
-use super::turns::in_program;
-use super::{nldev, place};
+use super::{namespaces, nldev};
 
 /// Longest datagram that is read; requests have fewer than a hundred bytes.
 const LONGEST: u64 = 1 << 16;
@@ -42,7 +42,7 @@ impl Answerer {
         };
         // The supervisor's socket would belong to another network namespace. EPROTONOSUPPORT: the
         // answer of a kernel without RDMA.
-        if !place::has_our_network(call.tid) {
+        if !namespaces::has_our_network(call.tid) {
             return Errno::EPROTONOSUPPORT.into();
         }
         // Without pidfd_getfd, no message can be answered; again as a kernel without RDMA.

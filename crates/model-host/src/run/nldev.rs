@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 
-use super::sysfs::{FIRST_MINOR, MAJOR, Shown};
+use super::sysfs::{FIRST_MINOR, MAJOR, ShownDevice};
 use verbless_model::Resources;
 use verbless_model_kernel::remote::DRIVER_ID;
 
@@ -31,7 +31,7 @@ const CAPPED: u16 = 0x100;
 /// NLA_F_NESTED.
 const NESTED: u16 = 1 << 15;
 /// Looks up the objects of a device, by its number in the model.
-pub(super) type Holdings<'a> = &'a dyn Fn(usize) -> Rc<Resources>;
+pub(super) type ObjectLists<'a> = &'a dyn Fn(usize) -> Rc<Resources>;
 /// RDMA_NL_NLDEV, the client in the upper bits of a type.
 const NLDEV: u16 = 5;
 const CLIENT_SHIFT: u16 = 10;
@@ -106,9 +106,9 @@ mod attribute {
 
 /// A message under construction.
 #[derive(Debug, Default)]
-struct Message(Vec<u8>);
+struct NetlinkMessage(Vec<u8>);
 
-impl Message {
+impl NetlinkMessage {
     fn new(kind: u16, flags: u16, to: &Header) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
@@ -172,8 +172,8 @@ const MOST_MESSAGES: usize = 64;
 
 /// Answers the messages of a datagram from the socket with this port. Each answer is a datagram.
 pub(super) fn answers(
-    devices: &[Shown],
-    resources: Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: ObjectLists<'_>,
     port: u32,
     mut datagram: &[u8],
 ) -> Vec<Vec<u8>> {
@@ -198,8 +198,8 @@ fn take(datagram: &[u8], port: u32) -> Option<(Header, &[u8], usize)> {
 }
 
 fn answer(
-    devices: &[Shown],
-    resources: Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: ObjectLists<'_>,
     header: &Header,
     body: &[u8],
     whole: &[u8],
@@ -211,8 +211,8 @@ fn answer(
     } else if header.flags & DUMP != 0 {
         dump(devices, resources, header, body).map(|(messages, error)| {
             // A socket's receive buffer holds the messages of all devices.
-            answers.extend(messages.into_iter().map(Message::end));
-            let done = Message::new(DONE, MULTI, header);
+            answers.extend(messages.into_iter().map(NetlinkMessage::end));
+            let done = NetlinkMessage::new(DONE, MULTI, header);
             answers.push(done.plain(&error.to_ne_bytes()).end());
         })
     } else {
@@ -222,7 +222,7 @@ fn answer(
     let dumped = header.flags & DUMP != 0 && is_request && result.is_ok();
     if result.is_err() || header.flags & ACK != 0 && !dumped {
         let error = result.map_or_else(|errno| -(errno as i32), |()| 0);
-        let message = Message::new(ERROR, CAPPED, header).plain(&error.to_ne_bytes());
+        let message = NetlinkMessage::new(ERROR, CAPPED, header).plain(&error.to_ne_bytes());
         answers.push(message.plain(&whole[..HEADER]).end());
     }
 }
@@ -239,13 +239,13 @@ fn command(header: &Header) -> Result<u16, Errno> {
 
 /// The messages of a dump, and its status.
 fn dump(
-    devices: &[Shown],
-    resources: Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: ObjectLists<'_>,
     header: &Header,
     body: &[u8],
-) -> Result<(Vec<Message>, i32), Errno> {
+) -> Result<(Vec<NetlinkMessage>, i32), Errno> {
     let command = command(header)?;
-    let message = || Message::new(header.kind, MULTI, header);
+    let message = || NetlinkMessage::new(header.kind, MULTI, header);
     match command {
         command::GET => {
             let all = devices.iter().enumerate();
@@ -253,7 +253,7 @@ fn dump(
         }
         command::RES_GET => {
             let all = devices.iter().enumerate();
-            let of = |(index, it): (usize, &Shown)| {
+            let of = |(index, it): (usize, &ShownDevice)| {
                 objects::summary(message(), index, it, &resources(it.number))
             };
             Ok((all.map(of).collect(), 0))
@@ -269,7 +269,7 @@ fn dump(
         // These report errors as the status of the dump.
         command::STAT_GET => Ok(begun(objects::statistics(header, devices, resources, body))),
         command::SYS_GET | command::GET_CHARDEV => Err(Errno::EINVAL),
-        other => match objects::Kind::of_command(other) {
+        other => match objects::ResourceKind::of_command(other) {
             Some(kind) => Ok(begun(objects::all(kind, header, devices, resources, body))),
             None => Err(refused(other)),
         },
@@ -277,7 +277,7 @@ fn dump(
 }
 
 /// The messages of a dump, and its status.
-fn begun(messages: Result<Vec<Message>, Errno>) -> (Vec<Message>, i32) {
+fn begun(messages: Result<Vec<NetlinkMessage>, Errno>) -> (Vec<NetlinkMessage>, i32) {
     match messages {
         Ok(messages) => (messages, 0),
         Err(errno) => (Vec::new(), -(errno as i32)),
@@ -286,12 +286,12 @@ fn begun(messages: Result<Vec<Message>, Errno>) -> (Vec<Message>, i32) {
 
 /// One message.
 fn once(
-    devices: &[Shown],
-    resources: Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: ObjectLists<'_>,
     header: &Header,
     body: &[u8],
-) -> Result<Message, Errno> {
-    let message = |command: u16| Message::new(NLDEV << CLIENT_SHIFT | command, 0, header);
+) -> Result<NetlinkMessage, Errno> {
+    let message = |command: u16| NetlinkMessage::new(NLDEV << CLIENT_SHIFT | command, 0, header);
     let command = command(header)?;
     match command {
         command::GET => {
@@ -319,7 +319,7 @@ fn once(
             .u8(attribute::MONITOR_MODE, 1)
             .u8(attribute::COPY_ON_FORK, 1)),
         command::GET_CHARDEV => chardev(devices, message(command), body),
-        other => match objects::Kind::of_command(other) {
+        other => match objects::ResourceKind::of_command(other) {
             Some(kind) => objects::one(kind, message(command), devices, resources, body),
             None => Err(refused(other)),
         },
@@ -353,17 +353,17 @@ fn number(body: &[u8], id: u16) -> Option<u32> {
 }
 
 /// The device that a request names.
-fn find<'a>(devices: &'a [Shown], body: &[u8]) -> Result<(usize, &'a Shown), Errno> {
+fn find<'a>(devices: &'a [ShownDevice], body: &[u8]) -> Result<(usize, &'a ShownDevice), Errno> {
     let index = number(body, attribute::DEV_INDEX).ok_or(Errno::EINVAL)? as usize;
     devices.get(index).map(|device| (index, device)).ok_or(Errno::EINVAL)
 }
 
-fn handle(message: Message, index: usize, device: &Shown) -> Message {
+fn handle(message: NetlinkMessage, index: usize, device: &ShownDevice) -> NetlinkMessage {
     let message = message.u32(attribute::DEV_INDEX, index as u32);
     message.text(attribute::DEV_NAME, &device.info.name)
 }
 
-fn device(message: Message, index: usize, device: &Shown) -> Message {
+fn device(message: NetlinkMessage, index: usize, device: &ShownDevice) -> NetlinkMessage {
     const CA: u8 = 1;
     let info = &device.info;
     let ethernet = device.ports.first().is_some_and(|port| port.ethernet);
@@ -381,15 +381,15 @@ fn device(message: Message, index: usize, device: &Shown) -> Message {
 
 /// The hardware counters of a port; all are 0, as in sysfs.
 fn statistics(
-    message: Message,
+    message: NetlinkMessage,
     index: usize,
-    device: &Shown,
+    device: &ShownDevice,
     port: Option<u32>,
-) -> Result<Message, Errno> {
+) -> Result<NetlinkMessage, Errno> {
     let is_there = |port: &u32| (1..=device.ports.len()).contains(&(*port as usize));
     let port = port.filter(is_there).ok_or(Errno::EINVAL)?;
-    let entries = device.counters.iter().fold(Message::nested(), |entries, name| {
-        let entry = Message::nested()
+    let entries = device.counters.iter().fold(NetlinkMessage::nested(), |entries, name| {
+        let entry = NetlinkMessage::nested()
             .text(attribute::STAT_HWCOUNTER_ENTRY_NAME, name)
             .u64(attribute::STAT_HWCOUNTER_ENTRY_VALUE, 0);
         entries.put(NESTED | attribute::STAT_HWCOUNTER_ENTRY, &entry.0)
@@ -399,7 +399,12 @@ fn statistics(
         .put(NESTED | attribute::STAT_HWCOUNTERS, &entries.0))
 }
 
-fn port(message: Message, index: usize, device: &Shown, number: u32) -> Result<Message, Errno> {
+fn port(
+    message: NetlinkMessage,
+    index: usize,
+    device: &ShownDevice,
+    number: u32,
+) -> Result<NetlinkMessage, Errno> {
     let position = number.checked_sub(1).ok_or(Errno::EINVAL)? as usize;
     let state = device.ports.get(position).ok_or(Errno::EINVAL)?;
     let mut message = handle(message, index, device).u32(attribute::PORT_INDEX, number);
@@ -422,7 +427,11 @@ fn port(message: Message, index: usize, device: &Shown, number: u32) -> Result<M
 }
 
 /// The character device of a device for one client.
-fn chardev(devices: &[Shown], message: Message, body: &[u8]) -> Result<Message, Errno> {
+fn chardev(
+    devices: &[ShownDevice],
+    message: NetlinkMessage,
+    body: &[u8],
+) -> Result<NetlinkMessage, Errno> {
     let kind = find_attribute(body, attribute::CHARDEV_TYPE).ok_or(Errno::EINVAL)?;
     let kind = kind.split(|&byte| byte == 0).next().unwrap_or_default();
     let port = number(body, attribute::PORT_INDEX);
@@ -460,7 +469,7 @@ mod tests {
     };
     use verbless_model_kernel::InProcess;
 
-    fn devices(link: Link) -> Vec<Shown> {
+    fn devices(link: Link) -> Vec<ShownDevice> {
         let profile = Profile::load("bluefield3").expect("a profile").with_link(link);
         let model = Model::builder().device(profile.clone()).device(profile).build();
         sysfs::shown(&InProcess::of(&model))
@@ -468,13 +477,13 @@ mod tests {
 
     /// The messages that answer one request, as type, flags and body.
     fn ask(
-        devices: &[Shown],
+        devices: &[ShownDevice],
         command: u16,
         flags: u16,
         attributes: &[(u16, &[u8])],
     ) -> Vec<(u16, u16, Vec<u8>)> {
         let to = Header { kind: 0, flags: 0, sequence: 77, port: 0 };
-        let mut request = Message::new(NLDEV << 10 | command, REQUEST | flags, &to);
+        let mut request = NetlinkMessage::new(NLDEV << 10 | command, REQUEST | flags, &to);
         for (id, payload) in attributes {
             request = request.put(*id, payload);
         }
@@ -618,7 +627,7 @@ mod tests {
         let many = Rc::new(Resources { qps: qps.collect(), ..Resources::default() });
         let many = |_: usize| many.clone();
         let to = Header { kind: 0, flags: 0, sequence: 1, port: 0 };
-        let request = Message::new(NLDEV << 10 | 10, REQUEST | DUMP, &to)
+        let request = NetlinkMessage::new(NLDEV << 10 | 10, REQUEST | DUMP, &to)
             .put(attribute::DEV_INDEX, &0u32.to_ne_bytes());
         let answers = answers(&devices, &many, 0, &request.end());
         let mut seen = 0;
@@ -761,7 +770,7 @@ mod tests {
         let say = |kind: u16, flags: u16| {
             let to = Header { kind: 0, flags: 0, sequence: 3, port: 0 };
             let index = 0u32.to_ne_bytes();
-            let request = Message::new(kind, flags, &to).put(attribute::DEV_INDEX, &index);
+            let request = NetlinkMessage::new(kind, flags, &to).put(attribute::DEV_INDEX, &index);
             let answers = answers(&devices, &resources, 1, &request.end());
             let apart = |bytes: Vec<u8>| {
                 let (header, body, _) = take(&bytes, 0).expect("a message");
@@ -793,7 +802,7 @@ mod tests {
         let devices = devices(Link::Ethernet);
         let to = Header { kind: 0, flags: 0, sequence: 3, port: 0 };
         let get = NLDEV << CLIENT_SHIFT | command::GET;
-        let message = Message::new(get, REQUEST, &to).u32(attribute::DEV_INDEX, 0).end();
+        let message = NetlinkMessage::new(get, REQUEST, &to).u32(attribute::DEV_INDEX, 0).end();
         let answered = |count| answers(&devices, &resources, 1, &message.repeat(count)).len();
         assert_eq!([1, 64, 65, 2000].map(answered), [1, 64, 64, 64]);
     }

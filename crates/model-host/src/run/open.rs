@@ -15,22 +15,22 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 
+use super::call_threads::Queue;
 use super::node::Node;
-use super::turns::Queue;
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{
-    Claim, Client, ControlFile, DeviceFile, FileId, MMAP_SPAN, identify,
+    Client, DescriptorClaim, DeviceFile, FileId, FwctlFile, MMAP_SPAN, identify,
 };
 
 /// The file that executes the ioctls of a descriptor.
-pub(super) enum Served {
+pub(super) enum ServedFile {
     Verbs(Box<DeviceFile>),
-    Control(ControlFile),
+    Fwctl(FwctlFile),
 }
 
 /// One open of a device.
 pub(super) struct Open {
-    pub file: Served,
+    pub file: ServedFile,
     /// The node that the program opened.
     pub node: Node,
     /// Serializes the calls on this open.
@@ -38,7 +38,7 @@ pub(super) struct Open {
     watch: WatchDescriptor,
     /// The memfd, whose lock shows whether the descriptor was closed.
     memory: Arc<OwnedFd>,
-    _claim: Claim,
+    _claim: DescriptorClaim,
 }
 
 /// Mask of a watch: the first close ends the open. Each watch yields one event, so a program that
@@ -72,8 +72,8 @@ impl Open {
     /// Number of objects to destroy.
     fn work(&self) -> usize {
         match &self.file {
-            Served::Verbs(file) => file.objects().unwrap_or(usize::MAX),
-            Served::Control(_) => 0,
+            ServedFile::Verbs(file) => file.objects().unwrap_or(usize::MAX),
+            ServedFile::Fwctl(_) => 0,
         }
     }
 }
@@ -83,11 +83,11 @@ const FEW: usize = 2000;
 
 /// Closed opens whose objects are not destroyed yet.
 #[must_use = "the objects are destroyed when it is dropped, which may take long"]
-pub(super) struct Ended(Vec<Arc<Open>>);
+pub(super) struct ClosedOpens(Vec<Arc<Open>>);
 
 /// Closed opens whose objects are being destroyed. The counter includes them until that ends.
 pub(super) struct Destroying {
-    ended: Ended,
+    ended: ClosedOpens,
     counter: Arc<AtomicUsize>,
 }
 
@@ -98,7 +98,7 @@ impl Drop for Destroying {
     }
 }
 
-impl Ended {
+impl ClosedOpens {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -123,38 +123,38 @@ impl Destroying {
 }
 
 /// All open devices, by the memfd's inode.
-pub(super) struct Opens {
+pub(super) struct OpenTable {
     by_file: HashMap<FileId, Arc<Open>>,
     by_watch: HashMap<WatchDescriptor, FileId>,
     inotify: Inotify,
 }
 
-impl AsFd for Opens {
+impl AsFd for OpenTable {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.inotify.as_fd()
     }
 }
 
-impl Opens {
+impl OpenTable {
     pub(super) fn new() -> Result<Self, Errno> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         Ok(Self { by_file: HashMap::new(), by_watch: HashMap::new(), inotify })
     }
 
     /// Opens a device for a client that opened `node`. The caller gives the descriptor to the
-    /// client only: when its last duplicate is closed, [`Opens::closed`] returns the open.
+    /// client only: when its last duplicate is closed, [`OpenTable::closed`] returns the open.
     pub(super) fn open(
         &mut self,
         backend: &InProcess,
         device: usize,
         node: Node,
         client: Arc<dyn Client>,
-        claim: Claim,
+        claim: DescriptorClaim,
     ) -> Result<(FileId, File), Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = match node {
             Node::Verbs(_) => c"verbless-uverbs",
-            Node::Control(_) => c"verbless-fwctl",
+            Node::Fwctl(_) => c"verbless-fwctl",
         };
         let memory = memfd_create(name, flags)?;
         nix::unistd::ftruncate(&memory, MMAP_SPAN as i64)?;
@@ -176,8 +176,8 @@ impl Opens {
         let memory = Arc::new(memory);
         let file = match node {
             Node::Verbs(_) => DeviceFile::open(backend, device, client, memory.clone())
-                .map(|file| Served::Verbs(Box::new(file))),
-            Node::Control(_) => ControlFile::open(backend, device).map(Served::Control),
+                .map(|file| ServedFile::Verbs(Box::new(file))),
+            Node::Fwctl(_) => FwctlFile::open(backend, device).map(ServedFile::Fwctl),
         };
         let file = file.inspect_err(|_| {
             let _ = self.inotify.rm_watch(watch);
@@ -193,13 +193,13 @@ impl Opens {
     }
 
     /// Removes a closed device. Its objects are destroyed when the result is dropped.
-    pub(super) fn end(&mut self, id: FileId) -> Ended {
+    pub(super) fn end(&mut self, id: FileId) -> ClosedOpens {
         let open = self.by_file.remove(&id);
         if let Some(open) = &open {
             self.by_watch.remove(&open.watch);
             let _ = self.inotify.rm_watch(open.watch);
         }
-        Ended(open.into_iter().collect())
+        ClosedOpens(open.into_iter().collect())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -207,8 +207,8 @@ impl Opens {
     }
 
     /// Removes the opens whose last descriptor was closed.
-    pub(super) fn closed(&mut self) -> Ended {
-        let mut ended = Ended(Vec::new());
+    pub(super) fn closed(&mut self) -> ClosedOpens {
+        let mut ended = ClosedOpens(Vec::new());
         while let Ok(events) = self.inotify.read_events() {
             for event in events {
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
@@ -227,9 +227,9 @@ impl Opens {
     /// Removes closed opens whose event was lost. If the queue was full, the kernel has removed the
     /// watch at the first close. If it had no memory for the event (Linux 4.17,
     /// `inotify_handle_inode_event`), the watch stays, but the lock is gone.
-    fn unwatched(&mut self) -> Ended {
+    fn unwatched(&mut self) -> ClosedOpens {
         let flags = first_close() | AddWatchFlags::from_bits_retain(IN_MASK_CREATE);
-        let mut ended = Ended(Vec::new());
+        let mut ended = ClosedOpens(Vec::new());
         let ids: Vec<FileId> = self.by_file.keys().copied().collect();
         for id in ids {
             let Some(open) = self.by_file.get(&id) else { continue };
@@ -260,15 +260,15 @@ mod tests {
     use verbless_model::{Model, Profile};
 
     /// Opens of a device by this process, with one id and descriptor.
-    fn opened(model: &Model) -> (Opens, FileId, File) {
+    fn opened(model: &Model) -> (OpenTable, FileId, File) {
         let wakes = Arc::new(Wakes::new().expect("an epoll"));
         let processes = Processes::new(Arc::default(), wakes);
         let own = std::process::id();
         let process = processes.of_thread(own, || true).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
-        let mut opens = Opens::new().expect("inotify");
+        let mut opens = OpenTable::new().expect("inotify");
         let (id, file) = opens
-            .open(&InProcess::of(model), 0, Node::Verbs(0), client, Claim::default())
+            .open(&InProcess::of(model), 0, Node::Verbs(0), client, DescriptorClaim::default())
             .expect("it opens");
         (opens, id, file)
     }

@@ -8,14 +8,14 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::answer::{Answer, Answerer};
-use super::how::How;
+use super::call_threads::in_program;
 use super::node::{self, Node};
+use super::open_how::OpenHow;
+use super::path_walk::{PathWalk, joined};
 use super::process;
 use super::sys::{self, Notification, Special, Stat};
 use super::sysfs;
 use super::tree;
-use super::turns::in_program;
-use super::walk::{Walk, joined};
 use verbless_model_kernel::remote::{Client as _, PAGE};
 
 /// PATH_MAX.
@@ -27,11 +27,11 @@ const LONGEST_HOW: usize = 4096;
 const ACCESS_FLAGS: i32 = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
 /// An absolute path that concerns the tree.
-struct Named {
+struct CallPath {
     bytes: Vec<u8>,
 }
 
-impl Named {
+impl CallPath {
     /// A path that leads into the tree, or through it to a directory above.
     fn new(bytes: Vec<u8>) -> Option<Self> {
         tree::leads_through(&bytes).then_some(Self { bytes })
@@ -43,18 +43,29 @@ impl Answerer {
         let [directory, path, how, size, ..] = call.arguments;
         let mut bytes = vec![0; (size as usize).min(LONGEST_HOW)];
         let read = self.read(call, how, &mut bytes);
-        match How::of_bytes(&bytes).filter(|_| read.is_ok() && bytes.len() as u64 == size) {
+        match OpenHow::of_bytes(&bytes).filter(|_| read.is_ok() && bytes.len() as u64 == size) {
             Some(how) => self.open(call, directory, path, &how),
             None => Answer::Kernel,
         }
     }
 
-    pub(super) fn open(&self, call: &Notification, directory: u64, path: u64, how: &How) -> Answer {
+    pub(super) fn open(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        how: &OpenHow,
+    ) -> Answer {
         let Some(walk) = self.walk(call, directory, path, how) else { return Answer::Kernel };
         self.open_walk(call, &walk, how).unwrap_or_else(Answer::from)
     }
 
-    fn open_walk(&self, call: &Notification, walk: &Walk, how: &How) -> Result<Answer, Errno> {
+    fn open_walk(
+        &self,
+        call: &Notification,
+        walk: &PathWalk,
+        how: &OpenHow,
+    ) -> Result<Answer, Errno> {
         how.check()?;
         if walk.crosses {
             return Err(Errno::EXDEV);
@@ -86,7 +97,7 @@ impl Answerer {
     fn mode(&self, node: Node) -> u32 {
         match node {
             Node::Verbs(_) => 0o666,
-            Node::Control(_) => self.shared.control_mode,
+            Node::Fwctl(_) => self.shared.control_mode,
         }
     }
 
@@ -104,20 +115,26 @@ impl Answerer {
     }
 
     /// The lookup of an open, if its path leads into the tree or through it to a directory above.
-    fn walk(&self, call: &Notification, directory: u64, path: u64, how: &How) -> Option<Walk> {
+    fn walk(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        how: &OpenHow,
+    ) -> Option<PathWalk> {
         let path = self.written_path(call, path)?;
         if how.scope().is_empty() {
-            let start = match path.starts_with(b"/") || !how.stays_on_its_mount() {
+            let start = match path.starts_with(b"/") || !how.no_xdev() {
                 true => b"/".to_vec(),
                 false => self.base(call, directory)?,
             };
             let whole = self.whole(call, directory, path)?;
-            return tree::leads_through(&whole).then(|| Walk::from_root(whole, &start, how));
+            return tree::leads_through(&whole).then(|| PathWalk::from_root(whole, &start, how));
         }
         if !self.view.tree.may_be_reached_by(&path) {
             return None;
         }
-        Walk::within(self.base(call, directory)?, path, how)
+        PathWalk::within(self.base(call, directory)?, path, how)
     }
 
     /// Checks whether the caller may get files of the tree; EACCES with one warning if not.
@@ -199,7 +216,7 @@ impl Answerer {
             return Answer::Kernel;
         }
         let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
-        let Some(named) = Named::new(whole) else { return Answer::Kernel };
+        let Some(named) = CallPath::new(whole) else { return Answer::Kernel };
         if !how.may_be_asked(flags as i32) {
             return Errno::EINVAL.into();
         }
@@ -292,8 +309,8 @@ impl Answerer {
     }
 
     /// The path at an address of the caller, if it leads into the tree.
-    fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<Named> {
-        self.whole_path(call, directory, address).and_then(Named::new)
+    fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<CallPath> {
+        self.whole_path(call, directory, address).and_then(CallPath::new)
     }
 
     /// The absolute path at an address of the caller, if it leads into the tree, or starts in a

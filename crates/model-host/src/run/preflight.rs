@@ -17,7 +17,7 @@ use nix::unistd::{Pid, geteuid};
 
 use super::error::RunError;
 use super::process;
-use super::sys::{self, Gate, Listener, Notification};
+use super::sys::{self, CallGate, Listener, Notification};
 use super::tree::Tree;
 
 const KERNEL: &str = "Linux 5.14 or newer is needed";

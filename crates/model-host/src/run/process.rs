@@ -14,14 +14,14 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
-use super::closing::{self, Pool};
-use super::place;
-use super::sys::{self, Gate, Notification};
-use super::turns::in_program;
-use verbless_model::memory::{ClientMemory, ClientReach, Reach, dma_address};
+use super::call_threads::in_program;
+use super::file_closer::{self, FileClosers};
+use super::namespaces;
+use super::sys::{self, CallGate, Notification};
+use verbless_model::memory::{ClientMemory, RemoteClient, RemoteMemory, dma_address};
 use verbless_model_kernel::remote::{
-    Capability, Claim, Client, Eventfds, FileId, Mappings, check_pin, effective_capabilities,
-    numbers,
+    Capability, Client, DescriptorClaim, Eventfds, FileId, Mappings, check_pin,
+    effective_capabilities, numbers,
 };
 
 /// A process that opened a device or sent it an ioctl, while it runs one program.
@@ -30,14 +30,14 @@ pub(super) struct Process {
     pub pid: Pid,
     /// Access to its memory. Its pidfd is readable once it has ended; until then, its pid is not
     /// reused.
-    pub reach: Arc<ClientReach>,
+    pub reach: Arc<RemoteClient>,
     /// Its DMA number in [`ClientMemory`].
     number: u16,
     /// `/proc/PID/maps` of that memory.
     maps: File,
     memory: Arc<ClientMemory>,
     /// Registrations hold the `Process`, and so keep the number taken.
-    _taken: Taken,
+    _taken: ProcessNumber,
     /// Start time, see [`start_of`].
     pub start: u64,
     /// State that outlives `execve`.
@@ -48,20 +48,20 @@ pub(super) struct Process {
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Counts the descriptors kept for it.
-    kept: Claim,
+    kept: DescriptorClaim,
     /// Counts its descriptors that are about to be closed.
-    strays: Claim,
+    strays: DescriptorClaim,
     /// Pages that count as pinned.
     pinned: AtomicU64,
     /// The eventfds that its subscriptions signal.
     eventfds: Eventfds,
     /// Closes files of the programs behind its filter.
-    pool: Arc<Pool>,
+    pool: Arc<FileClosers>,
 }
 
 impl Claims {
     /// Claims of a process that holds nothing yet.
-    pub(super) fn behind(pool: &Arc<Pool>) -> Self {
+    pub(super) fn behind(pool: &Arc<FileClosers>) -> Self {
         Self { pool: pool.clone(), ..Self::default() }
     }
 }
@@ -76,19 +76,19 @@ const MOST_STRAYS: usize = 8;
 
 /// The descriptors by which a process becomes known.
 #[derive(Debug)]
-pub(super) struct Opened {
-    reach: ClientReach,
+pub(super) struct ProcFiles {
+    reach: RemoteClient,
     maps: File,
     pub start: u64,
 }
 
-impl Opened {
+impl ProcFiles {
     /// Opens them for the process of a thread. That may block for ever, because `execve` of the
     /// process can lock others out: the caller must hold no lock.
     pub(super) fn of(pid: Pid, tid: u32) -> Result<Self, Errno> {
         let open = || Ok((sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?, start_of(pid)?));
         let (pidfd, memory, maps, start) = in_program(open)?;
-        Ok(Self { reach: ClientReach { pid, pidfd, memory: Arc::new(memory) }, maps, start })
+        Ok(Self { reach: RemoteClient { pid, pidfd, memory: Arc::new(memory) }, maps, start })
     }
 
     /// Makes the process a client. EUSERS: there are too many clients, or too many behind its
@@ -101,14 +101,14 @@ impl Opened {
     ) -> Result<Process, Errno> {
         let reach = Arc::new(self.reach);
         let place = claims.pool.number(memory.free_numbers()).ok_or(Errno::EUSERS)?;
-        let number = memory.add(Reach::Client(reach.clone())).ok_or(Errno::EUSERS)?;
+        let number = memory.add(RemoteMemory::Client(reach.clone())).ok_or(Errno::EUSERS)?;
         Ok(Process {
             pid: reach.pid,
             reach,
             number,
             maps: self.maps,
             memory: memory.clone(),
-            _taken: Taken { memory: memory.clone(), number, _place: place },
+            _taken: ProcessNumber { memory: memory.clone(), number, _place: place },
             start: self.start,
             claims,
         })
@@ -117,14 +117,14 @@ impl Opened {
 
 /// The DMA number of a process; free once this is dropped.
 #[derive(Debug)]
-struct Taken {
+struct ProcessNumber {
     memory: Arc<ClientMemory>,
     number: u16,
     /// Counts it among those behind its filter.
-    _place: Claim,
+    _place: DescriptorClaim,
 }
 
-impl Drop for Taken {
+impl Drop for ProcessNumber {
     fn drop(&mut self) {
         self.memory.free(self.number);
     }
@@ -132,23 +132,23 @@ impl Drop for Taken {
 
 impl Process {
     /// Access to the memory of its current program only.
-    pub(super) fn program(&self) -> Reach {
-        Reach::Program(self.reach.memory.clone())
+    pub(super) fn program(&self) -> RemoteMemory {
+        RemoteMemory::Program(self.reach.memory.clone())
     }
 
     /// The same; EFAULT: it has ended or runs another program.
-    fn living(&self) -> Result<Reach, Errno> {
-        self.memory.reach(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
+    fn living(&self) -> Result<RemoteMemory, Errno> {
+        self.memory.remote(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
     }
 
     /// It may be in `execve`: restricts the device to the current program's memory.
     pub(super) fn may_leave(&self) {
-        self.memory.set_reach(self.number, self.program());
+        self.memory.set_remote_memory(self.number, self.program());
     }
 
     /// Its `execve` failed.
     pub(super) fn stays(&self) {
-        self.memory.set_reach(self.number, Reach::Client(self.reach.clone()));
+        self.memory.set_remote_memory(self.number, RemoteMemory::Client(self.reach.clone()));
     }
 
     /// Ends access to its memory. Its number is free once no registration is left.
@@ -158,8 +158,8 @@ impl Process {
 
     /// The device's current access.
     #[cfg(test)]
-    pub(super) fn device_reach(&self) -> Option<Reach> {
-        self.memory.reach(self.number)
+    pub(super) fn remote_memory(&self) -> Option<RemoteMemory> {
+        self.memory.remote(self.number)
     }
 
     pub(super) fn pidfd(&self) -> &OwnedFd {
@@ -167,13 +167,13 @@ impl Process {
     }
 
     /// Duplicates one of its descriptors, if `is_wanted` accepts the file. EINVAL: another file,
-    /// which [`closing`] closes, because that may block.
+    /// which [`file_closer`] closes, because that may block.
     pub(super) fn take(
         &self,
         fd: i32,
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
-        self.take_of(fd, (MOST_STRAYS, closing::MOST), is_wanted)
+        self.take_of(fd, (MOST_STRAYS, file_closer::MOST), is_wanted)
     }
 
     /// The same, for calls that programs make with arbitrary files: uses at most half of the slots
@@ -183,7 +183,7 @@ impl Process {
         fd: i32,
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
-        self.take_of(fd, (MOST_STRAYS / 2, closing::MOST / 2), is_wanted)
+        self.take_of(fd, (MOST_STRAYS / 2, file_closer::MOST / 2), is_wanted)
     }
 
     /// `most`: slots of this process, and of all programs behind its filter.
@@ -332,18 +332,18 @@ pub(super) fn threads() -> Vec<i32> {
 
 /// Reads memory of a process or thread.
 pub(super) fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-    read_by(&Reach::Process(pid), address, into)
+    read_by(&RemoteMemory::Process(pid), address, into)
 }
 
 /// Writes memory of a process or thread.
 pub(super) fn write(pid: Pid, address: u64, from: &[u8]) -> Result<(), Errno> {
-    write_by(&Reach::Process(pid), address, from)
+    write_by(&RemoteMemory::Process(pid), address, from)
 }
 
 /// Reads memory of a caller. The call must still wait afterwards, which proves that the tid was not
 /// reused; otherwise the bytes are cleared.
 pub(super) fn read_of_caller(
-    gate: &dyn Gate,
+    gate: &dyn CallGate,
     call: &Notification,
     address: u64,
     into: &mut [u8],
@@ -359,7 +359,7 @@ pub(super) fn read_of_caller(
 /// Writes memory of a caller. The opened file stays that process's, and the call must still wait
 /// once it is open, which proves that the tid was not reused.
 pub(super) fn write_to_caller(
-    gate: &dyn Gate,
+    gate: &dyn CallGate,
     call: &Notification,
     address: u64,
     from: &[u8],
@@ -376,7 +376,7 @@ pub(super) fn write_to_caller(
     })
 }
 
-fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+fn read_by(reach: &RemoteMemory, address: u64, into: &mut [u8]) -> Result<(), Errno> {
     let remote = remote(address, into.len())?;
     match reach.read(into, &[remote])? {
         done if done == into.len() => Ok(()),
@@ -384,7 +384,7 @@ fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
-fn write_by(reach: &Reach, address: u64, from: &[u8]) -> Result<(), Errno> {
+fn write_by(reach: &RemoteMemory, address: u64, from: &[u8]) -> Result<(), Errno> {
     let remote = remote(address, from.len())?;
     match reach.write(from, &[remote])? {
         done if done == from.len() => Ok(()),
@@ -403,7 +403,7 @@ pub(super) struct Caller {
     pub process: Arc<Process>,
     pub tid: u32,
     /// `None`: between its calls.
-    pub call: Option<(Arc<dyn Gate>, u64)>,
+    pub call: Option<(Arc<dyn CallGate>, u64)>,
 }
 
 impl Caller {
@@ -502,7 +502,7 @@ impl Client for Caller {
 
     fn capable(&self, wanted: Capability) -> bool {
         // Capabilities in another user namespace do not count on the modelled devices.
-        self.by_number(|tid| Ok(place::has_our_users(tid))) == Ok(true)
+        self.by_number(|tid| Ok(namespaces::has_our_users(tid))) == Ok(true)
             && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 
@@ -530,7 +530,7 @@ impl Client for Caller {
     }
 
     /// Limit: the process's RLIMIT_NOFILE, and a share of the supervisor's.
-    fn claim(&self) -> Result<Claim, Errno> {
+    fn claim(&self) -> Result<DescriptorClaim, Errno> {
         let limits = self.proc_file("limits")?;
         let ours = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
         let most = soft_limit(&limits, "Max open files").min(ours / SHARE);
@@ -603,7 +603,7 @@ pub(super) mod tests {
     use super::super::processes::tests::processes;
     use super::super::rig::{Recorder, SilentFuse, is_apart, may_take};
     use super::*;
-    use crate::said::said;
+    use crate::captured_log::captured_log;
 
     #[test]
     fn memlock_limit_parses_proc_limits() {
@@ -625,13 +625,13 @@ Max processes             95932                95932                processes";
     }
 
     /// This process as a caller, which can get descriptors.
-    fn own(call: Option<(Arc<dyn Gate>, u64)>) -> Caller {
+    fn own(call: Option<(Arc<dyn CallGate>, u64)>) -> Caller {
         let process = processes().of_thread(std::process::id(), || true).expect("this process");
         Caller { process, tid: std::process::id(), call }
     }
 
     /// A waiting call.
-    pub(in super::super) fn waiting() -> Option<(Arc<dyn Gate>, u64)> {
+    pub(in super::super) fn waiting() -> Option<(Arc<dyn CallGate>, u64)> {
         Some((Arc::new(Recorder::default()), 7))
     }
 
@@ -696,7 +696,7 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn foreign_userns_has_no_capability() {
-        use super::super::place::tests::apart;
+        use super::super::namespaces::tests::apart;
         let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process, tid: child.id(), call: waiting() };
@@ -876,8 +876,8 @@ Max processes             95932                95932                processes";
             let copy = fs::File::from(copy).metadata().expect("it is open");
             assert_eq!(copy.rdev(), metadata.rdev());
         }
-        assert!(said(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
-        assert_eq!(said(warn_of_descriptors), "", "it is said once");
+        assert!(captured_log(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
+        assert_eq!(captured_log(warn_of_descriptors), "", "it is said once");
     }
 
     #[test]
@@ -964,13 +964,13 @@ Max processes             95932                95932                processes";
     fn filter_leaves_numbers_to_others() {
         let memory = Arc::<ClientMemory>::default();
         while memory.free_numbers() > 3 {
-            memory.add(Reach::Process(Pid::this())).expect("a number");
+            memory.add(RemoteMemory::Process(Pid::this())).expect("a number");
         }
         let wakes = Arc::new(super::super::shared::Wakes::new().expect("an epoll"));
         let processes = super::super::processes::Processes::new(memory.clone(), wakes);
-        let (pool, mut children) = (Arc::<Pool>::default(), [shell(), shell()]);
+        let (pool, mut children) = (Arc::<FileClosers>::default(), [shell(), shell()]);
         let [first, second] = children.each_ref().map(Child::id);
-        let behind = |tid, pool: &Arc<Pool>| processes.behind(tid, pool, || true);
+        let behind = |tid, pool: &Arc<FileClosers>| processes.behind(tid, pool, || true);
         let own = behind(std::process::id(), &pool).expect("of three");
         // Its number is free once its registrations, here `kept`, are gone too.
         let kept = behind(first, &pool).expect("of two");
@@ -985,7 +985,7 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn strays_of_a_filter_count_together() {
-        let (processes, pool) = (processes(), Arc::<Pool>::default());
+        let (processes, pool) = (processes(), Arc::<FileClosers>::default());
         let null = File::open("/dev/null").expect("it is there");
         let fd = null.as_raw_fd();
         let mut child = shell();
@@ -1000,9 +1000,10 @@ Max processes             95932                95932                processes";
                 (takes(&own, fd), takes(&other, 0), unknown(&other)),
                 (Ok(()), Ok(()), Ok(()))
             );
-            let half: Vec<_> = (0..closing::MOST / 2).map(|_| pool.place(closing::MOST)).collect();
+            let half: Vec<_> =
+                (0..file_closer::MOST / 2).map(|_| pool.place(file_closer::MOST)).collect();
             assert_eq!((unknown(&other), takes(&other, 0)), (Err(Errno::EBADF), Ok(())));
-            let rest: Vec<_> = std::iter::from_fn(|| pool.place(closing::MOST)).collect();
+            let rest: Vec<_> = std::iter::from_fn(|| pool.place(file_closer::MOST)).collect();
             assert_eq!((takes(&own, fd), takes(&other, 0)), (Err(Errno::EBADF), Err(Errno::EBADF)));
             assert_eq!((takes(&free, 0), unknown(&free)), (Ok(()), Ok(())), "another filter's");
             drop((half, rest));
@@ -1082,7 +1083,7 @@ Max processes             95932                95932                processes";
     fn invalid_memory_and_descriptors_are_rejected() {
         let processes = processes();
         let process = processes.of_thread(std::process::id(), || true).expect("this process");
-        let call: Option<(Arc<dyn Gate>, u64)> = waiting();
+        let call: Option<(Arc<dyn CallGate>, u64)> = waiting();
         let mut caller = Caller { process, tid: std::process::id(), call };
         let bytes = [1u8, 2, 3, 4];
         let mut back = [0; 4];

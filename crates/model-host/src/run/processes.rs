@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-use super::closing::Pool;
 use super::exec::{Exec, Threads};
-use super::guardian::Wards;
-use super::process::{Claims, Opened, Process, process_of, start_of};
+use super::file_closer::FileClosers;
+use super::guardian::GuardedProcesses;
+use super::process::{Claims, ProcFiles, Process, process_of, start_of};
 use super::shared::{Wake, Wakes};
 use super::sys;
 use verbless_model::memory::ClientMemory;
@@ -27,17 +27,17 @@ pub(super) struct Processes {
     memory: Arc<ClientMemory>,
     /// Wakes the supervisor when a known process ends.
     wakes: Arc<Wakes>,
-    table: Mutex<Table>,
+    table: Mutex<ProcessTable>,
     /// Registers known processes with the guardian.
-    wards: OnceLock<Wards>,
+    wards: OnceLock<GuardedProcesses>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ProcessTable {
     known: HashMap<Pid, Arc<Process>>,
     threads: HashMap<u32, Pid>,
     /// Known processes that may be in `execve`.
-    leaving: HashMap<Pid, Leaving>,
+    leaving: HashMap<Pid, PendingExec>,
     /// Their threads that may be in `execve`.
     execs: HashMap<u32, Pid>,
     /// Processes that run another program after `execve` and are not known again yet: start time
@@ -49,18 +49,18 @@ struct Table {
 
 /// A process in `execve`, and the threads that called it.
 #[derive(Debug)]
-struct Leaving {
+struct PendingExec {
     exec: Arc<Exec>,
     threads: Threads,
 }
 
 /// A known process, and its `execve` if it is in one.
-struct Found {
+struct FoundProcess {
     process: Arc<Process>,
     leaving: Option<Arc<Exec>>,
 }
 
-impl Found {
+impl FoundProcess {
     /// Whether it still runs the known program. The check can take as long as the process wants:
     /// the caller must be answering a call of this process.
     fn is_there(&self) -> bool {
@@ -69,15 +69,15 @@ impl Found {
     }
 }
 
-impl Table {
-    fn find(&self, pid: Pid) -> Option<Found> {
+impl ProcessTable {
+    fn find(&self, pid: Pid) -> Option<FoundProcess> {
         let process = self.known.get(&pid)?.clone();
         let leaving = self.leaving.get(&pid).map(|leaving| leaving.exec.clone());
-        Some(Found { process, leaving })
+        Some(FoundProcess { process, leaving })
     }
 
-    /// The process's `Leaving`, if it is for this `exec`.
-    fn leaving(&mut self, pid: Pid, exec: &Arc<Exec>) -> Option<&mut Leaving> {
+    /// The process's `PendingExec`, if it is for this `exec`.
+    fn leaving(&mut self, pid: Pid, exec: &Arc<Exec>) -> Option<&mut PendingExec> {
         self.leaving.get_mut(&pid).filter(|leaving| Arc::ptr_eq(&leaving.exec, exec))
     }
 
@@ -105,11 +105,11 @@ impl Processes {
     }
 
     /// Registers processes that become known with the guardian.
-    pub(super) fn guarded_as(&self, wards: Wards) {
+    pub(super) fn guarded_as(&self, wards: GuardedProcesses) {
         let _ = self.wards.set(wards);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ProcessTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,21 +129,21 @@ impl Processes {
     pub(super) fn behind(
         &self,
         tid: u32,
-        pool: &Arc<Pool>,
+        pool: &Arc<FileClosers>,
         waits: impl Fn() -> bool,
     ) -> Result<Arc<Process>, Errno> {
-        self.looked_at(tid, pool, waits, Opened::of)
+        self.looked_at(tid, pool, waits, ProcFiles::of)
     }
 
     /// `open`: may block for ever.
     fn looked_at(
         &self,
         tid: u32,
-        pool: &Arc<Pool>,
+        pool: &Arc<FileClosers>,
         waits: impl Fn() -> bool,
-        open: impl FnOnce(Pid, u32) -> Result<Opened, Errno>,
+        open: impl FnOnce(Pid, u32) -> Result<ProcFiles, Errno>,
     ) -> Result<Arc<Process>, Errno> {
-        let of = |table: &Table| table.threads.get(&tid).and_then(|&pid| table.find(pid));
+        let of = |table: &ProcessTable| table.threads.get(&tid).and_then(|&pid| table.find(pid));
         let found = of(&self.table());
         if let Some(found) = found.filter(|it| sys::is_thread_of(tid, it.process.pid))
             && self.is_there(&found, &waits)?
@@ -196,7 +196,7 @@ impl Processes {
 
     /// Whether a process of a waiting thread still runs the known program. EINTR: the call no
     /// longer waits, so the tid may have been reused.
-    fn is_there(&self, found: &Found, waits: &impl Fn() -> bool) -> Result<bool, Errno> {
+    fn is_there(&self, found: &FoundProcess, waits: &impl Fn() -> bool) -> Result<bool, Errno> {
         let still = || if waits() { Ok(()) } else { Err(Errno::EINTR) };
         let Some(exec) = &found.leaving else {
             let is_there = found.is_there();
@@ -249,7 +249,7 @@ impl Processes {
                 return self.forget_in(&mut table, pid);
             };
             process.may_leave();
-            let leaving = Leaving { exec: Arc::new(exec), threads: Threads::default() };
+            let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
             table.leaving.insert(pid, leaving);
         }
         table.execs.insert(tid, pid);
@@ -268,7 +268,7 @@ impl Processes {
     /// Records a call of a thread: its `execve`, if any, has failed or succeeded. `waits`: whether
     /// the call still waits.
     pub(super) fn heard(&self, tid: u32, waits: impl Fn() -> bool) {
-        let of = |table: &Table| {
+        let of = |table: &ProcessTable| {
             let &pid = table.execs.get(&tid)?;
             Some((pid, table.leaving.get(&pid)?.exec.clone()))
         };
@@ -301,7 +301,7 @@ impl Processes {
     }
 
     /// Forgets a process that has ended or runs another program: ends access to its memory.
-    fn forget_in(&self, table: &mut Table, pid: Pid) {
+    fn forget_in(&self, table: &mut ProcessTable, pid: Pid) {
         if let Some(process) = table.known.remove(&pid) {
             self.wakes.forget(process.pidfd().as_fd());
             process.forget();

@@ -15,7 +15,7 @@ use std::{ptr, thread};
 
 use nix::errno::Errno;
 
-use super::turns::in_program;
+use super::call_threads::in_program;
 
 /// Bytes of the syscall instruction.
 const INSTRUCTION: u64 = 2;
@@ -197,7 +197,7 @@ impl Seized {
     }
 
     /// Releases the thread; its own call returns `result`.
-    pub(super) fn let_go(mut self, result: Result<u64, Errno>) {
+    pub(super) fn drop_pending(mut self, result: Result<u64, Errno>) {
         self.registers.orig_rax = u64::MAX;
         self.registers.rax = match result {
             Ok(value) => value,

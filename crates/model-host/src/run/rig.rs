@@ -14,8 +14,8 @@ use nix::unistd::gettid;
 
 use super::answer::{Answer, Answerer};
 use super::shared::SharedRun;
-use super::side::View;
-use super::sys::{self, Gate, Notification};
+use super::sys::{self, CallGate, Notification};
+use super::view::View;
 use verbless_model::{Model, Profile, Side};
 
 /// Whether pidfd_getfd is allowed. If not, the test is skipped, and says so past the output
@@ -234,7 +234,7 @@ impl Recorder {
     }
 }
 
-impl Gate for Recorder {
+impl CallGate for Recorder {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
     fn go_on(&self, _: u64) {}

@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::unistd::Pid;
 
-use super::open::Opens;
+use super::descriptor_locks::DescriptorLocks;
+use super::open::OpenTable;
 use super::processes::Processes;
-use super::rooms::Rooms;
 use crate::log::TraceLines;
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Model, Resources};
@@ -120,10 +120,10 @@ pub(super) struct SharedRun {
     pub control_mode: u32,
     pub wakes: Arc<Wakes>,
     pub processes: Processes,
-    opens: Mutex<Opens>,
+    opens: Mutex<OpenTable>,
     /// Number of closed devices whose objects are being destroyed.
     destroying: Arc<AtomicUsize>,
-    rooms: Rooms,
+    rooms: DescriptorLocks,
     warned: AtomicBool,
 }
 
@@ -133,7 +133,7 @@ impl SharedRun {
         memory: Arc<ClientMemory>,
         printed: Option<TraceLines>,
     ) -> Result<Self, Errno> {
-        let (wakes, opens) = (Arc::new(Wakes::new()?), Opens::new()?);
+        let (wakes, opens) = (Arc::new(Wakes::new()?), OpenTable::new()?);
         wakes.on_input(opens.as_fd(), Wake::Close)?;
         Ok(Self {
             model: model.clone(),
@@ -144,7 +144,7 @@ impl SharedRun {
             wakes,
             opens: Mutex::new(opens),
             destroying: Arc::default(),
-            rooms: Rooms::default(),
+            rooms: DescriptorLocks::default(),
             warned: AtomicBool::new(false),
         })
     }
@@ -167,7 +167,7 @@ impl SharedRun {
 
     /// The open devices. First ends the devices that a client has closed, as its `close` would do;
     /// a separate thread destroys the objects of a device with many.
-    pub(super) fn opens(&self) -> MutexGuard<'_, Opens> {
+    pub(super) fn opens(&self) -> MutexGuard<'_, OpenTable> {
         let lock = || self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         let mut opens = lock();
         let ended = opens.closed();
@@ -264,7 +264,9 @@ mod tests {
         let profile = verbless_model::Profile::load("bluefield3").expect("a profile");
         let model = Model::builder().device(profile).build();
         let run = SharedRun::new(&model, Arc::default(), None).expect("an epoll");
-        let said = crate::said::said(|| (0..3).for_each(|tid| run.warn_of_a_closed_process(tid)));
+        let said = crate::captured_log::captured_log(|| {
+            (0..3).for_each(|tid| run.warn_of_a_closed_process(tid))
+        });
         assert_eq!(said.matches("cannot be accessed").count(), 1, "{said}");
         assert!(said.contains("tid=0"), "{said}");
     }

@@ -19,9 +19,9 @@ use nix::unistd::Pid;
 use super::error::RunError;
 use super::join::{Host, Peer, Request};
 use super::shared::{SharedRun, Wake};
-use super::side::{View, Views};
 use super::sys::{self, Listener};
-use super::{answer, closing, descendants, preflight};
+use super::view::{View, Views};
+use super::{answer, descendants, file_closer, preflight};
 
 /// Signals that are forwarded to the program. Signals from a terminal reach the program directly,
 /// but not the command on the DPU side.
@@ -439,7 +439,7 @@ impl Supervisor {
         if let Some(guest) = filter.guest.and_then(|guest| self.guests.remove(&guest)) {
             self.shared.wakes.forget(guest.peer.as_fd());
             guest.peer.done();
-            closing::close(guest.peer);
+            file_closer::close(guest.peer);
         }
     }
 
@@ -451,7 +451,7 @@ impl Supervisor {
             {
                 self.guests.insert(number, Guest { peer, view: None });
             } else {
-                closing::close(peer);
+                file_closer::close(peer);
             }
         }
     }
@@ -506,7 +506,7 @@ impl Supervisor {
         if let Some(guest) = self.guests.remove(&number) {
             self.shared.wakes.forget(guest.peer.as_fd());
             // Unreceived descriptors are closed with it.
-            closing::close(guest.peer);
+            file_closer::close(guest.peer);
         }
     }
 }

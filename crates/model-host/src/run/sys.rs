@@ -16,7 +16,7 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 
-use super::turns::in_program;
+use super::call_threads::in_program;
 use verbless_model_kernel::remote::FileId;
 
 /// `struct seccomp_notif`: a system call that waits for an answer.
@@ -104,7 +104,7 @@ const SYNC_WAKE_UP: i32 = 1;
 const FILTER: &str = "anon_inode:seccomp notify";
 
 /// Answers notifications.
-pub(super) trait Gate: Send + Sync {
+pub(super) trait CallGate: Send + Sync {
     /// Makes the call return this.
     fn answer(&self, id: u64, result: Result<i64, Errno>);
     /// Makes the kernel execute the call.
@@ -174,7 +174,7 @@ impl Listener {
     }
 }
 
-impl Gate for Listener {
+impl CallGate for Listener {
     fn answer(&self, id: u64, result: Result<i64, Errno>) {
         match result {
             Ok(value) => self.send(id, value, 0, 0),
@@ -383,7 +383,7 @@ pub(super) fn take_short_turns(tid: i32) {
     const FIRST: i32 = -20;
     /// `struct sched_attr`, up to the used fields.
     #[repr(C)]
-    struct Attributes {
+    struct SchedAttributes {
         size: u32,
         policy: u32,
         flags: u64,
@@ -399,8 +399,8 @@ pub(super) fn take_short_turns(tid: i32) {
     }
     // SAFETY: the arguments are integers.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, tid as _) };
-    let mut attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
+    let mut attributes = SchedAttributes {
+        size: size_of::<SchedAttributes>() as u32,
         policy: libc::SCHED_OTHER as u32,
         flags: 0,
         nice: FIRST,
@@ -563,13 +563,13 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
 
 /// Bytes of a control message with one descriptor, aligned for its header.
 #[repr(C, align(8))]
-struct Control([u8; 32]);
+struct ControlMessage([u8; 32]);
 
 /// Sends a descriptor with one byte. Does not allocate.
 pub(super) fn send_descriptor(socket: RawFd, descriptor: RawFd) -> io::Result<()> {
     let mut byte = 0u8;
     let mut data = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let mut control = Control([0; 32]);
+    let mut control = ControlMessage([0; 32]);
     // SAFETY: plain data.
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_iov = &raw mut data;

@@ -11,10 +11,10 @@ use std::{fs, io};
 
 use verbless_devx::{Backend, DeviceInfo, FunctionKind, RepresentorInfo};
 
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::{FunctionPlace, Link, Role};
 use verbless_model_kernel::InProcess;
-use verbless_model_kernel::remote::{ControlFile, PortState, device_flags};
+use verbless_model_kernel::remote::{FwctlFile, PortState, device_flags};
 
 use super::node::Node;
 
@@ -75,7 +75,7 @@ const RETRANSMISSION_COUNTERS: [&str; 5] = [
 
 /// A device as programs see it.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct ShownDevice {
     /// The device's number in the model.
     pub number: usize,
     pub info: DeviceInfo,
@@ -147,10 +147,10 @@ impl DevicePaths {
 }
 
 /// The devices of a backend.
-pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
+pub(super) fn shown(backend: &InProcess) -> Vec<ShownDevice> {
     let infos = backend.enumerate().unwrap_or_default();
     let mut controls = 0..;
-    let shown = |(number, (info, device)): (usize, (DeviceInfo, &Device))| {
+    let shown = |(number, (info, device)): (usize, (DeviceInfo, &Function))| {
         let ports = (1..).map_while(|number| backend.port(device.number(), number)).collect();
         let caps = device.capabilities();
         let pkeys = match device.profile().link() {
@@ -167,10 +167,10 @@ pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
         let (flags, gids) = (device_flags(&caps), device.gid_table_length());
         let paths = DevicePaths::new(number, device.on_card());
         let representors = backend.represented(device.number());
-        let control = ControlFile::is_offered(device).then(|| controls.next()).flatten();
+        let control = FwctlFile::is_offered(device).then(|| controls.next()).flatten();
         let config = crate::pci::config::ConfigSpace::image(&device.profile());
         let number = device.number();
-        Shown {
+        ShownDevice {
             number,
             info,
             flags,
@@ -210,7 +210,7 @@ impl Writer<'_> {
 }
 
 /// Writes all files below `root`.
-pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
+pub(super) fn fill(root: &Path, devices: &[ShownDevice]) -> io::Result<()> {
     let to = Writer(root);
     for place in [
         "sys/class/infiniband",
@@ -236,14 +236,14 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
         }
         rdma_device(&to, device)?;
         verbs_device(&to, FIRST_MINOR + number as u32, device)?;
-        control_device(&to, device)?;
+        fwctl_device(&to, device)?;
         representors(&to, device)?;
     }
     virtual_functions(&to, devices)
 }
 
 /// Writes the files of a sub-function, an auxiliary device below its PCI function.
-fn sub_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+fn sub_function(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let paths = &device.paths;
     let at = format!("sys/devices/{}", paths.device());
     to.link(
@@ -257,7 +257,7 @@ fn sub_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
 }
 
 /// Writes the links between a VF and its PF.
-fn virtual_functions(to: &Writer<'_>, devices: &[Shown]) -> io::Result<()> {
+fn virtual_functions(to: &Writer<'_>, devices: &[ShownDevice]) -> io::Result<()> {
     let of = |role| devices.iter().map(|it| &it.paths).filter(move |it| it.on_card.role == role);
     for own in of(Role::Vf) {
         let is_parent = |it: &&DevicePaths| it.on_card.pf == own.on_card.pf && it.root == own.root;
@@ -272,7 +272,7 @@ fn virtual_functions(to: &Writer<'_>, devices: &[Shown]) -> io::Result<()> {
 
 /// Writes the netdevs of the representors on a PF's e-switch, and of its uplink. They carry no
 /// packets. `represents` is not in Linux's sysfs.
-fn representors(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+fn representors(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let Some(first) = device.representors.first() else { return Ok(()) };
     let net = format!("sys/devices/{}/net", device.paths.function());
     let uplink = format!("p{}", device.paths.on_card.pf);
@@ -320,7 +320,7 @@ fn functions_of_the_machine(to: &Writer<'_>) -> io::Result<()> {
 }
 
 /// Writes the files of the PCI function.
-fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+fn pci_function(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let (pci, slot) = (format!("sys/devices/{}", device.paths.function()), &device.paths.slot);
     let link = format!("../../../devices/{}", device.paths.function());
     to.link(&format!("sys/bus/pci/devices/{slot}"), &link)?;
@@ -366,7 +366,7 @@ fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
 }
 
 /// Writes the files of the RDMA device and its ports.
-fn rdma_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+fn rdma_device(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let (paths, info) = (&device.paths, &device.info);
     let name = &info.name;
     let rdma = format!("sys/devices/{}/infiniband/{name}", paths.device());
@@ -395,7 +395,12 @@ fn rdma_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     Ok(())
 }
 
-fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> io::Result<()> {
+fn port_files(
+    to: &Writer<'_>,
+    at: &str,
+    device: &ShownDevice,
+    state: &PortState,
+) -> io::Result<()> {
     let (logical, physical) =
         if state.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
     for (name, text) in [
@@ -437,7 +442,7 @@ fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> i
 }
 
 /// Writes the files of the device as a verbs device.
-fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
+fn verbs_device(to: &Writer<'_>, minor: u32, device: &ShownDevice) -> io::Result<()> {
     let (paths, node) = (&device.paths, &device.info.node);
     let verbs = format!("sys/devices/{}/infiniband_verbs/{node}", paths.device());
     to.file(&format!("{verbs}/ibdev"), &device.info.name)?;
@@ -455,9 +460,9 @@ fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
 }
 
 /// Writes the files of the function's fwctl device.
-fn control_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+fn fwctl_device(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let Some(number) = device.control else { return Ok(()) };
-    let (paths, node) = (&device.paths, Node::Control(number));
+    let (paths, node) = (&device.paths, Node::Fwctl(number));
     let name = node.name();
     let at = format!("sys/devices/{}/fwctl/{name}", paths.device());
     let (major, minor) = numbers(node);
@@ -477,7 +482,7 @@ fn control_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
 pub(super) fn numbers(node: Node) -> (u32, u32) {
     match node {
         Node::Verbs(number) => (MAJOR, FIRST_MINOR + number as u32),
-        Node::Control(number) => (CONTROL_MAJOR, number as u32),
+        Node::Fwctl(number) => (CONTROL_MAJOR, number as u32),
     }
 }
 

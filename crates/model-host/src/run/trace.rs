@@ -15,7 +15,7 @@ use verbless_prm::reflect::{Kind, Leaf, Path, StructInfo, View};
 use verbless_prm::{CommandInfo, CommandStatus};
 
 use verbless_model::Executed;
-use verbless_model_kernel::remote::Described;
+use verbless_model_kernel::remote::IoctlDescription;
 
 /// Elements of a list that are printed.
 const FEW: usize = 2;
@@ -46,8 +46,13 @@ pub(super) fn command(executed: &Executed<'_>) -> String {
 }
 
 /// Formats an ioctl; its commands were printed before.
-pub(super) fn ioctl(tid: u32, node: &str, words: &Described, result: &Result<(), Errno>) -> String {
-    let Described { name, given, answered } = words;
+pub(super) fn ioctl(
+    tid: u32,
+    node: &str,
+    words: &IoctlDescription,
+    result: &Result<(), Errno>,
+) -> String {
+    let IoctlDescription { name, given, answered } = words;
     let answer = match result {
         Ok(()) if answered.is_empty() => "0".into(),
         Ok(()) => answered.clone(),
@@ -175,7 +180,7 @@ mod tests {
 
     #[test]
     fn ioctl_trace_line_ends_with_errno() {
-        let words = Described {
+        let words = IoctlDescription {
             name: "DEVX_UMEM_REG".into(),
             given: "len=64".into(),
             answered: "handle=2".into(),
@@ -184,8 +189,11 @@ mod tests {
             ioctl(7, "uverbs0", &words, &Ok(())),
             "7 uverbs0 ioctl DEVX_UMEM_REG(len=64) -> handle=2"
         );
-        let nothing =
-            Described { name: words.name.clone(), given: "len=64".into(), ..Default::default() };
+        let nothing = IoctlDescription {
+            name: words.name.clone(),
+            given: "len=64".into(),
+            ..Default::default()
+        };
         let done = ioctl(7, "uverbs0", &nothing, &Ok(()));
         assert_eq!(done, "7 uverbs0 ioctl DEVX_UMEM_REG(len=64) -> 0");
         let refused = ioctl(7, "uverbs1", &words, &Err(Errno::EINVAL));

@@ -21,8 +21,8 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 use super::directory::Directory;
 use super::node::clean;
-use super::sysfs::{self, Shown};
-use super::{place, sys};
+use super::sysfs::{self, ShownDevice};
+use super::{namespaces, sys};
 
 /// The listing of all PCI functions: the modelled ones beside the machine's. A path below it
 /// belongs to the tree only if PLACES says so.
@@ -98,13 +98,13 @@ fn is_above(path: &[u8]) -> Option<Vec<u8>> {
 
 impl Tree {
     /// Builds the tree for these devices.
-    pub(super) fn new(devices: &[Shown]) -> io::Result<Self> {
+    pub(super) fn new(devices: &[ShownDevice]) -> io::Result<Self> {
         Ok(Self::in_directory(Directory::filled(|path| sysfs::fill(path, devices))?))
     }
 
     /// Builds the tree without a detached tmpfs.
     #[cfg(test)]
-    pub(super) fn among_temporary_files(devices: &[Shown]) -> io::Result<Self> {
+    pub(super) fn among_temporary_files(devices: &[ShownDevice]) -> io::Result<Self> {
         let fill = |path: &Path| sysfs::fill(path, devices);
         Ok(Self::in_directory(Directory::among_temporary_files(fill)?))
     }
@@ -117,7 +117,7 @@ impl Tree {
     /// Whether a thread may get descriptors of the tree's files: they lead to the tree alone, or to
     /// this process's root, which is also the thread's.
     pub(super) fn may_give_to(&self, tid: u32) -> bool {
-        self.directory.path().is_none() || place::has_our_root(tid)
+        self.directory.path().is_none() || namespaces::has_our_root(tid)
     }
 
     /// Opens a path with the tree as `/`. EAGAIN: concurrent renames did not end.

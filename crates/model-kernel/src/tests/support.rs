@@ -10,12 +10,12 @@ use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 use verbless_prm::{HcaCap, MkeyContext, Opcode};
 
-use super::super::client::{Capability, Claim, Client, FileId, Ourselves};
+use super::super::client::{Capability, Client, DescriptorClaim, FileId, OwnProcess};
+use super::super::cmd::{FunctionAccess, FunctionRegisters};
 use super::super::file::File;
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
 use super::super::port::{GidEntry, PortState};
-use super::super::reach::{About, Function};
 use super::super::refused;
 use super::super::rules;
 use verbless_model::memory::{HostMemory, Interrupts, Iommu, ProcessMemory};
@@ -157,7 +157,7 @@ impl Device {
     }
 }
 
-impl Function for Device {
+impl FunctionAccess for Device {
     fn execute(&self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
         Self::lock(&self.commands).push(input.to_vec());
@@ -230,8 +230,8 @@ impl Function for Device {
         *Self::lock(&self.interrupts) = interrupts;
     }
 
-    fn about(&self) -> About {
-        About { firmware: [22, 35, 1012], device_id: 0x101d, embedded_cpu: false }
+    fn registers(&self) -> FunctionRegisters {
+        FunctionRegisters { firmware: [22, 35, 1012], device_id: 0x101d, embedded_cpu: false }
     }
 
     fn back_uar(
@@ -252,7 +252,7 @@ impl Function for Device {
         self.iommu.clone()
     }
 
-    fn fails_ioctl(&self, _: (u16, u16), names: &[&str]) -> Option<Errno> {
+    fn take_ioctl_fault(&self, _: (u16, u16), names: &[&str]) -> Option<Errno> {
         let fails = Self::lock(&self.fails).clone()?;
         (names == fails).then_some(Errno::ENODEV)
     }
@@ -309,13 +309,13 @@ impl Function for Device {
 
 /// This process, but with limits and privileges of the test's choice.
 pub(super) struct TestClient {
-    process: Ourselves,
+    process: OwnProcess,
     pub memlock: AtomicU64,
     /// Capabilities by bit.
     pub capabilities: AtomicU64,
     /// Descriptors given out; closed with the client.
     pub installed: Mutex<Vec<OwnedFd>>,
-    claims: Claim,
+    claims: DescriptorClaim,
     /// The most descriptors that may be kept for the client.
     pub most_claims: AtomicU64,
 }
@@ -323,11 +323,11 @@ pub(super) struct TestClient {
 impl TestClient {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            process: Ourselves::default(),
+            process: OwnProcess::default(),
             memlock: AtomicU64::new(u64::MAX),
             capabilities: AtomicU64::new(0),
             installed: Mutex::default(),
-            claims: Claim::default(),
+            claims: DescriptorClaim::default(),
             most_claims: AtomicU64::new(u32::MAX.into()),
         })
     }
@@ -373,7 +373,7 @@ impl Client for TestClient {
     fn descriptors(&self) -> Vec<i32> {
         self.process.descriptors()
     }
-    fn claim(&self) -> Result<Claim, Errno> {
+    fn claim(&self) -> Result<DescriptorClaim, Errno> {
         let most = self.most_claims.load(Ordering::Relaxed) as usize;
         self.claims.one_of(most).ok_or(Errno::EMFILE)
     }

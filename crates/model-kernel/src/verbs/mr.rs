@@ -15,10 +15,10 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::page_lists::ListedPages;
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
+use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::super::umem::best_page_size;
-use super::super::wire::{Core, Reply};
 use super::memory::with_list;
-use super::objects::{Mr, Range, Verbs};
+use super::objects::{Mr, RegionRange, Verbs};
 
 /// `ib_access_flags`.
 mod access {
@@ -42,9 +42,9 @@ mod rereg {
     pub(super) const KNOWN: u32 = 7;
 }
 
-impl Range {
+impl RegionRange {
     /// Reads three consecutive numbers of a request.
-    fn read(request: &Core, at: usize) -> Result<Self, Errno> {
+    fn read(request: &UverbsRequest, at: usize) -> Result<Self, Errno> {
         let range = Self {
             start: request.u64(at),
             length: request.u64(at + 8),
@@ -114,8 +114,8 @@ fn is_writable(rights: u32) -> bool {
 const PAGE_SIZES: u64 = (1 << 32) - PAGE;
 
 impl Method<'_> {
-    pub(crate) fn reg_mr(&mut self, request: &Core) -> Result<(), Errno> {
-        let range = Range::read(request, 8)?;
+    pub(crate) fn reg_mr(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
+        let range = RegionRange::read(request, 8)?;
         self.state.context()?;
         let rights = request.u32(36);
         check_rights(rights)?;
@@ -125,7 +125,7 @@ impl Method<'_> {
         let writable = is_writable(rights);
         let pinned = Pinned::new(self.client, range.start, range.bytes(), writable)?;
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(mr.key).u32(mr.key);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
             let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
@@ -136,7 +136,7 @@ impl Method<'_> {
     }
 
     /// Changes the range, rights or PD of a region; its handle stays.
-    pub(crate) fn rereg_mr(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn rereg_mr(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let changes = request.u32(12);
         if changes == 0 {
             return Err(refused(Errno::EINVAL, "no flag selects a change of the region"));
@@ -146,7 +146,8 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let changes = |part: u32| changes & part != 0;
-        let moved = changes(rereg::TRANSLATION).then(|| Range::read(request, 16)).transpose()?;
+        let moved =
+            changes(rereg::TRANSLATION).then(|| RegionRange::read(request, 16)).transpose()?;
         let handle = self.state.lookup(request.u32(8).into(), object::MR)?;
         let asked = changes(rereg::ACCESS).then(|| request.u32(44));
         if let Some(rights) = asked {
@@ -178,7 +179,7 @@ impl Method<'_> {
             let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
             return Err(errno);
         }
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(mr.key).u32(mr.key);
         if let Some(object) = self.state.object_mut(handle) {
             *object = Object::Verbs(Verbs::Mr(mr));
@@ -210,7 +211,7 @@ impl Method<'_> {
             mr.rights = rights;
         }
         self.state.now_uses(handle, vec![pd]);
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(key).u32(key);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
@@ -233,11 +234,11 @@ impl Method<'_> {
         &self,
         pdn: u32,
         rights: u32,
-        range: Range,
+        range: RegionRange,
         pinned: Pinned,
         writable: bool,
     ) -> Result<Mr, Errno> {
-        let Range { start, length, virtual_address } = range;
+        let RegionRange { start, length, virtual_address } = range;
         let (index, variant) = self.create_key(pdn, rights, start, length, virtual_address)?;
         let key = (index << 8) + u32::from(variant);
         let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);

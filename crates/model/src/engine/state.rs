@@ -105,7 +105,7 @@ impl EngineState {
 /// Send queues that wait until a word in memory fulfils their condition.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    pub queues: Numbered<u32, Waiting>,
+    pub queues: Numbered<u32, WaitingQueue>,
     /// Whether every step of the function reads the words, without timers: a stepped model with
     /// timers would never become idle.
     pub at_every_step: bool,
@@ -113,7 +113,7 @@ pub(crate) struct Waits {
 
 /// A send queue that waits.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingQueue {
     pub condition: Condition,
     /// When the wait began, and when the word is read next.
     pub since: u64,

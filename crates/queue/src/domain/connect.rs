@@ -89,7 +89,7 @@ impl Default for ConnectOptions {
 }
 
 /// The transitions of a queue pair from RESET to RTS.
-pub(super) struct Steps {
+pub(super) struct ConnectSteps {
     pub(super) init: InitAttr,
     pub(super) rtr: RtrAttr,
     pub(super) rts: RtsAttr,
@@ -199,9 +199,9 @@ impl Domain {
         qp: &QpObject,
         peer: &PeerAddress,
         options: &ConnectOptions,
-    ) -> Result<Steps, Error> {
+    ) -> Result<ConnectSteps, Error> {
         options.check_announced(qp)?;
-        let (path, mtu) = self.way(qp.qpn(), peer, options)?;
+        let (path, mtu) = self.resolve_peer_path(qp.qpn(), peer, options)?;
         Ok(self.steps_over(qp, path, mtu, peer, options))
     }
 
@@ -213,8 +213,8 @@ impl Domain {
         mtu: Mtu,
         peer: &PeerAddress,
         options: &ConnectOptions,
-    ) -> Steps {
-        Steps {
+    ) -> ConnectSteps {
+        ConnectSteps {
             init: options.init(),
             rtr: RtrAttr {
                 path,
@@ -237,7 +237,7 @@ impl Domain {
     /// Executes the three transitions.
     pub(super) fn take_steps<S: Connected, R: ReceiveSide>(
         qp: &mut Qp<S, R>,
-        steps: &Steps,
+        steps: &ConnectSteps,
     ) -> Result<(), Error> {
         qp.to_init(&steps.init)?;
         qp.to_rtr(&steps.rtr)?;

@@ -12,7 +12,7 @@ use verbless_ring::wr::{OperationInfo, Unsupported};
 use super::builder::DomainBuilder;
 use super::pages::{BLUEFLAME_PAGES, Page};
 use super::pool::{CHUNK, Pool};
-use super::raw::Transports;
+use super::raw::TransportObjects;
 use super::requirements;
 use crate::region::{Memory, Pinned, Region, RegionParts};
 
@@ -34,7 +34,7 @@ pub(super) struct DomainShared {
     /// The maximum number of pages in `blueflame`.
     pub(super) blueflame_pages: usize,
     /// The transport domain and TISs that the domain's frame queues share.
-    pub(super) transports: Mutex<Transports>,
+    pub(super) transports: Mutex<TransportObjects>,
 }
 
 impl Domain {

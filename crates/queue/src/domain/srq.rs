@@ -13,12 +13,12 @@ use verbless_prm::hot::event_type;
 use super::last_wqe::LastWqeEvents;
 use super::pool::layout;
 use super::protection::Domain;
-use super::queues::{Cq, Qp, QpConfig, over, power};
+use super::queues::{Cq, Qp, QpConfig, check_limit, checked_power_of_two};
 use crate::events::{Watchable, sealed};
 
 use verbless_ring::qp::WithSrq;
 use verbless_ring::service::Service;
-use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
+use verbless_ring::srq::{SharedReceiveQueue, SharedReceiveQueueParts};
 
 /// Shared receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,12 +50,12 @@ impl Domain {
         // The link takes the room of one entry.
         let most = self.device.caps().max_receive_sges().min(512 / 16).saturating_sub(1);
         // A receive without entries takes the room of one.
-        over("making a shared receive queue", "sges", config.sges.max(1), most)?;
+        check_limit("making a shared receive queue", "sges", config.sges.max(1), most)?;
         let stride = ((config.sges.max(1) as usize + 1) * 16).next_power_of_two();
         // The ring always keeps the last WQE back, because its link is not known yet.
         let least = config.receives.max(1).saturating_add(1);
         let room = self.device.caps().general.log_max_srq_sz();
-        let count = power("shared receive ring entries", least, room)?;
+        let count = checked_power_of_two("shared receive ring entries", least, room)?;
         let ring = self.shared.pool.ring(count as usize * stride)?;
         let (record, record_place) = self.shared.pool.record()?;
         let parts = SharedReceiveQueueParts { ring: ring.memory, stride, record };

@@ -31,11 +31,12 @@ impl Memory {
     /// alignment costs address space only.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] for zero bytes; [`ErrorKind::MemoryLimit`] if the system has no room.
+    /// [`ErrorKind::InvalidInput`] for zero bytes; [`ErrorKind::MemoryLimit`] if the system has no
+    /// room.
     pub fn allocate(length: usize) -> Result<Self, Error> {
         if length == 0 {
             return Err(Error::new(
-                ErrorKind::Input,
+                ErrorKind::InvalidInput,
                 "allocating registered memory",
                 "0 bytes were requested: a region has at least 1",
             ));

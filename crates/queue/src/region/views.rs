@@ -37,7 +37,7 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Input`]: the range is outside of the region, or misaligned for `T`.
+    /// [`ErrorKind::InvalidInput`]: the range is outside of the region, or misaligned for `T`.
     ///
     /// # Safety
     /// While the slice is used, nothing else accesses these bytes:
@@ -89,8 +89,9 @@ impl Region {
 
     /// A pointer to the first of `count` values, if all of them are within the region and aligned.
     fn place<T>(&self, offset: usize, count: usize) -> Result<*mut T, Error> {
-        let refuse =
-            |why: String| Err(Error::new(ErrorKind::Input, "viewing a region as a slice", why));
+        let refuse = |why: String| {
+            Err(Error::new(ErrorKind::InvalidInput, "viewing a region as a slice", why))
+        };
         let size = self.len();
         let end = count.checked_mul(size_of::<T>()).and_then(|bytes| offset.checked_add(bytes));
         if end.is_none_or(|end| end > size) {

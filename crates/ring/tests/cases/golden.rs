@@ -13,11 +13,11 @@ use verbless_prm::hot::{self, cqe_opcode, opcode};
 use verbless_ring::cq::Notify;
 use verbless_ring::qp::{BlueFlame, SendBatch};
 use verbless_ring::wr::{
-    CompareSwap, FetchAdd, Gather, Inline, LocalInvalidate, Nop, Payload, PostError, Read, Send,
-    SendImm, SendInvalidate, WorkRequest, Write, WriteImm,
+    CompareSwap, FetchAdd, Inline, LocalInvalidate, Nop, Payload, PostError, Read, Send, SendImm,
+    SendInvalidate, SgList, WorkRequest, Write, WriteImm,
 };
 use verbless_ring::{
-    CompletionError, Lkey, Operation, RemoteAddr, Rkey, SendQueue, Sge, Status, WqeIndex,
+    CompletionError, Lkey, RemoteAddr, Rkey, SendQueue, Sge, WcOpcode, WcStatus, WqeIndex,
 };
 
 /// Whether the vectors are somebody else's: they may then have operations that we do not.
@@ -140,7 +140,7 @@ fn post_payload(to: &mut impl Post, request: &Value, payload: impl Payload) -> O
     })
 }
 
-fn post_gather(to: &mut impl Post, request: &Value, into: impl Gather) -> Option<WqeIndex> {
+fn post_gather(to: &mut impl Post, request: &Value, into: impl SgList) -> Option<WqeIndex> {
     let old = into.as_sges().first().copied();
     Some(match text(&request["opcode"]) {
         "RDMA_READ" => put!(to, request, Read::new(into, remote(request))),
@@ -359,44 +359,44 @@ fn receives_match_rdma_core_bytes() {
 }
 
 /// The number that verbs have for a status.
-fn wc_status(status: Status) -> u64 {
+fn wc_status(status: WcStatus) -> u64 {
     match status {
-        Status::LocalLength => 1,
-        Status::LocalQpOperation => 2,
-        Status::LocalProtection => 4,
-        Status::Flushed => 5,
-        Status::MemoryWindowBind => 6,
-        Status::BadResponse => 7,
-        Status::LocalAccess => 8,
-        Status::RemoteInvalidRequest => 9,
-        Status::RemoteAccess => 10,
-        Status::RemoteOperation => 11,
-        Status::TransportRetryExceeded => 12,
-        Status::RnrRetryExceeded => 13,
-        Status::RemoteAborted => 16,
-        Status::Other(_) => 21,
+        WcStatus::LocalLength => 1,
+        WcStatus::LocalQpOperation => 2,
+        WcStatus::LocalProtection => 4,
+        WcStatus::Flushed => 5,
+        WcStatus::MemoryWindowBind => 6,
+        WcStatus::BadResponse => 7,
+        WcStatus::LocalAccess => 8,
+        WcStatus::RemoteInvalidRequest => 9,
+        WcStatus::RemoteAccess => 10,
+        WcStatus::RemoteOperation => 11,
+        WcStatus::TransportRetryExceeded => 12,
+        WcStatus::RnrRetryExceeded => 13,
+        WcStatus::RemoteAborted => 16,
+        WcStatus::Other(_) => 21,
     }
 }
 
 /// The numbers that verbs have for an operation: opcode and flags.
-fn wc_operation(operation: Operation) -> (u64, u64) {
+fn wc_operation(operation: WcOpcode) -> (u64, u64) {
     const IMM: u64 = 2;
     const INVALIDATED: u64 = 8;
     match operation {
-        Operation::Send | Operation::SendInvalidate | Operation::Nop => (0, 0),
-        Operation::SendImm => (0, IMM),
-        Operation::Write => (1, 0),
-        Operation::WriteImm => (1, IMM),
-        Operation::Read => (2, 0),
-        Operation::CompareSwap => (3, 0),
-        Operation::FetchAdd => (4, 0),
-        Operation::Umr => (6, 0),
-        Operation::MemoryCopy => panic!("the recordings have no memory copy"),
-        Operation::Wait => panic!("the recordings have no wait"),
-        Operation::Receive => (128, 0),
-        Operation::ReceiveImm => (128, IMM),
-        Operation::ReceiveInvalidate => (128, INVALIDATED),
-        Operation::ReceiveWriteImm => (129, IMM),
+        WcOpcode::Send | WcOpcode::SendInvalidate | WcOpcode::Nop => (0, 0),
+        WcOpcode::SendImm => (0, IMM),
+        WcOpcode::Write => (1, 0),
+        WcOpcode::WriteImm => (1, IMM),
+        WcOpcode::Read => (2, 0),
+        WcOpcode::CompareSwap => (3, 0),
+        WcOpcode::FetchAdd => (4, 0),
+        WcOpcode::Umr => (6, 0),
+        WcOpcode::DmaMmo => panic!("the recordings have no memory copy"),
+        WcOpcode::Wait => panic!("the recordings have no wait"),
+        WcOpcode::Receive => (128, 0),
+        WcOpcode::ReceiveImm => (128, IMM),
+        WcOpcode::ReceiveInvalidate => (128, INVALIDATED),
+        WcOpcode::ReceiveWriteImm => (129, IMM),
     }
 }
 

@@ -9,18 +9,18 @@ use verbless_prm::{
     Cqe, CqeFormat, CqeOpcode, MkeyContext, UmrCtrlSegment, UmrMkeyMask, WqeOpcode,
 };
 use verbless_ring::access::{KeyAccess, RemoteAccess};
-use verbless_ring::completion::{Failure, Malformed};
+use verbless_ring::completion::{FailedRequest, InvalidCqe};
 use verbless_ring::cq::CompletionQueueParts;
 use verbless_ring::qp::{ReceiveQueueParts, SendQueueParts};
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_ring::uar::UarPage;
 use verbless_ring::wr::{
     Capability, CompareSwap, Fence, FetchAdd, Inline, LocalInvalidate, Nop, PostError, Read, Send,
-    Umr, UmrRules, Until, Wait, Write,
+    Umr, UmrRules, Wait, WaitCondition, Write,
 };
 use verbless_ring::{
-    CompletionError, CompletionQueue, Cqn, Lkey, Operation, QKey, Qpn, QueuePair, ReceiveQueue,
-    RemoteAddr, Rkey, SendQueue, Sge, Status, Ud, WqeIndex,
+    CompletionError, CompletionQueue, Cqn, Lkey, QKey, Qpn, QueuePair, ReceiveQueue, RemoteAddr,
+    Rkey, SendQueue, Sge, Ud, WcOpcode, WcStatus, WqeIndex,
 };
 
 const REMOTE: RemoteAddr = RemoteAddr::new(0x7000_0000, Rkey(0xabc));
@@ -223,7 +223,7 @@ fn full_receive_queue_rejects_post_without_change() {
     }
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 4);
     let error = receiver.queue.complete(device.deliver(cqe)).unwrap_err();
-    assert_eq!(error, CompletionError::Malformed(Malformed::Index(WqeIndex(4))));
+    assert_eq!(error, CompletionError::InvalidCqe(InvalidCqe::Index(WqeIndex(4))));
 }
 
 #[test]
@@ -281,8 +281,8 @@ fn invalid_queue_parts_are_rejected() {
         let (ring, record) = (slice(0, 128), record());
         let parts = CompletionQueueParts { cqn, ring, entry_size: 64, record, uar: page() };
         assert_eq!(CompletionQueue::new(parts).is_ok(), fits, "{cqn:?}");
-        let numbered = Completer::new(1).queue.numbered(cqn);
-        assert_eq!(numbered.is_ok(), fits, "{cqn:?}");
+        let with_cqn = Completer::new(1).queue.with_cqn(cqn);
+        assert_eq!(with_cqn.is_ok(), fits, "{cqn:?}");
     }
     for bad in [part(64, 4096), part(0, 2048)] {
         // SAFETY: no page comes of it.
@@ -302,9 +302,9 @@ fn error_cqe_reports_failure_and_frees_slots() {
     cqe.set_timestamp(0x8813).set_srqn_uidx(0x77_8899).set_lro_num_seg(0xff);
     let polled = sender.device.deliver(cqe);
     let error = sender.queue.complete(polled).unwrap_err();
-    let failure = Failure {
+    let failure = FailedRequest {
         cookie: 11,
-        status: Status::RemoteAccess,
+        status: WcStatus::RemoteAccess,
         vendor_syndrome: 0x88,
         wqe_index: WqeIndex(1),
         receive: false,
@@ -326,28 +326,28 @@ fn malformed_cqe_is_typed_error_and_completes_nothing() {
         edit(&mut cqe);
         let polled = sender.device.deliver(cqe);
         match sender.queue.complete(polled) {
-            Err(CompletionError::Malformed(malformed)) => malformed,
+            Err(CompletionError::InvalidCqe(malformed)) => malformed,
             other => panic!("{other:?}"),
         }
     };
     // The second wqebb of the request, and what was never posted. The index counts modulo the ring.
     for index in [1, 2, 63, 65, 0x8001, 0xffff] {
         let edit = |cqe: &mut Cqe| _ = cqe.set_wqe_counter(index);
-        assert_eq!(try_one(&edit), Malformed::Index(WqeIndex(index)));
+        assert_eq!(try_one(&edit), InvalidCqe::Index(WqeIndex(index)));
     }
     for opcode in [0x5, 0x6, 0x7, 0x8, 0xc, 0x1, 0x2] {
         let edit = |cqe: &mut Cqe| _ = cqe.set_opcode(CqeOpcode(opcode));
-        assert_eq!(try_one(&edit), Malformed::Opcode(opcode));
+        assert_eq!(try_one(&edit), InvalidCqe::Opcode(opcode));
     }
     for unknown in [0x02, 0x7f, 0xff, opcode::READ] {
         let edit = |cqe: &mut Cqe| _ = cqe.set_wqe_opcode(WqeOpcode(unknown));
-        assert_eq!(try_one(&edit), Malformed::WorkRequest(unknown));
+        assert_eq!(try_one(&edit), InvalidCqe::WorkRequest(unknown));
     }
     let compressed = |cqe: &mut Cqe| _ = cqe.set_format(CqeFormat::COMPRESSED);
-    assert_eq!(try_one(&compressed), Malformed::Format(cqe_format::COMPRESSED));
+    assert_eq!(try_one(&compressed), InvalidCqe::Format(cqe_format::COMPRESSED));
     assert_eq!(sender.queue.free(), free);
     let cqe = sender.device.completion(opcode::WRITE, 0);
-    assert_eq!(sender.queue.complete(cqe).unwrap().operation(), Operation::Write);
+    assert_eq!(sender.queue.complete(cqe).unwrap().operation(), WcOpcode::Write);
 }
 
 #[test]
@@ -551,7 +551,7 @@ fn umr_for_atomics_requires_whole_operands() {
         (&even[..], 16, 16, refused),
         (&even[..], 8, 8, None),
     ] {
-        sender.queue.set_umr_rules(UmrRules { largest_atomic: unit, ..UmrRules::STRICT });
+        sender.queue.set_umr_rules(UmrRules { max_atomic_bytes: unit, ..UmrRules::STRICT });
         let map = |access| Umr::map(Rkey(0x1234), access, klms).starting_at(start);
         assert_eq!(sender.queue.post(&map(KeyAccess::ALL), 0).err(), expected, "{start}, {unit}");
         sender.queue.post(&map(KeyAccess::READ_WRITE), 0).unwrap();
@@ -683,7 +683,7 @@ fn halves_work_on_two_threads() {
 #[test]
 fn wait_encodes_condition_and_rejects_odd_address() {
     let mut sender = Sender::new(Settings::default());
-    let until = Until::past(0x0102_0304_0506_0708).masked(0xff00).not();
+    let until = WaitCondition::past(0x0102_0304_0506_0708).masked(0xff00).not();
     sender.queue.post(&Wait::new(0x1_0000_2008, Lkey(0x1234), until).signaled(), 0).unwrap();
     let ring = bytes(&sender.ring);
     assert_eq!(ring[..4], [1, 0, 0, 0x0f], "op_mod, index and opcode");
@@ -697,6 +697,6 @@ fn wait_encodes_condition_and_rejects_odd_address() {
     segment[16..24].copy_from_slice(&0x0700_u64.to_be_bytes());
     segment[24..].copy_from_slice(&0xff00_u64.to_be_bytes());
     assert_eq!(ring[16..48], segment);
-    let odd = Wait::new(0x1004, Lkey(1), Until::equal(0));
+    let odd = Wait::new(0x1004, Lkey(1), WaitCondition::equal(0));
     assert_eq!(sender.queue.post(&odd, 0), Err(PostError::Unaligned));
 }

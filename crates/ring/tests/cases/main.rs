@@ -11,5 +11,5 @@ mod limits;
 mod operations;
 mod retired;
 mod settled;
-mod shared;
 mod shown;
+mod srq;

@@ -6,9 +6,9 @@ use crate::support::{Sender, Settings, to_lid};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::service::{SERVICES, Service};
 use verbless_ring::wr::{
-    Capability, CompareSwap, FetchAdd, Frame, LEAST_HEADER, LocalInvalidate, MemoryCopy, Nop,
+    Capability, CompareSwap, DmaMmo, EthSend, FetchAdd, LocalInvalidate, MIN_INLINE_HEADER, Nop,
     OPERATIONS, OperationInfo, PostError, Read, Request, Scratch, Send, SendImm, SendInvalidate,
-    Umr, Unsupported, Until, Wait, WorkRequest, Write, WriteImm,
+    Umr, Unsupported, Wait, WaitCondition, WorkRequest, Write, WriteImm,
 };
 use verbless_ring::{Eth, Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, Uc, Ud};
 
@@ -40,7 +40,7 @@ struct Answer {
 
 fn queue<S: Service>(wqebbs: usize, lacks: Option<Capability>) -> SendQueue<S> {
     let settings =
-        Settings { wqebbs, max_sges: 1, max_inline: LEAST_HEADER, ..Settings::default() };
+        Settings { wqebbs, max_sges: 1, max_inline: MIN_INLINE_HEADER, ..Settings::default() };
     let mut queue = Sender::<S>::of(settings).queue;
     queue.set_capabilities(|capability| Some(capability) != lacks);
     queue
@@ -89,10 +89,10 @@ fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
         CompareSwap::new(sge, remote, 1, 2),
         FetchAdd::new(sge, remote, 1),
         LocalInvalidate::new(Rkey(0x200)),
-        MemoryCopy::new(Scratch::new(Sge::new(0x2000, 64, Lkey(1))).unwrap(), sge, sge),
-        Wait::new(0x1000, Lkey(1), Until::equal(1)),
+        DmaMmo::new(Scratch::new(Sge::new(0x2000, 64, Lkey(1))).unwrap(), sge, sge),
+        Wait::new(0x1000, Lkey(1), WaitCondition::equal(1)),
         Umr::rights(Rkey(0x200), KeyAccess::LOCAL),
-        Frame::new(&[0; LEAST_HEADER as usize], sge),
+        EthSend::new(&[0; MIN_INLINE_HEADER as usize], sge),
     );
     answers
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{Completer, Receiver, Sender, Settings, memory, record_of, ring_of};
 use verbless_prm::hot::{self, cqe_opcode, opcode};
-use verbless_ring::completion::{CompletionError, Malformed};
-use verbless_ring::shared::SharedReceiveQueueParts;
+use verbless_ring::completion::{CompletionError, InvalidCqe};
+use verbless_ring::srq::SharedReceiveQueueParts;
 use verbless_ring::wr::{Nop, PostError};
 use verbless_ring::{
     Dispatched, Dispatcher, Lkey, Qpn, QueuePair, Sge, SharedReceiveQueue, WqeIndex,
@@ -160,8 +160,8 @@ fn receive_completes_by_its_index() {
             for wrong in [index.wrapping_add(1), index.wrapping_sub(1)] {
                 let cqe = device.cqe(opcode, 0, wrong);
                 let error = receiver.queue.complete(device.deliver(cqe)).unwrap_err();
-                let expected = Malformed::Index(WqeIndex(wrong));
-                assert_eq!(error, CompletionError::Malformed(expected));
+                let expected = InvalidCqe::Index(WqeIndex(wrong));
+                assert_eq!(error, CompletionError::InvalidCqe(expected));
             }
         }
         // Whether the device counts on or starts over with the ring.
@@ -291,7 +291,7 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
         ),
         "{qpn:#x}: {failed:?}"
     );
-    let twice = CompletionError::Malformed(Malformed::Index(WqeIndex(1)));
+    let twice = CompletionError::InvalidCqe(InvalidCqe::Index(WqeIndex(1)));
     assert_eq!(next(), (OTHER, Err(twice)));
     assert_eq!(cookie(next()), (OTHER, 11));
     assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none());

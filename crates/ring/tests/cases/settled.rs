@@ -3,7 +3,7 @@
 
 use crate::support::{Completer, Receiver};
 use verbless_prm::hot::{cqe_opcode, opcode};
-use verbless_ring::{CompletionQueue, Lkey, Operation, Qpn, QueuePair, Sge};
+use verbless_ring::{CompletionQueue, Lkey, Qpn, QueuePair, Sge, WcOpcode};
 
 const OURS: u32 = 0x123;
 
@@ -26,12 +26,12 @@ fn settled(
     pair: &mut QueuePair,
     cq: &mut CompletionQueue,
     cookie: u64,
-) -> Option<(Operation, Option<u32>)> {
+) -> Option<(WcOpcode, Option<u32>)> {
     let cqe = cq.peek_receive()?;
     let came = (cqe.operation(), cqe.immediate());
     let request = cqe.request();
-    pair.settle_receive(request, cookie).then(|| {
-        cq.pass();
+    pair.try_complete_receive(request, cookie).then(|| {
+        cq.consume_peeked();
         came
     })
 }
@@ -40,9 +40,9 @@ fn settled(
 fn settle_completes_receives_once_in_order() {
     let (mut pair, mut device) = receiving(3);
     let came = [
-        (cqe_opcode::RESPONDER_SEND, Operation::Receive, false),
-        (cqe_opcode::RESPONDER_SEND_IMM, Operation::ReceiveImm, true),
-        (cqe_opcode::RESPONDER_WRITE_IMM, Operation::ReceiveWriteImm, true),
+        (cqe_opcode::RESPONDER_SEND, WcOpcode::Receive, false),
+        (cqe_opcode::RESPONDER_SEND_IMM, WcOpcode::ReceiveImm, true),
+        (cqe_opcode::RESPONDER_WRITE_IMM, WcOpcode::ReceiveWriteImm, true),
     ];
     for (index, (opcode, operation, immediate)) in came.into_iter().enumerate() {
         let cookie = 70 + index as u64;

@@ -137,7 +137,7 @@ fn garbage_is_rejected_and_qp_still_connects(lab: &Lab) -> Result<(), Stop> {
     let (near, _far) = UnixStream::pair()?;
     let Endpoint { domain, qp, .. } = &mut pair.a;
     let refused = domain.handshake(qp, near, &most, &Default::default()).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "too much data");
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::InvalidInput), "too much data");
     shake(&mut pair)?;
     Ok(())
 }
@@ -183,7 +183,7 @@ fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
         let Err(error) = domain.region(4096, access) else {
             return Err(Stop::fail(format!("{access:?} was taken")));
         };
-        ensure_eq!(error.kind(), ErrorKind::Input, format!("the kind of {error}"));
+        ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("the kind of {error}"));
         ensure!(error.to_string().contains("`local_write`"), "{error} does not say what to do");
     }
     Ok(())
@@ -203,7 +203,11 @@ fn a_domain_without_blueflame_pages_rings_plain_doorbells(lab: &Lab) -> Result<(
     }
     ensure_eq!(pages.len(), 1, "UAR pages");
     let refused = Domain::builder(&device).pool_bytes(0).build().err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "a pool of 0 bytes");
+    ensure_eq!(
+        refused.map(|error| error.kind()),
+        Some(ErrorKind::InvalidInput),
+        "a pool of 0 bytes"
+    );
     Ok(())
 }
 

@@ -16,9 +16,9 @@ use verbless_model::{Model, Profile, Side};
 
 use super::super::rig::{Given, HERE, Program, at};
 use super::super::shared::SharedRun;
-use super::super::sys::Gate;
+use super::super::sys::CallGate;
 use super::*;
-use crate::said::said;
+use crate::captured_log::captured_log;
 
 const ATTRIBUTE: &std::ffi::CStr = c"/sys/class/infiniband/mlx5_0/node_type";
 const DEVICE: &std::ffi::CStr = c"/dev/infiniband/uverbs0";
@@ -148,7 +148,7 @@ fn device_open_takes_filtered_descriptor_if_free() {
     let second = program.given();
     assert!(second.number.is_some_and(|number| (48..64).contains(&number)), "{second:?}");
     program.gate.refuse(&full[1..]);
-    let said = said(|| assert_eq!(open(), Answer::Given));
+    let said = captured_log(|| assert_eq!(open(), Answer::Given));
     let third = program.given();
     assert_eq!((third.number, count()), (None, 2));
     assert!(said.contains("fstat shows a device's descriptor as a regular file"), "{said}");
@@ -210,7 +210,7 @@ struct Look {
     locked: AtomicBool,
 }
 
-impl Gate for Look {
+impl CallGate for Look {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
     fn go_on(&self, _: u64) {}
@@ -268,7 +268,9 @@ fn unmodelled_device_open_logs_reason() {
         let path = CString::new(format!("/dev/infiniband/{name}")).expect("a path");
         let open = |flags: i32| {
             let call = [HERE, at(&path), flags as u64];
-            said(|| assert!(matches!(program.call(SYS_openat, &call), Answer::Ours(Err(_)))))
+            captured_log(|| {
+                assert!(matches!(program.call(SYS_openat, &call), Answer::Ours(Err(_))))
+            })
         };
         let text = open(O_RDONLY);
         assert!(text.contains(&format!("{name} refused with ENOENT: {why}")), "{text}");

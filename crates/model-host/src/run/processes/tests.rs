@@ -8,7 +8,7 @@ use super::super::process::Caller;
 use super::super::process::tests::{becomes_sleep, shell, waiting};
 use super::super::rig::is_apart;
 use super::*;
-use verbless_model::memory::Reach;
+use verbless_model::memory::RemoteMemory;
 use verbless_model_kernel::remote::Client;
 
 pub(in super::super) fn processes() -> Processes {
@@ -24,7 +24,8 @@ fn exec_makes_new_process_entry() {
     let before = processes.of_thread(tid, || true).expect("a child");
     assert_eq!(processes.known(tid), Some(pid));
     assert_eq!(processes.known(std::process::id()), None);
-    let is_whole = |process: &Process| matches!(process.device_reach(), Some(Reach::Client(_)));
+    let is_whole =
+        |process: &Process| matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
     assert!(is_whole(&before));
     // The thread calls `execve`, and nothing has changed yet.
     processes.may_leave(pid, tid);
@@ -57,13 +58,13 @@ struct Thread(u32, Option<std::thread::JoinHandle<()>>, std::sync::mpsc::Sender<
 
 impl Thread {
     fn new() -> Self {
-        let (let_go, goes) = std::sync::mpsc::channel::<()>();
+        let (drop_pending, goes) = std::sync::mpsc::channel::<()>();
         let (said, says) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let _ = said.send(nix::unistd::gettid().as_raw() as u32);
             let _ = goes.recv();
         });
-        Self(says.recv().expect("a number"), Some(thread), let_go)
+        Self(says.recv().expect("a number"), Some(thread), drop_pending)
     }
 }
 
@@ -82,7 +83,7 @@ fn execve_of_an_ended_thread_has_failed() {
     let (processes, own) = (processes(), Pid::this());
     let [first, second] = [Thread::new(), Thread::new()];
     let process = processes.of_thread(first.0, || true).expect("this process");
-    let is_whole = || matches!(process.device_reach(), Some(Reach::Client(_)));
+    let is_whole = || matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
     let call = || processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true);
     processes.may_leave(own, first.0);
     processes.may_leave(own, second.0);
@@ -135,8 +136,8 @@ fn execs_of_one_process_are_bounded() {
     assert!(processes.table().execs.is_empty(), "which they are is not known");
     threads.iter().for_each(|thread| processes.heard(thread.0, || true));
     processes.of_thread(std::process::id(), || true).expect("this process");
-    let reach = process.device_reach();
-    assert!(processes.may_be_leaving(own) && matches!(reach, Some(Reach::Program(_))));
+    let reach = process.remote_memory();
+    assert!(processes.may_be_leaving(own) && matches!(reach, Some(RemoteMemory::Program(_))));
 }
 
 #[test]
@@ -199,7 +200,7 @@ fn process_of_a_killed_caller_is_not_registered() {
     let processes = processes();
     let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
     let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
-    processes.guarded_as(Wards::through(ours));
+    processes.guarded_as(GuardedProcesses::through(ours));
     let warded = || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fds)| !fds.is_empty());
     let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
     let tid = stranger.id();
@@ -208,7 +209,7 @@ fn process_of_a_killed_caller_is_not_registered() {
     assert!(
         processes.table().known.is_empty() && processes.table().threads.is_empty() && !warded()
     );
-    assert!((1..=u16::MAX).all(|number| processes.memory.reach(number).is_none()));
+    assert!((1..=u16::MAX).all(|number| processes.memory.remote(number).is_none()));
     // A known process is not taken for the caller either, and its thread is not recorded.
     let known = processes.of_thread(std::process::id(), || true).expect("this process");
     assert!(warded());
@@ -255,7 +256,7 @@ fn table_is_unlocked_during_process_check() {
     let open = |pid, tid| {
         looks.fetch_add(1, Ordering::Relaxed);
         assert!(is_free(), "the lock is held while files of the process are opened");
-        Opened::of(pid, tid)
+        ProcFiles::of(pid, tid)
     };
     for _ in 0..2 {
         processes.looked_at(own, &pool, is_free, open).expect("the lock is free");

@@ -16,19 +16,19 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use crate::hca::objects::{Alias, Foreign, Offer};
+use crate::hca::objects::{Alias, Foreign, SharedAccess};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// An object of another function that a command names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct ForeignObject {
     vhca_id: u16,
     index: u32,
 }
 
-impl Asked {
+impl ForeignObject {
     /// The object of another function that a command names, if any.
     pub(crate) fn by(input: &[u8]) -> Option<Self> {
         let head = CreateGeneralObjectIn::from_prefix(input)?;
@@ -74,7 +74,7 @@ pub(super) fn allow(
     call.change(kind::Mkey, index, |mkey| {
         // A new secret does not revoke existing aliases.
         let serial = mkey.offer.as_ref().map_or(new, |offer| offer.serial);
-        mkey.offer = Some(Offer { access_key, serial });
+        mkey.offer = Some(SharedAccess { access_key, serial });
     })
 }
 
@@ -114,7 +114,7 @@ pub(super) fn create(
     }
     let alias = Alias { uid: call.uid, pd, function, index, serial: offer.serial };
     output.set_obj_id(call.make(kind::Alias, alias)?);
-    call.hca_mut().lead_to(function);
+    call.hca_mut().add_key_owner(function);
     // The context behind the head is for callers with room for it.
     let shown = CreateGeneralObjectOut::BYTES..CreateGeneralObjectOut::BYTES + AliasContext::BYTES;
     if let Some(room) = call.output.get_mut(shown) {
@@ -127,5 +127,5 @@ pub(super) fn create(
 
 /// Counts a removed alias.
 pub(super) fn gone(hca: &mut Hca, _: u32, alias: Alias) {
-    hca.lead_away(alias.function);
+    hca.remove_key_owner(alias.function);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use verbless_command::{
-    CqElement, CqObject, DpaCall, DpaCallState, DpaEntry, DpaEqAttr, DpaOutbox, DpaProcess,
+    CqEventTarget, CqObject, DpaCall, DpaCallState, DpaEntry, DpaEqAttr, DpaOutbox, DpaProcess,
     DpaStatus, DpaThread, DpaThreadKind, DpaThreadState, DpaWindow, KeyAccess, MkeyObject,
     QueueMemory,
 };
@@ -189,7 +189,7 @@ impl Compiled {
 
     fn drain_by(&self, handler: &str) -> Result<Drain, Stop> {
         let thread = self.thread(handler, self.heap(DRAIN_AT), DpaThreadKind::default())?;
-        let cq = self.cq(CqElement::Thread(thread.id()))?;
+        let cq = self.cq(CqEventTarget::Thread(thread.id()))?;
         let number = u64::from(cq.cqn().0);
         let words =
             [0, 0, self.heap(CQ_AT), self.heap(RECORD_AT), number | u64::from(LOG_CQES) << 32, 0];
@@ -202,7 +202,7 @@ impl Compiled {
     }
 
     /// A CQ in the heap.
-    fn cq(&self, element: CqElement) -> Result<Arc<CqObject>, Stop> {
+    fn cq(&self, element: CqEventTarget) -> Result<Arc<CqObject>, Stop> {
         for entry in 0..1_u64 << LOG_CQES {
             self.store(CQ_AT + 64 * entry + 56, 0xf0 << 56)?;
         }
@@ -608,7 +608,7 @@ fn a_program_takes_events_and_sends_msi_x(lab: &Lab) -> Result<(), Stop> {
         )
     };
     let eq = dpa.rig.device.create_dpa_eq(&dpa.rig.token, attr)?;
-    let cq = dpa.cq(CqElement::DpaEq(eq.id()))?;
+    let cq = dpa.cq(CqEventTarget::DpaEq(eq.id()))?;
     let (number, eqn) = (u64::from(cq.cqn().0), u64::from(eq.id()));
     for index in 0..10 {
         dpa.call("arm_events", &[eqn, index])?;

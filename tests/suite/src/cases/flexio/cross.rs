@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use verbless_command::{CqAttr, CqElement as Element, CqObject, CqOptions, Device, Eqn, KeyAccess};
+use verbless_command::{
+    CqAttr, CqEventTarget as Element, CqObject, CqOptions, Device, Eqn, KeyAccess,
+};
 use verbless_devx::Uar as Page;
 use verbless_flexio::{
     CqElement, CqNumber, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaSq, DpaSqConfig, Error,

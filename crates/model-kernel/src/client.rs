@@ -1,7 +1,7 @@
-//! The client: the process whose ioctls are answered. Its memory, its descriptors, its limits and
+//! The client: the process whose ioctls are answered. Its memory, descriptors, limits and
 //! privileges.
 //!
-//! The rest of `uverbs` reaches a client only through [`Client`], so that it may be this process or
+//! The rest of the crate accesses a client only through [`Client`], so it can be this process or
 //! another one.
 
 use std::fs;
@@ -22,7 +22,7 @@ use crate::descriptor;
 /// Bytes per page, as the kernel pins and maps them.
 pub const PAGE: u64 = 4096;
 
-/// A privilege that a rule requires. The numbers are Linux's.
+/// A capability that a rule requires, with Linux's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Capability {
@@ -36,23 +36,23 @@ pub enum Capability {
     SysRawio = 17,
 }
 
-/// Which file a descriptor refers to: device and inode.
+/// Identity of a file: device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64, pub u64);
 
-/// Counts as a descriptor that is kept for a client, until this is dropped.
+/// Counts as one kept descriptor of a client, until this is dropped.
 #[derive(Debug, Clone, Default)]
 pub struct DescriptorClaim(Arc<()>);
 
 impl DescriptorClaim {
-    /// One more of those that `self` counts; `None`: there are `most`.
+    /// Adds one to the claims that `self` counts; `None`: there are `most`.
     pub fn one_of(&self, most: usize) -> Option<Self> {
         let claim = self.clone();
-        // It counts itself, and the one that all are of.
+        // The count includes the counter itself and the new claim.
         (Arc::strong_count(&claim.0) <= most.saturating_add(1)).then_some(claim)
     }
 
-    /// Whether both are of those that one claim counts, as those of one client are.
+    /// Whether both have the same counter, as all claims of a client have.
     pub(crate) fn is_of_same_client(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -60,65 +60,64 @@ impl DescriptorClaim {
 
 /// A process that uses the devices.
 pub trait Client: Send + Sync {
-    /// Reads the client's memory; EFAULT where there is none.
+    /// Reads the client's memory. EFAULT: unmapped.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno>;
-    /// Writes the client's memory; EFAULT where it may not be written.
+    /// Writes the client's memory. EFAULT: not writable.
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno>;
-    /// Checks that the pages of a range can be pinned, for writing too when `writable`; EFAULT
-    /// otherwise.
+    /// Checks that a range can be pinned, for writing if `writable`. EFAULT: it cannot.
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno>;
-    /// The DMA address at which the device reaches an address of the client.
+    /// The DMA address of a client's virtual address.
     fn dma_address(&self, address: u64) -> u64;
     /// RLIMIT_MEMLOCK in bytes.
     fn memlock(&self) -> u64;
-    /// Pages that the client has pinned so far.
+    /// Pages that the client has pinned.
     fn pinned(&self) -> &AtomicU64;
     /// The client's eventfds that subscriptions signal.
     fn eventfds(&self) -> &Eventfds;
     /// Whether the client has a privilege.
     fn capable(&self, capability: Capability) -> bool;
-    /// Gives the client a descriptor; returns its number there.
+    /// Installs a descriptor in the client; returns its number.
     fn install(&self, fd: OwnedFd) -> Result<i32, Errno>;
-    /// Identifies the file of a client's descriptor; EBADF when it is not open.
+    /// Identifies the file of a client's descriptor. EBADF: closed.
     fn identify(&self, fd: i32) -> Result<FileId, Errno>;
-    /// Duplicates an eventfd of the client for us; EBADF when it is not open.
+    /// Duplicates an eventfd of the client. EBADF: closed.
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno>;
     /// The numbers of the client's descriptors.
     fn descriptors(&self) -> Vec<i32>;
-    /// Counts a descriptor that we keep for the client, until the claim ends; EMFILE: so many are
-    /// kept for it.
+    /// Counts a descriptor kept for the client, until the claim is dropped. EMFILE: the client's
+    /// limit is reached.
     fn claim(&self) -> Result<DescriptorClaim, Errno> {
         Ok(DescriptorClaim::default())
     }
-    /// Runs `work`, which takes as long as the client wants.
+    /// Runs `work`, whose duration the client controls.
     fn wait_for_client(&self, work: &mut dyn FnMut()) {
         work();
     }
-    /// The thread whose call is answered, by which a log names it.
+    /// The calling thread, for the log.
     fn thread(&self) -> u32 {
         nix::unistd::gettid().as_raw() as u32
     }
 
-    /// Duplicates a client's descriptor that refers to a file; `None` if there is none.
+    /// Duplicates a client's descriptor of this file, if it has one.
     fn find(&self, file: FileId) -> Option<OwnedFd> {
         let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
         self.borrow(number).ok()
     }
 }
 
-/// The numbers that a directory below `/proc` lists.
+/// The numeric names in a directory below `/proc`.
 pub fn numbers(directory: &str) -> Vec<i32> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The file that a descriptor of ours refers to.
+/// Identifies the file of a descriptor.
 pub fn identify(fd: &OwnedFd) -> Result<FileId, Errno> {
     let stat = nix::sys::stat::fstat(fd)?;
     Ok(FileId(stat.st_dev, stat.st_ino))
 }
 
-/// This process as a client of a model in the same process.
+/// This process as client of its own model.
 #[derive(Debug, Default)]
 pub(crate) struct OwnProcess {
     pinned: AtomicU64,
@@ -164,7 +163,7 @@ impl Client for OwnProcess {
     }
 
     fn capable(&self, capability: Capability) -> bool {
-        // Capabilities are a thread's; the one that asks is the one that counts.
+        // Capabilities are per thread; the calling thread's count.
         let Ok(status) = fs::read("/proc/thread-self/status") else { return false };
         effective_capabilities(&String::from_utf8_lossy(&status)) >> capability as u32 & 1 == 1
     }
@@ -197,7 +196,7 @@ pub(super) fn io_errno(error: std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// The CapEff line of `/proc/PID/status`.
+/// Parses CapEff of `/proc/PID/status`.
 pub fn effective_capabilities(status: &str) -> u64 {
     status
         .lines()

@@ -1,4 +1,4 @@
-//! How the kernel reaches a function of a device, and what the statuses of its commands mean.
+//! The driver's interface to a function, and the errnos of command statuses.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use super::rules;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FunctionRegisters {
     pub firmware: [u16; 3],
-    /// The PCI device.
+    /// PCI device ID.
     pub device_id: u16,
-    /// The function is the embedded CPU's.
+    /// The function belongs to the embedded CPU.
     pub embedded_cpu: bool,
 }
 
-/// The interface of a device's function to its driver.
+/// A device's function, for its driver.
 pub(super) trait FunctionAccess: Send + Sync {
     /// Executes a command.
     fn execute(&self, input: &[u8], output: &mut [u8]);
     /// Writes a register of the BAR.
     fn mmio_write(&self, offset: u64, bytes: &[u8]);
-    /// False once the device died, or was reset: no command of this driver reaches it any more.
+    /// False once the device died or was reset: it executes no command of this driver.
     fn is_alive(&self) -> bool;
-    /// True after the driver has released the function: it was removed or reset.
+    /// True once the driver has released the function: it was removed or reset.
     fn is_released(&self) -> bool {
         false
     }
@@ -41,33 +41,33 @@ pub(super) trait FunctionAccess: Send + Sync {
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
     /// The contents of its PCI registers and initialization segment.
     fn registers(&self) -> FunctionRegisters;
-    /// Makes a page of a client's file the backing of a UAR page; the client maps that file itself.
-    /// The file must be sealed against truncation.
+    /// Backs a UAR page with a page of a client's file, which the client maps itself. The file must
+    /// be sealed against truncation.
     fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno>;
-    /// Gives a UAR page memory of the device's own again.
+    /// Backs a UAR page with the device's own memory again.
     fn unback_uar(&self, page: u32);
     /// Maps a UAR page into this process.
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
-    /// The current value of the counter that timestamps come from.
+    /// Current value of the timestamp counter.
     fn cycles(&self) -> u64;
-    /// A port's state; `None` when there is no such port. Numbers begin with 1.
+    /// A port's state, counted from 1; `None`: there is no such port.
     fn port(&self, number: u32) -> Option<PortState>;
-    /// MAC and addresses, as GIDs, of the network device on an Ethernet port.
+    /// MAC and addresses, as GIDs, of the netdev on an Ethernet port.
     fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)>;
-    /// Sets another PD and other access rights of a key, by UMR on a queue of the driver's, and
-    /// waits for the completion.
+    /// Changes PD and access rights of an mkey by UMR on the driver's QP, and waits for the
+    /// completion.
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
-    /// The IOMMU that gives registered memory its bus addresses.
+    /// The IOMMU that maps registered memory to bus addresses.
     fn iommu(&self) -> Arc<Iommu>;
-    /// The errno that a fault request sets for this ioctl of the device.
+    /// The errno that a fault plan sets for this ioctl.
     fn take_ioctl_fault(&self, _ids: (u16, u16), _names: &[&str]) -> Option<Errno> {
         None
     }
-    /// The MAC of a GID in the neighbour table.
+    /// Looks up a GID's MAC in the neighbour table.
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]>;
 }
 
-/// The errno for the status of one of the kernel's own commands.
+/// The errno for the status of a kernel command.
 pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
     match STATUS.get(output) {
         0x00 => Ok(()),
@@ -79,8 +79,8 @@ pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Commands that count as done on a dead device: what they end is gone with it. The list is that of
-/// `mlx5_internal_err_ret_value` in Linux 6.12. The kernel's other commands fail with ENOLINK.
+/// Commands that succeed on a dead device, because the objects that they destroy are gone
+/// (`mlx5_internal_err_ret_value` of Linux 6.12). Other kernel commands fail with ENOLINK.
 pub(super) fn succeeds_on_dead_device(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -138,8 +138,8 @@ pub(super) fn succeeds_on_dead_device(opcode: Opcode) -> bool {
     )
 }
 
-/// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in the
-/// outbox; ENXIO without an outbox when the device is dead (Linux `cmd_exec`).
+/// Executes a client's command. EREMOTEIO: the device refused it, with the reason in the outbox.
+/// ENXIO: the device is dead; the outbox is not written (Linux `cmd_exec`).
 pub(super) fn cmd_do(
     function: &dyn FunctionAccess,
     input: &[u8],
@@ -159,7 +159,7 @@ pub(super) fn cmd_do(
     Err(refused(Errno::EREMOTEIO, words))
 }
 
-/// Executes one of the kernel's own commands; turns its status into an errno.
+/// Executes a kernel command; maps its status to an errno.
 pub(super) fn cmd_exec(
     function: &dyn FunctionAccess,
     input: &[u8],
@@ -181,7 +181,7 @@ pub(super) fn cmd_exec(
     }
 }
 
-/// Executes one of the kernel's own commands.
+/// Executes a typed kernel command.
 pub(super) fn command<I: CommandInput>(
     function: &dyn FunctionAccess,
     input: &I,

@@ -24,7 +24,7 @@ const CORE_SUPPORT: u64 = 1;
 /// Bytes of `mlx5_ib_alloc_ucontext_resp`.
 const RESPONSE: usize = 72;
 
-/// The value by which a client declares that it does not use user indexes.
+/// The value of a client without user indexes.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
 impl Context {
@@ -34,12 +34,12 @@ impl Context {
         Self { uid: 1, transport_domain: None, cqe_version: 1, dynamic_uars: false, static_uars }
     }
 
-    /// The user index of a client's queue pair; the client chooses it.
+    /// The user index of a client's QP, which the client chooses.
     pub(super) fn user_index(&self, asked: u32) -> Result<u32, Errno> {
         user_index(self.cqe_version, asked)
     }
 
-    /// Frees the objects that were made with the context.
+    /// Frees the objects that were created with the context.
     pub(super) fn free(self, file: &File) {
         let kernel = &file.kernel;
         if let Some(number) = self.transport_domain {
@@ -62,7 +62,7 @@ struct ContextRequest {
     flags: u32,
     max_cqe_version: u8,
     reserved: bool,
-    /// The lower half of the capabilities, which holds every defined one.
+    /// The lower half of the capabilities, with every defined one.
     lib_caps: u32,
 }
 

@@ -1,5 +1,4 @@
-//! The kernel's event queues: memory that the device writes entries into, and the consumer that
-//! takes them out.
+//! The kernel's event queues: memory into which the device writes EQEs, and their consumer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,21 +6,20 @@ use verbless_prm::{CreateEqIn, Eqe};
 
 use super::client::PAGE;
 
-/// Bytes of an event queue entry; the reader takes it in words, and the last holds the owner bit.
+/// Bytes of an EQE, which is read in words; the last one holds the owner bit.
 const EQE_BYTES: u64 = Eqe::BYTES as u64;
 const WORDS: usize = Eqe::BYTES / 8;
 const LAST: usize = WORDS - 1;
-/// Entries after which the device gets to know how far the reader is (Linux
-/// `MLX5_EQ_POLLING_BUDGET`).
+/// EQEs between doorbells (Linux `MLX5_EQ_POLLING_BUDGET`).
 const BUDGET: u32 = 128;
-/// The uid of event queues that every user context may name in its CQs.
+/// uid of event queues that CQs of every user context may name.
 const SHARED_UID: u16 = 0xffff;
 
-/// Page-aligned memory of the kernel's own that the device writes.
+/// Page-aligned memory of the kernel that the device writes.
 #[derive(Debug)]
 struct Pages {
     words: Box<[AtomicU64]>,
-    /// Index of the first word of the first page.
+    /// Index of the first page's first word.
     first: usize,
 }
 
@@ -42,7 +40,7 @@ impl Pages {
     }
 }
 
-/// An event queue, and the position of its reader.
+/// An event queue, with its consumer index.
 #[derive(Debug)]
 pub(super) struct EventQueue {
     pages: Pages,
@@ -53,7 +51,7 @@ pub(super) struct EventQueue {
 }
 
 impl EventQueue {
-    /// A queue of 2^`log_size` entries, all owned by the device; it has no number yet.
+    /// A queue of 2^`log_size` entries, all owned by the device, before CREATE_EQ.
     pub(super) fn new(log_size: u32, vector: u32) -> Self {
         let pages = Pages::new(EQE_BYTES << log_size);
         let mut fresh = Eqe::zeroed();
@@ -66,8 +64,7 @@ impl EventQueue {
         Self { pages, log_size, number: 0, vector, consumer: 0 }
     }
 
-    /// The CREATE_EQ command for the queue. A queue without events is a completion queue, open to
-    /// users.
+    /// The CREATE_EQ command. A queue without events is for completions, and open to users.
     pub(super) fn create(&self, uar_page: u32, events: [u64; 4]) -> Vec<u8> {
         let pages = (EQE_BYTES << self.log_size).div_ceil(PAGE);
         let uid = if events == [0; 4] { SHARED_UID } else { 0 };
@@ -83,8 +80,7 @@ impl EventQueue {
         input.as_bytes().iter().copied().chain(addresses.flat_map(u64::to_be_bytes)).collect()
     }
 
-    /// Takes the next entry, if the device has written one: its owner bit flips with each round
-    /// through the queue.
+    /// Takes the next EQE that the device has written; the owner bit flips with each round.
     fn next(&mut self) -> Option<Eqe> {
         let mask = (1u32 << self.log_size) - 1;
         let entry = (self.consumer & mask) as usize * WORDS;
@@ -103,8 +99,8 @@ impl EventQueue {
         Some(eqe)
     }
 
-    /// Takes the entries that the device has written, and lets `handle` have each. `tell` takes the
-    /// doorbell word every [`BUDGET`] entries: the device has their room again while this goes on.
+    /// Passes each EQE that the device has written to `handle`. `tell` gets the doorbell word every
+    /// [`BUDGET`] EQEs, so that the device can reuse their slots meanwhile.
     pub(super) fn serve(&mut self, mut handle: impl FnMut(&Eqe), mut tell: impl FnMut([u8; 4])) {
         let mut served = 0;
         while let Some(eqe) = self.next() {
@@ -116,7 +112,7 @@ impl EventQueue {
         }
     }
 
-    /// The doorbell word with the reader's position: the queue's number and the consumer index.
+    /// The doorbell word: EQN and consumer index.
     pub(super) fn doorbell(&self) -> [u8; 4] {
         ((self.consumer & 0xff_ffff) + (self.number << 24)).to_be_bytes()
     }

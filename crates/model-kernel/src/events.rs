@@ -16,10 +16,10 @@ use super::subscriptions::{EventChannel, Subscription};
 pub(super) const ASYNC_RECORD: usize = 16;
 /// Channel flag: records are cookies without event data.
 const FLAG_OMIT_DATA: u32 = 1;
-/// Most events that one call may subscribe to.
+/// Most events per call.
 const MAX_EVENTS: usize = 16;
 
-/// Most subscriptions of one channel. Linux is bounded by memory only; here all clients share that
+/// Most subscriptions per channel. Linux is bounded by memory only; here all clients share the
 /// memory.
 pub(super) const MOST_SUBSCRIPTIONS: usize = 1 << 16;
 
@@ -95,8 +95,8 @@ impl Method<'_> {
             None => None,
         };
         let claims = channel.claims(kinds.len(), client).map_err(|errno| {
-            let words = "the process has no descriptor left for the client, and each 64 \
-                         subscriptions take one: raise `ulimit -n`, or end subscriptions";
+            let words = "the descriptors kept for the process are at the limit, and each 64 \
+                         subscriptions count as one: raise `ulimit -n`, or end subscriptions";
             refused(errno, words)
         })?;
         let mut subscriptions = Vec::new();

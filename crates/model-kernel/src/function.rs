@@ -1,5 +1,5 @@
-//! A function of the model as its driver reaches it: commands, registers, and facts that a driver
-//! learns from other sources.
+//! A function of the model, seen by its driver: commands, registers, and facts that a driver gets
+//! elsewhere.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ const GID_ROCE_V2: u32 = 2;
 /// IB_PORT_CAP_MASK2_SUP.
 const CAP_MASK2: u32 = 1 << 15;
 
-/// A device of a model, as the driver reaches it that attached after the function's reset number
-/// `resets`; and all devices of its fabric.
+/// A device of a model for a driver that attached after the function's reset number `resets`, and
+/// the devices of its fabric.
 pub(super) struct ModelFunction {
     pub device: Function,
     pub resets: u64,
@@ -56,7 +56,7 @@ impl FunctionAccess for ModelFunction {
     }
 
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
-        // The vectors of a function that was reset are those of its next driver.
+        // After a reset, the vectors belong to the next driver.
         if !self.was_reset() {
             self.device.set_interrupts(interrupts);
         }
@@ -81,7 +81,7 @@ impl FunctionAccess for ModelFunction {
             return;
         }
         if let Err(errno) = self.device.uars().unback(page) {
-            tracing::warn!(page, %errno, "a UAR page stays with the client that had it");
+            tracing::warn!(page, %errno, "cannot take a UAR page back from its former client");
         }
     }
 
@@ -123,8 +123,8 @@ impl FunctionAccess for ModelFunction {
             let (high, low) = (entry.source_mac_47_32(), entry.source_mac_31_0());
             Some(mac((u64::from(high) << 32) + u64::from(low)))
         });
-        // A network device answers for its addresses even if no program has the RDMA device open;
-        // its GID table is empty here then.
+        // A netdev answers ARP even if no program has the RDMA device open; the device's GID table
+        // is empty then.
         entered
             .or_else(|| {
                 self.fabric.iter().find_map(|device| {
@@ -135,26 +135,28 @@ impl FunctionAccess for ModelFunction {
             })
             .or_else(|| self.device.gateway(gid).map(mac))
             .or_else(|| self.network.neighbour(gid))
-            // No ARP goes to a neighbour outside the model; its link-local address holds its MAC.
+            // ARP does not reach neighbours outside the model; a link-local address contains its
+            // MAC.
             .or_else(|| self.device.has_external_peer().then(|| mac_of_link_local(gid)).flatten())
     }
 }
 
 impl ModelFunction {
-    /// The device, for a driver that attaches to it.
+    /// The device, for a driver that attaches.
     pub(super) fn new(device: Function, fabric: Arc<[Function]>, network: Arc<Network>) -> Self {
         let resets = device.resets();
         Self { device, resets, fabric, network }
     }
 
-    /// Whether the function was reset after its driver attached: what the driver made is gone.
+    /// Whether the function was reset after this driver attached; the driver's objects are gone
+    /// then.
     fn was_reset(&self) -> bool {
         self.device.resets() != self.resets
     }
 }
 
-/// The addresses of the network device on port 1 of a device, as GIDs, in the order in which Linux
-/// enters them: the link-local one, those of networks, and the added ones.
+/// The addresses of the netdev on port 1, as GIDs, in Linux's order: link-local, networks, added
+/// ones.
 fn addresses(device: &Function, first: &Port, network: &Network) -> Vec<[u8; 16]> {
     if !network.is_here(device.number()) {
         return Vec::new();
@@ -163,7 +165,7 @@ fn addresses(device: &Function, first: &Port, network: &Network) -> Vec<[u8; 16]
     of_networks.chain(network.addresses(device.number())).collect()
 }
 
-/// The MAC in a link-local address, by the modified EUI-64 (RFC 4291, appendix A).
+/// The MAC in a link-local address: modified EUI-64 (RFC 4291, appendix A).
 fn mac_of_link_local(gid: &[u8; 16]) -> Option<[u8; 6]> {
     match *gid {
         [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
@@ -215,8 +217,8 @@ fn port(device: &Function, number: u32) -> Option<PortState> {
     })
 }
 
-/// The VLs in the port's register, in the code of verbs: code n is 2^(n - 1), and 5 is 15. The
-/// register holds the number itself.
+/// The verbs code of the port's VLs: code n is 2^(n - 1), and 5 is 15. PVLC holds the number
+/// itself.
 fn max_vls(profile: &Profile) -> u8 {
     let register = profile.registers().get(&RegisterId::PVLC.0);
     let vls = register.and_then(|it| View::new(it.info, &it.bytes).get("vl_hw_cap"));
@@ -233,7 +235,7 @@ fn ib_gids(port: &Port) -> Vec<GidEntry> {
     entries.map(|(index, &gid)| GidEntry { index, gid, kind: GID_IB }).collect()
 }
 
-/// The GIDs of an Ethernet port: the used entries of its address table.
+/// The GIDs of an Ethernet port: used entries of its RoCE address table.
 fn roce_gids(device: &Function) -> Vec<GidEntry> {
     let addresses = device.roce_addresses();
     let used = (0..).zip(&addresses);
@@ -246,8 +248,7 @@ fn roce_gids(device: &Function) -> Vec<GidEntry> {
         .collect()
 }
 
-/// The description of port `number` before a client opens the device, with the GIDs that it gets
-/// when it comes up.
+/// The state of port `number` before a client opens the device, with the GIDs that bring-up enters.
 pub(super) fn described_port(
     device: &Function,
     number: u32,
@@ -293,13 +294,13 @@ mod tests {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let external = model.join_ethernet(&Uplink::Inet { local: free, remote: free }).unwrap();
         assert_eq!(modelled.neighbour(&gid), Some([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
-        // No EUI-64, another network, IPv4.
+        // No EUI-64, another prefix, IPv4.
         for at in [11, 12, 7, 0] {
             let mut other = gid;
             other[at] ^= 1;
             assert_eq!(modelled.neighbour(&other), None, "byte {at}");
         }
-        // Neighbours of the model resolve as before.
+        // Neighbours in the model still resolve.
         let own = model.device(0).port(1).unwrap();
         assert_eq!(modelled.neighbour(&own.link_local_gid), Some(super::mac(own.mac)));
         drop(external);
@@ -346,7 +347,8 @@ mod tests {
         let told: Vec<_> = backend.port(1, 1).unwrap().gids;
         let kinds: Vec<_> = told.iter().map(|it| (it.index, it.gid == gid, it.kind)).collect();
         assert_eq!(kinds, [(0, false, 1), (1, false, 2), (2, true, 1), (3, true, 2)]);
-        // The result is the same before and after the neighbour is open, when its GID table fills.
+        // The result is the same before and after the neighbour is opened, which fills its GID
+        // table.
         let neighbour = || backend.lease(0).unwrap().kernel.function.neighbour(&gid);
         let own = super::mac(model.device(1).port(1).unwrap().mac);
         assert_eq!(neighbour(), Some(own));

@@ -18,8 +18,8 @@ use super::rules;
 
 /// Bytes of a structure's tail that one read checks.
 const PIECE: usize = 4096;
-/// Most bytes of a structure, or of the room for the driver's data. Linux has no bound but the 4
-/// GiB of its field, and scans them in the caller's own time; here other clients wait.
+/// Most bytes of a structure, or of the room for driver data. Linux allows the 4 GiB of its field
+/// and scans them on the caller's time; here other clients wait.
 const MOST: usize = *MAILBOX_BYTES.end();
 
 fn bounded(what: &str, bytes: usize) -> Result<(), Errno> {
@@ -44,14 +44,14 @@ pub(super) const fn is_offered(uctx_cap: u32, sub_function: bool) -> bool {
 }
 
 impl Fwctl {
-    /// Opens the file: makes its user context.
+    /// Opens the file and creates its user context.
     pub(super) fn open(kernel: Arc<Kernel>) -> Result<Self, Errno> {
         let caps = kernel.caps.uctx_cap() & UctxCap::TOOLS_RESOURCES.0;
         let uid = kernel.create_uctx(caps)?;
         Ok(Self { kernel, uid, caps })
     }
 
-    /// Answers an ioctl of a client's, whose structure is at `argument`.
+    /// Executes an ioctl of a client, whose structure is at `argument`.
     pub(super) fn ioctl(
         &self,
         client: &dyn Client,
@@ -71,7 +71,7 @@ impl Fwctl {
         }
     }
 
-    /// Reads a request's structure, answers it, and writes it back.
+    /// Reads a request's structure, executes it, and writes the structure back.
     fn call<T: FromBytes + IntoBytes + Immutable + Default>(
         &self,
         client: &dyn Client,
@@ -167,14 +167,14 @@ impl Drop for Fwctl {
     }
 }
 
-/// The refusal of mailboxes for their lengths.
+/// Refuses mailboxes of bad lengths.
 fn lengths(rpc: &Rpc, why: &str) -> Errno {
     let Rpc { in_len, out_len, .. } = rpc;
     let words = format!("an inbox of {in_len} and an outbox of {out_len} bytes: one is {why}");
     refused(Errno::EMSGSIZE, words)
 }
 
-/// A structure may be longer than ours if what follows is 0 (`copy_struct_from_user`).
+/// Checks the tail of a structure longer than ours: it must be 0 (`copy_struct_from_user`).
 fn insist_on_zeros(client: &dyn Client, at: u64, from: usize, to: usize) -> Result<(), Errno> {
     let mut piece = [0; PIECE];
     for offset in (from..to).step_by(PIECE) {
@@ -187,7 +187,7 @@ fn insist_on_zeros(client: &dyn Client, at: u64, from: usize, to: usize) -> Resu
     Ok(())
 }
 
-/// Clears room that gets no output.
+/// Zeroes the room after the output.
 fn clear(client: &dyn Client, at: u64, from: usize, to: usize) -> Result<(), Errno> {
     for offset in (from..to).step_by(PIECE) {
         let at = at.checked_add(offset as u64).ok_or(Errno::EFAULT)?;

@@ -1,9 +1,8 @@
-//! A process's mappings and mounts, as `/proc/PID/maps` and `/proc/PID/mountinfo` list them, and
-//! whether a range of its memory can be pinned.
+//! A process's mappings and mounts from `/proc/PID/maps` and `/proc/PID/mountinfo`, and the check
+//! whether a memory range can be pinned.
 //!
-//! The process chooses how many lines there are, how long they are, and the bytes of each name.
-//! [`Lines`] holds one line at a time, of which it cuts what is too long, and reads a limited
-//! number of bytes.
+//! The process controls the number and length of the lines, and the bytes of each name. [`Lines`]
+//! keeps one line at a time, truncates long ones, and reads a bounded number of bytes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,16 +14,15 @@ use nix::errno::Errno;
 use super::client::{PAGE, io_errno};
 use super::refused::refused;
 
-/// Bytes that are kept of a line of `/proc/PID/maps`: a mapping, and the beginning of its name.
+/// Bytes kept of a line of `/proc/PID/maps`: the mapping, and the start of its name.
 const MAPS_LINE: usize = 512;
-/// Bytes that are kept of a line of `/proc/PID/mountinfo`: its file system's type is behind two
-/// paths, of 4 KiB each with up to four bytes for a character.
+/// Bytes kept of a line of `/proc/PID/mountinfo`: the file system type follows two paths of 4 KiB,
+/// with up to four bytes per character.
 const MOUNTS_LINE: usize = 64 << 10;
-/// Most bytes of one of these files. 65,530 mappings, Linux's default limit, have as many if each
-/// has a name of 4 KiB.
+/// Most bytes of one of these files: 65,530 mappings, Linux's default limit, with names of 4 KiB.
 const MOST_BYTES: usize = 256 << 20;
 
-/// The lines of a file, of which only the beginning is kept.
+/// The lines of a file, truncated.
 struct Lines<R> {
     input: BufReader<R>,
     line: Vec<u8>,
@@ -38,7 +36,7 @@ impl<R: Read> Lines<R> {
         Self { input: BufReader::new(input), line: Vec::new(), longest, left: most }
     }
 
-    /// The next line, without its end; `None` behind the last. ENOMEM: the file is too long.
+    /// The next line, without its newline; `None` at the end. ENOMEM: the file is too long.
     fn next(&mut self) -> Result<Option<&[u8]>, Errno> {
         self.line.clear();
         let mut has_begun = false;
@@ -59,8 +57,8 @@ impl<R: Read> Lines<R> {
             let used = part.len() + usize::from(end.is_some());
             self.input.consume(used);
             self.left = self.left.checked_sub(used).ok_or_else(|| {
-                let words = "the process's list of mappings or of mounts is too long: it has more \
-                             than 256 MiB";
+                let words = "the process's list of mappings or mounts is longer than 256 MiB: \
+                             unmap or unmount some";
                 refused(Errno::ENOMEM, words)
             })?;
             if end.is_some() {
@@ -70,20 +68,19 @@ impl<R: Read> Lines<R> {
     }
 }
 
-/// A process's mappings in their order, read from its `/proc/PID/maps`.
+/// The mappings of a process in order, read from `/proc/PID/maps`.
 pub struct Mappings<R>(Lines<R>);
 
 impl<R: Read> Mappings<R> {
-    /// Those that a file lists from its start.
+    /// Reads the mappings from a file at its start.
     pub fn of(maps: R) -> Self {
         Self(Lines::new(maps, MAPS_LINE, MOST_BYTES))
     }
 
-    /// The addresses of the next mapping, and whether the process may write there; `None` behind
-    /// the last.
+    /// Range of the next mapping, and whether it is writable; `None` at the end.
     ///
     /// # Errors
-    /// The file cannot be read (the system's errno), is none of mappings (EFAULT) or is too long
+    /// The file cannot be read (the system's errno), does not list mappings (EFAULT) or is too long
     /// (ENOMEM).
     pub fn next_range(&mut self) -> Result<Option<(Range<u64>, bool)>, Errno> {
         Ok(self.next()?.map(|mapping| (mapping.start..mapping.end, mapping.write)))
@@ -104,9 +101,9 @@ struct Mapping<'a> {
     read: bool,
     write: bool,
     shared: bool,
-    /// The file system's device: major and minor number.
+    /// Major and minor number of the file system's device.
     device: (u32, u32),
-    /// The beginning of the name, in whatever bytes the file system has.
+    /// The start of the name, in the file system's bytes.
     path: &'a [u8],
 }
 
@@ -128,8 +125,8 @@ impl<'a> Mapping<'a> {
         })
     }
 
-    /// A shared mapping of a file that a program can open; those of the kernel's own mounts live
-    /// in memory.
+    /// Whether it is a shared mapping of a file that a program can open. Files of kernel-internal
+    /// mounts are in memory.
     fn is_of_a_file(&self) -> bool {
         let internal = ["/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage", "[anon"];
         self.shared
@@ -146,10 +143,9 @@ fn text(word: &[u8]) -> Option<&str> {
     std::str::from_utf8(word).ok()
 }
 
-/// Which of a process's file systems track no dirty pages, by their devices.
+/// Per device: whether the file system is in memory, that is, tracks no dirty pages.
 type InMemory = BTreeMap<(u32, u32), bool>;
 
-/// Reads it from `/proc/PID/mountinfo`.
 fn read_mounts(mounts: impl Read) -> Result<InMemory, Errno> {
     let (mut lines, mut found) = (Lines::new(mounts, MOUNTS_LINE, MOST_BYTES), InMemory::new());
     while let Some(line) = lines.next()? {
@@ -171,18 +167,18 @@ fn parse_mount(line: &[u8]) -> Option<((u32, u32), bool)> {
 /// Attempts before a range counts as not pinnable.
 const LOOKS: usize = 3;
 
-/// Whether a long-term pin of a range, address and length, would succeed, by a process's mappings
-/// and mounts, and by `probe`. `open`: opens `maps` or `mountinfo` of its directory below `/proc`;
-/// the latter is read once at most.
+/// Whether a long-term pin of a range (address, length) would succeed, by the process's mappings
+/// and mounts, and by `probe`. `open` opens `maps` or `mountinfo` of the process; `mountinfo` is
+/// read at most once.
 ///
-/// As the kernel does: every page mapped and readable; for writing also writable, and then not a
-/// shared mapping of a file whose dirty pages are written to a disk: the kernel would not see what
-/// a device writes (`mm/gup.c`, `writeable_file_mapping_allowed`). Shared memory (memfd, tmpfs,
-/// hugetlbfs) has none.
+/// As in the kernel, every page must be mapped and readable. A pin for writing also needs writable
+/// pages, and no shared mapping of a file with dirty tracking: the kernel would miss the device's
+/// writes (`mm/gup.c`, `writeable_file_mapping_allowed`). Shared memory (memfd, tmpfs, hugetlbfs)
+/// has no dirty tracking.
 ///
 /// # Errors
-/// EFAULT: it would not; ENOMEM: there are too many mappings or mounts. What `open` and `probe`
-/// say.
+/// EFAULT: the pin would fail; ENOMEM: there are too many mappings or mounts; errors of `open` and
+/// `probe`.
 pub fn check_pin<R: Read>(
     open: impl Fn(&str) -> Result<R, Errno>,
     mut probe: impl FnMut() -> Result<(), Errno>,
@@ -197,18 +193,16 @@ pub fn check_pin<R: Read>(
     })
 }
 
-/// Runs the check `look` of a range that a client wants to pin, until it succeeds; EFAULT only if
-/// every attempt fails.
+/// Repeats the check `look` of a range; EFAULT only if every attempt fails.
 ///
-/// A process's other threads map, split and join mappings meanwhile, and its list is read piece by
-/// piece. A range that was mapped all the time was refused once; why is not known, so that it is
-/// logged if it comes again.
+/// The process's other threads change mappings while the list is read piece by piece. A check has
+/// once failed for a range that stayed mapped, for an unknown reason; the log shows further cases.
 fn look_again(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     for missed in 0..LOOKS - 1 {
         let seen = look();
         if seen != Err(Errno::EFAULT) {
             if missed > 0 {
-                tracing::warn!(missed, ?seen, "a range to pin was not there at the first look");
+                tracing::warn!(missed, ?seen, "a range to pin was found unmapped at first");
             }
             return seen;
         }
@@ -216,7 +210,7 @@ fn look_again(mut look: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> 
     look()
 }
 
-/// `mounts`: what is known of them, and the file that lists them.
+/// `mounts`: the known mounts, and how to open the file that lists them.
 fn check_mappings<R: Read>(
     mut maps: Mappings<R>,
     mounts: (&mut Option<InMemory>, impl Fn() -> Result<R, Errno>),
@@ -240,7 +234,7 @@ fn check_mappings<R: Read>(
                 Some(mounts) => mounts,
                 None => known.insert(read_mounts(open_mounts()?)?),
             };
-            // A file of no known mount came from a process with other mounts.
+            // If the mount is unknown, the mapping comes from another mount namespace.
             let in_memory = mounts.get(&mapping.device).copied();
             if !in_memory.unwrap_or_else(|| mapping.path.starts_with(b"/dev/shm/")) {
                 let words = format!(
@@ -281,7 +275,7 @@ f000-10000 rw-s 00000000 fe:01 82                        /dev/zero (deleted)";
 31 27 0:31 / /run/user/1000 rw,nosuid shared:7 master:2 - tmpfs tmpfs rw,size=4k
 32 27 0:32 / /dev/shm rw - overlay overlay rw";
 
-    /// The check with these lists, which are read as often as `reads` counts.
+    /// The check with these lists; `reads` counts how often each is read.
     fn check(
         (maps, mounts): (&[u8], &[u8]),
         range: (u64, u64),
@@ -347,7 +341,7 @@ f000-10000 rw-s 00000000 fe:01 82                        /dev/zero (deleted)";
         let lists = (maps.as_bytes(), MOUNTS.as_bytes());
         assert_eq!(check(lists, (0x1000, 100 << 12), true, &reads), Ok(()));
         assert_eq!(reads.replace((0, 0)), (1, 1));
-        // Each look finds the end of the mappings.
+        // Each attempt reads to the end of the mappings.
         assert_eq!(check(lists, (0x1000, 101 << 12), true, &reads), Err(Errno::EFAULT));
         assert_eq!(reads.replace((0, 0)), (3, 1));
         assert_eq!(check(lists, (0x1000, 100 << 12), false, &reads), Ok(()));
@@ -380,13 +374,13 @@ f000-10000 rw-s 00000000 fe:01 82                        /dev/zero (deleted)";
         let all: Vec<_> =
             std::iter::from_fn(|| lines.next().expect("it is short").map(<[u8]>::to_vec)).collect();
         assert_eq!(all, [&b"abcd"[..], b"", b"abc", b"abcd"]);
-        // Bytes that are cut count.
+        // Truncated bytes count.
         let mut lines = Lines::new(&text[..], 4, text.len() - 1);
         (0..3).for_each(|_| assert!(lines.next().is_ok()));
         refused::take();
         assert_eq!(lines.next(), Err(Errno::ENOMEM));
         assert!(refused::take().is_some_and(|(_, words)| words.contains("256 MiB")));
-        // So does a line that does not end.
+        // An endless line counts.
         let mut lines = Lines::new(std::io::repeat(b'x'), 4, 1 << 20);
         assert_eq!(lines.next(), Err(Errno::ENOMEM));
         assert!(lines.line.capacity() <= 8);

@@ -1,9 +1,10 @@
-//! Room for the page lists of registrations on their way to the device, which all clients share.
+//! Bounds the memory of page lists that registrations are about to pass to the device; all clients
+//! share the bounds.
 //!
-//! Long lists and short ones have rooms of their own, so that no short list waits for a long one. A
-//! list that finds no room waits for a limited time, with nothing locked but its open device. The
-//! next is the one whose client got room longest ago, then the one that came first: a client that
-//! registers in a loop, in however many threads, comes after the others.
+//! Long lists and short lists have separate bounds, so a short list never waits for a long one. A
+//! list over the bound waits for a limited time, with only its open device locked. The next list is
+//! the one whose client was served longest ago, then the one that came first: a client that
+//! registers in a loop, with any number of threads, comes after the others.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -12,20 +13,20 @@ use std::time::Duration;
 
 use super::client::Client;
 
-/// Most entries of all long lists at a time: 64 GiB in pages of 4 KiB, in lists of 128 MiB.
+/// Most entries of all long lists: 64 GiB in 4 KiB pages, lists of 128 MiB.
 pub(super) const MOST_PAGES: usize = 1 << 24;
-/// Most entries of a short list: 256 MiB in pages of 4 KiB.
+/// Most entries of a short list: 256 MiB in 4 KiB pages.
 const SHORT: usize = 1 << 16;
-/// Most entries of all short lists at a time, in 32 MiB.
+/// Most entries of all short lists: 32 MiB.
 const MOST_OF_SHORT: usize = 1 << 22;
-/// How long a list waits for room.
+/// Limit of the wait.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most lists that wait for one room: each holds up a thread of those who answer calls.
+/// Limit of waiting lists: each blocks an answering thread.
 const MOST_WAITING: usize = 64;
-/// Most of these of one client.
+/// Limit of waiting lists per client.
 const MOST_OF_CLIENT: usize = 4;
 
-/// Room for so many entries.
+/// A shared bound on entries.
 #[derive(Debug)]
 struct Room {
     most: usize,
@@ -33,16 +34,16 @@ struct Room {
     changed: Condvar,
 }
 
-/// Which lists have room, and which wait.
+/// Granted and waiting lists.
 #[derive(Debug)]
 struct Line {
     taken: usize,
     waiting: Vec<Waiter>,
-    /// The number of the waiter that came last.
+    /// Number of the last waiter.
     last: u64,
-    /// When clients that have a list waiting got room last, counted in lists.
+    /// For clients with waiting lists: `count` when they were last served.
     served: BTreeMap<usize, u64>,
-    /// Lists that got room.
+    /// Lists granted so far.
     count: u64,
 }
 
@@ -55,7 +56,7 @@ struct Waiter {
 static LONG_LISTS: Room = Room::new(MOST_PAGES);
 static SHORT_LISTS: Room = Room::new(MOST_OF_SHORT);
 
-/// Entries of a list on its way, until this is dropped.
+/// The entries of a list, counted until this is dropped.
 #[derive(Debug)]
 pub(super) struct ListedPages {
     pub count: usize,
@@ -63,17 +64,17 @@ pub(super) struct ListedPages {
 }
 
 impl ListedPages {
-    /// Room for a list of a client; `None`: there is none for so long a list, or none was free in
-    /// time, or too many lists wait.
+    /// Waits for room for a client's list. `None`: the list is too long, no room came free in time,
+    /// or too many lists wait.
     pub(super) fn of(pages: u64, client: &dyn Client) -> Option<Self> {
         let count = usize::try_from(pages).ok()?;
-        // A client has one count of pinned pages, over all its calls.
+        // The counter of pinned pages identifies the client.
         let client = ptr::from_ref(client.pinned()).addr();
         room_of(count).take(count, client, PATIENCE)
     }
 }
 
-/// The room of lists of so many entries.
+/// The bound for lists of this length.
 fn room_of(count: usize) -> &'static Room {
     if count <= SHORT { &SHORT_LISTS } else { &LONG_LISTS }
 }
@@ -96,7 +97,7 @@ impl Room {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for `count` entries once it is this list's turn.
+    /// Waits until `count` entries fit and it is this list's turn.
     fn take(&'static self, count: usize, client: usize, patience: Duration) -> Option<ListedPages> {
         let mut line = self.line();
         if count > self.most || !line.may_wait(client) {
@@ -112,7 +113,7 @@ impl Room {
         let listed = (!waited.timed_out()).then(|| ListedPages { count, room: self });
         line.leave(own, listed.as_ref().map(|listed| listed.count));
         drop(line);
-        // It may be another's turn by now.
+        // The next waiter may have room, too.
         self.changed.notify_all();
         listed
     }
@@ -124,13 +125,13 @@ impl Line {
         self.waiting.len() < MOST_WAITING && own < MOST_OF_CLIENT
     }
 
-    /// The number of the waiter whose turn it is.
+    /// Number of the next waiter.
     fn next(&self) -> Option<u64> {
         let turn = |it: &&Waiter| (self.served.get(&it.client).copied().unwrap_or(0), it.number);
         self.waiting.iter().min_by_key(turn).map(|it| it.number)
     }
 
-    /// Ends a wait; `count`: with room for so many entries.
+    /// Ends a wait; `count`: the entries granted.
     fn leave(&mut self, waiter: Waiter, count: Option<usize>) {
         self.waiting.retain(|it| it.number != waiter.number);
         if let Some(count) = count {
@@ -157,7 +158,7 @@ mod tests {
         Box::leak(Box::new(Room::new(100)))
     }
 
-    /// Waits until so many lists wait.
+    /// Waits until `count` lists wait.
     fn waits(room: &Room, count: usize) {
         let start = Instant::now();
         while room.line().waiting.len() != count {

@@ -1,4 +1,4 @@
-//! Receivers of events: a device's table of DevX subscriptions, and its async event files.
+//! A device's DevX event subscriptions, and its async event files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -18,49 +18,48 @@ use super::refused::refused;
 #[derive(Debug)]
 pub(super) struct EventChannel {
     pub channel: Arc<Channel>,
-    /// The claim of the newest subscriptions, and how many subscriptions it covers.
+    /// The claim for the newest subscriptions, and how many it covers.
     claim: Mutex<(Arc<DescriptorClaim>, usize)>,
-    /// Records are cookies alone; each waits at most once.
+    /// Records are cookies without event data; each is queued at most once.
     pub omit_data: bool,
 }
 
 /// A requested subscription.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    /// Event and object type.
+    /// Event type and object type.
     pub key: u32,
-    /// Number of the object; None for the whole device.
+    /// The object's number; `None`: the device.
     pub number: Option<u32>,
-    /// The serial number of the DevX object whose end ends the subscription.
+    /// Serial number of the DevX object that ends the subscription.
     pub object: Option<u64>,
     pub channel: Arc<EventChannel>,
     pub cookie: u64,
-    /// Signalled instead of the channel.
+    /// The eventfd to signal instead of the channel.
     pub eventfd: Option<Arc<Eventfd>>,
-    /// Counts it, together with others, as a descriptor that is kept for the client.
+    /// Counts it, together with others, as one kept descriptor of the client.
     pub claim: Arc<DescriptorClaim>,
 }
 
-/// An event type with the type and number of the object; `None` for the whole device.
+/// Event and object type, with the object's number; `None`: the device.
 type EventKey = (u32, Option<u32>);
 
-/// Most subscriptions to one event of an object, and of one client to an event of the device: it is
-/// delivered to all of them before the next event of any client. Linux is bounded by memory only.
+/// Most subscriptions to one event of an object, or per client to a device event: each event is
+/// delivered to all before the next. Linux is bounded by memory only.
 pub(super) const MOST_OF_EVENT: usize = 256;
 
 /// The subscriptions of one device.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     table: Mutex<SubscriptionTable>,
-    /// Serial numbers given to objects of all files.
+    /// The next serial number of an object.
     serials: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct SubscriptionTable {
     by_event: BTreeMap<EventKey, Vec<(u64, Arc<Subscription>)>>,
-    /// The event keys of a DevX object's subscriptions; may name some that ended with their
-    /// channel.
+    /// Event keys of a DevX object's subscriptions; some may have ended with their channel.
     by_object: BTreeMap<u64, BTreeSet<EventKey>>,
     channels: Vec<Weak<Channel>>,
     async_files: Vec<Arc<Channel>>,
@@ -72,18 +71,18 @@ impl Subscriptions {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A serial number for a new object, unique among all objects that the device's files ever had.
+    /// A serial number, unique among all objects of the device's files.
     pub(super) fn serial(&self) -> u64 {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds all of these or, if there would be more than [`MOST_OF_EVENT`] to one event of an
-    /// object, or of one client to an event of the device, none (ENOMEM).
+    /// Adds all subscriptions, or none. ENOMEM: an object's event, or a client's share of a device
+    /// event, would exceed [`MOST_OF_EVENT`].
     pub(super) fn add(&self, subscriptions: Vec<Subscription>) -> Result<(), Errno> {
         let mut table = self.lock();
         for (index, new) in subscriptions.iter().enumerate() {
             let (event, client) = ((new.key, new.number), &new.claim);
-            // An object is one file's, whichever clients share that.
+            // An object belongs to one file, which several clients may share.
             let counts =
                 |it: &Subscription| it.number.is_some() || it.claim.is_of_same_client(client);
             let before = table.by_event.get(&event).into_iter().flatten();
@@ -92,8 +91,8 @@ impl Subscriptions {
             let with = with.filter(|it| (it.key, it.number) == event && counts(it)).count();
             if before + with > MOST_OF_EVENT {
                 let words = format!(
-                    "there are at most {MOST_OF_EVENT} subscriptions to one event of an object, or \
-                     of one process to an event of the device"
+                    "an event of an object has at most {MOST_OF_EVENT} subscriptions, and an event \
+                     of the device as many per process"
                 );
                 return Err(refused(Errno::ENOMEM, words));
             }
@@ -110,8 +109,8 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Delivers an event to every subscriber. The table is unlocked meanwhile: many subscribers to
-    /// one event delay nothing else.
+    /// Delivers an event to every subscriber, with the table unlocked: many subscribers delay no
+    /// other call.
     pub(super) fn dispatch(&self, key: u32, number: Option<u32>, eqe: &Eqe) {
         let found = self.lock().by_event.get(&(key, number)).cloned();
         for (tag, subscription) in found.unwrap_or_default() {
@@ -119,7 +118,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions to a DevX object that was destroyed.
+    /// Ends the subscriptions to a destroyed DevX object.
     pub(super) fn object_gone(&self, object: u64) {
         let mut table = self.lock();
         for event in table.by_object.remove(&object).unwrap_or_default() {
@@ -131,7 +130,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions of a channel that was closed.
+    /// Ends the subscriptions of a closed channel.
     pub(super) fn channel_gone(&self, channel: &Arc<Channel>) {
         self.lock().by_event.retain(|_, found| {
             found.retain(|(_, subscription)| !Arc::ptr_eq(&subscription.channel.channel, channel));
@@ -139,21 +138,21 @@ impl Subscriptions {
         });
     }
 
-    /// Registers a channel, so that the device's death closes it.
+    /// Registers a channel, which the device's end closes.
     pub(super) fn add_channel(&self, channel: &Arc<Channel>) {
         let mut table = self.lock();
         table.channels.retain(|known| known.strong_count() != 0);
         table.channels.push(Arc::downgrade(channel));
     }
 
-    /// Ends every channel: the device is gone.
+    /// Closes every channel: the device is gone.
     pub(super) fn close_channels(&self) {
         for channel in self.lock().channels.drain(..).filter_map(|channel| channel.upgrade()) {
             channel.close();
         }
     }
 
-    /// How many subscriptions there are.
+    /// Number of subscriptions.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.lock().by_event.values().map(Vec::len).sum()
@@ -178,7 +177,7 @@ impl Subscriptions {
     }
 }
 
-/// Subscriptions that count as one descriptor kept for a client: they take about as much memory.
+/// Subscriptions that count as one kept descriptor; they take about as much memory.
 const SUBSCRIPTIONS_PER_CLAIM: usize = 64;
 
 impl EventChannel {

@@ -1,9 +1,8 @@
-//! Registered memory: UMEM_REG with the checks of `ib_umem_get` and of `hw/mlx5/devx.c`.
+//! UMEM_REG, with the checks of `ib_umem_get` and `hw/mlx5/devx.c`.
 //!
-//! The device reaches a client's memory through an IOMMU, at consecutive bus addresses unrelated to
-//! the virtual ones. The page size is therefore the largest that the bitmap and the length allow,
-//! unless the memory begins within a page. Pages are not pinned: a client that unmaps registered
-//! memory takes it from the device.
+//! The device accesses a client's memory through an IOMMU, at consecutive bus addresses. So the
+//! page size is the largest that bitmap and length allow, unless the memory starts inside a page.
+//! Pages are not pinned: if a client unmaps registered memory, the device loses it.
 
 use verbless_prm::{CreateUmemIn, Opcode};
 
@@ -22,7 +21,7 @@ const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 1 << 1;
 const REMOTE_READ: u32 = 1 << 2;
 const RELAXED_ORDERING: u32 = 1 << 20;
-/// Low bits of a page's entry: the device's rights.
+/// Low bits of an MTT entry: the device's rights.
 const MTT_READ: u64 = 1;
 const MTT_WRITE: u64 = 2;
 
@@ -65,7 +64,7 @@ impl Method<'_> {
         let mapped = self.file.kernel.function.iommu();
         let mapped = mapped.map(self.attrs.client.dma_address(address), length);
         let mapped = mapped.ok_or_else(|| {
-            let words = format!("no bus addresses are left for {length} bytes");
+            let words = format!("no bus addresses are free for {length} bytes");
             refused(Errno::ENOMEM, words)
         })?;
         let start = mapped.bus_address();
@@ -84,8 +83,8 @@ impl Method<'_> {
         let input = listed.and_then(|listed| create_umem(uid, (start, size), listed, writable));
         let input = input.ok_or_else(|| {
             let words = format!(
-                "a list of {pages} pages of {size:#x} bytes: at most {MOST_PAGES} at a time, of \
-                 all that are registered at once, and others did not end in time"
+                "a list of {pages} pages of {size:#x} bytes does not fit: all lists in progress \
+                 have at most {MOST_PAGES} entries, and others did not end in time"
             );
             refused(Errno::ENOMEM, words)
         })?;
@@ -103,7 +102,7 @@ impl Method<'_> {
     }
 }
 
-/// The errno for a dmabuf descriptor; the model cannot import one.
+/// The errno for a dmabuf: the model cannot import one.
 fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
     use std::os::fd::AsRawFd;
     if offset.checked_add(length).is_none() {
@@ -121,8 +120,7 @@ fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
     }
 }
 
-/// The largest page size in `bitmap` for a range that is contiguous from `start`. `None`: none
-/// fits.
+/// The largest page size in `bitmap` for a contiguous range at `start`. `None`: none fits.
 pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64> {
     let ahead = length.checked_sub(1)?;
     start.checked_add(ahead)?;
@@ -132,30 +130,29 @@ pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64
     if bitmap == 0 {
         return None;
     }
-    // Every remaining size is at most the range, rounded up: take the largest.
+    // Every remaining size is at most the range, rounded up.
     let mut size = 1 << (63 - bitmap.leading_zeros());
-    // A page larger than the CPU's must not reach past the range.
+    // A page larger than the CPU's must not exceed the range.
     while (!start.is_multiple_of(size) || !length.is_multiple_of(size)) && size > PAGE {
         size /= 2;
     }
     Some(size)
 }
 
-/// A CREATE_UMEM command.
+/// A CREATE_UMEM command, counted against the bound.
 #[derive(Debug)]
 struct CreateUmem {
     input: Vec<u8>,
     _pages: ListedPages,
 }
 
-/// Pages of `size` bytes in a range.
+/// Number of pages of `size` bytes in a range.
 fn pages_of(start: u64, length: u64, size: u64) -> u64 {
     let first = start & !(size - 1);
     (start + length).next_multiple_of(size).wrapping_sub(first) / size
 }
 
-/// The CREATE_UMEM command: one entry per page of `size` bytes. `listed`: room for them. `None`:
-/// there is no memory.
+/// Builds CREATE_UMEM, with one entry per page of `size` bytes. `None`: allocation failed.
 fn create_umem(
     uid: u16,
     (start, size): (u64, u64),
@@ -189,7 +186,7 @@ mod tests {
 
     const ANY: u64 = !0xfff;
 
-    /// The command for a range, with room for its list.
+    /// The command for a range.
     fn listed(start: u64, length: u64, size: u64, writable: bool) -> Option<CreateUmem> {
         let listed = ListedPages::of(pages_of(start, length, size), &OwnProcess::default())?;
         create_umem(7, (start, size), listed, writable)

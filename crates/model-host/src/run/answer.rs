@@ -1,10 +1,8 @@
-//! Answers to the calls that a filter stops: a thread that waits for the next one, and what each
-//! call leads to.
+//! Answers notifications: the thread that receives them, and the dispatch by system call.
 //!
-//! Most calls that stop are none of ours: a filter sees a pointer and not the path behind it. Those
-//! are the price that a program pays which never touches a device, so the way that they go is
-//! short: one call to take it, one to read the path, one to let it go, in a thread that waits for
-//! the next in the kernel.
+//! Most trapped calls do not concern the devices: a BPF filter sees the pointer to a path, not the
+//! path. Their cost is the cost of `run` for a program that uses no device, so their way is short:
+//! receive the notification, read the path, check NOTIF_ID_VALID, continue the call.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,16 +24,16 @@ use super::shared::SharedRun;
 use super::sys::{self, CallGate, Listener, Notification, Stat};
 use super::view::View;
 
-/// Looks in short succession after a call that hung.
+/// Short looks at `call_threads` after a call that hung.
 const QUICK_LOOKS: u32 = 100;
 
 /// The answer to a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The kernel's own.
+    /// The kernel executes the call (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
     Kernel,
     Ours(Result<i64, Errno>),
-    /// The answer was already given together with a descriptor.
+    /// `Gate::give` has installed a descriptor and answered the call.
     Given,
 }
 
@@ -45,20 +43,22 @@ impl From<Errno> for Answer {
     }
 }
 
-/// Answers the calls of one filter.
+/// Answers the notifications of one filter.
 #[derive(Clone)]
 pub(super) struct Answerer {
     pub shared: Arc<SharedRun>,
     pub gate: Arc<dyn CallGate>,
     pub view: Arc<View>,
-    /// What closes files that were taken from its programs.
+    /// Closes files that were taken from the filter's programs.
     pub pool: Arc<FileClosers>,
 }
 
-/// Answers a filter's calls, in threads that end with the last process behind it.
+/// Starts the threads that answer a filter's notifications. They end with the last process behind
+/// the filter.
 ///
-/// One takes calls at a time: the kernel wakes all that wait for a filter's calls, and one of them
-/// gets it. Another takes its place if it does not come back (`turns`).
+/// One thread receives at a time. The kernel wakes all receivers of a listener, and one of them
+/// gets the notification. If the thread does not come back, another takes its place
+/// (`call_threads`).
 pub(super) fn spawn(
     shared: &Arc<SharedRun>,
     listener: &Arc<Listener>,
@@ -77,7 +77,7 @@ pub(super) fn spawn(
     desk.take_calls(0)
 }
 
-/// A filter whose calls are answered.
+/// A filter with its answering threads.
 struct FilterCalls {
     answerer: Answerer,
     listener: Arc<Listener>,
@@ -85,7 +85,7 @@ struct FilterCalls {
 }
 
 impl FilterCalls {
-    /// Starts the thread with this number, which takes calls from now on.
+    /// Starts the answering thread with this number.
     fn take_calls(self: Arc<Self>, number: u64) -> io::Result<()> {
         Builder::new().spawn(move || self.answer_all(number)).map(drop)
     }
@@ -105,12 +105,12 @@ impl FilterCalls {
                         return;
                     }
                 }
-                // The caller was killed meanwhile, or no task is behind the filter any more
-                // (before Linux 6.11, waiting does not end then).
+                // The caller was killed, or no task is left behind the filter (before Linux 6.11,
+                // the receive does not end then).
                 Err(Errno::ENOENT) if every_task_has_left(self.listener.as_fd()) => return,
                 Err(Errno::ENOENT | Errno::EINTR) => {}
                 Err(errno) => {
-                    tracing::error!(%errno, "calls cannot be taken any more");
+                    tracing::error!(%errno, "cannot receive notifications: calls hang");
                     return;
                 }
             }
@@ -124,11 +124,11 @@ impl FilterCalls {
     }
 }
 
-/// Has a filter's calls taken by another thread whenever one does not come back.
+/// Starts another answering thread whenever one does not come back.
 fn watch(desk: &Weak<FilterCalls>) {
     let (mut refused, mut exhausted, mut quick) = (false, false, 0_u32);
     loop {
-        // Where one call hangs, there are often others.
+        // Hanging calls come in groups.
         std::thread::sleep(if quick == 0 { TURN } else { SHORT });
         let Some(desk) = desk.upgrade() else { return };
         let waits = call_waits(desk.listener.as_fd());
@@ -142,8 +142,8 @@ fn watch(desk: &Weak<FilterCalls>) {
                 quick = 0;
                 if !std::mem::replace(&mut exhausted, true) {
                     tracing::error!(
-                        "too many threads wait for memory of processes that are gone (a server of \
-                         FUSE does not answer): calls behind this filter wait"
+                        "too many threads wait for memory of ended processes (a FUSE server does \
+                         not answer): calls behind this filter wait"
                     );
                 }
                 continue;
@@ -151,9 +151,8 @@ fn watch(desk: &Weak<FilterCalls>) {
             StallAction::Kill(calls) => {
                 tracing::error!(
                     calls = calls.len(),
-                    "memory that the arguments of these calls are in does not arrive \
-                     (userfaultfd, FUSE, NFS), and no thread is left for other calls: their \
-                     processes are killed"
+                    "memory with the arguments of these calls does not arrive (userfaultfd, \
+                     FUSE, NFS), and no thread is left for other calls: killing their processes"
                 );
                 calls.iter().for_each(|busy| kill_maker(&*desk.answerer.gate, &busy.call));
             }
@@ -164,7 +163,7 @@ fn watch(desk: &Weak<FilterCalls>) {
             Ok(()) => (refused, exhausted) = (false, false),
             Err(error) => {
                 if !std::mem::replace(&mut refused, true) {
-                    tracing::error!(%error, "no thread can be started that takes calls: they wait");
+                    tracing::error!(%error, "cannot start an answering thread: calls wait");
                 }
                 quick = 0;
             }
@@ -173,12 +172,12 @@ fn watch(desk: &Weak<FilterCalls>) {
 }
 
 impl Answerer {
-    /// Answers a call even if [`Answerer::answer`] panics: a bug fails this one call, and does not
-    /// leave all other callers without an answer.
+    /// Answers a call even if [`Answerer::answer`] panics. The bug then fails this call alone, and
+    /// other callers still get answers.
     fn answer_at_any_rate(&self, call: &Notification) -> Answer {
         let answer = catch_unwind(AssertUnwindSafe(|| self.answer(call)));
         answer.unwrap_or_else(|_| {
-            tracing::error!(call = call.number, "a call could not be answered: this is a bug");
+            tracing::error!(call = call.number, "answering a call panicked: this is a bug");
             Errno::EIO.into()
         })
     }
@@ -242,7 +241,7 @@ impl Answerer {
         }
     }
 
-    /// The process that made the call; EINTR: the call does not wait any more.
+    /// The process that made the call. EINTR: the call no longer waits.
     pub(super) fn caller(&self, call: &Notification) -> Result<Caller, Errno> {
         let waits = || self.gate.is_waiting(call.id);
         let process = self.shared.processes.behind(call.tid, &self.pool, waits)?;
@@ -250,7 +249,7 @@ impl Answerer {
         Ok(Caller { process, tid: call.tid, call: through })
     }
 
-    /// Reads the caller's memory; EINTR: the call does not wait any more.
+    /// Reads the caller's memory. EINTR: the call no longer waits.
     pub(super) fn read(
         &self,
         call: &Notification,
@@ -261,7 +260,6 @@ impl Answerer {
     }
 }
 
-/// Kills the process of a call that still waits.
 pub(super) fn kill_maker(gate: &dyn CallGate, call: &Notification) {
     let Ok(pid) = process::process_of(call.tid) else { return };
     let Ok(pidfd) = sys::pidfd(pid) else { return };
@@ -270,7 +268,7 @@ pub(super) fn kill_maker(gate: &dyn CallGate, call: &Notification) {
     }
 }
 
-/// Whether a call waits to be taken.
+/// Whether a notification is pending.
 fn call_waits(listener: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(listener, PollFlags::POLLIN)];
     poll(&mut waiting, PollTimeout::ZERO).is_ok()
@@ -299,7 +297,7 @@ mod tests {
         let (native, narrow) = (filter::ARCHITECTURE, 0x4000_0003);
         for (architecture, number, leaves) in [
             (native, libc::SYS_execve as i32, true),
-            // The i386 numbers of execve and execveat; on x86-64 they are other calls.
+            // execve and execveat of i386; on x86-64 these numbers are other calls.
             (narrow, 11, true),
             (narrow, 358, true),
             (native, libc::SYS_getcwd as i32, false),

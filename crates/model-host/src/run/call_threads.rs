@@ -1,24 +1,24 @@
-//! Which thread takes the calls of a filter, and what happens when one does not come back.
+//! Which thread receives a filter's notifications, and what happens if it does not come back.
 //!
-//! A call's path and arguments are in the program's memory, and that may never arrive: a page of a
-//! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. Who waits is a thread of
-//! ours, which nothing else may end: not even a fatal signal, once a server of FUSE has taken the
-//! request. So a thread that takes long is replaced by another, which takes the filter's next
-//! calls; the first ends when its access does. While calls wait, that takes [`SHORT`].
+//! A call's path and arguments are in the program's memory, which may never arrive: a page of a
+//! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. The wait cannot be
+//! interrupted, not even by a fatal signal once a FUSE server has taken the request. So a thread
+//! that takes long is replaced by another, which receives the next notifications; the first ends
+//! when its access does. While notifications are pending, the replacement takes [`SHORT`].
 //!
-//! There are [`MOST`] such threads for a filter at a time. If all are taken and calls wait, a
-//! process that has a quarter of them is killed; if there is none, all those are killed whose calls
-//! have been at it for [`PATIENCE`]: nothing else would let the others behind the filter go on. The
-//! same is done if no other thread can be started for as long. Only what waits for the program
-//! ([`in_program`]) counts, and what is behind such a call on the same open device ([`Queue`]): a
-//! call that waits for another lock of ours is held up by another program.
+//! A filter has at most [`MOST`] such threads. If all are busy and notifications are pending, a
+//! process that occupies a quarter of them is killed. If there is none, all processes whose calls
+//! have taken [`PATIENCE`] are killed: nothing else would unblock the others behind the filter. The
+//! same happens if no thread could be started for that long. Only waits for the program
+//! ([`in_program`]) count, and calls queued behind such a call on the same open device ([`Queue`]).
+//! A call that waits for another lock of the supervisor is delayed by another program.
 //!
-//! A thread whose call's process has been killed is not counted among these, and comes back when
-//! its access ends, if it ever does. Where [`MOST_LOST`] have not, no other is started for this
-//! filter: its calls wait, and other filters have threads still.
+//! A thread whose call's process was killed is lost: it is not counted, and comes back when its
+//! access ends, if ever. With [`MOST_LOST`] lost threads, the filter gets no new one and its calls
+//! wait; other filters are unaffected.
 //!
-//! The kernel queues a filter's calls in the order in which they were made, so one that comes after
-//! N others that hang waits for about N times [`SHORT`], whichever processes made them.
+//! The kernel queues a filter's notifications in order, so a call behind N hanging ones waits about
+//! N times [`SHORT`], whichever processes made them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,20 +28,20 @@ use std::time::{Duration, Instant};
 
 use super::sys::Notification;
 
-/// How long a thread may be at one call before another takes the next.
+/// Time at one call after which another thread takes over.
 pub(super) const TURN: Duration = Duration::from_millis(100);
-/// The same, while calls wait.
+/// The same, while notifications are pending.
 pub(super) const SHORT: Duration = Duration::from_millis(2);
-/// Threads of a filter that may be at calls at one time.
+/// Limit of busy threads per filter.
 const MOST: usize = 512;
-/// Threads of these that one process may take.
+/// Threads that one process may occupy.
 const MOST_OF_ONE: usize = MOST / 4;
-/// Threads of a filter that have not come back though their calls' processes are gone.
+/// Limit of lost threads per filter.
 const MOST_LOST: usize = 1024;
-/// How long they may be there, if there are so many.
+/// Time after which hanging calls are killed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A call that is being answered.
+/// A call being answered.
 #[derive(Debug, Clone)]
 pub(super) struct RunningCall {
     pub call: Notification,
@@ -49,23 +49,23 @@ pub(super) struct RunningCall {
     stay: Arc<ThreadWait>,
 }
 
-/// What a thread waits for.
+/// A thread's current wait.
 #[derive(Debug, Clone, Default)]
 enum WaitTarget {
     /// Not for the program whose call it answers.
     #[default]
     None,
-    /// For the program, since then.
+    /// For the program, since this time.
     Program(Instant),
-    /// For a queue, which waits for a program while its first thread does.
+    /// In a queue, which waits for a program while its leader does.
     Queue(Arc<Queue>),
 }
 
-/// What a thread waits for, for others to see.
+/// A thread's wait, visible to other threads.
 #[derive(Debug, Default)]
 struct ThreadWait {
     wait: Mutex<WaitTarget>,
-    /// The call that it answers; `None`: it answers none.
+    /// The call being answered, if any.
     call: Option<Notification>,
 }
 
@@ -74,12 +74,12 @@ impl ThreadWait {
         Self { wait: Mutex::default(), call: Some(call) }
     }
 
-    /// Sets what; gives what was there.
+    /// Sets the wait; returns the previous one.
     fn replace(&self, wait: WaitTarget) -> WaitTarget {
         std::mem::replace(&mut self.wait.lock().unwrap_or_else(PoisonError::into_inner), wait)
     }
 
-    /// The call that holds it up: its own, or that of the first in its queue.
+    /// The call that delays this thread: its own, or that of its queue's leader.
     fn held_up_by(&self) -> Option<Notification> {
         match &*self.wait.lock().unwrap_or_else(PoisonError::into_inner) {
             WaitTarget::Queue(queue) => queue.first()?.call,
@@ -87,13 +87,13 @@ impl ThreadWait {
         }
     }
 
-    /// Whether the program has been waited for as long as this.
+    /// Whether the wait for the program has lasted this long.
     fn is_long(&self, now: Instant, limit: Duration) -> bool {
         let wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match wait {
             WaitTarget::None => false,
             WaitTarget::Program(since) => now.saturating_duration_since(since) >= limit,
-            // The first thread of a queue is in no other queue.
+            // A queue's leader is in no other queue.
             WaitTarget::Queue(queue) => {
                 queue.first().is_some_and(|first| first.is_long(now, limit))
             }
@@ -101,8 +101,8 @@ impl ThreadWait {
     }
 }
 
-/// Calls that are answered one after the other, as those on one open device. While the first waits
-/// for its program, so do all: none of them counts as held up by another program.
+/// Serializes calls, such as those on one open device. While the leader waits for its program, all
+/// members count as waiting for theirs, not as delayed by another program.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     alone: Mutex<()>,
@@ -118,7 +118,7 @@ impl Queue {
         *self.first.lock().unwrap_or_else(PoisonError::into_inner) = stay;
     }
 
-    /// Does something when it is this thread's turn.
+    /// Runs `work` when it is this thread's turn.
     pub(super) fn alone<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         struct FirstCall<'a>(&'a Queue);
         impl Drop for FirstCall<'_> {
@@ -137,12 +137,12 @@ impl Queue {
 }
 
 thread_local! {
-    /// That of the call that this thread answers.
+    /// The wait of this thread's current call.
     static STAY: RefCell<Option<Arc<ThreadWait>>> = const { RefCell::new(None) };
 }
 
-/// Does something that lasts for as long as the program whose call this thread answers wants: it
-/// waits for the program's memory, for one of its threads, or for a lock of its in the kernel.
+/// Runs work whose duration the caller's program controls: it waits for the program's memory,
+/// threads or locks in the kernel.
 pub(super) fn in_program<T>(work: impl FnOnce() -> T) -> T {
     struct InProgram(Option<(Arc<ThreadWait>, WaitTarget)>);
     impl Drop for InProgram {
@@ -160,16 +160,16 @@ pub(super) fn in_program<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// What is to be done about threads that are at a call for long.
+/// The next step about slow threads.
 #[derive(Debug)]
 pub(super) enum StallAction {
-    /// Nothing: the thread that takes calls waits for one, or has just received it.
+    /// None: the receiving thread waits for a notification, or has just received one.
     Nothing,
-    /// Another thread is to take calls: [`CallThreads::replace`].
+    /// Start another receiving thread: [`CallThreads::replace`].
     Replace,
-    /// Another thread is needed, but too many have not come back.
+    /// Another thread is needed, but too many are lost.
     Exhausted,
-    /// The processes that made these calls are to be killed.
+    /// Kill the processes that made these calls.
     Kill(Vec<RunningCall>),
 }
 
@@ -179,18 +179,18 @@ pub(super) struct CallThreads(Mutex<Taken>);
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// The number of the thread that takes calls.
+    /// Number of the receiving thread.
     current: u64,
-    /// What each thread is at that is at a call.
+    /// Busy threads and their calls.
     busy: BTreeMap<u64, RunningCall>,
-    /// What is not counted, as its process is gone or was killed.
+    /// Lost threads and their calls.
     lost: BTreeMap<u64, RunningCall>,
     /// The last attempt to start a thread failed.
     refused: bool,
 }
 
 impl Taken {
-    /// A thread is not counted any more, as the process of its call is gone, or is about to be.
+    /// Marks a thread as lost: its call's process is gone, or about to be.
     fn lose(&mut self, number: u64) -> Option<RunningCall> {
         let busy = self.busy.remove(&number)?;
         self.lost.insert(number, busy.clone());
@@ -203,14 +203,14 @@ impl CallThreads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This thread, `number`, has received a call.
+    /// Thread `number`, the current one, has received a call.
     pub(super) fn begin(&self, number: u64, call: Notification) {
         let stay = Arc::new(ThreadWait::of(call));
         STAY.set(Some(stay.clone()));
         self.taken().busy.insert(number, RunningCall { call, since: Instant::now(), stay });
     }
 
-    /// Thread `number` is done with it; whether it is to take the next.
+    /// Thread `number` has answered its call; returns whether it receives the next.
     pub(super) fn end(&self, number: u64) -> bool {
         let mut taken = self.taken();
         taken.busy.remove(&number);
@@ -218,8 +218,8 @@ impl CallThreads {
         taken.current == number
     }
 
-    /// What is to be done now. `waits`: another call waits to be taken. `maker`: the process that
-    /// made a call, if it still waits for the answer.
+    /// The next step. `waits`: a notification is pending. `maker`: the process of a call, if the
+    /// call still waits.
     pub(super) fn look<P: Ord>(
         &self,
         now: Instant,
@@ -241,7 +241,7 @@ impl CallThreads {
         let Some(taking) = taken.busy.get(&current).filter(|busy| is_long(busy, turn)) else {
             return StallAction::Nothing;
         };
-        // Without another thread, only the end of a call's process lets a thread come back.
+        // Without another thread, only the end of a process brings a thread back.
         let alone = taken.refused && is_long(taking, PATIENCE);
         if taken.busy.len() < MOST && !alone {
             return replace;
@@ -249,7 +249,7 @@ impl CallThreads {
         if !waits {
             return StallAction::Nothing;
         }
-        // Of each process the calls, and how many calls it holds up, its own included.
+        // Per process: its calls, and the number of calls that it delays, including its own.
         let mut made = BTreeMap::<P, (Vec<u64>, usize)>::new();
         let mut without_maker = Vec::new();
         for (&number, busy) in taken.busy.iter().filter(|(_, busy)| is_long(busy, TURN)) {
@@ -287,11 +287,10 @@ impl CallThreads {
         if calls.is_empty() { StallAction::Nothing } else { StallAction::Kill(calls) }
     }
 
-    /// Starts the thread that takes calls from now on. If it cannot be started, the thread that
-    /// took them goes on with it when it comes back, and the next [`CallThreads::look`] says what
-    /// to do.
+    /// Starts the next receiving thread. If that fails, the current one continues when it comes
+    /// back, and the next [`CallThreads::look`] decides.
     pub(super) fn replace(&self, start: impl FnOnce(u64) -> io::Result<()>) -> io::Result<()> {
-        // Locked meanwhile: neither thread learns of it before it is known who takes calls.
+        // Locked until both threads can see which one receives.
         let mut taken = self.taken();
         let started = start(taken.current + 1);
         taken.refused = started.is_err();
@@ -306,7 +305,6 @@ impl CallThreads {
 mod tests {
     use super::*;
 
-    /// A call of this process.
     fn call(process: u32) -> Notification {
         Notification::of(process, 0, [0; 6])
     }
@@ -319,7 +317,7 @@ mod tests {
     const GONE: u32 = 0;
 
     impl CallThreads {
-        /// A call begins that waits for its program from now on.
+        /// Begins a call that waits for its program.
         fn begin_in_program(&self, number: u64, call: Notification) {
             self.begin(number, call);
             self.taken().busy[&number].stay.replace(WaitTarget::Program(Instant::now()));
@@ -334,7 +332,7 @@ mod tests {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Turns that are all taken, each by a call of the process that `process` says.
+    /// Turns that are all taken, by calls of the processes that `process` returns.
     fn full(process: impl Fn(u32) -> u32) -> CallThreads {
         let turns = CallThreads::default();
         for number in 0..MOST as u64 {

@@ -1,4 +1,4 @@
-//! Working directories in the tree: changing into it, and reporting the current one.
+//! Working directories in the tree: `chdir` into it, `getcwd` within it.
 
 #[cfg(target_arch = "x86_64")]
 mod chdir;
@@ -13,7 +13,7 @@ use super::process;
 use super::sys::Notification;
 
 impl Answerer {
-    /// The program's path of its working directory, if that is in the tree.
+    /// The working directory as the program names it, if it is in the tree.
     fn cwd_in_tree(&self, call: &Notification) -> Option<PathBuf> {
         if !self.view.tree.may_be_reached_by(b"") {
             return None;
@@ -26,7 +26,7 @@ impl Answerer {
         Answer::Kernel
     }
 
-    /// The name of the place, and not of the private directory that it is in.
+    /// Returns the directory's name in the tree, not the private path.
     pub(super) fn getcwd(&self, call: &Notification) -> Answer {
         let [buffer, room, ..] = call.arguments;
         let Some(shown) = self.cwd_in_tree(call) else { return Answer::Kernel };
@@ -52,11 +52,11 @@ mod tests {
         let program = Program::new();
         let place = c"/sys/class/infiniband";
         let given = program.open(place, libc::O_RDONLY | libc::O_DIRECTORY);
-        // The tree's own, by a link that leads there from a child too.
+        // A link to the tree that also works in a child.
         let real = format!("/proc/{}/fd/{}", std::process::id(), given.descriptor());
         let real = std::path::PathBuf::from(real);
         let bytes = place.to_bytes_with_nul().len() as u64;
-        // No process has memory at that address, so a path that fits does not arrive either.
+        // Nothing is mapped at 16, so a path that fits fails with EFAULT.
         let answer = |directory: &std::path::Path, room: u64| {
             let mut child =
                 Command::new("sleep").arg("60").current_dir(directory).spawn().expect("it runs");

@@ -1,18 +1,18 @@
-//! Locks on the numbers of processes' descriptors.
+//! Locks on the descriptor numbers of processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::unistd::Pid;
 
-/// Locks on the numbers of processes' descriptors: a number that was found to be free must be free
-/// until a descriptor is given there, or that would replace another.
+/// A lock per process: a descriptor number that was found free must stay free until a descriptor is
+/// installed there, which would otherwise replace another.
 #[derive(Debug, Default)]
 pub(super) struct DescriptorLocks(Mutex<HashMap<Pid, Weak<Mutex<()>>>>);
 
 impl DescriptorLocks {
-    /// The lock of a process, which is held while the process is given a descriptor: that waits for
-    /// its thread, and holds up no other process.
+    /// The lock of a process, held while a descriptor is installed. That waits for the process's
+    /// thread, and delays no other process.
     pub(super) fn of(&self, pid: Pid) -> Arc<Mutex<()>> {
         let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         locks.retain(|_, lock| lock.strong_count() != 0);

@@ -1,26 +1,26 @@
-//! Closes files of programs in threads of their own: closing can block for as long as a program
-//! wants, as with a socket that lingers (SO_LINGER) or a file of FUSE whose server does not answer,
-//! and goes on when the program has ended.
+//! Closes files of programs in separate threads. `close` can block for as long as the program
+//! wants, also after the program's end: a socket lingers (SO_LINGER), or a FUSE server does not
+//! answer.
 //!
-//! The programs behind one filter have a pool of such threads, and room for as many files: none is
-//! taken from them while it is full. So they take of ours no more than that, however many processes
-//! they are, and nothing of what others have.
+//! The programs behind one filter share a pool of threads and as many slots for files. While the
+//! pool is full, the supervisor takes no file from them. So their files and threads are bounded,
+//! however many processes they have, and other filters' pools are unaffected.
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use verbless_model_kernel::remote::DescriptorClaim;
 
-/// Files of one pool that may be about to be closed, and threads that close them.
+/// Slots for files, and threads that close them, of one pool.
 pub(super) const MOST: usize = 64;
 
-/// Something that closes a file when it is dropped.
+/// Its drop closes a file.
 type Item = Box<dyn Send>;
 
 #[derive(Default)]
 struct Closer {
     threads: usize,
-    /// What is closed when a thread comes back.
+    /// Files for the next thread that is free.
     waiting: Vec<Item>,
 }
 
@@ -28,9 +28,9 @@ struct Closer {
 #[derive(Default)]
 pub(super) struct FileClosers {
     closer: Mutex<Closer>,
-    /// Those of what may be closed here.
+    /// Claims on slots for files.
     places: DescriptorClaim,
-    /// Those of its processes' numbers.
+    /// Claims on DMA numbers of the filter's processes.
     numbers: DescriptorClaim,
 }
 
@@ -41,10 +41,10 @@ impl std::fmt::Debug for FileClosers {
     }
 }
 
-/// Closes connections of guests, and what they sent.
+/// Closes connections of guests, and descriptors that they sent.
 static DOOR: LazyLock<Arc<FileClosers>> = LazyLock::new(Arc::default);
 
-/// Drops `item`, which closes what came over the run's own socket, elsewhere.
+/// Drops `item`, a connection or descriptor of a guest, in another thread.
 pub(super) fn close(item: impl Send + 'static) {
     DOOR.close(item);
 }
@@ -54,32 +54,32 @@ impl FileClosers {
         self.closer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for a file of a program, until this is dropped; `None`: there are `most`.
+    /// Claims a slot for a file until the claim is dropped. `None`: `most` are claimed.
     pub(super) fn place(self: &Arc<Self>, most: usize) -> Option<DescriptorClaim> {
         let place = self.places.one_of(most);
         if place.is_none() {
-            // A thread may not have started when its file came.
+            // The thread of an earlier file may have failed to start.
             self.start(&mut self.closer());
         }
         place
     }
 
-    /// Room for the number of a process behind the filter, until this is dropped; `None`: they have
-    /// as many as are `free` for all others. So those behind another filter always find some.
+    /// Claims the DMA number of a process behind the filter. `None`: the filter's processes hold as
+    /// many as are `free` for all others. So the processes behind another filter always find one.
     pub(super) fn number(&self, free: usize) -> Option<DescriptorClaim> {
         self.numbers.one_of(free)
     }
 
-    /// Drops `item`, which closes a file, elsewhere. If all threads are busy, the next one that
-    /// comes back does it.
+    /// Drops `item`, a file, in another thread. If all threads are busy, the next free one drops
+    /// it.
     pub(super) fn close(self: &Arc<Self>, item: impl Send + 'static) {
         let mut closer = self.closer();
         closer.waiting.push(Box::new(item));
         self.start(&mut closer);
     }
 
-    /// Starts a thread if a file waits and there may be another. Without one the file stays until
-    /// the next is closed, or finds no place.
+    /// Starts a thread if a file waits and the limit allows. If that fails, the file waits for the
+    /// next `close`, or the next `place` that finds no slot.
     fn start(self: &Arc<Self>, closer: &mut Closer) {
         if closer.threads < MOST && !closer.waiting.is_empty() {
             closer.threads += 1;
@@ -116,7 +116,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// Something whose drop blocks until it is let go.
+    /// Its drop blocks until the sender is dropped.
     struct Lingers(Sender<()>, Receiver<()>);
 
     impl Drop for Lingers {
@@ -151,7 +151,7 @@ mod tests {
         };
         let mut lingering: Vec<_> = (0..MOST).map(|_| close(&pool)).collect();
         (0..MOST).for_each(|_| begins.recv_timeout(LIMIT).expect("it is being closed"));
-        // The next waits until a thread comes back.
+        // The next file waits for a free thread.
         let last = close(&pool);
         let short = Duration::from_millis(100);
         assert_eq!(begins.recv_timeout(short), Err(RecvTimeoutError::Timeout));
@@ -160,7 +160,7 @@ mod tests {
             (closer.threads, closer.waiting.len())
         };
         assert_eq!(counts(&pool), (MOST, 1));
-        // Another filter's does not.
+        // Another filter's file does not wait.
         let others = Arc::<FileClosers>::default();
         let other = close(&others);
         begins.recv_timeout(LIMIT).expect("it is being closed");
@@ -178,7 +178,7 @@ mod tests {
         let places: Vec<_> = std::iter::from_fn(|| pool.place(MOST)).collect();
         let (begun, begins) = channel();
         let (drop_pending, goes) = channel();
-        // As where no thread could be started.
+        // As if no thread could be started.
         pool.closer().waiting.push(Box::new(Lingers(begun, goes)));
         drop(drop_pending);
         assert!(pool.place(MOST).is_none());

@@ -1,4 +1,4 @@
-//! Ioctls of a device: copied once, answered by the modelled kernel.
+//! Ioctls of a device: copied once, then executed by the modelled kernel.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use verbless_model_kernel::remote::{
     ioctl_length, log_refusal,
 };
 
-/// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
+/// RDMA_VERBS_IOCTL, the only ioctl of uverbs devices.
 const VERBS: u32 = 0xc018_1b01;
 
 impl Answerer {
@@ -72,8 +72,8 @@ impl Answerer {
         })
     }
 
-    /// The header and the attributes of an ioctl, each copied once: what the header says is judged
-    /// by its copy.
+    /// Copies the header and the attributes of an ioctl once. The copy alone is checked and
+    /// executed.
     fn read_request(
         &self,
         client: &dyn Client,

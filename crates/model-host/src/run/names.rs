@@ -1,7 +1,7 @@
-//! The directory in which runs that have a name are found: each has a socket there.
+//! The directory of the named runs' sockets.
 //!
-//! It is its user's alone (mode 0700): in XDG_RUNTIME_DIR if that is, else in `/tmp`. A program in
-//! a sandbox that has neither of these finds no run, and cannot pass itself off as one.
+//! It has mode 0700: in XDG_RUNTIME_DIR if set, else in `/tmp`. A sandboxed program without access
+//! to either finds no run, and cannot pose as one.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -12,7 +12,7 @@ use nix::unistd::geteuid;
 
 use super::process::text_of;
 
-/// Whether a directory is this user's alone; an error if there is none, or it is no directory.
+/// Whether a directory is private to this user. An error if it is absent or no directory.
 fn is_own(directory: &Path) -> io::Result<bool> {
     let about = fs::symlink_metadata(directory)?;
     if !about.is_dir() {
@@ -21,7 +21,7 @@ fn is_own(directory: &Path) -> io::Result<bool> {
     Ok(about.uid() == geteuid().as_raw() && about.mode() & 0o077 == 0)
 }
 
-/// Where the directory is, or would be.
+/// Path of the directory, which may not exist.
 fn place() -> PathBuf {
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     match given.filter(|given| given.is_absolute() && is_own(given).unwrap_or_default()) {
@@ -30,16 +30,16 @@ fn place() -> PathBuf {
     }
 }
 
-/// Where the run of a name has its socket, if there is one.
+/// Path of the socket of a run with this name.
 ///
 /// # Errors
-/// The directory is another user's, or open to others.
+/// The directory belongs to another user, or is open to others.
 pub(super) fn socket(name: &str) -> io::Result<PathBuf> {
     let place = place();
     match is_own(&place) {
         Ok(false) => Err(io::Error::other(format!(
-            "{} is not this user's alone: remove it, or set XDG_RUNTIME_DIR to a directory of mode \
-             700",
+            "{} is not private to this user: remove it, or set XDG_RUNTIME_DIR to a directory of \
+             mode 700",
             place.display()
         ))),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -49,10 +49,10 @@ pub(super) fn socket(name: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// Makes the directory if there is none, and locks it until the result is dropped.
+/// Creates the directory if needed, and locks it until the result is dropped.
 ///
 /// # Errors
-/// As [`socket`], and what the system says.
+/// As [`socket`], and the system's error.
 pub(super) fn locked() -> io::Result<File> {
     let place = place();
     match DirBuilder::new().mode(0o700).create(&place) {
@@ -65,7 +65,7 @@ pub(super) fn locked() -> io::Result<File> {
     Ok(directory)
 }
 
-/// The names whose sockets a program of this network namespace has.
+/// Names of the runs that are live in this network namespace.
 pub(super) fn taken() -> Vec<String> {
     let place = place();
     let table = text_of("/proc/net/unix").unwrap_or_default();

@@ -1,16 +1,16 @@
-//! Where a program is: whether its root, its namespaces are those of this process.
+//! Compares a program's root and namespaces with this process's.
 //!
-//! A thread that waits in a call has the namespaces that it had when it made the call: only the
-//! thread itself can change them. Its root another thread can change (`CLONE_FS`, then `chroot`):
-//! then the call is answered as if it had been made before.
+//! A thread that waits in a call keeps its namespaces: only the thread itself can change them.
+//! Another thread can change its root (`CLONE_FS`, then `chroot`); the call is then answered as if
+//! it had been made before.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::sys;
 
-/// Whether a thread has the root and the mount namespace of this process: what a path leads to here
-/// it leads to there.
+/// Whether a thread has the root and the mount namespace of this process, so that a path means the
+/// same in both.
 pub(super) fn has_our_root(tid: u32) -> bool {
     let root = |of: &str| sys::status_at(&format!("/proc/{of}/root")).ok();
     let (ours, its) = (root("self"), root(&tid.to_string()));
@@ -22,8 +22,8 @@ pub(super) fn has_our_network(tid: u32) -> bool {
     is_shared(tid, "net")
 }
 
-/// Whether a thread has the user namespace of this process: capabilities of another one are none
-/// over our devices.
+/// Whether a thread has the user namespace of this process. Capabilities in another one do not
+/// count on the modelled devices.
 pub(super) fn has_our_users(tid: u32) -> bool {
     is_shared(tid, "user")
 }
@@ -32,7 +32,7 @@ fn is_shared(tid: u32, kind: &str) -> bool {
     let of =
         |whose: &str| -> Option<PathBuf> { fs::read_link(format!("/proc/{whose}/ns/{kind}")).ok() };
     let (ours, its) = (of("self"), of(&tid.to_string()));
-    // A kernel without namespaces has one for all.
+    // A kernel without namespaces has no such link.
     ours == its && (ours.is_some() || !fs::exists("/proc/self/ns").unwrap_or(true))
 }
 
@@ -50,7 +50,7 @@ pub(super) mod tests {
         assert!(!has_our_root(u32::MAX) && !has_our_network(u32::MAX) && !has_our_users(u32::MAX));
     }
 
-    /// A process that an `unshare` with these options started; `None`: it is forbidden here.
+    /// A process started by `unshare` with these options; `None`: forbidden here.
     pub(in super::super) fn apart(options: &[&str]) -> Option<Child> {
         let mut command = Command::new("unshare");
         command.args(options);

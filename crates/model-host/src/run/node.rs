@@ -1,6 +1,6 @@
-//! The nodes of devices below /dev, by their paths.
+//! Device nodes below /dev.
 
-/// The node of a function, by its number.
+/// A device node of the function with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Node {
     /// `/dev/infiniband/uverbsN`.
@@ -28,7 +28,7 @@ impl Node {
     }
 }
 
-/// The node that a path names.
+/// The node with this path.
 pub(super) fn of_path(path: &[u8]) -> Option<Node> {
     let clean = clean(path)?;
     let number = |prefix: &str| {
@@ -39,7 +39,7 @@ pub(super) fn of_path(path: &[u8]) -> Option<Node> {
     number(VERBS).map(Node::Verbs).or_else(|| number(CONTROL).map(Node::Fwctl))
 }
 
-/// An absolute path without empty parts, `.` and `..`.
+/// Normalizes an absolute path: no empty parts, `.` or `..`.
 pub(super) fn clean(path: &[u8]) -> Option<Vec<u8>> {
     let rest = path.strip_prefix(b"/")?;
     let mut parts: Vec<&[u8]> = Vec::new();

@@ -1,4 +1,4 @@
-//! Open devices: the descriptor that a program gets, and the modelled kernel's file behind it.
+//! Open devices: the program's descriptor, and the modelled kernel's file behind it.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -22,7 +22,7 @@ use verbless_model_kernel::remote::{
     Client, DescriptorClaim, DeviceFile, FileId, FwctlFile, MMAP_SPAN, identify,
 };
 
-/// The file that answers the ioctls of a descriptor.
+/// The file that executes the ioctls of a descriptor.
 pub(super) enum ServedFile {
     Verbs(Box<DeviceFile>),
     Fwctl(FwctlFile),
@@ -31,45 +31,45 @@ pub(super) enum ServedFile {
 /// One open of a device.
 pub(super) struct Open {
     pub file: ServedFile,
-    /// The node by which programs opened it.
+    /// The node that the program opened.
     pub node: Node,
-    /// The calls on it.
+    /// Serializes the calls on this open.
     pub calls: Arc<Queue>,
     watch: WatchDescriptor,
-    /// The memfd, by which it can be asked whether it was closed.
+    /// The memfd, whose lock shows whether the descriptor was closed.
     memory: Arc<OwnedFd>,
     _claim: DescriptorClaim,
 }
 
-/// What a watch asks for: the first close ends the open. One event for each watch, so that a
-/// program that opens and closes its descriptors' files cannot fill the queue of events.
+/// Mask of a watch: the first close ends the open. Each watch yields one event, so a program that
+/// reopens and closes its file repeatedly cannot fill the queue.
 fn first_close() -> AddWatchFlags {
     AddWatchFlags::IN_CLOSE | AddWatchFlags::IN_ONESHOT
 }
 
-/// A lock of the whole file. The open file that a client is given has it, until its last duplicate
+/// A lock of the whole file. The client's open file description holds it until its last duplicate
 /// is closed.
 fn whole_lock() -> libc::flock {
     let (l_type, l_whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// How long after an event the kernel may take for the rest of a close.
+/// Time from an event to the end of the close in the kernel.
 const REST_OF_CLOSE: Duration = Duration::from_millis(1);
 
-/// Refuses (EEXIST) a watch where there is one (Linux 4.18).
+/// Makes `inotify_add_watch` fail with EEXIST if a watch exists (Linux 4.18).
 const IN_MASK_CREATE: u32 = 0x1000_0000;
 
 impl Open {
-    /// Whether the open file that the client was given is still there.
+    /// Whether the client's open file description still exists.
     fn is_locked(&self) -> bool {
         let mut lock = whole_lock();
-        // What cannot be found out is not closed.
+        // Counts as open on error.
         fcntl(&*self.memory, FcntlArg::F_OFD_GETLK(&mut lock)).is_err()
             || lock.l_type != libc::F_UNLCK as libc::c_short
     }
 
-    /// How long its objects take to be destroyed, in objects.
+    /// Number of objects to destroy.
     fn work(&self) -> usize {
         match &self.file {
             ServedFile::Verbs(file) => file.objects().unwrap_or(usize::MAX),
@@ -78,14 +78,14 @@ impl Open {
     }
 }
 
-/// Objects of a device that a caller destroys itself: milliseconds. More have a thread.
+/// Objects that the caller destroys itself, within milliseconds. More get a thread.
 const FEW: usize = 2000;
 
-/// Opens that programs have closed, and whose objects are still to be destroyed.
+/// Closed opens whose objects are not destroyed yet.
 #[must_use = "the objects are destroyed when it is dropped, which may take long"]
 pub(super) struct ClosedOpens(Vec<Arc<Open>>);
 
-/// Opens whose objects are being destroyed, which count until they are.
+/// Closed opens whose objects are being destroyed. The counter includes them until that ends.
 pub(super) struct Destroying {
     ended: ClosedOpens,
     counter: Arc<AtomicUsize>,
@@ -103,7 +103,7 @@ impl ClosedOpens {
         self.0.is_empty()
     }
 
-    /// Counts them, before others can see that they are gone.
+    /// Counts them, before other threads can see that they are gone.
     pub(super) fn count(self, counter: &Arc<AtomicUsize>) -> Destroying {
         counter.fetch_add(1, Ordering::AcqRel);
         Destroying { ended: self, counter: counter.clone() }
@@ -111,18 +111,18 @@ impl ClosedOpens {
 }
 
 impl Destroying {
-    /// Destroys the objects: here if they are few, else in a thread. Nothing may be locked.
+    /// Destroys the objects, in a separate thread if they are many. The caller must hold no lock.
     pub(super) fn finish(self) {
         let work = self.ended.0.iter().map(|open| open.work()).fold(0_usize, usize::saturating_add);
         if work <= FEW {
             return;
         }
-        // Without a thread, they are destroyed here after all.
+        // If no thread starts, this thread destroys them.
         let _ = thread::Builder::new().spawn(move || drop(self));
     }
 }
 
-/// All open devices, by the inode of their memfd.
+/// All open devices, by the memfd's inode.
 pub(super) struct OpenTable {
     by_file: HashMap<FileId, Arc<Open>>,
     by_watch: HashMap<WatchDescriptor, FileId>,
@@ -141,8 +141,8 @@ impl OpenTable {
         Ok(Self { by_file: HashMap::new(), by_watch: HashMap::new(), inotify })
     }
 
-    /// Opens a device for a client, which opened it as `node`. The descriptor is only given to the
-    /// client: when its last duplicate is closed, [`OpenTable::closed`] notices.
+    /// Opens a device for a client that opened `node`. The caller gives the descriptor to the
+    /// client only: when its last duplicate is closed, [`OpenTable::closed`] returns the open.
     pub(super) fn open(
         &mut self,
         backend: &InProcess,
@@ -168,8 +168,8 @@ impl OpenTable {
             .custom_flags(libc::O_CLOEXEC)
             .open(&path)
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
-        // No read or write fits between there and the end of all offsets, so that both are EINVAL,
-        // as Linux answers them, without a trap of every read.
+        // At this offset, every read and write exceeds the largest offset and fails with EINVAL, as
+        // on a device, without trapping reads.
         lseek(&given, i64::MAX, Whence::SeekSet)?;
         fcntl(&given, FcntlArg::F_OFD_SETLK(&whole_lock()))?;
         let watch = self.inotify.add_watch(path.as_str(), first_close())?;
@@ -192,7 +192,7 @@ impl OpenTable {
         self.by_file.get(&id).cloned()
     }
 
-    /// Takes an open device that was closed; its objects are destroyed when that is dropped.
+    /// Removes a closed device. Its objects are destroyed when the result is dropped.
     pub(super) fn end(&mut self, id: FileId) -> ClosedOpens {
         let open = self.by_file.remove(&id);
         if let Some(open) = &open {
@@ -206,7 +206,7 @@ impl OpenTable {
         self.by_file.is_empty()
     }
 
-    /// Takes the opens of which the last descriptor was closed.
+    /// Removes the opens whose last descriptor was closed.
     pub(super) fn closed(&mut self) -> ClosedOpens {
         let mut ended = ClosedOpens(Vec::new());
         while let Ok(events) = self.inotify.read_events() {
@@ -224,9 +224,9 @@ impl OpenTable {
         ended
     }
 
-    /// Takes the opens whose close left no event: those whose watch the kernel has removed, as it
-    /// does with the first close where its queue is full, and those whose lock it has. Where it
-    /// has no memory for an event (Linux 4.17, `inotify_handle_inode_event`) the watch stays.
+    /// Removes closed opens whose event was lost. If the queue was full, the kernel has removed the
+    /// watch at the first close. If it had no memory for the event (Linux 4.17,
+    /// `inotify_handle_inode_event`), the watch stays, but the lock is gone.
     fn unwatched(&mut self) -> ClosedOpens {
         let flags = first_close() | AddWatchFlags::from_bits_retain(IN_MASK_CREATE);
         let mut ended = ClosedOpens(Vec::new());
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use verbless_model::{Model, Profile};
 
-    /// Opens of a device by this process, and the descriptor of one.
+    /// Opens of a device by this process, with one id and descriptor.
     fn opened(model: &Model) -> (OpenTable, FileId, File) {
         let wakes = Arc::new(Wakes::new().expect("an epoll"));
         let processes = Processes::new(Arc::default(), wakes);
@@ -283,14 +283,14 @@ mod tests {
         let (mut opens, id, file) = opened(&model);
         assert!(opens.unwatched().is_empty() && opens.get(id).is_some(), "it is open");
         drop(file);
-        // A child that another test starts may have it until it has become its program.
+        // A child that another test forks may hold it until `execve`.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while opens.get(id).is_some() && std::time::Instant::now() < end {
             thread::yield_now();
             drop(opens.unwatched());
         }
         assert!(opens.is_empty() && opens.by_watch.is_empty());
-        // The events of before are of no open.
+        // Earlier events belong to no open.
         assert!(opens.closed().is_empty());
     }
 
@@ -303,7 +303,7 @@ mod tests {
         let end = std::time::Instant::now() + Duration::from_secs(10);
         while opens.get(id).is_some() && std::time::Instant::now() < end {
             thread::yield_now();
-            // The event is lost, and the watch stays, as the kernel leaves it then.
+            // Drops the event and keeps a watch, as the kernel does without memory.
             let _ = opens.inotify.read_events();
             let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
             opens.inotify.add_watch(path.as_str(), first_close()).expect("a watch");
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(nix::unistd::read(&copy, &mut [0; 1]), Err(Errno::EINVAL));
         assert_eq!(nix::unistd::write(&copy, &[0; 8]), Err(Errno::EINVAL));
         drop(copy);
-        // A child that another test starts may have it too until it has become its program.
+        // A child that another test forks may hold it until `execve`.
         let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while opens.get(id).is_some() && std::time::Instant::now() < patience {
             thread::yield_now();

@@ -1,51 +1,51 @@
-//! How a path is opened: the flags of `open` and the rules of `openat2`, taken and refused in the
-//! order in which Linux does (`build_open_flags`, `open_last_lookups` and `do_open` of 6.12).
+//! Open modes: the flags of `open` and RESOLVE_* of `openat2`, accepted and rejected in Linux's
+//! order (`build_open_flags`, `open_last_lookups` and `do_open` of 6.12).
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 
-/// The bit of O_TMPFILE that is not O_DIRECTORY's.
+/// O_TMPFILE without O_DIRECTORY.
 const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
-/// The flags that go with O_PATH.
+/// The flags valid with O_PATH.
 const WITH_PATH: i32 = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_PATH | libc::O_CLOEXEC;
-/// The rules of `openat2`.
+/// The known RESOLVE_* flags.
 const RULES: u64 = libc::RESOLVE_NO_XDEV
     | libc::RESOLVE_NO_MAGICLINKS
     | libc::RESOLVE_NO_SYMLINKS
     | libc::RESOLVE_BENEATH
     | libc::RESOLVE_IN_ROOT
     | libc::RESOLVE_CACHED;
-/// The rules by which a path stays in the directory in which it begins.
+/// The RESOLVE_* flags that confine a path to its start directory.
 const SCOPES: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
 
-/// The flags and rules of one call.
+/// Flags and RESOLVE_* of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenHow {
     flags: i32,
     rules: u64,
 }
 
-/// What a path leads to.
+/// The file that a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PathTarget {
     Directory,
-    /// A link at the end of a path, which was not to be followed.
+    /// A symlink as last component, not followed.
     Link,
-    /// A file that may be read only.
+    /// A read-only file.
     Attribute,
     Device,
 }
 
 impl OpenHow {
-    /// Flags of `open` and `openat`, which ignore what they do not know.
+    /// Flags of `open` and `openat`, which ignore unknown bits.
     pub(super) fn from_flags(flags: u64) -> Self {
         let flags = flags as i32;
         let kept = if flags & libc::O_PATH != 0 { WITH_PATH } else { -1 };
         Self { flags: flags & kept, rules: 0 }
     }
 
-    /// A `struct open_how`, of this kernel's length or, with zeros behind it, of a later one's;
-    /// `None` if it is one that the kernel refuses for any path.
+    /// Parses a `struct open_how`, of this kernel's length or longer with zeros at the end. `None`:
+    /// the kernel rejects it for any path.
     pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let (words, later) = bytes.split_first_chunk::<24>()?;
         let (words, _) = words.as_chunks::<8>();
@@ -53,7 +53,7 @@ impl OpenHow {
         Self::of_words([0, 1, 2].map(|at| u64::from_ne_bytes(words[at]))).filter(|_| is_known)
     }
 
-    /// Its words: flags, mode, rules.
+    /// The words are flags, mode, resolve.
     pub(super) fn of_words([flags, mode, rules]: [u64; 3]) -> Option<Self> {
         let known = u64::from(OFlag::all().bits() as u32);
         let how = Self { flags: flags as i32, rules };
@@ -75,7 +75,7 @@ impl OpenHow {
         self.rules & rule != 0
     }
 
-    /// Whether a file is made where there is none.
+    /// O_CREAT: an absent file is created.
     pub(super) fn creates(&self) -> bool {
         self.has(libc::O_CREAT)
     }
@@ -84,22 +84,22 @@ impl OpenHow {
         self.has(libc::O_CLOEXEC)
     }
 
-    /// Whether a path may not lead from one file system into another.
+    /// Whether a path may not cross mounts.
     pub(super) fn no_xdev(&self) -> bool {
         self.has_rule(libc::RESOLVE_NO_XDEV)
     }
 
-    /// The rule by which a path stays in the directory in which it begins, if there is one.
+    /// The RESOLVE_* flag that confines the path, if given.
     pub(super) fn scope(&self) -> ResolveFlag {
         ResolveFlag::from_bits_truncate(self.rules & SCOPES)
     }
 
-    /// The rule against links, if it is in force.
+    /// RESOLVE_NO_SYMLINKS, if given.
     pub(super) fn links(&self) -> ResolveFlag {
         ResolveFlag::from_bits_truncate(self.rules & libc::RESOLVE_NO_SYMLINKS)
     }
 
-    /// The flags by which a path is looked up first, without opening what it leads to.
+    /// The flags for the lookup, which opens with O_PATH.
     pub(super) fn look(&self) -> OFlag {
         let mut flags = self.flags & (libc::O_DIRECTORY | libc::O_NOFOLLOW);
         if self.creates() && self.has(libc::O_EXCL) {
@@ -108,14 +108,14 @@ impl OpenHow {
         OFlag::from_bits_truncate(flags | libc::O_PATH)
     }
 
-    /// The flags by which it is opened then. O_PATH is not among them: such a descriptor cannot be
-    /// given to another process.
+    /// The flags for the open after the lookup. O_PATH is not among them: the kernel passes no such
+    /// descriptor to another process.
     pub(super) fn open(&self) -> OFlag {
         let kept = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         OFlag::from_bits_truncate(self.flags & kept)
     }
 
-    /// What of a file is asked for: to read (4), to write (2).
+    /// The requested access, as mode bits: read (4), write (2).
     pub(super) fn accesses(&self) -> u32 {
         match self.flags & libc::O_ACCMODE {
             _ if self.has(libc::O_PATH) => 0,
@@ -125,24 +125,24 @@ impl OpenHow {
         }
     }
 
-    /// What Linux refuses before it looks at the path.
+    /// Checks that Linux makes before it looks at the path.
     pub(super) fn check(&self) -> Result<(), Errno> {
         let reads_only = self.flags & libc::O_ACCMODE == libc::O_RDONLY;
-        // Since 6.4; kernels before that made a regular file, or opened the directory.
+        // Since 6.4; earlier kernels created a regular file, or opened the directory.
         if self.creates() && self.has(libc::O_DIRECTORY) {
             return Err(Errno::EINVAL);
         }
         if self.has(TMPFILE) && (!self.has(libc::O_DIRECTORY) || reads_only) {
             return Err(Errno::EINVAL);
         }
-        // Files of sysfs are never found without a lookup that may sleep.
+        // A lookup in sysfs may always sleep.
         if self.has_rule(libc::RESOLVE_CACHED) {
             return Err(Errno::EAGAIN);
         }
         Ok(())
     }
 
-    /// Whether what was found may be opened so.
+    /// Whether the found file may be opened with these flags.
     pub(super) fn admits(&self, found: PathTarget) -> Result<(), Errno> {
         let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY || self.has(libc::O_TRUNC);
         if self.has(libc::O_PATH) {

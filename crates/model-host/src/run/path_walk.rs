@@ -1,8 +1,7 @@
-//! The way that a path takes into the tree, under the rules of `openat2`.
+//! Path lookup in the tree under the RESOLVE_* rules of `openat2`.
 //!
-//! Links and `..` are followed by the host's kernel within the tree. What the tree cannot show is
-//! decided by the text of the path: `/sys` and `/dev` are file systems of their own, which the tree
-//! is not.
+//! The host's kernel follows symlinks and `..` within the tree. Mounts are decided by the path's
+//! text: `/sys` and `/dev` are separate file systems, and the tree is one.
 
 use std::os::fd::OwnedFd;
 
@@ -13,32 +12,31 @@ use super::node::clean;
 use super::open_how::{OpenHow, PathTarget};
 use super::tree::{self, Tree};
 
-/// The file systems that hold places of the tree.
+/// The file systems that contain the tree's places.
 const MOUNTS: [&[u8]; 2] = [b"/sys", b"/dev"];
 
-/// A path of the tree, and where it begins.
+/// A path in the tree, with its start.
 #[derive(Debug)]
 pub(super) struct PathWalk {
-    /// The path from `/` on.
+    /// The absolute path.
     pub whole: Vec<u8>,
-    /// The directory that it does not leave, in the tree.
+    /// The directory in the tree that the path must not leave.
     from: Vec<u8>,
-    /// The path from there on.
+    /// The path relative to it.
     path: Vec<u8>,
     rules: ResolveFlag,
-    /// It leads from one file system into another, which it must not.
+    /// The path crosses mounts, which the caller forbids.
     pub crosses: bool,
 }
 
 impl PathWalk {
-    /// A path that may lead everywhere, and begins in `start`.
+    /// A path without a scope, which starts in `start`.
     pub(super) fn from_root(whole: Vec<u8>, start: &[u8], how: &OpenHow) -> Self {
         let (mut from, mut path) = (b"/".to_vec(), whole.clone());
         let mut rules = ResolveFlag::RESOLVE_IN_ROOT;
         let crosses = how.no_xdev() && !is_one_mount(start, &whole);
         if let Some(mount) = mount(start).filter(|_| how.no_xdev()) {
-            // To leave the file system is EXDEV, as it is to leave a directory beneath which a path
-            // must stay.
+            // EXDEV for leaving the mount, as RESOLVE_BENEATH gives.
             from = mount.to_vec();
             path = [b".", whole.strip_prefix(mount).unwrap_or_default()].concat();
             rules = ResolveFlag::RESOLVE_BENEATH;
@@ -46,8 +44,8 @@ impl PathWalk {
         Self { whole, from, path, rules: rules | how.links(), crosses }
     }
 
-    /// A path that must stay in `base`; `None` if it leads to no place of the tree, or out of
-    /// `base`, so that it is the kernel's to refuse or to follow.
+    /// A path that must stay in `base`. `None`: it leads to no place of the tree or out of `base`,
+    /// and the kernel resolves it.
     pub(super) fn within(base: Vec<u8>, path: Vec<u8>, how: &OpenHow) -> Option<Self> {
         let scope = how.scope();
         let beneath = scope.contains(ResolveFlag::RESOLVE_BENEATH);
@@ -67,12 +65,12 @@ impl PathWalk {
         Some(Self { whole, from: base, path, rules: scope | how.links(), crosses })
     }
 
-    /// Opens what the path leads to.
+    /// Opens the path.
     pub(super) fn open(&self, tree: &Tree, flags: OFlag) -> Result<OwnedFd, Errno> {
         tree.open_from(&self.from, &self.path, flags, self.rules)
     }
 
-    /// What the path leads to, or why it leads nowhere.
+    /// The kind of file at the path, or the lookup's error.
     pub(super) fn look(
         &self,
         tree: &Tree,
@@ -88,7 +86,7 @@ impl PathWalk {
             return directory().and(Err(Errno::EISDIR));
         }
         let file = match self.open(tree, how.look()) {
-            // No process may make a file here.
+            // No program can create a file here.
             Err(Errno::ENOENT) if how.creates() => return directory().and(Err(Errno::EACCES)),
             opened => opened?,
         };
@@ -101,7 +99,7 @@ impl PathWalk {
     }
 }
 
-/// A path that begins in a directory.
+/// Resolves a path relative to a directory.
 pub(super) fn joined(base: &[u8], path: &[u8]) -> Vec<u8> {
     if path.starts_with(b"/") {
         return path.to_vec();
@@ -110,7 +108,7 @@ pub(super) fn joined(base: &[u8], path: &[u8]) -> Vec<u8> {
     [base, between, path].concat()
 }
 
-/// The directory that a path says what is in, and what that is.
+/// Splits a path into its directory and its last component.
 fn parts(path: &[u8]) -> (Vec<u8>, &[u8]) {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
     let path = &path[..end];
@@ -120,7 +118,7 @@ fn parts(path: &[u8]) -> (Vec<u8>, &[u8]) {
     }
 }
 
-/// The file system with places of the tree that a path is in, by its mount point.
+/// The mount point, of MOUNTS, that a path is below.
 fn mount(path: &[u8]) -> Option<&'static [u8]> {
     let path = clean(path)?;
     let is_in = |mount: &&[u8]| {
@@ -192,7 +190,7 @@ mod tests {
             assert_eq!(whole(base, path, &beneath), expected(by_beneath), "{path} beneath {base}");
             assert_eq!(whole(base, path, &within), expected(by_within), "{path} in {base}");
         }
-        // The directory itself.
+        // The base itself.
         assert_eq!(whole("/dev/infiniband", ".", &beneath).as_deref(), Some("/dev/infiniband"));
     }
 

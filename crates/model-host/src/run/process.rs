@@ -24,57 +24,57 @@ use verbless_model_kernel::remote::{
     effective_capabilities, numbers,
 };
 
-/// A process that opened a device or sent it an ioctl, for as long as it runs one program.
+/// A process that opened a device or sent it an ioctl, while it runs one program.
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
-    /// The way to its memory. Its pidfd is readable once it has ended; until then the process's
-    /// number is no other's.
+    /// Access to its memory. Its pidfd is readable once it has ended; until then, its pid is not
+    /// reused.
     pub reach: Arc<RemoteClient>,
-    /// The process's number in [`ClientMemory`].
+    /// Its DMA number in [`ClientMemory`].
     number: u16,
-    /// The mappings of that memory.
+    /// `/proc/PID/maps` of that memory.
     maps: File,
     memory: Arc<ClientMemory>,
-    /// Registrations hold their process, and so keep its number from being another's.
+    /// Registrations hold the `Process`, and so keep the number taken.
     _taken: ProcessNumber,
-    /// When it began, as [`start_of`] says.
+    /// Start time, see [`start_of`].
     pub start: u64,
-    /// What counts over `execve`, too.
+    /// State that outlives `execve`.
     pub claims: Arc<Claims>,
 }
 
-/// What a process takes of `run`.
+/// Resources of `run` that a process holds.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Those of the descriptors that are kept for it.
+    /// Counts the descriptors kept for it.
     kept: DescriptorClaim,
-    /// Those of descriptors of its that are being closed.
+    /// Counts its descriptors that are about to be closed.
     strays: DescriptorClaim,
     /// Pages that count as pinned.
     pinned: AtomicU64,
-    /// What its subscriptions signal.
+    /// The eventfds that its subscriptions signal.
     eventfds: Eventfds,
-    /// What closes files of the programs behind its filter.
+    /// Closes files of the programs behind its filter.
     pool: Arc<FileClosers>,
 }
 
 impl Claims {
-    /// Those of a process of which nothing is taken yet.
+    /// Claims of a process that holds nothing yet.
     pub(super) fn behind(pool: &Arc<FileClosers>) -> Self {
         Self { pool: pool.clone(), ..Self::default() }
     }
 }
 
-/// Addresses that [`dma_address`] has for a client: more than a process has without asking for them
+/// Addresses that [`dma_address`] offers a client: more than a process uses without asking for them
 /// (57 bits on x86-64, 52 on arm64).
 const MOST_DMA: u64 = 1 << 48;
-/// Of our descriptors, the part that one process may take.
+/// One process may hold 1/SHARE of the supervisor's descriptors.
 const SHARE: u64 = 4;
 /// Descriptors of one process that may be about to be closed.
 const MOST_STRAYS: usize = 8;
 
-/// What is opened of a process to know it.
+/// The descriptors by which a process becomes known.
 #[derive(Debug)]
 pub(super) struct ProcFiles {
     reach: RemoteClient,
@@ -83,17 +83,17 @@ pub(super) struct ProcFiles {
 }
 
 impl ProcFiles {
-    /// Opens it of the process of a thread. That may take for ever, as an `execve` of the process
-    /// can lock others out: no lock may be held.
+    /// Opens them for the process of a thread. That may block for ever, because `execve` of the
+    /// process can lock others out: the caller must hold no lock.
     pub(super) fn of(pid: Pid, tid: u32) -> Result<Self, Errno> {
         let open = || Ok((sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?, start_of(pid)?));
         let (pidfd, memory, maps, start) = in_program(open)?;
         Ok(Self { reach: RemoteClient { pid, pidfd, memory: Arc::new(memory) }, maps, start })
     }
 
-    /// Makes the process a client; EUSERS: there are too many, or too many of them are behind its
-    /// filter, with those that have ended and left registrations. `claims`: those of the same
-    /// process before an `execve`, over which descriptors stay open.
+    /// Makes the process a client. EUSERS: there are too many clients, or too many behind its
+    /// filter, including ended processes with registrations. `claims`: those of the same process
+    /// before `execve`, over which descriptors stay open.
     pub(super) fn into_client(
         self,
         memory: &Arc<ClientMemory>,
@@ -115,7 +115,7 @@ impl ProcFiles {
     }
 }
 
-/// The number of a process, which is free when this is dropped.
+/// The DMA number of a process; free once this is dropped.
 #[derive(Debug)]
 struct ProcessNumber {
     memory: Arc<ClientMemory>,
@@ -131,32 +131,32 @@ impl Drop for ProcessNumber {
 }
 
 impl Process {
-    /// The way to the memory of its program, which no other has that the process runs later.
+    /// Access to the memory of its current program only.
     pub(super) fn program(&self) -> RemoteMemory {
         RemoteMemory::Program(self.reach.memory.clone())
     }
 
-    /// The same, until it has ended or runs another program; EFAULT then.
+    /// The same; EFAULT: it has ended or runs another program.
     fn living(&self) -> Result<RemoteMemory, Errno> {
         self.memory.remote(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
     }
 
-    /// It may be about to run another program: the device reaches the memory of this one alone.
+    /// It may be in `execve`: restricts the device to the current program's memory.
     pub(super) fn may_leave(&self) {
         self.memory.set_remote_memory(self.number, self.program());
     }
 
-    /// It goes on with its program.
+    /// Its `execve` failed.
     pub(super) fn stays(&self) {
         self.memory.set_remote_memory(self.number, RemoteMemory::Client(self.reach.clone()));
     }
 
-    /// Its memory is none from now on. Its number is free when no registration of it is left.
+    /// Ends access to its memory. Its number is free once no registration is left.
     pub(super) fn forget(&self) {
         self.memory.remove(self.number);
     }
 
-    /// How the device reaches it now.
+    /// The device's current access.
     #[cfg(test)]
     pub(super) fn remote_memory(&self) -> Option<RemoteMemory> {
         self.memory.remote(self.number)
@@ -166,8 +166,8 @@ impl Process {
         &self.reach.pidfd
     }
 
-    /// A duplicate of one of its descriptors, which refers to what `is_wanted` says; EINVAL: to
-    /// another file, whose closing may block ([`closing`]).
+    /// Duplicates one of its descriptors, if `is_wanted` accepts the file. EINVAL: another file,
+    /// which [`file_closer`] closes, because that may block.
     pub(super) fn take(
         &self,
         fd: i32,
@@ -176,8 +176,8 @@ impl Process {
         self.take_of(fd, (MOST_STRAYS, file_closer::MOST), is_wanted)
     }
 
-    /// The same, for a call that any program makes with any file: the others keep half of what may
-    /// be closed at a time.
+    /// The same, for calls that programs make with arbitrary files: uses at most half of the slots
+    /// for closing.
     pub(super) fn take_unknown(
         &self,
         fd: i32,
@@ -186,7 +186,7 @@ impl Process {
         self.take_of(fd, (MOST_STRAYS / 2, file_closer::MOST / 2), is_wanted)
     }
 
-    /// `most`: of its own files, and of those of all programs behind its filter.
+    /// `most`: slots of this process, and of all programs behind its filter.
     fn take_of(
         &self,
         fd: i32,
@@ -215,12 +215,12 @@ pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
 }
 
-/// The text of a file below `/proc`. The program's name in it may have any bytes.
+/// The text of a file below `/proc`. A program's name in it may have any bytes.
 pub(super) fn text_of(path: &str) -> io::Result<String> {
     fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The process that a thread is of.
+/// The process of a thread.
 pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
     let status = text_of(&format!("/proc/{tid}/status")).map_err(proc_error)?;
     status
@@ -230,17 +230,17 @@ pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
         .ok_or(Errno::ESRCH)
 }
 
-/// When a process began, in ticks since the system did; it stays so over `execve`. ESRCH: there is
-/// none.
+/// Start time of a process in ticks since boot, which `execve` keeps. ESRCH: there is no such
+/// process.
 pub(super) fn start_of(pid: Pid) -> Result<u64, Errno> {
     let stat = text_of(&format!("/proc/{pid}/stat")).map_err(proc_error)?;
-    // Field 22, counted from 1; behind the name it is number 20.
+    // Field 22 of proc(5), counted from 1; after the name, it is number 20.
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
     let start = fields.and_then(|fields| fields.split(' ').nth(19)?.parse().ok());
     start.ok_or(Errno::ESRCH)
 }
 
-/// Why a file below `/proc` cannot be opened: ENFILE where no descriptor is free.
+/// The errno of a failed open below `/proc`: ENFILE if no descriptor is free.
 fn proc_error(error: std::io::Error) -> Errno {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ENFILE) => Errno::ENFILE,
@@ -248,23 +248,23 @@ fn proc_error(error: std::io::Error) -> Errno {
     }
 }
 
-/// The memory of the program that a process runs now.
+/// `/proc/PID/mem` of the process's current program.
 fn memory_of(pid: Pid) -> Result<File, Errno> {
     let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
     file.map_err(proc_error)
 }
 
-/// The mappings of the memory that a thread has now, whatever its process runs later.
+/// `/proc/TID/maps` of the thread's current memory, also after `execve`.
 fn maps_of(tid: u32) -> Result<File, Errno> {
     File::open(format!("/proc/{tid}/maps")).map_err(proc_error)
 }
 
-/// Whether a program may write a range of its memory itself: a write by `/proc/PID/mem` goes past
-/// the protection of pages, which a system call heeds. EFAULT: some page forbids it. Where nothing
-/// is mapped, the write finds that out.
+/// Whether a program may write this range itself: a write to `/proc/PID/mem` ignores page
+/// protection, which a system call obeys. EFAULT: a page is not writable. The write itself detects
+/// unmapped pages.
 fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
     let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
-    // Where the kernel does not say it of one mapping, the list of all does.
+    // Without PROCMAP_QUERY, reads the list of all mappings.
     match may_write_by(address..end, |at| sys::mapping_from(maps, at).or(Err(Errno::ENOTTY))) {
         Err(Errno::ENOTTY) => {
             let mut all = Mappings::of(FromStart(maps, 0));
@@ -274,10 +274,10 @@ fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
     }
 }
 
-/// A mapping, and whether it may be written.
+/// Range of a mapping, and whether it is writable.
 type Mapped = (Range<u64>, bool);
 
-/// `mapping_from`: the first mapping that ends above an address, of addresses that rise.
+/// `mapping_from`: the first mapping that ends above an address; addresses rise from call to call.
 fn may_write_by(
     range: Range<u64>,
     mut mapping_from: impl FnMut(u64) -> Result<Option<Mapped>, Errno>,
@@ -297,7 +297,7 @@ fn may_write_by(
     Ok(())
 }
 
-/// A file below `/proc` from its start, whatever else is read of it, and how much was read.
+/// Reads a file below `/proc` from its start, independent of its offset.
 struct FromStart<'a>(&'a File, u64);
 
 impl Read for FromStart<'_> {
@@ -308,7 +308,7 @@ impl Read for FromStart<'_> {
     }
 }
 
-/// The first of the mappings that are left that ends above an address (before Linux 6.11).
+/// The first of the remaining mappings that ends above an address (before Linux 6.11).
 fn mapping_of(all: &mut Mappings<impl Read>, address: u64) -> Result<Option<Mapped>, Errno> {
     while let Some((mapped, writable)) = all.next_range().map_err(|_| Errno::EFAULT)? {
         if mapped.end > address {
@@ -318,8 +318,7 @@ fn mapping_of(all: &mut Mappings<impl Read>, address: u64) -> Result<Option<Mapp
     Ok(None)
 }
 
-/// Lets this process have as many descriptors as it may: every open device takes some, of all
-/// programs.
+/// Raises the limit of descriptors to the hard limit: each open device of every program takes some.
 pub(super) fn allow_many_descriptors() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
@@ -331,18 +330,18 @@ pub(super) fn threads() -> Vec<i32> {
     numbers("/proc/self/task")
 }
 
-/// Reads memory of a process or of one of its threads.
+/// Reads memory of a process or thread.
 pub(super) fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Errno> {
     read_by(&RemoteMemory::Process(pid), address, into)
 }
 
-/// Writes memory of a process or of one of its threads.
+/// Writes memory of a process or thread.
 pub(super) fn write(pid: Pid, address: u64, from: &[u8]) -> Result<(), Errno> {
     write_by(&RemoteMemory::Process(pid), address, from)
 }
 
-/// Reads memory of the process whose thread waits in a call. The call still waits afterwards, so
-/// that the thread's number was no other's meanwhile; else nothing of what was read is left.
+/// Reads memory of a caller. The call must still wait afterwards, which proves that the tid was not
+/// reused; otherwise the bytes are cleared.
 pub(super) fn read_of_caller(
     gate: &dyn CallGate,
     call: &Notification,
@@ -357,8 +356,8 @@ pub(super) fn read_of_caller(
     read
 }
 
-/// Writes memory of the process whose thread waits in a call, and no other's: what is opened stays
-/// that process's, and the call still waits then, so that its thread's number was not another's.
+/// Writes memory of a caller. The opened file stays that process's, and the call must still wait
+/// once it is open, which proves that the tid was not reused.
 pub(super) fn write_to_caller(
     gate: &dyn CallGate,
     call: &Notification,
@@ -399,7 +398,7 @@ fn remote(address: u64, len: usize) -> Result<RemoteIoVec, Errno> {
     Ok(RemoteIoVec { base, len })
 }
 
-/// A process at one call of its: what it may be given is given through that call.
+/// A process at one of its calls, through which it can get descriptors.
 pub(super) struct Caller {
     pub process: Arc<Process>,
     pub tid: u32,
@@ -408,14 +407,13 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// The process between its calls, as which it has no rights.
+    /// The process between its calls; it has no rights then.
     pub(super) fn between_calls(self) -> Self {
         Self { call: None, ..self }
     }
 
-    /// What `look` finds out by a number of this process, which was no other's meanwhile: the
-    /// thread's, whose call waits afterwards, or between calls that of the process, which has not
-    /// ended.
+    /// Looks something up by number and checks that the number was not reused: the thread's call
+    /// still waits, or, between calls, the process has not ended.
     fn by_number<T>(&self, look: impl FnOnce(u32) -> Result<T, Errno>) -> Result<T, Errno> {
         match &self.call {
             Some((gate, id)) => {
@@ -429,8 +427,7 @@ impl Caller {
         }
     }
 
-    /// Whether it may do with files of root's what root may: its user of files is that, or
-    /// CAP_DAC_OVERRIDE is in force.
+    /// Whether it has root's rights on files: fsuid 0, or CAP_DAC_OVERRIDE.
     pub(super) fn is_root(&self) -> bool {
         let of_files = |status: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -440,7 +437,7 @@ impl Caller {
             || self.proc_file("status").is_ok_and(|status| of_files(&status))
     }
 
-    /// A duplicate of one of its descriptors; EINVAL: it is not what is wanted.
+    /// Duplicates one of its descriptors; EINVAL: not the wanted kind of file.
     fn take(&self, fd: i32, is_wanted: impl FnOnce(&OwnedFd) -> bool) -> Result<OwnedFd, Errno> {
         self.process.take(fd, is_wanted).map_err(|errno| {
             if matches!(errno, Errno::EPERM | Errno::ENOSYS) {
@@ -450,7 +447,7 @@ impl Caller {
         })
     }
 
-    /// A file below `/proc` of the thread whose call waits; ESRCH: none does.
+    /// The text of a file below `/proc/TID`; ESRCH: no call waits.
     fn proc_file(&self, name: &str) -> Result<String, Errno> {
         self.call.as_ref().ok_or(Errno::ESRCH)?;
         self.by_number(|tid| {
@@ -475,7 +472,7 @@ impl Client for Caller {
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
-        // Behind the last address that the device can say of a client, another's begin.
+        // Above MOST_DMA, DMA addresses belong to another client.
         let end = address.checked_add(length).filter(|&end| end <= MOST_DMA);
         end.ok_or(Errno::EFAULT)?;
         self.call.as_ref().ok_or(Errno::ESRCH)?;
@@ -486,7 +483,7 @@ impl Client for Caller {
     }
 
     fn dma_address(&self, address: u64) -> u64 {
-        // An address outside of every process maps to one that no process has.
+        // An address outside every process maps to one that no process has.
         dma_address(self.process.number, address).unwrap_or(u64::MAX << 12)
     }
 
@@ -504,7 +501,7 @@ impl Client for Caller {
     }
 
     fn capable(&self, wanted: Capability) -> bool {
-        // Those of another user namespace are none over our devices.
+        // Capabilities in another user namespace do not count on the modelled devices.
         self.by_number(|tid| Ok(namespaces::has_our_users(tid))) == Ok(true)
             && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
@@ -524,7 +521,7 @@ impl Client for Caller {
 
     fn find(&self, file: FileId) -> Option<OwnedFd> {
         let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
-        // The number may be another file's by now.
+        // The number may refer to another file by now.
         self.take(number, |fd| is_file(fd, file)).ok()
     }
 
@@ -532,7 +529,7 @@ impl Client for Caller {
         in_program(work);
     }
 
-    /// As many as the process may have descriptors, and not more than a share of ours.
+    /// Limit: the process's RLIMIT_NOFILE, and a share of the supervisor's.
     fn claim(&self) -> Result<DescriptorClaim, Errno> {
         let limits = self.proc_file("limits")?;
         let ours = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
@@ -549,19 +546,18 @@ impl Client for Caller {
     }
 }
 
-/// Says once what does not work because of what the place forbids.
+/// Warns once that pidfd_getfd is forbidden.
 fn warn_of_descriptors() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(
-            "pidfd_getfd is forbidden here: events of a CQ that is destroyed stay to be read, and \
-             no eventfd can be subscribed (docker allows it with --cap-add=SYS_PTRACE)"
+            "pidfd_getfd is forbidden here: unread events of a destroyed CQ stay readable, and no \
+             eventfd can be subscribed (docker allows it with --cap-add=SYS_PTRACE)"
         );
     });
 }
 
-/// Which file a descriptor of a thread refers to; EBADF when it is not open, and others when that
-/// cannot be said.
+/// The file of a thread's descriptor. EBADF: it is closed; other errors: unknown.
 pub(super) fn identify(tid: u32, fd: i32) -> Result<FileId, Errno> {
     let status = sys::status_at(&format!("/proc/{tid}/fd/{fd}")).map_err(|errno| match errno {
         Errno::ENOENT => Errno::EBADF,
@@ -570,7 +566,7 @@ pub(super) fn identify(tid: u32, fd: i32) -> Result<FileId, Errno> {
     Ok(status.id())
 }
 
-/// Whether the process of `/proc/PID/status` has a capability.
+/// Whether a process with this `/proc/PID/status` has a capability.
 fn capable(status: &str, capability: Capability) -> bool {
     effective_capabilities(status) >> capability as u32 & 1 == 1
 }
@@ -585,12 +581,12 @@ fn soft_limit(limits: &str, name: &str) -> u64 {
     }
 }
 
-/// Whether a descriptor of ours refers to a file; no server is asked which.
+/// Whether a descriptor refers to a file, without asking a FUSE or NFS server.
 pub(super) fn is_file(fd: &OwnedFd, file: FileId) -> bool {
     sys::status(fd.as_fd(), "").is_ok_and(|status| status.id() == file)
 }
 
-/// Whether a descriptor of ours is an eventfd.
+/// Whether a descriptor is an eventfd.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
@@ -628,13 +624,13 @@ Max processes             95932                95932                processes";
         assert_eq!(own, limit);
     }
 
-    /// This process as one that made a call, through which it can be given something.
+    /// This process as a caller, which can get descriptors.
     fn own(call: Option<(Arc<dyn CallGate>, u64)>) -> Caller {
         let process = processes().of_thread(std::process::id(), || true).expect("this process");
         Caller { process, tid: std::process::id(), call }
     }
 
-    /// A call that waits.
+    /// A waiting call.
     pub(in super::super) fn waiting() -> Option<(Arc<dyn CallGate>, u64)> {
         Some((Arc::new(Recorder::default()), 7))
     }
@@ -651,16 +647,16 @@ Max processes             95932                95932                processes";
         let mine = capable(&status, Capability::NetRaw);
         assert_eq!((caller.capable(Capability::NetRaw), pin(&caller)), (mine, Ok(())));
         assert!(caller.identify(fd).is_ok() && caller.descriptors().contains(&fd));
-        // Its number may be another's now.
+        // The tid may be reused from here on.
         recorder.end();
         assert!(!caller.capable(Capability::NetRaw));
-        // Between the looks at its namespace and at its capabilities.
+        // Between the checks of its namespace and of its capabilities.
         recorder.end_after(1);
         assert!(!caller.capable(Capability::NetRaw));
         assert_eq!((caller.memlock(), pin(&caller)), (0, Err(Errno::ESRCH)));
         assert_eq!(caller.identify(fd), Err(Errno::EBADF));
         assert!(caller.descriptors().is_empty());
-        // What was open is found without a call as well, of the process.
+        // Between calls, descriptors are looked up by pid.
         let owner = Caller { tid: u32::MAX, ..caller.between_calls() };
         assert!(owner.identify(fd).is_ok() && owner.descriptors().contains(&fd));
         assert!(!owner.capable(Capability::NetRaw));
@@ -672,7 +668,7 @@ Max processes             95932                95932                processes";
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
         let process = processes().of_thread(child.id(), || true).expect("it lives");
         child.wait().expect("it ends");
-        // As if its number were ours now.
+        // As if its pid were reused for this process.
         let process = Arc::into_inner(process).expect("the only reference");
         let process = Arc::new(Process { pid: Pid::this(), ..process });
         let owner = Caller { process, tid: std::process::id(), call: None };
@@ -726,7 +722,7 @@ Max processes             95932                95932                processes";
         assert_eq!(write_to_caller(&recorder, &gone, address, &[8]), Err(Errno::EFAULT));
     }
 
-    /// Two pages, of which the second may not be written; the address of the second.
+    /// Two pages, the second with this protection; returns the address of the second.
     #[allow(unsafe_code, reason = "a page that may not be written")]
     fn half_read_only(second: nix::sys::mman::ProtFlags) -> u64 {
         use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
@@ -788,7 +784,7 @@ Max processes             95932                95932                processes";
         assert!(matches!(list(0), Ok(Some((range, _))) if range.start > 0), "the next one");
     }
 
-    /// A file mapped, and a thread of this process, with names that are not UTF-8.
+    /// Runs a test in a thread while a file with a name that is not UTF-8 is mapped.
     #[allow(unsafe_code, reason = "a mapping that nothing uses")]
     fn with_strange_names(test: impl FnOnce() + Send) {
         use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -821,7 +817,7 @@ Max processes             95932                95932                processes";
             let process = processes().of_thread(tid, || true).expect("this process");
             let caller = Caller { process, tid, call: waiting() };
             assert!(caller.memlock() > 0 && caller.proc_file("status").is_ok());
-            // Some mapping, behind all that may be of that file.
+            // A mapping that follows the one with the strange name.
             let (place, on_stack) = ([0_u8; 8], maps_of(tid).expect("our own"));
             let address = place.as_ptr() as u64;
             assert_eq!(caller.pin(address, 8, true), Ok(()));
@@ -854,7 +850,7 @@ Max processes             95932                95932                processes";
         let (address, _) = maps.split_once('-').expect("a range");
         let address = u64::from_str_radix(address, 16).expect("an address");
         assert_eq!(caller.read(address, &mut [0; 4]), Ok(()));
-        // As if another process had its number by now, which the model has not heard of.
+        // As if the pid were reused before the model noticed.
         becomes_sleep(&mut child);
         assert_eq!(caller.read(address, &mut [0; 4]), Err(Errno::EFAULT));
         assert_eq!(caller.write(address, &[0; 4]), Err(Errno::EFAULT));
@@ -904,13 +900,13 @@ Max processes             95932                95932                processes";
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("it is lower");
         };
-        // A quarter of ours, of which the other has its own.
+        // A quarter of the supervisor's; another process has its own quarter.
         limit(800);
         let mut child = shell();
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let other = Caller { process, tid: child.id(), call: waiting() };
         assert_eq!((most(&own(waiting())), most(&other)), (200, 200));
-        // No more than it may have itself.
+        // At most its own limit.
         let few = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
         sys::tests::limit_descriptors(child.id(), few);
         assert_eq!(most(&other), 100);
@@ -976,7 +972,7 @@ Max processes             95932                95932                processes";
         let [first, second] = children.each_ref().map(Child::id);
         let behind = |tid, pool: &Arc<FileClosers>| processes.behind(tid, pool, || true);
         let own = behind(std::process::id(), &pool).expect("of three");
-        // Its end frees its number only with what holds the process, as registrations do.
+        // Its number is free once its registrations, here `kept`, are gone too.
         let kept = behind(first, &pool).expect("of two");
         children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
         processes.bury(kept.pid);
@@ -1011,7 +1007,7 @@ Max processes             95932                95932                processes";
             assert_eq!((takes(&own, fd), takes(&other, 0)), (Err(Errno::EBADF), Err(Errno::EBADF)));
             assert_eq!((takes(&free, 0), unknown(&free)), (Ok(()), Ok(())), "another filter's");
             drop((half, rest));
-            // What is not wanted counts until it is closed.
+            // An unwanted file counts until it is closed.
             let refused = other.take(0, |_| false).map(drop);
             assert_eq!(refused, Err(Errno::EINVAL));
             while pool.place(1).is_none() {
@@ -1062,13 +1058,13 @@ Max processes             95932                95932                processes";
         assert_eq!(read(own, u64::MAX - 3, &mut room), Err(Errno::EFAULT));
     }
 
-    /// A shell that becomes another program when it reads a line.
+    /// A shell that executes another program when it reads a line.
     pub(in super::super) fn shell() -> Child {
         let mut command = Command::new("sh");
         command.args(["-c", "echo; read line; exec sleep 60"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it runs");
-        // What starts it goes on while it still becomes the shell.
+        // `spawn` may return before the child has become the shell.
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
         child
     }

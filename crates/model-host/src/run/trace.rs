@@ -1,12 +1,12 @@
-//! The output of `--trace`: one line for each ioctl and each command, as `strace` would print it.
+//! The output of `--trace`: one line per ioctl and per command, in strace's style.
 //!
 //! ```text
 //!   [     0.012340] function 0 CREATE_CQ(cq_context.log_cq_size=8, …) -> cqn=0x400
 //!   1234 uverbs0 ioctl CQ_CREATE(cqe=255, user_handle=…, vector=0) -> handle=2, resp_cqe=255
 //! ```
 //!
-//! A command's fields come from the description of the PRM; those that are 0 are left out, and most
-//! of a list.
+//! A command's fields come from the PRM description. Fields that are 0 are omitted, and lists are
+//! cut.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ const FEW: usize = 2;
 /// Numbers from here on are printed in hexadecimal.
 const SMALL: u64 = 10;
 
-/// A command on one line.
+/// Formats a command.
 pub(super) fn command(executed: &Executed<'_>) -> String {
     let opcode = executed.input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
     let mut line = format!("[{:>13.6}] function {} ", executed.at.as_secs_f64(), executed.function);
@@ -45,7 +45,7 @@ pub(super) fn command(executed: &Executed<'_>) -> String {
     line
 }
 
-/// An ioctl on one line; the commands that it became stand before it.
+/// Formats an ioctl; its commands were printed before.
 pub(super) fn ioctl(
     tid: u32,
     node: &str,
@@ -61,12 +61,12 @@ pub(super) fn ioctl(
     format!("{tid} {node} ioctl {name}({given}) -> {answer}")
 }
 
-/// The numbers of a structure that are not 0.
+/// The fields of a structure that are not 0.
 fn fields(info: &'static StructInfo, bytes: &[u8]) -> String {
     let mut text = String::new();
     let mut left_out = 0;
     View::new(info, bytes).leaves(&mut |path: &Path<'_>, leaf: Leaf| {
-        // The opcode is the command's name.
+        // The line starts with the opcode's name.
         if leaf.width > 64 || path.field.name == "opcode" {
             return;
         }
@@ -95,7 +95,7 @@ fn fields(info: &'static StructInfo, bytes: &[u8]) -> String {
     text
 }
 
-/// Says how many elements of a list were left out, once.
+/// Appends the number of omitted list elements, and resets it.
 fn more(text: &mut String, left_out: &mut u32) {
     if *left_out > 0 {
         let _ = write!(text, ", … {left_out} more");
@@ -103,7 +103,7 @@ fn more(text: &mut String, left_out: &mut u32) {
     }
 }
 
-/// A field with the structures that it lies in.
+/// A field's name, qualified by its structures.
 fn name(path: &Path<'_>) -> String {
     let own = match path.field.count {
         1 => path.field.name.to_string(),

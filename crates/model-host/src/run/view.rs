@@ -1,8 +1,7 @@
-//! The view of programs on one side: the devices of that side, numbered from 0, in a tree of their
-//! own.
+//! The devices of one side, numbered from 0, in the side's own tree.
 //!
-//! A model has the devices of both sides from the start, whichever a program is on, so that the
-//! other side may come later.
+//! A model has the devices of both sides from the start, so that programs on the other side can
+//! join later.
 
 use std::sync::Arc;
 
@@ -19,9 +18,9 @@ use verbless_model_kernel::InProcess;
 #[derive(Debug)]
 pub(super) struct View {
     pub tree: Tree,
-    /// The model's number of each device that is shown.
+    /// Model numbers of the shown devices.
     devices: Vec<usize>,
-    /// The device numbers in the model of those that have a control file.
+    /// Model numbers of the devices with a control file.
     controls: Vec<usize>,
     /// The devices, for interfaces other than the tree.
     pub shown: Vec<ShownDevice>,
@@ -41,7 +40,7 @@ impl View {
         Ok(Self { tree, devices, controls, shown })
     }
 
-    /// The model's number of the device that a node is of.
+    /// The model number of a node's device.
     pub(super) fn of_node(&self, node: Node) -> Option<usize> {
         match node {
             Node::Verbs(number) => self.devices.get(number),
@@ -51,7 +50,7 @@ impl View {
     }
 }
 
-/// The views of all sides that programs are on.
+/// The views of all sides in use.
 pub(super) struct Views {
     model: Model,
     made: Vec<(Side, Arc<View>)>,
@@ -80,7 +79,7 @@ impl Views {
         Ok(view)
     }
 
-    /// Removes the files of all views, even if somebody still holds one.
+    /// Removes the files of all views, even of views still in use.
     pub(super) fn remove(&self) {
         for (_, view) in &self.made {
             view.tree.remove();
@@ -88,7 +87,7 @@ impl Views {
     }
 }
 
-/// The profiles that come along and have a DPU side.
+/// The built-in profiles with a DPU side.
 fn names() -> String {
     let has =
         |name: &&str| Profile::load(name).is_ok_and(|profile| profile.on(Side::Dpu).is_some());

@@ -292,7 +292,7 @@ fn subscriptions_to_one_event_are_bounded() {
         assert_eq!(fixture.file.kernel.subscriptions.len(), before, "all or none");
         assert_eq!((to(object, &[kind]), to(object, &[kind])), (Ok(()), Err(Errno::ENOMEM)));
     }
-    // Those of other events and objects, and to the device's event of other clients, are others.
+    // Other events, other objects, and other clients' device events are counted separately.
     assert_eq!((to(Some(handle), &[4]), to(Some(cq_handle(&fixture)), &[0])), (Ok(()), Ok(())));
     let client = TestClient::new();
     let file = File::new(fixture.file.kernel.clone(), client.clone());

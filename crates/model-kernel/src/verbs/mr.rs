@@ -1,8 +1,8 @@
 //! Memory regions: REG_MR, REREG_MR, DEREG_MR, and the query of a process that imports a region.
 //!
-//! Linux registers through UMR where the device allows it, and otherwise by CREATE_MKEY with the
-//! page list; the key is the same. This kernel does the latter. A region that moves gets another
-//! key, as in Linux where UMR cannot make the change; other rights or another PD keep the key.
+//! Linux registers by UMR if the device allows it, else by CREATE_MKEY with the page list; the mkey
+//! is the same. This kernel uses CREATE_MKEY. A region that moves gets another mkey, as in Linux if
+//! UMR cannot make the change; other rights or another PD keep the mkey.
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, Opcode};
@@ -61,9 +61,10 @@ impl RegionRange {
         }
     }
 
-    /// Bytes whose pages the region has. A range of 0 bytes inside a page has that page. A range of
-    /// 0 bytes at the beginning of a page has none and is refused (Linux `ib_umem_num_pages`).
-    /// Newer Linux refuses the former too (`ib_umem_find_best_pgsz`, by an overflow check).
+    /// Bytes of the region, as far as pages are concerned. A range of 0 bytes inside a page has
+    /// that page. A range of 0 bytes at the start of a page has none and is refused (Linux
+    /// `ib_umem_num_pages`). Newer Linux also refuses the former (`ib_umem_find_best_pgsz`, by an
+    /// overflow check).
     fn bytes(&self) -> u64 {
         if self.start.is_multiple_of(PAGE) { self.length } else { self.length.max(1) }
     }
@@ -187,7 +188,7 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    /// Changes the PD and rights of a region with the same range; its key stays the same.
+    /// Changes the PD and rights of a region; range and mkey stay the same.
     fn reconfigure(
         &mut self,
         handle: u32,
@@ -245,7 +246,7 @@ impl Method<'_> {
         Ok(Mr { destroy, key, range, rights, _pinned: pinned, writable })
     }
 
-    /// Creates a key over a range of the client's memory; returns its index and its variant.
+    /// Creates an mkey over a range of the client's memory; returns its index and variant.
     fn create_key(
         &self,
         pdn: u32,

@@ -1,4 +1,4 @@
-//! Changing a working directory into the tree, which takes ptrace of this processor.
+//! Changes a working directory into the tree with ptrace (x86-64).
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -12,14 +12,14 @@ use crate::run::sys::Notification;
 use crate::run::tree;
 
 impl Answerer {
-    /// The directory that a path of a call's leads to, if that is in the tree and has to be found
-    /// there. From within the tree the kernel finds what is beside it in the tree alone.
+    /// The target directory of a `chdir`, if it is in the tree and the kernel cannot find it
+    /// itself. From within the tree, the kernel resolves relative paths in the tree.
     fn directory(&self, call: &Notification) -> Result<Option<File>, Errno> {
         let [path, ..] = call.arguments;
         let Some(whole) = self.whole_path(call, libc::AT_FDCWD as u64, path) else {
             return Ok(None);
         };
-        // From the listing relative paths lead to the machine's own functions.
+        // From the PCI listing, relative paths lead to the machine's own functions.
         if !tree::leads_through(&whole) || tree::is_listing(&whole) {
             return Ok(None);
         }
@@ -28,9 +28,8 @@ impl Answerer {
         self.view.tree.open(&whole, flags).map(|fd| Some(fd.into()))
     }
 
-    /// Changes a process's working directory into the tree. Only a process can change its own
-    /// directory, and it cannot find those of the tree, so it is made to change to a descriptor
-    /// that it is given.
+    /// Changes a process's working directory into the tree. Only the process can do that, and it
+    /// cannot look up the tree. So it gets a descriptor and is made to call `fchdir` on it.
     pub(in super::super) fn chdir(&self, call: &Notification) -> Answer {
         let directory = match self.directory(call) {
             Ok(Some(directory)) => directory,
@@ -49,7 +48,7 @@ impl Answerer {
         let waits = || self.gate.is_waiting(call.id);
         let seized = Seized::new(call.tid, waits, || {
             given = self.gate.give(call.id, directory.as_fd(), None, true, false);
-            // What it gets if it does not stop in time; else the result replaces it.
+            // The result if it does not stop in time; otherwise `let_go` replaces it.
             self.gate.answer(call.id, Err(Errno::EIO));
         });
         match seized {
@@ -62,9 +61,9 @@ impl Answerer {
                 thread.drop_pending(changed);
                 Answer::Given
             }
-            // Somebody traces it.
+            // It has another tracer.
             Err(errno) => {
-                tracing::warn!(tid = call.tid, %errno, "a program cannot be made to change its \
+                tracing::warn!(tid = call.tid, %errno, "cannot make a program change its \
                                                         directory");
                 errno.into()
             }

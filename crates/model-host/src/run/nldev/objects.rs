@@ -1,8 +1,8 @@
-//! What NETLINK_RDMA shows of the model's objects: how many there are, each by itself, and all of a
-//! kind (`rdma res`, `rdma statistic`).
+//! NETLINK_RDMA's view of the model's objects (`rdma res`, `rdma statistic`): their counts, one
+//! object, all objects of a kind.
 //!
 //! Formats are those of Linux 6.12, `fill_res_*_entry` of `drivers/infiniband/core/nldev.c`. Keys
-//! are left out: the kernel shows them to CAP_NET_ADMIN alone.
+//! are omitted: the kernel shows them to CAP_NET_ADMIN only.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use verbless_prm::ServiceType;
 use super::super::sysfs::ShownDevice;
 use super::{Header, MULTI, NESTED, NetlinkMessage, attribute, find, handle, number};
 
-/// Bytes of a message of a dump: `rdma` has a buffer of a page.
+/// Bytes of a message in a dump: `rdma` reads into a buffer of one page.
 const LONGEST: usize = 4096 - 256;
-/// Messages of a dump: what the receive buffer of a socket has room for.
+/// Messages in a dump, bounded by a socket's receive buffer.
 const MOST_TABLES: usize = 32;
-/// Objects of a dump: more do not fit, whatever their kind.
+/// Objects in a dump: no more fit, of any kind.
 const MOST_OBJECTS: usize = MOST_TABLES * LONGEST / 16;
-/// Queue pairs that are named with a shared receive queue.
+/// QPs listed per SRQ.
 const MOST_USERS: usize = 100;
 
 /// A kind of object.
@@ -34,7 +34,7 @@ pub(super) enum ResourceKind {
     Srq,
 }
 
-/// The numbers of a kind: its command, its table and entries, and what identifies an object.
+/// Numbers of a kind: command, table, entry, id attribute.
 struct KindNumbers {
     command: u16,
     table: u16,
@@ -43,7 +43,7 @@ struct KindNumbers {
 }
 
 impl ResourceKind {
-    /// In the order in which the kernel counts them.
+    /// In the kernel's order.
     const ALL: [Self; 7] =
         [Self::Pd, Self::Cq, Self::Qp, Self::CmId, Self::Mr, Self::Ctx, Self::Srq];
 
@@ -77,12 +77,12 @@ impl ResourceKind {
         Self::ALL.into_iter().find(|kind| kind.numbers().command == command)
     }
 
-    /// The kind whose statistics are asked for, by the attribute of its table.
+    /// The kind whose statistics a request names, by its table attribute.
     pub(super) fn of_table(table: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| u32::from(kind.numbers().table) == table)
     }
 
-    /// Whether its objects belong to ports.
+    /// Whether the objects belong to ports.
     const fn is_of_port(self) -> bool {
         matches!(self, Self::Qp | Self::CmId)
     }
@@ -99,7 +99,7 @@ impl ResourceKind {
         }
     }
 
-    /// The objects that are wanted, by number and port; at most as many as a dump has room for.
+    /// The objects selected by number and port, at most as many as a dump holds.
     fn entries(
         self,
         all: &Resources,
@@ -127,8 +127,7 @@ impl ResourceKind {
     }
 }
 
-/// How many objects of each kind there are, by Linux's names. Those of DevX count too, of which
-/// Linux keeps no account.
+/// Counts of each kind, under Linux's names. DevX objects count too; Linux does not track them.
 pub(super) fn summary(
     message: NetlinkMessage,
     index: usize,
@@ -180,8 +179,8 @@ pub(super) fn all(
     Ok(tables(header, index, device, (table, entry), entries))
 }
 
-/// The statistics of all objects of a kind: queue pairs are bound to no counters, and keys have
-/// none but those of on-demand paging.
+/// Statistics of all objects of a kind. No QP is bound to a counter, and MRs only have on-demand
+/// paging counters.
 pub(super) fn statistics(
     header: &Header,
     devices: &[ShownDevice],
@@ -205,7 +204,7 @@ pub(super) fn statistics(
     }
 }
 
-/// The port that a request names, if it is there.
+/// The port that a request names; EINVAL: the device has no such port.
 fn port(device: &ShownDevice, body: &[u8]) -> Result<Option<u32>, Errno> {
     let port = number(body, attribute::PORT_INDEX);
     let is_there = |port: u32| (1..=device.ports.len()).contains(&(port as usize));
@@ -215,7 +214,7 @@ fn port(device: &ShownDevice, body: &[u8]) -> Result<Option<u32>, Errno> {
     Ok(port)
 }
 
-/// Messages with entries of a table, as many as fit into each.
+/// Packs entries into messages.
 fn tables(
     header: &Header,
     index: usize,
@@ -231,7 +230,7 @@ fn tables(
         } else if full.len() < MOST_TABLES {
             full.push(NetlinkMessage::nested().put(entry, &one.0));
         } else {
-            tracing::info!("NETLINK_RDMA: there are more objects than a socket has room for");
+            tracing::info!("NETLINK_RDMA: dump truncated: a socket's buffer holds no more");
             break;
         }
     }
@@ -242,7 +241,7 @@ fn tables(
     full.into_iter().filter(|filled| !filled.0.is_empty()).map(of).collect()
 }
 
-/// `ib_qp_type`; what verbs have no number for is the driver's.
+/// `enum ib_qp_type`; other types are driver types (IB_QPT_DRIVER).
 fn qp_type(service: ServiceType) -> u8 {
     match service {
         ServiceType::QP0 => 0,
@@ -255,7 +254,7 @@ fn qp_type(service: ServiceType) -> u8 {
 }
 
 fn qp(it: &QpResource) -> NetlinkMessage {
-    /// `IB_MIG_MIGRATED`: there is no other path.
+    /// `IB_MIG_MIGRATED`: there is no alternate path.
     const MIGRATED: u8 = 0;
     let mut message = NetlinkMessage::nested();
     if it.port != 0 {
@@ -273,7 +272,7 @@ fn qp(it: &QpResource) -> NetlinkMessage {
 }
 
 fn cq(it: &CqResource) -> NetlinkMessage {
-    // mlx5_ib counts one less, as `ibv_create_cq` takes it.
+    // mlx5_ib reports one less, the value given to `ibv_create_cq`.
     let message = NetlinkMessage::nested()
         .u32(attribute::RES_CQE, it.entries.saturating_sub(1))
         .u64(attribute::RES_USECNT, it.users.into())
@@ -300,7 +299,7 @@ fn context(uid: &u16) -> NetlinkMessage {
     NetlinkMessage::nested().u32(attribute::RES_CTXN, (*uid).into())
 }
 
-/// Queue pairs of each shared receive queue, by its number.
+/// QPs of each SRQ, by SRQN.
 fn users_of_srqs(all: &Resources) -> BTreeMap<u32, Vec<u32>> {
     let mut users: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (srqn, qpn) in all.qps.iter().filter_map(|qp| Some((qp.srqn?, qp.qpn))) {
@@ -332,7 +331,7 @@ fn srq(it: &SrqResource, users: &BTreeMap<u32, Vec<u32>>) -> NetlinkMessage {
     message.put(NESTED | table, &users.0)
 }
 
-/// The context of a user's object.
+/// Adds the context of a user's object.
 fn owned(message: NetlinkMessage, uid: u16) -> NetlinkMessage {
     match uid {
         0 => message,

@@ -265,7 +265,7 @@ impl ContextAttributes {
 
     /// Whether the kernel leaves the variant byte of new mkeys to the user.
     #[must_use]
-    pub fn takes_mkey_variant(&self) -> bool {
+    pub fn supports_mkey_variant(&self) -> bool {
         self.has(mlx5::RESP_MASK_MKEY_UPDATE_TAG)
     }
 
@@ -384,7 +384,7 @@ mod tests {
             let driver = AllocContextResponse { comp_mask, ..response(72) };
             let it = ContextAttributes::parse(1, 0, driver).unwrap();
             let clock = it.core_clock_offset().is_some();
-            [it.null_mkey().is_some(), clock, it.takes_mkey_variant(), it.real_time_timestamps()]
+            [it.null_mkey().is_some(), clock, it.supports_mkey_variant(), it.real_time_timestamps()]
         };
         let bits = [
             mlx5::RESP_MASK_DUMP_FILL_MKEY,

@@ -12,7 +12,7 @@ use verbless::prelude::*;
 use verbless_flexio::memory::MEMORY_BLOCK;
 use verbless_flexio::{
     App, CqElement, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, Error, HeapInfo, Process,
-    ProcessConfig, Rmp, RmpConfig, WcStatus,
+    ProcessConfig, Rmp, RmpConfig, Status,
 };
 
 use support::{file, function};
@@ -45,7 +45,7 @@ fn times_out<T>(what: &str, copy: impl FnOnce() -> std::result::Result<T, Error>
     let Err(error) = copy() else { panic!("{what} did not time out") };
     let took = begun.elapsed();
     assert!(took >= TIMEOUT && took < TOO_LONG, "{what} took {took:?}");
-    assert_eq!(error.status(), WcStatus::Timeout, "{what}: {error}");
+    assert_eq!(error.status(), Status::Timeout, "{what}: {error}");
     error
 }
 
@@ -178,7 +178,7 @@ fn unrecovered_buffer_is_freed_after_copy_succeeds() -> Result {
     let Err(Error::NotRecovered(unfreed)) = buffer.free() else {
         panic!("it is freed, and not copied");
     };
-    assert_eq!(unfreed.error().status(), WcStatus::Failed);
+    assert_eq!(unfreed.error().status(), Status::Failed);
     let buffer = unfreed.into_buffer();
     assert_eq!(buffer.address(), address);
     let mut back = vec![0; length];

@@ -84,7 +84,7 @@ impl<S: Service> QpQueues<S> {
         // Held until both records are cleared: in ERR the device would flush the requests that they
         // count.
         let mut device = self.device.lock();
-        device.to_reset()?;
+        device.leave_to_reset()?;
         self.queue.stop();
         Ok(())
     }

@@ -106,7 +106,7 @@ impl DeviceQp {
     }
 
     /// Moves the queue pair to RESET; its rings and its completions stay.
-    pub(super) fn to_reset(&mut self) -> Result<(), Error> {
+    pub(super) fn leave_to_reset(&mut self) -> Result<(), Error> {
         self.enter_reset()?;
         self.in_reset = true;
         Ok(())

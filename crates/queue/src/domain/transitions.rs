@@ -122,7 +122,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// The device refuses: it may go on with the posted requests, unless it is
     /// [gone](crate::ErrorKind::DeviceGone).
     pub fn to_reset(&mut self) -> Result<(), Error> {
-        self.device.to_reset()?;
+        self.device.leave_to_reset()?;
         self.queue.stop();
         Ok(())
     }

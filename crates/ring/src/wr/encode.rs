@@ -30,7 +30,7 @@ pub enum PostError {
     /// An atomic's local memory is not 8 bytes.
     AtomicLength,
     /// A memory copy of no bytes, or of two lengths that differ.
-    CopyLength,
+    DmaMmoLength,
     /// A WAIT for a word whose address is not a multiple of 8.
     Unaligned,
     /// A UMR that gives peers writes or atomics without the local write right.
@@ -50,7 +50,7 @@ pub enum PostError {
     HeaderTooShort,
     /// A frame with a VLAN tag to insert and an inline header: both use the same field of the
     /// Ethernet segment.
-    VlanBesideHeader,
+    VlanWithInlineHeader,
     /// A frame with checksums to compute, on a device that cannot compute them.
     NoChecksums,
     /// A VLAN tag to insert, on a device that cannot insert one.
@@ -78,7 +78,7 @@ impl fmt::Display for PostError {
             Self::InlineTooLong => "more inline data than the queue was created for",
             Self::SgeTooLong => "an SGE of more than 0x7fffffff bytes",
             Self::AtomicLength => "an atomic returns 8 bytes: its SGE must have that length",
-            Self::CopyLength => {
+            Self::DmaMmoLength => {
                 "a memory copy has one SGE of 1 to 0x7fffffff bytes on each side, of equal lengths"
             }
             Self::Unaligned => "the address of a wait's word must be a multiple of 8",
@@ -109,7 +109,7 @@ impl fmt::Display for PostError {
                 "a frame needs at least one byte, and at least `SendQueue::min_inline_header` bytes \
                  inline (18 if the device needs the Ethernet header)"
             }
-            Self::VlanBesideHeader => {
+            Self::VlanWithInlineHeader => {
                 "the device inserts a VLAN tag only into frames without inline header: write the \
                  tag into the header instead, after the addresses"
             }

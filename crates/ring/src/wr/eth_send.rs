@@ -114,7 +114,7 @@ impl<'a, P: Payload> EthSend<'a, P> {
                 return Err(PostError::NoVlanInsertion);
             }
             if !self.header.is_empty() {
-                return Err(PostError::VlanBesideHeader);
+                return Err(PostError::VlanWithInlineHeader);
             }
         }
         Ok(())

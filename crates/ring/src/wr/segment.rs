@@ -95,7 +95,7 @@ impl Segment for DmaMmoSegments {
         if length == self.to.length && length.wrapping_sub(1) < 0x7fff_ffff {
             Ok(Self::DS)
         } else {
-            Err(PostError::CopyLength)
+            Err(PostError::DmaMmoLength)
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(ends(length, length), Ok(2), "{length:#x}");
         }
         for (from, to) in [(0, 0), (0x8000_0000, 0x8000_0000), (1, 2), (0, 1), (1, 0)] {
-            assert_eq!(ends(from, to), Err(PostError::CopyLength), "{from:#x} to {to:#x}");
+            assert_eq!(ends(from, to), Err(PostError::DmaMmoLength), "{from:#x} to {to:#x}");
         }
     }
 

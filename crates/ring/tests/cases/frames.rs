@@ -130,7 +130,7 @@ fn vlan_tag_replaces_inline_header() {
         let ring = bytes(&sender.ring);
         assert_eq!(ring[16..32], [&[0; 12][..], &kind, &[0x2a, 0xbc]].concat());
         let beside = EthSend::new(&HEADER[..14], BODY).vlan(1);
-        assert_eq!(sender.queue.post(&beside, 0), Err(PostError::VlanBesideHeader));
+        assert_eq!(sender.queue.post(&beside, 0), Err(PostError::VlanWithInlineHeader));
         sender.queue.set_capabilities(|capability| capability != Capability::VlanInsertion);
         assert_eq!(sender.queue.post(&frame, 0), Err(PostError::NoVlanInsertion));
         assert!(sender.queue.post(&EthSend::new(&[], BODY), 0).is_ok());

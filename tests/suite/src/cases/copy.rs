@@ -277,7 +277,7 @@ fn invalid_copy_length_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
         (with(from, 1 << 31), with(to, 1 << 31)),
     ] {
         let refused = copier.qp.post(&DmaMmo::new(own, from, to), 0);
-        ensure_eq!(refused, Err(PostError::CopyLength), "{from:?} {to:?}");
+        ensure_eq!(refused, Err(PostError::DmaMmoLength), "{from:?} {to:?}");
     }
     let room = copier.to.sge(0, 65)?;
     for scratch in [with(room, 63), room, Sge::new(room.address + 8, 64, room.lkey)] {

@@ -8,7 +8,7 @@ use verbless_command::{
 };
 use verbless_devx::Uar as Page;
 use verbless_flexio::{
-    CqEventTarget, CqNumber, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaSq, DpaSqConfig, Error,
+    CqElement, CqNumber, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaSq, DpaSqConfig, Error,
     EventHandler, EventHandlerConfig, Function, Handler, Outbox, OutboxConfig, ProcessConfig,
     QpState, QueueMemory, Rmp, RmpConfig, RpcAttr, Uar, Window,
 };
@@ -264,7 +264,7 @@ impl Places {
 
     /// A CQ in its first two pages.
     fn cq(&self, uar: &Uar) -> DpaCqConfig {
-        let mut config = DpaCqConfig::new(LOG_CQES, CqEventTarget::NonDpa { vector: 0 });
+        let mut config = DpaCqConfig::new(LOG_CQES, CqElement::NonDpa { vector: 0 });
         (config.ring, config.record) = (self.at(0), self.at(1));
         config.uar = Some(uar.clone());
         config
@@ -325,7 +325,7 @@ fn a_cq_of_another_context_starts_an_event_handler(lab: &Lab) -> Result<(), Stop
     let at = process.alloc_from(&[0; 8])?;
     handler.run(at.address())?;
     let starts = DpaCqConfig {
-        element: CqEventTarget::Thread(handler.clone()),
+        element: CqElement::Thread(handler.clone()),
         always_armed: true,
         ..places.cq(&cross.uar)
     };
@@ -348,7 +348,7 @@ fn a_cq_of_another_context_starts_an_event_handler(lab: &Lab) -> Result<(), Stop
     let refused = DpaCq::create_cross_dev(process, &cross.other, &away).map(drop);
     ensure!(matches!(refused, Err(Error::Device(_))), "by a page of its own: {refused:?}");
     let stranger = Rig::on(process.device(), &ProcessConfig::default())?;
-    let element = CqEventTarget::Thread(stranger.handler("drain")?);
+    let element = CqElement::Thread(stranger.handler("drain")?);
     let refused = DpaCq::create_cross_dev(
         &stranger.process,
         &cross.other,
@@ -384,7 +384,7 @@ fn program_arms_a_cq_of_another_context_through_a_window(lab: &Lab) -> Result<()
     let handler = EventHandler::create(process, &config)?;
     let at = process.alloc_from(&[0; 8])?;
     handler.run(at.address())?;
-    let element = CqEventTarget::Thread(handler.clone());
+    let element = CqElement::Thread(handler.clone());
     let unarmed = DpaCqConfig { element, no_arm: true, ..places.cq(&cross.uar) };
     let cq = DpaCq::create_cross_dev(process, &cross.other, &unarmed)?;
     // Its record is in memory of the other context, which the program reaches by its own key.
@@ -464,7 +464,7 @@ fn cross_device_queue_rejects_process_resources(lab: &Lab) -> Result<(), Stop> {
         "memory of the host",
     )?;
     failed("a CQ without a UAR", cq(&DpaCqConfig { uar: None, ..good.clone() }), "Uar::extend")?;
-    let element = CqEventTarget::Thread(cross.rig.handler("drain")?);
+    let element = CqElement::Thread(cross.rig.handler("drain")?);
     let heard = cq(&DpaCqConfig { element, ..good.clone() });
     failed("a CQ that its host would arm", heard, "armed by its program")?;
     let far = cq(&good)?;
@@ -476,7 +476,7 @@ fn cross_device_queue_rejects_process_resources(lab: &Lab) -> Result<(), Stop> {
     config.pd = Some(process.pd().clone());
     failed("one with the process's", qp(&config), "protection domain")?;
     config.pd = Some(domain.pd().clone());
-    let here = DpaCqConfig::new(2, CqEventTarget::NonDpa { vector: 0 });
+    let here = DpaCqConfig::new(2, CqElement::NonDpa { vector: 0 });
     let near = DpaCq::create(process, &here)?;
     let strange = DpaQpConfig { rq_cq: (&near).into(), ..config.clone() };
     failed("one with the process's CQ", qp(&strange), "CQ of the receives is of another device")?;

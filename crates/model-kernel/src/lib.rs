@@ -100,7 +100,7 @@ mod write;
 mod tests;
 
 #[cfg(fuzzing)]
-pub use fuzz::{FuzzFile, Method, Sort};
+pub use fuzz::{AttrContent, FuzzFile, Method};
 pub use in_process::InProcess;
 pub use network::Neighbour;
 

@@ -5,12 +5,14 @@
 //! the process that holds the model, or for another process; or the PCI bus of a virtual machine
 //! (`verbless-model-host`). It uses these methods of a device:
 //! - [`execute`](Function::execute): a whole command with its mailboxes;
-//! - [`mmio_write`](Function::mmio_write) and [`trapped_write`](Function::trapped_write): stores to UAR
-//!   pages; [`uars`](Function::uars): the pages themselves, to map them or to back them by a file;
+//! - [`mmio_write`](Function::mmio_write) and [`trapped_write`](Function::trapped_write): stores to
+//!   UAR pages; [`uars`](Function::uars): the pages themselves, to map them or to back them by a
+//!   file;
 //! - [`set_interrupts`](Function::set_interrupts): the receiver of interrupts;
 //! - [`memory`](Function::memory): the target of DMA; [`Model::pause`] while that changes;
-//! - [`profile`](Function::profile), [`capabilities`](Function::capabilities), [`port`](Function::port)
-//!   and others: the facts that a driver reads from registers or reports to users.
+//! - [`profile`](Function::profile), [`capabilities`](Function::capabilities),
+//!   [`port`](Function::port) and others: the facts that a driver reads from registers or reports
+//!   to users.
 //!
 //! A user's test needs none of this: it uses the methods of [`Model`] and a backend.
 
@@ -145,8 +147,8 @@ impl Function {
         }
     }
 
-    /// How often the function was [reset](Function::reset). A driver that started the function before
-    /// the last reset has lost everything that it made there.
+    /// How often the function was [reset](Function::reset). A driver that started the function
+    /// before the last reset has lost everything that it made there.
     pub fn resets(&self) -> u64 {
         self.look(|hca| hca.resets)
     }

@@ -448,8 +448,8 @@ impl Model {
     }
 
     /// Puts device `device` into a fatal error: every command fails, and no work request is
-    /// executed, until the function is reset ([`Function::reset`](crate::function::Function::reset)),
-    /// as a recovering driver does.
+    /// executed, until the function is reset, as a recovering driver does
+    /// ([`Function::reset`](crate::function::Function::reset)).
     ///
     /// # Panics
     /// When there is no such device.

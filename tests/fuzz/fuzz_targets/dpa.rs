@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_command::{
-    Affinity, CqAttr, CqEventTarget, CqObject, Device, DpaCall, DpaEntry, DpaEq, DpaEqAttr, DpaOutbox,
-    DpaProcess, DpaProcessAttr, DpaThread, DpaThreadKind, DpaWindow, EmulatedDevice,
+    Affinity, CqAttr, CqEventTarget, CqObject, Device, DpaCall, DpaEntry, DpaEq, DpaEqAttr,
+    DpaOutbox, DpaProcess, DpaProcessAttr, DpaThread, DpaThreadKind, DpaWindow, EmulatedDevice,
     EmulatedDoorbell, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, QueueMemory, UserMemory,
 };
 use verbless_devx::{Backend, Pd, Uar, UarKind};

@@ -9,12 +9,12 @@ use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_fuzz::address::{Address, DATA, QUEUES};
 use verbless_fuzz::client::{Change, Fickle, Split};
-use verbless_fuzz::machine::{Known, AttrContent, profile};
+use verbless_fuzz::machine::{Known, Sort, profile};
 use verbless_fuzz::memory::{BYTES, Memory, START};
 use verbless_fuzz::object::{self, Object, Receives, Step};
 use verbless_fuzz::tweak::{self, Tweak};
 use verbless_model::{Link, Model, ObjectCounts};
-use verbless_model_kernel::{FuzzFile, Method, AttrContent as Carries};
+use verbless_model_kernel::{AttrContent as Carries, FuzzFile, Method};
 use verbless_prm::{COMMANDS, CommandInfo, ServiceType};
 
 /// Operations and turns of one run at most.
@@ -196,7 +196,7 @@ impl Lab {
         ];
         if self.send(method, &attributes, None) {
             let id = u32::from_ne_bytes(self.memory.get(SLOTS));
-            self.known.add(AttrContent::Umem, id);
+            self.known.add(Sort::Umem, id);
         }
     }
 
@@ -211,8 +211,8 @@ impl Lab {
         if self.call(method(DEVX_OBJ, 0x1000), &content, 0, 0, 16, wrong) {
             let number = u32::from_be_bytes(self.memory.get(SLOTS + 2 * SLOT + 8)) & built.mask;
             self.known.add(built.sort, number);
-            if built.sort == AttrContent::Mkey {
-                self.known.add(AttrContent::Key, number << 8 | u32::from(object::VARIANT));
+            if built.sort == Sort::Mkey {
+                self.known.add(Sort::Key, number << 8 | u32::from(object::VARIANT));
             }
         }
     }
@@ -346,16 +346,16 @@ impl Lab {
         match (method.object, method.id) {
             (DEVICE, 0) => {
                 let (pd, handle) = (number(first(4)), number(first(2)));
-                self.known.add(AttrContent::Pd, pd);
+                self.known.add(Sort::Pd, pd);
                 self.handles.push((1, handle.into()));
             }
             (DEVX, 0x1002) => {
                 let eqn = number(first(1));
-                self.known.add(AttrContent::Eq, eqn);
+                self.known.add(Sort::Eq, eqn);
             }
             (UAR, 0x1000) => {
                 let page = number(first(2));
-                self.known.add(AttrContent::Uar, page);
+                self.known.add(Sort::Uar, page);
             }
             _ => {}
         }
@@ -369,7 +369,7 @@ impl Lab {
             }
             Operation::Make { object, tweaks, wrong } => self.make(object, tweaks, wrong),
             Operation::Move { step, qp, tweaks, wrong } => {
-                let qpn = self.known.pick(AttrContent::Qp, *qp);
+                let qpn = self.known.pick(Sort::Qp, *qp);
                 let mut input = object::step(*step, qpn, (1, qpn));
                 tweak::apply(&mut input, tweaks, &self.known);
                 let content = Content::Bytes(input);

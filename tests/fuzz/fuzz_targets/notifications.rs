@@ -17,7 +17,7 @@ use verbless_fuzz::memory::{BYTES, Memory, READ_ONLY_BYTES, START};
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Link, Model, ObjectCounts};
 use verbless_model_host::run::{DeviceTree, FuzzProgram, IdleProcess};
-use verbless_model_kernel::{FuzzFile as Kernel, Method, AttrContent};
+use verbless_model_kernel::{AttrContent, FuzzFile as Kernel, Method};
 
 /// Operations and turns of one run at most.
 const OPERATIONS: usize = 32;
@@ -272,7 +272,9 @@ impl Lab {
             let (mut id, mut flags) = (u64::from(*id), 1);
             let (mut length, mut data) = match *sort {
                 AttrContent::In(bytes @ 0..=8) => (u64::from(bytes), number.into()),
-                AttrContent::In(bytes) | AttrContent::Out(bytes) => (bytes.max(number.into()).into(), slot),
+                AttrContent::In(bytes) | AttrContent::Out(bytes) => {
+                    (bytes.max(number.into()).into(), slot)
+                }
                 AttrContent::Handle(_) => (0, number.into()),
                 AttrContent::New(_) => (0, 0),
                 AttrContent::Descriptor => (0, self.descriptor(number)),

@@ -2,8 +2,8 @@
 //! ICRC, which no fuzzer guesses, where the input asks for it.
 
 use arbitrary::Arbitrary;
-use verbless_wire::{Message, Opcode, Position, Service, seal_infiniband};
 use verbless_prm::BthOpcode;
+use verbless_wire::{Message, Opcode, Position, Service, seal_infiniband};
 
 use crate::machine::{Known, Sort};
 use crate::object::{Q_KEY, Stretch};

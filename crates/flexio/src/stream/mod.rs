@@ -23,11 +23,11 @@
 //! ```
 //!
 //! # Modes
-//! In the modes [`MsgSyncMode::Sync`], [`MsgSyncMode::Batch`] (the same, as in the headers of 25.1) and
-//! [`MsgSyncMode::Tracer`], a thread of the library receives messages, like FlexIO's (`ppthread`); it
-//! polls every few microseconds, and less often while there are none, down to every 2 ms.
-//! [`MsgStreamConfig::thread`] disables it: then [`MsgStream::poll`] receives them. In the mode
-//! [`MsgSyncMode::Async`] messages wait until [`MsgStream::flush`].
+//! In the modes [`MsgSyncMode::Sync`], [`MsgSyncMode::Batch`] (the same, as in the headers of 25.1)
+//! and [`MsgSyncMode::Tracer`], a thread of the library receives messages, like FlexIO's
+//! (`ppthread`); it polls every few microseconds, and less often while there are none, down to
+//! every 2 ms. [`MsgStreamConfig::thread`] disables it: then [`MsgStream::poll`] receives them. In
+//! the mode [`MsgSyncMode::Async`] messages wait until [`MsgStream::flush`].
 //!
 //! # What is lost
 //! A stream has [`MsgStreamConfig::buffer`] bytes on either side. A message without room is lost

@@ -70,7 +70,10 @@ macro_rules! all_numbers {
 
         impl NumberAllocators {
             pub(crate) fn new(profile: &Profile) -> Self {
-                fn of(profile: &Profile, range: impl Fn(&Profile) -> Range<u32>) -> NumberAllocator {
+                fn of(
+                    profile: &Profile,
+                    range: impl Fn(&Profile) -> Range<u32>,
+                ) -> NumberAllocator {
                     NumberAllocator::new(range(profile))
                 }
                 Self { $($($name: of(profile, $range),)*)* }

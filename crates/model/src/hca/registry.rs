@@ -128,8 +128,12 @@ macro_rules! registry {
                 &mut objects.$map
             }
 
-            fn numbers<'a>(all: &'a mut NumberAllocators, object: &$object) -> &'a mut NumberAllocator {
-                let from: for<'b> fn(&'b mut NumberAllocators, &$object) -> &'b mut NumberAllocator = $from;
+            fn numbers<'a>(
+                all: &'a mut NumberAllocators,
+                object: &$object,
+            ) -> &'a mut NumberAllocator {
+                type From<'b> = &'b mut NumberAllocator;
+                let from: for<'b> fn(&'b mut NumberAllocators, &$object) -> From<'b> = $from;
                 from(all, object)
             }
 

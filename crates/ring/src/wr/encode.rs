@@ -106,8 +106,8 @@ impl fmt::Display for PostError {
                  multiple of four entries, at most 65532"
             }
             Self::HeaderTooShort => {
-                "a frame needs at least one byte, and at least `SendQueue::min_inline_header` bytes \
-                 inline (18 if the device needs the Ethernet header)"
+                "a frame needs at least one byte, and at least `SendQueue::min_inline_header` \
+                 bytes inline (18 if the device needs the Ethernet header)"
             }
             Self::VlanWithInlineHeader => {
                 "the device inserts a VLAN tag only into frames without inline header: write the \

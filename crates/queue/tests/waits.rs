@@ -129,3 +129,25 @@ fn reset_ends_waits_of_earlier_contexts() {
         }
     }
 }
+
+#[test]
+fn failure_of_qp_with_reused_number_is_reported() {
+    let model = model();
+    let domain = open(&model);
+    let events = CqEvents::new(domain.device()).expect("a channel");
+    let (first, mut cq) = pair(&domain, &events, 7);
+    let number = first.qpn();
+    events.watch(&cq, &first).expect("the device reports these");
+    assert!(model.fail_queue(0, QueueKind::Qp, number.0));
+    assert_eq!(events.wait(PATIENCE).expect("it is well"), Some(7));
+    drop(first);
+    let mut second = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
+    domain.connect_to_itself(&mut second, &ConnectOptions::default()).expect("it reaches itself");
+    assert_eq!(second.qpn(), number);
+    events.watch(&cq, &second).expect("the device reports these");
+    assert!(model.fail_queue(0, QueueKind::Qp, number.0));
+    assert_eq!(events.wait(PATIENCE).expect("it is well"), Some(7));
+    let error = events.park(&mut cq).expect_err("the second queue pair failed");
+    assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
+    assert_eq!(events.park(&mut cq).expect("it was reported once"), Parked::Armed);
+}

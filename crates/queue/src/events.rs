@@ -491,7 +491,8 @@ impl CqEvents {
     /// Two threads that wait at the same time get different events.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceGone`] when the device has failed or was removed.
+    /// [`ErrorKind::DeviceGone`] when the device has failed or was removed: poll every queue a last
+    /// time, because the kernel discards unread events of a removed device.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<u64>, Error> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {

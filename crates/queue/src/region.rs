@@ -2,9 +2,9 @@
 //!
 //! A device reads and writes the memory for requests that are outstanding, and a peer that holds
 //! the remote key does so at any time. So safe code reaches the bytes by copies that are allowed to
-//! race ([`Region::write_at`], [`Region::write_slice`]) and as atomics of one byte ([`Region::bytes`]),
-//! or as those of 64 bits in a [`WordRegion`]. Words of a [`Region`], and plain slices in place
-//! ([`Region::slice`], [`Region::slice_mut`]), are unsafe.
+//! race ([`Region::write_at`], [`Region::write_slice`]) and as atomics of one byte
+//! ([`Region::bytes`]), or as those of 64 bits in a [`WordRegion`]. Words of a [`Region`], and
+//! plain slices in place ([`Region::slice`], [`Region::slice_mut`]), are unsafe.
 
 use std::any::Any;
 use std::fmt;

@@ -127,9 +127,10 @@ impl Context {
         self.0.leaked.load(Ordering::Relaxed)
     }
 
-    /// Number of objects that the kernel of a removed device refused to destroy (EIO, as on Linux).
-    /// It frees them when the device's file closes: when the last clone of the context and the last
-    /// object are dropped. Until then their memory is held.
+    /// Number of objects whose destruction failed because the device is gone. Linux destroys the
+    /// objects of a removed device, so requests for that fail only where its driver reports the
+    /// failure of a command (EIO). It frees such objects when the device's file closes: when the
+    /// last clone of the context and the last object are dropped. Until then their memory is held.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)

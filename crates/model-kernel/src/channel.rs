@@ -307,6 +307,20 @@ impl Channel {
         state.socket = None;
         state.backlog.clear();
     }
+
+    /// Ends the channel, and discards its unread records: a reader gets end of file. So Linux ends
+    /// the files of a removed device (`devx_async_event_destroy_uobj`,
+    /// `devx_async_cmd_event_destroy_uobj`, `ib_uverbs_free_event_queue`).
+    pub(super) fn destroy(&self, client: &dyn Client) {
+        let is_unread = self.lock().socket.as_ref().is_some_and(|it| descriptor::unread(it) != 0);
+        self.close();
+        if is_unread && let Some(theirs) = client.find(self.file) {
+            // End of file ends it.
+            client.wait_for_client(&mut || {
+                while matches!(descriptor::receive(&theirs, &mut [0; 8]), Ok(1..)) {}
+            });
+        }
+    }
 }
 
 impl ChannelState {
@@ -755,6 +769,17 @@ mod tests {
         channel.send(vec![2; 8]);
         assert_eq!(read(&fd), Ok(vec![1; 8]));
         assert_eq!(read(&fd), Ok(vec![]));
+    }
+
+    #[test]
+    fn destroy_discards_unread_records() {
+        for records in [0, 3, 4096] {
+            let (channel, fd) = Channel::new(0).expect("a socketpair");
+            (0..records).for_each(|_| channel.send(vec![1; 72]));
+            channel.destroy(&OwnProcess::default());
+            channel.send(vec![2; 8]);
+            assert_eq!(read(&fd), Ok(vec![]), "{records} records");
+        }
     }
 
     #[test]

@@ -514,7 +514,7 @@ impl Method<'_> {
         let subscriptions = &self.file.kernel.subscriptions;
         match &stream {
             Stream::Async(channel) => subscriptions.add_async_file(channel.clone()),
-            _ => subscriptions.add_channel(stream.channel()),
+            _ => subscriptions.add_channel(stream.channel(), &self.file.client),
         }
         let order = self.state.tick();
         self.state.streams.push((order, stream));

@@ -61,7 +61,8 @@ struct SubscriptionTable {
     by_event: BTreeMap<EventKey, Vec<(u64, Arc<Subscription>)>>,
     /// Event keys of a DevX object's subscriptions; some may have ended with their channel.
     by_object: BTreeMap<u64, BTreeSet<EventKey>>,
-    channels: Vec<Weak<Channel>>,
+    /// Each with the client that reads it.
+    channels: Vec<(Weak<Channel>, Weak<dyn Client>)>,
     async_files: Vec<Arc<Channel>>,
     next: u64,
 }
@@ -138,17 +139,23 @@ impl Subscriptions {
         });
     }
 
-    /// Registers a channel, which the device's end closes.
-    pub(super) fn add_channel(&self, channel: &Arc<Channel>) {
+    /// Registers a channel, so that the device's death closes it.
+    pub(super) fn add_channel(&self, channel: &Arc<Channel>, client: &Arc<dyn Client>) {
         let mut table = self.lock();
-        table.channels.retain(|known| known.strong_count() != 0);
-        table.channels.push(Arc::downgrade(channel));
+        table.channels.retain(|(known, _)| known.strong_count() != 0);
+        table.channels.push((Arc::downgrade(channel), Arc::downgrade(client)));
     }
 
     /// Closes every channel: the device is gone.
     pub(super) fn close_channels(&self) {
-        for channel in self.lock().channels.drain(..).filter_map(|channel| channel.upgrade()) {
-            channel.close();
+        // Unlocked meanwhile: the search of a client's descriptors takes long.
+        let channels = std::mem::take(&mut self.lock().channels);
+        for (channel, client) in channels {
+            match (channel.upgrade(), client.upgrade()) {
+                (Some(channel), Some(client)) => channel.destroy(&*client),
+                (Some(channel), None) => channel.close(),
+                (None, _) => {}
+            }
         }
     }
 

@@ -468,8 +468,9 @@ impl Model {
     }
 
     /// Removes device `device`, as by hot-unplug: it fails as by [`Model::kill`], and the kernel's
-    /// driver has released it, so that requests to the driver, including those that destroy
-    /// objects, fail with EIO. Objects of clients are freed when the clients close their files.
+    /// driver has released it, so that requests to the driver fail with EIO, except for those that
+    /// destroy objects, which succeed. The rest of a client's objects is freed when the client
+    /// closes its files.
     ///
     /// # Panics
     /// When there is no such device.

@@ -100,8 +100,9 @@ struct CqEventsState {
     prune_at: usize,
     /// Numbers of CQs whose events were read and counted, but not returned yet.
     fired: VecDeque<u64>,
-    /// The device has failed.
-    failed: bool,
+    /// Why no event can come any more: the device has failed, or was removed. An edge-triggered
+    /// reactor wakes once for it, so later waits test this before they sleep.
+    gone: Option<Error>,
     /// The file is held readable: `fired` was not empty, or the device has failed.
     held: bool,
 }
@@ -139,9 +140,8 @@ enum WatchedFailure {
 struct CqReports {
     /// Completion events.
     completions: AtomicU32,
-    /// The device reported an error of the CQ.
-    cq_failed: AtomicBool,
-    /// Events were lost; errors may have been among them.
+    /// The CQ may have failed: the device reported an error of its number, or events were lost. The
+    /// error may be that of a destroyed CQ with the same number, so the status of the CQ decides.
     unsure: AtomicBool,
     /// `failed` is not empty.
     any_failed: AtomicBool,
@@ -236,7 +236,7 @@ impl CqEvents {
         // It may have failed before, or its event went to an earlier channel.
         match cq.check() {
             Err(error) if error.kind() == ErrorKind::QueueFailed => {
-                reports.cq_failed.store(true, Ordering::Release);
+                reports.unsure.store(true, Ordering::Release);
             }
             checked => checked?,
         }
@@ -311,7 +311,7 @@ impl CqEvents {
     /// Keeps the file readable while there are tokens to take that no channel reports, or the
     /// device has failed: other threads that sleep must wake.
     fn hold_for_others(&self, state: &mut CqEventsState) {
-        let hold = state.failed || !state.fired.is_empty();
+        let hold = state.gone.is_some() || !state.fired.is_empty();
         self.hold(state, hold);
     }
 
@@ -437,41 +437,52 @@ impl CqEvents {
         }
     }
 
-    /// Fails if the device has failed, and takes the other events of verbs.
-    fn check_device(&self, state: &mut CqEventsState) -> Result<(), Error> {
-        while !state.failed
-            && let Some(event) = self.verbs.read()?
-        {
-            state.failed = event == AsyncEvent::DeviceFatal;
-        }
-        if state.failed {
-            let hint = "its firmware or its PCI link failed (IBV_EVENT_DEVICE_FATAL), and nothing \
-                        completes any more: open it again once the kernel has recovered it";
-            let attempted = "waiting for events of the device";
-            return Err(Error::new(ErrorKind::DeviceGone, attempted, hint));
-        }
-        Ok(())
+    /// Fails if an earlier read found that the device has failed or was removed.
+    pub(crate) fn check_gone(&self) -> Result<(), Error> {
+        self.state().gone.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes an event from the channel and counts it; false if there is none.
+    /// Fails if the device has failed, and takes the other events of verbs.
+    fn check_device(&self, gone: &mut Option<Error>) -> Result<(), Error> {
+        while gone.is_none()
+            && let Some(event) = self.verbs.read()?
+        {
+            if event == AsyncEvent::DeviceFatal {
+                let hint = "its firmware or its PCI link failed (IBV_EVENT_DEVICE_FATAL), and \
+                            nothing completes any more: open it again once the kernel has \
+                            recovered it";
+                let attempted = "waiting for events of the device";
+                *gone = Some(Error::new(ErrorKind::DeviceGone, attempted, hint));
+            }
+        }
+        gone.clone().map_or(Ok(()), Err)
+    }
+
+    /// Takes an event from the channel and counts it; false if there is none. Notes that the device
+    /// is gone.
     fn read(&self, state: &mut CqEventsState) -> Result<bool, Error> {
-        let CqEventsState { queues, fired, .. } = state;
-        match self.channel.read() {
-            Ok(None) => return self.check_device(state).map(|()| false),
+        let CqEventsState { queues, fired, gone, .. } = state;
+        let read = match self.channel.read() {
+            Ok(None) => self.check_device(gone).map(|()| false),
             Ok(Some(event)) => {
                 let entry = queues.get(&(event.cookie >> TYPE_BITS));
                 if let Some(entry) = entry.filter(|entry| entry.count(event.cookie as u8)) {
                     fired.push_back(entry.cq);
                 }
+                Ok(true)
             }
             // Any queue may have had a completion event or an error.
             Err(error) if error.kind() == ErrorKind::EventsLost => {
                 let counted = queues.values().filter(|entry| entry.count_lost());
                 fired.extend(counted.map(|entry| entry.cq));
+                Ok(true)
             }
-            Err(error) => return Err(error),
-        }
-        Ok(true)
+            Err(error) => Err(error),
+        };
+        read.map_err(|error| match error.kind() {
+            ErrorKind::DeviceGone => gone.get_or_insert(error).clone(),
+            _ => error,
+        })
     }
 
     /// Sleeps until a queue has had an event, and returns its token; `None` if `timeout` passes
@@ -480,7 +491,8 @@ impl CqEvents {
     /// Two threads that wait at the same time get different events.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceGone`] when the device has failed or was removed.
+    /// [`ErrorKind::DeviceGone`] when the device has failed or was removed: poll every queue a last
+    /// time, because the kernel discards unread events of a removed device.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<u64>, Error> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -553,6 +565,7 @@ impl CqEvents {
             if self.park(cq)? == Parked::Ready {
                 return Ok(());
             }
+            self.check_gone()?;
             readable().await?;
             self.collect(cq)?;
         }
@@ -570,10 +583,10 @@ impl CqEvents {
         };
         state.fired.retain(|&number| Some(number) != ours);
         // No other thread waits now, and the tokens of others must not keep this one awake.
-        let failed = state.failed;
-        self.hold(&mut state, failed);
+        let gone = state.gone.is_some();
+        self.hold(&mut state, gone);
         match read {
-            // What the device completed before it failed comes first; the error stays.
+            // What the device completed before it failed comes first; `gone` keeps the error.
             Err(error) if error.kind() == ErrorKind::DeviceGone && !cq.is_empty() => Ok(()),
             read => read.map(drop),
         }
@@ -610,16 +623,14 @@ impl CqEvents {
         let failed = |kind, hint: String| {
             Err(Error::new(kind, format!("waiting for CQ {}", cq.cqn()), hint))
         };
-        if reports.cq_failed.load(Ordering::Acquire) {
-            cq.check()?;
-            // The device reported an error of it.
-            let hint = "the device reported an error of it (event 0x04): make it again";
-            return failed(ErrorKind::QueueFailed, hint.into());
+        // Cleared first: an event that comes during the query is not lost.
+        if reports.unsure.swap(false, Ordering::AcqRel) {
+            cq.check().inspect_err(|_| reports.unsure.store(true, Ordering::Release))?;
         }
         while let Some(failure) = reports.take_failed() {
             match failure {
                 // It was dropped after the event came.
-                WatchedFailure::Queue(.., ref life) if life.strong_count() == 0 => {}
+                _ if !failure.is_alive() => {}
                 WatchedFailure::Queue(kind, number, event, _) => {
                     let what = match event {
                         event_type::WQ_INVALID_REQUEST_ERROR => "an invalid request of its peer",
@@ -646,10 +657,6 @@ impl CqEvents {
                     }
                 }
             }
-        }
-        if reports.unsure.load(Ordering::Acquire) {
-            cq.check()?;
-            reports.unsure.store(false, Ordering::Release);
         }
         Ok(())
     }
@@ -692,10 +699,18 @@ impl fmt::Display for EventSource {
 }
 
 impl WatchedFailure {
+    /// Whether the source still exists.
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Queue(.., life) => life.strong_count() > 0,
+            Self::Port(_) => true,
+        }
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Queue(_, one, kind, _), Self::Queue(_, two, other, _)) => {
-                (one, kind) == (two, other)
+            (Self::Queue(one, m, event, life), Self::Queue(two, n, other, other_life)) => {
+                (one, m, event) == (two, n, other) && life.ptr_eq(other_life)
             }
             (Self::Port(one), Self::Port(two)) => one == two,
             _ => false,
@@ -705,8 +720,7 @@ impl WatchedFailure {
 
 impl CqReports {
     fn may_have_failed(&self) -> bool {
-        let Self { cq_failed, unsure, any_failed, .. } = self;
-        [cq_failed, unsure, any_failed].iter().any(|flag| flag.load(Ordering::Acquire))
+        self.unsure.load(Ordering::Acquire) || self.any_failed.load(Ordering::Acquire)
     }
 
     fn failures(&self) -> MutexGuard<'_, Vec<WatchedFailure>> {
@@ -715,6 +729,7 @@ impl CqReports {
 
     fn fail(&self, failure: WatchedFailure) {
         let mut failures = self.failures();
+        failures.retain(WatchedFailure::is_alive);
         if !failures.iter().any(|there| there.is_same(&failure)) {
             failures.push(failure);
         }
@@ -758,7 +773,7 @@ impl SubscriptionEntry {
             EventSource::Cq if event == event_type::COMPLETION => {
                 reports.completions.fetch_add(1, Ordering::AcqRel);
             }
-            EventSource::Cq => reports.cq_failed.store(true, Ordering::Release),
+            EventSource::Cq => reports.unsure.store(true, Ordering::Release),
             // The kernel keeps events of destroyed objects.
             EventSource::Queue(.., ref life) if life.strong_count() == 0 => return false,
             EventSource::Queue(kind, number, ref life) => {
@@ -823,5 +838,56 @@ impl AsRawFd for CqEvents {
 impl fmt::Debug for CqEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CqEvents").field("fd", &self.as_raw_fd()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_devx::Backend;
+    use verbless_model::{Model, Profile};
+    use verbless_model_kernel::InProcess;
+
+    use super::*;
+    use crate::domain::{CqConfig, Domain};
+
+    #[test]
+    fn error_event_of_sound_cq_ends_no_wait() {
+        let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).build();
+        let backend = InProcess::of(&model);
+        let device = Device::open(&backend, &backend.enumerate().unwrap()[0]).unwrap();
+        let events = CqEvents::new(&device).unwrap();
+        let mut cq = Domain::new(&device).unwrap().completion_queue(&CqConfig::new(16)).unwrap();
+        events.add(&mut cq, 0).unwrap();
+        let number = cq.subscription.as_ref().unwrap().number;
+        assert!(events.state().queues[&number].count(event_type::CQ_ERROR));
+        assert_eq!(events.park(&mut cq).unwrap(), Parked::Armed);
+        assert!(!cq.subscription.as_ref().unwrap().reports.may_have_failed());
+    }
+
+    #[test]
+    fn reports_keep_one_failure_of_each_queue() {
+        let lives = [Arc::new(()), Arc::new(())];
+        let failure = |kind, life: usize| {
+            let life: Weak<()> = Arc::downgrade(&lives[life]);
+            WatchedFailure::Queue(kind, 5, event_type::WQ_CATASTROPHIC_ERROR, life)
+        };
+        let reports = CqReports::default();
+        for _ in 0..2 {
+            [("QP", 0), ("SQ", 0), ("RQ", 0), ("QP", 1)]
+                .into_iter()
+                .for_each(|(kind, life)| reports.fail(failure(kind, life)));
+        }
+        assert_eq!(reports.failures().len(), 4);
+    }
+
+    #[test]
+    fn reports_forget_failures_of_dropped_queues() {
+        let reports = CqReports::default();
+        for _ in 0..10 {
+            let life = Arc::new(());
+            let weak: Weak<()> = Arc::downgrade(&life);
+            reports.fail(WatchedFailure::Queue("QP", 5, event_type::WQ_CATASTROPHIC_ERROR, weak));
+        }
+        assert_eq!(reports.failures().len(), 1);
     }
 }

@@ -24,7 +24,8 @@
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
 //! | [`Domain`] | yes | yes | locks inside: making things takes them, using things does not |
-//! | [`Region`] | yes | yes | its copies are atomic, its words too; plain slices are unsafe |
+//! | [`Region`] | yes | yes | its copies are atomic; words and plain slices are unsafe |
+//! | [`WordRegion`] | yes | yes | atomics of 64 bits |
 //! | [`Memory`] | yes | yes | its copies are atomic, its words too |
 //! | [`RemoteRegion`] | yes | yes | a plain value |
 //! | [`IndirectKey`] | yes | yes | nothing of it changes |
@@ -91,7 +92,7 @@ pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
 pub use raw_rq::{EthCqe, RawRq, ReceivedFrame};
 #[cfg(feature = "tokio")]
 pub use reactor::AsyncCqEvents;
-pub use region::{Memory, RangeError, Region, RemoteRegion};
+pub use region::{Memory, RangeError, Region, RemoteRegion, WordRegion};
 pub use service::{Eth, Rc, Uc, Ud};
 pub use srq::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

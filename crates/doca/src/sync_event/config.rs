@@ -70,7 +70,12 @@ impl SyncEventBuilder {
     /// Sets the memory of the counter: 8 bytes at a multiple of 8. The counter begins with the
     /// value there, in the CPU's byte order. The event keeps `memory` alive. By default, the event
     /// has its own memory, and begins with 0.
-    pub fn memory(self, memory: Memory) -> Self {
+    ///
+    /// # Safety
+    /// While the event exists, the CPU accesses these bytes by 64-bit atomics alone
+    /// ([`Memory::words`]): no copy and no view in bytes reaches them.
+    #[allow(unsafe_code, reason = "the caller makes the promise")]
+    pub unsafe fn memory(self, memory: Memory) -> Self {
         Self { memory: Some(memory), ..self }
     }
 

@@ -97,7 +97,13 @@ impl CounterWord {
     /// The word, if it is in memory of this process.
     pub(super) fn here(&self) -> Option<&AtomicU64> {
         match &self.held {
-            WordMemory::Own { region, .. } => region.words().first(),
+            WordMemory::Own { region, .. } => {
+                // SAFETY: the word's own memory has no other handle; who gave the memory keeps
+                // accesses of other sizes away (`SyncEventBuilder::memory`).
+                #[allow(unsafe_code, reason = "who gives the memory makes the promise")]
+                let words = unsafe { region.words() };
+                words.first()
+            }
             WordMemory::Imported { .. } => None,
         }
     }

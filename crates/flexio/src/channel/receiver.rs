@@ -4,7 +4,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use verbless_command::{KeyAccess, Qpn};
 use verbless_flexio_dev::stream::control::{HOST_SLOTS_AT, Setup};
@@ -13,6 +13,7 @@ use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::domain::DatagramOptions;
 use verbless_queue::{
     ConnectOptions, Cq, CqConfig, Cqe, Domain, PeerAddress, QKey, Qp, QpConfig, Rc, Region, Uc, Ud,
+    WordRegion,
 };
 
 use crate::error::Error;
@@ -26,7 +27,7 @@ pub(super) enum Receiver {
     /// Nothing: the host reads the process's heap.
     Heap,
     Window {
-        ring: Region,
+        ring: WordRegion,
         slots: u64,
     },
     ReceiveQp(Box<ReceiveQp>),
@@ -70,7 +71,7 @@ impl Receiver {
         setup: &mut Setup,
     ) -> Result<Self, Error> {
         let length = HOST_SLOTS_AT + config.ring_bytes;
-        let ring = process.domain().region(length as usize, KeyAccess::LOCAL)?;
+        let ring = process.domain().words(length as usize / 8, KeyAccess::LOCAL)?;
         setup.key = ring.lkey().0;
         setup.host_ring = ring.address();
         Ok(Self::Window { ring, slots: config.ring_bytes >> config.log_entry_bytes })
@@ -175,7 +176,7 @@ impl Receiver {
             Self::Heap => Ok(()),
             Self::Window { ring, slots } => {
                 let mut entry = vec![0; entry_bytes];
-                let words = ring.words();
+                let words: &[AtomicU64] = ring;
                 // This acknowledges entries read from the heap, too.
                 words[0].store(next.to_le(), Ordering::Release);
                 // At most one round, so that a program cannot keep the host here.

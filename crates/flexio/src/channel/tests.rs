@@ -85,7 +85,7 @@ impl Channel {
         match &self.receiver {
             Receiver::Window { ring, .. } => {
                 let at = (control::HOST_SLOTS_AT + within) as usize / 8;
-                for (word, bytes) in ring.words()[at..].iter().zip(entry.as_chunks::<8>().0).rev() {
+                for (word, bytes) in ring[at..].iter().zip(entry.as_chunks::<8>().0).rev() {
                     let order = std::sync::atomic::Ordering::Release;
                     word.store(u64::from_ne_bytes(*bytes), order);
                 }

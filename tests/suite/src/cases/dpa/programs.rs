@@ -422,7 +422,9 @@ fn words_are_read_and_written_whole_through_a_window(lab: &Lab) -> Result<(), St
     let dpa = Compiled::new(lab)?;
     let key = dpa.rig.key(KeyAccess::ALL)?;
     let host = dpa.rig.host.umem.address();
-    let words = dpa.rig.host.memory.words();
+    // SAFETY: nothing else reaches the memory meanwhile but the DPA.
+    #[allow(unsafe_code, reason = "words take a promise")]
+    let words = unsafe { dpa.rig.host.memory.words() };
     let call = dpa.begin("words", &[key.lkey().0.into(), host, TIMES])?;
     let (mut bits, mut broken, mut changes) = (0_u64, 0, [0; 2]);
     let mut before = [0; 2];

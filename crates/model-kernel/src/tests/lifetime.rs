@@ -1,10 +1,12 @@
 //! The end of a file's objects on close, and of the kernel's own objects on the last close.
 
-use verbless_prm::Opcode;
+use std::sync::Arc;
 
 use nix::errno::Errno;
+use verbless_prm::Opcode;
 
 use super::super::rules;
+use super::super::verbs::listener::ListenerKind;
 use super::objects::Verbs;
 use super::support::{Device, Fixture, Request, buffer, command};
 
@@ -128,4 +130,41 @@ fn handles_are_private_to_their_file() {
     drop(second);
     assert_eq!(fixture.destroy(0x1001, pd), Ok(()));
     assert_eq!(fixture.close(), 0);
+}
+
+#[test]
+fn destroy_keeps_listener_of_new_object_with_same_number() {
+    let verbs = Verbs::new();
+    let kernel = verbs.fixture.file.kernel.clone();
+    let (qp, qpn, _) = verbs.rc();
+    let ((cq, cqn), (srq, srqn)) = (verbs.plain_cq(), verbs.srq());
+    for (object, kind, opcode, handle, number) in [
+        (4, ListenerKind::Qp, Opcode::DESTROY_QP, qp, qpn),
+        (3, ListenerKind::Cq, Opcode::DESTROY_CQ, cq, cqn),
+        (5, ListenerKind::Srq, Opcode::DESTROY_RMP, srq, srqn),
+    ] {
+        let of_old = kernel.listeners.get(kind, number).expect("the object has one");
+        let other = kernel.clone();
+        verbs.fixture.device.race(opcode, move || {
+            other.listeners.add(kind, number, 77, None, None);
+        });
+        let mut reply = [0; 8];
+        let reply = if object == 3 { &mut reply[..] } else { &mut reply[..4] };
+        assert_eq!(verbs.destroy(object, handle, reply), Ok(()));
+        let of_new = kernel.listeners.get(kind, number).expect("the new object has one");
+        assert!(!Arc::ptr_eq(&of_old, &of_new), "{kind:?}");
+    }
+    let (cq, cqn) = verbs.plain_cq();
+    assert_eq!(verbs.destroy(3, cq, &mut [0; 8]), Ok(()));
+    assert!(kernel.listeners.get(ListenerKind::Cq, cqn).is_none(), "it ends with its object");
+}
+
+#[test]
+fn refused_destroy_keeps_listener() {
+    let verbs = Verbs::new();
+    let listeners = &verbs.fixture.file.kernel.listeners;
+    let (cq, cqn) = verbs.plain_cq();
+    verbs.fixture.device.refuse_next(Opcode::DESTROY_CQ.0, 6);
+    assert_eq!(verbs.destroy(3, cq, &mut [0; 8]), Err(Errno::EBUSY));
+    assert!(listeners.get(ListenerKind::Cq, cqn).is_some());
 }

@@ -315,8 +315,9 @@ impl File {
             Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
             &Object::Uar { page, mmap } => {
                 // A real kernel waits for the page's last unmap; this one cannot see it.
-                let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
+                // A freed page may be another client's at once, with a mapping of its own.
                 self.unback(page);
+                let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
                 state.mmaps.remove(&mmap);
                 state.mmap_numbers.0.give(mmap);
                 state.mapped.remove(&page);

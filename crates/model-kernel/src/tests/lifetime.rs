@@ -168,3 +168,35 @@ fn refused_destroy_keeps_listener() {
     assert_eq!(verbs.destroy(3, cq, &mut [0; 8]), Err(Errno::EBUSY));
     assert!(listeners.get(ListenerKind::Cq, cqn).is_some());
 }
+
+#[test]
+fn uar_page_is_unbacked_before_it_is_freed() {
+    // The context's page, and one of UAR_ALLOC.
+    for dynamic in [false, true] {
+        let fixture = Fixture::that_maps_by_itself(Device::new());
+        let device = fixture.device.clone();
+        if dynamic {
+            super::support::get_context(&fixture.file, 1).expect("a context");
+            let (mut offset, mut length, mut page) = ([0; 8], [0; 4], [0; 4]);
+            let mut alloc = Request::new(0x1008, 0x1000)
+                .handle(0x1000, 0)
+                .number(0x1001, 0)
+                .output(0x1002, &mut offset)
+                .output(0x1003, &mut length)
+                .output(0x1004, &mut page);
+            assert_eq!(alloc.send(&fixture.file), Ok(()));
+        } else {
+            let mut get = Request::new(0, 3).input(0x1000, &[2, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(get.send(&fixture.file), Ok(()));
+        }
+        let page = *device.backed.lock().expect("no panic").keys().next().expect("a page");
+        // Another client gets the page and maps it.
+        let other = device.clone();
+        device.race(Opcode::DEALLOC_UAR, move || {
+            other.backed.lock().expect("no panic").insert(page, 0x77_0000);
+        });
+        assert_eq!(fixture.close(), 0);
+        let backed = device.backed.lock().expect("no panic");
+        assert_eq!(backed.get(&page), Some(&0x77_0000), "dynamic: {dynamic}");
+    }
+}

@@ -271,12 +271,13 @@ impl File {
                 }
             }
             if !progress {
-                // As in the kernel, an object that the device refuses to destroy leaks.
+                // As in the kernel, an object that the device refuses to destroy leaks: its pins
+                // and bus addresses stay, because the device may still access its memory.
                 tracing::warn!(
                     left = state.objects.len(),
                     "objects could not be destroyed when their file was closed"
                 );
-                state.objects.clear();
+                std::mem::forget(std::mem::take(&mut state.objects));
             }
         }
         if let Some(context) = state.context.take() {

@@ -1,10 +1,12 @@
 //! The end of a file's objects on close, and of the kernel's own objects on the last close.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use verbless_prm::Opcode;
 
+use super::super::client::Client as _;
 use super::super::rules;
 use super::super::verbs::listener::ListenerKind;
 use super::objects::Verbs;
@@ -199,4 +201,17 @@ fn uar_page_is_unbacked_before_it_is_freed() {
         let backed = device.backed.lock().expect("no panic");
         assert_eq!(backed.get(&page), Some(&0x77_0000), "dynamic: {dynamic}");
     }
+}
+
+#[test]
+fn close_keeps_memory_of_objects_that_device_refuses_to_destroy() {
+    let fixture = Fixture::new();
+    let (_memory, address) = buffer(3);
+    fixture.umem(address, 0x3000, 1, None).expect("a UMEM");
+    let (device, client) = (fixture.device.clone(), fixture.client.clone());
+    let pinned = client.pinned().load(Ordering::Relaxed);
+    assert_eq!(pinned, 3);
+    device.refuse_next(Opcode::DESTROY_UMEM.0, 6);
+    assert_eq!(fixture.close(), 1, "the device still has the UMEM");
+    assert_eq!(client.pinned().load(Ordering::Relaxed), pinned);
 }

@@ -27,7 +27,7 @@ pub(super) struct Device {
     pub refuse: Mutex<Option<(u16, u8)>>,
     /// What another thread does as soon as the device has carried out the next command with this
     /// opcode, before the kernel knows the outcome.
-    pub races: Mutex<Option<(Opcode, Box<dyn FnOnce() + Send>)>>,
+    pub races: Mutex<Option<(Opcode, Race)>>,
     /// The first bytes of command responses, by opcode and modifier.
     pub answers: Mutex<BTreeMap<(u16, u16), Vec<u8>>>,
     pub caps: HcaCap,
@@ -53,6 +53,9 @@ pub(super) struct Device {
     /// Objects by destroying opcode and number.
     held: Mutex<BTreeMap<(Opcode, u32), ()>>,
 }
+
+/// What a test does in the middle of a call.
+type Race = Box<dyn FnOnce() + Send>;
 
 /// The number of the first event queue; the device numbers every later object from there.
 pub(super) const FIRST: u32 = 0x40;
@@ -164,10 +167,8 @@ impl Device {
         memory.store8(base + index * 64 + 63, 0).expect("the queue's memory");
         self.raise(queue);
     }
-}
 
-impl Function for Device {
-    fn execute(&self, input: &[u8], output: &mut [u8]) {
+    fn answer_command(&self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
         Self::lock(&self.commands).push(input.to_vec());
         let opcode = rules::opcode(input);
@@ -223,6 +224,13 @@ impl Function for Device {
                 }
             }
         }
+    }
+}
+
+impl Function for Device {
+    fn execute(&self, input: &[u8], output: &mut [u8]) -> bool {
+        self.answer_command(input, output);
+        true
     }
 
     fn mmio_write(&self, _offset: u64, _bytes: &[u8]) {}

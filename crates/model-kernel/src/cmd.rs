@@ -23,10 +23,11 @@ pub(crate) struct FunctionRegisters {
     pub embedded_cpu: bool,
 }
 
-/// A device's function, for its driver.
+/// The interface of a device's function to its driver.
 pub(super) trait FunctionAccess: Send + Sync {
-    /// Executes a command.
-    fn execute(&self, input: &[u8], output: &mut [u8]);
+    /// Executes a command. False: the function was reset after its driver attached, and the command
+    /// did not reach it.
+    fn execute(&self, input: &[u8], output: &mut [u8]) -> bool;
     /// Writes a register of the BAR.
     fn mmio_write(&self, offset: u64, bytes: &[u8]);
     /// False once the device died or was reset: it executes no command of this driver.
@@ -145,10 +146,9 @@ pub(super) fn cmd_do(
     input: &[u8],
     output: &mut [u8],
 ) -> Result<(), Errno> {
-    if !function.is_alive() {
+    if !function.is_alive() || !function.execute(input, output) {
         return Err(refused(Errno::ENXIO, "the device is gone"));
     }
-    function.execute(input, output);
     let status = STATUS.get(output);
     if status == 0 {
         return Ok(());

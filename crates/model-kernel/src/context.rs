@@ -46,8 +46,8 @@ impl Context {
             let _ = kernel.free(Opcode::DEALLOC_TRANSPORT_DOMAIN, self.uid, number);
         }
         for page in self.static_uars {
-            let _ = kernel.free(Opcode::DEALLOC_UAR, self.uid, page);
             file.unback(page);
+            let _ = kernel.free(Opcode::DEALLOC_UAR, self.uid, page);
         }
         if self.uid != 0 {
             kernel.destroy_uctx(self.uid);

@@ -271,12 +271,13 @@ impl File {
                 }
             }
             if !progress {
-                // As in the kernel, an object that the device refuses to destroy leaks.
+                // As in the kernel, an object that the device refuses to destroy leaks: its pins
+                // and bus addresses stay, because the device may still access its memory.
                 tracing::warn!(
                     left = state.objects.len(),
                     "objects could not be destroyed when their file was closed"
                 );
-                state.objects.clear();
+                std::mem::forget(std::mem::take(&mut state.objects));
             }
         }
         if let Some(context) = state.context.take() {
@@ -315,8 +316,9 @@ impl File {
             Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
             &Object::Uar { page, mmap } => {
                 // A real kernel waits for the page's last unmap; this one cannot see it.
-                let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
+                // A freed page may be another client's at once, with a mapping of its own.
                 self.unback(page);
+                let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
                 state.mmaps.remove(&mmap);
                 state.mmap_numbers.0.give(mmap);
                 state.mapped.remove(&page);

@@ -11,7 +11,7 @@ use verbless_prm::{MkeyContext, RegisterId, RoceVersion};
 
 use verbless_model::function::{Function, Port};
 use verbless_model::memory::{Interrupts, Iommu};
-use verbless_model::{Link, Profile, Side};
+use verbless_model::{DriverHandle, Link, Profile, Side};
 
 use super::client::PAGE;
 use super::cmd::{FunctionAccess, FunctionRegisters};
@@ -25,30 +25,30 @@ const GID_ROCE_V2: u32 = 2;
 /// IB_PORT_CAP_MASK2_SUP.
 const CAP_MASK2: u32 = 1 << 15;
 
-/// A device of a model for a driver that attached after the function's reset number `resets`, and
-/// the devices of its fabric.
+/// A device of a model, as one driver reaches it; and all devices of its fabric.
 pub(super) struct ModelFunction {
-    pub device: Function,
-    pub resets: u64,
-    pub fabric: Arc<[Function]>,
-    pub network: Arc<Network>,
+    /// For facts that do not depend on the driver.
+    device: Function,
+    driver: DriverHandle,
+    fabric: Arc<[Function]>,
+    network: Arc<Network>,
 }
 
 impl FunctionAccess for ModelFunction {
-    fn execute(&self, input: &[u8], output: &mut [u8]) {
-        self.device.execute(input, output);
+    fn execute(&self, input: &[u8], output: &mut [u8]) -> bool {
+        self.driver.execute(input, output)
     }
 
     fn mmio_write(&self, offset: u64, bytes: &[u8]) {
-        self.device.mmio_write(offset, bytes);
+        self.driver.mmio_write(offset, bytes);
     }
 
     fn is_alive(&self) -> bool {
-        !self.was_reset() && self.device.is_alive()
+        self.driver.is_alive()
     }
 
     fn is_released(&self) -> bool {
-        self.was_reset() || self.device.is_removed()
+        self.driver.is_released()
     }
 
     fn vectors(&self) -> u32 {
@@ -56,10 +56,7 @@ impl FunctionAccess for ModelFunction {
     }
 
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
-        // After a reset, the vectors belong to the next driver.
-        if !self.was_reset() {
-            self.device.set_interrupts(interrupts);
-        }
+        self.driver.set_interrupts(interrupts);
     }
 
     fn registers(&self) -> FunctionRegisters {
@@ -73,21 +70,17 @@ impl FunctionAccess for ModelFunction {
     }
 
     fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
-        self.device.uars().back(page, file, offset)
+        self.driver.back_uar(page, file, offset)
     }
 
     fn unback_uar(&self, page: u32) {
-        if self.was_reset() {
-            return;
-        }
-        if let Err(errno) = self.device.uars().unback(page) {
-            tracing::warn!(page, %errno, "cannot take a UAR page back from its former client");
+        if let Err(errno) = self.driver.unback_uar(page) {
+            tracing::warn!(page, %errno, "a UAR page stays with the client that had it");
         }
     }
 
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno> {
-        let uars = self.device.uars();
-        Mapping::shared(uars.file(), u64::from(page) * PAGE, length, protection)
+        Mapping::shared(self.driver.uar_file(), u64::from(page) * PAGE, length, protection)
     }
 
     fn cycles(&self) -> u64 {
@@ -105,7 +98,7 @@ impl FunctionAccess for ModelFunction {
     }
 
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
-        self.device.reconfigure_key(index, change)
+        self.driver.reconfigure_key(index, change)
     }
 
     fn iommu(&self) -> Arc<Iommu> {
@@ -142,16 +135,16 @@ impl FunctionAccess for ModelFunction {
 }
 
 impl ModelFunction {
-    /// The device, for a driver that attaches.
-    pub(super) fn new(device: Function, fabric: Arc<[Function]>, network: Arc<Network>) -> Self {
-        let resets = device.resets();
-        Self { device, resets, fabric, network }
-    }
-
-    /// Whether the function was reset after this driver attached; the driver's objects are gone
-    /// then.
-    fn was_reset(&self) -> bool {
-        self.device.resets() != self.resets
+    /// Attaches to a device.
+    pub(super) fn new(
+        device: Function,
+        fabric: Arc<[Function]>,
+        network: Arc<Network>,
+    ) -> Result<Self, Errno> {
+        let attached = device.attach();
+        let driver =
+            attached.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        Ok(Self { device, driver, fabric, network })
     }
 }
 
@@ -274,7 +267,7 @@ mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use verbless_model::memory::Interrupts;
     use verbless_model::{Link, Model, Profile, Uplink};
-    use verbless_prm::{RoceL3Type, RoceVersion};
+    use verbless_prm::{EnableHcaIn, RoceL3Type, RoceVersion};
     use verbless_wire::gid_of;
 
     use super::{FunctionAccess as _, ModelFunction, PAGE};
@@ -286,7 +279,7 @@ mod tests {
         let model = Model::builder().device(profile).threaded().build();
         let device = model.device(0);
         let (fabric, network) = ([device.clone()].into(), Arc::default());
-        let modelled = ModelFunction::new(device, fabric, network);
+        let modelled = ModelFunction::new(device, fabric, network).unwrap();
         let mut gid = [0; 16];
         gid[..2].copy_from_slice(&[0xfe, 0x80]);
         gid[8..].copy_from_slice(&[0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
@@ -315,13 +308,17 @@ mod tests {
         }
         let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).build();
         let device = model.device(0);
-        let attach = || ModelFunction::new(device.clone(), [device.clone()].into(), Arc::default());
+        let attach =
+            || ModelFunction::new(device.clone(), [device.clone()].into(), Arc::default()).unwrap();
         let earlier = attach();
         assert!(earlier.is_alive() && !earlier.is_released());
         device.reset();
         let later = attach();
         assert!(!earlier.is_alive() && earlier.is_released());
         assert!(later.is_alive() && !later.is_released());
+        let (enable, mut output) = (EnableHcaIn::new(), [0; 16]);
+        assert!(!earlier.execute(enable.as_bytes(), &mut output), "without a look at is_alive");
+        assert!(later.execute(enable.as_bytes(), &mut output) && output[0] == 0);
         let receiver: Arc<dyn Interrupts> = Arc::new(Receiver);
         later.set_interrupts(Some(receiver.clone()));
         earlier.set_interrupts(None);

@@ -234,7 +234,7 @@ impl InProcess {
                 return Err(if device.is_removed() { Errno::EIO } else { Errno::EAGAIN });
             }
             let network = self.inner.network.clone();
-            let function = Arc::new(ModelFunction::new(device, fabric, network));
+            let function = Arc::new(ModelFunction::new(device, fabric, network)?);
             kernels[id] = Some((Kernel::attach(function)?, 0));
         }
         let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;

@@ -83,9 +83,12 @@ impl Subscriptions {
         let mut table = self.lock();
         for (index, new) in subscriptions.iter().enumerate() {
             let (event, client) = ((new.key, new.number), &new.claim);
-            // An object belongs to one file, which several clients may share.
-            let counts =
-                |it: &Subscription| it.number.is_some() || it.claim.is_of_same_client(client);
+            // An object is one file's, whichever clients share that. Subscriptions to a destroyed
+            // object of the same number may still be in the table.
+            let counts = |it: &Subscription| match new.object {
+                Some(_) => it.object == new.object,
+                None => it.claim.is_of_same_client(client),
+            };
             let before = table.by_event.get(&event).into_iter().flatten();
             let before = before.filter(|(_, it)| counts(it)).count();
             let with = subscriptions[..=index].iter();

@@ -4,15 +4,14 @@
 //! A front end plays the driver's side of the bus: the modelled kernel (`verbless-model-kernel`) in
 //! the process that holds the model, or for another process; or the PCI bus of a virtual machine
 //! (`verbless-model-host`). It uses these methods of a device:
+//! - [`attach`](Function::attach): a handle that the next reset ends, with most of the following;
 //! - [`execute`](Function::execute): a whole command with its mailboxes;
-//! - [`mmio_write`](Function::mmio_write) and [`trapped_write`](Function::trapped_write): stores to
-//!   UAR pages; [`uars`](Function::uars): the pages themselves, to map them or to back them by a
-//!   file;
+//! - [`mmio_write`](Function::mmio_write) and [`trapped_write`](Function::trapped_write): stores to UAR
+//!   pages; [`uars`](Function::uars): the pages themselves, to map them or to back them by a file;
 //! - [`set_interrupts`](Function::set_interrupts): the receiver of interrupts;
 //! - [`memory`](Function::memory): the target of DMA; [`Model::pause`] while that changes;
-//! - [`profile`](Function::profile), [`capabilities`](Function::capabilities),
-//!   [`port`](Function::port) and others: the facts that a driver reads from registers or reports
-//!   to users.
+//! - [`profile`](Function::profile), [`capabilities`](Function::capabilities), [`port`](Function::port)
+//!   and others: the facts that a driver reads from registers or reports to users.
 //!
 //! A user's test needs none of this: it uses the methods of [`Model`] and a backend.
 
@@ -96,29 +95,48 @@ impl Function {
     }
 
     /// Reads the function; `look` must cause no interrupts.
-    fn look<R>(&self, look: impl FnOnce(&Hca) -> R) -> R {
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Hca) -> R) -> R {
         self.shared.look(self.id, |function| look(&function.hca))
     }
 
     /// Executes a command with its whole input and output mailboxes.
     pub fn execute(&self, input: &[u8], output: &mut [u8]) {
-        let begin =
-            |locked: &mut LockedFunctions| engine::begin(locked, self.id, input, &mut *output);
-        let mut rest = match engine::concerns_others(input) {
+        self.execute_if(|_| true, input, output);
+    }
+
+    /// Executes a command while `allowed` holds; false if it did not, and there is no answer.
+    pub(crate) fn execute_if(
+        &self,
+        allowed: impl Fn(&Hca) -> bool,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> bool {
+        let is_allowed = |locked: &LockedFunctions| allowed(&locked.functions[self.id].hca);
+        let begin = |locked: &mut LockedFunctions| {
+            is_allowed(locked).then(|| engine::begin(locked, self.id, input, &mut *output))
+        };
+        let mut next = match engine::concerns_others(input) {
             true => self.shared.with(begin),
             false => self.shared.with_function(self.id, begin),
         };
-        while let Some(part) = rest {
-            let go_on =
-                |locked: &mut LockedFunctions| engine::go_on(locked, self.id, part, input, output);
-            rest = self.shared.with_function(self.id, go_on);
+        while let Some(Some(part)) = next {
+            next = self.shared.with_function(self.id, |locked| {
+                is_allowed(locked).then(|| engine::go_on(locked, self.id, part, input, output))
+            });
         }
+        next.is_some()
     }
 
     /// A store by the driver to the UAR pages; `offset` counts from the first page.
     pub fn mmio_write(&self, offset: u64, bytes: &[u8]) {
+        self.mmio_write_if(|_| true, offset, bytes);
+    }
+
+    pub(crate) fn mmio_write_if(&self, allowed: impl Fn(&Hca) -> bool, offset: u64, bytes: &[u8]) {
         self.shared.with_function(self.id, |locked| {
-            engine::mmio_write(locked, self.id, offset, bytes);
+            if allowed(&locked.functions[self.id].hca) {
+                engine::mmio_write(locked, self.id, offset, bytes);
+            }
         });
     }
 
@@ -167,7 +185,19 @@ impl Function {
 
     /// Sets the receiver of interrupts.
     pub fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
-        self.shared.look(self.id, |function| function.hca.interrupts = interrupts);
+        self.set_interrupts_if(|_| true, interrupts);
+    }
+
+    pub(crate) fn set_interrupts_if(
+        &self,
+        allowed: impl Fn(&Hca) -> bool,
+        interrupts: Option<Arc<dyn Interrupts>>,
+    ) {
+        self.shared.look(self.id, |function| {
+            if allowed(&function.hca) {
+                function.hca.interrupts = interrupts;
+            }
+        });
     }
 
     /// Whether an event queue subscribes to events of this type.
@@ -184,8 +214,18 @@ impl Function {
     /// Sets another PD and other access rights of memory key `index`, as UMR on a queue of the
     /// driver's does. False: no such key exists, or the device cannot change it.
     pub fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
+        self.reconfigure_key_if(|_| true, index, change)
+    }
+
+    pub(crate) fn reconfigure_key_if(
+        &self,
+        allowed: impl Fn(&Hca) -> bool,
+        index: u32,
+        change: &MkeyContext,
+    ) -> bool {
         self.shared.with_function(self.id, |locked| {
-            hca::reconfigure_key(&mut locked.functions[self.id].hca, index, change)
+            let hca = &mut locked.functions[self.id].hca;
+            allowed(hca) && hca::reconfigure_key(hca, index, change)
         })
     }
 

@@ -44,6 +44,7 @@ mod connection;
 mod directory;
 #[cfg_attr(not(feature = "dpa"), path = "no_dpa.rs")]
 mod dpa;
+mod driver;
 mod engine;
 mod engine_waker;
 mod external;
@@ -69,6 +70,7 @@ mod watch;
 /// its profile says.
 pub const HAS_DPA: bool = cfg!(feature = "dpa");
 
+pub use driver::DriverHandle;
 pub use engine::{Fault, QueueKind};
 pub use external::{External, RoceUplink, Uplink};
 pub use fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, Traffic};

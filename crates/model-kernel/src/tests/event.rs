@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use verbless_prm::Opcode;
 use verbless_prm::hot::event_type as event;
@@ -9,11 +10,12 @@ use verbless_prm::hot::event_type as event;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::super::channel::Channel;
 use super::super::eventfds::MOST_EVENTFDS;
 use super::super::events::MOST_SUBSCRIPTIONS;
 use super::super::file::File;
 use super::super::mailbox::Field;
-use super::super::subscriptions::MOST_OF_EVENT;
+use super::super::subscriptions::{EventChannel, MOST_OF_EVENT, Subscription};
 use super::support::{FIRST, Fixture, Request, TestClient, command, get_context};
 
 /// The handle of a CQ on completion vector 0.
@@ -411,4 +413,33 @@ fn fatal_error_ends_no_channel_and_removal_does() {
     assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EIO));
     assert_eq!(fixture.channel(0).map(drop), Err(Errno::EIO));
     assert_eq!(fixture.destroy(0x1001, handle), Ok(()), "a lost object counts as destroyed");
+}
+
+#[test]
+fn subscriptions_to_destroyed_object_do_not_count_for_next_of_its_number() {
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    let most = vec![0; MOST_OF_EVENT];
+    for kinds in most.chunks(16) {
+        assert_eq!(subscribe(&fixture, &channel, Some(handle), kinds, Some(1), None), Ok(()));
+    }
+    let kernel = fixture.file.kernel.clone();
+    let (sender, outcome) = std::sync::mpsc::channel();
+    let (events, _theirs) = Channel::new(0).expect("a channel");
+    fixture.device.race(Opcode::DESTROY_CQ, move || {
+        let of_next = Subscription {
+            key: 0,
+            number: Some(number),
+            object: Some(kernel.subscriptions.serial()),
+            channel: Arc::new(EventChannel::new(events, false)),
+            cookie: 2,
+            eventfd: None,
+            claim: Arc::default(),
+        };
+        let _ = sender.send(kernel.subscriptions.add(vec![of_next]));
+    });
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    assert_eq!(outcome.recv(), Ok(Ok(())));
+    assert_eq!(fixture.file.kernel.subscriptions.len(), 1, "that of the next object stays");
 }

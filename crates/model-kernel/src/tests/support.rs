@@ -25,6 +25,9 @@ pub(super) struct Device {
     pub commands: Mutex<Vec<Vec<u8>>>,
     /// The next command with this opcode fails with this status.
     pub refuse: Mutex<Option<(u16, u8)>>,
+    /// What another thread does as soon as the device has carried out the next command with this
+    /// opcode, before the kernel knows the outcome.
+    pub races: Mutex<Option<(Opcode, Race)>>,
     /// The first bytes of command responses, by opcode and modifier.
     pub answers: Mutex<BTreeMap<(u16, u16), Vec<u8>>>,
     pub caps: HcaCap,
@@ -51,6 +54,9 @@ pub(super) struct Device {
     held: Mutex<BTreeMap<(Opcode, u32), ()>>,
 }
 
+/// What a test does in the middle of a call.
+type Race = Box<dyn FnOnce() + Send>;
+
 /// The number of the first event queue; the device numbers every later object from there.
 pub(super) const FIRST: u32 = 0x40;
 
@@ -70,6 +76,7 @@ impl Device {
         Self {
             commands: Mutex::default(),
             refuse: Mutex::default(),
+            races: Mutex::default(),
             answers: Mutex::default(),
             caps,
             ethernet,
@@ -106,6 +113,11 @@ impl Device {
 
     pub(super) fn refuse_next(&self, opcode: u16, status: u8) {
         *Self::lock(&self.refuse) = Some((opcode, status));
+    }
+
+    /// Calls `race` once, between the next command with this opcode and the kernel's next step.
+    pub(super) fn race(&self, opcode: Opcode, race: impl FnOnce() + Send + 'static) {
+        *Self::lock(&self.races) = Some((opcode, Box::new(race)));
     }
 
     /// Sets the first bytes of the response to an opcode and modifier.
@@ -155,10 +167,8 @@ impl Device {
         memory.store8(base + index * 64 + 63, 0).expect("the queue's memory");
         self.raise(queue);
     }
-}
 
-impl FunctionAccess for Device {
-    fn execute(&self, input: &[u8], output: &mut [u8]) {
+    fn answer_command(&self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
         Self::lock(&self.commands).push(input.to_vec());
         let opcode = rules::opcode(input);
@@ -172,6 +182,10 @@ impl FunctionAccess for Device {
         }
         drop(refuse);
         let modifier = u16::from_be_bytes([input[6], input[7]]);
+        let race = Self::lock(&self.races).take_if(|(raced, _)| *raced == opcode);
+        if let Some((_, race)) = race {
+            race();
+        }
         if let Some(bytes) = Self::lock(&self.answers).get(&(opcode.0, modifier)) {
             let len = bytes.len().min(output.len());
             output[..len].copy_from_slice(&bytes[..len]);
@@ -210,6 +224,13 @@ impl FunctionAccess for Device {
                 }
             }
         }
+    }
+}
+
+impl FunctionAccess for Device {
+    fn execute(&self, input: &[u8], output: &mut [u8]) -> bool {
+        self.answer_command(input, output);
+        true
     }
 
     fn mmio_write(&self, _offset: u64, _bytes: &[u8]) {}

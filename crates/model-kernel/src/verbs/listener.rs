@@ -109,7 +109,16 @@ impl Listeners {
         self.lock().remove(&(kind, number))
     }
 
-    fn get(&self, kind: ListenerKind, number: u32) -> Option<Arc<Listener>> {
+    /// Removes a listener whose object the device has destroyed, unless the object's number already
+    /// belongs to a new object with a listener of its own.
+    pub(crate) fn remove_listener(&self, kind: ListenerKind, number: u32, of: &Arc<Listener>) {
+        let mut table = self.lock();
+        if table.get(&(kind, number)).is_some_and(|known| Arc::ptr_eq(known, of)) {
+            table.remove(&(kind, number));
+        }
+    }
+
+    pub(crate) fn get(&self, kind: ListenerKind, number: u32) -> Option<Arc<Listener>> {
         self.lock().get(&(kind, number)).cloned()
     }
 

@@ -72,8 +72,15 @@ impl Verbs {
             }
             Self::Srq(srq) => (&srq.destroy, Some((ListenerKind::Srq, srq.srqn))),
         };
+        // As soon as the device has destroyed the object, another file may get its number.
+        let listener = listener.and_then(|(kind, number)| {
+            kernel.listeners.get(kind, number).map(|listener| (kind, number, listener))
+        });
         kernel.exec(destroy, &mut [0; 16])?;
-        Ok(listener.and_then(|(kind, number)| kernel.listeners.remove(kind, number)))
+        Ok(listener.map(|(kind, number, listener)| {
+            kernel.listeners.remove_listener(kind, number, &listener);
+            listener
+        }))
     }
 }
 

@@ -1,8 +1,8 @@
 //! A driver's handle to a function. A reset ends it: what the driver sends later does not reach the
 //! function, which belongs to the next driver.
 //!
-//! Each call compares the number of resets under the function's lock, so that no reset falls between
-//! the comparison and the effect.
+//! Each call compares the number of resets under the function's lock, so that no reset falls
+//! between the comparison and the effect.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,8 +23,8 @@ pub struct DriverHandle {
 }
 
 impl Function {
-    /// Attaches a driver. The UAR pages get new memory: stores into earlier mappings of them have no
-    /// effect from here on, as if the earlier driver had unmapped them (Linux
+    /// Attaches a driver. The UAR pages get new memory: stores into earlier mappings of them have
+    /// no effect from here on, as if the earlier driver had unmapped them (Linux
     /// `uverbs_user_mmap_disassociate`).
     ///
     /// # Errors
@@ -63,7 +63,8 @@ impl DriverHandle {
         self.if_attached(|hca| hca.removed).unwrap_or(true)
     }
 
-    /// Sets the receiver of interrupts. Does nothing after a reset: the vectors are the next driver's.
+    /// Sets the receiver of interrupts. Does nothing after a reset: the vectors are the next
+    /// driver's.
     pub fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
         let is_attached = |hca: &Hca| hca.resets == self.resets;
         self.device.set_interrupts_if(is_attached, interrupts);

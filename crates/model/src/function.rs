@@ -6,12 +6,14 @@
 //! (`verbless-model-host`). It uses these methods of a device:
 //! - [`attach`](Function::attach): a handle that the next reset ends, with most of the following;
 //! - [`execute`](Function::execute): a whole command with its mailboxes;
-//! - [`mmio_write`](Function::mmio_write) and [`trapped_write`](Function::trapped_write): stores to UAR
-//!   pages; [`uars`](Function::uars): the pages themselves, to map them or to back them by a file;
+//! - [`mmio_write`](Function::mmio_write) and [`trapped_write`](Function::trapped_write): stores to
+//!   UAR pages; [`uars`](Function::uars): the pages themselves, to map them or to back them by a
+//!   file;
 //! - [`set_interrupts`](Function::set_interrupts): the receiver of interrupts;
 //! - [`memory`](Function::memory): the target of DMA; [`Model::pause`] while that changes;
-//! - [`profile`](Function::profile), [`capabilities`](Function::capabilities), [`port`](Function::port)
-//!   and others: the facts that a driver reads from registers or reports to users.
+//! - [`profile`](Function::profile), [`capabilities`](Function::capabilities),
+//!   [`port`](Function::port) and others: the facts that a driver reads from registers or reports
+//!   to users.
 //!
 //! A user's test needs none of this: it uses the methods of [`Model`] and a backend.
 

@@ -3,10 +3,11 @@
 //! It has mode 0700: in XDG_RUNTIME_DIR if set, else in `/tmp`. A sandboxed program without access
 //! to either finds no run, and cannot pose as one.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
 
@@ -60,9 +61,32 @@ pub(super) fn locked() -> io::Result<File> {
         _ => {}
     }
     socket("")?;
-    let directory = File::open(place)?;
-    directory.lock()?;
+    let directory = File::open(&place)?;
+    lock_within(&directory, LOCK_TIMEOUT).map_err(|error| {
+        io::Error::new(error.kind(), format!("{} cannot be locked: {error}", place.display()))
+    })?;
     Ok(directory)
+}
+
+/// How long another run may hold the lock. A program that sees the directory read-only can lock it,
+/// too.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+fn lock_within(directory: &File, timeout: Duration) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if start.elapsed() < timeout => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let holder = "another program holds the lock; `fuser` names it";
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, holder));
+            }
+        }
+    }
 }
 
 /// Names of the runs that are live in this network namespace.
@@ -88,6 +112,20 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn locked_directory_is_waited_for_within_limit() {
+        let place = std::env::temp_dir().join(format!("verbless-lock-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&place).expect("it is free");
+        let open = || File::open(&place).expect("it is there");
+        let (holder, other) = (open(), open());
+        holder.lock().expect("it is free");
+        let error = lock_within(&other, Duration::from_millis(30)).expect_err("it is held");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(holder);
+        lock_within(&other, Duration::from_millis(30)).expect("it is free");
+        fs::remove_dir_all(&place).expect("it is ours");
+    }
 
     #[test]
     fn names_directory_must_be_private() {

@@ -28,11 +28,12 @@ pub enum CapMode {
 /// The capabilities that the driver uses, in plain units, and the whole capability pages.
 #[derive(Clone)]
 pub struct Caps {
-    /// log2 of the maximum of WQEBBs (64 bytes) of a send ring, and of WQEs of a receive ring.
+    /// log2 of the maximum number of WQEBBs (64 bytes) of a send ring, and of WQEs of a receive
+    /// ring.
     pub log_max_qp_wqebbs: u8,
     /// log2 of the maximum number of queue pairs.
     pub log_max_qps: u8,
-    /// log2 of the maximum of CQEs of a completion queue.
+    /// log2 of the maximum number of CQEs of a completion queue.
     pub log_max_cqes: u8,
     /// log2 of the maximum number of completion queues.
     pub log_max_cqs: u8,
@@ -44,9 +45,9 @@ pub struct Caps {
     pub max_send_wqe_bytes: u16,
     /// Maximum bytes of a receive WQE.
     pub max_receive_wqe_bytes: u16,
-    /// Maximum of outstanding READs and atomics of a queue pair, as requester.
+    /// Maximum number of outstanding READs and atomics of a queue pair, as requester.
     pub max_reads_out: u8,
-    /// Maximum of outstanding READs and atomics of a queue pair, as responder.
+    /// Maximum number of outstanding READs and atomics of a queue pair, as responder.
     pub max_reads_in: u8,
     /// Ports, including ports with a function of their own.
     pub ports: u8,
@@ -66,7 +67,7 @@ pub struct Caps {
     /// with a certain setting of its PCI function (`relaxed_ordering_read_pci_enabled`): a user
     /// process cannot read that setting.
     pub relaxed_reads: bool,
-    /// Keys state how reads are ordered behind writes (`mkc_order_read_after_write`). A key with
+    /// Keys state how reads are ordered after writes (`mkc_order_read_after_write`). A key with
     /// relaxed ordering then lets reads pass writes.
     pub reads_behind_writes: bool,
     /// Timestamp format for queue pair contexts: free-running clock, or the device default if only
@@ -250,14 +251,14 @@ impl Caps {
         self.general.fixed_buffer_size().then_some(least..=most)
     }
 
-    /// Maximum of scatter/gather entries of a send: the room in the largest WQE beside its other
-    /// segments.
+    /// Maximum number of scatter/gather entries of a send: the room in the largest WQE beside its
+    /// other segments.
     pub fn max_send_sges(&self) -> usize {
         // An atomic has the longest head: control, remote address and atomic segments.
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
     }
 
-    /// Maximum of scatter/gather entries of a READ: its WQE has at most 512 bytes (Linux
+    /// Maximum number of scatter/gather entries of a READ: its WQE has at most 512 bytes (Linux
     /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`).
     pub fn max_read_sges(&self) -> usize {
         self.max_send_sges().min((512 - 32) / 16)
@@ -269,7 +270,7 @@ impl Caps {
         usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES).saturating_sub(32 + 4)
     }
 
-    /// Maximum of scatter/gather entries of a receive.
+    /// Maximum number of scatter/gather entries of a receive.
     pub fn max_receive_sges(&self) -> usize {
         usize::from(self.max_receive_wqe_bytes) / 16
     }

@@ -13,7 +13,7 @@ use crate::error::limit;
 
 /// The operation in error messages.
 const UNITS: &str = "sharing execution units of the DPA";
-/// Maximum of units in a mask.
+/// Maximum number of units in a mask.
 const MOST_UNITS: u16 = 1024;
 
 /// The size of a device's DPA.
@@ -21,13 +21,13 @@ const MOST_UNITS: u16 = 1024;
 pub struct DpaCaps {
     /// Execution units.
     pub units: u16,
-    /// Maximum of groups.
+    /// Maximum number of groups.
     pub groups: u16,
-    /// Maximum of units in a group.
+    /// Maximum number of units in a group.
     pub units_per_group: u16,
-    /// Maximum of partitions, besides the default one.
+    /// Maximum number of partitions, besides the default one.
     pub partitions: u16,
-    /// Maximum of functions in a partition.
+    /// Maximum number of functions in a partition.
     pub functions_per_partition: u16,
 }
 
@@ -56,7 +56,7 @@ pub struct DpaEuPartitionAttr {
     /// The functions that may use the partition, by vhca_id. A function is in at most one
     /// partition.
     pub functions: Vec<u16>,
-    /// Maximum of groups of these units.
+    /// Maximum number of groups of these units.
     pub groups: u16,
 }
 
@@ -268,7 +268,7 @@ impl DpaEuPartition {
         self.device.write_register(RegisterId::NIC_DPA_EU_PARTITION, &mut register)
     }
 
-    /// Sets the maximum of groups of the partition's units.
+    /// Sets the maximum number of groups of the partition's units.
     ///
     /// # Errors
     /// More groups exist.

@@ -144,7 +144,7 @@ impl Device {
         let (access, caps) = (attr.access, self.caps());
         let relaxed = access.relaxed_ordering || caps.relaxed_writes_only;
         let relaxed_writes = relaxed && caps.relaxed_writes || caps.relaxed_writes_only;
-        // Future firmware without write ordering refuses a key that orders reads behind writes
+        // Future firmware without write ordering refuses a key that orders reads after writes
         // (DPDK `mlx5_devx_mkey_attr_set_ordering`).
         let reads = match relaxed && caps.reads_behind_writes {
             true => prm::MkeyReadAfterWrite::RELAXED,
@@ -313,7 +313,7 @@ fn check_entries(memory: &KeyMemory, caps: &Caps) -> Result<(), Error> {
     Ok(())
 }
 
-/// KLM entries that fit behind CREATE_MKEY's input in an ioctl attribute; a multiple of four.
+/// KLM entries that fit after CREATE_MKEY's input in an ioctl attribute; a multiple of four.
 const MOST_SENT: u64 = ((u16::MAX as u64 - size_of::<CreateMkeyIn>() as u64) / 16) & !3;
 
 /// Fails if the attributes exceed this device's limits.

@@ -183,8 +183,8 @@ pub struct QpObject {
     qpn: Qpn,
     /// The attributes of RST2INIT, which INIT2RTR repeats.
     init: InitAttr,
-    /// Whether INIT2RTR forbade reads of the peer. The context's minimum of outstanding reads is
-    /// one, so the peer's rights forbid them.
+    /// Whether INIT2RTR forbade reads of the peer. The context's minimum number of outstanding
+    /// reads is one, so the peer's rights forbid them.
     no_reads: bool,
     log_max_message: u8,
     atomics: bool,
@@ -553,7 +553,7 @@ impl QpObject {
     }
 
     /// SQERR2RTS_QP: lets a queue pair of an unreliable service send again after a failed request.
-    /// The requests posted behind the failed one complete as flushed: count those completions
+    /// The requests posted after the failed one complete as flushed: count those completions
     /// first. The queue continues after them.
     pub fn recover(&mut self) -> Result<(), Error> {
         let mut input = prm::Sqerr2rtsQpIn::new();

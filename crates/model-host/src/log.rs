@@ -20,10 +20,11 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Most lines a second of one log statement.
+/// Maximum number of lines per second of one log statement.
 const LINES_A_SECOND: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
-/// Most lines that wait to be written: of the log, and of a trace, which has no rate limit.
+/// Maximum number of lines that wait to be written: of the log, and of a trace, which has no rate
+/// limit.
 const WAITING: usize = 4096;
 const WAITING_TRACE: usize = 1 << 18;
 /// How long the end of the process waits for lines to be written.
@@ -81,7 +82,7 @@ enum LogMessage {
 /// Lines on their way to the writer thread, which starts with the first line.
 struct LineQueue {
     lines: OnceLock<SyncSender<LogMessage>>,
-    /// Most lines that wait.
+    /// Maximum number of lines that wait.
     room: usize,
     sink: Box<dyn Fn() -> Box<dyn Write> + Send + Sync>,
     lost: AtomicU64,

@@ -38,7 +38,7 @@ struct Iocb {
 #[repr(C)]
 struct IoEvent([u64; 4]);
 
-/// Most completed requests that one call takes: a signal may leave one to the next.
+/// Maximum number of completed requests that one call takes: a signal may leave one to the next.
 const ROOM: usize = 4;
 
 /// A context for requests, and the empty file that they read.

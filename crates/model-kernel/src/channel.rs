@@ -22,12 +22,13 @@ use crate::descriptor;
 
 /// How long the feeding thread waits for room before it checks that the channel still exists.
 const FEED_MILLISECONDS: u8 = 20;
-/// Most records in the backlog of one channel. Async commands never reach it: their bytes have a
-/// limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
+/// Maximum number of records in the backlog of one channel. Async commands never reach it: their
+/// bytes have a limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
 const MOST_WAITING: usize = 65536;
 /// Bytes in the backlogs of all channels; above it a channel keeps only [`FEW_WAITING`] records.
 const MOST_BYTES: usize = 256 << 20;
-/// Most records in the backlog of a channel once all channels together hold [`MOST_BYTES`].
+/// Maximum number of records in the backlog of a channel once all channels together hold
+/// [`MOST_BYTES`].
 const FEW_WAITING: usize = 1024;
 /// Bytes that a record in a backlog costs besides its contents.
 const RECORD: usize = 64;
@@ -275,7 +276,7 @@ impl Channel {
         true
     }
 
-    /// Bytes behind the first `head` of each unread record; may count some that were read a moment
+    /// Bytes after the first `head` of each unread record; may count some that were read a moment
     /// ago.
     pub(super) fn waiting(&self, head: usize) -> usize {
         let mut state = self.lock();

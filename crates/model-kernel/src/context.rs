@@ -13,7 +13,7 @@ use super::uar::static_offset;
 
 /// Doorbell registers per UAR page that a client may use.
 pub(super) const REGISTERS_PER_PAGE: u32 = 2;
-/// The most registers that are allocated with a context.
+/// Maximum number of registers that are allocated with a context.
 const MAX_REGISTERS: u32 = 512;
 /// Request flag: a DevX context.
 const FLAG_DEVX: u32 = 1;

@@ -14,7 +14,7 @@ use super::write;
 
 /// Numbers from this value on are printed in hexadecimal.
 const SMALL: u64 = 4096;
-/// Most bytes of a structure that are decoded.
+/// Maximum bytes of a structure that are decoded.
 const LONGEST: usize = 256;
 
 /// An ioctl in words.

@@ -172,7 +172,7 @@ impl Method<'_> {
 
     /// A query whose outbox arrives as a record of an async command file.
     pub(super) fn obj_async_query(&mut self) -> Result<(), Errno> {
-        /// Most bytes of outboxes that may wait in one file.
+        /// Maximum bytes of outboxes that may wait in one file.
         const MAX_WAITING: usize = 1 << 20;
         /// Bytes of the `wr_id` before an outbox.
         const HEAD: usize = 8;

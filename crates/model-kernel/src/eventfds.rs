@@ -10,8 +10,8 @@ use super::aio;
 use super::client::{Client, DescriptorClaim};
 use super::refused::refused;
 
-/// Most eventfds of one client that subscriptions signal at one time. Linux holds a reference to
-/// each; here each takes a descriptor of the process that all clients share.
+/// Maximum number of eventfds of one client that subscriptions signal at one time. Linux holds a
+/// reference to each; here each takes a descriptor of the process that all clients share.
 pub(super) const MOST_EVENTFDS: usize = 512;
 
 /// The eventfds that a client's subscriptions signal, each held once. The key is the number that

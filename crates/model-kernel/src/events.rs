@@ -16,11 +16,11 @@ use super::subscriptions::{EventChannel, Subscription};
 pub(super) const ASYNC_RECORD: usize = 16;
 /// Channel flag: records are cookies without event data.
 const FLAG_OMIT_DATA: u32 = 1;
-/// Most events per call.
+/// Maximum number of events per call.
 const MAX_EVENTS: usize = 16;
 
-/// Most subscriptions per channel. Linux is bounded by memory only; here all clients share the
-/// memory.
+/// Maximum number of subscriptions per channel. Linux is bounded by memory only; here all clients
+/// share the memory.
 pub(super) const MOST_SUBSCRIPTIONS: usize = 1 << 16;
 
 impl Method<'_> {

@@ -116,8 +116,8 @@ pub(super) struct HandleEntry {
     pub(super) users: u32,
 }
 
-/// Most objects of one file. Linux charges their memory to each client; here they take memory of
-/// the process that all clients share.
+/// Maximum number of objects of one file. Linux charges their memory to each client; here they take
+/// memory of the process that all clients share.
 const MOST_OBJECTS: u32 = 1 << 20;
 
 /// The handles of a file's objects.

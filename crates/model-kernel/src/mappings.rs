@@ -19,7 +19,8 @@ const MAPS_LINE: usize = 512;
 /// Bytes kept of a line of `/proc/PID/mountinfo`: the file system type follows two paths of 4 KiB,
 /// with up to four bytes per character.
 const MOUNTS_LINE: usize = 64 << 10;
-/// Most bytes of one of these files: 65,530 mappings, Linux's default limit, with names of 4 KiB.
+/// Maximum bytes of one of these files: 65,530 mappings, Linux's default limit, with
+/// names of 4 KiB.
 const MOST_BYTES: usize = 256 << 20;
 
 /// The lines of a file, truncated.

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use super::client::Client;
 
-/// Most entries of all long lists: 64 GiB in 4 KiB pages, lists of 128 MiB.
+/// Maximum number of entries of all long lists: 64 GiB in 4 KiB pages, lists of 128 MiB.
 pub(super) const MOST_PAGES: usize = 1 << 24;
-/// Most entries of a short list: 256 MiB in 4 KiB pages.
+/// Maximum number of entries of a short list: 256 MiB in 4 KiB pages.
 const SHORT: usize = 1 << 16;
-/// Most entries of all short lists: 32 MiB.
+/// Maximum number of entries of all short lists: 32 MiB.
 const MOST_OF_SHORT: usize = 1 << 22;
 /// Limit of the wait.
 const PATIENCE: Duration = Duration::from_secs(5);

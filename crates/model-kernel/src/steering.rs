@@ -24,7 +24,7 @@ use super::refused::refused;
 const LOG_TABLE: u8 = 16;
 const LOG_GROUP: u8 = 5;
 
-/// The rank of rules that match multicast frames only, whatever their priority: behind all others
+/// The rank of rules that match multicast frames only, whatever their priority: after all others
 /// (`MLX5_IB_FLOW_MCAST_PRIO`). The rank of other rules is their priority.
 const MULTICAST_RANK: u16 = 16;
 

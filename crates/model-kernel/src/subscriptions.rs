@@ -44,8 +44,8 @@ pub(super) struct Subscription {
 /// Event and object type, with the object's number; `None`: the device.
 type EventKey = (u32, Option<u32>);
 
-/// Most subscriptions to one event of an object, or per client to a device event: each event is
-/// delivered to all before the next. Linux is bounded by memory only.
+/// Maximum number of subscriptions to one event of an object, or per client to a device event: each
+/// event is delivered to all before the next. Linux is bounded by memory only.
 pub(super) const MOST_OF_EVENT: usize = 256;
 
 /// The subscriptions of one device.

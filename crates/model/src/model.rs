@@ -241,7 +241,7 @@ impl Builder {
 }
 
 impl Model {
-    /// The most stray doorbells that are kept; later ones are only logged.
+    /// Maximum number of stray doorbells that are kept; later ones are only logged.
     pub const MOST_STRAYS: usize = engine::state::MOST_STRAYS;
 
     /// Starts the description of a model.

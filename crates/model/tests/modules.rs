@@ -279,7 +279,7 @@ fn end_of_text(text: &str) -> usize {
     text.len()
 }
 
-/// Removes each item behind `#[cfg(test)]`.
+/// Removes each item after `#[cfg(test)]`.
 fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();

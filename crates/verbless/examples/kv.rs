@@ -64,7 +64,7 @@ const LEASE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client and the server may take for their handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The most concurrent clients: each takes a thread, a descriptor and a connection.
+/// Maximum number of concurrent clients: each takes a thread, a descriptor and a connection.
 const MOST_CLIENTS: usize = 256;
 /// The pause after an accept without a free descriptor.
 const NO_ROOM: Duration = Duration::from_millis(50);
@@ -416,7 +416,7 @@ impl Client {
     }
 }
 
-/// Text as words, with zeros behind it.
+/// Text as words, with zeros after it.
 fn words<const N: usize>(text: &str, most: usize) -> Result<[u64; N]> {
     if text.is_empty() || text.len() > most || text.contains('\0') {
         return Err(format!("{text:?} is not text of 1 to {most} bytes without zeros").into());

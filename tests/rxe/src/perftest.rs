@@ -1,6 +1,6 @@
 //! perftest's programs with `-b`: both sides send, write, read or add at once.
 //!
-//! Each side has memory for its own messages and behind it memory for the peer, and sends the
+//! Each side has memory for its own messages and after it memory for the peer, and sends the
 //! latter's address to the peer. Messages of half a page and more all go to that address; atomics
 //! go to words 64 bytes apart, cycling through a page.
 

@@ -76,7 +76,7 @@ fn meet<S: Service, T>(
 }
 
 /// Answers all messages of the client. `post` sends the bytes at the beginning of our memory;
-/// messages arrive behind them.
+/// messages arrive after them.
 fn play<S: Service>(
     job: &Job<'_>,
     end: &mut End<S>,

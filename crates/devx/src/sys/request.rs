@@ -13,7 +13,7 @@ use crate::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES, MANDATORY, 
 use crate::abi::{Attribute, Header, Method, method};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Most attributes that any method used here takes (UMEM_REG of a dmabuf).
+/// Maximum number of attributes that any method used here takes (UMEM_REG of a dmabuf).
 const MAX_ATTRIBUTES: usize = 7;
 
 /// A call under construction. Attributes keep the order in which they are added.

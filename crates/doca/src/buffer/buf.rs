@@ -16,7 +16,7 @@ use verbless_queue::Lkey;
 
 /// A buffer (`struct doca_buf`): it points to a part of a memory map. The first buffer of a chain
 /// owns the chain; methods affect the first buffer only, unless their name has `chain`. To change a
-/// later one, [`unlink`](Buf::unlink) the buffers behind the first, and [`link`](Buf::link) them
+/// later one, [`unlink`](Buf::unlink) the buffers after the first, and [`link`](Buf::link) them
 /// again.
 ///
 /// It is `Send`, but not `Sync`. A job takes it, and the completion returns it. A drop is
@@ -282,7 +282,7 @@ impl Buf {
         }
     }
 
-    /// Copies `bytes` behind the dataroom, which grows by their length.
+    /// Copies `bytes` after the dataroom, which grows by their length.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if the tailroom is too short; [`ErrorKind::NotPermitted`] if the
@@ -362,7 +362,7 @@ impl Buf {
         BufRef::to(&element.shared)
     }
 
-    /// Links `tail`, a buffer or chain, behind the last buffer of this chain.
+    /// Links `tail`, a buffer or chain, after the last buffer of this chain.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if the inventory of either lacks
@@ -381,7 +381,7 @@ impl Buf {
         Ok(())
     }
 
-    /// Removes the buffers behind this one, as a chain of their own.
+    /// Removes the buffers after this one, as a chain of their own.
     pub fn unlink(&mut self) -> Option<Self> {
         let next = self.element_mut().next.take();
         next.map(Self::with)

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The arguments for the creation of an engine.
 pub struct EngineArgs<'w> {
-    /// Maximum of jobs at a time.
+    /// Maximum number of jobs at a time.
     pub(crate) depth: u32,
     /// The user index of its queues.
     pub(crate) user_index: u32,

@@ -38,7 +38,7 @@ pub(crate) struct Queues {
     turn: usize,
     /// The device with the last completion: it is polled last.
     last: usize,
-    /// Declared behind the contexts: their queues go before the completion queues.
+    /// Declared after the contexts: their queues go before the completion queues.
     device_cqs: DeviceCqs,
 }
 
@@ -115,7 +115,7 @@ impl Queues {
         self.depth - self.left
     }
 
-    /// Maximum of jobs at a time.
+    /// Maximum number of jobs at a time.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }

@@ -35,7 +35,7 @@ const SELDOM: u32 = 64;
 /// on a job of it, and the buffers are back in their stores.
 pub struct WorkQ {
     pub(super) queues: Queues,
-    /// Declared behind the queues: parts of instances in the queues are dropped first.
+    /// Declared after the queues: parts of instances in the queues are dropped first.
     pub(super) runs: Runs,
     pub(super) event_driven: bool,
     /// Whether a thread may sleep: from an arm to the next clear.
@@ -66,7 +66,7 @@ impl WorkQBuilder {
         Self { event_driven: true, ..self }
     }
 
-    /// Maximum of jobs at a time.
+    /// Maximum number of jobs at a time.
     pub const fn depth(&self) -> u32 {
         self.depth
     }
@@ -116,12 +116,12 @@ impl WorkQ {
         WorkQBuilder { depth, event_driven: false }
     }
 
-    /// Maximum of jobs at a time.
+    /// Maximum number of jobs at a time.
     pub fn depth(&self) -> u32 {
         self.queues.depth()
     }
 
-    /// Sets the maximum of jobs in flight.
+    /// Sets the maximum number of jobs in flight.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] while it is on a context or a graph; [`ErrorKind::InvalidValue`]
@@ -242,8 +242,8 @@ impl WorkQ {
     ///
     /// # Errors
     /// Nothing was begun; the error returns the job with its buffers. [`ErrorKind::Again`] if the
-    /// work queue or the context has its maximum of jobs in flight; [`ErrorKind::BadState`] if the
-    /// work queue is not on the job's context; [`ErrorKind::InvalidValue`] or
+    /// work queue or the context has its maximum number of jobs in flight; [`ErrorKind::BadState`]
+    /// if the work queue is not on the job's context; [`ErrorKind::InvalidValue`] or
     /// [`ErrorKind::NotPermitted`] for buffers that the job cannot use; [`ErrorKind::NotSupported`]
     /// for a job that the device does not support; [`ErrorKind::Shutdown`] if the context was
     /// aborted on this work queue, or gave up there.

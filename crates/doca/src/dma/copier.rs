@@ -25,7 +25,7 @@ use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::UserData;
 
-/// Maximum of requests per job: a request has one piece of source and of destination.
+/// Maximum number of requests per job: a request has one SGE of source and of destination.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
 const _: () = assert!(MAX_REQUESTS <= device_cq::MAX_JOB_CQES, "each may complete");
 /// The id of no device; it also differs from 0, the reader of memory with unknown reach.
@@ -72,7 +72,7 @@ pub struct Copier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CopierState {
     Works,
-    /// A job failed: the device has released those behind it, and they are posted again when all
+    /// A job failed: the device has released those after it, and they are posted again when all
     /// completions from before have been read.
     Failed,
     /// Final: all jobs end.

@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! A failed job does not affect others: the device's queue stops at it, and the flushed jobs behind
+//! A failed job does not affect others: the device's queue stops at it, and the flushed jobs after
 //! it are posted again. The destination of a failed job is undefined.
 
 pub(crate) mod copier;
@@ -103,7 +103,7 @@ impl Dma {
         queue::supported(&dev.dev()?)
     }
 
-    /// Maximum of buffers in the chain of a source or destination
+    /// Maximum number of buffers in the chain of a source or destination
     /// (`doca_dma_get_max_list_buf_num_elem`).
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::CachedKey;
 
-/// Maximum of buffers in the chain of a source or destination.
+/// Maximum number of buffers in the chain of a source or destination.
 pub(super) const MAX_LIST: u32 = 64;
 /// Maximum bytes of one request: no SGE has 2 GiB.
 pub(super) const MAX_PIECE: u64 = 1 << 30;

@@ -221,8 +221,8 @@ impl DynamicMmap {
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if the map was exported or imported, started or not;
     /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::AlreadyExist`] if the device is
-    /// already in it; [`ErrorKind::Full`] at the maximum of devices; the device refuses. Then
-    /// nothing has changed.
+    /// already in it; [`ErrorKind::Full`] at the maximum number of devices; the device refuses.
+    /// Then nothing has changed.
     pub fn dev_add(&mut self, dev: &Dev) -> Result<()> {
         self.may_change()?;
         if self.devices.contains(dev) {
@@ -277,7 +277,7 @@ impl DynamicMmap {
     /// The program's own memory is [`Memory::from_raw`]: see [the module](crate::memory).
     ///
     /// # Errors
-    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::Full`] at the maximum of ranges;
+    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::Full`] at the maximum number of ranges;
     /// [`ErrorKind::InvalidValue`] for misaligned memory, or memory without bytes;
     /// [`ErrorKind::AlreadyExist`] if bytes of it are in the map already. Then nothing has changed,
     /// and the error returns the arguments.

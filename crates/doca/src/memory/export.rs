@@ -99,7 +99,7 @@ const LONGEST: usize = 88 + SUM;
 /// Gives a peer or the DPU access to a map's memory. The program sends it as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExportDescriptor {
-    /// Zero behind `length`.
+    /// Zero after `length`.
     bytes: [u8; LONGEST],
     length: u8,
 }

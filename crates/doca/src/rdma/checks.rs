@@ -159,7 +159,7 @@ struct BufferRule {
     part: BufferPart,
     /// The device writes there.
     written: bool,
-    /// Maximum of buffers in the chain.
+    /// Maximum number of buffers in the chain.
     most: u32,
     /// The refusal of a longer chain.
     too_long: &'static str,

@@ -61,7 +61,7 @@ impl StateWord {
 const NO_DEVICE: u64 = u64::MAX >> 1;
 
 /// Maximum of remembered descriptors that the instance was connected by. An older one is useless
-/// all the same: its queue pair is destroyed.
+/// anyway: its queue pair is destroyed.
 const REMEMBERED: usize = 256;
 
 /// An instance, shared by its handle and its engine. Only the handle has the [`Core`], so that a

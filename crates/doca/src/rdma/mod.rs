@@ -261,7 +261,7 @@ impl Rdma {
         Ok(properties::max_send_buf_chain_len(&dev.dev()?))
     }
 
-    /// Maximum of buffers in the chain of a read's destination, if
+    /// Maximum number of buffers in the chain of a read's destination, if
     /// [`Properties::send_buf_chain_len`] is not lower.
     ///
     /// # Errors

@@ -110,7 +110,8 @@ impl Sha {
         Err(Error::new(ErrorKind::NotSupported, text))
     }
 
-    /// Maximum of buffers in a source's chain (`doca_sha_get_max_list_buf_num_elem`): any number.
+    /// Maximum number of buffers in a source's chain (`doca_sha_get_max_list_buf_num_elem`): any
+    /// number.
     pub const fn max_list_buf_num_elem() -> u32 {
         u32::MAX
     }

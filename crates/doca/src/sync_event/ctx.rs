@@ -31,7 +31,7 @@ use crate::memory::ExportDescriptor;
 /// lower thresholds first. A wait may miss a value that is above its threshold only for a moment,
 /// like a poll.
 ///
-/// A failed job does not affect others: those behind it are posted again. They fail with
+/// A failed job does not affect others: those after it are posted again. They fail with
 /// [`ErrorKind::Shutdown`] only if it is unknown whether the device executed them, for example when
 /// the queue itself fails.
 ///

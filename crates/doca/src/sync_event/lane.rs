@@ -1,7 +1,7 @@
 //! A queue of the device for jobs of a sync event, and the jobs not posted to it yet.
 //!
 //! The device executes the requests of a queue in order. That has two effects that a program does
-//! not expect: a failed job would fail those behind it, and a wait would delay later waits for
+//! not expect: a failed job would fail those after it, and a wait would delay later waits for
 //! less. In both cases the queue goes through the error state, in which the device flushes the
 //! unexecuted requests. They are posted again: waits in the order of their thresholds, other jobs
 //! in the order of their submission.
@@ -137,7 +137,7 @@ impl Lane {
 
     fn failed(&mut self, failure: FailedRequest) -> LaneOutcome {
         if self.state == LaneState::Works {
-            // A responder that refuses a request executes none of those behind it. After any other
+            // A responder that refuses a request executes none of those after it. After any other
             // failure the answer to an executed add may be lost: it must not be executed twice. A
             // wait changes nothing.
             let refused = matches!(

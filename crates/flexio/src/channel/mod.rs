@@ -32,7 +32,7 @@ use sender::Sender;
 
 /// The program's function for managing streams.
 const MANAGER: &str = "verbless_stream";
-/// Maximum of entries that a message may be ahead of the last one.
+/// Maximum number of entries that a message may be ahead of the last one.
 const FARTHEST: u64 = 1 << 32;
 /// Silence of an unreliable service after which missing messages count as lost.
 const QUIET: Duration = Duration::from_millis(20);
@@ -297,7 +297,7 @@ impl Channel {
     }
 
     /// Whether a claimed entry stays unwritten or not handed over, because its run was terminated:
-    /// all entries behind it wait, and so do entries in the next ring.
+    /// all entries after it wait, and so do entries in the next ring.
     pub(crate) fn is_held_up(
         &mut self,
         deliver: &mut dyn FnMut(u64, &[u8]),
@@ -467,7 +467,7 @@ impl Channel {
     }
 
     /// Reads the entries in the heap in order up to an incomplete one; if `ended`, because nothing
-    /// more is written, it also reads behind it.
+    /// more is written, it also reads past that entry.
     fn read_all(&mut self, ended: bool, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let base = self.before.claimed;
         let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
@@ -581,7 +581,7 @@ impl Drop for Channel {
     }
 }
 
-/// Maximum of entries per read.
+/// Maximum number of entries per read.
 const PIECE: u64 = 1024;
 
 fn number_of(entry: &[u8]) -> u64 {

@@ -20,7 +20,7 @@ use super::{ChannelConfig, EntryTransport};
 
 /// Bytes of a WQEBB and of a CQE.
 const BLOCK: u64 = 64;
-/// log2 of the maximum of WQEBBs of a send queue.
+/// log2 of the maximum number of WQEBBs of a send queue.
 const MOST_LOG_WQEBBS: u8 = 15;
 
 /// The queue pair and its parts.

@@ -146,7 +146,7 @@ fn flow(text: &str, line: usize) -> Result<Vec<(String, usize)>, YamlError> {
     inner.split(',').map(|item| Ok((scalar(item.trim_matches(' '), line)?, line))).collect()
 }
 
-/// Whether the text behind a value is empty, or a comment.
+/// Whether the text after a value is empty, or a comment.
 fn is_comment(behind: &str) -> bool {
     let text = behind.trim_start_matches(' ');
     text.is_empty() || text.starts_with('#') && text.len() < behind.len()

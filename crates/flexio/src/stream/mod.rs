@@ -60,7 +60,7 @@ use std::time::Duration;
 
 pub use verbless_flexio_dev::Level;
 use verbless_flexio_dev::stream::entry::{LOG_RECORD_BYTES, LOG_TEXT_ENTRY_BYTES};
-/// Maximum of streams of a process, including the default one
+/// Maximum number of streams of a process, including the default one
 /// (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
 pub use verbless_flexio_dev::stream::table::MAX_STREAMS;
 

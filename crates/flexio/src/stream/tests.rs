@@ -85,7 +85,7 @@ fn stream_thread_delivers_unless_async() {
 #[test]
 fn control_block_describes_ring_and_queues() {
     let rows = [
-        // Batch, maximum of entries per message, log2 of the WQEBBs, carrier.
+        // Batch, maximum number of entries per message, log2 of the WQEBBs, carrier.
         (MsgTransport::Window, MsgSyncMode::Sync, (1, 1, 0, 1)),
         (MsgTransport::Rc, MsgSyncMode::Sync, (1, 1, 6, 2)),
         (MsgTransport::Uc, MsgSyncMode::Sync, (1, 1, 6, 2)),

@@ -27,7 +27,7 @@ pub(crate) struct Messages {
     open: Option<OpenMessage>,
     /// The number of the next entry.
     next: u64,
-    /// Maximum of entries of a message.
+    /// Maximum number of entries of a message.
     most: u64,
     /// Messages with a missing or damaged part.
     pub(crate) broken: u64,

@@ -122,7 +122,7 @@ struct TracerState {
     fifo: Option<Fifo>,
     run: Option<TracerRun>,
     damaged: u64,
-    /// Maximum of reports that wait for the callback; more stay in the ring.
+    /// Maximum number of reports that wait for the callback; more stay in the ring.
     most_pending: usize,
 }
 

@@ -104,7 +104,7 @@ impl ConfigSpace {
         space.put(MSIX + 4, &MSIX_TABLE.to_le_bytes(), &[]);
         space.put(MSIX + 8, &MSIX_PENDING.to_le_bytes(), &[]);
 
-        // The vendor's gateway into the device: it can be locked, and has no space behind it.
+        // The vendor's gateway into the device: it can be locked, and has no space after it.
         space.put(VENDOR, &[0x09, 0x00, 0x18, 0x00], &[]);
         space.put(GATEWAY_CONTROL, &[0; 4], &[0xff, 0xff, 0, 0]);
         space
@@ -230,7 +230,7 @@ mod tests {
         for (at, text) in expected {
             assert_eq!(words(&mut space, at, text.split(' ').count()), text, "{at:#x}");
         }
-        // All but the counter, which each read changes, and the semaphore behind it.
+        // All but the counter, which each read changes, and the semaphore after it.
         for at in (0..CONFIG_BYTES).step_by(4).filter(|at| ![0xc8, 0xcc].contains(at)) {
             space.write(at as u64, &[0xff; 4]);
         }

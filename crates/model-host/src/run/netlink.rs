@@ -23,7 +23,7 @@ use super::{namespaces, nldev};
 
 /// Longest datagram that is read; requests have fewer than a hundred bytes.
 const LONGEST: u64 = 1 << 16;
-/// Most iovec entries of a datagram.
+/// Maximum number of iovec entries of a datagram.
 const PIECES: u64 = 64;
 /// Bytes of `struct sockaddr_nl`, and the offset of its port.
 const ADDRESS: usize = 12;

@@ -232,7 +232,7 @@ impl Verbs {
         read(&command).expect("it is whole").clone()
     }
 
-    /// The list behind the fixed part of the last command with an opcode.
+    /// The list after the fixed part of the last command with an opcode.
     pub(super) fn list(&self, opcode: u16, fixed: usize) -> Vec<u64> {
         let command = self.fixture.device.last(opcode).expect("the command was sent");
         let entry = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));

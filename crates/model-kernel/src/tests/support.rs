@@ -337,7 +337,7 @@ pub(super) struct TestClient {
     /// Descriptors given out; closed with the client.
     pub installed: Mutex<Vec<OwnedFd>>,
     claims: DescriptorClaim,
-    /// The most descriptors that may be kept for the client.
+    /// Maximum number of descriptors that may be kept for the client.
     pub most_claims: AtomicU64,
 }
 

@@ -163,8 +163,8 @@ fn guids(kernel: &Kernel) -> Result<(u64, u64), Errno> {
     }
 }
 
-/// The most send requests of one SGE that a queue pair holds: the largest overhead (that of Linux's
-/// UMR requests) and one data segment take four WQEBBs.
+/// Maximum number of send requests of one SGE that a queue pair holds: the largest overhead (that
+/// of Linux's UMR requests) and one data segment take four WQEBBs.
 fn max_requests(log_blocks: u8) -> u32 {
     1u32.checked_shl(log_blocks.into()).unwrap_or(0) / 4
 }

@@ -200,7 +200,7 @@ impl CompletionQueue<'_> {
         self.raise_if_due();
     }
 
-    /// Takes an arm request of the DPA, which names only the consumer index: a CQE behind that
+    /// Takes an arm request of the DPA, which names only the consumer index: a CQE after that
     /// index causes an event, even if an earlier event reported it.
     #[cfg(feature = "dpa")]
     pub(super) fn arm_at(&mut self, consumer: u32) {

@@ -93,7 +93,7 @@ pub(crate) struct KeyUser {
 /// The key allows use by any QP.
 pub(crate) const ANY_QP: u32 = 0xff_ffff;
 /// Maximum number of entries of indirect keys that one list of data segments may visit, so that a
-/// key that leads to itself ends soon.
+/// key that refers to itself ends soon.
 pub(crate) const VISITS: u32 = 1 << 18;
 
 /// A range of addresses of a key.
@@ -112,7 +112,7 @@ pub(crate) struct Keys<'a> {
     /// those of its own keys.
     pub aliases: &'a Numbered<u32, Alias>,
     pub limits: &'a Limits,
-    /// The address space that the translations lead to.
+    /// The address space that the translations refer to.
     pub space: Space,
     /// The other locked functions.
     pub neighbours: &'a dyn Neighbours,

@@ -20,7 +20,7 @@ pub(crate) const MOST_STRAYS: usize = 16;
 
 /// A key as it was before a UMR, for a request that does not wait for the UMR.
 pub(crate) struct UnfencedKey {
-    /// Index of the request right behind the UMR.
+    /// Index of the request right after the UMR.
     pub request: u16,
     /// Index of the key.
     pub number: u32,

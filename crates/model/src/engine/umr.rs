@@ -32,7 +32,8 @@ const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
 /// Entries come in multiples of this number of ds of 16 bytes, and so do their places in the list
 /// (Linux `mlx5r_umr_update_offset`, MLX5_IB_UMR_XLT_ALIGNMENT).
 const GRANULE: u64 = 4;
-/// The most ds of 16 bytes that the model keeps of one key's entries: pages of 4 KiB for 32 GiB.
+/// Maximum number of ds of 16 bytes that the model keeps of one key's entries: pages of 4 KiB for
+/// 32 GiB.
 const MOST: u64 = 1 << 22;
 /// The translation of an absent page: no host has memory at so high an address.
 const ABSENT: u64 = 1 << 63;
@@ -82,7 +83,7 @@ impl QueuePair<'_> {
         self.context.state.unfenced.insert(self.qpn, key);
     }
 
-    /// Resolves the data segments of a WQE right behind a UMR that was posted together with it.
+    /// Resolves the data segments of a WQE right after a UMR that was posted together with it.
     /// Unless the WQE waits for the UMR, it sees the key as it was before. On a card it may; in the
     /// model it always does.
     #[cold]

@@ -16,7 +16,7 @@ pub enum FrameEffect {
     Duplicate,
     /// The frame is late by this time, so that later frames overtake it.
     Delay(Duration),
-    /// This number of consecutive bits is inverted, behind the Ethernet header or LRH. The link's
+    /// This number of consecutive bits is inverted, after the Ethernet header or LRH. The link's
     /// own check (FCS, VCRC) does not notice; only the ICRC and the IPv4 checksum can.
     Corrupt(u32),
 }

@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most bytes that a function keeps; the last command or work request may exceed it.
+/// Maximum bytes that a function keeps; the last command or work request may exceed it.
 const MOST: usize = 1 << 30;
 
 /// The budget of a function, and its use.

@@ -33,7 +33,7 @@ const ADDRESS_BITS: u32 = 48;
 /// The last number of a process: those behind it are of addresses behind an IOMMU, and of memory on
 /// the card.
 const MOST: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
-/// The most stretches that a call moves (IOV_MAX).
+/// Maximum number of stretches that a call moves (IOV_MAX).
 const STRETCHES: usize = 1024;
 
 /// The memories of several processes as one DMA space.

@@ -15,10 +15,10 @@
 
 use super::host::Fault;
 
-/// Most bytes of pending payload. With more, a message would wait long for others; with half as
-/// many, messages of 64 KiB move a tenth slower.
+/// Maximum bytes of pending payload. With more, a message would wait long for others;
+/// with half as many, messages of 64 KiB move a tenth slower.
 const ROOM: usize = 256 << 10;
-/// Most pending stretches of a kind; a call takes 1024 (IOV_MAX).
+/// Maximum number of pending stretches of a kind; a call takes 1024 (IOV_MAX).
 const MOST: usize = 256;
 /// The longest queue entry.
 const LONGEST_ENTRY: usize = 128;

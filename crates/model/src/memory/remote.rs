@@ -84,7 +84,7 @@ fn write_number(pid: Pid, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errn
 
 /// Lets `go` move through a file what a call by number left of `length` bytes: from the place where
 /// it stopped, or all if the first thread has ended and others have not. `go` takes the count of
-/// bytes that are moved, and the stretches behind them.
+/// bytes that are moved, and the stretches after them.
 fn finish(
     moved: Result<usize, Errno>,
     length: usize,
@@ -345,10 +345,10 @@ mod tests {
         let pages = unsafe { mmap_anonymous(None, length, read_write, MapFlags::MAP_PRIVATE) };
         let pages = pages.expect("memory");
         let at = |index: usize, len| RemoteIoVec { base: pages.as_ptr() as usize + index, len };
-        // The first page keeps its protection, so that a call by number stops behind it.
+        // The first page keeps its protection, so that a call by number stops after it.
         let all = [at(100, 2 * PAGE), at(3 * PAGE, 2 * PAGE)];
         for (fill, protection) in [(1, ProtFlags::PROT_READ), (2, ProtFlags::PROT_NONE)] {
-            // SAFETY: the mapping's second page and those behind it.
+            // SAFETY: the mapping's second page and those after it.
             unsafe { mprotect(pages.add(PAGE), BYTES - PAGE, protection) }.expect("it is ours");
             assert_eq!(access.write(&[fill; 4 * PAGE], &all), Ok(4 * PAGE));
             let mut back = [0; 4 * PAGE];

@@ -183,7 +183,7 @@ impl<T> Queue<T> {
     /// is dropped. Inside a watcher, this leaves both to the thread that tells.
     ///
     /// # Panics
-    /// When a watcher does, with the watcher ended all the same.
+    /// When a watcher does, but the watcher has ended.
     pub(crate) fn remove(&self, id: u64) {
         let mut state = self.state();
         let pushed = state.pushed;
@@ -197,7 +197,7 @@ impl<T> Queue<T> {
     /// Ends every watcher, as [`Queue::remove`] does.
     ///
     /// # Panics
-    /// When a watcher does, with every watcher ended all the same.
+    /// When a watcher does, but every watcher has ended.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         let pushed = state.pushed;

@@ -92,7 +92,7 @@ impl CollapsedCq {
         self.queue.cqn()
     }
 
-    /// Fails if the device writes no more CQEs here, like [`Cq::check`](crate::Cq::check).
+    /// Fails if the device no longer writes CQEs here, like [`Cq::check`](crate::Cq::check).
     ///
     /// # Errors
     /// As [`Cq::check`](crate::Cq::check).

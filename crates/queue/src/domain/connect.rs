@@ -96,7 +96,7 @@ pub(super) struct ConnectSteps {
 }
 
 impl ConnectOptions {
-    /// Fails if the last address that `qp` gave out is older than its last reset.
+    /// Fails if the last address that `qp` returned is older than its last reset.
     pub(super) fn check_announced(&self, qp: &QpObject) -> Result<(), Error> {
         match self.psn {
             Some(_) => Ok(()),

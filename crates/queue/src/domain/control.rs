@@ -78,7 +78,7 @@ impl<S: Service> QpQueues<S> {
     /// leaves RESET only after [`QpQueues::reset`].
     ///
     /// # Errors
-    /// The device refuses: it may go on.
+    /// The device refuses, and may still execute the posted requests.
     pub fn to_reset(&mut self) -> Result<(), Error> {
         self.queue.send.close();
         // Held until both records are cleared: in ERR the device would flush the requests that they

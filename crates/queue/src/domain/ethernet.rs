@@ -47,12 +47,12 @@ use verbless_ring::wr::MIN_INLINE_HEADER;
 /// Raw Ethernet send queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqConfig {
-    /// Minimum of frames that can be outstanding; 0 counts as 1.
+    /// Minimum number of frames that can be outstanding; 0 counts as 1.
     pub sends: u32,
-    /// Maximum of scatter/gather entries of a frame behind its header.
+    /// Maximum number of scatter/gather entries of a frame after its header.
     pub sges: u32,
-    /// Maximum of inline bytes of a frame, header and payload together; at least the device's
-    /// minimum.
+    /// Maximum inline bytes of a frame, header and payload together; at least the
+    /// device's minimum.
     pub inline: u32,
     /// Every frame gets a completion, signaled or not.
     pub signal_all: bool,
@@ -89,9 +89,9 @@ impl SqConfig {
 /// Raw Ethernet receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RqConfig {
-    /// Minimum of receives that can be outstanding; 0 counts as 1.
+    /// Minimum number of receives that can be outstanding; 0 counts as 1.
     pub receives: u32,
-    /// Maximum of scatter/gather entries of a receive.
+    /// Maximum number of scatter/gather entries of a receive.
     pub sges: u32,
     /// Number that the device puts into completions (24 bits, and not 0xffffff). It identifies the
     /// receive queue if several complete in one completion queue.
@@ -115,7 +115,7 @@ impl RqConfig {
 
 /// A frame send queue on a device, in RDY. It derefs to the [`SendQueue`] for posting.
 ///
-/// A failed frame takes it to ERR, and the frames posted behind it complete as flushed:
+/// A failed frame takes it to ERR, and the frames posted after it complete as flushed:
 /// [`Sq::recover`] starts over. A drop moves it to RST and removes its CQEs from the completion
 /// queue before it destroys the object.
 pub struct Sq {
@@ -261,7 +261,7 @@ impl Domain {
     }
 
     /// How many bytes of a frame a send queue needs inline: the mode in the queue's context, and a
-    /// number. If the device requires headers behind the Ethernet header, their length varies, and
+    /// number. If the device requires headers after the Ethernet header, their length varies, and
     /// the number covers the Ethernet header alone; the caller adds the rest.
     ///
     /// # Errors

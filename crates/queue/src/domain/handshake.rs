@@ -37,7 +37,7 @@ pub(crate) const HEAD: usize = 4 + 1 + 1 + 2 + PeerAddress::BYTES;
 pub(crate) const SUM: usize = 8;
 
 impl Domain {
-    /// The most data of its own that a program can send with a handshake, in bytes.
+    /// Maximum length of the data that a program can send with a handshake, in bytes.
     pub const MAX_HANDSHAKE_DATA: usize = 1024;
 
     /// Connects `qp` with the queue pair of the program at the other end of `stream`. That program

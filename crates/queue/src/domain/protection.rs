@@ -91,7 +91,7 @@ impl Domain {
     /// # Safety
     /// While `owner` lives, `length` bytes from `base` stay mapped readable and writable, whatever
     /// `access` is (no file mapping, not shared by fork). No Rust reference to any of them is used
-    /// except to atomics, or a slice that a region of them gave out. Raw accesses from elsewhere
+    /// except to atomics, or a slice that a region lent. Raw accesses from elsewhere
     /// are volatile.
     #[allow(unsafe_code, reason = "the promise is passed on to the region's memory")]
     pub unsafe fn region_from_raw(

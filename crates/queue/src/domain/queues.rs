@@ -36,7 +36,8 @@ use verbless_ring::wr::Capability;
 /// Completion queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqConfig {
-    /// Minimum of completions that the queue holds; rounded up to a power of two of at least 2.
+    /// Minimum number of completions that the queue holds; rounded up to a power of two of at least
+    /// 2.
     pub entries: u32,
     /// Entries of 128 bytes, which have room for 64 bytes of data.
     pub wide: bool,
@@ -64,13 +65,13 @@ impl CqConfig {
 /// Queue pair configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpConfig {
-    /// Minimum of sends that can be outstanding; 0 counts as 1.
+    /// Minimum number of sends that can be outstanding; 0 counts as 1.
     pub sends: u32,
-    /// Minimum of receives that can be outstanding; 0 counts as 1.
+    /// Minimum number of receives that can be outstanding; 0 counts as 1.
     pub receives: u32,
-    /// Maximum of scatter/gather entries of a send.
+    /// Maximum number of scatter/gather entries of a send.
     pub send_sges: u32,
-    /// Maximum of scatter/gather entries of a receive.
+    /// Maximum number of scatter/gather entries of a receive.
     pub receive_sges: u32,
     /// Maximum of inline data bytes of a send.
     pub inline: u32,

@@ -174,7 +174,7 @@ impl<S: RawQueueObjects> RawQueue<S> {
 }
 
 /// Moves the queue to RST and removes its completions, before its number and user index may become
-/// another queue's. A queue that fails to go to RST may go on completing, so it is leaked, and
+/// another queue's. A queue that fails to go to RST may write more CQEs, so it is leaked, and
 /// counted ([`Context::leaked`](verbless_devx::Context::leaked)).
 impl<S: RawQueueObjects> Drop for RawQueue<S> {
     fn drop(&mut self) {

@@ -23,9 +23,9 @@ use verbless_ring::srq::{SharedReceiveQueue, SharedReceiveQueueParts};
 /// Shared receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqConfig {
-    /// Minimum of receives that can be outstanding.
+    /// Minimum number of receives that can be outstanding.
     pub receives: u32,
-    /// Maximum of scatter/gather entries of a receive.
+    /// Maximum number of scatter/gather entries of a receive.
     pub sges: u32,
 }
 
@@ -75,12 +75,11 @@ impl Domain {
     /// Creates a queue pair in RESET, of any service, that receives into `receives`. It ignores the
     /// receive settings of `config`.
     ///
-    /// Reset, destroyed or dropped, it first goes to ERR and waits until it has let go of the SRQ
-    /// (Last WQE Reached), a second at most: a receive that a message had begun to fill comes back
-    /// to the SRQ ([`SharedReceiveQueue::take_returned`]). After that second, such a receive is
-    /// lost and counted ([`Context::leaked`](verbless_devx::Context::leaked)). On a device that
-    /// does not report the event the queue pair waits 10 ms in ERR, and the receive is counted in
-    /// any case.
+    /// A reset, destroy or drop first moves the queue pair to ERR and waits for the event Last WQE
+    /// Reached, a second at most. Then a receive that a message had begun to fill returns to the
+    /// SRQ ([`SharedReceiveQueue::take_returned`]). Without the event, such a receive is lost and
+    /// counted ([`Context::leaked`](verbless_devx::Context::leaked)). On a device that does not
+    /// report the event, the queue pair waits 10 ms in ERR, and the receive is always counted.
     ///
     /// The receives of the SRQ count once against the entries of `receive_cq`. Receives that return
     /// from a queue pair that was reset or dropped keep the entries of their removed CQEs until

@@ -17,7 +17,7 @@ use crate::types::{Qpn, WqeIndex};
 pub struct CqCleaner {
     pub(super) ring: CqRing,
     pub(super) consumer: Record,
-    /// New CQEs overwrite unread ones, so entries behind the producer count as well.
+    /// New CQEs overwrite unread ones, so entries after the producer count as well.
     pub(super) overwrites: bool,
     /// The queue has one entry, which belongs to one queue pair.
     pub(super) collapsed: bool,

@@ -312,7 +312,7 @@ fn moderation_period_above_12_bits_is_rejected(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// CREATE_CQ of four entries at the start of `ring`, its record behind them.
+/// CREATE_CQ of four entries at the start of `ring`, its record after them.
 fn four_entries(
     device: &Device,
     domain: &Domain,

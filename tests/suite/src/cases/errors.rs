@@ -223,7 +223,7 @@ fn misaligned_atomic_is_remote_invalid_request(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A WRITE from this piece, which must fail on the requester.
+/// A WRITE from this SGE, which must fail on the requester.
 fn fails_here(pair: &mut Pair, piece: Sge) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(piece, to).signaled(), 0)?;

@@ -119,7 +119,7 @@ fn an_armed_queue_reports_once(lab: &Lab) -> Result<(), Stop> {
 
 fn arm_after_unpolled_cqe_reports_at_once(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
-    // The WRITE behind it has arrived, so its completion is there; no poll has taken it.
+    // The WRITE after it has arrived, so its completion is there; no poll has taken it.
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Nop::new().signaled(), 0)?;
     pair.a.qp.post(&Write::new(Inline(b"!"), to), 0)?;

@@ -147,7 +147,7 @@ fn trailing_command_bytes_do_no_harm(lab: &Lab) -> Result<(), Stop> {
     for length in [17, 512, 4096, 65535] {
         let mut long = vec![0xff; length];
         long[..16].copy_from_slice(&header(prm::NOP.opcode, 0));
-        // A device may ignore bytes behind the end, or refuse them.
+        // A device may ignore bytes after the end, or refuse them.
         if let Err(error) = device.devx_other(&long, &mut vec![0; length]) {
             ensure!(error.to_string().contains("NOP"), "{error} does not name the command");
         }

@@ -315,7 +315,7 @@ fn a_roce_datagram_has_a_network_header(lab: &Lab) -> Result<(), Stop> {
     if is_v4 {
         ensure_eq!(header[32..36], gid.0[12..], "source address");
     } else {
-        // UDP behind an IPv6 header, a BTH behind a GRH.
+        // UDP after an IPv6 header, a BTH after a GRH.
         let next = if version == RoceVersion::V2 { 17 } else { 0x1b };
         ensure_eq!(header[6], next, "next header");
         ensure_eq!(header[8..24], gid.0, "source GID");

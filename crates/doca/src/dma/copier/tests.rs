@@ -84,7 +84,7 @@ impl Rig {
             }
             None => {
                 let mut into = None;
-                // Each of its requests has a CQE.
+                // Each request of the job has a CQE.
                 while into.is_none() {
                     let cqe = self.device_cq.cq.poll().unwrap();
                     self.copier.complete(cqe, &mut self.device_cq, &mut into).unwrap();

@@ -22,7 +22,7 @@ fn run(in_packets: bool, sent: &[u8]) -> (Arrivals, [u32; 2]) {
     rig.post(&mut a, Request::send().sge(local, BYTES, lkey));
     rig.post(&mut a, Request::write(remote, rkey).sge(local, BYTES, lkey).unsignaled());
     rig.post(&mut a, Request::read(remote, rkey).sge(local, BYTES, lkey));
-    // A READ without a fence may see the effect of an atomic behind it.
+    // A READ without a fence may see the effect of an atomic after it.
     rig.run();
     let add = Request::atomic(opcode::FETCH_ADD, remote, rkey, 1, 0);
     rig.post(&mut a, add.sge(local, 8, lkey));

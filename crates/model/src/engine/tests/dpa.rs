@@ -183,7 +183,7 @@ fn translated_code_is_bounded_across_harts() {
 fn program_with_thread_local_storage_is_rejected() {
     let rig = Rig::new();
     let dpa = rig.locked.functions[0].hca.dpa.clone().expect("the profile has a DPA");
-    // A second program header, behind the first one; the code keeps its offset.
+    // A second program header, after the first one; the code keeps its offset.
     let mut file = file();
     file.splice(HEAD..HEAD, [0; 56]);
     file[56] = 2;

@@ -103,7 +103,7 @@ fn requests_complete_once_and_in_order(seed: u64, effects: &[(FrameEffect, f64)]
                     rig.fill(from, &bytes);
                     there[at as usize..][..length as usize].copy_from_slice(&bytes);
                     // A READ is answered from memory at its turn: without a fence its data may
-                    // include a WRITE behind it.
+                    // include a WRITE after it.
                     let sge = Request::write(remote + at, rkey).fenced();
                     let sge = if length == 0 { sge } else { sge.sge(from, length as u32, key) };
                     (sge, Expected::Nothing)

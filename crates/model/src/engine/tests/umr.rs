@@ -57,7 +57,7 @@ fn unmapped_mkey_is_rejected_locally_and_remotely() {
                 assert_eq!((found, sges), (Err(why), vec![]), "{key:#x}, {need:?} of {length}");
             }
         }
-        // The peer gets a remote access error, the own QP a local protection error.
+        // The peer gets a remote access error, our QP a local protection error.
         let (_, mut peers) = rig.pair();
         rig.post(&mut peers, Request::write(0, key).inline(&[0xff; 8]));
         assert_eq!(rig.one(1, peers.send_cq).syndrome(), cqe_syndrome::REMOTE_ACCESS, "{key:#x}");

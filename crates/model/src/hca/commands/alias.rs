@@ -5,7 +5,7 @@
 //! owner destroys the key. No public source says what hardware does with a wrong secret: here the
 //! command fails. The first word of `metadata` is the alias's protection domain, and the low byte
 //! of the alias's key is 0, as in UCX (`uct_ib_mlx5_devx_mem_attach`). The output holds the alias's
-//! context behind its head if the outbox has room for it, as UCX's has; Linux's
+//! context after its head if the outbox has room for it, as UCX's has; Linux's
 //! `mlx5_cmd_alias_obj_create` has room for the head alone.
 
 use verbless_prm::reflect::View;
@@ -115,7 +115,7 @@ pub(super) fn create(
     let alias = Alias { uid: call.uid, pd, function, index, serial: offer.serial };
     output.set_obj_id(call.make(kind::Alias, alias)?);
     call.hca_mut().add_key_owner(function);
-    // The context behind the head is for callers with room for it.
+    // The context after the head is for callers with room for it.
     let shown = CreateGeneralObjectOut::BYTES..CreateGeneralObjectOut::BYTES + AliasContext::BYTES;
     if let Some(room) = call.output.get_mut(shown) {
         let mut made = *context;

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use verbless_prm as prm;
 use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
-// The handlers' modules.
+// The modules of the handlers.
 use super::call::{Call, Outcome};
 use super::*;
 use crate::hca::kinds::kinds;
@@ -205,8 +205,8 @@ fn answer(output: &mut [u8], status: u8, syndrome: u32) {
     }
 }
 
-/// Most refusals kept for the log at one time: a thread runs one command, or a few, before it gives
-/// the function back.
+/// Maximum number of refusals kept for the log at one time: a thread runs one command, or a few,
+/// before it gives the function back.
 const MOST_REFUSED: usize = 64;
 
 enum CommandFailure {
@@ -222,7 +222,7 @@ impl From<Refusal> for CommandFailure {
     }
 }
 
-/// Whether a command makes the function keep more than before.
+/// Whether a command makes the function store more.
 fn adds(command: &CommandInfo) -> bool {
     ["ALLOC_", "ATTACH_", "CREATE_"].iter().any(|verb| command.name.starts_with(verb))
 }

@@ -185,7 +185,7 @@ fn translation(
     }
 }
 
-/// A key that leads to a key of another function. The kernel marks it as a UMEM key, like all user
+/// A key that refers to a key of another function. The kernel marks it as a UMEM key, like all user
 /// keys that it does not know as indirect; the device ignores that flag. Linux's own
 /// (`reg_create_crossing_vhca_mr`) begin at 0.
 fn crossing(call: &Call<'_>, context: &MkeyContext) -> Result<Translation, Refusal> {

@@ -15,8 +15,8 @@ use crate::hca::refusal::Refusal;
 use crate::hca::state::{Hca, Life};
 use crate::profile::Side;
 
-/// Most pages that the model tracks, not counting those of the last command: a driver that gives
-/// more pages than requested must not use up the host's memory.
+/// Maximum number of pages that the model tracks, not counting those of the last command: a driver
+/// that gives more pages than requested must not use up the host's memory.
 const MOST: usize = 1 << 20;
 
 /// How many pages the function needs to start: to boot, or with `whole` for INIT_HCA.

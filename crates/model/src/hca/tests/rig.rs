@@ -153,7 +153,7 @@ impl Rig {
         self.alias_with(AliasContext::BYTES, user, key, access_key).map(|(number, _)| number)
     }
 
-    /// Creates an alias of a key, with `room` bytes behind the answer's head; returns its number
+    /// Creates an alias of a key, with `room` bytes after the answer's head; returns its number
     /// and the bytes that arrived there.
     pub(super) fn alias_with(
         &mut self,
@@ -202,7 +202,7 @@ impl Rig {
         self.call(uid, 0, &[], 0, edit).map(|(output, _)| output)
     }
 
-    /// Sends a command with a list behind it, and with room for a list behind the answer.
+    /// Sends a command with a list after it, and with room for a list after the answer.
     pub(super) fn call<I: CommandInput>(
         &mut self,
         uid: u16,

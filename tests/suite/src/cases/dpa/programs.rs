@@ -59,7 +59,7 @@ cases!(
     panic_message_reaches_host_with_location,
 );
 
-/// Offsets in the heap, behind the ring of [`CQ_AT`].
+/// Offsets in the heap, after the ring of [`CQ_AT`].
 const METADATA_AT: u64 = 0x800;
 const COUNT_AT: u64 = 0x880;
 const STREAM_AT: u64 = 0x900;
@@ -573,7 +573,7 @@ fn doorbell_uses_selected_outbox(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn a_handler_serves_the_doorbell_of_an_emulated_device(lab: &Lab) -> Result<(), Stop> {
-    /// Where the handler keeps the value that it has read, behind the words at `DRAIN_AT`.
+    /// Where the handler keeps the value that it has read, after the words at `DRAIN_AT`.
     const CONTEXT_AT: u64 = DRAIN_AT + 48;
     let dpa = Compiled::new(lab)?;
     let drain = dpa.drain_by("serve")?;

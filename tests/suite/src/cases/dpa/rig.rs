@@ -303,7 +303,7 @@ impl Dpa {
         self.rig.cq(&self.process, RECORD_AT, element)
     }
 
-    /// Arms a CQ behind `taken` CQEs.
+    /// Arms a CQ after `taken` CQEs.
     pub(super) fn arm(&self, drain: &Drain, taken: u64) -> Result<(), Stop> {
         self.ring(CQ_DB, drain.cqn() | taken << 32)
     }

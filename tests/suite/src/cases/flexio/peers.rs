@@ -63,7 +63,7 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
     domain.connect(&mut host, &qp.address(&options)?, &options)?;
     qp.connect(&address, &options)?;
     let requests = domain.region(LENGTH, KeyAccess::LOCAL)?;
-    // Memory for the answers, and behind it bytes that no answer reaches.
+    // Memory for the answers, and after it bytes that no answer reaches.
     let replies = domain.region((DEPTH + 1) * LENGTH, KeyAccess::ALL)?;
     replies.write_at(0, &[UNWRITTEN; (DEPTH + 1) * LENGTH])?;
 

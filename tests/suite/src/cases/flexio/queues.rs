@@ -451,7 +451,7 @@ fn program_qp_receives_from_host_peer(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Two queue pairs draw from a pool whose links step by three entries each.
+/// Two queue pairs receive from an RMP whose WQEs each link to the third next one.
 fn draw_from_a_pool(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
     const STEP: usize = 3;
     let rig = Rig::new(lab)?;

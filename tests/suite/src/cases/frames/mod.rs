@@ -166,7 +166,7 @@ fn frame_above_port_mtu_is_dropped(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     hosts.receive(0)?;
-    // 1500 bytes behind header and tag, and 4 bytes of FCS: the port's default limit.
+    // 1500 bytes after header and tag, and 4 bytes of FCS: the port's default limit.
     hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 1519, 1))?;
     quiet("a frame of 1519 bytes", || hosts.receiver.poll(&mut hosts.into.cq))?;
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 1518, 2);

@@ -15,7 +15,7 @@ use crate::{Lab, Stop, until};
 pub(super) const BYTES: usize = 2048;
 /// The first of the EtherTypes that are free for experiments.
 pub(in crate::cases) const ETHERTYPE: u16 = 0x88b5;
-/// The most bytes of a frame that are inline.
+/// Maximum bytes of a frame that are inline.
 const HEADER: usize = 18;
 
 /// A MAC address.

@@ -45,13 +45,13 @@ pub(super) enum Operation {
 /// The placement of a message's bytes, at both ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// In the WQE, as a frame's header always is; in one piece at the other end.
+    /// In the WQE, as a frame's header always is; in one SGE at the other end.
     Inline,
-    /// In one piece of a region.
+    /// In one SGE of a region.
     OneSge,
-    /// In three pieces of a region, in no order.
+    /// In three SGEs of a region, in no order.
     ThreeSges,
-    /// In two pieces of a region behind an indirect key.
+    /// In two ranges of a region behind an indirect key.
     IndirectKey,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Cell {
 pub(super) const REQUESTS: usize = 3;
 /// The longest message of the matrix: several packets at any path MTU.
 pub(super) const LONGEST: usize = 10_007;
-/// The most inline bytes that every send queue of the matrix takes.
+/// Maximum inline bytes that every send queue of the matrix takes.
 pub(super) const INLINE: usize = 200;
 
 impl Operation {

@@ -178,8 +178,10 @@ fn build_loopback() -> Result<PathBuf> {
 /// Whether DPDK's driver lies where Debian puts it.
 fn has_dpdk() -> bool {
     let folders = |of: PathBuf| std::fs::read_dir(of).into_iter().flatten().flatten();
-    let libraries = folders("/usr/lib".into()).flat_map(|it| folders(it.path().join("dpdk")));
-    libraries.map(|it| it.path().join(DPDK.0)).any(|it| it.exists())
+    let versions = folders("/usr/lib".into()).flat_map(|it| folders(it.path().join("dpdk")));
+    // Some versions of the package have the name with the ABI's number alone.
+    let mut libraries = versions.flat_map(|it| folders(it.path()));
+    libraries.any(|it| it.file_name().to_string_lossy().starts_with(DPDK.0))
 }
 
 /// Whether a libclang lies where Debian puts it, or the environment names one.

@@ -195,8 +195,7 @@ impl<'run> Tests<'run> {
     /// Whether a test that reaches the mutant, if it was traced, fails with it.
     pub(super) fn kill(&self, number: u32) -> Result<bool> {
         if self.tests.is_empty() {
-            let killed = |at| Ok(!self.passes(at, &self.whole(), number, self.limit_of(at))?);
-            return any(0..self.programs.len(), killed);
+            return any(0..self.programs.len(), |at| self.is_killed_by_all(at, number));
         }
         let reaches =
             |test: &&Test| test.trace.as_ref().is_none_or(|trace| trace.reached.contains(&number));
@@ -214,8 +213,7 @@ impl<'run> Tests<'run> {
         any(rest, |(program, tests)| {
             let time: Duration = tests.iter().map(|it| it.time).sum();
             if !self.programs[program].takes_many && time > self.programs[program].whole {
-                let (all, limit) = (self.whole(), self.limit_of(program));
-                return Ok(!self.passes(program, &all, number, limit)?);
+                return self.is_killed_by_all(program, number);
             }
             let one = !self.programs[program].takes_many;
             let (mut from, mut size) = (0, if one { 1 } else { ALONE });
@@ -237,8 +235,13 @@ impl<'run> Tests<'run> {
         Ok(!self.passes(program, &arguments, number, PATIENCE + time * TIMES)?)
     }
 
-    fn limit_of(&self, program: usize) -> Duration {
-        PATIENCE.saturating_add(self.programs[program].whole.saturating_mul(TIMES))
+    /// Whether any test of a program fails.
+    fn is_killed_by_all(&self, program: usize, number: u32) -> Result<bool> {
+        let Program { executable, whole, .. } = &self.programs[program];
+        let mut command = self.tree.test(executable, &self.whole())?;
+        command.env("VERBLESS_MUTANT", number.to_string());
+        let limit = PATIENCE.saturating_add(whole.saturating_mul(TIMES));
+        Ok(!trial::all_pass(command, limit, &self.tree.log())?)
     }
 
     /// The arguments for all tests of a program.

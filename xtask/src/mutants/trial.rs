@@ -178,7 +178,7 @@ impl Tree {
     /// Whether the built tests of a package pass in time.
     fn passes(&self, package: &str) -> Result<bool> {
         let limit = self.limits.get(package).copied().unwrap_or(Duration::from_secs(1200));
-        ends_well(self.cargo(package, &[])?, limit)
+        ends_well(self.cargo(package, &[])?, limit, || false)
     }
 
     /// `cargo test` of a package. With all features: a test cannot kill a mutant in code that is
@@ -255,13 +255,31 @@ impl Tree {
 
 /// Whether a test ends in time, and well.
 pub(super) fn passes(command: Command, limit: Duration) -> Result<bool> {
-    ends_well(spawn(command)?, limit)
+    ends_well(spawn(command)?, limit, || false)
 }
 
-/// Waits for a process; kills its group after `limit`.
-fn ends_well(mut child: Child, limit: Duration) -> Result<bool> {
+/// As `passes`, for many tests whose output goes to `log`: the first failure is enough.
+pub(super) fn all_pass(command: Command, limit: Duration, log: &Path) -> Result<bool> {
+    ends_well(spawn(command)?, limit, || fs::read(log).is_ok_and(|text| has_failure(&text)))
+}
+
+/// Whether a program of tests has printed that a test failed.
+fn has_failure(output: &[u8]) -> bool {
+    let failed = |line: &[u8]| line.starts_with(b"test ") && line.ends_with(b"... FAILED");
+    output.split(|byte| *byte == b'\n').any(failed)
+}
+
+/// Waits for a process; kills its group after `limit`, or when it is lost.
+fn ends_well(mut child: Child, limit: Duration, is_lost: impl Fn() -> bool) -> Result<bool> {
     let start = Instant::now();
+    let mut looked = start;
     while start.elapsed() < limit {
+        if looked.elapsed() > Duration::from_secs(1) {
+            looked = Instant::now();
+            if is_lost() {
+                break;
+            }
+        }
         if let Some(status) = child.try_wait()? {
             return Ok(status.success());
         }
@@ -340,6 +358,20 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn first_failure_ends_many_tests() {
+        assert!(has_failure(b"test a ... ok\ntest b  ... FAILED\ntest c"));
+        assert!(!has_failure(b"test a ... ok\nlog: test b ... FAILED\ntest result: FAILED"));
+        let log = std::env::temp_dir().join(format!("mutants-{}.log", std::process::id()));
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 'test a ... FAILED'; sleep 600"]).process_group(0);
+        command.stdout(File::create(&log).unwrap());
+        let start = Instant::now();
+        assert!(!all_pass(command, Duration::from_secs(500), &log).unwrap());
+        assert!(start.elapsed() < Duration::from_secs(100));
+        fs::remove_file(log).unwrap();
     }
 
     #[test]

@@ -42,7 +42,7 @@ const ONE_SIDED: [&str; 7] = [
     "ucp_swap",
     "ucp_cswap",
 ];
-/// UCX's own queues. With relaxed ordering, which UCX requests only on some CPUs, a put behind a
+/// UCX's own queues. With relaxed ordering, which UCX requests only on some CPUs, a put after a
 /// fence goes to an indirect key, and to the address that the device's capabilities imply.
 const RELAXED: &str = "-x UCX_TLS=rc_x,self -x UCX_NET_DEVICES=mlx5_0:1 \
                        -x UCX_IB_PCI_RELAXED_ORDERING=on";

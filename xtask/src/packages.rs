@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             break done?;
         }
     };
-    assert_eq!(done.operation(), Operation::Write);
+    assert_eq!(done.operation(), WcOpcode::Write);
     let mut bytes = [0; 8];
     region.read_at(64, &mut bytes)?;
     assert_eq!(&bytes, b"packaged");

@@ -96,7 +96,7 @@ impl Report {
     /// The lines about failures, for readers who see only the end of a long output: a check's name,
     /// or a sanitizer's report or a signal, and the lines that follow.
     pub(crate) fn trouble(&self) -> impl Iterator<Item = &str> {
-        /// The most lines of one step.
+        /// Maximum number of lines of one step.
         const MOST: usize = 60;
         let mut left = 0_u32;
         let told = self.text.lines().filter(move |line| {

@@ -11,7 +11,7 @@ use verbless_prm::{
 use verbless_devx::{Context, Error};
 
 use crate::error::{fits, refused};
-use crate::send;
+use crate::execute;
 
 /// The capability page, by its number in QUERY_HCA_CAP's op_mod.
 pub use prm::HcaCapPage as CapPage;
@@ -28,11 +28,12 @@ pub enum CapMode {
 /// The capabilities that the driver uses, in plain units, and the whole capability pages.
 #[derive(Clone)]
 pub struct Caps {
-    /// log2 of the maximum of WQEBBs (64 bytes) of a send ring, and of WQEs of a receive ring.
+    /// log2 of the maximum number of WQEBBs (64 bytes) of a send ring, and of WQEs of a receive
+    /// ring.
     pub log_max_qp_wqebbs: u8,
     /// log2 of the maximum number of queue pairs.
     pub log_max_qps: u8,
-    /// log2 of the maximum of CQEs of a completion queue.
+    /// log2 of the maximum number of CQEs of a completion queue.
     pub log_max_cqes: u8,
     /// log2 of the maximum number of completion queues.
     pub log_max_cqs: u8,
@@ -44,9 +45,9 @@ pub struct Caps {
     pub max_send_wqe_bytes: u16,
     /// Maximum bytes of a receive WQE.
     pub max_receive_wqe_bytes: u16,
-    /// Maximum of outstanding READs and atomics of a queue pair, as requester.
+    /// Maximum number of outstanding READs and atomics of a queue pair, as requester.
     pub max_reads_out: u8,
-    /// Maximum of outstanding READs and atomics of a queue pair, as responder.
+    /// Maximum number of outstanding READs and atomics of a queue pair, as responder.
     pub max_reads_in: u8,
     /// Ports, including ports with a function of their own.
     pub ports: u8,
@@ -66,7 +67,7 @@ pub struct Caps {
     /// with a certain setting of its PCI function (`relaxed_ordering_read_pci_enabled`): a user
     /// process cannot read that setting.
     pub relaxed_reads: bool,
-    /// Keys state how reads are ordered behind writes (`mkc_order_read_after_write`). A key with
+    /// Keys state how reads are ordered after writes (`mkc_order_read_after_write`). A key with
     /// relaxed ordering then lets reads pass writes.
     pub reads_behind_writes: bool,
     /// Timestamp format for queue pair contexts: free-running clock, or the device default if only
@@ -92,29 +93,31 @@ pub struct Caps {
 /// free-running clock if the device has it, else the device's default. A device set to real time
 /// only refuses the free-running clock, whose value is 0, like an unset field. Linux chooses in the
 /// same way (`get_ts_format` of mlx5_ib).
-const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
-    match offered {
+const fn timestamp_format(check_timestamp_format: TimestampFormatCap) -> TimestampFormat {
+    match check_timestamp_format {
         TimestampFormatCap::REAL_TIME => TimestampFormat::DEFAULT,
         _ => TimestampFormat::FREE_RUNNING,
     }
 }
 
 /// Refuses a CQE clock that the queue type does not support.
-pub(crate) fn offered(
+pub(crate) fn check_timestamp_format(
     command: &'static str,
     format: TimestampFormat,
-    offered: TimestampFormatCap,
+    check_timestamp_format: TimestampFormatCap,
 ) -> Result<(), Error> {
     fits(command, "the timestamp format", format.0.into(), 2)?;
     let has = match format {
-        TimestampFormat::FREE_RUNNING => offered != TimestampFormatCap::REAL_TIME,
-        TimestampFormat::REAL_TIME => offered != TimestampFormatCap::FREE_RUNNING,
+        TimestampFormat::FREE_RUNNING => check_timestamp_format != TimestampFormatCap::REAL_TIME,
+        TimestampFormat::REAL_TIME => check_timestamp_format != TimestampFormatCap::FREE_RUNNING,
         _ => true,
     };
     if has {
         return Ok(());
     }
-    let what = format!("the device has no clock {format:?} for such queues: it has {offered:?}");
+    let what = format!(
+        "the device has no clock {format:?} for such queues: it has {check_timestamp_format:?}"
+    );
     Err(refused(command, what))
 }
 
@@ -202,7 +205,7 @@ impl Caps {
 
     /// Whether the function may bond its ports, so that its driver chooses the egress port
     /// (`mlx5_lag_is_lacp_owner` of Linux).
-    pub(crate) fn may_own_a_bond(&self) -> bool {
+    pub(crate) fn is_lag_capable(&self) -> bool {
         let general = &self.general;
         general.vport_group_manager() && general.num_lag_ports() > 1 && general.lag_master()
     }
@@ -215,7 +218,7 @@ impl Caps {
 
     /// Maximum bytes of a memory copy (DMA MMO); 0 if the device has none. A device that
     /// reports no limit takes 2 GiB (rdma-core `MLX5_DMA_MMO_MAX_SIZE`).
-    pub fn longest_memory_copy(&self) -> u64 {
+    pub fn max_dma_mmo_bytes(&self) -> u64 {
         match self.general.log_dma_mmo_size() {
             _ if !self.dma_mmo() => 0,
             0 => 1 << 31,
@@ -225,7 +228,7 @@ impl Caps {
 
     /// Bytes of the largest operand of an atomic on a queue pair. An indirect key with atomics has
     /// a start and a length that are multiples of it.
-    pub fn largest_atomic(&self) -> u64 {
+    pub fn max_atomic_bytes(&self) -> u64 {
         // One bit per size; the bit's value is the size.
         let sizes = self.atomic.as_ref().map_or(0, |page| page.atomic_size_qp());
         sizes.checked_ilog2().map_or(1, |log| 1 << log)
@@ -248,14 +251,14 @@ impl Caps {
         self.general.fixed_buffer_size().then_some(least..=most)
     }
 
-    /// Maximum of scatter/gather entries of a send: the room in the largest WQE beside its other
-    /// segments.
+    /// Maximum number of scatter/gather entries of a send: the room in the largest WQE beside its
+    /// other segments.
     pub fn max_send_sges(&self) -> usize {
         // An atomic has the longest head: control, remote address and atomic segments.
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
     }
 
-    /// Maximum of scatter/gather entries of a READ: its WQE has at most 512 bytes (Linux
+    /// Maximum number of scatter/gather entries of a READ: its WQE has at most 512 bytes (Linux
     /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`).
     pub fn max_read_sges(&self) -> usize {
         self.max_send_sges().min((512 - 32) / 16)
@@ -267,7 +270,7 @@ impl Caps {
         usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES).saturating_sub(32 + 4)
     }
 
-    /// Maximum of scatter/gather entries of a receive.
+    /// Maximum number of scatter/gather entries of a receive.
     pub fn max_receive_sges(&self) -> usize {
         usize::from(self.max_receive_wqe_bytes) / 16
     }
@@ -292,7 +295,7 @@ pub(crate) fn query_hca_cap(
     let mut input = QueryHcaCapIn::new();
     input.set_op_mod(page.0 << 1 | u16::from(mode == CapMode::Current));
     let mut output = Box::new(QueryHcaCapOut::zeroed());
-    send::execute(context, &input, &mut *output)?;
+    execute::execute(context, &input, &mut *output)?;
     Ok(Box::new(*output.capability()))
 }
 

@@ -6,8 +6,8 @@ use verbless_devx::Error;
 use verbless_prm::{AllocQCounterIn, AllocQCounterOut, QueryQCounterIn, QueryQCounterOut};
 
 use crate::device::Device;
+use crate::execute;
 use crate::owned::Owned;
-use crate::send;
 
 /// A Q counter set. Queues that use it keep it alive.
 pub struct QCounter {
@@ -42,7 +42,7 @@ impl QCounter {
         let mut input = QueryQCounterIn::new();
         input.set_counter_set_id(self.number);
         let mut output = Box::new(QueryQCounterOut::zeroed());
-        send::query_object(self.owned.object(), &input, &mut *output)?;
+        execute::query_object(self.owned.object(), &input, &mut *output)?;
         Ok(output)
     }
 

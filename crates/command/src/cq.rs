@@ -10,9 +10,9 @@ use verbless_prm::{
 
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit};
+use crate::execute;
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
-use crate::send;
 use verbless_prm::number::{Cqn, Eqn};
 
 /// Attributes of a completion queue.
@@ -29,14 +29,14 @@ pub struct CqAttr {
     /// 128-byte CQEs instead of 64.
     pub wide: bool,
     /// Receiver of the queue's completion events.
-    pub element: CqElement,
+    pub element: CqEventTarget,
     /// Lets new CQEs overwrite unread ones instead of breaking the queue.
     pub ignore_overrun: bool,
 }
 
 /// Receiver of a CQ's completion events. The DPA needs the capability `apu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CqElement {
+pub enum CqEventTarget {
     /// An event queue.
     Eq(Eqn),
     /// A thread of the DPA (`DpaThread::id`), which the events start.
@@ -45,7 +45,7 @@ pub enum CqElement {
     DpaEq(u32),
 }
 
-impl CqElement {
+impl CqEventTarget {
     /// Whether the receiver is on the DPA, its type (ext_element_type) and its number.
     fn raw(self) -> (bool, u8, u32) {
         match self {
@@ -87,13 +87,13 @@ pub struct CqOptions {
 
 /// The device's capabilities for event moderation.
 #[derive(Debug, Clone, Copy)]
-struct Moderates {
+struct ModerationCaps {
     at_all: bool,
     from_cqe: bool,
     mode_changes: bool,
 }
 
-impl Moderates {
+impl ModerationCaps {
     fn of(general: &HcaCap) -> Self {
         Self {
             at_all: general.cq_moderation(),
@@ -124,7 +124,7 @@ impl Moderates {
 #[derive(Debug)]
 pub struct CqObject {
     cqn: Cqn,
-    moderates: Moderates,
+    moderation_caps: ModerationCaps,
     owned: Owned<CqAttr>,
 }
 
@@ -154,13 +154,13 @@ impl Device {
             let hint = "this device has no DPA (capability apu is 0): a CQ cannot target one";
             return Err(invalid("CREATE_CQ", hint));
         }
-        let moderates = Moderates::of(&self.caps().general);
+        let moderation_caps = ModerationCaps::of(&self.caps().general);
         period("CREATE_CQ", options.moderation.period)?;
         if options.moderation != Moderation::default() {
-            moderates.check("CREATE_CQ")?;
+            moderation_caps.check("CREATE_CQ")?;
         }
         if options.period_from_cqe {
-            moderates.check_from_cqe("CREATE_CQ")?;
+            moderation_caps.check_from_cqe("CREATE_CQ")?;
         }
         if let Some(format) = options.compression {
             self.check_compression(format, attr.wide)?;
@@ -188,7 +188,7 @@ impl Device {
         }
         let mut output = CreateCqOut::zeroed();
         let object = self.create(&input, &mut output)?;
-        Ok(CqObject { cqn: Cqn(output.cqn()), moderates, owned: Owned::new(object, attr) })
+        Ok(CqObject { cqn: Cqn(output.cqn()), moderation_caps, owned: Owned::new(object, attr) })
     }
 }
 
@@ -287,9 +287,9 @@ impl CqObject {
     /// As [`CqObject::set_moderation`]; the device cannot change the start, or has no start at a
     /// CQE.
     pub fn set_moderation_from(&self, moderation: Moderation, cqe: bool) -> Result<(), Error> {
-        self.moderates.check_mode_changes("MODIFY_CQ")?;
+        self.moderation_caps.check_mode_changes("MODIFY_CQ")?;
         if cqe {
-            self.moderates.check_from_cqe("MODIFY_CQ")?;
+            self.moderation_caps.check_from_cqe("MODIFY_CQ")?;
         }
         let mode = if cqe { CqPeriodMode::START_FROM_CQE } else { CqPeriodMode::START_FROM_EQE };
         let fields = CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0;
@@ -303,7 +303,7 @@ impl CqObject {
         fields: u32,
     ) -> Result<(), Error> {
         period("MODIFY_CQ", moderation.period)?;
-        self.moderates.check("MODIFY_CQ")?;
+        self.moderation_caps.check("MODIFY_CQ")?;
         let mut input = ModifyCqIn::new();
         input.set_cqn(self.cqn.0);
         input.set_modify_field_select(fields);
@@ -312,7 +312,7 @@ impl CqObject {
             .set_cq_period(moderation.period)
             .set_cq_max_count(moderation.count)
             .set_cq_period_mode(mode);
-        send::modify_object(self.owned.object(), &input)
+        execute::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_CQ: the event moderation, and whether its period starts at a CQE instead of an EQE.
@@ -327,7 +327,7 @@ impl CqObject {
         let mut input = QueryCqIn::new();
         input.set_cqn(self.cqn.0);
         let mut output = QueryCqOut::zeroed();
-        send::query_object(self.owned.object(), &input, &mut output)?;
+        execute::query_object(self.owned.object(), &input, &mut output)?;
         Ok(*output.cq_context())
     }
 

@@ -9,8 +9,8 @@ use verbless_devx::{Backend, Context, DeviceInfo, DevxObject, ModelToken, Result
 use verbless_prm::CommandInput;
 
 use crate::caps::{CapMode, CapPage, Caps, query_hca_cap};
+use crate::execute;
 use crate::query::{Adapter, lag_ports};
-use crate::send;
 
 /// An open device: a DevX context and its capabilities.
 ///
@@ -20,17 +20,17 @@ use crate::send;
 #[derive(Clone)]
 pub struct Device {
     context: Context,
-    known: Arc<Known>,
+    queried: Arc<OpenQueries>,
 }
 
 /// Results of queries at opening.
-struct Known {
+struct OpenQueries {
     caps: Caps,
     adapter: Adapter,
     /// Ports of a bond, 1 without one.
     lag_ports: u8,
     /// Count of queue pairs and TISs with a port of the bond.
-    lag_turns: AtomicU32,
+    lag_counter: AtomicU32,
 }
 
 impl Device {
@@ -43,33 +43,33 @@ impl Device {
     pub fn on(context: Context) -> Result<Self> {
         let (caps, adapter) = (Caps::read(&context)?, Adapter::read(&context)?);
         let lag_ports = lag_ports(&context, &caps);
-        let known = Known { caps, adapter, lag_ports, lag_turns: AtomicU32::new(0) };
-        Ok(Self { context, known: Arc::new(known) })
+        let queried = OpenQueries { caps, adapter, lag_ports, lag_counter: AtomicU32::new(0) };
+        Ok(Self { context, queried: Arc::new(queried) })
     }
 
     /// The device's capabilities.
     pub fn caps(&self) -> &Caps {
-        &self.known.caps
+        &self.queried.caps
     }
 
     /// Ports of the bond (LAG) that queue pairs and TISs of this device take turns to send from; 1
     /// without a bond. Read at opening.
     pub fn lag_ports(&self) -> u8 {
-        self.known.lag_ports
+        self.queried.lag_ports
     }
 
     /// The port of the bond for the next queue pair or TIS, as mlx5_ib chooses it; 0 without a
     /// bond.
     pub(crate) fn next_lag_port(&self) -> u8 {
-        match u32::from(self.known.lag_ports) {
+        match u32::from(self.queried.lag_ports) {
             0 | 1 => 0,
-            ports => (self.known.lag_turns.fetch_add(1, Ordering::Relaxed) % ports) as u8 + 1,
+            ports => (self.queried.lag_counter.fetch_add(1, Ordering::Relaxed) % ports) as u8 + 1,
         }
     }
 
     /// The device's identity: vendor id and PSID.
     pub fn adapter(&self) -> &Adapter {
-        &self.known.adapter
+        &self.queried.adapter
     }
 
     /// The token for typed commands whose layout only the software model has; `None` on hardware.
@@ -90,7 +90,7 @@ impl Device {
         input: &I,
         output: &mut I::Output,
     ) -> Result<DevxObject> {
-        send::create(&self.context, input, output)
+        execute::create(&self.context, input, output)
     }
 }
 

@@ -13,10 +13,10 @@ pub use verbless_prm::DpaThreadState;
 use verbless_prm::{DpaAffinity, DpaFault, GeneralObjectType, Structure};
 
 use crate::device::Device;
+use crate::dpa_outbox_window::{DpaOutbox, DpaWindow};
 use crate::error::refused;
 use crate::general::GeneralObject;
 use crate::memory::UserMemory;
-use crate::reach::{DpaOutbox, DpaWindow};
 
 /// Means no outbox or window.
 const NONE: u16 = 0xffff;
@@ -124,7 +124,7 @@ pub struct DpaThreadKind {
     pub held: bool,
 }
 
-/// A thread. An event of a CQ starts it ([`CqElement::Thread`](crate::CqElement::Thread)).
+/// A thread. An event of a CQ starts it ([`CqEventTarget::Thread`](crate::CqElement::Thread)).
 #[derive(Debug)]
 pub struct DpaThread {
     object: GeneralObject,

@@ -5,18 +5,18 @@ use verbless_devx::{Context, Error, ErrorKind};
 
 /// A request that cannot be encoded or that every device would refuse.
 pub(crate) fn invalid(attempted: &'static str, what: &'static str) -> Error {
-    Error::new(ErrorKind::Input, attempted, what)
+    Error::new(ErrorKind::InvalidInput, attempted, what)
 }
 
 /// An invalid request, with a message made at run time.
 pub(crate) fn refused(attempted: &'static str, what: String) -> Error {
-    Error::new(ErrorKind::Input, attempted, what)
+    Error::new(ErrorKind::InvalidInput, attempted, what)
 }
 
 /// A number above the limit of its field, or of this device.
 pub(crate) fn limit(attempted: &'static str, what: &str, value: u64, most: u64) -> Error {
     Error::new(
-        ErrorKind::Input,
+        ErrorKind::InvalidInput,
         attempted,
         format!("{what} is {value}; at most {most} is supported"),
     )
@@ -24,7 +24,7 @@ pub(crate) fn limit(attempted: &'static str, what: &str, value: u64, most: u64) 
 
 /// A response that contradicts the PRM.
 pub(crate) fn wrong_answer(attempted: &'static str, what: &'static str) -> Error {
-    Error::new(ErrorKind::Answer, attempted, what)
+    Error::new(ErrorKind::InvalidResponse, attempted, what)
 }
 
 /// Fails if a part of a request to `device` belongs to another device context: its number may refer

@@ -16,7 +16,7 @@ pub struct FlowAttr {
     pub destination: Option<[u8; 6]>,
     /// Source MAC address.
     pub source: Option<[u8; 6]>,
-    /// EtherType, behind VLAN tags.
+    /// EtherType, after VLAN tags.
     pub ethertype: Option<u16>,
     /// VLAN id of the first tag, a C-tag (0x8100); 12 bits.
     pub vlan: Option<u16>,

@@ -14,8 +14,8 @@ use verbless_prm::{
 };
 
 use crate::device::Device;
+use crate::execute;
 use crate::owned::Owned;
-use crate::send;
 
 /// An object of a general type.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Device {
             .set_object_type_to_be_accessed(kind)
             .set_object_id_to_be_accessed(id)
             .set_access_key(key);
-        send::execute(self, &input, &mut prm::AllowOtherVhcaAccessOut::zeroed())
+        execute::execute(self, &input, &mut prm::AllowOtherVhcaAccessOut::zeroed())
     }
 }
 

@@ -18,10 +18,13 @@ mod device;
 #[cfg(feature = "dpa")]
 mod dpa;
 #[cfg(feature = "dpa")]
-mod dpa_units;
+mod dpa_eu;
+#[cfg(feature = "dpa")]
+mod dpa_outbox_window;
 #[cfg(feature = "dpa")]
 mod emulated;
 mod error;
+mod execute;
 mod flow;
 mod general;
 mod memory;
@@ -31,19 +34,16 @@ mod path;
 mod qp;
 mod query;
 #[cfg(feature = "dpa")]
-mod reach;
-#[cfg(feature = "dpa")]
 mod register;
 mod rmp;
 mod rq;
-mod send;
 mod sq;
 mod transport;
 
 pub use alias::{AccessKey, AliasAttr, AliasKey};
 pub use caps::{CapMode, CapPage, Caps};
 pub use counter::QCounter;
-pub use cq::{CqAttr, CqElement, CqObject, CqOptions, Moderation};
+pub use cq::{CqAttr, CqEventTarget, CqObject, CqOptions, Moderation};
 pub use device::Device;
 #[cfg(feature = "dpa")]
 pub use dpa::{
@@ -51,7 +51,9 @@ pub use dpa::{
     DpaProcessInfo, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState,
 };
 #[cfg(feature = "dpa")]
-pub use dpa_units::{DpaCaps, DpaGroup, DpaPartition, DpaPartitionAttr};
+pub use dpa_eu::{DpaCaps, DpaEuGroup, DpaEuPartition, DpaEuPartitionAttr};
+#[cfg(feature = "dpa")]
+pub use dpa_outbox_window::{DpaOutbox, DpaUarExtension, DpaWindow};
 #[cfg(feature = "dpa")]
 pub use emulated::{
     DpaEq, DpaEqAttr, DpaEqInfo, EmulatedDevice, EmulatedDoorbell, EmulatedDoorbellInfo,
@@ -64,9 +66,7 @@ pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
 pub use qp::{DatagramAttr, InitAttr, Mtu, QpAttr, QpObject, RtrAttr, RtsAttr, RtsChange};
 pub use query::{Adapter, HostPf};
 #[cfg(feature = "dpa")]
-pub use reach::{DpaOutbox, DpaUarExtension, DpaWindow};
-#[cfg(feature = "dpa")]
-pub use register::RegisterWay;
+pub use register::RegisterAccess;
 pub use rmp::{RmpAttr, RmpObject};
 pub use rq::{RqAttr, RqObject, RqWqes};
 pub use sq::{SqAttr, SqObject};

@@ -11,9 +11,9 @@ use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyContext, QueryMkeyIn, QueryM
 use crate::caps::Caps;
 use crate::device::Device;
 use crate::error::{all_of, invalid, refused};
+use crate::execute;
 use crate::memory::UserMemory;
 use crate::owned::Owned;
-use crate::send;
 use verbless_prm::access::KeyAccess;
 use verbless_prm::number::{Lkey, Rkey};
 
@@ -123,7 +123,7 @@ impl Device {
     /// The memory does not cover the key; `start` and the memory have different offsets within a
     /// page of the UMEM; rights that no key has together; sizes beyond the device's
     /// ([`Caps::log_max_key_page`], [`Caps::log_fixed_buffers`]); an indirect key with
-    /// `remote.atomic` whose start or length is no multiple of [`Caps::largest_atomic`].
+    /// `remote.atomic` whose start or length is no multiple of [`Caps::max_atomic_bytes`].
     pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
         check(&attr)?;
         check_limits(&attr, self.caps())?;
@@ -144,7 +144,7 @@ impl Device {
         let (access, caps) = (attr.access, self.caps());
         let relaxed = access.relaxed_ordering || caps.relaxed_writes_only;
         let relaxed_writes = relaxed && caps.relaxed_writes || caps.relaxed_writes_only;
-        // Future firmware without write ordering refuses a key that orders reads behind writes
+        // Future firmware without write ordering refuses a key that orders reads after writes
         // (DPDK `mlx5_devx_mkey_attr_set_ordering`).
         let reads = match relaxed && caps.reads_behind_writes {
             true => prm::MkeyReadAfterWrite::RELAXED,
@@ -216,15 +216,15 @@ impl Device {
     }
 }
 
-/// Fails for rights that no key has together.
+/// Fails for rights that no key permits together.
 ///
 /// # Errors
-/// [`ErrorKind::Input`](crate::ErrorKind::Input): peers may write, or do atomics, and the local
-/// device may not write.
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::Input): the access has remote writes or atomics
+/// without local writes.
 pub fn check_access(access: KeyAccess) -> Result<(), Error> {
     if (access.remote.write || access.remote.atomic) && !access.local_write {
-        let what = "its access lets peers write or do atomics but not the local device, and no key \
-                    has the one without the other: set `local_write` too (KeyAccess::ALL has both)";
+        let what = "the access has remote writes or atomics without local writes, which no key \
+                    permits: set `local_write` too (KeyAccess::ALL has both)";
         return Err(invalid("CREATE_MKEY", what));
     }
     Ok(())
@@ -313,7 +313,7 @@ fn check_entries(memory: &KeyMemory, caps: &Caps) -> Result<(), Error> {
     Ok(())
 }
 
-/// KLM entries that fit behind CREATE_MKEY's input in an ioctl attribute; a multiple of four.
+/// KLM entries that fit after CREATE_MKEY's input in an ioctl attribute; a multiple of four.
 const MOST_SENT: u64 = ((u16::MAX as u64 - size_of::<CreateMkeyIn>() as u64) / 16) & !3;
 
 /// Fails if the attributes exceed this device's limits.
@@ -340,7 +340,7 @@ fn check_limits(attr: &MkeyAttr, caps: &Caps) -> Result<(), Error> {
     if !attr.access.remote.atomic || !caps.atomics {
         return Ok(());
     }
-    let unit = caps.largest_atomic();
+    let unit = caps.max_atomic_bytes();
     if !attr.start.is_multiple_of(unit) || !attr.length.is_multiple_of(unit) {
         let what = format!(
             "an indirect key for atomics begins at a multiple of {unit} bytes (the largest atomic \
@@ -432,7 +432,7 @@ impl MkeyObject {
         let mut input = QueryMkeyIn::new();
         input.set_mkey_index(self.key >> 8);
         let mut output = QueryMkeyOut::zeroed();
-        send::query_object(self.owned.object(), &input, &mut output)?;
+        execute::query_object(self.owned.object(), &input, &mut output)?;
         Ok(*output.memory_key_mkey_entry())
     }
 

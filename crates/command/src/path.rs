@@ -65,7 +65,7 @@ pub enum Path {
         /// 802.1p priority, 0 to 7.
         priority: u8,
     },
-    /// Force loopback to the own function, within the device: it needs no LID, GID or MAC, and no
+    /// Force loopback to this function, within the device: it needs no LID, GID or MAC, and no
     /// network that is up. For reliable connected queue pairs of devices that [support
     /// it](crate::Device::forces_loopback).
     Loopback,

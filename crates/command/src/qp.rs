@@ -20,11 +20,11 @@ use crate::caps::Caps;
 use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit, refused};
+use crate::execute;
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::path::Path;
 use crate::rmp::RmpObject;
-use crate::send;
 use verbless_prm::access::RemoteAccess;
 use verbless_prm::number::{QKey, Qpn};
 
@@ -70,9 +70,9 @@ pub struct QpAttr {
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
     pub user_index: u32,
-    /// Whether the queue pair can copy memory (`MemoryCopy` of verbless-ring); only
+    /// Whether the queue pair can copy memory (`DmaMmo` of verbless-ring); only
     /// RC queue pairs on devices with `dma_mmo_qp`.
-    pub memory_copies: bool,
+    pub dma_mmo: bool,
 }
 
 /// Attributes of RESET → INIT.
@@ -183,8 +183,8 @@ pub struct QpObject {
     qpn: Qpn,
     /// The attributes of RST2INIT, which INIT2RTR repeats.
     init: InitAttr,
-    /// Whether INIT2RTR forbade reads of the peer. The context's minimum of outstanding reads is
-    /// one, so the peer's rights forbid them.
+    /// Whether INIT2RTR forbade reads of the peer. The context's minimum number of outstanding
+    /// reads is one, so the peer's rights forbid them.
     no_reads: bool,
     log_max_message: u8,
     atomics: bool,
@@ -204,7 +204,7 @@ pub struct QpObject {
     receives: bool,
     /// Whether the context enables memory copies: only with `dma_mmo_qp`, not with `dma_mmo_sq`
     /// alone.
-    sets_up_copies: bool,
+    enables_dma_mmo: bool,
     owned: Owned<QpAttr>,
 }
 
@@ -225,7 +225,7 @@ impl Device {
             return Err(invalid("CREATE_QP", "the receive stride must be 16 to 512 bytes"));
         }
         fits("CREATE_QP", "the user index", attr.user_index, 24)?;
-        if attr.memory_copies && (attr.service != ServiceType::RC || !caps.dma_mmo()) {
+        if attr.dma_mmo && (attr.service != ServiceType::RC || !caps.dma_mmo()) {
             let hint = "only reliable connected queue pairs copy memory, of devices with the \
                         capability dma_mmo_qp or dma_mmo_sq";
             return Err(invalid("CREATE_QP", hint));
@@ -292,7 +292,7 @@ impl Device {
             announced: AtomicU32::new(NO_PSN),
             left_reset: false,
             receives: false,
-            sets_up_copies: attr.memory_copies && caps.general.dma_mmo_qp(),
+            enables_dma_mmo: attr.dma_mmo && caps.general.dma_mmo_qp(),
             owned: Owned::new(object, attr),
         })
     }
@@ -339,7 +339,7 @@ impl QpObject {
     /// [announced](QpObject::announce_psn): its peer would expect the old PSN, and receive nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`](verbless_devx::ErrorKind::Input).
+    /// [`ErrorKind::InvalidInput`](verbless_devx::ErrorKind::Input).
     pub fn check_announced(&self) -> Result<(), Error> {
         let announced = self.announced.load(Ordering::Relaxed);
         if announced == NO_PSN || announced == self.psn {
@@ -371,12 +371,12 @@ impl QpObject {
             .set_pkey_index(attr.pkey_index);
         self.modify(&input, "INIT needs RESET")?;
         self.init = *attr;
-        if self.sets_up_copies { self.enable_memory_copies() } else { Ok(()) }
+        if self.enables_dma_mmo { self.enable_dma_mmo() } else { Ok(()) }
     }
 
     /// INIT2INIT_QP with mmo of the context's extension: enables memory copies until the next
     /// RESET.
-    fn enable_memory_copies(&mut self) -> Result<(), Error> {
+    fn enable_dma_mmo(&mut self) -> Result<(), Error> {
         let mut input = prm::Init2initQpIn::new();
         input.set_qpn(self.qpn.0).set_qpc_ext(true);
         input.set_opt_param_mask_95_32(prm::OptParamMask9532::INIT2INIT_MMO.0);
@@ -553,7 +553,7 @@ impl QpObject {
     }
 
     /// SQERR2RTS_QP: lets a queue pair of an unreliable service send again after a failed request.
-    /// The requests posted behind the failed one complete as flushed: count those completions
+    /// The requests posted after the failed one complete as flushed: count those completions
     /// first. The queue continues after them.
     pub fn recover(&mut self) -> Result<(), Error> {
         let mut input = prm::Sqerr2rtsQpIn::new();
@@ -602,7 +602,7 @@ impl QpObject {
         let mut input = QueryQpIn::new();
         input.set_qpn(self.qpn.0);
         let mut output = prm::QueryQpOut::zeroed();
-        send::query_object(self.owned.object(), &input, &mut output)?;
+        execute::query_object(self.owned.object(), &input, &mut output)?;
         Ok(*output.qpc())
     }
 
@@ -706,7 +706,7 @@ impl QpObject {
         needs: &'static str,
     ) -> Result<(), Error> {
         self.left_reset = true;
-        send::modify_object(self.owned.object(), input).map_err(|error| {
+        execute::modify_object(self.owned.object(), input).map_err(|error| {
             // Other statuses do not result from the state.
             let states = [prm::CommandStatus::BAD_QP_STATE.0, prm::CommandStatus::BAD_RES_STATE.0];
             if error.status().is_none_or(|status| !states.contains(&status)) {

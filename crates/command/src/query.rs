@@ -5,7 +5,7 @@ use verbless_prm as prm;
 
 use crate::caps::Caps;
 use crate::device::Device;
-use crate::send;
+use crate::execute;
 
 /// Identity of the device, from QUERY_ADAPTER.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Adapter {
     /// QUERY_ADAPTER.
     pub(crate) fn read(context: &Context) -> Result<Self, Error> {
         let mut output = prm::QueryAdapterOut::zeroed();
-        send::execute(context, &prm::QueryAdapterIn::new(), &mut output)?;
+        execute::execute(context, &prm::QueryAdapterIn::new(), &mut output)?;
         let block = output.query_adapter_struct();
         Ok(Self { psid: printable(&block.vsd_contd_psid()[..]), vendor_id: block.ieee_vendor_id() })
     }
@@ -44,7 +44,7 @@ pub(crate) fn lag_ports(context: &Context, caps: &Caps) -> u8 {
     }
     let mut output = prm::QueryLagOut::zeroed();
     // A device that does not respond has no usable bond.
-    let asked = send::execute(context, &prm::QueryLagIn::new(), &mut output);
+    let asked = execute::execute(context, &prm::QueryLagIn::new(), &mut output);
     let bond = output.ctx();
     match asked {
         Ok(()) if bond.lag_state() != 0 && bond.port_select_mode() == QUEUE_AFFINITY => {
@@ -85,20 +85,20 @@ pub struct RoceAddress {
 impl Device {
     /// NOP: a command without effect.
     pub fn nop(&self) -> Result<(), Error> {
-        send::execute(self, &prm::NopIn::new(), &mut prm::NopOut::zeroed())
+        execute::execute(self, &prm::NopIn::new(), &mut prm::NopOut::zeroed())
     }
 
     /// QUERY_ISSI: the interface step in use and the steps that the device supports, as a bit mask.
     pub fn query_issi(&self) -> Result<(u16, Vec<u8>), Error> {
         let mut output = prm::QueryIssiOut::zeroed();
-        send::execute(self, &prm::QueryIssiIn::new(), &mut output)?;
+        execute::execute(self, &prm::QueryIssiIn::new(), &mut output)?;
         Ok((output.current_issi(), output.supported_issi_dw0().to_be_bytes().to_vec()))
     }
 
     /// QUERY_VPORT_STATE of our own port.
     pub fn query_vport_state(&self) -> Result<VportState, Error> {
         let mut output = prm::QueryVportStateOut::zeroed();
-        send::execute(self, &prm::QueryVportStateIn::new(), &mut output)?;
+        execute::execute(self, &prm::QueryVportStateIn::new(), &mut output)?;
         Ok(VportState {
             admin: output.admin_state().0,
             state: output.state().0,
@@ -109,7 +109,7 @@ impl Device {
     /// QUERY_NIC_VPORT_CONTEXT of our own port: MAC, MTU, filters of an Ethernet function.
     pub fn query_nic_vport_context(&self) -> Result<prm::NicVportContext, Error> {
         let mut output = prm::QueryNicVportContextOut::zeroed();
-        send::execute(self, &prm::QueryNicVportContextIn::new(), &mut output)?;
+        execute::execute(self, &prm::QueryNicVportContextIn::new(), &mut output)?;
         Ok(*output.nic_vport_context())
     }
 
@@ -134,7 +134,7 @@ impl Device {
         crate::error::fits("QUERY_HCA_VPORT_CONTEXT", "the port", port.into(), 4)?;
         input.set_port_num(port);
         let mut output = Box::new(prm::QueryHcaVportContextOut::zeroed());
-        send::execute(self, &input, &mut *output)?;
+        execute::execute(self, &input, &mut *output)?;
         Ok(Box::new(*output.hca_vport_context()))
     }
 
@@ -144,7 +144,7 @@ impl Device {
         let mut input = prm::QueryRoceAddressIn::new();
         input.set_roce_address_index(index).set_vhca_port_num(port);
         let mut output = prm::QueryRoceAddressOut::zeroed();
-        send::execute(self, &input, &mut output)?;
+        execute::execute(self, &input, &mut output)?;
         let entry = output.roce_address();
         let mut mac = [0; 6];
         mac[..2].copy_from_slice(&entry.source_mac_47_32().to_be_bytes());
@@ -182,7 +182,7 @@ impl Device {
     /// The device refuses: this function manages no embedded switch.
     pub fn query_host_pf(&self) -> Result<Option<HostPf>, Error> {
         let mut output = prm::QueryEswFunctionsOut::zeroed();
-        send::execute(self, &prm::QueryEswFunctionsIn::new(), &mut output)?;
+        execute::execute(self, &prm::QueryEswFunctionsIn::new(), &mut output)?;
         let host = output.host_params_context();
         let works = !host.host_pf_not_exist() && !host.host_pf_disabled();
         Ok(works.then(|| HostPf {
@@ -205,7 +205,7 @@ impl Device {
         input.set_op_mod(prm::HcaCapPage::GENERAL.0 << 1);
         input.set_other_function(true).set_function_id(function_id);
         let mut output = Box::new(prm::QueryHcaCapOut::zeroed());
-        send::execute(self, &input, &mut *output)?;
+        execute::execute(self, &input, &mut *output)?;
         let page = prm::HcaCap::from_prefix(output.capability());
         let what = "the page is shorter than its description";
         Ok(page.ok_or_else(|| crate::error::wrong_answer("QUERY_HCA_CAP", what))?.vhca_id())

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use verbless_devx::{ControlScope, Error, ErrorKind};
+use verbless_devx::{Error, ErrorKind, FwctlScope};
 use verbless_prm::{
     AccessRegisterIn, AccessRegisterOut, AccessRegisterUserIn, AccessRegisterUserOut, RegisterId,
     Structure,
@@ -13,25 +13,25 @@ use crate::device::Device;
 
 /// How a program reaches registers of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RegisterWay {
+pub enum RegisterAccess {
     /// The command ACCESS_REGISTER_USER, which DevX passes: capability access_register_user.
     User,
     /// The command ACCESS_REGISTER, which the kernel passes through `/dev/fwctl/fwctlN`.
-    Control,
+    Fwctl,
 }
 
-impl fmt::Display for RegisterWay {
+impl fmt::Display for RegisterAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::User => "ACCESS_REGISTER_USER through DevX",
-            Self::Control => "ACCESS_REGISTER through /dev/fwctl",
+            Self::Fwctl => "ACCESS_REGISTER through /dev/fwctl",
         })
     }
 }
 
 /// Read or write of a register, as op_mod of both commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
+enum RegisterOp {
     Write,
     Read,
 }
@@ -45,9 +45,9 @@ impl Device {
     /// # Errors
     /// [`ErrorKind::NotSupported`] if neither exists, or if the firmware gives users of the control
     /// file no access to registers; [`ErrorKind::Permission`] if this user may not open the file.
-    pub fn register_way(&self) -> Result<RegisterWay, Error> {
+    pub fn register_access(&self) -> Result<RegisterAccess, Error> {
         if self.caps().general.access_register_user() {
-            return Ok(RegisterWay::User);
+            return Ok(RegisterAccess::User);
         }
         let none = |of_control: String| {
             let hint = format!(
@@ -56,7 +56,7 @@ impl Device {
             );
             Error::new(ErrorKind::NotSupported, WHAT, hint)
         };
-        let Some(control) = self.firmware_control()? else {
+        let Some(control) = self.fwctl()? else {
             return Err(none(
                 "the function has no /dev/fwctl/fwctlN either, which Linux has from 6.15 on with \
                  CONFIG_FWCTL_MLX5 (`modprobe mlx5_fwctl`), and for no sub-function"
@@ -71,7 +71,7 @@ impl Device {
                 info.uctx_caps
             )));
         }
-        Ok(RegisterWay::Control)
+        Ok(RegisterAccess::Fwctl)
     }
 
     pub(crate) fn read_register<R: Structure>(
@@ -79,7 +79,7 @@ impl Device {
         id: RegisterId,
         register: &mut R,
     ) -> Result<(), Error> {
-        self.access_register(Access::Read, id, register)
+        self.access_register(RegisterOp::Read, id, register)
     }
 
     pub(crate) fn write_register<R: Structure>(
@@ -87,37 +87,37 @@ impl Device {
         id: RegisterId,
         register: &mut R,
     ) -> Result<(), Error> {
-        self.access_register(Access::Write, id, register)
+        self.access_register(RegisterOp::Write, id, register)
     }
 
     /// Sends the register and replaces it by the device's response.
     fn access_register<R: Structure>(
         &self,
-        access: Access,
+        access: RegisterOp,
         id: RegisterId,
         register: &mut R,
     ) -> Result<(), Error> {
-        match self.register_way()? {
-            RegisterWay::User => {
+        match self.register_access()? {
+            RegisterAccess::User => {
                 let mut head = AccessRegisterUserIn::new();
                 head.set_register_id(id).set_op_mod(match access {
-                    Access::Write => AccessRegisterUserIn::WRITE,
-                    Access::Read => AccessRegisterUserIn::READ,
+                    RegisterOp::Write => AccessRegisterUserIn::WRITE,
+                    RegisterOp::Read => AccessRegisterUserIn::READ,
                 });
                 let bytes = AccessRegisterUserOut::BYTES;
                 exchange(head.as_bytes(), bytes, register, |input, output| {
                     self.devx_other(input, output)
                 })
             }
-            RegisterWay::Control => {
+            RegisterAccess::Fwctl => {
                 let mut head = AccessRegisterIn::new();
                 let (op_mod, scope) = match access {
-                    Access::Write => (AccessRegisterIn::WRITE, ControlScope::Configuration),
-                    Access::Read => (AccessRegisterIn::READ, ControlScope::DebugReadOnly),
+                    RegisterOp::Write => (AccessRegisterIn::WRITE, FwctlScope::Configuration),
+                    RegisterOp::Read => (AccessRegisterIn::READ, FwctlScope::DebugReadOnly),
                 };
                 head.set_register_id(id).set_op_mod(op_mod);
                 exchange(head.as_bytes(), AccessRegisterOut::BYTES, register, |input, output| {
-                    let control = self.firmware_control()?.ok_or_else(|| {
+                    let control = self.fwctl()?.ok_or_else(|| {
                         Error::new(ErrorKind::DeviceGone, WHAT, "its control file is gone")
                     })?;
                     control.rpc(scope, input, output)

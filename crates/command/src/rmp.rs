@@ -8,9 +8,9 @@ use verbless_prm::{
 
 use crate::device::Device;
 use crate::error::{all_of, invalid, limit};
+use crate::execute;
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
-use crate::send;
 use verbless_prm::number::Rmpn;
 
 /// Attributes of a receive memory pool. Each of its WQEs begins with the index of the next one,
@@ -108,7 +108,7 @@ impl RmpObject {
         let context = input.ctx_mut();
         context.set_state(RmpState::RDY);
         context.wq_mut().set_lwm(limit);
-        send::modify_object(self.owned.object(), &input)
+        execute::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_RMP: the current context.
@@ -116,7 +116,7 @@ impl RmpObject {
         let mut input = QueryRmpIn::new();
         input.set_rmpn(self.rmpn.0);
         let mut output = Box::new(prm::QueryRmpOut::zeroed());
-        send::query_object(self.owned.object(), &input, &mut *output)?;
+        execute::query_object(self.owned.object(), &input, &mut *output)?;
         Ok(*output.rmp_context())
     }
 

@@ -8,15 +8,15 @@ use verbless_prm::{
     TimestampFormat, WqType,
 };
 
-use crate::caps::offered;
+use crate::caps::check_timestamp_format;
 use crate::counter::QCounter;
 use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit};
+use crate::execute;
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
 use crate::rmp::RmpObject;
-use crate::send;
 use verbless_prm::number::Rqn;
 
 /// Attributes of a receive queue.
@@ -78,7 +78,7 @@ impl Device {
             return Err(invalid("CREATE_RQ", what));
         }
         fits("CREATE_RQ", "the user index", attr.user_index, 24)?;
-        offered("CREATE_RQ", attr.timestamps, caps.general.rq_ts_format())?;
+        check_timestamp_format("CREATE_RQ", attr.timestamps, caps.general.rq_ts_format())?;
         if !attr.keep_vlan && !caps.ethernet.as_ref().is_some_and(|page| page.vlan_cap()) {
             let what = "the device strips no VLAN tags (capability vlan_cap is 0): let frames keep \
                         theirs";
@@ -162,17 +162,17 @@ impl RqObject {
     /// MODIFY_RQ to ERR from the current state. With [`RqAttr::flush_in_error`] the posted receives
     /// complete as flushed, but later: [`to_reset`](Self::to_reset) discards the rest.
     pub fn to_error(&self) -> Result<(), Error> {
-        self.leave_to(RqState::ERR)
+        self.move_to_state(RqState::ERR)
     }
 
     /// MODIFY_RQ to RST from the current state: discards posted receives.
     pub fn to_reset(&self) -> Result<(), Error> {
-        self.leave_to(RqState::RST)
+        self.move_to_state(RqState::RST)
     }
 
     /// MODIFY_RQ from the current state.
-    fn leave_to(&self, to: RqState) -> Result<(), Error> {
-        send::leave_to(to, || Ok(self.query()?.state()), |from| self.modify(from, to))
+    fn move_to_state(&self, to: RqState) -> Result<(), Error> {
+        execute::move_to_state(to, || Ok(self.query()?.state()), |from| self.modify(from, to))
     }
 
     /// MODIFY_RQ from the given current state to another one.
@@ -183,7 +183,7 @@ impl RqObject {
         let mut input = ModifyRqIn::new();
         input.set_rqn(self.rqn.0).set_rq_state(from);
         input.ctx_mut().set_state(to);
-        send::modify_object(self.owned.object(), &input)
+        execute::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_RQ: the current context.
@@ -191,7 +191,7 @@ impl RqObject {
         let mut input = QueryRqIn::new();
         input.set_rqn(self.rqn.0);
         let mut output = Box::new(QueryRqOut::zeroed());
-        send::query_object(self.owned.object(), &input, &mut *output)?;
+        execute::query_object(self.owned.object(), &input, &mut *output)?;
         Ok(*output.rq_context())
     }
 

@@ -8,13 +8,13 @@ use verbless_prm::{
     SqState, TimestampFormat, WqType,
 };
 
-use crate::caps::offered;
+use crate::caps::check_timestamp_format;
 use crate::cq::CqObject;
 use crate::device::Device;
 use crate::error::{all_of, fits, invalid, limit};
+use crate::execute;
 use crate::memory::QueueMemory;
 use crate::owned::Owned;
-use crate::send;
 use crate::transport::TisObject;
 use verbless_prm::number::Qpn;
 
@@ -79,7 +79,7 @@ impl Device {
         }
         fits("CREATE_SQ", "the user index", attr.user_index, 24)?;
         fits("CREATE_SQ", "the least inline mode", attr.min_inline.0.into(), 3)?;
-        offered("CREATE_SQ", attr.timestamps, caps.general.sq_ts_format())?;
+        check_timestamp_format("CREATE_SQ", attr.timestamps, caps.general.sq_ts_format())?;
         let several = caps.ethernet.as_ref().is_some_and(|it| it.enhanced_multi_pkt_send_wqe());
         if attr.multi_packet && !several {
             let what = "the device takes no WQEs of several frames (capability \
@@ -152,18 +152,18 @@ impl SqObject {
     /// MODIFY_SQ to ERR from the current state. With `flush_in_error` the posted requests complete
     /// as flushed, but later: [`to_reset`](Self::to_reset) discards the rest.
     pub fn to_error(&self) -> Result<(), Error> {
-        self.leave_to(SqState::ERR)
+        self.move_to_state(SqState::ERR)
     }
 
     /// MODIFY_SQ to RST from the current state: discards posted requests, and the next WQE has
     /// index 0.
     pub fn to_reset(&self) -> Result<(), Error> {
-        self.leave_to(SqState::RST)
+        self.move_to_state(SqState::RST)
     }
 
     /// MODIFY_SQ from the current state.
-    fn leave_to(&self, to: SqState) -> Result<(), Error> {
-        send::leave_to(to, || Ok(self.query()?.state()), |from| self.modify(from, to))
+    fn move_to_state(&self, to: SqState) -> Result<(), Error> {
+        execute::move_to_state(to, || Ok(self.query()?.state()), |from| self.modify(from, to))
     }
 
     /// MODIFY_SQ from the given current state to another one.
@@ -174,7 +174,7 @@ impl SqObject {
         let mut input = ModifySqIn::new();
         input.set_sqn(self.sqn.0).set_sq_state(from);
         input.ctx_mut().set_state(to);
-        send::modify_object(self.owned.object(), &input)
+        execute::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_SQ: the current context.
@@ -182,7 +182,7 @@ impl SqObject {
         let mut input = QuerySqIn::new();
         input.set_sqn(self.sqn.0);
         let mut output = Box::new(QuerySqOut::zeroed());
-        send::query_object(self.owned.object(), &input, &mut *output)?;
+        execute::query_object(self.owned.object(), &input, &mut *output)?;
         Ok(*output.sq_context())
     }
 

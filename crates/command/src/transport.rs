@@ -16,9 +16,9 @@ use verbless_prm::{
 
 use crate::device::Device;
 use crate::error::{fits, invalid};
+use crate::execute;
 use crate::owned::Owned;
 use crate::rq::RqObject;
-use crate::send;
 use verbless_prm::number::{Tirn, Tisn};
 
 /// A transport domain. Its objects keep it alive.
@@ -99,7 +99,7 @@ impl Device {
         }
         match self.next_lag_port() {
             // As Linux does for a TIS without a port (`create_raw_packet_qp_tis` of mlx5_ib).
-            0 => context.set_strict_lag_tx_port_affinity(self.caps().may_own_a_bond()),
+            0 => context.set_strict_lag_tx_port_affinity(self.caps().is_lag_capable()),
             port => context.set_lag_tx_port_affinity(port),
         };
         let mut output = CreateTisOut::zeroed();
@@ -176,7 +176,7 @@ impl TisObject {
         input.set_tisn(self.tisn.0);
         input.bitmask_mut().set_prio(true);
         input.ctx_mut().set_prio(priority << 1);
-        send::modify_object(self.owned.object(), &input)
+        execute::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_TIS: the current context.
@@ -184,7 +184,7 @@ impl TisObject {
         let mut input = QueryTisIn::new();
         input.set_tisn(self.tisn.0);
         let mut output = QueryTisOut::zeroed();
-        send::query_object(self.owned.object(), &input, &mut output)?;
+        execute::query_object(self.owned.object(), &input, &mut output)?;
         Ok(*output.tis_context())
     }
 
@@ -220,7 +220,7 @@ impl TirObject {
         let mut input = QueryTirIn::new();
         input.set_tirn(self.tirn.0);
         let mut output = Box::new(QueryTirOut::zeroed());
-        send::query_object(self.owned.object(), &input, &mut *output)?;
+        execute::query_object(self.owned.object(), &input, &mut *output)?;
         Ok(*output.tir_context())
     }
 

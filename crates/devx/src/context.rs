@@ -11,8 +11,8 @@ use crate::abi::method;
 use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::DeviceInfo;
-use crate::model::Recognition;
-use crate::sys::{Backend, ControlFile, Errno, OpenDevice, Request};
+use crate::model::ModelRecognition;
+use crate::sys::{Backend, Errno, OpenDevice, OpenFwctl, Request};
 
 /// A user context with DevX on an open device. It is cheap to clone; every object made from it
 /// holds a clone, and the last one closes the device.
@@ -23,12 +23,12 @@ struct Inner {
     /// Field order: the device closes before `held` is dropped.
     device: Arc<dyn OpenDevice>,
     /// The function's control file, once it has been opened.
-    control: OnceLock<Arc<dyn ControlFile>>,
+    control: OnceLock<Arc<dyn OpenFwctl>>,
     info: DeviceInfo,
     attributes: ContextAttributes,
     leaked: AtomicU64,
     lost: AtomicU64,
-    recognition: Recognition,
+    recognition: ModelRecognition,
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -56,15 +56,16 @@ impl Context {
     /// Makes a context on an open device file.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`ErrorKind::Answer`] when the kernel's answer is inconsistent.
+    /// As [`open`](Self::open), and [`ErrorKind::InvalidResponse`] when the kernel's answer is
+    /// inconsistent.
     pub fn from_device(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
-        Self::recognising(device, info, Recognition::default())
+        Self::recognising(device, info, ModelRecognition::default())
     }
 
     pub(crate) fn recognising(
         device: Arc<dyn OpenDevice>,
         info: DeviceInfo,
-        recognition: Recognition,
+        recognition: ModelRecognition,
     ) -> Result<Self> {
         let attributes = allocate(&*device, mlx5::CONTEXT_DEVX).map_err(|error| {
             let maybe_devx = matches!(error.errno(), Some(Errno::EINVAL | Errno::EOPNOTSUPP));
@@ -87,14 +88,14 @@ impl Context {
     /// Imports the context that another library has made on an open device.
     pub(crate) fn import(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
         let attributes = query(&*device)?;
-        Ok(Self::of(device, info, attributes, Recognition::default()))
+        Ok(Self::of(device, info, attributes, ModelRecognition::default()))
     }
 
     fn of(
         device: Arc<dyn OpenDevice>,
         info: DeviceInfo,
         attributes: ContextAttributes,
-        recognition: Recognition,
+        recognition: ModelRecognition,
     ) -> Self {
         Self(Arc::new(Inner {
             device,
@@ -126,9 +127,10 @@ impl Context {
         self.0.leaked.load(Ordering::Relaxed)
     }
 
-    /// Number of objects that the kernel of a removed device refused to destroy (EIO, as on Linux).
-    /// It frees them when the device's file closes: when the last clone of the context and the last
-    /// object are dropped. Until then their memory is held.
+    /// Number of objects whose destruction failed because the device is gone. Linux destroys the
+    /// objects of a removed device, so requests for that fail only where its driver reports the
+    /// failure of a command (EIO). It frees such objects when the device's file closes: when the
+    /// last clone of the context and the last object are dropped. Until then their memory is held.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
@@ -159,7 +161,7 @@ impl Context {
         let _ = (what, number, error);
     }
 
-    pub(crate) fn recognition(&self) -> &Recognition {
+    pub(crate) fn recognition(&self) -> &ModelRecognition {
         &self.0.recognition
     }
 
@@ -168,9 +170,9 @@ impl Context {
     }
 
     /// The control file, if there is one.
-    pub(crate) fn control_file(&self) -> Result<Option<&dyn ControlFile>> {
+    pub(crate) fn fwctl_file(&self) -> Result<Option<&dyn OpenFwctl>> {
         if self.0.control.get().is_none()
-            && let Some(file) = self.0.device.open_control()?
+            && let Some(file) = self.0.device.open_fwctl()?
         {
             // Another thread may have set one meanwhile.
             let _ = self.0.control.set(file);
@@ -264,7 +266,7 @@ impl ContextAttributes {
 
     /// Whether the kernel leaves the variant byte of new mkeys to the user.
     #[must_use]
-    pub fn takes_mkey_variant(&self) -> bool {
+    pub fn supports_mkey_variant(&self) -> bool {
         self.has(mlx5::RESP_MASK_MKEY_UPDATE_TAG)
     }
 
@@ -383,7 +385,7 @@ mod tests {
             let driver = AllocContextResponse { comp_mask, ..response(72) };
             let it = ContextAttributes::parse(1, 0, driver).unwrap();
             let clock = it.core_clock_offset().is_some();
-            [it.null_mkey().is_some(), clock, it.takes_mkey_variant(), it.real_time_timestamps()]
+            [it.null_mkey().is_some(), clock, it.supports_mkey_variant(), it.real_time_timestamps()]
         };
         let bits = [
             mlx5::RESP_MASK_DUMP_FILL_MKEY,
@@ -415,7 +417,7 @@ mod tests {
     fn response_with_bad_length_is_rejected() {
         for length in [0, 43, 73, u32::MAX] {
             let error = ContextAttributes::parse(1, 0, response(length)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Answer, "{length}");
+            assert_eq!(error.kind(), ErrorKind::InvalidResponse, "{length}");
         }
     }
 

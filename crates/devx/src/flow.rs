@@ -59,7 +59,7 @@ impl Context {
         use flow_matcher_create::{FLOW_TYPE, HANDLE, MATCH_CRITERIA, MATCH_MASK};
         let (criteria, priority) = ([criteria], priority.to_ne_bytes());
         let answer = Request::new(method::FLOW_MATCHER_CREATE)
-            .fresh(HANDLE)
+            .new_handle(HANDLE)
             .input(MATCH_MASK, mask)
             .element(FLOW_TYPE, flow_matcher_type::NORMAL, &priority)
             .input(MATCH_CRITERIA, &criteria)
@@ -76,8 +76,8 @@ impl FlowMatcher {
     /// their CQEs carry `tag`.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_RAW; [`ErrorKind::Input`] if `value` is not as long as the mask or
-    /// `tag` has more than 24 bits; EINVAL if the destination is no TIR.
+    /// EPERM without CAP_NET_RAW; [`ErrorKind::InvalidInput`] if `value` is not as long as the mask
+    /// or `tag` has more than 24 bits; EINVAL if the destination is no TIR.
     pub fn create_rule(
         self: &Arc<Self>,
         value: &[u8],
@@ -85,7 +85,8 @@ impl FlowMatcher {
         tag: Option<u32>,
     ) -> Result<FlowRule> {
         use flow_create::{DEST_DEVX, HANDLE, MATCH_VALUE, MATCHER, TAG};
-        let refused = |hint: String| Error::new(ErrorKind::Input, "making a flow rule", hint);
+        let refused =
+            |hint: String| Error::new(ErrorKind::InvalidInput, "making a flow rule", hint);
         if value.len() != self.length {
             let (value, mask) = (value.len(), self.length);
             return Err(refused(format!("the value has {value} bytes, and its mask {mask}")));
@@ -98,7 +99,7 @@ impl FlowMatcher {
             return Err(refused("matcher and destination are of two contexts".into()));
         }
         let answer = Request::new(method::FLOW_CREATE)
-            .fresh(HANDLE)
+            .new_handle(HANDLE)
             .input(MATCH_VALUE, value)
             .handle(DEST_DEVX, destination.handle())
             .handle(MATCHER, self.handle.number())

@@ -13,7 +13,7 @@ use crate::abi::fwctl::{DEVICE_TYPE_MLX5, MAILBOX_BYTES, scope};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model;
-use crate::sys::{ControlFile, Errno, control_info, control_rpc};
+use crate::sys::{Errno, OpenFwctl, fwctl_info, fwctl_rpc};
 
 const INFO: &str = "FWCTL_INFO";
 const RPC: &str = "FWCTL_RPC";
@@ -21,14 +21,14 @@ const RPC: &str = "FWCTL_RPC";
 /// The declared purpose of a command. The kernel passes each command only in certain scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum ControlScope {
+pub enum FwctlScope {
     /// Settings that a user may change: register writes and a few queries.
     Configuration,
     /// Looking at the device: register reads and all queries.
     DebugReadOnly,
 }
 
-impl ControlScope {
+impl FwctlScope {
     const fn code(self) -> u32 {
         match self {
             Self::Configuration => scope::CONFIGURATION,
@@ -39,14 +39,14 @@ impl ControlScope {
 
 /// The device's user context for an open control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ControlInfo {
+pub struct FwctlInfo {
     /// The uid of the user context.
     pub uid: u32,
     /// Capabilities of the user context (values in prm's `uctx_cap`).
     pub uctx_caps: u32,
 }
 
-impl ControlInfo {
+impl FwctlInfo {
     /// Whether the file may access resources of the whole device, such as registers. Firmware
     /// without this privilege gives the file the rights of any DevX context.
     #[must_use]
@@ -57,9 +57,9 @@ impl ControlInfo {
 
 /// The control file of a context's function.
 #[derive(Clone, Copy)]
-pub struct FirmwareControl<'a> {
+pub struct Fwctl<'a> {
     context: &'a Context,
-    file: &'a dyn ControlFile,
+    file: &'a dyn OpenFwctl,
 }
 
 impl Context {
@@ -70,28 +70,28 @@ impl Context {
     /// # Errors
     /// The file cannot be opened: [`ErrorKind::Permission`] for all but root, unless the machine
     /// grants access; [`ErrorKind::NoDevice`] without its node.
-    pub fn firmware_control(&self) -> Result<Option<FirmwareControl<'_>>> {
-        let file = self.control_file()?;
-        Ok(file.map(|file| FirmwareControl { context: self, file }))
+    pub fn fwctl(&self) -> Result<Option<Fwctl<'_>>> {
+        let file = self.fwctl_file()?;
+        Ok(file.map(|file| Fwctl { context: self, file }))
     }
 }
 
-impl FirmwareControl<'_> {
+impl Fwctl<'_> {
     /// FWCTL_INFO: the device's user context of this file.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceGone`]; [`ErrorKind::Answer`] if the file is of another driver.
-    pub fn info(self) -> Result<ControlInfo> {
-        let (info, data) = control_info(self.file).map_err(|errno| refused(INFO, errno, None))?;
+    /// [`ErrorKind::DeviceGone`]; [`ErrorKind::InvalidResponse`] if the file is of another driver.
+    pub fn info(self) -> Result<FwctlInfo> {
+        let (info, data) = fwctl_info(self.file).map_err(|errno| refused(INFO, errno, None))?;
         let wrong = match (info.out_device_type, info.device_data_len as usize) {
             (DEVICE_TYPE_MLX5, bytes) if bytes >= size_of_val(&data) => None,
             (DEVICE_TYPE_MLX5, bytes) => Some(format!("{bytes} bytes of driver data")),
             (kind, _) => Some(format!("a device of type {kind}, not mlx5 ({DEVICE_TYPE_MLX5})")),
         };
         match wrong {
-            None => Ok(ControlInfo { uid: data.uid, uctx_caps: data.uctx_caps }),
+            None => Ok(FwctlInfo { uid: data.uid, uctx_caps: data.uctx_caps }),
             Some(what) => Err(Error::new(
-                ErrorKind::Answer,
+                ErrorKind::InvalidResponse,
                 format!("{INFO}: {what}"),
                 "the kernel, or the software that answers in its place, does not keep the ABI of \
                  fwctl; try another kernel",
@@ -105,21 +105,21 @@ impl FirmwareControl<'_> {
     /// [`ErrorKind::Command`] with status and syndrome when the device refuses it; EBADMSG when the
     /// kernel does not pass the command in this scope; [`ErrorKind::ModelOnly`] when only the model
     /// knows it and the device is not known to be the model.
-    pub fn rpc(self, scope: ControlScope, input: &[u8], output: &mut [u8]) -> Result<()> {
+    pub fn rpc(self, scope: FwctlScope, input: &[u8], output: &mut [u8]) -> Result<()> {
         for (what, bytes) in [("input", input.len()), ("output", output.len())] {
             if !MAILBOX_BYTES.contains(&bytes) {
                 let hint = format!("the {what} mailbox has {bytes} bytes; it must have {}", SIZES);
-                return Err(Error::new(ErrorKind::Input, RPC, hint).with_command(input));
+                return Err(Error::new(ErrorKind::InvalidInput, RPC, hint).with_command(input));
             }
         }
         model::check(self.context, RPC, input)?;
         output[..8].fill(0);
-        let written = control_rpc(self.file, scope.code(), input, output)
+        let written = fwctl_rpc(self.file, scope.code(), input, output)
             .map_err(|errno| refused(RPC, errno, Some(scope)).with_command(input))?;
         if written < *MAILBOX_BYTES.start() {
             let what = format!("{RPC}: an answer of {written} bytes, which has no status");
             let hint = "the kernel, or what answers in its place, does not keep the ABI of fwctl";
-            return Err(Error::new(ErrorKind::Answer, what, hint).with_command(input));
+            return Err(Error::new(ErrorKind::InvalidResponse, what, hint).with_command(input));
         }
         match output[0] {
             0 => Ok(()),
@@ -132,12 +132,12 @@ impl FirmwareControl<'_> {
 const SIZES: &str = "16 bytes to 2 MiB";
 
 /// The error for an errno of a request, with a hint.
-fn refused(request: &'static str, errno: Errno, scope: Option<ControlScope>) -> Error {
+fn refused(request: &'static str, errno: Errno, scope: Option<FwctlScope>) -> Error {
     let (kind, hint) = match errno {
         Errno::EBADMSG => (
             ErrorKind::Refused,
             match scope {
-                Some(ControlScope::Configuration) => {
+                Some(FwctlScope::Configuration) => {
                     "the kernel does not pass this command through fwctl, or only in scope \
                      DebugReadOnly"
                 }
@@ -145,7 +145,7 @@ fn refused(request: &'static str, errno: Errno, scope: Option<ControlScope>) -> 
             },
         ),
         Errno::EMSGSIZE => (
-            ErrorKind::Input,
+            ErrorKind::InvalidInput,
             "a mailbox is too long, or too short for its header (16 bytes to 2 MiB)",
         ),
         Errno::EPERM | Errno::EACCES => (
@@ -174,7 +174,7 @@ fn refused(request: &'static str, errno: Errno, scope: Option<ControlScope>) -> 
     Error::new(kind, request, hint).with_errno(errno)
 }
 
-impl fmt::Debug for FirmwareControl<'_> {
+impl fmt::Debug for Fwctl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("FirmwareControl").field(self.context).finish()
     }
@@ -188,7 +188,7 @@ mod tests {
     fn fwctl_errno_maps_to_kind_and_hint() {
         let told = [
             (Errno::EBADMSG, ErrorKind::Refused, "does not pass this command through fwctl"),
-            (Errno::EMSGSIZE, ErrorKind::Input, "too long, or too short"),
+            (Errno::EMSGSIZE, ErrorKind::InvalidInput, "too long, or too short"),
             (Errno::EPERM, ErrorKind::Permission, "a security module"),
             (Errno::EACCES, ErrorKind::Permission, "a security module"),
             (Errno::EOPNOTSUPP, ErrorKind::Refused, "does not know the scope"),
@@ -209,7 +209,7 @@ mod tests {
             assert!(error.hint().contains(hint), "{errno}: {}", error.hint());
             assert_eq!(error.attempted(), "FWCTL_RPC");
         }
-        let configuration = Some(ControlScope::Configuration);
+        let configuration = Some(FwctlScope::Configuration);
         let error = refused("FWCTL_RPC", Errno::EBADMSG, configuration);
         assert!(error.hint().contains("DebugReadOnly"), "{}", error.hint());
     }

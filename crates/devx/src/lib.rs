@@ -40,12 +40,12 @@ mod uar;
 
 pub use ah::Ah;
 pub use channel::{
-    AsyncAnswer, AsyncEvent, AsyncEventChannel, CommandChannel, Event, EventChannel, Waiter,
+    AsyncEvent, AsyncEventChannel, AsyncQueryResponse, CommandChannel, Event, EventChannel, Waiter,
 };
 pub use context::{Context, ContextAttributes};
 pub use error::{Command, Error, ErrorKind, Result};
 pub use flow::{FlowMatcher, FlowRule};
-pub use fwctl::{ControlInfo, ControlScope, FirmwareControl};
+pub use fwctl::{Fwctl, FwctlInfo, FwctlScope};
 pub use handle::DestroyError;
 pub use info::{
     DeviceInfo, FunctionKind, Gid, GidInfo, GidType, LinkLayer, PortInfo, RepresentorInfo,
@@ -57,5 +57,5 @@ pub use page::page_size;
 pub use pd::Pd;
 pub use port::{GidTableEntry, PortAttributes};
 pub use sys::umem::{PageSizes, Umem};
-pub use sys::{Backend, ControlFile, Errno, Mapping, OpenDevice, Protection};
+pub use sys::{Backend, Errno, Mapping, OpenDevice, OpenFwctl, Protection};
 pub use uar::{Uar, UarKind};

@@ -27,14 +27,14 @@ impl fmt::Debug for ModelToken {
 }
 
 /// A context's knowledge of whether its device is the software model.
-pub(crate) struct Recognition {
+pub(crate) struct ModelRecognition {
     /// Whether the model's PSID was seen.
     model: AtomicBool,
     /// Finds the description of a command by opcode; tests put their own function here.
     commands: fn(u16) -> Option<&'static CommandInfo>,
 }
 
-impl Default for Recognition {
+impl Default for ModelRecognition {
     fn default() -> Self {
         Self { model: AtomicBool::new(false), commands: CommandInfo::by_opcode }
     }
@@ -63,7 +63,7 @@ impl Context {
 }
 
 /// Refuses an input that only the model may see, unless the device was recognised as the model.
-pub(crate) fn check(context: &Context, way: &'static str, input: &[u8]) -> Result<()> {
+pub(crate) fn check(context: &Context, attempted: &'static str, input: &[u8]) -> Result<()> {
     let recognition = context.recognition();
     if recognition.model.load(Ordering::Relaxed) {
         return Ok(());
@@ -71,12 +71,12 @@ pub(crate) fn check(context: &Context, way: &'static str, input: &[u8]) -> Resul
     let opcode = input.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
     let command = opcode.and_then(recognition.commands);
     match command.and_then(|command| command.model_only(input)) {
-        Some(what) => Err(refusal(context, way, input, what)),
+        Some(what) => Err(refusal(context, attempted, input, what)),
         None => Ok(()),
     }
 }
 
-fn refusal(context: &Context, way: &'static str, input: &[u8], what: ModelOnly) -> Error {
+fn refusal(context: &Context, attempted: &'static str, input: &[u8], what: ModelOnly) -> Error {
     let device = &context.info().name;
     let hint = format!(
         "{what} is known from the software model alone, and {device} has not shown the model's \
@@ -84,7 +84,7 @@ fn refusal(context: &Context, way: &'static str, input: &[u8], what: ModelOnly) 
          something else. On the model, call `as_model` first; for hardware, the layout must come \
          from a published source into prm/"
     );
-    Error::new(ErrorKind::ModelOnly, way, hint).with_command(input)
+    Error::new(ErrorKind::ModelOnly, attempted, hint).with_command(input)
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
     use crate::abi::mlx5::AllocContextResponse;
     use crate::abi::{Header, method};
     use crate::sys::testing;
-    use crate::{ControlFile, ControlScope, DeviceInfo, Errno, Mapping, OpenDevice, Protection};
+    use crate::{DeviceInfo, Errno, FwctlScope, Mapping, OpenDevice, OpenFwctl, Protection};
 
     static TYPES: EnumInfo = EnumInfo {
         name: "thing_type",
@@ -173,7 +173,7 @@ mod tests {
         reason = "the trait's method is unsafe to call; it follows no pointer itself"
     )]
     // SAFETY: it accesses no memory.
-    unsafe impl ControlFile for Control {
+    unsafe impl OpenFwctl for Control {
         unsafe fn ioctl(&self, _: u32, _: &mut [u64]) -> Result<(), Errno> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(())
@@ -223,7 +223,7 @@ mod tests {
             Err(Errno::EINVAL)
         }
 
-        fn open_control(&self) -> Result<Option<Arc<dyn ControlFile>>> {
+        fn open_fwctl(&self) -> Result<Option<Arc<dyn OpenFwctl>>> {
             Ok(Some(Arc::new(Control(self.mailboxes.clone()))))
         }
     }
@@ -231,7 +231,7 @@ mod tests {
     fn board(psid: &'static str) -> (Arc<Board>, Context) {
         let board = Arc::new(Board { psid, mailboxes: Arc::default() });
         let info = DeviceInfo { name: "mlx5_0".to_owned(), ..Default::default() };
-        let recognition = Recognition { model: AtomicBool::new(false), commands };
+        let recognition = ModelRecognition { model: AtomicBool::new(false), commands };
         let context = Context::recognising(board.clone(), info, recognition).unwrap();
         (board, context)
     }
@@ -254,8 +254,8 @@ mod tests {
             let public = input(0xb80, 1, 0);
             let object = context.obj_create(&public, &mut [0; 16]).unwrap();
             let channel = context.command_channel().unwrap();
-            let control = context.firmware_control().unwrap().unwrap();
-            let scope = ControlScope::Configuration;
+            let control = context.fwctl().unwrap().unwrap();
+            let scope = FwctlScope::Configuration;
             let before = board.mailboxes.load(Ordering::Relaxed);
             for (opcode, kind, fast) in OF_THE_MODEL {
                 let input = input(opcode, kind, fast);

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::handle::{DestroyError, Handle, Release};
 use crate::model;
-use crate::sys::{Answer, Errno, Request};
+use crate::sys::{Errno, IoctlOutputs, Request};
 
 const RELEASE: Release = Release {
     what: "devx object",
@@ -154,7 +154,7 @@ fn send(
     object: Option<(u16, u32)>,
     (cmd_in, input): (u16, &[u8]),
     (cmd_out, output): (u16, &mut [u8]),
-) -> Result<Answer> {
+) -> Result<IoctlOutputs> {
     model::check(context, method.name(), input)?;
     let header = output.len().min(8);
     output[..header].fill(0);
@@ -171,7 +171,7 @@ fn send(
 
 /// Checks that the output mailbox of a successful request reports success too.
 fn check(
-    answer: &Answer,
+    answer: &IoctlOutputs,
     method: Method,
     input: &[u8],
     (cmd_out, output): (u16, &[u8]),

@@ -70,7 +70,7 @@ impl From<GidEntry> for GidTableEntry {
     }
 }
 
-/// The most entries that one request can return.
+/// Maximum number of entries that one request can return.
 const MAX_GIDS: usize = u16::MAX as usize / size_of::<GidEntry>();
 
 impl Context {

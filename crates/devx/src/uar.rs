@@ -43,7 +43,7 @@ impl Context {
         };
         let (mut offset, mut length, mut page_id) = (0u64, 0u32, 0u32);
         let answer = Request::new(method::UAR_OBJ_ALLOC)
-            .fresh(uar_obj_alloc::HANDLE)
+            .new_handle(uar_obj_alloc::HANDLE)
             .input_u64(uar_obj_alloc::TYPE, code)
             .output_of(uar_obj_alloc::MMAP_OFFSET, &mut offset)
             .output_of(uar_obj_alloc::MMAP_LENGTH, &mut length)

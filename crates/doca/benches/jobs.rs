@@ -20,7 +20,7 @@ use verbless_doca::{AccessFlags, Buf, DevInfo, Event, Inventory, Memory, Mmap, U
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_queue::access::KeyAccess;
-use verbless_queue::wr::{MemoryCopy, Scratch};
+use verbless_queue::wr::{DmaMmo, Scratch};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Qp, QpConfig, Sge};
 
 /// Operations per round; the model executes them between rounds.
@@ -56,9 +56,9 @@ fn queue(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
     let dev = DevInfo::find_in(backend, "mlx5_0")?.open()?;
     let domain = dev.domain();
     let mut cq = domain.completion_queue(&CqConfig::new(256))?;
-    let config = QpConfig { memory_copies: true, inline: 0, ..QpConfig::new(ROUND as u32, 1) };
+    let config = QpConfig { dma_mmo: true, inline: 0, ..QpConfig::new(ROUND as u32, 1) };
     let mut qp = domain.queue_pair(&config, &cq, &cq)?;
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+    domain.connect_loopback(&mut qp, &ConnectOptions::default())?;
     let region = domain.region(4096, KeyAccess::LOCAL)?;
     let scratch = Scratch::new(region.sge(0, 64)?).ok_or("a region begins within a page")?;
     let (from, to) = (region.sge(1024, LENGTH)?, region.sge(2048, LENGTH)?);
@@ -77,7 +77,7 @@ fn queue(model: &Model, backend: &Arc<dyn Backend>) -> Result<()> {
 #[inline(never)]
 fn measured_post(qp: &mut Qp, (scratch, from, to): (Scratch, Sge, Sge)) {
     for cookie in 0..ROUND as u64 {
-        qp.post(&MemoryCopy::new(scratch, from, to).signaled(), cookie).expect("there is room");
+        qp.post(&DmaMmo::new(scratch, from, to).signaled(), cookie).expect("there is room");
     }
 }
 

@@ -58,7 +58,7 @@ fn main() -> Result {
     let region = domain.region(4096, KeyAccess::ALL)?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+    domain.connect_loopback(&mut qp, &ConnectOptions::default())?;
     qp.post(&Write::new(local, region.remote(0, TEXT.len())?).signaled(), 0)?;
     loop {
         if let Some(done) = qp.poll(&mut cq) {

@@ -65,7 +65,7 @@ pub struct AsyncWorkQ {
 
 struct Inner {
     workq: WorkQ,
-    slots: Vec<Slot>,
+    slots: Vec<JobSlot>,
     free: Vec<u32>,
     /// Futures that wait for room in the work queue.
     room: Vec<Waker>,
@@ -75,7 +75,7 @@ struct Inner {
 }
 
 /// The destination of a job's event.
-enum Slot {
+enum JobSlot {
     Free,
     /// A future waits for it.
     Waits(Option<Waker>),
@@ -299,17 +299,17 @@ impl AsyncWorkQ {
                 Owner::External => {
                     inner.external.push_back(event);
                     woken.append(&mut inner.listeners);
-                    (Slot::Free, Ok(true))
+                    (JobSlot::Free, Ok(true))
                 }
                 // No other code submits here.
-                _ => (Slot::Ended(event), Ok(true)),
+                _ => (JobSlot::Ended(event), Ok(true)),
             },
-            Err(Retrieve::Failed(error)) => (Slot::Free, Err(error)),
-            Err(_) => (Slot::Free, Ok(inner.workq.has_work() || !woken.is_empty())),
+            Err(Retrieve::Failed(error)) => (JobSlot::Free, Err(error)),
+            Err(_) => (JobSlot::Free, Ok(inner.workq.has_work() || !woken.is_empty())),
         };
         // Wakers, and drops of events, may call back into the queue.
         drop(inner);
-        if let Slot::Waits(Some(waker)) = ended {
+        if let JobSlot::Waits(Some(waker)) = ended {
             waker.wake();
         }
         woken.into_iter().for_each(Waker::wake);
@@ -329,16 +329,16 @@ impl Inner {
 
     fn begin(&mut self) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::Free);
+            self.slots.push(JobSlot::Free);
             self.slots.len() as u32 - 1
         });
-        self.slots[slot as usize] = Slot::Waits(None);
+        self.slots[slot as usize] = JobSlot::Waits(None);
         slot
     }
 
-    fn release(&mut self, slot: u32) -> Slot {
+    fn release(&mut self, slot: u32) -> JobSlot {
         self.free.push(slot);
-        mem::replace(&mut self.slots[slot as usize], Slot::Free)
+        mem::replace(&mut self.slots[slot as usize], JobSlot::Free)
     }
 
     fn submit<J: Job>(&mut self, job: J) -> std::result::Result<u32, Refused<J>> {
@@ -353,12 +353,12 @@ impl Inner {
     }
 
     /// Stores the event of a slot. Returns the part to drop or wake.
-    fn ended(&mut self, slot: u32, event: Event) -> Slot {
-        if matches!(self.slots[slot as usize], Slot::Dropped) {
+    fn ended(&mut self, slot: u32, event: Event) -> JobSlot {
+        if matches!(self.slots[slot as usize], JobSlot::Dropped) {
             self.release(slot);
-            return Slot::Ended(event);
+            return JobSlot::Ended(event);
         }
-        mem::replace(&mut self.slots[slot as usize], Slot::Ended(event))
+        mem::replace(&mut self.slots[slot as usize], JobSlot::Ended(event))
     }
 }
 
@@ -377,21 +377,21 @@ impl Future for JobFuture<'_> {
         let mut inner = self.queue.lock();
         let slot = &mut inner.slots[self.slot as usize];
         match slot {
-            Slot::Waits(Some(waker)) if waker.will_wake(context.waker()) => Poll::Pending,
-            Slot::Waits(_) => {
-                let old = mem::replace(slot, Slot::Waits(Some(context.waker().clone())));
+            JobSlot::Waits(Some(waker)) if waker.will_wake(context.waker()) => Poll::Pending,
+            JobSlot::Waits(_) => {
+                let old = mem::replace(slot, JobSlot::Waits(Some(context.waker().clone())));
                 drop(inner);
                 drop(old);
                 Poll::Pending
             }
-            Slot::Ended(_) => match mem::replace(slot, Slot::Free) {
-                Slot::Ended(event) if event.is_failed_job() => {
+            JobSlot::Ended(_) => match mem::replace(slot, JobSlot::Free) {
+                JobSlot::Ended(event) if event.is_failed_job() => {
                     Poll::Ready(Err(Retrieve::IoFailed(event)))
                 }
-                Slot::Ended(event) => Poll::Ready(Ok(event)),
+                JobSlot::Ended(event) => Poll::Ready(Ok(event)),
                 _ => Poll::Pending,
             },
-            Slot::Free | Slot::Dropped => panic!("a future was polled after it was done"),
+            JobSlot::Free | JobSlot::Dropped => panic!("a future was polled after it was done"),
         }
     }
 }
@@ -400,7 +400,9 @@ impl Drop for JobFuture<'_> {
     fn drop(&mut self) {
         let mut inner = self.queue.lock();
         let old = match inner.slots[self.slot as usize] {
-            Slot::Waits(_) => mem::replace(&mut inner.slots[self.slot as usize], Slot::Dropped),
+            JobSlot::Waits(_) => {
+                mem::replace(&mut inner.slots[self.slot as usize], JobSlot::Dropped)
+            }
             _ => inner.release(self.slot),
         };
         drop(inner);

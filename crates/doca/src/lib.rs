@@ -113,7 +113,7 @@ pub mod mapping {
     use super::*;
 }
 
-mod asked;
+mod as_dev;
 #[cfg(any(doc, doctest))]
 pub mod mapping_rdma {
     #![doc = include_str!("../docs/mapping/doca-rdma.md")]
@@ -141,7 +141,7 @@ pub mod sha;
 pub mod sync_event;
 mod types;
 
-pub use asked::AsDev;
+pub use as_dev::AsDev;
 pub use buffer::{Buf, BufArray, BufPool, BufRef, Extensions, Inventory};
 pub use context::{Context, Event, Events, Job, JobError, JobType, Retrieve, WorkQ};
 pub use device::{Dev, DevInfo, DevInfoRep, DevRep, DevType};

@@ -236,7 +236,7 @@ fn restarted_rdma_submits_without_allocation() {
         };
         assert_eq!(allocations(work), 0, "round {round}");
     }
-    // The first job finds the instance stopped, and the one behind it, started.
+    // The first job finds the instance stopped, and the one after it, started.
     let [a, _] = &mut ends;
     let stopped = a.rdma.take().unwrap().stop().unwrap();
     a.rdma = Some(stopped.start().unwrap());

@@ -38,7 +38,7 @@ pub struct Worker {
     pub tasks: u64,
     /// The CQ.
     pub cqn: u32,
-    /// Maximum of tasks per run.
+    /// Maximum number of tasks per run.
     pub batch: u32,
     /// log2 of the tasks, of the receive WQEs and of the CQEs.
     pub log_depth: u32,

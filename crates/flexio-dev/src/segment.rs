@@ -221,7 +221,7 @@ fn split<const N: usize>(bytes: &[u8]) -> [Segment; N] {
 pub mod eth {
     use verbless_prm::hot::EthChecksums;
 
-    /// The flags are the checksum word and the byte behind it.
+    /// The flags are the checksum word and the byte after it.
     const fn flags(checksums: EthChecksums) -> u16 {
         (checksums.into_bits() as u16) << 8
     }

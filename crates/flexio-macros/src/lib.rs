@@ -19,8 +19,8 @@ const WORDS: [&str; 11] =
     ["u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64", "isize", "bool"];
 /// Registers for arguments.
 const REGISTERS: usize = 8;
-/// Maximum of arguments. If registers cannot hold them, they are in a buffer, whose address is in
-/// the first register.
+/// Maximum number of arguments. If registers cannot hold them, they are in a buffer, whose address
+/// is in the first register.
 const ARGUMENTS: usize = 16;
 
 /// A function for calls by the host (`__dpa_rpc__`).

@@ -17,7 +17,7 @@ use verbless_flexio::{
     EventHandlerConfig, Handler, Mkey, MkeyConfig, Outbox, OutboxConfig, Process, ProcessConfig,
 };
 use verbless_flexio_dev::Segment;
-use verbless_queue::wr::Frame;
+use verbless_queue::wr::EthSend;
 use verbless_queue::{CqConfig, Domain, RqConfig, SqConfig};
 
 /// An EtherType for experiments.
@@ -118,7 +118,7 @@ fn run(device: &Device, other: &Device, app: &App) -> Result {
             source.write_at(at, &bytes)?;
             // As much inline as any device requires, and the rest by an SGE.
             let rest = source.sge(at + 18, bytes.len() - 18)?;
-            sender.post(&Frame::new(&bytes[..18], rest).signaled(), 0)?;
+            sender.post(&EthSend::new(&bytes[..18], rest).signaled(), 0)?;
             sent += 1;
         }
         while let Some(done) = sender.poll(&mut send_cq) {

@@ -17,7 +17,7 @@ use verbless_flexio::{
 };
 use verbless_flexio_dev::Segment;
 use verbless_queue::wr::Send;
-use verbless_queue::{ConnectOptions, CqConfig, Operation, QpConfig};
+use verbless_queue::{ConnectOptions, CqConfig, QpConfig, WcOpcode};
 
 /// Messages in flight at a time, and in total.
 const LOG_DEPTH: u8 = 3;
@@ -73,14 +73,14 @@ fn run(device: &Device, app: &App) -> Result {
     for slot in 0..DEPTH as u64 {
         let into = memory.address() + slot * BYTES as u64;
         let segment = Segment::data(BYTES as u32, key.id().0, into);
-        process.write(qp.rq_address() + 16 * slot, segment.as_bytes())?;
+        process.write(qp.rq_ring_address() + 16 * slot, segment.as_bytes())?;
     }
     process.write(qp.record_address(), &(DEPTH as u32).to_be_bytes())?;
     let to = replies.remote(0, DEPTH * BYTES)?;
     let addresses = [
         cq.ring_address(),
         cq.record_address(),
-        qp.sq_address(),
+        qp.sq_ring_address(),
         qp.record_address(),
         memory.address(),
         memory.address() + (DEPTH * BYTES) as u64,
@@ -118,7 +118,7 @@ fn run(device: &Device, app: &App) -> Result {
         }
         let cqe = host_cq.poll_within(PATIENCE)?.ok_or("no completion came")?;
         let done = host.complete(cqe)?;
-        if done.operation() != Operation::ReceiveWriteImm {
+        if done.operation() != WcOpcode::ReceiveWriteImm {
             continue;
         }
         let slot = answered % DEPTH;

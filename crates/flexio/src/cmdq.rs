@@ -71,7 +71,7 @@ pub struct CmdqConfig {
     pub batch_size: u32,
     /// The initial state.
     pub state: CmdqState,
-    /// log2 of the maximum of tasks per worker, 1 to 15.
+    /// log2 of the maximum number of tasks per worker, 1 to 15.
     pub log_depth: u8,
     /// The execution units on which the workers run.
     pub affinity: Affinity,

@@ -133,7 +133,7 @@ impl Copier {
     pub(crate) fn new(domain: &Domain, heap: &Arc<UserMemory>) -> Result<Self, Error> {
         let cq = domain.completion_queue(&CqConfig::new(8))?;
         let mut qp = domain.queue_pair(&QpConfig::new(2, 1), &cq, &cq)?;
-        domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+        domain.connect_loopback(&mut qp, &ConnectOptions::default())?;
         let heap = domain.device().create_mkey(MkeyAttr {
             pd: domain.pd().clone(),
             access: KeyAccess::ALL,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use verbless_command::{
-    CqAttr, CqElement as Element, CqObject, CqOptions, Cqn, Device, DpaEq, Eqn, MiniCqeFormat,
+    CqAttr, CqEventTarget as Element, CqObject, CqOptions, Cqn, Device, DpaEq, Eqn, MiniCqeFormat,
     Moderation,
 };
 use verbless_queue::arm_new_cq;
@@ -375,14 +375,14 @@ impl DpaCq {
     }
 }
 
-type Kept = Arc<dyn std::any::Any + Send + Sync>;
+type KeptObjects = Arc<dyn std::any::Any + Send + Sync>;
 
 /// The element for the command, and the objects that must outlive the CQ for it.
 fn element(
     process: &Process,
     device: &Device,
     element: &CqElement,
-) -> Result<(Element, Option<Kept>, Vec<Key>), Error> {
+) -> Result<(Element, Option<KeptObjects>, Vec<Key>), Error> {
     let mut holds = vec![process.key()];
     let (element, keeps) = match element {
         CqElement::Thread(handler) => {
@@ -391,16 +391,18 @@ fn element(
                 return Err(Error::Failed(why.into()));
             }
             holds.push(handler.key());
-            let keeps: Kept = Arc::new(handler.clone());
+            let keeps: KeptObjects = Arc::new(handler.clone());
             (Element::Thread(handler.object_id().0), Some(keeps))
         }
         CqElement::NonDpa { vector } => (Element::Eq(Eqn(device.query_eqn(*vector)?)), None),
-        CqElement::ExtEq(eq) => (Element::DpaEq(eq.id()), Some(eq.clone() as Kept)),
+        CqElement::ExtEq(eq) => (Element::DpaEq(eq.id()), Some(eq.clone() as KeptObjects)),
         CqElement::DpaMsixEmulated(eq) if eq.attr().raises.is_none() => {
             let why = "the event queue raises no vector of an emulated device (DpaEqAttr::raises)";
             return Err(Error::Failed(why.into()));
         }
-        CqElement::DpaMsixEmulated(eq) => (Element::DpaEq(eq.id()), Some(eq.clone() as Kept)),
+        CqElement::DpaMsixEmulated(eq) => {
+            (Element::DpaEq(eq.id()), Some(eq.clone() as KeptObjects))
+        }
     };
     Ok((element, keeps, holds))
 }

@@ -16,7 +16,7 @@
 //! // The doorbell of its queue 1 makes CQEs here.
 //! let cq = DpaCq::create(&process, &DpaCqConfig::new(4, CqElement::NonDpa { vector: 0 }))?;
 //! let doorbell = DoorbellToCq::map(&device, 1, &cq)?;
-//! // By this CQ a program raises its vector 2.
+//! // A program raises vector 2 through the CQ of this MSI-X.
 //! let map = MsixMap::create(&process, &device, 4)?;
 //! let msix = Msix::create(&map, &MsixConfig { vector: 2, ..MsixConfig::default() })?;
 //! assert!(msix.cq().is_some());
@@ -38,7 +38,7 @@ use crate::memory::QueueMemory;
 use crate::process::Process;
 use crate::uar::Uar;
 
-/// Maximum of vectors of a [`MsixMap`] (`FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS`; its value is not
+/// Maximum number of vectors of a [`MsixMap`] (`FLEXIO_MAX_EQ_TO_MSIX_MAP_PAIRS`; its value is not
 /// published, so this is verbless's own).
 pub const MAX_EQ_TO_MSIX_MAP_PAIRS: u16 = 64;
 
@@ -223,7 +223,7 @@ pub struct MsixConfig {
     /// The program uses the event queue itself (`direct_mode`), with its own CQs; otherwise the
     /// MSI-X has a CQ for sending.
     pub direct: bool,
-    /// The UAR of the outboxes that send by that CQ (`target_uar_id`); by default the process's.
+    /// The UAR of the outboxes that use that CQ (`target_uar_id`); by default the process's.
     pub uar: Option<Uar>,
     /// The device context of that CQ (`target_ibv_ctx`): the process's, which is the default.
     pub target: Option<Device>,

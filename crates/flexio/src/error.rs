@@ -25,7 +25,7 @@ pub enum Error {
     QueueTimeout(Duration),
     /// A recoverable buffer was not freed, because its bytes could not be copied to the host. The
     /// status is the copy error's.
-    NotRecovered(Unfreed),
+    NotRecovered(FreeError),
     /// The process has ended with this status (`FLEXIO_STATUS_FATAL_ERR`).
     Fatal(DpaStatus),
 }
@@ -59,14 +59,14 @@ impl Error {
 /// A recoverable buffer that was not freed; `into_buffer` returns it for another try. A drop tries
 /// once more, and frees it in any case.
 #[derive(Debug)]
-pub struct Unfreed {
+pub struct FreeError {
     error: Box<Error>,
     /// Address and length in bytes.
     place: (u64, u64),
     pub(crate) buffer: Box<dyn Any + Send + Sync>,
 }
 
-impl Unfreed {
+impl FreeError {
     pub(crate) fn new(error: Error, place: (u64, u64), buffer: impl Any + Send + Sync) -> Self {
         Self { error: Box::new(error), place, buffer: Box::new(buffer) }
     }
@@ -104,7 +104,7 @@ impl fmt::Display for Error {
                  that was to be added was not: ProcessConfig::timeout waits longer, \
                  CmdqConfig::log_depth makes room for more"
             ),
-            Self::NotRecovered(Unfreed { error, place: (address, bytes), .. }) => write!(
+            Self::NotRecovered(FreeError { error, place: (address, bytes), .. }) => write!(
                 f,
                 "the recoverable buffer of {bytes} bytes at {address:#x} was not freed, as its \
                  bytes could not be copied to the host, and can be freed again: {error}"
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn unfreed_buffer_error_has_cause_and_status() {
         use std::error::Error as _;
-        let unfreed = Unfreed::new(Error::Fatal(DpaStatus(9)), (0x40, 128), ());
+        let unfreed = FreeError::new(Error::Fatal(DpaStatus(9)), (0x40, 128), ());
         assert!(matches!(unfreed.error(), Error::Fatal(DpaStatus(9))));
         let error = Error::NotRecovered(unfreed);
         assert_eq!(error.status(), Status::FatalError);

@@ -41,7 +41,7 @@ use crate::process::Process;
 
 /// The host's record of the process's end.
 #[derive(Debug, Default)]
-pub(crate) struct End {
+pub(crate) struct ProcessEnd {
     signal: OnceLock<Signal>,
     displayed: AtomicBool,
 }
@@ -153,7 +153,7 @@ impl Process {
 
     /// Writes a report of the process's end to stderr and to a file: status, place in the program,
     /// registers (`flexio_crash_data`). The file's name has the device's number N of the process:
-    /// `flexio_dev.N.crash`, or `path` with `.N.crash` behind it. Unless that begins with a slash,
+    /// `flexio_dev.N.crash`, or `path` with `.N.crash` after it. Unless that begins with a slash,
     /// it is in the current directory, or if that refuses it, in `/tmp`. Only its owner may access
     /// it, and a symbolic link is refused. Returns the path.
     ///

@@ -1,4 +1,4 @@
-//! Files with names that other users can guess.
+//! Creates files whose names other users can guess.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Error, ErrorKind};
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(create(&linked).unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"new");
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        // Without a reader it fails with ENXIO; with a reader, it is no regular file.
+        // Without a reader the open fails with ENXIO; with one, the file is not regular.
         assert!(create(&fifo).is_err());
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());

@@ -45,15 +45,15 @@ impl Word for () {
 /// Maximum of a call's arguments.
 pub const MAX_ARGUMENTS: usize = 16;
 
-/// Maximum of arguments in registers. A call with more packs all of them into a buffer of the heap,
-/// and the function's stub unpacks them.
+/// Maximum number of arguments in registers. A call with more packs all of them into a buffer of
+/// the heap, and the function's stub unpacks them.
 pub const REGISTERS: usize = 8;
 
 /// Arguments of a call: a tuple of up to 16 words ([`MAX_ARGUMENTS`]).
 pub trait Arguments {
     /// The number of arguments.
     const COUNT: usize;
-    /// The arguments as words; 0 behind the last one.
+    /// The arguments as words; 0 after the last one.
     fn to_words(self) -> [u64; MAX_ARGUMENTS];
     /// The names of the types, separated by commas.
     fn names() -> String;

@@ -13,11 +13,11 @@ pub(crate) struct Heap {
     /// Lengths of the free ranges by address; no two of them touch.
     free: BTreeMap<u64, u64>,
     /// Allocations by address.
-    given: BTreeMap<u64, Given>,
+    given: BTreeMap<u64, HeapBlock>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Given {
+struct HeapBlock {
     requested: u64,
     length: u64,
 }
@@ -59,13 +59,13 @@ impl Heap {
         if rest > 0 {
             self.free.insert(end, rest);
         }
-        self.given.insert(at, Given { requested, length });
+        self.given.insert(at, HeapBlock { requested, length });
         Some(at)
     }
 
     /// Frees an allocation.
     pub(crate) fn free(&mut self, address: u64) {
-        let Some(Given { mut length, .. }) = self.given.remove(&address) else { return };
+        let Some(HeapBlock { mut length, .. }) = self.given.remove(&address) else { return };
         let mut from = address;
         if let Some(behind) = self.free.remove(&(from + length)) {
             length += behind;
@@ -86,7 +86,7 @@ impl Heap {
     }
 
     pub(crate) fn info(&self) -> HeapInfo {
-        let sum = |of: fn(&Given) -> u64| self.given.values().map(of).sum();
+        let sum = |of: fn(&HeapBlock) -> u64| self.given.values().map(of).sum();
         HeapInfo {
             base: self.base,
             size: self.size,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
 
-/// Maximum of holders in an error text.
+/// Maximum number of holders in an error text.
 const NAMED: usize = 4;
 
 /// The identity of a held object: the address of its handles' shared part.

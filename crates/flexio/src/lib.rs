@@ -153,7 +153,7 @@ pub mod mapping {
     use super::log;
     use super::memory::MEMORY_BLOCK;
     use super::resources;
-    use super::stream::{self, SyncMode, Transport, old, report};
+    use super::stream::{self, MsgSyncMode, MsgTransport, deprecated, report};
     use super::tracer::trace_file::TraceFile;
     use super::tracer::{self, OutputMode, Record, TracerTransport};
     use super::version::{Version, set_version};
@@ -183,7 +183,7 @@ pub use app::{App, Embedded};
 pub use apps::{AppSelect, Apps};
 pub use cmdq::{Cmdq, CmdqConfig, CmdqState};
 pub use cq::{CqElement, CqHandle, CqModeration, CqPeriodMode, DpaCq, DpaCqConfig};
-pub use error::{Error, Status, Unfreed};
+pub use error::{Error, FreeError, Status};
 pub use event_handler::{EventHandler, EventHandlerConfig};
 pub use function::{Arguments, Function, Handler, Word};
 pub use heap::HeapInfo;

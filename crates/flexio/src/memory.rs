@@ -29,7 +29,7 @@ use verbless_command::UserMemory;
 use verbless_devx::Pd;
 use verbless_queue::{RangeError, Region, RemoteAddr};
 
-use crate::error::{Error, Unfreed};
+use crate::error::{Error, FreeError};
 use crate::heap::{GRANULE, HeapInfo};
 use crate::holders::{Holding, Key, in_use, key};
 use crate::process::Process;
@@ -473,12 +473,12 @@ impl Buffer {
             .ok_or_else(|| in_use(&format!("the buffer of {length} bytes at {address:#x}"), key))?;
         shared.recover().map_err(|error| {
             let buffer = Self { shared: Arc::new(shared) };
-            Error::NotRecovered(Unfreed::new(error, (address, length), buffer))
+            Error::NotRecovered(FreeError::new(error, (address, length), buffer))
         })
     }
 }
 
-impl Unfreed {
+impl FreeError {
     /// The buffer, unchanged.
     pub fn into_buffer(self) -> Buffer {
         *self.buffer.downcast().expect("only buffers are put there")

@@ -34,7 +34,7 @@ use verbless_queue::{Domain, Memory};
 use crate::app::App;
 use crate::copy::{Copier, CopierSlot, Deadline};
 use crate::error::Error;
-use crate::fatal::End;
+use crate::fatal::ProcessEnd;
 use crate::function::{Arguments, Function, Word};
 use crate::heap::Heap;
 use crate::holders::{Key, in_use, key};
@@ -88,14 +88,14 @@ pub struct Process {
 #[derive(Debug)]
 struct ProcessShared {
     // In drop order: the users of the heap and the process first, then the process.
-    end: End,
+    end: ProcessEnd,
     copier: CopierSlot,
     heap_memory: Arc<UserMemory>,
     heap: Mutex<Heap>,
     /// The outbox of threads without a configured one.
     outbox: Arc<DpaOutbox>,
     object: Arc<DpaProcess>,
-    _told: Told,
+    _told: LifetimeLog,
     domain: Domain,
     uar: Arc<verbless_devx::Uar>,
     token: ModelToken,
@@ -112,19 +112,19 @@ struct ProcessShared {
 
 /// Logs the creation and the end of a process.
 #[derive(Debug)]
-struct Told {
+struct LifetimeLog {
     process: u32,
     app: String,
 }
 
-impl Told {
+impl LifetimeLog {
     fn made(process: u32, app: &App) -> Self {
         crate::log::info!("made process {process:#x} of {}", app.name());
         Self { process, app: app.name().to_owned() }
     }
 }
 
-impl Drop for Told {
+impl Drop for LifetimeLog {
     fn drop(&mut self) {
         crate::log::info!("process {:#x} of {} is gone", self.process, self.app);
     }
@@ -177,12 +177,12 @@ impl Process {
         let heap = Heap::new(object.heap_address(), object.heap_bytes().into());
         Ok(Self {
             shared: Arc::new(ProcessShared {
-                end: End::default(),
+                end: ProcessEnd::default(),
                 copier: CopierSlot::default(),
                 heap_memory: Arc::new(object.heap()),
                 heap: Mutex::new(heap),
                 outbox,
-                _told: Told::made(object.id(), app),
+                _told: LifetimeLog::made(object.id(), app),
                 object,
                 domain,
                 uar,
@@ -387,7 +387,7 @@ impl Process {
     }
 
     /// The host's record of the process's end.
-    pub(crate) fn end(&self) -> &End {
+    pub(crate) fn end(&self) -> &ProcessEnd {
         &self.shared.end
     }
 

@@ -72,7 +72,7 @@ pub enum QpTransport {
     RawDatagram = 0x9,
     /// `FLEXIO_QPC_ST_REG_UMR`: not supported.
     RegUmr = 0xc,
-    /// `FLEXIO_QPC_ST_DC_CNAK`: the device's own.
+    /// `FLEXIO_QPC_ST_DC_CNAK`: reserved for the device.
     DcCnak = 0x10,
 }
 
@@ -208,9 +208,9 @@ pub struct QpAttr {
     pub q_key: u32,
     /// The peer's queue pair (RTR).
     pub remote_qp_num: QpNumber,
-    /// The index of the own GID (RTR).
+    /// The index of the source GID (RTR).
     pub gid_table_index: u8,
-    /// Force loopback to the own function: the rest of the path is ignored (RTR; `fl`).
+    /// Force loopback to this function: the rest of the path is ignored (RTR; `fl`).
     pub force_loopback: bool,
     /// The destination MAC, on Ethernet (RTR).
     pub dest_mac: [u8; 6],
@@ -366,7 +366,7 @@ impl DpaQp {
             shared,
             log_receive_stride: 4,
             user_index: config.user_index,
-            memory_copies: false,
+            dma_mmo: false,
         };
         let object = device.create_qp(attr).map_err(|error| process.fatal_or(error))?;
         crate::log::debug!("made QP {}", object.qpn());
@@ -398,12 +398,12 @@ impl DpaQp {
     }
 
     /// Address of the receive queue for a program.
-    pub const fn rq_address(&self) -> u64 {
+    pub const fn rq_ring_address(&self) -> u64 {
         self.ring
     }
 
     /// Address of the send queue for a program.
-    pub const fn sq_address(&self) -> u64 {
+    pub const fn sq_ring_address(&self) -> u64 {
         self.ring + self.receive_bytes
     }
 
@@ -556,7 +556,7 @@ impl DpaQp {
     }
 }
 
-/// A number of READs, given by its base-2 logarithm.
+/// Checks the log2 of a number of READs and atomics.
 fn reads(log: u8) -> Result<u8, Error> {
     1_u8.checked_shl(log.into()).ok_or_else(|| {
         Error::Failed(format!("2^{log} READs and atomics at a time: 2^7 at most are possible"))

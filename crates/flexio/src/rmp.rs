@@ -26,7 +26,7 @@ use crate::holders::{Holding, in_use, key};
 use crate::ids::RmpNumber;
 use crate::process::Process;
 use crate::qp::QpReceive;
-use crate::wq::{Places, WqConfig, WqType};
+use crate::wq::{WqConfig, WqMemory, WqType};
 
 /// log2 of the bytes of a link and a data segment.
 const LOG_LEAST: u8 = 5;
@@ -57,7 +57,7 @@ impl RmpConfig {
 pub struct Rmp {
     object: Arc<RmpObject>,
     process: Process,
-    places: Arc<Places>,
+    places: Arc<WqMemory>,
     _holding: Arc<Holding>,
 }
 

@@ -31,7 +31,7 @@ use crate::holders::{Holding, key};
 use crate::ids::RqNumber;
 use crate::process::Process;
 use crate::transport::TransportDomain;
-use crate::wq::{Places, WqConfig, WqEndPadMode, WqTsFormat, WqType};
+use crate::wq::{WqConfig, WqEndPadMode, WqMemory, WqTsFormat, WqType};
 
 /// log2 of the bytes of a data segment.
 const LOG_SEGMENT: u8 = 4;
@@ -77,7 +77,7 @@ pub struct DpaRq {
     tir: Arc<TirObject>,
     object: Arc<RqObject>,
     process: Process,
-    places: Places,
+    places: WqMemory,
     _holding: Holding,
 }
 

@@ -28,7 +28,7 @@ use crate::holders::{Holding, key};
 use crate::ids::SqNumber;
 use crate::process::Process;
 use crate::transport::{SqTis, TransportDomain};
-use crate::wq::{Places, WqConfig, WqTsFormat};
+use crate::wq::{WqConfig, WqMemory, WqTsFormat};
 
 /// log2 of the bytes of a WQEBB.
 const LOG_WQEBB: u8 = 6;
@@ -75,7 +75,7 @@ pub struct SqExtAttr {
 pub struct DpaSq {
     object: SqObject,
     process: Process,
-    places: Places,
+    places: WqMemory,
     inline: u32,
     _holding: Holding,
 }
@@ -130,7 +130,7 @@ impl DpaSq {
             }
             None => SqTis::create(device, &TransportDomain::create(device)?)?,
         };
-        let (min_inline, inline) = domain.least_header()?;
+        let (min_inline, inline) = domain.min_inline_header()?;
         let places = config.wq.places(process, device, LOG_WQEBB)?;
         let mut holds = vec![process.key(), key(&cq.0), key(tis.object())];
         holds.extend(places.buffers());

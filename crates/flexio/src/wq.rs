@@ -112,7 +112,7 @@ impl WqConfig {
         process: &Process,
         device: &Device,
         log_stride: u8,
-    ) -> Result<Places, Error> {
+    ) -> Result<WqMemory, Error> {
         let (log, most) = (self.log_wq_depth, device.caps().general.log_max_wq_sz());
         if log > most {
             return Err(Error::Failed(format!(
@@ -139,7 +139,7 @@ impl WqConfig {
         };
         ring.check("ring of the work queue", process, 1 << (log + log_stride))?;
         record.check("doorbell record of the work queue", process, RECORD)?;
-        Ok(Places { ring, record })
+        Ok(WqMemory { ring, record })
     }
 }
 
@@ -178,12 +178,12 @@ pub(crate) fn cross(
 
 /// Memory of a queue.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct WqMemory {
     pub(crate) ring: QueueMemory,
     pub(crate) record: QueueMemory,
 }
 
-impl Places {
+impl WqMemory {
     /// The buffers of the memory, for the holder registry.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = Key> + use<> {
         [self.ring.buffer, self.record.buffer].into_iter().flatten()

@@ -109,12 +109,12 @@ impl Uplink {
 
 impl LinkOptions {
     /// Applies the options until the returned value is dropped.
-    pub(crate) fn apply(self, model: &Model) -> Result<Applied, LinkError> {
+    pub(crate) fn apply(self, model: &Model) -> Result<AppliedLinks, LinkError> {
         model.apply(&self.faults)?;
         let capture = self.pcap.map(|(path, file)| Ok((path, model.capture(file)?)));
         let capture = capture.transpose().map_err(LinkError::Capture)?;
         // From here on an error ends the capture.
-        let mut applied = Applied { capture, external: None };
+        let mut applied = AppliedLinks { capture, external: None };
         let is_ethernet = |it: &usize| model.device(*it).profile().link() == Link::Ethernet;
         applied.external = match self.uplink {
             Some(uplink) => match (0..model.devices()).find(is_ethernet) {
@@ -133,12 +133,12 @@ impl LinkOptions {
 
 /// Applied link options; drop ends them.
 #[derive(Debug)]
-pub(crate) struct Applied {
+pub(crate) struct AppliedLinks {
     capture: Option<(PathBuf, Watch)>,
     external: Option<External>,
 }
 
-impl Drop for Applied {
+impl Drop for AppliedLinks {
     fn drop(&mut self) {
         drop(self.external.take());
         if let Some((path, capture)) = self.capture.take()

@@ -20,10 +20,11 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Most lines a second of one log statement.
+/// Maximum number of lines per second of one log statement.
 const LINES_A_SECOND: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
-/// Most lines that wait to be written: of the log, and of a trace, which has no rate limit.
+/// Maximum number of lines that wait to be written: of the log, and of a trace, which has no rate
+/// limit.
 const WAITING: usize = 4096;
 const WAITING_TRACE: usize = 1 << 18;
 /// How long the end of the process waits for lines to be written.
@@ -31,23 +32,23 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Logs events of `level` and above to standard error. Drop the result last: it waits until every
 /// line is written.
-pub fn init(level: LevelFilter) -> LastWords {
-    let queue = Arc::new(Queue::new(WAITING, io::stderr));
+pub fn init(level: LevelFilter) -> LogFlush {
+    let queue = Arc::new(LineQueue::new(WAITING, io::stderr));
     let places = Throttles::default();
     let sink = queue.clone();
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(move || Line(sink.clone()))
         .with_target(false)
-        .with_filter(PerPlace { queue: queue.clone(), places });
+        .with_filter(PerCallsite { queue: queue.clone(), places });
     tracing_subscriber::registry().with(layer.with_filter(level)).init();
-    LastWords(queue)
+    LogFlush(queue)
 }
 
 /// On drop, waits briefly until logged lines are written.
 #[must_use]
-pub struct LastWords(Arc<Queue>);
+pub struct LogFlush(Arc<LineQueue>);
 
-impl Drop for LastWords {
+impl Drop for LogFlush {
     fn drop(&mut self) {
         self.0.flush();
     }
@@ -55,11 +56,11 @@ impl Drop for LastWords {
 
 /// Lines of a trace on standard error. A slow terminal or pipe never blocks the caller.
 #[derive(Clone)]
-pub(crate) struct TraceLines(Arc<Queue>);
+pub(crate) struct TraceLines(Arc<LineQueue>);
 
 impl TraceLines {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Queue::new(WAITING_TRACE, io::stderr)))
+        Self(Arc::new(LineQueue::new(WAITING_TRACE, io::stderr)))
     }
 
     pub(crate) fn print(&self, line: &str) {
@@ -67,27 +68,27 @@ impl TraceLines {
     }
 
     /// Drop it last.
-    pub(crate) fn last_words(&self) -> LastWords {
-        LastWords(self.0.clone())
+    pub(crate) fn flush_on_drop(&self) -> LogFlush {
+        LogFlush(self.0.clone())
     }
 }
 
 /// A line, or a request to be notified when all earlier lines were written.
-enum Message {
+enum LogMessage {
     Line(Vec<u8>),
     Flush(SyncSender<()>),
 }
 
 /// Lines on their way to the writer thread, which starts with the first line.
-struct Queue {
-    lines: OnceLock<SyncSender<Message>>,
-    /// Most lines that wait.
+struct LineQueue {
+    lines: OnceLock<SyncSender<LogMessage>>,
+    /// Maximum number of lines that wait.
     room: usize,
     sink: Box<dyn Fn() -> Box<dyn Write> + Send + Sync>,
     lost: AtomicU64,
 }
 
-impl Queue {
+impl LineQueue {
     fn new<W: Write + 'static>(room: usize, sink: impl Fn() -> W + Send + Sync + 'static) -> Self {
         let sink = Box::new(move || Box::new(sink()) as Box<dyn Write>);
         Self { lines: OnceLock::new(), room, sink, lost: AtomicU64::new(0) }
@@ -107,12 +108,12 @@ impl Queue {
             }
             sender
         });
-        if lines.try_send(Message::Line(line)).is_err() {
+        if lines.try_send(LogMessage::Line(line)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn write_all(&self, lines: &Receiver<Message>) {
+    fn write_all(&self, lines: &Receiver<LogMessage>) {
         let mut sink = (self.sink)();
         for message in lines {
             let lost = self.lost.swap(0, Ordering::Relaxed);
@@ -120,8 +121,8 @@ impl Queue {
                 let _ = writeln!(sink, "{lost} lines of the log were lost: its reader is too slow");
             }
             match message {
-                Message::Line(line) => _ = sink.write_all(&line),
-                Message::Flush(done) => _ = done.try_send(()),
+                LogMessage::Line(line) => _ = sink.write_all(&line),
+                LogMessage::Flush(done) => _ = done.try_send(()),
             }
         }
     }
@@ -130,7 +131,7 @@ impl Queue {
         let Some(lines) = self.lines.get() else { return };
         let (done, written) = sync_channel(1);
         let end = Instant::now() + LAST_WORDS;
-        let mut message = Message::Flush(done);
+        let mut message = LogMessage::Flush(done);
         while let Err(std::sync::mpsc::TrySendError::Full(back)) = lines.try_send(message) {
             if Instant::now() > end {
                 return;
@@ -143,7 +144,7 @@ impl Queue {
 }
 
 /// Sends each write as one line.
-struct Line(Arc<Queue>);
+struct Line(Arc<LineQueue>);
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -186,12 +187,12 @@ impl Throttles {
 }
 
 /// Limits the lines of each log statement per second.
-struct PerPlace {
-    queue: Arc<Queue>,
+struct PerCallsite {
+    queue: Arc<LineQueue>,
     places: Throttles,
 }
 
-impl<S: Subscriber> Filter<S> for PerPlace {
+impl<S: Subscriber> Filter<S> for PerCallsite {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }
@@ -230,9 +231,9 @@ mod tests {
     #[test]
     fn log_rate_limit_reports_dropped_lines() {
         let (sender, lines) = channel();
-        let queue = Arc::new(Queue::new(WAITING, move || Sink(sender.clone())));
+        let queue = Arc::new(LineQueue::new(WAITING, move || Sink(sender.clone())));
         let sink = queue.clone();
-        let filter = PerPlace { queue: queue.clone(), places: Throttles::default() };
+        let filter = PerCallsite { queue: queue.clone(), places: Throttles::default() };
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(move || Line(sink.clone()))
             .with_filter(filter);
@@ -278,24 +279,24 @@ mod tests {
     #[test]
     fn the_end_waits_for_the_lines_and_not_for_ever() {
         let (sender, lines) = channel();
-        let queue = Arc::new(Queue::new(WAITING, move || {
+        let queue = Arc::new(LineQueue::new(WAITING, move || {
             // The sink starts slowly.
             std::thread::sleep(Duration::from_millis(20));
             Sink(sender.clone())
         }));
         let written = Line(queue.clone()).write(b"the last words\n");
         assert_eq!(written.ok(), Some(15));
-        drop(LastWords(queue));
+        drop(LogFlush(queue));
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["the last words\n"]);
         let (sender, receiver) = sync_channel::<()>(0);
         let stuck = Mutex::new(Some(receiver));
-        let queue = Arc::new(Queue::new(WAITING, move || {
+        let queue = Arc::new(LineQueue::new(WAITING, move || {
             let _ = stuck.lock().unwrap().take().and_then(|it| it.recv().ok());
             io::sink()
         }));
         (0..2 * WAITING).for_each(|_| queue.send(b"\n".to_vec()));
         let start = Instant::now();
-        drop(LastWords(queue));
+        drop(LogFlush(queue));
         let taken = start.elapsed();
         assert!(taken >= LAST_WORDS / 2 && taken < 5 * LAST_WORDS, "{taken:?}");
         drop(sender);
@@ -305,7 +306,7 @@ mod tests {
     fn log_queue_does_not_block_on_stuck_writer() {
         let (sender, receiver) = sync_channel::<()>(0);
         let stuck = Mutex::new(Some(receiver));
-        let queue = Arc::new(Queue::new(WAITING, move || {
+        let queue = Arc::new(LineQueue::new(WAITING, move || {
             let receiver = stuck.lock().unwrap().take();
             let _ = receiver.and_then(|receiver| receiver.recv().ok());
             io::sink()

@@ -20,7 +20,7 @@ const RESFD: u32 = 1;
 /// `struct iocb`: a request.
 #[repr(C)]
 #[derive(Default)]
-struct Request {
+struct Iocb {
     data: u64,
     key_and_flags: u64,
     code: u16,
@@ -36,14 +36,14 @@ struct Request {
 
 /// `struct io_event`: the end of a request.
 #[repr(C)]
-struct End([u64; 4]);
+struct IoEvent([u64; 4]);
 
-/// Most completed requests that one call takes: a signal may leave one to the next.
+/// Maximum number of completed requests that one call takes: a signal may leave one to the next.
 const ROOM: usize = 4;
 
 /// A context for requests, and the empty file that they read.
 #[derive(Debug)]
-struct Context {
+struct AioContext {
     /// `aio_context_t`: an address in this process; only the kernel uses it.
     number: u64,
     empty: OwnedFd,
@@ -51,7 +51,7 @@ struct Context {
     process: u32,
 }
 
-impl Context {
+impl AioContext {
     fn new() -> Result<Self, Errno> {
         let empty = super::descriptor::empty_file()?;
         let mut number = 0u64;
@@ -65,14 +65,14 @@ impl Context {
     }
 
     fn add_one(&self, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
-        let request = Request {
+        let request = Iocb {
             code: PREAD,
             file: self.empty.as_raw_fd() as u32,
             flags: RESFD,
             eventfd: eventfd.as_raw_fd() as u32,
-            ..Request::default()
+            ..Iocb::default()
         };
-        let (list, mut ends) = ([&raw const request], [const { End([0; 4]) }; ROOM]);
+        let (list, mut ends) = ([&raw const request], [const { IoEvent([0; 4]) }; ROOM]);
         // SAFETY: the kernel reads a list of one request of this layout, which reads zero bytes. It
         // is done when the call returns.
         let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.context(), 1, list.as_ptr()) };
@@ -89,7 +89,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for AioContext {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             // SAFETY: this is the context's only user.
@@ -99,14 +99,14 @@ impl Drop for Context {
 }
 
 /// This process's context, from its first use on.
-static CONTEXT: Mutex<Option<Context>> = Mutex::new(None);
+static CONTEXT: Mutex<Option<AioContext>> = Mutex::new(None);
 
-fn with_context<T>(use_it: impl FnOnce(&Context) -> Result<T, Errno>) -> Result<T, Errno> {
+fn with_context<T>(use_it: impl FnOnce(&AioContext) -> Result<T, Errno>) -> Result<T, Errno> {
     let mut context = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
     context.take_if(|context| context.process != std::process::id());
     match &mut *context {
         Some(context) => use_it(context),
-        none => use_it(none.insert(Context::new()?)),
+        none => use_it(none.insert(AioContext::new()?)),
     }
 }
 

@@ -14,8 +14,8 @@ use verbless_prm::{
 };
 
 use super::client::PAGE;
+use super::cmd::{FunctionAccess, cmd_exec, command};
 use super::network::is_ipv4;
-use super::reach::{Function, command, exec};
 
 /// The newest software interface that the kernel speaks.
 const ISSI: u16 = 1;
@@ -28,7 +28,7 @@ struct Page {
 
 /// A function that is up. Dropping it takes the function down.
 pub(super) struct Booted {
-    function: Arc<dyn Function>,
+    function: Arc<dyn FunctionAccess>,
     /// The pages given to the device, by address.
     pages: BTreeMap<u64, Box<Page>>,
     /// Whether INIT_HCA succeeded.
@@ -36,8 +36,8 @@ pub(super) struct Booted {
 }
 
 impl Booted {
-    pub(super) fn new(function: Arc<dyn Function>) -> Result<Self, Errno> {
-        let embedded = function.about().embedded_cpu;
+    pub(super) fn new(function: Arc<dyn FunctionAccess>) -> Result<Self, Errno> {
+        let embedded = function.registers().embedded_cpu;
         command(&*function, EnableHcaIn::new().set_embedded_cpu_function(embedded))?;
         let mut booted = Self { function, pages: BTreeMap::new(), up: false };
         let function = booted.function.clone();
@@ -79,21 +79,21 @@ impl Booted {
             .map(|page| (&raw const *page as u64, page))
             .collect();
         let mut input = ManagePagesIn::new();
-        input.set_embedded_cpu_function(self.function.about().embedded_cpu);
+        input.set_embedded_cpu_function(self.function.registers().embedded_cpu);
         input.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(count);
         let mut whole = input.as_bytes().to_vec();
         whole.extend(new.keys().flat_map(|page| page.to_be_bytes()));
-        exec(&*self.function, &whole, &mut [0; ManagePagesOut::BYTES])?;
+        cmd_exec(&*self.function, &whole, &mut [0; ManagePagesOut::BYTES])?;
         self.pages.extend(new);
         Ok(())
     }
 
     fn take_pages(&mut self, count: u32) -> Result<(), Errno> {
         let mut input = ManagePagesIn::new();
-        input.set_embedded_cpu_function(self.function.about().embedded_cpu);
+        input.set_embedded_cpu_function(self.function.registers().embedded_cpu);
         input.set_op_mod(ManagePagesIn::HCA_RETURN_PAGES).set_input_num_entries(count);
         let mut output = vec![0; ManagePagesOut::BYTES + 8 * count as usize];
-        exec(&*self.function, input.as_bytes(), &mut output)?;
+        cmd_exec(&*self.function, input.as_bytes(), &mut output)?;
         let (answer, list) = output.split_at(ManagePagesOut::BYTES);
         let answer = ManagePagesOut::from_prefix(answer).ok_or(Errno::EIO)?;
         for page in list.chunks_exact(8).take(answer.output_num_entries() as usize) {
@@ -128,7 +128,7 @@ impl Booted {
 impl Drop for Booted {
     fn drop(&mut self) {
         let function = &*self.function;
-        let embedded = function.about().embedded_cpu;
+        let embedded = function.registers().embedded_cpu;
         let down =
             if self.up { command(function, &TeardownHcaIn::new()).map(drop) } else { Ok(()) };
         let down = down.and_then(|()| {

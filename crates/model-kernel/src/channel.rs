@@ -17,17 +17,18 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::client::{Claim, Client, FileId, identify};
+use super::client::{Client, DescriptorClaim, FileId, identify};
 use crate::descriptor;
 
 /// How long the feeding thread waits for room before it checks that the channel still exists.
 const FEED_MILLISECONDS: u8 = 20;
-/// Most records in the backlog of one channel. Async commands never reach it: their bytes have a
-/// limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
+/// Maximum number of records in the backlog of one channel. Async commands never reach it: their
+/// bytes have a limit of their own (Linux `MAX_ASYNC_BYTES_IN_USE`).
 const MOST_WAITING: usize = 65536;
 /// Bytes in the backlogs of all channels; above it a channel keeps only [`FEW_WAITING`] records.
 const MOST_BYTES: usize = 256 << 20;
-/// Most records in the backlog of a channel once all channels together hold [`MOST_BYTES`].
+/// Maximum number of records in the backlog of a channel once all channels together hold
+/// [`MOST_BYTES`].
 const FEW_WAITING: usize = 1024;
 /// Bytes that a record in a backlog costs besides its contents.
 const RECORD: usize = 64;
@@ -48,7 +49,7 @@ pub(super) struct Channel {
     record_cost: usize,
     state: Mutex<ChannelState>,
     /// Counts the socket among those that are kept for the client.
-    claim: OnceLock<Claim>,
+    claim: OnceLock<DescriptorClaim>,
 }
 
 #[derive(Debug)]
@@ -57,7 +58,7 @@ struct ChannelState {
     socket: Option<OwnedFd>,
     backlog: Backlog,
     /// The records that the socket holds, oldest first; may lag behind the reader.
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentRecord>,
     /// How many records of each tag but 0 are in `sent` and `backlog`.
     tags: HashMap<u64, u32>,
     feeding: bool,
@@ -68,7 +69,7 @@ struct ChannelState {
 }
 
 #[derive(Debug)]
-struct Record {
+struct ChannelRecord {
     tag: u64,
     bytes: Vec<u8>,
 }
@@ -76,22 +77,25 @@ struct Record {
 /// Records that wait for room in the socket, and their bytes.
 #[derive(Debug, Default)]
 struct Backlog {
-    records: VecDeque<Record>,
+    records: VecDeque<ChannelRecord>,
     bytes: usize,
 }
 
 impl Backlog {
-    fn charge(record: &Record) -> usize {
+    fn charge(record: &ChannelRecord) -> usize {
         RECORD + record.bytes.capacity()
     }
 
-    fn push_back(&mut self, record: Record) {
+    fn push_back(&mut self, record: ChannelRecord) {
         self.bytes += Self::charge(&record);
         BACKLOGS.fetch_add(Self::charge(&record), Ordering::Relaxed);
         self.records.push_back(record);
     }
 
-    fn pop(&mut self, end: fn(&mut VecDeque<Record>) -> Option<Record>) -> Option<Record> {
+    fn pop(
+        &mut self,
+        end: fn(&mut VecDeque<ChannelRecord>) -> Option<ChannelRecord>,
+    ) -> Option<ChannelRecord> {
         let record = end(&mut self.records)?;
         self.bytes -= Self::charge(&record);
         BACKLOGS.fetch_sub(Self::charge(&record), Ordering::Relaxed);
@@ -99,7 +103,7 @@ impl Backlog {
     }
 
     /// Replaces the records; returns the old ones.
-    fn replace(&mut self, records: VecDeque<Record>) -> VecDeque<Record> {
+    fn replace(&mut self, records: VecDeque<ChannelRecord>) -> VecDeque<ChannelRecord> {
         let before = std::mem::take(&mut self.records);
         BACKLOGS.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
         records.into_iter().for_each(|record| self.push_back(record));
@@ -127,7 +131,7 @@ impl Drop for Backlog {
 
 /// A record that was sent.
 #[derive(Debug)]
-struct Sent {
+struct SentRecord {
     tag: u64,
     length: usize,
     /// The record's bytes, if it has a tag: `retract` finds it by them.
@@ -161,7 +165,7 @@ impl Channel {
     }
 
     /// Ties a claim to the life of this channel.
-    pub(super) fn keep(&self, claim: Claim) {
+    pub(super) fn keep(&self, claim: DescriptorClaim) {
         let _ = self.claim.set(claim);
     }
 
@@ -171,13 +175,13 @@ impl Channel {
 
     /// Queues a record.
     pub(super) fn send(self: &Arc<Self>, bytes: Vec<u8>) {
-        self.push(Record { tag: 0, bytes });
+        self.push(ChannelRecord { tag: 0, bytes });
     }
 
     /// Queues a record that [`Channel::retract`] finds by its tag. False: the backlog is full and
     /// the record is lost.
     pub(super) fn send_tagged(self: &Arc<Self>, tag: u64, bytes: Vec<u8>) -> bool {
-        self.push(Record { tag, bytes })
+        self.push(ChannelRecord { tag, bytes })
     }
 
     /// Takes back the unread records with a tag; returns their count.
@@ -237,12 +241,12 @@ impl Channel {
         let waits = state.tags.contains_key(&tag);
         drop(state);
         if !waits {
-            self.push(Record { tag, bytes: bytes.to_vec() });
+            self.push(ChannelRecord { tag, bytes: bytes.to_vec() });
         }
     }
 
     /// Queues a record; false if it is lost because [`MOST_WAITING`] records already wait.
-    fn push(self: &Arc<Self>, record: Record) -> bool {
+    fn push(self: &Arc<Self>, record: ChannelRecord) -> bool {
         let mut state = self.lock();
         if state.socket.is_none() {
             return true;
@@ -272,7 +276,7 @@ impl Channel {
         true
     }
 
-    /// Bytes behind the first `head` of each unread record; may count some that were read a moment
+    /// Bytes after the first `head` of each unread record; may count some that were read a moment
     /// ago.
     pub(super) fn waiting(&self, head: usize) -> usize {
         let mut state = self.lock();
@@ -303,6 +307,20 @@ impl Channel {
         let mut state = self.lock();
         state.socket = None;
         state.backlog.clear();
+    }
+
+    /// Ends the channel, and discards its unread records: a reader gets end of file. So Linux ends
+    /// the files of a removed device (`devx_async_event_destroy_uobj`,
+    /// `devx_async_cmd_event_destroy_uobj`, `ib_uverbs_free_event_queue`).
+    pub(super) fn destroy(&self, client: &dyn Client) {
+        let is_unread = self.lock().socket.as_ref().is_some_and(|it| descriptor::unread(it) != 0);
+        self.close();
+        if is_unread && let Some(theirs) = client.find(self.file) {
+            // End of file ends it.
+            client.wait_for_client(&mut || {
+                while matches!(descriptor::receive(&theirs, &mut [0; 8]), Ok(1..)) {}
+            });
+        }
     }
 }
 
@@ -338,11 +356,11 @@ impl ChannelState {
             match descriptor::send(socket, &record.bytes) {
                 Ok(()) => {
                     let record = self.backlog.pop(VecDeque::pop_front);
-                    let Some(Record { tag, bytes }) = record else { break };
+                    let Some(ChannelRecord { tag, bytes }) = record else { break };
                     let length = bytes.len();
                     let keeps = tag != 0 || self.keeps_bytes;
                     let bytes = if keeps { bytes } else { Vec::new() };
-                    self.sent.push_back(Sent { tag, length, bytes });
+                    self.sent.push_back(SentRecord { tag, length, bytes });
                 }
                 Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => break,
                 Err(_) => {
@@ -394,10 +412,10 @@ impl Drop for Retracting<'_> {
 /// each is found by its bytes.
 fn taken(
     theirs: &OwnedFd,
-    sent: &VecDeque<Sent>,
+    sent: &VecDeque<SentRecord>,
     tag: u64,
     mut unread: usize,
-) -> (VecDeque<Record>, usize) {
+) -> (VecDeque<ChannelRecord>, usize) {
     let (mut kept, mut bytes) = (VecDeque::new(), [0; 64]);
     let mut sent = sent.iter();
     while let Ok(length) = descriptor::receive(theirs, &mut bytes)
@@ -406,7 +424,7 @@ fn taken(
     {
         match of.tag == tag {
             true => unread += 1,
-            false => kept.push_back(Record { tag: of.tag, bytes: bytes.to_vec() }),
+            false => kept.push_back(ChannelRecord { tag: of.tag, bytes: bytes.to_vec() }),
         }
     }
     (kept, unread)
@@ -440,7 +458,7 @@ fn feed(channel: &Weak<Channel>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::Ourselves;
+    use super::super::client::OwnProcess;
     use super::*;
 
     fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
@@ -505,7 +523,7 @@ mod tests {
             (state.tags.get(&1).copied(), state.tags.len())
         };
         assert_eq!(counted(), (Some(2048), 2));
-        assert_eq!(channel.retract(1, &Ourselves::default()), 2048);
+        assert_eq!(channel.retract(1, &OwnProcess::default()), 2048);
         assert_eq!(counted(), (None, 1));
         assert!((0..2048).all(|at| number(&fd) == 2 * at + 1));
         channel.lock().reconcile(channel.record_cost);
@@ -518,7 +536,7 @@ mod tests {
         channel.send(vec![1; 8]);
         channel.send_tagged(1, vec![2; 8]);
         channel.send(vec![3; 8]);
-        assert_eq!(channel.retract(1, &Ourselves::default()), 1);
+        assert_eq!(channel.retract(1, &OwnProcess::default()), 1);
         let records = [read(&fd), read(&fd), read(&fd)];
         assert_eq!(records, [Ok(vec![1; 8]), Ok(vec![3; 8]), Err(Errno::EAGAIN)]);
     }
@@ -538,7 +556,7 @@ mod tests {
     fn backlog_counts_its_bytes_until_it_is_gone() {
         let mut backlog = Backlog::default();
         for tag in 0..10 {
-            backlog.push_back(Record { tag, bytes: vec![0; 100] });
+            backlog.push_back(ChannelRecord { tag, bytes: vec![0; 100] });
         }
         assert_eq!(backlog.bytes, 10 * 164);
         drop(backlog.pop(VecDeque::pop_front));
@@ -571,14 +589,14 @@ mod tests {
             channel.send_tagged(tag, vec![byte; 8]);
         }
         let reads = || assert_eq!(read(&fd), Ok(vec![1; 8]));
-        assert_eq!(channel.retract(1, &Slow(Ourselves::default(), &|| (), &reads)), 2);
+        assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| (), &reads)), 2);
         let records = [read(&fd), read(&fd), read(&fd)];
         assert_eq!(records, [Ok(vec![2; 8]), Ok(vec![3; 8]), Err(Errno::EAGAIN)]);
     }
 
     #[test]
     fn retract_removes_unread_records_by_tag() {
-        let client = Ourselves::default();
+        let client = OwnProcess::default();
         let (channel, fd) = Channel::new(8).expect("a socketpair");
         for (tag, byte) in [(1, 1), (2, 2), (1, 3), (2, 4), (1, 5)] {
             channel.send_tagged(tag, vec![byte; 8]);
@@ -594,7 +612,7 @@ mod tests {
 
     /// A client that runs a closure while its descriptors are searched, or while the kernel waits
     /// for it.
-    struct Slow<'a>(Ourselves, &'a (dyn Fn() + Sync), &'a (dyn Fn() + Sync));
+    struct Slow<'a>(OwnProcess, &'a (dyn Fn() + Sync), &'a (dyn Fn() + Sync));
 
     impl Client for Slow<'_> {
         fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
@@ -661,7 +679,7 @@ mod tests {
             channel.send_tagged(2, vec![2; 8]);
             channel.send_tagged(1, vec![3; 8]);
         };
-        assert_eq!(channel.retract(1, &Slow(Ourselves::default(), &meanwhile, &|| ())), 2);
+        assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &meanwhile, &|| ())), 2);
         assert_eq!((read(&fd), read(&fd)), (Ok(vec![2; 8]), Err(Errno::EAGAIN)));
     }
 
@@ -675,7 +693,7 @@ mod tests {
             channel.send_tagged(3, vec![3; 8]);
             assert_eq!(channel.lock().backlog.records.len(), 1, "behind those that are taken back");
         };
-        assert_eq!(channel.retract(1, &Slow(Ourselves::default(), &|| (), &meanwhile)), 1);
+        assert_eq!(channel.retract(1, &Slow(OwnProcess::default(), &|| (), &meanwhile)), 1);
         let records = [read(&fd), read(&fd), read(&fd)];
         assert_eq!(records, [Ok(vec![2; 8]), Ok(vec![3; 8]), Err(Errno::EAGAIN)]);
     }
@@ -708,7 +726,7 @@ mod tests {
 
     #[test]
     fn records_of_the_backlog_too_are_taken_back_by_their_tag() {
-        let client = Ourselves::default();
+        let client = OwnProcess::default();
         let (channel, fd) = crowded();
         assert_eq!(channel.retract(1, &client), 2048);
         assert_eq!(channel.waiting(0), 2048 * 8);
@@ -752,6 +770,17 @@ mod tests {
         channel.send(vec![2; 8]);
         assert_eq!(read(&fd), Ok(vec![1; 8]));
         assert_eq!(read(&fd), Ok(vec![]));
+    }
+
+    #[test]
+    fn destroy_discards_unread_records() {
+        for records in [0, 3, 4096] {
+            let (channel, fd) = Channel::new(0).expect("a socketpair");
+            (0..records).for_each(|_| channel.send(vec![1; 72]));
+            channel.destroy(&OwnProcess::default());
+            channel.send(vec![2; 8]);
+            assert_eq!(read(&fd), Ok(vec![]), "{records} records");
+        }
     }
 
     #[test]

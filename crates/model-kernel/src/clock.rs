@@ -26,7 +26,7 @@ const JIFFIES: u64 = 250;
 
 /// The device's counter as a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Time {
+struct CycleCounter {
     nanoseconds: u64,
     cycles: u64,
     /// The remaining fraction of a nanosecond, in units of 2^-shift.
@@ -35,7 +35,7 @@ struct Time {
     shift: u32,
 }
 
-impl Time {
+impl CycleCounter {
     /// The clock of a counter that is at `cycles` when the real time is `nanoseconds`.
     fn new(khz: u32, nanoseconds: u64, cycles: u64) -> Option<Self> {
         const NANOSECONDS_PER_MILLISECOND: u32 = 1_000_000;
@@ -108,7 +108,7 @@ impl ClockPage {
 
     /// Writes the page with separate system calls, so that readers of the mapping see the stores in
     /// this order.
-    fn write(&self, time: &Time) -> Result<(), Errno> {
+    fn write(&self, time: &CycleCounter) -> Result<(), Errno> {
         let mut sign = self.sign.lock().unwrap_or_else(PoisonError::into_inner);
         let put = |value: u32| pwrite(&*self.file, &value.to_ne_bytes(), self.offset);
         put(sign.wrapping_add(1))?;
@@ -126,7 +126,7 @@ pub(super) struct Clock {
 
 #[derive(Debug, Default)]
 struct Inner {
-    time: Option<Time>,
+    time: Option<CycleCounter>,
     pages: Vec<Weak<ClockPage>>,
     /// A thread keeps the pages up to date.
     kept: bool,
@@ -170,14 +170,14 @@ impl Clock {
 
 impl Inner {
     /// The current time; `None` if the device does not report its frequency.
-    fn now(&mut self, kernel: &Kernel) -> Option<Time> {
+    fn now(&mut self, kernel: &Kernel) -> Option<CycleCounter> {
         let cycles = kernel.function.cycles();
         match &mut self.time {
             Some(time) => time.advance(cycles),
             none => {
                 let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let khz = kernel.caps.device_frequency_khz();
-                *none = Time::new(khz, real.as_nanos() as u64, cycles);
+                *none = CycleCounter::new(khz, real.as_nanos() as u64, cycles);
             }
         }
         self.time
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn timestamp_converts_to_nanoseconds_across_wraps() {
-        let mut time = Time::new(156_250, 1_000_000, 500).expect("a clock");
+        let mut time = CycleCounter::new(156_250, 1_000_000, 500).expect("a clock");
         assert_eq!((time.shift, time.multiplier), (29, 3_435_973_837), "as Linux computes them");
         let page = ClockPage::alone().expect("a page");
         page.write(&time).expect("it is there");
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn fractional_nanoseconds_accumulate() {
-        let mut time = Time::new(156_250, 0, 0).expect("a clock");
+        let mut time = CycleCounter::new(156_250, 0, 0).expect("a clock");
         for cycle in 1..=1000 {
             time.advance(cycle);
             assert_eq!(time.nanoseconds, cycle * 64 / 10, "6.4 ns a cycle");
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn clock_period_avoids_multiplication_overflow() {
-        let time = Time::new(156_250, 0, 0).expect("a clock");
+        let time = CycleCounter::new(156_250, 0, 0).expect("a clock");
         let seconds = time.period() / JIFFIES;
         assert_eq!(seconds, 17);
         let cycles = (seconds + 1) * 156_250_000;
@@ -257,6 +257,10 @@ mod tests {
             cycles.checked_mul(time.multiplier.into()).is_some(),
             "no product overflows by then"
         );
-        assert_eq!(Time::new(0, 0, 0), None, "a device that does not say how fast it counts");
+        assert_eq!(
+            CycleCounter::new(0, 0, 0),
+            None,
+            "a device that does not say how fast it counts"
+        );
     }
 }

@@ -13,7 +13,7 @@ use super::uar::static_offset;
 
 /// Doorbell registers per UAR page that a client may use.
 pub(super) const REGISTERS_PER_PAGE: u32 = 2;
-/// The most registers that are allocated with a context.
+/// Maximum number of registers that are allocated with a context.
 const MAX_REGISTERS: u32 = 512;
 /// Request flag: a DevX context.
 const FLAG_DEVX: u32 = 1;
@@ -24,7 +24,7 @@ const CORE_SUPPORT: u64 = 1;
 /// Bytes of `mlx5_ib_alloc_ucontext_resp`.
 const RESPONSE: usize = 72;
 
-/// The value by which a client declares that it does not use user indexes.
+/// The value of a client without user indexes.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
 impl Context {
@@ -34,20 +34,20 @@ impl Context {
         Self { uid: 1, transport_domain: None, cqe_version: 1, dynamic_uars: false, static_uars }
     }
 
-    /// The user index of a client's queue pair; the client chooses it.
+    /// The user index of a client's QP, which the client chooses.
     pub(super) fn user_index(&self, asked: u32) -> Result<u32, Errno> {
         user_index(self.cqe_version, asked)
     }
 
-    /// Frees the objects that were made with the context.
+    /// Frees the objects that were created with the context.
     pub(super) fn free(self, file: &File) {
         let kernel = &file.kernel;
         if let Some(number) = self.transport_domain {
             let _ = kernel.free(Opcode::DEALLOC_TRANSPORT_DOMAIN, self.uid, number);
         }
         for page in self.static_uars {
-            let _ = kernel.free(Opcode::DEALLOC_UAR, self.uid, page);
             file.unback(page);
+            let _ = kernel.free(Opcode::DEALLOC_UAR, self.uid, page);
         }
         if self.uid != 0 {
             kernel.destroy_uctx(self.uid);
@@ -62,7 +62,7 @@ struct ContextRequest {
     flags: u32,
     max_cqe_version: u8,
     reserved: bool,
-    /// The lower half of the capabilities, which holds every defined one.
+    /// The lower half of the capabilities, with every defined one.
     lib_caps: u32,
 }
 
@@ -98,7 +98,7 @@ impl Method<'_> {
         let vectors = self.file.kernel.completion_vectors();
         self.attrs.put_if_asked(attr::NUM_COMP_VECTORS, &vectors.to_ne_bytes())?;
         self.attrs.put_if_asked(attr::CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes())?;
-        self.state.insist_on_device()?;
+        self.state.require_device()?;
         if self.state.context.is_some() {
             return Err(refused(Errno::EINVAL, "the open file has a context already"));
         }

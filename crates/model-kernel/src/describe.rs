@@ -14,12 +14,12 @@ use super::write;
 
 /// Numbers from this value on are printed in hexadecimal.
 const SMALL: u64 = 4096;
-/// Most bytes of a structure that are decoded.
+/// Maximum bytes of a structure that are decoded.
 const LONGEST: usize = 256;
 
 /// An ioctl in words.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Described {
+pub struct IoctlDescription {
     /// The method, or the command of the write interface.
     pub name: String,
     /// The request's attributes: `name=value`, separated by commas.
@@ -168,14 +168,14 @@ const MODIFY_QP: &[Field] = &[
 ///
 /// This reads the data behind a pointer again: a client that changes it meanwhile misleads its own
 /// watcher.
-pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> Described {
+pub fn describe(before: &[u64], after: &[u64], client: &dyn Client) -> IoctlDescription {
     let (method, attributes) = take_apart(before);
     let Some(method) = method else {
         let ids = before.first().copied().unwrap_or_default();
         let name = format!("object {:#x}, method {:#x}", ids >> 16 & 0xffff, ids >> 32 & 0xffff);
-        return Described { name, ..Described::default() };
+        return IoctlDescription { name, ..IoctlDescription::default() };
     };
-    let mut words = Described { name: method.name.into(), ..Described::default() };
+    let mut words = IoctlDescription { name: method.name.into(), ..IoctlDescription::default() };
     let mut layout = None;
     for (old, new) in attributes.zip(take_apart(after).1) {
         if method.call == abi::Call::InvokeWrite {
@@ -275,7 +275,7 @@ fn output(attribute: RawAttr, client: &dyn Client) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::Ourselves;
+    use super::super::client::OwnProcess;
     use super::*;
 
     fn head(object: u16, method: u16, attributes: u16) -> Vec<u64> {
@@ -299,7 +299,7 @@ mod tests {
         let mut after = before.clone();
         after[4] = 3;
         after[9] |= u64::from(abi::VALID_OUTPUT) << 32;
-        let words = describe(&before, &after, &Ourselves::default());
+        let words = describe(&before, &after, &OwnProcess::default());
         assert_eq!(words.name, "DEVX_UMEM_REG");
         assert_eq!(words.given, "addr=0x70001000, len=64");
         assert_eq!(words.answered, "handle=3, out_id=7");
@@ -316,7 +316,7 @@ mod tests {
         words.extend(attribute(attr::CORE_IN, 40, request.as_ptr() as u64));
         words.extend(attribute(attr::CORE_OUT, 12, response.as_ptr() as u64));
         words.extend(attribute(attr::WRITE_CMD, 8, 9));
-        let described = describe(&words, &words, &Ourselves::default());
+        let described = describe(&words, &words, &OwnProcess::default());
         assert_eq!(described.name, "REG_MR");
         let given = "start=0x7f0000000000, length=0x1000, pd_handle=0, access_flags=7";
         assert_eq!(described.given, given);
@@ -326,16 +326,16 @@ mod tests {
     #[test]
     fn unknown_and_unreadable_attributes_are_described() {
         let words = head(77, 3, 0);
-        let unknown = describe(&words, &words, &Ourselves::default());
+        let unknown = describe(&words, &words, &OwnProcess::default());
         assert_eq!(unknown.name, "object 0x4d, method 0x3");
         let mut words = head(abi::object::DEVX, 0x1000, 3);
         words.extend(attribute(attr::OTHER_IN, 16, 8));
         words.extend(attribute(attr::OTHER_OUT, 16, 8));
         words.extend(attribute(0x1234, 0, 0));
-        let wild = describe(&words, &words, &Ourselves::default());
+        let wild = describe(&words, &words, &OwnProcess::default());
         assert_eq!(wild.given, "in=[16 bytes], 0x1234=unknown");
         assert_eq!(wild.answered, "", "nothing was written");
-        assert_eq!(describe(&[], &[], &Ourselves::default()).given, "");
+        assert_eq!(describe(&[], &[], &OwnProcess::default()).given, "");
     }
 
     #[test]
@@ -346,19 +346,19 @@ mod tests {
         before.extend(attribute(attr::OTHER_OUT, 16, input.as_ptr() as u64));
         let mut after = before.clone();
         after[5] |= u64::from(abi::VALID_OUTPUT) << 32;
-        let words = describe(&before, &after, &Ourselves::default());
+        let words = describe(&before, &after, &OwnProcess::default());
         assert_eq!(words.given, "in=ALLOC_PD");
         assert_eq!(words.answered, "out=[16 bytes]");
         let count = 0x1_0000_0001u64;
         let mut words = head(abi::object::DEVICE, 5, 1);
         words.extend(attribute(attr::GID_NUM_ENTRIES, 8, &raw const count as u64));
         words[3] |= u64::from(abi::VALID_OUTPUT) << 32;
-        let words = describe(&words, &words, &Ourselves::default());
+        let words = describe(&words, &words, &OwnProcess::default());
         assert_eq!(words.answered, "num_entries=0x100000001");
         let mask = [8, 0, 0, 0, 0, 0, 0, 0, 0];
         let mut words = head(abi::object::FLOW_MATCHER, 0x1000, 1);
         words.extend(attribute(attr::MATCHER_MASK, 9, mask.as_ptr() as u64));
-        let words = describe(&words, &words, &Ourselves::default());
+        let words = describe(&words, &words, &OwnProcess::default());
         assert_eq!(words.given, "match_mask=[9 bytes]", "it is no command");
     }
 

@@ -7,7 +7,7 @@ use super::file::Method;
 use super::kernel::Kernel;
 use super::port::{GidEntry, PortState};
 use super::refused;
-use super::wire::Core;
+use super::uapi::UverbsRequest;
 
 /// Bytes of `ib_uverbs_gid_entry`.
 const GID_ENTRY: usize = 32;
@@ -26,8 +26,8 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::PORT_RESP, &response)
     }
 
-    /// QUERY_PORT of the write interface; its structure is the beginning of the new one.
-    pub(super) fn write_query_port(&mut self, request: &Core) -> Result<(), Errno> {
+    /// QUERY_PORT of the write interface, whose response is a prefix of the ioctl's.
+    pub(super) fn write_query_port(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let kernel = &self.file.kernel;
         let response = port_response(kernel, &queried_port(kernel, request.u8(8).into())?);
         self.attrs.put_or_zero(attr::CORE_OUT, &response[..40])
@@ -102,7 +102,7 @@ pub(super) fn find_gid(kernel: &Kernel, port: &PortState, index: u32) -> Result<
     port.gids.iter().find(|entry| entry.index == index).copied().ok_or_else(none)
 }
 
-/// A port's state as commands report it: a dead device answers none (ENOLINK).
+/// A port's state from the device's commands. ENOLINK: the device is dead.
 fn queried_port(kernel: &Kernel, number: u32) -> Result<PortState, Errno> {
     let port = kernel.function.port(number).ok_or_else(|| no_port(number))?;
     if !kernel.function.is_alive() {

@@ -26,7 +26,7 @@ impl Method<'_> {
         if own != 0 {
             return Ok(own);
         }
-        if !rules::is_harmless(input) {
+        if !rules::is_passed_without_devx(input) {
             let words = "a context without DevX (flag DEVX 0x1) may only query capabilities";
             return Err(refused(Errno::EINVAL, words));
         }
@@ -86,9 +86,9 @@ impl Method<'_> {
                 let words = format!("the inbox of CREATE_MKEY has {has} bytes; it needs {least}");
                 return Err(refused(Errno::EINVAL, words));
             }
-            rules::insist_on_mkey_umem(&mut input);
+            rules::require_mkey_umem(&mut input);
         } else {
-            rules::insist_on_umem(&mut input);
+            rules::require_umem(&mut input);
         }
         if let Some(queue) = rules::cq_event_queue(&input, kernel.caps.apu())
             && !kernel.is_completion_queue(queue)
@@ -153,7 +153,7 @@ impl Method<'_> {
             return Err(not_passed(&input, "OBJ_MODIFY"));
         }
         self.check_object(&input)?;
-        rules::insist_on_umem(&mut input);
+        rules::require_umem(&mut input);
         self.pass(&input, attr::OBJ_OUT)
     }
 
@@ -172,7 +172,7 @@ impl Method<'_> {
 
     /// A query whose outbox arrives as a record of an async command file.
     pub(super) fn obj_async_query(&mut self) -> Result<(), Errno> {
-        /// Most bytes of outboxes that may wait in one file.
+        /// Maximum bytes of outboxes that may wait in one file.
         const MAX_WAITING: usize = 1 << 20;
         /// Bytes of the `wr_id` before an outbox.
         const HEAD: usize = 8;

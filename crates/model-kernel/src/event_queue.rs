@@ -1,5 +1,4 @@
-//! The kernel's event queues: memory that the device writes entries into, and the consumer that
-//! takes them out.
+//! The kernel's event queues: memory into which the device writes EQEs, and their consumer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,18 +6,20 @@ use verbless_prm::{CreateEqIn, Eqe};
 
 use super::client::PAGE;
 
-/// Bytes of an event queue entry; the reader takes it in words, and the last holds the owner bit.
+/// Bytes of an EQE, which is read in words; the last one holds the owner bit.
 const EQE_BYTES: u64 = Eqe::BYTES as u64;
 const WORDS: usize = Eqe::BYTES / 8;
 const LAST: usize = WORDS - 1;
-/// The uid of event queues that every user context may name in its CQs.
+/// EQEs between doorbells (Linux `MLX5_EQ_POLLING_BUDGET`).
+const BUDGET: u32 = 128;
+/// uid of event queues that CQs of every user context may name.
 const SHARED_UID: u16 = 0xffff;
 
-/// Page-aligned memory of the kernel's own that the device writes.
+/// Page-aligned memory of the kernel that the device writes.
 #[derive(Debug)]
 struct Pages {
     words: Box<[AtomicU64]>,
-    /// Index of the first word of the first page.
+    /// Index of the first page's first word.
     first: usize,
 }
 
@@ -39,7 +40,7 @@ impl Pages {
     }
 }
 
-/// An event queue, and the position of its reader.
+/// An event queue, with its consumer index.
 #[derive(Debug)]
 pub(super) struct EventQueue {
     pages: Pages,
@@ -50,7 +51,7 @@ pub(super) struct EventQueue {
 }
 
 impl EventQueue {
-    /// A queue of 2^`log_size` entries, all owned by the device; it has no number yet.
+    /// A queue of 2^`log_size` entries, all owned by the device, before CREATE_EQ.
     pub(super) fn new(log_size: u32, vector: u32) -> Self {
         let pages = Pages::new(EQE_BYTES << log_size);
         let mut fresh = Eqe::zeroed();
@@ -63,8 +64,7 @@ impl EventQueue {
         Self { pages, log_size, number: 0, vector, consumer: 0 }
     }
 
-    /// The CREATE_EQ command for the queue. A queue without events is a completion queue, open to
-    /// users.
+    /// The CREATE_EQ command. A queue without events is for completions, and open to users.
     pub(super) fn create(&self, uar_page: u32, events: [u64; 4]) -> Vec<u8> {
         let pages = (EQE_BYTES << self.log_size).div_ceil(PAGE);
         let uid = if events == [0; 4] { SHARED_UID } else { 0 };
@@ -80,9 +80,8 @@ impl EventQueue {
         input.as_bytes().iter().copied().chain(addresses.flat_map(u64::to_be_bytes)).collect()
     }
 
-    /// Takes the next entry, if the device has written one: its owner bit flips with each round
-    /// through the queue.
-    pub(super) fn next(&mut self) -> Option<Eqe> {
+    /// Takes the next EQE that the device has written; the owner bit flips with each round.
+    fn next(&mut self) -> Option<Eqe> {
         let mask = (1u32 << self.log_size) - 1;
         let entry = (self.consumer & mask) as usize * WORDS;
         let round = self.consumer >> self.log_size & 1;
@@ -100,7 +99,20 @@ impl EventQueue {
         Some(eqe)
     }
 
-    /// The doorbell word with the reader's position: the queue's number and the consumer index.
+    /// Passes each EQE that the device has written to `handle`. `tell` gets the doorbell word every
+    /// [`BUDGET`] EQEs, so that the device can reuse their slots meanwhile.
+    pub(super) fn serve(&mut self, mut handle: impl FnMut(&Eqe), mut tell: impl FnMut([u8; 4])) {
+        let mut served = 0;
+        while let Some(eqe) = self.next() {
+            handle(&eqe);
+            served += 1;
+            if served % BUDGET == 0 {
+                tell(self.doorbell());
+            }
+        }
+    }
+
+    /// The doorbell word: EQN and consumer index.
     pub(super) fn doorbell(&self) -> [u8; 4] {
         ((self.consumer & 0xff_ffff) + (self.number << 24)).to_be_bytes()
     }
@@ -132,6 +144,17 @@ mod tests {
         }
         queue.number = 5;
         assert_eq!(queue.doorbell(), [5, 0, 0, 8]);
+    }
+
+    #[test]
+    fn eq_doorbell_is_due_every_128_entries() {
+        let mut queue = EventQueue::new(9, 3);
+        queue.number = 5;
+        (0..300).for_each(|index| write(&queue, index, 0x10, 0));
+        let (handled, mut told) = (std::cell::Cell::new(0_u32), Vec::new());
+        queue.serve(|_| handled.set(handled.get() + 1), |word| told.push((handled.get(), word)));
+        assert_eq!(told, [(128, [5, 0, 0, 128]), (256, [5, 0, 1, 0])]);
+        assert_eq!((handled.get(), queue.doorbell()), (300, [5, 0, 1, 44]));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use nix::errno::Errno;
 
 use super::aio;
-use super::client::{Claim, Client};
+use super::client::{Client, DescriptorClaim};
 use super::refused::refused;
 
-/// Most eventfds of one client that subscriptions signal at one time. Linux holds a reference to
-/// each; here each takes a descriptor of the process that all clients share.
+/// Maximum number of eventfds of one client that subscriptions signal at one time. Linux holds a
+/// reference to each; here each takes a descriptor of the process that all clients share.
 pub(super) const MOST_EVENTFDS: usize = 512;
 
 /// The eventfds that a client's subscriptions signal, each held once. The key is the number that
@@ -23,7 +23,7 @@ pub struct Eventfds(Mutex<BTreeMap<u64, Weak<Eventfd>>>);
 #[derive(Debug)]
 pub(super) struct Eventfd {
     fd: OwnedFd,
-    _claim: Claim,
+    _claim: DescriptorClaim,
 }
 
 impl AsFd for Eventfd {

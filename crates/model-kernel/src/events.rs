@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::abi::attr;
 use super::channel::Channel;
 use super::event_rules::{may_subscribe, subscribed_type};
-use super::file::{Made, Method};
+use super::file::{Method, MethodResult};
 use super::handles::{Object, Stream};
 use super::refused::{no_descriptor, refused};
 use super::subscriptions::{EventChannel, Subscription};
@@ -16,30 +16,30 @@ use super::subscriptions::{EventChannel, Subscription};
 pub(super) const ASYNC_RECORD: usize = 16;
 /// Channel flag: records are cookies without event data.
 const FLAG_OMIT_DATA: u32 = 1;
-/// Most events that one call may subscribe to.
+/// Maximum number of events per call.
 const MAX_EVENTS: usize = 16;
 
-/// Most subscriptions of one channel. Linux is bounded by memory only; here all clients share that
-/// memory.
+/// Maximum number of subscriptions per channel. Linux is bounded by memory only; here all clients
+/// share the memory.
 pub(super) const MOST_SUBSCRIPTIONS: usize = 1 << 16;
 
 impl Method<'_> {
-    pub(super) fn async_event_alloc(&mut self) -> Result<Made, Errno> {
+    pub(super) fn async_event_alloc(&mut self) -> Result<MethodResult, Errno> {
         let (channel, fd) = Channel::new(ASYNC_RECORD)?;
-        Ok(Made::Stream(Stream::Async(channel), fd))
+        Ok(MethodResult::Stream(Stream::Async(channel), fd))
     }
 
-    pub(super) fn command_fd_alloc(&mut self) -> Result<Made, Errno> {
+    pub(super) fn command_fd_alloc(&mut self) -> Result<MethodResult, Errno> {
         let (channel, fd) = Channel::new(0)?;
-        Ok(Made::Stream(Stream::Commands(channel), fd))
+        Ok(MethodResult::Stream(Stream::Commands(channel), fd))
     }
 
-    pub(super) fn event_fd_alloc(&mut self) -> Result<Made, Errno> {
+    pub(super) fn event_fd_alloc(&mut self) -> Result<MethodResult, Errno> {
         let flags = self.attrs.flags(attr::CHANNEL_FLAGS, FLAG_OMIT_DATA)?;
         let omit_data = flags & FLAG_OMIT_DATA != 0;
         let (channel, fd) = Channel::new(if omit_data { 8 } else { 0 })?;
         let channel = Arc::new(EventChannel::new(channel, omit_data));
-        Ok(Made::Stream(Stream::Events(channel), fd))
+        Ok(MethodResult::Stream(Stream::Events(channel), fd))
     }
 
     pub(super) fn subscribe(&mut self) -> Result<(), Errno> {
@@ -95,8 +95,8 @@ impl Method<'_> {
             None => None,
         };
         let claims = channel.claims(kinds.len(), client).map_err(|errno| {
-            let words = "the process has no descriptor left for the client, and each 64 \
-                         subscriptions take one: raise `ulimit -n`, or end subscriptions";
+            let words = "the descriptors kept for the process are at the limit, and each 64 \
+                         subscriptions count as one: raise `ulimit -n`, or end subscriptions";
             refused(errno, words)
         })?;
         let mut subscriptions = Vec::new();
@@ -109,10 +109,9 @@ impl Method<'_> {
                 channel: channel.clone(),
                 cookie,
                 eventfd: eventfd.clone(),
-                _claim: claim,
+                claim,
             });
         }
-        self.file.kernel.subscriptions.add(subscriptions);
-        Ok(())
+        self.file.kernel.subscriptions.add(subscriptions)
     }
 }

@@ -16,15 +16,15 @@ use super::abi::{Access, Call, attr, object};
 use super::channel::Channel;
 use super::client::{Client, PAGE};
 use super::clock::ClockPage;
-use super::handles::{Entry, FileState, Object, Stream};
+use super::handles::{FileState, HandleEntry, Object, Stream};
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
 use super::refused::refused;
+use super::uapi::{ReportedEvents, UverbsRequest, reported_events};
 use super::uar;
-use super::wire::{Core, Heard, heard_of_cq};
 
 /// The result of a method.
-pub(super) enum Made {
+pub(super) enum MethodResult {
     Nothing,
     /// An object, and the handles of the objects that it uses.
     Object(Object, Vec<u32>),
@@ -33,7 +33,7 @@ pub(super) enum Made {
 
 /// The objects that a call's attributes named.
 #[derive(Debug, Default)]
-pub(super) struct Named {
+pub(super) struct NamedObjects {
     /// Attribute and handle of an object to create.
     new: Option<(u16, u32)>,
     /// Attribute of a descriptor to create.
@@ -96,7 +96,7 @@ pub(super) struct Method<'a> {
     pub client: &'a Arc<dyn Client>,
     pub state: &'a mut FileState,
     pub attrs: Attrs<'a>,
-    pub named: Named,
+    pub named: NamedObjects,
 }
 
 impl File {
@@ -151,7 +151,7 @@ impl File {
         words: &mut [u64],
     ) -> Result<(), Errno> {
         let request = Request::parse(words)?;
-        self.fails_as_asked(&request)?;
+        self.take_requested_fault(&request)?;
         let mut state = self.lock();
         self.forget_closed_streams(&mut state);
         let call = request.method.call;
@@ -163,7 +163,7 @@ impl File {
             return Err(refused(Errno::EIO, "the device is gone"));
         }
         let attrs = Attrs::new(request, &**client);
-        let named = Named::default();
+        let named = NamedObjects::default();
         let mut method = Method { file: self, client, state: &mut state, attrs, named };
         for index in 0..method.attrs.request.len() {
             let next = method.attrs.accept(index)?;
@@ -174,7 +174,7 @@ impl File {
             let kind = method.state.object(handle).map(Object::kind);
             let heard = self.destroy(method.state, client, handle)?;
             return match kind {
-                Some(object::CQ) => method.attrs.put(attr::DESTROY_RESP, &heard_of_cq(heard)),
+                Some(object::CQ) => method.attrs.put(attr::DESTROY_RESP, &reported_events(heard)),
                 Some(object::QP | object::SRQ) => {
                     method.attrs.put(attr::DESTROY_RESP, &heard.events.to_ne_bytes())
                 }
@@ -252,7 +252,7 @@ impl File {
         let mut state = self.lock();
         state.closing = true;
         loop {
-            let object = |(&handle, entry): (&u32, &Entry)| {
+            let object = |(&handle, entry): (&u32, &HandleEntry)| {
                 ((entry.object.is_queue_pair(), entry.order), Some(handle))
             };
             let mut order: Vec<_> = state.objects.iter().map(object).collect();
@@ -271,12 +271,13 @@ impl File {
                 }
             }
             if !progress {
-                // As in the kernel, an object that the device refuses to destroy leaks.
+                // As in the kernel, an object that the device refuses to destroy leaks: its pins
+                // and bus addresses stay, because the device may still access its memory.
                 tracing::warn!(
                     left = state.objects.len(),
                     "objects could not be destroyed when their file was closed"
                 );
-                state.objects.clear();
+                std::mem::forget(std::mem::take(&mut state.objects));
             }
         }
         if let Some(context) = state.context.take() {
@@ -292,7 +293,7 @@ impl File {
         state: &mut FileState,
         client: &Arc<dyn Client>,
         handle: u32,
-    ) -> Result<Heard, Errno> {
+    ) -> Result<ReportedEvents, Errno> {
         let uid = state.context.as_ref().map_or(0, |context| context.uid);
         let entry = state.objects.get(&handle).ok_or_else(|| {
             refused(Errno::ENOENT, format!("the open device has no object of handle {handle}"))
@@ -315,8 +316,9 @@ impl File {
             Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
             &Object::Uar { page, mmap } => {
                 // A real kernel waits for the page's last unmap; this one cannot see it.
-                let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
+                // A freed page may be another client's at once, with a mapping of its own.
                 self.unback(page);
+                let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
                 state.mmaps.remove(&mmap);
                 state.mmap_numbers.0.give(mmap);
                 state.mapped.remove(&page);
@@ -327,7 +329,7 @@ impl File {
         // descriptors cannot be searched.
         let listener = listener.filter(|_| !state.closing);
         let heard = listener.map(|listener| listener.end(&**client));
-        Ok(heard.unwrap_or(Heard { completions: 0, events: 0 }))
+        Ok(heard.unwrap_or(ReportedEvents { completions: 0, events: 0 }))
     }
 
     /// Ends the stream with order number `order`.
@@ -424,7 +426,11 @@ impl Method<'_> {
 
     /// The driver's part of a request: at least `least` bytes, all that its structure has, and a
     /// tail of zeros.
-    pub(super) fn driver_request(&self, least: usize, bytes: usize) -> Result<Core, Errno> {
+    pub(super) fn driver_request(
+        &self,
+        least: usize,
+        bytes: usize,
+    ) -> Result<UverbsRequest, Errno> {
         let mut request = match self.attrs.bytes(attr::UHW_IN) {
             Err(Errno::ENOENT) => Vec::new(),
             other => other?,
@@ -440,7 +446,7 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         request.resize(bytes, 0);
-        Ok(Core(request))
+        Ok(UverbsRequest(request))
     }
 
     /// Writes the driver's part of a response, cut to the client's room.
@@ -451,9 +457,9 @@ impl Method<'_> {
         }
     }
 
-    fn call(&mut self, call: Call) -> Result<Made, Errno> {
-        let nothing = |()| Made::Nothing;
-        let alone = |object| Made::Object(object, Vec::new());
+    fn call(&mut self, call: Call) -> Result<MethodResult, Errno> {
+        let nothing = |()| MethodResult::Nothing;
+        let alone = |object| MethodResult::Object(object, Vec::new());
         match call {
             Call::InvokeWrite => self.invoke_write().map(nothing),
             Call::QueryPort => self.query_port().map(nothing),
@@ -475,7 +481,9 @@ impl Method<'_> {
             Call::UmemReg => self.umem_reg().map(alone),
             Call::UarAlloc => self.uar_alloc().map(alone),
             Call::FlowMatcherCreate => self.flow_matcher_create().map(alone),
-            Call::FlowCreate => self.create_flow().map(|(flow, uses)| Made::Object(flow, uses)),
+            Call::FlowCreate => {
+                self.create_flow().map(|(flow, uses)| MethodResult::Object(flow, uses))
+            }
             Call::AsyncEventAlloc => self.async_event_alloc(),
             Call::CommandFdAlloc => self.command_fd_alloc(),
             Call::EventFdAlloc => self.event_fd_alloc(),
@@ -484,12 +492,12 @@ impl Method<'_> {
     }
 
     /// Hands the result of a method to the client.
-    fn commit(mut self, made: Made) -> Result<(), Errno> {
+    fn commit(mut self, made: MethodResult) -> Result<(), Errno> {
         match (made, self.named.new, self.named.new_stream) {
-            (Made::Object(object, uses), Some((_, handle)), _) => {
+            (MethodResult::Object(object, uses), Some((_, handle)), _) => {
                 self.state.insert_using(handle, object, uses);
             }
-            (Made::Stream(stream, fd), _, Some(id)) => {
+            (MethodResult::Stream(stream, fd), _, Some(id)) => {
                 let number = self.give_stream(stream, fd)?;
                 self.attrs.put_handle(id, number as u64);
             }
@@ -508,7 +516,7 @@ impl Method<'_> {
         let subscriptions = &self.file.kernel.subscriptions;
         match &stream {
             Stream::Async(channel) => subscriptions.add_async_file(channel.clone()),
-            _ => subscriptions.add_channel(stream.channel()),
+            _ => subscriptions.add_channel(stream.channel(), &self.file.client),
         }
         let order = self.state.tick();
         self.state.streams.push((order, stream));

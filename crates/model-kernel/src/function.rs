@@ -1,5 +1,5 @@
-//! A function of the model as its driver reaches it: commands, registers, and facts that a driver
-//! learns from other sources.
+//! A function of the model, seen by its driver: commands, registers, and facts that a driver gets
+//! elsewhere.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use verbless_devx::{Mapping, Protection};
 use verbless_prm::reflect::View;
 use verbless_prm::{MkeyContext, RegisterId, RoceVersion};
 
-use verbless_model::device::{Device, Port};
+use verbless_model::function::{Function, Port};
 use verbless_model::memory::{Interrupts, Iommu};
-use verbless_model::{Link, Profile, Side};
+use verbless_model::{DriverHandle, Link, Profile, Side};
 
 use super::client::PAGE;
+use super::cmd::{FunctionAccess, FunctionRegisters};
 use super::network::Network;
 use super::port::{GidEntry, PortState};
-use super::reach::{About, Function};
 
 /// `ib_uverbs_gid_type` values.
 const GID_IB: u32 = 0;
@@ -25,30 +25,30 @@ const GID_ROCE_V2: u32 = 2;
 /// IB_PORT_CAP_MASK2_SUP.
 const CAP_MASK2: u32 = 1 << 15;
 
-/// A device of a model, as the driver reaches it that attached after the function's reset number
-/// `resets`; and all devices of its fabric.
-pub(super) struct Modelled {
-    pub device: Device,
-    pub resets: u64,
-    pub fabric: Arc<[Device]>,
-    pub network: Arc<Network>,
+/// A device of a model, as one driver reaches it; and all devices of its fabric.
+pub(super) struct ModelFunction {
+    /// For facts that do not depend on the driver.
+    device: Function,
+    driver: DriverHandle,
+    fabric: Arc<[Function]>,
+    network: Arc<Network>,
 }
 
-impl Function for Modelled {
-    fn execute(&self, input: &[u8], output: &mut [u8]) {
-        self.device.execute(input, output);
+impl FunctionAccess for ModelFunction {
+    fn execute(&self, input: &[u8], output: &mut [u8]) -> bool {
+        self.driver.execute(input, output)
     }
 
     fn mmio_write(&self, offset: u64, bytes: &[u8]) {
-        self.device.mmio_write(offset, bytes);
+        self.driver.mmio_write(offset, bytes);
     }
 
     fn is_alive(&self) -> bool {
-        !self.was_reset() && self.device.is_alive()
+        self.driver.is_alive()
     }
 
     fn is_released(&self) -> bool {
-        self.was_reset() || self.device.is_removed()
+        self.driver.is_released()
     }
 
     fn vectors(&self) -> u32 {
@@ -56,16 +56,13 @@ impl Function for Modelled {
     }
 
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
-        // The vectors of a function that was reset are those of its next driver.
-        if !self.was_reset() {
-            self.device.set_interrupts(interrupts);
-        }
+        self.driver.set_interrupts(interrupts);
     }
 
-    fn about(&self) -> About {
+    fn registers(&self) -> FunctionRegisters {
         let profile = self.device.profile();
         let numbers = profile.device();
-        About {
+        FunctionRegisters {
             firmware: numbers.firmware,
             device_id: self.device.device_id(),
             embedded_cpu: profile.side() == Side::Dpu,
@@ -73,21 +70,17 @@ impl Function for Modelled {
     }
 
     fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
-        self.device.uars().back(page, file, offset)
+        self.driver.back_uar(page, file, offset)
     }
 
     fn unback_uar(&self, page: u32) {
-        if self.was_reset() {
-            return;
-        }
-        if let Err(errno) = self.device.uars().unback(page) {
+        if let Err(errno) = self.driver.unback_uar(page) {
             tracing::warn!(page, %errno, "a UAR page stays with the client that had it");
         }
     }
 
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno> {
-        let uars = self.device.uars();
-        Mapping::shared(uars.file(), u64::from(page) * PAGE, length, protection)
+        Mapping::shared(self.driver.uar_file(), u64::from(page) * PAGE, length, protection)
     }
 
     fn cycles(&self) -> u64 {
@@ -105,15 +98,15 @@ impl Function for Modelled {
     }
 
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
-        self.device.reconfigure_key(index, change)
+        self.driver.reconfigure_key(index, change)
     }
 
     fn iommu(&self) -> Arc<Iommu> {
         self.device.iommu()
     }
 
-    fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<Errno> {
-        self.device.fails_ioctl(ids, names).map(Errno::from_raw)
+    fn take_ioctl_fault(&self, ids: (u16, u16), names: &[&str]) -> Option<Errno> {
+        self.device.take_ioctl_fault(ids, names).map(Errno::from_raw)
     }
 
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
@@ -123,8 +116,8 @@ impl Function for Modelled {
             let (high, low) = (entry.source_mac_47_32(), entry.source_mac_31_0());
             Some(mac((u64::from(high) << 32) + u64::from(low)))
         });
-        // A network device answers for its addresses even if no program has the RDMA device open;
-        // its GID table is empty here then.
+        // A netdev answers ARP even if no program has the RDMA device open; the device's GID table
+        // is empty then.
         entered
             .or_else(|| {
                 self.fabric.iter().find_map(|device| {
@@ -135,27 +128,29 @@ impl Function for Modelled {
             })
             .or_else(|| self.device.gateway(gid).map(mac))
             .or_else(|| self.network.neighbour(gid))
-            // No ARP goes to a neighbour outside the model; its link-local address holds its MAC.
-            .or_else(|| self.device.leads_outside().then(|| mac_of_link_local(gid)).flatten())
+            // ARP does not reach neighbours outside the model; a link-local address contains its
+            // MAC.
+            .or_else(|| self.device.has_external_peer().then(|| mac_of_link_local(gid)).flatten())
     }
 }
 
-impl Modelled {
-    /// The device, for a driver that attaches to it.
-    pub(super) fn new(device: Device, fabric: Arc<[Device]>, network: Arc<Network>) -> Self {
-        let resets = device.resets();
-        Self { device, resets, fabric, network }
-    }
-
-    /// Whether the function was reset after its driver attached: what the driver made is gone.
-    fn was_reset(&self) -> bool {
-        self.device.resets() != self.resets
+impl ModelFunction {
+    /// Attaches to a device.
+    pub(super) fn new(
+        device: Function,
+        fabric: Arc<[Function]>,
+        network: Arc<Network>,
+    ) -> Result<Self, Errno> {
+        let attached = device.attach();
+        let driver =
+            attached.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        Ok(Self { device, driver, fabric, network })
     }
 }
 
-/// The addresses of the network device on port 1 of a device, as GIDs, in the order in which Linux
-/// enters them: the link-local one, those of networks, and the added ones.
-fn addresses(device: &Device, first: &Port, network: &Network) -> Vec<[u8; 16]> {
+/// The addresses of the netdev on port 1, as GIDs, in Linux's order: link-local, networks, added
+/// ones.
+fn addresses(device: &Function, first: &Port, network: &Network) -> Vec<[u8; 16]> {
     if !network.is_here(device.number()) {
         return Vec::new();
     }
@@ -163,7 +158,7 @@ fn addresses(device: &Device, first: &Port, network: &Network) -> Vec<[u8; 16]> 
     of_networks.chain(network.addresses(device.number())).collect()
 }
 
-/// The MAC in a link-local address, by the modified EUI-64 (RFC 4291, appendix A).
+/// The MAC in a link-local address: modified EUI-64 (RFC 4291, appendix A).
 fn mac_of_link_local(gid: &[u8; 16]) -> Option<[u8; 6]> {
     match *gid {
         [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
@@ -185,7 +180,7 @@ fn mtu_code(bytes: u16) -> u8 {
 }
 
 /// Port `number` of a device, counted from 1.
-fn port(device: &Device, number: u32) -> Option<PortState> {
+fn port(device: &Function, number: u32) -> Option<PortState> {
     let port = device.port(number)?;
     let profile = device.profile();
     let numbers = profile.port();
@@ -215,8 +210,8 @@ fn port(device: &Device, number: u32) -> Option<PortState> {
     })
 }
 
-/// The VLs in the port's register, in the code of verbs: code n is 2^(n - 1), and 5 is 15. The
-/// register holds the number itself.
+/// The verbs code of the port's VLs: code n is 2^(n - 1), and 5 is 15. PVLC holds the number
+/// itself.
 fn max_vls(profile: &Profile) -> u8 {
     let register = profile.registers().get(&RegisterId::PVLC.0);
     let vls = register.and_then(|it| View::new(it.info, &it.bytes).get("vl_hw_cap"));
@@ -233,8 +228,8 @@ fn ib_gids(port: &Port) -> Vec<GidEntry> {
     entries.map(|(index, &gid)| GidEntry { index, gid, kind: GID_IB }).collect()
 }
 
-/// The GIDs of an Ethernet port: the used entries of its address table.
-fn roce_gids(device: &Device) -> Vec<GidEntry> {
+/// The GIDs of an Ethernet port: used entries of its RoCE address table.
+fn roce_gids(device: &Function) -> Vec<GidEntry> {
     let addresses = device.roce_addresses();
     let used = (0..).zip(&addresses);
     used.filter(|(_, entry)| *entry.source_l3_address() != [0; 16])
@@ -246,9 +241,12 @@ fn roce_gids(device: &Device) -> Vec<GidEntry> {
         .collect()
 }
 
-/// The description of port `number` before a client opens the device, with the GIDs that it gets
-/// when it comes up.
-pub(super) fn described_port(device: &Device, number: u32, network: &Network) -> Option<PortState> {
+/// The state of port `number` before a client opens the device, with the GIDs that bring-up enters.
+pub(super) fn described_port(
+    device: &Function,
+    number: u32,
+    network: &Network,
+) -> Option<PortState> {
     let mut state = port(device, number)?;
     if let (true, [], Some(first)) = (state.ethernet, &state.gids[..], device.port(1)) {
         let gids = addresses(device, &first, network).into_iter();
@@ -269,10 +267,10 @@ mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use verbless_model::memory::Interrupts;
     use verbless_model::{Link, Model, Profile, Uplink};
-    use verbless_prm::{RoceL3Type, RoceVersion};
+    use verbless_prm::{EnableHcaIn, RoceL3Type, RoceVersion};
     use verbless_wire::gid_of;
 
-    use super::{Function as _, Modelled, PAGE};
+    use super::{FunctionAccess as _, ModelFunction, PAGE};
     use crate::{InProcess, Neighbour};
 
     #[test]
@@ -281,7 +279,7 @@ mod tests {
         let model = Model::builder().device(profile).threaded().build();
         let device = model.device(0);
         let (fabric, network) = ([device.clone()].into(), Arc::default());
-        let modelled = Modelled::new(device, fabric, network);
+        let modelled = ModelFunction::new(device, fabric, network).unwrap();
         let mut gid = [0; 16];
         gid[..2].copy_from_slice(&[0xfe, 0x80]);
         gid[8..].copy_from_slice(&[0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
@@ -289,13 +287,13 @@ mod tests {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let external = model.join_ethernet(&Uplink::Inet { local: free, remote: free }).unwrap();
         assert_eq!(modelled.neighbour(&gid), Some([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
-        // No EUI-64, another network, IPv4.
+        // No EUI-64, another prefix, IPv4.
         for at in [11, 12, 7, 0] {
             let mut other = gid;
             other[at] ^= 1;
             assert_eq!(modelled.neighbour(&other), None, "byte {at}");
         }
-        // Neighbours of the model resolve as before.
+        // Neighbours in the model still resolve.
         let own = model.device(0).port(1).unwrap();
         assert_eq!(modelled.neighbour(&own.link_local_gid), Some(super::mac(own.mac)));
         drop(external);
@@ -310,13 +308,17 @@ mod tests {
         }
         let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).build();
         let device = model.device(0);
-        let attach = || Modelled::new(device.clone(), [device.clone()].into(), Arc::default());
+        let attach =
+            || ModelFunction::new(device.clone(), [device.clone()].into(), Arc::default()).unwrap();
         let earlier = attach();
         assert!(earlier.is_alive() && !earlier.is_released());
         device.reset();
         let later = attach();
         assert!(!earlier.is_alive() && earlier.is_released());
         assert!(later.is_alive() && !later.is_released());
+        let (enable, mut output) = (EnableHcaIn::new(), [0; 16]);
+        assert!(!earlier.execute(enable.as_bytes(), &mut output), "without a look at is_alive");
+        assert!(later.execute(enable.as_bytes(), &mut output) && output[0] == 0);
         let receiver: Arc<dyn Interrupts> = Arc::new(Receiver);
         later.set_interrupts(Some(receiver.clone()));
         earlier.set_interrupts(None);
@@ -342,7 +344,8 @@ mod tests {
         let told: Vec<_> = backend.port(1, 1).unwrap().gids;
         let kinds: Vec<_> = told.iter().map(|it| (it.index, it.gid == gid, it.kind)).collect();
         assert_eq!(kinds, [(0, false, 1), (1, false, 2), (2, true, 1), (3, true, 2)]);
-        // The result is the same before and after the neighbour is open, when its GID table fills.
+        // The result is the same before and after the neighbour is opened, which fills its GID
+        // table.
         let neighbour = || backend.lease(0).unwrap().kernel.function.neighbour(&gid);
         let own = super::mac(model.device(1).port(1).unwrap().mac);
         assert_eq!(neighbour(), Some(own));

@@ -9,9 +9,9 @@ use nix::errno::Errno;
 
 use super::abi::{Access, AttrKind};
 use super::client::{self, Capability, Client, FileId, PAGE};
-use super::control::Control;
 use super::eventfds::Eventfds;
 use super::file::File;
+use super::fwctl::Fwctl;
 use super::in_process::{InProcess, Lease};
 use verbless_model::Model;
 use verbless_model::memory::HostMemory;
@@ -19,7 +19,7 @@ use verbless_model::memory::HostMemory;
 /// An open device file.
 pub struct FuzzFile {
     file: File,
-    control: Option<Control>,
+    control: Option<Fwctl>,
     /// Must drop after the files.
     _lease: Lease,
 }
@@ -31,12 +31,12 @@ pub struct Method {
     /// The method's id.
     pub id: u16,
     /// The attributes by id.
-    pub attributes: Vec<(u16, Sort)>,
+    pub attributes: Vec<(u16, AttrContent)>,
 }
 
 /// The content of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
+pub enum AttrContent {
     /// Data in: at least so many bytes.
     In(u16),
     /// Data out: at least so many bytes.
@@ -59,26 +59,26 @@ impl FuzzFile {
         rights: bool,
     ) -> Option<Self> {
         let lease = InProcess::of(model).lease(device).ok()?;
-        let client = Arc::new(Elsewhere {
+        let client = Arc::new(FuzzClient {
             memory,
             rights,
             pinned: AtomicU64::new(0),
             eventfds: Eventfds::default(),
             descriptors: Mutex::default(),
         });
-        let control = Control::open(lease.kernel.clone()).ok();
+        let control = Fwctl::open(lease.kernel.clone()).ok();
         Some(Self { file: File::new(lease.kernel.clone(), client), control, _lease: lease })
     }
 
     /// Every method of the ABI.
     pub fn methods() -> Vec<Method> {
         let sort = |kind| match kind {
-            AttrKind::In { min, .. } => Sort::In(min),
-            AttrKind::Out { min, .. } => Sort::Out(min),
-            AttrKind::Handle { object, access: Access::New } => Sort::New(object),
-            AttrKind::Handle { object, .. } => Sort::Handle(object),
-            AttrKind::Fd { object, access: Access::New } => Sort::New(object),
-            AttrKind::Fd { .. } | AttrKind::RawFd => Sort::Descriptor,
+            AttrKind::In { min, .. } => AttrContent::In(min),
+            AttrKind::Out { min, .. } => AttrContent::Out(min),
+            AttrKind::Handle { object, access: Access::New } => AttrContent::New(object),
+            AttrKind::Handle { object, .. } => AttrContent::Handle(object),
+            AttrKind::Fd { object, access: Access::New } => AttrContent::New(object),
+            AttrKind::Fd { .. } | AttrKind::RawFd => AttrContent::Descriptor,
         };
         let methods = super::abi::methods().map(|method| Method {
             object: method.object,
@@ -106,7 +106,7 @@ impl FuzzFile {
 }
 
 /// A client with memory and descriptors of its own.
-struct Elsewhere {
+struct FuzzClient {
     memory: Arc<dyn HostMemory>,
     rights: bool,
     pinned: AtomicU64,
@@ -117,7 +117,7 @@ struct Elsewhere {
 /// Bytes that the client may pin without a privilege.
 const MEMLOCK: u64 = 1 << 20;
 
-impl Elsewhere {
+impl FuzzClient {
     fn with<R>(&self, fd: i32, f: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
         let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         let at = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
@@ -125,7 +125,7 @@ impl Elsewhere {
     }
 }
 
-impl Client for Elsewhere {
+impl Client for FuzzClient {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
         self.memory.read(address, into).map_err(|_| Errno::EFAULT)
     }

@@ -1,4 +1,4 @@
-//! The contents of an open device file: its context, and its objects and event streams by handle.
+//! State of an open device file: its context, and its objects and event streams by handle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::rules::ObjectId;
 use super::steering::{Flow, FlowMatcher};
 use super::subscriptions::EventChannel;
 use super::verbs::objects::Verbs;
-use crate::numbers::Numbers;
+use crate::numbers::IdAllocator;
 
 /// The object behind a handle.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) enum Object {
     Flow(Flow),
     Uar {
         page: u32,
-        /// Page number within the file of its mapping.
+        /// Page number in the file's mmap space.
         mmap: u32,
     },
 }
@@ -65,15 +65,15 @@ impl Object {
     }
 }
 
-/// An object that a client created with a DevX command.
+/// An object created by a DevX command.
 #[derive(Debug)]
 pub(super) struct DevxObject {
     pub id: ObjectId,
-    /// The command that destroys the object.
+    /// Its destroy command.
     pub destroy: Vec<u8>,
-    /// The number of flow counters, if the object is a bulk of them.
+    /// Number of flow counters, for a bulk.
     pub bulk: u32,
-    /// A number unique among all objects that the device's files ever had.
+    /// Unique among all objects of the device's files.
     pub serial: u64,
 }
 
@@ -104,55 +104,55 @@ impl Stream {
     }
 }
 
-/// An object and its dependencies.
+/// An object with its dependencies.
 #[derive(Debug)]
-pub(super) struct Entry {
-    /// Position in the order of creation.
+pub(super) struct HandleEntry {
+    /// Creation order.
     pub(super) order: u64,
     pub(super) object: Object,
-    /// Handles of the objects that this one uses; they must outlive it.
+    /// Handles of objects that this one uses; they must outlive it.
     uses: Vec<u32>,
-    /// How many objects use this one.
+    /// Number of objects that use this one.
     pub(super) users: u32,
 }
 
-/// The most objects of one file. Linux limits them by memory only, which it charges to each client;
-/// here they take memory of the process that all clients share.
+/// Maximum number of objects of one file. Linux charges their memory to each client; here they take
+/// memory of the process that all clients share.
 const MOST_OBJECTS: u32 = 1 << 20;
 
 /// The handles of a file's objects.
 #[derive(Debug)]
-struct Handles(Numbers);
+struct Handles(IdAllocator);
 
 impl Default for Handles {
     fn default() -> Self {
-        Self(Numbers::new(0, MOST_OBJECTS))
+        Self(IdAllocator::new(0, MOST_OBJECTS))
     }
 }
 
 /// A user context.
 #[derive(Debug)]
 pub(super) struct Context {
-    /// The device's uid for the context; 0 without DevX.
+    /// The context's uid; 0 without DevX.
     pub uid: u16,
     pub(super) transport_domain: Option<u32>,
     pub(super) cqe_version: u8,
-    /// The client allocates UAR pages one by one.
+    /// The client allocates UAR pages individually.
     pub dynamic_uars: bool,
-    /// UAR pages that the context allocated.
+    /// UAR pages allocated with the context.
     pub static_uars: Vec<u32>,
 }
 
-/// The first mmap command of individually allocated pages.
+/// First mmap command of individually allocated pages.
 pub(super) const MMAP_OFFSETS: u64 = 9;
 
-/// The mmap offsets of individually allocated pages: command << 16 | index.
+/// mmap offsets of individually allocated pages: command << 16 | index.
 #[derive(Debug)]
-pub(super) struct MmapNumbers(pub Numbers);
+pub(super) struct MmapNumbers(pub IdAllocator);
 
 impl Default for MmapNumbers {
     fn default() -> Self {
-        Self(Numbers::new((MMAP_OFFSETS as u32) << 16, 0x100_0000))
+        Self(IdAllocator::new((MMAP_OFFSETS as u32) << 16, 0x100_0000))
     }
 }
 
@@ -160,36 +160,35 @@ impl Default for MmapNumbers {
 #[derive(Debug, Default)]
 pub(super) struct FileState {
     pub context: Option<Context>,
-    pub(super) objects: BTreeMap<u32, Entry>,
+    pub(super) objects: BTreeMap<u32, HandleEntry>,
     handles: Handles,
     pub(super) streams: Vec<(u64, Stream)>,
-    /// UAR page by page number within the file.
+    /// UAR page by mmap page number.
     pub mmaps: BTreeMap<u32, u32>,
     pub mmap_numbers: MmapNumbers,
-    /// Offsets at which the client mapped UAR pages itself.
+    /// Offsets at which the client itself mapped UAR pages.
     pub mapped: BTreeMap<u32, u64>,
-    /// The clock page, which converts timestamps to time, once it is mapped.
+    /// The clock page, once it is mapped.
     pub(super) clock: Option<Arc<ClockPage>>,
-    /// The file is closing: dependencies do not stop a destruction.
+    /// The file is closing: dependencies do not prevent destruction.
     pub(super) closing: bool,
-    /// The device was removed or reset: clients can only destroy objects. After a fatal error
-    /// ioctls still reach the driver, whose commands then fail (ENXIO, ENOLINK).
+    /// The device was removed or reset: clients can only destroy objects. After a fatal error,
+    /// ioctls still reach the driver, whose commands fail (ENXIO, ENOLINK).
     pub(super) removed: bool,
-    /// Counts objects in their order of creation.
+    /// Counter of the creation order.
     sequence: u64,
 }
 
 impl FileState {
-    /// The context; EINVAL before there is one, EIO when the device was removed or
-    /// reset.
+    /// The context. EINVAL: there is none yet; EIO: the device was removed or reset.
     pub(super) fn context(&self) -> Result<&Context, Errno> {
-        self.insist_on_device()?;
+        self.require_device()?;
         let none = || refused(Errno::EINVAL, "the open file has no context yet (GET_CONTEXT)");
         self.context.as_ref().ok_or_else(none)
     }
 
-    /// EIO when the device was removed or reset.
-    pub(super) fn insist_on_device(&self) -> Result<(), Errno> {
+    /// EIO: the device was removed or reset.
+    pub(super) fn require_device(&self) -> Result<(), Errno> {
         if self.removed { Err(refused(Errno::EIO, "the device is gone")) } else { Ok(()) }
     }
 
@@ -201,14 +200,13 @@ impl FileState {
         self.objects.get_mut(&handle).map(|entry| &mut entry.object)
     }
 
-    /// The handle that the next object gets: the lowest free one. ENOMEM when the file holds the
-    /// most objects.
+    /// The lowest free handle. ENOMEM: the file has [`MOST_OBJECTS`].
     pub(super) fn free_handle(&self) -> Result<u32, Errno> {
-        let full = || refused(Errno::ENOMEM, "the open file has the most objects, 2^20");
+        let full = || refused(Errno::ENOMEM, "the open file has 2^20 objects, the limit");
         self.handles.0.lowest().ok_or_else(full)
     }
 
-    /// The next number of the sequence.
+    /// The next sequence number.
     pub(super) fn tick(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
@@ -218,7 +216,7 @@ impl FileState {
         self.insert_using(handle, object, Vec::new());
     }
 
-    /// Inserts an object and the handles of the objects that it uses.
+    /// Inserts an object with the handles that it uses.
     pub(super) fn insert_using(&mut self, handle: u32, object: Object, uses: Vec<u32>) {
         for used in &uses {
             if let Some(entry) = self.objects.get_mut(used) {
@@ -227,7 +225,7 @@ impl FileState {
         }
         let order = self.tick();
         self.handles.0.take_this(handle);
-        self.objects.insert(handle, Entry { order, object, uses, users: 0 });
+        self.objects.insert(handle, HandleEntry { order, object, uses, users: 0 });
     }
 
     /// The handles of the objects that an object uses.
@@ -235,7 +233,7 @@ impl FileState {
         self.objects.get(&handle).map_or(&[], |entry| &entry.uses)
     }
 
-    /// Adds handles of objects that an object uses from this call on.
+    /// Replaces the handles that an object uses.
     pub(super) fn now_uses(&mut self, handle: u32, uses: Vec<u32>) {
         for used in &uses {
             if let Some(entry) = self.objects.get_mut(used) {
@@ -260,7 +258,7 @@ impl FileState {
         }
     }
 
-    /// The first async event file: it gets the events of objects that name no other.
+    /// The first async event file, which gets the events of objects without one.
     pub(super) fn default_async_file(&self) -> Option<Arc<Channel>> {
         self.streams.iter().find_map(|(_, stream)| match stream {
             Stream::Async(channel) => Some(channel.clone()),
@@ -268,14 +266,13 @@ impl FileState {
         })
     }
 
-    /// Finds an object by the handle that a client wrote; EIO when it exists and the device was
-    /// removed.
+    /// Finds an object by a client's handle. EIO: it exists, but the device is gone.
     pub(super) fn lookup(&self, data: u64, kind: u16) -> Result<u32, Errno> {
         let handle = self.lookup_to_destroy(data, kind)?;
-        self.insist_on_device().map(|()| handle)
+        self.require_device().map(|()| handle)
     }
 
-    /// Finds an object to destroy; its device may be gone.
+    /// Finds an object to destroy; the device may be gone.
     pub(super) fn lookup_to_destroy(&self, data: u64, kind: u16) -> Result<u32, Errno> {
         let handle = match i64::try_from(data) {
             Ok(id) => u32::try_from(id).map_err(|_| {
@@ -316,7 +313,7 @@ impl FileState {
                 let words = format!("descriptor {fd} is no event file of this device and type");
                 refused(Errno::EBADF, words)
             })?;
-        self.insist_on_device().map(|()| stream)
+        self.require_device().map(|()| stream)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The devices of a model as `verbless-devx` sees them, in the process that holds the model.
+//! A model's devices as a `verbless-devx` backend, in the model's process.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,31 +10,31 @@ use verbless_devx::{
     Backend, DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, Mapping, OpenDevice,
     PortInfo, Protection, RepresentorInfo,
 };
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::{Link, Model, Role, Side};
 use verbless_wire::gid_of;
 
-use super::client::{Client, Ourselves};
-use super::control::{self, Control};
+use super::client::{Client, OwnProcess};
 use super::file::File;
-use super::function::{Modelled, described_port};
+use super::function::{ModelFunction, described_port};
+use super::fwctl::{self, Fwctl};
 use super::kernel::Kernel;
 use super::network::{Neighbour, Network};
 use super::port::PortState;
-use super::refusal_log::{logged, logged_control};
+use super::refusal_log::{logged, logged_fwctl};
 use super::topology;
 
-/// The devices of a model as `verbless-devx` sees them, all or those of one side. Cloning gives
-/// another handle to the same devices.
+/// A model's devices as a `verbless-devx` backend: all of them, or those of one side. Clones are
+/// handles to the same devices.
 #[derive(Clone)]
 pub struct InProcess {
-    inner: Arc<Inner>,
-    /// The side whose devices are visible; `None`: all devices.
+    inner: Arc<InProcessInner>,
+    /// The visible side; `None`: all devices.
     side: Option<Side>,
 }
 
-struct Inner {
-    devices: Arc<[Device]>,
+struct InProcessInner {
+    devices: Arc<[Function]>,
     client: Arc<dyn Client>,
     network: Arc<Network>,
     /// The kernels of the devices, by device number.
@@ -43,11 +43,11 @@ struct Inner {
     absent: Mutex<BTreeSet<usize>>,
 }
 
-/// The kernel's side of an open device, and how many clients have it open.
+/// The kernel of an open device, and its open count.
 type Attached = Option<(Arc<Kernel>, usize)>;
 
-impl Inner {
-    fn is_present(&self, device: &Device) -> bool {
+impl InProcessInner {
+    fn is_present(&self, device: &Function) -> bool {
         let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
         !absent.contains(&device.number())
     }
@@ -59,15 +59,14 @@ impl Inner {
 
 /// Keeps a device attached.
 pub(super) struct Lease {
-    inner: Arc<Inner>,
+    inner: Arc<InProcessInner>,
     id: usize,
     pub kernel: Arc<Kernel>,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Detaching and attaching exclude each other, so that the next client to open the device
-        // finds it down.
+        // The lock makes the next open find the device detached.
         let mut kernels = self.inner.kernels();
         if let Some(entry) = kernels.get_mut(self.id)
             && let Some((kernel, users)) = entry
@@ -83,11 +82,11 @@ impl Drop for Lease {
 }
 
 impl InProcess {
-    /// The devices of a model. All backends of one model are handles to the same kernel.
+    /// A model's devices. All backends of a model share one kernel.
     pub fn of(model: &Model) -> Self {
-        let inner = model.driver(|| Inner {
+        let inner = model.driver(|| InProcessInner {
             devices: model.all_devices().into(),
-            client: Arc::new(Ourselves::default()),
+            client: Arc::new(OwnProcess::default()),
             network: Arc::default(),
             kernels: Mutex::default(),
             absent: Mutex::default(),
@@ -95,31 +94,29 @@ impl InProcess {
         Self { inner, side: None }
     }
 
-    /// A backend with the devices of one side only, numbered from 0, as programs on that side see
+    /// Restricts the backend to one side's devices, numbered from 0 as programs on that side see
     /// them.
     pub fn on_side(self, side: Side) -> Self {
         Self { side: Some(side), ..self }
     }
 
-    /// The uid of the user context that the kernel made for itself on a device; `None`: the device
-    /// is not open, or it has no user contexts.
-    ///
-    /// The device lists it among its [`Resources`](verbless_model::Resources), and a kernel's
-    /// accounting does not.
+    /// The uid of the kernel's own user context on a device; `None`: the device is not open, or has
+    /// no user contexts. The device lists it in its [`Resources`](verbless_model::Resources);
+    /// Linux's resource tracking does not.
     pub fn own_context(&self, device: usize) -> Option<u16> {
         let kernels = self.inner.kernels();
         let (kernel, _) = kernels.get(device)?.as_ref()?;
         Some(kernel.spare_uid).filter(|&uid| uid != 0)
     }
 
-    /// A port of a device, counted from 1, as its kernel tells of it.
+    /// A port of a device, counted from 1, as the kernel reports it.
     pub fn port(&self, device: usize, number: u32) -> Option<PortState> {
         described_port(self.inner.devices.get(device)?, number, &self.inner.network)
     }
 
-    /// Gives the network device of device `device` an address, as `ip address add` does: it becomes
-    /// two GIDs, one for each version of RoCE, after the existing ones. `device` is a number as in
-    /// the methods of [`Model`].
+    /// Adds an IP address to the netdev of a device, as `ip address add` does. It adds two GIDs,
+    /// one per RoCE version, after the existing ones. `device` is a number as in the methods of
+    /// [`Model`].
     ///
     /// ```
     /// # use verbless_devx::Backend;
@@ -136,11 +133,15 @@ impl InProcess {
     /// ```
     ///
     /// # Errors
-    /// There is no such device, or it has no Ethernet port; a client has it open; the device has
-    /// the address already, or it is no host address; the GID table is full.
+    /// There is no such device, or it has no Ethernet port; a client has it open; it has the
+    /// address already, or the address is no host's; the GID table is full.
     pub fn add_address(&self, device: usize, address: IpAddr) -> Result<(), Error> {
         let refuse = |hint: String| {
-            Error::new(ErrorKind::Input, format!("adding {address} to device {device}"), hint)
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("adding {address} to device {device}"),
+                hint,
+            )
         };
         let Some(at) = self.inner.devices.get(device) else {
             let count = self.inner.devices.len();
@@ -169,37 +170,35 @@ impl InProcess {
         Ok(())
     }
 
-    /// Moves the network device of device `device` to another network namespace, as `ip link set
-    /// netns` does: an Ethernet port then has no GID here. Programs that have the device open keep
-    /// theirs.
+    /// Moves the netdev of a device to another network namespace, as `ip link set netns` does: an
+    /// Ethernet port then has no GID here. Programs that have the device open keep theirs.
     pub fn take_network_away(&self, device: usize) {
         self.inner.network.take_away(device);
     }
 
-    /// Gives all devices the MAC of a neighbour, as `ip neigh add` does: for one outside the model,
-    /// where no ARP goes.
+    /// Adds a static neighbour for all devices, as `ip neigh add` does, for a host outside the
+    /// model, which ARP does not reach.
     pub fn add_neighbour(&self, neighbour: &Neighbour) {
         self.inner.network.add_neighbour(gid_of(neighbour.address), neighbour.mac);
     }
 
-    /// The visible devices, in the order of their numbers.
-    pub fn shown(&self) -> impl Iterator<Item = &Device> {
+    /// The visible devices, in order of their numbers.
+    pub fn shown(&self) -> impl Iterator<Item = &Function> {
         self.numbered().map(|(_, device)| device)
     }
 
-    /// The visible devices, with their numbers, which stay the same while other devices come and
-    /// go.
-    fn numbered(&self) -> impl Iterator<Item = (usize, &Device)> {
+    /// The visible devices with their numbers, which do not change when others come and go.
+    fn numbered(&self) -> impl Iterator<Item = (usize, &Function)> {
         let side = self.side;
         let is_shown =
-            move |device: &&Device| side.is_none_or(|side| device.profile().side() == side);
+            move |device: &&Function| side.is_none_or(|side| device.profile().side() == side);
         let of_side = self.inner.devices.iter().filter(is_shown).enumerate();
         of_side.filter(|(_, device)| self.inner.is_present(device))
     }
 
-    /// Removes a device from the lists of devices and representors, or puts it back, as when the
-    /// number of VFs changes. A client that has it open keeps it. `device` is a number as in the
-    /// methods of [`Model`]; all devices are present at first.
+    /// Hides a device and its representors, or shows them again, as when the number of VFs changes.
+    /// Clients that have it open keep it. `device` is a number as in the methods of [`Model`]; all
+    /// devices are present at first.
     pub fn set_present(&self, device: usize, present: bool) {
         let mut absent = self.inner.absent.lock().unwrap_or_else(PoisonError::into_inner);
         if present {
@@ -209,16 +208,16 @@ impl InProcess {
         }
     }
 
-    /// The representors of other functions on the switch of a device. `device` is a number as in
-    /// the methods of [`Model`].
+    /// The representors of other functions on a device's e-switch. `device` is a number as in the
+    /// methods of [`Model`].
     pub fn represented(&self, device: usize) -> Vec<RepresentorInfo> {
         let all = &self.inner.devices;
         let present = all.iter().filter(|other| self.inner.is_present(other));
         all.get(device).map_or(Vec::new(), |device| topology::representors(device, present))
     }
 
-    /// Device `id`; attaches it if necessary. After a reset it is attached anew, and the clients
-    /// from before keep a kernel that has released it.
+    /// Attaches device `id` if needed. After a reset it is attached again; earlier clients keep a
+    /// kernel that has released it.
     pub(super) fn lease(&self, id: usize) -> Result<Lease, Errno> {
         let mut kernels = self.inner.kernels();
         let len = kernels.len().max(id + 1);
@@ -229,13 +228,13 @@ impl InProcess {
             device.is_alive() && kernel.is_dead() && kernel.is_gone()
         };
         if kernels[id].as_ref().is_none_or(was_reset) {
-            // On Linux the driver attached before the device died, and GET_CONTEXT fails with this
-            // errno. Here the open does.
+            // On Linux, the driver attached before the device died, and GET_CONTEXT fails with this
+            // errno; here the open does.
             if !device.is_alive() {
                 return Err(if device.is_removed() { Errno::EIO } else { Errno::EAGAIN });
             }
             let network = self.inner.network.clone();
-            let function = Arc::new(Modelled::new(device, fabric, network));
+            let function = Arc::new(ModelFunction::new(device, fabric, network)?);
             kernels[id] = Some((Kernel::attach(function)?, 0));
         }
         let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
@@ -279,28 +278,28 @@ impl Backend for InProcess {
             return Err(Error::new(
                 ErrorKind::DeviceGone,
                 format!("listing the representors of {} of the model", device.name),
-                "it was taken away: list the devices again",
+                "it was unplugged: list the devices again",
             ));
         };
         Ok(self.represented(manager.number()))
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
-        let failed = |function: &Device, errno| {
+        let failed = |function: &Function, errno| {
             let attempted = format!("opening {} of the model", device.name);
             let (kind, hint) = if function.is_removed() {
                 (ErrorKind::DeviceGone, "it was removed: open another device")
             } else if !function.is_alive() {
                 (ErrorKind::Refused, "it is in a fatal error: reset it")
             } else {
-                let hint = "the modelled device refused what the kernel does when it takes a \
-                            device; its log says which command";
+                let hint = "the modelled device refused a command while attaching; its log names \
+                            the command";
                 (ErrorKind::Refused, hint)
             };
             Error::new(kind, attempted, hint).with_errno(errno)
         };
         let devices = self.enumerate()?;
-        let called = |(number, _): &(usize, &Device)| name(*number) == device.name;
+        let called = |(number, _): &(usize, &Function)| name(*number) == device.name;
         let Some((_, function)) = self.numbered().find(called) else {
             let known: Vec<&str> = devices.iter().map(|known| &*known.name).collect();
             return Err(Error::new(
@@ -323,8 +322,8 @@ pub struct DeviceFile {
 }
 
 impl DeviceFile {
-    /// Opens a device for a client that maps its doorbells itself from `doorbells`: a sealed file
-    /// of `MMAP_SPAN` bytes.
+    /// Opens a device for a client that maps its doorbells from `doorbells`, a sealed file of
+    /// `MMAP_SPAN` bytes.
     pub fn open(
         backend: &InProcess,
         device: usize,
@@ -336,33 +335,33 @@ impl DeviceFile {
         Ok(Self { file, _lease: lease })
     }
 
-    /// Answers an ioctl of a client, which may differ from the client that opened the device.
+    /// Executes an ioctl of a client, which may not be the opener.
     pub fn ioctl(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
         logged(&**client, words, |words| self.file.ioctl_of(client, words))
     }
 
-    /// How many objects the file has; `None` while it answers an ioctl.
+    /// Number of the file's objects; `None` during an ioctl.
     pub fn objects(&self) -> Option<usize> {
         self.file.objects()
     }
 
-    /// Whether a client may map the page at an offset of its doorbells, with these `PROT_` bits.
+    /// Whether a client may map the doorbell page at this offset with these `PROT_` bits.
     pub fn map(&self, offset: u64, length: u64, protection: i32) -> Result<(), Errno> {
         self.file.mapped_by_client(offset, length, protection)
     }
 }
 
 /// A control file that another process opened.
-pub struct ControlFile {
-    control: Control,
+pub struct FwctlFile {
+    control: Fwctl,
     /// Must drop after the file.
     _lease: Lease,
 }
 
-impl ControlFile {
+impl FwctlFile {
     /// Whether a device has a control file.
-    pub fn is_offered(device: &Device) -> bool {
-        control::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
+    pub fn is_offered(device: &Function) -> bool {
+        fwctl::is_offered(device.capabilities().uctx_cap(), device.on_card().role == Role::Sf)
     }
 
     /// Opens the control file of a device that has one.
@@ -370,21 +369,21 @@ impl ControlFile {
     /// # Errors
     /// Linux's errno, if the device refuses a user context.
     pub fn open(backend: &InProcess, device: usize) -> Result<Self, Errno> {
-        // The driver makes the user context when the file is opened.
+        // The driver creates the user context on open.
         let dead = |errno| if errno == Errno::EAGAIN { Errno::ENOLINK } else { errno };
         let lease = backend.lease(device).map_err(dead)?;
-        Ok(Self { control: Control::open(lease.kernel.clone())?, _lease: lease })
+        Ok(Self { control: Fwctl::open(lease.kernel.clone())?, _lease: lease })
     }
 
-    /// Answers an ioctl of a client; its structure is at `argument`.
+    /// Executes an ioctl of a client, whose structure is at `argument`.
     pub fn ioctl(&self, client: &dyn Client, request: u32, argument: u64) -> Result<(), Errno> {
-        logged_control(client, request, || self.control.ioctl(client, request, argument))
+        logged_fwctl(client, request, || self.control.ioctl(client, request, argument))
     }
 }
 
 /// A control file that this process opened.
-struct OpenedControl {
-    file: ControlFile,
+struct OpenedFwctl {
+    file: FwctlFile,
     client: Arc<dyn Client>,
 }
 
@@ -392,11 +391,11 @@ struct OpenedControl {
     unsafe_code,
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
-// SAFETY: only system calls follow the addresses, within the lengths of the argument.
-unsafe impl verbless_devx::ControlFile for OpenedControl {
-    // SAFETY (of the callee): the structure must be as long as its request and itself say, or none
-    // of it is accessed; only system calls follow its pointers, and they answer EFAULT for wild
-    // ones.
+// SAFETY: only system calls use the addresses, within the argument's length.
+unsafe impl verbless_devx::OpenFwctl for OpenedFwctl {
+    // SAFETY (of the callee): the structure must be as long as its request and its own size field
+    // say, or nothing is accessed; only system calls use its pointers, and they return EFAULT for
+    // wild ones.
     unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
         let fwctl = verbless_devx::abi::fwctl::structure_bytes(request);
         if fwctl.is_some() && !verbless_devx::abi::fwctl::is_whole(request, argument) {
@@ -419,11 +418,11 @@ struct Opened {
     unsafe_code,
     reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
 )]
-// SAFETY: only system calls follow the pointers, within their lengths. The model keeps Linux's
-// rules for UMEMs, each descriptor is a new file, and the model accesses what it maps by atomics.
+// SAFETY: only system calls use the pointers, within their lengths. The model follows Linux's rules
+// for UMEMs, each descriptor is a new file, and the model accesses its mappings by atomics.
 unsafe impl OpenDevice for Opened {
-    // SAFETY (of the callee): only system calls follow the pointers, and they answer EFAULT for
-    // wild ones.
+    // SAFETY (of the callee): only system calls use the pointers, and they return EFAULT for wild
+    // ones.
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
         logged(&*self.file.client, request, |request| self.file.ioctl(request))
     }
@@ -432,27 +431,27 @@ unsafe impl OpenDevice for Opened {
         self.file.mmap(offset, length, protection)
     }
 
-    fn open_control(&self) -> Result<Option<Arc<dyn verbless_devx::ControlFile>>, Error> {
+    fn open_fwctl(&self) -> Result<Option<Arc<dyn verbless_devx::OpenFwctl>>, Error> {
         let inner = &self.backend.inner;
-        if !inner.devices.get(self.lease.id).is_some_and(ControlFile::is_offered) {
+        if !inner.devices.get(self.lease.id).is_some_and(FwctlFile::is_offered) {
             return Ok(None);
         }
-        let file = ControlFile::open(&self.backend, self.lease.id).map_err(|errno| {
-            let hint = "the modelled device refused a user context for it; its log says why";
+        let file = FwctlFile::open(&self.backend, self.lease.id).map_err(|errno| {
+            let hint = "the modelled device refused its user context; the log has the reason";
             Error::new(ErrorKind::Refused, "opening a control file of the model", hint)
                 .with_errno(errno)
         })?;
-        Ok(Some(Arc::new(OpenedControl { file, client: inner.client.clone() })))
+        Ok(Some(Arc::new(OpenedFwctl { file, client: inner.client.clone() })))
     }
 }
 
-/// The name of the RDMA device with this number.
+/// RDMA device name.
 fn name(number: usize) -> String {
     format!("mlx5_{number}")
 }
 
-/// Describes an unopened device, under its visible number.
-fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
+/// Describes a device before it is opened, under its visible number.
+fn describe(number: usize, device: &Function, network: &Network) -> DeviceInfo {
     let profile = device.profile();
     let numbers = profile.device();
     let place = device.on_card();

@@ -67,7 +67,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The length in bytes of the request behind a header, if the header is valid.
+/// The length in bytes of the request after a header, if the header is valid.
 pub fn length(header: &[u64; HEADER_WORDS]) -> Result<usize, Errno> {
     check_header(header).map(|(length, _)| length)
 }

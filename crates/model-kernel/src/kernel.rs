@@ -1,9 +1,7 @@
-//! The kernel's side of one device: the work of `mlx5_core` and `mlx5_ib` when they attach to it,
-//! and their state.
+//! The driver of one device: what `mlx5_core` and `mlx5_ib` do on attach, and their state.
 //!
-//! It drives the device with commands and doorbells only. It attaches when the first client opens
-//! the device and detaches after the last one closes it, so that an unused device holds no object
-//! at all.
+//! It uses commands and doorbells only. It attaches when the first client opens the device and
+//! detaches when the last one closes it, so an unused device holds no object.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
@@ -18,25 +16,27 @@ use verbless_prm::{
 use super::boot::Booted;
 use super::client::PAGE;
 use super::clock::Clock;
+use super::cmd::{FunctionAccess, cmd_do, cmd_exec, command};
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
-use super::reach::{Function, command, exec, run};
 use super::steering::Flows;
 use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
 use verbless_model::memory::Interrupts;
 
-/// Most completion vectors, each with an event queue and an interrupt of its own; fewer if the
-/// device has fewer. The kernel chooses the number, as Linux does by its CPUs.
+/// Maximum number of completion vectors, each with an EQ and an interrupt; a device may have fewer.
+/// The kernel picks the number; Linux picks it by the CPUs.
 const COMPLETION_VECTORS: u32 = 4;
-/// log2 of the entries of the queue for asynchronous events, and of the queues for completions.
+/// log2 of the entries of the async EQ, and of the completion EQs.
 const LOG_ASYNC: u32 = 12;
 const LOG_COMPLETION: u32 = 10;
-/// MSI-X vector of asynchronous events; completion vector n is n + 1.
+/// MSI-X vector of the async EQ; completion vector n uses n + 1.
 const ASYNC_VECTOR: u32 = 0;
-/// Offset of an event queue's doorbell in its UAR page: consumer index, arming.
+/// Doorbell that updates the consumer index and arms the EQ, in its UAR page.
 const EQ_ARM: u64 = 0x40;
+/// Doorbell that updates the consumer index only.
+const EQ_CONSUMER: u64 = 0x48;
 
 /// `ib_event_type` values that async event files carry.
 pub(super) mod ib_event {
@@ -51,9 +51,9 @@ pub(super) mod ib_event {
 
 /// An attached device.
 pub(super) struct Kernel {
-    pub function: Arc<dyn Function>,
+    pub function: Arc<dyn FunctionAccess>,
     pub caps: HcaCap,
-    /// The events that users may subscribe to; `None`: the device does not report them.
+    /// The events open to subscription; `None`: the device reports no events to users.
     pub subscribable: Option<Subscribable>,
     /// `qp_ts_format` of the RoCE capabilities; 0 without RoCE.
     pub roce_timestamps: u32,
@@ -61,42 +61,42 @@ pub(super) struct Kernel {
     pub roce_table: u32,
     /// `wqe_inline_mode` of the Ethernet capabilities.
     pub inline_mode: u32,
-    /// The key of dump-fill memory, if the device has one.
+    /// Dump-fill mkey, if the device has one.
     pub dump_fill_mkey: u32,
-    /// The uid for a few harmless queries of clients without DevX; 0 if the device gave none.
+    /// The uid for the few queries of clients without DevX; 0 if the device has none.
     pub spare_uid: u16,
     pub subscriptions: Subscriptions,
     pub clock: Clock,
-    /// The receivers of events of verbs' objects.
+    /// Receivers of events on verbs objects.
     pub listeners: Listeners,
-    /// Rules that steer the packets that the port receives.
+    /// Steering rules for received packets.
     pub flows: Flows,
     /// The device supports InfiniBand atomics.
     pub atomics: bool,
-    /// The low byte of the last memory key.
+    /// Low byte of the last mkey.
     key_variant: AtomicU8,
-    /// The kernel's own UAR page, for its event queues.
+    /// The kernel's UAR page, for its EQs.
     uar: Option<u32>,
-    /// The queue for asynchronous events, then those of the completion vectors.
+    /// The async EQ, then the completion EQs.
     queues: Mutex<Vec<EventQueue>>,
     completion_queues: Vec<u32>,
-    /// One bit per queue: its interrupt fired, and its events are unread.
+    /// One bit per EQ: its interrupt fired, and its EQEs are unread.
     pending: AtomicU64,
     dead: AtomicBool,
-    /// The device was removed, and its channels have ended.
+    /// The device is gone, and its channels have ended.
     ended: AtomicBool,
     /// `None` once detached.
     booted: Mutex<Option<Booted>>,
 }
 
 /// Reads a page of current capabilities.
-fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
+fn capabilities(function: &dyn FunctionAccess, page: u16) -> Result<Vec<u8>, Errno> {
     let mut output = vec![0; 0x1010];
-    exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
+    cmd_exec(function, &inbox(Opcode::QUERY_HCA_CAP, (page << 1) + 1, 0, 16), &mut output)?;
     Ok(output.split_off(0x10))
 }
 
-/// Passes a fired vector to the device's kernel, while that exists.
+/// Passes interrupts to the kernel while it exists.
 struct Vectors(Weak<Kernel>);
 
 impl Interrupts for Vectors {
@@ -114,9 +114,8 @@ impl Interrupts for Vectors {
 }
 
 impl Kernel {
-    /// Attaches to a device: reads its capabilities, creates the kernel's event queues, and handles
-    /// its interrupts.
-    pub(super) fn attach(function: Arc<dyn Function>) -> Result<Arc<Self>, Errno> {
+    /// Attaches to a device: reads its capabilities, creates the EQs, and takes its interrupts.
+    pub(super) fn attach(function: Arc<dyn FunctionAccess>) -> Result<Arc<Self>, Errno> {
         let booted = Booted::new(function.clone())?;
         let device = &*function;
         let general = capabilities(device, 0)?;
@@ -129,7 +128,7 @@ impl Kernel {
         let ethernet = capabilities(device, 1).unwrap_or_default();
         let dump_fill_mkey = if caps.dump_fill_mkey() {
             let mut output = [0; 0x20];
-            exec(device, &inbox(Opcode::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
+            cmd_exec(device, &inbox(Opcode::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
             Field(0x8, 31, 0).get(&output)
         } else {
             0
@@ -166,7 +165,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Creates the kernel's own objects; if one fails, [`Kernel::detach`] destroys the others.
+    /// Creates the kernel's own objects; on failure, [`Kernel::detach`] destroys the rest.
     fn bring_up(&mut self) -> Result<(), Errno> {
         let mut output = [0; 16];
         self.exec(&inbox(Opcode::ALLOC_UAR, 0, 0, 16), &mut output)?;
@@ -221,15 +220,15 @@ impl Kernel {
         Ok(number)
     }
 
-    /// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in
-    /// the outbox.
+    /// Executes a client's command. EREMOTEIO: the device refused it, with the reason in the
+    /// outbox.
     pub(super) fn run(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
-        run(&*self.function, input, output)
+        cmd_do(&*self.function, input, output)
     }
 
-    /// Executes a command for the kernel itself; turns the device's status into an errno.
+    /// Executes a kernel command; maps its status to an errno.
     pub(super) fn exec(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
-        exec(&*self.function, input, output)
+        cmd_exec(&*self.function, input, output)
     }
 
     /// Creates a user context with the privileges `cap`; returns its uid.
@@ -247,14 +246,14 @@ impl Kernel {
         let _ = self.exec(&input, &mut [0; 16]);
     }
 
-    /// Allocates an object by a command without arguments that returns a number.
+    /// Executes a command without arguments that allocates a number.
     pub(super) fn allocate(&self, opcode: Opcode, uid: u16) -> Result<u32, Errno> {
         let mut output = [0; 16];
         self.exec(&inbox(opcode, 0, uid, 16), &mut output)?;
         Ok(NUMBER.get(&output))
     }
 
-    /// Frees an object of [`Kernel::allocate`].
+    /// Frees the result of [`Kernel::allocate`].
     pub(super) fn free(&self, opcode: Opcode, uid: u16, number: u32) -> Result<(), Errno> {
         let mut input = inbox(opcode, 0, uid, 16);
         UID.set(&mut input, uid.into());
@@ -262,7 +261,7 @@ impl Kernel {
         self.exec(&input, &mut [0; 16])
     }
 
-    /// The low byte of the next memory key; it makes destroyed keys invalid.
+    /// The low byte of the next mkey, which invalidates destroyed mkeys of the same index.
     pub(super) fn next_key_variant(&self) -> u8 {
         self.key_variant.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
@@ -272,8 +271,7 @@ impl Kernel {
         if self.caps.port_type() == PortType::ETHERNET { 1 } else { self.max_pkeys() }
     }
 
-    /// The most entries of a P_Key table: the capability's value, on Ethernet too
-    /// (`mlx5_query_max_pkeys`).
+    /// Size of the P_Key table by the capability, also on Ethernet (`mlx5_query_max_pkeys`).
     pub(super) fn max_pkeys(&self) -> u16 {
         match self.caps.pkey_table_size().0 {
             log @ 0..=5 => 128 << log,
@@ -281,25 +279,23 @@ impl Kernel {
         }
     }
 
-    /// Number of completion vectors.
     pub(super) fn completion_vectors(&self) -> u32 {
         self.completion_queues.len() as u32
     }
 
-    /// The event queue of a completion vector.
+    /// The EQ of a completion vector.
     pub(super) fn completion_queue(&self, vector: u16) -> Option<u32> {
         self.completion_queues.get(usize::from(vector)).copied()
     }
 
-    /// Whether a number is that of an event queue for completions.
+    /// Whether an EQN is that of a completion EQ.
     pub(super) fn is_completion_queue(&self, number: u32) -> bool {
         self.completion_queues.contains(&number)
     }
 
-    /// True after the device died. The async event files of the verbs report that at once; files of
-    /// DevX report nothing, and end when the device is removed or reset (Linux
-    /// `devx_event_notifier`, which receives events of EQs alone, and
-    /// `devx_async_event_destroy_uobj`).
+    /// True once the device died. Verbs' async event files report DEVICE_FATAL at once. DevX files
+    /// report nothing, because `devx_event_notifier` of Linux gets EQEs only; they end when the
+    /// device is removed or reset (`devx_async_event_destroy_uobj`).
     pub(super) fn is_dead(&self) -> bool {
         let mut told = false;
         if !self.dead.load(Ordering::Acquire)
@@ -307,14 +303,14 @@ impl Kernel {
             && !self.dead.swap(true, Ordering::AcqRel)
         {
             told = true;
-            // The element is what mlx5_core passes on (Linux `mlx5_enter_error_state`).
+            // The element that mlx5_core passes on (Linux `mlx5_enter_error_state`).
             let element = if self.function.is_released() { 0 } else { 1 };
             self.subscriptions.tell_async_files(element, ib_event::DEVICE_FATAL);
         }
         let dead = self.dead.load(Ordering::Acquire);
         if dead && self.is_gone() && !self.ended.swap(true, Ordering::AcqRel) {
             if !told {
-                // A file that was made since the device died learns of it now.
+                // For files that were created after the device died.
                 self.subscriptions.tell_async_files(0, ib_event::DEVICE_FATAL);
             }
             self.subscriptions.close_channels();
@@ -322,15 +318,14 @@ impl Kernel {
         dead
     }
 
-    /// True after the kernel's driver released a dead device: it was removed, or reset.
+    /// True once the driver has released a dead device: it was removed or reset.
     pub(super) fn is_gone(&self) -> bool {
         self.dead.load(Ordering::Acquire) && self.function.is_released()
     }
 
-    /// Takes the entries that the device wrote into the queues of `vector`, passes them to
-    /// subscribers, and arms the queues again.
+    /// Takes the EQEs of `vector`'s EQs, passes them to subscribers, and arms the EQs.
     ///
-    /// An interrupt that arrives while this serves another is left to the serving thread.
+    /// If another thread is serving, that thread serves this interrupt too.
     fn interrupt(&self, vector: u32) {
         if self.is_dead() {
             return;
@@ -345,11 +340,10 @@ impl Kernel {
             };
             let vectors = self.pending.swap(0, Ordering::AcqRel);
             for queue in queues.iter_mut().filter(|queue| vectors >> queue.vector & 1 == 1) {
-                while let Some(eqe) = queue.next() {
-                    self.handle(queue.vector, &eqe);
-                }
-                let register = u64::from(uar) * PAGE + EQ_ARM;
-                self.function.mmio_write(register, &queue.doorbell());
+                let (vector, page) = (queue.vector, u64::from(uar) * PAGE);
+                let tell = |word: [u8; 4]| self.function.mmio_write(page + EQ_CONSUMER, &word);
+                queue.serve(|eqe| self.handle(vector, eqe), tell);
+                self.function.mmio_write(page + EQ_ARM, &queue.doorbell());
             }
         }
     }
@@ -377,7 +371,7 @@ impl Kernel {
         }
     }
 
-    /// Turns a port event into one of the verbs.
+    /// Translates a port EQE to a verbs event.
     fn port_changed(&self, eqe: &Eqe) {
         use PortChangeSubtype as Change;
         let kind = match Change(eqe.event_sub_type()) {
@@ -395,8 +389,7 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// Detaches: destroys the kernel's objects and takes the function down. Repeated calls have no
-    /// effect.
+    /// Detaches: destroys the kernel's objects and tears the function down. Idempotent.
     pub(super) fn detach(&self) {
         let Some(booted) = self.booted.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return;
@@ -436,8 +429,8 @@ fn mask(page: &[u8], at: usize) -> [u64; 4] {
     })
 }
 
-/// Whether the device's atomics are atomic with each other, for QPs with operands of eight bytes in
-/// the host's byte order.
+/// Whether the device's atomics are atomic among each other, for QPs with 8-byte operands in host
+/// byte order.
 fn atomics(capabilities: &[u8]) -> bool {
     const COMPARE_SWAP_AND_FETCH_ADD: u16 = 3;
     const EIGHT_BYTES: u16 = 1 << 3;

@@ -1,7 +1,7 @@
-//! A small kernel in front of the modelled device: it answers uverbs ioctls, of DevX and of verbs,
-//! with Linux's own rules, for the process that holds the model and for others.
+//! A modelled kernel in front of the modelled device: answers uverbs ioctls, of DevX and of verbs,
+//! by Linux's rules, for the model's process and for others.
 //!
-//! A test opens the devices of a model through [`InProcess`], a backend of `verbless-devx`:
+//! A test opens a model's devices through [`InProcess`], a `verbless-devx` backend:
 //!
 //! ```
 //! use verbless_devx::{Backend, Context};
@@ -19,21 +19,23 @@
 //! ```
 //!
 //! ```text
-//!   in_process   Backend and OpenDevice of verbless-devx, for this process as its own client
+//!   in_process   Backend and OpenDevice of verbless-devx, with this process as client
 //!   file         an open device file: handles, descriptors, their end
 //!     ioctl, abi     parses the buffer; the tables of methods and attributes
 //!     context, device, write, devx, umem, uar, events     the methods
+//!     page_lists                                           bounds the memory of page lists
 //!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
 //!     verbs          the interface for libraries without DevX (feature `verbs`)
-//!   control      the function's other file: commands through fwctl
+//!   fwctl        the function's other file: commands through fwctl
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     clock          the page that converts timestamps to times
 //!     boot           brings the device up and takes it down
-//!     reach, port    the access to a function; the state of a port
+//!     cmd, port      the access to a function; the state of a port
 //!     network        IP addresses of Ethernet ports, and their neighbours
 //!     topology       a function's place on its card, and its representors
 //!   refused, refusal_log, unmodelled   the reasons of refused ioctls, for the log
 //!   client       the calling process: memory, descriptors, limits, privileges
+//!     mappings       its mappings and mounts; whether a range can be pinned
 //! ```
 //!
 //! The rules are those of Linux 6.12: `drivers/infiniband/core/uverbs_*.c`, `rdma_core.c`, `umem.c`
@@ -52,8 +54,8 @@ mod boot;
 mod channel;
 mod client;
 mod clock;
+mod cmd;
 mod context;
-mod control;
 mod describe;
 mod descriptor;
 mod device;
@@ -68,53 +70,56 @@ mod flow;
 mod function;
 #[cfg(fuzzing)]
 mod fuzz;
+mod fwctl;
 mod handles;
 mod in_process;
 mod ioctl;
 mod kernel;
 mod mailbox;
+mod mappings;
 mod network;
 mod numbers;
+mod page_lists;
 mod pinned;
 mod port;
-mod reach;
 mod refusal_log;
 mod refused;
 mod rules;
 mod steering;
 mod subscriptions;
 mod topology;
+mod uapi;
 mod uar;
 mod umem;
 mod unmodelled;
 #[cfg_attr(not(feature = "verbs"), path = "no_verbs.rs")]
 mod verbs;
-mod wire;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
 #[cfg(fuzzing)]
-pub use fuzz::{FuzzFile, Method, Sort};
+pub use fuzz::{AttrContent, FuzzFile, Method};
 pub use in_process::InProcess;
 pub use network::Neighbour;
 
-/// Interface for a front end that answers ioctls for other processes: `DeviceFile` takes them, a
-/// `Client` represents the process.
+/// Interface for a front end that answers ioctls for other processes: `DeviceFile` executes them,
+/// `Client` is the process.
 pub mod remote {
     pub use crate::abi::DRIVER_ID;
     pub use crate::aio::signal_eventfd;
     pub use crate::client::{
-        Capability, Claim, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
-        numbers, pin_mapped,
+        Capability, Client, DescriptorClaim, FileId, PAGE, effective_capabilities, identify,
+        numbers,
     };
-    pub use crate::describe::{Described, describe};
+    pub use crate::describe::{IoctlDescription, describe};
     pub use crate::eventfds::Eventfds;
-    pub use crate::in_process::{ControlFile, DeviceFile};
+    pub use crate::in_process::{DeviceFile, FwctlFile};
     pub use crate::ioctl::{HEADER_WORDS, length as ioctl_length};
+    pub use crate::mappings::{Mappings, check_pin};
     pub use crate::port::{GidEntry, PortState};
-    pub use crate::refusal_log::{control_request, log as log_refusal};
+    pub use crate::refusal_log::{fwctl_request, log as log_refusal};
     pub use crate::uar::MMAP_SPAN;
     #[cfg(feature = "verbs")]
     pub use crate::verbs::query::flags as device_flags;

@@ -1,29 +1,29 @@
-//! An administrator's settings of the network devices of Ethernet ports: their IP addresses, which
-//! become GIDs, and static neighbours.
+//! Administrator settings of the netdevs of Ethernet ports: IP addresses, which become GIDs, and
+//! static neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The network devices of a model.
+/// The netdevs of a model.
 #[derive(Default)]
 pub(super) struct Network {
-    told: Mutex<Told>,
+    told: Mutex<SentEvents>,
 }
 
 #[derive(Default)]
-struct Told {
-    /// The addresses of each device, in the order in which they were added.
+struct SentEvents {
+    /// Addresses per device, in the order of their addition.
     addresses: BTreeMap<usize, Vec<[u8; 16]>>,
-    /// Devices whose network device is in another namespace.
+    /// Devices whose netdev is in another network namespace.
     away: BTreeSet<usize>,
     /// MACs by address.
     neighbours: BTreeMap<[u8; 16], [u8; 6]>,
 }
 
 impl Network {
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, SentEvents> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -36,7 +36,7 @@ impl Network {
         self.told().addresses.entry(device).or_default().push(gid);
     }
 
-    /// Whether the network device of a device is in its programs' namespace.
+    /// Whether a device's netdev is in the programs' network namespace.
     pub(super) fn is_here(&self, device: usize) -> bool {
         !self.told().away.contains(&device)
     }
@@ -54,7 +54,7 @@ impl Network {
     }
 }
 
-/// A neighbour of network devices. As text it is `IP=MAC`.
+/// A neighbour of the netdevs; as text, `IP=MAC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The neighbour's address.

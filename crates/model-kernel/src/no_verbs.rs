@@ -41,13 +41,13 @@ pub(super) mod listener {
     use verbless_prm::Eqe;
 
     use super::super::client::Client;
-    use super::super::wire::Heard;
+    use super::super::uapi::ReportedEvents;
 
     /// A receiver of events, which cannot exist here.
     pub(crate) enum Listener {}
 
     impl Listener {
-        pub(crate) fn end(&self, _: &dyn Client) -> Heard {
+        pub(crate) fn end(&self, _: &dyn Client) -> ReportedEvents {
             match *self {}
         }
     }

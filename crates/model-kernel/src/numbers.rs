@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 /// The numbers of one kind.
 #[derive(Debug, Clone)]
-pub(crate) struct Numbers {
+pub(crate) struct IdAllocator {
     next: u32,
     end: u32,
     free: BTreeSet<u32>,
 }
 
-impl Numbers {
+impl IdAllocator {
     /// Numbers from `first` to below `end`.
     pub(crate) fn new(first: u32, end: u32) -> Self {
         Self { next: first, end, free: BTreeSet::new() }
@@ -23,7 +23,7 @@ impl Numbers {
         self.free.first().copied().or(new)
     }
 
-    /// Takes a number that [`Numbers::lowest`] returned.
+    /// Takes a number that [`IdAllocator::lowest`] returned.
     pub(crate) fn take_this(&mut self, number: u32) {
         if number == self.next {
             self.next += 1;

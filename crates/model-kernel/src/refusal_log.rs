@@ -24,7 +24,7 @@ pub(super) fn logged(
 }
 
 /// Logs a refused ioctl of a control file.
-pub(super) fn logged_control(
+pub(super) fn logged_fwctl(
     client: &dyn Client,
     request: u32,
     answer: impl FnOnce() -> Result<(), Errno>,
@@ -33,7 +33,7 @@ pub(super) fn logged_control(
     let result = answer();
     if let Err(errno) = result {
         let (level, words) = refused::take().unwrap_or_else(|| (Level::INFO, errno.desc().into()));
-        let (thread, name) = (client.thread(), control_request(request));
+        let (thread, name) = (client.thread(), fwctl_request(request));
         match level {
             Level::INFO => {
                 tracing::info!("thread {thread}: {name} refused with {errno:?}: {words}")
@@ -45,7 +45,7 @@ pub(super) fn logged_control(
 }
 
 /// The name of an ioctl of a control file.
-pub fn control_request(request: u32) -> String {
+pub fn fwctl_request(request: u32) -> String {
     match request {
         FWCTL_INFO => "FWCTL_INFO".into(),
         FWCTL_RPC => "FWCTL_RPC".into(),
@@ -73,13 +73,13 @@ fn line(client: &dyn Client, request: &[u64], errno: Errno) -> (Level, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::Ourselves;
+    use super::super::client::OwnProcess;
     use super::super::refused::{probe, refused};
     use super::*;
 
     #[test]
     fn refusal_log_names_ioctl_and_reason() {
-        let client = Ourselves::default();
+        let client = OwnProcess::default();
         let mut request = [24 | 77 << 16 | 3 << 32, 0, 1];
         let answer = logged(&client, &mut request, |_| {
             Err(refused(Errno::EOPNOTSUPP, "memory windows of type 2 are not modelled"))

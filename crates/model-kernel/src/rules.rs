@@ -19,7 +19,7 @@ pub(super) fn opcode(input: &[u8]) -> Opcode {
 }
 
 /// Commands that OTHER also passes for a context without DevX, under the kernel's spare uid.
-pub(super) fn is_harmless(input: &[u8]) -> bool {
+pub(super) fn is_passed_without_devx(input: &[u8]) -> bool {
     matches!(
         opcode(input),
         Opcode::QUERY_HCA_CAP
@@ -60,10 +60,10 @@ pub(super) fn is_general(input: &[u8], tunnel: bool) -> bool {
 
 /// The description of a command that creates an object.
 #[derive(Debug, Clone, Copy)]
-struct Creation {
+struct CreateCommand {
     opcode: Opcode,
     /// The place of the object's number: in the outbox, or in the inbox if the client chose it.
-    number: Where,
+    number: NumberField,
     destroy: Opcode,
     /// The field of the destroy command that takes the number.
     destroy_number: Field,
@@ -74,15 +74,15 @@ struct Creation {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Where {
+enum NumberField {
     Inbox(Field),
     Outbox(Field),
 }
 
-const fn created(opcode: Opcode, destroy: Opcode) -> Creation {
-    Creation {
+const fn created(opcode: Opcode, destroy: Opcode) -> CreateCommand {
+    CreateCommand {
         opcode,
-        number: Where::Outbox(NUMBER),
+        number: NumberField::Outbox(NUMBER),
         destroy,
         destroy_number: NUMBER,
         destroy_bytes: 16,
@@ -90,9 +90,9 @@ const fn created(opcode: Opcode, destroy: Opcode) -> Creation {
     }
 }
 
-const fn wide(opcode: Opcode, destroy: Opcode) -> Creation {
-    Creation {
-        number: Where::Outbox(NUMBER_32),
+const fn wide(opcode: Opcode, destroy: Opcode) -> CreateCommand {
+    CreateCommand {
+        number: NumberField::Outbox(NUMBER_32),
         destroy_number: NUMBER_32,
         ..created(opcode, destroy)
     }
@@ -110,8 +110,8 @@ const FLOW_IN_TABLE: &[Field] =
 const MULTICAST_GID: &[Field] =
     &[Field(0x10, 31, 0), Field(0x14, 31, 0), Field(0x18, 31, 0), Field(0x1c, 31, 0)];
 
-static CREATIONS: &[Creation] = &[
-    Creation {
+static CREATIONS: &[CreateCommand] = &[
+    CreateCommand {
         copied: &[OP_MOD],
         ..wide(Opcode::CREATE_GENERAL_OBJECT, Opcode::DESTROY_GENERAL_OBJECT)
     },
@@ -125,25 +125,25 @@ static CREATIONS: &[Creation] = &[
     created(Opcode::CREATE_RQT, Opcode::DESTROY_RQT),
     created(Opcode::CREATE_TIR, Opcode::DESTROY_TIR),
     created(Opcode::CREATE_TIS, Opcode::DESTROY_TIS),
-    Creation {
-        number: Where::Outbox(COUNTER_SET),
+    CreateCommand {
+        number: NumberField::Outbox(COUNTER_SET),
         destroy_number: COUNTER_SET,
         ..created(Opcode::ALLOC_Q_COUNTER, Opcode::DEALLOC_Q_COUNTER)
     },
-    Creation {
+    CreateCommand {
         destroy_number: TABLE_INDEX,
         destroy_bytes: 0x40,
         copied: FLOW_TABLE,
         ..created(Opcode::CREATE_FLOW_TABLE, Opcode::DESTROY_FLOW_TABLE)
     },
-    Creation {
+    CreateCommand {
         destroy_number: Field(0x18, 31, 0),
         destroy_bytes: 0x40,
         copied: FLOW_IN_TABLE,
         ..created(Opcode::CREATE_FLOW_GROUP, Opcode::DESTROY_FLOW_GROUP)
     },
-    Creation {
-        number: Where::Inbox(FLOW_INDEX),
+    CreateCommand {
+        number: NumberField::Inbox(FLOW_INDEX),
         destroy_number: FLOW_INDEX,
         destroy_bytes: 0x40,
         copied: FLOW_IN_TABLE,
@@ -152,20 +152,20 @@ static CREATIONS: &[Creation] = &[
     wide(Opcode::ALLOC_FLOW_COUNTER, Opcode::DEALLOC_FLOW_COUNTER),
     wide(Opcode::ALLOC_PACKET_REFORMAT_CONTEXT, Opcode::DEALLOC_PACKET_REFORMAT_CONTEXT),
     wide(Opcode::ALLOC_MODIFY_HEADER_CONTEXT, Opcode::DEALLOC_MODIFY_HEADER_CONTEXT),
-    Creation {
-        number: Where::Outbox(Field(0x10, 31, 0)),
+    CreateCommand {
+        number: NumberField::Outbox(Field(0x10, 31, 0)),
         destroy_number: Field(0xc, 31, 0),
         destroy_bytes: 0x40,
         copied: &[Field(0x8, 31, 24)],
         ..created(Opcode::CREATE_SCHEDULING_ELEMENT, Opcode::DESTROY_SCHEDULING_ELEMENT)
     },
-    Creation {
-        number: Where::Inbox(VXLAN_PORT),
+    CreateCommand {
+        number: NumberField::Inbox(VXLAN_PORT),
         destroy_number: VXLAN_PORT,
         ..created(Opcode::ADD_VXLAN_UDP_DPORT, Opcode::DELETE_VXLAN_UDP_DPORT)
     },
-    Creation {
-        number: Where::Inbox(TABLE_INDEX),
+    CreateCommand {
+        number: NumberField::Inbox(TABLE_INDEX),
         destroy_number: TABLE_INDEX,
         destroy_bytes: 0x40,
         ..created(Opcode::SET_L2_TABLE_ENTRY, Opcode::DELETE_L2_TABLE_ENTRY)
@@ -175,15 +175,15 @@ static CREATIONS: &[Creation] = &[
     created(Opcode::CREATE_XRC_SRQ, Opcode::DESTROY_XRC_SRQ),
     created(Opcode::CREATE_DCT, Opcode::DESTROY_DCT),
     created(Opcode::CREATE_XRQ, Opcode::DESTROY_XRQ),
-    Creation {
-        number: Where::Inbox(NUMBER),
+    CreateCommand {
+        number: NumberField::Inbox(NUMBER),
         destroy_bytes: 0x20,
         copied: MULTICAST_GID,
         ..created(Opcode::ATTACH_TO_MCG, Opcode::DETACH_FROM_MCG)
     },
     created(Opcode::ALLOC_XRCD, Opcode::DEALLOC_XRCD),
-    Creation {
-        number: Where::Outbox(Field(0x10, 23, 0)),
+    CreateCommand {
+        number: NumberField::Outbox(Field(0x10, 23, 0)),
         ..created(Opcode::CREATE_PSV, Opcode::DESTROY_PSV)
     },
 ];
@@ -201,14 +201,16 @@ pub(super) fn is_create(input: &[u8]) -> bool {
 pub(super) fn is_modify(input: &[u8]) -> bool {
     match opcode(input) {
         Opcode::SET_FLOW_TABLE_ENTRY => OP_MOD.get(input) == 1,
-        opcode => USES.iter().any(|&(known, _, _, kind)| known == opcode && kind == Use::Modify),
+        opcode => {
+            USES.iter().any(|&(known, _, _, kind)| known == opcode && kind == ObjectUse::Modify)
+        }
     }
 }
 
 /// Commands that OBJ_QUERY and OBJ_ASYNC_QUERY pass.
 pub(super) fn is_query(input: &[u8]) -> bool {
     let opcode = opcode(input);
-    USES.iter().any(|&(known, _, _, kind)| known == opcode && kind == Use::Query)
+    USES.iter().any(|&(known, _, _, kind)| known == opcode && kind == ObjectUse::Query)
 }
 
 /// An object's id within the kernel: number, creating opcode, and the type of a general object.
@@ -220,85 +222,85 @@ pub(super) struct ObjectId {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum ObjectUse {
     Query,
     Modify,
 }
 
 /// Commands on an object: the opcode, the opcode that created the object, the field of its number.
-static USES: &[(Opcode, Opcode, Field, Use)] = &[
-    (Opcode::MODIFY_GENERAL_OBJECT, Opcode::CREATE_GENERAL_OBJECT, NUMBER_32, Use::Modify),
-    (Opcode::QUERY_GENERAL_OBJECT, Opcode::CREATE_GENERAL_OBJECT, NUMBER_32, Use::Query),
-    (Opcode::QUERY_MKEY, Opcode::CREATE_MKEY, NUMBER, Use::Query),
-    (Opcode::QUERY_CQ, Opcode::CREATE_CQ, NUMBER, Use::Query),
-    (Opcode::MODIFY_CQ, Opcode::CREATE_CQ, NUMBER, Use::Modify),
-    (Opcode::QUERY_SQ, Opcode::CREATE_SQ, NUMBER, Use::Query),
-    (Opcode::MODIFY_SQ, Opcode::CREATE_SQ, NUMBER, Use::Modify),
-    (Opcode::QUERY_RQ, Opcode::CREATE_RQ, NUMBER, Use::Query),
-    (Opcode::MODIFY_RQ, Opcode::CREATE_RQ, NUMBER, Use::Modify),
-    (Opcode::QUERY_RMP, Opcode::CREATE_RMP, NUMBER, Use::Query),
-    (Opcode::MODIFY_RMP, Opcode::CREATE_RMP, NUMBER, Use::Modify),
-    (Opcode::QUERY_RQT, Opcode::CREATE_RQT, NUMBER, Use::Query),
-    (Opcode::MODIFY_RQT, Opcode::CREATE_RQT, NUMBER, Use::Modify),
-    (Opcode::QUERY_TIR, Opcode::CREATE_TIR, NUMBER, Use::Query),
-    (Opcode::MODIFY_TIR, Opcode::CREATE_TIR, NUMBER, Use::Modify),
-    (Opcode::QUERY_TIS, Opcode::CREATE_TIS, NUMBER, Use::Query),
-    (Opcode::MODIFY_TIS, Opcode::CREATE_TIS, NUMBER, Use::Modify),
-    (Opcode::QUERY_FLOW_TABLE, Opcode::CREATE_FLOW_TABLE, TABLE_INDEX, Use::Query),
-    (Opcode::MODIFY_FLOW_TABLE, Opcode::CREATE_FLOW_TABLE, TABLE_INDEX, Use::Modify),
-    (Opcode::QUERY_FLOW_GROUP, Opcode::CREATE_FLOW_GROUP, Field(0x18, 31, 0), Use::Query),
-    (Opcode::QUERY_FLOW_TABLE_ENTRY, Opcode::SET_FLOW_TABLE_ENTRY, FLOW_INDEX, Use::Query),
-    (Opcode::SET_FLOW_TABLE_ENTRY, Opcode::SET_FLOW_TABLE_ENTRY, FLOW_INDEX, Use::Modify),
-    (Opcode::QUERY_Q_COUNTER, Opcode::ALLOC_Q_COUNTER, Field(0x1c, 7, 0), Use::Query),
-    (Opcode::QUERY_FLOW_COUNTER, Opcode::ALLOC_FLOW_COUNTER, Field(0x1c, 31, 0), Use::Query),
+static USES: &[(Opcode, Opcode, Field, ObjectUse)] = &[
+    (Opcode::MODIFY_GENERAL_OBJECT, Opcode::CREATE_GENERAL_OBJECT, NUMBER_32, ObjectUse::Modify),
+    (Opcode::QUERY_GENERAL_OBJECT, Opcode::CREATE_GENERAL_OBJECT, NUMBER_32, ObjectUse::Query),
+    (Opcode::QUERY_MKEY, Opcode::CREATE_MKEY, NUMBER, ObjectUse::Query),
+    (Opcode::QUERY_CQ, Opcode::CREATE_CQ, NUMBER, ObjectUse::Query),
+    (Opcode::MODIFY_CQ, Opcode::CREATE_CQ, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_SQ, Opcode::CREATE_SQ, NUMBER, ObjectUse::Query),
+    (Opcode::MODIFY_SQ, Opcode::CREATE_SQ, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_RQ, Opcode::CREATE_RQ, NUMBER, ObjectUse::Query),
+    (Opcode::MODIFY_RQ, Opcode::CREATE_RQ, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_RMP, Opcode::CREATE_RMP, NUMBER, ObjectUse::Query),
+    (Opcode::MODIFY_RMP, Opcode::CREATE_RMP, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_RQT, Opcode::CREATE_RQT, NUMBER, ObjectUse::Query),
+    (Opcode::MODIFY_RQT, Opcode::CREATE_RQT, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_TIR, Opcode::CREATE_TIR, NUMBER, ObjectUse::Query),
+    (Opcode::MODIFY_TIR, Opcode::CREATE_TIR, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_TIS, Opcode::CREATE_TIS, NUMBER, ObjectUse::Query),
+    (Opcode::MODIFY_TIS, Opcode::CREATE_TIS, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_FLOW_TABLE, Opcode::CREATE_FLOW_TABLE, TABLE_INDEX, ObjectUse::Query),
+    (Opcode::MODIFY_FLOW_TABLE, Opcode::CREATE_FLOW_TABLE, TABLE_INDEX, ObjectUse::Modify),
+    (Opcode::QUERY_FLOW_GROUP, Opcode::CREATE_FLOW_GROUP, Field(0x18, 31, 0), ObjectUse::Query),
+    (Opcode::QUERY_FLOW_TABLE_ENTRY, Opcode::SET_FLOW_TABLE_ENTRY, FLOW_INDEX, ObjectUse::Query),
+    (Opcode::SET_FLOW_TABLE_ENTRY, Opcode::SET_FLOW_TABLE_ENTRY, FLOW_INDEX, ObjectUse::Modify),
+    (Opcode::QUERY_Q_COUNTER, Opcode::ALLOC_Q_COUNTER, Field(0x1c, 7, 0), ObjectUse::Query),
+    (Opcode::QUERY_FLOW_COUNTER, Opcode::ALLOC_FLOW_COUNTER, Field(0x1c, 31, 0), ObjectUse::Query),
     (
         Opcode::QUERY_MODIFY_HEADER_CONTEXT,
         Opcode::ALLOC_MODIFY_HEADER_CONTEXT,
         NUMBER_32,
-        Use::Query,
+        ObjectUse::Query,
     ),
     (
         Opcode::QUERY_SCHEDULING_ELEMENT,
         Opcode::CREATE_SCHEDULING_ELEMENT,
         Field(0xc, 31, 0),
-        Use::Query,
+        ObjectUse::Query,
     ),
     (
         Opcode::MODIFY_SCHEDULING_ELEMENT,
         Opcode::CREATE_SCHEDULING_ELEMENT,
         Field(0xc, 31, 0),
-        Use::Modify,
+        ObjectUse::Modify,
     ),
-    (Opcode::ADD_VXLAN_UDP_DPORT, Opcode::ADD_VXLAN_UDP_DPORT, VXLAN_PORT, Use::Modify),
-    (Opcode::QUERY_L2_TABLE_ENTRY, Opcode::SET_L2_TABLE_ENTRY, TABLE_INDEX, Use::Query),
-    (Opcode::SET_L2_TABLE_ENTRY, Opcode::SET_L2_TABLE_ENTRY, TABLE_INDEX, Use::Modify),
-    (Opcode::QUERY_QP, Opcode::CREATE_QP, NUMBER, Use::Query),
-    (Opcode::RST2INIT_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
-    (Opcode::INIT2INIT_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
-    (Opcode::INIT2RTR_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
-    (Opcode::RTR2RTS_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
-    (Opcode::RTS2RTS_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
-    (Opcode::SQERR2RTS_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
-    (Opcode::QP_2ERR, Opcode::CREATE_QP, NUMBER, Use::Modify),
-    (Opcode::QP_2RST, Opcode::CREATE_QP, NUMBER, Use::Modify),
-    (Opcode::QUERY_DCT, Opcode::CREATE_DCT, NUMBER, Use::Query),
-    (Opcode::ARM_DCT, Opcode::CREATE_DCT, NUMBER, Use::Modify),
-    (Opcode::QUERY_XRQ, Opcode::CREATE_XRQ, NUMBER, Use::Query),
-    (Opcode::QUERY_XRQ_DC_PARAMS_ENTRY, Opcode::CREATE_XRQ, NUMBER, Use::Query),
-    (Opcode::QUERY_XRQ_ERROR_PARAMS, Opcode::CREATE_XRQ, NUMBER, Use::Query),
-    (Opcode::ARM_XRQ, Opcode::CREATE_XRQ, NUMBER, Use::Modify),
-    (Opcode::SET_XRQ_DC_PARAMS_ENTRY, Opcode::CREATE_XRQ, NUMBER, Use::Modify),
-    (Opcode::RELEASE_XRQ_ERROR, Opcode::CREATE_XRQ, NUMBER, Use::Modify),
-    (Opcode::MODIFY_XRQ, Opcode::CREATE_XRQ, NUMBER, Use::Modify),
-    (Opcode::QUERY_XRC_SRQ, Opcode::CREATE_XRC_SRQ, NUMBER, Use::Query),
-    (Opcode::ARM_XRC_SRQ, Opcode::CREATE_XRC_SRQ, NUMBER, Use::Modify),
-    (Opcode::QUERY_SRQ, Opcode::CREATE_SRQ, NUMBER, Use::Query),
-    (Opcode::ARM_RQ, Opcode::CREATE_RQ, NUMBER, Use::Modify),
+    (Opcode::ADD_VXLAN_UDP_DPORT, Opcode::ADD_VXLAN_UDP_DPORT, VXLAN_PORT, ObjectUse::Modify),
+    (Opcode::QUERY_L2_TABLE_ENTRY, Opcode::SET_L2_TABLE_ENTRY, TABLE_INDEX, ObjectUse::Query),
+    (Opcode::SET_L2_TABLE_ENTRY, Opcode::SET_L2_TABLE_ENTRY, TABLE_INDEX, ObjectUse::Modify),
+    (Opcode::QUERY_QP, Opcode::CREATE_QP, NUMBER, ObjectUse::Query),
+    (Opcode::RST2INIT_QP, Opcode::CREATE_QP, NUMBER, ObjectUse::Modify),
+    (Opcode::INIT2INIT_QP, Opcode::CREATE_QP, NUMBER, ObjectUse::Modify),
+    (Opcode::INIT2RTR_QP, Opcode::CREATE_QP, NUMBER, ObjectUse::Modify),
+    (Opcode::RTR2RTS_QP, Opcode::CREATE_QP, NUMBER, ObjectUse::Modify),
+    (Opcode::RTS2RTS_QP, Opcode::CREATE_QP, NUMBER, ObjectUse::Modify),
+    (Opcode::SQERR2RTS_QP, Opcode::CREATE_QP, NUMBER, ObjectUse::Modify),
+    (Opcode::QP_2ERR, Opcode::CREATE_QP, NUMBER, ObjectUse::Modify),
+    (Opcode::QP_2RST, Opcode::CREATE_QP, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_DCT, Opcode::CREATE_DCT, NUMBER, ObjectUse::Query),
+    (Opcode::ARM_DCT, Opcode::CREATE_DCT, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_XRQ, Opcode::CREATE_XRQ, NUMBER, ObjectUse::Query),
+    (Opcode::QUERY_XRQ_DC_PARAMS_ENTRY, Opcode::CREATE_XRQ, NUMBER, ObjectUse::Query),
+    (Opcode::QUERY_XRQ_ERROR_PARAMS, Opcode::CREATE_XRQ, NUMBER, ObjectUse::Query),
+    (Opcode::ARM_XRQ, Opcode::CREATE_XRQ, NUMBER, ObjectUse::Modify),
+    (Opcode::SET_XRQ_DC_PARAMS_ENTRY, Opcode::CREATE_XRQ, NUMBER, ObjectUse::Modify),
+    (Opcode::RELEASE_XRQ_ERROR, Opcode::CREATE_XRQ, NUMBER, ObjectUse::Modify),
+    (Opcode::MODIFY_XRQ, Opcode::CREATE_XRQ, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_XRC_SRQ, Opcode::CREATE_XRC_SRQ, NUMBER, ObjectUse::Query),
+    (Opcode::ARM_XRC_SRQ, Opcode::CREATE_XRC_SRQ, NUMBER, ObjectUse::Modify),
+    (Opcode::QUERY_SRQ, Opcode::CREATE_SRQ, NUMBER, ObjectUse::Query),
+    (Opcode::ARM_RQ, Opcode::CREATE_RQ, NUMBER, ObjectUse::Modify),
     (
         Opcode::QUERY_PACKET_REFORMAT_CONTEXT,
         Opcode::ALLOC_PACKET_REFORMAT_CONTEXT,
         NUMBER_32,
-        Use::Query,
+        ObjectUse::Query,
     ),
 ];
 
@@ -316,7 +318,7 @@ pub(super) fn named_object(input: &[u8]) -> Option<ObjectId> {
 
 /// A new object: its id, and the command that will destroy it.
 #[derive(Debug, Clone)]
-pub(super) struct Created {
+pub(super) struct CreatedObject {
     pub id: ObjectId,
     pub destroy: Vec<u8>,
     /// Flow counters of one ALLOC_FLOW_COUNTER.
@@ -325,12 +327,12 @@ pub(super) struct Created {
 
 /// Finds the object that a command created, by its mailboxes, and builds the command that destroys
 /// it. `None` if the command creates no object.
-pub(super) fn created_object(input: &[u8], output: &[u8]) -> Option<Created> {
+pub(super) fn created_object(input: &[u8], output: &[u8]) -> Option<CreatedObject> {
     let code = opcode(input);
     let creation = CREATIONS.iter().find(|creation| creation.opcode == code)?;
     let number = match creation.number {
-        Where::Inbox(field) => field.get(input),
-        Where::Outbox(field) => field.get(output),
+        NumberField::Inbox(field) => field.get(input),
+        NumberField::Outbox(field) => field.get(output),
     };
     let uid = UID.get(input) as u16;
     let mut destroy = inbox(creation.destroy, 0, uid, creation.destroy_bytes);
@@ -351,7 +353,7 @@ pub(super) fn created_object(input: &[u8], output: &[u8]) -> Option<Created> {
         },
         _ => 0,
     };
-    Some(Created { id, destroy, bulk })
+    Some(CreatedObject { id, destroy, bulk })
 }
 
 /// The object number in a destroy command.
@@ -364,7 +366,7 @@ pub(super) fn destroyed_number(input: &[u8]) -> Option<u32> {
 
 /// Sets the "umem valid" flags, so that no client can hand the device an address of its own. MKEY
 /// has a rule of its own.
-pub(super) fn insist_on_umem(input: &mut [u8]) {
+pub(super) fn require_umem(input: &mut [u8]) {
     const WQ: &[Field] = &[Field(0x20 + 0x30 + 0x24, 31, 31), Field(0x20 + 0x30 + 0x24, 30, 30)];
     let flags: &[Field] = match opcode(input) {
         Opcode::CREATE_MKEY => &[MKEY_UMEM_VALID],
@@ -389,7 +391,7 @@ const MKEY_UMEM_VALID: Field = Field(0xc, 30, 30);
 pub(super) const CREATE_MKEY_MIN: usize = 0x50;
 
 /// Sets mkey_umem_valid, except for KLM and KSM keys, which refer to other keys and not to memory.
-pub(super) fn insist_on_mkey_umem(input: &mut [u8]) {
+pub(super) fn require_mkey_umem(input: &mut [u8]) {
     const KLM: u32 = 2;
     const KSM: u32 = 3;
     let mode = Field(0x10, 9, 8).get(input) + (Field(0x10, 28, 26).get(input) << 2);
@@ -408,7 +410,7 @@ pub(super) fn cq_event_queue(input: &[u8], apu: bool) -> Option<u32> {
 mod tests {
     use verbless_prm::{COMMANDS, Devx};
 
-    use super::super::reach::succeeds_on_dead_device;
+    use super::super::cmd::succeeds_on_dead_device;
     use super::*;
 
     #[test]
@@ -465,7 +467,7 @@ mod tests {
         ) -> (T, u32) {
             let mut input = vec![0; bytes];
             OPCODE.set(&mut input, opcode.0.into());
-            insist_on_umem(&mut input);
+            require_umem(&mut input);
             let bits = input[4..].iter().map(|byte| byte.count_ones()).sum();
             (read(&input).expect("it is whole").clone(), bits)
         }
@@ -498,7 +500,7 @@ mod tests {
         assert!(srq.xrc_srq_umem_valid() && bits == 2);
         let mut xrq = vec![0; 0x110];
         OPCODE.set(&mut xrq, Opcode::CREATE_XRQ.0.into());
-        insist_on_umem(&mut xrq);
+        require_umem(&mut xrq);
         assert_eq!(xrq[0xb4], 0xc0, "those of the work queue at 0x90");
         assert_eq!(xrq[4..].iter().map(|byte| byte.count_ones()).sum::<u32>(), 2);
     }
@@ -511,7 +513,7 @@ mod tests {
             let context = input.memory_key_mkey_entry_mut();
             context.set_access_mode_1_0(mode & 3).set_access_mode_4_2(mode >> 2);
             let mut bytes = input.as_bytes().to_vec();
-            insist_on_mkey_umem(&mut bytes);
+            require_mkey_umem(&mut bytes);
             let set = CreateMkeyIn::from_prefix(&bytes).is_some_and(|it| it.mkey_umem_valid());
             assert_eq!(set, mode != 2 && mode != 3, "mode {mode}");
         }

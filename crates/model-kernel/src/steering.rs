@@ -17,14 +17,14 @@ use verbless_prm::{
     SetFlowTableRootIn, SetFteModifyEnable, TableMissAction,
 };
 
-use super::reach::{Function, command, exec};
+use super::cmd::{FunctionAccess, cmd_exec, command};
 use super::refused::refused;
 
 /// log2 of the entries of a table (`MLX5_FS_MAX_ENTRIES`), and of a group.
 const LOG_TABLE: u8 = 16;
 const LOG_GROUP: u8 = 5;
 
-/// The rank of rules that match multicast frames only, whatever their priority: behind all others
+/// The rank of rules that match multicast frames only, whatever their priority: after all others
 /// (`MLX5_IB_FLOW_MCAST_PRIO`). The rank of other rules is their priority.
 const MULTICAST_RANK: u16 = 16;
 
@@ -59,28 +59,28 @@ pub(super) struct Flow {
 
 /// The rules of a device.
 #[derive(Debug, Default)]
-pub(super) struct Flows(Mutex<BTreeMap<u16, Table>>);
+pub(super) struct Flows(Mutex<BTreeMap<u16, RankTable>>);
 
 /// The rules of a rank.
 #[derive(Debug)]
-struct Table {
+struct RankTable {
     id: u32,
     /// By the position of each group's range of entries.
-    groups: BTreeMap<u32, Group>,
+    groups: BTreeMap<u32, RuleGroup>,
 }
 
 #[derive(Debug)]
-struct Group {
+struct RuleGroup {
     id: u32,
     mask: Box<FteMatchParam>,
     enable: u8,
     /// By index in the table.
-    entries: BTreeMap<u32, Entry>,
+    entries: BTreeMap<u32, RuleEntry>,
 }
 
 /// The device's flow table entry for all rules with one value.
 #[derive(Debug)]
-struct Entry {
+struct RuleEntry {
     value: Box<FteMatchParam>,
     tag: u32,
     /// The destination of each rule.
@@ -109,7 +109,7 @@ impl Flows {
     /// Adds a rule.
     pub(super) fn add(
         &self,
-        function: &dyn Function,
+        function: &dyn FunctionAccess,
         matcher: &FlowMatcher,
         rule: Rule,
     ) -> Result<Flow, Errno> {
@@ -129,7 +129,7 @@ impl Flows {
     }
 
     /// Removes a rule.
-    pub(super) fn remove(&self, function: &dyn Function, flow: Flow) -> Result<(), Errno> {
+    pub(super) fn remove(&self, function: &dyn FunctionAccess, flow: Flow) -> Result<(), Errno> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = tables.get_mut(&flow.rank) {
             table.remove(function, flow)?;
@@ -141,8 +141,8 @@ impl Flows {
 
 /// Creates the table of a rank unless it exists.
 fn add_table(
-    function: &dyn Function,
-    tables: &mut BTreeMap<u16, Table>,
+    function: &dyn FunctionAccess,
+    tables: &mut BTreeMap<u16, RankTable>,
     rank: u16,
 ) -> Result<(), Errno> {
     if tables.contains_key(&rank) {
@@ -153,7 +153,7 @@ fn add_table(
     context.set_level(rank as u8 + 1).set_log_size(LOG_TABLE);
     set_miss(context, tables.range(rank..).next().map(|(_, next)| next.id));
     let id = command(function, &input)?.table_id();
-    tables.insert(rank, Table { id, groups: BTreeMap::new() });
+    tables.insert(rank, RankTable { id, groups: BTreeMap::new() });
     lead_to(function, tables, rank, Some(id)).inspect_err(|_| {
         remove_if_empty(function, tables, rank);
     })
@@ -168,8 +168,8 @@ fn set_miss(context: &mut FlowTableContext, next: Option<u32>) {
 /// Sets what precedes a rank (the miss path of the table before it, or the root) to a table; with
 /// no table, to none.
 fn lead_to(
-    function: &dyn Function,
-    tables: &BTreeMap<u16, Table>,
+    function: &dyn FunctionAccess,
+    tables: &BTreeMap<u16, RankTable>,
     rank: u16,
     to: Option<u32>,
 ) -> Result<(), Errno> {
@@ -192,7 +192,11 @@ fn lead_to(
 }
 
 /// Removes a table without rules.
-fn remove_if_empty(function: &dyn Function, tables: &mut BTreeMap<u16, Table>, rank: u16) {
+fn remove_if_empty(
+    function: &dyn FunctionAccess,
+    tables: &mut BTreeMap<u16, RankTable>,
+    rank: u16,
+) {
     let Some(table) = tables.get(&rank).filter(|table| table.groups.is_empty()) else { return };
     let next = tables.range(rank + 1..).next().map(|(_, next)| next.id);
     let mut input = DestroyFlowTableIn::new();
@@ -205,7 +209,7 @@ fn remove_if_empty(function: &dyn Function, tables: &mut BTreeMap<u16, Table>, r
     tables.remove(&rank);
 }
 
-impl Entry {
+impl RuleEntry {
     /// The destinations of the entry without duplicates.
     fn destinations(&self) -> Vec<u8> {
         let mut all: Vec<_> = self.rules.iter().flatten().map(|to| *to.as_bytes()).collect();
@@ -223,7 +227,7 @@ impl Entry {
     /// Writes the entry at an index, as a new one or with a changed list of destinations.
     fn enter(
         &self,
-        function: &dyn Function,
+        function: &dyn FunctionAccess,
         (table, group, index): (u32, u32, u32),
         changed: bool,
     ) -> Result<(), Errno> {
@@ -243,22 +247,23 @@ impl Entry {
         };
         let count = list.len() / FlowDestination::BYTES;
         context.set_action(action.0).set_destination_list_size(count as u32);
-        exec(function, &[&input.as_bytes()[..], &list].concat(), &mut [0; 16])
+        cmd_exec(function, &[&input.as_bytes()[..], &list].concat(), &mut [0; 16])
     }
 }
 
-impl Table {
+impl RankTable {
     /// Creates an entry for a rule, or adds the rule to the entry of its value; returns the index.
     fn add(
         &mut self,
-        function: &dyn Function,
+        function: &dyn FunctionAccess,
         matcher: &FlowMatcher,
         rule: Rule,
     ) -> Result<u32, Errno> {
         let id = self.id;
         for group in self.groups.values_mut().filter(|group| group.is_of(matcher)) {
-            let same =
-                |(_, entry): &(&u32, &mut Entry)| entry.value.as_bytes() == rule.value.as_bytes();
+            let same = |(_, entry): &(&u32, &mut RuleEntry)| {
+                entry.value.as_bytes() == rule.value.as_bytes()
+            };
             let Some((&index, entry)) = group.entries.iter_mut().find(same) else { continue };
             if !entry.takes(&rule) {
                 let words = "another rule of this value has another tag, or drops";
@@ -279,7 +284,7 @@ impl Table {
         let mut free = range(place).filter(|index| !group.entries.contains_key(index));
         let index = free.next().ok_or_else(no_room)?;
         let tag = rule.tag.unwrap_or(NO_TAG);
-        let entry = Entry { value: rule.value, tag, rules: vec![rule.to] };
+        let entry = RuleEntry { value: rule.value, tag, rules: vec![rule.to] };
         let entered = entry.enter(function, (id, group.id, index), false);
         match entered {
             Ok(()) => drop(group.entries.insert(index, entry)),
@@ -289,8 +294,12 @@ impl Table {
     }
 
     /// The range of a group of this matcher with room; creates the group if there is none.
-    fn place(&mut self, function: &dyn Function, matcher: &FlowMatcher) -> Result<u32, Errno> {
-        let fits = |group: &Group| group.is_of(matcher) && group.entries.len() < 1 << LOG_GROUP;
+    fn place(
+        &mut self,
+        function: &dyn FunctionAccess,
+        matcher: &FlowMatcher,
+    ) -> Result<u32, Errno> {
+        let fits = |group: &RuleGroup| group.is_of(matcher) && group.entries.len() < 1 << LOG_GROUP;
         if let Some((&place, _)) = self.groups.iter().find(|(_, group)| fits(group)) {
             return Ok(place);
         }
@@ -305,13 +314,13 @@ impl Table {
         *input.match_criteria_mut() = *matcher.mask;
         let id = command(function, &input)?.group_id();
         let (mask, enable) = (matcher.mask.clone(), matcher.enable);
-        self.groups.insert(place, Group { id, mask, enable, entries: BTreeMap::new() });
+        self.groups.insert(place, RuleGroup { id, mask, enable, entries: BTreeMap::new() });
         Ok(place)
     }
 
     /// Removes a rule from its entry, the entry with its last rule, and the group with its last
     /// entry.
-    fn remove(&mut self, function: &dyn Function, flow: Flow) -> Result<(), Errno> {
+    fn remove(&mut self, function: &dyn FunctionAccess, flow: Flow) -> Result<(), Errno> {
         let (id, index, place) = (self.id, flow.index, flow.index >> LOG_GROUP);
         let Some(group) = self.groups.get_mut(&place) else { return Ok(()) };
         let Some(entry) = group.entries.get_mut(&index) else { return Ok(()) };
@@ -341,8 +350,8 @@ impl Table {
         Ok(())
     }
 
-    fn drop_if_empty(&mut self, function: &dyn Function, place: u32) {
-        let empty = |group: &&Group| group.entries.is_empty();
+    fn drop_if_empty(&mut self, function: &dyn FunctionAccess, place: u32) {
+        let empty = |group: &&RuleGroup| group.entries.is_empty();
         let Some(group) = self.groups.get(&place).filter(empty) else { return };
         let mut input = DestroyFlowGroupIn::new();
         input.set_table_id(self.id).set_group_id(group.id);
@@ -353,7 +362,7 @@ impl Table {
     }
 }
 
-impl Group {
+impl RuleGroup {
     fn is_of(&self, matcher: &FlowMatcher) -> bool {
         self.mask.as_bytes() == matcher.mask.as_bytes() && self.enable == matcher.enable
     }

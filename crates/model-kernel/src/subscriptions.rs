@@ -1,4 +1,4 @@
-//! Receivers of events: a device's table of DevX subscriptions, and its async event files.
+//! A device's DevX event subscriptions, and its async event files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -10,70 +10,97 @@ use verbless_prm::Eqe;
 
 use super::aio::signal_eventfd;
 use super::channel::Channel;
-use super::client::{Claim, Client};
+use super::client::{Client, DescriptorClaim};
 use super::eventfds::Eventfd;
+use super::refused::refused;
 
 /// An event channel.
 #[derive(Debug)]
 pub(super) struct EventChannel {
     pub channel: Arc<Channel>,
-    /// The claim of the newest subscriptions, and how many subscriptions it covers.
-    claim: Mutex<(Arc<Claim>, usize)>,
-    /// Records are cookies alone; each waits at most once.
+    /// The claim for the newest subscriptions, and how many it covers.
+    claim: Mutex<(Arc<DescriptorClaim>, usize)>,
+    /// Records are cookies without event data; each is queued at most once.
     pub omit_data: bool,
 }
 
 /// A requested subscription.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    /// Event and object type.
+    /// Event type and object type.
     pub key: u32,
-    /// Number of the object; None for the whole device.
+    /// The object's number; `None`: the device.
     pub number: Option<u32>,
-    /// The serial number of the DevX object whose end ends the subscription.
+    /// Serial number of the DevX object that ends the subscription.
     pub object: Option<u64>,
     pub channel: Arc<EventChannel>,
     pub cookie: u64,
-    /// Signalled instead of the channel.
+    /// The eventfd to signal instead of the channel.
     pub eventfd: Option<Arc<Eventfd>>,
-    /// Counts it, together with others, as a descriptor that is kept for the client.
-    pub _claim: Arc<Claim>,
+    /// Counts it, together with others, as one kept descriptor of the client.
+    pub claim: Arc<DescriptorClaim>,
 }
 
-/// An event type with the type and number of the object; `None` for the whole device.
+/// Event and object type, with the object's number; `None`: the device.
 type EventKey = (u32, Option<u32>);
+
+/// Maximum number of subscriptions to one event of an object, or per client to a device event: each
+/// event is delivered to all before the next. Linux is bounded by memory only.
+pub(super) const MOST_OF_EVENT: usize = 256;
 
 /// The subscriptions of one device.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
-    table: Mutex<Table>,
-    /// Serial numbers given to objects of all files.
+    table: Mutex<SubscriptionTable>,
+    /// The next serial number of an object.
     serials: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SubscriptionTable {
     by_event: BTreeMap<EventKey, Vec<(u64, Arc<Subscription>)>>,
-    /// The event keys of a DevX object's subscriptions; may name some that ended with their
-    /// channel.
+    /// Event keys of a DevX object's subscriptions; some may have ended with their channel.
     by_object: BTreeMap<u64, BTreeSet<EventKey>>,
-    channels: Vec<Weak<Channel>>,
+    /// Each with the client that reads it.
+    channels: Vec<(Weak<Channel>, Weak<dyn Client>)>,
     async_files: Vec<Arc<Channel>>,
     next: u64,
 }
 
 impl Subscriptions {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, SubscriptionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A serial number for a new object, unique among all objects that the device's files ever had.
+    /// A serial number, unique among all objects of the device's files.
     pub(super) fn serial(&self) -> u64 {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn add(&self, subscriptions: Vec<Subscription>) {
+    /// Adds all subscriptions, or none. ENOMEM: an object's event, or a client's share of a device
+    /// event, would exceed [`MOST_OF_EVENT`].
+    pub(super) fn add(&self, subscriptions: Vec<Subscription>) -> Result<(), Errno> {
         let mut table = self.lock();
+        for (index, new) in subscriptions.iter().enumerate() {
+            let (event, client) = ((new.key, new.number), &new.claim);
+            // An object is one file's, whichever clients share that. Subscriptions to a destroyed
+            // object of the same number may still be in the table.
+            let counts = |it: &Subscription| match new.object {
+                Some(_) => it.object == new.object,
+                None => it.claim.is_of_same_client(client),
+            };
+            let before = table.by_event.get(&event).into_iter().flatten();
+            let before = before.filter(|(_, it)| counts(it)).count();
+            let with = subscriptions[..=index].iter();
+            let with = with.filter(|it| (it.key, it.number) == event && counts(it)).count();
+            if before + with > MOST_OF_EVENT {
+                let words = format!(
+                    "an event of an object has at most {MOST_OF_EVENT} subscriptions, and an event \
+                     of the device as many per process"
+                );
+                return Err(refused(Errno::ENOMEM, words));
+            }
+        }
         for subscription in subscriptions {
             table.next += 1;
             let tag = table.next;
@@ -83,10 +110,11 @@ impl Subscriptions {
             }
             table.by_event.entry(event).or_default().push((tag, Arc::new(subscription)));
         }
+        Ok(())
     }
 
-    /// Delivers an event to every subscriber. The table is unlocked meanwhile: many subscribers to
-    /// one event delay nothing else.
+    /// Delivers an event to every subscriber, with the table unlocked: many subscribers delay no
+    /// other call.
     pub(super) fn dispatch(&self, key: u32, number: Option<u32>, eqe: &Eqe) {
         let found = self.lock().by_event.get(&(key, number)).cloned();
         for (tag, subscription) in found.unwrap_or_default() {
@@ -94,7 +122,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions to a DevX object that was destroyed.
+    /// Ends the subscriptions to a destroyed DevX object.
     pub(super) fn object_gone(&self, object: u64) {
         let mut table = self.lock();
         for event in table.by_object.remove(&object).unwrap_or_default() {
@@ -106,7 +134,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the subscriptions of a channel that was closed.
+    /// Ends the subscriptions of a closed channel.
     pub(super) fn channel_gone(&self, channel: &Arc<Channel>) {
         self.lock().by_event.retain(|_, found| {
             found.retain(|(_, subscription)| !Arc::ptr_eq(&subscription.channel.channel, channel));
@@ -115,20 +143,26 @@ impl Subscriptions {
     }
 
     /// Registers a channel, so that the device's death closes it.
-    pub(super) fn add_channel(&self, channel: &Arc<Channel>) {
+    pub(super) fn add_channel(&self, channel: &Arc<Channel>, client: &Arc<dyn Client>) {
         let mut table = self.lock();
-        table.channels.retain(|known| known.strong_count() != 0);
-        table.channels.push(Arc::downgrade(channel));
+        table.channels.retain(|(known, _)| known.strong_count() != 0);
+        table.channels.push((Arc::downgrade(channel), Arc::downgrade(client)));
     }
 
-    /// Ends every channel: the device is gone.
+    /// Closes every channel: the device is gone.
     pub(super) fn close_channels(&self) {
-        for channel in self.lock().channels.drain(..).filter_map(|channel| channel.upgrade()) {
-            channel.close();
+        // Unlocked meanwhile: the search of a client's descriptors takes long.
+        let channels = std::mem::take(&mut self.lock().channels);
+        for (channel, client) in channels {
+            match (channel.upgrade(), client.upgrade()) {
+                (Some(channel), Some(client)) => channel.destroy(&*client),
+                (Some(channel), None) => channel.close(),
+                (None, _) => {}
+            }
         }
     }
 
-    /// How many subscriptions there are.
+    /// Number of subscriptions.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.lock().by_event.values().map(Vec::len).sum()
@@ -153,7 +187,7 @@ impl Subscriptions {
     }
 }
 
-/// Subscriptions that count as one descriptor kept for a client: they take about as much memory.
+/// Subscriptions that count as one kept descriptor; they take about as much memory.
 const SUBSCRIPTIONS_PER_CLAIM: usize = 64;
 
 impl EventChannel {
@@ -167,7 +201,7 @@ impl EventChannel {
         &self,
         count: usize,
         client: &dyn Client,
-    ) -> Result<Vec<Arc<Claim>>, Errno> {
+    ) -> Result<Vec<Arc<DescriptorClaim>>, Errno> {
         let mut last = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         let mut claims = Vec::with_capacity(count);
         while claims.len() < count {

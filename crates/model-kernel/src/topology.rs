@@ -1,7 +1,7 @@
 //! The kernel's description of a function's place on its card, and of its representors.
 
 use verbless_devx::{FunctionKind, RepresentorInfo};
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::{FunctionPlace, Role, Side};
 
 /// The type of the function.
@@ -21,8 +21,8 @@ pub(super) fn pci_address(place: &FunctionPlace) -> Option<String> {
 /// The representors on a function's switch, of the functions in `others`. A PF of an embedded CPU
 /// has those of the host's PF with its number, of that PF's VFs, and of its own SFs.
 pub(super) fn representors<'a>(
-    function: &Device,
-    others: impl Iterator<Item = &'a Device>,
+    function: &Function,
+    others: impl Iterator<Item = &'a Function>,
 ) -> Vec<RepresentorInfo> {
     let own = function.on_card();
     if own.role != Role::Pf || own.side != Side::Dpu {

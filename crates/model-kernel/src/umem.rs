@@ -1,11 +1,8 @@
-//! Registered memory: UMEM_REG with the checks of `ib_umem_get` and of `hw/mlx5/devx.c`.
+//! UMEM_REG, with the checks of `ib_umem_get` and `hw/mlx5/devx.c`.
 //!
-//! The device reaches a client's memory through an IOMMU, at consecutive bus addresses unrelated to
-//! the virtual ones. The page size is therefore the largest that the bitmap and the length allow,
-//! unless the memory begins within a page. Pages are not pinned: a client that unmaps registered
-//! memory takes it from the device.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! The device accesses a client's memory through an IOMMU, at consecutive bus addresses. So the
+//! page size is the largest that bitmap and length allow, unless the memory starts inside a page.
+//! Pages are not pinned: if a client unmaps registered memory, the device loses it.
 
 use verbless_prm::{CreateUmemIn, Opcode};
 
@@ -16,6 +13,7 @@ use super::client::{Client, PAGE};
 use super::file::Method;
 use super::handles::Object;
 use super::mailbox::{NUMBER, inbox};
+use super::page_lists::{ListedPages, MOST_PAGES};
 use super::pinned::Pinned;
 use super::refused::{no_descriptor, refused};
 
@@ -23,7 +21,7 @@ const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 1 << 1;
 const REMOTE_READ: u32 = 1 << 2;
 const RELAXED_ORDERING: u32 = 1 << 20;
-/// Low bits of a page's entry: the device's rights.
+/// Low bits of an MTT entry: the device's rights.
 const MTT_READ: u64 = 1;
 const MTT_WRITE: u64 = 2;
 
@@ -66,7 +64,7 @@ impl Method<'_> {
         let mapped = self.file.kernel.function.iommu();
         let mapped = mapped.map(self.attrs.client.dma_address(address), length);
         let mapped = mapped.ok_or_else(|| {
-            let words = format!("no bus addresses are left for {length} bytes");
+            let words = format!("no bus addresses are free for {length} bytes");
             refused(Errno::ENOMEM, words)
         })?;
         let start = mapped.bus_address();
@@ -80,11 +78,13 @@ impl Method<'_> {
             );
             refused(Errno::EINVAL, words)
         })?;
-        let input = create_umem(uid, start, length, size, writable).ok_or_else(|| {
-            let pages = length / size;
+        let pages = pages_of(start, length, size);
+        let listed = ListedPages::of(pages, self.attrs.client);
+        let input = listed.and_then(|listed| create_umem(uid, (start, size), listed, writable));
+        let input = input.ok_or_else(|| {
             let words = format!(
-                "a list of {pages} pages of {size:#x} bytes: at most {MOST_PAGES} at a time, of \
-                 all that are registered at once"
+                "a list of {pages} pages of {size:#x} bytes does not fit: all lists in progress \
+                 have at most {MOST_PAGES} entries, and others did not end in time"
             );
             refused(Errno::ENOMEM, words)
         })?;
@@ -102,7 +102,7 @@ impl Method<'_> {
     }
 }
 
-/// The errno for a dmabuf descriptor; the model cannot import one.
+/// The errno for a dmabuf: the model cannot import one.
 fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
     use std::os::fd::AsRawFd;
     if offset.checked_add(length).is_none() {
@@ -120,8 +120,7 @@ fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
     }
 }
 
-/// The largest page size in `bitmap` for a range that is contiguous from `start`. `None`: none
-/// fits.
+/// The largest page size in `bitmap` for a contiguous range at `start`. `None`: none fits.
 pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64> {
     let ahead = length.checked_sub(1)?;
     start.checked_add(ahead)?;
@@ -131,55 +130,37 @@ pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64
     if bitmap == 0 {
         return None;
     }
-    // Every remaining size is at most the range, rounded up: take the largest.
+    // Every remaining size is at most the range, rounded up.
     let mut size = 1 << (63 - bitmap.leading_zeros());
-    // A page larger than the CPU's must not reach past the range.
+    // A page larger than the CPU's must not exceed the range.
     while (!start.is_multiple_of(size) || !length.is_multiple_of(size)) && size > PAGE {
         size /= 2;
     }
     Some(size)
 }
 
-/// Most page entries of all CREATE_UMEM commands in flight: 64 GiB in pages of 4 KiB, in lists of
-/// 128 MiB.
-const MOST_PAGES: usize = 1 << 24;
-/// Page entries of the commands in flight.
-static PAGES: AtomicUsize = AtomicUsize::new(0);
-
-/// Pages of a list on its way, until this is dropped.
-#[derive(Debug)]
-pub(super) struct ListedPages(usize);
-
-impl ListedPages {
-    /// `None`: too many are on their way.
-    pub(super) fn of(pages: u64) -> Option<Self> {
-        let count = usize::try_from(pages).ok().filter(|&count| count <= MOST_PAGES)?;
-        let before = PAGES.fetch_add(count, Ordering::Relaxed);
-        let listed = Self(count);
-        (before <= MOST_PAGES - count).then_some(listed)
-    }
-}
-
-impl Drop for ListedPages {
-    fn drop(&mut self) {
-        PAGES.fetch_sub(self.0, Ordering::Relaxed);
-    }
-}
-
-/// A CREATE_UMEM command.
+/// A CREATE_UMEM command, counted against the bound.
 #[derive(Debug)]
 struct CreateUmem {
     input: Vec<u8>,
     _pages: ListedPages,
 }
 
-/// The CREATE_UMEM command: one entry per page of `size` bytes. `None`: too many entries are in
-/// flight.
-fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> Option<CreateUmem> {
+/// Number of pages of `size` bytes in a range.
+fn pages_of(start: u64, length: u64, size: u64) -> u64 {
     let first = start & !(size - 1);
-    let pages = (start + length).next_multiple_of(size).wrapping_sub(first) / size;
-    let listed = ListedPages::of(pages)?;
-    let count = listed.0;
+    (start + length).next_multiple_of(size).wrapping_sub(first) / size
+}
+
+/// Builds CREATE_UMEM, with one entry per page of `size` bytes. `None`: allocation failed.
+fn create_umem(
+    uid: u16,
+    (start, size): (u64, u64),
+    listed: ListedPages,
+    writable: bool,
+) -> Option<CreateUmem> {
+    let (first, count) = (start & !(size - 1), listed.count);
+    let pages = count as u64;
     let mut whole = CreateUmem { input: Vec::new(), _pages: listed };
     let mut command = CreateUmemIn::zeroed();
     command.set_opcode(Opcode::CREATE_UMEM.0).set_uid(uid);
@@ -199,21 +180,23 @@ fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::client::OwnProcess;
     use super::*;
     use crate::mailbox::Field;
 
     const ANY: u64 = !0xfff;
 
+    /// The command for a range.
+    fn listed(start: u64, length: u64, size: u64, writable: bool) -> Option<CreateUmem> {
+        let listed = ListedPages::of(pages_of(start, length, size), &OwnProcess::default())?;
+        create_umem(7, (start, size), listed, writable)
+    }
+
     #[test]
     fn page_lists_have_a_bound() {
         let most = (MOST_PAGES as u64) << 12;
-        assert!(create_umem(7, 0, 16 << 40, 0x1000, true).is_none(), "16 TiB");
-        assert!(create_umem(7, 0, most + 0x1000, 0x1000, true).is_none());
-        let half = || create_umem(7, 0, most / 2 + 0x1000, 0x1000, true);
-        let one = half().expect("half of it");
-        assert!(half().is_none(), "together they are too many");
-        drop(one);
-        assert!(half().is_some(), "the first one is gone");
+        assert!(listed(0, 16 << 40, 0x1000, true).is_none(), "16 TiB");
+        assert!(listed(0, most + 0x1000, 0x1000, true).is_none());
     }
 
     #[test]
@@ -240,14 +223,14 @@ mod tests {
 
     #[test]
     fn create_umem_lists_pages_with_rights() {
-        let input = create_umem(7, 0x7fff_0000_1040, 0x2000, 0x1000, true).expect("a list");
+        let input = listed(0x7fff_0000_1040, 0x2000, 0x1000, true).expect("a list");
         let input = &input.input;
         assert_eq!(input.len(), 0x30 + 3 * 8);
         assert_eq!(input[..4], [0x0a, 0x08, 0, 7]);
         assert_eq!(input[0x20..0x30], [0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 3]);
         assert_eq!(input[0x30..0x38], 0x7fff_0000_1003u64.to_be_bytes());
         assert_eq!(input[0x40..0x48], 0x7fff_0000_3003u64.to_be_bytes());
-        let read_only = create_umem(7, 0x10000, 0x10000, 0x10000, false).expect("a list");
+        let read_only = listed(0x10000, 0x10000, 0x10000, false).expect("a list");
         let read_only = &read_only.input;
         assert_eq!(read_only[0x30..], 0x10001u64.to_be_bytes());
         assert_eq!(Field(0x20, 4, 0).get(read_only), 4);

@@ -14,12 +14,12 @@ use super::handles::Object;
 use super::kernel::Kernel;
 use super::port::PortState;
 use super::refused::{probe, refused};
-use super::wire::Core;
+use super::uapi::UverbsRequest;
 use super::{unmodelled, verbs};
 
 /// Bit of a command number: the extended form.
 pub(super) const EXTENDED: u32 = 1 << 31;
-/// Bits of a command number that mean something: the number, and the flag of an extended command.
+/// Valid bits of a command number: the number, and the extended flag.
 const COMMAND_BITS: u32 = EXTENDED | 0xff;
 /// Bytes of `mlx5_ib_create_ah_resp` up to its MAC.
 const AH_RESPONSE: usize = 10;
@@ -29,13 +29,13 @@ pub(super) struct Command {
     /// Name in `ib_user_verbs.h`, without the common prefix.
     pub name: &'static str,
     pub number: u32,
-    /// Bytes of the request's structure. Of a plain command all must be there.
+    /// Bytes of the request's structure, which a plain command must have.
     pub request: usize,
-    /// Bytes of room for the response that must be there.
+    /// Bytes of room that the response needs.
     pub response: usize,
-    /// Whether there must be a context before the request is read.
+    /// Whether the context is checked before the request is read.
     pub in_context: bool,
-    pub run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+    pub run: fn(&mut Method<'_>, &UverbsRequest) -> Result<(), Errno>,
 }
 
 pub(super) const fn plain(
@@ -43,24 +43,24 @@ pub(super) const fn plain(
     number: u32,
     request: usize,
     response: usize,
-    run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+    run: fn(&mut Method<'_>, &UverbsRequest) -> Result<(), Errno>,
 ) -> Command {
     Command { name, number, request, response, in_context: false, run }
 }
 
-/// A command of the extended form: Linux states no least size of its request and response
-/// (`uapi_create_write`). What is missing of the request is zero, and the response is cut.
+/// A command of the extended form. Linux requires no minimum size of its request and response
+/// (`uapi_create_write`): a short request is padded with zeros, and the response is truncated.
 #[cfg(feature = "verbs")]
 pub(super) const fn extended(
     name: &'static str,
     number: u32,
     request: usize,
-    run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+    run: fn(&mut Method<'_>, &UverbsRequest) -> Result<(), Errno>,
 ) -> Command {
     plain(name, EXTENDED | number, request, 0, run)
 }
 
-/// A command that takes the context before it reads its request.
+/// A command that checks the context before it reads its request.
 pub(super) const fn in_context(command: Command) -> Command {
     Command { in_context: true, ..command }
 }
@@ -78,7 +78,7 @@ fn commands() -> impl Iterator<Item = &'static Command> {
     COMMANDS.iter().chain(verbs::COMMANDS)
 }
 
-/// The name of a command, for people.
+/// The name of a command, for the log.
 pub(super) fn name(number: u64) -> Option<&'static str> {
     let command = commands().find(|command| u64::from(command.number) == number)?;
     Some(command.name)
@@ -123,8 +123,8 @@ impl Method<'_> {
         Ok(())
     }
 
-    /// The first `bytes` bytes of the request; what follows must be zero, and what is missing is.
-    fn core(&self, bytes: usize) -> Result<Core, Errno> {
+    /// The first `bytes` bytes of the request, padded with zeros; the rest must be zero.
+    fn core(&self, bytes: usize) -> Result<UverbsRequest, Errno> {
         let mut request = match self.attrs.bytes(attr::CORE_IN) {
             Err(Errno::ENOENT) => Vec::new(),
             other => other?,
@@ -134,10 +134,10 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         request.resize(bytes, 0);
-        Ok(Core(request))
+        Ok(UverbsRequest(request))
     }
 
-    /// Writes an extended command's response, which is the output `attr::CORE_OUT` if there is one.
+    /// Writes an extended command's response to `attr::CORE_OUT`, if given.
     #[cfg(feature = "verbs")]
     pub(super) fn put_extended(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         if self.attrs.has(attr::CORE_OUT) {
@@ -147,7 +147,7 @@ impl Method<'_> {
         }
     }
 
-    /// Writes driver data to the client without regard to the stated length, as the driver does.
+    /// Writes driver data to the client and ignores the stated length, as the driver does.
     fn put_driver_data(&self, bytes: &[u8]) -> Result<(), Errno> {
         let address = self.attrs.data(attr::UHW_OUT).unwrap_or(0);
         self.attrs.client.write(address, bytes)
@@ -184,8 +184,8 @@ impl Method<'_> {
         self.attrs.put(attr::QUERY_PD_NUMBER, &pdn.to_ne_bytes())
     }
 
-    /// An address handle: all that a DevX client wants of it is the MAC that a RoCE path leads to.
-    fn create_ah(&mut self, request: &Core) -> Result<(), Errno> {
+    /// An address handle: a DevX client needs only the MAC of a RoCE path.
+    fn create_ah(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         self.state.context()?;
         let kernel = &self.file.kernel;
         let [is_global, number] = [request.u8(53), request.u8(54)];
@@ -244,10 +244,10 @@ pub(super) fn no_grh(port: &PortState) -> Errno {
     refused(Errno::EINVAL, words)
 }
 
-/// The MAC that a GID leads to on RoCE, as `ib_resolve_eth_dmac` finds it: a multicast group's
-/// follows from the GID, another is a neighbour's.
+/// The MAC of a GID on RoCE, as `ib_resolve_eth_dmac` finds it: a multicast GID determines it,
+/// another is looked up as a neighbour.
 pub(super) fn destination_mac(kernel: &Kernel, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
-    // Where no neighbour answers, Linux takes a second or more to give up.
+    // Without a neighbour, Linux gives up after a second or more.
     multicast_mac(gid).or_else(|| kernel.function.neighbour(gid)).ok_or_else(|| {
         let gid = std::net::Ipv6Addr::from(*gid);
         refused(Errno::ETIMEDOUT, format!("no neighbour has GID {gid}: its MAC is not known"))

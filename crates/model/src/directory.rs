@@ -10,7 +10,7 @@ use crate::profile::Link;
 /// The last reported addresses of all functions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory {
-    entries: Vec<Entry>,
+    entries: Vec<AddressEntry>,
     /// The ports that are up, in the order of their functions; every message takes a lookup here.
     reachable: Vec<Reachable>,
     /// The RoCE addresses of those ports, with their functions.
@@ -71,7 +71,7 @@ impl RoceName {
 
 /// The addresses of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct AddressEntry {
     link: Link,
     grh_required: bool,
     ports: Vec<PortEntry>,
@@ -86,7 +86,7 @@ struct PortEntry {
     gids: Vec<[u8; 16]>,
 }
 
-impl Entry {
+impl AddressEntry {
     pub(crate) fn of(hca: &Hca) -> Self {
         let ports = (1..).zip(&hca.ports).map(|(number, port)| PortEntry {
             up: hca.is_up(number),
@@ -102,7 +102,7 @@ impl Entry {
     }
 }
 
-impl Entry {
+impl AddressEntry {
     #[inline]
     fn roce_name(&self, index: u8) -> Option<&RoceName> {
         self.roce.get(usize::from(index))?.as_ref()
@@ -111,13 +111,13 @@ impl Entry {
 
 impl Directory {
     /// Builds the directory from the functions' addresses, in function order.
-    pub(crate) fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
-        let entries: Vec<Entry> = entries.into_iter().collect();
+    pub(crate) fn new(entries: impl IntoIterator<Item = AddressEntry>) -> Self {
+        let entries: Vec<AddressEntry> = entries.into_iter().collect();
         Self { reachable: reachable(&entries), roce: roce(&entries), entries }
     }
 
     /// Replaces the addresses of a function; returns whether they changed.
-    pub(crate) fn set(&mut self, function: usize, entry: Entry) -> bool {
+    pub(crate) fn set(&mut self, function: usize, entry: AddressEntry) -> bool {
         match self.entries.get_mut(function).filter(|known| **known != entry) {
             Some(known) => {
                 *known = entry;
@@ -180,9 +180,9 @@ impl Directory {
 }
 
 /// The ports that are up.
-fn reachable(entries: &[Entry]) -> Vec<Reachable> {
-    let of_entry = |(function, entry): (usize, &Entry)| {
-        let Entry { link, grh_required, .. } = *entry;
+fn reachable(entries: &[AddressEntry]) -> Vec<Reachable> {
+    let of_entry = |(function, entry): (usize, &AddressEntry)| {
+        let AddressEntry { link, grh_required, .. } = *entry;
         let up = entry.ports.iter().filter(|port| port.up);
         let reachable = up.map(move |PortEntry { lid, gids, .. }| Reachable {
             function,
@@ -197,10 +197,10 @@ fn reachable(entries: &[Entry]) -> Vec<Reachable> {
 }
 
 /// The RoCE addresses of ports that are up; only a function's first port has any.
-fn roce(entries: &[Entry]) -> Vec<(RoceName, usize)> {
+fn roce(entries: &[AddressEntry]) -> Vec<(RoceName, usize)> {
     let up =
         entries.iter().zip(0..).filter(|(entry, _)| entry.ports.first().is_some_and(|it| it.up));
-    let names = |(entry, function): (&Entry, usize)| {
+    let names = |(entry, function): (&AddressEntry, usize)| {
         entry.roce.iter().flatten().map(move |&name| (name, function)).collect::<Vec<_>>()
     };
     up.flat_map(names).collect()

@@ -25,7 +25,7 @@ pub use self::roce::RoceUplink;
 use crate::fabric::{Gateway, PhysicalPort};
 use crate::model::Model;
 use crate::profile::Link;
-use crate::shared::SharedWorld;
+use crate::shared_model::SharedModel;
 
 /// Two ends of a datagram socket: the local end is bound; frames go to the remote end. As text it
 /// is `LOCAL,REMOTE`, each the path of a Unix socket (with a `/`), or `ADDRESS:PORT`.
@@ -88,7 +88,7 @@ impl fmt::Display for Uplink {
 #[derive(Debug)]
 pub struct External {
     port: PhysicalPort,
-    shared: Weak<SharedWorld>,
+    shared: Weak<SharedModel>,
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<()>>,
     /// The file of a Unix socket.
@@ -204,7 +204,7 @@ impl Model {
 }
 
 /// Hands in arriving frames until `stop` is set or the model is gone.
-fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedWorld>, stop: &AtomicBool) {
+fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedModel>, stop: &AtomicBool) {
     let mut buffer = vec![0; LONGEST + 1];
     let mut batch: Vec<Vec<u8>> = Vec::new();
     while !stop.load(Ordering::Acquire) {
@@ -223,7 +223,7 @@ fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedWorld>, s
             let mut fabric = shared.common.fabric.lock();
             batch.drain(..).for_each(|bytes| fabric.receive_external(now, port, &bytes));
             drop(fabric);
-            shared.heard();
+            shared.notify();
         }
     }
 }
@@ -289,7 +289,7 @@ mod tests {
     /// Exchanges frames in both directions, with junk datagrams in between; then the socket leaves.
     fn exchange(uplink: &Uplink, peer: &Socket) {
         let model = model();
-        let (sender, heard) = std::sync::mpsc::channel();
+        let (sender, received) = std::sync::mpsc::channel();
         let external = model.join_ethernet(uplink).unwrap();
         let watch = model.watch_frames(move |seen: &SeenFrame| {
             sender.send((seen.name.to_string(), seen.leaving, seen.bytes.len())).unwrap();
@@ -310,7 +310,7 @@ mod tests {
             peer.receive(&mut buffer).is_ok_and(|it| it.as_ref() == Some(&answer))
         });
         drop(watch);
-        let seen: Vec<_> = heard.iter().collect();
+        let seen: Vec<_> = received.iter().collect();
         let (outside, port) = ("external 0".to_string(), "device 0 port 1".to_string());
         let all = [
             (outside.clone(), true, 65000),

@@ -9,16 +9,16 @@ use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::function::Function;
+use crate::engine::function::FunctionEngine;
 use crate::memory::UarSpace;
 
 /// The functions that a thread holds, by their numbers.
 #[derive(Default)]
-pub(crate) struct Functions(Vec<Option<Box<Function>>>);
+pub(crate) struct FunctionTable(Vec<Option<Box<FunctionEngine>>>);
 
-impl Functions {
+impl FunctionTable {
     /// Holds all functions.
-    pub(crate) fn all(functions: Vec<Function>) -> Self {
+    pub(crate) fn all(functions: Vec<FunctionEngine>) -> Self {
         Self(functions.into_iter().map(|function| Some(Box::new(function))).collect())
     }
 
@@ -45,11 +45,11 @@ impl Functions {
         self.0.iter().rposition(Option::is_some)
     }
 
-    pub(crate) fn put(&mut self, id: usize, function: Box<Function>) {
+    pub(crate) fn put(&mut self, id: usize, function: Box<FunctionEngine>) {
         self.0[id] = Some(function);
     }
 
-    pub(crate) fn take(&mut self, id: usize) -> Option<Box<Function>> {
+    pub(crate) fn take(&mut self, id: usize) -> Option<Box<FunctionEngine>> {
         self.0[id].take()
     }
 
@@ -58,34 +58,34 @@ impl Functions {
     /// # Panics
     /// If function `id` is not held.
     #[inline]
-    pub(crate) fn split(&mut self, id: usize) -> (&mut Function, Others<'_>) {
+    pub(crate) fn split(&mut self, id: usize) -> (&mut FunctionEngine, OtherFunctions<'_>) {
         let (before, rest) = self.0.split_at_mut(id);
         let (one, after) = rest.split_first_mut().expect("a function that exists");
         let one = one.as_mut().expect("a held function");
-        (one, Others { before, after })
+        (one, OtherFunctions { before, after })
     }
 
     /// The held functions.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Function> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FunctionEngine> {
         self.0.iter().flatten().map(|function| &**function)
     }
 
     /// The held functions, mutable.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Function> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut FunctionEngine> {
         self.0.iter_mut().flatten().map(|function| &mut **function)
     }
 }
 
 /// The held functions beside one that is borrowed.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Others<'a> {
-    before: &'a [Option<Box<Function>>],
-    after: &'a [Option<Box<Function>>],
+pub(crate) struct OtherFunctions<'a> {
+    before: &'a [Option<Box<FunctionEngine>>],
+    after: &'a [Option<Box<FunctionEngine>>],
 }
 
-impl<'a> Others<'a> {
+impl<'a> OtherFunctions<'a> {
     /// Function `id`, if it is held and not the borrowed one.
-    pub(crate) fn get(self, id: usize) -> Option<&'a Function> {
+    pub(crate) fn get(self, id: usize) -> Option<&'a FunctionEngine> {
         let slot = match id.checked_sub(self.before.len()) {
             None => self.before.get(id),
             Some(behind) => self.after.get(behind.checked_sub(1)?),
@@ -95,24 +95,24 @@ impl<'a> Others<'a> {
 }
 
 /// Panics if the function is not held, as indexing out of bounds does.
-impl Index<usize> for Functions {
-    type Output = Function;
+impl Index<usize> for FunctionTable {
+    type Output = FunctionEngine;
 
-    fn index(&self, id: usize) -> &Function {
+    fn index(&self, id: usize) -> &FunctionEngine {
         self.0[id].as_ref().expect("a held function")
     }
 }
 
-impl IndexMut<usize> for Functions {
-    fn index_mut(&mut self, id: usize) -> &mut Function {
+impl IndexMut<usize> for FunctionTable {
+    fn index_mut(&mut self, id: usize) -> &mut FunctionEngine {
         self.0[id].as_mut().expect("a held function")
     }
 }
 
 /// The slot of a function: its place while no thread holds it. Threads that wait for it get it in
 /// FIFO order.
-pub(crate) struct Slot {
-    state: Mutex<Waiting>,
+pub(crate) struct FunctionSlot {
+    state: Mutex<SlotState>,
     returned: Condvar,
     /// Whether the function has work to do at once; false while a thread holds it.
     pub busy: AtomicBool,
@@ -123,14 +123,14 @@ pub(crate) struct Slot {
 }
 
 #[derive(Default)]
-struct Waiting {
-    function: Option<Box<Function>>,
+struct SlotState {
+    function: Option<Box<FunctionEngine>>,
     /// The ticket of the next arrival, and the ticket that is served next.
     next: u64,
     turn: u64,
 }
 
-impl Slot {
+impl FunctionSlot {
     pub(crate) fn new(bar: Arc<UarSpace>) -> Self {
         Self {
             state: Mutex::default(),
@@ -141,12 +141,12 @@ impl Slot {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, Waiting> {
+    fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the function and takes it.
-    pub(crate) fn take(&self) -> Box<Function> {
+    pub(crate) fn take(&self) -> Box<FunctionEngine> {
         let mut state = self.state();
         let mine = state.next;
         state.next += 1;
@@ -162,7 +162,7 @@ impl Slot {
     }
 
     /// Takes the function if it is in its slot and no thread waits for it.
-    pub(crate) fn try_take(&self) -> Option<Box<Function>> {
+    pub(crate) fn try_take(&self) -> Option<Box<FunctionEngine>> {
         let mut state = self.state();
         let function = if state.turn == state.next { state.function.take() } else { None };
         function.map(|function| self.taken(function))
@@ -170,14 +170,14 @@ impl Slot {
 
     /// Resets the hints about the function's work: the thread that takes the function knows its
     /// work.
-    fn taken(&self, function: Box<Function>) -> Box<Function> {
+    fn taken(&self, function: Box<FunctionEngine>) -> Box<FunctionEngine> {
         self.busy.store(false, Ordering::Relaxed);
         self.due.store(u64::MAX, Ordering::Relaxed);
         function
     }
 
     /// Puts the function back.
-    pub(crate) fn put_back(&self, function: Box<Function>) {
+    pub(crate) fn put_back(&self, function: Box<FunctionEngine>) {
         self.due.store(function.next_timer().unwrap_or(u64::MAX), Ordering::Relaxed);
         self.busy.store(function.is_busy(), Ordering::Relaxed);
         let mut state = self.state();
@@ -214,8 +214,8 @@ mod tests {
     fn function_lock_is_fifo() {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
-        let slot = Arc::new(Slot::new(hca.bar.clone()));
-        slot.put_back(Box::new(Function::new(hca)));
+        let slot = Arc::new(FunctionSlot::new(hca.bar.clone()));
+        slot.put_back(Box::new(FunctionEngine::new(hca)));
         let mine = slot.try_take().expect("it is free");
         assert!(slot.try_take().is_none(), "there is one");
         let (sender, came) = channel();

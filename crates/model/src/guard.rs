@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use crate::shared::SharedWorld;
+use crate::shared_model::SharedModel;
 use crate::watch::{Command, Executed, Request, SeenFrame};
 
 /// Keeps a watcher of a model registered until this is dropped.
@@ -23,7 +23,7 @@ use crate::watch::{Command, Executed, Request, SeenFrame};
 /// dropping that handle reports everything executed before.
 #[must_use = "the watching ends when this is dropped: keep it as long as you want to watch"]
 pub struct Watch {
-    shared: Weak<SharedWorld>,
+    shared: Weak<SharedModel>,
     watched: Watched,
     id: u64,
     /// The count of events that did not fit for any watcher of the kind, and what it was at first.
@@ -42,7 +42,7 @@ enum Watched {
 
 impl Watch {
     pub(crate) fn commands(
-        shared: &Arc<SharedWorld>,
+        shared: &Arc<SharedModel>,
         mut watcher: impl FnMut(&Executed<'_>) + Send + 'static,
     ) -> Self {
         let watcher = move |command: &Command| watcher(&command.executed());
@@ -51,25 +51,25 @@ impl Watch {
     }
 
     pub(crate) fn requests(
-        shared: &Arc<SharedWorld>,
+        shared: &Arc<SharedModel>,
         watcher: impl FnMut(&Request) + Send + 'static,
     ) -> Self {
         let queue = &shared.common.outbox.requests;
         let watch = Self::new(shared, Watched::Requests, queue.lost_count(), || queue.add(watcher));
         if !shared.stepped {
-            shared.start_teller(watch.id, |outbox| &outbox.requests);
+            shared.start_delivery_thread(watch.id, |outbox| &outbox.requests);
         }
         watch
     }
 
     pub(crate) fn frames(
-        shared: &Arc<SharedWorld>,
+        shared: &Arc<SharedModel>,
         watcher: impl FnMut(&SeenFrame) + Send + 'static,
     ) -> Self {
         let queue = &shared.common.outbox.frames;
         let watch = Self::new(shared, Watched::Frames, queue.lost_count(), || queue.add(watcher));
         if !shared.stepped {
-            shared.start_teller(watch.id, |outbox| &outbox.frames);
+            shared.start_delivery_thread(watch.id, |outbox| &outbox.frames);
         }
         watch
     }
@@ -77,7 +77,7 @@ impl Watch {
     /// A capture of frames, which the engine's threads wait for; it counts in `failed` what it
     /// cannot write.
     pub(crate) fn capture(
-        shared: &Arc<SharedWorld>,
+        shared: &Arc<SharedModel>,
         failed: Arc<AtomicU64>,
         watcher: impl FnMut(&SeenFrame) + Send + 'static,
     ) -> Self {
@@ -85,14 +85,14 @@ impl Watch {
         let add = || queue.add_awaited(watcher);
         let mut watch = Self::new(shared, Watched::Frames, queue.lost_count(), add);
         if !shared.stepped {
-            shared.start_teller(watch.id, |outbox| &outbox.frames);
+            shared.start_delivery_thread(watch.id, |outbox| &outbox.frames);
         }
         watch.failed = failed;
         watch
     }
 
     fn new(
-        shared: &Arc<SharedWorld>,
+        shared: &Arc<SharedModel>,
         watched: Watched,
         lost: &Arc<AtomicU64>,
         add: impl FnOnce() -> u64,
@@ -115,7 +115,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
         let ended = catch_unwind(AssertUnwindSafe(|| {
-            shared.tell(|outbox| match self.watched {
+            shared.deliver(|outbox| match self.watched {
                 Watched::Commands => outbox.commands.remove(self.id),
                 Watched::Requests => outbox.requests.remove(self.id),
                 Watched::Frames => outbox.frames.remove(self.id),
@@ -152,7 +152,7 @@ mod tests {
     fn unwinding_guard_delivers_despite_watcher_panic() {
         for other_panics in [false, true] {
             let model = model();
-            let (sender, heard) = channel();
+            let (sender, received) = channel();
             let _bad = model.watch_commands(move |_| assert!(!other_panics, "a mistake"));
             let panic = catch_unwind(AssertUnwindSafe(|| {
                 let _watch = model.watch_commands(move |command| {
@@ -163,20 +163,20 @@ mod tests {
             }));
             let panic = panic.expect_err("it panics");
             assert_eq!(panic.downcast_ref(), Some(&"a failing test"));
-            assert_eq!(heard.iter().collect::<Vec<_>>(), [7], "then the watcher is gone");
+            assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher is gone");
         }
     }
 
     #[test]
     fn dropped_guard_ends_watcher_and_passes_panic_on() {
         let model = model();
-        let (sender, heard) = channel();
+        let (sender, received) = channel();
         let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));
         let watch = model.watch_commands(move |command| sender.send(command.function).unwrap());
         model.shared.common.outbox.command(7, 0, &[0; 16], &[0; 16]);
         let panic = catch_unwind(AssertUnwindSafe(|| drop(watch))).expect_err("it panics");
         assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
-        assert_eq!(heard.iter().collect::<Vec<_>>(), [7], "then the watcher is gone");
+        assert_eq!(received.iter().collect::<Vec<_>>(), [7], "then the watcher is gone");
         assert!(!model.device(0).is_alive());
     }
 }

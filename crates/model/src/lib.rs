@@ -2,13 +2,13 @@
 //!
 //! It is the device alone: objects and commands, the data path, the fabric between devices. It uses
 //! `verbless-prm` and nothing else of the driver, so that it cannot repeat a bug of the driver.
-//! Front ends, which play the host, access it through [`device`]:
+//! Front ends, which play the host, access it through [`function`]:
 //!
 //! ```text
 //!   verbless-model-kernel       verbless-model-host               front ends: they play the kernel
 //!   (in this process)           (PCI over vfio-user; other programs)
 //!            \                     |
-//!             `--- device: commands, MMIO, interrupts, memory
+//!             `--- function: commands, MMIO, interrupts, memory
 //!                                  |
 //!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  a lock for each function
 //!                                  |                    |
@@ -22,8 +22,8 @@
 //! - an operation of send queues: an entry of the table in `engine/operation.rs`, which names the
 //!   methods that execute it. If it has a segment of a new kind: a `Part` there, which
 //!   `engine/work.rs` reads. If its packets have opcodes of their own: a `Message` and entries of
-//!   the table in `crates/wire/src/opcode.rs`, and in the modules of `engine/transport` whether the requester
-//!   or the responder takes them;
+//!   the table in `crates/wire/src/opcode.rs`, and in the modules of `engine/transport` whether the
+//!   requester or the responder takes them;
 //! - a QP type, which is a transport service or a special use of one: a module of
 //!   `engine/transport`, which says who may have it and how its messages travel, its name in
 //!   `TRANSPORTS` there, and in `carriers` of the operations that it carries. If its packets have
@@ -34,26 +34,28 @@
 //! - another command: an entry of the table in `hca/commands/execute.rs`;
 //! - a header of packets: its layout in `prm/packet.toml`, and its position in `verbless-wire`.
 //!
-//! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `memory` nothing of these three. No circle of modules has more than three files: a test (`tests/modules.rs`) reads
-//! the paths.
+//! `hca` uses nothing of `engine`, `fabric` nothing of `hca`, and `memory` nothing of these three.
+//! No circle of modules has more than three files: a test (`tests/modules.rs`) reads the paths.
 
-mod bell;
 #[cfg(test)]
 mod cases;
 mod clock;
 mod connection;
-pub mod device;
 mod directory;
 #[cfg_attr(not(feature = "dpa"), path = "no_dpa.rs")]
 mod dpa;
+mod driver;
 mod engine;
+mod engine_waker;
 mod external;
 mod fabric;
+pub mod function;
 mod functions;
 mod guard;
 mod hca;
 pub mod ioctl;
 mod links;
+mod locked;
 pub mod memory;
 mod model;
 mod numbered;
@@ -61,14 +63,14 @@ mod numbered;
 mod plan;
 pub mod profile;
 mod runtime;
-mod shared;
+mod shared_model;
 mod watch;
-mod world;
 
 /// Whether this build has DPAs (the feature `dpa`); without the feature no device has one, whatever
 /// its profile says.
 pub const HAS_DPA: bool = cfg!(feature = "dpa");
 
+pub use driver::DriverHandle;
 pub use engine::{Fault, QueueKind};
 pub use external::{External, RoceUplink, Uplink};
 pub use fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, Traffic};

@@ -5,11 +5,11 @@ use std::io::Write;
 use crate::engine;
 use crate::fabric::{Capture, LinkSettings, PhysicalPort, Traffic, Vport};
 use crate::guard::Watch;
+use crate::locked::LockedFunctions;
 use crate::model::Model;
 #[cfg(feature = "toml")]
 use crate::plan::{FaultPlan, FaultPlanError, IoctlFault, QueueFault};
 use crate::watch::SeenFrame;
-use crate::world::World;
 
 impl Model {
     /// The settings of the link of a port (numbered from 1) of device `device`. The functions of
@@ -55,7 +55,7 @@ impl Model {
     /// When there is no such device, or it has no such port.
     pub fn set_link(&self, device: usize, port: u8, settings: LinkSettings) {
         let at = self.port(device, port);
-        self.shared.with(|world| set_link(world, at, settings));
+        self.shared.with(|locked| set_link(locked, at, settings));
     }
 
     /// Counts of the frames that the card sent over the link of a port, and of those that it
@@ -86,9 +86,9 @@ impl Model {
     #[cfg(fuzzing)]
     pub fn fuzz_frame(&self, device: usize, port: u8, frame: &[u8]) {
         let at = self.port(device, port);
-        self.shared.with(|world| {
-            let now = world.clock.now;
-            world.fabric().lock().receive_external(now, at, frame);
+        self.shared.with(|locked| {
+            let now = locked.clock.now;
+            locked.fabric().lock().receive_external(now, at, frame);
         });
     }
 
@@ -112,26 +112,26 @@ impl Model {
     pub fn apply(&self, plan: &FaultPlan) -> Result<(), FaultPlanError> {
         let ports: Vec<usize> = (0..self.devices()).map(|device| self.ports(device)).collect();
         plan.check(&ports)?;
-        self.shared.with(|world| {
-            let ports = world.fabric().lock().ports();
+        self.shared.with(|locked| {
+            let ports = locked.fabric().lock().ports();
             for at in ports {
                 let (vports, link) = {
-                    let fabric = world.fabric().lock();
+                    let fabric = locked.fabric().lock();
                     (fabric.vports(at), fabric.link(at).clone())
                 };
                 let Some(&Vport { port, .. }) = vports.first() else { continue };
                 let devices: Vec<usize> = vports.iter().map(|it| it.function).collect();
-                set_link(world, at, plan.settings(&link, &devices, port));
+                set_link(locked, at, plan.settings(&link, &devices, port));
             }
             for fault in plan.commands() {
-                let faults = &mut world.functions[fault.device].hca.faults;
+                let faults = &mut locked.functions[fault.device].hca.faults;
                 faults.add(fault.opcode, fault.when, (fault.status, fault.syndrome));
             }
             for IoctlFault { device, ioctl, when, errno } in plan.ioctls().iter().copied() {
-                world.functions[device].hca.ioctl_faults.add(ioctl, when, errno);
+                locked.functions[device].hca.ioctl_faults.add(ioctl, when, errno);
             }
             for QueueFault { device, kind, number, when } in plan.queues().iter().copied() {
-                world.functions[device].engine.faults.fail_queue(kind, number, when);
+                locked.functions[device].engine.faults.fail_queue(kind, number, when);
             }
         });
         Ok(())
@@ -181,16 +181,16 @@ impl Model {
 }
 
 /// Changes a link, and notifies the functions that share it.
-fn set_link(world: &mut World, at: PhysicalPort, settings: LinkSettings) {
+fn set_link(locked: &mut LockedFunctions, at: PhysicalPort, settings: LinkSettings) {
     let (before, up, vports) = {
-        let mut fabric = world.fabric().lock();
+        let mut fabric = locked.fabric().lock();
         let (before, up) = (fabric.link(at).up, settings.up);
         fabric.set_link(at, settings);
         (before, up, fabric.vports(at))
     };
     if before != up {
         for Vport { function, port } in vports {
-            engine::set_port(world, function, port, up);
+            engine::set_port(locked, function, port, up);
         }
     }
 }

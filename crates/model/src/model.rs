@@ -14,24 +14,24 @@ use crate::hca::objects::ObjectCounts;
 use crate::hca::resources::Resources;
 use crate::hca::{Hca, Times};
 use crate::ioctl::{ERRNOS, Ioctl};
+use crate::locked::LockedFunctions;
 use crate::memory::HostMemory;
 use crate::profile::{FunctionPlace, Profile, Side};
-use crate::shared::SharedWorld;
+use crate::shared_model::SharedModel;
 use crate::watch::{ArrivalRecording, Executed, Request};
-use crate::world::World;
 
 /// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to
 /// the same model.
 #[derive(Clone)]
 pub struct Model {
-    pub(crate) shared: Arc<SharedWorld>,
+    pub(crate) shared: Arc<SharedModel>,
     auto_advance: bool,
     /// See [`Model::driver`].
     pub(crate) driver: Arc<OnceLock<Arc<dyn Any + Send + Sync>>>,
 }
 
 /// A function of a device to build.
-struct Function {
+struct FunctionEngine {
     profile: Profile,
     /// The number of earlier functions of its device.
     place: usize,
@@ -46,7 +46,7 @@ struct Function {
 /// Builds a model; see [`Model::builder`].
 #[derive(Default)]
 pub struct Builder {
-    functions: Vec<Function>,
+    functions: Vec<FunctionEngine>,
     stepped: bool,
     auto_advance: bool,
     in_packets: bool,
@@ -58,7 +58,7 @@ impl Builder {
     /// Adds a device with one function, on the profile's side.
     pub fn device(mut self, profile: Profile) -> Self {
         let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
-        self.functions.push(Function { profile, place: 0, number: 0, on_card, memory: None });
+        self.functions.push(FunctionEngine { profile, place: 0, number: 0, on_card, memory: None });
         self
     }
 
@@ -84,7 +84,7 @@ impl Builder {
     ) -> Self {
         self.functions.extend(sides.enumerate().map(|(place, (profile, memory))| {
             let on_card = FunctionPlace { side: profile.side(), ..FunctionPlace::default() };
-            Function { profile, place, number: 0, on_card, memory }
+            FunctionEngine { profile, place, number: 0, on_card, memory }
         }));
         self
     }
@@ -114,7 +114,7 @@ impl Builder {
             let next = &mut numbers[on_card.side as usize];
             let (number, on_card) = (*next, on_card.clone());
             *next += 1;
-            self.functions.push(Function { profile, place, number, on_card, memory: None });
+            self.functions.push(FunctionEngine { profile, place, number, on_card, memory: None });
         }
         self
     }
@@ -126,7 +126,7 @@ impl Builder {
         profile: Profile,
         memories: impl IntoIterator<Item = Arc<dyn HostMemory>>,
     ) -> Self {
-        self.functions.extend((0..).zip(memories).map(|(number, memory)| Function {
+        self.functions.extend((0..).zip(memories).map(|(number, memory)| FunctionEngine {
             profile: profile.clone(),
             place: number.into(),
             number,
@@ -227,12 +227,12 @@ impl Builder {
                             function.number,
                             function.on_card,
                         );
-                engine::Function::new(hca)
+                engine::FunctionEngine::new(hca)
             })
             .collect();
-        let mut world = World::new(functions, self.stepped);
-        world.in_packets = self.in_packets;
-        let shared = SharedWorld::new(world, self.stepped);
+        let mut locked = LockedFunctions::new(functions, self.stepped);
+        locked.in_packets = self.in_packets;
+        let shared = SharedModel::new(locked, self.stepped);
         if !self.stepped {
             engine::spawn(&shared);
         }
@@ -241,7 +241,7 @@ impl Builder {
 }
 
 impl Model {
-    /// The most stray doorbells that are kept; later ones are only logged.
+    /// Maximum number of stray doorbells that are kept; later ones are only logged.
     pub const MOST_STRAYS: usize = engine::state::MOST_STRAYS;
 
     /// Starts the description of a model.
@@ -266,20 +266,20 @@ impl Model {
     /// none. With [`Builder::auto_advance`], an idle model moves its clock to the next timer first,
     /// and returns false only if no timer is running.
     pub fn step(&self) -> bool {
-        self.shared.with(|world| self.step_in(world))
+        self.shared.with(|locked| self.step_in(locked))
     }
 
-    fn step_in(&self, world: &mut World) -> bool {
+    fn step_in(&self, locked: &mut LockedFunctions) -> bool {
         let jumps = self.shared.stepped && self.auto_advance;
-        engine::step(world) || jumps && engine::jump(world)
+        engine::step(locked) || jumps && engine::jump(locked)
     }
 
     /// Steps until no work is left at the current virtual time.
     pub fn run_until_idle(&self) {
         // Watchers and interrupt receivers get each step's events before the next step.
-        let rest = |world: &mut World| {
-            while self.step_in(world) {
-                if world.has_news() {
+        let rest = |locked: &mut LockedFunctions| {
+            while self.step_in(locked) {
+                if locked.has_deliveries() {
                     return false;
                 }
             }
@@ -290,7 +290,7 @@ impl Model {
 
     /// Advances the virtual clock of a stepped model; timers that expire run in the next step.
     pub fn advance(&self, by: Duration) {
-        self.shared.with(|world| world.clock.advance(by));
+        self.shared.with(|locked| locked.clock.advance(by));
     }
 
     /// Makes commands with this opcode fail on device `device`, with this status and syndrome; a
@@ -406,7 +406,7 @@ impl Model {
     /// When there is no such device.
     pub fn fail_queue(&self, device: usize, kind: QueueKind, number: u32) -> bool {
         self.check_device(device);
-        self.shared.with_function(device, |world| engine::fail_queue(world, device, kind, number))
+        self.shared.with_function(device, |locked| engine::fail_queue(locked, device, kind, number))
     }
 
     /// Makes a queue fail as [`Model::fail_queue`] does: a QP when it starts a send request, which
@@ -448,8 +448,8 @@ impl Model {
     }
 
     /// Puts device `device` into a fatal error: every command fails, and no work request is
-    /// executed, until the function is reset ([`Device::reset`](crate::device::Device::reset)), as
-    /// a recovering driver does.
+    /// executed, until the function is reset, as a recovering driver does
+    /// ([`Function::reset`](crate::function::Function::reset)).
     ///
     /// # Panics
     /// When there is no such device.
@@ -468,8 +468,9 @@ impl Model {
     }
 
     /// Removes device `device`, as by hot-unplug: it fails as by [`Model::kill`], and the kernel's
-    /// driver has released it, so that requests to the driver, including those that destroy
-    /// objects, fail with EIO. Objects of clients are freed when the clients close their files.
+    /// driver has released it, so that requests to the driver fail with EIO, except for those that
+    /// destroy objects, which succeed. The rest of a client's objects is freed when the client
+    /// closes its files.
     ///
     /// # Panics
     /// When there is no such device.
@@ -491,7 +492,7 @@ impl Model {
     /// Reads a device, or makes a change that neither its engine nor a watcher needs to see. An
     /// invalid number is the caller's mistake: this panics with nothing locked, since a panic under
     /// a lock ends the model.
-    fn look<R>(&self, device: usize, look: impl FnOnce(&mut engine::Function) -> R) -> R {
+    fn look<R>(&self, device: usize, look: impl FnOnce(&mut engine::FunctionEngine) -> R) -> R {
         self.check_device(device);
         self.shared.look(device, look)
     }
@@ -521,7 +522,7 @@ impl Model {
             (1..=ports).contains(&port.into()),
             "there is no port {port}: device {device} has {ports}, numbered from 1"
         );
-        self.shared.with_function(device, |world| engine::set_port(world, device, port, up));
+        self.shared.with_function(device, |locked| engine::set_port(locked, device, port, up));
     }
 
     /// The number of pages of host memory that device `device` got and has not returned.

@@ -172,7 +172,7 @@ mod tests {
     use verbless_prm::dump::parse_log;
 
     use super::*;
-    use crate::world::World;
+    use crate::locked::LockedFunctions;
     use crate::{Model, Profile};
 
     #[derive(Clone, Default)]
@@ -242,8 +242,8 @@ mod tests {
     #[test]
     fn watcher_may_call_the_model() {
         let model = model();
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let (sink, called) = (heard.clone(), model.clone());
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (sink, called) = (received.clone(), model.clone());
         let _watch = model.watch_commands(move |executed| {
             let opcode = u16::from_be_bytes([executed.input[0], executed.input[1]]);
             sink.lock().unwrap().push(opcode);
@@ -254,7 +254,7 @@ mod tests {
         });
         assert_eq!(send(&model, verbless_prm::ENABLE_HCA.opcode), 0);
         let [enable, nop] = [verbless_prm::ENABLE_HCA.opcode, verbless_prm::NOP.opcode];
-        assert_eq!(*heard.lock().unwrap(), [enable, nop]);
+        assert_eq!(*received.lock().unwrap(), [enable, nop]);
     }
 
     #[test]
@@ -283,11 +283,11 @@ mod tests {
 
     #[test]
     fn the_watching_ends_with_the_guard_or_with_the_model() {
-        let heard = Arc::new(());
+        let received = Arc::new(());
         for ends_first in [true, false] {
             let model = model();
             let count = Arc::new(Mutex::new(0));
-            let (mine, counted) = (heard.clone(), count.clone());
+            let (mine, counted) = (received.clone(), count.clone());
             let watch = model.watch_commands(move |_| {
                 let _ = &mine;
                 *counted.lock().unwrap() += 1;
@@ -301,15 +301,15 @@ mod tests {
                 drop(watch);
             }
             assert_eq!(*count.lock().unwrap(), 1);
-            assert_eq!(Arc::strong_count(&heard), 1, "the watcher is gone");
+            assert_eq!(Arc::strong_count(&received), 1, "the watcher is gone");
         }
     }
 
     #[test]
     fn watcher_may_end_another_from_within() {
         let model = model();
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let (first, second) = (heard.clone(), heard.clone());
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (first, second) = (received.clone(), received.clone());
         let other = Arc::new(Mutex::new(None));
         let ends = other.clone();
         let _watch = model.watch_commands(move |_| {
@@ -320,15 +320,15 @@ mod tests {
             Some(model.watch_commands(move |_| second.lock().unwrap().push(2)));
         send(&model, verbless_prm::NOP.opcode);
         send(&model, verbless_prm::NOP.opcode);
-        assert_eq!(*heard.lock().unwrap(), [1, 2, 1], "both get the current command");
+        assert_eq!(*received.lock().unwrap(), [1, 2, 1], "both get the current command");
     }
 
     #[test]
     fn slow_watcher_delays_commands_and_misses_none() {
         let model = model();
         let (go, goes) = std::sync::mpsc::sync_channel::<()>(0);
-        let heard = Arc::new(Mutex::new(0));
-        let count = heard.clone();
+        let received = Arc::new(Mutex::new(0));
+        let count = received.clone();
         let watch = model.watch_commands(move |_| {
             goes.recv().unwrap();
             *count.lock().unwrap() += 1;
@@ -341,14 +341,17 @@ mod tests {
                     done.fetch_add(1, Ordering::SeqCst);
                 });
             }
-            for told in 1..=3 {
+            for delivered in 1..=3 {
                 std::thread::sleep(Duration::from_millis(5));
-                assert!(done.load(Ordering::SeqCst) < told, "a command returns before its watcher");
+                assert!(
+                    done.load(Ordering::SeqCst) < delivered,
+                    "a command returns before its watcher"
+                );
                 go.send(()).unwrap();
             }
         });
         drop(watch);
-        assert_eq!(*heard.lock().unwrap(), 3);
+        assert_eq!(*received.lock().unwrap(), 3);
     }
 
     #[test]
@@ -357,8 +360,8 @@ mod tests {
             Model::builder().device(Profile::load("bluefield3").unwrap()).threaded().build();
         let (go, goes) = std::sync::mpsc::channel::<()>();
         let (enter, entered) = std::sync::mpsc::channel::<()>();
-        let heard = Arc::new(Mutex::new(0));
-        let count = heard.clone();
+        let received = Arc::new(Mutex::new(0));
+        let count = received.clone();
         let watch = model.watch_requests(move |_| {
             let _ = enter.send(());
             let _ = goes.recv();
@@ -375,8 +378,8 @@ mod tests {
         };
         let fit = 16 * 1024 * 1024 / size_of::<Request>();
         let push = |count: usize| {
-            let mut pushed = |world: &mut World| {
-                (0..count).for_each(|_| world.outbox().request(request));
+            let mut pushed = |locked: &mut LockedFunctions| {
+                (0..count).for_each(|_| locked.outbox().request(request));
             };
             // Not while the engine's own thread holds the function.
             while model.shared.work(0, &mut Default::default(), &mut pushed).is_none() {
@@ -394,14 +397,14 @@ mod tests {
         assert!((9..=10).contains(&lost), "one may be on its way to the watcher: {lost}");
         drop(go);
         drop(watch);
-        assert_eq!(*heard.lock().unwrap(), fit + 10 - lost);
+        assert_eq!(*received.lock().unwrap(), fit + 10 - lost);
     }
 
     #[test]
     fn commands_are_reported_in_execution_order() {
         let model = model();
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let sink = heard.clone();
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let sink = received.clone();
         // The clock of a stepped model does not run, so the marks decide the order.
         let _watch =
             model.watch_commands(move |executed| sink.lock().unwrap().push(executed.input[15]));
@@ -414,15 +417,15 @@ mod tests {
                         let mut input = [0; 16];
                         input[..2].copy_from_slice(&verbless_prm::NOP.opcode.to_be_bytes());
                         input[15] = thread;
-                        model.shared.with(|world| {
+                        model.shared.with(|locked| {
                             order.lock().unwrap().push(thread);
-                            crate::engine::execute(world, 0, &input, &mut [0; 16]);
+                            crate::engine::execute(locked, 0, &input, &mut [0; 16]);
                         });
                     }
                 });
             }
         });
         model.shared.with(|_| ());
-        assert_eq!(*heard.lock().unwrap(), order.into_inner().unwrap());
+        assert_eq!(*received.lock().unwrap(), order.into_inner().unwrap());
     }
 }

@@ -169,7 +169,7 @@ fn addresses_and_refused_packets_are_printed_for_people() {
     assert!(std::error::Error::source(&missing).is_some(), "{missing}");
 }
 
-/// Executes a command with a list behind it on the first device; it must succeed.
+/// Executes a command with a list after it on the first device; it must succeed.
 fn done<I: CommandInput>(
     model: &Model,
     op_mod: u16,

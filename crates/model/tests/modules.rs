@@ -41,10 +41,10 @@ fn no_crate_has_a_large_circle_of_modules() {
 
 /// Layers of the model, and the layers that their files must not use, directly or indirectly.
 const LAYERS: [(&str, &[&str]); 4] = [
-    ("dpa", &["hca", "fabric", "memory", "engine", "world", "functions", "model"]),
-    ("hca", &["engine", "world", "functions", "model", "device", "links", "plan", "external"]),
-    ("fabric", &["hca", "engine", "world", "functions", "model", "device", "links", "plan"]),
-    ("memory", &["fabric", "hca", "engine", "world", "functions", "model", "device"]),
+    ("dpa", &["hca", "fabric", "memory", "engine", "locked", "functions", "model"]),
+    ("hca", &["engine", "locked", "functions", "model", "function", "links", "plan", "external"]),
+    ("fabric", &["hca", "engine", "locked", "functions", "model", "function", "links", "plan"]),
+    ("memory", &["fabric", "hca", "engine", "locked", "functions", "model", "function"]),
 ];
 
 #[test]
@@ -279,7 +279,7 @@ fn end_of_text(text: &str) -> usize {
     text.len()
 }
 
-/// Removes each item behind `#[cfg(test)]`.
+/// Removes each item after `#[cfg(test)]`.
 fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();

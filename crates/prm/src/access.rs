@@ -24,7 +24,7 @@ pub struct KeyAccess {
     pub local_write: bool,
     /// Rights of peers; writes and atomics need `local_write`.
     pub remote: RemoteAccess,
-    /// PCI reads and writes through the key may be reordered, as far as the device can
+    /// PCI reads and writes through the key may be reordered, if the device supports it
     /// (capabilities `relaxed_ordering_read`, `relaxed_ordering_write` and
     /// `mkc_order_read_after_write`). A device with `mkc_order_write_after_write_ro_only` has only
     /// such keys.

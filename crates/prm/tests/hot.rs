@@ -1,4 +1,5 @@
-//! The structures of the data path against their descriptions: the same bits mean the same fields.
+//! Compares the structures of the data path with their descriptions: the same bits are the same
+//! fields.
 //!
 //! A field copies bits, so two readers agree on all inputs if they agree on every input with a
 //! single bit set.
@@ -10,8 +11,8 @@ use verbless_prm::Structure;
 use verbless_prm::hot::*;
 use verbless_prm::reflect::FieldInfo;
 
-/// `agree!(Structure, member: Word(repr) { field, … })`: the word has these fields, at the places
-/// that the description has them; `view`: some overlap it, and are in another word.
+/// `agree!(Structure, member: Word(repr) { field, … })`: the word has these fields at the positions
+/// of the description; `view`: fields of another word overlap it.
 macro_rules! agree {
     ($structure:ty, $at:ident $(. $inner:ident)?: $word:ident($repr:ty) { $($field:ident),* }) => {
         let (at, size) = (offset_of!($structure, $at $(. $inner)?), size_of::<$repr>());
@@ -97,7 +98,7 @@ fn words_have_the_fields_of_their_places() {
     agree!(WaitDataSegment, wait_operation: WaitOperation(u32) { invert, condition });
 }
 
-/// `at!(Structure { member, … })`: each member is where the description has the field of its name.
+/// `at!(Structure { member, … })`: each member has the offset of its field in the description.
 macro_rules! at {
     ($structure:ident { $($member:ident),* }) => {
         $(
@@ -125,7 +126,7 @@ fn numbers_and_bytes_are_where_their_fields_are() {
     at!(MmoSegment { mmo_control_31_0, lkey, addr });
     at!(WaitDataSegment { lkey, va, value, mask });
     at!(SrqNextSegment { next_wqe_index, signature });
-    // These share their dword with reserved bits in front of them.
+    // These share their dword with reserved bits before them.
     assert_eq!(offset_of!(CqeError, srqn_uidx), 0x20);
     assert_eq!(offset_of!(CqArmDoorbell, cqn), 0x04);
     assert_eq!(offset_of!(DataSegment, byte_count), 0x00);

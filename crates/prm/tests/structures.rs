@@ -1,4 +1,4 @@
-//! Every structure of the description, through reflection and, for some, through its own accessors.
+//! Tests every structure of the description by reflection, and some by their own accessors.
 
 use proptest::prelude::*;
 use verbless_prm::reflect::{Kind, StructInfo, View};
@@ -33,7 +33,7 @@ fn copy_bits(from: &[u8], to: &mut [u8], start: usize, width: usize) {
     }
 }
 
-/// Bytes that are neither regular nor the filling of the target.
+/// Bytes that are neither regular nor equal to the target's fill.
 fn noise(length: usize, mut state: u64) -> Vec<u8> {
     let mut next = || {
         state ^= state << 13;
@@ -100,7 +100,7 @@ proptest! {
                 let mut after = before.clone();
                 bits::set(&mut after, start, width, value);
                 prop_assert_eq!(bits::get(&after, start, width), value);
-                // Put back bit by bit, nothing else may differ.
+                // With the field's bits restored, no bit may differ.
                 for bit in start..start + width {
                     bits::set_flag(&mut after, bit, bits::flag(&before, bit));
                 }
@@ -302,7 +302,7 @@ fn structure_is_model_only_without_other_source() {
     let mut tried = 0;
     for command in COMMANDS {
         for variant in command.variants {
-            let field = command.input.field(variant.when).expect("it chooses the structure");
+            let field = command.input.field(variant.when).expect("the field selects the structure");
             for &value in variant.values {
                 let mut input = vec![0; 4096];
                 bits::set(&mut input, field.offset as usize, field.width as usize, value);

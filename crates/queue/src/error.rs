@@ -40,17 +40,18 @@ impl Error {
         }
     }
 
-    /// The kind, in the terms of [`DeviceError`]: [`ErrorKind::Full`] or [`ErrorKind::Input`] of a
-    /// request that was not posted; [`ErrorKind::Failed`] of a failed request,
-    /// [`ErrorKind::Answer`] of a malformed CQE, [`ErrorKind::Input`] of another queue's.
+    /// The kind, in the terms of [`DeviceError`]: [`ErrorKind::Full`] or
+    /// [`ErrorKind::InvalidInput`] of a request that was not posted; [`ErrorKind::Failed`] of a
+    /// failed request, [`ErrorKind::InvalidResponse`] of a malformed CQE,
+    /// [`ErrorKind::InvalidInput`] of another queue's.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Device(error) => error.kind(),
             Self::Post(PostError::Full) => ErrorKind::Full,
             Self::Completion(CompletionError::Failed(_)) => ErrorKind::Failed,
-            Self::Completion(CompletionError::Malformed(_)) => ErrorKind::Answer,
+            Self::Completion(CompletionError::InvalidCqe(_)) => ErrorKind::InvalidResponse,
             Self::Post(_) | Self::Completion(_) | Self::Range(_) | Self::Layout(_) => {
-                ErrorKind::Input
+                ErrorKind::InvalidInput
             }
         }
     }
@@ -143,7 +144,7 @@ mod tests {
     use std::error::Error as _;
     use std::io;
 
-    use verbless_ring::completion::Malformed;
+    use verbless_ring::completion::InvalidCqe;
 
     use super::*;
 
@@ -153,19 +154,19 @@ mod tests {
         assert_eq!(full.kind(), ErrorKind::Full);
         assert!(full.source().is_none(), "the text has all of it");
         assert!(full.to_string().contains("the queue is full"), "{full}");
-        assert_eq!(Error::from(PostError::NotConnected).kind(), ErrorKind::Input);
+        assert_eq!(Error::from(PostError::NotConnected).kind(), ErrorKind::InvalidInput);
     }
 
     #[test]
     fn kind_of_completion_tells_failure_from_malformed_cqe() {
-        let malformed = CompletionError::Malformed(Malformed::Opcode(7));
-        assert_eq!(Error::from(malformed).kind(), ErrorKind::Answer);
+        let malformed = CompletionError::InvalidCqe(InvalidCqe::Opcode(7));
+        assert_eq!(Error::from(malformed).kind(), ErrorKind::InvalidResponse);
     }
 
     #[test]
     fn range_error_prints_offset_length_and_size() {
         let error = Error::from(OutOfBounds { offset: 8, length: 9, size: 16 });
-        assert_eq!(error.kind(), ErrorKind::Input);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let expected = "9 bytes at offset 0x8 exceed the memory, which has 0x10 bytes";
         assert_eq!(error.to_string(), expected);
     }

@@ -77,7 +77,7 @@ pub struct CqEvents {
     verbs: AsyncEventChannel,
     /// Readable while `channel` or `verbs` is.
     files: Waiter,
-    state: Mutex<State>,
+    state: Mutex<CqEventsState>,
     /// Queues hold a weak reference to it: it identifies their channel, and whether that still
     /// exists.
     alive: Arc<()>,
@@ -90,33 +90,34 @@ const TYPE_BITS: u32 = 8;
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-struct State {
+struct CqEventsState {
     /// The number of the next entry.
     next: u64,
     /// The CQs, and the queues that they watch, by the numbers in the cookies of their
     /// subscriptions.
-    queues: HashMap<u64, Entry>,
+    queues: HashMap<u64, SubscriptionEntry>,
     /// Entry count at which `add` first removes the entries of dropped queues.
     prune_at: usize,
     /// Numbers of CQs whose events were read and counted, but not returned yet.
     fired: VecDeque<u64>,
-    /// The device has failed.
-    failed: bool,
+    /// Why no event can come any more: the device has failed, or was removed. An edge-triggered
+    /// reactor wakes once for it, so later waits test this before they sleep.
+    gone: Option<Error>,
     /// The file is held readable: `fired` was not empty, or the device has failed.
     held: bool,
 }
 
-struct Entry {
+struct SubscriptionEntry {
     /// What [`CqEvents::wait`] returns for the CQ.
     token: u64,
     /// The entry of the CQ: this one, or that of the CQ that watches the queue.
     cq: u64,
-    reports: Weak<Reports>,
-    source: Source,
+    reports: Weak<CqReports>,
+    source: EventSource,
 }
 
 /// The source of a subscription's events.
-enum Source {
+enum EventSource {
     Cq,
     /// A queue that a CQ watches: its kind, its number, and a value that lives as long as it.
     Queue(&'static str, u32, Weak<dyn Any + Send + Sync>),
@@ -126,7 +127,7 @@ enum Source {
 
 /// A source that a CQ watches and that reported an error.
 #[derive(Clone)]
-enum Failure {
+enum WatchedFailure {
     /// Kind and number of the queue, type of the event, and a value that lives as long as the
     /// queue.
     Queue(&'static str, u32, u8, Weak<dyn Any + Send + Sync>),
@@ -136,24 +137,23 @@ enum Failure {
 
 /// The events read for a CQ. Its [`Subscription`] owns them, and the `CqEvents` refers to them.
 #[derive(Default)]
-struct Reports {
+struct CqReports {
     /// Completion events.
     completions: AtomicU32,
-    /// The device reported an error of the CQ.
-    cq_failed: AtomicBool,
-    /// Events were lost; errors may have been among them.
+    /// The CQ may have failed: the device reported an error of its number, or events were lost. The
+    /// error may be that of a destroyed CQ with the same number, so the status of the CQ decides.
     unsure: AtomicBool,
     /// `failed` is not empty.
     any_failed: AtomicBool,
     /// Ports reported as down, as a bitmap.
     ports_down: AtomicU32,
-    failed: Mutex<Vec<Failure>>,
+    failed: Mutex<Vec<WatchedFailure>>,
 }
 
 /// A completion queue's subscription to the [`CqEvents`] that it was added to.
 pub(crate) struct Subscription {
     number: u64,
-    reports: Arc<Reports>,
+    reports: Arc<CqReports>,
     /// How many of the events the queue's arm sequence number has counted.
     counted: u32,
     /// The device reports no errors of CQs.
@@ -200,7 +200,7 @@ impl CqEvents {
         Ok(Self { device, channel, verbs, files, state, alive })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CqEventsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,13 +213,13 @@ impl CqEvents {
     /// call [`Cq::check`] by itself.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if `cq` is already on a `CqEvents`, this one or another; the kernel
-    /// refuses, for example a queue of another context.
+    /// [`ErrorKind::InvalidInput`] if `cq` is already on a `CqEvents`, this one or another; the
+    /// kernel refuses, for example a queue of another context.
     pub fn add(&self, cq: &mut Cq, token: u64) -> Result<(), Error> {
         if cq.subscription.as_ref().is_some_and(|there| there.channel.strong_count() > 0) {
             let hint = "it was added to another CqEvents already: drop that one first";
             let attempted = format!("adding CQ {} to an event channel", cq.cqn());
-            return Err(Error::new(ErrorKind::Input, attempted, hint));
+            return Err(Error::new(ErrorKind::InvalidInput, attempted, hint));
         }
         let mut state = self.state();
         let number = state.next;
@@ -232,16 +232,16 @@ impl CqEvents {
         };
         // An event to an earlier channel may have answered the last sequence number.
         cq.event_received();
-        let reports = Arc::new(Reports::default());
+        let reports = Arc::new(CqReports::default());
         // It may have failed before, or its event went to an earlier channel.
         match cq.check() {
             Err(error) if error.kind() == ErrorKind::QueueFailed => {
-                reports.cq_failed.store(true, Ordering::Release);
+                reports.unsure.store(true, Ordering::Release);
             }
             checked => checked?,
         }
         let weak = Arc::downgrade(&reports);
-        let entry = Entry { token, cq: number, reports: weak, source: Source::Cq };
+        let entry = SubscriptionEntry { token, cq: number, reports: weak, source: EventSource::Cq };
         state.insert(number, entry);
         let channel = Arc::downgrade(&self.alive);
         let checked = Instant::now();
@@ -258,16 +258,16 @@ impl CqEvents {
     /// nothing, such as those of a queue pair whose other CQ overran.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] if `cq` was not [added](CqEvents::add) here; the kernel refuses (EINVAL
-    /// if the device does not report these errors).
+    /// [`ErrorKind::InvalidInput`] if `cq` was not [added](CqEvents::add) here; the kernel refuses
+    /// (EINVAL if the device does not report these errors).
     pub fn watch(&self, cq: &Cq, queue: &impl Watchable) -> Result<(), Error> {
         let (kind, id) = queue.name();
-        let source = Source::Queue(kind, id, queue.life());
+        let source = EventSource::Queue(kind, id, queue.life());
         let subscription = self.watch_for(cq, source, Some(queue.object()), queue.errors())?;
         // Its event may have come before.
         if queue.is_failed()? {
             let event = event_type::WQ_CATASTROPHIC_ERROR;
-            self.fail(subscription, Failure::Queue(kind, id, event, queue.life()));
+            self.fail(subscription, WatchedFailure::Queue(kind, id, event, queue.life()));
         }
         Ok(())
     }
@@ -293,15 +293,15 @@ impl CqEvents {
             return Err(Error::new(ErrorKind::NotSupported, attempted, hint));
         }
         let types = [event_type::PORT_CHANGE as u16];
-        let subscription = self.watch_for(cq, Source::Port(port), None, &types)?;
+        let subscription = self.watch_for(cq, EventSource::Port(port), None, &types)?;
         // It may be down already.
-        self.fail(subscription, Failure::Port(port));
+        self.fail(subscription, WatchedFailure::Port(port));
         Ok(())
     }
 
     /// Notes a failure without an event. A thread in [`CqEvents::wait`], or the next one, gets the
     /// token of the queue.
-    fn fail(&self, subscription: &Subscription, failure: Failure) {
+    fn fail(&self, subscription: &Subscription, failure: WatchedFailure) {
         subscription.reports.fail(failure);
         let mut state = self.state();
         state.fired.push_back(subscription.number);
@@ -310,12 +310,12 @@ impl CqEvents {
 
     /// Keeps the file readable while there are tokens to take that no channel reports, or the
     /// device has failed: other threads that sleep must wake.
-    fn hold_for_others(&self, state: &mut State) {
-        let hold = state.failed || !state.fired.is_empty();
+    fn hold_for_others(&self, state: &mut CqEventsState) {
+        let hold = state.gone.is_some() || !state.fired.is_empty();
         self.hold(state, hold);
     }
 
-    fn hold(&self, state: &mut State, hold: bool) {
+    fn hold(&self, state: &mut CqEventsState, hold: bool) {
         match (state.held, hold) {
             (false, true) => self.files.hold(),
             (true, false) => self.files.release(),
@@ -327,13 +327,13 @@ impl CqEvents {
     fn watch_for<'c>(
         &self,
         cq: &'c Cq,
-        source: Source,
+        source: EventSource,
         object: Option<&DevxObject>,
         types: &[u16],
     ) -> Result<&'c Subscription, Error> {
         let Some(subscription) = cq.subscription.as_ref().filter(|there| self.has(there)) else {
             let attempted = format!("watching {source} for CQ {}", cq.cqn());
-            return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
+            return Err(Error::new(ErrorKind::InvalidInput, attempted, NOT_ADDED));
         };
         let mut state = self.state();
         let number = state.next;
@@ -342,7 +342,7 @@ impl CqEvents {
         let cq = subscription.number;
         let token = state.queues.get(&cq).map_or(0, |entry| entry.token);
         let reports = Arc::downgrade(&subscription.reports);
-        state.insert(number, Entry { token, cq, reports, source });
+        state.insert(number, SubscriptionEntry { token, cq, reports, source });
         Ok(subscription)
     }
 
@@ -377,7 +377,7 @@ impl CqEvents {
     /// # Errors
     /// [`ErrorKind::QueueFailed`] if the queue has no CQE left and none will come: it overran, or
     /// could not be written. The same, once, if a queue that it [watches](CqEvents::watch) failed.
-    /// [`ErrorKind::Input`] if the queue was not [added](CqEvents::add) here.
+    /// [`ErrorKind::InvalidInput`] if the queue was not [added](CqEvents::add) here.
     pub fn park(&self, cq: &mut Cq) -> Result<Parked, Error> {
         self.park_for(cq, Notify::Next)
     }
@@ -390,7 +390,7 @@ impl CqEvents {
     pub fn park_for(&self, cq: &mut Cq, notify: Notify) -> Result<Parked, Error> {
         let Some(subscription) = cq.subscription.as_mut().filter(|there| self.has(there)) else {
             let attempted = format!("parking CQ {}", cq.cqn());
-            return Err(Error::new(ErrorKind::Input, attempted, NOT_ADDED));
+            return Err(Error::new(ErrorKind::InvalidInput, attempted, NOT_ADDED));
         };
         // Read before the queue is checked: CQEs written before the failure come first.
         let failed = subscription.reports.may_have_failed();
@@ -423,7 +423,7 @@ impl CqEvents {
         taken
     }
 
-    fn take(&self, state: &mut State) -> Result<Option<u64>, Error> {
+    fn take(&self, state: &mut CqEventsState) -> Result<Option<u64>, Error> {
         loop {
             while let Some(number) = state.fired.pop_front() {
                 // The queue of an event that was read before may be dropped.
@@ -437,41 +437,52 @@ impl CqEvents {
         }
     }
 
-    /// Fails if the device has failed, and takes the other events of verbs.
-    fn check_device(&self, state: &mut State) -> Result<(), Error> {
-        while !state.failed
-            && let Some(event) = self.verbs.read()?
-        {
-            state.failed = event == AsyncEvent::DeviceFatal;
-        }
-        if state.failed {
-            let hint = "its firmware or its PCI link failed (IBV_EVENT_DEVICE_FATAL), and nothing \
-                        completes any more: open it again once the kernel has recovered it";
-            let attempted = "waiting for events of the device";
-            return Err(Error::new(ErrorKind::DeviceGone, attempted, hint));
-        }
-        Ok(())
+    /// Fails if an earlier read found that the device has failed or was removed.
+    pub(crate) fn check_gone(&self) -> Result<(), Error> {
+        self.state().gone.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes an event from the channel and counts it; false if there is none.
-    fn read(&self, state: &mut State) -> Result<bool, Error> {
-        let State { queues, fired, .. } = state;
-        match self.channel.read() {
-            Ok(None) => return self.check_device(state).map(|()| false),
+    /// Fails if the device has failed, and takes the other events of verbs.
+    fn check_device(&self, gone: &mut Option<Error>) -> Result<(), Error> {
+        while gone.is_none()
+            && let Some(event) = self.verbs.read()?
+        {
+            if event == AsyncEvent::DeviceFatal {
+                let hint = "its firmware or its PCI link failed (IBV_EVENT_DEVICE_FATAL), and \
+                            nothing completes any more: open it again once the kernel has \
+                            recovered it";
+                let attempted = "waiting for events of the device";
+                *gone = Some(Error::new(ErrorKind::DeviceGone, attempted, hint));
+            }
+        }
+        gone.clone().map_or(Ok(()), Err)
+    }
+
+    /// Takes an event from the channel and counts it; false if there is none. Notes that the device
+    /// is gone.
+    fn read(&self, state: &mut CqEventsState) -> Result<bool, Error> {
+        let CqEventsState { queues, fired, gone, .. } = state;
+        let read = match self.channel.read() {
+            Ok(None) => self.check_device(gone).map(|()| false),
             Ok(Some(event)) => {
                 let entry = queues.get(&(event.cookie >> TYPE_BITS));
                 if let Some(entry) = entry.filter(|entry| entry.count(event.cookie as u8)) {
                     fired.push_back(entry.cq);
                 }
+                Ok(true)
             }
             // Any queue may have had a completion event or an error.
             Err(error) if error.kind() == ErrorKind::EventsLost => {
                 let counted = queues.values().filter(|entry| entry.count_lost());
                 fired.extend(counted.map(|entry| entry.cq));
+                Ok(true)
             }
-            Err(error) => return Err(error),
-        }
-        Ok(true)
+            Err(error) => Err(error),
+        };
+        read.map_err(|error| match error.kind() {
+            ErrorKind::DeviceGone => gone.get_or_insert(error).clone(),
+            _ => error,
+        })
     }
 
     /// Sleeps until a queue has had an event, and returns its token; `None` if `timeout` passes
@@ -480,7 +491,8 @@ impl CqEvents {
     /// Two threads that wait at the same time get different events.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceGone`] when the device has failed or was removed.
+    /// [`ErrorKind::DeviceGone`] when the device has failed or was removed: poll every queue a last
+    /// time, because the kernel discards unread events of a removed device.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<u64>, Error> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -553,6 +565,7 @@ impl CqEvents {
             if self.park(cq)? == Parked::Ready {
                 return Ok(());
             }
+            self.check_gone()?;
             readable().await?;
             self.collect(cq)?;
         }
@@ -570,10 +583,10 @@ impl CqEvents {
         };
         state.fired.retain(|&number| Some(number) != ours);
         // No other thread waits now, and the tokens of others must not keep this one awake.
-        let failed = state.failed;
-        self.hold(&mut state, failed);
+        let gone = state.gone.is_some();
+        self.hold(&mut state, gone);
         match read {
-            // What the device completed before it failed comes first; the error stays.
+            // What the device completed before it failed comes first; `gone` keeps the error.
             Err(error) if error.kind() == ErrorKind::DeviceGone && !cq.is_empty() => Ok(()),
             read => read.map(drop),
         }
@@ -610,17 +623,15 @@ impl CqEvents {
         let failed = |kind, hint: String| {
             Err(Error::new(kind, format!("waiting for CQ {}", cq.cqn()), hint))
         };
-        if reports.cq_failed.load(Ordering::Acquire) {
-            cq.check()?;
-            // The device reported an error of it.
-            let hint = "the device reported an error of it (event 0x04): make it again";
-            return failed(ErrorKind::QueueFailed, hint.into());
+        // Cleared first: an event that comes during the query is not lost.
+        if reports.unsure.swap(false, Ordering::AcqRel) {
+            cq.check().inspect_err(|_| reports.unsure.store(true, Ordering::Release))?;
         }
         while let Some(failure) = reports.take_failed() {
             match failure {
                 // It was dropped after the event came.
-                Failure::Queue(.., ref life) if life.strong_count() == 0 => {}
-                Failure::Queue(kind, number, event, _) => {
+                _ if !failure.is_alive() => {}
+                WatchedFailure::Queue(kind, number, event, _) => {
                     let what = match event {
                         event_type::WQ_INVALID_REQUEST_ERROR => "an invalid request of its peer",
                         event_type::WQ_ACCESS_ERROR => "an access violation of its peer",
@@ -632,7 +643,7 @@ impl CqEvents {
                     );
                     return failed(ErrorKind::QueueFailed, hint);
                 }
-                Failure::Port(port) => {
+                WatchedFailure::Port(port) => {
                     let up = self.is_up(port).inspect_err(|_| reports.fail(failure))?;
                     let bit = 1 << (port & 31);
                     let down = &reports.ports_down;
@@ -646,10 +657,6 @@ impl CqEvents {
                     }
                 }
             }
-        }
-        if reports.unsure.load(Ordering::Acquire) {
-            cq.check()?;
-            reports.unsure.store(false, Ordering::Release);
         }
         Ok(())
     }
@@ -681,7 +688,7 @@ impl Subscription {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for EventSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cq => f.write_str("a CQ"),
@@ -691,11 +698,19 @@ impl fmt::Display for Source {
     }
 }
 
-impl Failure {
+impl WatchedFailure {
+    /// Whether the source still exists.
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Queue(.., life) => life.strong_count() > 0,
+            Self::Port(_) => true,
+        }
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Queue(_, one, kind, _), Self::Queue(_, two, other, _)) => {
-                (one, kind) == (two, other)
+            (Self::Queue(one, m, event, life), Self::Queue(two, n, other, other_life)) => {
+                (one, m, event) == (two, n, other) && life.ptr_eq(other_life)
             }
             (Self::Port(one), Self::Port(two)) => one == two,
             _ => false,
@@ -703,25 +718,25 @@ impl Failure {
     }
 }
 
-impl Reports {
+impl CqReports {
     fn may_have_failed(&self) -> bool {
-        let Self { cq_failed, unsure, any_failed, .. } = self;
-        [cq_failed, unsure, any_failed].iter().any(|flag| flag.load(Ordering::Acquire))
+        self.unsure.load(Ordering::Acquire) || self.any_failed.load(Ordering::Acquire)
     }
 
-    fn failures(&self) -> MutexGuard<'_, Vec<Failure>> {
+    fn failures(&self) -> MutexGuard<'_, Vec<WatchedFailure>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fail(&self, failure: Failure) {
+    fn fail(&self, failure: WatchedFailure) {
         let mut failures = self.failures();
+        failures.retain(WatchedFailure::is_alive);
         if !failures.iter().any(|there| there.is_same(&failure)) {
             failures.push(failure);
         }
         self.any_failed.store(true, Ordering::Release);
     }
 
-    fn take_failed(&self) -> Option<Failure> {
+    fn take_failed(&self) -> Option<WatchedFailure> {
         let mut failed = self.failures();
         let taken = failed.pop();
         self.any_failed.store(!failed.is_empty(), Ordering::Release);
@@ -729,8 +744,8 @@ impl Reports {
     }
 }
 
-impl State {
-    fn insert(&mut self, number: u64, entry: Entry) {
+impl CqEventsState {
+    fn insert(&mut self, number: u64, entry: SubscriptionEntry) {
         if self.queues.len() >= self.prune_at {
             self.queues.retain(|_, entry| entry.is_alive());
             self.prune_at = 2 * self.queues.len() + 16;
@@ -742,11 +757,11 @@ impl State {
     }
 }
 
-impl Entry {
+impl SubscriptionEntry {
     fn is_alive(&self) -> bool {
         let source = match &self.source {
-            Source::Cq | Source::Port(_) => true,
-            Source::Queue(.., life) => life.strong_count() > 0,
+            EventSource::Cq | EventSource::Port(_) => true,
+            EventSource::Queue(.., life) => life.strong_count() > 0,
         };
         source && self.reports.strong_count() > 0
     }
@@ -755,16 +770,16 @@ impl Entry {
     fn count(&self, event: u8) -> bool {
         let Some(reports) = self.reports.upgrade() else { return false };
         match self.source {
-            Source::Cq if event == event_type::COMPLETION => {
+            EventSource::Cq if event == event_type::COMPLETION => {
                 reports.completions.fetch_add(1, Ordering::AcqRel);
             }
-            Source::Cq => reports.cq_failed.store(true, Ordering::Release),
+            EventSource::Cq => reports.unsure.store(true, Ordering::Release),
             // The kernel keeps events of destroyed objects.
-            Source::Queue(.., ref life) if life.strong_count() == 0 => return false,
-            Source::Queue(kind, number, ref life) => {
-                reports.fail(Failure::Queue(kind, number, event, life.clone()));
+            EventSource::Queue(.., ref life) if life.strong_count() == 0 => return false,
+            EventSource::Queue(kind, number, ref life) => {
+                reports.fail(WatchedFailure::Queue(kind, number, event, life.clone()));
             }
-            Source::Port(port) => reports.fail(Failure::Port(port)),
+            EventSource::Port(port) => reports.fail(WatchedFailure::Port(port)),
         }
         true
     }
@@ -772,7 +787,7 @@ impl Entry {
     /// Counts an event that may have been lost; false if it has no live CQ.
     fn count_lost(&self) -> bool {
         let Some(reports) = self.reports.upgrade() else { return false };
-        if !matches!(self.source, Source::Cq) {
+        if !matches!(self.source, EventSource::Cq) {
             return false;
         }
         reports.completions.fetch_add(1, Ordering::AcqRel);
@@ -823,5 +838,56 @@ impl AsRawFd for CqEvents {
 impl fmt::Debug for CqEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CqEvents").field("fd", &self.as_raw_fd()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_devx::Backend;
+    use verbless_model::{Model, Profile};
+    use verbless_model_kernel::InProcess;
+
+    use super::*;
+    use crate::domain::{CqConfig, Domain};
+
+    #[test]
+    fn error_event_of_sound_cq_ends_no_wait() {
+        let model = Model::builder().device(Profile::load("connectx6dx").unwrap()).build();
+        let backend = InProcess::of(&model);
+        let device = Device::open(&backend, &backend.enumerate().unwrap()[0]).unwrap();
+        let events = CqEvents::new(&device).unwrap();
+        let mut cq = Domain::new(&device).unwrap().completion_queue(&CqConfig::new(16)).unwrap();
+        events.add(&mut cq, 0).unwrap();
+        let number = cq.subscription.as_ref().unwrap().number;
+        assert!(events.state().queues[&number].count(event_type::CQ_ERROR));
+        assert_eq!(events.park(&mut cq).unwrap(), Parked::Armed);
+        assert!(!cq.subscription.as_ref().unwrap().reports.may_have_failed());
+    }
+
+    #[test]
+    fn reports_keep_one_failure_of_each_queue() {
+        let lives = [Arc::new(()), Arc::new(())];
+        let failure = |kind, life: usize| {
+            let life: Weak<()> = Arc::downgrade(&lives[life]);
+            WatchedFailure::Queue(kind, 5, event_type::WQ_CATASTROPHIC_ERROR, life)
+        };
+        let reports = CqReports::default();
+        for _ in 0..2 {
+            [("QP", 0), ("SQ", 0), ("RQ", 0), ("QP", 1)]
+                .into_iter()
+                .for_each(|(kind, life)| reports.fail(failure(kind, life)));
+        }
+        assert_eq!(reports.failures().len(), 4);
+    }
+
+    #[test]
+    fn reports_forget_failures_of_dropped_queues() {
+        let reports = CqReports::default();
+        for _ in 0..10 {
+            let life = Arc::new(());
+            let weak: Weak<()> = Arc::downgrade(&life);
+            reports.fail(WatchedFailure::Queue("QP", 5, event_type::WQ_CATASTROPHIC_ERROR, weak));
+        }
+        assert_eq!(reports.failures().len(), 1);
     }
 }

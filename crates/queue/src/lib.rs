@@ -24,7 +24,8 @@
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
 //! | [`Domain`] | yes | yes | locks inside: making things takes them, using things does not |
-//! | [`Region`] | yes | yes | its copies are atomic, its words too; plain slices are unsafe |
+//! | [`Region`] | yes | yes | its copies are atomic; words and plain slices are unsafe |
+//! | [`WordRegion`] | yes | yes | atomics of 64 bits |
 //! | [`Memory`] | yes | yes | its copies are atomic, its words too |
 //! | [`RemoteRegion`] | yes | yes | a plain value |
 //! | [`IndirectKey`] | yes | yes | nothing of it changes |
@@ -34,7 +35,7 @@
 //! | [`Cq`] | yes | no | one thread polls it, through `&mut`: the cursor is a plain word |
 //! | [`Qp`] | yes | no | one thread posts to it, through `&mut`, without a lock |
 //! | [`CollapsedCq`] | yes | no | read beside the queue pair that completes in it |
-//! | [`CollapsedQueue`] | yes | no | as a `CollapsedCq` |
+//! | [`CollapsedCompletionQueue`] | yes | no | as a `CollapsedCq` |
 //! | [`CqTarget`] | yes | no | one thread cleans at a time |
 //! | [`QpControl`] | yes | yes | a lock inside, which posting never takes |
 //! | [`QpQueues`] | yes | no | as a `Qp` |
@@ -50,9 +51,9 @@
 //! | [`SharedReceiveQueue`] | yes | no | as a send queue |
 //! | [`CompletionQueue`] | yes | no | as a `Cq` |
 //! | [`SrqReturns`] | yes | yes | atomic words |
-//! | [`FrameReceiver`] | yes | no | as a send queue |
+//! | [`RawRq`] | yes | no | as a send queue |
 //! | [`ReceivedFrame`] | yes | yes | a copy of what was in the ring |
-//! | [`FrameCqe`] | yes | yes | as a `Cqe` |
+//! | [`EthCqe`] | yes | yes | as a `Cqe` |
 //! | [`CqCleaner`] | yes | no | one thread cleans at a time, while another may poll |
 //! | [`Cqe`] | yes | yes | a copy of what was in the ring |
 //! | [`Completion`] | yes | yes | a plain value |
@@ -71,13 +72,13 @@ pub mod region;
 mod wait;
 
 pub use verbless_ring::{
-    access, address, completion, cq, dispatch, frames, qp, ring, service, shared, types, uar, wr,
+    access, address, completion, cq, dispatch, qp, raw_rq, ring, service, srq, types, uar, wr,
 };
 
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
-pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
-pub use cq::{CollapsedQueue, CompletionQueue, CqCleaner, Cqe, RequestId};
-pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe, ReceiveCqe};
+pub use completion::{Completion, CompletionError, Datagram, WcOpcode, WcStatus};
+pub use cq::{CollapsedCompletionQueue, CompletionQueue, CqCleaner, Cqe, RequestId};
+pub use dispatch::{Dispatched, Dispatcher, ReceiveCqe, SendCqe, WorkQueue};
 pub use domain::{
     CollapsedCq, ConnectOptions, Cq, CqConfig, CqTarget, DatagramOptions, Domain, DomainBuilder,
     ImportedRegion, IndirectKey, JoinError, Peer, PeerAddress, Qp, QpConfig, QpControl, QpQueues,
@@ -86,14 +87,14 @@ pub use domain::{
 };
 pub use error::{DeviceError, Error};
 pub use events::{CqEvents, Parked, Watchable};
-pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
 pub use page::arm_new_cq;
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
+pub use raw_rq::{EthCqe, RawRq, ReceivedFrame};
 #[cfg(feature = "tokio")]
 pub use reactor::AsyncCqEvents;
-pub use region::{Memory, RangeError, Region, RemoteRegion};
+pub use region::{Memory, RangeError, Region, RemoteRegion, WordRegion};
 pub use service::{Eth, Rc, Uc, Ud};
-pub use shared::{SharedReceiveQueue, SrqReturns};
+pub use srq::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
 pub use verbless_command::{AccessKey, ErrorKind, FlowAttr, FlowRule, SelfLoopback};
 pub use wait::poll_within;

@@ -38,12 +38,7 @@ impl AsyncCqEvents {
     /// Outside of a tokio runtime, or in one without the driver of I/O.
     pub fn new(device: &Device) -> Result<Self, Error> {
         let events = CqEvents::new(device)?;
-        let file = events.as_fd().try_clone_to_owned().map_err(unwatched)?;
-        // SAFETY: the descriptor is valid, and the `AsyncFd` owns it: nothing else closes or
-        // replaces it until the `AsyncFd` is dropped.
-        #[allow(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
-        let file = unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }
-            .map_err(|error| unwatched(error.into()))?;
+        let file = watched(&events)?;
         Ok(Self { file, events })
     }
 
@@ -67,6 +62,7 @@ impl AsyncCqEvents {
             if self.events.park(cq)? == Parked::Ready {
                 return Ok(());
             }
+            self.events.check_gone()?;
             // Cleared before the events are read: an event that comes in between is not lost.
             let readable = async {
                 self.file.readable().await.map_err(unwatched)?.clear_ready();
@@ -85,6 +81,16 @@ impl AsyncCqEvents {
     pub fn events(&self) -> &CqEvents {
         &self.events
     }
+}
+
+/// A duplicate of the descriptor of `events`, watched by the current runtime.
+fn watched(events: &CqEvents) -> Result<AsyncFd<OwnedFd>, Error> {
+    let file = events.as_fd().try_clone_to_owned().map_err(unwatched)?;
+    // SAFETY: the descriptor is valid, and the `AsyncFd` owns it: nothing else closes or
+    // replaces it until the `AsyncFd` is dropped.
+    #[allow(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
+    unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }
+        .map_err(|error| unwatched(error.into()))
 }
 
 /// The event channel cannot be watched.
@@ -162,6 +168,16 @@ mod tests {
         [open(0), open(1)]
     }
 
+    /// A domain on the device of a model that can remove it.
+    fn removable() -> (Model, Domain) {
+        let card = Profile::load("connectx6dx").expect("a built-in profile");
+        let model = Model::builder().device(card).build();
+        let backend = InProcess::of(&model);
+        let found = backend.enumerate().expect("a device");
+        let device = Device::open(&backend, &found[0]).expect("it opens");
+        (model, Domain::new(&device).expect("a domain"))
+    }
+
     fn queues(domain: &Domain) -> (Qp, Cq) {
         let cq = domain.completion_queue(&CqConfig::new(32)).expect("a CQ");
         (domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq).expect("a QP"), cq)
@@ -222,6 +238,74 @@ mod tests {
             let error = error.expect_err("no answer");
             assert_eq!(error.kind(), ErrorKind::Io);
             assert!(error.to_string().contains("did not answer in time"), "{error}");
+        });
+    }
+
+    /// Fails unless `wait` ends because the device is gone.
+    async fn gone(wait: impl Future<Output = Result<(), Error>>) {
+        let waited = timeout(LIMIT, wait).await.expect("the wait ends");
+        assert_eq!(waited.expect_err("the device is gone").kind(), ErrorKind::DeviceGone);
+    }
+
+    #[test]
+    fn every_ready_fails_once_device_is_gone() {
+        for end in [Model::kill, Model::remove] {
+            run(async {
+                let (model, domain) = removable();
+                let mut events = AsyncCqEvents::new(domain.device()).expect("a channel");
+                let mut cqs = [queues(&domain).1, queues(&domain).1];
+                cqs.iter_mut().for_each(|cq| events.add(cq, 0).expect("it is added"));
+                end(&model, 0);
+                for _ in 0..2 {
+                    for cq in &mut cqs {
+                        gone(events.ready(cq)).await;
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn every_ready_over_edges_fails_once_device_is_gone() {
+        for end in [Model::kill, Model::remove] {
+            run(async {
+                let (model, domain) = removable();
+                let mut events = CqEvents::new(domain.device()).expect("a channel");
+                let file = watched(&events).expect("tokio takes it");
+                let (_qp, mut cq) = queues(&domain);
+                events.add(&mut cq, 0).expect("it is added");
+                end(&model, 0);
+                for _ in 0..3 {
+                    let edge = async || {
+                        file.readable().await?.clear_ready();
+                        Ok(())
+                    };
+                    gone(events.ready(&mut cq, edge)).await;
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn ready_fails_after_last_cqe_of_removed_device() {
+        run(async {
+            let (model, domain) = removable();
+            let (mut qp, mut cq) = queues(&domain);
+            domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it connects");
+            let mut events = AsyncCqEvents::new(domain.device()).expect("a channel");
+            events.add(&mut cq, 0).expect("it is added");
+            {
+                let mut sleeper = std::pin::pin!(events.ready(&mut cq));
+                let short = timeout(Duration::from_millis(50), &mut sleeper).await;
+                short.expect_err("there is no CQE yet");
+                qp.post(&wr::Nop::new().signaled(), 7).expect("room");
+                // The device completes it meanwhile, and the task sleeps on.
+                std::thread::sleep(Duration::from_millis(50));
+                model.remove(0);
+                sleeper.await.expect("the CQE comes first");
+            }
+            assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("it succeeded").cookie, 7);
+            gone(events.ready(&mut cq)).await;
         });
     }
 }

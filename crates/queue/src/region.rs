@@ -2,12 +2,13 @@
 //!
 //! A device reads and writes the memory for requests that are outstanding, and a peer that holds
 //! the remote key does so at any time. So safe code reaches the bytes by copies that are allowed to
-//! race ([`Region::write_at`], [`Region::write_slice`]) and as atomics ([`Region::bytes`],
-//! [`Region::words`]). Plain slices in place ([`Region::slice`], [`Region::slice_mut`]) are unsafe.
+//! race ([`Region::write_at`], [`Region::write_slice`]) and as atomics of one byte
+//! ([`Region::bytes`]), or as those of 64 bits in a [`WordRegion`]. Words of a [`Region`], and
+//! plain slices in place ([`Region::slice`], [`Region::slice_mut`]), are unsafe.
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::AtomicU8;
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
@@ -19,10 +20,12 @@ mod memory;
 mod pinned;
 mod remote;
 mod views;
+mod words;
 
 pub use memory::Memory;
 pub(crate) use pinned::Pinned;
 pub use remote::{RangeError, RemoteRegion};
+pub use words::WordRegion;
 
 /// The parts of a region.
 pub(crate) struct RegionParts {
@@ -172,51 +175,8 @@ impl Region {
         self.memory.as_ptr()
     }
 
-    /// The region as 64-bit words in the machine's byte order, word `n` at byte `8 * n`, for
-    /// lock-free structures that a peer reads, writes, or changes by atomics. It leaves out a
-    /// remainder of less than 8 bytes. A region that does not begin at a multiple of 8 has no words
-    /// (only [`Domain::region_from_raw`](crate::Domain::region_from_raw) creates such).
-    ///
-    /// RDMA READs and WRITEs move an aligned word as a whole, if neither the range nor a packet
-    /// ends inside it: begin the range at a word, so that packets, whose payloads are multiples of
-    /// 8 bytes, end between words. RDMA atomics and those of the CPU are atomic to each other only
-    /// if the device reports it; rely on atomicity among atomics of one device, or of the CPU.
-    ///
-    /// The words of one READ are read in no promised order. A peer that reads a version and a value
-    /// by one READ may get the new version and the old value, so write a version on either side of
-    /// the value (the reader takes it if the two are equal), or let the peer read the version by
-    /// one READ and the value by a second, posted when the first has completed.
-    ///
-    /// The orderings of these atomics hold between CPUs. Towards a device, the barriers of
-    /// [`uar::barrier`](crate::uar::barrier) order stores; posting a request has the barriers that
-    /// it needs for earlier stores.
-    ///
-    /// A word is one access only among words: [`write_at`](Self::write_at) and the other copies go
-    /// byte by byte, or in steps of their own, so that a concurrent copy of the same bytes sees, or
-    /// leaves, parts of a word. The language does not define concurrent atomics of different sizes
-    /// on the same bytes; if values must be whole, use words on both sides.
-    ///
-    /// ```no_run
-    /// # fn f(region: &verbless_queue::Region) {
-    /// use std::sync::atomic::Ordering;
-    ///
-    /// use verbless_queue::uar::barrier::before_doorbell_record as before_later_stores;
-    ///
-    /// // A version on either side of the value: a reader that sees two that differ reads again.
-    /// let words = region.words();
-    /// for (word, value) in [(0, 1), (1, 42), (2, 1)] {
-    ///     words[word].store(value, Ordering::Relaxed);
-    ///     before_later_stores();
-    /// }
-    /// # }
-    /// ```
-    pub fn words(&self) -> &[AtomicU64] {
-        self.memory.words()
-    }
-
     /// The region in place, byte by byte, at any alignment. Devices, peers and copies may change
-    /// each byte at any time. As with [`words`](Self::words), do not use atomics of two sizes on
-    /// the same bytes at the same time.
+    /// each byte at any time.
     pub fn bytes(&self) -> &[AtomicU8] {
         self.memory.bytes()
     }
@@ -339,11 +299,14 @@ mod tests {
     #[test]
     fn words_and_slices_share_bytes() {
         let region = region(30);
-        region.words()[2].store(7, Ordering::Relaxed);
+        // SAFETY: this test has one thread.
+        #[allow(unsafe_code, reason = "words take a promise")]
+        let words = unsafe { region.words() };
+        words[2].store(7, Ordering::Relaxed);
         let mut back = [0u64; 1];
         region.read_slice(16, &mut back).unwrap();
-        assert_eq!((back, region.words().len()), ([7], 3));
-        assert_eq!(region.as_ptr().addr(), region.words().as_ptr().addr());
+        assert_eq!((back, words.len()), ([7], 3));
+        assert_eq!(region.as_ptr().addr(), words.as_ptr().addr());
     }
 
     #[test]

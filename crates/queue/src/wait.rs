@@ -45,7 +45,7 @@ mod tests {
     use crate::uar::UarPage;
 
     #[test]
-    #[allow(unsafe_code, reason = "the device's side is played here")]
+    #[allow(unsafe_code, reason = "the test acts as the device")]
     fn poll_within_ends_with_cqe_or_timeout() {
         let memory = |length| SharedMemory::zeroed(length).slice(0, length).unwrap();
         let ring = memory(4 * Cqe::BYTES);

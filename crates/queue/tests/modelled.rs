@@ -14,8 +14,8 @@ use verbless_model_kernel::InProcess;
 use verbless_prm::{CommandStatus, EqeQpSrq, EqeQueueType, Opcode, QpState, SqState};
 use verbless_queue::wr::{Nop, PostError, Send};
 use verbless_queue::{
-    AccessKey, Completes, ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Parked,
-    PeerAddress, Qp, QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig, WithSrq,
+    AccessKey, ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Parked, PeerAddress, Qp,
+    QpConfig, QpControl, Rc, RqConfig, SqConfig, SrqConfig, WithSrq, WorkQueue,
 };
 
 /// How long a completion may take on a busy machine.
@@ -109,9 +109,9 @@ fn ethernet_queues_show_numbers_and_enter_error() {
     assert_eq!(sq.object().query().expect("its context").state(), SqState::RDY);
     sq.post(&Nop::new().signaled(), 9).expect("there is room");
     arrives(&completions);
-    let good = completions.peek_plain().expect("a good one");
-    assert_eq!(Completes::succeed(&mut sq, good).expect("it is the queue's").cookie, 9);
-    completions.pass();
+    let good = completions.peek_send().expect("a good one");
+    assert_eq!(WorkQueue::complete_success(&mut sq, good).expect("it is the queue's").cookie, 9);
+    completions.consume_peeked();
     sq.to_error().expect("the device agrees");
     assert_eq!(sq.object().query().expect("its context").state(), SqState::ERR);
 }
@@ -143,7 +143,7 @@ fn receive_half_moves_whole_qp_to_error() {
     let (_model, domain) = on(Link::Infiniband);
     let options = ConnectOptions::default();
     let (mut qp, mut sends, mut receives) = pair(&domain);
-    domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
     qp.post_receive([], 7).expect("there is room");
     let (mut send, mut receive) = qp.split().expect("it has two completion queues");
     receive.to_error().expect("the device agrees");
@@ -159,16 +159,16 @@ fn receive_half_moves_whole_qp_to_error() {
 fn device_queues_complete_by_fast_path() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     qp.post(&Nop::new().signaled(), 7).expect("there is room");
     arrives(&sends);
-    let completion = Completes::succeed(&mut qp, sends.peek_plain().expect("a good one"));
+    let completion = WorkQueue::complete_success(&mut qp, sends.peek_send().expect("a good one"));
     assert_eq!(completion.expect("it is of the queue pair").cookie, 7);
-    sends.pass();
+    sends.consume_peeked();
     let (mut send, _receive) = qp.split().expect("it has two completion queues");
     send.post(&Nop::new().signaled(), 8).expect("there is room");
     arrives(&sends);
-    let completion = Completes::succeed(&mut send, sends.peek_plain().expect("a good one"));
+    let completion = WorkQueue::complete_success(&mut send, sends.peek_send().expect("a good one"));
     assert_eq!(completion.expect("it is of the half").cookie, 8);
 }
 
@@ -217,7 +217,7 @@ fn builder_rejects_pd_of_another_device() {
     let of = |pd: &Pd| Domain::builder(domain.device()).protection_domain(pd.clone()).build();
     assert_eq!(of(domain.pd()).expect("its own").pd().pdn(), domain.pd().pdn());
     let error = of(other.pd()).expect_err("it is another device's");
-    assert_eq!(error.kind(), ErrorKind::Input);
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("of another context"), "{error}");
 }
 
@@ -237,14 +237,14 @@ fn taken_back_qp_rejects_posts_until_reset() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
     let options = ConnectOptions::default();
-    domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
     let memory = domain.region(64, KeyAccess::ALL).expect("a region");
     let (mut queues, control) = qp.with_control();
     queues.post_receive(memory.sge(0, 64).expect("inside"), 1).expect("there is room");
     queues.post(&Nop::new().signaled(), 2).expect("there is room");
     queues.post(&Nop::new(), 3).expect("there is room");
     arrives(&sends);
-    queues.take_back().expect("the device agrees");
+    queues.to_reset().expect("the device agrees");
     assert_eq!(queues.post(&Nop::new(), 0), Err(PostError::NotConnected));
     let done = queues.poll(&mut sends).expect("it completed before").expect("it is well");
     assert_eq!(done.cookie, 2);
@@ -252,7 +252,10 @@ fn taken_back_qp_rejects_posts_until_reset() {
     // From RESET it goes to INIT only after its rings are cleared.
     assert!(!control.is_in_init().expect("its state"));
     let error = control.to_init(&options).expect_err("its rings have the old requests");
-    assert!(error.kind() == ErrorKind::Input && error.to_string().contains("`reset`"), "{error}");
+    assert!(
+        error.kind() == ErrorKind::InvalidInput && error.to_string().contains("`reset`"),
+        "{error}"
+    );
     assert!(!control.is_in_init().expect("its state"));
     queues.reset().expect("the device agrees");
     control.to_init(&options).expect("INIT");
@@ -265,21 +268,21 @@ fn qp_in_reset_reinits_only_after_reset_of_rings() {
     let (mut qp, mut sends, _receives) = pair(&domain);
     let options = ConnectOptions::default();
     let init = InitAttr { port: 1, pkey_index: 0, access: KeyAccess::ALL.remote };
-    domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
     qp.post(&Nop::new().signaled(), 2).expect("there is room");
     qp.post(&Nop::new().signaled(), 3).expect("there is room");
     arrives(&sends);
     qp.to_reset().expect("the device agrees");
     assert_eq!(qp.post(&Nop::new(), 0), Err(PostError::NotConnected));
     let error = qp.to_init(&init).expect_err("its rings are as before");
-    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     // ERR flushes no old request, and takes no new one.
     qp.to_error().expect("the device agrees");
     assert_eq!(qp.post(&Nop::new(), 0), Err(PostError::NotConnected));
     let done = qp.poll(&mut sends).expect("it completed before").expect("it is well");
     assert_eq!(done.cookie, 2);
     qp.reset().expect("the device agrees");
-    domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
     qp.post(&Nop::new().signaled(), 4).expect("there is room");
     let done = loop {
         arrives(&sends);
@@ -294,7 +297,7 @@ fn qp_in_reset_reinits_only_after_reset_of_rings() {
 fn send_half_of_reset_qp_stays_closed() {
     let (_model, domain) = on(Link::Infiniband);
     let (mut qp, _sends, _receives) = pair(&domain);
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     qp.post(&Nop::new(), 0).expect("there is room");
     qp.to_reset().expect("the device agrees");
     let (mut send, _receive) = qp.split().expect("a completion queue for each side");
@@ -331,7 +334,7 @@ fn collapsed_cq_takes_every_send_of_one_qp() {
     let mut qp: Qp<Rc> = domain
         .queue_pair_towards(&config, &sends.target(), &receives.target())
         .expect("as the documentation has it");
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     for cookie in 0..8 {
         qp.post(&Nop::new().signaled(), cookie).expect("room");
     }
@@ -339,7 +342,7 @@ fn collapsed_cq_takes_every_send_of_one_qp() {
     let mut newest = None;
     while newest != Some(7) {
         assert!(Instant::now() < end, "the last one does not complete: {newest:?}");
-        if let Some(completion) = qp.poll_newest(&sends) {
+        if let Some(completion) = qp.poll_collapsed(&sends) {
             newest = Some(completion.expect("it succeeds").cookie);
         }
     }
@@ -352,7 +355,7 @@ fn rq_takes_at_most_32_sges() {
     let most = domain.device().caps().max_receive_sges().min(32) as u32;
     let make = |sges| domain.rq(&RqConfig { sges, ..RqConfig::new(4) }, &completions).map(drop);
     make(most).expect("the most");
-    assert_eq!(make(most + 1).expect_err("one more").kind(), ErrorKind::Input);
+    assert_eq!(make(most + 1).expect_err("one more").kind(), ErrorKind::InvalidInput);
 }
 
 /// A full CQ that has overrun.
@@ -360,7 +363,7 @@ fn overrun(domain: &Domain) -> (Qp<Rc>, Cq) {
     let config = CqConfig { overcommit: true, ..CqConfig::new(4) };
     let sends = domain.completion_queue(&config).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(8, 4), &sends, &cq(domain)).expect("a QP");
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     (qp, sends)
 }
 
@@ -450,7 +453,7 @@ fn posting_drain_overruns_no_exact_size_cq() {
     let mut sends = domain.completion_queue(&CqConfig::new(8)).expect("a completion queue");
     let receives = cq(&domain);
     let mut qp = domain.queue_pair(&QpConfig::new(4, 0), &sends, &receives).expect("they fit");
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     assert_eq!(qp.send.free(), 8, "as many as the CQ has entries");
     for cookie in 0..8 {
         qp.post(&Nop::new().signaled(), cookie).expect("there is room");
@@ -471,7 +474,7 @@ fn posting_drain_overruns_no_exact_size_cq() {
     // With spare entries, the consumer index goes back for several CQEs at once.
     let mut wide = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(4, 0), &wide, &receives).expect("they fit");
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     for cookie in 0..3 {
         qp.post(&Nop::new().signaled(), cookie).expect("there is room");
     }
@@ -498,7 +501,7 @@ fn fragmented_memory_is_registered_in_small_pages() {
     let into = domain.region(LENGTH, KeyAccess::ALL).expect("memory");
     assert_eq!(from.address() % (2 << 20), 0, "it suits pages of 2 MiB");
     let (mut qp, mut sends, _receives) = pair(&domain);
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     from.write_at(LENGTH - 8, &[0x5a; 8]).expect("room");
     let whole = from.sge(0, LENGTH).expect("a range");
     let remote = into.remote(0, LENGTH).expect("a range");
@@ -516,7 +519,7 @@ fn fragmented_memory_is_registered_in_small_pages() {
 fn watched_qp_error_ends_wait_once() {
     let (model, domain) = on(Link::Infiniband);
     let (mut qp, _sends, mut receives) = pair(&domain);
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     let mut events = CqEvents::new(domain.device()).expect("a channel");
     let refused = events.watch(&receives, &qp).expect_err("the CQ is not on the channel");
     assert!(refused.to_string().contains("call `add` first"), "{refused}");
@@ -572,7 +575,7 @@ fn failures_before_subscription_are_found() {
     let error = events.wait_for(&mut sends, None).expect_err("it overran before");
     assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
     let (mut qp, _sends, mut receives) = pair(&domain);
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     model.fail_queue(0, verbless_model::QueueKind::Qp, qp.qpn().0);
     events.add(&mut receives, 8).expect("it is new");
     events.watch(&receives, &qp).expect("the device reports these");
@@ -625,7 +628,7 @@ fn reset_qp_waits_for_room_in_its_cq() {
     let mut both = domain.completion_queue(&entries).expect("a completion queue");
     let mut qp = domain.queue_pair(&config, &both, &both).expect("a queue pair");
     let options = ConnectOptions::default();
-    domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
     post_nops(&mut qp, 8);
     let end = Instant::now() + PATIENCE;
     while both.object().query().expect("the device answers").producer_counter() < 8 {
@@ -633,12 +636,12 @@ fn reset_qp_waits_for_room_in_its_cq() {
     }
     qp.reset().expect("the device agrees");
     // Eight CQEs are removed, and still have their entries.
-    let refused = domain.connect_to_itself(&mut qp, &options).expect_err("it could overrun");
+    let refused = domain.connect_loopback(&mut qp, &options).expect_err("it could overrun");
     assert!(refused.to_string().contains("8 CQEs"), "{refused}");
     let other = domain.queue_pair(&QpConfig::new(1, 1), &both, &both).expect_err("no room");
-    assert_eq!(other.kind(), ErrorKind::Input);
+    assert_eq!(other.kind(), ErrorKind::InvalidInput);
     assert!(both.poll().is_none(), "they are removed");
-    domain.connect_to_itself(&mut qp, &options).expect("the entries are free");
+    domain.connect_loopback(&mut qp, &options).expect("the entries are free");
 }
 
 #[test]
@@ -651,7 +654,7 @@ fn qp_beyond_cq_entries_is_rejected() {
     );
     let small = cq(&domain);
     let refused = domain.queue_pair(&config, &small, &small).expect_err("it could overrun");
-    assert_eq!(refused.kind(), ErrorKind::Input);
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     for part in ["48 requests", "16 entries", "CqConfig::new(48)", "overcommit"] {
         assert!(refused.to_string().contains(part), "{refused}");
     }
@@ -735,7 +738,7 @@ fn connect_after_reset_needs_new_address() {
     domain.connect(&mut peer, &sent, &options).expect("both addresses are new");
     qp.reset().expect("the device agrees");
     let refused = domain.connect(&mut qp, &theirs, &options).expect_err("the peer has the old one");
-    assert_eq!(refused.kind(), ErrorKind::Input);
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     for part in ["before its reset", "take its address again", &format!("{:#08x}", sent.psn)] {
         assert!(refused.to_string().contains(part), "{refused}");
     }
@@ -780,7 +783,7 @@ fn qp_in_reused_memory_starts_with_cleared_record() {
         // Each has the memory of the one before: its record must not count the old requests.
         let mut qp: Qp<Rc> =
             domain.queue_pair(&QpConfig::new(4, 4), &sends, &sends).expect("a queue pair");
-        domain.connect_to_itself(&mut qp, &options).expect("it reaches itself");
+        domain.connect_loopback(&mut qp, &options).expect("it reaches itself");
         std::thread::sleep(Duration::from_millis(2));
         assert!(sends.is_empty(), "something was posted in round {round}");
         assert_eq!(state(&qp), QpState::RTS, "round {round}");
@@ -827,7 +830,7 @@ fn srq_qp_without_last_wqe_event_counts_leak() {
         domain.queue_pair_with_srq(&config, &cq, &cq, &srq).expect("a queue pair");
     qp.reset().expect("the device agrees");
     assert_eq!(domain.device().leaked(), 0, "it has received nothing");
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it connects");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it connects");
     qp.reset().expect("the device agrees");
     assert_eq!(domain.device().leaked(), 1);
 }
@@ -836,7 +839,7 @@ fn srq_qp_without_last_wqe_event_counts_leak() {
 fn completions_of_a_failed_device_come_before_its_error() {
     let (model, domain) = on(Link::Infiniband);
     let (mut qp, mut sends, _receives) = pair(&domain);
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     let mut events = CqEvents::new(domain.device()).expect("a channel");
     events.add(&mut sends, 0).expect("it is added");
     assert_eq!(events.park(&mut sends).expect("it parks"), Parked::Armed);
@@ -859,7 +862,7 @@ fn refused_reset_of_an_srq_pair_uses_up_no_event() {
     let mut qp: Qp<Rc, WithSrq> =
         domain.queue_pair_with_srq(&QpConfig::new(4, 4), &cq, &cq, &srq).expect("a queue pair");
     for _ in 0..2 {
-        domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it connects");
+        domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it connects");
         model.fail_command(0, Opcode::QP_2RST, 1, CommandStatus::INTERNAL_ERR, 0);
         assert!(qp.reset().is_err());
         let start = Instant::now();

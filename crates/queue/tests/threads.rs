@@ -54,7 +54,7 @@ fn send_sync_table_matches_compiler() {
     Cq: Send, not Sync;
     Qp: Send, not Sync;
     CollapsedCq: Send, not Sync;
-    CollapsedQueue: Send, not Sync;
+    CollapsedCompletionQueue: Send, not Sync;
     CqTarget: Send, not Sync;
     QpControl: Send, Sync;
     QpQueues: Send, not Sync;
@@ -70,9 +70,9 @@ fn send_sync_table_matches_compiler() {
     SharedReceiveQueue: Send, not Sync;
     CompletionQueue: Send, not Sync;
     SrqReturns: Send, Sync;
-    FrameReceiver: Send, not Sync;
+    RawRq: Send, not Sync;
     ReceivedFrame: Send, Sync;
-    FrameCqe: Send, Sync;
+    EthCqe: Send, Sync;
     CqCleaner: Send, not Sync;
     Cqe: Send, Sync;
     Completion: Send, Sync;

@@ -24,7 +24,7 @@ fn range_error_becomes_input_error() {
         (RangeError::NoRemoteKey, "no remote key"),
     ] {
         let error = Error::from(error);
-        assert_eq!(error.kind(), ErrorKind::Input);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

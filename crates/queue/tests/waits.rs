@@ -9,6 +9,7 @@ use verbless_command::Device;
 use verbless_devx::{Backend, Waiter};
 use verbless_model::{Model, Profile, QueueKind};
 use verbless_model_kernel::InProcess;
+use verbless_prm::hot::event_type;
 use verbless_queue::wr::Nop;
 use verbless_queue::{
     ConnectOptions, Cq, CqConfig, CqEvents, Domain, ErrorKind, Parked, Qp, QpConfig,
@@ -31,7 +32,7 @@ fn open(model: &Model) -> Domain {
 fn pair(domain: &Domain, events: &CqEvents, token: u64) -> (Qp, Cq) {
     let mut cq = domain.completion_queue(&CqConfig::new(16)).expect("a completion queue");
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).expect("it reaches itself");
     events.add(&mut cq, token).expect("it is new");
     (qp, cq)
 }
@@ -128,4 +129,59 @@ fn reset_ends_waits_of_earlier_contexts() {
             assert_eq!(done.cookie, cookie);
         }
     }
+}
+
+#[test]
+fn failure_of_qp_with_reused_number_is_reported() {
+    let model = model();
+    let domain = open(&model);
+    let events = CqEvents::new(domain.device()).expect("a channel");
+    let (first, mut cq) = pair(&domain, &events, 7);
+    let number = first.qpn();
+    events.watch(&cq, &first).expect("the device reports these");
+    assert!(model.fail_queue(0, QueueKind::Qp, number.0));
+    assert_eq!(events.wait(PATIENCE).expect("it is well"), Some(7));
+    drop(first);
+    let mut second = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair");
+    domain.connect_loopback(&mut second, &ConnectOptions::default()).expect("it reaches itself");
+    assert_eq!(second.qpn(), number);
+    events.watch(&cq, &second).expect("the device reports these");
+    assert!(model.fail_queue(0, QueueKind::Qp, number.0));
+    assert_eq!(events.wait(PATIENCE).expect("it is well"), Some(7));
+    let error = events.park(&mut cq).expect_err("the second queue pair failed");
+    assert_eq!(error.kind(), ErrorKind::QueueFailed, "{error}");
+    assert_eq!(events.park(&mut cq).expect("it was reported once"), Parked::Armed);
+}
+
+#[test]
+fn removal_discards_unread_events() {
+    let model = model();
+    let domain = open(&model);
+    let channel = domain.device().event_channel(false).expect("a channel");
+    channel.subscribe(None, &[event_type::PORT_CHANGE.into()], 5).expect("the device reports it");
+    model.set_port(0, 1, false);
+    assert!(channel.wait(PATIENCE).expect("it is well"), "the event comes");
+    model.remove(0);
+    let_sleep();
+    for _ in 0..2 {
+        let error = channel.read().expect_err("the device was removed");
+        assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
+    }
+}
+
+#[test]
+fn last_cqe_of_removed_device_is_polled_after_error() {
+    let model = model();
+    let domain = open(&model);
+    let mut events = CqEvents::new(domain.device()).expect("a channel");
+    let (mut qp, mut cq) = pair(&domain, &events, 7);
+    assert_eq!(events.park(&mut cq).expect("it parks"), Parked::Armed);
+    qp.post(&Nop::new().signaled(), 9).expect("room");
+    let_sleep();
+    model.remove(0);
+    let_sleep();
+    assert!(events.wait_for(&mut cq, PATIENCE).expect("the CQE comes first"));
+    assert_eq!(qp.poll(&mut cq).expect("a CQE").expect("it succeeded").cookie, 9);
+    let error = events.wait_for(&mut cq, PATIENCE).expect_err("the device was removed");
+    assert_eq!(error.kind(), ErrorKind::DeviceGone, "{error}");
 }

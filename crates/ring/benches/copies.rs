@@ -1,5 +1,5 @@
-//! Copies into shared memory and out of it beside `memcpy`, in turns. Run by `cargo xtask bench`,
-//! which has the bounds; a ratio of 1 means as fast.
+//! Compares copies into and out of shared memory with `memcpy`. `cargo xtask bench` runs it and has
+//! the bounds; a ratio of 1 means equal speed.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,16 +8,16 @@ use verbless_ring::ring::SharedMemory;
 
 /// Bytes of a copy.
 const LENGTHS: [usize; 6] = [64, 256, 1 << 10, 8 << 10, 64 << 10, 16 << 20];
-/// Turns of each; the fastest counts.
+/// Rounds of each copy; the fastest counts.
 const TURNS: usize = 15;
-/// Bytes of a turn, about.
+/// Approximate bytes of a round.
 const BYTES: usize = 64 << 20;
 
 const PAGE: usize = 4096;
 
-/// Part of `buffer` that begins in the middle of a page. Shared memory begins with a page; where a
-/// copy's ends are a few bytes apart within their pages, as the allocator may happen to lay them,
-/// the processor takes each load to be of what was stored just before.
+/// Part of `buffer` that begins in the middle of a page. Shared memory begins at a page. If source
+/// and destination are a few bytes apart within their pages, the processor assumes that each load
+/// depends on the last store (4 KiB aliasing).
 fn half_a_page_in(buffer: &mut [u8], length: usize) -> &mut [u8] {
     let at = buffer.as_ptr().align_offset(PAGE) + PAGE / 2;
     &mut buffer[at..at + length]
@@ -31,7 +31,7 @@ fn main() {
         let to = half_a_page_in(&mut to, length);
         let memory = SharedMemory::zeroed(length);
         let [mut plain, mut into, mut out] = [f64::INFINITY; 3];
-        // In turns, so that whatever else the machine does disturbs all of them.
+        // Alternating, so that other load of the machine disturbs all of them.
         for _ in 0..TURNS {
             plain =
                 plain.min(time(length, || black_box(&mut *to).copy_from_slice(black_box(&*from))));
@@ -50,7 +50,7 @@ fn main() {
     }
 }
 
-/// The seconds of one call, of many.
+/// Seconds of one call, measured over many.
 fn time(length: usize, mut copy: impl FnMut()) -> f64 {
     let calls = (BYTES / length).clamp(1, 1 << 20);
     let start = Instant::now();

@@ -1,15 +1,15 @@
-//! What posting and polling cost in instructions. Run by `cargo xtask bench` under callgrind, which
-//! counts what happens inside a function `measured_…`; the argument names the case. Alone it only
-//! checks that the cases work.
+//! Counts the instructions of posting and polling. `cargo xtask bench` runs it under callgrind,
+//! which counts inside the functions `measured_…`; the argument names the case. Without callgrind
+//! it only checks that the cases work.
 //!
 //! The queues lie in ordinary memory: a ring of 256 wqebbs, everything in the L1 cache, CQEs
-//! written beforehand. What an operation includes: filling the request from its parts, all checks
+//! written beforehand. An operation includes filling the request from its parts, all checks
 //! (SGE lengths, limits, free WQEBBs; owner bit, opcode, queue, index), the cookie and slot table,
 //! the doorbell record and all barriers. There is no lock, because `&mut self` makes one
 //! unnecessary, and no `lfence`, which x86 does not need between loads.
 //!
-//! `line_…` is the operation as a function of its own, called once per operation;
-//! `measured_…_inlined` has it inlined into the loop. The loop and the call are counted too.
+//! `line_…` is the operation as a separate function, called once per operation;
+//! `measured_…_inlined` has it inlined into the loop. The loop and the call count too.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -18,21 +18,21 @@ use verbless_prm::hot::{self, cqe_opcode, opcode};
 use verbless_prm::{CqeOpcode, DatagramSegment, WqeOpcode};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::cq::{CompletionQueueParts, Notify};
-use verbless_ring::frames::PolledFrame;
 use verbless_ring::qp::{BlueFlame, Polled, ReceiveQueueParts, SendQueueParts};
+use verbless_ring::raw_rq::PolledFrame;
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
-use verbless_ring::shared::SharedReceiveQueueParts;
+use verbless_ring::srq::SharedReceiveQueueParts;
 use verbless_ring::uar::UarPage;
-use verbless_ring::wr::{Frame, Inline, PostError, Send, Umr, Write};
+use verbless_ring::wr::{EthSend, Inline, PostError, Send, Umr, Write};
 use verbless_ring::{
     AddressHandle, Completion, CompletionError, CompletionQueue, Cqe, Cqn, Datagram, Destination,
-    Dispatched, Dispatcher, Eth, FrameReceiver, Lkey, QKey, Qpn, QueuePair, ReceiveQueue,
-    RemoteAddr, Rkey, SendQueue, Sge, SharedReceiveQueue, Ud, WqeIndex,
+    Dispatched, Dispatcher, Eth, Lkey, QKey, Qpn, QueuePair, RawRq, ReceiveQueue, RemoteAddr, Rkey,
+    SendQueue, Sge, SharedReceiveQueue, Ud, WqeIndex,
 };
 
 const QPN: u32 = 0x123;
 const WQEBBS: usize = 256;
-/// Operations of one round, between which the harness makes room and writes CQEs.
+/// Operations of one round; between rounds the harness frees WQEBBs and writes CQEs.
 const ROUND: usize = 128;
 const ROUNDS: usize = 32;
 const BATCH: usize = 32;
@@ -148,17 +148,17 @@ fn line_post_frame(
     body: Sge,
     cookie: u64,
 ) -> Posted {
-    queue.post(&Frame::new(header, body).ip_checksum().l4_checksum().signaled(), cookie)
+    queue.post(&EthSend::new(header, body).ip_checksum().l4_checksum().signaled(), cookie)
 }
 
 #[inline(never)]
-fn line_poll_frame(frames: &mut FrameReceiver, cq: &mut CompletionQueue) -> PolledFrame {
+fn line_poll_frame(frames: &mut RawRq, cq: &mut CompletionQueue) -> PolledFrame {
     frames.poll(cq)
 }
 
 #[inline(never)]
 fn line_poll_frames(
-    frames: &mut FrameReceiver,
+    frames: &mut RawRq,
     cq: &mut CompletionQueue,
     into: &mut [PolledFrame; BATCH],
 ) -> usize {
@@ -171,7 +171,7 @@ fn line_arm(cq: &mut CompletionQueue) {
     cq.event_received();
 }
 
-/// The queues, and the memory that the device would see.
+/// The queues, and the memory that a device would see.
 struct World {
     pair: QueuePair,
     cq: CompletionQueue,
@@ -190,7 +190,7 @@ struct World {
     table: Dispatcher<QueuePair>,
     frames: SendQueue<Eth>,
     header: [u8; HEADER],
-    receiver: FrameReceiver,
+    receiver: RawRq,
     received: [PolledFrame; BATCH],
 }
 
@@ -200,10 +200,10 @@ fn memory(length: usize) -> SharedMemory {
 }
 
 /// `memory` as a ring of a queue.
-#[allow(unsafe_code, reason = "the device's side is played here")]
+#[allow(unsafe_code, reason = "the bench acts as the device")]
 fn ring_of(memory: &SharedMemory) -> RingMemory {
-    // SAFETY: what plays the device does so on the queue's thread, or in its place with stores of
-    // single bytes, of which the last one says that the others are there.
+    // SAFETY: the code that acts as the device runs on the queue's thread, or stores single bytes,
+    // the last of which marks the others as written.
     unsafe { RingMemory::new(memory.clone()) }
 }
 
@@ -212,7 +212,7 @@ fn record_of(memory: &SharedMemory) -> RecordMemory {
     RecordMemory::new(ring_of(memory)).unwrap()
 }
 
-/// A queue pair of this number, with so many wqebbs, that rings plain doorbells.
+/// A queue pair with this number and this many wqebbs, which rings plain doorbells.
 fn small(qpn: u32, wqebbs: usize, page: &UarPage) -> QueuePair {
     let send = SendQueue::new(SendQueueParts {
         qpn: Qpn(qpn),
@@ -235,8 +235,8 @@ fn small(qpn: u32, wqebbs: usize, page: &UarPage) -> QueuePair {
 
 impl World {
     fn new(blueflame: bool) -> Self {
-        // SAFETY: the memory is this page's alone.
-        #[allow(unsafe_code, reason = "ordinary memory stands for a device's page")]
+        // SAFETY: only this page uses the memory.
+        #[allow(unsafe_code, reason = "ordinary memory replaces a UAR page")]
         let page = unsafe { UarPage::new(memory(4096)) }.unwrap();
         let (record, cqes) = (record_of(&memory(8)), memory(64 * WQEBBS));
         let send = SendQueue::new(SendQueueParts {
@@ -322,13 +322,12 @@ impl World {
             table,
             frames: frames.unwrap(),
             header: [0x12; HEADER],
-            receiver: FrameReceiver::new(frame_receives.unwrap(), USER).unwrap(),
+            receiver: RawRq::new(frame_receives.unwrap(), USER).unwrap(),
             received: [const { None }; BATCH],
         }
     }
 
-    /// The device's part: a CQE for each of the next WQEs, whether they are posted already or will
-    /// be.
+    /// The device's side: a CQE for each of the next WQEs, whether or not they are posted yet.
     fn write_cqes(&mut self, count: usize) {
         for i in 0..count {
             let mut cqe = hot::Cqe::zeroed();
@@ -351,7 +350,7 @@ impl World {
         self.cq.poll().expect("a CQE was written")
     }
 
-    /// Completes every datagram, of two wqebbs each, by its last one.
+    /// Completes all datagrams, of two wqebbs each, by one CQE of the last.
     fn complete_datagrams(&mut self) {
         self.completed += 2 * ROUND;
         let cqe = self.cqe(cqe_opcode::REQUESTER, opcode::SEND, self.completed as u16 - 2);
@@ -359,7 +358,7 @@ impl World {
         assert_eq!(self.datagrams.send.free() as usize, WQEBBS);
     }
 
-    /// Completes every frame that was sent, of a wqebb each, by the last one.
+    /// Completes all sent frames, of one wqebb each, by one CQE of the last.
     fn complete_frames(&mut self) {
         self.completed += ROUND;
         let cqe = self.cqe(cqe_opcode::REQUESTER, opcode::SEND, self.completed as u16 - 1);
@@ -416,8 +415,7 @@ impl World {
     }
 }
 
-/// A case: what the harness does around `ROUND` operations, and the function whose instructions
-/// count.
+/// A case: the harness's work around `ROUND` operations, and the function whose instructions count.
 struct Case {
     name: &'static str,
     blueflame: bool,
@@ -506,7 +504,7 @@ measured! {
         line_post_frame(&mut w.frames, black_box(&w.header), *black_box(&w.sges[0]), cookie);
     measured_frame_inlined: ROUND, |w, cookie|
         w.frames.post(
-            &Frame::new(black_box(&w.header), *black_box(&w.sges[0]))
+            &EthSend::new(black_box(&w.header), *black_box(&w.sges[0]))
                 .ip_checksum()
                 .l4_checksum()
                 .signaled(),
@@ -589,11 +587,11 @@ fn run(case: &Case) {
         (case.measured)(&mut world);
         (case.after)(&mut world);
     }
-    // Read by `cargo xtask bench`: by what to divide.
+    // `cargo xtask bench` divides by this number.
     println!("{} operations: {}", case.name, ROUND * ROUNDS);
 }
 
-/// What is not measured, but looked at as machine code.
+/// Functions whose machine code is inspected, not measured.
 fn others() {
     let mut world = World::new(false);
     line_post_receive(&mut world.pair, [world.sges[0]], 0).unwrap();
@@ -606,7 +604,7 @@ fn others() {
 
 fn main() -> ExitCode {
     others();
-    // Cargo hands `--bench` or a test runner's options to a program like this one.
+    // Cargo passes `--bench` or a test runner's options to this program.
     let name = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
     let mut found = name.is_none();
     for case in CASES.iter().filter(|case| name.as_ref().is_none_or(|name| name == case.name)) {

@@ -6,7 +6,7 @@ use verbless_prm::hot::{CqeUserIndex, OpcodeQpn, cqe_opcode, cqe_syndrome, opcod
 
 use crate::address::{HEADER_BYTES, Source};
 use crate::cq::{Cqe, Outcome, RequestId};
-use crate::frame_cqe::FrameCqe;
+use crate::eth_cqe::EthCqe;
 use crate::types::{Be32, Qpn, Rkey, WqeIndex};
 
 /// A request that completed.
@@ -33,15 +33,15 @@ impl Completion {
 
     /// The completion of a receive; the opcode field of its CQE is not meaningful.
     #[inline(always)]
-    pub(crate) const fn received(cookie: u64, cqe: &Cqe, operation: Operation) -> Self {
+    pub(crate) const fn received(cookie: u64, cqe: &Cqe, operation: WcOpcode) -> Self {
         let opcode_qpn = cqe.request().opcode_qpn().with_wqe_opcode(operation as u8).into_bits();
         let Outcome { user_index, immediate, byte_count } = cqe.outcome();
         Self { cookie, opcode_qpn: Be32::new(opcode_qpn), user_index, immediate, byte_count }
     }
 
     /// The operation that completed.
-    pub const fn operation(&self) -> Operation {
-        Operation::of_number(OpcodeQpn::from_bits(self.opcode_qpn.get()).wqe_opcode())
+    pub const fn operation(&self) -> WcOpcode {
+        WcOpcode::of_number(OpcodeQpn::from_bits(self.opcode_qpn.get()).wqe_opcode())
     }
 
     /// The queue pair that the request was posted to; for a shared receive, the queue pair that the
@@ -58,12 +58,12 @@ impl Completion {
     /// Bytes written to local memory by a receive, a READ, or an atomic (8); 0 for other requests.
     pub const fn byte_len(&self) -> u32 {
         match self.operation() {
-            Operation::Read
-            | Operation::Receive
-            | Operation::ReceiveImm
-            | Operation::ReceiveInvalidate
-            | Operation::ReceiveWriteImm => self.byte_count.get(),
-            Operation::CompareSwap | Operation::FetchAdd => 8,
+            WcOpcode::Read
+            | WcOpcode::Receive
+            | WcOpcode::ReceiveImm
+            | WcOpcode::ReceiveInvalidate
+            | WcOpcode::ReceiveWriteImm => self.byte_count.get(),
+            WcOpcode::CompareSwap | WcOpcode::FetchAdd => 8,
             _ => 0,
         }
     }
@@ -71,7 +71,7 @@ impl Completion {
     /// The immediate data of the received message, if it has any.
     pub const fn immediate(&self) -> Option<u32> {
         match self.operation() {
-            Operation::ReceiveImm | Operation::ReceiveWriteImm => Some(self.immediate.get()),
+            WcOpcode::ReceiveImm | WcOpcode::ReceiveWriteImm => Some(self.immediate.get()),
             _ => None,
         }
     }
@@ -79,7 +79,7 @@ impl Completion {
     /// The local key that the peer invalidated, if any.
     pub const fn invalidated(&self) -> Option<Rkey> {
         match self.operation() {
-            Operation::ReceiveInvalidate => Some(Rkey(self.immediate.get())),
+            WcOpcode::ReceiveInvalidate => Some(Rkey(self.immediate.get())),
             _ => None,
         }
     }
@@ -115,17 +115,17 @@ impl Datagram {
     }
 }
 
-/// Declares [`Operation`], and the list of its values.
+/// Declares [`WcOpcode`], and the list of its values.
 macro_rules! operations {
-    ($(#[$attr:meta])* pub enum Operation {
+    ($(#[$attr:meta])* pub enum WcOpcode {
         $($(#[$value_attr:meta])* $value:ident = $number:expr,)*
     }) => {
         $(#[$attr])*
-        pub enum Operation {
+        pub enum WcOpcode {
             $($(#[$value_attr])* $value = $number,)*
         }
 
-        impl Operation {
+        impl WcOpcode {
             /// All operations.
             pub const ALL: &[Self] = &[$(Self::$value),*];
         }
@@ -137,7 +137,7 @@ operations! {
     /// receive CQEs plus 0x80.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
-    pub enum Operation {
+    pub enum WcOpcode {
         /// No operation.
         Nop = opcode::NOP,
         /// SEND.
@@ -159,7 +159,7 @@ operations! {
         /// A change of a key: UMR, local invalidate.
         Umr = opcode::UMR,
         /// A copy of memory within the device.
-        MemoryCopy = opcode::MMO,
+        DmaMmo = opcode::MMO,
         /// A wait for data.
         Wait = opcode::WAIT,
         /// A WRITE with an immediate arrived; its data is at the address in the request.
@@ -173,15 +173,15 @@ operations! {
     }
 }
 
-impl Operation {
+impl WcOpcode {
     /// The operation with this number. A completion holds only numbers of operations in this enum;
     /// any other number gives a NOP.
     pub(crate) const fn of_number(number: u8) -> Self {
-        const BY_NUMBER: [Operation; 256] = {
-            let mut table = [Operation::Nop; 256];
+        const BY_NUMBER: [WcOpcode; 256] = {
+            let mut table = [WcOpcode::Nop; 256];
             let mut i = 0;
-            while i < Operation::ALL.len() {
-                let operation = Operation::ALL[i];
+            while i < WcOpcode::ALL.len() {
+                let operation = WcOpcode::ALL[i];
                 table[operation as usize] = operation;
                 i += 1;
             }
@@ -193,7 +193,7 @@ impl Operation {
 
 /// Why a request failed: the syndrome of an error CQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum WcStatus {
     /// The message does not fit the receive, or our own length is wrong.
     LocalLength,
     /// The QP could not execute the request.
@@ -224,7 +224,7 @@ pub enum Status {
     Other(u8),
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LocalLength => {
@@ -268,9 +268,9 @@ impl fmt::Display for Status {
     }
 }
 
-impl core::error::Error for Status {}
+impl core::error::Error for WcStatus {}
 
-impl Status {
+impl WcStatus {
     /// The status that the syndrome of an error CQE means.
     pub const fn from_syndrome(syndrome: u8) -> Self {
         match syndrome {
@@ -316,20 +316,20 @@ impl Status {
 #[derive(PartialEq, Eq)]
 pub enum CompletionError {
     /// The request failed. Its QP is in the error state, and the device flushes later requests.
-    Failed(Failure),
+    Failed(FailedRequest),
     /// The device broke its rules. Nothing was completed; treat the queue as broken.
-    Malformed(Malformed),
+    InvalidCqe(InvalidCqe),
     /// A receive CQE of a shared receive queue, passed to one of its queue pairs: pass it to
     /// [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) of the shared receive
     /// queue instead.
-    Shared(Cqe),
+    OtherSrq(Cqe),
     /// A CQE of another queue; nothing was completed. Pass it to the queue of [`Cqe::qpn`]
     /// ([`Cqe::user_index`] in a dispatcher of those): without it, that queue can neither free the
     /// request's slots nor return its cookie.
     OtherQueue(Cqe),
     /// As [`OtherQueue`](Self::OtherQueue), from a receive queue of frames: the CQE with the words
     /// that describe the frame. Pass it to the queue of its [user index](Cqe::user_index).
-    OtherFrame(FrameCqe),
+    OtherRawRq(EthCqe),
 }
 
 /// Same as `Display`, because `main` prints a returned error by `Debug`.
@@ -343,8 +343,8 @@ impl fmt::Display for CompletionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(it) => it.fmt(f),
-            Self::Malformed(it) => write!(f, "invalid CQE: {it}"),
-            Self::Shared(cqe) => write!(
+            Self::InvalidCqe(it) => write!(f, "invalid CQE: {it}"),
+            Self::OtherSrq(cqe) => write!(
                 f,
                 "the CQE of SRQ WQE {} (QP {}): pass it to SharedReceiveQueue::complete",
                 cqe.wqe_index(),
@@ -357,7 +357,7 @@ impl fmt::Display for CompletionError {
                 cqe.qpn(),
                 cqe.user_index()
             ),
-            Self::OtherFrame(frame) => write!(
+            Self::OtherRawRq(frame) => write!(
                 f,
                 "the CQE of WQE {} of another frame queue (user index {:#x}): complete it there",
                 frame.cqe().wqe_index(),
@@ -371,11 +371,11 @@ impl core::error::Error for CompletionError {}
 
 /// A failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct FailedRequest {
     /// The cookie that the request was posted with.
     pub cookie: u64,
     /// Why.
-    pub status: Status,
+    pub status: WcStatus,
     /// The vendor's detailed reason, for a support case: its values are not published.
     pub vendor_syndrome: u8,
     /// The request.
@@ -389,7 +389,7 @@ pub struct Failure {
     pub user_index: u32,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { status, vendor_syndrome, wqe_index, receive, qpn, .. } = self;
         let what = if *receive { "receive" } else { "WQE" };
@@ -397,14 +397,14 @@ impl fmt::Display for Failure {
     }
 }
 
-impl core::error::Error for Failure {}
+impl core::error::Error for FailedRequest {}
 
-impl Failure {
+impl FailedRequest {
     /// The error that an error CQE reports for the request with this cookie.
     pub(crate) const fn new(cookie: u64, cqe: &Cqe) -> Self {
         Self {
             cookie,
-            status: Status::from_syndrome(cqe.syndrome()),
+            status: WcStatus::from_syndrome(cqe.syndrome()),
             vendor_syndrome: cqe.vendor_syndrome(),
             wqe_index: cqe.wqe_index(),
             receive: cqe.is_receive(),
@@ -416,7 +416,7 @@ impl Failure {
 
 /// Why a CQE is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum InvalidCqe {
     /// The opcode is invalid for this queue.
     Opcode(u8),
     /// The CQE has another opcode than the send request that was posted.
@@ -427,7 +427,7 @@ pub enum Malformed {
     Format(u8),
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for InvalidCqe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Opcode(it) => write!(f, "opcode {it:#x}"),
@@ -440,10 +440,10 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl core::error::Error for Malformed {}
+impl core::error::Error for InvalidCqe {}
 
 /// The error of an invalid CQE.
 #[cold]
-pub(crate) fn malformed(malformed: Malformed) -> CompletionError {
-    CompletionError::Malformed(malformed)
+pub(crate) fn invalid_cqe(invalid_cqe: InvalidCqe) -> CompletionError {
+    CompletionError::InvalidCqe(invalid_cqe)
 }

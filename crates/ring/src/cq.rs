@@ -18,7 +18,9 @@ use verbless_prm::hot::{
 };
 
 use crate::address::Source;
-use crate::ring::{CqRing, Cursor, LayoutError, Look, RETIRED, Record, RecordMemory, RingMemory};
+use crate::ring::{
+    CqRing, CqeView, Cursor, LayoutError, RETIRED, Record, RecordMemory, RingMemory,
+};
 use crate::trace::{Event, event};
 use crate::types::{Be32, Cqn, Qpn, WqeIndex};
 use crate::uar::{UarPage, barrier};
@@ -26,8 +28,8 @@ use crate::uar::{UarPage, barrier};
 use cleaner::is_receive;
 
 pub use cleaner::{CqCleaner, Retired};
-pub use collapsed::CollapsedQueue;
-pub(crate) use collapsed::Newest;
+pub use collapsed::CollapsedCompletionQueue;
+pub(crate) use collapsed::CollapsedCqe;
 
 /// Parts of a completion queue.
 #[derive(Debug)]
@@ -131,7 +133,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// A number of more than 24 bits.
-    pub fn numbered(self, cqn: Cqn) -> Result<Self, LayoutError> {
+    pub fn with_cqn(self, cqn: Cqn) -> Result<Self, LayoutError> {
         check_number(cqn)?;
         Ok(Self { cqn, ..self })
     }
@@ -248,7 +250,7 @@ impl CompletionQueue {
     /// Whether there is nothing to poll. CQEs of a destroyed queue count until a poll skips them.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.look().is_not_ours()
+        self.view().is_device_owned()
     }
 
     /// Whether SRQ receives complete here.
@@ -259,8 +261,8 @@ impl CompletionQueue {
 
     /// Looks at the next entry.
     #[inline(always)]
-    pub(crate) fn look(&self) -> Look<'_> {
-        self.ring.look_at(&self.cursor)
+    pub(crate) fn view(&self) -> CqeView<'_> {
+        self.ring.view_at(&self.cursor)
     }
 
     /// Steps over a CQE, without telling the device.
@@ -272,15 +274,15 @@ impl CompletionQueue {
     /// Takes the next CQE without writing the doorbell record.
     #[inline(always)]
     fn take(&mut self) -> Option<Cqe> {
-        let look = self.look();
-        if look.is_plain_request() {
-            let cqe = Cqe::read(&look);
+        let view = self.view();
+        if view.is_plain_request() {
+            let cqe = Cqe::read(&view);
             self.step();
-            if cqe.is_retired() { self.take_behind() } else { Some(cqe) }
-        } else if look.is_not_ours() {
+            if cqe.is_retired() { self.take_after_retired() } else { Some(cqe) }
+        } else if view.is_device_owned() {
             None
         } else {
-            self.take_other()
+            self.take_slow()
         }
     }
 
@@ -288,14 +290,14 @@ impl CompletionQueue {
     /// case, because the device may have had no free entry.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_behind(&mut self) -> Option<Cqe> {
+    pub(crate) fn take_after_retired(&mut self) -> Option<Cqe> {
         loop {
-            let look = self.look();
-            if look.is_not_ours() {
+            let view = self.view();
+            if view.is_device_owned() {
                 self.publish();
                 return None;
             }
-            if let Some(cqe) = self.read_whole() {
+            if let Some(cqe) = self.read_unless_retired() {
                 return Some(cqe);
             }
         }
@@ -303,39 +305,40 @@ impl CompletionQueue {
 
     /// Takes a CQE of ours that has more fields: a receive, an error, inline data.
     #[inline(never)]
-    pub(crate) fn take_other(&mut self) -> Option<Cqe> {
-        match self.read_whole() {
+    pub(crate) fn take_slow(&mut self) -> Option<Cqe> {
+        match self.read_unless_retired() {
             Some(cqe) => Some(cqe),
-            None => self.take_behind(),
+            None => self.take_after_retired(),
         }
     }
 
     /// Reads any CQE that is ours, and steps over it; `None` if it is retired.
-    pub(crate) fn read_whole(&mut self) -> Option<Cqe> {
-        let cqe = self.read_other();
-        (!cqe.is_retired() && !cqe.is_retired_frame()).then_some(cqe)
+    pub(crate) fn read_unless_retired(&mut self) -> Option<Cqe> {
+        let cqe = self.read_full();
+        (!cqe.is_retired() && !cqe.is_retired_eth()).then_some(cqe)
     }
 
     /// Reads any CQE that is ours, and steps over it.
-    fn read_other(&mut self) -> Cqe {
-        let look = self.look();
-        let mut cqe = Cqe::read(&look);
+    fn read_full(&mut self) -> Cqe {
+        let view = self.view();
+        let mut cqe = Cqe::read(&view);
         if cqe.is_receive() && self.claims_receives() {
-            cqe.request.opcode_qpn = Be32::as_it_stands(look.claim());
+            cqe.request.opcode_qpn = Be32::from_raw(view.claim());
         }
         match cqe.opcode() {
             cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => {
-                cqe.more =
-                    u32::from_be(look.dword::<{ offset_of!(hot::CqeError, cqe_syndromes) }>());
+                cqe.syndromes_or_source =
+                    u32::from_be(view.dword::<{ offset_of!(hot::CqeError, cqe_syndromes) }>());
             }
             _ => {
-                cqe.more = u32::from_be(look.dword::<{ offset_of!(hot::Cqe, cqe_source_qp) }>());
+                cqe.syndromes_or_source =
+                    u32::from_be(view.dword::<{ offset_of!(hot::Cqe, cqe_source_qp) }>());
                 cqe.lid = CqeSourceLid::from_raw(
-                    look.dword::<{ offset_of!(hot::Cqe, cqe_source_lid) }>(),
+                    view.dword::<{ offset_of!(hot::Cqe, cqe_source_lid) }>(),
                 )
                 .slid();
                 cqe.path_bits =
-                    CqePath::from_raw(look.dword::<{ offset_of!(hot::Cqe, cqe_path) }>()).ml_path();
+                    CqePath::from_raw(view.dword::<{ offset_of!(hot::Cqe, cqe_path) }>()).ml_path();
             }
         }
         self.inline.length = 0;
@@ -462,7 +465,7 @@ pub struct Cqe {
     request: RequestId,
     outcome: Outcome,
     /// [`CqeSyndromes`] of an error, [`CqeSourceQp`] of a receive.
-    more: u32,
+    syndromes_or_source: u32,
     /// LID and path bits of a receive.
     lid: u16,
     path_bits: u8,
@@ -490,9 +493,9 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// Reads the outcome from the ring, after [`RequestId::read`].
     #[inline(always)]
-    pub(crate) fn read(look: &Look<'_>) -> Self {
-        let byte_count = Be32::as_it_stands(look.dword::<{ offset_of!(hot::Cqe, byte_cnt) }>());
-        let [user_index, immediate] = look.user_index_and_immediate().map(Be32::as_it_stands);
+    pub(crate) fn read(view: &CqeView<'_>) -> Self {
+        let byte_count = Be32::from_raw(view.dword::<{ offset_of!(hot::Cqe, byte_cnt) }>());
+        let [user_index, immediate] = view.user_index_and_immediate().map(Be32::from_raw);
         Self { byte_count, user_index, immediate }
     }
 }
@@ -500,11 +503,11 @@ impl Outcome {
 impl RequestId {
     /// Reads the fields from the ring, after the barrier that follows the owner bit.
     #[inline(always)]
-    pub(crate) fn read(look: &Look<'_>) -> Self {
+    pub(crate) fn read(view: &CqeView<'_>) -> Self {
         event(Event::Barrier("after_owner_bit"));
         barrier::after_owner_bit();
-        let opcode_qpn = Be32::as_it_stands(look.dword::<{ offset_of!(hot::Cqe, opcode_qpn) }>());
-        let counter = u32::from_be(look.dword::<{ offset_of!(hot::Cqe, cqe_tail) }>());
+        let opcode_qpn = Be32::from_raw(view.dword::<{ offset_of!(hot::Cqe, opcode_qpn) }>());
+        let counter = u32::from_be(view.dword::<{ offset_of!(hot::Cqe, cqe_tail) }>());
         Self { opcode_qpn, counter }
     }
 
@@ -537,21 +540,21 @@ impl RequestId {
 impl Cqe {
     /// Reads an entry that is ours.
     #[inline(always)]
-    fn read(look: &Look<'_>) -> Self {
-        let request = RequestId::read(look);
-        let outcome = Outcome::read(look);
-        let op_own = look.op_own();
-        Self { request, outcome, more: 0, lid: 0, path_bits: 0, op_own }
+    fn read(view: &CqeView<'_>) -> Self {
+        let request = RequestId::read(view);
+        let outcome = Outcome::read(view);
+        let op_own = view.op_own();
+        Self { request, outcome, syndromes_or_source: 0, lid: 0, path_bits: 0, op_own }
     }
 
     /// The CQE of a send request in a collapsed queue, with the fields that are read there.
-    pub(crate) const fn of_newest(opcode_qpn: Be32, newest: Newest) -> Self {
-        let Newest { tail, syndromes, .. } = newest;
+    pub(crate) const fn of_collapsed(opcode_qpn: Be32, newest: CollapsedCqe) -> Self {
+        let CollapsedCqe { tail, syndromes, .. } = newest;
         let none = Be32::new(0);
         Self {
             request: RequestId { opcode_qpn, counter: tail },
             outcome: Outcome { byte_count: none, user_index: none, immediate: none },
-            more: syndromes,
+            syndromes_or_source: syndromes,
             lid: 0,
             path_bits: 0,
             op_own: tail as u8,
@@ -589,7 +592,7 @@ impl Cqe {
     }
 
     /// Whether the CQE of a frame is retired because its queue was reset or destroyed.
-    const fn is_retired_frame(&self) -> bool {
+    const fn is_retired_eth(&self) -> bool {
         self.is_receive() && self.outcome.user_index.get() == RETIRED
     }
 
@@ -615,9 +618,9 @@ impl Cqe {
     /// A copy to pass by reference to a function that is not inlined: the original can stay in
     /// registers on the fast path.
     #[inline(always)]
-    pub(crate) const fn apart(&self) -> Self {
-        let Self { request, outcome, more, lid, path_bits, op_own } = *self;
-        Self { request, outcome, more, lid, path_bits, op_own }
+    pub(crate) const fn copied_out(&self) -> Self {
+        let Self { request, outcome, syndromes_or_source, lid, path_bits, op_own } = *self;
+        Self { request, outcome, syndromes_or_source, lid, path_bits, op_own }
     }
 
     /// Whether the peer asked for a solicited event.
@@ -664,13 +667,13 @@ impl Cqe {
     /// Reason of the failure, one of [`verbless_prm::hot::cqe_syndrome`]; only in an error CQE.
     #[inline(always)]
     pub const fn syndrome(&self) -> u8 {
-        CqeSyndromes::from_bits(self.more).syndrome()
+        CqeSyndromes::from_bits(self.syndromes_or_source).syndrome()
     }
 
     /// The vendor's detailed reason; only in an error CQE.
     #[inline(always)]
     pub const fn vendor_syndrome(&self) -> u8 {
-        CqeSyndromes::from_bits(self.more).vendor_err_synd()
+        CqeSyndromes::from_bits(self.syndromes_or_source).vendor_err_synd()
     }
 
     /// Source of a successfully received message, as far as the transport reports it: all fields
@@ -681,7 +684,7 @@ impl Cqe {
             | cqe_opcode::RESPONDER_SEND
             | cqe_opcode::RESPONDER_SEND_IMM
             | cqe_opcode::RESPONDER_SEND_INVALIDATE => {
-                let qp = CqeSourceQp::from_bits(self.more);
+                let qp = CqeSourceQp::from_bits(self.syndromes_or_source);
                 Some(Source { qp, lid: self.lid, path_bits: self.path_bits })
             }
             _ => None,
@@ -692,7 +695,7 @@ impl Cqe {
     pub const fn peer_qpn(&self) -> Qpn {
         match self.opcode() {
             cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => Qpn(0),
-            _ => Qpn(CqeSourceQp::from_bits(self.more).rqpn()),
+            _ => Qpn(CqeSourceQp::from_bits(self.syndromes_or_source).rqpn()),
         }
     }
 }

@@ -24,12 +24,12 @@ use core::marker::PhantomData;
 
 use verbless_prm::hot::{self, CqeUserIndex, cqe_opcode};
 
-use crate::completion::{Completion, CompletionError, Operation};
+use crate::completion::{Completion, CompletionError, WcOpcode};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
 use crate::qp::{QueuePair, ReceiveQueue, ReceiveSide, SendQueue};
-use crate::ring::{LayoutError, Look, RETIRED};
+use crate::ring::{CqeView, LayoutError, RETIRED};
 use crate::service::Service;
-use crate::shared::SharedReceiveQueue;
+use crate::srq::SharedReceiveQueue;
 
 /// Entries of a page, and number of pages: together all numbers of 24 bits.
 const PAGE: usize = 1 << 12;
@@ -37,26 +37,26 @@ const PAGE: usize = 1 << 12;
 const NONE: u32 = u32::MAX;
 
 /// A queue that completes requests by CQEs.
-pub trait Completes {
+pub trait WorkQueue {
     /// Completes the request of this queue that the CQE reports; frees its slots.
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError>;
 
-    /// A faster [`Completes::complete`] for a successful CQE without inline data, the usual kind.
+    /// A faster [`WorkQueue::complete`] for a successful CQE without inline data, the usual kind.
     /// `None` if the CQE completes no request of this queue: nothing has changed, and the
-    /// dispatcher calls [`Completes::complete`]. Implementing it is optional.
-    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
+    /// dispatcher calls [`WorkQueue::complete`]. Implementing it is optional.
+    fn complete_success(&mut self, cqe: SendCqe<'_>) -> Option<Completion> {
         let _ = cqe;
         None
     }
 }
 
 /// A successful requester CQE without inline data.
-pub struct PlainCqe<'r> {
+pub struct SendCqe<'r> {
     request: RequestId,
-    look: Look<'r>,
+    view: CqeView<'r>,
 }
 
-impl PlainCqe<'_> {
+impl SendCqe<'_> {
     /// Identifies the request that the CQE completes.
     #[inline(always)]
     pub fn request(&self) -> RequestId {
@@ -66,7 +66,7 @@ impl PlainCqe<'_> {
     /// The user index that the CQE's queue was created with, 24 bits.
     #[inline(always)]
     pub fn user_index(&self) -> u32 {
-        let word = self.look.dword::<{ offset_of!(hot::Cqe, cqe_user_index) }>();
+        let word = self.view.dword::<{ offset_of!(hot::Cqe, cqe_user_index) }>();
         CqeUserIndex::from_raw(word).srqn_uidx()
     }
 }
@@ -74,9 +74,9 @@ impl PlainCqe<'_> {
 /// A successful receive CQE without inline data, of a queue pair with its own receive queue.
 pub struct ReceiveCqe<'r> {
     request: RequestId,
-    operation: Operation,
+    operation: WcOpcode,
     outcome: Outcome,
-    look: PhantomData<Look<'r>>,
+    view: PhantomData<CqeView<'r>>,
 }
 
 impl ReceiveCqe<'_> {
@@ -92,9 +92,9 @@ impl ReceiveCqe<'_> {
         CqeUserIndex::from_bits(self.outcome.user_index.get()).srqn_uidx()
     }
 
-    /// The receive's operation, such as [`Operation::ReceiveImm`].
+    /// The receive's operation, such as [`WcOpcode::ReceiveImm`].
     #[inline(always)]
-    pub fn operation(&self) -> Operation {
+    pub fn operation(&self) -> WcOpcode {
         self.operation
     }
 
@@ -107,45 +107,45 @@ impl ReceiveCqe<'_> {
     /// The immediate data of the message, if it has any.
     #[inline(always)]
     pub fn immediate(&self) -> Option<u32> {
-        let has = matches!(self.operation, Operation::ReceiveImm | Operation::ReceiveWriteImm);
+        let has = matches!(self.operation, WcOpcode::ReceiveImm | WcOpcode::ReceiveWriteImm);
         has.then(|| self.outcome.immediate.get())
     }
 }
 
 impl CompletionQueue {
-    /// The next CQE if it is a successful receive, as [`CompletionQueue::peek_plain`] for sends.
+    /// The next CQE if it is a successful receive, as [`CompletionQueue::peek_send`] for sends.
     /// `None` also if SRQ receives complete here.
     #[inline(always)]
     pub fn peek_receive(&self) -> Option<ReceiveCqe<'_>> {
-        let look = self.look();
-        let operation = match look.plain_opcode() {
-            cqe_opcode::RESPONDER_SEND => Operation::Receive,
-            cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm,
-            cqe_opcode::RESPONDER_WRITE_IMM => Operation::ReceiveWriteImm,
+        let view = self.view();
+        let operation = match view.plain_opcode() {
+            cqe_opcode::RESPONDER_SEND => WcOpcode::Receive,
+            cqe_opcode::RESPONDER_SEND_IMM => WcOpcode::ReceiveImm,
+            cqe_opcode::RESPONDER_WRITE_IMM => WcOpcode::ReceiveWriteImm,
             _ => return None,
         };
-        let request = RequestId::read(&look);
+        let request = RequestId::read(&view);
         if request.opcode_qpn.get() == RETIRED || self.claims_receives() {
             return None;
         }
-        let outcome = Outcome::read(&look);
-        Some(ReceiveCqe { request, operation, outcome, look: PhantomData })
+        let outcome = Outcome::read(&view);
+        Some(ReceiveCqe { request, operation, outcome, view: PhantomData })
     }
 
     /// The next CQE, without taking it, if it is a successful requester CQE without inline data: it
     /// stays in the queue until [`CompletionQueue::pass`]. `None` also if there is another CQE or
     /// none.
     #[inline(always)]
-    pub fn peek_plain(&self) -> Option<PlainCqe<'_>> {
-        let look = self.look();
-        look.is_plain_request().then(|| PlainCqe { request: RequestId::read(&look), look })
+    pub fn peek_send(&self) -> Option<SendCqe<'_>> {
+        let view = self.view();
+        view.is_plain_request().then(|| SendCqe { request: RequestId::read(&view), view })
     }
 
     /// Takes the [peeked](CompletionQueue::peek_plain) CQE after its queue settled it as a
     /// [request](SendQueue::settle) or a [receive](QueuePair::settle_receive). Do not call it
     /// without a peeked CQE: it would skip the CQE that the device writes next.
     #[inline(always)]
-    pub fn pass(&mut self) {
+    pub fn consume_peeked(&mut self) {
         self.step();
         self.publish();
     }
@@ -156,7 +156,7 @@ impl<S: Service> SendQueue<S> {
     /// slots of that request and all before it. Otherwise nothing changes. Use it when the next
     /// request to complete is known.
     #[inline(always)]
-    pub fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
+    pub fn try_complete(&mut self, request: RequestId, cookie: u64) -> bool {
         self.succeed_with(request, cookie)
     }
 }
@@ -165,52 +165,52 @@ impl<S: Service> QueuePair<S> {
     /// Whether the CQE completes the receive of this cookie, which must be the oldest; if so, frees
     /// its slot. Otherwise nothing changes.
     #[inline(always)]
-    pub fn settle_receive(&mut self, request: RequestId, cookie: u64) -> bool {
-        self.receive.settle(request, cookie)
+    pub fn try_complete_receive(&mut self, request: RequestId, cookie: u64) -> bool {
+        self.receive.try_complete(request, cookie)
     }
 }
 
-impl<S: Service> Completes for SendQueue<S> {
+impl<S: Service> WorkQueue for SendQueue<S> {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         Self::complete(self, cqe)
     }
 
     #[inline(always)]
-    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
-        Self::succeed(self, cqe.request, || Outcome::read(&cqe.look))
+    fn complete_success(&mut self, cqe: SendCqe<'_>) -> Option<Completion> {
+        Self::complete_success(self, cqe.request, || Outcome::read(&cqe.view))
     }
 }
 
-impl Completes for ReceiveQueue {
+impl WorkQueue for ReceiveQueue {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         Self::complete(self, cqe)
     }
 }
 
-impl<S: Service, R: ReceiveSide> Completes for QueuePair<S, R> {
+impl<S: Service, R: ReceiveSide> WorkQueue for QueuePair<S, R> {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         Self::complete(self, cqe)
     }
 
     #[inline(always)]
-    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
-        Completes::succeed(&mut self.send, cqe)
+    fn complete_success(&mut self, cqe: SendCqe<'_>) -> Option<Completion> {
+        WorkQueue::complete_success(&mut self.send, cqe)
     }
 }
 
-/// Queues of several services are boxed: `Dispatcher<Box<dyn Completes>>`.
-impl<Q: Completes + ?Sized> Completes for Box<Q> {
+/// Queues of several services are boxed: `Dispatcher<Box<dyn WorkQueue>>`.
+impl<Q: WorkQueue + ?Sized> WorkQueue for Box<Q> {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         (**self).complete(cqe)
     }
 
     #[inline(always)]
-    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
-        (**self).succeed(cqe)
+    fn complete_success(&mut self, cqe: SendCqe<'_>) -> Option<Completion> {
+        (**self).complete_success(cqe)
     }
 }
 
@@ -314,7 +314,7 @@ impl<Q> Dispatcher<Q> {
     }
 }
 
-impl<Q: Completes> Dispatcher<Q> {
+impl<Q: WorkQueue> Dispatcher<Q> {
     /// Polls the completion queue and completes the CQE on the queue of its [`Cqe::qpn`]; returns
     /// that number and the result.
     ///
@@ -322,25 +322,25 @@ impl<Q: Completes> Dispatcher<Q> {
     /// its queue.
     #[inline(always)]
     pub fn poll(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
-        let look = cq.look();
-        if look.is_plain_request() {
-            let request = RequestId::read(&look);
+        let view = cq.view();
+        if view.is_plain_request() {
+            let request = RequestId::read(&view);
             let number = request.opcode_qpn().qpn();
             if let Some(queue) = self.get_mut(number)
-                && let Some(completion) = queue.succeed(PlainCqe { request, look })
+                && let Some(completion) = queue.complete_success(SendCqe { request, view })
             {
                 cq.step();
                 cq.publish();
                 return Some((number, Ok(completion)));
             }
-        } else if look.is_not_ours() {
+        } else if view.is_device_owned() {
             return None;
         }
-        self.poll_other(cq)
+        self.poll_slow(cq)
     }
 
     #[inline(never)]
-    fn poll_other(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
+    fn poll_slow(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
         cq.poll().map(|cqe| self.complete(cqe))
     }
 

@@ -15,7 +15,7 @@
 //! With many queues on one CQ, a [`Dispatcher`] finds the queue of each CQE.
 //!
 //! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]. With
-//! [`Eth`], send queues send whole Ethernet frames; a [`FrameReceiver`] receives them. Several
+//! [`Eth`], send queues send whole Ethernet frames; a [`RawRq`] receives them. Several
 //! queue pairs may share a [`SharedReceiveQueue`]; a datagram names its [`Destination`];
 //! [`wr::Umr`] changes memory keys at run time.
 //!
@@ -34,29 +34,29 @@ pub mod address;
 pub mod completion;
 pub mod cq;
 pub mod dispatch;
-mod frame_cqe;
-pub mod frames;
+mod eth_cqe;
 #[cfg(test)]
 mod order;
 mod poll;
 pub mod qp;
+pub mod raw_rq;
 mod returns;
 pub mod ring;
 pub mod service;
-pub mod shared;
+pub mod srq;
 mod trace;
 pub mod types;
 pub mod uar;
 pub mod wr;
 
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
-pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
-pub use cq::{CollapsedQueue, CompletionQueue, CqCleaner, Cqe, RequestId};
-pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe, ReceiveCqe};
-pub use frames::{FrameCqe, FrameReceiver, ReceivedFrame};
+pub use completion::{Completion, CompletionError, Datagram, WcOpcode, WcStatus};
+pub use cq::{CollapsedCompletionQueue, CompletionQueue, CqCleaner, Cqe, RequestId};
+pub use dispatch::{Dispatched, Dispatcher, ReceiveCqe, SendCqe, WorkQueue};
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
+pub use raw_rq::{EthCqe, RawRq, ReceivedFrame};
 pub use service::{Eth, Rc, Uc, Ud};
-pub use shared::{SharedReceiveQueue, SrqReturns};
+pub use srq::{SharedReceiveQueue, SrqReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
 #[doc(no_inline)]
 pub use verbless_prm::{access, number};

@@ -8,7 +8,7 @@ use verbless_prm::{self as prm, CqeOpcode, WqeOpcode};
 use crate::cq::{CompletionQueue, CompletionQueueParts, Notify};
 use crate::qp::{BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
 use crate::ring::{RecordMemory, RingMemory, SharedMemory};
-use crate::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
+use crate::srq::{SharedReceiveQueue, SharedReceiveQueueParts};
 use crate::trace::{Event, take};
 use crate::types::{Cqn, Lkey, Qpn, RemoteAddr, Rkey, Sge};
 use crate::uar::UarPage;

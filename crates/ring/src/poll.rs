@@ -3,7 +3,7 @@
 
 use crate::completion::CompletionError;
 use crate::cq::CompletionQueue;
-use crate::ring::Look;
+use crate::ring::CqeView;
 
 /// A queue whose requests the CQEs of a completion queue complete.
 pub(crate) trait Poll {
@@ -11,15 +11,15 @@ pub(crate) trait Poll {
     type Completion;
 
     /// Whether the entry is ours and of the usual kind.
-    fn is_usual(look: &Look<'_>) -> bool;
+    fn is_plain(view: &CqeView<'_>) -> bool;
 
     /// Completes the request of a usual CQE. `None`, and nothing changes, if the CQE is of another
     /// queue, or invalid.
-    fn complete_usual(&mut self, look: &Look<'_>) -> Option<Self::Completion>;
+    fn complete_fast(&mut self, view: &CqeView<'_>) -> Option<Self::Completion>;
 
     /// Takes a CQE off the fast path, and completes its request. Skips retired CQEs; `None`, with
     /// the consumer index written, if no other is left.
-    fn take_other(&mut self, cq: &mut CompletionQueue) -> Polled<Self::Completion>;
+    fn take_slow(&mut self, cq: &mut CompletionQueue) -> Polled<Self::Completion>;
 }
 
 /// Nothing, or the outcome of a request.
@@ -31,22 +31,22 @@ pub(crate) type Polled<C> = Option<Result<C, CompletionError>>;
 /// outcome once more.
 #[inline(always)]
 pub(crate) fn poll<Q: Poll>(queue: &mut Q, cq: &mut CompletionQueue) -> Polled<Q::Completion> {
-    let look = cq.look();
-    if Q::is_usual(&look) {
-        if let Some(completion) = queue.complete_usual(&look) {
+    let view = cq.view();
+    if Q::is_plain(&view) {
+        if let Some(completion) = queue.complete_fast(&view) {
             cq.step();
             cq.publish();
             return Some(Ok(completion));
         }
-    } else if look.is_not_ours() {
+    } else if view.is_device_owned() {
         return None;
     }
-    poll_other(queue, cq)
+    poll_slow(queue, cq)
 }
 
 #[inline(never)]
-fn poll_other<Q: Poll>(queue: &mut Q, cq: &mut CompletionQueue) -> Polled<Q::Completion> {
-    let polled = queue.take_other(cq);
+fn poll_slow<Q: Poll>(queue: &mut Q, cq: &mut CompletionQueue) -> Polled<Q::Completion> {
+    let polled = queue.take_slow(cq);
     cq.publish();
     polled
 }
@@ -62,18 +62,18 @@ pub(crate) fn poll_into<Q: Poll>(
     let (room, mut places) = (into.len(), into.iter_mut());
     let mut left_over = 0;
     for place in &mut places {
-        let look = cq.look();
-        if Q::is_usual(&look) {
-            if let Some(completion) = queue.complete_usual(&look) {
+        let view = cq.view();
+        if Q::is_plain(&view) {
+            if let Some(completion) = queue.complete_fast(&view) {
                 cq.step();
                 *place = Some(Ok(completion));
                 continue;
             }
-        } else if look.is_not_ours() {
+        } else if view.is_device_owned() {
             left_over = 1;
             break;
         }
-        let Some(polled) = queue.take_other(cq) else {
+        let Some(polled) = queue.take_slow(cq) else {
             left_over = 1;
             break;
         };

@@ -37,13 +37,13 @@ impl Be32 {
 
     /// A dword that was loaded from a structure, without conversion.
     #[inline(always)]
-    pub(crate) const fn as_it_stands(dword: u32) -> Self {
+    pub(crate) const fn from_raw(dword: u32) -> Self {
         Self(dword)
     }
 
     /// The dword, without conversion.
     #[inline(always)]
-    pub(crate) const fn standing(self) -> u32 {
+    pub(crate) const fn to_raw(self) -> u32 {
         self.0
     }
 

@@ -11,33 +11,31 @@ use support::{Completer, Receiver, Sender, Settings, to_lid};
 use verbless_prm::hot::{cqe_opcode, opcode};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::cq::Notify;
-use verbless_ring::shared::SharedReceiveQueueParts;
+use verbless_ring::srq::SharedReceiveQueueParts;
 use verbless_ring::wr::{
-    CompareSwap, FetchAdd, Frame, Inline, LocalInvalidate, Nop, PostError, Read, Send, SendImm,
+    CompareSwap, EthSend, FetchAdd, Inline, LocalInvalidate, Nop, PostError, Read, Send, SendImm,
     Umr, Write, WriteImm,
 };
-use verbless_ring::{
-    Eth, FrameReceiver, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, SharedReceiveQueue, Ud,
-};
+use verbless_ring::{Eth, Lkey, QKey, Qpn, RawRq, RemoteAddr, Rkey, Sge, SharedReceiveQueue, Ud};
 
-/// Counts what the current thread allocates.
+/// Counts the allocations of the current thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: passes every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as promised to us.
+        // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as promised to us.
+        // SAFETY: the caller's promise.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -101,13 +99,13 @@ fn posting_polling_and_arming_allocate_nothing() {
 fn frames_allocate_nothing() {
     let mut sender = Sender::<Eth>::of(Settings::default());
     let Receiver { queue, .. } = Receiver::new(0x123, 16, 32);
-    let mut frames = FrameReceiver::new(queue, 7).unwrap();
+    let mut frames = RawRq::new(queue, 7).unwrap();
     let sge = Sge::new(0, 8, Lkey(1));
     let mut into = [const { None }; 4];
     let before = ALLOCATIONS.get();
     for lap in 0..300u64 {
-        let index = sender.queue.post(&Frame::new(&[1; 18], [sge; 2]), lap).unwrap();
-        assert!(sender.queue.post(&Frame::new(&[1; 17], sge), lap).is_err());
+        let index = sender.queue.post(&EthSend::new(&[1; 18], [sge; 2]), lap).unwrap();
+        assert!(sender.queue.post(&EthSend::new(&[1; 17], sge), lap).is_err());
         let cqe = sender.device.completion(opcode::SEND, index.0);
         sender.queue.complete(cqe).unwrap();
         for opcode in [cqe_opcode::RESPONDER_SEND, cqe_opcode::RESPONDER_ERROR] {

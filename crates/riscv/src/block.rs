@@ -26,7 +26,7 @@ pub(crate) const UNKNOWN: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     pub(crate) pc: u64,
-    /// The address behind the last instruction: where execution continues by default, and the
+    /// The address after the last instruction: where execution continues by default, and the
     /// return address of a call.
     pub(crate) end: u64,
     /// The range of its operations in [`Blocks::ops`].

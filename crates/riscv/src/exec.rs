@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) blocks: Blocks,
     /// The breakpoint at which the last run returned.
     pub(crate) reported: Option<u64>,
-    /// The operation of the last data fault, and the address behind it.
+    /// The operation of the last data fault, and the address after it.
     pub(crate) stalled: Option<(Op, u64)>,
 }
 
@@ -161,13 +161,13 @@ impl Core {
         following.next().copied()
     }
 
-    /// The address behind an operation of a block.
+    /// The address after an operation of a block.
     fn behind(&self, block: &Block, op: &Op) -> u64 {
         self.following(block, op)
             .map_or(block.end, |next| block.pc.wrapping_add(next.offset.into()))
     }
 
-    /// Executes the last operation of a block, behind `retired` instructions.
+    /// Executes the last operation of a block, after `retired` instructions.
     fn special(&mut self, block: &Block, op: &Op, retired: u64, left: &mut u64) -> Option<Leave> {
         let value = op.imm as u64;
         let leave = match op.kind {

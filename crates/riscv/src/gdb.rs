@@ -114,7 +114,7 @@ pub enum Ended {
 /// request. `after` handles the exits [`Exit::Ecall`], [`Exit::Wait`], [`Exit::Pause`],
 /// [`Exit::Stopped`] and [`Exit::Environment`]; all others are reported to the debugger.
 ///
-/// After an [`Exit::Ecall`] the program continues behind the instruction.
+/// After an [`Exit::Ecall`] the program continues after the instruction.
 ///
 /// # Errors
 /// The connection fails, or closes without a detach.

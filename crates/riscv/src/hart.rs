@@ -76,22 +76,22 @@ impl std::fmt::Display for Trap {
 pub enum Exit {
     /// The hart executed the given number of instructions.
     Budget,
-    /// ECALL; the pc is that of the instruction. [`Hart::skip`] continues behind it.
+    /// ECALL; the pc is that of the instruction. [`Hart::skip`] continues after it.
     Ecall,
     /// EBREAK or C.EBREAK; the pc is that of the instruction.
     Ebreak,
     /// An exception; the pc is that of the instruction that raised it, which changed nothing.
     Trap(Trap),
-    /// WFI: the program waits for an event. The pc is behind the instruction.
+    /// WFI: the program waits for an event. The pc is after the instruction.
     Wait,
-    /// PAUSE: the program spins, and may give its time to others. The pc is behind the instruction.
+    /// PAUSE: the program spins, and may give its time to others. The pc is after the instruction.
     Pause,
     /// [`Stopper::stop`] was called.
     Stopped,
     /// The instruction at the pc has a breakpoint.
     Breakpoint,
     /// A load or store for the embedder; the pc is that of the instruction, which changed nothing.
-    /// [`Hart::complete`] continues behind it.
+    /// [`Hart::complete`] continues after it.
     Environment(Transfer),
 }
 
@@ -209,7 +209,7 @@ impl Hart {
     }
 
     /// Completes the load or store of [`Exit::Environment`], a load with the low bits of `value`,
-    /// and continues behind it. Does nothing if the hart did not stall at one.
+    /// and continues after it. Does nothing if the hart did not stall at one.
     pub fn complete(&mut self, value: u64) {
         let Some((op, behind)) = self.core.stalled.take() else { return };
         let Some((size, signed)) = op.kind.access() else { return };
@@ -267,7 +267,7 @@ impl Hart {
         self.core.pc = pc & !1;
     }
 
-    /// Continues behind the ECALL or EBREAK at the pc: by 2 bytes for C.EBREAK, else by 4.
+    /// Continues after the ECALL or EBREAK at the pc: by 2 bytes for C.EBREAK, else by 4.
     pub fn skip(&mut self) {
         let short = self.core.mmu.fetch(self.core.pc).is_some_and(|it| it & 3 != 3);
         self.core.pc = self.core.pc.wrapping_add(if short { 2 } else { 4 });

@@ -4,7 +4,7 @@
 //! undefined behaviour. A narrower access goes to its part of a word, as an atomic of its own width
 //! ([`Page::cell`]). That and zeroed memory are the only unsafe code of this crate. Rust promises
 //! nothing about racing accesses of different widths; the supported processors keep each of them
-//! whole, and a hart's program can ask for no more.
+//! whole, and RISC-V guarantees no more.
 
 #![allow(unsafe_code)]
 

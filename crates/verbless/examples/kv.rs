@@ -64,7 +64,7 @@ const LEASE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client and the server may take for their handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The most concurrent clients: each takes a thread, a descriptor and a connection.
+/// Maximum number of concurrent clients: each takes a thread, a descriptor and a connection.
 const MOST_CLIENTS: usize = 256;
 /// The pause after an accept without a free descriptor.
 const NO_ROOM: Duration = Duration::from_millis(50);
@@ -144,7 +144,7 @@ fn demonstrate() -> Result {
 /// Offers the table to every client that connects, to [`MOST_CLIENTS`] at a time. Returns once
 /// `clients` of them have disconnected; never, if `None`.
 fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Result {
-    let table = domain.region(((SLOTS + 1) * SLOT) as usize, KeyAccess::ALL)?;
+    let table = domain.words(((SLOTS + 1) * SLOT) as usize / 8, KeyAccess::ALL)?;
     let offer = table.remote_region()?.to_bytes();
     let present = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -164,7 +164,7 @@ fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Res
                     eprintln!("serving a client failed: {error}");
                 }
                 present.fetch_sub(1, Ordering::Relaxed);
-                let changes = table.words()[0].load(Ordering::Relaxed);
+                let changes = table[0].load(Ordering::Relaxed);
                 println!("a client disconnected; {changes} changes so far");
             });
             if let Err(error) = started {
@@ -386,14 +386,21 @@ impl Client {
     fn swap(&mut self, at: u64, expected: u64, new: u64) -> Result<u64> {
         let (into, word) = (self.slot.sge(0, 8)?, self.table.at(at, 8)?);
         self.perform(&wr::CompareSwap::new(into, word, expected, new).signaled())?;
-        Ok(self.slot.words()[0].load(Ordering::Acquire))
+        self.answer()
     }
 
     /// The value of a word before the addition.
     fn add(&mut self, at: u64, more: u64) -> Result<u64> {
         let (into, word) = (self.slot.sge(0, 8)?, self.table.at(at, 8)?);
         self.perform(&wr::FetchAdd::new(into, word, more).signaled())?;
-        Ok(self.slot.words()[0].load(Ordering::Acquire))
+        self.answer()
+    }
+
+    /// The word that the last atomic returned.
+    fn answer(&self) -> Result<u64> {
+        let mut word = [0];
+        self.slot.read_slice(0, &mut word)?;
+        Ok(word[0])
     }
 
     /// Posts a request and sleeps until it completes.
@@ -409,7 +416,7 @@ impl Client {
     }
 }
 
-/// Text as words, with zeros behind it.
+/// Text as words, with zeros after it.
 fn words<const N: usize>(text: &str, most: usize) -> Result<[u64; N]> {
     if text.is_empty() || text.len() > most || text.contains('\0') {
         return Err(format!("{text:?} is not text of 1 to {most} bytes without zeros").into());

@@ -21,7 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 use verbless::command::KeyAccess;
 use verbless::queue::wr::{Inline, Send, WriteImm};
-use verbless::queue::{ConnectOptions, Cq, CqConfig, Domain, Operation, Qp, QpConfig, Region};
+use verbless::queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region, WcOpcode};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -239,7 +239,7 @@ impl Side {
     fn arrived(&mut self) -> Result<Option<(usize, usize)>> {
         let Some(completion) = self.qp.poll(&mut self.receives) else { return Ok(None) };
         let completion = completion?;
-        let (Operation::ReceiveWriteImm, Some(note)) =
+        let (WcOpcode::ReceiveWriteImm, Some(note)) =
             (completion.operation(), completion.immediate())
         else {
             return Err("unexpected message".into());

@@ -56,7 +56,7 @@ impl Connection {
     async fn receive(&mut self) -> Result<String> {
         loop {
             let done = self.next().await?;
-            if done.operation() == Operation::Receive {
+            if done.operation() == WcOpcode::Receive {
                 let mut text = vec![0; done.byte_len() as usize];
                 self.region.read_at(0, &mut text)?;
                 self.qp.post_receive(self.region.sge(0, 64)?, 0)?;
@@ -80,7 +80,7 @@ async fn serve(mut connection: Connection) -> Result {
     // The last answer has arrived once its completion has.
     loop {
         let done = connection.next().await?;
-        if (done.operation(), done.cookie) == (Operation::Send, ROUNDS - 1) {
+        if (done.operation(), done.cookie) == (WcOpcode::Send, ROUNDS - 1) {
             return Ok(());
         }
     }

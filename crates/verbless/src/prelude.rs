@@ -11,6 +11,6 @@ pub use verbless_queue::AsyncCqEvents;
 pub use verbless_queue::wr;
 pub use verbless_queue::{
     Completion, CompletionError, ConnectOptions, Cq, CqConfig, CqEvents, Dispatcher, Domain, Error,
-    Operation, Parked, PeerAddress, Qp, QpConfig, Region, RemoteAddr, RemoteRegion, Sge, Srq,
-    SrqConfig, Status,
+    Parked, PeerAddress, Qp, QpConfig, Region, RemoteAddr, RemoteRegion, Sge, Srq, SrqConfig,
+    WcOpcode, WcStatus,
 };

@@ -22,7 +22,7 @@ fn opened(card: &str) -> (Model, Device) {
     (model, device)
 }
 
-/// Sends a command with an edited header, and zeros behind it.
+/// Sends a command with an edited header, and zeros after it.
 fn refusal<I: CommandInput>(model: &Model, of: u16, edit: impl FnOnce(&mut I)) -> Option<Refusal> {
     let mut input = I::default();
     edit(&mut input);

@@ -3,7 +3,7 @@
 /// Bytes at a time.
 const STEP: usize = 16;
 
-/// `TABLES[n][byte]`: the effect of a byte on the CRC with `n` bytes behind it.
+/// `TABLES[n][byte]`: the effect of a byte on the CRC with `n` bytes after it.
 static TABLES: [[u32; 256]; STEP] = {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     let mut tables = [[0; 256]; STEP];

@@ -31,7 +31,7 @@ use super::route::{ROCE_PORT, Route};
 
 /// Hop limit of arrived packets: Linux's default, since a socket reports it only on request.
 const HOP_LIMIT: u8 = 64;
-/// The IPv4 identification and the flags behind it, in the IPv4 header.
+/// The IPv4 identification and the flags after it, in the IPv4 header.
 const WORD: core::ops::Range<usize> = 4..8;
 /// The flag DF of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;

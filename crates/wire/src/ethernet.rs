@@ -34,7 +34,7 @@ impl EtherType {
     pub const IPV4: Self = Self(0x0800);
     /// ARP.
     pub const ARP: Self = Self(0x0806);
-    /// A VLAN tag, the frame's own type behind it (IEEE 802.1Q).
+    /// A VLAN tag, the frame's own type after it (IEEE 802.1Q).
     pub const VLAN: Self = Self(0x8100);
     /// IPv6.
     pub const IPV6: Self = Self(0x86dd);
@@ -73,7 +73,7 @@ pub struct Ethernet {
     pub source: Mac,
     /// The VLAN tag.
     pub vlan: Option<Vlan>,
-    /// The type of the payload behind the tag.
+    /// The type of the payload after the tag.
     pub ether_type: EtherType,
 }
 

@@ -36,7 +36,7 @@ pub(super) enum Front {
 const OF_GRH: [(usize, u8); 5] = [(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)];
 /// Fields of an IPv4 header that the ICRC does not cover: type of service, time to live, checksum.
 const OF_IPV4: [(usize, u8); 4] = [(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)];
-/// Fields of an LRH that the ICRC does not cover: the virtual lane. With a GRH behind it, the ICRC
+/// Fields of an LRH that the ICRC does not cover: the virtual lane. With a GRH after it, the ICRC
 /// covers no field of the LRH, since routers make a new LRH.
 const OF_LRH: [(usize, u8); 1] = [(0, 0xf0)];
 const OF_ROUTED_LRH: [(usize, u8); 8] =

@@ -39,7 +39,7 @@ mod malformed;
 mod opcode;
 mod packet;
 mod route;
-#[cfg(feature = "samples")]
+#[cfg(any(test, feature = "samples"))]
 pub mod samples;
 #[cfg(test)]
 mod tests;

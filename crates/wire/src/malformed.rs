@@ -48,11 +48,11 @@ pub enum Malformed {
     },
     /// The BTH's opcode is reserved.
     Opcode(u8),
-    /// The packet has more pad bytes than bytes behind the headers, or pad bytes without payload.
+    /// The packet has more pad bytes than bytes after the headers, or pad bytes without payload.
     Pad {
         /// The pad count.
         count: usize,
-        /// Bytes behind the headers.
+        /// Bytes after the headers.
         has: usize,
     },
     /// The ICRC is wrong.

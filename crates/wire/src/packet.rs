@@ -37,7 +37,7 @@ impl Headers {
     }
 
     /// Writes the headers of a frame with `payload` bytes of payload. The caller then writes the
-    /// payload behind them ([`length`](Self::length)), and [`seal`](Self::seal) completes the
+    /// payload after them ([`length`](Self::length)), and [`seal`](Self::seal) completes the
     /// frame. So a payload is copied only once, into the frame.
     ///
     /// # Panics
@@ -49,7 +49,7 @@ impl Headers {
         self.transport.emit(payload, &mut frame[self.route.length()..]);
     }
 
-    /// Writes the bytes behind a payload of `payload` bytes: pad and ICRC.
+    /// Writes the bytes after a payload of `payload` bytes: pad and ICRC.
     ///
     /// # Panics
     /// If `frame` is not [`frame_length`](Self::frame_length) bytes long.
@@ -58,7 +58,7 @@ impl Headers {
         seal(self.route, frame.len(), frame);
     }
 
-    /// Writes the bytes behind a payload of `payload` bytes, with zeros for the ICRC: the frame is
+    /// Writes the bytes after a payload of `payload` bytes, with zeros for the ICRC: the frame is
     /// unsealed.
     ///
     /// # Panics

@@ -335,7 +335,7 @@ fn checksum(sum: u32) -> u16 {
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-/// Bytes behind the link and network headers: transport headers, payload, pad, ICRC.
+/// Bytes after the link and network headers: transport headers, payload, pad, ICRC.
 pub(crate) const fn behind(transport: usize, payload: usize) -> usize {
     transport + payload.next_multiple_of(4) + icrc::LENGTH
 }

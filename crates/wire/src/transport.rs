@@ -1,4 +1,4 @@
-//! The base transport header and the extension headers behind it.
+//! The base transport header and the extension headers after it.
 
 use verbless_prm::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, Immdt, Rdeth, Reth, Xrceth};
 

@@ -1,6 +1,6 @@
 //! Marks in a recording: where a case begins.
 //!
-//! A mark is a NOP, which DevX passes and which has no effect. Bytes behind its first sixteen are
+//! A mark is a NOP, which DevX passes and which has no effect. Bytes after its first sixteen are
 //! not part of the command, so they can carry a name; every recorder on the way sees it.
 
 use verbless_prm::{CommandInput, NopIn, NopOut};

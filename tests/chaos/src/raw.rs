@@ -124,7 +124,7 @@ impl Arena {
         self.base + WRITABLE * PAGE
     }
 
-    /// An unmapped page, behind a mapped one.
+    /// An unmapped page, after a mapped one.
     pub(crate) fn nowhere(&self) -> u64 {
         self.base + (WRITABLE + 1) * PAGE
     }

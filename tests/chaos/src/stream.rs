@@ -5,7 +5,7 @@ use verbless_command::Device;
 use verbless_conformance::{Endpoint, Stop, ensure, pattern};
 use verbless_queue::wr::{Read, SendImm, Write, WriteImm};
 use verbless_queue::{
-    Completion, CompletionError, ConnectOptions, Operation, QpConfig, RemoteAddr, Status,
+    Completion, CompletionError, ConnectOptions, QpConfig, RemoteAddr, WcOpcode, WcStatus,
 };
 
 use crate::message::Contact;
@@ -136,8 +136,8 @@ impl Stream {
                 Some(Ok(done)) => self.sent(&done)?,
                 Some(Err(error)) => {
                     let expected = match self.silent {
-                        true => Status::Flushed,
-                        false => Status::TransportRetryExceeded,
+                        true => WcStatus::Flushed,
+                        false => WcStatus::TransportRetryExceeded,
                     };
                     ensure!(
                         status(&error) == Some(expected),
@@ -152,7 +152,7 @@ impl Stream {
     fn sent(&mut self, done: &Completion) -> Result<(), Stop> {
         let (slot, length) = ((done.cookie >> 32) as usize, done.cookie as u32 as usize);
         ensure!(slot < DEPTH && !self.free.contains(&slot), "{done:?} of an unposted request");
-        if done.operation() == Operation::Read {
+        if done.operation() == WcOpcode::Read {
             let read = self.end.bytes(LANDING + slot * SLOT, length)?;
             ensure!(read == self.shown[..length], "a READ of {length} bytes brought others");
         }
@@ -167,7 +167,7 @@ impl Stream {
                 None => return Ok(()),
                 Some(Ok(done)) => self.received(&done)?,
                 Some(Err(error)) => {
-                    let flushed = status(&error) == Some(Status::Flushed);
+                    let flushed = status(&error) == Some(WcStatus::Flushed);
                     ensure!(flushed, "a receive failed with {error}");
                 }
             }
@@ -180,7 +180,7 @@ impl Stream {
         let (slot, length) = (immediate as usize >> 16, immediate as usize & 0xffff);
         ensure!(slot < DEPTH && (1..=SLOT).contains(&length), "{done:?}: a wrong immediate");
         let (at, length) = match done.operation() {
-            Operation::ReceiveWriteImm => (INBOX + slot * SLOT, length),
+            WcOpcode::ReceiveWriteImm => (INBOX + slot * SLOT, length),
             _ => (RECEIVED + done.cookie as usize * SHORT, length.min(SHORT)),
         };
         ensure!(done.byte_len() as usize == length, "{done:?}, but {length} bytes were sent");
@@ -190,12 +190,12 @@ impl Stream {
     }
 }
 
-fn status(error: &CompletionError) -> Option<Status> {
+fn status(error: &CompletionError) -> Option<WcStatus> {
     match error {
         CompletionError::Failed(failure) => Some(failure.status),
-        CompletionError::Malformed(_)
-        | CompletionError::Shared(_)
+        CompletionError::InvalidCqe(_)
+        | CompletionError::OtherSrq(_)
         | CompletionError::OtherQueue(_)
-        | CompletionError::OtherFrame(_) => None,
+        | CompletionError::OtherRawRq(_) => None,
     }
 }

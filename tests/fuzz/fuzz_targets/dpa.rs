@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use verbless_command::{
-    Affinity, CqAttr, CqElement, CqObject, Device, DpaCall, DpaEntry, DpaEq, DpaEqAttr, DpaOutbox,
-    DpaProcess, DpaProcessAttr, DpaThread, DpaThreadKind, DpaWindow, EmulatedDevice,
+    Affinity, CqAttr, CqEventTarget, CqObject, Device, DpaCall, DpaEntry, DpaEq, DpaEqAttr,
+    DpaOutbox, DpaProcess, DpaProcessAttr, DpaThread, DpaThreadKind, DpaWindow, EmulatedDevice,
     EmulatedDoorbell, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, QueueMemory, UserMemory,
 };
 use verbless_devx::{Backend, Pd, Uar, UarKind};
@@ -309,8 +309,8 @@ impl Host {
             Operation::Cq { thread, of_eq } if self.cqs.len() < 4 => {
                 let thread = self.threads.get(usize::from(thread));
                 let element = match (of_eq, thread) {
-                    (true, _) => CqElement::DpaEq(self.eq.id()),
-                    (false, Some(thread)) => CqElement::Thread(thread.id()),
+                    (true, _) => CqEventTarget::DpaEq(self.eq.id()),
+                    (false, Some(thread)) => CqEventTarget::Thread(thread.id()),
                     (false, None) => return,
                 };
                 let heap = Arc::new(self.process.heap());

@@ -14,7 +14,7 @@ use verbless_fuzz::memory::{BYTES, Memory, START};
 use verbless_fuzz::object::{self, Object, Receives, Step};
 use verbless_fuzz::tweak::{self, Tweak};
 use verbless_model::{Link, Model, ObjectCounts};
-use verbless_model_kernel::{FuzzFile, Method, Sort as Carries};
+use verbless_model_kernel::{AttrContent as Carries, FuzzFile, Method};
 use verbless_prm::{COMMANDS, CommandInfo, ServiceType};
 
 /// Operations and turns of one run at most.

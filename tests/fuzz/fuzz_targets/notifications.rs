@@ -17,7 +17,7 @@ use verbless_fuzz::memory::{BYTES, Memory, READ_ONLY_BYTES, START};
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Link, Model, ObjectCounts};
 use verbless_model_host::run::{DeviceTree, FuzzProgram, IdleProcess};
-use verbless_model_kernel::{FuzzFile as Kernel, Method, Sort};
+use verbless_model_kernel::{AttrContent, FuzzFile as Kernel, Method};
 
 /// Operations and turns of one run at most.
 const OPERATIONS: usize = 32;
@@ -271,11 +271,13 @@ impl Lab {
             let number = if let Attribute::Right(number) = wish { number } else { 0 };
             let (mut id, mut flags) = (u64::from(*id), 1);
             let (mut length, mut data) = match *sort {
-                Sort::In(bytes @ 0..=8) => (u64::from(bytes), number.into()),
-                Sort::In(bytes) | Sort::Out(bytes) => (bytes.max(number.into()).into(), slot),
-                Sort::Handle(_) => (0, number.into()),
-                Sort::New(_) => (0, 0),
-                Sort::Descriptor => (0, self.descriptor(number)),
+                AttrContent::In(bytes @ 0..=8) => (u64::from(bytes), number.into()),
+                AttrContent::In(bytes) | AttrContent::Out(bytes) => {
+                    (bytes.max(number.into()).into(), slot)
+                }
+                AttrContent::Handle(_) => (0, number.into()),
+                AttrContent::New(_) => (0, 0),
+                AttrContent::Descriptor => (0, self.descriptor(number)),
             };
             match wish {
                 Attribute::Right(_) => {}

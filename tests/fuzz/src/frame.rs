@@ -2,8 +2,8 @@
 //! ICRC, which no fuzzer guesses, where the input asks for it.
 
 use arbitrary::Arbitrary;
-use verbless_wire::{Message, Opcode, Position, Service, seal_infiniband};
 use verbless_prm::BthOpcode;
+use verbless_wire::{Message, Opcode, Position, Service, seal_infiniband};
 
 use crate::machine::{Known, Sort};
 use crate::object::{Q_KEY, Stretch};
@@ -99,7 +99,7 @@ impl Frame {
         (bytes, self.psn.is_none())
     }
 
-    /// The headers behind the BTH.
+    /// The headers after the BTH.
     fn extend(&self, opcode: Opcode, ends: &Ends<'_>, length: u16, into: &mut Vec<u8>) {
         let key = ends.known.pick(Sort::Key, self.remote.key).to_be_bytes();
         let begins = matches!(opcode.place, Position::First | Position::Only);

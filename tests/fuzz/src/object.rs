@@ -361,7 +361,7 @@ fn queue(
         list.clear();
     }
     let own = matches!(receives, Receives::Own);
-    // The send ring stands where it would stand behind receives.
+    // The send ring stands where it would stand after receives.
     let ring = if own { ring } else { ring.wrapping_sub(RQ_BYTES) };
     let memory = Some((record, vec![0; 8]));
     Built { ring, record, uar: page, memory, ..Built::new(Sort::Qp, input, &list) }

@@ -49,7 +49,7 @@ pub(crate) fn run(on: &On, socket: &Path) -> Result<bool, Stop> {
     Ok(true)
 }
 
-/// Reads a line, without a byte behind it.
+/// Reads a line, without a byte after it.
 fn line(stream: &UnixStream) -> Result<String, Stop> {
     let mut line = String::new();
     BufReader::with_capacity(1, stream).read_line(&mut line)?;

@@ -51,7 +51,7 @@ struct Options {
     /// The TCP port of the first program.
     #[arg(long)]
     port: u16,
-    /// An IP address for our network device, behind its link-local one.
+    /// An IP address for our network device, after its link-local one.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
     /// The MAC of the peer, if it has an IP address.

@@ -1,6 +1,6 @@
 //! perftest's programs with `-b`: both sides send, write, read or add at once.
 //!
-//! Each side has memory for its own messages and behind it memory for the peer, and sends the
+//! Each side has memory for its own messages and after it memory for the peer, and sends the
 //! latter's address to the peer. Messages of half a page and more all go to that address; atomics
 //! go to words 64 bytes apart, cycling through a page.
 
@@ -122,7 +122,7 @@ fn run(end: &mut End<Rc>, program: &Program, verb: Verb, memory: &Memory, theirs
     let mut left = if verb == Verb::Send { 2 * iterations } else { iterations };
     while left > 0 {
         let done = end.next()?.map_err(|error| format!("with {left} requests left: {error}"))?;
-        let arrives = done.operation() == Operation::Receive || verb == Verb::Read;
+        let arrives = done.operation() == WcOpcode::Receive || verb == Verb::Read;
         if arrives && done.byte_len() as usize != size {
             return Err(format!("{} bytes arrived: {done:?}", done.byte_len()).into());
         }

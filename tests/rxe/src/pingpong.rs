@@ -76,7 +76,7 @@ fn meet<S: Service, T>(
 }
 
 /// Answers all messages of the client. `post` sends the bytes at the beginning of our memory;
-/// messages arrive behind them.
+/// messages arrive after them.
 fn play<S: Service>(
     job: &Job<'_>,
     end: &mut End<S>,
@@ -91,8 +91,8 @@ fn play<S: Service>(
         while received == number || sent < number {
             let done = end.next()??;
             match done.operation() {
-                Operation::Receive if done.byte_len() as usize == header + size => received += 1,
-                Operation::Receive => {
+                WcOpcode::Receive if done.byte_len() as usize == header + size => received += 1,
+                WcOpcode::Receive => {
                     let length = done.byte_len();
                     return Err(format!("message {number} has {length} bytes").into());
                 }
@@ -122,7 +122,7 @@ fn play<S: Service>(
 
 fn is_unanswered(error: &CompletionError) -> bool {
     let CompletionError::Failed(failure) = error else { return false };
-    failure.status == Status::TransportRetryExceeded
+    failure.status == WcStatus::TransportRetryExceeded
 }
 
 /// A text for each message.

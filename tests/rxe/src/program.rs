@@ -66,7 +66,7 @@ impl FromStr for Program {
     }
 }
 
-/// The number behind an option.
+/// The number after an option.
 fn number(line: &str, option: &str) -> Result<Option<usize>, String> {
     let mut words = line.split(' ').skip_while(|&word| word != option);
     if words.next().is_none() {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use verbless_command::{Device, InitAttr, KeyAccess, Mtu, RemoteAccess, RtrAttr};
 use verbless_queue::service::{Connected, Service};
-use verbless_queue::wr::{Gather, WorkRequest};
+use verbless_queue::wr::{SgList, WorkRequest};
 use verbless_queue::{
     Completion, CompletionError, ConnectOptions, Cq, CqConfig, Domain, PeerAddress, Qp, QpConfig,
-    Rc, Region, RemoteAddr, Sge, Status,
+    Rc, Region, RemoteAddr, Sge, WcStatus,
 };
 
 use crate::{Lab, Stop};
@@ -60,7 +60,7 @@ pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
 }
 
 /// Fails unless the request failed with this status; returns the request's cookie.
-pub fn failed(done: Result<Completion, CompletionError>, status: Status) -> Result<u64, Stop> {
+pub fn failed(done: Result<Completion, CompletionError>, status: WcStatus) -> Result<u64, Stop> {
     match done {
         Err(CompletionError::Failed(failure)) if failure.status == status => Ok(failure.cookie),
         Err(other) => Err(Stop::fail(format!("it failed with {other}, not with {status}"))),
@@ -151,7 +151,7 @@ impl<S: Service> Endpoint<S> {
     }
 
     /// Posts memory as a receive.
-    pub fn receive_into<G: Gather>(&mut self, into: G, cookie: u64) -> Result<(), Stop> {
+    pub fn receive_into<G: SgList>(&mut self, into: G, cookie: u64) -> Result<(), Stop> {
         self.qp.post_receive(into, cookie)?;
         Ok(())
     }

@@ -467,7 +467,7 @@ impl Lab {
         lines.push(format!("CAP_NET_RAW: {raw}"));
         // The cases use only registers of the DPA.
         if let Some(device) = self.device().ok().filter(|it| it.caps().general.apu()) {
-            lines.push(match device.register_way() {
+            lines.push(match device.register_access() {
                 Ok(way) => format!("registers: {way}"),
                 Err(error) => format!("registers: no: {error}"),
             });

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use nix::sys::resource::{Resource, getrlimit};
-use verbless_command::{Caps, Device, DpaPartitionAttr};
+use verbless_command::{Caps, Device, DpaEuPartitionAttr};
 use verbless_devx::{Backend, DeviceInfo, Errno, GidType, LinkLayer, UarKind};
 use verbless_queue::{CqConfig, Domain, QpConfig};
 
@@ -371,7 +371,7 @@ fn number_reuse(device: &Device) -> Result<bool, Stop> {
 /// for the cases to find.
 fn reach_registers(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
     devices.iter().all(|info| {
-        let way = Device::open(backend, info).and_then(|device| device.register_way());
+        let way = Device::open(backend, info).and_then(|device| device.register_access());
         !way.is_err_and(|error| is_absent(&error))
     })
 }
@@ -381,7 +381,7 @@ fn reach_registers(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
 fn reach_registers_both_ways(backend: &dyn Backend, devices: &[DeviceInfo]) -> Result<bool, Stop> {
     for info in devices {
         let device = Device::open(backend, info)?;
-        let by_control = match device.firmware_control() {
+        let by_control = match device.fwctl() {
             Ok(None) => false,
             Ok(Some(control)) => !control.info().is_ok_and(|info| !info.has_tools_resources()),
             Err(error) => !is_absent(&error),
@@ -405,7 +405,7 @@ fn makes_partitions(backend: &dyn Backend, devices: &[DeviceInfo]) -> bool {
         let made = Device::open(backend, info).and_then(|device| {
             let units = vec![device.dpa_caps()?.units.saturating_sub(1)];
             let functions = vec![device.vhca_id()];
-            device.create_dpa_partition(&DpaPartitionAttr { units, functions, groups: 0 })
+            device.create_dpa_partition(&DpaEuPartitionAttr { units, functions, groups: 0 })
         });
         match made {
             // A case finds out that a partition is made and not destroyed.

@@ -38,7 +38,7 @@ fn srq_without_room_for_sge_is_rejected() {
         for sges in [0, 1, u32::MAX] {
             let config = SrqConfig { sges, ..SrqConfig::new(4) };
             let error = domain.srq(&config).expect_err("it was made");
-            assert_eq!(error.kind(), ErrorKind::Input);
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
             assert!(error.to_string().contains("at most 0"), "{error}");
         }
     }
@@ -50,7 +50,7 @@ fn ignore_overrun_without_cq_oi_is_rejected() {
     let domain = Domain::new(&device).expect("a domain");
     let config = CqConfig { ignore_overrun: true, ..CqConfig::new(4) };
     let error = domain.completion_queue(&config).expect_err("it was made");
-    assert_eq!(error.kind(), ErrorKind::Input);
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("cq_oi"), "{error}");
     domain.completion_queue(&CqConfig::new(4)).expect("a queue that breaks on overrun");
 }
@@ -90,7 +90,7 @@ fn barred_umr_is_rejected_by_query_and_creation() {
     let (_model, device) = device(&[(BESIDE, &to)]);
     let domain = Domain::new(&device).expect("a domain");
     let key = domain.umr_key(4, false).expect_err("it was made");
-    assert_eq!(key.kind(), ErrorKind::Input);
+    assert_eq!(key.kind(), ErrorKind::InvalidInput);
     let asked = domain.supports::<Rc>(&Umr::INFO).expect_err("it is barred");
     let qp = queue_pair(&domain);
     assert_eq!(qp.send.supports(&Umr::INFO), Err(asked), "as the domain");

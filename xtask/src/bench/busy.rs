@@ -63,8 +63,8 @@ impl Row {
     }
 }
 
-/// The most runs of the example: it runs again while a row is out of bound, as times depend on the
-/// machine's other work. The best number of a row in any run counts.
+/// Maximum number of runs of the example: it runs again while a row is out of bound, as times
+/// depend on the machine's other work. The best number of a row in any run counts.
 const RUNS: u32 = 5;
 /// Rounds of a run.
 const ROUNDS: &str = "3";

@@ -18,7 +18,7 @@ struct Row {
     bound: f64,
 }
 
-/// The most runs.
+/// Maximum number of runs.
 const RUNS: usize = 7;
 
 /// Measured on a busy machine, medians in and out: 1.3 to 1.6 at 64 B, 0.98 to 1.05 at 256 B, 0.97

@@ -7,8 +7,8 @@ use std::process::Command;
 use super::tally::{Tally, built, number_behind};
 use crate::workspace::Result;
 
-/// The most instructions of a job, as a multiple of its request's. The crate's documentation,
-/// *Cost*, lists them.
+/// Maximum number of instructions of a job, as a multiple of its request's. The crate's
+/// documentation, *Cost*, lists them.
 const BOUND: f64 = 1.5;
 
 /// A row of DMA: its name, and the functions of a case whose instructions it adds up.

@@ -54,7 +54,7 @@ struct Operation {
     /// The case of the program, and the function whose instructions count: `measured_…`.
     case: &'static str,
     function: &'static str,
-    /// The most instructions of an operation.
+    /// Maximum number of instructions of an operation.
     bound: f64,
     /// rdma-core's instructions, if measured: single-threaded, with the 8-byte doorbell unless the
     /// row names BlueFlame.

@@ -64,12 +64,12 @@ fn allow_rejects_mkey_of_another_context() {
     let (_other_model, other) = with_dpa();
     let (mine, its) = (key(&device), key(&other));
     let error = its.allow(&device, &SECRET).expect_err("it is another's");
-    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     let (_model, lacks) = on(Link::Ethernet);
     assert!(!lacks.caps().shares_keys());
     let refused = lacks.create_alias_key(alias(&lacks, &mine));
     let error = refused.expect_err("it makes no aliases");
-    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.to_string().contains("cross_vhca_object_to_object_supported"), "{error}");
 }
 

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
 use verbless_command::{
-    Affinity, CqAttr, CqElement, CqObject, Device, DpaCallState, DpaEntry, DpaEqAttr, DpaProcess,
-    DpaProcessAttr, DpaThreadKind, QueueMemory,
+    Affinity, CqAttr, CqEventTarget, CqObject, Device, DpaCallState, DpaEntry, DpaEqAttr,
+    DpaProcess, DpaProcessAttr, DpaThreadKind, QueueMemory,
 };
 use verbless_devx::{ModelToken, UarKind};
 use verbless_model::Model;
@@ -214,7 +214,7 @@ fn dpa_eq_checks_attributes_and_serves_cq() {
     let long = device.create_dpa_eq(&token, DpaEqAttr { log_entries: 32, ..attr() });
     let error = long.expect_err("the field has 5 bits").to_string();
     assert!(error.contains("entries is 32; at most 31"), "{error}");
-    let of_it = CqAttr { element: CqElement::DpaEq(one.id()), ..cq_attr(&device) };
+    let of_it = CqAttr { element: CqEventTarget::DpaEq(one.id()), ..cq_attr(&device) };
     let cq = device.create_cq(of_it.clone()).expect("a CQ of it");
     assert_eq!(cq.query().expect("its context").c_eqn_or_apu_element(), one.id());
     other.destroy().expect("nothing names it");

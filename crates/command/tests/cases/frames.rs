@@ -58,7 +58,7 @@ pub(crate) fn sq_attr(device: &Device) -> SqAttr {
 #[track_caller]
 fn refused<T>(result: Result<T, Error>, words: &str) {
     let Err(error) = result else { panic!("it was taken, and not refused with {words:?}") };
-    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.to_string().contains(words), "{error} does not say {words:?}");
 }
 

@@ -46,9 +46,9 @@ fn umem_mkey_command_matches_ucx_bytes() {
     // create_mkey_in with 0x110 bytes; fields not listed are 0.
     let mut expected = vec![0; 0x110];
     let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
-    // opcode CREATE_MKEY; the kernel writes the uid behind it.
+    // opcode CREATE_MKEY; the kernel writes the uid after it.
     put(0x00, &[0x02, 0x00]);
-    // mkey_umem_valid, bit 97, behind pg_access.
+    // mkey_umem_valid, bit 97, after pg_access.
     put(0x0c, &0x4000_0000_u32.to_be_bytes());
     // memory_key_mkey_entry at 0x10. rw, rr, lw, lr: bits 18 to 21; access_mode_1_0, bit 22: MTT.
     put(0x10, &0x0000_3d00_u32.to_be_bytes());

@@ -18,7 +18,7 @@ use crate::support::{based_on, cq_attr, on, pool, qp, qp_attr, registration, wit
 #[track_caller]
 fn refused<T>(result: Result<T, Error>, words: &str) {
     let Err(error) = result else { panic!("it was taken, and not refused with {words:?}") };
-    assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.to_string().contains(words), "{error} does not say {words:?}");
 }
 
@@ -352,13 +352,13 @@ fn atomic_klm_mkey_is_aligned_to_largest_atomic() {
         device.create_mkey(MkeyAttr { pd, access, start, length, memory })
     };
     let (_model, device) = on(Link::Ethernet);
-    assert_eq!(device.caps().largest_atomic(), 8);
+    assert_eq!(device.caps().max_atomic_bytes(), 8);
     make(&device, 0, 104, KeyAccess::ALL).expect("aligned");
     refused(make(&device, 0, 100, KeyAccess::ALL), "multiple of 8 bytes");
     refused(make(&device, 4, 104, KeyAccess::ALL), "104 bytes from 0x4");
     make(&device, 4, 100, KeyAccess::LOCAL).expect("no atomics");
     let (_model, device) = with(&[("atomic_size_qp = 0x8", "atomic_size_qp = 0x18")]);
-    assert_eq!(device.caps().largest_atomic(), 16);
+    assert_eq!(device.caps().max_atomic_bytes(), 16);
     refused(make(&device, 0, 104, KeyAccess::ALL), "multiple of 16 bytes");
     make(&device, 0, 112, KeyAccess::ALL).expect("aligned");
     // The inability of UMR to set the right does not affect keys created with it.
@@ -503,7 +503,7 @@ fn sge_and_inline_limits_exclude_wqe_headers() {
 
 #[test]
 fn longest_memory_copy_is_log_dma_mmo_size_or_2_gib() {
-    let longest = |lines: &str| based_on("bluefield3", lines).1.caps().longest_memory_copy();
+    let longest = |lines: &str| based_on("bluefield3", lines).1.caps().max_dma_mmo_bytes();
     let none = "[caps.general]\ndma_mmo_qp = false\n";
     assert_eq!(longest(none), 0, "it has a limit, and no copies");
     for (log, bytes) in [(31, 1 << 31), (20, 1 << 20), (0, 1 << 31)] {
@@ -530,8 +530,9 @@ fn cqe_compression_requires_size_and_format_caps() {
     ] {
         let make = |without: Option<&str>| {
             let all = [narrow, wide, with_tag, with_stride].into_iter();
-            let offered = all.filter(|name| Some(*name) != without);
-            let lines: String = offered.map(|name| format!("{name} = true\n")).collect();
+            let check_timestamp_format = all.filter(|name| Some(*name) != without);
+            let lines: String =
+                check_timestamp_format.map(|name| format!("{name} = true\n")).collect();
             let (_model, device) = based_on("connectx6dx", &format!("[caps.general]\n{lines}"));
             let attr = CqAttr { wide: is_wide, ..cq_attr(&device) };
             let options = CqOptions { compression: Some(format), ..CqOptions::default() };

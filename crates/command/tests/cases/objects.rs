@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqElement, CqObject, DatagramAttr, Eqn, ErrorKind, Gid, InitAttr, KeyAccess, KeyMemory,
-    MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr, RtrAttr, RtsAttr,
-    RtsChange, ServiceType,
+    CqAttr, CqEventTarget, CqObject, DatagramAttr, Eqn, ErrorKind, Gid, InitAttr, KeyAccess,
+    KeyMemory, MkeyAttr, Moderation, Mtu, Path, QKey, QpAttr, Qpn, RemoteAccess, RmpAttr, RtrAttr,
+    RtsAttr, RtsChange, ServiceType,
 };
 use verbless_model::Link;
 use verbless_prm::{CommandStatus, CqPeriodMode, CqeSize, Opcode, QpState};
@@ -24,7 +24,7 @@ fn cq_query_returns_requested_attributes() {
         let size = if wide { CqeSize::BYTES_128 } else { CqeSize::BYTES_64 };
         assert_eq!((context.cqe_sz(), context.oi()), (size, ignore_overrun));
         assert_eq!((context.log_cq_size(), context.uar_page()), (4, attr.uar.page_id()));
-        assert_eq!(CqElement::Eq(Eqn(context.c_eqn_or_apu_element())), attr.element);
+        assert_eq!(CqEventTarget::Eq(Eqn(context.c_eqn_or_apu_element())), attr.element);
         assert_eq!(context.dbr_addr(), attr.record.offset());
         assert_eq!(cq.attr().log_cqes, 4);
         assert_eq!(model.counts(0).cqs, before + 1);
@@ -54,7 +54,7 @@ fn moderation_is_set_and_limited_to_12_bits() {
     }
     let refused = cq.set_moderation(Moderation { period: 0x1000, count: 1 });
     let error = refused.expect_err("4096 µs do not fit");
-    assert_eq!(error.kind(), ErrorKind::Input);
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("at most 4095"), "{error}");
 }
 
@@ -64,7 +64,7 @@ fn cq_above_limit_is_rejected_with_limit() {
     let most = device.caps().log_max_cqes;
     let refused = device.create_cq(CqAttr { log_cqes: most + 1, ..cq_attr(&device) });
     let error = refused.expect_err("it is too long");
-    assert_eq!(error.kind(), ErrorKind::Input);
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains(&format!("at most {most}")), "{error}");
 }
 
@@ -183,7 +183,7 @@ fn oversized_rtr_and_rts_values_are_rejected() {
         RtrAttr { min_rnr_timer: 32, ..rtr() },
     ] {
         let error = qp.to_rtr(&attr).expect_err("it does not fit");
-        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     qp.to_rtr(&rtr()).expect("RTR");
     for attr in [
@@ -193,7 +193,7 @@ fn oversized_rtr_and_rts_values_are_rejected() {
         RtsAttr { rnr_retry: 8, ..rts() },
     ] {
         let error = qp.to_rts(&attr).expect_err("it does not fit");
-        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     // A failed transition reports what it needs.
     model.fail_command(
@@ -218,7 +218,7 @@ fn ud_qp_has_qkey_and_rejects_rc_transitions() {
     let (_model, device) = on(Link::Infiniband);
     let mut qp = qp(&device, ServiceType::UD);
     let refused = qp.to_init(&init()).expect_err("it has no peer");
-    assert_eq!(refused.kind(), ErrorKind::Input);
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     let attr = DatagramAttr { port: 1, pkey_index: 0, q_key: QKey(0x1122_3344) };
     qp.to_init_datagram(&attr).expect("INIT");
     assert_eq!(qp.query().expect("its context").q_key(), 0x1122_3344);
@@ -229,7 +229,7 @@ fn ud_qp_has_qkey_and_rejects_rc_transitions() {
     qp.change_q_key(QKey(0x5566_7788)).expect("RTS again");
     assert_eq!(qp.query().expect("its context").q_key(), 0x5566_7788);
     for refused in [qp.to_rtr(&rtr()), qp.to_rts(&rts()), qp.change(&RtsChange::default())] {
-        assert_eq!(refused.expect_err("a connection's").kind(), ErrorKind::Input);
+        assert_eq!(refused.expect_err("a connection's").kind(), ErrorKind::InvalidInput);
     }
     assert_eq!(qp.state().expect("a state"), QpState::RTS);
 }
@@ -245,11 +245,11 @@ fn uc_qp_has_no_reads_or_retries() {
     assert_eq!((context.st(), context.rwe(), context.rre()), (ServiceType::UC, true, false));
     assert_eq!((context.retry_count(), context.log_sra_max()), (0, 0));
     let timer = RtsChange { min_rnr_timer: Some(1), ..Default::default() };
-    assert_eq!(qp.change(&timer).expect_err("no such timer").kind(), ErrorKind::Input);
+    assert_eq!(qp.change(&timer).expect_err("no such timer").kind(), ErrorKind::InvalidInput);
     let error = qp.recover().expect_err("it has not failed");
     assert_eq!(error.kind(), ErrorKind::Command);
     for refused in [qp.to_init_datagram(&datagram()), qp.to_rtr_datagram(), qp.to_rts_datagram(0)] {
-        assert_eq!(refused.expect_err("a datagram's").kind(), ErrorKind::Input);
+        assert_eq!(refused.expect_err("a datagram's").kind(), ErrorKind::InvalidInput);
     }
 }
 
@@ -318,7 +318,7 @@ fn queries_return_port_vport_and_gid_data() {
     for refused in
         [device.query_roce_address(16, 0).err(), device.query_hca_vport_context(16).err()]
     {
-        assert_eq!(refused.expect("port 16 does not fit").kind(), ErrorKind::Input);
+        assert_eq!(refused.expect("port 16 does not fit").kind(), ErrorKind::InvalidInput);
     }
     let (_model, device) = on(Link::Infiniband);
     let context = device.query_hca_vport_context(1).expect("a context");

@@ -29,7 +29,7 @@ fn part_of_another_device_is_rejected_by_name() {
         ("protection domain", device.create_qp(QpAttr { pd: pd(), ..queue_pair }).map(drop)),
     ] {
         let error = error.expect_err(part);
-        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         let expected = format!("the {part} is of another device context");
         assert!(error.to_string().contains(&expected), "{error}");
     }
@@ -80,9 +80,9 @@ fn lkey_equals_rkey() {
 fn memory_copy_qp_must_be_rc() {
     let (_model, device) = on(Link::Ethernet);
     for service in [ServiceType::UC, ServiceType::UD] {
-        let attr = QpAttr { memory_copies: true, ..qp_attr(&device, service) };
+        let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, service) };
         let error = device.create_qp(attr).expect_err("it copies nothing");
-        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert!(error.to_string().contains("dma_mmo_qp"), "{error}");
     }
 }

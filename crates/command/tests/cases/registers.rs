@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use verbless_command::{Device, DpaPartitionAttr, ErrorKind, RegisterWay};
-use verbless_devx::{Backend, ControlScope};
+use verbless_command::{Device, DpaEuPartitionAttr, ErrorKind, RegisterAccess};
+use verbless_devx::{Backend, FwctlScope};
 use verbless_model::{Model, ObjectCounts, Profile};
 use verbless_model_kernel::InProcess;
 use verbless_prm::{
@@ -55,9 +55,9 @@ fn register_commands<R>(model: &Model, f: impl FnOnce() -> R) -> (R, Vec<(u16, u
 fn both_register_ways_read_same_dpa_caps() {
     let (user_model, user) = open(load("bluefield3"));
     let (control_model, control) = open(load("bluefield3-fwctl"));
-    assert_eq!(user.register_way().unwrap(), RegisterWay::User);
-    assert_eq!(control.register_way().unwrap(), RegisterWay::Control);
-    let info = control.firmware_control().unwrap().expect("a file").info().unwrap();
+    assert_eq!(user.register_access().unwrap(), RegisterAccess::User);
+    assert_eq!(control.register_access().unwrap(), RegisterAccess::Fwctl);
+    let info = control.fwctl().unwrap().expect("a file").info().unwrap();
     let (by_user, sent) = register_commands(&user_model, || user.dpa_caps().unwrap());
     assert!(matches!(sent[..], [(0xb0c, 1..)]), "{sent:x?}");
     let (by_control, sent) = register_commands(&control_model, || control.dpa_caps().unwrap());
@@ -70,7 +70,7 @@ fn both_register_ways_read_same_dpa_caps() {
 fn fwctl_creates_changes_and_destroys_dpa_groups() {
     let (_model, device) = open(load("bluefield3-fwctl"));
     let units = device.dpa_caps().unwrap().units;
-    let attr = |unit| DpaPartitionAttr {
+    let attr = |unit| DpaEuPartitionAttr {
         units: vec![unit],
         functions: vec![device.caps().general.vhca_id()],
         groups: 1,
@@ -79,9 +79,9 @@ fn fwctl_creates_changes_and_destroys_dpa_groups() {
     partition.set_units(&[units - 2]).unwrap();
     assert_eq!(partition.query().unwrap(), attr(units - 2));
     partition.set_groups(3).unwrap();
-    assert_eq!(partition.query().unwrap(), DpaPartitionAttr { groups: 3, ..attr(units - 2) });
+    assert_eq!(partition.query().unwrap(), DpaEuPartitionAttr { groups: 3, ..attr(units - 2) });
     partition.set_functions(&[]).unwrap();
-    let alone = DpaPartitionAttr { functions: vec![], groups: 3, ..attr(units - 2) };
+    let alone = DpaEuPartitionAttr { functions: vec![], groups: 3, ..attr(units - 2) };
     assert_eq!(partition.query().unwrap(), alone);
     let other = device.create_dpa_partition(&attr(units - 3)).unwrap();
     assert_ne!(other.id(), partition.id());
@@ -114,8 +114,8 @@ fn write_group(
     head.set_op_mod(AccessRegisterIn::WRITE).set_register_id(RegisterId::NIC_DPA_EUG);
     let input = [head.as_bytes().as_slice(), register.as_bytes()].concat();
     let mut output = vec![0; AccessRegisterOut::BYTES + NicDpaEugReg::BYTES];
-    let control = device.firmware_control()?.expect("a file");
-    control.rpc(ControlScope::Configuration, &input, &mut output)?;
+    let control = device.fwctl()?.expect("a file");
+    control.rpc(FwctlScope::Configuration, &input, &mut output)?;
     let answer = NicDpaEugReg::from_prefix(&output[AccessRegisterOut::BYTES..]);
     Ok(answer.expect("a register").eug_id())
 }
@@ -137,7 +137,7 @@ fn fwctl_group_ends_with_its_file() {
 fn error_without_register_way_names_both() {
     for (bits, said) in [("3", "TOOLS_RESOURCES is not among"), ("0", "no /dev/fwctl/fwctlN")] {
         let (model, device) = open(with_uctx_cap(bits));
-        assert_eq!(device.firmware_control().unwrap().is_some(), bits != "0");
+        assert_eq!(device.fwctl().unwrap().is_some(), bits != "0");
         let (error, sent) = register_commands(&model, || device.dpa_caps().expect_err("no way"));
         assert_eq!((error.kind(), sent.len()), (ErrorKind::NotSupported, 0), "{error}");
         let text = error.to_string();
@@ -151,13 +151,13 @@ fn error_without_register_way_names_both() {
 fn fwctl_file_closes_with_context() {
     let (model, device) = open(load("bluefield3-fwctl"));
     let before = model.counts(0);
-    let control = device.firmware_control().unwrap().expect("a file");
+    let control = device.fwctl().unwrap().expect("a file");
     assert_ne!(model.counts(0), before, "it has a user context");
-    let again = device.firmware_control().unwrap().expect("a file").info().unwrap();
+    let again = device.fwctl().unwrap().expect("a file").info().unwrap();
     assert_eq!(control.info().unwrap(), again, "there is one for each context");
     let mut output = QueryAdapterOut::zeroed();
     let input = QueryAdapterIn::new();
-    control.rpc(ControlScope::Configuration, input.as_bytes(), output.as_bytes_mut()).unwrap();
+    control.rpc(FwctlScope::Configuration, input.as_bytes(), output.as_bytes_mut()).unwrap();
     assert!(output.query_adapter_struct().vsd_contd_psid().starts_with(b"VBL"));
     drop(device);
     assert_eq!(model.counts(0), ObjectCounts::default());

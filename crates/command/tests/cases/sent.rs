@@ -35,12 +35,12 @@ fn init() -> InitAttr {
 #[test]
 fn to_init_enables_mmo_for_memory_copies_only() {
     let (model, device) = with_dpa();
-    for memory_copies in [true, false] {
-        let attr = QpAttr { memory_copies, ..qp_attr(&device, ServiceType::RC) };
+    for dma_mmo in [true, false] {
+        let attr = QpAttr { dma_mmo, ..qp_attr(&device, ServiceType::RC) };
         let mut qp = device.create_qp(attr).expect("a queue pair");
         let (inputs, done) = sent(&model, Opcode::INIT2INIT_QP, || qp.to_init(&init()));
         done.expect("INIT");
-        assert_eq!(inputs.len(), usize::from(memory_copies));
+        assert_eq!(inputs.len(), usize::from(dma_mmo));
         for input in &inputs {
             let input = Init2initQpIn::from_prefix(input).expect("a whole command");
             assert!(input.qpc_ext() && input.qpc_data_ext().mmo());
@@ -51,12 +51,12 @@ fn to_init_enables_mmo_for_memory_copies_only() {
     // A device that copies on send queues alone needs no enabling.
     let lines = "[ethernet.caps.general]\ndma_mmo_sq = true\n";
     let (model, device) = based_on("connectx6dx", lines);
-    let attr = QpAttr { memory_copies: true, ..qp_attr(&device, ServiceType::RC) };
+    let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, ServiceType::RC) };
     let mut qp = device.create_qp(attr).expect("a queue pair");
     let (inputs, done) = sent(&model, Opcode::INIT2INIT_QP, || qp.to_init(&init()));
     assert!(inputs.is_empty() && done.is_ok());
     let (_model, device) = on(Link::Ethernet);
-    let attr = QpAttr { memory_copies: true, ..qp_attr(&device, ServiceType::RC) };
+    let attr = QpAttr { dma_mmo: true, ..qp_attr(&device, ServiceType::RC) };
     let error = device.create_qp(attr).expect_err("the device copies nothing");
     assert!(error.to_string().contains("dma_mmo_qp"), "{error}");
 }

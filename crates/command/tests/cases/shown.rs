@@ -1,6 +1,8 @@
 //! `Debug` output of objects, and text of states and register accesses.
 
-use verbless_command::{DpaStatus, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, RegisterWay, Rkey};
+use verbless_command::{
+    DpaStatus, ErrorKind, KeyAccess, KeyMemory, MkeyAttr, RegisterAccess, Rkey,
+};
 use verbless_model::Link;
 use verbless_prm::ServiceType;
 
@@ -48,8 +50,8 @@ fn dpa_status_display_gives_text_and_number() {
 
 #[test]
 fn register_way_and_device_have_display() {
-    assert_eq!(RegisterWay::User.to_string(), "ACCESS_REGISTER_USER through DevX");
-    assert_eq!(RegisterWay::Control.to_string(), "ACCESS_REGISTER through /dev/fwctl");
+    assert_eq!(RegisterAccess::User.to_string(), "ACCESS_REGISTER_USER through DevX");
+    assert_eq!(RegisterAccess::Fwctl.to_string(), "ACCESS_REGISTER through /dev/fwctl");
     let (_model, device) = on(Link::Ethernet);
     let shown = format!("{device:?}");
     assert!(shown.starts_with("Device(") && shown.len() > "Device()".len(), "{shown}");
@@ -72,7 +74,7 @@ fn crossing_mkey_starts_at_address_0() {
         memory: KeyMemory::Crossing { vhca_id: 1, key: Rkey(0x700) },
     };
     let refused = device.create_mkey(attr.clone()).expect_err("it has another address");
-    assert_eq!(refused.kind(), ErrorKind::Input);
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     assert!(refused.to_string().contains("begins at address 0"), "{refused}");
     let refused = device.create_mkey(MkeyAttr { start: 0, ..attr }).expect_err("it has none");
     assert!(refused.to_string().contains("no crossing keys"), "{refused}");

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqElement, Device, Eqn, Error, QpAttr, QpObject, QueueMemory, RmpAttr, ServiceType,
+    CqAttr, CqEventTarget, Device, Eqn, Error, QpAttr, QpObject, QueueMemory, RmpAttr, ServiceType,
     UserMemory,
 };
 use verbless_devx::abi::core::access;
@@ -96,7 +96,7 @@ pub(crate) fn memory(device: &Device) -> (QueueMemory, QueueMemory) {
 pub(crate) fn cq_attr(device: &Device) -> CqAttr {
     let (ring, record) = memory(device);
     let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
-    let element = CqElement::Eq(Eqn(device.query_eqn(0).expect("an event queue")));
+    let element = CqEventTarget::Eq(Eqn(device.query_eqn(0).expect("an event queue")));
     CqAttr { uar, ring, record, log_cqes: 4, wide: false, element, ignore_overrun: false }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn qp_attr(device: &Device, service: ServiceType) -> QpAttr {
         shared: None,
         log_receive_stride: 5,
         user_index: 0x12_3456,
-        memory_copies: false,
+        dma_mmo: false,
     }
 }
 

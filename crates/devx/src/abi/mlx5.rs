@@ -52,9 +52,9 @@ pub struct AllocContextResponse {
     pub max_rq_desc_sz: u16,
     /// Most WQEBBs (64 bytes) of a send queue.
     pub max_send_wqebb: u32,
-    /// Most receive WQEs of a QP.
+    /// Maximum number of receive WQEs of a QP.
     pub max_recv_wr: u32,
-    /// Most receive WQEs of an SRQ.
+    /// Maximum number of receive WQEs of an SRQ.
     pub max_srq_recv_wr: u32,
     /// Ports of the device.
     pub num_ports: u16,
@@ -191,11 +191,11 @@ pub const UAR_NON_CACHED: u64 = 1;
 /// ones merge.
 pub const OMIT_DATA: u32 = 1;
 
-/// Most event types of one subscription (`MAX_NUM_EVENTS` of `devx.c`).
+/// Maximum number of event types of one subscription (`MAX_NUM_EVENTS` of `devx.c`).
 pub const MAX_SUBSCRIBE_EVENTS: usize = 16;
 
-/// Most bytes of answers that may wait in an async command channel (`MAX_ASYNC_BYTES_IN_USE` of
-/// `devx.c`); above it a query gets EAGAIN.
+/// Maximum bytes of answers that may wait in an async command channel
+/// (`MAX_ASYNC_BYTES_IN_USE` of `devx.c`); above it a query gets EAGAIN.
 pub const MAX_ASYNC_BYTES: usize = 1024 * 1024;
 
 /// mmap commands (`enum mlx5_ib_mmap_cmd`, and the range that allocated objects use).

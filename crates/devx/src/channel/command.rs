@@ -24,14 +24,14 @@ channel!(CommandChannel);
 
 /// The answer to an asynchronous query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AsyncAnswer {
+pub struct AsyncQueryResponse {
     /// The `wr_id` of the query.
     pub wr_id: u64,
     /// The command's output.
     pub output: Vec<u8>,
 }
 
-impl AsyncAnswer {
+impl AsyncQueryResponse {
     /// Checks the status in the output. `input` is the command that was sent, for the error's text.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Context {
     /// EMFILE when the process has too many files.
     pub fn command_channel(&self) -> Result<CommandChannel> {
         let method = method::DEVX_ASYNC_CMD_FD_ALLOC;
-        let answer = Request::new(method).fresh(alloc::HANDLE).send(self.device())?;
+        let answer = Request::new(method).new_handle(alloc::HANDLE).send(self.device())?;
         let channel =
             Channel::new(self, "an async command channel", method, &answer, alloc::HANDLE)?;
         Ok(CommandChannel { channel, longest: AtomicU16::new(0) })
@@ -94,7 +94,7 @@ impl CommandChannel {
     ///
     /// # Errors
     /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at end of file.
-    pub fn read(&self) -> Result<Option<AsyncAnswer>> {
+    pub fn read(&self) -> Result<Option<AsyncQueryResponse>> {
         const HEADER: usize = size_of::<AsyncCommandHeader>();
         let mut record = vec![0; HEADER + usize::from(self.longest.load(Ordering::Relaxed))];
         let Some(length) = self.channel.read(&mut record)? else { return Ok(None) };
@@ -102,6 +102,6 @@ impl CommandChannel {
         let Some((wr_id, output)) = record.split_first_chunk::<HEADER>() else {
             return Err(self.channel.malformed(format_args!("a record of {length} bytes")));
         };
-        Ok(Some(AsyncAnswer { wr_id: u64::from_ne_bytes(*wr_id), output: output.to_vec() }))
+        Ok(Some(AsyncQueryResponse { wr_id: u64::from_ne_bytes(*wr_id), output: output.to_vec() }))
     }
 }

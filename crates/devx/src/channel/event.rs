@@ -40,7 +40,7 @@ impl Context {
     pub fn event_channel(&self, omit_data: bool) -> Result<EventChannel> {
         let flags = if omit_data { mlx5::OMIT_DATA } else { 0 };
         let answer = Request::new(method::DEVX_ASYNC_EVENT_FD_ALLOC)
-            .fresh(alloc::HANDLE)
+            .new_handle(alloc::HANDLE)
             .input_u32(alloc::FLAGS, flags)
             .send(self.device())?;
         let method = method::DEVX_ASYNC_EVENT_FD_ALLOC;
@@ -54,8 +54,8 @@ impl EventChannel {
     /// its ports. Each event carries `cookie`.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] unless there are 1 to 16 events; EINVAL for a type that users may not
-    /// subscribe to.
+    /// [`ErrorKind::InvalidInput`] unless there are 1 to 16 events; EINVAL for a type that users
+    /// may not subscribe to.
     pub fn subscribe(
         &self,
         object: Option<&DevxObject>,
@@ -124,7 +124,7 @@ fn check(events: &[u16]) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(
-        ErrorKind::Input,
+        ErrorKind::InvalidInput,
         format!("DEVX_SUBSCRIBE_EVENT of {} events", events.len()),
         "a subscription takes 1 to 16 event types; make several",
     ))

@@ -10,7 +10,7 @@ use super::waiter::wait;
 use crate::abi::Method;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::{Answer, Errno};
+use crate::sys::{Errno, IoctlOutputs};
 
 /// A file that the kernel made for us to read.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Channel {
         context: &Context,
         what: &'static str,
         method: Method,
-        answer: &Answer,
+        answer: &IoctlOutputs,
         id: u16,
     ) -> Result<Self> {
         let file = answer.descriptor(id)?;
@@ -71,7 +71,7 @@ impl Channel {
 
     pub(super) fn malformed(&self, what: impl std::fmt::Display) -> Error {
         Error::new(
-            ErrorKind::Answer,
+            ErrorKind::InvalidResponse,
             format!("reading from {}: {what}", self.what),
             "the kernel, or the software that answers in its place, does not keep the uverbs ABI",
         )

@@ -9,7 +9,7 @@ mod file;
 mod verbs;
 mod waiter;
 
-pub use command::{AsyncAnswer, CommandChannel};
+pub use command::{AsyncQueryResponse, CommandChannel};
 pub use event::{Event, EventChannel};
 pub use verbs::{AsyncEvent, AsyncEventChannel};
 pub use waiter::Waiter;

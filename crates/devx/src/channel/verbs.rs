@@ -58,7 +58,7 @@ impl Context {
     /// EMFILE when the process has too many files.
     pub fn async_event_alloc(&self) -> Result<AsyncEventChannel> {
         let method = method::ASYNC_EVENT_ALLOC;
-        let answer = Request::new(method).fresh(alloc::FD_HANDLE).send(self.device())?;
+        let answer = Request::new(method).new_handle(alloc::FD_HANDLE).send(self.device())?;
         Ok(AsyncEventChannel {
             channel: Channel::new(self, "the async event file", method, &answer, alloc::FD_HANDLE)?,
         })

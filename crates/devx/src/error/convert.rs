@@ -41,8 +41,8 @@ impl From<ErrorKind> for std::io::ErrorKind {
             ErrorKind::MemoryLimit => Self::OutOfMemory,
             ErrorKind::NoDevx | ErrorKind::ModelOnly | ErrorKind::NotSupported => Self::Unsupported,
             ErrorKind::DeviceGone => Self::NotConnected,
-            ErrorKind::Input => Self::InvalidInput,
-            ErrorKind::Answer | ErrorKind::Peer => Self::InvalidData,
+            ErrorKind::InvalidInput => Self::InvalidInput,
+            ErrorKind::InvalidResponse | ErrorKind::Peer => Self::InvalidData,
             ErrorKind::Full => Self::WouldBlock,
             ErrorKind::Command
             | ErrorKind::Refused

@@ -67,9 +67,9 @@ pub enum ErrorKind {
     /// A port left the state ACTIVE: nothing arrives until its link is up again.
     PortDown,
     /// An argument is invalid: out of range, too long or too short, or not possible in this state.
-    Input,
+    InvalidInput,
     /// The kernel reported success, but its answer is inconsistent.
-    Answer,
+    InvalidResponse,
     /// The layout of a command is defined by the software model only, and the device has not been
     /// identified as the model; nothing was sent.
     ModelOnly,
@@ -216,7 +216,7 @@ impl Error {
     /// The error for an inconsistent answer.
     pub(crate) fn answer(method: Method, what: impl fmt::Display) -> Self {
         Self::new(
-            ErrorKind::Answer,
+            ErrorKind::InvalidResponse,
             format!("{}: {what}", method.name()),
             "the kernel, or the software that answers in its place, does not keep the uverbs ABI; \
              try another kernel",

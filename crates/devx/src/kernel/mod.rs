@@ -1,8 +1,8 @@
 //! The kernel as a backend: sysfs to find devices, `/dev/infiniband/uverbsN` and
 //! `/dev/fwctl/fwctlN` to use them.
 
-mod control;
 mod discover;
+mod fwctl;
 mod import;
 mod representors;
 mod sysfs;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::{DeviceInfo, FunctionKind, RepresentorInfo};
-use crate::sys::{Backend, Errno, OpenControl, OpenDevice, UverbsFile};
+use crate::sys::{Backend, Errno, FwctlOpener, OpenDevice, UverbsFile};
 
-use control::{ControlPlace, open_node};
+use fwctl::{FwctlPath, open_node};
 
 /// The devices of this machine.
 #[derive(Clone, Debug)]
@@ -44,12 +44,12 @@ impl Kernel {
 
     /// Returns a function that opens the control file of a device. It resolves the PCI function
     /// first: later the node's name may belong to another function.
-    fn control_of(&self, device: &DeviceInfo) -> OpenControl {
+    fn control_of(&self, device: &DeviceInfo) -> FwctlOpener {
         let verbs = self.sysfs.join("class/infiniband_verbs").join(&device.node);
         let function = verbs.join("device");
         // Without its directory there is no control file.
         let function = function.canonicalize().unwrap_or(function);
-        let place = ControlPlace::new(function, self.dev.with_file_name("fwctl"));
+        let place = FwctlPath::new(function, self.dev.with_file_name("fwctl"));
         Box::new(move || place.open())
     }
 }

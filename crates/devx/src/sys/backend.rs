@@ -122,7 +122,7 @@ pub unsafe trait OpenDevice: Send + Sync {
     ///
     /// # Errors
     /// The file exists but cannot be opened, mostly [`ErrorKind::Permission`].
-    fn open_control(&self) -> Result<Option<Arc<dyn ControlFile>>, Error> {
+    fn open_fwctl(&self) -> Result<Option<Arc<dyn OpenFwctl>>, Error> {
         Ok(None)
     }
 }
@@ -133,7 +133,7 @@ pub unsafe trait OpenDevice: Send + Sync {
 /// # Safety
 /// An implementation accesses memory of this process only where a request's addresses lead, within
 /// their lengths and during the call.
-pub unsafe trait ControlFile: Send + Sync {
+pub unsafe trait OpenFwctl: Send + Sync {
     /// Carries out [`FWCTL_INFO`](crate::abi::fwctl::FWCTL_INFO) or
     /// [`FWCTL_RPC`](crate::abi::fwctl::FWCTL_RPC). `argument` is the whole structure of `request`;
     /// answers are written back in place. As with [`OpenDevice::ioctl`], an implementation must not

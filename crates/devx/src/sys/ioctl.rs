@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use super::backend::{ControlFile, Errno, OpenDevice};
+use super::backend::{Errno, OpenDevice, OpenFwctl};
 use super::mapping::{Mapping, Protection};
 use crate::abi::Header;
 use crate::abi::frame::RDMA_VERBS_IOCTL;
@@ -12,13 +12,13 @@ use crate::abi::fwctl::{is_whole, structure_bytes};
 use crate::error::Error;
 
 /// Opens a control file, if there is one.
-pub(crate) type OpenControl = Box<dyn Fn() -> Result<Option<File>, Error> + Send + Sync>;
+pub(crate) type FwctlOpener = Box<dyn Fn() -> Result<Option<File>, Error> + Send + Sync>;
 
 /// An open `/dev/infiniband/uverbsN`.
 pub(crate) struct UverbsFile {
     pub file: File,
     /// Opens the function's control file, if there is one.
-    pub control: OpenControl,
+    pub control: FwctlOpener,
 }
 
 // SAFETY: the kernel keeps these promises.
@@ -39,9 +39,9 @@ unsafe impl OpenDevice for UverbsFile {
         Mapping::shared(self.file.as_fd(), offset, length, protection)
     }
 
-    fn open_control(&self) -> Result<Option<Arc<dyn ControlFile>>, Error> {
+    fn open_fwctl(&self) -> Result<Option<Arc<dyn OpenFwctl>>, Error> {
         let file = (self.control)()?;
-        Ok(file.map(|file| Arc::new(FwctlFile(file)) as Arc<dyn ControlFile>))
+        Ok(file.map(|file| Arc::new(FwctlFile(file)) as Arc<dyn OpenFwctl>))
     }
 }
 
@@ -49,7 +49,7 @@ unsafe impl OpenDevice for UverbsFile {
 struct FwctlFile(File);
 
 // SAFETY: the kernel keeps this promise.
-unsafe impl ControlFile for FwctlFile {
+unsafe impl OpenFwctl for FwctlFile {
     unsafe fn ioctl(&self, request: u32, argument: &mut [u64]) -> Result<(), Errno> {
         if structure_bytes(request).is_none() {
             return Err(Errno::ENOTTY);

@@ -7,18 +7,18 @@
 #![allow(unsafe_code, reason = "this module exists to hold the unsafe code of the crate")]
 
 mod backend;
-mod control;
 mod descriptor;
+mod fwctl;
 mod ioctl;
 mod mapping;
 mod request;
 pub(crate) mod umem;
 
-pub use backend::{Backend, ControlFile, Errno, OpenDevice};
+pub use backend::{Backend, Errno, OpenDevice, OpenFwctl};
 pub use mapping::{Mapping, Protection};
 
-pub(crate) use control::{control_info, control_rpc};
-pub(crate) use ioctl::{OpenControl, UverbsFile};
+pub(crate) use fwctl::{fwctl_info, fwctl_rpc};
+pub(crate) use ioctl::{FwctlOpener, UverbsFile};
 #[cfg(test)]
 pub(crate) use request::testing;
-pub(crate) use request::{Answer, Request};
+pub(crate) use request::{IoctlOutputs, Request};

@@ -13,7 +13,7 @@ use crate::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES, MANDATORY, 
 use crate::abi::{Attribute, Header, Method, method};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Most attributes that any method used here takes (UMEM_REG of a dmabuf).
+/// Maximum number of attributes that any method used here takes (UMEM_REG of a dmabuf).
 const MAX_ATTRIBUTES: usize = 7;
 
 /// A call under construction. Attributes keep the order in which they are added.
@@ -90,7 +90,7 @@ impl<'a> Request<'a> {
     }
 
     /// A handle or descriptor that the kernel writes.
-    pub(crate) fn fresh(self, id: u16) -> Self {
+    pub(crate) fn new_handle(self, id: u16) -> Self {
         self.push(id, 0, 0)
     }
 
@@ -119,19 +119,19 @@ impl<'a> Request<'a> {
     }
 
     /// Sends the request. After an EIO it sends a NOP too, which a removed device does not answer.
-    pub(crate) fn send(self, device: &dyn OpenDevice) -> Result<Answer, Failure> {
+    pub(crate) fn send(self, device: &dyn OpenDevice) -> Result<IoctlOutputs, IoctlFailure> {
         self.send_once(device).map_err(|failure| match failure {
-            Failure::Errno { method, errno: Errno::EIO, .. } => {
-                Failure::Errno { method, errno: Errno::EIO, answers: answers(device) }
+            IoctlFailure::Errno { method, errno: Errno::EIO, .. } => {
+                IoctlFailure::Errno { method, errno: Errno::EIO, responds: responds(device) }
             }
             other => other,
         })
     }
 
-    fn send_once(self, device: &dyn OpenDevice) -> Result<Answer, Failure> {
+    fn send_once(self, device: &dyn OpenDevice) -> Result<IoctlOutputs, IoctlFailure> {
         let Self { method, mut attributes, count, too_long, .. } = self;
         if let Some((id, length)) = too_long {
-            return Err(Failure::TooLong { method, id, length });
+            return Err(IoctlFailure::TooLong { method, id, length });
         }
         let mut words = [0; HEADER_WORDS + MAX_ATTRIBUTES * ATTRIBUTE_WORDS];
         words[..HEADER_WORDS].copy_from_slice(&Header::new(method, count as u16).words());
@@ -140,9 +140,9 @@ impl<'a> Request<'a> {
         // length, borrowed for 'a, which outlives `self` and so this call; outputs are borrowed
         // exclusively. Lengths above u16 were refused. The header describes exactly these words.
         unsafe { device.ioctl(&mut words[..HEADER_WORDS + count * ATTRIBUTE_WORDS]) }
-            .map_err(|errno| Failure::Errno { method, errno, answers: false })?;
+            .map_err(|errno| IoctlFailure::Errno { method, errno, responds: false })?;
         attributes.as_mut_bytes().copy_from_slice(words[HEADER_WORDS..].as_bytes());
-        Ok(Answer { method, attributes, count })
+        Ok(IoctlOutputs { method, attributes, count })
     }
 }
 
@@ -150,7 +150,7 @@ impl<'a> Request<'a> {
 /// also when a command of its own (a destroy, a UMEM) ended with INTERNAL_ERR, BAD_SYS_STATE, a
 /// wrong length or an unknown status (Linux `mlx5_status_to_errno`).
 #[cold]
-fn answers(device: &dyn OpenDevice) -> bool {
+fn responds(device: &dyn OpenDevice) -> bool {
     use devx_other::{CMD_IN, CMD_OUT};
     let mut input = [0; 16];
     input[..2].copy_from_slice(&Opcode::NOP.0.to_be_bytes());
@@ -158,28 +158,28 @@ fn answers(device: &dyn OpenDevice) -> bool {
     let mut output = [0; 16];
     match request.output(CMD_OUT, &mut output).send_once(device) {
         Ok(_) => true,
-        Err(Failure::Errno { errno, .. }) => errno == Errno::EREMOTEIO,
-        Err(Failure::TooLong { .. }) => false,
+        Err(IoctlFailure::Errno { errno, .. }) => errno == Errno::EREMOTEIO,
+        Err(IoctlFailure::TooLong { .. }) => false,
     }
 }
 
 /// A request that did not succeed.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// The kernel refused the request. `answers`: the device answered a NOP after EIO.
-    Errno { method: Method, errno: Errno, answers: bool },
+pub(crate) enum IoctlFailure {
+    /// The kernel refused the request. `responds`: the device answered a NOP after EIO.
+    Errno { method: Method, errno: Errno, responds: bool },
     /// A payload does not fit an attribute; nothing was sent.
     TooLong { method: Method, id: u16, length: usize },
 }
 
-impl Failure {
+impl IoctlFailure {
     /// The error of a method that carries a command.
     pub(crate) fn of_command(self, input: &[u8], output: &[u8]) -> Error {
         match self {
-            Self::Errno { method, errno, answers: false } => {
+            Self::Errno { method, errno, responds: false } => {
                 Error::from_command(method, input, output, errno)
             }
-            Self::Errno { method, errno, answers: true } => {
+            Self::Errno { method, errno, responds: true } => {
                 Error::status_unknown(method, errno).with_command(input)
             }
             other => other.into(),
@@ -187,13 +187,15 @@ impl Failure {
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<IoctlFailure> for Error {
+    fn from(failure: IoctlFailure) -> Self {
         match failure {
-            Failure::Errno { method, errno, answers: false } => Self::refused(method, errno),
-            Failure::Errno { method, errno, answers: true } => Self::status_unknown(method, errno),
-            Failure::TooLong { method, id, length } => Self::new(
-                ErrorKind::Input,
+            IoctlFailure::Errno { method, errno, responds: false } => Self::refused(method, errno),
+            IoctlFailure::Errno { method, errno, responds: true } => {
+                Self::status_unknown(method, errno)
+            }
+            IoctlFailure::TooLong { method, id, length } => Self::new(
+                ErrorKind::InvalidInput,
                 format!("{}: attribute {id:#x} of {length} bytes", method.name()),
                 "a request carries at most 65535 bytes per attribute",
             ),
@@ -202,13 +204,13 @@ impl From<Failure> for Error {
 }
 
 /// The outputs of a successful request. Their contents are not trusted.
-pub(crate) struct Answer {
+pub(crate) struct IoctlOutputs {
     method: Method,
     attributes: [Attribute; MAX_ATTRIBUTES],
     count: usize,
 }
 
-impl Answer {
+impl IoctlOutputs {
     fn attribute(&self, id: u16) -> Result<&Attribute> {
         self.attributes[..self.count]
             .iter()
@@ -265,10 +267,10 @@ mod tests {
     use super::*;
     use crate::abi::method;
 
-    struct Silent;
+    struct UnresponsiveDevice;
 
     // SAFETY: it does nothing.
-    unsafe impl OpenDevice for Silent {
+    unsafe impl OpenDevice for UnresponsiveDevice {
         unsafe fn ioctl(&self, _: &mut [u64]) -> Result<(), Errno> {
             Ok(())
         }
@@ -281,16 +283,23 @@ mod tests {
     #[test]
     fn payload_above_65535_bytes_is_rejected() {
         let long = vec![0; 65536];
-        let error: Error =
-            Request::new(method::DEVX_OTHER).input(1, &long).send(&Silent).err().unwrap().into();
-        assert_eq!(error.kind(), ErrorKind::Input);
-        assert!(Request::new(method::DEVX_OTHER).input(1, &long[1..]).send(&Silent).is_ok());
+        let error: Error = Request::new(method::DEVX_OTHER)
+            .input(1, &long)
+            .send(&UnresponsiveDevice)
+            .err()
+            .unwrap()
+            .into();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(
+            Request::new(method::DEVX_OTHER).input(1, &long[1..]).send(&UnresponsiveDevice).is_ok()
+        );
     }
 
     #[test]
     fn unfilled_output_is_rejected() {
         let mut out = [0; 16];
-        let answer = Request::new(method::DEVX_OTHER).output(7, &mut out).send(&Silent).unwrap();
-        assert_eq!(answer.filled(&[7]).unwrap_err().kind(), ErrorKind::Answer);
+        let answer =
+            Request::new(method::DEVX_OTHER).output(7, &mut out).send(&UnresponsiveDevice).unwrap();
+        assert_eq!(answer.filled(&[7]).unwrap_err().kind(), ErrorKind::InvalidResponse);
     }
 }

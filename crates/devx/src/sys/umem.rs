@@ -136,7 +136,7 @@ impl Context {
             .input_u64(devx_umem_reg::PGSZ_BITMAP, bitmap)
             .with(|request| if mandatory { request } else { request.optional() })
             .output_of(devx_umem_reg::OUT_ID, &mut id)
-            .fresh(devx_umem_reg::HANDLE)
+            .new_handle(devx_umem_reg::HANDLE)
             .send(self.device())?;
         let handle = Handle::new(self, &RELEASE, answer.handle(devx_umem_reg::HANDLE)?);
         answer.filled(&[devx_umem_reg::OUT_ID])?;

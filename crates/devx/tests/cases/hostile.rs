@@ -37,10 +37,18 @@ fn success_with_unfilled_output_is_rejected() {
     for silent in methods {
         let context = context(move |method, _| (method == silent).then_some(Ok(())));
         let (_, error) = calls(&context).into_iter().find(|(method, _)| *method == silent).unwrap();
-        assert_eq!(error.expect("an error").kind(), ErrorKind::Answer, "{}", silent.name());
+        assert_eq!(
+            error.expect("an error").kind(),
+            ErrorKind::InvalidResponse,
+            "{}",
+            silent.name()
+        );
     }
     let device = Fake::new(|method, _| (method == method::GET_CONTEXT).then_some(Ok(())));
-    assert_eq!(Context::from_device(device, info()).unwrap_err().kind(), ErrorKind::Answer);
+    assert_eq!(
+        Context::from_device(device, info()).unwrap_err().kind(),
+        ErrorKind::InvalidResponse
+    );
 }
 
 #[test]
@@ -53,7 +61,7 @@ fn handle_above_32_bits_is_rejected_and_leaks() {
         })
     });
     let error = context.obj_create(&[0; 16], &mut [0; 16]).unwrap_err();
-    assert_eq!((error.kind(), context.leaked()), (ErrorKind::Answer, 1));
+    assert_eq!((error.kind(), context.leaked()), (ErrorKind::InvalidResponse, 1));
 }
 
 #[test]
@@ -88,7 +96,7 @@ fn invalid_event_fd_is_rejected() {
         });
         assert_eq!(
             context.event_channel(true).unwrap_err().kind(),
-            ErrorKind::Answer,
+            ErrorKind::InvalidResponse,
             "{number:#x}"
         );
     }
@@ -104,7 +112,7 @@ fn gid_table_count_and_length_are_bounded() {
                 Ok(())
             })
         });
-        assert_eq!(context.gid_table().unwrap_err().kind(), ErrorKind::Answer, "{count}");
+        assert_eq!(context.gid_table().unwrap_err().kind(), ErrorKind::InvalidResponse, "{count}");
     }
     let context = context(|method, call| {
         (method == method::QUERY_PORT).then(|| {
@@ -137,7 +145,7 @@ fn uar_of_wrong_size_or_offset_is_rejected() {
         let error = context.uar_alloc(UarKind::NonCached).unwrap_err();
         assert_eq!(
             (error.kind(), context.leaked()),
-            (ErrorKind::Answer, 0),
+            (ErrorKind::InvalidResponse, 0),
             "{offset:#x} {length:#x}"
         );
     }
@@ -145,9 +153,12 @@ fn uar_of_wrong_size_or_offset_is_rejected() {
 
 #[test]
 fn ah_has_mac_only_if_driver_wrote_it() {
-    for (length, expected) in
-        [(0u32, Ok(None)), (9, Ok(None)), (10, Ok(Some([1; 6]))), (17, Err(ErrorKind::Answer))]
-    {
+    for (length, expected) in [
+        (0u32, Ok(None)),
+        (9, Ok(None)),
+        (10, Ok(Some([1; 6]))),
+        (17, Err(ErrorKind::InvalidResponse)),
+    ] {
         let context = context(move |method, call| {
             if method == method::INVOKE_WRITE && call.data(2) == 5 {
                 #[allow(unsafe_code, reason = "reads the request that the attribute points to")]
@@ -176,7 +187,7 @@ fn ah_has_mac_only_if_driver_wrote_it() {
 fn records_of_wrong_length_are_rejected() {
     let device = Fake::new(|_, _| None);
     let context = Context::from_device(device.clone(), info()).unwrap();
-    let refused = |error: Error| assert_eq!(error.kind(), ErrorKind::Answer, "{error}");
+    let refused = |error: Error| assert_eq!(error.kind(), ErrorKind::InvalidResponse, "{error}");
 
     let channel = context.event_channel(true).unwrap();
     nix::unistd::write(device.end(), &[0; 7]).unwrap();

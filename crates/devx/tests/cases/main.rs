@@ -4,10 +4,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod control;
 mod discovery;
 mod errors;
 mod flow;
+mod fwctl;
 mod golden;
 mod guest;
 mod hostile;

@@ -145,10 +145,10 @@ fn subscribe_takes_1_to_16_events() {
     let context = context(|_, _| None);
     let channel = context.event_channel(true).unwrap();
     for events in [&[][..], &[0; 17]] {
-        assert_eq!(channel.subscribe(None, events, 0).unwrap_err().kind(), ErrorKind::Input);
+        assert_eq!(channel.subscribe(None, events, 0).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(
             channel.subscribe_eventfd(None, events, channel.as_fd()).unwrap_err().kind(),
-            ErrorKind::Input
+            ErrorKind::InvalidInput
         );
     }
     channel.subscribe(None, &[0; 16], 0).unwrap();

@@ -1,4 +1,4 @@
-//! The protocol of `rdma_get` and `rdma_serve`: messages over TCP, each behind its length (4 bytes
+//! The protocol of `rdma_get` and `rdma_serve`: messages over TCP, each after its length (4 bytes
 //! in network order); RDMA READ transfers the bytes of files.
 //!
 //! | from | message | bytes |

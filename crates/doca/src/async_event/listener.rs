@@ -6,10 +6,10 @@ use std::time::Duration;
 use verbless_devx::AsyncEventChannel;
 
 use super::done::AsyncEvent;
+use crate::context::device_cq::DeviceCq;
 use crate::context::engine::Engine;
 use crate::context::event::{Done, Event, Tag};
 use crate::context::failure::JobError;
-use crate::context::side::Side;
 use crate::device::Dev;
 use crate::error::{Error, Result};
 use crate::types::UserData;
@@ -30,7 +30,7 @@ impl Listener {
 impl Engine for Listener {
     const WORKS: bool = false;
 
-    fn progress(&mut self, _: &mut Side) -> Option<Done> {
+    fn progress(&mut self, _: &mut DeviceCq) -> Option<Done> {
         let result = match self.channel.as_ref()?.read() {
             Ok(event) => Ok(event?.into()),
             Err(error) => {
@@ -56,7 +56,7 @@ impl Engine for Listener {
         0
     }
 
-    fn abort(&mut self, _: &mut Side) -> Result<()> {
+    fn abort(&mut self, _: &mut DeviceCq) -> Result<()> {
         Ok(())
     }
 }

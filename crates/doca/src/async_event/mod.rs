@@ -37,7 +37,7 @@ pub use done::{AsyncEvent, Change};
 use listener::Listener;
 
 use crate::context::core::Core;
-use crate::context::engine::Place;
+use crate::context::engine::EngineArgs;
 use crate::context::engines::AnyEngine;
 use crate::context::library::Context;
 use crate::context::sealed;
@@ -118,8 +118,8 @@ impl sealed::Sealed for AsyncEvents {
         &self.core
     }
 
-    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
-        Ok(Listener::new(&place.side.dev, self.user_data)?.into())
+    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
+        Ok(Listener::new(&place.device_cq.dev, self.user_data)?.into())
     }
 }
 

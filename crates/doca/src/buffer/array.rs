@@ -1,4 +1,4 @@
-//! The array: buffers of one size in one map, one behind the other, by index.
+//! The array: buffers of one size in one map, one after the other, by index.
 
 use std::fmt;
 use std::sync::Arc;

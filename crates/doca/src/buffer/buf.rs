@@ -9,14 +9,14 @@ use super::descriptor::Descriptor;
 use super::element::{Element, Store};
 use super::reference::BufRef;
 use crate::error::{Error, ErrorKind, Refused, Result};
-use crate::memory::{Chunk, Reach};
+use crate::memory::{CachedKey, Chunk};
 use crate::types::AccessFlags;
 
 use verbless_queue::Lkey;
 
 /// A buffer (`struct doca_buf`): it points to a part of a memory map. The first buffer of a chain
 /// owns the chain; methods affect the first buffer only, unless their name has `chain`. To change a
-/// later one, [`unlink`](Buf::unlink) the buffers behind the first, and [`link`](Buf::link) them
+/// later one, [`unlink`](Buf::unlink) the buffers after the first, and [`link`](Buf::link) them
 /// again.
 ///
 /// It is `Send`, but not `Sync`. A job takes it, and the completion returns it. A drop is
@@ -128,7 +128,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn readable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { reader, lkey, .. } = element.reach.get();
+        let CachedKey { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.data();
         (reader == device).then_some(Room { address, length, lkey })
     }
@@ -137,7 +137,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.tail();
         (writer == device).then_some(Room { address, length, lkey })
     }
@@ -146,7 +146,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn data_writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.data();
         (writer == device).then_some(Room { address, length, lkey })
     }
@@ -155,7 +155,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn rest_writable_by(&self, device: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { writer, lkey, .. } = element.reach.get();
+        let CachedKey { writer, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
         (writer == device).then_some(Room { address, length, lkey })
     }
@@ -165,7 +165,7 @@ impl Buf {
     #[inline(always)]
     pub(crate) fn rest_of_peer(&self, peers: u64) -> Option<Room> {
         let element = self.element();
-        let Reach { reader, lkey, .. } = element.reach.get();
+        let CachedKey { reader, lkey, .. } = element.reach.get();
         let (address, length) = Link { element }.rest();
         (reader == peers).then_some(Room { address, length, lkey })
     }
@@ -188,7 +188,7 @@ impl Buf {
     }
 
     /// Stores how a device reaches the buffer, if it is no chain and has one reference.
-    pub(crate) fn remember(&self, reach: Reach) {
+    pub(crate) fn remember(&self, reach: CachedKey) {
         let element = self.element();
         if element.shared.count() == 1 {
             element.set_reach(reach);
@@ -282,7 +282,7 @@ impl Buf {
         }
     }
 
-    /// Copies `bytes` behind the dataroom, which grows by their length.
+    /// Copies `bytes` after the dataroom, which grows by their length.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if the tailroom is too short; [`ErrorKind::NotPermitted`] if the
@@ -358,11 +358,11 @@ impl Buf {
     /// [`ErrorKind::Full`] with 65,535 references.
     pub fn add_ref(&self) -> Result<BufRef> {
         let element = self.element();
-        element.reach.set(Reach::UNKNOWN);
+        element.reach.set(CachedKey::UNKNOWN);
         BufRef::to(&element.shared)
     }
 
-    /// Links `tail`, a buffer or chain, behind the last buffer of this chain.
+    /// Links `tail`, a buffer or chain, after the last buffer of this chain.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if the inventory of either lacks
@@ -376,12 +376,12 @@ impl Buf {
         while last.next.is_some() {
             last = last.next.as_deref_mut().expect("it was there a moment ago");
         }
-        last.reach.set(Reach::UNKNOWN);
+        last.reach.set(CachedKey::UNKNOWN);
         last.next = Some(tail.element.into_box());
         Ok(())
     }
 
-    /// Removes the buffers behind this one, as a chain of their own.
+    /// Removes the buffers after this one, as a chain of their own.
     pub fn unlink(&mut self) -> Option<Self> {
         let next = self.element_mut().next.take();
         next.map(Self::with)

@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::element::Element;
 
-/// A descriptor, and the linked ones behind it.
+/// A descriptor, and the linked ones after it.
 pub(super) struct Descriptor(ManuallyDrop<Box<Element>>);
 
 impl Descriptor {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::memory::{Chunk, Reach};
+use crate::memory::{CachedKey, Chunk};
 
 /// A descriptor. The start of its store creates it; it moves between the store and the program.
 #[derive(Debug)]
@@ -19,10 +19,10 @@ pub(crate) struct Element {
     pub(super) end: u64,
     pub(super) data: u64,
     pub(super) data_end: u64,
-    /// How a device reaches the memory. [`Reach::UNKNOWN`] for an element with a next one, with a
-    /// reference, or that is [long](Element::LONG): if the device is known here, no other check is
-    /// needed.
-    pub(super) reach: Cell<Reach>,
+    /// How a device reaches the memory. [`CachedKey::UNKNOWN`] for an element with a next one, with
+    /// a reference, or that is [long](Element::LONG): if the device is known here, no other check
+    /// is needed.
+    pub(super) reach: Cell<CachedKey>,
     /// The next of the chain.
     pub(super) next: Option<Box<Element>>,
     pub(super) shared: Arc<BufState>,
@@ -95,7 +95,7 @@ impl Element {
             end: 0,
             data: 0,
             data_end: 0,
-            reach: Cell::new(Reach::UNKNOWN),
+            reach: Cell::new(CachedKey::UNKNOWN),
             next: None,
             shared: Arc::default(),
             home: None,
@@ -108,9 +108,9 @@ impl Element {
 
     /// Sets how a device reaches the memory, if no other check is needed for it.
     #[inline]
-    pub(super) fn set_reach(&self, reach: Reach) {
+    pub(super) fn set_reach(&self, reach: CachedKey) {
         let alone = self.next.is_none() && self.length() <= Self::LONG;
-        self.reach.set(if alone { reach } else { Reach::UNKNOWN });
+        self.reach.set(if alone { reach } else { CachedKey::UNKNOWN });
     }
 
     /// Whether the buffer can be part of a chain.
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn reach_is_cached_for_short_unchained_buf() {
-        let reach = Reach { reader: 1, writer: 1, lkey: Lkey(7) };
+        let reach = CachedKey { reader: 1, writer: 1, lkey: Lkey(7) };
         for (length, chained, known) in [
             (0, false, true),
             (Element::LONG, false, true),

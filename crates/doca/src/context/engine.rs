@@ -4,18 +4,18 @@ use std::os::fd::BorrowedFd;
 
 use verbless_queue::{Cqe, ReceiveCqe, RequestId};
 
-use super::event::{Done, Settled, Tag};
-use super::side::Side;
+use super::device_cq::DeviceCq;
+use super::event::{Done, EventSlot, Tag};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The arguments for the creation of an engine.
-pub struct Place<'w> {
-    /// Maximum of jobs at a time.
+pub struct EngineArgs<'w> {
+    /// Maximum number of jobs at a time.
     pub(crate) depth: u32,
     /// The user index of its queues.
     pub(crate) user_index: u32,
     /// The device, and the completion queue of the work queue on it.
-    pub(crate) side: &'w mut Side,
+    pub(crate) device_cq: &'w mut DeviceCq,
 }
 
 /// For each queue of an engine with jobs in flight, the number of jobs that it ended, modulo 2^32.
@@ -46,14 +46,14 @@ pub trait Engine: Send {
     /// this function is only slower. Programs inline this function: it has only the code that most
     /// jobs need, and no call that yields the job.
     #[inline(always)]
-    fn succeed(&mut self, request: RequestId) -> Option<Done> {
+    fn complete_success(&mut self, request: RequestId) -> Option<Done> {
         let _ = request;
         None
     }
 
-    /// Like [`Engine::succeed`], for the CQE of a successful receive: writes the event to `into`,
-    /// and returns the job's tag.
-    fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut Settled) -> Option<Tag> {
+    /// Like [`Engine::complete_success`], for the CQE of a successful receive: writes the event to
+    /// `into`, and returns the job's tag.
+    fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut EventSlot) -> Option<Tag> {
         let _ = (cqe, into);
         None
     }
@@ -63,14 +63,19 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// An impossible CQE.
-    fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
-        let _ = (side, into);
+    fn complete(
+        &mut self,
+        cqe: Cqe,
+        device_cq: &mut DeviceCq,
+        into: &mut EventSlot,
+    ) -> Result<Option<Tag>> {
+        let _ = (device_cq, into);
         let text = format!("the device completed a request of {}, which has no queue", cqe.qpn());
         Err(Error::new(ErrorKind::InvalidValue, text))
     }
 
     /// Does a step of software's work. It may complete a job, or yield an external event.
-    fn progress(&mut self, side: &mut Side) -> Option<Done>;
+    fn progress(&mut self, device_cq: &mut DeviceCq) -> Option<Done>;
 
     /// Whether [`Engine::progress`] has something to do.
     fn has_work(&self) -> bool;
@@ -93,7 +98,7 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// The device does not release them.
-    fn abort(&mut self, side: &mut Side) -> Result<()>;
+    fn abort(&mut self, device_cq: &mut DeviceCq) -> Result<()>;
 
     /// Whether the device still works on its queues; executes one command per queue.
     ///
@@ -108,8 +113,8 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// As [`Engine::abort`].
-    fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
+    fn fail(&mut self, device_cq: &mut DeviceCq, why: &Error) -> Result<()> {
         let _ = why;
-        self.abort(side)
+        self.abort(device_cq)
     }
 }

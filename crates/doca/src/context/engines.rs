@@ -8,9 +8,9 @@ use std::os::fd::BorrowedFd;
 
 use verbless_queue::{Cqe, ReceiveCqe, RequestId};
 
+use super::device_cq::DeviceCq;
 use super::engine::{EndedJobs, Engine};
-use super::event::{Done, Settled, Tag};
-use super::side::Side;
+use super::event::{Done, EventSlot, Tag};
 use crate::async_event::listener::Listener;
 use crate::dma::copier::Copier;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,7 +19,7 @@ use crate::sha::hasher::Hasher;
 use crate::sync_event::engine::SyncEngine;
 
 /// An engine of this list.
-pub trait Listed: Engine {
+pub trait EngineOf: Engine {
     /// The engine, if it is of this type.
     fn of(any: &mut AnyEngine) -> Option<&mut Self>;
 }
@@ -48,7 +48,7 @@ macro_rules! engines {
                 }
             }
 
-            impl Listed for $engine {
+            impl EngineOf for $engine {
                 #[inline(always)]
                 fn of(any: &mut AnyEngine) -> Option<&mut Self> {
                     match any {
@@ -71,14 +71,14 @@ macro_rules! engines {
 
         impl Engine for AnyEngine {
             #[inline(always)]
-            fn succeed(&mut self, request: RequestId) -> Option<Done> {
+            fn complete_success(&mut self, request: RequestId) -> Option<Done> {
                 match self {
-                    $(Self::$name(engine) => engine.succeed(request),)*
+                    $(Self::$name(engine) => engine.complete_success(request),)*
                     Self::None => None,
                 }
             }
 
-            fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut Settled) -> Option<Tag> {
+            fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut EventSlot) -> Option<Tag> {
                 match self {
                     $(Self::$name(engine) => engine.receive(cqe, into),)*
                     Self::None => None,
@@ -88,18 +88,18 @@ macro_rules! engines {
             fn complete(
                 &mut self,
                 cqe: Cqe,
-                side: &mut Side,
-                into: &mut Settled,
+                device_cq: &mut DeviceCq,
+                into: &mut EventSlot,
             ) -> Result<Option<Tag>> {
                 match self {
-                    $(Self::$name(engine) => engine.complete(cqe, side, into),)*
+                    $(Self::$name(engine) => engine.complete(cqe, device_cq, into),)*
                     Self::None => Err(stray(&cqe)),
                 }
             }
 
-            fn progress(&mut self, side: &mut Side) -> Option<Done> {
+            fn progress(&mut self, device_cq: &mut DeviceCq) -> Option<Done> {
                 match self {
-                    $(Self::$name(engine) => engine.progress(side),)*
+                    $(Self::$name(engine) => engine.progress(device_cq),)*
                     Self::None => None,
                 }
             }
@@ -133,9 +133,9 @@ macro_rules! engines {
                 }
             }
 
-            fn abort(&mut self, side: &mut Side) -> Result<()> {
+            fn abort(&mut self, device_cq: &mut DeviceCq) -> Result<()> {
                 match self {
-                    $(Self::$name(engine) => engine.abort(side),)*
+                    $(Self::$name(engine) => engine.abort(device_cq),)*
                     Self::None => Ok(()),
                 }
             }
@@ -147,9 +147,9 @@ macro_rules! engines {
                 }
             }
 
-            fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
+            fn fail(&mut self, device_cq: &mut DeviceCq, why: &Error) -> Result<()> {
                 match self {
-                    $(Self::$name(engine) => engine.fail(side, why),)*
+                    $(Self::$name(engine) => engine.fail(device_cq, why),)*
                     Self::None => Ok(()),
                 }
             }

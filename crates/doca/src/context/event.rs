@@ -170,7 +170,7 @@ impl Tag {
 }
 
 /// An event of a work queue, or an empty slot for one ([`None`]).
-pub(crate) type Settled = Option<std::result::Result<Event, Retrieve>>;
+pub(crate) type EventSlot = Option<std::result::Result<Event, Retrieve>>;
 
 /// A job that ended.
 pub struct Done {
@@ -180,7 +180,7 @@ pub struct Done {
 
 impl Done {
     /// Writes the event to `into`; returns its owner.
-    pub(crate) fn put(self, into: &mut Settled) -> Tag {
+    pub(crate) fn put(self, into: &mut EventSlot) -> Tag {
         *into = Some(Ok(self.event));
         self.tag
     }

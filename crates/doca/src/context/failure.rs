@@ -4,8 +4,8 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use verbless_queue::completion::Failure;
-use verbless_queue::{Qpn, Status, WqeIndex};
+use verbless_queue::completion::FailedRequest;
+use verbless_queue::{Qpn, WcStatus, WqeIndex};
 
 use crate::error::{Error, ErrorKind};
 
@@ -55,7 +55,7 @@ pub enum JobType {
 /// job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct JobError {
-    /// The number of the kind, and above it the number of the [`Cause`].
+    /// The number of the kind, and above it the number of the [`JobErrorCause`].
     head: NonZeroU64,
     /// The other fields of a failure of the device: queue pair and user index.
     rest: u64,
@@ -63,9 +63,9 @@ pub struct JobError {
 
 /// The reason of a job's failure, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
+enum JobErrorCause {
     Unknown,
-    Device(Failure),
+    Device(FailedRequest),
     /// Why the context ended its jobs.
     Told(&'static str),
 }
@@ -120,7 +120,7 @@ impl JobError {
         Self { head, rest }
     }
 
-    fn of_failure(kind: ErrorKind, failure: &Failure) -> Self {
+    fn of_failure(kind: ErrorKind, failure: &FailedRequest) -> Self {
         let head = DEVICE << at::CAUSE
             | u64::from(failure.status.syndrome()) << at::SYNDROME
             | u64::from(failure.vendor_syndrome) << at::VENDOR
@@ -149,28 +149,31 @@ impl JobError {
         ErrorKind::ALL[number - 1]
     }
 
-    fn what(&self) -> Cause {
+    fn what(&self) -> JobErrorCause {
         let part = |above: u32| self.head.get() >> above;
         match u64::from(part(at::CAUSE) as u8) {
-            DEVICE => Cause::Device(Failure {
+            DEVICE => JobErrorCause::Device(FailedRequest {
                 cookie: 0,
-                status: Status::from_syndrome(part(at::SYNDROME) as u8),
+                status: WcStatus::from_syndrome(part(at::SYNDROME) as u8),
                 vendor_syndrome: part(at::VENDOR) as u8,
                 wqe_index: WqeIndex(part(at::INDEX) as u16),
                 receive: part(at::RECEIVE) != 0,
                 qpn: Qpn(self.rest as u32),
                 user_index: (self.rest >> at::USER) as u32,
             }),
-            TOLD => kept().get(self.rest as usize).copied().map_or(Cause::Unknown, Cause::Told),
-            _ => Cause::Unknown,
+            TOLD => kept()
+                .get(self.rest as usize)
+                .copied()
+                .map_or(JobErrorCause::Unknown, JobErrorCause::Told),
+            _ => JobErrorCause::Unknown,
         }
     }
 
     /// The device's failure, if the device reported one. Its cookie is 0: the event identifies the
     /// job.
-    pub fn cause(&self) -> Option<Failure> {
+    pub fn cause(&self) -> Option<FailedRequest> {
         match self.what() {
-            Cause::Device(failure) => Some(failure),
+            JobErrorCause::Device(failure) => Some(failure),
             _ => None,
         }
     }
@@ -178,7 +181,7 @@ impl JobError {
     /// Why the context gave up, if that ended the job.
     pub(crate) fn why(&self) -> Option<&'static str> {
         match self.what() {
-            Cause::Told(why) => Some(why),
+            JobErrorCause::Told(why) => Some(why),
             _ => None,
         }
     }
@@ -190,17 +193,17 @@ impl fmt::Debug for JobError {
     }
 }
 
-impl From<Failure> for JobError {
-    fn from(failure: Failure) -> Self {
+impl From<FailedRequest> for JobError {
+    fn from(failure: FailedRequest) -> Self {
         let kind = match failure.status {
-            Status::LocalProtection | Status::LocalAccess | Status::RemoteAccess => {
+            WcStatus::LocalProtection | WcStatus::LocalAccess | WcStatus::RemoteAccess => {
                 ErrorKind::NotPermitted
             }
-            Status::Flushed => ErrorKind::Shutdown,
+            WcStatus::Flushed => ErrorKind::Shutdown,
             // No answer came: whether the other side executed the request is unknown.
-            Status::TransportRetryExceeded | Status::RnrRetryExceeded => ErrorKind::TimeOut,
-            Status::LocalLength | Status::RemoteInvalidRequest => ErrorKind::InvalidValue,
-            Status::RemoteAborted => ErrorKind::ConnectionAborted,
+            WcStatus::TransportRetryExceeded | WcStatus::RnrRetryExceeded => ErrorKind::TimeOut,
+            WcStatus::LocalLength | WcStatus::RemoteInvalidRequest => ErrorKind::InvalidValue,
+            WcStatus::RemoteAborted => ErrorKind::ConnectionAborted,
             _ => ErrorKind::IoFailed,
         };
         Self::of_failure(kind, &failure)
@@ -211,18 +214,18 @@ impl fmt::Display for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the job failed: {}", self.kind().name())?;
         match &self.what() {
-            Cause::Unknown => Ok(()),
-            Cause::Device(failure) => {
+            JobErrorCause::Unknown => Ok(()),
+            JobErrorCause::Device(failure) => {
                 write!(f, ": {failure}")?;
                 match failure.status {
-                    Status::LocalProtection | Status::RemoteAccess => f.write_str(
+                    WcStatus::LocalProtection | WcStatus::RemoteAccess => f.write_str(
                         "; of memory that another function exported, its owner may have taken it \
                          back",
                     ),
                     _ => Ok(()),
                 }
             }
-            Cause::Told(why) => write!(f, ": {why}"),
+            JobErrorCause::Told(why) => write!(f, ": {why}"),
         }
     }
 }
@@ -236,16 +239,16 @@ mod tests {
     #[test]
     fn job_error_round_trips_cause_and_reason() {
         for syndrome in 0..=u8::MAX {
-            let failure = Failure {
+            let failure = FailedRequest {
                 cookie: 0,
-                status: Status::from_syndrome(syndrome),
+                status: WcStatus::from_syndrome(syndrome),
                 vendor_syndrome: !syndrome,
                 wqe_index: WqeIndex(0xffff - u16::from(syndrome)),
                 receive: syndrome % 2 == 1,
                 qpn: Qpn(0xff_fffe),
                 user_index: 0xff_fffd,
             };
-            let error = JobError::from(Failure { cookie: 7, ..failure });
+            let error = JobError::from(FailedRequest { cookie: 7, ..failure });
             assert_eq!(error.cause(), Some(failure));
             for &kind in ErrorKind::ALL {
                 let other = error.of_kind(kind);
@@ -278,9 +281,9 @@ mod tests {
     #[test]
     fn access_error_mentions_revoked_memory() {
         for (syndrome, says) in [(0x04, true), (0x13, true), (0x02, false), (0x15, false)] {
-            let failure = Failure {
+            let failure = FailedRequest {
                 cookie: 0,
-                status: Status::from_syndrome(syndrome),
+                status: WcStatus::from_syndrome(syndrome),
                 vendor_syndrome: 0,
                 wqe_index: WqeIndex(0),
                 receive: false,

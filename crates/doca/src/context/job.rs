@@ -2,15 +2,15 @@
 
 pub(crate) mod sealed {
     use crate::context::core::CtxId;
-    use crate::context::engines::Listed;
+    use crate::context::device_cq::DeviceCqLookup;
+    use crate::context::engines::EngineOf;
     use crate::context::event::Tag;
     use crate::context::failure::JobType;
-    use crate::context::side::SideOf;
     use crate::error::Refused;
 
     pub trait Sealed: Sized + Send + 'static {
         /// The engine that executes jobs of this type.
-        type Engine: Listed;
+        type Engine: EngineOf;
 
         /// The context that the job is for.
         fn context(&self) -> CtxId;
@@ -27,7 +27,7 @@ pub(crate) mod sealed {
             self,
             tag: Tag,
             engine: &mut Self::Engine,
-            side: SideOf<'_>,
+            device_cq: DeviceCqLookup<'_>,
         ) -> std::result::Result<(), Refused<Self>>;
 
         /// For jobs that [are kept](Sealed::KEEPS): begins a simple job. For any other, the engine
@@ -43,9 +43,9 @@ pub(crate) mod sealed {
         fn begin_kept(
             context: CtxId,
             engine: &mut Self::Engine,
-            side: SideOf<'_>,
+            device_cq: DeviceCqLookup<'_>,
         ) -> std::result::Result<(), Refused<Self>> {
-            let _ = (context, engine, side);
+            let _ = (context, engine, device_cq);
             unreachable!("jobs of this type are not kept")
         }
     }

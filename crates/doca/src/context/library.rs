@@ -6,7 +6,7 @@ pub(crate) mod sealed {
     use verbless_queue::Cq;
 
     use crate::context::core::{Core, CtxId};
-    use crate::context::engine::Place;
+    use crate::context::engine::EngineArgs;
     use crate::context::engines::AnyEngine;
     use crate::error::Result;
 
@@ -15,12 +15,12 @@ pub(crate) mod sealed {
 
         /// The completion queue of the context itself, which the work queue polls from then on;
         /// most contexts use the work queue's.
-        fn brings(&self) -> Result<Option<Cq>> {
+        fn own_cq(&self) -> Result<Option<Cq>> {
             Ok(None)
         }
 
         /// Creates the engine for the jobs of one work queue.
-        fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine>;
+        fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine>;
     }
 
     /// An object that may be on a work queue.
@@ -68,7 +68,7 @@ mod tests {
     use super::Context;
     use super::sealed::Sealed;
     use crate::context::core::Core;
-    use crate::context::engine::Place;
+    use crate::context::engine::EngineArgs;
     use crate::context::engines::AnyEngine;
     use crate::{AsyncWorkQ, DevInfo, ErrorKind, Result, WorkQ, sha};
 
@@ -83,7 +83,7 @@ mod tests {
             &self.core
         }
 
-        fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+        fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
             self.sha.engine(place)
         }
     }

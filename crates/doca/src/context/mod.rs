@@ -50,6 +50,7 @@
 //! ```
 
 pub(crate) mod core;
+pub(crate) mod device_cq;
 pub(crate) mod engine;
 pub(crate) mod engines;
 pub(crate) mod event;
@@ -58,7 +59,6 @@ mod handle;
 pub(crate) mod job;
 pub(crate) mod library;
 pub(crate) mod queues;
-pub(crate) mod side;
 pub(crate) mod wait;
 pub(crate) mod workq;
 

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use verbless_queue::{ErrorKind as LowerKind, RequestId};
 
 use super::core::{Core, CtxId, NEAR};
-use super::engine::{EndedJobs, Engine, Place};
-use super::engines::{AnyEngine, Listed, stray};
-use super::event::{Done, Settled, Tag};
+use super::device_cq::{DeviceCq, DeviceCqLookup, DeviceCqs};
+use super::engine::{EndedJobs, Engine, EngineArgs};
+use super::engines::{AnyEngine, EngineOf, stray};
+use super::event::{Done, EventSlot, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::Context;
-use super::side::{Side, SideOf, Sides};
 use crate::error::{Error, ErrorKind, Refused, Result};
 
 /// The engines and completion queues of a work queue. They do not know the submitters of jobs.
@@ -25,11 +25,11 @@ pub(crate) struct Queues {
     left: u32,
     /// Indexed by the context's number modulo the slots: with a slot for each residue, the index
     /// needs no bounds check. They are in this struct, because each job reads one twice.
-    near: [Added; NEAR],
+    near: [ContextSlot; NEAR],
     /// Contexts whose slot in `near` was taken.
-    far: Vec<Added>,
+    far: Vec<ContextSlot>,
     /// The contexts.
-    there: Vec<There>,
+    context_states: Vec<ContextState>,
     /// The slot of each context.
     places: HashMap<CtxId, u32>,
     /// The slots of contexts whose jobs software executes.
@@ -38,30 +38,31 @@ pub(crate) struct Queues {
     turn: usize,
     /// The device with the last completion: it is polled last.
     last: usize,
-    /// Declared behind the contexts: their queues go before the completion queues.
-    sides: Sides,
+    /// Declared after the contexts: their queues go before the completion queues.
+    device_cqs: DeviceCqs,
 }
 
-/// A completion of a successful request. The caller that gets a job from it calls [`Peeked::pass`].
-pub(super) struct Peeked<'q> {
+/// A completion of a successful request. The caller that gets a job from it calls
+/// [`PeekedCqe::pass`].
+pub(super) struct PeekedCqe<'q> {
     pub(super) request: RequestId,
     /// The engine that may have posted the request.
     pub(super) engine: &'q mut AnyEngine,
-    side: &'q mut Side,
+    device_cq: &'q mut DeviceCq,
     left: &'q mut u32,
 }
 
-impl Peeked<'_> {
+impl PeekedCqe<'_> {
     /// Consumes the CQE: it has ended a job.
     #[inline(always)]
-    pub(super) fn pass(self) {
-        self.side.cq.pass();
+    pub(super) fn consume_peeked(self) {
+        self.device_cq.cq.consume_peeked();
         *self.left += 1;
     }
 }
 
 /// A context of the work queue, and its state at the last checks.
-struct There {
+struct ContextState {
     /// Slots in `far` are numbered after those in `near`.
     place: u32,
     core: Arc<Core>,
@@ -81,31 +82,31 @@ const MORE_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A context of the work queue, or a free slot.
-struct Added {
+struct ContextSlot {
     engine: AnyEngine,
     id: CtxId,
-    /// Index in `sides`.
-    side: u32,
+    /// Index in `device_cqs`.
+    device_cq: u32,
 }
 
-impl Added {
-    const NONE: Self = Self { engine: AnyEngine::None, id: CtxId::NONE, side: 0 };
+impl ContextSlot {
+    const NONE: Self = Self { engine: AnyEngine::None, id: CtxId::NONE, device_cq: 0 };
 }
 
 impl Queues {
     pub(super) fn new(depth: u32) -> Self {
-        let near = [const { Added::NONE }; NEAR];
+        let near = [const { ContextSlot::NONE }; NEAR];
         Self {
             depth,
             left: depth,
             near,
             far: Vec::new(),
-            there: Vec::new(),
+            context_states: Vec::new(),
             places: HashMap::new(),
             software: Vec::new(),
             turn: 0,
             last: 0,
-            sides: Sides::default(),
+            device_cqs: DeviceCqs::default(),
         }
     }
 
@@ -114,7 +115,7 @@ impl Queues {
         self.depth - self.left
     }
 
-    /// Maximum of jobs at a time.
+    /// Maximum number of jobs at a time.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
@@ -126,7 +127,7 @@ impl Queues {
 
     /// The number of contexts of the work queue.
     pub(super) fn contexts(&self) -> usize {
-        self.there.len()
+        self.context_states.len()
     }
 
     /// Creates the queues for a context. With `handle`, events go there.
@@ -147,31 +148,31 @@ impl Queues {
     fn make<C: Context + ?Sized>(&mut self, context: &C, handle: Option<&Handle>) -> Result<()> {
         let core = context.core();
         let (id, depth, place) = (core.id(), self.depth, self.free_place(core.id()));
-        let at = match context.brings()? {
-            Some(cq) => self.sides.add(Side::brought(core.dev(), cq, place, handle)?),
+        let at = match context.own_cq()? {
+            Some(cq) => self.device_cqs.add(DeviceCq::with_own_cq(core.dev(), cq, place, handle)?),
             None => self.side_on(core.dev(), handle)?,
         };
-        let side = self.sides.get(at).expect("it was found or made");
-        let made = context.engine(&mut Place { depth, user_index: place, side });
+        let device_cq = self.device_cqs.get(at).expect("it was found or made");
+        let made = context.engine(&mut EngineArgs { depth, user_index: place, device_cq });
         // A file leaves the handle when its engine closes it.
         let told = |engine: AnyEngine| match (handle, engine.file()) {
             (Some(handle), Some(file)) => handle.add(file).map(|()| engine),
             _ => Ok(engine),
         };
         let engine = made.and_then(told).inspect_err(|_| self.leave_if_unused(at, handle))?;
-        self.side(at).contexts += 1;
+        self.device_cq(at).contexts += 1;
         let (ended, suspect) = (EndedJobs::NONE, EndedJobs::NONE);
         let (core, asked, pause) = (core.clone(), None, Duration::ZERO);
-        self.there.push(There { place, core, ended, suspect, asked, pause });
+        self.context_states.push(ContextState { place, core, ended, suspect, asked, pause });
         self.places.insert(id, place);
         if engine.progresses() {
             self.software.push(place);
         }
         if place as usize == NEAR + self.far.len() {
-            self.far.push(Added::NONE);
+            self.far.push(ContextSlot::NONE);
         }
         if let Some(free) = self.at(place) {
-            *free = Added { engine, id, side: at as u32 };
+            *free = ContextSlot { engine, id, device_cq: at as u32 };
         }
         Ok(())
     }
@@ -186,7 +187,7 @@ impl Queues {
         (NEAR + far.unwrap_or(self.far.len())) as u32
     }
 
-    fn at(&mut self, place: u32) -> Option<&mut Added> {
+    fn at(&mut self, place: u32) -> Option<&mut ContextSlot> {
         at_place(&mut self.near, &mut self.far, place)
     }
 
@@ -195,27 +196,27 @@ impl Queues {
         self.places.get(&id).copied()
     }
 
-    fn side(&mut self, at: usize) -> &mut Side {
-        self.sides.get(at).expect("a context is there")
+    fn device_cq(&mut self, at: usize) -> &mut DeviceCq {
+        self.device_cqs.get(at).expect("a context is there")
     }
 
     /// The side on `dev`; creates it if there is none.
     fn side_on(&mut self, dev: &crate::device::Dev, handle: Option<&Handle>) -> Result<usize> {
-        match self.sides.on(dev) {
+        match self.device_cqs.on(dev) {
             Some(at) => Ok(at),
-            None => Ok(self.sides.add(Side::new(dev, self.depth, handle)?)),
+            None => Ok(self.device_cqs.add(DeviceCq::new(dev, self.depth, handle)?)),
         }
     }
 
     fn leave_if_unused(&mut self, at: usize, handle: Option<&Handle>) {
-        if let Some(side) = self.sides.get(at)
-            && side.contexts == 0
+        if let Some(device_cq) = self.device_cqs.get(at)
+            && device_cq.contexts == 0
         {
             // The side closes the file, and the epoll descriptor then removes it anyway.
             if let Some(handle) = handle {
-                let _gone = side.leave(handle);
+                let _gone = device_cq.leave(handle);
             }
-            self.sides.remove(at);
+            self.device_cqs.remove(at);
         }
     }
 
@@ -238,9 +239,13 @@ impl Queues {
     /// or will have.
     pub(super) fn leave_dropped(&mut self, handle: &Handle, needed: impl Fn(CtxId) -> bool) {
         let gone = |core: &Arc<Core>| core.is_dropped() && !needed(core.id());
-        let there: Vec<u32> =
-            self.there.iter().filter(|there| gone(&there.core)).map(|there| there.place).collect();
-        for place in there {
+        let context_states: Vec<u32> = self
+            .context_states
+            .iter()
+            .filter(|context_states| gone(&context_states.core))
+            .map(|context_states| context_states.place)
+            .collect();
+        for place in context_states {
             if self.at(place).is_some_and(|added| added.engine.in_flight() == 0) {
                 self.take_out(place, Some(handle));
             }
@@ -249,27 +254,31 @@ impl Queues {
 
     /// Destroys all queues, whatever is in flight.
     pub(super) fn clear(&mut self) {
-        while let Some(last) = self.there.last() {
+        while let Some(last) = self.context_states.last() {
             self.take_out(last.place, None);
         }
         self.left = self.depth;
     }
 
     fn take_out(&mut self, place: u32, handle: Option<&Handle>) {
-        let Some(at) = self.there.iter().position(|there| there.place == place) else { return };
-        let core = self.there.swap_remove(at).core;
+        let Some(at) =
+            self.context_states.iter().position(|context_states| context_states.place == place)
+        else {
+            return;
+        };
+        let core = self.context_states.swap_remove(at).core;
         self.places.remove(&core.id());
         self.software.retain(|&other| other != place);
         let Some(added) = self.at(place) else { return };
-        let Added { engine, side, .. } = mem::replace(added, Added::NONE);
+        let ContextSlot { engine, device_cq, .. } = mem::replace(added, ContextSlot::NONE);
         // Its queues are dropped before their completion queue.
         drop(engine);
         core.detach();
-        self.side(side as usize).contexts -= 1;
-        self.leave_if_unused(side as usize, handle);
+        self.device_cq(device_cq as usize).contexts -= 1;
+        self.leave_if_unused(device_cq as usize, handle);
     }
 
-    fn find(&mut self, id: CtxId) -> Result<(u32, &mut Added)> {
+    fn find(&mut self, id: CtxId) -> Result<(u32, &mut ContextSlot)> {
         let place = self.place_of(id);
         place.and_then(|place| Some((place, self.at(place)?))).ok_or_else(is_not_on_it)
     }
@@ -282,9 +291,11 @@ impl Queues {
     /// Ends the jobs in flight of a context.
     pub(super) fn abort<C: Context + ?Sized>(&mut self, context: &C) -> Result<()> {
         let place = self.find(context.core().id())?.0;
-        let Self { near, far, sides, software, .. } = self;
+        let Self { near, far, device_cqs, software, .. } = self;
         let added = at_place(near, far, place).expect("it was found");
-        added.engine.abort(sides.get(added.side as usize).expect("a context is there"))?;
+        added
+            .engine
+            .abort(device_cqs.get(added.device_cq as usize).expect("a context is there"))?;
         // An engine that leaves all work to the device gets work after the abort.
         if added.engine.has_work() && !software.contains(&place) {
             software.push(place);
@@ -305,7 +316,7 @@ impl Queues {
             return self.full(job);
         }
         let id = job.context();
-        let Added { engine, id: its, side } = &mut self.near[id.modulo::<NEAR>()];
+        let ContextSlot { engine, id: its, device_cq } = &mut self.near[id.modulo::<NEAR>()];
         if *its != id {
             return self.begin_far(job, tag);
         }
@@ -313,7 +324,11 @@ impl Queues {
         if J::KEEPS {
             return if job.begin_simple(tag, engine) { Ok(()) } else { self.begin_kept(id) };
         }
-        match job.begin(tag, engine, SideOf { sides: &mut self.sides, at: side }) {
+        match job.begin(
+            tag,
+            engine,
+            DeviceCqLookup { device_cqs: &mut self.device_cqs, at: device_cq },
+        ) {
             Ok(()) => Ok(()),
             Err(refused) => {
                 cold_path();
@@ -327,9 +342,13 @@ impl Queues {
     #[cold]
     #[inline(never)]
     fn begin_kept<J: Job>(&mut self, id: CtxId) -> std::result::Result<(), Refused<J>> {
-        let Added { engine, side, .. } = &mut self.near[id.modulo::<NEAR>()];
+        let ContextSlot { engine, device_cq, .. } = &mut self.near[id.modulo::<NEAR>()];
         let engine = J::Engine::of(engine).expect("it keeps the job");
-        let begun = J::begin_kept(id, engine, SideOf { sides: &mut self.sides, at: side });
+        let begun = J::begin_kept(
+            id,
+            engine,
+            DeviceCqLookup { device_cqs: &mut self.device_cqs, at: device_cq },
+        );
         begun.inspect_err(|_| self.left += 1)
     }
 
@@ -341,9 +360,13 @@ impl Queues {
         let place = self.places.get(&id).map(|&place| place as usize);
         let far = &mut self.far;
         let begun = match place.and_then(|place| far.get_mut(place.checked_sub(NEAR)?)) {
-            Some(Added { engine, side, .. }) => {
+            Some(ContextSlot { engine, device_cq, .. }) => {
                 let engine = J::Engine::of(engine).expect("a context's jobs are for its engine");
-                job.begin(tag, engine, SideOf { sides: &mut self.sides, at: side })
+                job.begin(
+                    tag,
+                    engine,
+                    DeviceCqLookup { device_cqs: &mut self.device_cqs, at: device_cq },
+                )
             }
             None => {
                 let text = "the work queue is not on the job's context: call `add` first";
@@ -363,24 +386,24 @@ impl Queues {
 
     /// The next completion, if there is one device, and the request was successful.
     #[inline(always)]
-    pub(super) fn peek(&mut self) -> Option<Peeked<'_>> {
-        let Self { near, sides, left, .. } = self;
-        let side = &mut **sides.only.as_mut()?;
-        let cqe = side.cq.peek_plain()?;
+    pub(super) fn peek(&mut self) -> Option<PeekedCqe<'_>> {
+        let Self { near, device_cqs, left, .. } = self;
+        let device_cq = &mut **device_cqs.only.as_mut()?;
+        let cqe = device_cq.cq.peek_send()?;
         // The near context in this slot does not know a far context's CQE.
         let at = cqe.user_index() as usize % NEAR;
         let request = cqe.request();
-        Some(Peeked { request, engine: &mut near[at].engine, left, side })
+        Some(PeekedCqe { request, engine: &mut near[at].engine, left, device_cq })
     }
 
     /// Polls for a successful receive: writes its event to `into`, and returns the job's tag.
-    fn poll_receive(&mut self, into: &mut Settled) -> Option<Tag> {
-        let Self { near, sides, left, .. } = self;
-        let side = sides.only.as_mut()?;
-        let cqe = side.cq.peek_receive()?;
+    fn poll_receive(&mut self, into: &mut EventSlot) -> Option<Tag> {
+        let Self { near, device_cqs, left, .. } = self;
+        let device_cq = device_cqs.only.as_mut()?;
+        let cqe = device_cq.cq.peek_receive()?;
         let at = cqe.user_index() as usize % NEAR;
         let tag = near[at].engine.receive(&cqe, into)?;
-        side.cq.pass();
+        device_cq.cq.consume_peeked();
         *left += 1;
         Some(tag)
     }
@@ -390,21 +413,21 @@ impl Queues {
     /// # Errors
     /// An impossible completion.
     #[inline(never)]
-    pub(super) fn poll(&mut self, into: &mut Settled) -> Result<Option<Tag>> {
+    pub(super) fn poll(&mut self, into: &mut EventSlot) -> Result<Option<Tag>> {
         if let Some(tag) = self.poll_receive(into) {
             return Ok(Some(tag));
         }
-        let count = self.sides.places();
-        let Self { near, far, sides, software, .. } = self;
+        let count = self.device_cqs.places();
+        let Self { near, far, device_cqs, software, .. } = self;
         for step in 0..count {
             let at = (self.last + 1 + step) % count;
-            let Some(side) = sides.get(at) else { continue };
-            while let Some(cqe) = side.cq.poll() {
-                let place = side.owner.unwrap_or_else(|| cqe.user_index());
+            let Some(device_cq) = device_cqs.get(at) else { continue };
+            while let Some(cqe) = device_cq.cq.poll() {
+                let place = device_cq.owner.unwrap_or_else(|| cqe.user_index());
                 let Some(added) = at_place(near, far, place) else {
                     return Err(stray(&cqe));
                 };
-                let completed = added.engine.complete(cqe, side, into);
+                let completed = added.engine.complete(cqe, device_cq, into);
                 if completed.is_err() && added.engine.has_work() && !software.contains(&place) {
                     software.push(place);
                 }
@@ -426,8 +449,9 @@ impl Queues {
             let place = self.software[at];
             let Some(added) = at_place(&mut self.near, &mut self.far, place) else { continue };
             if added.engine.has_work() {
-                let side = self.sides.get(added.side as usize).expect("a context is there");
-                if let Some(done) = added.engine.progress(side) {
+                let device_cq =
+                    self.device_cqs.get(added.device_cq as usize).expect("a context is there");
+                if let Some(done) = added.engine.progress(device_cq) {
                     self.turn = at;
                     if done.tag != Tag::EXTERNAL {
                         self.left += 1;
@@ -451,8 +475,8 @@ impl Queues {
     /// Arms each device to make an event when a job is done; true if one is already done.
     pub(super) fn park(&mut self) -> Result<bool> {
         let (mut ready, mut failed) = (false, false);
-        for side in self.sides.iter_mut() {
-            match side.park() {
+        for device_cq in self.device_cqs.iter_mut() {
+            match device_cq.park() {
                 Err(error)
                     if matches!(error.kind(), LowerKind::QueueFailed | LowerKind::DeviceGone) =>
                 {
@@ -471,18 +495,18 @@ impl Queues {
     /// flight and has ended none since the last call, however busy other queues are. While the
     /// answers are sound, the pauses for a context grow: 100 ms, 200 ms, and so on up to a second.
     pub(super) fn check_idle(&mut self, time: Instant) -> Result<bool> {
-        self.check_those(|there, now| {
-            let idle = now.has_one_of(&there.ended);
-            there.ended = now;
+        self.check_those(|context_states, now| {
+            let idle = now.has_one_of(&context_states.ended);
+            context_states.ended = now;
             if !idle {
-                there.pause = Duration::ZERO;
+                context_states.pause = Duration::ZERO;
                 return false;
             }
-            let asked = there.asked.map(|asked| time.saturating_duration_since(asked));
-            if asked.is_some_and(|ago| ago < there.pause) {
+            let asked = context_states.asked.map(|asked| time.saturating_duration_since(asked));
+            if asked.is_some_and(|ago| ago < context_states.pause) {
                 return false;
             }
-            there.asked = Some(time);
+            context_states.asked = Some(time);
             true
         })
     }
@@ -499,11 +523,14 @@ impl Queues {
         self.check_those(|_, _| true)
     }
 
-    fn check_those(&mut self, mut asks: impl FnMut(&mut There, EndedJobs) -> bool) -> Result<bool> {
-        let Self { near, far, sides, software, there, .. } = self;
+    fn check_those(
+        &mut self,
+        mut asks: impl FnMut(&mut ContextState, EndedJobs) -> bool,
+    ) -> Result<bool> {
+        let Self { near, far, device_cqs, software, context_states, .. } = self;
         let (mut ended, mut flying, mut sound) = (false, false, Ok(()));
-        for there in there.iter_mut() {
-            let place = there.place;
+        for context_states in context_states.iter_mut() {
+            let place = context_states.place;
             let Some(added) = at_place(near, far, place) else { continue };
             let engine = &mut added.engine;
             if engine.has_work() {
@@ -512,25 +539,26 @@ impl Queues {
             }
             let now = engine.ended();
             if engine.in_flight() == 0 {
-                there.ended = now;
+                context_states.ended = now;
                 continue;
             }
-            if !asks(there, now) {
+            if !asks(context_states, now) {
                 flying = true;
                 continue;
             }
-            let side = sides.get(added.side as usize).expect("a context is there");
-            let was_suspect = now.has_one_of(&mem::replace(&mut there.suspect, EndedJobs::NONE));
-            let cq = side.cq.check();
-            side.failed |= is_failed(&cq);
+            let device_cq = device_cqs.get(added.device_cq as usize).expect("a context is there");
+            let was_suspect =
+                now.has_one_of(&mem::replace(&mut context_states.suspect, EndedJobs::NONE));
+            let cq = device_cq.cq.check();
+            device_cq.failed |= is_failed(&cq);
             let why = match (cq, engine.check()) {
                 (Ok(()), Ok(())) => {
-                    there.pause = LONGEST_PAUSE.min(there.pause + MORE_PAUSE);
+                    context_states.pause = LONGEST_PAUSE.min(context_states.pause + MORE_PAUSE);
                     flying = true;
                     continue;
                 }
                 (Ok(()), Err(error)) if !was_suspect && error.kind() == LowerKind::QueueFailed => {
-                    (there.suspect, there.pause) = (now, Duration::ZERO);
+                    (context_states.suspect, context_states.pause) = (now, Duration::ZERO);
                     flying = true;
                     continue;
                 }
@@ -538,7 +566,7 @@ impl Queues {
             };
             let ends = matches!(why.kind(), LowerKind::QueueFailed | LowerKind::DeviceGone);
             let why = Error::from(why);
-            match if ends { engine.fail(side, &why) } else { Err(why) } {
+            match if ends { engine.fail(device_cq, &why) } else { Err(why) } {
                 Ok(()) => ended = true,
                 Err(error) => sound = Err(error),
             }
@@ -552,9 +580,9 @@ impl Queues {
         sound?;
         // A failed device without jobs does not end the jobs of another.
         if !flying {
-            for side in sides.iter_mut() {
-                let checked = side.cq.check();
-                side.failed |= is_failed(&checked);
+            for device_cq in device_cqs.iter_mut() {
+                let checked = device_cq.cq.check();
+                device_cq.failed |= is_failed(&checked);
                 checked?;
             }
         }
@@ -567,9 +595,9 @@ impl Queues {
     /// A device is removed, and no other has jobs in flight.
     pub(super) fn clear_events(&mut self, handle: &Handle) -> Result<()> {
         let (mut gone, mut cleared) = (false, Ok(()));
-        for side in self.sides.iter_mut() {
-            match side.clear(handle) {
-                Ok(there) => gone |= !there,
+        for device_cq in self.device_cqs.iter_mut() {
+            match device_cq.clear(handle) {
+                Ok(context_states) => gone |= !context_states,
                 Err(error) => cleared = Err(error),
             }
         }
@@ -587,10 +615,10 @@ pub(super) fn is_not_on_it() -> Error {
 }
 
 fn at_place<'q>(
-    near: &'q mut [Added; NEAR],
-    far: &'q mut [Added],
+    near: &'q mut [ContextSlot; NEAR],
+    far: &'q mut [ContextSlot],
     place: u32,
-) -> Option<&'q mut Added> {
+) -> Option<&'q mut ContextSlot> {
     let place = place as usize;
     match place < NEAR {
         true => Some(&mut near[place]),

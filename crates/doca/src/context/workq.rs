@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::engine::Engine;
 use super::engines::AnyEngine;
-use super::event::{Done, Event, Owner, Retrieve, Settled, Tag};
+use super::event::{Done, Event, EventSlot, Owner, Retrieve, Tag};
 use super::handle::Handle;
 use super::job::Job;
 use super::library::{Context, Removable};
@@ -16,7 +16,7 @@ use super::wait::Quiet;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::graph::instance::Instance;
 use crate::graph::plan::Graph;
-use crate::graph::runs::{Runs, Step};
+use crate::graph::runs::{RunStep, Runs};
 use crate::types::UserData;
 
 /// One in this number of retrievals runs software engines first, however many jobs devices
@@ -35,7 +35,7 @@ const SELDOM: u32 = 64;
 /// on a job of it, and the buffers are back in their stores.
 pub struct WorkQ {
     pub(super) queues: Queues,
-    /// Declared behind the queues: parts of instances in the queues are dropped first.
+    /// Declared after the queues: parts of instances in the queues are dropped first.
     pub(super) runs: Runs,
     pub(super) event_driven: bool,
     /// Whether a thread may sleep: from an arm to the next clear.
@@ -66,7 +66,7 @@ impl WorkQBuilder {
         Self { event_driven: true, ..self }
     }
 
-    /// Maximum of jobs at a time.
+    /// Maximum number of jobs at a time.
     pub const fn depth(&self) -> u32 {
         self.depth
     }
@@ -116,12 +116,12 @@ impl WorkQ {
         WorkQBuilder { depth, event_driven: false }
     }
 
-    /// Maximum of jobs at a time.
+    /// Maximum number of jobs at a time.
     pub fn depth(&self) -> u32 {
         self.queues.depth()
     }
 
-    /// Sets the maximum of jobs in flight.
+    /// Sets the maximum number of jobs in flight.
     ///
     /// # Errors
     /// [`ErrorKind::BadState`] while it is on a context or a graph; [`ErrorKind::InvalidValue`]
@@ -242,8 +242,8 @@ impl WorkQ {
     ///
     /// # Errors
     /// Nothing was begun; the error returns the job with its buffers. [`ErrorKind::Again`] if the
-    /// work queue or the context has its maximum of jobs in flight; [`ErrorKind::BadState`] if the
-    /// work queue is not on the job's context; [`ErrorKind::InvalidValue`] or
+    /// work queue or the context has its maximum number of jobs in flight; [`ErrorKind::BadState`]
+    /// if the work queue is not on the job's context; [`ErrorKind::InvalidValue`] or
     /// [`ErrorKind::NotPermitted`] for buffers that the job cannot use; [`ErrorKind::NotSupported`]
     /// for a job that the device does not support; [`ErrorKind::Shutdown`] if the context was
     /// aborted on this work queue, or gave up there.
@@ -360,14 +360,14 @@ impl WorkQ {
         {
             match &mut *peeked.engine {
                 AnyEngine::Dma(engine) => {
-                    if let Some(done) = engine.succeed(peeked.request) {
-                        peeked.pass();
+                    if let Some(done) = engine.complete_success(peeked.request) {
+                        peeked.consume_peeked();
                         return Ok(done.event);
                     }
                 }
                 AnyEngine::Rdma(engine) => {
-                    if let Some(done) = engine.succeed(peeked.request) {
-                        peeked.pass();
+                    if let Some(done) = engine.complete_success(peeked.request) {
+                        peeked.consume_peeked();
                         return Ok(done.event);
                     }
                 }
@@ -394,7 +394,7 @@ impl WorkQ {
     /// Retrieves the rarer events, or none. The result has its own memory, so that events of the
     /// fast path stay in registers.
     #[inline(never)]
-    fn progress_retrieve_other(&mut self, result: &mut Settled) {
+    fn progress_retrieve_other(&mut self, result: &mut EventSlot) {
         if self.runs.in_flight() == 0 && !self.queues.has_work() {
             // Only devices have work, and their completions end all jobs.
             self.mixed = false;
@@ -421,17 +421,17 @@ impl WorkQ {
     pub(crate) fn progress(&mut self) -> std::result::Result<Done, Retrieve> {
         if self.runs.has_work() {
             match self.runs.step(&mut self.queues) {
-                Step::Ended(done) => return Ok(done),
-                Step::Node => return self.again(),
-                Step::Nothing => {}
+                RunStep::Ended(done) => return Ok(done),
+                RunStep::Node => return self.again(),
+                RunStep::Nothing => {}
             }
         }
         if let Some(done) = self.software_in_turn() {
             return self.of_graphs(done);
         }
         let plain = self.queues.peek().and_then(|peeked| {
-            let done = peeked.engine.succeed(peeked.request)?;
-            peeked.pass();
+            let done = peeked.engine.complete_success(peeked.request)?;
+            peeked.consume_peeked();
             Some(done)
         });
         let Some(done) = plain else { return self.progress_others() };

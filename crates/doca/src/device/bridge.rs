@@ -28,7 +28,7 @@
 //! let region = domain.region(4096, KeyAccess::ALL)?;
 //! let mut cq = domain.completion_queue(&CqConfig::new(32))?;
 //! let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
-//! domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+//! domain.connect_loopback(&mut qp, &ConnectOptions::default())?;
 //! qp.post(&Write::new(local, region.remote(0, buffer.data_len() as usize)?).signaled(), 1)?;
 //! let done = loop {
 //!     if let Some(done) = qp.poll(&mut cq) {

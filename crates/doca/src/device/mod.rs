@@ -49,9 +49,9 @@ pub enum DevType {
 /// The description of a device at the time when it was listed, before it is opened (`struct
 /// doca_devinfo`). Clones refer to the same description.
 #[derive(Clone)]
-pub struct DevInfo(Arc<Listed>);
+pub struct DevInfo(Arc<ListedDev>);
 
-pub(crate) struct Listed {
+pub(crate) struct ListedDev {
     backend: Arc<dyn Backend>,
     info: DeviceInfo,
 }
@@ -75,7 +75,7 @@ impl DevInfo {
     /// As [`DevInfo::list`].
     pub fn list_of(backend: &Arc<dyn Backend>) -> Result<Vec<Self>> {
         let found = backend.enumerate()?.into_iter();
-        Ok(found.map(|info| Self(Arc::new(Listed { backend: backend.clone(), info }))).collect())
+        Ok(found.map(|info| Self(Arc::new(ListedDev { backend: backend.clone(), info }))).collect())
     }
 
     /// The device of this machine with this PCI address (`08:00.0`, `0000:08:00.0`) or name
@@ -101,7 +101,7 @@ impl DevInfo {
             Err(_) => name.to_owned(),
         };
         let info = backend.find(&name)?;
-        Ok(Self(Arc::new(Listed { backend: backend.clone(), info })))
+        Ok(Self(Arc::new(ListedDev { backend: backend.clone(), info })))
     }
 
     /// Opens the device (`doca_dev_open`). For an already open device it returns the same device,

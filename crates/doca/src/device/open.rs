@@ -14,9 +14,9 @@ use crate::error::Result;
 /// An open device (`struct doca_dev`). Clones are the same device; it closes when the last clone
 /// and all its objects are dropped (`doca_dev_close` is a drop).
 #[derive(Clone)]
-pub struct Dev(Arc<Open>);
+pub struct Dev(Arc<OpenDev>);
 
-struct Open {
+struct OpenDev {
     info: DevInfo,
     device: Device,
     domain: Domain,
@@ -28,13 +28,13 @@ struct Open {
 }
 
 /// The devices that are open in this process.
-static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<OpenDevEntry>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-struct Entry {
+struct OpenDevEntry {
     backend: Weak<dyn Backend>,
     name: String,
-    open: Weak<Open>,
+    open: Weak<OpenDev>,
 }
 
 impl Dev {
@@ -44,7 +44,8 @@ impl Dev {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|entry| entry.open.strong_count() > 0);
         let backend = Arc::downgrade(info.backend());
-        let same = |entry: &&Entry| entry.name == info.name() && entry.backend.ptr_eq(&backend);
+        let same =
+            |entry: &&OpenDevEntry| entry.name == info.name() && entry.backend.ptr_eq(&backend);
         if let Some(there) = open.iter().find(same).and_then(|entry| entry.open.upgrade()) {
             // A removed device does not respond; another may have its name.
             match there.device.gid_table() {
@@ -57,14 +58,18 @@ impl Dev {
         let device = Device::open(&**info.backend(), info.device_info())?;
         let domain = Domain::new(&device)?;
         let this = Self::of(info, device, domain);
-        open.push(Entry { backend, name: info.name().to_owned(), open: Arc::downgrade(&this.0) });
+        open.push(OpenDevEntry {
+            backend,
+            name: info.name().to_owned(),
+            open: Arc::downgrade(&this.0),
+        });
         Ok(this)
     }
 
     /// A new open device, separate from other open devices of the same function.
     pub(super) fn of(info: &DevInfo, device: Device, domain: Domain) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::new(Open { info: info.clone(), device, domain, shared: OnceLock::new(), id }))
+        Self(Arc::new(OpenDev { info: info.clone(), device, domain, shared: OnceLock::new(), id }))
     }
 
     /// The device's description (`doca_dev_as_devinfo`).

@@ -8,8 +8,8 @@
 
 use std::mem;
 
-use verbless_queue::completion::Failure;
-use verbless_queue::{CompletionError, Cqe, Lkey, RequestId, Sge, Status};
+use verbless_queue::completion::FailedRequest;
+use verbless_queue::{CompletionError, Cqe, Lkey, RequestId, Sge, WcStatus};
 
 use super::done::MemcpyDone;
 use super::job::Memcpy;
@@ -17,17 +17,17 @@ use super::pieces::{MAX_LIST, MAX_PIECE, check, pieces, reach, refuse};
 use super::queue::{CopyQueue, refused};
 use crate::buffer::{Buf, Room};
 use crate::context::core::CtxId;
-use crate::context::engine::{EndedJobs, Engine, Place};
-use crate::context::event::{Done, Event, Settled, Tag};
+use crate::context::device_cq::{self, DeviceCq, DeviceCqLookup};
+use crate::context::engine::{EndedJobs, Engine, EngineArgs};
+use crate::context::event::{Done, Event, EventSlot, Tag};
 use crate::context::failure::JobError;
-use crate::context::side::{self, Side, SideOf};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::UserData;
 
-/// Maximum of requests per job: a request has one piece of source and of destination.
+/// Maximum number of requests per job: a request has one SGE of source and of destination.
 const MAX_REQUESTS: u32 = 2 * MAX_LIST + 2;
-const _: () = assert!(MAX_REQUESTS <= side::LONGEST_JOB, "each may complete");
+const _: () = assert!(MAX_REQUESTS <= device_cq::MAX_JOB_CQES, "each may complete");
 /// The id of no device; it also differs from 0, the reader of memory with unknown reach.
 const NO_DEVICE: u64 = u64::MAX;
 /// Maximum bytes of a request.
@@ -55,14 +55,14 @@ pub struct Copier {
     more: Box<[u32]>,
     /// The sum of `more` over all jobs in flight.
     sum_of_more: u32,
-    state: State,
+    state: CopierState,
     /// Set when the device has released all jobs: the index of the completion queue at that time.
     /// `None`: the device flushes the jobs one by one. Meaningless while jobs run.
     let_go: Option<u32>,
     /// The number of the first job that was not posted.
     posted: u32,
     /// The first failure of the job whose last request has not completed.
-    failure: Option<Failure>,
+    failure: Option<FailedRequest>,
     /// The first job at the last failure of the device's queue without a failed job.
     returned: Option<u32>,
     /// The error of jobs that end without being done.
@@ -70,9 +70,9 @@ pub struct Copier {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CopierState {
     Works,
-    /// A job failed: the device has released those behind it, and they are posted again when all
+    /// A job failed: the device has released those after it, and they are posted again when all
     /// completions from before have been read.
     Failed,
     /// Final: all jobs end.
@@ -80,7 +80,7 @@ enum State {
 }
 
 /// A job in flight.
-struct Running {
+struct RunningCopy {
     source: Buf,
     destination: Buf,
     user_data: UserData,
@@ -100,8 +100,8 @@ struct JobPlace {
 impl JobPlace {
     /// Puts a job into an empty slot.
     #[inline(always)]
-    fn put(&mut self, job: Running) {
-        let Running { source, destination, user_data, tag } = job;
+    fn put(&mut self, job: RunningCopy) {
+        let RunningCopy { source, destination, user_data, tag } = job;
         // The slot is empty, so this leaks nothing.
         mem::forget((self.source.take(), self.destination.take()));
         (self.source, self.destination) = (Some(source), Some(destination));
@@ -110,10 +110,10 @@ impl JobPlace {
 
     /// Takes the job out.
     #[inline(always)]
-    fn take(&mut self) -> Option<Running> {
+    fn take(&mut self) -> Option<RunningCopy> {
         match (self.source.take(), self.destination.take()) {
             (Some(source), Some(destination)) => {
-                Some(Running { source, destination, user_data: self.user_data, tag: self.tag })
+                Some(RunningCopy { source, destination, user_data: self.user_data, tag: self.tag })
             }
             // Both are there, or neither.
             none => {
@@ -129,12 +129,12 @@ const LAST: u64 = 1 << 32;
 const MORE_FOLLOW: u64 = 2 << 32;
 
 impl Copier {
-    pub(super) fn new(place: &mut Place<'_>) -> Result<Self> {
+    pub(super) fn new(place: &mut EngineArgs<'_>) -> Result<Self> {
         let depth = place.depth;
         let queue = CopyQueue::new(place, depth.max(MAX_REQUESTS))?;
-        let longest = super::queue::longest(&place.side.dev);
+        let longest = super::queue::longest(&place.device_cq.dev);
         let places = depth.next_power_of_two();
-        let device = if longest < MAX_PIECE { NO_DEVICE } else { place.side.dev.id() };
+        let device = if longest < MAX_PIECE { NO_DEVICE } else { place.device_cq.dev.id() };
         Ok(Self {
             open_to: device,
             device,
@@ -147,7 +147,7 @@ impl Copier {
             longest,
             more: (0..places).map(|_| 0).collect(),
             sum_of_more: 0,
-            state: State::Works,
+            state: CopierState::Works,
             let_go: None,
             posted: 0,
             failure: None,
@@ -168,7 +168,7 @@ impl Copier {
     pub(super) fn begin_simple(&mut self, job: Memcpy, tag: Tag) -> bool {
         let Memcpy { user_data, source, destination, .. } = job;
         let number = self.next;
-        let mut job = Running { source, destination, user_data, tag };
+        let mut job = RunningCopy { source, destination, user_data, tag };
         let Some(from) = job.source.readable_by(self.open_to) else { return self.put(job) };
         let Some(to) = job.destination.writable_by(self.open_to) else { return self.put(job) };
         // No buffer is long enough to truncate this.
@@ -194,8 +194,8 @@ impl Copier {
 
     /// Puts a job that has not begun into the next slot.
     #[inline(always)]
-    fn put(&mut self, job: Running) -> bool {
-        let Running { source, destination, user_data, tag } = job;
+    fn put(&mut self, job: RunningCopy) -> bool {
+        let RunningCopy { source, destination, user_data, tag } = job;
         self.put_parts(source, destination, user_data, tag)
     }
 
@@ -204,7 +204,7 @@ impl Copier {
     #[inline(never)]
     fn put_parts(&mut self, source: Buf, destination: Buf, user_data: UserData, tag: Tag) -> bool {
         let at = self.place(self.next);
-        self.jobs[at].put(Running { source, destination, user_data, tag });
+        self.jobs[at].put(RunningCopy { source, destination, user_data, tag });
         false
     }
 
@@ -226,12 +226,12 @@ impl Copier {
     pub(super) fn begin_kept(
         &mut self,
         ctx: CtxId,
-        side: SideOf<'_>,
+        device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Memcpy>> {
         let at = self.place(self.next);
-        let Running { source, destination, user_data, tag } =
+        let RunningCopy { source, destination, user_data, tag } =
             self.jobs[at].take().expect("it was kept");
-        self.begin_other(Memcpy { ctx, user_data, source, destination }, tag, side.get())
+        self.begin_other(Memcpy { ctx, user_data, source, destination }, tag, device_cq.get())
     }
 
     /// Begins any job.
@@ -239,16 +239,16 @@ impl Copier {
         &mut self,
         job: Memcpy,
         tag: Tag,
-        side: &mut Side,
+        device_cq: &mut DeviceCq,
     ) -> std::result::Result<(), Refused<Memcpy>> {
-        match self.post_checked(&job, side) {
+        match self.post_checked(&job, device_cq) {
             Ok(requests) => {
                 let (number, at) = (self.next, self.place(self.next));
                 let simple = self.is_simple(&job.source, &job.destination);
                 let grown = if simple { job.source.data_len() } else { 0 };
                 let Memcpy { user_data, source, mut destination, .. } = job;
                 destination.grow_first(grown);
-                self.jobs[at].put(Running { source, destination, user_data, tag });
+                self.jobs[at].put(RunningCopy { source, destination, user_data, tag });
                 self.more[at] = requests - 1;
                 self.sum_of_more += requests - 1;
                 self.next = number.wrapping_add(1);
@@ -260,24 +260,24 @@ impl Copier {
 
     /// Posts a job, unless the device's queue is stopped; then it is posted with the others.
     /// Returns its number of requests.
-    fn post_checked(&mut self, job: &Memcpy, side: &mut Side) -> Result<u32> {
-        if self.state == State::Aborted {
+    fn post_checked(&mut self, job: &Memcpy, device_cq: &mut DeviceCq) -> Result<u32> {
+        if self.state == CopierState::Aborted {
             return Err(shut_down(&self.given_up));
         }
         let ends = (&job.source, &job.destination);
-        let (bytes, requests) = check(ends, &side.dev, self.longest)?;
+        let (bytes, requests) = check(ends, &device_cq.dev, self.longest)?;
         // The next time they are known.
-        ends.0.remember(reach(ends.0.first(), &side.dev, false)?);
-        ends.1.remember(reach(ends.1.first(), &side.dev, true)?);
+        ends.0.remember(reach(ends.0.first(), &device_cq.dev, false)?);
+        ends.1.remember(reach(ends.1.first(), &device_cq.dev, true)?);
         let taken = self.in_flight() + self.sum_of_more;
-        if taken + requests > self.queue.capacity() || !side.take_room(requests - 1) {
+        if taken + requests > self.queue.capacity() || !device_cq.take_room(requests - 1) {
             let text = "the device has as many requests as it takes: retrieve some jobs first";
             return Err(refuse(ErrorKind::Again, text));
         }
-        if self.state == State::Works
-            && let Err(error) = self.post(self.next, ends, bytes, &side.dev)
+        if self.state == CopierState::Works
+            && let Err(error) = self.post(self.next, ends, bytes, &device_cq.dev)
         {
-            side.room.give(requests - 1);
+            device_cq.room.give(requests - 1);
             return Err(error);
         }
         Ok(requests)
@@ -320,7 +320,7 @@ impl Copier {
 
     /// Takes the first job out.
     #[inline(always)]
-    fn take_first(&mut self) -> Option<Running> {
+    fn take_first(&mut self) -> Option<RunningCopy> {
         let at = self.place(self.first);
         let job = self.jobs.get_mut(at)?.take()?;
         self.first = self.first.wrapping_add(1);
@@ -331,13 +331,13 @@ impl Copier {
     fn end(
         &mut self,
         result: std::result::Result<(), JobError>,
-        room: &mut side::Room,
+        room: &mut device_cq::Room,
     ) -> Option<Done> {
         let more = mem::take(&mut self.more[self.place(self.first)]);
         self.sum_of_more -= more;
         match self.let_go {
             // The CQEs of its other requests may be unread.
-            Some(index) if self.state != State::Works => room.owe(more, index),
+            Some(index) if self.state != CopierState::Works => room.give_after_poll(more, index),
             _ => room.give(more),
         }
         let mut job = self.take_first()?;
@@ -356,17 +356,17 @@ impl Copier {
     }
 
     /// Handles a failed request.
-    fn failed(&mut self, failure: Failure, side: &mut Side) -> Result<Option<Done>> {
-        let is_flushed = failure.status == Status::Flushed;
-        if self.state != State::Works && self.let_go.is_some() && is_flushed {
+    fn failed(&mut self, failure: FailedRequest, device_cq: &mut DeviceCq) -> Result<Option<Done>> {
+        let is_flushed = failure.status == WcStatus::Flushed;
+        if self.state != CopierState::Works && self.let_go.is_some() && is_flushed {
             // Of the jobs that it has released.
             return Ok(None);
         }
         if !self.is_of_first(failure.cookie) {
             return Err(out_of_order(failure.cookie as u32, self.first));
         }
-        if self.state == State::Works {
-            self.stand_still(State::Failed, self.next, side);
+        if self.state == CopierState::Works {
+            self.stand_still(CopierState::Failed, self.next, device_cq);
             // The queue failed by itself. If that repeats, the job is the cause.
             let again = self.returned.replace(self.first) == Some(self.first);
             if is_flushed && !again && self.let_go.is_some() {
@@ -379,17 +379,17 @@ impl Copier {
         }
         self.failure = None;
         let why = match (self.state, first.status) {
-            (State::Aborted, Status::Flushed) => self.given_up,
+            (CopierState::Aborted, WcStatus::Flushed) => self.given_up,
             _ => first.into(),
         };
-        Ok(self.end(Err(why), &mut side.room))
+        Ok(self.end(Err(why), &mut device_cq.room))
     }
 
     /// Takes the jobs back from the device, which has those before `posted`. If that fails, they
     /// end when the device flushes them: its queue has failed, and does nothing else.
-    fn stand_still(&mut self, state: State, posted: u32, side: &Side) {
+    fn stand_still(&mut self, state: CopierState, posted: u32, device_cq: &DeviceCq) {
         (self.state, self.posted, self.open_to) = (state, posted, NO_DEVICE);
-        self.let_go = Some(side.cq.consumer_index());
+        self.let_go = Some(device_cq.cq.consumer_index());
         if let Err(error) = self.queue.take_back() {
             self.let_go = None;
             self.give_up(&error);
@@ -397,19 +397,19 @@ impl Copier {
     }
 
     /// Resumes after the device has released all jobs: posts the unexecuted ones again.
-    fn recover(&mut self, side: &mut Side) {
-        if let Err(error) = self.queue.recover(&side.dev) {
+    fn recover(&mut self, device_cq: &mut DeviceCq) {
+        if let Err(error) = self.queue.recover(&device_cq.dev) {
             return self.give_up(&error);
         }
         let mut posted = self.first;
         while posted != self.next {
-            if let Err(error) = self.post_again(posted, &side.dev) {
-                self.stand_still(State::Aborted, posted, side);
+            if let Err(error) = self.post_again(posted, &device_cq.dev) {
+                self.stand_still(CopierState::Aborted, posted, device_cq);
                 return self.give_up(&error);
             }
             posted = posted.wrapping_add(1);
         }
-        self.state = State::Works;
+        self.state = CopierState::Works;
         self.open_to = self.device;
     }
 
@@ -432,7 +432,7 @@ impl Copier {
 
     /// Takes no more jobs, and ends the present ones with this error.
     fn give_up(&mut self, why: &Error) {
-        self.state = State::Aborted;
+        self.state = CopierState::Aborted;
         self.given_up = JobError::told(why);
     }
 }
@@ -458,8 +458,8 @@ fn ends(from: Room, to: Room) -> (Sge, Sge) {
 }
 
 #[inline(always)]
-fn done(job: Running, result: std::result::Result<(), JobError>) -> Done {
-    let Running { source, destination, user_data, tag } = job;
+fn done(job: RunningCopy, result: std::result::Result<(), JobError>) -> Done {
+    let RunningCopy { source, destination, user_data, tag } = job;
     Done { tag, event: Event::Dma(MemcpyDone { user_data, result, source, destination }) }
 }
 
@@ -467,23 +467,28 @@ impl Engine for Copier {
     const WORKS: bool = false;
 
     #[inline(always)]
-    fn succeed(&mut self, request: RequestId) -> Option<Done> {
+    fn complete_success(&mut self, request: RequestId) -> Option<Done> {
         // Only a simple job has nothing but its number in the cookie.
-        if !self.queue.settle(request, self.first.into()) {
+        if !self.queue.try_complete(request, self.first.into()) {
             return None;
         }
         self.take_first().map(|job| done(job, Ok(())))
     }
 
-    fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
+    fn complete(
+        &mut self,
+        cqe: Cqe,
+        device_cq: &mut DeviceCq,
+        into: &mut EventSlot,
+    ) -> Result<Option<Tag>> {
         let ended = match self.queue.complete(cqe) {
             Ok(cookie) if !self.is_of_first(cookie) => {
                 return Err(out_of_order(cookie as u32, self.first));
             }
             // The job is done with its last request.
             Ok(cookie) if cookie & MORE_FOLLOW != 0 => None,
-            Ok(_) => self.end(Ok(()), &mut side.room),
-            Err(CompletionError::Failed(failure)) => self.failed(failure, side)?,
+            Ok(_) => self.end(Ok(()), &mut device_cq.room),
+            Err(CompletionError::Failed(failure)) => self.failed(failure, device_cq)?,
             Err(other) => {
                 let error = Error::new(ErrorKind::InvalidValue, other.to_string());
                 return Err(error.with_source(other));
@@ -492,23 +497,23 @@ impl Engine for Copier {
         Ok(ended.map(|done| done.put(into)))
     }
 
-    fn progress(&mut self, side: &mut Side) -> Option<Done> {
-        if !self.has_work() || self.let_go.is_some_and(|index| !side.has_read(index)) {
+    fn progress(&mut self, device_cq: &mut DeviceCq) -> Option<Done> {
+        if !self.has_work() || self.let_go.is_some_and(|index| !device_cq.has_read(index)) {
             return None;
         }
-        if self.state == State::Failed {
-            self.recover(side);
+        if self.state == CopierState::Failed {
+            self.recover(device_cq);
             return None;
         }
-        self.end(Err(self.given_up), &mut side.room)
+        self.end(Err(self.given_up), &mut device_cq.room)
     }
 
     #[inline]
     fn has_work(&self) -> bool {
         match self.state {
-            State::Works => false,
-            State::Failed => true,
-            State::Aborted => {
+            CopierState::Works => false,
+            CopierState::Failed => true,
+            CopierState::Aborted => {
                 let ends = self.let_go.is_some() || self.first == self.posted;
                 ends && self.first != self.next
             }
@@ -523,12 +528,12 @@ impl Engine for Copier {
         EndedJobs([(self.in_flight() > 0).then_some(self.first), None])
     }
 
-    fn abort(&mut self, side: &mut Side) -> Result<()> {
+    fn abort(&mut self, device_cq: &mut DeviceCq) -> Result<()> {
         match self.state {
-            State::Aborted => return Ok(()),
-            State::Failed => self.state = State::Aborted,
-            State::Works => {
-                self.stand_still(State::Aborted, self.next, side);
+            CopierState::Aborted => return Ok(()),
+            CopierState::Failed => self.state = CopierState::Aborted,
+            CopierState::Works => {
+                self.stand_still(CopierState::Aborted, self.next, device_cq);
                 if self.let_go.is_none() {
                     self.queue.flush()?;
                 }
@@ -542,12 +547,12 @@ impl Engine for Copier {
         self.queue.check()
     }
 
-    fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
-        self.abort(side)?;
+    fn fail(&mut self, device_cq: &mut DeviceCq, why: &Error) -> Result<()> {
+        self.abort(device_cq)?;
         // Jobs that the device was to flush end only if it releases them here.
         if self.let_go.is_none() && self.first != self.next {
             self.queue.take_back()?;
-            self.let_go = Some(side.cq.consumer_index());
+            self.let_go = Some(device_cq.cq.consumer_index());
         }
         self.give_up(why);
         Ok(())

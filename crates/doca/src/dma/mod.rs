@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! A failed job does not affect others: the device's queue stops at it, and the flushed jobs behind
+//! A failed job does not affect others: the device's queue stops at it, and the flushed jobs after
 //! it are posted again. The destination of a failed job is undefined.
 
 pub(crate) mod copier;
@@ -33,16 +33,16 @@ mod queue;
 
 use std::sync::Arc;
 
-use crate::asked::AsDev;
+use crate::as_dev::AsDev;
 use crate::buffer::Buf;
 use crate::context::core::{Core, CtxId};
-use crate::context::engine::Place;
+use crate::context::device_cq::DeviceCqLookup;
+use crate::context::engine::EngineArgs;
 use crate::context::engines::AnyEngine;
 use crate::context::event::Tag;
 use crate::context::failure::JobType;
 use crate::context::job::Job;
 use crate::context::library::Context;
-use crate::context::side::SideOf;
 use crate::context::{job_sealed, sealed};
 use crate::device::Dev;
 use crate::error::{Refused, Result};
@@ -103,7 +103,7 @@ impl Dma {
         queue::supported(&dev.dev()?)
     }
 
-    /// Maximum of buffers in the chain of a source or destination
+    /// Maximum number of buffers in the chain of a source or destination
     /// (`doca_dma_get_max_list_buf_num_elem`).
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl sealed::Sealed for Dma {
         &self.core
     }
 
-    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
         Ok(Copier::new(place)?.into())
     }
 }
@@ -169,12 +169,12 @@ impl job_sealed::Sealed for Memcpy {
         self,
         tag: Tag,
         engine: &mut Copier,
-        side: SideOf<'_>,
+        device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
         let ctx = self.ctx;
         match engine.begin_simple(self, tag) {
             true => Ok(()),
-            false => engine.begin_kept(ctx, side),
+            false => engine.begin_kept(ctx, device_cq),
         }
     }
 
@@ -186,9 +186,9 @@ impl job_sealed::Sealed for Memcpy {
     fn begin_kept(
         context: CtxId,
         engine: &mut Copier,
-        side: SideOf<'_>,
+        device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
-        engine.begin_kept(context, side)
+        engine.begin_kept(context, device_cq)
     }
 }
 

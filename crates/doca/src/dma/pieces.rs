@@ -3,9 +3,9 @@
 use crate::buffer::{Buf, Link};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::Reach;
+use crate::memory::CachedKey;
 
-/// Maximum of buffers in the chain of a source or destination.
+/// Maximum number of buffers in the chain of a source or destination.
 pub(super) const MAX_LIST: u32 = 64;
 /// Maximum bytes of one request: no SGE has 2 GiB.
 pub(super) const MAX_PIECE: u64 = 1 << 30;
@@ -53,7 +53,7 @@ pub(super) fn check(
 }
 
 /// How the device reaches a buffer, if the job has the permission.
-pub(super) fn reach(link: Link<'_>, dev: &Dev, written: bool) -> Result<Reach> {
+pub(super) fn reach(link: Link<'_>, dev: &Dev, written: bool) -> Result<CachedKey> {
     let chunk = link.chunk();
     if written && !chunk.is_writable() {
         let text = "the map of the destination may not be written: give it LOCAL_READ_WRITE, or \

@@ -1,20 +1,20 @@
 //! The device's queue for memory copies.
 
 use verbless_queue::access::KeyAccess;
-use verbless_queue::wr::{MemoryCopy, Nop, PostError, Request, Scratch};
+use verbless_queue::wr::{DmaMmo, Nop, PostError, Request, Scratch};
 use verbless_queue::{
     CompletionError, ConnectOptions, Cqe, ErrorKind as LowerKind, Qp, QpConfig, Rc, Region,
     RequestId, Sge, WqeIndex,
 };
 
 use super::pieces::refuse;
-use crate::context::engine::Place;
+use crate::context::engine::EngineArgs;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Whether `dev` has such queues.
 pub(super) fn supported(dev: &Dev) -> Result<()> {
-    dev.domain().supports::<Rc>(&MemoryCopy::INFO).map_err(|why| {
+    dev.domain().supports::<Rc>(&DmaMmo::INFO).map_err(|why| {
         let text = format!("{dev:?} copies no memory: {why}");
         Error::new(ErrorKind::NotSupported, text).with_source(why)
     })
@@ -22,7 +22,7 @@ pub(super) fn supported(dev: &Dev) -> Result<()> {
 
 /// Maximum bytes of a copy.
 pub(super) fn longest(dev: &Dev) -> u64 {
-    dev.caps().longest_memory_copy()
+    dev.caps().max_dma_mmo_bytes()
 }
 
 /// A queue pair connected to itself.
@@ -38,17 +38,17 @@ impl CopyQueue {
     ///
     /// # Errors
     /// The device refuses; without force loopback, its port has no address.
-    pub(super) fn new(place: &mut Place<'_>, requests: u32) -> Result<Self> {
-        let (dev, cq) = (&place.side.dev, &place.side.cq);
+    pub(super) fn new(place: &mut EngineArgs<'_>, requests: u32) -> Result<Self> {
+        let (dev, cq) = (&place.device_cq.dev, &place.device_cq.cq);
         let config = QpConfig {
             // The WQE of a copy is longer than inline data would be.
             inline: 0,
             user_index: place.user_index,
-            memory_copies: true,
+            dma_mmo: true,
             ..QpConfig::new(requests, 1)
         };
         let mut qp = dev.domain().queue_pair(&config, cq, cq)?;
-        dev.domain().connect_to_itself(&mut qp, &ConnectOptions::default())?;
+        dev.domain().connect_loopback(&mut qp, &ConnectOptions::default())?;
         let room = dev.domain().region(Scratch::BYTES as usize, KeyAccess::LOCAL)?;
         let sge = Sge::new(room.address(), Scratch::BYTES, room.lkey());
         let scratch = Scratch::new(sge).ok_or_else(|| {
@@ -65,7 +65,7 @@ impl CopyQueue {
         (from, to): (Sge, Sge),
         cookie: u64,
     ) -> std::result::Result<WqeIndex, PostError> {
-        let copy = MemoryCopy::new(self.scratch, from, to).signaled();
+        let copy = DmaMmo::new(self.scratch, from, to).signaled();
         self.qp.post(&copy, cookie)
     }
 
@@ -81,7 +81,7 @@ impl CopyQueue {
         let mut batch = self.qp.batch();
         for copy in copies {
             let ((from, to), cookie) = copy?;
-            batch.post(&MemoryCopy::new(scratch, from, to).signaled(), cookie).map_err(refused)?;
+            batch.post(&DmaMmo::new(scratch, from, to).signaled(), cookie).map_err(refused)?;
         }
         batch.ring();
         Ok(())
@@ -101,8 +101,8 @@ impl CopyQueue {
     /// Completes the successful request if it has this cookie; otherwise returns false and changes
     /// nothing.
     #[inline(always)]
-    pub(super) fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
-        self.qp.send.settle(request, cookie)
+    pub(super) fn try_complete(&mut self, request: RequestId, cookie: u64) -> bool {
+        self.qp.send.try_complete(request, cookie)
     }
 
     /// The cookie of a completed request.
@@ -114,7 +114,7 @@ impl CopyQueue {
     /// device has no request of it.
     pub(super) fn recover(&mut self, dev: &Dev) -> Result<()> {
         self.qp.reset()?;
-        Ok(dev.domain().connect_to_itself(&mut self.qp, &ConnectOptions::default())?)
+        Ok(dev.domain().connect_loopback(&mut self.qp, &ConnectOptions::default())?)
     }
 
     /// Fails if the queue pair is in the error state.
@@ -161,7 +161,7 @@ mod tests {
     use verbless_model_kernel::InProcess;
 
     use super::*;
-    use crate::context::side::Side;
+    use crate::context::device_cq::DeviceCq;
     use crate::device::DevInfo;
 
     #[test]
@@ -169,9 +169,12 @@ mod tests {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
-        let mut side = Side::alone(&dev, 8).unwrap();
-        let mut queue =
-            CopyQueue::new(&mut Place { depth: 8, user_index: 0, side: &mut side }, 8).unwrap();
+        let mut device_cq = DeviceCq::alone(&dev, 8).unwrap();
+        let mut queue = CopyQueue::new(
+            &mut EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq },
+            8,
+        )
+        .unwrap();
         let done = Arc::new(AtomicUsize::new(0));
         let counted = done.clone();
         let _watch = model.watch_requests(move |_| {
@@ -192,7 +195,7 @@ mod tests {
         model.run_until_idle();
         assert_eq!(done.load(Ordering::Relaxed), 2);
         for number in 0..2 {
-            let cqe = side.cq.poll().expect("each is signaled");
+            let cqe = device_cq.cq.poll().expect("each is signaled");
             assert_eq!(queue.complete(cqe).unwrap(), number);
         }
     }

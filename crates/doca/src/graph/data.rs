@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::instance::Instance;
 use super::node::Node;
-use super::plan::{Kind, Plan};
+use super::plan::{NodeKind, Plan};
 use crate::context::core::CtxId;
 use crate::context::event::{Event, Tag};
 use crate::context::failure::JobError;
@@ -16,7 +16,7 @@ use crate::context::queues::Queues;
 use crate::error::{Error, ErrorKind, Refused, Result};
 
 /// A job of any type, or an empty slot for one.
-pub(super) trait Held: Any + Send {
+pub(super) trait AnyJob: Any + Send {
     /// The job's context; `None` if the slot is empty.
     fn context(&self) -> Option<CtxId>;
 
@@ -24,7 +24,7 @@ pub(super) trait Held: Any + Send {
     fn begin(&mut self, queues: &mut Queues, tag: Tag) -> Result<()>;
 }
 
-impl<J: Job> Held for Option<J> {
+impl<J: Job> AnyJob for Option<J> {
     fn context(&self) -> Option<CtxId> {
         self.as_ref().map(J::context)
     }
@@ -43,7 +43,7 @@ impl<J: Job> Held for Option<J> {
 
 pub(super) enum Data {
     Unset,
-    Job(Box<dyn Held>),
+    Job(Box<dyn AnyJob>),
     User(Box<dyn Any + Send>),
     Graph(SubInstance),
 }
@@ -53,7 +53,7 @@ pub(super) struct SubInstance {
     pub(super) instance: Instance,
     /// The sub-graph's state while the outer instance is in flight, except while the sub-graph
     /// itself runs.
-    pub(super) claimed: Option<Box<Body>>,
+    pub(super) claimed: Option<Box<InstanceState>>,
 }
 
 /// The progress of a node.
@@ -73,19 +73,19 @@ pub(super) struct NodeData {
 }
 
 /// Nodes that can begin. While there are some, the instance is in a list of the work queue.
-pub(super) struct Line {
+pub(super) struct ReadyNodes {
     pub(super) nodes: VecDeque<u32>,
     pub(super) listed: bool,
 }
 
 /// The state of an instance. The work queue owns it while the instance runs.
-pub(super) struct Body {
+pub(super) struct InstanceState {
     pub(super) plan: Arc<Plan>,
     pub(super) nodes: Box<[NodeData]>,
     /// User nodes that can begin.
-    pub(super) users: Line,
+    pub(super) users: ReadyNodes,
     /// Other nodes that can begin.
-    pub(super) others: Line,
+    pub(super) others: ReadyNodes,
     /// Nodes that have not ended.
     left: u32,
     /// The first failure.
@@ -100,10 +100,10 @@ pub(super) fn unset() -> Error {
     Error::plain(ErrorKind::InvalidValue, text)
 }
 
-impl Body {
+impl InstanceState {
     pub(super) fn new(plan: &Arc<Plan>) -> Self {
         let count = plan.nodes.len();
-        let line = || Line { nodes: VecDeque::with_capacity(count), listed: false };
+        let line = || ReadyNodes { nodes: VecDeque::with_capacity(count), listed: false };
         let node = |_| NodeData { data: Data::Unset, result: None, progress: Progress::Ended };
         Self {
             plan: plan.clone(),
@@ -124,7 +124,7 @@ impl Body {
         job: J,
     ) -> std::result::Result<(), Refused<J>> {
         match self.plan.nodes[place].kind {
-            Kind::Ctx(context, kind) if context == job.context() && kind == job.job_type() => {}
+            NodeKind::Ctx(context, kind) if context == job.context() && kind == job.job_type() => {}
             _ => {
                 let text = "the node is for no job of this sort and context";
                 return Err(Refused::new(Error::plain(ErrorKind::InvalidValue, text), job));
@@ -205,7 +205,7 @@ impl Body {
 
     fn enlist(&mut self, node: u32) {
         match self.plan.nodes[node as usize].kind {
-            Kind::User(_) => self.users.nodes.push_back(node),
+            NodeKind::User(_) => self.users.nodes.push_back(node),
             _ => self.others.nodes.push_back(node),
         }
     }
@@ -271,7 +271,7 @@ pub struct UserNode<'b> {
 }
 
 impl<'b> UserNode<'b> {
-    pub(super) fn new(body: &'b mut Body, node: u32) -> Self {
+    pub(super) fn new(body: &'b mut InstanceState, node: u32) -> Self {
         Self { nodes: Nodes { body }, node }
     }
 
@@ -302,7 +302,7 @@ impl<'b> DerefMut for UserNode<'b> {
 /// The nodes of an instance in flight: the results of ended nodes, and the jobs of nodes that have
 /// not begun.
 pub struct Nodes<'b> {
-    body: &'b mut Body,
+    body: &'b mut InstanceState,
 }
 
 impl Nodes<'_> {

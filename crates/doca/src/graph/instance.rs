@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::data::{Body, Data, SubInstance};
+use super::data::{Data, InstanceState, SubInstance};
 use super::done::GraphDone;
 use super::node::Node;
-use super::plan::{Graph, Kind, Plan};
+use super::plan::{Graph, NodeKind, Plan};
 use crate::context::event::Event;
 use crate::context::failure::JobError;
 use crate::context::job::Job;
@@ -53,28 +53,28 @@ pub struct Instance {
 struct InstanceInner {
     plan: Arc<Plan>,
     /// `None` while the instance is in flight, by itself or in another.
-    body: Mutex<Option<Box<Body>>>,
+    body: Mutex<Option<Box<InstanceState>>>,
 }
 
 /// The state of an instance that is not in flight.
-pub(super) struct Idle<'i>(MutexGuard<'i, Option<Box<Body>>>);
+pub(super) struct IdleInstance<'i>(MutexGuard<'i, Option<Box<InstanceState>>>);
 
-impl Deref for Idle<'_> {
-    type Target = Body;
-    fn deref(&self) -> &Body {
+impl Deref for IdleInstance<'_> {
+    type Target = InstanceState;
+    fn deref(&self) -> &InstanceState {
         self.0.as_ref().expect("it was there when this was made")
     }
 }
 
-impl DerefMut for Idle<'_> {
-    fn deref_mut(&mut self) -> &mut Body {
+impl DerefMut for IdleInstance<'_> {
+    fn deref_mut(&mut self) -> &mut InstanceState {
         self.0.as_mut().expect("it was there when this was made")
     }
 }
 
-impl Idle<'_> {
+impl IdleInstance<'_> {
     /// Takes the state for a submission.
-    pub(super) fn take(mut self) -> Box<Body> {
+    pub(super) fn take(mut self) -> Box<InstanceState> {
         self.0.take().expect("it was there when this was made")
     }
 }
@@ -88,7 +88,7 @@ impl Graph {
 
 impl Instance {
     pub(super) fn new(plan: &Arc<Plan>) -> Self {
-        let body = Mutex::new(Some(Box::new(Body::new(plan))));
+        let body = Mutex::new(Some(Box::new(InstanceState::new(plan))));
         Self { shared: Arc::new(InstanceInner { plan: plan.clone(), body }) }
     }
 
@@ -96,15 +96,15 @@ impl Instance {
         &self.shared.plan
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Box<Body>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<InstanceState>>> {
         self.shared.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the instance's state; an error while the instance is in flight.
-    pub(super) fn idle(&self) -> Result<Idle<'_>> {
+    pub(super) fn idle(&self) -> Result<IdleInstance<'_>> {
         let body = self.lock();
         if body.is_some() {
-            return Ok(Idle(body));
+            return Ok(IdleInstance(body));
         }
         let text = "the instance is in flight, by itself or in a sub-graph node of another: \
                     retrieve the event of what was submitted first";
@@ -112,7 +112,7 @@ impl Instance {
     }
 
     /// Returns the state at the end of a flight.
-    pub(super) fn put_back(&self, body: Box<Body>) {
+    pub(super) fn put_back(&self, body: Box<InstanceState>) {
         *self.lock() = Some(body);
     }
 
@@ -146,7 +146,7 @@ impl Instance {
     /// [`ErrorKind::InUse`]; [`ErrorKind::InvalidValue`] if the node is no user node of this graph.
     pub fn set_user_node_data<T: Any + Send>(&self, node: Node, data: T) -> Result<()> {
         let place = self.shared.plan.place(node)?;
-        if !matches!(self.shared.plan.nodes[place].kind, Kind::User(_)) {
+        if !matches!(self.shared.plan.nodes[place].kind, NodeKind::User(_)) {
             return Err(Error::plain(ErrorKind::InvalidValue, "the node is no user node"));
         }
         let mut body = self.idle()?;
@@ -184,7 +184,7 @@ impl Instance {
     pub fn set_sub_graph_node_data(&self, node: Node, instance: Self) -> Result<()> {
         let place = self.shared.plan.place(node)?;
         match &self.shared.plan.nodes[place].kind {
-            Kind::Graph(plan) if Arc::ptr_eq(plan, instance.plan()) => {
+            NodeKind::Graph(plan) if Arc::ptr_eq(plan, instance.plan()) => {
                 let mut body = self.idle()?;
                 let is_same = |data: &Data| match data {
                     Data::Graph(SubInstance { instance: other, .. }) => {
@@ -229,7 +229,7 @@ impl Instance {
     }
 }
 
-impl Body {
+impl InstanceState {
     pub(super) fn user_data<T: Any + Send>(&mut self, place: usize) -> Option<&mut T> {
         match &mut self.nodes[place].data {
             Data::User(data) => data.downcast_mut(),

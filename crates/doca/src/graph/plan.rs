@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Refused, Result};
 
 /// The type of a node.
 #[derive(Clone)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Ctx(CtxId, JobType),
     User(Arc<Callback>),
     Graph(Arc<Plan>),
@@ -21,7 +21,7 @@ pub(super) enum Kind {
 
 #[derive(Clone)]
 pub(super) struct PlanNode {
-    pub(super) kind: Kind,
+    pub(super) kind: NodeKind,
     /// Nodes that depend on this one.
     pub(super) children: Vec<u32>,
     /// The number of nodes that this one depends on.
@@ -51,7 +51,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 impl GraphBuilder {
     /// Adds a node for a job of this type on this context (`doca_graph_ctx_node_create`).
     pub fn ctx_node<C: Context + ?Sized>(&mut self, context: &C, job_type: JobType) -> Node {
-        self.add(Kind::Ctx(context.core().id(), job_type))
+        self.add(NodeKind::Ctx(context.core().id(), job_type))
     }
 
     /// Adds a node that calls `callback` (`doca_graph_user_node_create`), in the thread that calls
@@ -64,15 +64,15 @@ impl GraphBuilder {
     where
         F: Fn(&mut UserNode<'_>) -> std::result::Result<(), ErrorKind> + Send + Sync + 'static,
     {
-        self.add(Kind::User(Arc::new(callback)))
+        self.add(NodeKind::User(Arc::new(callback)))
     }
 
     /// Adds a node that is an instance of another graph (`doca_graph_sub_graph_node_create`).
     pub fn sub_graph_node(&mut self, graph: &Graph) -> Node {
-        self.add(Kind::Graph(graph.plan.clone()))
+        self.add(NodeKind::Graph(graph.plan.clone()))
     }
 
-    fn add(&mut self, kind: Kind) -> Node {
+    fn add(&mut self, kind: NodeKind) -> Node {
         let index = self.nodes.len() as u32;
         self.nodes.push(PlanNode { kind, children: Vec::new(), parents: 0 });
         Node { graph: self.serial, index }
@@ -134,9 +134,9 @@ impl GraphBuilder {
     fn name(&self, node: Node) -> String {
         let index = node.index;
         match &self.nodes[index as usize].kind {
-            Kind::Ctx(_, job_type) => format!("node {index} ({job_type:?})"),
-            Kind::User(_) => format!("node {index} (user)"),
-            Kind::Graph(_) => format!("node {index} (sub-graph)"),
+            NodeKind::Ctx(_, job_type) => format!("node {index} ({job_type:?})"),
+            NodeKind::User(_) => format!("node {index} (user)"),
+            NodeKind::Graph(_) => format!("node {index} (sub-graph)"),
         }
     }
 
@@ -145,13 +145,13 @@ impl GraphBuilder {
     /// # Errors
     /// [`ErrorKind::InvalidValue`] if neither it nor a sub-graph has a context node.
     pub fn start(self) -> Result<Graph> {
-        let works = |node: &PlanNode| !matches!(node.kind, Kind::User(_));
+        let works = |node: &PlanNode| !matches!(node.kind, NodeKind::User(_));
         if !self.nodes.iter().any(works) {
             let text = "a graph has at least one context node, itself or in a sub-graph: add one";
             return Err(Error::plain(ErrorKind::InvalidValue, text));
         }
         let below = |node: &PlanNode| match &node.kind {
-            Kind::Graph(plan) => plan.instances,
+            NodeKind::Graph(plan) => plan.instances,
             _ => 0,
         };
         let instances = self.nodes.iter().map(below).fold(1, u32::saturating_add);
@@ -208,9 +208,9 @@ impl Plan {
     /// Whether a node of the graph, or of a sub-graph, has jobs for a context.
     pub(super) fn names(&self, context: CtxId) -> bool {
         self.nodes.iter().any(|node| match &node.kind {
-            Kind::Ctx(id, _) => *id == context,
-            Kind::Graph(plan) => plan.names(context),
-            Kind::User(_) => false,
+            NodeKind::Ctx(id, _) => *id == context,
+            NodeKind::Graph(plan) => plan.names(context),
+            NodeKind::User(_) => false,
         })
     }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::data::UserNode;
-use super::data::{Body, Data, SubInstance, unset};
+use super::data::{Data, InstanceState, SubInstance, unset};
 use super::done::GraphDone;
 use super::instance::Instance;
-use super::plan::{Graph, Kind, Plan};
+use super::plan::{Graph, NodeKind, Plan};
 use crate::context::core::CtxId;
 use crate::context::event::{Done, Event, Owner, Tag};
 use crate::context::failure::{JobError, JobType};
@@ -24,8 +24,8 @@ const MOST_PREPARED: usize = 1 << 16;
 /// The graphs of a work queue, and their running instances.
 #[derive(Default)]
 pub(crate) struct Runs {
-    graphs: Vec<Added>,
-    runs: Vec<Option<Run>>,
+    graphs: Vec<AddedGraph>,
+    runs: Vec<Option<GraphRun>>,
     free: Vec<u32>,
     /// Runs with user nodes that can begin.
     users: VecDeque<u32>,
@@ -40,18 +40,18 @@ pub(crate) struct Runs {
     depth: u32,
 }
 
-struct Added {
+struct AddedGraph {
     plan: Arc<Plan>,
     running: u32,
 }
 
-struct Run {
+struct GraphRun {
     instance: Instance,
-    body: Box<Body>,
-    whose: Whose,
+    body: Box<InstanceState>,
+    whose: RunOwner,
 }
 
-enum Whose {
+enum RunOwner {
     /// A node of another run.
     Node { run: u32, node: u32 },
     /// The submitter of an outermost instance.
@@ -59,7 +59,7 @@ enum Whose {
 }
 
 /// The result of [`Runs::step`].
-pub(crate) enum Step {
+pub(crate) enum RunStep {
     /// There was nothing to do.
     Nothing,
     /// A user node was called.
@@ -93,7 +93,7 @@ impl Runs {
         let plan = graph.plan.clone();
         plan.attach();
         self.depth = depth;
-        self.graphs.push(Added { plan, running: 0 });
+        self.graphs.push(AddedGraph { plan, running: 0 });
         let most = self.graphs.iter().map(|added| added.plan.instances).max().unwrap_or(1);
         let runs = (depth as usize).saturating_mul(most as usize).min(MOST_PREPARED);
         let more = runs.saturating_sub(self.runs.len());
@@ -125,7 +125,7 @@ impl Runs {
 
     /// Removes dropped graphs, if no instance is in flight.
     pub(crate) fn leave_dropped(&mut self) {
-        self.graphs.retain(|Added { plan, running }| {
+        self.graphs.retain(|AddedGraph { plan, running }| {
             let stays = *running > 0 || !plan.dropped.load(Ordering::Acquire);
             if !stays {
                 plan.detach();
@@ -158,13 +158,13 @@ impl Runs {
         body.claim(queues)?;
         self.graphs[place].running += 1;
         self.in_flight += 1;
-        let whose = Whose::Submitter { tag, user_data };
-        self.begin(Run { instance: instance.clone(), body: body.take(), whose });
+        let whose = RunOwner::Submitter { tag, user_data };
+        self.begin(GraphRun { instance: instance.clone(), body: body.take(), whose });
         self.pump(queues);
         Ok(())
     }
 
-    fn begin(&mut self, mut run: Run) {
+    fn begin(&mut self, mut run: GraphRun) {
         run.body.begin();
         let index = self.free.pop().unwrap_or_else(|| {
             self.runs.push(None);
@@ -174,14 +174,14 @@ impl Runs {
         self.list(index);
     }
 
-    fn run(&mut self, index: u32) -> &mut Run {
+    fn run(&mut self, index: u32) -> &mut GraphRun {
         self.runs[index as usize].as_mut().expect("a run is there until it has ended")
     }
 
     /// Lists a run with nodes that can begin.
     fn list(&mut self, index: u32) {
         let Self { runs, users, others, .. } = self;
-        let Some(Run { body, .. }) = &mut runs[index as usize] else { return };
+        let Some(GraphRun { body, .. }) = &mut runs[index as usize] else { return };
         for (line, list) in [(&mut body.users, users), (&mut body.others, others)] {
             if !line.listed && !line.nodes.is_empty() {
                 line.listed = true;
@@ -197,16 +197,16 @@ impl Runs {
     }
 
     /// Calls a user node, or yields an ended instance.
-    pub(crate) fn step(&mut self, queues: &mut Queues) -> Step {
+    pub(crate) fn step(&mut self, queues: &mut Queues) -> RunStep {
         if let Some(index) = self.ended.pop_front() {
-            return Step::Ended(self.retrieve(index));
+            return RunStep::Ended(self.retrieve(index));
         }
-        let Some(index) = self.users.pop_front() else { return Step::Nothing };
+        let Some(index) = self.users.pop_front() else { return RunStep::Nothing };
         let body = &mut self.run(index).body;
         body.users.listed = false;
-        let Some(node) = body.users.nodes.pop_front() else { return Step::Nothing };
-        let Kind::User(callback) = &body.plan.nodes[node as usize].kind else {
-            return Step::Nothing;
+        let Some(node) = body.users.nodes.pop_front() else { return RunStep::Nothing };
+        let NodeKind::User(callback) = &body.plan.nodes[node as usize].kind else {
+            return RunStep::Nothing;
         };
         let callback = callback.clone();
         let call = AssertUnwindSafe(|| callback(&mut UserNode::new(body, node)));
@@ -219,7 +219,7 @@ impl Runs {
             // The node failed, and the panic goes on: the instance is consistent.
             panic::resume_unwind(panic);
         }
-        Step::Node
+        RunStep::Node
     }
 
     /// Handles an ended job of a node.
@@ -240,12 +240,14 @@ impl Runs {
                 self.list(run);
                 return;
             }
-            let Whose::Node { run: above, node: its } = here.whose else {
+            let RunOwner::Node { run: above, node: its } = here.whose else {
                 self.ended.push_back(run);
                 return;
             };
             result = here.body.result;
-            let Some(Run { instance, body, .. }) = self.runs[run as usize].take() else { return };
+            let Some(GraphRun { instance, body, .. }) = self.runs[run as usize].take() else {
+                return;
+            };
             self.free.push(run);
             (run, node) = (above, its);
             // The outer run has claimed it, and returns it at its end.
@@ -260,7 +262,7 @@ impl Runs {
     fn retrieve(&mut self, index: u32) -> Done {
         let run = self.runs[index as usize].take().expect("a run that ended is retrieved once");
         self.free.push(index);
-        let Run { instance, mut body, whose } = run;
+        let GraphRun { instance, mut body, whose } = run;
         let (result, failed) = (body.result, body.failed.map(|node| body.plan.node(node)));
         if let Some(place) = self.place_of(instance.plan()) {
             self.graphs[place].running -= 1;
@@ -269,8 +271,8 @@ impl Runs {
         body.release();
         instance.put_back(body);
         let (tag, user_data) = match whose {
-            Whose::Submitter { tag, user_data } => (tag, user_data),
-            Whose::Node { .. } => unreachable!("only what was submitted is retrieved"),
+            RunOwner::Submitter { tag, user_data } => (tag, user_data),
+            RunOwner::Node { .. } => unreachable!("only what was submitted is retrieved"),
         };
         Done { tag, event: Event::Graph(GraphDone::of(user_data, result, failed, instance)) }
     }
@@ -283,13 +285,13 @@ impl Runs {
         let (mut at, mut skip) = (0, 0);
         while let Some(&index) = self.others.get(at) {
             let Self { runs, full, .. } = self;
-            let Some(Run { body, .. }) = &mut runs[index as usize] else { return };
+            let Some(GraphRun { body, .. }) = &mut runs[index as usize] else { return };
             let Some(&node) = body.others.nodes.get(skip) else {
                 (at, skip) = (at + 1, 0);
                 continue;
             };
             let kind = match body.plan.nodes[node as usize].kind {
-                Kind::Ctx(context, kind) => Some((context, kind)),
+                NodeKind::Ctx(context, kind) => Some((context, kind)),
                 _ => None,
             };
             if kind.is_some_and(|kind| full.contains(&kind)) {
@@ -301,8 +303,8 @@ impl Runs {
                 Data::Graph(SubInstance { instance, claimed }) => match claimed.take() {
                     Some(body) => {
                         let (instance, whose) =
-                            (instance.clone(), Whose::Node { run: index, node });
-                        self.begin(Run { instance, body, whose });
+                            (instance.clone(), RunOwner::Node { run: index, node });
+                        self.begin(GraphRun { instance, body, whose });
                         Ok(())
                     }
                     None => Err(unset()),
@@ -339,7 +341,7 @@ impl Runs {
 /// Returns running instances, without the jobs in flight.
 impl Drop for Runs {
     fn drop(&mut self) {
-        for Run { instance, mut body, .. } in self.runs.drain(..).flatten() {
+        for GraphRun { instance, mut body, .. } in self.runs.drain(..).flatten() {
             body.give_up();
             body.release();
             instance.put_back(body);

@@ -66,9 +66,9 @@ pub struct Chunk {
 /// The device and key with access to memory, as far as a single comparison can decide it. It stays
 /// valid while a buffer points to the memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct CachedKey {
     /// The [id](Dev::id) of the device that may read; 0 if unknown. For a peer's memory it is
-    /// [`Reach::reader_of_peer`].
+    /// [`CachedKey::reader_of_peer`].
     pub(crate) reader: u64,
     /// The id of the device if it may also write; else 0.
     pub(crate) writer: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Reach {
     pub(crate) lkey: Lkey,
 }
 
-impl Reach {
+impl CachedKey {
     pub(crate) const UNKNOWN: Self = Self { reader: 0, writer: 0, lkey: Lkey(0) };
 
     /// Above all ids: marks memory that the device reaches by requests to its peer.
@@ -207,24 +207,24 @@ impl Chunk {
     }
 
     /// How the device of a key reaches the range.
-    pub(crate) fn reach_by(&self, key: &DeviceKey) -> Reach {
+    pub(crate) fn reach_by(&self, key: &DeviceKey) -> CachedKey {
         let reader = key.dev.id();
         let Some(lkey) = key.lkey else {
-            let of_peer = |Rkey(rkey)| (Reach::reader_of_peer(reader), Lkey(rkey));
+            let of_peer = |Rkey(rkey)| (CachedKey::reader_of_peer(reader), Lkey(rkey));
             let known = key.rkey.map(of_peer);
-            return known.map_or(Reach::UNKNOWN, |(reader, lkey)| Reach {
+            return known.map_or(CachedKey::UNKNOWN, |(reader, lkey)| CachedKey {
                 reader,
                 writer: 0,
                 lkey,
             });
         };
-        Reach { reader, writer: if self.is_writable() { reader } else { 0 }, lkey }
+        CachedKey { reader, writer: if self.is_writable() { reader } else { 0 }, lkey }
     }
 
     /// How the first device reaches the range; most maps have one.
     #[inline]
-    pub(crate) fn reach(&self) -> Reach {
-        self.keys.first().map_or(Reach::UNKNOWN, |key| self.reach_by(key))
+    pub(crate) fn reach(&self) -> CachedKey {
+        self.keys.first().map_or(CachedKey::UNKNOWN, |key| self.reach_by(key))
     }
 
     pub(crate) const fn address(&self) -> u64 {

@@ -39,7 +39,7 @@ pub struct DynamicMmap {
     max_chunks: u32,
     max_devices: u32,
     access: AccessFlags,
-    state: State,
+    state: MmapState,
     exported: bool,
     from_export: bool,
     devices: Vec<Dev>,
@@ -62,7 +62,7 @@ impl fmt::Debug for NotPopulated {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum MmapState {
     /// Never started.
     New,
     Started,
@@ -78,7 +78,7 @@ impl DynamicMmap {
             max_chunks: 1,
             max_devices: 1,
             access: AccessFlags::LOCAL_READ_ONLY,
-            state: State::New,
+            state: MmapState::New,
             exported: false,
             from_export: false,
             devices: Vec::new(),
@@ -99,7 +99,7 @@ impl DynamicMmap {
         let chunk = export::import(descriptor, dev)?;
         Ok(Self {
             access: chunk.access(),
-            state: State::Started,
+            state: MmapState::Started,
             from_export: true,
             devices: vec![dev.clone()],
             chunks: vec![Arc::new(chunk)],
@@ -186,7 +186,7 @@ impl DynamicMmap {
 
     /// Whether the map is started.
     pub fn is_started(&self) -> bool {
-        self.state == State::Started
+        self.state == MmapState::Started
     }
 
     /// Starts the map (`doca_mmap_start`); the first start fixes its properties.
@@ -197,7 +197,7 @@ impl DynamicMmap {
         if self.is_started() {
             return Err(Error::plain(ErrorKind::BadState, "the memory map is started already"));
         }
-        self.state = State::Started;
+        self.state = MmapState::Started;
         self.chunks.iter().for_each(|chunk| chunk.set_stopped(false));
         Ok(())
     }
@@ -211,7 +211,7 @@ impl DynamicMmap {
     /// [`ErrorKind::BadState`] if it is not started.
     pub fn stop(&mut self) -> Result<()> {
         self.must_be_started()?;
-        self.state = State::Stopped;
+        self.state = MmapState::Stopped;
         self.chunks.iter().for_each(|chunk| chunk.set_stopped(true));
         Ok(())
     }
@@ -221,8 +221,8 @@ impl DynamicMmap {
     /// # Errors
     /// [`ErrorKind::NotPermitted`] if the map was exported or imported, started or not;
     /// [`ErrorKind::BadState`] if it is not started; [`ErrorKind::AlreadyExist`] if the device is
-    /// already in it; [`ErrorKind::Full`] at the maximum of devices; the device refuses. Then
-    /// nothing has changed.
+    /// already in it; [`ErrorKind::Full`] at the maximum number of devices; the device refuses.
+    /// Then nothing has changed.
     pub fn dev_add(&mut self, dev: &Dev) -> Result<()> {
         self.may_change()?;
         if self.devices.contains(dev) {
@@ -277,7 +277,7 @@ impl DynamicMmap {
     /// The program's own memory is [`Memory::from_raw`]: see [the module](crate::memory).
     ///
     /// # Errors
-    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::Full`] at the maximum of ranges;
+    /// As [`DynamicMmap::dev_add`]; [`ErrorKind::Full`] at the maximum number of ranges;
     /// [`ErrorKind::InvalidValue`] for misaligned memory, or memory without bytes;
     /// [`ErrorKind::AlreadyExist`] if bytes of it are in the map already. Then nothing has changed,
     /// and the error returns the arguments.
@@ -414,7 +414,7 @@ impl DynamicMmap {
 
     fn may_be_configured(&self) -> Result<()> {
         self.must_not_be_shared()?;
-        if self.state != State::New {
+        if self.state != MmapState::New {
             let text = "properties of a memory map are fixed from its first start on";
             return Err(Error::plain(ErrorKind::BadState, text));
         }

@@ -32,7 +32,7 @@
 //! use verbless_doca::{AccessFlags, DevInfo, Inventory, Memory, Mmap};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let [host, dpu] = doc::sides();
+//! # let [host, dpu] = doc::device_cqs();
 //! # let (host, dpu) = (DevInfo::list_of(&host)?[0].open()?, DevInfo::list_of(&dpu)?[0].open()?);
 //! // The host's program.
 //! let map = Mmap::builder()
@@ -76,14 +76,14 @@ const SUM: usize = 8;
 /// The receiver of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum ExportKind {
     Rdma = 1,
     Dpu = 2,
     /// A word for counting by both sides, instead of bytes of a map.
     SyncEvent = 3,
 }
 
-impl Kind {
+impl ExportKind {
     /// Bytes of a descriptor.
     const fn bytes(self) -> usize {
         match self {
@@ -99,7 +99,7 @@ const LONGEST: usize = 88 + SUM;
 /// Gives a peer or the DPU access to a map's memory. The program sends it as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExportDescriptor {
-    /// Zero behind `length`.
+    /// Zero after `length`.
     bytes: [u8; LONGEST],
     length: u8,
 }
@@ -157,14 +157,14 @@ pub(super) fn export(chunk: &Chunk, dev: &Dev, to_dpu: bool) -> Result<ExportDes
     if to_dpu {
         capability::exports(dev)?;
         let (shared, secret) = chunk.share(key)?;
-        return describe_shared(dev, Kind::Dpu, chunk.access(), &shared, &secret);
+        return describe_shared(dev, ExportKind::Dpu, chunk.access(), &shared, &secret);
     }
     let rkey = key.rkey().ok_or_else(|| {
         let text = "a map with a permission for RDMA has no remote key";
         Error::plain(ErrorKind::Unexpected, text)
     })?;
     let range = (chunk.address(), chunk.length());
-    let mut bytes = begin(dev, Kind::Rdma, chunk.access(), range);
+    let mut bytes = begin(dev, ExportKind::Rdma, chunk.access(), range);
     bytes.extend(rkey.0.to_be_bytes());
     finish(bytes)
 }
@@ -175,11 +175,16 @@ pub(crate) fn export_event(
     shared: &SharedRegion,
     secret: &AccessKey,
 ) -> Result<ExportDescriptor> {
-    describe_shared(dev, Kind::SyncEvent, AccessFlags::DPU_READ_WRITE, shared, secret)
+    describe_shared(dev, ExportKind::SyncEvent, AccessFlags::DPU_READ_WRITE, shared, secret)
 }
 
 /// The common head of all descriptors.
-fn begin(dev: &Dev, kind: Kind, access: AccessFlags, (address, length): (u64, u64)) -> Vec<u8> {
+fn begin(
+    dev: &Dev,
+    kind: ExportKind,
+    access: AccessFlags,
+    (address, length): (u64, u64),
+) -> Vec<u8> {
     let info = dev.info().device_info();
     let mut bytes = Vec::with_capacity(LONGEST);
     bytes.extend(MAGIC);
@@ -196,7 +201,7 @@ fn begin(dev: &Dev, kind: Kind, access: AccessFlags, (address, length): (u64, u6
 
 fn describe_shared(
     dev: &Dev,
-    kind: Kind,
+    kind: ExportKind,
     access: AccessFlags,
     shared: &SharedRegion,
     secret: &AccessKey,
@@ -225,25 +230,25 @@ fn refuse(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 
 /// The numbers of a descriptor.
 #[derive(Debug, PartialEq, Eq)]
-struct Fields {
-    kind: Kind,
+struct ExportFields {
+    kind: ExportKind,
     access: AccessFlags,
     node_guid: u64,
     system_image_guid: u64,
     address: u64,
     length: u64,
-    way: Way,
+    export_access: ExportAccess,
 }
 
 /// How the memory is accessed.
 #[derive(Debug, PartialEq, Eq)]
-enum Way {
+enum ExportAccess {
     Rdma(Rkey),
     Dpu { vhca_id: u16, key: u32, secret: [u8; 32] },
 }
 
 /// Parses the bytes of the other side.
-fn parse(bytes: &[u8]) -> Result<Fields> {
+fn parse(bytes: &[u8]) -> Result<ExportFields> {
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     let double = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     if bytes.len() < 12 || bytes[..4] != MAGIC {
@@ -255,9 +260,9 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
         return Err(Error::new(ErrorKind::UnsupportedVersion, text));
     }
     let kind = match bytes[6..8] {
-        [1, 0] => Kind::Rdma,
-        [2, 0] => Kind::Dpu,
-        [3, 0] => Kind::SyncEvent,
+        [1, 0] => ExportKind::Rdma,
+        [2, 0] => ExportKind::Dpu,
+        [3, 0] => ExportKind::SyncEvent,
         _ => {
             let text = format!("kind {} of export descriptors is not known here", bytes[6]);
             return Err(Error::new(ErrorKind::NotSupported, text));
@@ -275,29 +280,29 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
         return Err(refuse("the export descriptor was altered on the way: its checksum is wrong"));
     }
     let permitted = |access: &AccessFlags| match kind {
-        Kind::Rdma => access.is_rdma(),
-        Kind::Dpu => access.is_dpu(),
-        Kind::SyncEvent => access.contains(AccessFlags::DPU_READ_WRITE),
+        ExportKind::Rdma => access.is_rdma(),
+        ExportKind::Dpu => access.is_dpu(),
+        ExportKind::SyncEvent => access.contains(AccessFlags::DPU_READ_WRITE),
     };
     let access = AccessFlags::from_bits(word(12)).filter(permitted).ok_or_else(|| {
         refuse(format!("the export descriptor's permissions {:#x} grant no access", word(12)))
     })?;
-    let way = match kind {
-        Kind::Rdma => Way::Rdma(Rkey(word(48))),
-        Kind::Dpu | Kind::SyncEvent => Way::Dpu {
+    let export_access = match kind {
+        ExportKind::Rdma => ExportAccess::Rdma(Rkey(word(48))),
+        ExportKind::Dpu | ExportKind::SyncEvent => ExportAccess::Dpu {
             key: word(48),
             vhca_id: (word(52) >> 16) as u16,
             secret: std::array::from_fn(|i| bytes[56 + i]),
         },
     };
-    let fields = Fields {
+    let fields = ExportFields {
         kind,
         access,
         node_guid: double(16),
         system_image_guid: double(24),
         address: double(32),
         length: double(40),
-        way,
+        export_access,
     };
     if fields.length == 0 || fields.address.checked_add(fields.length).is_none() {
         return Err(refuse(format!(
@@ -312,12 +317,12 @@ fn parse(bytes: &[u8]) -> Result<Fields> {
 pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
     let fields = parse(bytes)?;
     let (access, range) = (fields.access, (fields.address, fields.length));
-    match (fields.kind, &fields.way) {
-        (Kind::SyncEvent, _) => {
+    match (fields.kind, &fields.export_access) {
+        (ExportKind::SyncEvent, _) => {
             Err(refuse("the export descriptor is of a sync event: make a sync event from it"))
         }
-        (_, Way::Rdma(rkey)) => Ok(Chunk::of_peer(dev, *rkey, range, access)),
-        (_, Way::Dpu { .. }) => {
+        (_, ExportAccess::Rdma(rkey)) => Ok(Chunk::of_peer(dev, *rkey, range, access)),
+        (_, ExportAccess::Dpu { .. }) => {
             Ok(Chunk::of_host(dev, alias(&fields, dev, dev.domain())?, range, access))
         }
     }
@@ -326,7 +331,7 @@ pub(super) fn import(bytes: &[u8], dev: &Dev) -> Result<Chunk> {
 /// Imports the word of a sync event's descriptor, for requests of `domain`, which is of `dev`.
 pub(crate) fn import_event(bytes: &[u8], dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
     let fields = parse(bytes)?;
-    if fields.kind != Kind::SyncEvent {
+    if fields.kind != ExportKind::SyncEvent {
         return Err(refuse("the export descriptor is of a memory map: make a map from it"));
     }
     if fields.length != 8 || !fields.address.is_multiple_of(8) {
@@ -339,9 +344,9 @@ pub(crate) fn import_event(bytes: &[u8], dev: &Dev, domain: &Domain) -> Result<I
 }
 
 /// Creates an alias of the host's key on `dev`.
-fn alias(fields: &Fields, dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
-    let &Fields { system_image_guid, address, length, .. } = fields;
-    let Way::Dpu { vhca_id, key, secret } = fields.way else {
+fn alias(fields: &ExportFields, dev: &Dev, domain: &Domain) -> Result<ImportedRegion> {
+    let &ExportFields { system_image_guid, address, length, .. } = fields;
+    let ExportAccess::Dpu { vhca_id, key, secret } = fields.export_access else {
         return Err(refuse("the export descriptor is for a peer, and not for the DPU"));
     };
     capability::imports(dev)?;
@@ -378,7 +383,7 @@ pub fn check(bytes: &[u8]) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn descriptor(kind: Kind) -> Vec<u8> {
+    fn descriptor(kind: ExportKind) -> Vec<u8> {
         let mut bytes = vec![0xa5; kind.bytes()];
         bytes[..12].copy_from_slice(b"vbdm\0\x01\0\0\0\0\0\0");
         (bytes[6], bytes[11]) = (kind as u8, kind.bytes() as u8);
@@ -397,7 +402,7 @@ mod tests {
         bytes
     }
 
-    const ALL: [Kind; 3] = [Kind::Rdma, Kind::Dpu, Kind::SyncEvent];
+    const ALL: [ExportKind; 3] = [ExportKind::Rdma, ExportKind::Dpu, ExportKind::SyncEvent];
 
     #[test]
     fn descriptor_round_trips_fields() {
@@ -410,10 +415,10 @@ mod tests {
             assert_eq!(fields.node_guid, 0xa5a5_a5a5_a5a5_a5a5);
             let key = 0x1234_5678;
             assert_eq!(
-                fields.way,
+                fields.export_access,
                 match kind {
-                    Kind::Rdma => Way::Rdma(Rkey(key)),
-                    _ => Way::Dpu { vhca_id: 0xa5a5, key, secret: [0xa5; 32] },
+                    ExportKind::Rdma => ExportAccess::Rdma(Rkey(key)),
+                    _ => ExportAccess::Dpu { vhca_id: 0xa5a5, key, secret: [0xa5; 32] },
                 }
             );
         }
@@ -444,12 +449,12 @@ mod tests {
             };
             assert_eq!(with(4, &[0, 2]), ErrorKind::UnsupportedVersion);
             assert_eq!(with(6, &[9]), ErrorKind::NotSupported);
-            let longer = if kind == Kind::Rdma { Kind::Dpu } else { Kind::Rdma };
+            let longer = if kind == ExportKind::Rdma { ExportKind::Dpu } else { ExportKind::Rdma };
             assert_eq!(with(6, &[longer as u8]), ErrorKind::InvalidValue, "of another length");
             assert_eq!(with(8, &[0; 4]), ErrorKind::InvalidValue);
             assert_eq!(with(12, &[0; 4]), ErrorKind::InvalidValue, "no access is granted");
             assert_eq!(with(12, &[0xff; 4]), ErrorKind::InvalidValue, "unknown permissions");
-            let other = if kind == Kind::Rdma { 16u32 } else { 2 };
+            let other = if kind == ExportKind::Rdma { 16u32 } else { 2 };
             assert_eq!(
                 with(12, &other.to_be_bytes()),
                 ErrorKind::InvalidValue,

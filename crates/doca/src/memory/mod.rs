@@ -69,7 +69,7 @@ use std::sync::Arc;
 
 pub use bytes::Memory;
 pub use chunk::FreeCallback;
-pub(crate) use chunk::{Chunk, Reach};
+pub(crate) use chunk::{CachedKey, Chunk};
 pub use dynamic::{DynamicMmap, NotPopulated};
 pub use export::ExportDescriptor;
 pub use mmap::{Mmap, MmapBuilder};
@@ -94,7 +94,7 @@ pub(crate) mod sealed {
 /// Memory that buffers point into: an [`Mmap`] or a [`DynamicMmap`].
 pub trait MemoryMap: sealed::Sealed {}
 
-/// Maximum of ranges in an error text.
+/// Maximum number of ranges in an error text.
 const NAMED: usize = 3;
 
 /// The error for a range outside of all chunks, which are in the order of their addresses.

@@ -9,11 +9,11 @@ use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 
 use super::engine::RdmaEngine;
 use super::instance::Instance;
-use super::job::{Operation, RdmaJob};
-use super::lane::Running;
+use super::job::{JobOperation, RdmaJob};
+use super::lane::RunningJob;
 use crate::buffer::Buf;
+use crate::context::device_cq::{DeviceCq, DeviceCqLookup};
 use crate::context::event::Tag;
-use crate::context::side::{Side, SideOf};
 use crate::error::Refused;
 use crate::types::UserData;
 
@@ -33,7 +33,7 @@ impl RdmaEngine {
             return self.keep(local, remote, user_data, tag);
         };
         let lane = match operation {
-            Operation::Receive => &mut self.receives,
+            JobOperation::Receive => &mut self.receives,
             _ => &mut self.sends,
         };
         let Some(place) = lane.jobs.get_mut((lane.next & lane.mask) as usize) else {
@@ -49,25 +49,25 @@ impl RdmaEngine {
         }
         let number = u64::from(lane.next);
         let job_type = operation.job_type();
-        place.put(Running { local, remote, user_data, tag, job_type });
+        place.put(RunningJob { local, remote, user_data, tag, job_type });
         lane.next = lane.next.wrapping_add(1);
         let key = |buffer: &Option<Buf>| buffer.as_ref().map_or(Lkey(0), Buf::lkey);
         let here = Sge::new(here.0, here.1, key(&place.local));
         let there = RemoteAddr::new(there, Rkey(key(&place.remote).0));
         let queue = &mut self.queues.send;
         let posted = match operation {
-            Operation::Receive => self.queues.post_receive(here, number),
-            Operation::Send => queue.post(&Send::new(here).signaled(), number),
-            Operation::SendImm(with) => queue.post(&SendImm::new(here, with).signaled(), number),
-            Operation::Write => queue.post(&Write::new(here, there).signaled(), number),
-            Operation::WriteImm(with) => {
+            JobOperation::Receive => self.queues.post_receive(here, number),
+            JobOperation::Send => queue.post(&Send::new(here).signaled(), number),
+            JobOperation::SendImm(with) => queue.post(&SendImm::new(here, with).signaled(), number),
+            JobOperation::Write => queue.post(&Write::new(here, there).signaled(), number),
+            JobOperation::WriteImm(with) => {
                 queue.post(&WriteImm::new(here, there, with).signaled(), number)
             }
-            Operation::Read => queue.post(&Read::new(here, there).signaled(), number),
-            Operation::CompareSwap { compare, swap } => {
+            JobOperation::Read => queue.post(&Read::new(here, there).signaled(), number),
+            JobOperation::CompareSwap { compare, swap } => {
                 queue.post(&CompareSwap::new(here, there, compare, swap).signaled(), number)
             }
-            Operation::FetchAdd(add) => {
+            JobOperation::FetchAdd(add) => {
                 queue.post(&FetchAdd::new(here, there, add).signaled(), number)
             }
         };
@@ -82,8 +82,8 @@ impl RdmaEngine {
     #[cold]
     #[inline(never)]
     fn take_out(&mut self) -> bool {
-        let lane = self.lane(self.kept_operation == Operation::Receive);
-        let Some(Running { local, remote, user_data, tag, .. }) = lane.take_last() else {
+        let lane = self.lane(self.kept_operation == JobOperation::Receive);
+        let Some(RunningJob { local, remote, user_data, tag, .. }) = lane.take_last() else {
             return false;
         };
         self.keep(local, remote, user_data, tag)
@@ -107,19 +107,19 @@ impl RdmaEngine {
     /// Begins the kept job, of any type; the error has the reason of a refusal.
     pub(super) fn begin_kept(
         &mut self,
-        side: SideOf<'_>,
+        device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<RdmaJob>> {
-        self.begin_checked(side.get())
+        self.begin_checked(device_cq.get())
     }
 
-    fn begin_checked(&mut self, side: &Side) -> std::result::Result<(), Refused<RdmaJob>> {
+    fn begin_checked(&mut self, device_cq: &DeviceCq) -> std::result::Result<(), Refused<RdmaJob>> {
         let (job, tag) = self.kept.take().expect("it was kept");
-        match self.post_checked(&job, side) {
+        match self.post_checked(&job, device_cq) {
             Ok(()) => {
                 let RdmaJob { user_data, operation, local, remote, .. } = job;
                 let job_type = operation.job_type();
-                let running = Running { local, remote, user_data, tag, job_type };
-                self.lane(operation == Operation::Receive).put(running);
+                let running = RunningJob { local, remote, user_data, tag, job_type };
+                self.lane(operation == JobOperation::Receive).put(running);
                 Ok(())
             }
             Err(error) => Err(Refused::new(error, job)),
@@ -133,27 +133,28 @@ impl RdmaEngine {
 fn known_ends(
     local: Option<&Buf>,
     remote: Option<&Buf>,
-    operation: Operation,
+    operation: JobOperation,
     instance: &Instance,
 ) -> Option<((u64, u32), u64)> {
     let local = local?;
     let here = match operation {
-        Operation::Receive => local.rest_writable_by(instance.receives_to())?,
-        Operation::Send | Operation::SendImm(_) | Operation::Write | Operation::WriteImm(_) => {
-            local.readable_by(instance.sends_to())?
-        }
-        Operation::Read | Operation::CompareSwap { .. } | Operation::FetchAdd(_) => {
+        JobOperation::Receive => local.rest_writable_by(instance.receives_to())?,
+        JobOperation::Send
+        | JobOperation::SendImm(_)
+        | JobOperation::Write
+        | JobOperation::WriteImm(_) => local.readable_by(instance.sends_to())?,
+        JobOperation::Read | JobOperation::CompareSwap { .. } | JobOperation::FetchAdd(_) => {
             local.data_writable_by(instance.sends_to())?
         }
     };
     // A buffer of known reach has at most 2^30 bytes.
     let known = (here.address, here.length as u32);
-    if matches!(operation, Operation::Receive | Operation::Send | Operation::SendImm(_)) {
+    if matches!(operation, JobOperation::Receive | JobOperation::Send | JobOperation::SendImm(_)) {
         return Some((known, 0));
     }
     let there = remote?.rest_of_peer(instance.peers_to())?;
     let fits = match operation {
-        Operation::CompareSwap { .. } | Operation::FetchAdd(_) => {
+        JobOperation::CompareSwap { .. } | JobOperation::FetchAdd(_) => {
             here.length == 8 && there.length >= 8 && there.address.is_multiple_of(8)
         }
         _ => here.length <= there.length,

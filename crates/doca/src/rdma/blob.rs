@@ -65,7 +65,7 @@ impl fmt::Debug for ConnectionDescriptor {
 
 /// The fields of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fields {
+pub(super) struct DescriptorFields {
     pub(super) permissions: AccessFlags,
     pub(super) nonce: Nonce,
     pub(super) address: PeerAddress,
@@ -76,7 +76,7 @@ fn checksum(covered: &[u8]) -> [u8; SUM] {
     std::array::from_fn(|at| digest[at])
 }
 
-pub(super) fn describe(fields: &Fields) -> ConnectionDescriptor {
+pub(super) fn describe(fields: &DescriptorFields) -> ConnectionDescriptor {
     let mut bytes = [0; BYTES];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..6].copy_from_slice(&VERSION.to_be_bytes());
@@ -95,7 +95,7 @@ fn refuse(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 }
 
 /// Parses the bytes of the other side.
-pub(super) fn parse(bytes: &[u8]) -> Result<Fields> {
+pub(super) fn parse(bytes: &[u8]) -> Result<DescriptorFields> {
     let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
     if bytes.len() < 12 || bytes[..4] != MAGIC {
         return Err(refuse(format!("these {} bytes are no connection descriptor", bytes.len())));
@@ -130,7 +130,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Fields> {
     let address = PeerAddress::from_bytes(&address).map_err(|error| {
         refuse(format!("the connection descriptor's address: {error}")).with_source(error)
     })?;
-    Ok(Fields { permissions, nonce: std::array::from_fn(|i| bytes[16 + i]), address })
+    Ok(DescriptorFields { permissions, nonce: std::array::from_fn(|i| bytes[16 + i]), address })
 }
 
 /// Parses bytes as [`Rdma::connect`](super::Rdma::connect) does, for the fuzz target.
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::rdma::Mtu;
 
-    fn fields() -> Fields {
+    fn fields() -> DescriptorFields {
         let address = PeerAddress {
             qpn: Qpn(0x12_3456),
             psn: 0xab_cdef,
@@ -158,7 +158,7 @@ mod tests {
             mtu: Mtu::B2048,
             reads: 16,
         };
-        Fields { permissions: AccessFlags::RDMA_READ, nonce: [0xa5; 16], address }
+        DescriptorFields { permissions: AccessFlags::RDMA_READ, nonce: [0xa5; 16], address }
     }
 
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
 
-use super::job::{Operation, RdmaJob};
+use super::job::{JobOperation, RdmaJob};
 use super::properties::{MAX_SGES, MOST_BYTES};
 use crate::buffer::{Buf, Link};
 use crate::context::failure::JobType;
@@ -60,7 +60,7 @@ impl Sges {
 
 /// The part of a local buffer that a job uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum BufferPart {
     /// The dataroom.
     Data,
     /// From the start of the dataroom to the end of the buffer.
@@ -68,7 +68,7 @@ enum Part {
 }
 
 /// The limits of an instance.
-pub(super) struct Limits {
+pub(super) struct RdmaLimits {
     pub(super) send_chain: u32,
     pub(super) receive_chain: u32,
     /// Maximum of a read's chain; no property sets it.
@@ -78,7 +78,7 @@ pub(super) struct Limits {
 }
 
 /// The memory of a job on `dev`, on this side and at the peer.
-pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, RemoteAddr)> {
+pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &RdmaLimits) -> Result<(Sges, RemoteAddr)> {
     let (local, remote) = (job.local.as_ref(), job.remote.as_ref());
     for buffer in local.into_iter().chain(remote) {
         if !buffer.is_sole() {
@@ -87,27 +87,27 @@ pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, 
         }
     }
     let rule = match job.operation {
-        Operation::Receive => Rule {
-            part: Part::Rest,
+        JobOperation::Receive => BufferRule {
+            part: BufferPart::Rest,
             written: true,
             most: limits.receive_chain,
             too_long: "the chain has more buffers than a receive takes: recv_buf_chain_len",
         },
-        Operation::CompareSwap { .. } | Operation::FetchAdd(_) => Rule {
-            part: Part::Data,
+        JobOperation::CompareSwap { .. } | JobOperation::FetchAdd(_) => BufferRule {
+            part: BufferPart::Data,
             written: true,
             most: 1,
             too_long: "the result of an atomic is one buffer, and no chain",
         },
-        Operation::Read if limits.send_chain > limits.read_chain => Rule {
-            part: Part::Data,
+        JobOperation::Read if limits.send_chain > limits.read_chain => BufferRule {
+            part: BufferPart::Data,
             written: true,
             most: limits.read_chain,
             too_long: "the chain has more buffers than a read takes: max_read_buf_chain_len",
         },
-        operation => Rule {
-            part: Part::Data,
-            written: operation == Operation::Read,
+        operation => BufferRule {
+            part: BufferPart::Data,
+            written: operation == JobOperation::Read,
             most: limits.send_chain,
             too_long: "the chain has more buffers than a job takes: send_buf_chain_len",
         },
@@ -115,13 +115,13 @@ pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, 
     let sges = gather(local, dev, &rule)?;
     let bytes = sges.bytes;
     // A receive may be longer than the longest message.
-    if bytes > limits.longest && job.operation != Operation::Receive {
+    if bytes > limits.longest && job.operation != JobOperation::Receive {
         let text = "the job has more bytes than a message may have: max_message_size, or 2 GiB";
         return Err(invalid(text));
     }
     let remote = match job.operation {
-        Operation::Receive | Operation::Send | Operation::SendImm(_) => None,
-        Operation::CompareSwap { .. } | Operation::FetchAdd(_) => {
+        JobOperation::Receive | JobOperation::Send | JobOperation::SendImm(_) => None,
+        JobOperation::CompareSwap { .. } | JobOperation::FetchAdd(_) => {
             if bytes != 8 {
                 return Err(invalid("the data of an atomic's result buffer must be of 8 bytes"));
             }
@@ -155,18 +155,18 @@ pub(super) fn check(job: &RdmaJob, dev: &Dev, limits: &Limits) -> Result<(Sges, 
 }
 
 /// The requirements for a job's local buffer.
-struct Rule {
-    part: Part,
+struct BufferRule {
+    part: BufferPart,
     /// The device writes there.
     written: bool,
-    /// Maximum of buffers in the chain.
+    /// Maximum number of buffers in the chain.
     most: u32,
     /// The refusal of a longer chain.
     too_long: &'static str,
 }
 
 /// The memory of this side.
-fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &Rule) -> Result<Sges> {
+fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &BufferRule) -> Result<Sges> {
     let mut sges = Sges::NONE;
     for (number, link) in buffer.iter().flat_map(|buffer| buffer.chain()).enumerate() {
         if number as u32 == rule.most {
@@ -174,8 +174,8 @@ fn gather(buffer: Option<&Buf>, dev: &Dev, rule: &Rule) -> Result<Sges> {
         }
         let lkey = local(link, dev, rule.written)?;
         let (address, length) = match rule.part {
-            Part::Data => link.data(),
-            Part::Rest => link.rest(),
+            BufferPart::Data => link.data(),
+            BufferPart::Rest => link.rest(),
         };
         sges.add(address, length, lkey)?;
     }

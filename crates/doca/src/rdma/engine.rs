@@ -6,24 +6,24 @@
 use std::mem;
 use std::sync::Arc;
 
-use verbless_queue::completion::Failure;
+use verbless_queue::completion::FailedRequest;
 use verbless_queue::wr::{CompareSwap, FetchAdd, PostError, Read, Send, SendImm, Write, WriteImm};
 use verbless_queue::{
-    CompletionError, Cqe, ErrorKind as LowerKind, Operation as Came, QpQueues, ReceiveCqe,
-    RequestId, Status,
+    CompletionError, Cqe, ErrorKind as LowerKind, QpQueues, ReceiveCqe, RequestId, WcOpcode,
+    WcStatus,
 };
 
-use super::checks::{Limits, check, refuse, remember};
+use super::checks::{RdmaLimits, check, refuse, remember};
 use super::done::{RdmaDone, RdmaOpcode};
-use super::instance::{Instance, RdmaState, Word};
-use super::job::{Operation, RdmaJob};
-use super::lane::{Lane, Running, StartQueues};
+use super::instance::{Instance, RdmaState, StateWord};
+use super::job::{JobOperation, RdmaJob};
+use super::lane::{Lane, RunningJob, StartQueues};
 use super::properties::{Properties, longest, max_read_buf_chain_len};
 use crate::context::core::CtxId;
-use crate::context::engine::{EndedJobs, Engine, Place};
-use crate::context::event::{Done, Event, Settled, Tag};
+use crate::context::device_cq::DeviceCq;
+use crate::context::engine::{EndedJobs, Engine, EngineArgs};
+use crate::context::event::{Done, Event, EventSlot, Tag};
 use crate::context::failure::{JobError, JobType};
-use crate::context::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Maximum bytes of a buffer with known reach.
@@ -32,17 +32,17 @@ const LONG: u64 = 1 << 30;
 /// The jobs, and the queue pair that executes them.
 pub struct RdmaEngine {
     /// The instance's state at the last set-up of the queues.
-    pub(super) known: Word,
+    pub(super) known: StateWord,
     pub(super) sends: Lane,
     pub(super) receives: Lane,
     pub(super) queues: QpQueues,
     pub(super) instance: Arc<Instance>,
-    pub(super) limits: Limits,
+    pub(super) limits: RdmaLimits,
     pub(super) ctx: CtxId,
     /// A job for the full checks.
     pub(super) kept: Option<(RdmaJob, Tag)>,
     /// The operation of `kept`, stored first, because only it is passed in registers.
-    pub(super) kept_operation: Operation,
+    pub(super) kept_operation: JobOperation,
     /// The completion queue's index when the jobs were taken back from the device, which then
     /// flushes nothing.
     pub(super) let_go: Option<u32>,
@@ -51,21 +51,21 @@ pub struct RdmaEngine {
 }
 
 impl RdmaEngine {
-    pub(super) fn new(instance: &Arc<Instance>, place: &Place<'_>) -> Result<Self> {
-        let (start, known, properties) = instance.attach(place.user_index, &place.side.cq)?;
+    pub(super) fn new(instance: &Arc<Instance>, place: &EngineArgs<'_>) -> Result<Self> {
+        let (start, known, properties) = instance.attach(place.user_index, &place.device_cq.cq)?;
         let StartQueues { queues, sends, receives } = start;
-        let longest = longest(&place.side.dev);
-        let read_chain = max_read_buf_chain_len(&place.side.dev);
+        let longest = longest(&place.device_cq.dev);
+        let read_chain = max_read_buf_chain_len(&place.device_cq.dev);
         let mut this = Self {
             known,
             sends,
             receives,
             queues,
             instance: instance.clone(),
-            limits: Limits { send_chain: 0, receive_chain: 0, read_chain, longest },
+            limits: RdmaLimits { send_chain: 0, receive_chain: 0, read_chain, longest },
             ctx: instance.id(),
             kept: None,
-            kept_operation: Operation::Receive,
+            kept_operation: JobOperation::Receive,
             let_go: None,
             given_up: JobError::new(ErrorKind::Shutdown),
         };
@@ -83,11 +83,11 @@ impl RdmaEngine {
     }
 
     /// Posts a job if the instance accepts it.
-    pub(super) fn post_checked(&mut self, job: &RdmaJob, side: &Side) -> Result<()> {
-        let of_receives = job.operation == Operation::Receive;
-        self.may_begin(of_receives, side.dev.id())?;
-        let (sges, remote) = check(job, &side.dev, &self.limits)?;
-        remember(job, &side.dev);
+    pub(super) fn post_checked(&mut self, job: &RdmaJob, device_cq: &DeviceCq) -> Result<()> {
+        let of_receives = job.operation == JobOperation::Receive;
+        self.may_begin(of_receives, device_cq.dev.id())?;
+        let (sges, remote) = check(job, &device_cq.dev, &self.limits)?;
+        remember(job, &device_cq.dev);
         let lane = self.lane(of_receives);
         if lane.is_full() {
             let text = match of_receives {
@@ -99,21 +99,21 @@ impl RdmaEngine {
         let number = u64::from(lane.next);
         let (queue, sges) = (&mut self.queues.send, sges.as_slice());
         let posted = match job.operation {
-            Operation::Receive => self.queues.post_receive(sges, number),
-            Operation::Send => queue.post(&Send::new(sges).signaled(), number),
-            Operation::SendImm(immediate) => {
+            JobOperation::Receive => self.queues.post_receive(sges, number),
+            JobOperation::Send => queue.post(&Send::new(sges).signaled(), number),
+            JobOperation::SendImm(immediate) => {
                 queue.post(&SendImm::new(sges, immediate).signaled(), number)
             }
-            Operation::Write => queue.post(&Write::new(sges, remote).signaled(), number),
-            Operation::WriteImm(immediate) => {
+            JobOperation::Write => queue.post(&Write::new(sges, remote).signaled(), number),
+            JobOperation::WriteImm(immediate) => {
                 queue.post(&WriteImm::new(sges, remote, immediate).signaled(), number)
             }
-            Operation::Read => queue.post(&Read::new(sges, remote).signaled(), number),
-            Operation::CompareSwap { compare, swap } => {
+            JobOperation::Read => queue.post(&Read::new(sges, remote).signaled(), number),
+            JobOperation::CompareSwap { compare, swap } => {
                 let request = CompareSwap::new(sges[0], remote, compare, swap);
                 queue.post(&request.signaled(), number)
             }
-            Operation::FetchAdd(add) => {
+            JobOperation::FetchAdd(add) => {
                 queue.post(&FetchAdd::new(sges[0], remote, add).signaled(), number)
             }
         };
@@ -181,14 +181,15 @@ impl RdmaEngine {
     #[inline(always)]
     fn received(
         &mut self,
-        operation: Came,
+        operation: WcOpcode,
         bytes: u32,
         immediate: Option<u32>,
-        into: &mut Settled,
+        into: &mut EventSlot,
     ) -> Option<Tag> {
-        let Running { mut local, remote, user_data, tag, job_type } = self.receives.take_first()?;
+        let RunningJob { mut local, remote, user_data, tag, job_type } =
+            self.receives.take_first()?;
         let opcode = match operation {
-            Came::ReceiveWriteImm => RdmaOpcode::RecvWriteWithImm,
+            WcOpcode::ReceiveWriteImm => RdmaOpcode::RecvWriteWithImm,
             _ => {
                 if let Some(local) = &mut local {
                     local.fill(bytes.into());
@@ -208,7 +209,7 @@ impl RdmaEngine {
     }
 
     /// Ends the job of the CQE.
-    fn completed(&mut self, cqe: Cqe, into: &mut Settled) -> Result<Option<Tag>> {
+    fn completed(&mut self, cqe: Cqe, into: &mut EventSlot) -> Result<Option<Tag>> {
         let receive = cqe.is_receive();
         let first = u64::from(self.lane(receive).first);
         let cookie = match self.queues.complete(cqe) {
@@ -243,26 +244,26 @@ impl RdmaEngine {
     ///
     /// # Errors
     /// The device may go on with them.
-    fn take_back(&mut self, side: &Side) -> Result<()> {
-        match self.queues.take_back() {
+    fn take_back(&mut self, device_cq: &DeviceCq) -> Result<()> {
+        match self.queues.to_reset() {
             // A removed device does nothing.
             Err(error) if error.kind() != LowerKind::DeviceGone => Err(error.into()),
             _ => {
-                self.let_go.get_or_insert(side.cq.consumer_index());
+                self.let_go.get_or_insert(device_cq.cq.consumer_index());
                 Ok(())
             }
         }
     }
 
     /// Handles a failed job: the device takes no others, and returns the jobs that it has.
-    fn failed(&mut self, failure: Failure) -> Option<Done> {
+    fn failed(&mut self, failure: FailedRequest) -> Option<Done> {
         self.instance.fail(self.known.starts());
         let job = self.lane(failure.receive).take_first()?;
         let why = JobError::from(failure);
         let why = match (failure.status, job.job_type) {
             // Their lengths were checked, so the peer's instance does not permit them.
             (
-                Status::RemoteInvalidRequest,
+                WcStatus::RemoteInvalidRequest,
                 JobType::RdmaWrite
                 | JobType::RdmaWriteImm
                 | JobType::RdmaRead
@@ -277,8 +278,8 @@ impl RdmaEngine {
 
 /// The event of a job that is no receive, or that failed.
 #[inline(always)]
-fn done(job: Running, result: std::result::Result<(), JobError>) -> Done {
-    let Running { local, remote, user_data, tag, job_type } = job;
+fn done(job: RunningJob, result: std::result::Result<(), JobError>) -> Done {
+    let RunningJob { local, remote, user_data, tag, job_type } = job;
     let (opcode, immediate) = (None, None);
     let done = RdmaDone { user_data, job_type, result, opcode, immediate, local, remote };
     Done { tag, event: Event::Rdma(done) }
@@ -295,25 +296,30 @@ impl Engine for RdmaEngine {
     const PROGRESSES: bool = false;
 
     #[inline(always)]
-    fn succeed(&mut self, request: RequestId) -> Option<Done> {
-        if !self.queues.send.settle(request, self.sends.first.into()) {
+    fn complete_success(&mut self, request: RequestId) -> Option<Done> {
+        if !self.queues.send.try_complete(request, self.sends.first.into()) {
             return None;
         }
         self.sends.take_first().map(|job| done(job, Ok(())))
     }
 
-    fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut Settled) -> Option<Tag> {
-        if !self.queues.settle_receive(cqe.request(), self.receives.first.into()) {
+    fn receive(&mut self, cqe: &ReceiveCqe<'_>, into: &mut EventSlot) -> Option<Tag> {
+        if !self.queues.try_complete_receive(cqe.request(), self.receives.first.into()) {
             return None;
         }
         self.received(cqe.operation(), cqe.byte_len(), cqe.immediate(), into)
     }
 
-    fn complete(&mut self, cqe: Cqe, side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
+    fn complete(
+        &mut self,
+        cqe: Cqe,
+        device_cq: &mut DeviceCq,
+        into: &mut EventSlot,
+    ) -> Result<Option<Tag>> {
         self.completed(cqe, into).inspect_err(|_| {
             // Which jobs of this queue pair continue is unknown: none do.
             self.instance.abort_start(self.known.starts());
-            let _refused = self.take_back(side);
+            let _refused = self.take_back(device_cq);
         })
     }
 
@@ -327,8 +333,8 @@ impl Engine for RdmaEngine {
         EndedJobs([(self.in_flight() > 0).then_some(ended), None])
     }
 
-    fn progress(&mut self, side: &mut Side) -> Option<Done> {
-        if self.let_go.is_none_or(|index| !side.has_read(index)) {
+    fn progress(&mut self, device_cq: &mut DeviceCq) -> Option<Done> {
+        if self.let_go.is_none_or(|index| !device_cq.has_read(index)) {
             return None;
         }
         let lane = if self.sends.in_flight() > 0 { &mut self.sends } else { &mut self.receives };
@@ -343,16 +349,16 @@ impl Engine for RdmaEngine {
         self.let_go.is_some() && self.in_flight() > 0
     }
 
-    fn abort(&mut self, side: &mut Side) -> Result<()> {
+    fn abort(&mut self, device_cq: &mut DeviceCq) -> Result<()> {
         self.instance.abort();
-        self.take_back(side)
+        self.take_back(device_cq)
     }
 
     fn check(&self) -> std::result::Result<(), verbless_queue::DeviceError> {
         self.queues.check()
     }
 
-    fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
+    fn fail(&mut self, device_cq: &mut DeviceCq, why: &Error) -> Result<()> {
         // A later start has a queue pair of its own.
         self.instance.abort_start(self.known.starts());
         // Its jobs were flushed, even if the device does not report it.
@@ -360,7 +366,7 @@ impl Engine for RdmaEngine {
             true => JobError::new(ErrorKind::Shutdown),
             false => JobError::told(why),
         };
-        self.take_back(side)
+        self.take_back(device_cq)
     }
 }
 
@@ -457,18 +463,18 @@ mod tests {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
-        let mut side = Side::alone(&dev, 8).unwrap();
+        let mut device_cq = DeviceCq::alone(&dev, 8).unwrap();
         let mut rdma = Rdma::builder(&dev).start().unwrap();
-        let place = Place { depth: 8, user_index: 0, side: &mut side };
+        let place = EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq };
         let mut engine = RdmaEngine::new(&rdma.instance, &place).unwrap();
-        let mut into: Settled = None;
+        let mut into: EventSlot = None;
         for started_again in [true, false] {
-            complete_as_a_stranger(&dev, &side.cq.target(), &model);
+            complete_as_a_stranger(&dev, &device_cq.cq.target(), &model);
             if started_again {
                 rdma = rdma.stop().unwrap().start().unwrap();
             }
-            let cqe = side.cq.poll().unwrap();
-            assert!(engine.complete(cqe, &mut side, &mut into).is_err());
+            let cqe = device_cq.cq.poll().unwrap();
+            assert!(engine.complete(cqe, &mut device_cq, &mut into).is_err());
             let expected = if started_again { RdmaState::Init } else { RdmaState::Error };
             assert_eq!(rdma.state(), expected);
             assert_eq!(rdma.export().is_ok(), started_again);

@@ -11,13 +11,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbless_command::AccessKey;
 use verbless_queue::{Cq, CqConfig, CqTarget, ErrorKind as LowerKind, Qp, QpControl};
 
-use super::blob::{ConnectionDescriptor, Fields, Nonce, describe, parse};
+use super::blob::{ConnectionDescriptor, DescriptorFields, Nonce, describe, parse};
 use super::lane::StartQueues;
 use super::properties::Properties;
 use crate::context::core::{Core, CtxId};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::Reach;
+use crate::memory::CachedKey;
 
 /// The state of an instance (`enum doca_rdma_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,9 +35,9 @@ pub enum RdmaState {
 
 /// A state, and the count of starts until then: one word, compared as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Word(u32);
+pub(super) struct StateWord(u32);
 
-impl Word {
+impl StateWord {
     const fn new(starts: u32, state: RdmaState) -> Self {
         Self(starts << 2 | state as u32)
     }
@@ -61,7 +61,7 @@ impl Word {
 const NO_DEVICE: u64 = u64::MAX >> 1;
 
 /// Maximum of remembered descriptors that the instance was connected by. An older one is useless
-/// all the same: its queue pair is destroyed.
+/// anyway: its queue pair is destroyed.
 const REMEMBERED: usize = 256;
 
 /// An instance, shared by its handle and its engine. Only the handle has the [`Core`], so that a
@@ -70,7 +70,7 @@ const REMEMBERED: usize = 256;
 pub(super) struct Instance {
     dev: Dev,
     id: CtxId,
-    /// A [`Word`].
+    /// A [`StateWord`].
     word: AtomicU32,
     /// The device's id while the engine posts sends, reads, writes and atomics after a check of
     /// their buffers alone; else [`NO_DEVICE`]: the engine then reads the state first. The engine
@@ -78,16 +78,16 @@ pub(super) struct Instance {
     sends_to: AtomicU64,
     /// Like `sends_to`, for receives.
     receives_to: AtomicU64,
-    /// `sends_to` in the form of [`Reach::reader_of_peer`], for buffers of the peer's memory.
+    /// `sends_to` in the form of [`CachedKey::reader_of_peer`], for buffers of the peer's memory.
     peers_to: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Mutex<InstanceInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct InstanceInner {
     properties: Properties,
     /// The queue pair.
-    live: Option<Live>,
+    qp: Option<LiveQp>,
     /// The queues, until the engine takes them.
     queues: Option<StartQueues>,
     /// The queues of an earlier start, which the engine has exchanged, until the next call of the
@@ -106,7 +106,7 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct Live {
+struct LiveQp {
     control: QpControl,
     descriptor: ConnectionDescriptor,
     exported: bool,
@@ -115,9 +115,9 @@ struct Live {
 impl Instance {
     /// A started instance.
     pub(super) fn new(core: &Core, properties: Properties) -> Self {
-        let inner = Inner {
+        let inner = InstanceInner {
             properties,
-            live: None,
+            qp: None,
             queues: None,
             past: None,
             own: None,
@@ -129,7 +129,7 @@ impl Instance {
         Self {
             dev: core.dev().clone(),
             id: core.id(),
-            word: AtomicU32::new(Word::new(1, RdmaState::Init).0),
+            word: AtomicU32::new(StateWord::new(1, RdmaState::Init).0),
             sends_to: AtomicU64::new(NO_DEVICE),
             receives_to: AtomicU64::new(NO_DEVICE),
             peers_to: AtomicU64::new(NO_DEVICE),
@@ -141,13 +141,13 @@ impl Instance {
         self.id
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, InstanceInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline(always)]
-    pub(super) fn word(&self) -> Word {
-        Word(self.word.load(Ordering::Acquire))
+    pub(super) fn word(&self) -> StateWord {
+        StateWord(self.word.load(Ordering::Acquire))
     }
 
     #[inline(always)]
@@ -167,13 +167,13 @@ impl Instance {
 
     /// Lets jobs go to the device of this id at once, as far as the state of `word` accepts them;
     /// jobs other than receives only if `sends`.
-    pub(super) fn open(&self, word: Word, device: u64, sends: bool) {
+    pub(super) fn open(&self, word: StateWord, device: u64, sends: bool) {
         let to = |taken, device| if taken { device } else { NO_DEVICE };
         let connected = word.state() == RdmaState::Connected;
         let receives = connected || word.state() == RdmaState::Init;
         let sends = connected && sends;
         self.sends_to.store(to(sends, device), Ordering::SeqCst);
-        self.peers_to.store(to(sends, Reach::reader_of_peer(device)), Ordering::SeqCst);
+        self.peers_to.store(to(sends, CachedKey::reader_of_peer(device)), Ordering::SeqCst);
         self.receives_to.store(to(receives, device), Ordering::SeqCst);
         // A thread that changed the state since then has closed it before this opened it, or sees
         // it open.
@@ -189,21 +189,21 @@ impl Instance {
         }
     }
 
-    fn set(&self, word: Word) {
+    fn set(&self, word: StateWord) {
         self.word.store(word.0, Ordering::SeqCst);
         self.close();
     }
 
     fn set_state(&self, state: RdmaState) {
-        self.set(Word::new(self.word().starts(), state));
+        self.set(StateWord::new(self.word().starts(), state));
     }
 
     /// Fails the instance if it is still in this start: its jobs are flushed.
     pub(super) fn fail(&self, starts: u32) {
         let to_error = |word| {
-            let word = Word(word);
+            let word = StateWord(word);
             let goes_on = matches!(word.state(), RdmaState::Init | RdmaState::Connected);
-            (word.starts() == starts && goes_on).then(|| Word::new(starts, RdmaState::Error).0)
+            (word.starts() == starts && goes_on).then(|| StateWord::new(starts, RdmaState::Error).0)
         };
         if self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, to_error).is_ok() {
             self.close();
@@ -232,12 +232,12 @@ impl Instance {
             self.make(&mut inner)?;
         }
         let starts = self.word().starts().wrapping_add(1) & (u32::MAX >> 2);
-        self.set(Word::new(starts, RdmaState::Init));
+        self.set(StateWord::new(starts, RdmaState::Init));
         Ok(())
     }
 
     /// Creates the queue pair.
-    fn make(&self, inner: &mut Inner) -> Result<()> {
+    fn make(&self, inner: &mut InstanceInner) -> Result<()> {
         let domain = self.dev.domain();
         let properties = inner.properties;
         let (own, target) = match &inner.target {
@@ -260,7 +260,7 @@ impl Instance {
             let text = format!("drawing the number of a connection: {error}");
             Error::new(ErrorKind::OperatingSystem, text).with_source(error)
         })?;
-        let descriptor = describe(&Fields {
+        let descriptor = describe(&DescriptorFields {
             permissions: properties.permissions,
             nonce: std::array::from_fn(|at| random.as_bytes()[at]),
             address: control.address(domain, &options)?,
@@ -269,17 +269,17 @@ impl Instance {
             inner.target = Some((target, cq.entries()));
             inner.own = Some(cq);
         }
-        inner.live = Some(Live { control, descriptor, exported: false });
+        inner.qp = Some(LiveQp { control, descriptor, exported: false });
         inner.queues = Some(StartQueues::new(queues, &properties));
         Ok(())
     }
 
-    fn live<'i>(&self, inner: &'i mut Inner) -> Result<&'i mut Live> {
-        if inner.live.is_none() {
+    fn qp<'i>(&self, inner: &'i mut InstanceInner) -> Result<&'i mut LiveQp> {
+        if inner.qp.is_none() {
             self.make(inner)?;
         }
         let none = Error::plain(ErrorKind::Unexpected, "the instance has no queue pair");
-        inner.live.as_mut().ok_or(none)
+        inner.qp.as_mut().ok_or(none)
     }
 
     pub(super) fn export(&self) -> Result<ConnectionDescriptor> {
@@ -290,13 +290,13 @@ impl Instance {
                         started again";
             return Err(Error::plain(ErrorKind::BadState, text));
         }
-        let live = self.live(&mut inner)?;
-        live.exported = true;
-        Ok(live.descriptor)
+        let qp = self.qp(&mut inner)?;
+        qp.exported = true;
+        Ok(qp.descriptor)
     }
 
     /// Checks that the instance can be connected to a peer with this descriptor.
-    fn may_connect(&self, inner: &Inner, peer: &Fields) -> Result<()> {
+    fn may_connect(&self, inner: &InstanceInner, peer: &DescriptorFields) -> Result<()> {
         let refuse = |text| Err(Error::plain(ErrorKind::BadState, text));
         match self.word().state() {
             RdmaState::Init => {}
@@ -324,20 +324,20 @@ impl Instance {
         inner.past = None;
         self.may_connect(&inner, &peer)?;
         let options = inner.properties.options();
-        let control = self.live(&mut inner)?.control.clone();
+        let control = self.qp(&mut inner)?.control.clone();
         drop(inner);
         // The kernel may ask the network for the peer, and wait for an answer. An export, abort or
         // removal of the instance meanwhile does not wait for it.
         let domain = self.dev.domain();
-        let way = control.way_to(domain, &peer.address, &options)?;
+        let way = control.resolve_path(domain, &peer.address, &options)?;
         let mut inner = self.inner();
         self.may_connect(&inner, &peer)?;
-        if !inner.live.as_ref().is_some_and(|live| live.control.is(&control)) {
+        if !inner.qp.as_ref().is_some_and(|qp| qp.control.is(&control)) {
             let text = "the instance was taken from its work queue while the way to the peer was \
                         looked for: exchange new descriptors";
             return Err(Error::plain(ErrorKind::BadState, text));
         }
-        if let Err(error) = control.connect_by(domain, &way) {
+        if let Err(error) = control.connect_over(domain, &way) {
             if !control.is_in_init().unwrap_or(false) {
                 // The connection is incomplete: posted requests come back, and the peer cannot
                 // reach it.
@@ -353,7 +353,7 @@ impl Instance {
         // A peer that connected first may have failed a receive already: an error stays.
         let starts = self.word().starts();
         let (init, connected) =
-            (Word::new(starts, RdmaState::Init), Word::new(starts, RdmaState::Connected));
+            (StateWord::new(starts, RdmaState::Init), StateWord::new(starts, RdmaState::Connected));
         let moved =
             self.word.compare_exchange(init.0, connected.0, Ordering::AcqRel, Ordering::Acquire);
         if moved.is_err() {
@@ -368,8 +368,8 @@ impl Instance {
     pub(super) fn stop(&self) -> Result<()> {
         let mut inner = self.inner();
         inner.past = None;
-        if let Some(live) = &inner.live {
-            match live.control.to_error() {
+        if let Some(qp) = &inner.qp {
+            match qp.control.to_error() {
                 _ if inner.given_back => {}
                 // A removed device has no connection.
                 Err(error) if error.kind() == LowerKind::DeviceGone => {
@@ -382,7 +382,7 @@ impl Instance {
                 ended => ended?,
             }
         }
-        inner.live = None;
+        inner.qp = None;
         inner.queues = None;
         if inner.place.is_none() {
             (inner.own, inner.target) = (None, None);
@@ -394,12 +394,12 @@ impl Instance {
     /// Called at the drop of the handle. A stopped instance has no queue pair.
     pub(super) fn abandon(&self) {
         let inner = self.inner();
-        if let Some(live) = &inner.live
+        if let Some(qp) = &inner.qp
             && inner.place.is_some()
             && !inner.given_back
         {
             // A refusal of the device changes nothing.
-            let _refused = live.control.to_error();
+            let _refused = qp.control.to_error();
             drop(inner);
             self.fail(self.word().starts());
         }
@@ -427,11 +427,11 @@ impl Instance {
         word.starts() != starts || word.state() == RdmaState::Reset
     }
 
-    fn give_back(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn give_back(&self, mut inner: MutexGuard<'_, InstanceInner>) {
         inner.given_back = true;
-        if let Some(live) = &inner.live {
+        if let Some(qp) = &inner.qp {
             // The engine reports a refusal of the device.
-            let _refused = live.control.to_error();
+            let _refused = qp.control.to_error();
         }
         let starts = self.word().starts();
         drop(inner);
@@ -439,7 +439,7 @@ impl Instance {
     }
 
     /// The completion queue created with the queue pair, unless a work queue has taken it.
-    pub(super) fn brings(&self) -> Result<Option<Cq>> {
+    pub(super) fn own_cq(&self) -> Result<Option<Cq>> {
         let mut inner = self.inner();
         if !matches!(self.word().state(), RdmaState::Init | RdmaState::Connected) {
             let text = "the instance is in the error state, or stopped: start it again, then add \
@@ -456,7 +456,11 @@ impl Instance {
     }
 
     /// Attaches the instance to a slot of a work queue, whose completion queue is `cq`.
-    pub(super) fn attach(&self, place: u32, cq: &Cq) -> Result<(StartQueues, Word, Properties)> {
+    pub(super) fn attach(
+        &self,
+        place: u32,
+        cq: &Cq,
+    ) -> Result<(StartQueues, StateWord, Properties)> {
         let mut inner = self.inner();
         if let Some((target, _)) = &inner.target {
             if !target.is(cq) {
@@ -469,7 +473,7 @@ impl Instance {
             inner.target = Some((cq.target(), u32::MAX));
         }
         inner.place = Some(place);
-        let made = self.live(&mut inner).map(drop);
+        let made = self.qp(&mut inner).map(drop);
         let Some(queues) = made.map(|()| inner.queues.take()).inspect_err(|_| {
             (inner.place, inner.target) = (None, None);
         })?
@@ -485,7 +489,7 @@ impl Instance {
     pub(super) fn exchange(
         &self,
         exchange: impl FnOnce(StartQueues) -> StartQueues,
-    ) -> Option<(Word, Properties)> {
+    ) -> Option<(StateWord, Properties)> {
         let mut inner = self.inner();
         let queues = inner.queues.take()?;
         inner.past = Some(exchange(queues));
@@ -495,11 +499,10 @@ impl Instance {
     /// Detaches the instance from its work queue: its connection is lost.
     pub(super) fn detach(&self) {
         let mut inner = self.inner();
-        let live = inner.live.take();
+        let qp = inner.qp.take();
         (inner.queues, inner.past) = (None, None);
         (inner.own, inner.target, inner.place) = (None, None, None);
-        let known =
-            live.is_some_and(|live| live.exported) || self.word().state() == RdmaState::Connected;
+        let known = qp.is_some_and(|qp| qp.exported) || self.word().state() == RdmaState::Connected;
         if known {
             self.fail(self.word().starts());
         }

@@ -11,14 +11,14 @@ use crate::types::UserData;
 pub struct RdmaJob {
     pub(super) ctx: CtxId,
     pub(super) user_data: UserData,
-    pub(super) operation: Operation,
+    pub(super) operation: JobOperation,
     pub(super) local: Option<Buf>,
     pub(super) remote: Option<Buf>,
 }
 
 /// The operation, with the fields of the request besides buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum JobOperation {
     Receive,
     Send,
     SendImm(u32),
@@ -29,7 +29,7 @@ pub(super) enum Operation {
     FetchAdd(u64),
 }
 
-impl Operation {
+impl JobOperation {
     #[inline(always)]
     pub(super) const fn job_type(self) -> JobType {
         match self {
@@ -49,7 +49,7 @@ impl RdmaJob {
     #[inline(always)]
     pub(super) fn new(
         ctx: CtxId,
-        operation: Operation,
+        operation: JobOperation,
         local: Option<Buf>,
         remote: Option<Buf>,
     ) -> Self {

@@ -45,7 +45,7 @@ impl fmt::Debug for StartQueues {
 }
 
 /// A job in flight.
-pub(super) struct Running {
+pub(super) struct RunningJob {
     pub(super) local: Option<Buf>,
     pub(super) remote: Option<Buf>,
     pub(super) user_data: UserData,
@@ -68,8 +68,8 @@ pub(super) struct JobPlace {
 impl JobPlace {
     /// Puts a job into an empty slot.
     #[inline(always)]
-    pub(super) fn put(&mut self, job: Running) {
-        let Running { local, remote, user_data, tag, job_type } = job;
+    pub(super) fn put(&mut self, job: RunningJob) {
+        let RunningJob { local, remote, user_data, tag, job_type } = job;
         // The slot is empty, so this leaks nothing.
         mem::forget((self.local.take(), self.remote.take()));
         (self.local, self.remote) = (local, remote);
@@ -78,10 +78,10 @@ impl JobPlace {
 
     /// Takes the job out.
     #[inline(always)]
-    fn take(&mut self) -> Option<Running> {
+    fn take(&mut self) -> Option<RunningJob> {
         let job_type = self.job_type.take()?;
         let (local, remote) = (self.local.take(), self.remote.take());
-        Some(Running { local, remote, user_data: self.user_data, tag: self.tag, job_type })
+        Some(RunningJob { local, remote, user_data: self.user_data, tag: self.tag, job_type })
     }
 }
 
@@ -102,7 +102,7 @@ impl Lane {
     }
 
     /// Puts a job into the next slot; there is room.
-    pub(super) fn put(&mut self, job: Running) {
+    pub(super) fn put(&mut self, job: RunningJob) {
         if let Some(place) = self.jobs.get_mut((self.next & self.mask) as usize) {
             place.put(job);
         }
@@ -111,7 +111,7 @@ impl Lane {
     }
 
     /// Takes the last job out, which has not begun.
-    pub(super) fn take_last(&mut self) -> Option<Running> {
+    pub(super) fn take_last(&mut self) -> Option<RunningJob> {
         self.next = self.next.wrapping_sub(1);
         self.left += 1;
         self.jobs.get_mut((self.next & self.mask) as usize)?.take()
@@ -119,7 +119,7 @@ impl Lane {
 
     /// Takes the first job out.
     #[inline(always)]
-    pub(super) fn take_first(&mut self) -> Option<Running> {
+    pub(super) fn take_first(&mut self) -> Option<RunningJob> {
         let job = self.jobs.get_mut((self.first & self.mask) as usize)?.take()?;
         self.first = self.first.wrapping_add(1);
         self.left += 1;
@@ -131,8 +131,8 @@ impl Lane {
 mod tests {
     use super::*;
 
-    fn job(number: u64) -> Running {
-        Running {
+    fn job(number: u64) -> RunningJob {
+        RunningJob {
             local: None,
             remote: None,
             user_data: UserData(number),

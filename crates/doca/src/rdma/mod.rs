@@ -133,16 +133,16 @@ use std::sync::Arc;
 
 use verbless_queue::Cq;
 
-use crate::asked::AsDev;
+use crate::as_dev::AsDev;
 use crate::buffer::Buf;
 use crate::context::core::{Core, CtxId};
-use crate::context::engine::Place;
+use crate::context::device_cq::DeviceCqLookup;
+use crate::context::engine::EngineArgs;
 use crate::context::engines::AnyEngine;
 use crate::context::event::Tag;
 use crate::context::failure::JobType;
 use crate::context::job::Job;
 use crate::context::library::Context;
-use crate::context::side::SideOf;
 use crate::context::{job_sealed, sealed};
 use crate::device::Dev;
 use crate::error::{Refused, Result};
@@ -156,7 +156,7 @@ pub use done::{RdmaDone, RdmaOpcode};
 use engine::RdmaEngine;
 use instance::Instance;
 pub use instance::RdmaState;
-use job::Operation;
+use job::JobOperation;
 pub use job::RdmaJob;
 pub use properties::{Mtu, Properties, TransportType};
 
@@ -261,7 +261,7 @@ impl Rdma {
         Ok(properties::max_send_buf_chain_len(&dev.dev()?))
     }
 
-    /// Maximum of buffers in the chain of a read's destination, if
+    /// Maximum number of buffers in the chain of a read's destination, if
     /// [`Properties::send_buf_chain_len`] is not lower.
     ///
     /// # Errors
@@ -306,27 +306,27 @@ impl Rdma {
     #[doc(alias = "doca_rdma_job_rcv")]
     #[inline(always)]
     pub fn receive(&self, destination: Option<Buf>) -> RdmaJob {
-        self.job(Operation::Receive, destination, None)
+        self.job(JobOperation::Receive, destination, None)
     }
 
     /// A job: sends the data of a chain, or an empty message (`DOCA_RDMA_JOB_SEND`).
     #[inline(always)]
     pub fn send(&self, source: Option<Buf>) -> RdmaJob {
-        self.job(Operation::Send, source, None)
+        self.job(JobOperation::Send, source, None)
     }
 
     /// A send with immediate data, a number that the peer's receive reports
     /// (`DOCA_RDMA_JOB_SEND_IMM`).
     #[inline(always)]
     pub fn send_imm(&self, source: Option<Buf>, immediate: u32) -> RdmaJob {
-        self.job(Operation::SendImm(immediate), source, None)
+        self.job(JobOperation::SendImm(immediate), source, None)
     }
 
     /// A job: writes the data of a chain to the peer's memory (`DOCA_RDMA_JOB_WRITE`), from the
     /// begin of the data of `destination` on; the length of that data is ignored.
     #[inline(always)]
     pub fn write(&self, source: Option<Buf>, destination: Option<Buf>) -> RdmaJob {
-        self.job(Operation::Write, source, destination)
+        self.job(JobOperation::Write, source, destination)
     }
 
     /// A write with immediate data. It consumes a receive of the peer, which reports the number
@@ -338,7 +338,7 @@ impl Rdma {
         destination: Option<Buf>,
         immediate: u32,
     ) -> RdmaJob {
-        self.job(Operation::WriteImm(immediate), source, destination)
+        self.job(JobOperation::WriteImm(immediate), source, destination)
     }
 
     /// A job: reads the peer's memory, from the begin of the data of `source` on, into the data of
@@ -346,7 +346,7 @@ impl Rdma {
     /// ignored.
     #[inline(always)]
     pub fn read(&self, source: Option<Buf>, destination: Option<Buf>) -> RdmaJob {
-        self.job(Operation::Read, destination, source)
+        self.job(JobOperation::Read, destination, source)
     }
 
     /// A job: if the first 8 bytes of the data of `destination`, in the peer's memory, equal
@@ -360,18 +360,18 @@ impl Rdma {
         compare: u64,
         swap: u64,
     ) -> RdmaJob {
-        self.job(Operation::CompareSwap { compare, swap }, Some(result), Some(destination))
+        self.job(JobOperation::CompareSwap { compare, swap }, Some(result), Some(destination))
     }
 
     /// A job: adds to the first 8 bytes of the data of `destination`, in the peer's memory
     /// (`DOCA_RDMA_JOB_ATOMIC_FETCH_ADD`). `result` gets their old value.
     #[inline(always)]
     pub fn fetch_and_add(&self, destination: Buf, result: Buf, add: u64) -> RdmaJob {
-        self.job(Operation::FetchAdd(add), Some(result), Some(destination))
+        self.job(JobOperation::FetchAdd(add), Some(result), Some(destination))
     }
 
     #[inline(always)]
-    fn job(&self, operation: Operation, local: Option<Buf>, remote: Option<Buf>) -> RdmaJob {
+    fn job(&self, operation: JobOperation, local: Option<Buf>, remote: Option<Buf>) -> RdmaJob {
         RdmaJob::new(self.core.id(), operation, local, remote)
     }
 
@@ -397,11 +397,11 @@ impl sealed::Sealed for Rdma {
         &self.core
     }
 
-    fn brings(&self) -> Result<Option<Cq>> {
-        self.instance.brings()
+    fn own_cq(&self) -> Result<Option<Cq>> {
+        self.instance.own_cq()
     }
 
-    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
         Ok(RdmaEngine::new(&self.instance, place)?.into())
     }
 }
@@ -426,9 +426,9 @@ impl job_sealed::Sealed for RdmaJob {
         self,
         tag: Tag,
         engine: &mut RdmaEngine,
-        side: SideOf<'_>,
+        device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
-        if engine.begin_simple(self, tag) { Ok(()) } else { engine.begin_kept(side) }
+        if engine.begin_simple(self, tag) { Ok(()) } else { engine.begin_kept(device_cq) }
     }
 
     #[inline(always)]
@@ -439,9 +439,9 @@ impl job_sealed::Sealed for RdmaJob {
     fn begin_kept(
         _context: CtxId,
         engine: &mut RdmaEngine,
-        side: SideOf<'_>,
+        device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
-        engine.begin_kept(side)
+        engine.begin_kept(device_cq)
     }
 }
 

@@ -29,14 +29,15 @@ pub enum TransportType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
-    /// Maximum of jobs in flight other than receives; 64 by default.
+    /// Maximum number of jobs in flight other than receives; 64 by default.
     pub send_queue_size: u32,
-    /// Maximum of receives in flight; 64 by default.
+    /// Maximum number of receives in flight; 64 by default.
     pub recv_queue_size: u32,
-    /// Maximum of buffers in the chain of a receive's destination (`recv_buf_chain_len`); 1 by
-    /// default.
+    /// Maximum number of buffers in the chain of a receive's destination (`recv_buf_chain_len`); 1
+    /// by default.
     pub recv_buf_chain_len: u32,
-    /// Maximum of buffers in the chain of a send's, write's or read's local buffer; 4 by default.
+    /// Maximum number of buffers in the chain of a send's, write's or read's local buffer; 4 by
+    /// default.
     pub send_buf_chain_len: u32,
     /// Rights of the peer: any of `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`; none by default. The
     /// map must grant them, too. `LOCAL_READ_WRITE` is accepted and changes nothing; rights of the
@@ -70,8 +71,8 @@ pub struct Properties {
     /// RNR NAK timer code, 0 to 31: the peer's pause before it resends a message that found no
     /// receive here; 12 (0.64 ms) by default.
     pub min_rnr_timer: u8,
-    /// Maximum of reads and atomics in progress at a time, in each direction; 16 by default. A
-    /// lower limit of the device or of the peer wins.
+    /// Maximum number of reads and atomics in progress at a time, in each direction; 16 by default.
+    /// A lower limit of the device or of the peer wins.
     pub reads: u8,
 }
 
@@ -215,15 +216,15 @@ fn max_wqebbs(dev: &Dev) -> u32 {
     1 << dev.caps().log_max_qp_wqebbs.min(15)
 }
 
-/// Maximum of entries while the engine builds a request.
+/// Maximum number of entries while the engine builds a request.
 pub(super) const MAX_SGES: usize = 32;
 
-/// Maximum of jobs in flight other than receives, with single buffers.
+/// Maximum number of jobs in flight other than receives, with single buffers.
 pub(super) fn max_send_queue_size(dev: &Dev) -> u32 {
     max_wqebbs(dev)
 }
 
-/// Maximum of receives in flight.
+/// Maximum number of receives in flight.
 pub(super) fn max_recv_queue_size(dev: &Dev) -> u32 {
     max_wqebbs(dev)
 }

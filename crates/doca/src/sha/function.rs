@@ -38,7 +38,7 @@ impl Algorithm {
 /// A hash of several parts (`struct doca_sha_partial_session`).
 pub struct Partial {
     pub(super) algorithm: Algorithm,
-    pub(super) state: Box<State>,
+    pub(super) state: Box<HashState>,
 }
 
 impl Partial {
@@ -55,13 +55,13 @@ impl fmt::Debug for Partial {
 }
 
 /// A function, and its state so far.
-pub(super) enum State {
+pub(super) enum HashState {
     Sha1(sha1::Sha1),
     Sha256(sha2::Sha256),
     Sha512(sha2::Sha512),
 }
 
-impl State {
+impl HashState {
     pub(super) fn new(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::Sha1 => Self::Sha1(Digest::new()),

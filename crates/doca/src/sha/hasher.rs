@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use super::done::HashDone;
-use super::function::{Algorithm, Partial, State};
+use super::function::{Algorithm, HashState, Partial};
 use crate::buffer::Buf;
+use crate::context::device_cq::DeviceCq;
 use crate::context::engine::Engine;
 use crate::context::event::{Done, Event, Tag};
 use crate::context::failure::{JobError, JobType};
-use crate::context::side::Side;
 use crate::error::{ErrorKind, Result};
 use crate::types::UserData;
 
@@ -16,12 +16,12 @@ use crate::types::UserData;
 const STEP: u64 = 64 << 10;
 
 /// A job in flight.
-pub(super) struct Running {
+pub(super) struct RunningHash {
     pub(super) tag: Tag,
     pub(super) kind: JobType,
     pub(super) user_data: UserData,
     pub(super) algorithm: Algorithm,
-    pub(super) state: Held,
+    pub(super) state: HashRef,
     pub(super) source: Buf,
     pub(super) destination: Option<Buf>,
     /// Bytes of the source already hashed.
@@ -30,13 +30,13 @@ pub(super) struct Running {
 
 /// A job's hash function: its own, or for a partial hash that of its session.
 #[expect(clippy::large_enum_variant, reason = "a job allocates nothing")]
-pub(super) enum Held {
-    Whole(State),
-    Part(Box<State>),
+pub(super) enum HashRef {
+    Whole(HashState),
+    Part(Box<HashState>),
 }
 
-impl Held {
-    fn get(&mut self) -> &mut State {
+impl HashRef {
+    fn get(&mut self) -> &mut HashState {
         match self {
             Self::Whole(state) => state,
             Self::Part(state) => state,
@@ -44,7 +44,7 @@ impl Held {
     }
 }
 
-impl Running {
+impl RunningHash {
     /// Hashes a step; true when all is hashed.
     fn step(&mut self) -> std::result::Result<bool, ErrorKind> {
         let mut skip = self.done;
@@ -88,8 +88,8 @@ impl Running {
         // A half-hashed part cannot be hashed again: its digest would be wrong.
         let spoiled = result.is_err() && self.done > 0;
         let session = match self.state {
-            Held::Part(state) if !spoiled => Some(Partial { algorithm, state }),
-            Held::Part(_) | Held::Whole(_) => None,
+            HashRef::Part(state) if !spoiled => Some(Partial { algorithm, state }),
+            HashRef::Part(_) | HashRef::Whole(_) => None,
         };
         let event = Event::Sha(HashDone {
             user_data: self.user_data,
@@ -105,7 +105,7 @@ impl Running {
 
 /// The jobs of one work queue, executed in order.
 pub struct Hasher {
-    jobs: VecDeque<Running>,
+    jobs: VecDeque<RunningHash>,
     aborted: bool,
 }
 
@@ -121,13 +121,13 @@ impl Hasher {
     }
 
     /// Accepts a checked job.
-    pub(super) fn push(&mut self, job: Running) {
+    pub(super) fn push(&mut self, job: RunningHash) {
         self.jobs.push_back(job);
     }
 }
 
 impl Engine for Hasher {
-    fn progress(&mut self, _side: &mut Side) -> Option<Done> {
+    fn progress(&mut self, _side: &mut DeviceCq) -> Option<Done> {
         let job = self.jobs.front_mut()?;
         let result = match if self.aborted { Err(ErrorKind::Shutdown) } else { job.step() } {
             Ok(false) => return None,
@@ -145,7 +145,7 @@ impl Engine for Hasher {
         self.jobs.len() as u32
     }
 
-    fn abort(&mut self, _side: &mut Side) -> Result<()> {
+    fn abort(&mut self, _side: &mut DeviceCq) -> Result<()> {
         self.aborted = true;
         Ok(())
     }

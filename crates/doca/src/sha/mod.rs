@@ -29,11 +29,12 @@ pub(crate) mod hasher;
 
 use std::sync::Arc;
 
-use crate::asked::AsDev;
+use crate::as_dev::AsDev;
 use crate::buffer::Buf;
 use crate::buffer::Link;
 use crate::context::core::{Core, CtxId};
-use crate::context::engine::Place;
+use crate::context::device_cq::DeviceCqLookup;
+use crate::context::engine::EngineArgs;
 use crate::context::engines::AnyEngine;
 use crate::context::event::Tag;
 use crate::context::failure::JobType;
@@ -41,15 +42,14 @@ use crate::context::job::Job;
 use crate::context::job_sealed;
 use crate::context::library::Context;
 use crate::context::sealed;
-use crate::context::side::SideOf;
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
 use crate::types::UserData;
 
 pub use done::HashDone;
-use function::State;
+use function::HashState;
 pub use function::{Algorithm, Partial};
-use hasher::{Hasher, Held, Running};
+use hasher::{HashRef, Hasher, RunningHash};
 
 /// A started SHA context. It takes any number of work queues, in either mode.
 #[derive(Debug)]
@@ -110,7 +110,8 @@ impl Sha {
         Err(Error::new(ErrorKind::NotSupported, text))
     }
 
-    /// Maximum of buffers in a source's chain (`doca_sha_get_max_list_buf_num_elem`): any number.
+    /// Maximum number of buffers in a source's chain (`doca_sha_get_max_list_buf_num_elem`): any
+    /// number.
     pub const fn max_list_buf_num_elem() -> u32 {
         u32::MAX
     }
@@ -155,7 +156,7 @@ impl Sha {
     /// # }
     /// ```
     pub fn partial(&self, algorithm: Algorithm) -> Partial {
-        Partial { algorithm, state: Box::new(State::new(algorithm)) }
+        Partial { algorithm, state: Box::new(HashState::new(algorithm)) }
     }
 
     /// A job: the next part of a hash. Its length must be a multiple of [`Algorithm::block_len`].
@@ -194,7 +195,7 @@ impl sealed::Sealed for Sha {
         &self.core
     }
 
-    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
         Ok(Hasher::new(place.depth).into())
     }
 }
@@ -287,23 +288,23 @@ impl job_sealed::Sealed for HashJob {
         mut self,
         tag: Tag,
         engine: &mut Hasher,
-        side: SideOf<'_>,
+        device_cq: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
         if engine.is_aborted() {
             let text = "the context was aborted on this work queue: remove it";
             return Err(Refused::new(Error::plain(ErrorKind::Shutdown, text), self));
         }
-        if let Err(error) = self.check(&side.get().dev) {
+        if let Err(error) = self.check(&device_cq.get().dev) {
             return Err(Refused::new(error, self));
         }
         let kind = self.job_type();
         let part = self.part.take();
         let (algorithm, state) = match part {
-            Some(part) => (part.algorithm, Held::Part(part.state)),
-            None => (self.algorithm, Held::Whole(State::new(self.algorithm))),
+            Some(part) => (part.algorithm, HashRef::Part(part.state)),
+            None => (self.algorithm, HashRef::Whole(HashState::new(self.algorithm))),
         };
         let HashJob { user_data, source, destination, .. } = self;
-        engine.push(Running {
+        engine.push(RunningHash {
             tag,
             kind,
             user_data,

@@ -2,7 +2,7 @@
 
 use super::ctx::SyncEventCtx;
 use super::support;
-use super::word::Word;
+use super::word::CounterWord;
 use super::{Error, ErrorKind, Result, SyncEvent};
 use crate::device::{Dev, capability};
 use crate::memory::Memory;
@@ -70,7 +70,12 @@ impl SyncEventBuilder {
     /// Sets the memory of the counter: 8 bytes at a multiple of 8. The counter begins with the
     /// value there, in the CPU's byte order. The event keeps `memory` alive. By default, the event
     /// has its own memory, and begins with 0.
-    pub fn memory(self, memory: Memory) -> Self {
+    ///
+    /// # Safety
+    /// While the event exists, the CPU accesses these bytes by 64-bit atomics alone
+    /// ([`Memory::words`]): no copy and no view in bytes reaches them.
+    #[allow(unsafe_code, reason = "the caller makes the promise")]
+    pub unsafe fn memory(self, memory: Memory) -> Self {
         Self { memory: Some(memory), ..self }
     }
 
@@ -94,11 +99,11 @@ impl SyncEventBuilder {
         self.memory.as_ref()
     }
 
-    fn word(self) -> Result<Word> {
+    fn word(self) -> Result<CounterWord> {
         let missing = match (self.publisher, self.subscriber) {
             (None, _) => "publisher",
             (_, None) => "subscriber",
-            _ => return Word::own(&self.dev, self.memory),
+            _ => return CounterWord::own(&self.dev, self.memory),
         };
         let text = format!(
             "starting a sync event without a location of its {missing}: call \
@@ -125,12 +130,12 @@ impl SyncEventBuilder {
 /// An unstarted handle to a host's sync event. It has nothing to configure.
 #[derive(Debug)]
 #[must_use = "a sync event is used when it is started"]
-pub struct Imported(Word);
+pub struct Imported(CounterWord);
 
 impl Imported {
     pub(super) fn new(descriptor: &[u8], dev: &Dev) -> Result<Self> {
         capability::imports(dev)?;
-        Word::imported(dev, descriptor).map(Self)
+        CounterWord::imported(dev, descriptor).map(Self)
     }
 
     /// Starts the event in synchronous mode (`doca_sync_event_start`).

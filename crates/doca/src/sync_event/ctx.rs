@@ -7,16 +7,16 @@ use std::sync::Arc;
 use super::Stopped;
 use super::engine::SyncEngine;
 use super::job::SyncEventJob;
-use super::link::{MAX_THRESHOLD, Operation};
-use super::word::Word;
+use super::link::{LinkOperation, MAX_THRESHOLD};
+use super::word::CounterWord;
 use crate::context::core::{Core, CtxId};
-use crate::context::engine::Place;
+use crate::context::device_cq::DeviceCqLookup;
+use crate::context::engine::EngineArgs;
 use crate::context::engines::AnyEngine;
 use crate::context::event::Tag;
 use crate::context::failure::JobType;
 use crate::context::job::Job;
 use crate::context::library::Context;
-use crate::context::side::SideOf;
 use crate::context::{job_sealed, sealed};
 use crate::device::Dev;
 use crate::error::{Error, ErrorKind, Refused, Result};
@@ -31,7 +31,7 @@ use crate::memory::ExportDescriptor;
 /// lower thresholds first. A wait may miss a value that is above its threshold only for a moment,
 /// like a poll.
 ///
-/// A failed job does not affect others: those behind it are posted again. They fail with
+/// A failed job does not affect others: those after it are posted again. They fail with
 /// [`ErrorKind::Shutdown`] only if it is unknown whether the device executed them, for example when
 /// the queue itself fails.
 ///
@@ -63,12 +63,12 @@ use crate::memory::ExportDescriptor;
 #[derive(Debug)]
 pub struct SyncEventCtx {
     core: Arc<Core>,
-    word: Arc<Word>,
+    word: Arc<CounterWord>,
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl SyncEventCtx {
-    pub(super) fn new(word: Word) -> Self {
+    pub(super) fn new(word: CounterWord) -> Self {
         let core = Arc::new(Core::new(word.dev(), true, u32::MAX));
         Self { core, word: Arc::new(word), _not_sync: PhantomData }
     }
@@ -80,18 +80,18 @@ impl SyncEventCtx {
 
     /// A job: gets the value (`doca_sync_event_job_get`).
     pub fn get(&self) -> SyncEventJob {
-        SyncEventJob::new(self.core.id(), Operation::Get)
+        SyncEventJob::new(self.core.id(), LinkOperation::Get)
     }
 
     /// A job: sets the value (`doca_sync_event_job_update_set`).
     pub fn set(&self, value: u64) -> SyncEventJob {
-        SyncEventJob::new(self.core.id(), Operation::Set(value))
+        SyncEventJob::new(self.core.id(), LinkOperation::Set(value))
     }
 
     /// A job: adds to the value, atomically among all adds of this card
     /// (`doca_sync_event_job_update_add`). Its event has the old value.
     pub fn add(&self, increment: u64) -> SyncEventJob {
-        SyncEventJob::new(self.core.id(), Operation::Add(increment))
+        SyncEventJob::new(self.core.id(), LinkOperation::Add(increment))
     }
 
     /// A job: waits until the value is greater than a threshold (`doca_sync_event_job_wait`).
@@ -102,7 +102,7 @@ impl SyncEventCtx {
     /// ([`SyncEvent::job_supported`](super::SyncEvent::job_supported)), the job is refused with
     /// [`ErrorKind::NotSupported`]: get the value and compare.
     pub fn wait_gt(&self, threshold: u64) -> SyncEventJob {
-        SyncEventJob::new(self.core.id(), Operation::WaitGt(threshold))
+        SyncEventJob::new(self.core.id(), LinkOperation::WaitGt(threshold))
     }
 
     /// Exports the event for the DPU: see
@@ -131,7 +131,7 @@ impl sealed::Sealed for SyncEventCtx {
         &self.core
     }
 
-    fn engine(&self, place: &mut Place<'_>) -> Result<AnyEngine> {
+    fn engine(&self, place: &mut EngineArgs<'_>) -> Result<AnyEngine> {
         Ok(SyncEngine::new(&self.word, place)?.into())
     }
 }
@@ -153,9 +153,9 @@ impl job_sealed::Sealed for SyncEventJob {
         self,
         tag: Tag,
         engine: &mut SyncEngine,
-        _side: SideOf<'_>,
+        _side: DeviceCqLookup<'_>,
     ) -> std::result::Result<(), Refused<Self>> {
-        if let Operation::WaitGt(threshold) = self.operation
+        if let LinkOperation::WaitGt(threshold) = self.operation
             && threshold > MAX_THRESHOLD
         {
             let text = "a wait job takes thresholds from 0 to 254: wait synchronously, or get the \

@@ -9,22 +9,22 @@ use verbless_queue::access::KeyAccess;
 use verbless_queue::{Cqe, Region, Sge};
 
 use super::done::SyncEventDone;
-use super::lane::{Ended, Lane, Request};
-use super::link::Operation;
+use super::lane::{Lane, LaneOutcome, LaneRequest};
+use super::link::LinkOperation;
 use super::support;
-use super::word::{BYTES, Word};
-use crate::context::engine::{EndedJobs, Engine, Place};
-use crate::context::event::{Done, Event, Settled, Tag};
+use super::word::{BYTES, CounterWord};
+use crate::context::device_cq::DeviceCq;
+use crate::context::engine::{EndedJobs, Engine, EngineArgs};
+use crate::context::event::{Done, Event, EventSlot, Tag};
 use crate::context::failure::{JobError, JobType};
-use crate::context::side::Side;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::UserData;
 
 /// A job in flight, or an empty slot for one.
 #[derive(Clone, Copy)]
-struct Running {
+struct RunningSyncJob {
     in_flight: bool,
-    operation: Operation,
+    operation: LinkOperation,
     order: u64,
     user_data: UserData,
     tag: Tag,
@@ -35,7 +35,7 @@ pub struct SyncEngine {
     updates: Lane,
     /// The queue of waits, if the device supports waits for data.
     waits: Option<Lane>,
-    jobs: Box<[Running]>,
+    jobs: Box<[RunningSyncJob]>,
     free: Vec<u32>,
     /// Count of gets, sets and adds.
     count: u64,
@@ -46,10 +46,10 @@ pub struct SyncEngine {
     let_go: Option<u32>,
     /// A result word for each job.
     results: Region,
-    word: Arc<Word>,
+    word: Arc<CounterWord>,
 }
 
-impl Operation {
+impl LinkOperation {
     pub(super) const fn job_type(self) -> JobType {
         match self {
             Self::Get => JobType::SyncEventGet,
@@ -61,12 +61,12 @@ impl Operation {
 }
 
 impl SyncEngine {
-    pub(super) fn new(word: &Arc<Word>, place: &Place<'_>) -> Result<Self> {
+    pub(super) fn new(word: &Arc<CounterWord>, place: &EngineArgs<'_>) -> Result<Self> {
         let depth = place.depth;
         let can_wait = support::job(word.dev(), JobType::SyncEventWait).is_ok();
-        let (operation, user_data) = (Operation::Get, UserData(0));
+        let (operation, user_data) = (LinkOperation::Get, UserData(0));
         let nothing =
-            Running { in_flight: false, operation, order: 0, user_data, tag: Tag::PROGRAM };
+            RunningSyncJob { in_flight: false, operation, order: 0, user_data, tag: Tag::PROGRAM };
         Ok(Self {
             updates: Lane::new(word, place, false)?,
             waits: if can_wait { Some(Lane::new(word, place, true)?) } else { None },
@@ -83,7 +83,7 @@ impl SyncEngine {
     /// Begins a job. The work queue has ensured a slot for it.
     pub(super) fn begin(
         &mut self,
-        operation: Operation,
+        operation: LinkOperation,
         user_data: UserData,
         tag: Tag,
     ) -> Result<()> {
@@ -96,13 +96,13 @@ impl SyncEngine {
         };
         // Waits are ordered by their thresholds, other jobs by their submission.
         let order = match operation {
-            Operation::WaitGt(threshold) => threshold,
+            LinkOperation::WaitGt(threshold) => threshold,
             _ => self.count,
         };
         let request = self.request(slot, operation, order);
         let lane = match (operation, &mut self.waits) {
-            (Operation::WaitGt(_), Some(waits)) => waits,
-            (Operation::WaitGt(_), None) => {
+            (LinkOperation::WaitGt(_), Some(waits)) => waits,
+            (LinkOperation::WaitGt(_), None) => {
                 let text = "the device does not wait for data: submit gets, and compare";
                 return Err(Error::plain(ErrorKind::NotSupported, text));
             }
@@ -111,7 +111,8 @@ impl SyncEngine {
         lane.take(&self.word, request)?;
         self.count += 1;
         self.free.pop();
-        self.jobs[slot as usize] = Running { in_flight: true, operation, order, user_data, tag };
+        self.jobs[slot as usize] =
+            RunningSyncJob { in_flight: true, operation, order, user_data, tag };
         Ok(())
     }
 
@@ -122,10 +123,10 @@ impl SyncEngine {
         }
     }
 
-    fn request(&self, slot: u32, operation: Operation, order: u64) -> Request {
+    fn request(&self, slot: u32, operation: LinkOperation, order: u64) -> LaneRequest {
         let at = self.results.address() + u64::from(slot) * BYTES as u64;
         let into = Sge::new(at, BYTES as u32, self.results.lkey());
-        Request { slot, operation, into, order }
+        LaneRequest { slot, operation, into, order }
     }
 
     /// The value that the device wrote into the result word of a job.
@@ -135,7 +136,7 @@ impl SyncEngine {
         u64::from_ne_bytes(bytes)
     }
 
-    fn job(&self, cookie: u64) -> Result<Running> {
+    fn job(&self, cookie: u64) -> Result<RunningSyncJob> {
         self.jobs.get(cookie as usize).copied().ok_or_else(|| {
             let text = format!("the device completed request {cookie} of a sync event, unasked");
             Error::new(ErrorKind::InvalidValue, text)
@@ -144,10 +145,11 @@ impl SyncEngine {
 
     fn end(&mut self, cookie: u64, result: std::result::Result<(), JobError>) -> Result<Done> {
         let slot = cookie as usize;
-        let Running { operation, user_data, tag, .. } = self.job(cookie)?;
+        let RunningSyncJob { operation, user_data, tag, .. } = self.job(cookie)?;
         self.jobs[slot].in_flight = false;
         self.free.push(slot as u32);
-        let has_value = matches!(operation, Operation::Get | Operation::Add(_)) && result.is_ok();
+        let has_value =
+            matches!(operation, LinkOperation::Get | LinkOperation::Add(_)) && result.is_ok();
         let value = has_value.then(|| self.value(slot));
         let job_type = operation.job_type();
         Ok(Done {
@@ -160,19 +162,24 @@ impl SyncEngine {
 impl Engine for SyncEngine {
     const WORKS: bool = false;
 
-    fn complete(&mut self, cqe: Cqe, _side: &mut Side, into: &mut Settled) -> Result<Option<Tag>> {
+    fn complete(
+        &mut self,
+        cqe: Cqe,
+        _side: &mut DeviceCq,
+        into: &mut EventSlot,
+    ) -> Result<Option<Tag>> {
         let is_wait = self.waits.as_ref().is_some_and(|waits| waits.is(&cqe));
         let ended = self.lane(is_wait).complete(cqe)?;
         let (cookie, result) = match ended {
-            Ended::Done(cookie) => (cookie, Some(Ok(()))),
-            Ended::Returned(failure) if self.given_up.is_none() => {
+            LaneOutcome::Done(cookie) => (cookie, Some(Ok(()))),
+            LaneOutcome::Returned(failure) if self.given_up.is_none() => {
                 let cookie = failure.cookie;
-                let Running { operation, order, .. } = self.job(cookie)?;
+                let RunningSyncJob { operation, order, .. } = self.job(cookie)?;
                 let request = self.request(cookie as u32, operation, order);
                 self.lane(is_wait).hold(request);
                 (cookie, None)
             }
-            Ended::Failed(failure) | Ended::Returned(failure) => {
+            LaneOutcome::Failed(failure) | LaneOutcome::Returned(failure) => {
                 (failure.cookie, Some(Err(failure.into())))
             }
         };
@@ -186,13 +193,13 @@ impl Engine for SyncEngine {
         Ok(ended.map(|done| done.put(into)))
     }
 
-    fn progress(&mut self, side: &mut Side) -> Option<Done> {
+    fn progress(&mut self, device_cq: &mut DeviceCq) -> Option<Done> {
         let why = self.given_up?;
         let waits = self.waits.as_mut();
         let held = self.updates.take_held().or_else(|| waits?.take_held());
         let slot = match (held, self.let_go) {
             (Some(held), _) => held.slot.into(),
-            (None, Some(index)) if side.has_read(index) => {
+            (None, Some(index)) if device_cq.has_read(index) => {
                 self.jobs.iter().position(|job| job.in_flight)? as u64
             }
             _ => return None,
@@ -216,12 +223,12 @@ impl Engine for SyncEngine {
         EndedJobs([self.updates.completed(), waits])
     }
 
-    fn abort(&mut self, side: &mut Side) -> Result<()> {
+    fn abort(&mut self, device_cq: &mut DeviceCq) -> Result<()> {
         if self.let_go.is_none() {
             for lane in std::iter::once(&mut self.updates).chain(&mut self.waits) {
                 lane.take_back()?;
             }
-            self.let_go = Some(side.cq.consumer_index());
+            self.let_go = Some(device_cq.cq.consumer_index());
             self.given_up = Some(JobError::new(ErrorKind::Shutdown));
         }
         Ok(())
@@ -231,8 +238,8 @@ impl Engine for SyncEngine {
         std::iter::once(&self.updates).chain(&self.waits).try_for_each(Lane::check)
     }
 
-    fn fail(&mut self, side: &mut Side, why: &Error) -> Result<()> {
-        self.abort(side)?;
+    fn fail(&mut self, device_cq: &mut DeviceCq, why: &Error) -> Result<()> {
+        self.abort(device_cq)?;
         self.given_up = Some(JobError::told(why));
         Ok(())
     }

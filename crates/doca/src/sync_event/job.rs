@@ -1,6 +1,6 @@
 //! The jobs of a sync event.
 
-use super::link::Operation;
+use super::link::LinkOperation;
 use crate::context::core::CtxId;
 use crate::types::UserData;
 
@@ -10,11 +10,11 @@ use crate::types::UserData;
 pub struct SyncEventJob {
     pub(super) ctx: CtxId,
     pub(super) user_data: UserData,
-    pub(super) operation: Operation,
+    pub(super) operation: LinkOperation,
 }
 
 impl SyncEventJob {
-    pub(super) fn new(ctx: CtxId, operation: Operation) -> Self {
+    pub(super) fn new(ctx: CtxId, operation: LinkOperation) -> Self {
         Self { ctx, user_data: UserData(0), operation }
     }
 

@@ -1,25 +1,25 @@
 //! A queue of the device for jobs of a sync event, and the jobs not posted to it yet.
 //!
 //! The device executes the requests of a queue in order. That has two effects that a program does
-//! not expect: a failed job would fail those behind it, and a wait would delay later waits for
+//! not expect: a failed job would fail those after it, and a wait would delay later waits for
 //! less. In both cases the queue goes through the error state, in which the device flushes the
 //! unexecuted requests. They are posted again: waits in the order of their thresholds, other jobs
 //! in the order of their submission.
 
-use verbless_queue::completion::Failure;
-use verbless_queue::{CompletionError, Cqe, ErrorKind as LowerKind, Sge, Status};
+use verbless_queue::completion::FailedRequest;
+use verbless_queue::{CompletionError, Cqe, ErrorKind as LowerKind, Sge, WcStatus};
 
-use super::link::{Link, Operation};
-use super::word::Word;
-use crate::context::engine::Place;
+use super::link::{Link, LinkOperation};
+use super::word::CounterWord;
+use crate::context::engine::EngineArgs;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A job as a request of the device's queue.
 #[derive(Clone, Copy)]
-pub(super) struct Request {
+pub(super) struct LaneRequest {
     /// The slot of the job, which is the cookie.
     pub(super) slot: u32,
-    pub(super) operation: Operation,
+    pub(super) operation: LinkOperation,
     /// The memory for the result.
     pub(super) into: Sge,
     /// Requests with a smaller order are posted first.
@@ -28,7 +28,7 @@ pub(super) struct Request {
 
 /// What happens to flushed requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum LaneState {
     Works,
     /// The device flushes its requests, and has executed none of those.
     Returns,
@@ -41,7 +41,7 @@ pub(super) struct Lane {
     link: Link,
     /// Whether the queue executes only waits.
     of_waits: bool,
-    state: State,
+    state: LaneState,
     /// Posted requests.
     in_flight: u32,
     /// Completed requests, modulo 2^32.
@@ -49,22 +49,30 @@ pub(super) struct Lane {
     /// The order of the last posted request.
     last: u64,
     /// Requests that are not posted, in order.
-    held: Vec<Request>,
+    held: Vec<LaneRequest>,
 }
 
 /// The outcome of a completion for the job in a slot.
-pub(super) enum Ended {
+pub(super) enum LaneOutcome {
     Done(u64),
-    Failed(Failure),
+    Failed(FailedRequest),
     /// The request was not executed, and is posted again unless the job fails.
-    Returned(Failure),
+    Returned(FailedRequest),
 }
 
 impl Lane {
-    pub(super) fn new(word: &Word, place: &Place<'_>, of_waits: bool) -> Result<Self> {
-        let link = Link::new(word, &place.side.cq, place.depth, place.user_index)?;
+    pub(super) fn new(word: &CounterWord, place: &EngineArgs<'_>, of_waits: bool) -> Result<Self> {
+        let link = Link::new(word, &place.device_cq.cq, place.depth, place.user_index)?;
         let held = Vec::with_capacity(place.depth as usize);
-        Ok(Self { link, of_waits, state: State::Works, in_flight: 0, completed: 0, last: 0, held })
+        Ok(Self {
+            link,
+            of_waits,
+            state: LaneState::Works,
+            in_flight: 0,
+            completed: 0,
+            last: 0,
+            held,
+        })
     }
 
     pub(super) fn is(&self, cqe: &Cqe) -> bool {
@@ -72,20 +80,20 @@ impl Lane {
     }
 
     /// Accepts a job.
-    pub(super) fn take(&mut self, word: &Word, request: Request) -> Result<()> {
-        if self.state == State::Works && self.in_flight > 0 && request.order < self.last {
+    pub(super) fn take(&mut self, word: &CounterWord, request: LaneRequest) -> Result<()> {
+        if self.state == LaneState::Works && self.in_flight > 0 && request.order < self.last {
             self.link.qp.to_error()?;
-            self.state = State::Returns;
+            self.state = LaneState::Returns;
         }
         match self.state {
-            State::Works => self.post(word, &request)?,
-            State::Returns | State::Loses => self.hold(request),
+            LaneState::Works => self.post(word, &request)?,
+            LaneState::Returns | LaneState::Loses => self.hold(request),
         }
         Ok(())
     }
 
-    fn post(&mut self, word: &Word, request: &Request) -> Result<()> {
-        let &Request { slot, operation, into, order } = request;
+    fn post(&mut self, word: &CounterWord, request: &LaneRequest) -> Result<()> {
+        let &LaneRequest { slot, operation, into, order } = request;
         self.link.post(word, operation, into, slot.into())?;
         self.in_flight += 1;
         self.last = order;
@@ -93,13 +101,13 @@ impl Lane {
     }
 
     /// Keeps a job until it can be posted. There is room for all jobs.
-    pub(super) fn hold(&mut self, request: Request) {
+    pub(super) fn hold(&mut self, request: LaneRequest) {
         let at = self.held.partition_point(|held| held.order <= request.order);
         self.held.insert(at, request);
     }
 
     /// The first job that is not posted.
-    pub(super) fn take_held(&mut self) -> Option<Request> {
+    pub(super) fn take_held(&mut self) -> Option<LaneRequest> {
         (!self.held.is_empty()).then(|| self.held.remove(0))
     }
 
@@ -108,9 +116,9 @@ impl Lane {
     }
 
     /// The outcome of a completed request.
-    pub(super) fn complete(&mut self, cqe: Cqe) -> Result<Ended> {
+    pub(super) fn complete(&mut self, cqe: Cqe) -> Result<LaneOutcome> {
         let ended = match self.link.qp.complete(cqe) {
-            Ok(completion) => Ended::Done(completion.cookie),
+            Ok(completion) => LaneOutcome::Done(completion.cookie),
             Err(CompletionError::Failed(failure)) => self.failed(failure),
             Err(other) => {
                 let error = Error::new(ErrorKind::InvalidValue, other.to_string());
@@ -127,30 +135,31 @@ impl Lane {
         (self.in_flight > 0).then_some(self.completed)
     }
 
-    fn failed(&mut self, failure: Failure) -> Ended {
-        if self.state == State::Works {
-            // A responder that refuses a request executes none of those behind it. After any other
+    fn failed(&mut self, failure: FailedRequest) -> LaneOutcome {
+        if self.state == LaneState::Works {
+            // A responder that refuses a request executes none of those after it. After any other
             // failure the answer to an executed add may be lost: it must not be executed twice. A
             // wait changes nothing.
             let refused = matches!(
                 failure.status,
-                Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation
+                WcStatus::RemoteAccess | WcStatus::RemoteInvalidRequest | WcStatus::RemoteOperation
             );
-            self.state = if refused || self.of_waits { State::Returns } else { State::Loses };
+            self.state =
+                if refused || self.of_waits { LaneState::Returns } else { LaneState::Loses };
         }
         match (failure.status, self.state) {
-            (Status::Flushed, State::Returns) => Ended::Returned(failure),
-            _ => Ended::Failed(failure),
+            (WcStatus::Flushed, LaneState::Returns) => LaneOutcome::Returned(failure),
+            _ => LaneOutcome::Failed(failure),
         }
     }
 
     /// Posts the held jobs again, once the device has flushed all requests.
-    pub(super) fn go_on(&mut self, word: &Word) -> Result<()> {
-        if self.state == State::Works || self.in_flight > 0 {
+    pub(super) fn go_on(&mut self, word: &CounterWord) -> Result<()> {
+        if self.state == LaneState::Works || self.in_flight > 0 {
             return Ok(());
         }
         self.link.recover(word)?;
-        self.state = State::Works;
+        self.state = LaneState::Works;
         let held = std::mem::take(&mut self.held);
         let mut posted = 0;
         let result = held.iter().try_for_each(|request| {

@@ -1,12 +1,12 @@
 //! The device's queue for reads and changes of a sync event's word.
 
-use verbless_queue::wr::{FetchAdd, Inline, PostError, Read, Until, Wait, Write};
+use verbless_queue::wr::{FetchAdd, Inline, PostError, Read, Wait, WaitCondition, Write};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Qp, QpConfig, Region, Sge};
-use verbless_queue::{access::KeyAccess, completion::Failure};
+use verbless_queue::{access::KeyAccess, completion::FailedRequest};
 
 use std::time::{Duration, Instant};
 
-use super::word::{BYTES, Word};
+use super::word::{BYTES, CounterWord};
 use crate::context::failure::JobError;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -18,7 +18,7 @@ pub(super) const MAX_THRESHOLD: u64 = 254;
 
 /// An operation on the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum LinkOperation {
     Get,
     Set(u64),
     Add(u64),
@@ -38,7 +38,7 @@ pub(super) struct Link {
 
 impl Link {
     /// Creates a queue for `requests` requests at a time.
-    pub(super) fn new(word: &Word, cq: &Cq, requests: u32, user_index: u32) -> Result<Self> {
+    pub(super) fn new(word: &CounterWord, cq: &Cq, requests: u32, user_index: u32) -> Result<Self> {
         let config = QpConfig { inline: BYTES as u32, user_index, ..QpConfig::new(requests, 1) };
         let qp = word.domain().queue_pair(&config, cq, cq)?;
         let config = QpConfig { inline: 0, user_index, ..QpConfig::new(1, 1) };
@@ -50,24 +50,24 @@ impl Link {
     /// Posts a request; the old value of the word, if requested, goes to `into`.
     pub(super) fn post(
         &mut self,
-        word: &Word,
-        operation: Operation,
+        word: &CounterWord,
+        operation: LinkOperation,
         into: Sge,
         cookie: u64,
     ) -> Result<()> {
         let (qp, remote) = (&mut self.qp, word.remote());
         let posted = match operation {
-            Operation::Get => qp.post(&Read::new(into, remote).signaled(), cookie),
-            Operation::Set(value) => {
+            LinkOperation::Get => qp.post(&Read::new(into, remote).signaled(), cookie),
+            LinkOperation::Set(value) => {
                 let bytes = value.to_ne_bytes();
                 qp.post(&Write::new(Inline(&bytes), remote).signaled(), cookie)
             }
-            Operation::Add(value) => {
+            LinkOperation::Add(value) => {
                 qp.post(&FetchAdd::new(into, remote, value).signaled(), cookie)
             }
-            Operation::WaitGt(threshold) => {
+            LinkOperation::WaitGt(threshold) => {
                 let (address, lkey) = word.local();
-                let until = Until::above(u64::from_be_bytes(threshold.to_ne_bytes()));
+                let until = WaitCondition::above(u64::from_be_bytes(threshold.to_ne_bytes()));
                 qp.post(&Wait::new(address, lkey, until).signaled(), cookie)
             }
         };
@@ -75,13 +75,13 @@ impl Link {
     }
 
     /// Returns from the error state; the device has no request of this queue.
-    pub(super) fn recover(&mut self, word: &Word) -> Result<()> {
+    pub(super) fn recover(&mut self, word: &CounterWord) -> Result<()> {
         self.qp.reset()?;
         self.peer.reset()?;
         self.connect(word)
     }
 
-    fn connect(&mut self, word: &Word) -> Result<()> {
+    fn connect(&mut self, word: &CounterWord) -> Result<()> {
         let ends = (&mut self.qp, &mut self.peer);
         Ok(word.domain().connect_pair(ends, &ConnectOptions::default())?)
     }
@@ -103,7 +103,7 @@ fn refused(error: PostError) -> Error {
 }
 
 /// A link with blocking requests.
-pub(super) struct Calls {
+pub(super) struct BlockingLink {
     link: Link,
     cq: Cq,
     /// The memory for the word's previous value.
@@ -113,8 +113,8 @@ pub(super) struct Calls {
 /// Time limit for a request of the device.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-impl Calls {
-    pub(super) fn new(word: &Word) -> Result<Self> {
+impl BlockingLink {
+    pub(super) fn new(word: &CounterWord) -> Result<Self> {
         let cq = word.domain().completion_queue(&CqConfig::new(16))?;
         let link = Link::new(word, &cq, 1, 0)?;
         let result = word.domain().region(BYTES, KeyAccess::LOCAL)?;
@@ -122,15 +122,15 @@ impl Calls {
     }
 
     /// Performs the operation, and returns the word's value if the operation reads it.
-    pub(super) fn perform(&mut self, word: &Word, operation: Operation) -> Result<u64> {
+    pub(super) fn perform(&mut self, word: &CounterWord, operation: LinkOperation) -> Result<u64> {
         self.perform_within(PATIENCE, word, operation)
     }
 
     fn perform_within(
         &mut self,
         patience: Duration,
-        word: &Word,
-        operation: Operation,
+        word: &CounterWord,
+        operation: LinkOperation,
     ) -> Result<u64> {
         let into = Sge::new(self.result.address(), BYTES as u32, self.result.lkey());
         self.link.post(word, operation, into, 0)?;
@@ -174,7 +174,7 @@ impl Calls {
 }
 
 #[cold]
-fn failed(failure: Failure) -> Error {
+fn failed(failure: FailedRequest) -> Error {
     let kind = JobError::from(failure).kind();
     let text = format!(
         "the device did not reach the sync event's word: {failure}; of an imported one, its owner \
@@ -199,11 +199,11 @@ mod tests {
         let model = Model::builder().device(Profile::load("bluefield3").unwrap()).stepped().build();
         let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
         let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
-        let word = Word::own(&dev, None).unwrap();
-        let mut calls = Calls::new(&word).unwrap();
+        let word = CounterWord::own(&dev, None).unwrap();
+        let mut calls = BlockingLink::new(&word).unwrap();
         let patience = Duration::from_millis(1);
         for _ in 0..2 {
-            let error = calls.perform_within(patience, &word, Operation::Add(1)).unwrap_err();
+            let error = calls.perform_within(patience, &word, LinkOperation::Add(1)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimeOut, "{error}");
             assert!(error.to_string().ends_with("in 1ms"), "{error}");
             model.run_until_idle();

@@ -11,8 +11,8 @@
 //! use verbless_doca::sync_event::{Location, SyncEvent};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let first = |side| verbless_doca::DevInfo::list_of(side)?[0].open();
-//! # let [host, dpu] = &doc::sides();
+//! # let first = |device_cq| verbless_doca::DevInfo::list_of(device_cq)?[0].open();
+//! # let [host, dpu] = &doc::device_cqs();
 //! # let (host, dpu) = (&first(host)?, &first(dpu)?);
 //! let event = SyncEvent::builder(host)
 //!     .publisher_add_location(Location::Cpu)?
@@ -65,13 +65,13 @@ pub use ctx::SyncEventCtx;
 pub use done::SyncEventDone;
 pub use job::SyncEventJob;
 
-use crate::asked::AsDev;
+use crate::as_dev::AsDev;
 use crate::context::failure::JobType;
 use crate::device::{Dev, capability};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::ExportDescriptor;
-use link::{Calls, Operation};
-use word::Word;
+use link::{BlockingLink, LinkOperation};
+use word::CounterWord;
 
 /// A started sync event in synchronous mode (`struct doca_sync_event`): its operations block the
 /// caller until they are done.
@@ -80,8 +80,8 @@ use word::Word;
 pub struct SyncEvent {
     /// The device's queue, created by the first operation that needs it. Declared, and so dropped,
     /// before the word.
-    calls: RefCell<Option<Box<Calls>>>,
-    word: Arc<Word>,
+    calls: RefCell<Option<Box<BlockingLink>>>,
+    word: Arc<CounterWord>,
 }
 
 impl SyncEvent {
@@ -103,7 +103,7 @@ impl SyncEvent {
         Imported::new(descriptor, dev)
     }
 
-    fn new(word: Word) -> Self {
+    fn new(word: CounterWord) -> Self {
         Self { calls: RefCell::new(None), word: Arc::new(word) }
     }
 
@@ -119,7 +119,7 @@ impl SyncEvent {
     pub fn get(&self) -> Result<u64> {
         match self.word.here() {
             Some(word) => Ok(word.load(Ordering::Acquire)),
-            None => self.call(Operation::Get),
+            None => self.call(LinkOperation::Get),
         }
     }
 
@@ -133,7 +133,7 @@ impl SyncEvent {
                 word.store(value, Ordering::Release);
                 Ok(())
             }
-            None => self.call(Operation::Set(value)).map(drop),
+            None => self.call(LinkOperation::Set(value)).map(drop),
         }
     }
 
@@ -147,7 +147,7 @@ impl SyncEvent {
             Some(word) if !self.word.is_shared() => Ok(word.fetch_add(increment, Ordering::AcqRel)),
             _ => {
                 support::job(self.dev(), JobType::SyncEventAdd)?;
-                self.call(Operation::Add(increment))
+                self.call(LinkOperation::Add(increment))
             }
         }
     }
@@ -183,11 +183,11 @@ impl SyncEvent {
         Ok(())
     }
 
-    fn call(&self, operation: Operation) -> Result<u64> {
+    fn call(&self, operation: LinkOperation) -> Result<u64> {
         let mut calls = self.calls.borrow_mut();
         let calls = match &mut *calls {
             Some(there) => there,
-            none => none.insert(Box::new(Calls::new(&self.word)?)),
+            none => none.insert(Box::new(BlockingLink::new(&self.word)?)),
         };
         calls.perform(&self.word, operation)
     }
@@ -206,7 +206,7 @@ impl SyncEvent {
         if support::job(self.dev(), JobType::SyncEventAdd).is_ok() {
             let mut calls = self.calls.borrow_mut();
             if calls.is_none() {
-                *calls = Some(Box::new(Calls::new(&self.word)?));
+                *calls = Some(Box::new(BlockingLink::new(&self.word)?));
             }
         }
         Ok(descriptor)
@@ -280,11 +280,11 @@ impl fmt::Debug for SyncEvent {
 #[derive(Debug)]
 #[must_use = "dropping it destroys it"]
 pub struct Stopped {
-    _word: Arc<Word>,
+    _word: Arc<CounterWord>,
 }
 
 impl Stopped {
-    fn new(word: Arc<Word>) -> Self {
+    fn new(word: Arc<CounterWord>) -> Self {
         Self { _word: word }
     }
 

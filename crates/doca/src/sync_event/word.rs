@@ -21,22 +21,22 @@ pub(super) const BYTES: usize = 8;
 
 /// The word. Its keys are in their own protection domain, whose queue pairs are connected to each
 /// other: no other peer can use them.
-pub(super) struct Word {
-    held: Held,
+pub(super) struct CounterWord {
+    held: WordMemory,
     local: Lkey,
     remote: RemoteAddr,
     domain: Domain,
     dev: Dev,
 }
 
-enum Held {
+enum WordMemory {
     /// Memory of this process, and its key for the DPU after an export.
     Own { region: Region, shared: OnceLock<(SharedRegion, AccessKey)> },
     /// The host's memory, at its DPU.
     Imported { _alias: ImportedRegion },
 }
 
-impl Word {
+impl CounterWord {
     /// Creates the word in `memory`, or in newly allocated memory with value 0.
     pub(super) fn own(dev: &Dev, memory: Option<Memory>) -> Result<Self> {
         let memory = match memory {
@@ -57,7 +57,7 @@ impl Word {
         let unnamed = |_| Error::plain(ErrorKind::Unexpected, "a sync event's key is not remote");
         let remote = region.remote(0, BYTES).map_err(unnamed)?;
         let local = region.lkey();
-        let held = Held::Own { region, shared: OnceLock::new() };
+        let held = WordMemory::Own { region, shared: OnceLock::new() };
         Ok(Self { held, local, remote, domain, dev: dev.clone() })
     }
 
@@ -66,12 +66,18 @@ impl Word {
         let domain = Domain::new(dev.device())?;
         let alias = export::import_event(descriptor, dev, &domain)?;
         let (local, remote) = (alias.lkey(), RemoteAddr::new(alias.address(), alias.rkey()));
-        Ok(Self { held: Held::Imported { _alias: alias }, local, remote, domain, dev: dev.clone() })
+        Ok(Self {
+            held: WordMemory::Imported { _alias: alias },
+            local,
+            remote,
+            domain,
+            dev: dev.clone(),
+        })
     }
 
     /// The data that the DPU needs to reach the word; the same every time.
     pub(super) fn export(&self) -> Result<ExportDescriptor> {
-        let Held::Own { region, shared } = &self.held else {
+        let WordMemory::Own { region, shared } = &self.held else {
             let text = "a sync event that was made from an export is its owner's to export";
             return Err(Error::plain(ErrorKind::NotPermitted, text));
         };
@@ -91,16 +97,22 @@ impl Word {
     /// The word, if it is in memory of this process.
     pub(super) fn here(&self) -> Option<&AtomicU64> {
         match &self.held {
-            Held::Own { region, .. } => region.words().first(),
-            Held::Imported { .. } => None,
+            WordMemory::Own { region, .. } => {
+                // SAFETY: the word's own memory has no other handle; who gave the memory keeps
+                // accesses of other sizes away (`SyncEventBuilder::memory`).
+                #[allow(unsafe_code, reason = "who gives the memory makes the promise")]
+                let words = unsafe { region.words() };
+                words.first()
+            }
+            WordMemory::Imported { .. } => None,
         }
     }
 
     /// Whether another function may change it.
     pub(super) fn is_shared(&self) -> bool {
         match &self.held {
-            Held::Own { shared, .. } => shared.get().is_some(),
-            Held::Imported { .. } => true,
+            WordMemory::Own { shared, .. } => shared.get().is_some(),
+            WordMemory::Imported { .. } => true,
         }
     }
 
@@ -130,7 +142,7 @@ fn rights(dev: &Dev) -> KeyAccess {
     KeyAccess { local_write: true, remote, relaxed_ordering: false, crossing: false }
 }
 
-impl fmt::Debug for Word {
+impl fmt::Debug for CounterWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Word({:#x} on {:?})", self.remote.address, self.dev)
     }

@@ -30,7 +30,7 @@ fn domain_qp_moves_buf_data_by_its_mkey() {
     let cq = domain.completion_queue(&CqConfig::new(32)).unwrap();
     let mut cq = cq;
     let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq).unwrap();
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default()).unwrap();
+    domain.connect_loopback(&mut qp, &ConnectOptions::default()).unwrap();
     let local = Sge::new(buffer.data(), 13, buffer.mkey(&dev).unwrap());
     qp.post(&Write::new(local, region.remote(0, 13).unwrap()).signaled(), 1).unwrap();
     let mut done = || {

@@ -1,4 +1,4 @@
-//! Queues of the device that fail and complete nothing: the jobs in flight end all the same.
+//! Queues of the device that fail and complete nothing: the jobs in flight still end.
 
 use std::future::Future;
 use std::os::fd::AsFd;

@@ -532,7 +532,7 @@ fn callback_sets_job_of_later_node() {
     assert_eq!(lab.bytes(0x2000, 32), sha2::Sha256::digest([5; 64]).to_vec());
 }
 
-/// A graph with a callback behind a copy, nested in a graph, nested in a graph, and so on.
+/// A graph with a callback after a copy, nested in a graph, nested in a graph, and so on.
 fn nested(lab: &Lab, depth: usize) -> (Vec<Graph>, Vec<Node>, Arc<Mutex<Vec<usize>>>) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let (inner, nodes) = chain(lab, 1);

@@ -42,7 +42,9 @@ fn builders_have_getters_for_setters() {
     assert!(event.get_memory().is_none());
     let event = event.publisher_add_location(Location::Cpu).unwrap();
     let event = event.subscriber_add_location(Location::Cpu).unwrap();
-    let event = event.memory(Memory::allocate(8).unwrap());
+    // SAFETY: nothing else accesses the memory.
+    #[allow(unsafe_code, reason = "the event takes a promise")]
+    let event = unsafe { event.memory(Memory::allocate(8).unwrap()) };
     let cpu = Some(Location::Cpu);
     assert_eq!((event.publisher_location(), event.subscriber_location()), (cpu, cpu));
     assert_eq!((event.dev(), event.get_memory().map(Memory::len)), (&dev, Some(8)));

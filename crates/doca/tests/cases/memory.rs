@@ -468,7 +468,7 @@ fn buf_array_indexes_its_elements() {
     let stranger = inventory.buf_by_addr(&map, map.address() + 100, 100).unwrap();
     let refused = array.put(stranger).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::InvalidValue);
-    // It has the address and the length of an element that is out, and is refused all the same.
+    // It has the address and the length of an element that is out, and is still refused.
     let third = array.take(1).unwrap();
     let stranger = array.put(refused.given).unwrap_err().given;
     assert_eq!(stranger.head(), map.address() + 100);

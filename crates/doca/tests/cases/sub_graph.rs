@@ -14,7 +14,7 @@ use crate::support::plain;
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 const BUFFERS: usize = 64;
 
-/// A graph of one copy, and a graph of a copy, a callback behind it, and then two instances of the
+/// A graph of one copy, and a graph of a copy, a callback after it, and then two instances of the
 /// first.
 struct Lab {
     model: Model,

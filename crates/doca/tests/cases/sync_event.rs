@@ -103,9 +103,17 @@ fn builder_requires_both_cpu_locations() {
 fn event_counts_in_user_memory() {
     let dev = dev();
     let memory = Memory::allocate(64).unwrap();
-    let words: &[AtomicU64] = memory.words();
+    // SAFETY: the CPU accesses the memory by these words and the event alone.
+    #[allow(unsafe_code, reason = "words take a promise")]
+    let words: &[AtomicU64] = unsafe { memory.words() };
     words[2].store(5, Ordering::Relaxed);
-    let part = |at, length| configured(&dev).memory(memory.slice(at, length).unwrap());
+    let part = |at, length| {
+        // SAFETY: as above.
+        #[allow(unsafe_code, reason = "the event takes a promise")]
+        unsafe {
+            configured(&dev).memory(memory.slice(at, length).unwrap())
+        }
+    };
     for (at, length) in [(0, 7), (0, 16), (4, 8), (1, 8)] {
         assert_eq!(kind(part(at, length).start()), ErrorKind::InvalidValue, "{length} at {at}");
     }
@@ -134,7 +142,11 @@ fn event_keeps_its_memory_until_destroyed() {
     let gone = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     let [of_event, of_context] = gone.each_ref().map(|gone| {
         let memory = Memory::allocate(8).unwrap().guarded(Owner(gone.clone()));
-        configured(&dev).memory(memory)
+        // SAFETY: nothing else accesses the memory.
+        #[allow(unsafe_code, reason = "the event takes a promise")]
+        unsafe {
+            configured(&dev).memory(memory)
+        }
     });
     let are_gone = || gone.each_ref().map(|gone| gone.load(Ordering::Relaxed));
     let event = of_event.start().unwrap();

@@ -231,7 +231,7 @@ fn chains_fit_deepest_workq_on_short_cq() {
     let chain = |full: bool| {
         let piece = |at| match full {
             true => inventory.buf_by_data(&map, map.address() + 16 * at, 16),
-            // Misaligned pieces, for the maximum of requests.
+            // Misaligned pieces, for the maximum number of requests.
             false => {
                 inventory.buf_by_addr(&map, map.address() + 0x8000 + 32 * at, 8 + 16 * (at % 2))
             }

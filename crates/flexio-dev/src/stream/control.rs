@@ -24,7 +24,7 @@ pub const UNSEEN: u32 = u32::MAX;
 /// bytes at 0, little-endian).
 pub const HOST_SLOTS_AT: u64 = 0x40;
 
-/// log2 of the maximum of entries in a ring.
+/// log2 of the maximum number of entries in a ring.
 pub const MOST_LOG_ENTRIES: u8 = 20;
 
 /// The transport of entries to the host.
@@ -60,7 +60,7 @@ pub struct Setup {
     pub ring: u64,
     /// Entries per batch, a power of two. 1: each at once.
     pub batch: u32,
-    /// Maximum of entries in one message of the queue pair.
+    /// Maximum number of entries in one message of the queue pair.
     pub most: u32,
     /// Number of waits for room before a thread counts its message as lost.
     pub patience: u32,

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use super::control::Control;
 use crate::context::ThreadContext;
 
-/// Maximum of streams (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
+/// Maximum number of streams (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
 pub const MAX_STREAMS: usize = 255;
 /// The number of the tracer for the host.
 pub const TRACER: u64 = 256;

@@ -32,7 +32,7 @@ use sender::Sender;
 
 /// The program's function for managing streams.
 const MANAGER: &str = "verbless_stream";
-/// Maximum of entries that a message may be ahead of the last one.
+/// Maximum number of entries that a message may be ahead of the last one.
 const FARTHEST: u64 = 1 << 32;
 /// Silence of an unreliable service after which missing messages count as lost.
 const QUIET: Duration = Duration::from_millis(20);
@@ -43,7 +43,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 
 /// How entries reach the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum EntryTransport {
     /// The host reads the heap.
     Heap,
     Window,
@@ -57,7 +57,7 @@ pub(crate) enum Way {
 pub(crate) struct ChannelConfig {
     /// The number of the stream, or of the tracer.
     pub(crate) number: u64,
-    pub(crate) way: Way,
+    pub(crate) transport: EntryTransport,
     pub(crate) log_entry_bytes: u8,
     /// Bytes of the ring in the heap, a power of two.
     pub(crate) ring_bytes: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Channel {
     /// The number of the next entry.
     next: u64,
     /// Lost or damaged entries.
-    missed: Missed,
+    losses: EntryLosses,
     attached: bool,
     /// Whether entries without room are dropped at the write: nothing is handed over or freed.
     lossless: bool,
@@ -107,14 +107,14 @@ pub(crate) struct Channel {
 
 /// Counts of lost and damaged entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Missed {
+pub(crate) struct EntryLosses {
     /// Entries that never arrived.
     pub(crate) lost: u64,
     /// Invalid arrivals.
     pub(crate) damaged: u64,
 }
 
-impl Missed {
+impl EntryLosses {
     /// Counts `entries` as lost. Saturates, because the program controls entry numbers.
     fn lose(&mut self, entries: u64) {
         self.lost = self.lost.saturating_add(entries);
@@ -143,9 +143,9 @@ impl Channel {
         setup.batch = config.batch;
         setup.patience = config.patience;
         let (mut window, mut sender) = (None, None);
-        let receiver = match config.way {
-            Way::Heap => Receiver::heap(),
-            Way::Window => {
+        let receiver = match config.transport {
+            EntryTransport::Heap => Receiver::heap(),
+            EntryTransport::Window => {
                 let made = Window::create(process, process.pd())?;
                 setup.carrier = Carrier::Window as u8;
                 setup.window = made.id().0;
@@ -153,7 +153,7 @@ impl Channel {
                 // As many slots as entries, so that every claimed entry has one.
                 Receiver::window(process, &config, &mut setup)?
             }
-            Way::Rc | Way::Uc | Way::Ud => {
+            EntryTransport::Rc | EntryTransport::Uc | EntryTransport::Ud => {
                 let mut receiver = Receiver::queue(process, &config)?;
                 let ring = (ring_at, config.ring_bytes);
                 sender = Some(Sender::create(process, &config, ring, &mut receiver, &mut setup)?);
@@ -172,7 +172,7 @@ impl Channel {
             ring,
             ring_at,
             next: 0,
-            missed: Missed::default(),
+            losses: EntryLosses::default(),
             attached: false,
             lossless: false,
             level: 0,
@@ -200,8 +200,8 @@ impl Channel {
         Some((self.receiver.qpn()?, self.sender.as_ref()?.qpn()))
     }
 
-    pub(crate) const fn missed(&self) -> Missed {
-        self.missed
+    pub(crate) const fn losses(&self) -> EntryLosses {
+        self.losses
     }
 
     const fn entry_bytes(&self) -> usize {
@@ -262,13 +262,13 @@ impl Channel {
 
     /// Whether the host reads the heap, and nothing is sent.
     fn by_host(&self) -> bool {
-        self.lossless || self.config.way == Way::Heap
+        self.lossless || self.config.transport == EntryTransport::Heap
     }
 
     /// Frees the whole ring: the program hands over its remaining entries, and the host
     /// acknowledges them. No thread may write meanwhile.
     pub(crate) fn settle(&mut self, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<(), Error> {
-        if self.config.way == Way::Heap {
+        if self.config.transport == EntryTransport::Heap {
             return self.give_back();
         }
         let begun = Instant::now();
@@ -276,7 +276,7 @@ impl Channel {
             self.manage(operation::FLUSH, 0)?;
             self.receive(deliver)?;
             let Progress { claimed, carried, freed, broken, .. } = self.progress()?;
-            let free = self.config.way == Way::Window || freed == claimed;
+            let free = self.config.transport == EntryTransport::Window || freed == claimed;
             if broken != 0 || carried == claimed && free || begun.elapsed() > LEAVE {
                 return Ok(());
             }
@@ -297,7 +297,7 @@ impl Channel {
     }
 
     /// Whether a claimed entry stays unwritten or not handed over, because its run was terminated:
-    /// all entries behind it wait, and so do entries in the next ring.
+    /// all entries after it wait, and so do entries in the next ring.
     pub(crate) fn is_held_up(
         &mut self,
         deliver: &mut dyn FnMut(u64, &[u8]),
@@ -366,8 +366,8 @@ impl Channel {
         let claimed = claimed.min(old.next.saturating_add(old.entries())).max(old.next);
         self.before.claimed = old.before.claimed.saturating_add(claimed);
         self.before.lost = old.before.lost.saturating_add(lost);
-        self.missed = old.missed;
-        self.missed.lose(claimed.saturating_sub(old.next));
+        self.losses = old.losses;
+        self.losses.lose(claimed.saturating_sub(old.next));
         self.held.append(&mut old.held);
         self.held.push(old);
         progress.map(drop)
@@ -385,10 +385,10 @@ impl Channel {
             return self.read_heap(deliver);
         }
         let mut count = 0;
-        let (next, missed, base) = (&mut self.next, &mut self.missed, self.before.claimed);
+        let (next, losses, base) = (&mut self.next, &mut self.losses, self.before.claimed);
         let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
         self.receiver.take(self.config.log_entry_bytes, next, &mut |next, entry| {
-            count += u64::from(accept(next, missed, entry, deliver));
+            count += u64::from(accept(next, losses, entry, deliver));
         })?;
         Ok(count)
     }
@@ -430,7 +430,7 @@ impl Channel {
             self.read_heap(deliver)?;
         }
         if self.next < end {
-            self.missed.lose(end - self.next);
+            self.losses.lose(end - self.next);
             self.next = end;
         }
         Ok(())
@@ -442,7 +442,8 @@ impl Channel {
         end: u64,
         deliver: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), Error> {
-        let reliable = matches!(self.config.way, Way::Rc | Way::Window) && end != u64::MAX;
+        let reliable = matches!(self.config.transport, EntryTransport::Rc | EntryTransport::Window)
+            && end != u64::MAX;
         // Reliable entries arrive unless the queue pair breaks, which takes as long as its retries.
         let patience = if reliable { self.process.timeout() } else { QUIET };
         let mut since = Instant::now();
@@ -466,7 +467,7 @@ impl Channel {
     }
 
     /// Reads the entries in the heap in order up to an incomplete one; if `ended`, because nothing
-    /// more is written, it also reads behind it.
+    /// more is written, it also reads past that entry.
     fn read_all(&mut self, ended: bool, deliver: &mut dyn FnMut(u64, &[u8])) -> Result<u64, Error> {
         let base = self.before.claimed;
         let deliver = &mut |index, entry: &[u8]| deliver(base.saturating_add(index), entry);
@@ -491,8 +492,8 @@ impl Channel {
             }
             for (entry, index) in bytes.chunks_exact(self.entry_bytes()).zip(at..) {
                 if number_of(entry) == index + 1 {
-                    let (next, missed) = (&mut self.next, &mut self.missed);
-                    count += u64::from(accept(next, missed, entry, deliver));
+                    let (next, losses) = (&mut self.next, &mut self.losses);
+                    count += u64::from(accept(next, losses, entry, deliver));
                 }
             }
             at += whole as u64;
@@ -500,7 +501,7 @@ impl Channel {
                 break;
             }
         }
-        if self.config.way == Way::Heap && !self.lossless && count > 0 {
+        if self.config.transport == EntryTransport::Heap && !self.lossless && count > 0 {
             match self.give_back() {
                 // No thread needs the room any more.
                 Err(Error::Fatal(_)) => {}
@@ -580,7 +581,7 @@ impl Drop for Channel {
     }
 }
 
-/// Maximum of entries per read.
+/// Maximum number of entries per read.
 const PIECE: u64 = 1024;
 
 fn number_of(entry: &[u8]) -> u64 {
@@ -591,23 +592,23 @@ fn number_of(entry: &[u8]) -> u64 {
 /// Delivers an entry if its number may be the next; returns whether it did.
 fn accept(
     next: &mut u64,
-    missed: &mut Missed,
+    losses: &mut EntryLosses,
     entry: &[u8],
     deliver: &mut dyn FnMut(u64, &[u8]),
 ) -> bool {
     let Some(index) = number_of(entry).checked_sub(1) else {
-        missed.damaged += 1;
+        losses.damaged += 1;
         return false;
     };
     match index.checked_sub(*next) {
         // It came before, from the heap.
         None => false,
         Some(ahead) if ahead > FARTHEST => {
-            missed.damaged += 1;
+            losses.damaged += 1;
             false
         }
         Some(ahead) => {
-            missed.lose(ahead);
+            losses.lose(ahead);
             *next = index + 1;
             deliver(index, entry);
             true

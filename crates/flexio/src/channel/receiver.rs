@@ -4,7 +4,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use verbless_command::{KeyAccess, Qpn};
 use verbless_flexio_dev::stream::control::{HOST_SLOTS_AT, Setup};
@@ -13,12 +13,13 @@ use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::domain::DatagramOptions;
 use verbless_queue::{
     ConnectOptions, Cq, CqConfig, Cqe, Domain, PeerAddress, QKey, Qp, QpConfig, Rc, Region, Uc, Ud,
+    WordRegion,
 };
 
 use crate::error::Error;
 use crate::process::Process;
 
-use super::{ChannelConfig, Way};
+use super::{ChannelConfig, EntryTransport};
 
 /// The host's side of a channel.
 #[derive(Debug)]
@@ -26,15 +27,15 @@ pub(super) enum Receiver {
     /// Nothing: the host reads the process's heap.
     Heap,
     Window {
-        ring: Region,
+        ring: WordRegion,
         slots: u64,
     },
-    Queue(Box<Queue>),
+    ReceiveQp(Box<ReceiveQp>),
 }
 
 /// A queue pair that receives.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct ReceiveQp {
     qp: AnyQp,
     cq: Cq,
     region: Region,
@@ -70,7 +71,7 @@ impl Receiver {
         setup: &mut Setup,
     ) -> Result<Self, Error> {
         let length = HOST_SLOTS_AT + config.ring_bytes;
-        let ring = process.domain().region(length as usize, KeyAccess::LOCAL)?;
+        let ring = process.domain().words(length as usize / 8, KeyAccess::LOCAL)?;
         setup.key = ring.lkey().0;
         setup.host_ring = ring.address();
         Ok(Self::Window { ring, slots: config.ring_bytes >> config.log_entry_bytes })
@@ -81,8 +82,8 @@ impl Receiver {
         let domain = process.domain();
         let entry = 1_u64 << config.log_entry_bytes;
         let batch = u64::from(config.batch) * entry;
-        let (header, room) = match config.way {
-            Way::Ud => (HEADER_BYTES, batch.min(domain.longest_datagram(1)?.into())),
+        let (header, room) = match config.transport {
+            EntryTransport::Ud => (HEADER_BYTES, batch.min(domain.max_datagram_bytes(1)?.into())),
             _ => (0, batch),
         };
         // A message has whole entries.
@@ -93,36 +94,36 @@ impl Receiver {
         let region = domain.region(stride * buffers as usize, KeyAccess::LOCAL)?;
         let queues = QpConfig { inline: 0, ..QpConfig::new(1, buffers) };
         let cq = domain.completion_queue(&CqConfig::new(queues.cqes::<Ud>()))?;
-        let qp = match config.way {
-            Way::Ud => AnyQp::Ud(domain.queue_pair_of(&queues, &cq, &cq)?),
-            Way::Uc => AnyQp::Uc(domain.queue_pair_of(&queues, &cq, &cq)?),
+        let qp = match config.transport {
+            EntryTransport::Ud => AnyQp::Ud(domain.queue_pair_of(&queues, &cq, &cq)?),
+            EntryTransport::Uc => AnyQp::Uc(domain.queue_pair_of(&queues, &cq, &cq)?),
             _ => AnyQp::Rc(domain.queue_pair_of(&queues, &cq, &cq)?),
         };
         let room = room as usize;
-        let mut queue = Queue { qp, cq, region, header, stride, room, entries, sender: None };
+        let mut queue = ReceiveQp { qp, cq, region, header, stride, room, entries, sender: None };
         for buffer in 0..buffers {
             queue.post(buffer.into())?;
         }
-        Ok(Self::Queue(Box::new(queue)))
+        Ok(Self::ReceiveQp(Box::new(queue)))
     }
 
-    fn of_queue(&mut self) -> Result<&mut Queue, Error> {
+    fn of_queue(&mut self) -> Result<&mut ReceiveQp, Error> {
         match self {
-            Self::Queue(queue) => Ok(queue),
+            Self::ReceiveQp(queue) => Ok(queue),
             _ => Err(Error::Failed("the stream has no queue pair".into())),
         }
     }
 
     pub(super) fn qpn(&self) -> Option<u32> {
         match self {
-            Self::Queue(queue) => Some(each!(&queue.qp, qp => qp.qpn().0)),
+            Self::ReceiveQp(queue) => Some(each!(&queue.qp, qp => qp.qpn().0)),
             _ => None,
         }
     }
 
     pub(super) fn entries_per_message(&self) -> u32 {
         match self {
-            Self::Queue(queue) => queue.entries,
+            Self::ReceiveQp(queue) => queue.entries,
             _ => 1,
         }
     }
@@ -175,7 +176,7 @@ impl Receiver {
             Self::Heap => Ok(()),
             Self::Window { ring, slots } => {
                 let mut entry = vec![0; entry_bytes];
-                let words = ring.words();
+                let words: &[AtomicU64] = ring;
                 // This acknowledges entries read from the heap, too.
                 words[0].store(next.to_le(), Ordering::Release);
                 // At most one round, so that a program cannot keep the host here.
@@ -198,7 +199,7 @@ impl Receiver {
                 }
                 Ok(())
             }
-            Self::Queue(queue) => queue.take(entry_bytes, &mut |entry| accept(next, entry)),
+            Self::ReceiveQp(queue) => queue.take(entry_bytes, &mut |entry| accept(next, entry)),
         }
     }
 }
@@ -215,7 +216,7 @@ macro_rules! each {
 }
 use each;
 
-impl Queue {
+impl ReceiveQp {
     fn post(&mut self, buffer: u64) -> Result<(), Error> {
         let at = buffer as usize * self.stride;
         let into = self.region.sge(at, self.header + self.room).map_err(failed)?;
@@ -256,10 +257,10 @@ mod tests {
     use super::*;
     use crate::channel::tests::agreeing;
 
-    fn config(way: Way, batch: u32) -> ChannelConfig {
+    fn config(transport: EntryTransport, batch: u32) -> ChannelConfig {
         ChannelConfig {
             number: 1,
-            way,
+            transport,
             log_entry_bytes: 6,
             ring_bytes: 1024,
             ring_at: None,
@@ -274,7 +275,7 @@ mod tests {
     fn qp_messages_are_split_into_entries() {
         let (_model, process) = agreeing();
         let domain = process.domain();
-        let mut receiver = Receiver::queue(&process, &config(Way::Rc, 4)).unwrap();
+        let mut receiver = Receiver::queue(&process, &config(EntryTransport::Rc, 4)).unwrap();
         assert_eq!(receiver.entries_per_message(), 4);
         let options = ConnectOptions::default();
         let there = receiver.address(domain, &options).unwrap();
@@ -312,18 +313,19 @@ mod tests {
         let (_model, process) = agreeing();
         let domain = process.domain();
         let options = ConnectOptions::default();
-        let longest = domain.longest_datagram(1).unwrap();
-        let mut datagrams = Receiver::queue(&process, &config(Way::Ud, 1 << 10)).unwrap();
+        let longest = domain.max_datagram_bytes(1).unwrap();
+        let mut datagrams =
+            Receiver::queue(&process, &config(EntryTransport::Ud, 1 << 10)).unwrap();
         assert_eq!(datagrams.entries_per_message(), longest / 64);
-        let few = Receiver::queue(&process, &config(Way::Ud, 2)).unwrap();
+        let few = Receiver::queue(&process, &config(EntryTransport::Ud, 2)).unwrap();
         assert_eq!(few.entries_per_message(), 2);
         let there = datagrams.address(domain, &options).unwrap();
         let refused = datagrams.connect(domain, &there, &options).unwrap_err().to_string();
         assert!(refused.contains("is not connected"), "{refused}");
         let q_key = datagrams.start(domain, Qpn(7)).unwrap();
         assert_eq!(q_key.0 >> 31, 0, "the top bit means the sender's own");
-        for way in [Way::Rc, Way::Uc] {
-            let mut connected = Receiver::queue(&process, &config(way, 1)).unwrap();
+        for transport in [EntryTransport::Rc, EntryTransport::Uc] {
+            let mut connected = Receiver::queue(&process, &config(transport, 1)).unwrap();
             let refused = connected.start(domain, Qpn(7)).unwrap_err().to_string();
             assert!(refused.contains("takes no datagrams"), "{refused}");
         }

@@ -2,7 +2,7 @@
 //! program posts and polls by itself.
 
 use verbless_command::{
-    CqAttr, CqElement, DatagramAttr, Eqn, InitAttr, KeyAccess, QpAttr, QpObject, RemoteAccess,
+    CqAttr, CqEventTarget, DatagramAttr, Eqn, InitAttr, KeyAccess, QpAttr, QpObject, RemoteAccess,
     RtrAttr, RtsAttr, ServiceType,
 };
 use verbless_flexio_dev::stream::control::{Carrier, Setup};
@@ -16,11 +16,11 @@ use crate::outbox::{Outbox, OutboxConfig};
 use crate::process::Process;
 
 use super::receiver::Receiver;
-use super::{ChannelConfig, Way};
+use super::{ChannelConfig, EntryTransport};
 
 /// Bytes of a WQEBB and of a CQE.
 const BLOCK: u64 = 64;
-/// log2 of the maximum of WQEBBs of a send queue.
+/// log2 of the maximum number of WQEBBs of a send queue.
 const MOST_LOG_WQEBBS: u8 = 15;
 
 /// The queue pair and its parts.
@@ -42,9 +42,9 @@ impl Sender {
         receiver: &mut Receiver,
         setup: &mut Setup,
     ) -> Result<Self, Error> {
-        let (service, carrier, wqebbs_each) = match config.way {
-            Way::Ud => (ServiceType::UD, Carrier::Datagram, 2),
-            Way::Uc => (ServiceType::UC, Carrier::Connected, 1),
+        let (service, carrier, wqebbs_each) = match config.transport {
+            EntryTransport::Ud => (ServiceType::UD, Carrier::Datagram, 2),
+            EntryTransport::Uc => (ServiceType::UC, Carrier::Connected, 1),
             _ => (ServiceType::RC, Carrier::Connected, 1),
         };
         // At least a WQE for each batch of the ring, and for partial batches.
@@ -65,7 +65,7 @@ impl Sender {
             log_cqes: log_wqebbs,
             wide: false,
             // The program polls it and never arms it.
-            element: CqElement::Eq(Eqn(device.query_eqn(0)?)),
+            element: CqEventTarget::Eq(Eqn(device.query_eqn(0)?)),
             ignore_overrun: false,
         })?;
         let cq = std::sync::Arc::new(cq);
@@ -82,9 +82,9 @@ impl Sender {
             shared: None,
             log_receive_stride: 4,
             user_index: 0,
-            memory_copies: false,
+            dma_mmo: false,
         })?;
-        connect(process, &mut qp, config.way, receiver, setup)?;
+        connect(process, &mut qp, config.transport, receiver, setup)?;
         let key = Mkey::to_range(process, at, bytes, &MkeyConfig::new(KeyAccess::LOCAL_READ))?;
         let outbox = Outbox::create(process, &OutboxConfig::default())?;
         setup.carrier = carrier as u8;
@@ -107,7 +107,7 @@ impl Sender {
 fn connect(
     process: &Process,
     qp: &mut QpObject,
-    way: Way,
+    transport: EntryTransport,
     receiver: &mut Receiver,
     setup: &mut Setup,
 ) -> Result<(), Error> {
@@ -116,7 +116,7 @@ fn connect(
     let host = receiver.address(domain, &options)?;
     // Both are on one device.
     let own = PeerAddress { qpn: qp.qpn(), psn: qp.first_psn(), ..host };
-    if way == Way::Ud {
+    if transport == EntryTransport::Ud {
         let q_key = receiver.start(domain, own.qpn)?;
         qp.to_init_datagram(&DatagramAttr { port: options.port, pkey_index: 0, q_key })?;
         qp.to_rtr_datagram()?;
@@ -158,14 +158,14 @@ mod tests {
     fn sender_qp_follows_transport_type() {
         let (_model, process) = agreeing();
         let ring = process.alloc(1024).unwrap();
-        for (way, service, carrier) in [
-            (Way::Rc, ServiceType::RC, Carrier::Connected),
-            (Way::Uc, ServiceType::UC, Carrier::Connected),
-            (Way::Ud, ServiceType::UD, Carrier::Datagram),
+        for (transport, service, carrier) in [
+            (EntryTransport::Rc, ServiceType::RC, Carrier::Connected),
+            (EntryTransport::Uc, ServiceType::UC, Carrier::Connected),
+            (EntryTransport::Ud, ServiceType::UD, Carrier::Datagram),
         ] {
             let config = ChannelConfig {
                 number: 1,
-                way,
+                transport,
                 log_entry_bytes: 6,
                 ring_bytes: 1024,
                 ring_at: None,
@@ -179,14 +179,14 @@ mod tests {
             let place = (ring.address(), 1024);
             let sender = Sender::create(&process, &config, place, &mut receiver, &mut setup);
             let sender = sender.unwrap();
-            assert_eq!(sender.qp.state().unwrap().0, 3, "{way:?} is ready to send");
+            assert_eq!(sender.qp.state().unwrap().0, 3, "{transport:?} is ready to send");
             assert_eq!(sender.qp.attr().service, service);
             assert_eq!((sender.qpn(), setup.queue), (sender.qp.qpn().0, sender.qp.qpn().0));
             assert_eq!((setup.carrier, setup.most), (carrier as u8, 2));
             // Sixteen entries in batches of two: 32 WQEs of one WQEBB or two.
-            let log = if way == Way::Ud { 6 } else { 5 };
+            let log = if transport == EntryTransport::Ud { 6 } else { 5 };
             assert_eq!((setup.log_wqebbs, setup.log_cqes), (log, log));
-            assert_eq!(setup.destination == [0; 48], way != Way::Ud);
+            assert_eq!(setup.destination == [0; 48], transport != EntryTransport::Ud);
             let mut cqes = vec![0; 64 << log];
             process.read(setup.cqes, &mut cqes).unwrap();
             assert!(cqes.iter().all(|&byte| byte == UNWRITTEN));

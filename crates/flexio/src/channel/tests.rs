@@ -85,7 +85,7 @@ impl Channel {
         match &self.receiver {
             Receiver::Window { ring, .. } => {
                 let at = (control::HOST_SLOTS_AT + within) as usize / 8;
-                for (word, bytes) in ring.words()[at..].iter().zip(entry.as_chunks::<8>().0).rev() {
+                for (word, bytes) in ring[at..].iter().zip(entry.as_chunks::<8>().0).rev() {
                     let order = std::sync::atomic::Ordering::Release;
                     word.store(u64::from_ne_bytes(*bytes), order);
                 }
@@ -110,10 +110,10 @@ impl Channel {
     }
 }
 
-fn config(way: Way, ring_at: Option<u64>) -> ChannelConfig {
+fn config(transport: EntryTransport, ring_at: Option<u64>) -> ChannelConfig {
     ChannelConfig {
         number: 1,
-        way,
+        transport,
         log_entry_bytes: 6,
         ring_bytes: 4096,
         ring_at,
@@ -124,8 +124,8 @@ fn config(way: Way, ring_at: Option<u64>) -> ChannelConfig {
     }
 }
 
-fn channel(process: &Process, way: Way, ring_at: Option<u64>) -> Channel {
-    Channel::create(process, config(way, ring_at)).unwrap()
+fn channel(process: &Process, transport: EntryTransport, ring_at: Option<u64>) -> Channel {
+    Channel::create(process, config(transport, ring_at)).unwrap()
 }
 
 /// Claims entry 0 of the ring of the block at `block`, and completes it if `whole`.
@@ -153,24 +153,25 @@ fn start(process: &Process, handler: &EventHandler) {
 
 #[test]
 fn extreme_entry_numbers_do_not_overflow() {
-    let (mut next, mut missed) = (u64::MAX - (1 << 20), Missed { lost: u64::MAX - 3, damaged: 0 });
+    let (mut next, mut losses) =
+        (u64::MAX - (1 << 20), EntryLosses { lost: u64::MAX - 3, damaged: 0 });
     let mut entry = vec![0; 64];
     entry[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&u64::MAX.to_le_bytes());
     let mut delivered = Vec::new();
-    assert!(accept(&mut next, &mut missed, &entry, &mut |index, _| delivered.push(index)));
-    assert_eq!((next, missed.lost, delivered), (u64::MAX, u64::MAX, vec![u64::MAX - 1]));
+    assert!(accept(&mut next, &mut losses, &entry, &mut |index, _| delivered.push(index)));
+    assert_eq!((next, losses.lost, delivered), (u64::MAX, u64::MAX, vec![u64::MAX - 1]));
 }
 
 #[test]
 fn distant_entry_is_damaged_and_old_one_dropped() {
-    let (mut next, mut missed) = (5, Missed::default());
+    let (mut next, mut losses) = (5, EntryLosses::default());
     let mut take = |number: u64| {
         let mut entry = [0; 64];
         entry[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_le_bytes());
         let mut delivered = None;
-        let taken = accept(&mut next, &mut missed, &entry, &mut |index, _| delivered = Some(index));
+        let taken = accept(&mut next, &mut losses, &entry, &mut |index, _| delivered = Some(index));
         assert_eq!(taken, delivered.is_some());
-        (delivered, next, missed.lost, missed.damaged)
+        (delivered, next, losses.lost, losses.damaged)
     };
     assert_eq!(take(0), (None, 5, 0, 1), "no number");
     assert_eq!(take(5), (None, 5, 0, 1), "it came before");
@@ -185,8 +186,10 @@ fn ring_above_entry_limit_is_rejected() {
     let (_model, process) = managed(2, 0);
     for more in [1, 2] {
         let ring_bytes = 64 << (MOST_LOG_ENTRIES + more);
-        let made =
-            Channel::create(&process, ChannelConfig { ring_bytes, ..config(Way::Heap, None) });
+        let made = Channel::create(
+            &process,
+            ChannelConfig { ring_bytes, ..config(EntryTransport::Heap, None) },
+        );
         let Err(error) = made else { panic!("a ring of {ring_bytes} bytes") };
         assert!(error.to_string().contains("entries that there may be"), "{error}");
     }
@@ -194,10 +197,10 @@ fn ring_above_entry_limit_is_rejected() {
 
 #[test]
 fn new_ring_is_read_after_attach_timeout() {
-    for way in [Way::Heap, Way::Rc] {
+    for transport in [EntryTransport::Heap, EntryTransport::Rc] {
         let (_model, process) = managed(2, 0);
         let before = process.heap_info();
-        let mut channel = channel(&process, way, None);
+        let mut channel = channel(&process, transport, None);
         channel.attach(3).unwrap();
         // A run is terminated in the first entry.
         claim(&process, channel.control.address(), false);
@@ -209,9 +212,9 @@ fn new_ring_is_read_after_attach_timeout() {
         let found = channel.manage(operation::FLUSH, 0).expect("it has a stream");
         assert_ne!(found, channel.control.address());
         claim(&process, found, true);
-        let lost = channel.missed().lost;
+        let lost = channel.losses().lost;
         channel.flush(&mut none).unwrap();
-        assert_eq!(channel.missed().lost, lost, "nothing is lost that comes yet");
+        assert_eq!(channel.losses().lost, lost, "nothing is lost that comes yet");
         assert!(channel.is_held_up(&mut none).unwrap());
         channel.renew(&mut none).unwrap();
         assert_eq!(channel.control.address(), found);
@@ -221,15 +224,17 @@ fn new_ring_is_read_after_attach_timeout() {
         assert_eq!(delivered, [1], "the entry behind the one that was held up");
         channel.detach().unwrap();
         drop(channel);
-        assert_eq!(process.heap_info(), before, "the heap behind {way:?}");
+        assert_eq!(process.heap_info(), before, "the heap behind {transport:?}");
     }
 }
 
 #[test]
 fn dropped_channel_is_detached() {
     let (_model, process) = managed(0, 0);
-    let (mut first, second) =
-        (channel(&process, Way::Heap, None), channel(&process, Way::Heap, None));
+    let (mut first, second) = (
+        channel(&process, EntryTransport::Heap, None),
+        channel(&process, EntryTransport::Heap, None),
+    );
     first.attach(3).unwrap();
     assert_eq!(second.manage(operation::FLUSH, 0).unwrap(), first.control.address());
     drop(first);
@@ -240,7 +245,7 @@ fn dropped_channel_is_detached() {
 #[test]
 fn old_ring_is_delivered_after_failed_read() {
     let (model, process) = managed(2, 0);
-    let mut channel = channel(&process, Way::Heap, None);
+    let mut channel = channel(&process, EntryTransport::Heap, None);
     channel.attach(3).unwrap();
     let old = channel.control.address();
     claim(&process, old, true);
@@ -256,7 +261,7 @@ fn old_ring_is_delivered_after_failed_read() {
     channel.renew(&mut |index, _| delivered.push(index)).unwrap();
     assert_eq!(delivered, [0]);
     assert_ne!(channel.control.address(), old);
-    assert_eq!(channel.missed(), Missed::default());
+    assert_eq!(channel.losses(), EntryLosses::default());
     channel.detach().unwrap();
 }
 
@@ -265,7 +270,7 @@ fn user_buffer_is_kept_while_threads_use_ring() {
     for (users, stays) in [(0, false), (1, true)] {
         let (_model, process) = managed(0, users);
         let buffer = process.alloc(4096).unwrap();
-        let mut channel = channel(&process, Way::Heap, Some(buffer.address()));
+        let mut channel = channel(&process, EntryTransport::Heap, Some(buffer.address()));
         channel.keep(Some(buffer.clone()));
         channel.attach(3).unwrap();
         assert_eq!(channel.detach().is_err(), stays);
@@ -279,7 +284,7 @@ fn detach_forgives_handler_destroyed_in_run() {
     for runs in [false, true] {
         let (_model, process) = managed(0, 1);
         let before = process.heap_info();
-        let mut channel = channel(&process, Way::Heap, None);
+        let mut channel = channel(&process, EntryTransport::Heap, None);
         channel.attach(3).unwrap();
         let mut config = EventHandlerConfig::new(Handler::named("runs"));
         config.polling = true;

@@ -42,7 +42,7 @@ mod yaml;
 use crate::app::MAX_NAME_LEN;
 use crate::error::Error;
 
-use yaml::{Fault, Node, Value};
+use yaml::{Node, Value, YamlError};
 
 /// The version of the format.
 pub const VERSION: u16 = 1;
@@ -64,7 +64,7 @@ impl Resources {
     /// # Errors
     /// The file is invalid (the error has the line), or does not have the key.
     pub fn new(key: &str, file: &[u8]) -> Result<Self, Error> {
-        let all = read(file).map_err(|Fault { line, why }| {
+        let all = read(file).map_err(|YamlError { line, why }| {
             Error::Failed(format!("resources, line {line}: {why}"))
         })?;
         let mut keys: Vec<_> = all.iter().map(|(key, _)| key.clone()).collect();
@@ -94,42 +94,49 @@ impl Resources {
 }
 
 /// All resources of a file.
-fn read(file: &[u8]) -> Result<Vec<(String, Resources)>, Fault> {
+fn read(file: &[u8]) -> Result<Vec<(String, Resources)>, YamlError> {
     if file.len() > MOST_BYTES {
-        return Err(Fault::new(1, format!("it has {} bytes, of {MOST_BYTES} at most", file.len())));
+        return Err(YamlError::new(
+            1,
+            format!("it has {} bytes, of {MOST_BYTES} at most", file.len()),
+        ));
     }
     let text = std::str::from_utf8(file).map_err(|error| {
         let before = &file[..error.valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        Fault::new(line, "a byte that is no UTF-8")
+        YamlError::new(line, "a byte that is no UTF-8")
     })?;
     let mut entries = yaml::parse(text)?.into_iter();
     match entries.next() {
         Some(Node { key, value: Value::Scalar(version), line }) if key == "version" => {
             if version != VERSION.to_string() {
                 let why = format!("version {version:?}; this reads version {VERSION}");
-                return Err(Fault::new(line, why));
+                return Err(YamlError::new(line, why));
             }
         }
         other => {
             let line = other.map_or(1, |node| node.line);
-            return Err(Fault::new(line, format!("`version: {VERSION}` comes first")));
+            return Err(YamlError::new(line, format!("`version: {VERSION}` comes first")));
         }
     }
     let resources = match entries.next() {
         Some(Node { key, value: Value::Mapping(keys), .. }) if key == "resources" => keys,
-        Some(node) => return Err(Fault::new(node.line, "`resources:` and its keys come second")),
-        None => return Err(Fault::new(text.lines().count().max(1), "there is no `resources:`")),
+        Some(node) => {
+            return Err(YamlError::new(node.line, "`resources:` and its keys come second"));
+        }
+        None => {
+            return Err(YamlError::new(text.lines().count().max(1), "there is no `resources:`"));
+        }
     };
     if let Some(node) = entries.next() {
-        return Err(Fault::new(node.line, format!("no such key here: {}", node.key)));
+        return Err(YamlError::new(node.line, format!("no such key here: {}", node.key)));
     }
     resources.into_iter().map(one).collect()
 }
 
-fn one(node: Node) -> Result<(String, Resources), Fault> {
+fn one(node: Node) -> Result<(String, Resources), YamlError> {
     let Value::Mapping(fields) = node.value else {
-        return Err(Fault::new(node.line, format!("{} has no app_name", node.key)));
+        return Err(YamlError::new(node.line, format!("{} has no app_name", node.key)));
     };
     let (mut app_name, mut eu_groups, mut eus) = (None, Vec::new(), Vec::new());
     for Node { key, value, line } in fields {
@@ -139,33 +146,33 @@ fn one(node: Node) -> Result<(String, Resources), Fault> {
             }
             ("app_name", Value::Scalar(name)) => {
                 let why = format!("a name of {} bytes, of {MAX_NAME_LEN} at most", name.len());
-                return Err(Fault::new(line, why));
+                return Err(YamlError::new(line, why));
             }
             ("eu_groups", Value::List(items)) => eu_groups = numbers(&items)?,
             ("eus", Value::List(items)) => eus = numbers(&items)?,
-            ("app_name", _) => return Err(Fault::new(line, "app_name is a name")),
+            ("app_name", _) => return Err(YamlError::new(line, "app_name is a name")),
             ("eu_groups" | "eus", _) => {
-                return Err(Fault::new(line, format!("{key} is a list of numbers")));
+                return Err(YamlError::new(line, format!("{key} is a list of numbers")));
             }
-            _ => return Err(Fault::new(line, format!("no such key here: {key}"))),
+            _ => return Err(YamlError::new(line, format!("no such key here: {key}"))),
         }
     }
-    let app_name =
-        app_name.ok_or_else(|| Fault::new(node.line, format!("{} has no app_name", node.key)))?;
+    let app_name = app_name
+        .ok_or_else(|| YamlError::new(node.line, format!("{} has no app_name", node.key)))?;
     Ok((node.key, Resources { app_name, eu_groups, eus }))
 }
 
-fn numbers(items: &[(String, usize)]) -> Result<Vec<u16>, Fault> {
+fn numbers(items: &[(String, usize)]) -> Result<Vec<u16>, YamlError> {
     let mut all = Vec::new();
     for (item, line) in items {
         // `parse` also accepts a plus sign.
         let digits = item.bytes().all(|byte| byte.is_ascii_digit());
         let number = item.parse().ok().filter(|_| digits);
         let number = number.ok_or_else(|| {
-            Fault::new(*line, format!("{item:?} is no number of a unit or group: 0 to 65535"))
+            YamlError::new(*line, format!("{item:?} is no number of a unit or group: 0 to 65535"))
         })?;
         if all.contains(&number) {
-            return Err(Fault::new(*line, format!("{number} comes twice")));
+            return Err(YamlError::new(*line, format!("{number} comes twice")));
         }
         all.push(number);
     }
@@ -177,7 +184,7 @@ mod tests {
     use super::*;
 
     fn fault(file: &str) -> (usize, String) {
-        let Fault { line, why } = read(file.as_bytes()).expect_err(file);
+        let YamlError { line, why } = read(file.as_bytes()).expect_err(file);
         (line, why)
     }
 

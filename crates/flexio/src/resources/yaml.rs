@@ -6,12 +6,12 @@ const MOST_DEPTH: usize = 8;
 
 /// An error and its line, counted from 1.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct YamlError {
     pub(super) line: usize,
     pub(super) why: String,
 }
 
-impl Fault {
+impl YamlError {
     pub(super) fn new(line: usize, why: impl Into<String>) -> Self {
         Self { line, why: why.into() }
     }
@@ -44,7 +44,7 @@ struct Line<'a> {
 }
 
 /// Parses a mapping that begins in the first column.
-pub(super) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
+pub(super) fn parse(text: &str) -> Result<Vec<Node>, YamlError> {
     let mut lines = Vec::new();
     for (index, line) in text.split('\n').enumerate() {
         let number = index + 1;
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
                 '\t' => "a tab: indent by spaces".to_owned(),
                 bad => format!("a control character, {}", bad.escape_default()),
             };
-            return Err(Fault::new(number, why));
+            return Err(YamlError::new(number, why));
         }
         let indent = line.len() - line.trim_start_matches(' ').len();
         let text = line[indent..].trim_end_matches(' ');
@@ -66,21 +66,21 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
     let all = mapping(&mut rest, 0, 0)?;
     match rest.first() {
         None => Ok(all),
-        Some(line) => Err(Fault::new(line.number, "it is under no key: check the indentation")),
+        Some(line) => Err(YamlError::new(line.number, "it is under no key: check the indentation")),
     }
 }
 
 /// The entries at an indentation.
-fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<Node>, Fault> {
+fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<Node>, YamlError> {
     let mut all: Vec<Node> = Vec::new();
     while let Some((&line, behind)) = rest.split_first().filter(|(line, _)| line.indent == indent) {
         if depth == MOST_DEPTH {
-            return Err(Fault::new(line.number, "mappings too deep within each other"));
+            return Err(YamlError::new(line.number, "mappings too deep within each other"));
         }
         *rest = behind;
         let (key, value) = entry(line)?;
         if all.iter().any(|node| node.key == key) {
-            return Err(Fault::new(line.number, format!("{key} comes twice")));
+            return Err(YamlError::new(line.number, format!("{key} comes twice")));
         }
         let value = match value {
             Value::Nothing => below(rest, line, depth)?,
@@ -92,7 +92,7 @@ fn mapping(rest: &mut &[Line<'_>], indent: usize, depth: usize) -> Result<Vec<No
 }
 
 /// Parses the indented value below a key without one on its line.
-fn below(rest: &mut &[Line<'_>], key: Line<'_>, depth: usize) -> Result<Value, Fault> {
+fn below(rest: &mut &[Line<'_>], key: Line<'_>, depth: usize) -> Result<Value, YamlError> {
     let Some(first) = rest.first().copied() else { return Ok(Value::Nothing) };
     let is_item = |line: &Line<'_>| line.text == "-" || line.text.starts_with("- ");
     // A list may begin in the column of its key.
@@ -112,8 +112,8 @@ fn below(rest: &mut &[Line<'_>], key: Line<'_>, depth: usize) -> Result<Value, F
 }
 
 /// Parses a line `key:` or `key: value`.
-fn entry(line: Line<'_>) -> Result<(String, Value), Fault> {
-    let fault = |why: &str| Err(Fault::new(line.number, why));
+fn entry(line: Line<'_>) -> Result<(String, Value), YamlError> {
+    let fault = |why: &str| Err(YamlError::new(line.number, why));
     let Some((key, value)) = line.text.split_once(':') else {
         return fault("no key and colon");
     };
@@ -134,11 +134,11 @@ fn entry(line: Line<'_>) -> Result<(String, Value), Fault> {
 }
 
 /// Parses a list in brackets, in one line.
-fn flow(text: &str, line: usize) -> Result<Vec<(String, usize)>, Fault> {
-    let unended = || Fault::new(line, "a list without its `]` in the same line");
+fn flow(text: &str, line: usize) -> Result<Vec<(String, usize)>, YamlError> {
+    let unended = || YamlError::new(line, "a list without its `]` in the same line");
     let (inner, behind) = text[1..].split_once(']').ok_or_else(unended)?;
     if !is_comment(behind) {
-        return Err(Fault::new(line, "something behind the list"));
+        return Err(YamlError::new(line, "something behind the list"));
     }
     if inner.trim_matches(' ').is_empty() {
         return Ok(Vec::new());
@@ -146,15 +146,15 @@ fn flow(text: &str, line: usize) -> Result<Vec<(String, usize)>, Fault> {
     inner.split(',').map(|item| Ok((scalar(item.trim_matches(' '), line)?, line))).collect()
 }
 
-/// Whether the text behind a value is empty, or a comment.
+/// Whether the text after a value is empty, or a comment.
 fn is_comment(behind: &str) -> bool {
     let text = behind.trim_start_matches(' ');
     text.is_empty() || text.starts_with('#') && text.len() < behind.len()
 }
 
 /// Parses a scalar, plain or in double quotes.
-fn scalar(text: &str, line: usize) -> Result<String, Fault> {
-    let fault = |why: &str| Err(Fault::new(line, why));
+fn scalar(text: &str, line: usize) -> Result<String, YamlError> {
+    let fault = |why: &str| Err(YamlError::new(line, why));
     if let Some(quoted) = text.strip_prefix('"') {
         let Some((inner, behind)) = quoted.split_once('"') else {
             return fault("a quote without its end in the same line");

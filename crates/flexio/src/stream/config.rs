@@ -5,20 +5,20 @@ use verbless_flexio_dev::Level;
 use verbless_flexio_dev::stream::control::MOST_LOG_ENTRIES;
 use verbless_flexio_dev::stream::entry::{RECORD_BYTES, TEXT_ENTRY_BYTES};
 
-use crate::channel::Way;
+use crate::channel::EntryTransport;
 use crate::error::Error;
 
 /// When messages reach the host (`flexio_msg_dev_sync_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
-pub enum SyncMode {
+pub enum MsgSyncMode {
     /// Messages are sent as they are written (`FLEXIO_MSG_DEV_SYNC_MODE_SYNC`).
     #[default]
     Sync = 0,
     /// Messages are sent when the host calls [`MsgStream::flush`](super::MsgStream::flush)
     /// (`FLEXIO_MSG_DEV_SYNC_MODE_ASYNC`).
     Async = 1,
-    /// Behaves like [`SyncMode::Sync`] (`FLEXIO_MSG_DEV_SYNC_MODE_BATCH`).
+    /// Behaves like [`MsgSyncMode::Sync`] (`FLEXIO_MSG_DEV_SYNC_MODE_BATCH`).
     Batch = 2,
     /// Records, which the host formats as text, are sent when a quarter of the buffer is full
     /// (`FLEXIO_MSG_DEV_SYNC_MODE_TRACER`).
@@ -28,7 +28,7 @@ pub enum SyncMode {
 /// How messages reach the host (`flexio_msg_transport`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
-pub enum Transport {
+pub enum MsgTransport {
     /// SENDs of a reliable connected queue pair of the program (`FLEXIO_MSG_TRANSPORT_QP_RC`).
     #[default]
     Rc = 0,
@@ -40,13 +40,13 @@ pub enum Transport {
     Ud = 3,
 }
 
-impl Transport {
-    pub(super) const fn way(self) -> Way {
+impl MsgTransport {
+    pub(super) const fn entry_transport(self) -> EntryTransport {
         match self {
-            Self::Rc => Way::Rc,
-            Self::Window => Way::Window,
-            Self::Uc => Way::Uc,
-            Self::Ud => Way::Ud,
+            Self::Rc => EntryTransport::Rc,
+            Self::Window => EntryTransport::Window,
+            Self::Uc => EntryTransport::Uc,
+            Self::Ud => EntryTransport::Ud,
         }
     }
 }
@@ -54,8 +54,8 @@ impl Transport {
 /// Minimum bytes of a stream's buffer.
 pub const LEAST_BUFFER: u32 = 2 << 10;
 /// Maximum bytes of a stream's buffer: its ring has at most 2^20 entries of 256 bytes; in
-/// [`SyncMode::Tracer`], with records of 64 bytes, a quarter. It is allocated in the process's heap
-/// ([`ProcessConfig::heap`](crate::ProcessConfig::heap)), and with the same size in the host's
+/// [`MsgSyncMode::Tracer`], with records of 64 bytes, a quarter. It is allocated in the process's
+/// heap ([`ProcessConfig::heap`](crate::ProcessConfig::heap)), and with the same size in the host's
 /// memory.
 pub const MOST_BUFFER: u32 = (TEXT_ENTRY_BYTES as u32) << MOST_LOG_ENTRIES;
 
@@ -73,15 +73,15 @@ pub struct MsgStreamConfig {
     /// [`MOST_BUFFER`].
     pub buffer: u32,
     /// When messages reach the host.
-    pub sync_mode: SyncMode,
+    pub sync_mode: MsgSyncMode,
     /// The transport of messages.
-    pub transport: Transport,
-    /// Format strings of records, by their numbers; for [`SyncMode::Tracer`] only. They have
+    pub transport: MsgTransport,
+    /// Format strings of records, by their numbers; for [`MsgSyncMode::Tracer`] only. They have
     /// printf's integer conversions, up to six per format.
     pub formats: Vec<String>,
     /// The execution units for the program's part in creating, changing and destroying the stream.
     pub affinity: Affinity,
-    /// Creates a reading thread in the library, unless the mode is [`SyncMode::Async`].
+    /// Creates a reading thread in the library, unless the mode is [`MsgSyncMode::Async`].
     pub thread: bool,
 }
 
@@ -93,8 +93,8 @@ impl MsgStreamConfig {
             default: false,
             level: Level::Info,
             buffer: 16 << 10,
-            sync_mode: SyncMode::default(),
-            transport: Transport::default(),
+            sync_mode: MsgSyncMode::default(),
+            transport: MsgTransport::default(),
             formats: Vec::new(),
             affinity: Affinity::None,
             thread: true,
@@ -110,7 +110,7 @@ impl MsgStreamConfig {
         let name = &self.name;
         let buffer = self.buffer;
         let most = match self.sync_mode {
-            SyncMode::Tracer => (RECORD_BYTES as u32) << MOST_LOG_ENTRIES,
+            MsgSyncMode::Tracer => (RECORD_BYTES as u32) << MOST_LOG_ENTRIES,
             _ => MOST_BUFFER,
         };
         if !buffer.is_power_of_two() || !(LEAST_BUFFER..=most).contains(&buffer) {
@@ -126,7 +126,7 @@ impl MsgStreamConfig {
             )));
         }
         check_level(name, self.level)?;
-        if self.sync_mode != SyncMode::Tracer && !self.formats.is_empty() {
+        if self.sync_mode != MsgSyncMode::Tracer && !self.formats.is_empty() {
             return Err(Error::Failed(format!(
                 "{name} has formats, which its mode {:?} does not use: they are for Tracer",
                 self.sync_mode
@@ -157,7 +157,7 @@ mod tests {
             (|it| it.buffer = 1024, "from 2048 to 268435456"),
             (|it| it.buffer = 3 << 10, "3072 bytes"),
             (|it| it.buffer = 512 << 20, "536870912 bytes"),
-            (|it| (it.buffer, it.sync_mode) = (128 << 20, SyncMode::Tracer), "to 67108864"),
+            (|it| (it.buffer, it.sync_mode) = (128 << 20, MsgSyncMode::Tracer), "to 67108864"),
             (|it| it.level = Level::Always, "cannot have the level Always"),
             (|it| it.formats = vec!["%d".into()], "its mode Sync does not use"),
             (|it| (it.default, it.level) = (true, Level::Debug), "not Debug"),

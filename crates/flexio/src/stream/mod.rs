@@ -1,9 +1,9 @@
 //! Message streams: a program's printed messages, and its traces by formats of the host.
 //!
 //! The host creates a stream for a process, and the program writes it: `print!`, `msg!` and related
-//! macros (`verbless_flexio_dev::message`), or `trace!` in the mode [`SyncMode::Tracer`]. `print!`
-//! and panics write to the default stream; other streams have the number [`MsgStream::id`]. A
-//! message to `Stream::BROADCAST` goes to all streams.
+//! macros (`verbless_flexio_dev::message`), or `trace!` in the mode [`MsgSyncMode::Tracer`].
+//! `print!` and panics write to the default stream; other streams have the number
+//! [`MsgStream::id`]. A message to `Stream::BROADCAST` goes to all streams.
 //!
 #![cfg_attr(verbless_dpa_program, doc = "```")]
 #![cfg_attr(not(verbless_dpa_program), doc = "```no_run")]
@@ -23,11 +23,11 @@
 //! ```
 //!
 //! # Modes
-//! In the modes [`SyncMode::Sync`], [`SyncMode::Batch`] (the same, as in the headers of 25.1) and
-//! [`SyncMode::Tracer`], a thread of the library receives messages, like FlexIO's (`ppthread`); it
-//! polls every few microseconds, and less often while there are none, down to every 2 ms.
-//! [`MsgStreamConfig::thread`] disables it: then [`MsgStream::poll`] receives them. In the mode
-//! [`SyncMode::Async`] messages wait until [`MsgStream::flush`].
+//! In the modes [`MsgSyncMode::Sync`], [`MsgSyncMode::Batch`] (the same, as in the headers of 25.1)
+//! and [`MsgSyncMode::Tracer`], a thread of the library receives messages, like FlexIO's
+//! (`ppthread`); it polls every few microseconds, and less often while there are none, down to
+//! every 2 ms. [`MsgStreamConfig::thread`] disables it: then [`MsgStream::poll`] receives them. In
+//! the mode [`MsgSyncMode::Async`] messages wait until [`MsgStream::flush`].
 //!
 //! # What is lost
 //! A stream has [`MsgStreamConfig::buffer`] bytes on either side. A message without room is lost
@@ -44,9 +44,9 @@
 //! FlexIO's transport of streams is not published; this one is verbless's own, on both sides.
 
 mod config;
-pub(crate) mod numbers;
 #[cfg(any(doc, feature = "sdk-2022"))]
-pub mod old;
+pub mod deprecated;
+pub(crate) mod numbers;
 mod output;
 pub mod report;
 mod sink;
@@ -60,7 +60,7 @@ use std::time::Duration;
 
 pub use verbless_flexio_dev::Level;
 use verbless_flexio_dev::stream::entry::{LOG_RECORD_BYTES, LOG_TEXT_ENTRY_BYTES};
-/// Maximum of streams of a process, including the default one
+/// Maximum number of streams of a process, including the default one
 /// (`FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT`).
 pub use verbless_flexio_dev::stream::table::MAX_STREAMS;
 
@@ -71,17 +71,17 @@ use crate::ids::StreamId;
 use crate::process::Process;
 
 use config::check_level;
-use sink::{Sink, Texts};
+use sink::{EntryDecoder, Sink};
 use template::Template;
 use text::Messages;
 
-pub use config::{LEAST_BUFFER, MOST_BUFFER, MsgStreamConfig, SyncMode, Transport};
+pub use config::{LEAST_BUFFER, MOST_BUFFER, MsgStreamConfig, MsgSyncMode, MsgTransport};
 pub use output::Output;
 pub use text::{Message, Record};
 
 /// Counts of a stream's losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Lost {
+pub struct StreamLosses {
     /// Messages or records that found no room.
     pub without_room: u64,
     /// Segments or records that did not arrive: lost by UC or UD, or of a terminated run.
@@ -179,27 +179,27 @@ impl MsgStream {
         id: u8,
     ) -> Result<Self, Error> {
         let bytes = u64::from(config.buffer);
-        let traces = config.sync_mode == SyncMode::Tracer;
+        let traces = config.sync_mode == MsgSyncMode::Tracer;
         let log_entry_bytes = if traces { LOG_RECORD_BYTES } else { LOG_TEXT_ENTRY_BYTES };
         let entries = bytes >> log_entry_bytes;
         let mut channel = Channel::create(
             process,
             ChannelConfig {
                 number: id.into(),
-                way: config.transport.way(),
+                transport: config.transport.entry_transport(),
                 log_entry_bytes,
                 ring_bytes: bytes,
                 ring_at: None,
                 host_bytes: bytes,
                 batch: if traces { entries as u32 / 4 } else { 1 },
-                patience: if config.sync_mode == SyncMode::Async { 0 } else { PATIENCE },
+                patience: if config.sync_mode == MsgSyncMode::Async { 0 } else { PATIENCE },
                 affinity: config.affinity,
             },
         )?;
         channel.attach(config.level as u32)?;
         let texts = match traces {
-            true => Texts::Records { templates, broken: 0 },
-            false => Texts::Messages(Messages::new(entries)),
+            true => EntryDecoder::Records { templates, broken: 0 },
+            false => EntryDecoder::Messages(Messages::new(entries)),
         };
         let shared = Arc::new(StreamInner {
             name: config.name.clone(),
@@ -210,7 +210,7 @@ impl MsgStream {
             stop: AtomicBool::new(false),
             reader: Mutex::new(Reader { channel, sink: Sink::new(texts, output) }),
         });
-        let thread = match config.thread && config.sync_mode != SyncMode::Async {
+        let thread = match config.thread && config.sync_mode != MsgSyncMode::Async {
             true => {
                 let shared = shared.clone();
                 let named = thread::Builder::new().name(format!("dpa stream {id}"));
@@ -297,13 +297,13 @@ impl MsgStream {
     ///
     /// # Errors
     /// The program's memory cannot be read, or not in time: [`Error::CopyTimeout`].
-    pub fn lost(&self) -> Result<Lost, Error> {
+    pub fn lost(&self) -> Result<StreamLosses, Error> {
         let reader = self.shared.reader();
-        let missed = reader.channel.missed();
-        Ok(Lost {
+        let losses = reader.channel.losses();
+        Ok(StreamLosses {
             without_room: reader.channel.without_room()?,
-            on_the_way: missed.lost,
-            damaged: missed.damaged + reader.sink.broken(),
+            on_the_way: losses.lost,
+            damaged: losses.damaged + reader.sink.broken(),
         })
     }
 

@@ -11,9 +11,9 @@ use super::text::Message;
 /// The destination of a stream's messages; the C library takes a `FILE`.
 ///
 /// The receiving thread uses it: the stream's reading thread, or the caller of poll or flush.
-pub struct Output(Kind);
+pub struct Output(OutputKind);
 
-enum Kind {
+enum OutputKind {
     Lines(Box<dyn Write + Send>),
     Reports(Box<dyn Write + Send>),
     Messages(Box<dyn FnMut(&Message) + Send>),
@@ -24,7 +24,7 @@ impl Output {
     /// even without a final newline, and is flushed. Control characters other than newlines and
     /// tabs become escapes: a program cannot send commands to a terminal.
     pub fn lines(to: impl Write + Send + 'static) -> Self {
-        Self(Kind::Lines(Box::new(to)))
+        Self(OutputKind::Lines(Box::new(to)))
     }
 
     /// Lines to a file, created or emptied.
@@ -42,25 +42,25 @@ impl Output {
 
     /// A [`MsgBinReport`] of each message, flushed, for a tool to read.
     pub fn binary(to: impl Write + Send + 'static) -> Self {
-        Self(Kind::Reports(Box::new(to)))
+        Self(OutputKind::Reports(Box::new(to)))
     }
 
     /// Passes each message to a function, unchanged. The function must not use the stream itself.
     pub fn messages(to: impl FnMut(&Message) + Send + 'static) -> Self {
-        Self(Kind::Messages(Box::new(to)))
+        Self(OutputKind::Messages(Box::new(to)))
     }
 
     pub(super) fn put(&mut self, message: &Message) -> io::Result<()> {
         match &mut self.0 {
-            Kind::Messages(to) => {
+            OutputKind::Messages(to) => {
                 to(message);
                 Ok(())
             }
-            Kind::Reports(to) => {
+            OutputKind::Reports(to) => {
                 to.write_all(&MsgBinReport(message.clone()).to_bytes())?;
                 to.flush()
             }
-            Kind::Lines(to) => {
+            OutputKind::Lines(to) => {
                 let mut line = String::with_capacity(message.text.len() + 1);
                 for character in message.text.trim_end_matches('\n').chars() {
                     match character {
@@ -80,9 +80,9 @@ impl Output {
 impl fmt::Debug for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            Kind::Lines(_) => "Output::lines",
-            Kind::Reports(_) => "Output::binary",
-            Kind::Messages(_) => "Output::messages",
+            OutputKind::Lines(_) => "Output::lines",
+            OutputKind::Reports(_) => "Output::binary",
+            OutputKind::Messages(_) => "Output::messages",
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Error;
 /// Builds messages from entries and passes them to an output.
 #[derive(Debug)]
 pub(super) struct Sink {
-    texts: Texts,
+    texts: EntryDecoder,
     output: Output,
     /// The output's error, reported once.
     failed: Option<io::Error>,
@@ -19,7 +19,7 @@ pub(super) struct Sink {
 
 /// How entries become messages.
 #[derive(Debug)]
-pub(super) enum Texts {
+pub(super) enum EntryDecoder {
     /// Entries are segments of messages.
     Messages(Messages),
     /// Entries are records, to be formatted with these templates.
@@ -27,14 +27,14 @@ pub(super) enum Texts {
 }
 
 impl Sink {
-    pub(super) const fn new(texts: Texts, output: Output) -> Self {
+    pub(super) const fn new(texts: EntryDecoder, output: Output) -> Self {
         Self { texts, output, failed: None, taken: 0 }
     }
 
     pub(super) fn take(&mut self, number: u64, entry: &[u8]) {
         let message = match &mut self.texts {
-            Texts::Messages(messages) => messages.take(number, entry),
-            Texts::Records { templates, broken } => {
+            EntryDecoder::Messages(messages) => messages.take(number, entry),
+            EntryDecoder::Records { templates, broken } => {
                 let message = of_record(templates, entry);
                 *broken += u64::from(message.is_none());
                 message
@@ -55,8 +55,8 @@ impl Sink {
     /// The number of incomplete or invalid messages.
     pub(super) const fn broken(&self) -> u64 {
         match &self.texts {
-            Texts::Messages(messages) => messages.broken,
-            Texts::Records { broken, .. } => *broken,
+            EntryDecoder::Messages(messages) => messages.broken,
+            EntryDecoder::Records { broken, .. } => *broken,
         }
     }
 

@@ -12,11 +12,11 @@ use crate::error::Error;
 /// A format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Word(Conversion),
 }
@@ -53,10 +53,10 @@ impl Template {
             if words > ARGUMENTS {
                 return Err(wrong(format!("has more than the {ARGUMENTS} words of a record")));
             }
-            parts.push(Part::Text(std::mem::take(&mut plain)));
-            parts.push(Part::Word(conversion));
+            parts.push(TemplatePart::Text(std::mem::take(&mut plain)));
+            parts.push(TemplatePart::Word(conversion));
         }
-        parts.push(Part::Text(plain));
+        parts.push(TemplatePart::Text(plain));
         Ok(Self { parts })
     }
 
@@ -64,8 +64,8 @@ impl Template {
     pub(crate) fn text(&self, arguments: &[u64; ARGUMENTS]) -> String {
         let mut words = arguments.iter();
         let texts = self.parts.iter().map(|part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Word(conversion) => conversion.text(*words.next().unwrap_or(&0)),
+            TemplatePart::Text(text) => text.clone(),
+            TemplatePart::Word(conversion) => conversion.text(*words.next().unwrap_or(&0)),
         });
         texts.collect()
     }

@@ -14,7 +14,7 @@ fn stream(change: impl FnOnce(&mut MsgStreamConfig)) -> (Model, Process, Seen, M
     let seen = Seen::default();
     let into = seen.clone();
     let mut config = MsgStreamConfig::new("mine");
-    config.transport = Transport::Window;
+    config.transport = MsgTransport::Window;
     config.thread = false;
     change(&mut config);
     let output = Output::messages(move |it| into.lock().unwrap().push(it.text.to_string()));
@@ -41,7 +41,7 @@ fn poll_delivers_messages_and_lost_counts() {
     (0..3).for_each(|number| write(&stream, number, &format!("message {number}")));
     assert_eq!([stream.poll().unwrap(), stream.poll().unwrap()], [3, 0]);
     assert_eq!(*seen.lock().unwrap(), ["message 0", "message 1", "message 2"]);
-    assert_eq!(stream.lost().unwrap(), Lost::default());
+    assert_eq!(stream.lost().unwrap(), StreamLosses::default());
     stream.shared.reader().channel.put(0x20, 5);
     assert_eq!(stream.lost().unwrap().without_room, 5);
     stream.set_level(Level::Debug).unwrap();
@@ -77,7 +77,7 @@ fn stream_thread_delivers_unless_async() {
     }
     threaded.destroy().unwrap();
     let (_model, _process, _, alone) = stream(|it| {
-        (it.thread, it.sync_mode) = (true, SyncMode::Async);
+        (it.thread, it.sync_mode) = (true, MsgSyncMode::Async);
     });
     assert!(alone.thread().is_none());
 }
@@ -85,12 +85,12 @@ fn stream_thread_delivers_unless_async() {
 #[test]
 fn control_block_describes_ring_and_queues() {
     let rows = [
-        // Batch, maximum of entries per message, log2 of the WQEBBs, carrier.
-        (Transport::Window, SyncMode::Sync, (1, 1, 0, 1)),
-        (Transport::Rc, SyncMode::Sync, (1, 1, 6, 2)),
-        (Transport::Uc, SyncMode::Sync, (1, 1, 6, 2)),
-        (Transport::Ud, SyncMode::Sync, (1, 1, 7, 3)),
-        (Transport::Rc, SyncMode::Tracer, (64, 64, 4, 2)),
+        // Batch, maximum number of entries per message, log2 of the WQEBBs, carrier.
+        (MsgTransport::Window, MsgSyncMode::Sync, (1, 1, 0, 1)),
+        (MsgTransport::Rc, MsgSyncMode::Sync, (1, 1, 6, 2)),
+        (MsgTransport::Uc, MsgSyncMode::Sync, (1, 1, 6, 2)),
+        (MsgTransport::Ud, MsgSyncMode::Sync, (1, 1, 7, 3)),
+        (MsgTransport::Rc, MsgSyncMode::Tracer, (64, 64, 4, 2)),
     ];
     for (transport, sync_mode, expected) in rows {
         let (_model, _process, _, stream) = stream(|it| {
@@ -99,23 +99,23 @@ fn control_block_describes_ring_and_queues() {
         let (head, batch) = (block(&stream, 0), block(&stream, 0x10));
         let found = (batch as u32, (batch >> 32) as u32, (head >> 56) as u8, (head >> 32) as u8);
         assert_eq!(found, expected, "{transport:?} {sync_mode:?}");
-        let entry = if sync_mode == SyncMode::Tracer { 6 } else { 8 };
+        let entry = if sync_mode == MsgSyncMode::Tracer { 6 } else { 8 };
         assert_eq!(((head >> 40) as u8, (head >> 48) as u8), (14 - entry, entry));
         assert_eq!(block(&stream, 0x18) as u32, PATIENCE);
         let numbers = stream.qp_numbers();
         let queue = (block(&stream, 0x28) >> 32) as u32;
         assert_eq!(numbers.map(|(_, own)| own), (queue != 0).then_some(queue));
         assert!(numbers.is_none_or(|(host, own)| host != own && host != 0));
-        assert_eq!(numbers.is_none(), transport == Transport::Window);
+        assert_eq!(numbers.is_none(), transport == MsgTransport::Window);
     }
-    let (_model, _process, _, stream) = stream(|it| it.sync_mode = SyncMode::Async);
+    let (_model, _process, _, stream) = stream(|it| it.sync_mode = MsgSyncMode::Async);
     assert_eq!(block(&stream, 0x18) as u32, 0, "no thread waits");
 }
 
 #[test]
 fn records_format_by_number_or_count_as_damaged() {
     let (_model, _process, seen, stream) = stream(|it| {
-        it.sync_mode = SyncMode::Tracer;
+        it.sync_mode = MsgSyncMode::Tracer;
         it.formats = vec!["none".into(), "%d packets".into()];
     });
     let write = |number, format: u64, word: u64| {
@@ -127,22 +127,25 @@ fn records_format_by_number_or_count_as_damaged() {
     write(2, 0, 7);
     assert_eq!(stream.poll().unwrap(), 2, "messages");
     assert_eq!(*seen.lock().unwrap(), ["5 packets", "none"]);
-    assert_eq!(stream.lost().unwrap(), Lost { damaged: 1, ..Lost::default() });
+    assert_eq!(stream.lost().unwrap(), StreamLosses { damaged: 1, ..StreamLosses::default() });
 }
 
 #[test]
 fn handed_over_entries_missing_after_timeout_are_lost() {
     let (_model, process) = flushing(5);
-    for transport in [Transport::Uc, Transport::Rc] {
+    for transport in [MsgTransport::Uc, MsgTransport::Rc] {
         let mut config = MsgStreamConfig::new("mine");
         (config.transport, config.thread) = (transport, false);
         let stream = MsgStream::create(&process, &config, Output::messages(|_| ())).unwrap();
         let begun = std::time::Instant::now();
         stream.flush().unwrap();
         // A reliable transport is waited for as long as a call may take.
-        let reliable = transport == Transport::Rc;
+        let reliable = transport == MsgTransport::Rc;
         assert_eq!(begun.elapsed() >= process.timeout(), reliable, "{transport:?}");
-        assert_eq!(stream.lost().unwrap(), Lost { on_the_way: 5, ..Lost::default() });
+        assert_eq!(
+            stream.lost().unwrap(),
+            StreamLosses { on_the_way: 5, ..StreamLosses::default() }
+        );
         stream.flush().unwrap();
         assert_eq!(stream.lost().unwrap().on_the_way, 5, "once");
     }
@@ -161,7 +164,7 @@ fn output_error_is_reported_once() {
     }
     let (_model, process) = agreeing();
     let mut config = MsgStreamConfig::new("mine");
-    (config.transport, config.thread) = (Transport::Window, false);
+    (config.transport, config.thread) = (MsgTransport::Window, false);
     let stream = MsgStream::create(&process, &config, Output::lines(Full)).unwrap();
     write(&stream, 0, "one");
     let error = stream.poll().unwrap_err().to_string();
@@ -195,7 +198,7 @@ fn conversions_have_c_widths() {
 #[cfg(feature = "sdk-2022")]
 #[allow(deprecated, reason = "they are what is tested")]
 fn deprecated_calls_flush_and_end_default_stream() {
-    use super::old::{log_dev_flush, log_dev_init, print_flush, print_init};
+    use super::deprecated::{log_dev_flush, log_dev_init, print_flush, print_init};
     let (_model, process) = flushing(5);
     let (_other_model, other) = agreeing();
     let output = || Output::messages(|_| ());
@@ -209,7 +212,7 @@ fn deprecated_calls_flush_and_end_default_stream() {
     assert_eq!(printed.lost().unwrap().on_the_way, 5);
     drop(printed);
     let mut config = MsgStreamConfig::default_stream();
-    (config.transport, config.thread) = (Transport::Uc, false);
+    (config.transport, config.thread) = (MsgTransport::Uc, false);
     let made = log_dev_init(&process, &config, output()).unwrap();
     log_dev_flush(&made).unwrap();
     assert_eq!(made.lost().unwrap().on_the_way, 5);

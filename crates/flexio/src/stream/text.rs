@@ -24,17 +24,17 @@ pub struct Message {
 /// Joins the segments of messages.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
-    open: Option<Open>,
+    open: Option<OpenMessage>,
     /// The number of the next entry.
     next: u64,
-    /// Maximum of entries of a message.
+    /// Maximum number of entries of a message.
     most: u64,
     /// Messages with a missing or damaged part.
     pub(crate) broken: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenMessage {
     number: u64,
     level: Level,
     thread: u32,
@@ -95,9 +95,12 @@ impl Messages {
             return None;
         };
         let mut open = match (segment.continues, open) {
-            (false, None) => {
-                Open { number, level: segment.level, thread: segment.thread, bytes: Vec::new() }
-            }
+            (false, None) => OpenMessage {
+                number,
+                level: segment.level,
+                thread: segment.thread,
+                bytes: Vec::new(),
+            },
             (true, Some(open)) if (open.level, open.thread) == (segment.level, segment.thread) => {
                 open
             }

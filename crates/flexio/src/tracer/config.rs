@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::channel::Way;
+use crate::channel::EntryTransport;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::process::Process;
@@ -88,8 +88,8 @@ pub struct TracerSetup {
 
 /// The validated parameters of a [`TracerSetup`].
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) way: Way,
+pub(super) struct TracerPlan {
+    pub(super) entry_transport: EntryTransport,
     pub(super) ring_bytes: u64,
     pub(super) ring_at: Option<u64>,
     pub(super) host_bytes: u64,
@@ -272,7 +272,7 @@ impl TracerSetup {
         Tracer::of(self, &plan)
     }
 
-    pub(super) fn plan(&self) -> Result<Plan, Error> {
+    pub(super) fn plan(&self) -> Result<TracerPlan, Error> {
         let failed = |why: String| Err(Error::Failed(why));
         let default = match self.transport {
             TracerTransport::Dbuf => DEFAULT_DBUF,
@@ -332,12 +332,18 @@ impl TracerSetup {
             }
             (_, None) => None,
         };
-        let way = match self.transport {
-            TracerTransport::Uc => Way::Uc,
-            TracerTransport::Window => Way::Window,
-            TracerTransport::Dbuf | TracerTransport::Umem => Way::Heap,
+        let entry_transport = match self.transport {
+            TracerTransport::Uc => EntryTransport::Uc,
+            TracerTransport::Window => EntryTransport::Window,
+            TracerTransport::Dbuf | TracerTransport::Umem => EntryTransport::Heap,
         };
-        Ok(Plan { way, ring_bytes: device, ring_at, host_bytes: host, batch: batch as u32 })
+        Ok(TracerPlan {
+            entry_transport,
+            ring_bytes: device,
+            ring_at,
+            host_bytes: host,
+            batch: batch as u32,
+        })
     }
 
     /// The user's memory, for the tracer to keep alive.

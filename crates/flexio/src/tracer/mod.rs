@@ -70,7 +70,7 @@ use crate::error::Error;
 use crate::holders::Holding;
 use crate::process::Process;
 
-use config::Plan;
+use config::TracerPlan;
 use fifo::{Command, Fifo};
 use output::Output;
 
@@ -94,7 +94,7 @@ pub struct Tracer {
 
 /// Reports that were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Lost {
+pub struct TracerLosses {
     /// Reports that found no room in the process's memory.
     pub without_room: u64,
     /// Reports that did not arrive: lost by UC, or of a run that was terminated.
@@ -112,23 +112,23 @@ struct TracerInner {
     process: Process,
     managed: bool,
     stop: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<TracerState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct TracerState {
     channel: Channel,
     output: Output,
     fifo: Option<Fifo>,
-    run: Option<Run>,
+    run: Option<TracerRun>,
     damaged: u64,
-    /// Maximum of reports that wait for the callback; more stay in the ring.
+    /// Maximum number of reports that wait for the callback; more stay in the ring.
     most_pending: usize,
 }
 
 /// A start that was not stopped.
 #[derive(Debug)]
-struct Run {
+struct TracerRun {
     lossless: bool,
     until: Option<Instant>,
 }
@@ -137,7 +137,7 @@ struct Run {
 const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-impl State {
+impl TracerState {
     fn receive(&mut self) -> Result<u64, Error> {
         if self.output.pending() >= self.most_pending {
             return Ok(0);
@@ -157,7 +157,7 @@ impl State {
             // The start has failed, and its error has the reason.
             let _closed = self.output.end();
         })?;
-        self.run = Some(Run { lossless, until });
+        self.run = Some(TracerRun { lossless, until });
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl Tracer {
         Ok(TracerSetup::new(process))
     }
 
-    fn of(mut setup: TracerSetup, plan: &Plan) -> Result<Self, Error> {
+    fn of(mut setup: TracerSetup, plan: &TracerPlan) -> Result<Self, Error> {
         let process = setup.process.clone();
         let fifo = setup.fifo.as_deref().map(Fifo::open).transpose()?;
         let output = match (setup.mode, setup.callback.take()) {
@@ -252,7 +252,7 @@ impl Tracer {
             &process,
             ChannelConfig {
                 number: TRACER,
-                way: plan.way,
+                transport: plan.entry_transport,
                 log_entry_bytes: LOG_RECORD_BYTES,
                 ring_bytes: plan.ring_bytes,
                 ring_at: plan.ring_at,
@@ -271,7 +271,7 @@ impl Tracer {
             process,
             managed: fifo.is_some(),
             stop: AtomicBool::new(false),
-            state: Mutex::new(State {
+            state: Mutex::new(TracerState {
                 channel,
                 output,
                 fifo,
@@ -373,13 +373,13 @@ impl Tracer {
     ///
     /// # Errors
     /// The program's memory cannot be read, or not in time: [`Error::CopyTimeout`].
-    pub fn lost(&self) -> Result<Lost, Error> {
+    pub fn lost(&self) -> Result<TracerLosses, Error> {
         let state = self.shared.state();
-        let missed = state.channel.missed();
-        Ok(Lost {
+        let losses = state.channel.losses();
+        Ok(TracerLosses {
             without_room: state.channel.without_room()?,
-            on_the_way: missed.lost,
-            damaged: missed.damaged + state.damaged,
+            on_the_way: losses.lost,
+            damaged: losses.damaged + state.damaged,
             dropped: state.output.dropped(),
         })
     }
@@ -432,7 +432,7 @@ impl Drop for Tracer {
 }
 
 impl TracerInner {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TracerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -17,13 +17,13 @@ pub(super) const CSV_HEAD: &str = "number,point,thread,arg0,arg1,arg2,arg3,arg4,
 
 /// The destination of reports.
 pub(super) enum Output {
-    File(Files),
-    Callback(Calls),
+    File(FileOutput),
+    Callback(CallbackOutput),
 }
 
 /// A file for each start.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct FileOutput {
     path: PathBuf,
     mode: OutputMode,
     limit: u64,
@@ -34,7 +34,7 @@ pub(super) struct Files {
 }
 
 /// A function, and the reports that it has not accepted yet.
-pub(super) struct Calls {
+pub(super) struct CallbackOutput {
     callback: Callback,
     batch: usize,
     pending: VecDeque<Record>,
@@ -48,12 +48,12 @@ impl Output {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         let path = name.into();
-        Self::File(Files { path, mode, limit, open: None, dropped: 0, failed: None })
+        Self::File(FileOutput { path, mode, limit, open: None, dropped: 0, failed: None })
     }
 
     /// Gives reports to a function, `batch` at a time.
     pub(super) fn callback(callback: Callback, batch: usize) -> Self {
-        Self::Callback(Calls { callback, batch, pending: VecDeque::new(), dropped: 0 })
+        Self::Callback(CallbackOutput { callback, batch, pending: VecDeque::new(), dropped: 0 })
     }
 
     /// The path of the file, if reports go to one.
@@ -119,7 +119,7 @@ impl Output {
     }
 }
 
-impl Files {
+impl FileOutput {
     fn begin(&mut self) -> Result<(), Error> {
         // Unwritten data belong to the old file.
         self.open = None;
@@ -181,7 +181,7 @@ fn csv(record: &Record) -> String {
     format!("{number},{id},{thread},{a:#x},{b:#x},{c:#x},{d:#x},{e:#x},{f:#x}\n")
 }
 
-impl Calls {
+impl CallbackOutput {
     fn deliver(&mut self, all: bool) {
         while self.pending.len() >= self.batch || all && !self.pending.is_empty() {
             let length = self.pending.len().min(self.batch);

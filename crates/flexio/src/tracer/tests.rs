@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 use verbless::model::Model;
 use verbless_flexio_dev::stream::control::FREED_AT;
 
-use crate::channel::Way;
+use crate::channel::EntryTransport;
 use crate::channel::tests::agreeing;
 
-use super::config::{LEAST_DISK, LEAST_MEMORY, LEAST_USER_MEMORY, Plan};
+use super::config::{LEAST_DISK, LEAST_MEMORY, LEAST_USER_MEMORY, TracerPlan};
 use super::*;
 
 /// The records passed to a callback.
@@ -55,7 +55,7 @@ fn tracer_delivers_records_until_stop() {
     write(&tracer, 3..5);
     tracer.stop().unwrap();
     assert_eq!(*seen.lock().unwrap(), [(0, 40), (1, 41), (2, 42), (3, 43), (4, 44)]);
-    assert_eq!((tracer.runs(), tracer.lost().unwrap()), (false, Lost::default()));
+    assert_eq!((tracer.runs(), tracer.lost().unwrap()), (false, TracerLosses::default()));
     tracer.shared.state().channel.put(0x20, 7);
     tracer.shared.state().damaged = 2;
     let lost = tracer.lost().unwrap();
@@ -151,13 +151,16 @@ fn setup_enforces_limits() {
 fn plan_has_defaults_and_rejects_conflicts() {
     let (_model, process) = agreeing();
     let buffer = process.alloc(1 << 12).unwrap();
-    let plan = |change: &dyn Fn(&mut TracerSetup)| -> Result<Plan, Error> {
+    let plan = |change: &dyn Fn(&mut TracerSetup)| -> Result<TracerPlan, Error> {
         let mut setup = Tracer::init(&process).unwrap();
         change(&mut setup);
         setup.plan()
     };
     let by_default = plan(&|_| ()).unwrap();
-    assert_eq!((by_default.way, by_default.ring_bytes, by_default.batch), (Way::Uc, 512 << 10, 64));
+    assert_eq!(
+        (by_default.entry_transport, by_default.ring_bytes, by_default.batch),
+        (EntryTransport::Uc, 512 << 10, 64)
+    );
     assert_eq!((by_default.ring_at, by_default.host_bytes), (None, 512 << 10));
     let of = |transport| {
         plan(&move |it| {
@@ -166,9 +169,9 @@ fn plan_has_defaults_and_rejects_conflicts() {
         .unwrap()
     };
     let window = of(TracerTransport::Window);
-    assert_eq!((window.way, window.ring_bytes), (Way::Window, 512 << 10));
+    assert_eq!((window.entry_transport, window.ring_bytes), (EntryTransport::Window, 512 << 10));
     let heap = of(TracerTransport::Dbuf);
-    assert_eq!((heap.way, heap.ring_bytes), (Way::Heap, 16 << 10));
+    assert_eq!((heap.entry_transport, heap.ring_bytes), (EntryTransport::Heap, 16 << 10));
 
     let device = |bytes: u64| {
         move |it: &mut TracerSetup| {
@@ -212,7 +215,10 @@ fn plan_has_defaults_and_rejects_conflicts() {
         it.set_host_mem_limit(1024).unwrap();
     });
     let users = users.unwrap();
-    assert_eq!((users.way, users.ring_bytes, users.batch), (Way::Heap, 1024, 4));
+    assert_eq!(
+        (users.entry_transport, users.ring_bytes, users.batch),
+        (EntryTransport::Heap, 1024, 4)
+    );
     assert_eq!(users.ring_at, Some(buffer.address() + 2048));
     let transport = |it: &mut TracerSetup| {
         it.set_transport_type(TracerTransport::Umem);
@@ -263,7 +269,7 @@ fn window_tracer_works_after_lossless_run() {
         tracer.stop().unwrap();
     }
     assert_eq!(seen.lock().unwrap().len(), 6);
-    assert_eq!(tracer.lost().unwrap(), Lost::default());
+    assert_eq!(tracer.lost().unwrap(), TracerLosses::default());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use verbless_command::Mtu;
 use verbless_flexio::error::Status;
 use verbless_flexio::log::LogLevel;
-use verbless_flexio::stream::{SyncMode, Transport};
+use verbless_flexio::stream::{MsgSyncMode, MsgTransport};
 use verbless_flexio::tracer::{OutputMode, TracerTransport};
 use verbless_flexio::{
     CmdqState, CqPeriodMode, HwModel, Level, MemoryKind, QpState, QpTransport, WqEndPadMode,
@@ -72,21 +72,21 @@ const NUMBERS: &[(&str, u32, u32)] = &[
     ("FLEXIO_CMDQ_STATE_PENDING", CmdqState::Pending as u32, 0),
     ("FLEXIO_CMDQ_STATE_RUNNING", CmdqState::Running as u32, 1),
 
-    ("FLEXIO_MSG_DEV_SYNC_MODE_SYNC", SyncMode::Sync as u32, 0),
-    ("FLEXIO_MSG_DEV_SYNC_MODE_ASYNC", SyncMode::Async as u32, 1),
-    ("FLEXIO_MSG_DEV_SYNC_MODE_BATCH", SyncMode::Batch as u32, 2),
-    ("FLEXIO_MSG_DEV_SYNC_MODE_TRACER", SyncMode::Tracer as u32, 3),
-    ("FLEXIO_LOG_DEV_SYNC_MODE_SYNC", SyncMode::Sync as u32, 0),
-    ("FLEXIO_LOG_DEV_SYNC_MODE_ASYNC", SyncMode::Async as u32, 1),
-    ("FLEXIO_LOG_DEV_SYNC_MODE_BATCH", SyncMode::Batch as u32, 2),
-    ("FLEXIO_LOG_DEV_SYNC_MODE_TRACER", SyncMode::Tracer as u32, 3),
+    ("FLEXIO_MSG_DEV_SYNC_MODE_SYNC", MsgSyncMode::Sync as u32, 0),
+    ("FLEXIO_MSG_DEV_SYNC_MODE_ASYNC", MsgSyncMode::Async as u32, 1),
+    ("FLEXIO_MSG_DEV_SYNC_MODE_BATCH", MsgSyncMode::Batch as u32, 2),
+    ("FLEXIO_MSG_DEV_SYNC_MODE_TRACER", MsgSyncMode::Tracer as u32, 3),
+    ("FLEXIO_LOG_DEV_SYNC_MODE_SYNC", MsgSyncMode::Sync as u32, 0),
+    ("FLEXIO_LOG_DEV_SYNC_MODE_ASYNC", MsgSyncMode::Async as u32, 1),
+    ("FLEXIO_LOG_DEV_SYNC_MODE_BATCH", MsgSyncMode::Batch as u32, 2),
+    ("FLEXIO_LOG_DEV_SYNC_MODE_TRACER", MsgSyncMode::Tracer as u32, 3),
 
-    ("FLEXIO_MSG_TRANSPORT_QP_RC", Transport::Rc as u32, 0),
-    ("FLEXIO_MSG_TRANSPORT_WINDOW", Transport::Window as u32, 1),
-    ("FLEXIO_MSG_TRANSPORT_QP_UC", Transport::Uc as u32, 2),
-    ("FLEXIO_MSG_TRANSPORT_QP_UD", Transport::Ud as u32, 3),
-    ("FLEXIO_TRACER_TRANSPORT_QP", Transport::Rc as u32, 0),
-    ("FLEXIO_TRACER_TRANSPORT_WINDOW", Transport::Window as u32, 1),
+    ("FLEXIO_MSG_TRANSPORT_QP_RC", MsgTransport::Rc as u32, 0),
+    ("FLEXIO_MSG_TRANSPORT_WINDOW", MsgTransport::Window as u32, 1),
+    ("FLEXIO_MSG_TRANSPORT_QP_UC", MsgTransport::Uc as u32, 2),
+    ("FLEXIO_MSG_TRANSPORT_QP_UD", MsgTransport::Ud as u32, 3),
+    ("FLEXIO_TRACER_TRANSPORT_QP", MsgTransport::Rc as u32, 0),
+    ("FLEXIO_TRACER_TRANSPORT_WINDOW", MsgTransport::Window as u32, 1),
 
     ("FLEXIO_MSG_DEV_NO_PRINT", Level::None as u32, 0),
     ("FLEXIO_MSG_DEV_ALWAYS_PRINT", Level::Always as u32, 1),

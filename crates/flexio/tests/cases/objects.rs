@@ -222,7 +222,7 @@ fn qp_rejects_skipped_state_transitions() -> Documented<()> {
         config.receive = QpReceive::Regular { log_depth: 3 };
         let mut qp = DpaQp::create(&process, &config)?;
         assert_eq!(qp.number().0, qp.object().qpn().0);
-        assert_eq!(qp.sq_address() - qp.rq_address(), 128, "behind 8 receives");
+        assert_eq!(qp.sq_ring_address() - qp.rq_ring_address(), 128, "behind 8 receives");
         assert_eq!(qp.state()?, QpState::Rst);
         let itself = to_itself(&qp)?;
         let to = |next_state| QpAttr { next_state, ..itself };
@@ -356,7 +356,7 @@ fn message_starts_event_handler_of_armed_cq() -> Documented<()> {
         let buffer = process.alloc_from(&[0; 64])?;
         let key = Mkey::create(&buffer, &MkeyConfig::new(KeyAccess::LOCAL))?;
         let receive = Segment::data(8, key.id().0, buffer.address());
-        process.write(qp.rq_address(), receive.as_bytes())?;
+        process.write(qp.rq_ring_address(), receive.as_bytes())?;
         process.write(qp.record_address(), &1_u32.to_be_bytes())?;
         let message = domain.region(8, KeyAccess::LOCAL)?;
         message.write_at(0, b"message!")?;

@@ -6,7 +6,7 @@ use verbless_prm::{HealthSyndrome, InitialSegment, NicInterface};
 
 use super::command_queue;
 use verbless_model::Side;
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 
 /// Registers of the initialisation segment that the driver writes.
 const QUEUE_HIGH: u64 = 0x10;
@@ -35,7 +35,7 @@ impl Registers {
     }
 
     /// Reads from the initialisation segment; bytes beyond it read as 0.
-    pub(super) fn read(&self, device: &Device, at: u64, into: &mut [u8]) {
+    pub(super) fn read(&self, device: &Function, at: u64, into: &mut [u8]) {
         into.fill(0);
         let segment = self.segment(device);
         let start = usize::try_from(at).ok();
@@ -44,7 +44,7 @@ impl Registers {
     }
 
     /// The current initialisation segment.
-    fn segment(&self, device: &Device) -> InitialSegment {
+    fn segment(&self, device: &Function) -> InitialSegment {
         let profile = device.profile();
         let [major, minor, sub_minor] = profile.device().firmware;
         let mut segment = InitialSegment::zeroed();
@@ -79,7 +79,7 @@ impl Registers {
     }
 
     /// Writes a register of the initialisation segment.
-    pub(super) fn write(&mut self, device: &Device, at: u64, from: &[u8]) {
+    pub(super) fn write(&mut self, device: &Function, at: u64, from: &[u8]) {
         // A 64-bit write is two of 32 bits.
         for (index, word) in from.chunks_exact(4).enumerate() {
             let word = u32::from_be_bytes(word.try_into().unwrap_or_default());
@@ -87,7 +87,7 @@ impl Registers {
         }
     }
 
-    fn write_word(&mut self, device: &Device, at: u64, word: u32) {
+    fn write_word(&mut self, device: &Function, at: u64, word: u32) {
         match at {
             QUEUE_HIGH => self.queue = self.queue & 0xffff_ffff | u64::from(word) << 32,
             QUEUE_LOW => {

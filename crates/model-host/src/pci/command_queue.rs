@@ -11,7 +11,7 @@ use verbless_prm::{
     CommandTransport, DeliveryStatus,
 };
 
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::memory::HostMemory;
 
 /// log2 of the number of entries.
@@ -38,7 +38,7 @@ const CONTROL: std::ops::Range<usize> = 0x200..0x23f;
 
 /// Executes the command in entry `slot` of the queue at `queue`, and reports it to the EQs that ask
 /// for it.
-pub(super) fn execute(device: &Device, queue: u64, slot: u32) {
+pub(super) fn execute(device: &Function, queue: u64, slot: u32) {
     let memory = device.memory();
     let address = queue + (u64::from(slot) << LOG_STRIDE);
     let mut entry = CommandQueueEntry::zeroed();
@@ -79,7 +79,7 @@ pub(super) fn execute(device: &Device, queue: u64, slot: u32) {
 
 /// Fetches the input, executes the command, and writes the output to the entry and its mailboxes.
 fn deliver(
-    device: &Device,
+    device: &Function,
     memory: &dyn HostMemory,
     slot: u32,
     entry: &mut CommandQueueEntry,
@@ -105,7 +105,7 @@ fn deliver(
     if output_length == 0 || output_length > LONGEST {
         return Err(DeliveryStatus::OUTPUT_LENGTH_ERR);
     }
-    let list = List { memory, token: entry.token(), signed };
+    let list = MailboxChain { memory, token: entry.token(), signed };
 
     let mut input = entry.command_input_inline_data().to_vec();
     list.walk(
@@ -169,13 +169,13 @@ fn word(entry: &CommandQueueEntry, at: usize) -> u64 {
 }
 
 /// A chain of mailboxes, with its expected token and signing.
-struct List<'a> {
+struct MailboxChain<'a> {
     memory: &'a dyn HostMemory,
     token: u8,
     signed: bool,
 }
 
-impl List<'_> {
+impl MailboxChain<'_> {
     /// Calls `each` with the mailboxes that hold `bytes` bytes, the first at `address`.
     fn walk(
         &self,

@@ -45,7 +45,7 @@ pub(crate) struct ConfigSpace {
 
 /// The side effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum ConfigEffect {
     Nothing,
     /// The function is to be reset.
     Reset,
@@ -104,7 +104,7 @@ impl ConfigSpace {
         space.put(MSIX + 4, &MSIX_TABLE.to_le_bytes(), &[]);
         space.put(MSIX + 8, &MSIX_PENDING.to_le_bytes(), &[]);
 
-        // The vendor's gateway into the device: it can be locked, and has no space behind it.
+        // The vendor's gateway into the device: it can be locked, and has no space after it.
         space.put(VENDOR, &[0x09, 0x00, 0x18, 0x00], &[]);
         space.put(GATEWAY_CONTROL, &[0; 4], &[0xff, 0xff, 0, 0]);
         space
@@ -138,8 +138,8 @@ impl ConfigSpace {
     }
 
     /// Writes the bits that may be written.
-    pub(super) fn write(&mut self, at: u64, from: &[u8]) -> Effect {
-        let Some(range) = range(at, from.len()) else { return Effect::Nothing };
+    pub(super) fn write(&mut self, at: u64, from: &[u8]) -> ConfigEffect {
+        let Some(range) = range(at, from.len()) else { return ConfigEffect::Nothing };
         for (index, &new) in range.clone().zip(from) {
             let writable = self.writable[index];
             self.bytes[index] = self.bytes[index] & !writable | new & writable;
@@ -150,8 +150,8 @@ impl ConfigSpace {
         let reset = (FUNCTION_RESET >> 8) as u8;
         let control = (DEVICE_CONTROL + 1).checked_sub(range.start).and_then(|at| from.get(at));
         match control {
-            Some(byte) if byte & reset != 0 => Effect::Reset,
-            _ => Effect::Nothing,
+            Some(byte) if byte & reset != 0 => ConfigEffect::Reset,
+            _ => ConfigEffect::Nothing,
         }
     }
 
@@ -230,7 +230,7 @@ mod tests {
         for (at, text) in expected {
             assert_eq!(words(&mut space, at, text.split(' ').count()), text, "{at:#x}");
         }
-        // All but the counter, which each read changes, and the semaphore behind it.
+        // All but the counter, which each read changes, and the semaphore after it.
         for at in (0..CONFIG_BYTES).step_by(4).filter(|at| ![0xc8, 0xcc].contains(at)) {
             space.write(at as u64, &[0xff; 4]);
         }
@@ -299,10 +299,10 @@ mod tests {
     #[test]
     fn flr_is_requested_and_clears_written_registers() {
         let mut space = space(Link::Infiniband);
-        assert_eq!(space.write(COMMAND as u64, &[6, 4]), Effect::Nothing);
-        assert_eq!(space.write(DEVICE_CONTROL as u64, &[0x10, 0x28]), Effect::Nothing);
-        assert_eq!(space.write(DEVICE_CONTROL as u64, &[0x10, 0xa8]), Effect::Reset);
-        assert_eq!(space.write(DEVICE_CONTROL as u64 + 1, &[0xa8]), Effect::Reset);
+        assert_eq!(space.write(COMMAND as u64, &[6, 4]), ConfigEffect::Nothing);
+        assert_eq!(space.write(DEVICE_CONTROL as u64, &[0x10, 0x28]), ConfigEffect::Nothing);
+        assert_eq!(space.write(DEVICE_CONTROL as u64, &[0x10, 0xa8]), ConfigEffect::Reset);
+        assert_eq!(space.write(DEVICE_CONTROL as u64 + 1, &[0xa8]), ConfigEffect::Reset);
         space.reset();
         assert_eq!(read::<2>(&mut space, COMMAND), [0, 0]);
         assert_eq!(read::<2>(&mut space, DEVICE_CONTROL), [0x10, 0x28]);

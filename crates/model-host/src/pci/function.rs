@@ -11,15 +11,15 @@ use vfio_bindings::bindings::vfio::{
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, ServerBackend};
 
 use super::bar::Registers;
-use super::config::{ConfigSpace, Effect};
+use super::config::{ConfigEffect, ConfigSpace};
 use super::interrupts::Vectors;
 use super::layout::Layout;
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::memory::GuestMemory;
 
 /// A function, and the memory and vectors that its client provided.
-pub(super) struct Function {
-    pub device: Device,
+pub(super) struct PciFunction {
+    pub device: Function,
     pub memory: Arc<GuestMemory>,
     pub config: ConfigSpace,
     pub registers: Registers,
@@ -27,7 +27,7 @@ pub(super) struct Function {
     pub layout: Layout,
 }
 
-impl Function {
+impl PciFunction {
     /// Resets the function to the state after power-on.
     fn restart(&mut self) {
         self.device.reset();
@@ -56,7 +56,7 @@ fn invalid() -> io::Error {
     io::Error::from_raw_os_error(libc::EINVAL)
 }
 
-impl ServerBackend for Function {
+impl ServerBackend for PciFunction {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => self.config.read(offset, data),
@@ -70,7 +70,7 @@ impl ServerBackend for Function {
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => {
-                if self.config.write(offset, data) == Effect::Reset {
+                if self.config.write(offset, data) == ConfigEffect::Reset {
                     self.restart();
                 }
                 self.follow_command_register();
@@ -165,7 +165,7 @@ mod tests {
         let ((one, first), (two, second)) = (eventfd(), eventfd());
         let msix = VFIO_PCI_MSIX_IRQ_INDEX;
         function.set_irqs(msix, EVENTFD, 0, 2, vec![one, two]).unwrap();
-        let heard = |function: &Function| {
+        let heard = |function: &PciFunction| {
             (0..2).for_each(|vector| function.vectors.raise(vector));
             [&first, &second].map(|counter| counter.read().is_ok())
         };
@@ -194,7 +194,7 @@ mod tests {
         let at = MEMORY + (1 << 30);
         let file = || Some(super::super::rig::ram(0x4000));
         let (read, write) = (DmaMapFlags::READ, DmaMapFlags::READ | DmaMapFlags::WRITE);
-        let reaches = |function: &Function, at| {
+        let reaches = |function: &PciFunction, at| {
             let memory = &function.memory;
             (memory.read(at, &mut [0; 8]).is_ok(), memory.write(at, &[0; 8]).is_ok())
         };
@@ -239,7 +239,9 @@ mod tests {
         let bytes = function.layout.bytes;
         for (at, is_none) in [(0x200, true), (doorbells, false), (bytes - 8, false), (bytes, true)]
         {
-            let text = crate::said::said(|| function.region_write(bar, at, &[0; 4]).unwrap());
+            let text = crate::captured_log::captured_log(|| {
+                function.region_write(bar, at, &[0; 4]).unwrap()
+            });
             assert_eq!(text.contains("a write to no register"), is_none, "{at:#x}: {text}");
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::ServerBackend;
 
-use super::function::Function;
+use super::function::PciFunction;
 use super::server::attach;
 use verbless_model::memory::{GuestMemory, HostMemory, UAR_PAGE};
 use verbless_model::{Model, Profile};
@@ -34,7 +34,7 @@ impl Region {
 /// A stepped model of one device; each function has its own guest.
 pub struct FuzzDevice {
     model: Model,
-    functions: Vec<Function>,
+    functions: Vec<PciFunction>,
 }
 
 impl FuzzDevice {

@@ -34,7 +34,7 @@ impl Vectors {
     }
 
     /// Connects the vectors from `start` on with these eventfds; `None` disconnects a vector.
-    /// False: there are not that many vectors.
+    /// False: the device has fewer vectors.
     pub(super) fn set(&self, start: u32, new: impl ExactSizeIterator<Item = Option<File>>) -> bool {
         let mut eventfds = self.eventfds.write().unwrap_or_else(PoisonError::into_inner);
         let start = start as usize;

@@ -10,7 +10,7 @@ use verbless_prm::{
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::ServerBackend;
 
-use super::function::Function;
+use super::function::PciFunction;
 use super::server::attach;
 use verbless_model::memory::{GuestMemory, HostMemory};
 use verbless_model::{Link, Model, Profile};
@@ -23,7 +23,7 @@ pub(super) const QUEUE: u64 = MEMORY;
 
 pub(super) struct Driver {
     pub model: Model,
-    pub function: Function,
+    pub function: PciFunction,
     pub memory: Arc<GuestMemory>,
     next: u64,
     token: u8,
@@ -70,7 +70,7 @@ impl Driver {
 
     /// Writes a register.
     pub(super) fn write(&mut self, at: u64, value: u32) {
-        let Function { registers, device, .. } = &mut self.function;
+        let PciFunction { registers, device, .. } = &mut self.function;
         registers.write(device, at, &value.to_be_bytes());
     }
 

@@ -18,7 +18,7 @@ use vfio_user::{IrqInfo, Server, ServerRegion, SparseArea};
 use super::bar::Registers;
 use super::config::{CONFIG_BYTES, ConfigSpace};
 use super::control::Controller;
-use super::function::Function;
+use super::function::PciFunction;
 use super::interrupts::Vectors;
 use super::layout::Layout;
 use crate::links::{LinkError, LinkOptions};
@@ -153,7 +153,12 @@ fn functions(device: &Profile, options: &PciOptions) -> usize {
 }
 
 /// The front end of function `id`, whose driver's memory is `memory`.
-pub(super) fn attach(model: &Model, id: usize, memory: Arc<GuestMemory>, trap: bool) -> Function {
+pub(super) fn attach(
+    model: &Model,
+    id: usize,
+    memory: Arc<GuestMemory>,
+    trap: bool,
+) -> PciFunction {
     let device = model.device(id);
     let whole = device.system_image_guid();
     let functions = model.all_devices().iter().filter(|it| it.system_image_guid() == whole).count();
@@ -161,7 +166,7 @@ pub(super) fn attach(model: &Model, id: usize, memory: Arc<GuestMemory>, trap: b
     let vectors = Arc::new(Vectors::new(profile.device().vectors));
     device.set_interrupts(Some(vectors.clone()));
     let layout = Layout::new(&profile, trap);
-    let mut function = Function {
+    let mut function = PciFunction {
         device,
         memory,
         config: ConfigSpace::new(&profile, layout.bytes, functions > 1),
@@ -173,7 +178,7 @@ pub(super) fn attach(model: &Model, id: usize, memory: Arc<GuestMemory>, trap: b
     function
 }
 
-fn bind(socket: &Path, function: &Function) -> Result<Server, vfio_user::Error> {
+fn bind(socket: &Path, function: &PciFunction) -> Result<Server, vfio_user::Error> {
     let pages = function.device.uars();
     let vectors = function.vectors.count();
     let irqs = (0..VFIO_PCI_NUM_IRQS).map(|index| match index {

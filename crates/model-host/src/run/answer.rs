@@ -1,10 +1,8 @@
-//! Answers to the calls that a filter stops: a thread that waits for the next one, and what each
-//! call leads to.
+//! Answers notifications: the thread that receives them, and the dispatch by system call.
 //!
-//! Most calls that stop are none of ours: a filter sees a pointer and not the path behind it. Those
-//! are the price that a program pays which never touches a device, so the way that they go is
-//! short: one call to take it, one to read the path, one to let it go, in a thread that waits for
-//! the next in the kernel.
+//! Most trapped calls do not concern the devices: a BPF filter sees the pointer to a path, not the
+//! path. Their cost is the cost of `run` for a program that uses no device, so their way is short:
+//! receive the notification, read the path, check NOTIF_ID_VALID, continue the call.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,25 +15,25 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use super::closing::Pool;
+use super::call_threads::{CallThreads, SHORT, StallAction, TURN};
+use super::file_closer::FileClosers;
 use super::filter;
-use super::how::How;
+use super::open_how::OpenHow;
 use super::process::{self, Caller};
 use super::shared::SharedRun;
-use super::side::View;
-use super::sys::{self, Gate, Listener, Notification, Stat};
-use super::turns::{SHORT, Step, TURN, Turns};
+use super::sys::{self, CallGate, Listener, Notification, Stat};
+use super::view::View;
 
-/// Looks in short succession after a call that hung.
+/// Short looks at `call_threads` after a call that hung.
 const QUICK_LOOKS: u32 = 100;
 
 /// The answer to a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The kernel's own.
+    /// The kernel executes the call (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
     Kernel,
     Ours(Result<i64, Errno>),
-    /// The answer was already given together with a descriptor.
+    /// `Gate::give` has installed a descriptor and answered the call.
     Given,
 }
 
@@ -45,43 +43,49 @@ impl From<Errno> for Answer {
     }
 }
 
-/// Answers the calls of one filter.
+/// Answers the notifications of one filter.
 #[derive(Clone)]
 pub(super) struct Answerer {
     pub shared: Arc<SharedRun>,
-    pub gate: Arc<dyn Gate>,
+    pub gate: Arc<dyn CallGate>,
     pub view: Arc<View>,
-    /// What closes files that were taken from its programs.
-    pub pool: Arc<Pool>,
+    /// Closes files that were taken from the filter's programs.
+    pub pool: Arc<FileClosers>,
 }
 
-/// Answers a filter's calls, in threads that end with the last process behind it.
+/// Starts the threads that answer a filter's notifications. They end with the last process behind
+/// the filter.
 ///
-/// One takes calls at a time: the kernel wakes all that wait for a filter's calls, and one of them
-/// gets it. Another takes its place if it does not come back (`turns`).
+/// One thread receives at a time. The kernel wakes all receivers of a listener, and one of them
+/// gets the notification. If the thread does not come back, another takes its place
+/// (`call_threads`).
 pub(super) fn spawn(
     shared: &Arc<SharedRun>,
     listener: &Arc<Listener>,
     view: &Arc<View>,
 ) -> io::Result<()> {
-    let gate: Arc<dyn Gate> = listener.clone();
+    let gate: Arc<dyn CallGate> = listener.clone();
     let (shared, view, pool) = (shared.clone(), view.clone(), Arc::default());
     let answerer = Answerer { shared, gate, view, pool };
-    let desk = Arc::new(Desk { answerer, listener: listener.clone(), turns: Turns::default() });
+    let desk = Arc::new(FilterCalls {
+        answerer,
+        listener: listener.clone(),
+        turns: CallThreads::default(),
+    });
     let watched = Arc::downgrade(&desk);
     Builder::new().name("verbless-watch".into()).spawn(move || watch(&watched))?;
     desk.take_calls(0)
 }
 
-/// A filter whose calls are answered.
-struct Desk {
+/// A filter with its answering threads.
+struct FilterCalls {
     answerer: Answerer,
     listener: Arc<Listener>,
-    turns: Turns,
+    turns: CallThreads,
 }
 
-impl Desk {
-    /// Starts the thread with this number, which takes calls from now on.
+impl FilterCalls {
+    /// Starts the answering thread with this number.
     fn take_calls(self: Arc<Self>, number: u64) -> io::Result<()> {
         Builder::new().spawn(move || self.answer_all(number)).map(drop)
     }
@@ -101,12 +105,12 @@ impl Desk {
                         return;
                     }
                 }
-                // The caller was killed meanwhile, or no task is behind the filter any more
-                // (before Linux 6.11, waiting does not end then).
+                // The caller was killed, or no task is left behind the filter (before Linux 6.11,
+                // the receive does not end then).
                 Err(Errno::ENOENT) if every_task_has_left(self.listener.as_fd()) => return,
                 Err(Errno::ENOENT | Errno::EINTR) => {}
                 Err(errno) => {
-                    tracing::error!(%errno, "calls cannot be taken any more");
+                    tracing::error!(%errno, "cannot receive notifications: calls hang");
                     return;
                 }
             }
@@ -120,36 +124,35 @@ impl Desk {
     }
 }
 
-/// Has a filter's calls taken by another thread whenever one does not come back.
-fn watch(desk: &Weak<Desk>) {
+/// Starts another answering thread whenever one does not come back.
+fn watch(desk: &Weak<FilterCalls>) {
     let (mut refused, mut exhausted, mut quick) = (false, false, 0_u32);
     loop {
-        // Where one call hangs, there are often others.
+        // Hanging calls come in groups.
         std::thread::sleep(if quick == 0 { TURN } else { SHORT });
         let Some(desk) = desk.upgrade() else { return };
         let waits = call_waits(desk.listener.as_fd());
         match desk.turns.look(Instant::now(), waits, |call| desk.maker(call)) {
-            Step::Nothing => {
+            StallAction::Nothing => {
                 quick = quick.saturating_sub(1);
                 continue;
             }
-            Step::Replace => {}
-            Step::Exhausted => {
+            StallAction::Replace => {}
+            StallAction::Exhausted => {
                 quick = 0;
                 if !std::mem::replace(&mut exhausted, true) {
                     tracing::error!(
-                        "too many threads wait for memory of processes that are gone (a server of \
-                         FUSE does not answer): calls behind this filter wait"
+                        "too many threads wait for memory of ended processes (a FUSE server does \
+                         not answer): calls behind this filter wait"
                     );
                 }
                 continue;
             }
-            Step::Kill(calls) => {
+            StallAction::Kill(calls) => {
                 tracing::error!(
                     calls = calls.len(),
-                    "memory that the arguments of these calls are in does not arrive \
-                     (userfaultfd, FUSE, NFS), and no thread is left for other calls: their \
-                     processes are killed"
+                    "memory with the arguments of these calls does not arrive (userfaultfd, \
+                     FUSE, NFS), and no thread is left for other calls: killing their processes"
                 );
                 calls.iter().for_each(|busy| kill_maker(&*desk.answerer.gate, &busy.call));
             }
@@ -160,7 +163,7 @@ fn watch(desk: &Weak<Desk>) {
             Ok(()) => (refused, exhausted) = (false, false),
             Err(error) => {
                 if !std::mem::replace(&mut refused, true) {
-                    tracing::error!(%error, "no thread can be started that takes calls: they wait");
+                    tracing::error!(%error, "cannot start an answering thread: calls wait");
                 }
                 quick = 0;
             }
@@ -169,12 +172,12 @@ fn watch(desk: &Weak<Desk>) {
 }
 
 impl Answerer {
-    /// Answers a call even if [`Answerer::answer`] panics: a bug fails this one call, and does not
-    /// leave all other callers without an answer.
+    /// Answers a call even if [`Answerer::answer`] panics. The bug then fails this call alone, and
+    /// other callers still get answers.
     fn answer_at_any_rate(&self, call: &Notification) -> Answer {
         let answer = catch_unwind(AssertUnwindSafe(|| self.answer(call)));
         answer.unwrap_or_else(|_| {
-            tracing::error!(call = call.number, "a call could not be answered: this is a bug");
+            tracing::error!(call = call.number, "answering a call panicked: this is a bug");
             Errno::EIO.into()
         })
     }
@@ -204,7 +207,7 @@ impl Answerer {
             libc::SYS_mmap => self.mmap(call),
             libc::SYS_ftruncate => self.unsuitable(call, Errno::EINVAL),
             libc::SYS_fallocate => self.unsuitable(call, Errno::ENODEV),
-            libc::SYS_openat => self.open(call, first, second, &How::plain(third)),
+            libc::SYS_openat => self.open(call, first, second, &OpenHow::from_flags(third)),
             libc::SYS_openat2 => self.openat2(call),
             libc::SYS_newfstatat => self.stat(call, first, second, fourth, Stat::Plain(third)),
             libc::SYS_statx => {
@@ -222,7 +225,7 @@ impl Answerer {
             libc::SYS_listxattr | libc::SYS_llistxattr => self.no_attribute(call, Ok(0)),
             libc::SYS_readlinkat => self.readlink(call, first, second, third, fourth),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open => self.open(call, HERE, first, &How::plain(second)),
+            libc::SYS_open => self.open(call, HERE, first, &OpenHow::from_flags(second)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_stat => self.stat(call, HERE, first, 0, Stat::Plain(second)),
             #[cfg(target_arch = "x86_64")]
@@ -238,7 +241,7 @@ impl Answerer {
         }
     }
 
-    /// The process that made the call; EINTR: the call does not wait any more.
+    /// The process that made the call. EINTR: the call no longer waits.
     pub(super) fn caller(&self, call: &Notification) -> Result<Caller, Errno> {
         let waits = || self.gate.is_waiting(call.id);
         let process = self.shared.processes.behind(call.tid, &self.pool, waits)?;
@@ -246,7 +249,7 @@ impl Answerer {
         Ok(Caller { process, tid: call.tid, call: through })
     }
 
-    /// Reads the caller's memory; EINTR: the call does not wait any more.
+    /// Reads the caller's memory. EINTR: the call no longer waits.
     pub(super) fn read(
         &self,
         call: &Notification,
@@ -257,8 +260,7 @@ impl Answerer {
     }
 }
 
-/// Kills the process of a call that still waits.
-pub(super) fn kill_maker(gate: &dyn Gate, call: &Notification) {
+pub(super) fn kill_maker(gate: &dyn CallGate, call: &Notification) {
     let Ok(pid) = process::process_of(call.tid) else { return };
     let Ok(pidfd) = sys::pidfd(pid) else { return };
     if gate.is_waiting(call.id) {
@@ -266,7 +268,7 @@ pub(super) fn kill_maker(gate: &dyn Gate, call: &Notification) {
     }
 }
 
-/// Whether a call waits to be taken.
+/// Whether a notification is pending.
 fn call_waits(listener: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(listener, PollFlags::POLLIN)];
     poll(&mut waiting, PollTimeout::ZERO).is_ok()
@@ -295,7 +297,7 @@ mod tests {
         let (native, narrow) = (filter::ARCHITECTURE, 0x4000_0003);
         for (architecture, number, leaves) in [
             (native, libc::SYS_execve as i32, true),
-            // The i386 numbers of execve and execveat; on x86-64 they are other calls.
+            // execve and execveat of i386; on x86-64 these numbers are other calls.
             (narrow, 11, true),
             (narrow, 358, true),
             (native, libc::SYS_getcwd as i32, false),

@@ -1,28 +1,28 @@
-//! Requests of `verbless-model ctl` to a run: to show its links, and to inject faults.
+//! Requests of `verbless-model ctl` to a run: show links, inject faults.
 
 use std::fmt::Write as _;
 
 use verbless_model::{FaultPlan, LinkSettings, Model, QueueKind, Traffic};
 
-/// Something to do to a run.
+/// A control request to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Tell how the links are, and what they have carried.
+    /// Print the links' state and traffic.
     Show,
-    /// Let the link of a port go up or down.
+    /// Set the link of a port up or down.
     Link {
         /// The device, from 0.
         device: usize,
         /// The device's port, from 1.
         port: u8,
-        /// Up, or down.
+        /// Whether the link goes up.
         up: bool,
     },
-    /// Make all links perfect again.
+    /// Restore all links to perfect.
     Reset,
-    /// Apply a plan of faults, given as its text.
+    /// Apply a fault plan, given as its text.
     Apply(String),
-    /// Let a queue fail.
+    /// Make a queue fail.
     Fail {
         /// The device, from 0.
         device: usize,
@@ -38,7 +38,7 @@ pub enum Control {
 }
 
 impl Control {
-    /// The request as it is sent.
+    /// The request as sent over the socket.
     pub(super) fn to_text(&self) -> String {
         match self {
             Self::Show => "show".into(),
@@ -57,7 +57,7 @@ impl Control {
         }
     }
 
-    /// Parses a request; `None` if it is none.
+    /// Parses a request; `None`: malformed.
     pub(super) fn of_text(text: &str) -> Option<Self> {
         let (verb, rest) = text.split_once(' ').unwrap_or((text, ""));
         let link = |up| {

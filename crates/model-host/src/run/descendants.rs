@@ -1,17 +1,17 @@
-//! The descendants of `run`: it adopts orphans, so that daemons are among them too.
+//! Descendants of `run`, including daemons: `run` is a child subreaper.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::os::fd::AsFd;
 
 use nix::unistd::Pid;
 
+use super::process::text_of;
 use super::sys;
 use verbless_model_kernel::remote::numbers;
 
-/// The parent of a process that has not ended.
+/// The parent of a living process.
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = text_of(&format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     let lives = !matches!(fields.next()?, "Z" | "X");
@@ -19,14 +19,14 @@ fn parent_of(pid: i32) -> Option<i32> {
     lives.then_some(parent)
 }
 
-/// All processes below this one, but for the guardian, with their parents.
+/// All descendants except the guardian, with their parents.
 fn all(guardian: Option<Pid>) -> Vec<(i32, i32)> {
     let about = numbers("/proc").into_iter().filter_map(|pid| Some((pid, parent_of(pid)?)));
     let about: BTreeMap<i32, i32> = about.collect();
     let (own, guardian) = (Pid::this().as_raw(), guardian.map(Pid::as_raw));
     let is_below = |&pid: &i32| {
         let mut at = pid;
-        // A chain of parents has no more links than there are processes.
+        // Bounds the walk: a chain of parents is no longer than the table.
         for _ in 0..=about.len() {
             match about.get(&at) {
                 Some(&parent) if parent == own => return Some(at) != guardian,
@@ -39,16 +39,37 @@ fn all(guardian: Option<Pid>) -> Vec<(i32, i32)> {
     about.keys().copied().filter(is_below).map(|pid| (pid, about[&pid])).collect()
 }
 
-/// Kills all processes below this one, but for the guardian: a child of ours that was not waited
-/// for, so that its number is no other's. Whether there were any: they may have made others.
+/// Kills all descendants except the guardian. The guardian is a child that was not waited for, so
+/// its pid is not reused. Returns whether there were any: they may have forked meanwhile.
 pub(super) fn kill_all(guardian: Option<Pid>) -> bool {
     let left = all(guardian);
     for &(pid, parent) in &left {
         let Ok(pidfd) = sys::pidfd(Pid::from_raw(pid)) else { continue };
-        // Its number is no other's by now, or that one is a descendant too.
+        // The pid may have been reused. A process with the same parent is a descendant too.
         if parent_of(pid).is_some_and(|now| now == parent) {
             sys::kill_by(pidfd.as_fd());
         }
     }
     !left.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn descendant_may_have_any_name() {
+        let script = r"printf 'a) \377' >/proc/$$/comm; echo; read line";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
+        let (own, pid) = (Pid::this().as_raw(), child.id() as i32);
+        assert_eq!(parent_of(pid), Some(own));
+        assert!(all(None).contains(&(pid, own)));
+        child.kill().and_then(|()| child.wait()).expect("it is there");
+    }
 }

@@ -1,21 +1,21 @@
-//! Calls on the descriptor of a device that a memfd, which it is, would answer otherwise:
-//! duplicates, mappings, a size.
+//! Calls on a device's descriptor that the underlying memfd would answer differently: duplicates,
+//! mappings, its size.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
 use nix::errno::Errno;
 
 use super::answer::{Answer, Answerer};
+use super::call_threads::in_program;
 use super::filter::DESCRIPTORS;
-use super::open::{Open, Served};
+use super::open::{Open, ServedFile};
 use super::process;
-use super::sys::{self, Notification};
-use super::turns::in_program;
+use super::sys::Notification;
 use verbless_model_kernel::remote::FileId;
 
 impl Answerer {
-    /// A number for a device, from `at_least` on: free in the caller, and known to the filter.
+    /// Descriptor numbers from `at_least` on that are free in the caller and that the filter traps.
     pub(super) fn numbers(&self, call: &Notification, at_least: u32) -> impl Iterator<Item = u32> {
         let tid = call.tid;
         let free = move |number: &u32| process::identify(tid, *number as i32) == Err(Errno::EBADF);
@@ -24,20 +24,20 @@ impl Answerer {
             .filter_map(move |numbers| (numbers.start.max(at_least)..numbers.end).find(free))
     }
 
-    /// The open device of a descriptor. The open devices are not locked any more.
+    /// The open device behind a descriptor. The table of opens is unlocked on return.
     pub(super) fn opened(&self, call: &Notification, descriptor: u64) -> Option<Arc<Open>> {
         self.opened_as(call, descriptor).map(|(_, open)| open)
     }
 
-    /// The same, and its file.
+    /// As [`Self::opened`], with the file's identity.
     fn opened_as(&self, call: &Notification, descriptor: u64) -> Option<(FileId, Arc<Open>)> {
         let id = process::identify(call.tid, descriptor as i32).ok()?;
-        // The thread's number was no other's, then.
+        // Proves that the thread's number was not reused.
         let open = self.gate.is_waiting(call.id).then(|| self.shared.opens().get(id))??;
         Some((id, open))
     }
 
-    /// Duplicates a descriptor to a number that the filter knows too. `dup2` and `dup3` state their
+    /// Duplicates a descriptor to a number that the filter traps. `dup2` and `dup3` name their
     /// number, and are not trapped.
     pub(super) fn duplicate(
         &self,
@@ -49,12 +49,11 @@ impl Answerer {
         let Ok(at_least) = u32::try_from(at_least) else { return Answer::Kernel };
         let Some((id, _)) = self.opened_as(call, descriptor) else { return Answer::Kernel };
         let taken = self.caller(call).and_then(|caller| {
-            let is_it = |fd: &OwnedFd| sys::status(fd.as_fd(), "").is_ok_and(|it| it.id() == id);
-            let file = caller.process.take(descriptor as i32, is_it)?;
+            let file = caller.process.take(descriptor as i32, |fd| process::is_file(fd, id))?;
             Ok((file, self.shared.room(caller.process.pid)))
         });
         let Ok((file, room)) = taken else { return Answer::Kernel };
-        // Another thread of the process holds it, and waits for one of them.
+        // Another thread of the process may hold it while it waits for the program.
         let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, at_least) {
             let given = self.gate.give(call.id, file.as_fd(), Some(number), close_on_exec, true);
@@ -62,11 +61,11 @@ impl Answerer {
                 return Answer::Given;
             }
         }
-        // As the kernel would: the lowest that is free.
+        // The kernel picks the lowest free number.
         Answer::Kernel
     }
 
-    /// The program maps a page by itself, if there is one.
+    /// Checks the mapping; the kernel then executes the program's own `mmap`.
     pub(super) fn mmap(&self, call: &Notification) -> Answer {
         let [_, length, protection, flags, descriptor, offset] = call.arguments;
         let flags = flags as i32;
@@ -74,8 +73,8 @@ impl Answerer {
             return Answer::Kernel;
         }
         let Some(open) = self.opened(call, descriptor) else { return Answer::Kernel };
-        // Linux's fwctl maps nothing.
-        let Served::Verbs(file) = &open.file else { return Errno::ENODEV.into() };
+        // Linux's fwctl has no mmap.
+        let ServedFile::Verbs(file) = &open.file else { return Errno::ENODEV.into() };
         if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
             return Errno::EINVAL.into();
         }
@@ -85,7 +84,7 @@ impl Answerer {
         }
     }
 
-    /// A call that does not suit a device.
+    /// A call that fails on a device.
     pub(super) fn unsuitable(&self, call: &Notification, errno: Errno) -> Answer {
         match self.opened(call, call.arguments[0]) {
             Some(_) => errno.into(),
@@ -108,7 +107,7 @@ mod tests {
 
     #[test]
     fn dup_of_device_gets_filtered_descriptor() {
-        // Where it is forbidden, the kernel duplicates.
+        // If duplicating is forbidden here, the kernel duplicates.
         let Some(program) = Program::open_to_all() else { return };
         let device = program.open(c"/dev/infiniband/uverbs0", O_RDWR);
         let fd = device.descriptor();
@@ -132,7 +131,7 @@ mod tests {
         let other = std::fs::File::open("/dev/null").expect("it is there");
         let call = [other.as_raw_fd() as u64];
         assert_eq!(program.call(libc::SYS_dup, &call), Answer::Kernel, "it is no device");
-        // Numbers that are taken are none of them.
+        // Numbers in use are skipped.
         let taken = fcntl(&other, FcntlArg::F_DUPFD_CLOEXEC(1010)).expect("it is free");
         let call = [&plain[..], &[taken as u64]].concat();
         assert_eq!(program.call(fcntl_, &call), Answer::Given);
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!(program.call(libc::SYS_dup, &[fd]), Answer::Kernel);
     }
 
-    /// Makes the context of an open device, as libibverbs does.
+    /// Creates a context on an open device, as libibverbs does.
     fn context(program: &Program, fd: u64) {
         let attribute = u64::from(0x1000_u16) | 8 << 16 | 1 << 32;
         let request = [40 | 3 << 32 | 1 << 48, 0, 1, attribute, 0x4_0000_0010];
@@ -215,7 +214,7 @@ mod tests {
         let no_such = Answer::Ours(Err(Errno::ENOTTY));
         assert_eq!(ioctl(verbs.descriptor(), request, 16), fault);
         assert_eq!(ioctl(verbs.descriptor(), 0x9a00, 16), no_such);
-        // The header's length is 40 bytes, but it has no attributes: 24 bytes.
+        // The header's length says 40 bytes; without attributes it is 24.
         let told = [40_u64, 0, 0];
         assert_eq!(ioctl(verbs.descriptor(), request, told.as_ptr() as u64), REFUSED);
         let info = [24_u64, 0, 0];
@@ -225,7 +224,8 @@ mod tests {
         program.gate.end();
         assert_eq!(ioctl(verbs.descriptor(), request, told.as_ptr() as u64), Answer::Kernel);
         let over = Answer::Ours(Err(Errno::EINTR));
-        // It is killed once its descriptor is known, then once it is, then amid its arguments.
+        // The caller is killed after its descriptor is identified, after it is identified itself,
+        // and while its arguments are read.
         for looks in 1..=3 {
             program.gate.end_after(looks);
             let answer = ioctl(verbs.descriptor(), request, told.as_ptr() as u64);

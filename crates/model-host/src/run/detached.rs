@@ -1,15 +1,14 @@
-//! A file system for the tree that is all there is: a tmpfs at the root of a mount namespace in
-//! which no process is.
+//! A detached file system for the device tree: a tmpfs at the root of a mount namespace without
+//! processes.
 //!
-//! Programs get descriptors of the tree's directories. From a directory of an ordinary file system
-//! `..` leads up to this process's root, which is not that of a program in a sandbox, and no filter
-//! sees all calls that take a descriptor. Above this one's root there is nothing. It is read-only
-//! once it is filled, and as it is mounted in a namespace, no process of another can mount it
-//! there. (If it were mounted in none, each path through it would take a lock that all mounts
-//! share.)
+//! Programs get descriptors of the tree's directories. In an ordinary file system, `..` from such a
+//! directory leads up to this process's root, which a sandboxed program must not reach, and no
+//! filter traps every call that takes a descriptor. Nothing is above the root of this tmpfs. It is
+//! read-only once filled. It is mounted in a namespace, so no process of another namespace can
+//! mount it elsewhere. (An unmounted file system would not do: each path lookup in it would take a
+//! lock that all mounts share.)
 //!
-//! Mounting takes CAP_SYS_ADMIN. Without it, the process that is forked for this makes itself a
-//! user namespace, too:
+//! Mounting requires CAP_SYS_ADMIN. Without it, the forked child also creates a user namespace:
 //!
 //! ```text
 //!   run                                       a child
@@ -40,47 +39,47 @@ use super::sys;
 /// `FSCONFIG_CMD_CREATE`.
 const CREATE: libc::c_uint = 6;
 const CLOEXEC: libc::c_uint = 1;
-/// `MOUNT_ATTR_RDONLY`, and with it `MOUNT_ATTR_NOSUID`, `NODEV` and `NOEXEC`.
+/// `MOUNT_ATTR_RDONLY`; below, `MOUNT_ATTR_NOSUID`, `NODEV` and `NOEXEC`.
 const READ_ONLY: u64 = 1;
 const HARMLESS: libc::c_uint = 2 | 4 | 8;
 
 /// `struct mount_attr`.
 #[repr(C)]
-struct Attributes {
+struct MountAttributes {
     set: u64,
     clear: u64,
     propagation: u64,
     user_namespace: u64,
 }
 
-/// The root of such a file system, and the namespace that keeps it mounted.
+/// The root of such a tmpfs, and the namespace that keeps it mounted.
 #[derive(Debug)]
 pub(super) struct Detached {
     pub root: File,
     pub namespace: OwnedFd,
 }
 
-/// A file system that `fill` has filled by a path that leads to its root.
+/// Mounts a tmpfs and fills it: `fill` gets a path to its root.
 ///
 /// # Errors
-/// The system allows no mount, or what `fill` says.
+/// The system allows no mount, or `fill` failed.
 pub(super) fn filled(fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<Detached> {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-    // Made before the fork: the child allocates nothing.
+    // Allocated before the fork: the child must not allocate.
     let maps = [
         (c"/proc/self/setgroups", "deny".to_string()),
         (c"/proc/self/uid_map", format!("{0} {0} 1\n", geteuid())),
         (c"/proc/self/gid_map", format!("{0} {0} 1\n", getegid())),
     ];
-    // SAFETY: the child makes system calls only, with memory that was there before, and ends.
+    // SAFETY: the child only makes system calls, on memory allocated before the fork, and exits.
     let child = match Errno::result(unsafe { libc::fork() })? {
         0 => {
-            // SAFETY: the child's own duplicate, without which it sees that its parent has ended.
+            // SAFETY: closes the child's duplicate, so that the child sees its parent's end.
             unsafe { libc::close(ours.as_raw_fd()) };
             let result = serve(theirs.as_raw_fd(), &maps);
             let status = result.map_or_else(|errno| errno as i32, |()| 0);
-            // SAFETY: it ends, with nothing of what it has of its parent run once more.
+            // SAFETY: `_exit` runs no destructor or exit handler of the parent.
             unsafe { libc::_exit(status) }
         }
         pid => Pid::from_raw(pid),
@@ -99,7 +98,7 @@ pub(super) fn filled(fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<D
         send(ours.as_raw_fd(), b"r", MsgFlags::MSG_NOSIGNAL)?;
         Ok(Detached { root, namespace })
     });
-    // Closing would not do: a child that another thread started may have a duplicate.
+    // Closing is not enough: a child of another thread may hold a duplicate.
     let _ = shutdown(ours.as_raw_fd(), Shutdown::Both);
     match (made, wait(child)) {
         (made @ Ok(_), Ok(0)) => made,
@@ -109,7 +108,7 @@ pub(super) fn filled(fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<D
     }
 }
 
-/// Whether `..` of a directory is that directory, as at the root of a mount namespace.
+/// Whether a directory is its own parent, as the root of a mount namespace is.
 fn is_its_own_parent(root: &OwnedFd) -> Result<bool, Errno> {
     let parent = openat(root, "..", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let [own, up] = [fstat(root)?, fstat(&parent)?];
@@ -127,7 +126,7 @@ fn wait(child: Pid) -> Result<i32, Errno> {
     }
 }
 
-/// What the child does.
+/// The child's part.
 fn serve(socket: RawFd, maps: &[(&std::ffi::CStr, String)]) -> Result<(), Errno> {
     match unshare(libc::CLONE_NEWNS) {
         Err(Errno::EPERM) => {
@@ -137,9 +136,9 @@ fn serve(socket: RawFd, maps: &[(&std::ffi::CStr, String)]) -> Result<(), Errno>
         done => done?,
     }
     let namespace = open(c"/proc/self/ns/mnt", libc::O_RDONLY)?;
-    // In a chroot, `/` is not the root of the new namespace: what is mounted there would have a
-    // parent, to which `..` leads.
-    // SAFETY: numbers only.
+    // In a chroot, `/` is not the root of the new namespace: a mount there would have a parent that
+    // `..` reaches. `setns` moves to the namespace's root.
+    // SAFETY: the arguments are integers.
     Errno::result(unsafe { libc::setns(namespace, libc::CLONE_NEWNS) })?;
     let mount = mount()?;
     leave_others(mount);
@@ -148,13 +147,14 @@ fn serve(socket: RawFd, maps: &[(&std::ffi::CStr, String)]) -> Result<(), Errno>
         sent.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
     }
     let mut byte = 0u8;
-    // SAFETY: the kernel writes one byte at most.
+    // SAFETY: the kernel writes at most one byte.
     let filled = unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, 0) };
     if filled != 1 {
         return Ok(());
     }
-    let attributes = Attributes { set: READ_ONLY, clear: 0, propagation: 0, user_namespace: 0 };
-    let (empty, size) = (c"".as_ptr(), size_of::<Attributes>());
+    let attributes =
+        MountAttributes { set: READ_ONLY, clear: 0, propagation: 0, user_namespace: 0 };
+    let (empty, size) = (c"".as_ptr(), size_of::<MountAttributes>());
     let flags = libc::AT_EMPTY_PATH;
     // SAFETY: the kernel reads one structure of this layout.
     Errno::result(unsafe {
@@ -164,19 +164,19 @@ fn serve(socket: RawFd, maps: &[(&std::ffi::CStr, String)]) -> Result<(), Errno>
 }
 
 fn unshare(what: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: numbers only.
+    // SAFETY: the argument is an integer.
     Errno::result(unsafe { libc::unshare(what) }).map(drop)
 }
 
-/// A tmpfs, at the root of this process's mount namespace: `..` of its root is its root, as that of
-/// every `/` is.
+/// Mounts a tmpfs at the root of this process's mount namespace, so that `..` of its root is its
+/// root.
 fn mount() -> Result<RawFd, Errno> {
     const FROM_EMPTY: libc::c_uint = 4;
     let (root, empty) = (c"/".as_ptr(), c"".as_ptr());
     let (none, no_text) = (0, std::ptr::null::<libc::c_char>());
-    // SAFETY: strings with their zeros, and numbers.
+    // SAFETY: the strings are NUL-terminated; the other arguments are integers.
     unsafe {
-        // What is mounted here from now on is mounted nowhere else.
+        // Keeps the mount out of the parent's namespace.
         let alone = libc::MS_REC | libc::MS_SLAVE;
         let nothing = std::ptr::null::<libc::c_void>();
         Errno::result(libc::mount(no_text, root, no_text, alone, nothing))?;
@@ -192,12 +192,12 @@ fn mount() -> Result<RawFd, Errno> {
     }
 }
 
-/// Lets go of the mounts that this process's mount namespace has from that of its parent: they
-/// would keep file systems busy that are unmounted there. Where `/` is the kernel's first root,
-/// which stays, they lie hidden below.
+/// Releases the mounts that this namespace inherited: they would keep file systems busy that are
+/// unmounted elsewhere. If `/` is the kernel's rootfs, which cannot be released, they stay hidden
+/// below the tmpfs.
 fn leave_others(mount: RawFd) {
     let here = c".".as_ptr();
-    // SAFETY: strings with their zeros, and a descriptor of ours.
+    // SAFETY: the string is NUL-terminated, and the descriptor is ours.
     unsafe {
         if libc::fchdir(mount) == 0 && libc::syscall(libc::SYS_pivot_root, here, here) == 0 {
             libc::umount2(here, libc::MNT_DETACH);
@@ -206,15 +206,15 @@ fn leave_others(mount: RawFd) {
 }
 
 fn open(file: &std::ffi::CStr, flags: libc::c_int) -> Result<RawFd, Errno> {
-    // SAFETY: a string with its zero.
+    // SAFETY: the string is NUL-terminated.
     Errno::result(unsafe { libc::open(file.as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
 fn write(file: &std::ffi::CStr, text: &[u8]) -> Result<(), Errno> {
     let fd = open(file, libc::O_WRONLY)?;
-    // SAFETY: as many bytes as there are.
+    // SAFETY: the length is that of the buffer.
     let written = Errno::result(unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) });
-    // SAFETY: only this function has this descriptor.
+    // SAFETY: no other code has this descriptor.
     unsafe { libc::close(fd) };
     written.map(drop)
 }
@@ -226,8 +226,8 @@ mod tests {
 
     use super::*;
 
-    /// A file system with a file in a directory; `None`: this place allows no mount, and the test
-    /// of this thread is skipped.
+    /// A tmpfs with a file in a directory. `None`: mounting is forbidden here, and the test is
+    /// skipped.
     fn made() -> Option<File> {
         let made = filled(|root| {
             fs::create_dir(root.join("a"))?;
@@ -265,7 +265,7 @@ mod tests {
         }
         let place = std::env::temp_dir().join(format!("verbless-chroot-{}", std::process::id()));
         fs::create_dir(&place).expect("it is new");
-        // A root that is a mount point, as schroot and debootstrap's users make it.
+        // A root that is a mount point, as in schroot and debootstrap.
         let script = "mount --rbind / \"$1\" && exec chroot \"$1\" \"$2\" --nocapture --exact \
                       run::detached::tests::tmpfs_root_is_its_own_parent";
         let program = std::env::current_exe().expect("this test");
@@ -305,7 +305,7 @@ mod tests {
         let target = std::env::temp_dir();
         let target = std::ffi::CString::new(target.to_str().expect("text")).expect("no zero");
         let (fd, empty, here) = (root.as_raw_fd(), c"".as_ptr(), libc::AT_FDCWD);
-        // SAFETY: strings with their zeros; what is refused changes nothing.
+        // SAFETY: the strings are NUL-terminated; the refused call changes nothing.
         let moved = Errno::result(unsafe {
             let target = target.as_ptr();
             libc::syscall(libc::SYS_move_mount, fd, empty, here, target, MOVE_FROM_EMPTY)
@@ -317,7 +317,7 @@ mod tests {
     fn namespace_holds_no_other_mount() {
         let own = fs::read_to_string("/proc/self/mountinfo").expect("our own");
         let listed = filled(|_| {
-            // The child waits meanwhile, in the namespace.
+            // The child waits in the namespace meanwhile.
             let child = |pid: &u32| {
                 let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
                 let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1));
@@ -333,7 +333,7 @@ mod tests {
         if !text.contains("mounts") {
             return drop(made());
         }
-        // Where `/` is the kernel's first root, what was mounted on it is still there.
+        // If `/` is the kernel's rootfs, the inherited mounts are still there.
         let is_first = own.lines().any(|line| line.contains(" / / ") && line.contains(" rootfs "));
         assert!(text == "1 mounts" || is_first, "{text}");
     }

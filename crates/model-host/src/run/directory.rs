@@ -1,8 +1,8 @@
-//! The directory of the tree of files: the root of a file system of its own (`detached`), and where
-//! none can be mounted, a directory in the first temporary directory that accepts it.
+//! The directory that holds the device tree: the root of a detached tmpfs (`detached`), or a
+//! directory in the first temporary directory that accepts it.
 //!
-//! The owner of a temporary one holds a lock on it. An owner that was killed leaves the directory
-//! behind, unlocked; the next one in the same place removes it.
+//! The owner of a temporary directory locks it. An owner that was killed leaves the directory
+//! unlocked; the next owner in the same place removes it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -16,17 +16,17 @@ use super::detached::{self, Detached};
 
 /// The prefix of the names of such directories.
 const PREFIX: &str = "verbless-model-";
-/// How often another's clearing may take a new directory for one that was left behind.
+/// Attempts to create a directory that no other process clears as stale.
 const TRIES: u32 = 8;
 
-/// The directory; removed when this is dropped.
+/// The directory, which is removed on drop.
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// Where it is among the files of this machine; `None`: in a file system of its own.
+    /// Its path on this machine; `None`: detached.
     path: Option<PathBuf>,
-    /// The directory itself. A temporary one is locked.
+    /// The directory. A temporary one is locked.
     root: File,
-    /// What keeps a file system of its own mounted.
+    /// Keeps a detached tmpfs mounted.
     _namespace: Option<OwnedFd>,
 }
 
@@ -37,22 +37,22 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Makes a directory that `fill` can fill: in a file system of its own, otherwise in TMPDIR if
-    /// set, otherwise in memory, otherwise among temporary files.
+    /// Creates a directory and fills it: detached, else in TMPDIR if set, else in /dev/shm, else in
+    /// another temporary directory.
     ///
     /// # Errors
-    /// None of the places takes it; what each of them says.
+    /// No place accepts it; the text has each place's error.
     pub(super) fn filled(fill: impl Fn(&Path) -> io::Result<()>) -> io::Result<Self> {
         match detached::filled(&fill) {
             Ok(Detached { root, namespace }) => {
                 return Ok(Self { path: None, root, _namespace: Some(namespace) });
             }
-            Err(error) => tracing::debug!(%error, "no file system can be mounted for the devices"),
+            Err(error) => tracing::debug!(%error, "cannot mount a tmpfs for the devices"),
         }
         Self::among_temporary_files(fill)
     }
 
-    /// Makes one in TMPDIR if set, otherwise in memory, otherwise among temporary files.
+    /// Creates one in TMPDIR if set, else in /dev/shm, else in another temporary directory.
     pub(super) fn among_temporary_files(
         fill: impl Fn(&Path) -> io::Result<()>,
     ) -> io::Result<Self> {
@@ -81,13 +81,13 @@ impl Directory {
         )))
     }
 
-    /// Where it is among the files of this machine; `None`: in a file system of its own.
+    /// Its path on this machine; `None`: detached.
     pub(super) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Removes the directory; descriptors that were given keep what they refer to. A file system of
-    /// its own ends with them.
+    /// Removes the directory. Descriptors that programs hold stay valid; a detached tmpfs ends with
+    /// the last of them.
     pub(super) fn remove(&self) {
         if let Some(path) = &self.path {
             let _ = fs::remove_dir_all(path);
@@ -101,7 +101,7 @@ impl Directory {
         for _ in 0..TRIES {
             let path = nix::unistd::mkdtemp(&place.join(format!("{PREFIX}XXXXXX")))?;
             let made = Self { path: Some(path.clone()), root: open(&path)?, _namespace: None };
-            // A file system may have no locks: what is left behind there stays.
+            // Some file systems have no locks; stale directories stay there.
             let locked = !matches!(made.root.try_lock(), Err(TryLockError::WouldBlock));
             if locked && path.exists() {
                 return Ok((path, made));
@@ -122,7 +122,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// Removes what owners that were killed left behind, of this user.
+/// Removes directories of this user whose owners were killed.
 fn clear(place: &Path) {
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {
         if !entry.file_name().as_bytes().starts_with(PREFIX.as_bytes()) {

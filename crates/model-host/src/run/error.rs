@@ -1,4 +1,4 @@
-//! Why a program did not run, and the exit code that says so.
+//! Errors of `run`, and the exit code of each.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use crate::links::LinkError;
 
-/// Why a program did not run.
+/// Reason why a program did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// No program was named.
@@ -15,7 +15,7 @@ pub enum RunError {
     /// The socket for debuggers of DPA programs cannot be opened.
     #[error("cannot serve a debugger: {0}")]
     Debugger(io::Error),
-    /// The program itself could not be started.
+    /// The program could not be started.
     #[error("cannot run {program}: {source}")]
     Program {
         /// The program.
@@ -37,7 +37,7 @@ pub enum RunError {
         "'{name}' is not a valid run name: use 1 to {longest} letters, digits, '-', '_' and '.'"
     )]
     BadName {
-        /// The name that was given.
+        /// The given name.
         name: String,
         /// Characters of the longest name.
         longest: usize,
@@ -57,16 +57,16 @@ pub enum RunError {
     NoSuchRun {
         /// The name.
         name: String,
-        /// The names that there are.
+        /// The existing names.
         known: String,
     },
-    /// A run refuses a program that wants to join it, or a request of `ctl`.
+    /// The run refused a joining program, or a request of `ctl`.
     #[error("the run refuses: {0}")]
     Refused(String),
-    /// The run that was joined ended, and its devices with it.
+    /// The joined run ended, and its devices with it.
     #[error("the joined run ended, and its devices with it: the program was killed")]
     HostGone,
-    /// The environment forbids an operation that answering a program's calls needs.
+    /// The environment forbids an operation that the supervisor needs.
     #[error("`run` cannot serve a program in this environment: {what} ({errno}): {remedy}")]
     Preflight {
         /// The operation that the environment forbids.
@@ -79,10 +79,10 @@ pub enum RunError {
     /// The link options cannot be applied.
     #[error(transparent)]
     Links(#[from] LinkError),
-    /// A network device cannot have an address.
+    /// A network device cannot have the address.
     #[error(transparent)]
     Address(#[from] verbless_devx::Error),
-    /// An address was given for a device that none of the run's programs sees, or that has no IP
+    /// An address was given for a device that no program of the run sees, or that has no IP
     /// addresses.
     #[error("--address {device}={address}: {why}")]
     NoAddress {
@@ -93,14 +93,13 @@ pub enum RunError {
         /// What to do.
         why: String,
     },
-    /// Something else that the system refused.
+    /// Another error of the system.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
 impl RunError {
-    /// The exit code that a shell would give: 127 for no such program, 126 for one that cannot be
-    /// run.
+    /// The shell's exit code: 127 if the program was not found, 126 if it could not be executed.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,

@@ -1,20 +1,20 @@
-//! The filter: which system calls of the program stop for an answer.
+//! The seccomp filter: which system calls trap to the supervisor.
 //!
-//! A filter sees numbers and not what they point to, so every call with a path stops, and is let go
-//! at once when the path is none of ours. What has no path stops only if it is about a device: an
-//! ioctl by its magic (a descriptor may have been duplicated), a question about a descriptor by its
-//! number (devices are given numbers that others seldom have, see [`DESCRIPTORS`]).
+//! A filter sees register values, not the memory behind them. So every call with a path traps, and
+//! continues at once if the path is outside the modelled tree. Other calls trap only if they
+//! concern a device: an ioctl by its magic (the descriptor may be a duplicate anywhere), a call on
+//! a descriptor by its number (devices get numbers that programs seldom use, see [`DESCRIPTORS`]).
 
 use std::ops::Range;
 
-/// Devices that are opened get descriptors of these numbers, so that the filter knows them: below
-/// 1024, for programs that use `select`, or below 64 for those that may not have as many. A device
-/// that is opened with all of them in use gets another one, and looks like a regular file there.
+/// Descriptor numbers of opened devices, by which the filter recognizes them: below 1024 for
+/// programs that use `select`, or below 64 for programs with a low RLIMIT_NOFILE. If all are in
+/// use, the device gets another number, and looks like a regular file there.
 pub(super) const DESCRIPTORS: [Range<u32>; 2] = [960..1024, 48..64];
 
-/// NETLINK_RDMA: the other way to learn of devices. The real one would show the real ones.
+/// NETLINK_RDMA also enumerates devices; the kernel's own would show the machine's.
 const NETLINK_RDMA: u32 = 20;
-/// The types of the ioctls of RDMA devices and of fwctl.
+/// Ioctl types of RDMA devices and of fwctl.
 const RDMA_MAGIC: u32 = 0x1b;
 const FWCTL_MAGIC: u32 = 0x9a;
 
@@ -44,12 +44,12 @@ fn statement(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Goes on with the next instruction if the test holds, else skips `otherwise` of them.
+/// Continues with the next instruction if the test holds, else skips `otherwise` instructions.
 fn unless(code: u16, k: u32, otherwise: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: otherwise, k }
 }
 
-/// Calls with a path, or that give one.
+/// Calls that take or return a path.
 #[cfg(target_arch = "x86_64")]
 const PATHS: &[libc::c_long] = &[
     libc::SYS_openat,
@@ -83,52 +83,50 @@ const PATHS: &[libc::c_long] = &[
     libc::SYS_chdir,
     libc::SYS_getcwd,
 ];
-/// Calls with a descriptor, a path and, in the argument of that number, flags: with AT_EMPTY_PATH
-/// they may be about the descriptor, if there is one.
+/// Calls with a descriptor, a path and flags, and the index of the flags argument. With
+/// AT_EMPTY_PATH, they may concern the descriptor.
 const STATS: &[(libc::c_long, u32)] = &[(libc::SYS_newfstatat, 3), (libc::SYS_statx, 2)];
 
-/// Calls on a descriptor, and the argument of each that is one, which a device answers otherwise
-/// than the memfd that it is.
+/// Calls on a descriptor that a device answers differently from its memfd, and the index of the
+/// descriptor argument.
 const ON_DESCRIPTORS: [(libc::c_long, u32); 7] = [
     (libc::SYS_fstat, 0),
     (libc::SYS_dup, 0),
     (libc::SYS_mmap, 4),
     (libc::SYS_ftruncate, 0),
     (libc::SYS_fallocate, 0),
-    // Sockets that stand for NETLINK_RDMA have such numbers too.
+    // Emulated NETLINK_RDMA sockets have these numbers too.
     (libc::SYS_sendto, 0),
     (libc::SYS_sendmsg, 0),
 ];
-/// The commands of `fcntl` that make a duplicate.
+/// The `fcntl` commands that duplicate a descriptor.
 const DUPLICATES: [i32; 2] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC];
 
-/// Calls by which a process comes to run another program, and the argument of each that is the
-/// environment.
+/// Calls that execute another program, and the index of the environment argument.
 const EXECS: [(libc::c_long, u32); 2] = [(libc::SYS_execve, 2), (libc::SYS_execveat, 3)];
 
-/// The architecture of 32-bit calls, which 64-bit programs can make as well, and the numbers of
-/// `execve` and `execveat` there.
+/// AUDIT_ARCH of 32-bit calls, which 64-bit programs can make too, with their numbers of `execve`
+/// and `execveat`.
 #[cfg(target_arch = "x86_64")]
 const NARROW: (u32, [u32; 2]) = (0x4000_0003, [11, 358]);
 #[cfg(target_arch = "aarch64")]
 const NARROW: (u32, [u32; 2]) = (0x4000_0028, [11, 387]);
-/// The same of x32, which has a bit of its own in numbers; kernels before 5.7 take two without it.
+/// The same for x32, whose numbers have bit 30 set; kernels before 5.7 accept two without it.
 #[cfg(target_arch = "x86_64")]
 const X32_EXECS: &[u32] = &[0x4000_0000 | 520, 0x4000_0000 | 545, 520, 545];
 #[cfg(not(target_arch = "x86_64"))]
 const X32_EXECS: &[u32] = &[];
 
-/// Whether a call that stopped is one of 32 bits or of x32: all of those are to run another
-/// program.
+/// Whether a trapped call is 32-bit or x32. All such calls are `execve` or `execveat`.
 pub(super) fn is_foreign(architecture: u32, number: i32) -> bool {
     architecture != ARCHITECTURE || X32_EXECS.contains(&(number as u32))
 }
 
-/// The program, for one architecture; of another one (32-bit calls) only those stop that run
-/// another program.
+/// The BPF program, for one architecture. Of another architecture (32-bit calls), only `execve` and
+/// `execveat` trap.
 ///
-/// `environment`: the address of the first `execve`'s environment. The filter allows that call,
-/// because no supervisor answers calls yet.
+/// `environment`: the environment pointer of the first `execve`. The filter allows that call,
+/// because no supervisor answers yet.
 pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
     let descriptor = |argument_index: u32| {
         let mut body = vec![statement(LOAD, argument(argument_index))];
@@ -233,7 +231,7 @@ mod tests {
 
     const ENVIRONMENT: u64 = 0x5555_1234_5678;
 
-    /// Runs the program on one call.
+    /// Evaluates the program for one call.
     fn verdict(architecture: u32, number: libc::c_long, arguments: [u64; 6]) -> u32 {
         let mut data = vec![];
         data.extend((number as u32).to_ne_bytes());
@@ -362,7 +360,7 @@ mod tests {
     fn execve_of_32_bits_stops() {
         let (narrow, execs) = NARROW;
         for number in execs {
-            // Whatever its environment: the first execve is none of these.
+            // The first `execve` is native, so the environment does not matter.
             for environment in [0, ENVIRONMENT] {
                 assert_eq!(verdict(narrow, number.into(), [environment; 6]), NOTIFY, "{number}");
             }

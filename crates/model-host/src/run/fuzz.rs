@@ -1,5 +1,5 @@
-//! A program behind a filter, without the filter: what fuzzers drive. Its calls are whatever they
-//! say, its memory is theirs to change at any time, and its descriptors are those of this process.
+//! Drives the supervisor for fuzzers, without a filter: a program makes arbitrary calls, changes
+//! its memory at any time, and has this process's descriptors.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -11,34 +11,34 @@ use nix::errno::Errno;
 
 use super::answer::{Answer, Answerer};
 use super::shared::SharedRun;
-use super::side::View;
-use super::sys::{self, Gate, Notification};
+use super::sys::{self, CallGate, Notification};
+use super::view::View;
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Model, Side};
 
-/// A process whose memory is that of files, and which does nothing.
+/// An idle process whose memory is that of files.
 #[derive(Debug, Clone, Copy)]
 pub struct IdleProcess {
     pid: u32,
 }
 
 impl IdleProcess {
-    /// Starts a process that maps each of these files at its address, writable or read-only. It
-    /// ends with this process.
+    /// Starts a process that maps each file at its address, writable or read-only. It ends with
+    /// this process.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn start(memory: &[(&File, u64, u64, bool)]) -> std::io::Result<Self> {
         sys::idle_process(memory).map(|pid| Self { pid })
     }
 }
 
-/// The files that programs see of devices of a kind; there are many, so it is made once.
+/// The device tree of one kind of model. Its many files are built once.
 #[derive(Clone)]
 pub struct DeviceTree(Arc<View>);
 
 impl DeviceTree {
-    /// Makes the files for this model, and for those like it.
+    /// Builds the tree for this model and models like it.
     ///
     /// # Errors
     /// The files cannot be made.
@@ -47,7 +47,7 @@ impl DeviceTree {
     }
 }
 
-/// A program as the supervisor sees it.
+/// A program, seen by the supervisor.
 pub struct FuzzProgram {
     answerer: Answerer,
     held: Arc<Descriptors>,
@@ -55,10 +55,10 @@ pub struct FuzzProgram {
 }
 
 impl FuzzProgram {
-    /// A program that has made no call yet. `memory` is that of the model.
+    /// A program that has made no call yet. `memory` is the model's.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(
         model: &Model,
         memory: Arc<ClientMemory>,
@@ -67,12 +67,12 @@ impl FuzzProgram {
     ) -> Result<Self, Errno> {
         let shared = Arc::new(SharedRun::new(model, memory, None)?);
         let held = Arc::new(Descriptors::default());
-        let (gate, view) = (held.clone() as Arc<dyn Gate>, tree.0.clone());
+        let (gate, view) = (held.clone() as Arc<dyn CallGate>, tree.0.clone());
         Ok(Self { answerer: Answerer { shared, gate, view, pool: Arc::default() }, held, process })
     }
 
-    /// Makes a call, whose thread is killed after the supervisor has checked `looks` times whether
-    /// it still waits; returns its result, unless it is left to the real kernel.
+    /// Makes a call. Its thread is killed after `looks` checks of NOTIF_ID_VALID. Returns the
+    /// result; `None`: the kernel executes the call.
     pub fn call(&self, number: i64, arguments: [u64; 6], looks: u32) -> Option<Result<i64, i32>> {
         self.held.looks.store(looks, Ordering::Relaxed);
         let call = Notification::of(self.process.pid, number as i32, arguments);
@@ -83,7 +83,7 @@ impl FuzzProgram {
         }
     }
 
-    /// The descriptors that it was given and has not closed.
+    /// Descriptors that the program received and has not closed.
     pub fn descriptors(&self) -> Vec<i32> {
         self.held.given().iter().map(AsRawFd::as_raw_fd).collect()
     }
@@ -97,7 +97,7 @@ impl FuzzProgram {
         }
     }
 
-    /// Stores a doorbell word where the program has a page of a device mapped.
+    /// Stores a doorbell word into a device page that the program has mapped.
     pub fn store(&self, index: usize, offset: u64, word: u64) {
         let given = self.held.given();
         let of = |fd: &OwnedFd| fd.try_clone().map(File::from);
@@ -106,14 +106,14 @@ impl FuzzProgram {
         }
     }
 
-    /// Closes all that it has open; how many devices are open then.
+    /// Closes all descriptors; returns how many devices are still open.
     pub fn end(self) -> usize {
         self.held.given().clear();
         self.answerer.shared.opens().len()
     }
 }
 
-/// The descriptors given to a program, and how long it lives.
+/// A program's descriptors, and how many checks it survives.
 #[derive(Debug, Default)]
 struct Descriptors {
     given: Mutex<Vec<OwnedFd>>,
@@ -126,7 +126,7 @@ impl Descriptors {
     }
 }
 
-impl Gate for Descriptors {
+impl CallGate for Descriptors {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
     fn go_on(&self, _: u64) {}

@@ -1,9 +1,9 @@
-//! Kills programs when `run` itself is killed, by SIGKILL or for lack of memory.
+//! Kills the programs when `run` itself is killed, by SIGKILL or the OOM killer.
 //!
-//! The kernel kills the program that `run` has started (`PR_SET_PDEATHSIG`), but not its
-//! descendants. They would go on with devices that have no model. `run` forks the guardian before
-//! all other processes and sends it a pidfd of every process that uses a device. When `run` is
-//! gone, the guardian kills the remaining processes, and ends.
+//! The kernel kills the program that `run` started (`PR_SET_PDEATHSIG`), but not its descendants,
+//! which would continue on devices without a model. `run` forks the guardian before all other
+//! processes and sends it a pidfd of every process that uses a device. When `run` is gone, the
+//! guardian kills the remaining processes and ends.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,23 +18,22 @@ use nix::unistd::Pid;
 
 use super::{process, sys};
 
-/// The number of processes from which on ended ones are removed.
+/// Process count from which ended processes are purged.
 const MANY: usize = 256;
 
-/// The process that waits for our end. It ends with this.
+/// The guardian process. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Guardian {
     pid: Pid,
     socket: Arc<OwnedFd>,
 }
 
-/// The socket over which the guardian gets processes.
+/// Sender of pidfds to the guardian.
 #[derive(Debug)]
-pub(super) struct Wards(Arc<OwnedFd>);
+pub(super) struct GuardedProcesses(Arc<OwnedFd>);
 
 impl Guardian {
-    /// Starts the guardian. The signals for `run` must be blocked, and there must be no other
-    /// thread.
+    /// Starts the guardian. The caller has blocked the signals of `run`, and is the only thread.
     pub(super) fn new() -> Result<Self, Errno> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
@@ -46,8 +45,8 @@ impl Guardian {
         self.pid
     }
 
-    pub(super) fn wards(&self) -> Wards {
-        Wards(self.socket.clone())
+    pub(super) fn wards(&self) -> GuardedProcesses {
+        GuardedProcesses(self.socket.clone())
     }
 }
 
@@ -58,25 +57,25 @@ impl Drop for Guardian {
     }
 }
 
-impl Wards {
-    /// Those that a test receives.
+impl GuardedProcesses {
+    /// A sender whose pidfds a test receives.
     #[cfg(test)]
     pub(super) fn through(socket: OwnedFd) -> Self {
         Self(Arc::new(socket))
     }
 
-    /// Has this process killed if it outlives us.
+    /// Makes the guardian kill this process if it outlives `run`.
     pub(super) fn add(&self, pidfd: BorrowedFd<'_>) {
         let descriptors = [pidfd.as_raw_fd()];
         let control = [ControlMessage::ScmRights(&descriptors)];
         let (bytes, flags) = ([std::io::IoSlice::new(b"p")], MsgFlags::MSG_NOSIGNAL);
         if let Err(errno) = sendmsg::<()>(self.0.as_raw_fd(), &bytes, &control, flags, None) {
-            tracing::debug!(%errno, "a process would survive the end of the run by a signal");
+            tracing::debug!(%errno, "cannot guard a process: it survives a killed run");
         }
     }
 }
 
-/// Processes, of which those that have ended are removed once there are many.
+/// Pidfds of processes; ended ones are purged at a threshold.
 struct Guarded {
     all: Vec<OwnedFd>,
     many: usize,
@@ -102,7 +101,7 @@ fn watch(socket: &OwnedFd) {
                 pidfds.into_iter().for_each(|pidfd| guarded.add(pidfd));
             }
             Err(Errno::EINTR) => {}
-            // One that there is no room for.
+            // No descriptor was free for this pidfd.
             Ok((message, _)) if !message.is_empty() => {}
             _ => break,
         }
@@ -148,7 +147,7 @@ mod tests {
     fn watch_kills_process_when_sender_closes() {
         let action =
             SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
-        // SAFETY: nothing else in this program is about this signal.
+        // SAFETY: nothing else in this program uses this signal.
         unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
@@ -161,7 +160,7 @@ mod tests {
         }
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pidfd = sys::pidfd(Pid::from_raw(child.id() as i32)).unwrap();
-        let wards = Wards(Arc::new(ours));
+        let wards = GuardedProcesses(Arc::new(ours));
         wards.add(pidfd.as_fd());
         assert!(child.try_wait().unwrap().is_none(), "it is watched, and lives");
         drop(wards);

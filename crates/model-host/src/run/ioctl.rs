@@ -1,19 +1,19 @@
-//! Ioctls of a device: copied once, answered by the modelled kernel.
+//! Ioctls of a device: copied once, then executed by the modelled kernel.
 
 use std::sync::Arc;
 
 use nix::errno::Errno;
 
 use super::answer::{Answer, Answerer};
-use super::open::{Open, Served};
+use super::open::{Open, ServedFile};
 use super::sys::Notification;
 use super::trace;
 use verbless_model_kernel::remote::{
-    Client, ControlFile, Described, DeviceFile, HEADER_WORDS, control_request, describe,
+    Client, DeviceFile, FwctlFile, HEADER_WORDS, IoctlDescription, describe, fwctl_request,
     ioctl_length, log_refusal,
 };
 
-/// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
+/// RDMA_VERBS_IOCTL, the only ioctl of uverbs devices.
 const VERBS: u32 = 0xc018_1b01;
 
 impl Answerer {
@@ -21,9 +21,9 @@ impl Answerer {
         let [descriptor, request, argument, ..] = call.arguments;
         let Some(open) = self.opened(call, descriptor) else { return Answer::Kernel };
         let result = match &open.file {
-            Served::Verbs(_) if request as u32 != VERBS => Err(Errno::ENOTTY),
-            Served::Verbs(file) => self.verbs(call, argument, &open, file),
-            Served::Control(file) => self.control(call, request as u32, argument, &open, file),
+            ServedFile::Verbs(_) if request as u32 != VERBS => Err(Errno::ENOTTY),
+            ServedFile::Verbs(file) => self.verbs(call, argument, &open, file),
+            ServedFile::Fwctl(file) => self.control(call, request as u32, argument, &open, file),
         };
         Answer::Ours(result.map(|()| 0))
     }
@@ -34,12 +34,13 @@ impl Answerer {
         request: u32,
         argument: u64,
         open: &Open,
-        file: &ControlFile,
+        file: &FwctlFile,
     ) -> Result<(), Errno> {
         let caller = self.caller(call)?;
         let result = open.calls.alone(|| file.ioctl(&caller, request, argument));
         if let Some(lines) = &self.shared.printed {
-            let words = Described { name: control_request(request), ..Described::default() };
+            let words =
+                IoctlDescription { name: fwctl_request(request), ..IoctlDescription::default() };
             lines.print(&trace::ioctl(call.tid, &open.node.name(), &words, &result));
         }
         result
@@ -71,8 +72,8 @@ impl Answerer {
         })
     }
 
-    /// The header and the attributes of an ioctl, each copied once: what the header says is judged
-    /// by its copy.
+    /// Copies the header and the attributes of an ioctl once. The copy alone is checked and
+    /// executed.
     fn read_request(
         &self,
         client: &dyn Client,

@@ -1,28 +1,27 @@
-//! `run --name NAME` and `run --join NAME`: programs that are started later, on the devices of a
-//! model that is there.
+//! `run --name NAME` and `run --join NAME`: a program joins the devices of an existing run.
 //!
 //! ```text
 //!   run --join NAME -- PROGRAM                       run --name NAME -- …
 //!     "join 1 host"                  ------------>     is there such a side?
-//!                                    <------------     "yes", or "no" and why
+//!                                    <------------     "yes", or "no" and the reason
 //!     forks, behind a filter
-//!     "program" and the filter's end ------------>     may the child be looked into?
-//!                                    <------------     "yes" (its calls are answered from now
-//!                                                      on), or "no" and why
-//!     the child becomes PROGRAM; waits for it
-//!                                    <------------     "done": the filter has no process left
+//!     "program" and the listener     ------------>     may the child's memory be read?
+//!                                    <------------     "yes" (the host answers its calls from
+//!                                                      here on), or "no" and the reason
+//!     the child executes PROGRAM; waits for it
+//!                                    <------------     "done": no process left behind the filter
 //! ```
 //!
-//! `verbless-model ctl NAME …` says `"ctl 1 "` and what is to be done (`control`); the reply is
-//! `"yes"` and, in the next lines, what there is to tell, or `"no"` and why. `pci --name` answers
-//! that alone.
+//! `verbless-model ctl NAME …` sends `"ctl 1 "` and a control request (`control`). The reply is
+//! `"yes"` and the output in the next lines, or `"no"` and the reason. `pci --name` serves control
+//! requests only.
 //!
-//! The program is the child of the one who joins: its terminal, its directory, its limits and its
-//! exit code are there. Who answers its calls is the first `run`, which for that must be allowed to
-//! look into it (the same user; with Yama, the program itself allows it).
+//! The program is a child of the joining process, with that process's terminal, directory, limits
+//! and exit code. The host, the first `run`, answers its calls. For that, the host must be allowed
+//! to read its memory: it has the same user; under Yama, the program permits it (PR_SET_PTRACER).
 //!
-//! The meeting place is a socket with that name in a directory that is the user's alone
-//! (`names`). That of a run which was killed stays, and the next of the name replaces it.
+//! Both meet at a socket with the run's name in a directory of mode 0700 (`names`). The socket of a
+//! killed run stays, and the next run of that name replaces it.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
@@ -39,34 +38,34 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
 
-use super::closing;
 use super::control::Control;
 use super::error::RunError;
+use super::file_closer;
 use super::names;
 use super::sys::{self, Listener};
 use verbless_model::Side;
 
-/// The first word of a guest, with the version of what follows.
+/// First word of a joining guest, with the protocol version.
 const HELLO: &str = "join 1";
-/// The first words of a `ctl` request, with the version of what follows.
+/// First words of a `ctl` request, with the protocol version.
 const CONTROL: &str = "ctl 1 ";
 const YES: &[u8] = b"yes";
 const NO: &str = "no ";
 const PROGRAM: &[u8] = b"program";
 const DONE: &[u8] = b"done";
-const OTHER_VERSION: &str = "it ended, or is of another version";
+const OTHER_VERSION: &str = "it ended, or has another version";
 /// Bytes of the longest message.
 const LONGEST: usize = 1 << 16;
-/// Guests that may be about to join at a time.
+/// Backlog of the host's socket.
 const WAITING: i32 = 16;
 /// How long a guest waits for the host's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a guest could not be accepted for lack of a descriptor.
 const NO_ROOM: Duration = Duration::from_millis(20);
-/// Bytes of the longest name: what the kernel's addresses have room for.
+/// Bytes of the longest name, bounded by the room in `sockaddr_un`.
 const LONGEST_NAME: usize = 64;
 
-/// The address of the run of a name.
+/// Path and socket address of the run with this name.
 fn address(name: &str) -> Result<(PathBuf, UnixAddr), RunError> {
     let path = names::socket(name)?;
     let address = UnixAddr::new(&path)
@@ -74,7 +73,7 @@ fn address(name: &str) -> Result<(PathBuf, UnixAddr), RunError> {
     Ok((path, address))
 }
 
-/// Checks what a user gave as a name.
+/// Checks a run name.
 fn check(name: &str) -> Result<(), RunError> {
     let plain = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) {
@@ -83,7 +82,7 @@ fn check(name: &str) -> Result<(), RunError> {
     Ok(())
 }
 
-/// A text that lists the runs that can be joined.
+/// A text that lists the runs to join.
 fn known() -> String {
     match names::taken() {
         names if names.is_empty() => "no run can be joined".into(),
@@ -91,7 +90,7 @@ fn known() -> String {
     }
 }
 
-/// One end of a connection.
+/// An endpoint of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer(OwnedFd);
 
@@ -111,7 +110,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A message, and the descriptors that came with it. Empty: the other side has gone.
+    /// A message, and the descriptors that came with it. Empty: the peer closed the connection.
     fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
         sys::receive_message(self.0.as_fd(), LONGEST)
     }
@@ -126,7 +125,7 @@ impl Peer {
     }
 }
 
-/// The meeting place of a run with a name.
+/// The listening socket of a named run.
 #[derive(Debug)]
 pub(crate) struct Host {
     listener: UnixListener,
@@ -145,20 +144,20 @@ impl AsFd for Host {
     }
 }
 
-/// A request of a guest.
+/// A guest's request.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// To see the devices of this side.
+    /// To join this side.
     Join(Side),
-    /// To have the calls behind this filter answered.
+    /// To answer the notifications of this listener.
     Program(Listener),
-    /// To change or see the run.
+    /// To control the run.
     Control(Control),
 }
 
 impl Host {
     /// # Errors
-    /// The name is none, or in use.
+    /// The name is invalid or in use.
     pub(crate) fn new(name: &str) -> Result<Self, RunError> {
         check(name)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -181,13 +180,13 @@ impl Host {
         Ok(host)
     }
 
-    /// The next guest at the door; it is this user's, or root's.
+    /// Accepts a guest of this user or of root.
     pub(crate) fn accept(&self) -> Option<Peer> {
         let (stream, _) = self
             .listener
             .accept()
             .inspect_err(|error| {
-                // The guest stays at the door, and would wake us again at once.
+                // The guest stays in the backlog, and would wake the supervisor again at once.
                 if error.kind() != std::io::ErrorKind::WouldBlock {
                     std::thread::sleep(NO_ROOM);
                 }
@@ -199,36 +198,36 @@ impl Host {
         if uid.is_ok_and(|uid| may_enter(uid, geteuid())) {
             return Some(peer);
         }
-        closing::close(peer);
+        file_closer::close(peer);
         None
     }
 }
 
-/// Whether the socket at an address has no listener.
+/// Whether no process listens on the socket at this address.
 fn is_left_behind(address: &UnixAddr) -> Result<bool, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let probe = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
     Ok(connect(probe.as_raw_fd(), address) == Err(Errno::ECONNREFUSED))
 }
 
-/// Whether a user may join or change a run of this owner.
+/// Whether a user may join or control a run of this owner.
 fn may_enter(user: Uid, owner: Uid) -> bool {
     user == owner || user.is_root()
 }
 
 impl Peer {
-    /// Receives a request of a guest. EAGAIN: there is none yet.
+    /// Receives a guest's request. EAGAIN: none has arrived.
     pub(crate) fn request(&self) -> Result<Request, Errno> {
         let (message, mut descriptors) = self.receive()?;
         let descriptor = if message == PROGRAM { descriptors.pop() } else { None };
         if !descriptors.is_empty() {
-            closing::close((descriptors, descriptor));
+            file_closer::close((descriptors, descriptor));
             return Err(Errno::EBADMSG);
         }
         if message == PROGRAM {
             let listener = Listener::new(descriptor.ok_or(Errno::EBADMSG)?);
             return listener.map(Request::Program).map_err(|fd| {
-                closing::close(fd);
+                file_closer::close(fd);
                 Errno::EBADMSG
             });
         }
@@ -243,7 +242,7 @@ impl Peer {
         }
     }
 
-    /// Says what became of what was asked for.
+    /// Sends the result of a control request.
     pub(crate) fn tell(&self, result: Result<String, String>) -> Result<(), Errno> {
         match result {
             Ok(text) => self.send([YES, b"\n", text.as_bytes()].concat().as_slice(), None),
@@ -251,7 +250,7 @@ impl Peer {
         }
     }
 
-    /// Lets a guest join or says why not.
+    /// Accepts a joining guest, or refuses with the reason.
     pub(super) fn reply(&self, result: Result<(), String>) -> Result<(), Errno> {
         match result {
             Ok(()) => self.send(YES, None),
@@ -260,11 +259,11 @@ impl Peer {
     }
 }
 
-/// A run that was joined.
+/// A joined run.
 #[derive(Debug)]
 pub(super) struct Joined {
     peer: Peer,
-    /// The pid of the process that answers.
+    /// Pid of the host.
     pub pid: i32,
 }
 
@@ -275,7 +274,7 @@ impl AsFd for Joined {
 }
 
 impl Joined {
-    /// Asks the run of that name whether a program may join it.
+    /// Asks the run of that name to let a program join.
     ///
     /// # Errors
     /// There is no such run, or it refuses.
@@ -300,14 +299,14 @@ impl Joined {
     pub(super) fn control(name: &str, control: &Control) -> Result<String, RunError> {
         let text = format!("{CONTROL}{}", control.to_text());
         if text.len() > LONGEST {
-            let why = format!("it takes {LONGEST} bytes at most, and these are {}", text.len());
+            let why = format!("a request has at most {LONGEST} bytes, and this one {}", text.len());
             return Err(RunError::Refused(why));
         }
         let (peer, pid) = Self::meet(name)?;
         Self { peer, pid }.request(text.as_bytes(), None)
     }
 
-    /// The run of that name, and who answers.
+    /// Connects to the run of that name; returns the host's pid.
     fn meet(name: &str) -> Result<(Peer, i32), RunError> {
         check(name)?;
         let socket =
@@ -315,7 +314,7 @@ impl Joined {
         let (_, address) = address(name)?;
         let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
         setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
-        // A program that only occupies the address accepts no connection.
+        // A process may own the address without accepting.
         setsockopt(&socket, sockopt::SendTimeout, &patience)?;
         connect(socket.as_raw_fd(), &address).map_err(|errno| match errno {
             Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
@@ -332,13 +331,12 @@ impl Joined {
         Ok((peer, host.pid()))
     }
 
-    /// Hands over the end of the filter that the program is about to be behind. The host answers
-    /// its first call.
+    /// Sends the listener of the program's filter. The host answers the first call.
     pub(super) fn hand_over(&self, listener: &Listener) -> Result<(), RunError> {
         self.request(PROGRAM, Some(listener.as_fd().as_raw_fd())).map(drop)
     }
 
-    /// Sends a request; returns the text that follows the positive answer.
+    /// Sends a request; returns the text after "yes".
     fn request(&self, message: &[u8], descriptor: Option<RawFd>) -> Result<String, RunError> {
         let refused = |errno| match errno {
             Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
@@ -355,7 +353,7 @@ impl Joined {
         Err(RunError::Refused(why.into()))
     }
 
-    /// Whether the host reports that no process is left; otherwise the host ended before that.
+    /// Whether the host reported that no process is left. False: the host ended earlier.
     pub(super) fn is_done(&self) -> bool {
         self.peer.receive().is_ok_and(|(message, _)| message == DONE)
     }
@@ -415,7 +413,7 @@ mod tests {
         };
         assert!(matches!(request(LONGEST), Err(RunError::NoSuchRun { .. })));
         let refused = request(LONGEST + 1).expect_err("it is too long").to_string();
-        assert!(refused.contains("65536 bytes at most, and these are 65537"), "{refused}");
+        assert!(refused.contains("at most 65536 bytes, and this one 65537"), "{refused}");
     }
 
     #[test]
@@ -447,7 +445,7 @@ mod tests {
             let refused = peer.request().expect_err("it is nonsense");
             assert_eq!(refused, Errno::EBADMSG, "{message:?}");
         }
-        // More descriptors than a message has, or one where none belongs.
+        // Too many descriptors, or one where none belongs.
         let crowd = [stdin.as_raw_fd(); 2];
         for (message, descriptors) in [(PROGRAM, &crowd[..]), (b"join 1 dpu", &crowd[..1])] {
             let control = [ControlMessage::ScmRights(descriptors)];
@@ -458,7 +456,7 @@ mod tests {
         guest.send(b"join 1 dpu", None).expect("it is there");
         assert!(matches!(peer.request(), Ok(Request::Join(Side::Dpu))));
         drop(guest);
-        // The duplicate of its end that it sent is closed elsewhere.
+        // The guest's duplicate is closed by another thread.
         let mut end = peer.request().err();
         while end == Some(Errno::EAGAIN) {
             std::thread::yield_now();

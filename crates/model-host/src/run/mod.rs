@@ -1,75 +1,81 @@
-//! `verbless-model run`: any program sees modelled devices, without root and without a virtual
-//! machine.
+//! `verbless-model run`: shows modelled devices to an unmodified program, without root and without
+//! a virtual machine.
 //!
-//! The program runs behind a seccomp filter, and this process answers for the kernel where RDMA
-//! devices are concerned:
+//! The program runs behind a seccomp filter. This process, the supervisor, answers the system calls
+//! that concern RDMA devices:
 //!
 //! ```text
 //!   program (threads, children)                 verbless-model
 //!   ---------------------------                 --------------------------------------------------
-//!   open /dev/infiniband/uverbs0  --notify-->   paths: a memfd of its own for each open (ADDFD)
+//!   open /dev/infiniband/uverbs0  --notify-->   paths: each open gets its own memfd (ADDFD)
 //!   open /dev/fwctl/fwctl0        --notify-->     the same
-//!   open, stat, readlink /sys/..  --notify-->     tree: the same path in a file system of its own
+//!   open, stat, readlink /sys/..  --notify-->     tree: the same path in a private tmpfs
 //!   ioctl, magic 0x1b or 0x9a     --notify-->   ioctl: the modelled kernel -> hca: commands
-//!   socket(NETLINK_RDMA), sendmsg --notify-->   netlink: a socket, on which nldev answers
+//!   socket(NETLINK_RDMA), sendmsg --notify-->   netlink: a socket on which nldev answers
 //!   mmap of the memfd             -- native:    the device's UAR pages, which the engine polls
-//!   loads, stores, all the rest   -- native
-//!   close, exit, SIGKILL          --inotify-->    the memfd's last close: all it held is freed
-//!                                 --pidfd-->      the process is no more: its memory is none
+//!   loads, stores, other calls    -- native
+//!   close, exit, SIGKILL          --inotify-->    last close of the memfd: its objects are freed
+//!                                 --pidfd-->      end of the process: its memory is gone
 //! ```
 //!
-//! - **A thread that waits for calls** (`answer`), one for each filter, takes them, answers them
-//!   and waits again (another takes its place if it does not come back, `turns`), in the kernel:
-//!   handing over takes a few microseconds, as it wakes the answering side on the caller's CPU
-//!   (SYNC_WAKE_UP, since 6.6). Another (`supervisor`) keeps house: closes, deaths, signals. The
-//!   model's own thread moves data meanwhile; completion channels are sockets, which the
-//!   kernel serves.
-//! - **What stops** is what `filter` lists: calls with a path, ioctls of RDMA devices, questions
-//!   about descriptors of devices. A path that is none of ours is let go at once (`paths`).
-//! - **A device's descriptor** is a memfd that was opened again through `/proc`, so that its last
-//!   close, wherever duplicates went, shows in inotify; the inode tells which open an ioctl is for.
-//!   Its size is sealed: no client can remove pages that the engine uses. Its offsets are those
-//!   that the kernel gives out for UAR pages; `fstat` shows a character device.
-//! - **Memory of the program** is read and written by `process_vm_readv` and `process_vm_writev`
-//!   (`memory::clients`), that of many messages by one call: payload, then the bodies of CQEs, then
-//!   their owner bytes, each call done before the next. It is that of one program: what a process
-//!   runs after `execve` is another client (`exec`).
-//! - **Others may join** (`join`): their programs are started elsewhere and hand over the end of
-//!   their filter; they see the devices of one side (`side`) in a tree of that side.
-//! - **When this process is killed**, so are the program and all who use a device (`guardian`).
-//! - **Nothing is trusted**: a thread's identity is looked up while its call waits, and checked
-//!   after the look-up (NOTIF_ID_VALID); an ioctl is copied once and judged by its copy; nothing is
-//!   opened in a program's root; what is given leads nowhere else. `docs/run-security.md` lists
-//!   every access, and its test.
+//! - **Notification thread** (`answer`), one per filter: blocks in the kernel for a notification,
+//!   answers it, and blocks again. If it does not come back, another thread takes its place
+//!   (`call_threads`). A round trip takes a few microseconds, because the kernel wakes the
+//!   supervisor on the caller's CPU (SYNC_WAKE_UP, since 6.6). A separate thread (`supervisor`)
+//!   handles closes, process ends and signals. The model's thread moves data. Completion channels
+//!   are sockets that the kernel serves.
+//! - **Trapped calls** (`filter`): calls with a path, ioctls of RDMA devices, calls on descriptors
+//!   of devices. A call whose path is outside the modelled tree continues in the kernel at once
+//!   (`paths`).
+//! - **Device descriptor**: a memfd that is reopened through `/proc`. inotify reports its last
+//!   close, wherever its duplicates went. Its inode identifies the open to which an ioctl belongs.
+//!   Its size is sealed: no client can remove pages that the engine uses. Its mmap offsets are the
+//!   kernel's offsets of UAR pages. `fstat` shows a character device.
+//! - **Memory of the program**: `process_vm_readv` and `process_vm_writev` (`memory::clients`). One
+//!   call serves many messages: first payload, then the bodies of CQEs, then their owner bytes,
+//!   each call complete before the next. Memory belongs to one program: after `execve`, the process
+//!   is another client (`exec`).
+//! - **Joining** (`join`): a program that is started elsewhere sends its filter's listener. It sees
+//!   the devices of one side (`view`) in that side's tree.
+//! - **Death of this process**: the guardian kills the program and all processes that use a device
+//!   (`guardian`).
+//! - **Trust**: none. A thread's identity is looked up while its call waits, and checked afterwards
+//!   (NOTIF_ID_VALID). An ioctl is copied once; the copy is checked and executed. Nothing is opened
+//!   in the program's root. No descriptor that a program receives leads outside the modelled files.
+//!   `docs/run-security.md` lists every access with its test.
 //!
-//! What it cannot do: another filter with a listener (a `run` in a `run`) is refused by the kernel;
-//! a program that changed its identity cannot be looked into; a duplicate of a device's descriptor,
-//! if `dup2` or a socket puts it outside the numbers that the filter knows looks like a regular
-//! file; `write` to a device, the old way of its commands, goes nowhere.
+//! Limits: the kernel refuses a second filter with a listener (a `run` in a `run`). The supervisor
+//! cannot access the memory of a program that changed its identity. If `dup2` or a socket moves a
+//! duplicate of a device's descriptor outside the numbers that the filter traps, the duplicate
+//! looks like a regular file. `write` to a device, the legacy command interface, fails.
 
 mod answer;
-mod closing;
+mod call_threads;
 mod control;
+mod cwd;
 mod descendants;
 mod descriptor;
+mod descriptor_locks;
 mod detached;
 mod directory;
 mod error;
 mod exec;
+mod file_closer;
 mod filter;
 #[cfg(fuzzing)]
 mod fuzz;
 mod guardian;
-mod how;
 mod ioctl;
 mod join;
 mod names;
+mod namespaces;
 mod netlink;
 mod nldev;
 mod node;
 mod open;
+mod open_how;
+mod path_walk;
 mod paths;
-mod place;
 mod preflight;
 mod process;
 mod processes;
@@ -77,17 +83,13 @@ mod processes;
 mod ptrace;
 #[cfg(test)]
 mod rig;
-mod rooms;
 mod shared;
-mod side;
-mod standing;
 mod supervisor;
 mod sys;
 mod sysfs;
 mod trace;
 mod tree;
-mod turns;
-mod walk;
+mod view;
 
 pub use control::Control;
 pub use error::RunError;
@@ -112,46 +114,46 @@ use crate::log::TraceLines;
 use guardian::Guardian;
 use join::Joined;
 use shared::SharedRun;
-use side::Views;
 use supervisor::{Programs, Supervisor};
 use sys::{Listener, StartError};
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Builder, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::{InProcess, Neighbour};
+use view::Views;
 
-/// Options of `run`: the program, and the devices that it sees.
+/// Options of `run`: the program, and its devices.
 #[derive(Debug)]
 pub struct RunOptions {
-    /// The devices, in the order of their numbers; each with all its sides.
+    /// The devices in the order of their numbers, each with all its sides.
     pub devices: Vec<Profile>,
-    /// Whether each device has all functions that its profile lists, not only one for each side.
+    /// Whether each device has all functions that its profile lists, instead of one per side.
     pub topology: bool,
     /// IP addresses of network devices, by device.
     pub addresses: Vec<(usize, IpAddr)>,
-    /// Static neighbours: remote hosts by IP address and MAC.
+    /// Static neighbours: IP address and MAC of remote hosts.
     pub neighbours: Vec<Neighbour>,
     /// The side whose devices the program sees.
     pub side: Side,
-    /// Name by which others may join, with [`join`](fn@join).
+    /// Name under which other programs can join, with [`join`](fn@join).
     pub name: Option<String>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
-    /// A command for a shell that runs on the DPU side meanwhile, with an empty standard input and
-    /// in a process group of its own. If the program fails, it has some seconds to end.
+    /// A shell command that runs on the DPU side at the same time, with empty standard input and in
+    /// its own process group. If the program fails, the command has a few seconds to end.
     pub dpu: Option<OsString>,
-    /// Whether and where to tell of what passes.
+    /// Whether ioctls and commands are traced, and where to.
     pub trace: Trace,
-    /// Options for the links.
+    /// Link options.
     pub links: LinkOptions,
-    /// The permissions of `/dev/fwctl/fwctlN`, which is root's.
+    /// Mode of `/dev/fwctl/fwctlN`, which root owns.
     pub fwctl_mode: u32,
-    /// The TCP port of this machine at which debuggers find programs of the DPA; 0: any.
+    /// Local TCP port on which the gdb stub for DPA programs listens; 0 picks a free port.
     pub gdb: Option<u16>,
-    /// The run that a debugger gets begins here.
+    /// Entry address: gdb attaches to the first DPA run that begins there.
     pub gdb_entry: Option<u64>,
 }
 
-/// Options of a program that joins the devices of another run.
+/// Options of a program that joins another run.
 #[derive(Debug)]
 pub struct JoinOptions {
     /// The name of that run.
@@ -162,30 +164,30 @@ pub struct JoinOptions {
     pub program: Vec<OsString>,
 }
 
-/// What is printed of ioctls and commands.
+/// Destination of the trace of ioctls and commands.
 #[derive(Debug, Default)]
 pub enum Trace {
-    /// Nothing.
+    /// No trace.
     #[default]
     Off,
-    /// A line each on the standard error.
+    /// One line each on standard error.
     Print,
-    /// The commands go to a file, as text that `cargo xtask prm decode` reads.
+    /// Commands go to a file, as text that `cargo xtask prm decode` reads.
     Record(File),
 }
 
-/// Runs a program with modelled devices, until it and all its descendants have ended; returns the
-/// program's status, or if that is success, that of the command on the DPU side. That command is
-/// ended if it goes on for long after the program has failed.
+/// Runs a program with modelled devices until the program and all its descendants have ended.
+/// Returns the program's status; if that is success, the status of the command on the DPU side.
+/// Kills that command if it runs on too long after the program has failed.
 ///
-/// SIGTERM is passed on to the program, as other signals are. After it, this does not wait for
-/// descendants of a program that has ended, such as daemons, and a second SIGTERM waits for no
-/// program either: all that are left are killed.
+/// SIGTERM and other signals are forwarded to the program. After SIGTERM, `run` does not wait for
+/// descendants of an ended program, such as daemons. A second SIGTERM makes it wait for no program.
+/// It kills all remaining processes.
 ///
 /// # Errors
 /// The program cannot be started, or its calls cannot be answered.
 pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
-    // Before there is any other thread, which would have them come its way.
+    // Other threads inherit the mask.
     let (signals, mask) = supervisor::block_signals()?;
     let guardian = Guardian::new()?;
     let functions = |device: &Profile| match options.topology {
@@ -196,7 +198,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options, &memory);
     let printed = matches!(options.trace, Trace::Print).then(TraceLines::new);
-    let _last_words = printed.as_ref().map(TraceLines::last_words);
+    let _last_words = printed.as_ref().map(TraceLines::flush_on_drop);
     let _watch = match options.trace {
         Trace::Off => None,
         Trace::Print => printed.clone().map(|lines| {
@@ -213,7 +215,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         eprintln!("waiting for a debugger of the DPA's programs on {address}");
     }
     let kernel = InProcess::of(&model);
-    // Programs on the other side may come later.
+    // With --dpu or --name, programs can join on the other side later.
     let side = (options.dpu.is_none() && options.name.is_none()).then_some(options.side);
     for (device, address) in options.addresses {
         check_address(&model, side, device).map_err(|why| RunError::NoAddress {
@@ -229,7 +231,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let mut commands = vec![(command(&options.program)?, views.of(options.side)?)];
     if let Some(text) = options.dpu {
         let mut shell = Command::new("/bin/sh");
-        // A process group of its own: if it must end, so must all that it started.
+        // The process group lets `run` end everything that the shell started.
         shell.arg("-c").arg(text).stdin(Stdio::null()).process_group(0);
         commands.push((shell, views.of(Side::Dpu)?));
     }
@@ -243,7 +245,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         pids.push(child.id());
         started.push((listener, view));
     }
-    // Only now, so that the program does not inherit it.
+    // Later than the fork: the program must not inherit the limit.
     process::allow_many_descriptors();
     for thread in process::threads() {
         sys::take_short_turns(thread);
@@ -257,7 +259,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let status = supervisor.run()?;
     for device in 0..model.devices() {
         let left = model.counts(device);
-        // A dead device cannot be told to destroy anything.
+        // A dead device refuses every destroy command.
         if left != ObjectCounts::default() && model.device(device).is_alive() {
             tracing::error!(
                 device,
@@ -270,8 +272,8 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     Ok(ExitStatus::from_raw(status))
 }
 
-/// Runs a program on the devices of a run that has a name, until it and all that it started have
-/// ended; gives the program's own status.
+/// Runs a program on the devices of a named run until the program and everything that it started
+/// have ended. Returns the program's status.
 ///
 /// # Errors
 /// There is no such run, it cannot be joined or ends before the program does, or the program cannot
@@ -281,10 +283,10 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     let program = command(&options.program)?;
     let joined = Joined::ask(&options.name, options.side)?;
     preflight::warn_of_children();
-    // The host answers from now on, with an end of the filter of its own.
+    // From here on, the host answers on its own duplicate of the listener.
     let (child, _) = start(program, mask, Some(joined.pid), |listener| joined.hand_over(listener))?;
     let mut program = Programs::new(child.id(), None, signals)?;
-    // Whether no process is left behind the filter: the program is about to end then.
+    // No process is left behind the filter: the program is about to end.
     let mut done = false;
     loop {
         let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
@@ -312,7 +314,7 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     }
 }
 
-/// Does something to the run of a name, while it runs; gives what there is to print.
+/// Sends a control request to a running, named run. Returns the text to print.
 ///
 /// # Errors
 /// There is no such run, or it refuses.
@@ -320,8 +322,8 @@ pub fn control(name: &str, control: &Control) -> Result<String, RunError> {
     Joined::control(name, control)
 }
 
-/// Starts a program behind a filter. `supervisor`: who looks into it, if that is not us; `check`
-/// answers its first call.
+/// Starts a program behind a filter. `supervisor`: the process that reads the program's memory, if
+/// not this one. `check` answers the program's first call.
 fn start(
     command: Command,
     mask: SigSet,
@@ -338,7 +340,6 @@ fn start(
     })
 }
 
-/// A program and its arguments.
 fn command(words: &[OsString]) -> Result<Command, RunError> {
     let (name, arguments) = words.split_first().ok_or(RunError::NoProgram)?;
     let mut command = Command::new(name);
@@ -346,8 +347,8 @@ fn command(words: &[OsString]) -> Result<Command, RunError> {
     Ok(command)
 }
 
-/// Refuses an address for a device that programs do not see, which are on one side or on both, or
-/// whose ports have none.
+/// Refuses an address for a device that programs on `side` (`None`: either side) do not see, or
+/// whose ports have no IP addresses.
 fn check_address(model: &Model, side: Option<Side>, device: usize) -> Result<(), String> {
     let is_seen = |&device: &usize| side.is_none_or(|side| model.side(device) == side);
     let seen: Vec<usize> = (0..model.devices()).filter(is_seen).collect();

@@ -1,16 +1,19 @@
-//! The directory in which runs that have a name are found: each has a socket there.
+//! The directory of the named runs' sockets.
 //!
-//! It is its user's alone (mode 0700): in XDG_RUNTIME_DIR if that is, else in `/tmp`. A program in
-//! a sandbox that has neither of these finds no run, and cannot pass itself off as one.
+//! It has mode 0700: in XDG_RUNTIME_DIR if set, else in `/tmp`. A sandboxed program without access
+//! to either finds no run, and cannot pose as one.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
 
-/// Whether a directory is this user's alone; an error if there is none, or it is no directory.
+use super::process::text_of;
+
+/// Whether a directory is private to this user. An error if it is absent or no directory.
 fn is_own(directory: &Path) -> io::Result<bool> {
     let about = fs::symlink_metadata(directory)?;
     if !about.is_dir() {
@@ -19,7 +22,7 @@ fn is_own(directory: &Path) -> io::Result<bool> {
     Ok(about.uid() == geteuid().as_raw() && about.mode() & 0o077 == 0)
 }
 
-/// Where the directory is, or would be.
+/// Path of the directory, which may not exist.
 fn place() -> PathBuf {
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     match given.filter(|given| given.is_absolute() && is_own(given).unwrap_or_default()) {
@@ -28,16 +31,16 @@ fn place() -> PathBuf {
     }
 }
 
-/// Where the run of a name has its socket, if there is one.
+/// Path of the socket of a run with this name.
 ///
 /// # Errors
-/// The directory is another user's, or open to others.
+/// The directory belongs to another user, or is open to others.
 pub(super) fn socket(name: &str) -> io::Result<PathBuf> {
     let place = place();
     match is_own(&place) {
         Ok(false) => Err(io::Error::other(format!(
-            "{} is not this user's alone: remove it, or set XDG_RUNTIME_DIR to a directory of mode \
-             700",
+            "{} is not private to this user: remove it, or set XDG_RUNTIME_DIR to a directory of \
+             mode 700",
             place.display()
         ))),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -47,10 +50,10 @@ pub(super) fn socket(name: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// Makes the directory if there is none, and locks it until the result is dropped.
+/// Creates the directory if needed, and locks it until the result is dropped.
 ///
 /// # Errors
-/// As [`socket`], and what the system says.
+/// As [`socket`], and the system's error.
 pub(super) fn locked() -> io::Result<File> {
     let place = place();
     match DirBuilder::new().mode(0o700).create(&place) {
@@ -58,15 +61,38 @@ pub(super) fn locked() -> io::Result<File> {
         _ => {}
     }
     socket("")?;
-    let directory = File::open(place)?;
-    directory.lock()?;
+    let directory = File::open(&place)?;
+    lock_within(&directory, LOCK_TIMEOUT).map_err(|error| {
+        io::Error::new(error.kind(), format!("{} cannot be locked: {error}", place.display()))
+    })?;
     Ok(directory)
 }
 
-/// The names whose sockets a program of this network namespace has.
+/// How long another run may hold the lock. A program that sees the directory read-only can lock it,
+/// too.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+fn lock_within(directory: &File, timeout: Duration) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if start.elapsed() < timeout => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let holder = "another program holds the lock; `fuser` names it";
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, holder));
+            }
+        }
+    }
+}
+
+/// Names of the runs that are live in this network namespace.
 pub(super) fn taken() -> Vec<String> {
     let place = place();
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let table = text_of("/proc/net/unix").unwrap_or_default();
     let is_taken = |path: &Path| {
         let end = format!(" {}", path.display());
         table.lines().any(|line| line.ends_with(&end))
@@ -86,6 +112,20 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn locked_directory_is_waited_for_within_limit() {
+        let place = std::env::temp_dir().join(format!("verbless-lock-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&place).expect("it is free");
+        let open = || File::open(&place).expect("it is there");
+        let (holder, other) = (open(), open());
+        holder.lock().expect("it is free");
+        let error = lock_within(&other, Duration::from_millis(30)).expect_err("it is held");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(holder);
+        lock_within(&other, Duration::from_millis(30)).expect("it is free");
+        fs::remove_dir_all(&place).expect("it is ours");
+    }
 
     #[test]
     fn names_directory_must_be_private() {

@@ -1,9 +1,8 @@
-//! Sockets of NETLINK_RDMA: the program gets one of the protocol that is for users among
-//! themselves, on which the answers of the modelled devices arrive (`nldev`).
+//! NETLINK_RDMA sockets. The program gets a NETLINK_USERSOCK socket instead, on which the answers
+//! of the modelled devices arrive (`nldev`).
 //!
-//! Such a socket is a netlink socket for all that a program does with it: `bind`, `getsockname`,
-//! `recvmsg` and `poll` are the kernel's own. Only what is sent to the kernel (port 0) stops, by
-//! the descriptor's number, and is answered.
+//! `bind`, `getsockname`, `recvmsg` and `poll` on it are the kernel's own. Only `sendto` and
+//! `sendmsg` trap, by the descriptor's number; messages to the kernel (port 0) are answered.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,18 +17,18 @@ use nix::sys::socket::{
 };
 
 use super::answer::{Answer, Answerer};
+use super::call_threads::in_program;
 use super::sys::{self, Notification};
-use super::turns::in_program;
-use super::{nldev, place};
+use super::{namespaces, nldev};
 
-/// The longest datagram that is read; requests take less than a hundred bytes.
+/// Longest datagram that is read; requests have fewer than a hundred bytes.
 const LONGEST: u64 = 1 << 16;
-/// The most pieces that one is gathered from.
+/// Maximum number of iovec entries of a datagram.
 const PIECES: u64 = 64;
-/// Bytes of `struct sockaddr_nl`, and where the port is.
+/// Bytes of `struct sockaddr_nl`, and the offset of its port.
 const ADDRESS: usize = 12;
 const PORT: usize = 4;
-/// The bits of a socket's type that are no flags.
+/// Mask of a socket's type without flags.
 const TYPE: i32 = 0xf;
 
 impl Answerer {
@@ -41,12 +40,12 @@ impl Answerer {
             libc::SOCK_DGRAM => SockType::Datagram,
             _ => return Errno::ESOCKTNOSUPPORT.into(),
         };
-        // A socket of ours would be one of another network: as if RDMA devices were not there.
-        if !place::has_our_network(call.tid) {
+        // The supervisor's socket would belong to another network namespace. EPROTONOSUPPORT: the
+        // answer of a kernel without RDMA.
+        if !namespaces::has_our_network(call.tid) {
             return Errno::EPROTONOSUPPORT.into();
         }
-        // Without its descriptor nothing that is sent can be answered: as if the kernel had no such
-        // protocol.
+        // Without pidfd_getfd, no message can be answered; again as a kernel without RDMA.
         let Ok(caller) = self.caller(call) else { return Errno::EPROTONOSUPPORT.into() };
         if !matches!(sys::take_descriptor(caller.process.pidfd(), -1), Err(Errno::EBADF)) {
             return Errno::EPROTONOSUPPORT.into();
@@ -59,7 +58,7 @@ impl Answerer {
         let made = socket(AddressFamily::Netlink, typed, flags, SockProtocol::NetlinkUserSock);
         let Ok(made) = made else { return Errno::EPROTONOSUPPORT.into() };
         let close_on_exec = kind & libc::SOCK_CLOEXEC != 0;
-        // Another thread of the process holds it, and waits for one of them.
+        // Another thread of the process may hold it while it waits for the program.
         let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         for number in self.numbers(call, 0) {
             let given = self.gate.give(call.id, made.as_fd(), Some(number), close_on_exec, true);
@@ -70,7 +69,7 @@ impl Answerer {
         Errno::EMFILE.into()
     }
 
-    /// sendto and sendmsg on a descriptor of those numbers.
+    /// sendto and sendmsg on a trapped descriptor.
     pub(super) fn send(&self, call: &Notification) -> Answer {
         let Ok(fd) = i32::try_from(call.arguments[0]) else { return Answer::Kernel };
         let is_ours = |socket: &OwnedFd| {
@@ -80,7 +79,7 @@ impl Answerer {
         let Ok(socket) = taken else { return Answer::Kernel };
         let datagram = match self.datagram(call) {
             Ok(Some(datagram)) => datagram,
-            // To another user.
+            // To another user process.
             Ok(None) => return Answer::Kernel,
             Err(errno) => return errno.into(),
         };
@@ -88,7 +87,7 @@ impl Answerer {
         Answer::Ours(sent.map(|()| datagram.len() as i64))
     }
 
-    /// The message that the caller sends to the kernel.
+    /// The message that the caller sends; `None`: not to the kernel.
     fn datagram(&self, call: &Notification) -> Result<Option<Vec<u8>>, Errno> {
         let [_, second, third, _, fifth, sixth] = call.arguments;
         let is_message = i64::from(call.number) == libc::SYS_sendmsg;
@@ -135,18 +134,18 @@ impl Answerer {
         let descriptor = theirs.as_raw_fd();
         let mut own: NetlinkAddr = getsockname(descriptor)?;
         if own.pid() == 0 {
-            // As the kernel does with the first message that is sent.
+            // The kernel binds the socket at the first send too.
             bind(descriptor, &NetlinkAddr::new(0, 0))?;
             own = getsockname(descriptor)?;
         }
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkUserSock;
         let ours = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-        // The port is another program's in another network.
+        // In another network namespace, the port is another program's.
         if sys::network_of(&ours)? != sys::network_of(theirs)? {
             return Err(Errno::ECONNREFUSED);
         }
-        // The objects are looked at once for all messages of the datagram.
+        // One snapshot of the objects serves all messages of the datagram.
         let seen = RefCell::new(BTreeMap::new());
         let resources = |device| {
             let mut seen = seen.borrow_mut();
@@ -156,7 +155,7 @@ impl Answerer {
         for answer in nldev::answers(&self.view.shown, &resources, own.pid(), datagram) {
             match sendto(ours.as_raw_fd(), &answer, &own, MsgFlags::empty()) {
                 Ok(_) => {}
-                // Its receive buffer is full: the other answers are lost, as the kernel's are.
+                // The receive buffer is full: the remaining answers are lost, as in the kernel.
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
                 Err(errno) => return Err(errno),
             }
@@ -217,7 +216,7 @@ mod tests {
         assert_eq!(refused, Answer::Ours(Err(Errno::EPROTONOSUPPORT)));
     }
 
-    /// A question for all devices, to which there are two answers.
+    /// A GET dump; two messages answer it.
     const QUESTION: [u32; 4] = [16, 5 << 10 | 1 | 0x301 << 16, 7, 0];
 
     fn answered(given: &Given) -> usize {
@@ -239,7 +238,7 @@ mod tests {
             (place(&group), 12, true),
             (place(&user), 12, false),
             (place(&user), 13, false),
-            // Shorter than an address: it says nothing.
+            // Too short for an address, which is ignored.
             (place(&user), 11, true),
             (place(&user), 0, true),
         ] {
@@ -256,7 +255,7 @@ mod tests {
             let call = [given.descriptor(), buffer, 16, 0, address, 12];
             assert!(matches!(program.call(libc::SYS_sendto, &call), Answer::Ours(Err(_))));
         }
-        // Other sockets, and what is no descriptor.
+        // Other sockets, and an invalid descriptor.
         let kinds = [None, Some(SockProtocol::NetlinkRoute)];
         let families = [AddressFamily::Unix, AddressFamily::Netlink];
         for (family, protocol) in families.into_iter().zip(kinds) {
@@ -273,7 +272,7 @@ mod tests {
     #[allow(unsafe_code, reason = "a thread takes itself into another network")]
     fn socket_of_another_network_is_not_answered() {
         let Some(program) = Program::open_to_all() else { return };
-        // SAFETY: this changes the thread that makes it alone, which ends.
+        // SAFETY: this changes the calling thread only, which ends.
         let made = std::thread::spawn(|| match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
             0 => {
                 let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -300,7 +299,7 @@ mod tests {
     fn sendmsg_gathers_up_to_64_pieces_and_64_kib() {
         let Some(program) = Program::open_to_all() else { return };
         let given = opened(&program, SOCK_RAW | SOCK_NONBLOCK);
-        // As `struct msghdr` has them: an address and its length, pieces and their number.
+        // As in `struct msghdr`: name and length, vectors and count.
         let send = |address: u64, length: u64, pieces: &[[u64; 2]]| {
             let header = [address, length, pieces.as_ptr() as u64, pieces.len() as u64, 0, 0, 0];
             program.call(libc::SYS_sendmsg, &[given.descriptor(), header.as_ptr() as u64])
@@ -309,7 +308,7 @@ mod tests {
         let parts = [[question, 4], [question + 4, 0], [question + 4, 12]];
         assert_eq!(send(0, 0, &parts), Answer::Ours(Ok(16)));
         assert_eq!(answered(&given), 2);
-        // The length has four bytes; what lies behind it means nothing.
+        // The length has four bytes; the padding after it is ignored.
         let user = [16_u32, 77, 0];
         assert_eq!(send(user.as_ptr() as u64, 7 << 32, &parts), Answer::Ours(Ok(16)));
         assert_eq!(send(user.as_ptr() as u64, 7 << 32 | 12, &parts), Answer::Kernel);
@@ -331,7 +330,7 @@ mod tests {
         let kernel = [16_u32, 0, 0];
         let parts = [[question, 4], [question + 4, 8], [question + 12, 4]];
         let header = [kernel.as_ptr() as u64, 12, parts.as_ptr() as u64, 3, 0, 0, 0];
-        // Once to identify the caller, then after each read: header, vectors, address, pieces.
+        // The check for the caller, then one after each read: header, vectors, address, data.
         let looks = 1 + 1 + 3 + 1 + 3;
         for alive in 0..=looks {
             program.gate.end_after(-1);

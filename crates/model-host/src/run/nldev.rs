@@ -1,9 +1,10 @@
-//! The answers of NETLINK_RDMA: what `rdma dev`, `rdma link` and libibverbs ask about devices.
+//! Answers of NETLINK_RDMA: devices, links and objects, as `rdma dev`, `rdma link` and libibverbs
+//! request them.
 //!
 //! Numbers and formats are those of Linux 6.12: `include/uapi/rdma/rdma_netlink.h`,
-//! `drivers/infiniband/core/{netlink,nldev}.c`. GET, PORT_GET, SYS_GET and GET_CHARDEV are
-//! answered, RES_GET and its kin (`objects`), and STAT_GET; what else the kernel knows is refused
-//! with EOPNOTSUPP, what it does not know with EINVAL, as it does.
+//! `drivers/infiniband/core/{netlink,nldev}.c`. Answered: GET, PORT_GET, SYS_GET, GET_CHARDEV,
+//! STAT_GET, RES_GET and RES_*_GET (`objects`). Other commands that the kernel has fail with
+//! EOPNOTSUPP, and unknown ones with EINVAL, as in the kernel.
 
 mod objects;
 
@@ -11,7 +12,7 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 
-use super::sysfs::{FIRST_MINOR, MAJOR, Shown};
+use super::sysfs::{FIRST_MINOR, MAJOR, ShownDevice};
 use verbless_model::Resources;
 use verbless_model_kernel::remote::DRIVER_ID;
 
@@ -19,19 +20,19 @@ use verbless_model_kernel::remote::DRIVER_ID;
 const HEADER: usize = 16;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// Types below are the protocol's own.
+/// Types below are netlink's own.
 const FIRST_TYPE: u16 = 16;
 const REQUEST: u16 = 1;
 const MULTI: u16 = 2;
 const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
-/// Flag of an error without the message that it answers.
+/// NLM_F_CAPPED: the error carries only the header of its request.
 const CAPPED: u16 = 0x100;
-/// Flag of an attribute that holds attributes.
+/// NLA_F_NESTED.
 const NESTED: u16 = 1 << 15;
-/// The objects of a device, by its number in the model.
-pub(super) type Holdings<'a> = &'a dyn Fn(usize) -> Rc<Resources>;
-/// The client of messages about devices, in the upper bits of a type.
+/// Looks up the objects of a device, by its number in the model.
+pub(super) type ObjectLists<'a> = &'a dyn Fn(usize) -> Rc<Resources>;
+/// RDMA_NL_NLDEV, the client in the upper bits of a type.
 const NLDEV: u16 = 5;
 const CLIENT_SHIFT: u16 = 10;
 
@@ -43,7 +44,7 @@ mod command {
     pub(super) const RES_GET: u16 = 9;
     pub(super) const GET_CHARDEV: u16 = 15;
     pub(super) const STAT_GET: u16 = 17;
-    /// The last command that the kernel knows, and an unused number before it.
+    /// The last command of the kernel, and an unused number before it.
     pub(super) const LAST: u16 = 28;
     pub(super) const NONE: u16 = 8;
 }
@@ -103,11 +104,11 @@ mod attribute {
     pub(super) const MONITOR_MODE: u16 = 103;
 }
 
-/// A message that is being written.
+/// A message under construction.
 #[derive(Debug, Default)]
-struct Message(Vec<u8>);
+struct NetlinkMessage(Vec<u8>);
 
-impl Message {
+impl NetlinkMessage {
     fn new(kind: u16, flags: u16, to: &Header) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
@@ -117,7 +118,7 @@ impl Message {
         Self(bytes)
     }
 
-    /// Attributes within another one.
+    /// Nested attributes.
     fn nested() -> Self {
         Self::default()
     }
@@ -157,7 +158,7 @@ impl Message {
     }
 }
 
-/// A message's header, and to which port the answer goes.
+/// A message's header, with the port of the answer.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     kind: u16,
@@ -166,14 +167,13 @@ struct Header {
     port: u32,
 }
 
-/// Messages of a datagram that are answered. Programs send one at a time.
+/// Messages of a datagram that are answered; programs send one.
 const MOST_MESSAGES: usize = 64;
 
-/// The answers to the messages of a datagram from the socket with this port number, each a datagram
-/// of its own.
+/// Answers the messages of a datagram from the socket with this port. Each answer is a datagram.
 pub(super) fn answers(
-    devices: &[Shown],
-    resources: Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: ObjectLists<'_>,
     port: u32,
     mut datagram: &[u8],
 ) -> Vec<Vec<u8>> {
@@ -198,8 +198,8 @@ fn take(datagram: &[u8], port: u32) -> Option<(Header, &[u8], usize)> {
 }
 
 fn answer(
-    devices: &[Shown],
-    resources: Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: ObjectLists<'_>,
     header: &Header,
     body: &[u8],
     whole: &[u8],
@@ -210,9 +210,9 @@ fn answer(
         Ok(())
     } else if header.flags & DUMP != 0 {
         dump(devices, resources, header, body).map(|(messages, error)| {
-            // As many devices as there may be take less than a socket has room for.
-            answers.extend(messages.into_iter().map(Message::end));
-            let done = Message::new(DONE, MULTI, header);
+            // A socket's receive buffer holds the messages of all devices.
+            answers.extend(messages.into_iter().map(NetlinkMessage::end));
+            let done = NetlinkMessage::new(DONE, MULTI, header);
             answers.push(done.plain(&error.to_ne_bytes()).end());
         })
     } else {
@@ -222,7 +222,7 @@ fn answer(
     let dumped = header.flags & DUMP != 0 && is_request && result.is_ok();
     if result.is_err() || header.flags & ACK != 0 && !dumped {
         let error = result.map_or_else(|errno| -(errno as i32), |()| 0);
-        let message = Message::new(ERROR, CAPPED, header).plain(&error.to_ne_bytes());
+        let message = NetlinkMessage::new(ERROR, CAPPED, header).plain(&error.to_ne_bytes());
         answers.push(message.plain(&whole[..HEADER]).end());
     }
 }
@@ -237,15 +237,15 @@ fn command(header: &Header) -> Result<u16, Errno> {
     Ok(command)
 }
 
-/// Many messages, and how a dump ends.
+/// The messages of a dump, and its status.
 fn dump(
-    devices: &[Shown],
-    resources: Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: ObjectLists<'_>,
     header: &Header,
     body: &[u8],
-) -> Result<(Vec<Message>, i32), Errno> {
+) -> Result<(Vec<NetlinkMessage>, i32), Errno> {
     let command = command(header)?;
-    let message = || Message::new(header.kind, MULTI, header);
+    let message = || NetlinkMessage::new(header.kind, MULTI, header);
     match command {
         command::GET => {
             let all = devices.iter().enumerate();
@@ -253,7 +253,7 @@ fn dump(
         }
         command::RES_GET => {
             let all = devices.iter().enumerate();
-            let of = |(index, it): (usize, &Shown)| {
+            let of = |(index, it): (usize, &ShownDevice)| {
                 objects::summary(message(), index, it, &resources(it.number))
             };
             Ok((all.map(of).collect(), 0))
@@ -266,18 +266,18 @@ fn dump(
             }
             Err(errno) => Ok((Vec::new(), -(errno as i32))),
         },
-        // An error of these is that of the dump, which is begun.
+        // These report errors as the status of the dump.
         command::STAT_GET => Ok(begun(objects::statistics(header, devices, resources, body))),
         command::SYS_GET | command::GET_CHARDEV => Err(Errno::EINVAL),
-        other => match objects::Kind::of_command(other) {
+        other => match objects::ResourceKind::of_command(other) {
             Some(kind) => Ok(begun(objects::all(kind, header, devices, resources, body))),
             None => Err(refused(other)),
         },
     }
 }
 
-/// A dump's messages, and how it ends.
-fn begun(messages: Result<Vec<Message>, Errno>) -> (Vec<Message>, i32) {
+/// The messages of a dump, and its status.
+fn begun(messages: Result<Vec<NetlinkMessage>, Errno>) -> (Vec<NetlinkMessage>, i32) {
     match messages {
         Ok(messages) => (messages, 0),
         Err(errno) => (Vec::new(), -(errno as i32)),
@@ -286,12 +286,12 @@ fn begun(messages: Result<Vec<Message>, Errno>) -> (Vec<Message>, i32) {
 
 /// One message.
 fn once(
-    devices: &[Shown],
-    resources: Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: ObjectLists<'_>,
     header: &Header,
     body: &[u8],
-) -> Result<Message, Errno> {
-    let message = |command: u16| Message::new(NLDEV << CLIENT_SHIFT | command, 0, header);
+) -> Result<NetlinkMessage, Errno> {
+    let message = |command: u16| NetlinkMessage::new(NLDEV << CLIENT_SHIFT | command, 0, header);
     let command = command(header)?;
     match command {
         command::GET => {
@@ -301,7 +301,7 @@ fn once(
         command::PORT_GET => {
             let (index, it) = find(devices, body)?;
             let number = number(body, attribute::PORT_INDEX).ok_or(Errno::EINVAL)?;
-            // The kernel names the other command here.
+            // The kernel answers with GET's number.
             port(message(command::GET), index, it, number)
         }
         command::RES_GET => {
@@ -312,14 +312,14 @@ fn once(
             let (index, it) = find(devices, body)?;
             statistics(message(command), index, it, number(body, attribute::PORT_INDEX))
         }
-        // Devices are seen from all network namespaces; memory that is registered survives a fork.
+        // netns mode shared, copy-on-fork of registered memory.
         command::SYS_GET => Ok(message(command)
             .u8(attribute::NETNS_MODE, 1)
             .u8(attribute::PRIVILEGED_QKEY_MODE, 0)
             .u8(attribute::MONITOR_MODE, 1)
             .u8(attribute::COPY_ON_FORK, 1)),
         command::GET_CHARDEV => chardev(devices, message(command), body),
-        other => match objects::Kind::of_command(other) {
+        other => match objects::ResourceKind::of_command(other) {
             Some(kind) => objects::one(kind, message(command), devices, resources, body),
             None => Err(refused(other)),
         },
@@ -339,7 +339,7 @@ fn find_attribute(mut body: &[u8], id: u16) -> Option<&[u8]> {
     while let Some(&[l0, l1, i0, i1]) = body.first_chunk() {
         let length = usize::from(u16::from_ne_bytes([l0, l1]));
         let payload = body.get(4..length)?;
-        // The upper bits say nested, and in network order.
+        // Masks NLA_F_NESTED and NLA_F_NET_BYTEORDER.
         if u16::from_ne_bytes([i0, i1]) & 0x3fff == id {
             return Some(payload);
         }
@@ -352,18 +352,18 @@ fn number(body: &[u8], id: u16) -> Option<u32> {
     find_attribute(body, id)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// The device that a request is about.
-fn find<'a>(devices: &'a [Shown], body: &[u8]) -> Result<(usize, &'a Shown), Errno> {
+/// The device that a request names.
+fn find<'a>(devices: &'a [ShownDevice], body: &[u8]) -> Result<(usize, &'a ShownDevice), Errno> {
     let index = number(body, attribute::DEV_INDEX).ok_or(Errno::EINVAL)? as usize;
     devices.get(index).map(|device| (index, device)).ok_or(Errno::EINVAL)
 }
 
-fn handle(message: Message, index: usize, device: &Shown) -> Message {
+fn handle(message: NetlinkMessage, index: usize, device: &ShownDevice) -> NetlinkMessage {
     let message = message.u32(attribute::DEV_INDEX, index as u32);
     message.text(attribute::DEV_NAME, &device.info.name)
 }
 
-fn device(message: Message, index: usize, device: &Shown) -> Message {
+fn device(message: NetlinkMessage, index: usize, device: &ShownDevice) -> NetlinkMessage {
     const CA: u8 = 1;
     let info = &device.info;
     let ethernet = device.ports.first().is_some_and(|port| port.ethernet);
@@ -379,17 +379,17 @@ fn device(message: Message, index: usize, device: &Shown) -> Message {
         .text(attribute::DEV_PROTOCOL, if ethernet { "roce" } else { "ib" })
 }
 
-/// The hardware counters of a port, which stay 0 as their files do.
+/// The hardware counters of a port; all are 0, as in sysfs.
 fn statistics(
-    message: Message,
+    message: NetlinkMessage,
     index: usize,
-    device: &Shown,
+    device: &ShownDevice,
     port: Option<u32>,
-) -> Result<Message, Errno> {
+) -> Result<NetlinkMessage, Errno> {
     let is_there = |port: &u32| (1..=device.ports.len()).contains(&(*port as usize));
     let port = port.filter(is_there).ok_or(Errno::EINVAL)?;
-    let entries = device.counters.iter().fold(Message::nested(), |entries, name| {
-        let entry = Message::nested()
+    let entries = device.counters.iter().fold(NetlinkMessage::nested(), |entries, name| {
+        let entry = NetlinkMessage::nested()
             .text(attribute::STAT_HWCOUNTER_ENTRY_NAME, name)
             .u64(attribute::STAT_HWCOUNTER_ENTRY_VALUE, 0);
         entries.put(NESTED | attribute::STAT_HWCOUNTER_ENTRY, &entry.0)
@@ -399,7 +399,12 @@ fn statistics(
         .put(NESTED | attribute::STAT_HWCOUNTERS, &entries.0))
 }
 
-fn port(message: Message, index: usize, device: &Shown, number: u32) -> Result<Message, Errno> {
+fn port(
+    message: NetlinkMessage,
+    index: usize,
+    device: &ShownDevice,
+    number: u32,
+) -> Result<NetlinkMessage, Errno> {
     let position = number.checked_sub(1).ok_or(Errno::EINVAL)? as usize;
     let state = device.ports.get(position).ok_or(Errno::EINVAL)?;
     let mut message = handle(message, index, device).u32(attribute::PORT_INDEX, number);
@@ -421,8 +426,12 @@ fn port(message: Message, index: usize, device: &Shown, number: u32) -> Result<M
     Ok(message.u8(attribute::PORT_STATE, logical).u8(attribute::PORT_PHYS_STATE, physical))
 }
 
-/// The node below /dev that a kind of client has for a device.
-fn chardev(devices: &[Shown], message: Message, body: &[u8]) -> Result<Message, Errno> {
+/// The character device of a device for one client.
+fn chardev(
+    devices: &[ShownDevice],
+    message: NetlinkMessage,
+    body: &[u8],
+) -> Result<NetlinkMessage, Errno> {
     let kind = find_attribute(body, attribute::CHARDEV_TYPE).ok_or(Errno::EINVAL)?;
     let kind = kind.split(|&byte| byte == 0).next().unwrap_or_default();
     let port = number(body, attribute::PORT_INDEX);
@@ -430,7 +439,7 @@ fn chardev(devices: &[Shown], message: Message, body: &[u8]) -> Result<Message, 
     let (index, device) = match find(devices, body) {
         Ok(found) => found,
         Err(errno) if named || port.is_some() => return Err(errno),
-        // A kind of client that has one node for all devices: rdma_cm.
+        // rdma_cm has one node for all devices.
         Err(_) => return Err(Errno::EOPNOTSUPP),
     };
     if port.is_some_and(|port| port == 0 || port as usize > device.ports.len()) {
@@ -439,7 +448,7 @@ fn chardev(devices: &[Shown], message: Message, body: &[u8]) -> Result<Message, 
     if kind != b"uverbs" {
         return Err(Errno::EOPNOTSUPP);
     }
-    // The node is the device's, and no port's.
+    // The uverbs node belongs to the device, not to a port.
     if port.is_some() {
         return Err(Errno::EINVAL);
     }
@@ -460,21 +469,21 @@ mod tests {
     };
     use verbless_model_kernel::InProcess;
 
-    fn devices(link: Link) -> Vec<Shown> {
+    fn devices(link: Link) -> Vec<ShownDevice> {
         let profile = Profile::load("bluefield3").expect("a profile").with_link(link);
         let model = Model::builder().device(profile.clone()).device(profile).build();
         sysfs::shown(&InProcess::of(&model))
     }
 
-    /// The messages that answer one request: type, flags and body of each.
+    /// The messages that answer one request, as type, flags and body.
     fn ask(
-        devices: &[Shown],
+        devices: &[ShownDevice],
         command: u16,
         flags: u16,
         attributes: &[(u16, &[u8])],
     ) -> Vec<(u16, u16, Vec<u8>)> {
         let to = Header { kind: 0, flags: 0, sequence: 77, port: 0 };
-        let mut request = Message::new(NLDEV << 10 | command, REQUEST | flags, &to);
+        let mut request = NetlinkMessage::new(NLDEV << 10 | command, REQUEST | flags, &to);
         for (id, payload) in attributes {
             request = request.put(*id, payload);
         }
@@ -494,7 +503,7 @@ mod tests {
         i32::from_ne_bytes(*body.first_chunk().expect("an error"))
     }
 
-    /// Queue pairs 100, 101, … of RC, and keys 0x200, 0x201, …
+    /// RC QPs 100, 101, … and mkeys 0x200, 0x201, …
     fn resources(device: usize) -> Rc<Resources> {
         let qps = (100..103 + device as u32).map(|qpn| QpResource {
             qpn,
@@ -532,7 +541,7 @@ mod tests {
     fn resources_of_every_kind_are_listed() {
         let devices = devices(Link::Infiniband);
         let second = (attribute::DEV_INDEX, &SECOND[..]);
-        // Command, table, entry, what identifies it, and the numbers.
+        // Command, table, entry, id attribute, expected ids.
         for (command, table, entry, id, numbers) in [
             (10, 19, 20, attribute::RES_LQPN, vec![100, 101, 102, 103]),
             (12, 35, 36, attribute::RES_CQN, vec![0x400]),
@@ -586,7 +595,8 @@ mod tests {
         let answers = ask(&devices, 12, 0, &[second, (attribute::RES_CQN, &cqn[..])]);
         let [(_, 0, body)] = &answers[..] else { panic!("{answers:?}") };
         assert_eq!(number(body, attribute::RES_CQE), Some(63));
-        // A queue pair is of a port, a CQ of none; a number is needed, and there must be one.
+        // RES_QP_GET needs a port, RES_CQ_GET must not have one; the id is required, and must
+        // exist.
         for (command, about, errno) in [
             (10, &[second, (attribute::RES_LQPN, &qpn[..])][..], Errno::EINVAL),
             (12, &[second, on_port, (attribute::RES_CQN, &cqn[..])], Errno::EINVAL),
@@ -617,7 +627,7 @@ mod tests {
         let many = Rc::new(Resources { qps: qps.collect(), ..Resources::default() });
         let many = |_: usize| many.clone();
         let to = Header { kind: 0, flags: 0, sequence: 1, port: 0 };
-        let request = Message::new(NLDEV << 10 | 10, REQUEST | DUMP, &to)
+        let request = NetlinkMessage::new(NLDEV << 10 | 10, REQUEST | DUMP, &to)
             .put(attribute::DEV_INDEX, &0u32.to_ne_bytes());
         let answers = answers(&devices, &many, 0, &request.end());
         let mut seen = 0;
@@ -760,7 +770,7 @@ mod tests {
         let say = |kind: u16, flags: u16| {
             let to = Header { kind: 0, flags: 0, sequence: 3, port: 0 };
             let index = 0u32.to_ne_bytes();
-            let request = Message::new(kind, flags, &to).put(attribute::DEV_INDEX, &index);
+            let request = NetlinkMessage::new(kind, flags, &to).put(attribute::DEV_INDEX, &index);
             let answers = answers(&devices, &resources, 1, &request.end());
             let apart = |bytes: Vec<u8>| {
                 let (header, body, _) = take(&bytes, 0).expect("a message");
@@ -792,7 +802,7 @@ mod tests {
         let devices = devices(Link::Ethernet);
         let to = Header { kind: 0, flags: 0, sequence: 3, port: 0 };
         let get = NLDEV << CLIENT_SHIFT | command::GET;
-        let message = Message::new(get, REQUEST, &to).u32(attribute::DEV_INDEX, 0).end();
+        let message = NetlinkMessage::new(get, REQUEST, &to).u32(attribute::DEV_INDEX, 0).end();
         let answered = |count| answers(&devices, &resources, 1, &message.repeat(count)).len();
         assert_eq!([1, 64, 65, 2000].map(answered), [1, 64, 64, 64]);
     }
@@ -815,7 +825,7 @@ mod tests {
         assert_eq!(error(&ask(&[second])), invalid);
         let port = (attribute::PORT_INDEX, &SECOND[..]);
         assert_eq!(error(&ask(&[kind(b"uverbs\0"), second, port])), invalid);
-        // Of another kind of client each port has a node, if there is such a port.
+        // Other clients have a node per port.
         for (port, expected) in [(0u32, invalid), (1, unsupported), (2, invalid)] {
             let port = port.to_ne_bytes();
             let about = [kind(b"umad\0"), second, (attribute::PORT_INDEX, &port)];

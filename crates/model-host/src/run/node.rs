@@ -1,12 +1,12 @@
-//! The nodes of devices below /dev, by their paths.
+//! Device nodes below /dev.
 
-/// The node of a function, by its number.
+/// A device node of the function with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Node {
     /// `/dev/infiniband/uverbsN`.
     Verbs(usize),
     /// `/dev/fwctl/fwctlN`.
-    Control(usize),
+    Fwctl(usize),
 }
 
 const VERBS: &str = "/dev/infiniband/uverbs";
@@ -17,7 +17,7 @@ impl Node {
     pub(super) fn path(self) -> String {
         match self {
             Self::Verbs(number) => format!("{VERBS}{number}"),
-            Self::Control(number) => format!("{CONTROL}{number}"),
+            Self::Fwctl(number) => format!("{CONTROL}{number}"),
         }
     }
 
@@ -28,7 +28,7 @@ impl Node {
     }
 }
 
-/// The node that a path names.
+/// The node with this path.
 pub(super) fn of_path(path: &[u8]) -> Option<Node> {
     let clean = clean(path)?;
     let number = |prefix: &str| {
@@ -36,10 +36,10 @@ pub(super) fn of_path(path: &[u8]) -> Option<Node> {
         let plain = !number.starts_with(['+', '0']) || number == "0";
         number.parse().ok().filter(|_| plain)
     };
-    number(VERBS).map(Node::Verbs).or_else(|| number(CONTROL).map(Node::Control))
+    number(VERBS).map(Node::Verbs).or_else(|| number(CONTROL).map(Node::Fwctl))
 }
 
-/// An absolute path without empty parts, `.` and `..`.
+/// Normalizes an absolute path: no empty parts, `.` or `..`.
 pub(super) fn clean(path: &[u8]) -> Option<Vec<u8>> {
     let rest = path.strip_prefix(b"/")?;
     let mut parts: Vec<&[u8]> = Vec::new();
@@ -63,11 +63,11 @@ mod tests {
     fn of_path_finds_device_nodes_only() {
         assert_eq!(of_path(b"/dev/infiniband/uverbs0"), Some(Node::Verbs(0)));
         assert_eq!(of_path(b"/dev//infiniband/./uverbs12"), Some(Node::Verbs(12)));
-        assert_eq!(of_path(b"/dev/fwctl/../fwctl/fwctl3"), Some(Node::Control(3)));
-        for node in [Node::Verbs(7), Node::Control(0)] {
+        assert_eq!(of_path(b"/dev/fwctl/../fwctl/fwctl3"), Some(Node::Fwctl(3)));
+        for node in [Node::Verbs(7), Node::Fwctl(0)] {
             assert_eq!(of_path(node.path().as_bytes()), Some(node));
         }
-        assert_eq!(Node::Control(2).name(), "fwctl2");
+        assert_eq!(Node::Fwctl(2).name(), "fwctl2");
         for other in [
             "/dev/infiniband/uverbs",
             "/dev/infiniband/uverbs+1",

@@ -1,4 +1,4 @@
-//! Open devices: the descriptor that a program gets, and the modelled kernel's file behind it.
+//! Open devices: the program's descriptor, and the modelled kernel's file behind it.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -14,61 +15,79 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 
+use super::call_threads::Queue;
 use super::node::Node;
-use super::turns::Queue;
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{
-    Claim, Client, ControlFile, DeviceFile, FileId, MMAP_SPAN, identify,
+    Client, DescriptorClaim, DeviceFile, FileId, FwctlFile, MMAP_SPAN, identify,
 };
 
-/// The file that answers the ioctls of a descriptor.
-pub(super) enum Served {
+/// The file that executes the ioctls of a descriptor.
+pub(super) enum ServedFile {
     Verbs(Box<DeviceFile>),
-    Control(ControlFile),
+    Fwctl(FwctlFile),
 }
 
 /// One open of a device.
 pub(super) struct Open {
-    pub file: Served,
-    /// The node by which programs opened it.
+    pub file: ServedFile,
+    /// The node that the program opened.
     pub node: Node,
-    /// The calls on it.
+    /// Serializes the calls on this open.
     pub calls: Arc<Queue>,
     watch: WatchDescriptor,
-    /// The memfd, by which it can be asked whether it was closed.
+    /// The memfd, whose lock shows whether the descriptor was closed.
     memory: Arc<OwnedFd>,
-    _claim: Claim,
+    _claim: DescriptorClaim,
 }
 
-/// What a watch asks for: the first close ends the open. One event for each watch, so that a
-/// program that opens and closes its descriptors' files cannot fill the queue of events.
+/// Mask of a watch: the first close ends the open. Each watch yields one event, so a program that
+/// reopens and closes its file repeatedly cannot fill the queue.
 fn first_close() -> AddWatchFlags {
     AddWatchFlags::IN_CLOSE | AddWatchFlags::IN_ONESHOT
 }
 
-/// Refuses (EEXIST) a watch where there is one (Linux 4.18).
+/// A lock of the whole file. The client's open file description holds it until its last duplicate
+/// is closed.
+fn whole_lock() -> libc::flock {
+    let (l_type, l_whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
+    libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
+}
+
+/// Time from an event to the end of the close in the kernel.
+const REST_OF_CLOSE: Duration = Duration::from_millis(1);
+
+/// Makes `inotify_add_watch` fail with EEXIST if a watch exists (Linux 4.18).
 const IN_MASK_CREATE: u32 = 0x1000_0000;
 
 impl Open {
-    /// How long its objects take to be destroyed, in objects.
+    /// Whether the client's open file description still exists.
+    fn is_locked(&self) -> bool {
+        let mut lock = whole_lock();
+        // Counts as open on error.
+        fcntl(&*self.memory, FcntlArg::F_OFD_GETLK(&mut lock)).is_err()
+            || lock.l_type != libc::F_UNLCK as libc::c_short
+    }
+
+    /// Number of objects to destroy.
     fn work(&self) -> usize {
         match &self.file {
-            Served::Verbs(file) => file.objects().unwrap_or(usize::MAX),
-            Served::Control(_) => 0,
+            ServedFile::Verbs(file) => file.objects().unwrap_or(usize::MAX),
+            ServedFile::Fwctl(_) => 0,
         }
     }
 }
 
-/// Objects of a device that a caller destroys itself: milliseconds. More have a thread.
+/// Objects that the caller destroys itself, within milliseconds. More get a thread.
 const FEW: usize = 2000;
 
-/// Opens that programs have closed, and whose objects are still to be destroyed.
+/// Closed opens whose objects are not destroyed yet.
 #[must_use = "the objects are destroyed when it is dropped, which may take long"]
-pub(super) struct Ended(Vec<Arc<Open>>);
+pub(super) struct ClosedOpens(Vec<Arc<Open>>);
 
-/// Opens whose objects are being destroyed, which count until they are.
+/// Closed opens whose objects are being destroyed. The counter includes them until that ends.
 pub(super) struct Destroying {
-    ended: Ended,
+    ended: ClosedOpens,
     counter: Arc<AtomicUsize>,
 }
 
@@ -79,12 +98,12 @@ impl Drop for Destroying {
     }
 }
 
-impl Ended {
+impl ClosedOpens {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Counts them, before others can see that they are gone.
+    /// Counts them, before other threads can see that they are gone.
     pub(super) fn count(self, counter: &Arc<AtomicUsize>) -> Destroying {
         counter.fetch_add(1, Ordering::AcqRel);
         Destroying { ended: self, counter: counter.clone() }
@@ -92,50 +111,50 @@ impl Ended {
 }
 
 impl Destroying {
-    /// Destroys the objects: here if they are few, else in a thread. Nothing may be locked.
+    /// Destroys the objects, in a separate thread if they are many. The caller must hold no lock.
     pub(super) fn finish(self) {
         let work = self.ended.0.iter().map(|open| open.work()).fold(0_usize, usize::saturating_add);
         if work <= FEW {
             return;
         }
-        // Without a thread, they are destroyed here after all.
+        // If no thread starts, this thread destroys them.
         let _ = thread::Builder::new().spawn(move || drop(self));
     }
 }
 
-/// All open devices, by the inode of their memfd.
-pub(super) struct Opens {
+/// All open devices, by the memfd's inode.
+pub(super) struct OpenTable {
     by_file: HashMap<FileId, Arc<Open>>,
     by_watch: HashMap<WatchDescriptor, FileId>,
     inotify: Inotify,
 }
 
-impl AsFd for Opens {
+impl AsFd for OpenTable {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.inotify.as_fd()
     }
 }
 
-impl Opens {
+impl OpenTable {
     pub(super) fn new() -> Result<Self, Errno> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         Ok(Self { by_file: HashMap::new(), by_watch: HashMap::new(), inotify })
     }
 
-    /// Opens a device for a client, which opened it as `node`. The descriptor is only given to the
-    /// client: when its last duplicate is closed, [`Opens::closed`] notices.
+    /// Opens a device for a client that opened `node`. The caller gives the descriptor to the
+    /// client only: when its last duplicate is closed, [`OpenTable::closed`] returns the open.
     pub(super) fn open(
         &mut self,
         backend: &InProcess,
         device: usize,
         node: Node,
         client: Arc<dyn Client>,
-        claim: Claim,
+        claim: DescriptorClaim,
     ) -> Result<(FileId, File), Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = match node {
             Node::Verbs(_) => c"verbless-uverbs",
-            Node::Control(_) => c"verbless-fwctl",
+            Node::Fwctl(_) => c"verbless-fwctl",
         };
         let memory = memfd_create(name, flags)?;
         nix::unistd::ftruncate(&memory, MMAP_SPAN as i64)?;
@@ -149,15 +168,16 @@ impl Opens {
             .custom_flags(libc::O_CLOEXEC)
             .open(&path)
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
-        // No read or write fits between there and the end of all offsets, so that both are EINVAL,
-        // as Linux answers them, without a trap of every read.
+        // At this offset, every read and write exceeds the largest offset and fails with EINVAL, as
+        // on a device, without trapping reads.
         lseek(&given, i64::MAX, Whence::SeekSet)?;
+        fcntl(&given, FcntlArg::F_OFD_SETLK(&whole_lock()))?;
         let watch = self.inotify.add_watch(path.as_str(), first_close())?;
         let memory = Arc::new(memory);
         let file = match node {
             Node::Verbs(_) => DeviceFile::open(backend, device, client, memory.clone())
-                .map(|file| Served::Verbs(Box::new(file))),
-            Node::Control(_) => ControlFile::open(backend, device).map(Served::Control),
+                .map(|file| ServedFile::Verbs(Box::new(file))),
+            Node::Fwctl(_) => FwctlFile::open(backend, device).map(ServedFile::Fwctl),
         };
         let file = file.inspect_err(|_| {
             let _ = self.inotify.rm_watch(watch);
@@ -172,26 +192,27 @@ impl Opens {
         self.by_file.get(&id).cloned()
     }
 
-    /// Takes an open device that was closed; its objects are destroyed when that is dropped.
-    pub(super) fn end(&mut self, id: FileId) -> Ended {
+    /// Removes a closed device. Its objects are destroyed when the result is dropped.
+    pub(super) fn end(&mut self, id: FileId) -> ClosedOpens {
         let open = self.by_file.remove(&id);
         if let Some(open) = &open {
             self.by_watch.remove(&open.watch);
             let _ = self.inotify.rm_watch(open.watch);
         }
-        Ended(open.into_iter().collect())
+        ClosedOpens(open.into_iter().collect())
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.by_file.is_empty()
     }
 
-    /// Takes the opens of which the last descriptor was closed.
-    pub(super) fn closed(&mut self) -> Ended {
-        let mut ended = Ended(Vec::new());
+    /// Removes the opens whose last descriptor was closed.
+    pub(super) fn closed(&mut self) -> ClosedOpens {
+        let mut ended = ClosedOpens(Vec::new());
         while let Ok(events) = self.inotify.read_events() {
             for event in events {
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+                    thread::sleep(REST_OF_CLOSE);
                     ended.0.append(&mut self.unwatched().0);
                 } else if event.mask.intersects(AddWatchFlags::IN_CLOSE)
                     && let Some(&id) = self.by_watch.get(&event.wd)
@@ -203,17 +224,21 @@ impl Opens {
         ended
     }
 
-    /// Takes the opens whose watch the kernel has removed, as it does with the first close, whether
-    /// there was room for the event or not.
-    fn unwatched(&mut self) -> Ended {
+    /// Removes closed opens whose event was lost. If the queue was full, the kernel has removed the
+    /// watch at the first close. If it had no memory for the event (Linux 4.17,
+    /// `inotify_handle_inode_event`), the watch stays, but the lock is gone.
+    fn unwatched(&mut self) -> ClosedOpens {
         let flags = first_close() | AddWatchFlags::from_bits_retain(IN_MASK_CREATE);
-        let mut ended = Ended(Vec::new());
+        let mut ended = ClosedOpens(Vec::new());
         let ids: Vec<FileId> = self.by_file.keys().copied().collect();
         for id in ids {
             let Some(open) = self.by_file.get(&id) else { continue };
             let path = format!("/proc/self/fd/{}", open.memory.as_raw_fd());
-            if let Ok(watch) = self.inotify.add_watch(path.as_str(), flags) {
+            let watch = self.inotify.add_watch(path.as_str(), flags);
+            if let Ok(watch) = watch {
                 let _ = self.inotify.rm_watch(watch);
+            }
+            if watch.is_ok() || !open.is_locked() {
                 ended.0.append(&mut self.end(id).0);
             }
         }
@@ -234,16 +259,16 @@ mod tests {
     use super::*;
     use verbless_model::{Model, Profile};
 
-    /// Opens of a device by this process, and the descriptor of one.
-    fn opened(model: &Model) -> (Opens, FileId, File) {
+    /// Opens of a device by this process, with one id and descriptor.
+    fn opened(model: &Model) -> (OpenTable, FileId, File) {
         let wakes = Arc::new(Wakes::new().expect("an epoll"));
         let processes = Processes::new(Arc::default(), wakes);
         let own = std::process::id();
         let process = processes.of_thread(own, || true).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
-        let mut opens = Opens::new().expect("inotify");
+        let mut opens = OpenTable::new().expect("inotify");
         let (id, file) = opens
-            .open(&InProcess::of(model), 0, Node::Verbs(0), client, Claim::default())
+            .open(&InProcess::of(model), 0, Node::Verbs(0), client, DescriptorClaim::default())
             .expect("it opens");
         (opens, id, file)
     }
@@ -258,15 +283,33 @@ mod tests {
         let (mut opens, id, file) = opened(&model);
         assert!(opens.unwatched().is_empty() && opens.get(id).is_some(), "it is open");
         drop(file);
-        // A child that another test starts may have it until it has become its program.
+        // A child that another test forks may hold it until `execve`.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while opens.get(id).is_some() && std::time::Instant::now() < end {
             thread::yield_now();
             drop(opens.unwatched());
         }
         assert!(opens.is_empty() && opens.by_watch.is_empty());
-        // The events of before are of no open.
+        // Earlier events belong to no open.
         assert!(opens.closed().is_empty());
+    }
+
+    #[test]
+    fn close_is_found_when_there_was_no_memory_for_its_event() {
+        let model = model();
+        let (mut opens, id, file) = opened(&model);
+        let memory = opens.get(id).expect("it is open").memory.clone();
+        drop(file);
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while opens.get(id).is_some() && std::time::Instant::now() < end {
+            thread::yield_now();
+            // Drops the event and keeps a watch, as the kernel does without memory.
+            let _ = opens.inotify.read_events();
+            let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+            opens.inotify.add_watch(path.as_str(), first_close()).expect("a watch");
+            drop(opens.unwatched());
+        }
+        assert!(opens.is_empty() && opens.by_watch.is_empty());
     }
 
     #[test]
@@ -294,7 +337,7 @@ mod tests {
         assert_eq!(nix::unistd::read(&copy, &mut [0; 1]), Err(Errno::EINVAL));
         assert_eq!(nix::unistd::write(&copy, &[0; 8]), Err(Errno::EINVAL));
         drop(copy);
-        // A child that another test starts may have it too until it has become its program.
+        // A child that another test forks may hold it until `execve`.
         let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while opens.get(id).is_some() && std::time::Instant::now() < patience {
             thread::yield_now();

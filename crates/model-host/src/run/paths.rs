@@ -1,5 +1,4 @@
-//! Calls with a path, and questions about a descriptor: what the tree has to say, and opening a
-//! device.
+//! Calls with a path, and `stat` of a descriptor: answers from the tree, and opens of devices.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -9,30 +8,30 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::answer::{Answer, Answerer};
-use super::how::How;
+use super::call_threads::in_program;
 use super::node::{self, Node};
+use super::open_how::OpenHow;
+use super::path_walk::{PathWalk, joined};
 use super::process;
 use super::sys::{self, Notification, Special, Stat};
 use super::sysfs;
 use super::tree;
-use super::turns::in_program;
-use super::walk::{Walk, joined};
 use verbless_model_kernel::remote::{Client as _, PAGE};
 
-/// The longest path that the kernel takes.
+/// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
 
-/// The longest `struct open_how` that the kernel takes, a page.
+/// Largest `struct open_how` that the kernel accepts: a page.
 const LONGEST_HOW: usize = 4096;
 /// The flags of `faccessat2`.
 const ACCESS_FLAGS: i32 = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
-/// A path as the program means it.
-struct Named {
+/// An absolute path that concerns the tree.
+struct CallPath {
     bytes: Vec<u8>,
 }
 
-impl Named {
+impl CallPath {
     /// A path that leads into the tree, or through it to a directory above.
     fn new(bytes: Vec<u8>) -> Option<Self> {
         tree::leads_through(&bytes).then_some(Self { bytes })
@@ -44,18 +43,29 @@ impl Answerer {
         let [directory, path, how, size, ..] = call.arguments;
         let mut bytes = vec![0; (size as usize).min(LONGEST_HOW)];
         let read = self.read(call, how, &mut bytes);
-        match How::of_bytes(&bytes).filter(|_| read.is_ok() && bytes.len() as u64 == size) {
+        match OpenHow::of_bytes(&bytes).filter(|_| read.is_ok() && bytes.len() as u64 == size) {
             Some(how) => self.open(call, directory, path, &how),
             None => Answer::Kernel,
         }
     }
 
-    pub(super) fn open(&self, call: &Notification, directory: u64, path: u64, how: &How) -> Answer {
+    pub(super) fn open(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        how: &OpenHow,
+    ) -> Answer {
         let Some(walk) = self.walk(call, directory, path, how) else { return Answer::Kernel };
         self.open_walk(call, &walk, how).unwrap_or_else(Answer::from)
     }
 
-    fn open_walk(&self, call: &Notification, walk: &Walk, how: &How) -> Result<Answer, Errno> {
+    fn open_walk(
+        &self,
+        call: &Notification,
+        walk: &PathWalk,
+        how: &OpenHow,
+    ) -> Result<Answer, Errno> {
         how.check()?;
         if walk.crosses {
             return Err(Errno::EXDEV);
@@ -83,15 +93,15 @@ impl Answerer {
         Ok(self.give(call, file.as_fd(), None, how.close_on_exec()))
     }
 
-    /// The permissions of a node.
+    /// Permission bits of a node.
     fn mode(&self, node: Node) -> u32 {
         match node {
             Node::Verbs(_) => 0o666,
-            Node::Control(_) => self.shared.control_mode,
+            Node::Fwctl(_) => self.shared.control_mode,
         }
     }
 
-    /// Whether the caller may access a node of root's so: to read (4), to write (2).
+    /// Checks whether the caller has this access to a node of root: read (4), write (2).
     fn may_use(&self, call: &Notification, node: Node, accesses: u32) -> Result<(), Errno> {
         if accesses & !(self.mode(node) & 0o6) == 0 {
             return Ok(());
@@ -104,25 +114,30 @@ impl Answerer {
         Err(Errno::EACCES)
     }
 
-    /// Where the path of an open leads, if that is into the tree, or through it to a directory
-    /// above.
-    fn walk(&self, call: &Notification, directory: u64, path: u64, how: &How) -> Option<Walk> {
+    /// The lookup of an open, if its path leads into the tree or through it to a directory above.
+    fn walk(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        how: &OpenHow,
+    ) -> Option<PathWalk> {
         let path = self.written_path(call, path)?;
         if how.scope().is_empty() {
-            let start = match path.starts_with(b"/") || !how.stays_on_its_mount() {
+            let start = match path.starts_with(b"/") || !how.no_xdev() {
                 true => b"/".to_vec(),
                 false => self.base(call, directory)?,
             };
             let whole = self.whole(call, directory, path)?;
-            return tree::leads_through(&whole).then(|| Walk::from_root(whole, &start, how));
+            return tree::leads_through(&whole).then(|| PathWalk::from_root(whole, &start, how));
         }
         if !self.view.tree.may_be_reached_by(&path) {
             return None;
         }
-        Walk::within(self.base(call, directory)?, path, how)
+        PathWalk::within(self.base(call, directory)?, path, how)
     }
 
-    /// Whether the caller may be given files of the tree; EACCES, and why is said once, if not.
+    /// Checks whether the caller may get files of the tree; EACCES with one warning if not.
     pub(super) fn may_give(&self, call: &Notification) -> Result<(), Errno> {
         if self.view.tree.may_give_to(call.tid) && self.gate.is_waiting(call.id) {
             return Ok(());
@@ -156,13 +171,13 @@ impl Answerer {
         let room = self.shared.room(owner.process.pid);
         let (id, file) =
             self.shared.opens().open(&self.shared.backend, device, node, Arc::new(owner), claim)?;
-        // The open devices are not locked until the descriptor is there, which takes as long as the
-        // caller's thread does to run.
-        // Another thread of the process holds it, and waits for one of them.
+        // The table of opens is unlocked until the descriptor is installed, which takes until the
+        // caller's thread runs. Another thread of the process may hold `room` while it waits for
+        // the program.
         let _alone = in_program(|| room.lock().unwrap_or_else(PoisonError::into_inner));
         let numbers = self.numbers(call, 0).map(Some);
         let mut given = Answer::from(Errno::EMFILE);
-        // A process that may not have as many descriptors gets a lower one.
+        // RLIMIT_NOFILE may be below the trapped numbers; then the kernel picks a number.
         let mut tried_all = false;
         for number in numbers.chain([None]) {
             tried_all = number.is_none();
@@ -189,7 +204,7 @@ impl Answerer {
         how: Stat,
     ) -> Answer {
         let empty = flags as i32 & libc::AT_EMPTY_PATH != 0;
-        // Of a path that says something, the descriptor is only where it begins.
+        // With a non-empty path, the descriptor is only the start directory.
         if empty
             && (path == 0 || self.text(call, path).is_ok_and(|path| path.is_empty()))
             && let Some(open) = self.opened(call, directory)
@@ -201,7 +216,7 @@ impl Answerer {
             return Answer::Kernel;
         }
         let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
-        let Some(named) = Named::new(whole) else { return Answer::Kernel };
+        let Some(named) = CallPath::new(whole) else { return Answer::Kernel };
         if !how.may_be_asked(flags as i32) {
             return Errno::EINVAL.into();
         }
@@ -255,7 +270,7 @@ impl Answerer {
         Answer::Ours(result)
     }
 
-    /// A file of the tree has no extended attribute.
+    /// Files of the tree have no extended attributes.
     pub(super) fn no_attribute(&self, call: &Notification, answer: Result<i64, Errno>) -> Answer {
         let Some(named) = self.path(call, libc::AT_FDCWD as u64, call.arguments[0]) else {
             return Answer::Kernel;
@@ -279,7 +294,7 @@ impl Answerer {
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
         let target = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW).and_then(
             |file: OwnedFd| match nix::fcntl::readlinkat(&file, "") {
-                // What is no link is ENOENT with an empty path.
+                // With an empty path, `readlinkat` gives ENOENT for a file that is no symlink.
                 Err(Errno::ENOENT) => Err(Errno::EINVAL),
                 other => other,
             },
@@ -293,13 +308,13 @@ impl Answerer {
         Answer::Ours(result)
     }
 
-    /// The path at an address of the caller's, when it leads into the tree.
-    fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<Named> {
-        self.whole_path(call, directory, address).and_then(Named::new)
+    /// The path at an address of the caller, if it leads into the tree.
+    fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<CallPath> {
+        self.whole_path(call, directory, address).and_then(CallPath::new)
     }
 
-    /// The path at an address of the caller's, from `/` on: one that leads into the tree, or that
-    /// begins where that can be.
+    /// The absolute path at an address of the caller, if it leads into the tree, or starts in a
+    /// directory from which it could.
     pub(super) fn whole_path(
         &self,
         call: &Notification,
@@ -319,7 +334,7 @@ impl Answerer {
         Some(joined(&self.base(call, directory)?, &bytes))
     }
 
-    /// The text at an address of the caller's.
+    /// The path as the caller wrote it.
     fn written_path(&self, call: &Notification, address: u64) -> Option<Vec<u8>> {
         let path = self.text(call, address);
         if path == Err(Errno::EPERM) {
@@ -328,7 +343,7 @@ impl Answerer {
         path.ok()
     }
 
-    /// Where a relative path begins, as the program names it.
+    /// The start directory of a relative path, as the program names it.
     fn base(&self, call: &Notification, directory: u64) -> Option<Vec<u8>> {
         let base = match directory as i32 {
             libc::AT_FDCWD => format!("/proc/{}/cwd", call.tid),
@@ -342,13 +357,13 @@ impl Answerer {
         Some(base.as_os_str().as_bytes().to_vec())
     }
 
-    /// The text at an address of the caller's, up to its zero.
+    /// The string at an address of the caller, without its NUL.
     fn text(&self, call: &Notification, address: u64) -> Result<Vec<u8>, Errno> {
         const PIECE: u64 = 256;
         let mut text = Vec::new();
         let mut at = address;
         while text.len() < LONGEST_PATH {
-            // Never across a page that may not be there.
+            // Reads stay within a page: the next may be unmapped.
             let here = PIECE.min(PAGE - at % PAGE) as usize;
             let mut piece = [0; PIECE as usize];
             self.read(call, at, &mut piece[..here])?;
@@ -363,7 +378,7 @@ impl Answerer {
     }
 }
 
-/// Says what a program looks for in vain: the other sorts of devices that RDMA has.
+/// Logs an open of an RDMA device of a kind that is not modelled.
 fn tell_of_other_devices(thread: u32, path: &[u8]) {
     let Some(name) =
         node::clean(path).and_then(|it| it.strip_prefix(b"/dev/infiniband/").map(<[u8]>::to_vec))
@@ -380,8 +395,8 @@ fn tell_of_other_devices(thread: u32, path: &[u8]) {
     tracing::info!("thread {thread}: open of /dev/infiniband/{name} refused with ENOENT: {what}");
 }
 
-/// Says that a program may not write an attribute, as the settings of a device and the
-/// configuration space of a function are.
+/// Logs an open of an attribute for writing, such as a device's settings or a function's
+/// configuration space.
 fn tell_of_attributes(thread: u32, path: &[u8]) {
     let name = path.escape_ascii();
     tracing::info!(
@@ -390,38 +405,38 @@ fn tell_of_attributes(thread: u32, path: &[u8]) {
     );
 }
 
-/// Says once who may open a control file.
+/// Warns once that only root may open a control device.
 fn warn_of_control_files() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(
-            "/dev/fwctl/fwctlN is root's alone, as the kernel makes it: start the program as root, \
-             or give all users access as a rule of udev does, by `run --fwctl-mode 666`"
+            "/dev/fwctl/fwctlN belongs to root with mode 600, as in the kernel: start the program \
+             as root, or allow all users, as a udev rule does, with `run --fwctl-mode 666`"
         );
     });
 }
 
-/// Says once that a program has another root, and no file of the tree can be given to it.
+/// Warns once that a program with another root gets no files of the tree.
 fn warn_of_another_root() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(
-            "a program with another root directory or mount namespace than this process is given \
-             no file below /sys of the modelled devices (EACCES), because it could leave its root \
-             by it: allow this process to mount a file system (unprivileged user namespaces, or \
-             CAP_SYS_ADMIN), or start `run` within that root"
+            "a program with another root directory or mount namespace than this process gets no \
+             file of the modelled devices below /sys (EACCES), because the file would lead out of \
+             its root: allow this process to mount a file system (unprivileged user namespaces, \
+             or CAP_SYS_ADMIN), or start `run` within that root"
         );
     });
 }
 
-/// Says once that a device looks like a regular file to its program.
+/// Warns once that a device looks like a regular file to its program.
 fn warn_of_a_descriptor_that_the_filter_does_not_know() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(
-            "a device's descriptor looks like that of a regular file to fstat, which libibverbs \
-             refuses: its program may have too few of them (raise it with ulimit -n: 64 are \
-             enough), or has more than 80 devices open"
+            "fstat shows a device's descriptor as a regular file, which libibverbs refuses: the \
+             program's limit of open files may be too low (raise it with ulimit -n: 64 are \
+             enough), or it has more than 80 devices open"
         );
     });
 }

@@ -1,9 +1,9 @@
-//! Checks of the environment before a program starts: containers, sandboxes and old kernels forbid
-//! some of what `run` needs. An error names what is forbidden and how to allow it; without the
-//! check the program would find no device, for no visible reason.
+//! Checks the environment before the program starts: containers, sandboxes and old kernels forbid
+//! operations that the supervisor needs. Each error names the operation and the remedy; without the
+//! check, the program would find no device, without a visible reason.
 //!
-//! The system calls that answers need are tried once, for a call that the child makes behind its
-//! filter before it becomes the program (`sys::start`).
+//! The child makes one call behind its filter before it executes the program (`sys::start`). The
+//! answer to this call tries every system call that the supervisor needs.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use nix::unistd::{Pid, geteuid};
 
 use super::error::RunError;
 use super::process;
-use super::sys::{self, Gate, Listener, Notification};
+use super::sys::{self, CallGate, Listener, Notification};
 use super::tree::Tree;
 
 const KERNEL: &str = "Linux 5.14 or newer is needed";
@@ -30,20 +30,19 @@ const PROFILE: &str = "the sandbox must allow it; docker and podman do with --ca
 const YAMA: &str = "set kernel.yama.ptrace_scope to 0 or 1; 2 works for root only";
 const SECURITY: &str = "a security module (AppArmor, SELinux) or a user namespace forbids it";
 const MEMORY: &str = "raise the limit of address space (ulimit -v), or use fewer devices";
-/// Bytes of address space for a function, mostly its pages of doorbells, generously rounded up; the
-/// same once more for everything else.
+/// Address space per function, mostly UAR pages, rounded up; and once for all else.
 const ADDRESSES: usize = 64 << 20;
-/// The setting of Yama that restricts access to other processes.
+/// Yama's restriction of access to other processes.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// How long a child may take to make its first call: it does so at once.
+/// Milliseconds for the child's first call, which it makes at once.
 const PATIENCE: u16 = 2000;
 
 fn cannot(what: &'static str, remedy: &'static str) -> impl Fn(Errno) -> RunError {
     move |errno| RunError::Preflight { what, errno, remedy }
 }
 
-/// Checks what a model of this many functions needs, before it is made.
+/// Checks what a model with this many functions needs, before the model is built.
 pub(super) fn check(functions: usize) -> Result<(), RunError> {
     let room = Vec::<u8>::new().try_reserve_exact(ADDRESSES.saturating_mul(functions + 1));
     room.map_err(|_| cannot("there is not enough address space", MEMORY)(Errno::ENOMEM))?;
@@ -58,15 +57,15 @@ pub(super) fn check(functions: usize) -> Result<(), RunError> {
     memory.map(drop).map_err(cannot("memfd_create is refused", PROFILE))
 }
 
-/// The error if closes cannot be watched. It is not checked beforehand, because closing an inotify
-/// takes milliseconds.
+/// The error if closes cannot be watched. `check` does not try it, because closing an inotify
+/// instance takes milliseconds.
 pub(super) fn no_watch(errno: Errno) -> RunError {
     cannot("no file can be watched", WATCHES)(errno)
 }
 
-/// Tries to find a file in the tree.
+/// Tries a lookup in the tree.
 pub(super) fn check_tree(tree: &Tree) -> Result<(), RunError> {
-    // A path that even another model's tree does not take for its own.
+    // A path that is not a node of any model's tree.
     let opened = tree.open(b"/sys", OFlag::O_PATH);
     opened.map(drop).map_err(cannot("openat2 is refused", PROFILE))
 }
@@ -74,7 +73,7 @@ pub(super) fn check_tree(tree: &Tree) -> Result<(), RunError> {
 fn no_thread(error: &io::Error) -> RunError {
     let errno = errno_of(error);
     let remedy = match errno {
-        // Children are to be in a PID namespace that this process is not in.
+        // After unshare(CLONE_NEWPID), a process outside the new namespace cannot start threads.
         Errno::EINVAL => "use unshare --pid with --fork",
         _ => PROCESSES,
     };
@@ -85,7 +84,7 @@ fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// Why there is no child behind a filter.
+/// The error if no child with a filter can be started.
 pub(super) fn no_filter(error: io::Error) -> RunError {
     let errno = errno_of(&error);
     let (what, remedy) = match errno {
@@ -104,13 +103,13 @@ pub(super) fn no_filter(error: io::Error) -> RunError {
     cannot(what, remedy)(errno)
 }
 
-/// Answers the call that the child makes, as one for a device would be: looks into the child and
-/// gives it a descriptor.
+/// Answers the child's first call as one on a device: reads and writes the child's memory, and
+/// installs a descriptor.
 pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
     check_call_of(listener, |_| ())
 }
 
-/// As [`check_call`]; `seen` is given the call before the child is looked into.
+/// As [`check_call`]; `seen` gets the call before the child's memory is accessed.
 pub(super) fn check_call_of(
     listener: &Listener,
     seen: impl FnOnce(&Notification),
@@ -125,7 +124,7 @@ pub(super) fn check_call_of(
     let call = listener.receive().map_err(cannot("its calls cannot be received", KERNEL))?;
     seen(&call);
     let done = look_into(listener, &call).and_then(|()| {
-        // One that leads nowhere: who joins may have another root.
+        // A descriptor without a path: a joining program may have another root.
         let file = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC)?;
         let given = listener.give(call.id, file.as_fd(), None, true, true);
         given.map(drop).map_err(cannot("it cannot be given a descriptor", KERNEL))
@@ -136,7 +135,7 @@ pub(super) fn check_call_of(
     done
 }
 
-/// The error if a child's call, or its memory, did not arrive in time.
+/// The error if a child's first call, or its memory, did not arrive in time.
 pub(super) fn no_memory() -> RunError {
     cannot(
         "its first call, or the memory of that call's path, did not arrive within 5 s",
@@ -166,15 +165,15 @@ fn look_into(listener: &Listener, call: &Notification) -> Result<(), RunError> {
     process::write_to_caller(listener, call, answer, &[1])
         .map_err(cannot("its memory cannot be written (/proc/PID/mem)", PROFILE))?;
     sys::pidfd(child).map_err(cannot("its end cannot be watched (pidfd_open)", PROFILE))?;
-    // Where this directory is visible, a missing descriptor is a closed one, not a hidden one.
+    // If this directory is visible, an absent descriptor is closed, not hidden.
     let descriptors = fs::metadata(format!("/proc/{child}/fd/."));
     descriptors
         .map(drop)
         .map_err(|error| cannot("/proc does not show its descriptors", MOUNT)(errno_of(&error)))
 }
 
-/// Names what forbids reading another process's memory: a filter on the call itself, or a barrier
-/// between the two processes.
+/// The remedy if another process's memory cannot be read: a filter forbids the call itself, or a
+/// security module the access.
 fn who_is_in_the_way() -> &'static str {
     let own = 0u8;
     if process::read(Pid::this(), &raw const own as u64, &mut [0]).is_err() {
@@ -183,7 +182,7 @@ fn who_is_in_the_way() -> &'static str {
     barrier(&scope())
 }
 
-/// What forbids to look into another process under a setting of Yama.
+/// The remedy under this setting of Yama.
 fn barrier(scope: &str) -> &'static str {
     match scope.trim() {
         "2" | "3" => YAMA,
@@ -199,8 +198,7 @@ fn hides_children(scope: &str, by_root: bool) -> bool {
     scope.trim() == "1" && !by_root
 }
 
-/// Warns that a run cannot inspect the children of a program that joins it: it is not their
-/// ancestor.
+/// Warns that the host cannot access the children of a joining program: it is not their ancestor.
 pub(super) fn warn_of_children() {
     if hides_children(&scope(), geteuid().is_root()) {
         tracing::warn!(

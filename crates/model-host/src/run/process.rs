@@ -1,6 +1,7 @@
 //! A process behind the filter, as a client of the modelled kernel.
 
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -13,172 +14,179 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
-use super::closing::{self, Pool};
-use super::place;
-use super::sys::{self, Gate, Notification};
-use super::turns::in_program;
-use verbless_model::memory::{ClientMemory, ClientReach, Reach, dma_address};
+use super::call_threads::in_program;
+use super::file_closer::{self, FileClosers};
+use super::namespaces;
+use super::sys::{self, CallGate, Notification};
+use verbless_model::memory::{ClientMemory, RemoteClient, RemoteMemory, dma_address};
 use verbless_model_kernel::remote::{
-    Capability, Claim, Client, Eventfds, FileId, check_mappings, effective_capabilities,
-    identify as file_of, numbers, pin_mapped,
+    Capability, Client, DescriptorClaim, Eventfds, FileId, Mappings, check_pin,
+    effective_capabilities, numbers,
 };
 
-/// A process that opened a device or sent it an ioctl, for as long as it runs one program.
+/// A process that opened a device or sent it an ioctl, while it runs one program.
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
-    /// The way to its memory. Its pidfd is readable once it has ended; until then the process's
-    /// number is no other's.
-    pub reach: Arc<ClientReach>,
-    /// The process's number in [`ClientMemory`].
+    /// Access to its memory. Its pidfd is readable once it has ended; until then, its pid is not
+    /// reused.
+    pub reach: Arc<RemoteClient>,
+    /// Its DMA number in [`ClientMemory`].
     number: u16,
-    /// The mappings of that memory.
+    /// `/proc/PID/maps` of that memory.
     maps: File,
     memory: Arc<ClientMemory>,
-    /// Registrations hold their process, and so keep its number from being another's.
-    _taken: Taken,
-    /// When it began, as [`start_of`] says.
+    /// Registrations hold the `Process`, and so keep the number taken.
+    _taken: ProcessNumber,
+    /// Start time, see [`start_of`].
     pub start: u64,
-    /// What counts over `execve`, too.
+    /// State that outlives `execve`.
     pub claims: Arc<Claims>,
 }
 
-/// What a process takes of `run`.
+/// Resources of `run` that a process holds.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Those of the descriptors that are kept for it.
-    kept: Claim,
-    /// Those of descriptors of its that are being closed.
-    strays: Claim,
+    /// Counts the descriptors kept for it.
+    kept: DescriptorClaim,
+    /// Counts its descriptors that are about to be closed.
+    strays: DescriptorClaim,
     /// Pages that count as pinned.
     pinned: AtomicU64,
-    /// What its subscriptions signal.
+    /// The eventfds that its subscriptions signal.
     eventfds: Eventfds,
-    /// What closes files of the programs behind its filter.
-    pool: Arc<Pool>,
+    /// Closes files of the programs behind its filter.
+    pool: Arc<FileClosers>,
 }
 
 impl Claims {
-    /// Those of a process of which nothing is taken yet.
-    pub(super) fn behind(pool: &Arc<Pool>) -> Self {
+    /// Claims of a process that holds nothing yet.
+    pub(super) fn behind(pool: &Arc<FileClosers>) -> Self {
         Self { pool: pool.clone(), ..Self::default() }
     }
 }
 
-/// Addresses that [`dma_address`] has for a client: more than a process has without asking for them
+/// Addresses that [`dma_address`] offers a client: more than a process uses without asking for them
 /// (57 bits on x86-64, 52 on arm64).
 const MOST_DMA: u64 = 1 << 48;
-/// Of our descriptors, the part that one process may take.
+/// One process may hold 1/SHARE of the supervisor's descriptors.
 const SHARE: u64 = 4;
 /// Descriptors of one process that may be about to be closed.
 const MOST_STRAYS: usize = 8;
 
-/// What is opened of a process to know it.
+/// The descriptors by which a process becomes known.
 #[derive(Debug)]
-pub(super) struct Opened {
-    reach: ClientReach,
+pub(super) struct ProcFiles {
+    reach: RemoteClient,
     maps: File,
     pub start: u64,
 }
 
-impl Opened {
-    /// Opens it of the process of a thread. That may take for ever, as an `execve` of the process
-    /// can lock others out: no lock may be held.
+impl ProcFiles {
+    /// Opens them for the process of a thread. That may block for ever, because `execve` of the
+    /// process can lock others out: the caller must hold no lock.
     pub(super) fn of(pid: Pid, tid: u32) -> Result<Self, Errno> {
         let open = || Ok((sys::pidfd(pid)?, memory_of(pid)?, maps_of(tid)?, start_of(pid)?));
         let (pidfd, memory, maps, start) = in_program(open)?;
-        Ok(Self { reach: ClientReach { pid, pidfd, memory: Arc::new(memory) }, maps, start })
+        Ok(Self { reach: RemoteClient { pid, pidfd, memory: Arc::new(memory) }, maps, start })
     }
 
-    /// Makes the process a client; EUSERS: there are too many. `claims`: those of the same process
-    /// before an `execve`, over which descriptors stay open.
+    /// Makes the process a client. EUSERS: there are too many clients, or too many behind its
+    /// filter, including ended processes with registrations. `claims`: those of the same process
+    /// before `execve`, over which descriptors stay open.
     pub(super) fn into_client(
         self,
         memory: &Arc<ClientMemory>,
         claims: Arc<Claims>,
     ) -> Result<Process, Errno> {
         let reach = Arc::new(self.reach);
-        let number = memory.add(Reach::Client(reach.clone())).ok_or(Errno::EUSERS)?;
+        let place = claims.pool.number(memory.free_numbers()).ok_or(Errno::EUSERS)?;
+        let number = memory.add(RemoteMemory::Client(reach.clone())).ok_or(Errno::EUSERS)?;
         Ok(Process {
             pid: reach.pid,
             reach,
             number,
             maps: self.maps,
             memory: memory.clone(),
-            _taken: Taken(memory.clone(), number),
+            _taken: ProcessNumber { memory: memory.clone(), number, _place: place },
             start: self.start,
             claims,
         })
     }
 }
 
-/// The number of a process, which is free when this is dropped.
+/// The DMA number of a process; free once this is dropped.
 #[derive(Debug)]
-struct Taken(Arc<ClientMemory>, u16);
+struct ProcessNumber {
+    memory: Arc<ClientMemory>,
+    number: u16,
+    /// Counts it among those behind its filter.
+    _place: DescriptorClaim,
+}
 
-impl Drop for Taken {
+impl Drop for ProcessNumber {
     fn drop(&mut self) {
-        self.0.free(self.1);
+        self.memory.free(self.number);
     }
 }
 
 impl Process {
-    /// The way to the memory of its program, which no other has that the process runs later.
-    pub(super) fn program(&self) -> Reach {
-        Reach::Program(self.reach.memory.clone())
+    /// Access to the memory of its current program only.
+    pub(super) fn program(&self) -> RemoteMemory {
+        RemoteMemory::Program(self.reach.memory.clone())
     }
 
-    /// The same, until it has ended or runs another program; EFAULT then.
-    fn living(&self) -> Result<Reach, Errno> {
-        self.memory.reach(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
+    /// The same; EFAULT: it has ended or runs another program.
+    fn living(&self) -> Result<RemoteMemory, Errno> {
+        self.memory.remote(self.number).map(|_| self.program()).ok_or(Errno::EFAULT)
     }
 
-    /// It may be about to run another program: the device reaches the memory of this one alone.
+    /// It may be in `execve`: restricts the device to the current program's memory.
     pub(super) fn may_leave(&self) {
-        self.memory.set_reach(self.number, self.program());
+        self.memory.set_remote_memory(self.number, self.program());
     }
 
-    /// It goes on with its program.
+    /// Its `execve` failed.
     pub(super) fn stays(&self) {
-        self.memory.set_reach(self.number, Reach::Client(self.reach.clone()));
+        self.memory.set_remote_memory(self.number, RemoteMemory::Client(self.reach.clone()));
     }
 
-    /// Its memory is none from now on. Its number is free when no registration of it is left.
+    /// Ends access to its memory. Its number is free once no registration is left.
     pub(super) fn forget(&self) {
         self.memory.remove(self.number);
     }
 
-    /// How the device reaches it now.
+    /// The device's current access.
     #[cfg(test)]
-    pub(super) fn device_reach(&self) -> Option<Reach> {
-        self.memory.reach(self.number)
+    pub(super) fn remote_memory(&self) -> Option<RemoteMemory> {
+        self.memory.remote(self.number)
     }
 
     pub(super) fn pidfd(&self) -> &OwnedFd {
         &self.reach.pidfd
     }
 
-    /// A duplicate of one of its descriptors, which refers to what `is_wanted` says; EINVAL: to
-    /// another file, whose closing may block ([`closing`]).
+    /// Duplicates one of its descriptors, if `is_wanted` accepts the file. EINVAL: another file,
+    /// which [`file_closer`] closes, because that may block.
     pub(super) fn take(
         &self,
         fd: i32,
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
-        self.take_of(fd, (MOST_STRAYS, closing::MOST), is_wanted)
+        self.take_of(fd, (MOST_STRAYS, file_closer::MOST), is_wanted)
     }
 
-    /// The same, for a call that any program makes with any file: the others keep half of what may
-    /// be closed at a time.
+    /// The same, for calls that programs make with arbitrary files: uses at most half of the slots
+    /// for closing.
     pub(super) fn take_unknown(
         &self,
         fd: i32,
         is_wanted: impl FnOnce(&OwnedFd) -> bool,
     ) -> Result<OwnedFd, Errno> {
-        self.take_of(fd, (MOST_STRAYS / 2, closing::MOST / 2), is_wanted)
+        self.take_of(fd, (MOST_STRAYS / 2, file_closer::MOST / 2), is_wanted)
     }
 
-    /// `most`: of its own files, and of those of all programs behind its filter.
+    /// `most`: slots of this process, and of all programs behind its filter.
     fn take_of(
         &self,
         fd: i32,
@@ -207,9 +215,14 @@ pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
 }
 
-/// The process that a thread is of.
+/// The text of a file below `/proc`. A program's name in it may have any bytes.
+pub(super) fn text_of(path: &str) -> io::Result<String> {
+    fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The process of a thread.
 pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(proc_error)?;
+    let status = text_of(&format!("/proc/{tid}/status")).map_err(proc_error)?;
     status
         .lines()
         .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
@@ -217,17 +230,17 @@ pub(super) fn process_of(tid: u32) -> Result<Pid, Errno> {
         .ok_or(Errno::ESRCH)
 }
 
-/// When a process began, in ticks since the system did; it stays so over `execve`. ESRCH: there is
-/// none.
+/// Start time of a process in ticks since boot, which `execve` keeps. ESRCH: there is no such
+/// process.
 pub(super) fn start_of(pid: Pid) -> Result<u64, Errno> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(proc_error)?;
-    // Field 22, counted from 1; behind the name it is number 20.
+    let stat = text_of(&format!("/proc/{pid}/stat")).map_err(proc_error)?;
+    // Field 22 of proc(5), counted from 1; after the name, it is number 20.
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
     let start = fields.and_then(|fields| fields.split(' ').nth(19)?.parse().ok());
     start.ok_or(Errno::ESRCH)
 }
 
-/// Why a file below `/proc` cannot be opened: ENFILE where no descriptor is free.
+/// The errno of a failed open below `/proc`: ENFILE if no descriptor is free.
 fn proc_error(error: std::io::Error) -> Errno {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ENFILE) => Errno::ENFILE,
@@ -235,31 +248,44 @@ fn proc_error(error: std::io::Error) -> Errno {
     }
 }
 
-/// The memory of the program that a process runs now.
+/// `/proc/PID/mem` of the process's current program.
 fn memory_of(pid: Pid) -> Result<File, Errno> {
     let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
     file.map_err(proc_error)
 }
 
-/// The mappings of the memory that a thread has now, whatever its process runs later.
+/// `/proc/TID/maps` of the thread's current memory, also after `execve`.
 fn maps_of(tid: u32) -> Result<File, Errno> {
     File::open(format!("/proc/{tid}/maps")).map_err(proc_error)
 }
 
-/// Whether a program may write a range of its memory itself: a write by `/proc/PID/mem` goes past
-/// the protection of pages, which a system call heeds. EFAULT: some page forbids it. Where nothing
-/// is mapped, the write finds that out.
+/// Whether a program may write this range itself: a write to `/proc/PID/mem` ignores page
+/// protection, which a system call obeys. EFAULT: a page is not writable. The write itself detects
+/// unmapped pages.
 fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
     let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
-    let mut text = None;
-    let mut at = address;
-    while at < end {
-        let found = match (&text, sys::mapping_from(maps, at)) {
-            (None, Ok(found)) => found,
-            _ => mapping_of(text.get_or_insert(whole(maps)?), at),
-        };
-        match found {
-            Some((mapped, writable)) if mapped.start < end => {
+    // Without PROCMAP_QUERY, reads the list of all mappings.
+    match may_write_by(address..end, |at| sys::mapping_from(maps, at).or(Err(Errno::ENOTTY))) {
+        Err(Errno::ENOTTY) => {
+            let mut all = Mappings::of(FromStart(maps, 0));
+            may_write_by(address..end, |at| mapping_of(&mut all, at))
+        }
+        found => found,
+    }
+}
+
+/// Range of a mapping, and whether it is writable.
+type Mapped = (Range<u64>, bool);
+
+/// `mapping_from`: the first mapping that ends above an address; addresses rise from call to call.
+fn may_write_by(
+    range: Range<u64>,
+    mut mapping_from: impl FnMut(u64) -> Result<Option<Mapped>, Errno>,
+) -> Result<(), Errno> {
+    let mut at = range.start;
+    while at < range.end {
+        match mapping_from(at)? {
+            Some((mapped, writable)) if mapped.start < range.end => {
                 if !writable {
                     return Err(Errno::EFAULT);
                 }
@@ -271,32 +297,28 @@ fn may_write(maps: &File, address: u64, length: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// All of a file below `/proc`, from its start.
-fn whole(file: &File) -> Result<String, Errno> {
-    let (mut text, mut piece) = (Vec::new(), [0; 4096]);
-    loop {
-        match file.read_at(&mut piece, text.len() as u64) {
-            Ok(0) => return String::from_utf8(text).map_err(|_| Errno::EFAULT),
-            Ok(count) => text.extend(&piece[..count]),
-            Err(_) => return Err(Errno::EFAULT),
-        }
+/// Reads a file below `/proc` from its start, independent of its offset.
+struct FromStart<'a>(&'a File, u64);
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read_at(into, self.1)?;
+        self.1 += count as u64;
+        Ok(count)
     }
 }
 
-/// The first mapping that ends above an address, and whether it may be written, where the kernel
-/// does not say it of one (before 6.11).
-fn mapping_of(maps: &str, address: u64) -> Option<(Range<u64>, bool)> {
-    let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
-    let parse = |line: &str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        Some((number(start)?..number(end)?, rest.as_bytes().get(1) == Some(&b'w')))
-    };
-    maps.lines().filter_map(parse).find(|(mapped, _)| mapped.end > address)
+/// The first of the remaining mappings that ends above an address (before Linux 6.11).
+fn mapping_of(all: &mut Mappings<impl Read>, address: u64) -> Result<Option<Mapped>, Errno> {
+    while let Some((mapped, writable)) = all.next_range().map_err(|_| Errno::EFAULT)? {
+        if mapped.end > address {
+            return Ok(Some((mapped, writable)));
+        }
+    }
+    Ok(None)
 }
 
-/// Lets this process have as many descriptors as it may: every open device takes some, of all
-/// programs.
+/// Raises the limit of descriptors to the hard limit: each open device of every program takes some.
 pub(super) fn allow_many_descriptors() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
@@ -308,20 +330,20 @@ pub(super) fn threads() -> Vec<i32> {
     numbers("/proc/self/task")
 }
 
-/// Reads memory of a process or of one of its threads.
+/// Reads memory of a process or thread.
 pub(super) fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-    read_by(&Reach::Process(pid), address, into)
+    read_by(&RemoteMemory::Process(pid), address, into)
 }
 
-/// Writes memory of a process or of one of its threads.
+/// Writes memory of a process or thread.
 pub(super) fn write(pid: Pid, address: u64, from: &[u8]) -> Result<(), Errno> {
-    write_by(&Reach::Process(pid), address, from)
+    write_by(&RemoteMemory::Process(pid), address, from)
 }
 
-/// Reads memory of the process whose thread waits in a call. The call still waits afterwards, so
-/// that the thread's number was no other's meanwhile; else nothing of what was read is left.
+/// Reads memory of a caller. The call must still wait afterwards, which proves that the tid was not
+/// reused; otherwise the bytes are cleared.
 pub(super) fn read_of_caller(
-    gate: &dyn Gate,
+    gate: &dyn CallGate,
     call: &Notification,
     address: u64,
     into: &mut [u8],
@@ -334,10 +356,10 @@ pub(super) fn read_of_caller(
     read
 }
 
-/// Writes memory of the process whose thread waits in a call, and no other's: what is opened stays
-/// that process's, and the call still waits then, so that its thread's number was not another's.
+/// Writes memory of a caller. The opened file stays that process's, and the call must still wait
+/// once it is open, which proves that the tid was not reused.
 pub(super) fn write_to_caller(
-    gate: &dyn Gate,
+    gate: &dyn CallGate,
     call: &Notification,
     address: u64,
     from: &[u8],
@@ -354,7 +376,7 @@ pub(super) fn write_to_caller(
     })
 }
 
-fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+fn read_by(reach: &RemoteMemory, address: u64, into: &mut [u8]) -> Result<(), Errno> {
     let remote = remote(address, into.len())?;
     match reach.read(into, &[remote])? {
         done if done == into.len() => Ok(()),
@@ -362,7 +384,7 @@ fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
-fn write_by(reach: &Reach, address: u64, from: &[u8]) -> Result<(), Errno> {
+fn write_by(reach: &RemoteMemory, address: u64, from: &[u8]) -> Result<(), Errno> {
     let remote = remote(address, from.len())?;
     match reach.write(from, &[remote])? {
         done if done == from.len() => Ok(()),
@@ -376,23 +398,22 @@ fn remote(address: u64, len: usize) -> Result<RemoteIoVec, Errno> {
     Ok(RemoteIoVec { base, len })
 }
 
-/// A process at one call of its: what it may be given is given through that call.
+/// A process at one of its calls, through which it can get descriptors.
 pub(super) struct Caller {
     pub process: Arc<Process>,
     pub tid: u32,
     /// `None`: between its calls.
-    pub call: Option<(Arc<dyn Gate>, u64)>,
+    pub call: Option<(Arc<dyn CallGate>, u64)>,
 }
 
 impl Caller {
-    /// The process between its calls, as which it has no rights.
+    /// The process between its calls; it has no rights then.
     pub(super) fn between_calls(self) -> Self {
         Self { call: None, ..self }
     }
 
-    /// What `look` finds out by a number of this process, which was no other's meanwhile: the
-    /// thread's, whose call waits afterwards, or between calls that of the process, which has not
-    /// ended.
+    /// Looks something up by number and checks that the number was not reused: the thread's call
+    /// still waits, or, between calls, the process has not ended.
     fn by_number<T>(&self, look: impl FnOnce(u32) -> Result<T, Errno>) -> Result<T, Errno> {
         match &self.call {
             Some((gate, id)) => {
@@ -406,8 +427,7 @@ impl Caller {
         }
     }
 
-    /// Whether it may do with files of root's what root may: its user of files is that, or
-    /// CAP_DAC_OVERRIDE is in force.
+    /// Whether it has root's rights on files: fsuid 0, or CAP_DAC_OVERRIDE.
     pub(super) fn is_root(&self) -> bool {
         let of_files = |status: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -417,7 +437,7 @@ impl Caller {
             || self.proc_file("status").is_ok_and(|status| of_files(&status))
     }
 
-    /// A duplicate of one of its descriptors; EINVAL: it is not what is wanted.
+    /// Duplicates one of its descriptors; EINVAL: not the wanted kind of file.
     fn take(&self, fd: i32, is_wanted: impl FnOnce(&OwnedFd) -> bool) -> Result<OwnedFd, Errno> {
         self.process.take(fd, is_wanted).map_err(|errno| {
             if matches!(errno, Errno::EPERM | Errno::ENOSYS) {
@@ -427,12 +447,12 @@ impl Caller {
         })
     }
 
-    /// A file below `/proc` of the thread whose call waits; ESRCH: none does.
+    /// The text of a file below `/proc/TID`; ESRCH: no call waits.
     fn proc_file(&self, name: &str) -> Result<String, Errno> {
         self.call.as_ref().ok_or(Errno::ESRCH)?;
         self.by_number(|tid| {
             let file = format!("/proc/{tid}/{name}");
-            in_program(|| fs::read_to_string(file)).map_err(|_| Errno::ESRCH)
+            in_program(|| text_of(&file)).map_err(|_| Errno::ESRCH)
         })
     }
 }
@@ -452,15 +472,18 @@ impl Client for Caller {
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
-        // Behind the last address that the device can say of a client, another's begin.
+        // Above MOST_DMA, DMA addresses belong to another client.
         let end = address.checked_add(length).filter(|&end| end <= MOST_DMA);
         end.ok_or(Errno::EFAULT)?;
-        let mounts = || self.proc_file("mountinfo");
-        pin_mapped(|| check_mappings(&self.proc_file("maps")?, mounts, address, length, writable))
+        self.call.as_ref().ok_or(Errno::ESRCH)?;
+        self.by_number(|tid| {
+            let open = |name: &str| File::open(format!("/proc/{tid}/{name}")).map_err(proc_error);
+            in_program(|| check_pin(open, || Ok(()), (address, length), writable))
+        })
     }
 
     fn dma_address(&self, address: u64) -> u64 {
-        // An address outside of every process maps to one that no process has.
+        // An address outside every process maps to one that no process has.
         dma_address(self.process.number, address).unwrap_or(u64::MAX << 12)
     }
 
@@ -478,8 +501,8 @@ impl Client for Caller {
     }
 
     fn capable(&self, wanted: Capability) -> bool {
-        // Those of another user namespace are none over our devices.
-        self.by_number(|tid| Ok(place::has_our_users(tid))) == Ok(true)
+        // Capabilities in another user namespace do not count on the modelled devices.
+        self.by_number(|tid| Ok(namespaces::has_our_users(tid))) == Ok(true)
             && capable(&self.proc_file("status").unwrap_or_default(), wanted)
     }
 
@@ -498,16 +521,16 @@ impl Client for Caller {
 
     fn find(&self, file: FileId) -> Option<OwnedFd> {
         let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
-        // The number may be another file's by now.
-        self.take(number, |fd| file_of(fd) == Ok(file)).ok()
+        // The number may refer to another file by now.
+        self.take(number, |fd| is_file(fd, file)).ok()
     }
 
     fn wait_for_client(&self, work: &mut dyn FnMut()) {
         in_program(work);
     }
 
-    /// As many as the process may have descriptors, and not more than a share of ours.
-    fn claim(&self) -> Result<Claim, Errno> {
+    /// Limit: the process's RLIMIT_NOFILE, and a share of the supervisor's.
+    fn claim(&self) -> Result<DescriptorClaim, Errno> {
         let limits = self.proc_file("limits")?;
         let ours = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
         let most = soft_limit(&limits, "Max open files").min(ours / SHARE);
@@ -523,19 +546,18 @@ impl Client for Caller {
     }
 }
 
-/// Says once what does not work because of what the place forbids.
+/// Warns once that pidfd_getfd is forbidden.
 fn warn_of_descriptors() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(
-            "pidfd_getfd is forbidden here: events of a CQ that is destroyed stay to be read, and \
-             no eventfd can be subscribed (docker allows it with --cap-add=SYS_PTRACE)"
+            "pidfd_getfd is forbidden here: unread events of a destroyed CQ stay readable, and no \
+             eventfd can be subscribed (docker allows it with --cap-add=SYS_PTRACE)"
         );
     });
 }
 
-/// Which file a descriptor of a thread refers to; EBADF when it is not open, and others when that
-/// cannot be said.
+/// The file of a thread's descriptor. EBADF: it is closed; other errors: unknown.
 pub(super) fn identify(tid: u32, fd: i32) -> Result<FileId, Errno> {
     let status = sys::status_at(&format!("/proc/{tid}/fd/{fd}")).map_err(|errno| match errno {
         Errno::ENOENT => Errno::EBADF,
@@ -544,7 +566,7 @@ pub(super) fn identify(tid: u32, fd: i32) -> Result<FileId, Errno> {
     Ok(status.id())
 }
 
-/// Whether the process of `/proc/PID/status` has a capability.
+/// Whether a process with this `/proc/PID/status` has a capability.
 fn capable(status: &str, capability: Capability) -> bool {
     effective_capabilities(status) >> capability as u32 & 1 == 1
 }
@@ -559,7 +581,12 @@ fn soft_limit(limits: &str, name: &str) -> u64 {
     }
 }
 
-/// Whether a descriptor of ours is an eventfd.
+/// Whether a descriptor refers to a file, without asking a FUSE or NFS server.
+pub(super) fn is_file(fd: &OwnedFd, file: FileId) -> bool {
+    sys::status(fd.as_fd(), "").is_ok_and(|status| status.id() == file)
+}
+
+/// Whether a descriptor is an eventfd.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
@@ -571,11 +598,12 @@ pub(super) mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicU8, Ordering};
+    use std::thread;
 
     use super::super::processes::tests::processes;
-    use super::super::rig::{Recorder, is_apart, may_take};
+    use super::super::rig::{Recorder, SilentFuse, is_apart, may_take};
     use super::*;
-    use crate::said::said;
+    use crate::captured_log::captured_log;
 
     #[test]
     fn memlock_limit_parses_proc_limits() {
@@ -596,14 +624,14 @@ Max processes             95932                95932                processes";
         assert_eq!(own, limit);
     }
 
-    /// This process as one that made a call, through which it can be given something.
-    fn own(call: Option<(Arc<dyn Gate>, u64)>) -> Caller {
+    /// This process as a caller, which can get descriptors.
+    fn own(call: Option<(Arc<dyn CallGate>, u64)>) -> Caller {
         let process = processes().of_thread(std::process::id(), || true).expect("this process");
         Caller { process, tid: std::process::id(), call }
     }
 
-    /// A call that waits.
-    pub(in super::super) fn waiting() -> Option<(Arc<dyn Gate>, u64)> {
+    /// A waiting call.
+    pub(in super::super) fn waiting() -> Option<(Arc<dyn CallGate>, u64)> {
         Some((Arc::new(Recorder::default()), 7))
     }
 
@@ -619,16 +647,16 @@ Max processes             95932                95932                processes";
         let mine = capable(&status, Capability::NetRaw);
         assert_eq!((caller.capable(Capability::NetRaw), pin(&caller)), (mine, Ok(())));
         assert!(caller.identify(fd).is_ok() && caller.descriptors().contains(&fd));
-        // Its number may be another's now.
+        // The tid may be reused from here on.
         recorder.end();
         assert!(!caller.capable(Capability::NetRaw));
-        // Between the looks at its namespace and at its capabilities.
+        // Between the checks of its namespace and of its capabilities.
         recorder.end_after(1);
         assert!(!caller.capable(Capability::NetRaw));
         assert_eq!((caller.memlock(), pin(&caller)), (0, Err(Errno::ESRCH)));
         assert_eq!(caller.identify(fd), Err(Errno::EBADF));
         assert!(caller.descriptors().is_empty());
-        // What was open is found without a call as well, of the process.
+        // Between calls, descriptors are looked up by pid.
         let owner = Caller { tid: u32::MAX, ..caller.between_calls() };
         assert!(owner.identify(fd).is_ok() && owner.descriptors().contains(&fd));
         assert!(!owner.capable(Capability::NetRaw));
@@ -640,7 +668,7 @@ Max processes             95932                95932                processes";
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
         let process = processes().of_thread(child.id(), || true).expect("it lives");
         child.wait().expect("it ends");
-        // As if its number were ours now.
+        // As if its pid were reused for this process.
         let process = Arc::into_inner(process).expect("the only reference");
         let process = Arc::new(Process { pid: Pid::this(), ..process });
         let owner = Caller { process, tid: std::process::id(), call: None };
@@ -668,7 +696,7 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn foreign_userns_has_no_capability() {
-        use super::super::place::tests::apart;
+        use super::super::namespaces::tests::apart;
         let Some(mut child) = apart(&["--user", "--map-root-user"]) else { return };
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let caller = Caller { process, tid: child.id(), call: waiting() };
@@ -694,7 +722,7 @@ Max processes             95932                95932                processes";
         assert_eq!(write_to_caller(&recorder, &gone, address, &[8]), Err(Errno::EFAULT));
     }
 
-    /// Two pages, of which the second may not be written; the address of the second.
+    /// Two pages, the second with this protection; returns the address of the second.
     #[allow(unsafe_code, reason = "a page that may not be written")]
     fn half_read_only(second: nix::sys::mman::ProtFlags) -> u64 {
         use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
@@ -739,17 +767,63 @@ Max processes             95932                95932                processes";
     fn mappings_are_found_in_either_form() {
         let place = half_read_only(nix::sys::mman::ProtFlags::PROT_READ);
         let maps = maps_of(std::process::id()).expect("our own");
-        let text = whole(&maps).expect("it can be read");
+        let list = |address| mapping_of(&mut Mappings::of(FromStart(&maps, 0)), address);
+        let mut all = Mappings::of(FromStart(&maps, 0));
+        assert_eq!(may_write_by(place - 4096..place, |at| mapping_of(&mut all, at)), Ok(()));
+        let beyond = may_write_by(place - 4096..place + 1, list);
+        assert_eq!(beyond, Err(Errno::EFAULT));
         for (address, writable) in [(place - 4096, true), (place - 1, true), (place, false)] {
-            let (range, found) = mapping_of(&text, address).expect("it is there");
+            let (range, found) = list(address).expect("text").expect("it is there");
             assert!(range.contains(&address) && found == writable, "{address:#x} {range:?}");
             match sys::mapping_from(&maps, address) {
                 Err(Errno::ENOTTY) => {}
                 found => assert_eq!(found, Ok(Some((range, writable))), "{address:#x}"),
             }
         }
-        assert_eq!(mapping_of(&text, u64::MAX), None);
-        assert!(mapping_of(&text, 0).is_some_and(|(range, _)| range.start > 0), "the next one");
+        assert_eq!(list(u64::MAX), Ok(None));
+        assert!(matches!(list(0), Ok(Some((range, _))) if range.start > 0), "the next one");
+    }
+
+    /// Runs a test in a thread while a file with a name that is not UTF-8 is mapped.
+    #[allow(unsafe_code, reason = "a mapping that nothing uses")]
+    fn with_strange_names(test: impl FnOnce() + Send) {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+        use std::os::unix::ffi::OsStringExt;
+        let mut name = format!("strange-{}-", std::process::id()).into_bytes();
+        name.extend([0xff, 0xfe]);
+        let path = std::env::temp_dir().join(std::ffi::OsString::from_vec(name));
+        let options =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = options.expect("a file");
+        file.set_len(4096).expect("it has a page");
+        let (bytes, access) =
+            (std::num::NonZeroUsize::new(4096).expect("some"), ProtFlags::PROT_READ);
+        // SAFETY: fresh memory, which nothing refers to.
+        let mapped = unsafe { mmap(None, bytes, access, MapFlags::MAP_SHARED, &file, 0) };
+        let mapped = mapped.expect("a mapping");
+        std::thread::scope(|scope| scope.spawn(test).join()).expect("it holds");
+        // SAFETY: as above.
+        unsafe { munmap(mapped, 4096) }.expect("it is mapped");
+        fs::remove_file(path).expect("it is there");
+    }
+
+    #[test]
+    fn names_of_a_program_may_be_any_bytes() {
+        with_strange_names(|| {
+            let tid = nix::unistd::gettid().as_raw() as u32;
+            nix::sys::prctl::set_name(c"a \xff) \xfe").expect("a name");
+            assert_eq!(process_of(tid), Ok(Pid::this()));
+            assert!(start_of(Pid::from_raw(tid as i32)).is_ok());
+            let process = processes().of_thread(tid, || true).expect("this process");
+            let caller = Caller { process, tid, call: waiting() };
+            assert!(caller.memlock() > 0 && caller.proc_file("status").is_ok());
+            // A mapping that follows the one with the strange name.
+            let (place, on_stack) = ([0_u8; 8], maps_of(tid).expect("our own"));
+            let address = place.as_ptr() as u64;
+            assert_eq!(caller.pin(address, 8, true), Ok(()));
+            let found = mapping_of(&mut Mappings::of(FromStart(&on_stack, 0)), address);
+            assert!(matches!(found, Ok(Some((range, true))) if range.contains(&address)));
+        });
     }
 
     #[test]
@@ -776,7 +850,7 @@ Max processes             95932                95932                processes";
         let (address, _) = maps.split_once('-').expect("a range");
         let address = u64::from_str_radix(address, 16).expect("an address");
         assert_eq!(caller.read(address, &mut [0; 4]), Ok(()));
-        // As if another process had its number by now, which the model has not heard of.
+        // As if the pid were reused before the model noticed.
         becomes_sleep(&mut child);
         assert_eq!(caller.read(address, &mut [0; 4]), Err(Errno::EFAULT));
         assert_eq!(caller.write(address, &[0; 4]), Err(Errno::EFAULT));
@@ -802,8 +876,8 @@ Max processes             95932                95932                processes";
             let copy = fs::File::from(copy).metadata().expect("it is open");
             assert_eq!(copy.rdev(), metadata.rdev());
         }
-        assert!(said(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
-        assert_eq!(said(warn_of_descriptors), "", "it is said once");
+        assert!(captured_log(warn_of_descriptors).contains("pidfd_getfd is forbidden here"));
+        assert_eq!(captured_log(warn_of_descriptors), "", "it is said once");
     }
 
     #[test]
@@ -826,13 +900,13 @@ Max processes             95932                95932                processes";
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("it is lower");
         };
-        // A quarter of ours, of which the other has its own.
+        // A quarter of the supervisor's; another process has its own quarter.
         limit(800);
         let mut child = shell();
         let process = processes().of_thread(child.id(), || true).expect("a child");
         let other = Caller { process, tid: child.id(), call: waiting() };
         assert_eq!((most(&own(waiting())), most(&other)), (200, 200));
-        // No more than it may have itself.
+        // At most its own limit.
         let few = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
         sys::tests::limit_descriptors(child.id(), few);
         assert_eq!(most(&other), 100);
@@ -851,7 +925,7 @@ Max processes             95932                95932                processes";
             return;
         }
         assert!(caller.borrow(event.as_fd().as_raw_fd()).is_ok());
-        let id = file_of(&socket.as_fd().try_clone_to_owned().expect("a duplicate")).expect("open");
+        let id = sys::status(socket.as_fd(), "").expect("open").id();
         assert!(caller.find(id).is_some());
         assert_eq!(caller.borrow(socket.as_raw_fd()).map(drop), Err(Errno::EINVAL));
         assert_eq!(caller.borrow(null.as_raw_fd()).map(drop), Err(Errno::EINVAL));
@@ -869,8 +943,49 @@ Max processes             95932                95932                processes";
     }
 
     #[test]
+    fn find_asks_no_server() {
+        let Some(server) = SilentFuse::start("find") else { return };
+        let file = server.open();
+        let process = own(None).process;
+        if !may_take(process.pidfd()) {
+            return;
+        }
+        let (found, finds) = std::sync::mpsc::channel();
+        let fd = file.as_raw_fd();
+        thread::spawn(move || {
+            let taken = process.take(fd, |fd| is_file(fd, FileId(0, 0)));
+            found.send(taken.map(drop)).expect("the test waits");
+        });
+        let limit = std::time::Duration::from_secs(10);
+        assert_eq!(finds.recv_timeout(limit), Ok(Err(Errno::EINVAL)));
+    }
+
+    #[test]
+    fn filter_leaves_numbers_to_others() {
+        let memory = Arc::<ClientMemory>::default();
+        while memory.free_numbers() > 3 {
+            memory.add(RemoteMemory::Process(Pid::this())).expect("a number");
+        }
+        let wakes = Arc::new(super::super::shared::Wakes::new().expect("an epoll"));
+        let processes = super::super::processes::Processes::new(memory.clone(), wakes);
+        let (pool, mut children) = (Arc::<FileClosers>::default(), [shell(), shell()]);
+        let [first, second] = children.each_ref().map(Child::id);
+        let behind = |tid, pool: &Arc<FileClosers>| processes.behind(tid, pool, || true);
+        let own = behind(std::process::id(), &pool).expect("of three");
+        // Its number is free once its registrations, here `kept`, are gone too.
+        let kept = behind(first, &pool).expect("of two");
+        children[0].kill().and_then(|()| children[0].wait()).expect("it is there");
+        processes.bury(kept.pid);
+        assert_eq!(memory.free_numbers(), 1);
+        assert_eq!(behind(second, &pool).map(drop), Err(Errno::EUSERS));
+        assert!(behind(second, &Arc::default()).is_ok(), "another filter's");
+        drop((own, kept));
+        children[1].kill().and_then(|()| children[1].wait()).expect("it is there");
+    }
+
+    #[test]
     fn strays_of_a_filter_count_together() {
-        let (processes, pool) = (processes(), Arc::<Pool>::default());
+        let (processes, pool) = (processes(), Arc::<FileClosers>::default());
         let null = File::open("/dev/null").expect("it is there");
         let fd = null.as_raw_fd();
         let mut child = shell();
@@ -885,13 +1000,14 @@ Max processes             95932                95932                processes";
                 (takes(&own, fd), takes(&other, 0), unknown(&other)),
                 (Ok(()), Ok(()), Ok(()))
             );
-            let half: Vec<_> = (0..closing::MOST / 2).map(|_| pool.place(closing::MOST)).collect();
+            let half: Vec<_> =
+                (0..file_closer::MOST / 2).map(|_| pool.place(file_closer::MOST)).collect();
             assert_eq!((unknown(&other), takes(&other, 0)), (Err(Errno::EBADF), Ok(())));
-            let rest: Vec<_> = std::iter::from_fn(|| pool.place(closing::MOST)).collect();
+            let rest: Vec<_> = std::iter::from_fn(|| pool.place(file_closer::MOST)).collect();
             assert_eq!((takes(&own, fd), takes(&other, 0)), (Err(Errno::EBADF), Err(Errno::EBADF)));
             assert_eq!((takes(&free, 0), unknown(&free)), (Ok(()), Ok(())), "another filter's");
             drop((half, rest));
-            // What is not wanted counts until it is closed.
+            // An unwanted file counts until it is closed.
             let refused = other.take(0, |_| false).map(drop);
             assert_eq!(refused, Err(Errno::EINVAL));
             while pool.place(1).is_none() {
@@ -942,13 +1058,13 @@ Max processes             95932                95932                processes";
         assert_eq!(read(own, u64::MAX - 3, &mut room), Err(Errno::EFAULT));
     }
 
-    /// A shell that becomes another program when it reads a line.
+    /// A shell that executes another program when it reads a line.
     pub(in super::super) fn shell() -> Child {
         let mut command = Command::new("sh");
         command.args(["-c", "echo; read line; exec sleep 60"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it runs");
-        // What starts it goes on while it still becomes the shell.
+        // `spawn` may return before the child has become the shell.
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
         child
     }
@@ -967,7 +1083,7 @@ Max processes             95932                95932                processes";
     fn invalid_memory_and_descriptors_are_rejected() {
         let processes = processes();
         let process = processes.of_thread(std::process::id(), || true).expect("this process");
-        let call: Option<(Arc<dyn Gate>, u64)> = waiting();
+        let call: Option<(Arc<dyn CallGate>, u64)> = waiting();
         let mut caller = Caller { process, tid: std::process::id(), call };
         let bytes = [1u8, 2, 3, 4];
         let mut back = [0; 4];

@@ -1,7 +1,7 @@
-//! The processes that are known, and which thread belongs to which.
+//! Table of known processes and their threads.
 //!
-//! What may wait for a process, as opening files of its below `/proc` does while it is in `execve`,
-//! is done with nothing locked.
+//! Operations that may wait for a process run without a lock. Opening its files below `/proc`, for
+//! example, waits while it is in `execve`.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -10,85 +10,85 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-use super::closing::Pool;
 use super::exec::{Exec, Threads};
-use super::guardian::Wards;
-use super::process::{Claims, Opened, Process, process_of, start_of};
+use super::file_closer::FileClosers;
+use super::guardian::GuardedProcesses;
+use super::process::{Claims, ProcFiles, Process, process_of, start_of};
 use super::shared::{Wake, Wakes};
 use super::sys;
 use verbless_model::memory::ClientMemory;
 
-/// The number of processes between two programs from which on ended ones are removed.
+/// Size of `Table::before` from which ended processes are purged.
 const MANY: usize = 256;
 
-/// The processes that are known, and which thread belongs to which.
+/// Known processes and their threads.
 #[derive(Debug)]
 pub(super) struct Processes {
     memory: Arc<ClientMemory>,
     /// Wakes the supervisor when a known process ends.
     wakes: Arc<Wakes>,
-    table: Mutex<Table>,
-    /// Kills the known processes if we are killed.
-    wards: OnceLock<Wards>,
+    table: Mutex<ProcessTable>,
+    /// Registers known processes with the guardian.
+    wards: OnceLock<GuardedProcesses>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ProcessTable {
     known: HashMap<Pid, Arc<Process>>,
     threads: HashMap<u32, Pid>,
-    /// Known processes that may be about to run another program.
-    leaving: HashMap<Pid, Leaving>,
-    /// Threads of these that may be in `execve`.
+    /// Known processes that may be in `execve`.
+    leaving: HashMap<Pid, PendingExec>,
+    /// Their threads that may be in `execve`.
     execs: HashMap<u32, Pid>,
-    /// When processes began that run another program by now, which is not known yet, and what they
-    /// took of `run`.
+    /// Processes that run another program after `execve` and are not known again yet: start time
+    /// and claims.
     before: HashMap<Pid, (u64, Arc<Claims>)>,
-    /// The number of these from which on those that have ended are removed.
+    /// Size of `before` at the next purge.
     many: usize,
 }
 
-/// A process that may be about to run another program, and the threads by which.
+/// A process in `execve`, and the threads that called it.
 #[derive(Debug)]
-struct Leaving {
+struct PendingExec {
     exec: Arc<Exec>,
     threads: Threads,
 }
 
-/// A known process, and what it may be about to leave.
-struct Found {
+/// A known process, and its `execve` if it is in one.
+struct FoundProcess {
     process: Arc<Process>,
     leaving: Option<Arc<Exec>>,
 }
 
-impl Found {
-    /// Whether it still runs the program that is known. To find that out can take as long as the
-    /// process wants: it must be the one whose call is answered.
+impl FoundProcess {
+    /// Whether it still runs the known program. The check can take as long as the process wants:
+    /// the caller must be answering a call of this process.
     fn is_there(&self) -> bool {
         let left = self.leaving.as_ref().is_some_and(|exec| exec.succeeded(self.process.pid));
         !self.process.has_ended() && !left
     }
 }
 
-impl Table {
-    fn find(&self, pid: Pid) -> Option<Found> {
+impl ProcessTable {
+    fn find(&self, pid: Pid) -> Option<FoundProcess> {
         let process = self.known.get(&pid)?.clone();
         let leaving = self.leaving.get(&pid).map(|leaving| leaving.exec.clone());
-        Some(Found { process, leaving })
+        Some(FoundProcess { process, leaving })
     }
 
-    /// What a process is about to leave, if that is this.
-    fn leaving(&mut self, pid: Pid, exec: &Arc<Exec>) -> Option<&mut Leaving> {
+    /// The process's `PendingExec`, if it is for this `exec`.
+    fn leaving(&mut self, pid: Pid, exec: &Arc<Exec>) -> Option<&mut PendingExec> {
         self.leaving.get_mut(&pid).filter(|leaving| Arc::ptr_eq(&leaving.exec, exec))
     }
 
-    /// The `execve` of a thread of a process is over.
+    /// Ends a thread's `execve`.
     fn ended(&mut self, tid: u32, pid: Pid) {
         if self.execs.get(&tid) == Some(&pid) {
             self.execs.remove(&tid);
         }
     }
 
-    /// The process stays if no thread of its may be in `execve`.
+    /// Restores the process if all its `execve` calls have failed.
     fn stays(&mut self, pid: Pid) {
         if self.leaving.get(&pid).is_some_and(|leaving| leaving.threads.have_failed()) {
             self.leaving.remove(&pid);
@@ -104,17 +104,17 @@ impl Processes {
         Self { memory, wakes, table: Mutex::default(), wards: OnceLock::new() }
     }
 
-    /// Makes processes that become known from now on be killed together with us.
-    pub(super) fn guarded_as(&self, wards: Wards) {
+    /// Registers processes that become known with the guardian.
+    pub(super) fn guarded_as(&self, wards: GuardedProcesses) {
         let _ = self.wards.set(wards);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ProcessTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`behind`](Self::behind), for a process that is alone behind its filter.
-    #[cfg(any(test, fuzzing))]
+    /// As [`behind`](Self::behind), for a process alone behind its filter.
+    #[cfg(test)]
     pub(super) fn of_thread(
         &self,
         tid: u32,
@@ -123,27 +123,27 @@ impl Processes {
         self.behind(tid, &Arc::default(), waits)
     }
 
-    /// The process of a thread whose call waits; `waits`: whether it does still. EINTR: not any
-    /// more, and nothing is known of a process that has the thread's number instead. `pool`: that
-    /// of its filter.
+    /// The process of a thread whose call waits. `waits`: whether it still does. EINTR: it no
+    /// longer does; a process that reused the tid is not registered. `pool`: the pool of its
+    /// filter.
     pub(super) fn behind(
         &self,
         tid: u32,
-        pool: &Arc<Pool>,
+        pool: &Arc<FileClosers>,
         waits: impl Fn() -> bool,
     ) -> Result<Arc<Process>, Errno> {
-        self.looked_at(tid, pool, waits, Opened::of)
+        self.looked_at(tid, pool, waits, ProcFiles::of)
     }
 
-    /// `open`: what may take for ever.
+    /// `open`: may block for ever.
     fn looked_at(
         &self,
         tid: u32,
-        pool: &Arc<Pool>,
+        pool: &Arc<FileClosers>,
         waits: impl Fn() -> bool,
-        open: impl FnOnce(Pid, u32) -> Result<Opened, Errno>,
+        open: impl FnOnce(Pid, u32) -> Result<ProcFiles, Errno>,
     ) -> Result<Arc<Process>, Errno> {
-        let of = |table: &Table| table.threads.get(&tid).and_then(|&pid| table.find(pid));
+        let of = |table: &ProcessTable| table.threads.get(&tid).and_then(|&pid| table.find(pid));
         let found = of(&self.table());
         if let Some(found) = found.filter(|it| sys::is_thread_of(tid, it.process.pid))
             && self.is_there(&found, &waits)?
@@ -162,7 +162,7 @@ impl Processes {
             return Err(Errno::EINTR);
         }
         let opened = open(pid, tid)?;
-        // The thread waited all the time, so that these are of its process.
+        // The thread waited throughout, so the files belong to its process.
         if !waits() {
             return Err(Errno::EINTR);
         }
@@ -171,7 +171,7 @@ impl Processes {
         if let Some(known) = table.known.get(&pid).cloned()
             && judged.is_none_or(|judged| !Arc::ptr_eq(judged, &known))
         {
-            // Another thread of the process was as quick.
+            // Another thread of the process registered it meanwhile.
             table.threads.insert(tid, pid);
             return Ok(known);
         }
@@ -194,15 +194,15 @@ impl Processes {
         Ok(process)
     }
 
-    /// Whether a process still runs the program that is known, of which a thread is whose call
-    /// waits; EINTR: not any more, so that the thread's number may have been another's.
-    fn is_there(&self, found: &Found, waits: &impl Fn() -> bool) -> Result<bool, Errno> {
+    /// Whether a process of a waiting thread still runs the known program. EINTR: the call no
+    /// longer waits, so the tid may have been reused.
+    fn is_there(&self, found: &FoundProcess, waits: &impl Fn() -> bool) -> Result<bool, Errno> {
         let still = || if waits() { Ok(()) } else { Err(Errno::EINTR) };
         let Some(exec) = &found.leaving else {
             let is_there = found.is_there();
             return if is_there { still().map(|()| true) } else { Ok(false) };
         };
-        // No other process is asked whose thread has the number by now.
+        // Excludes a process that reused the tid.
         still()?;
         if !found.is_there() {
             return Ok(false);
@@ -215,7 +215,7 @@ impl Processes {
         let ended: Vec<u32> =
             threads.into_iter().filter(|&tid| !sys::is_thread_of(tid, pid)).collect();
         still()?;
-        // This thread is there after the others' end, so their calls have failed.
+        // This thread outlived the ended ones, so their `execve` failed.
         let mut table = self.table();
         if let Some(leaving) = table.leaving(pid, exec) {
             ended.iter().for_each(|&tid| leaving.threads.remove(tid));
@@ -225,7 +225,7 @@ impl Processes {
         Ok(true)
     }
 
-    /// The process of a thread, if it is known.
+    /// The process of a thread, if known.
     pub(super) fn known(&self, tid: u32) -> Option<Pid> {
         if self.table().known.is_empty() {
             return None;
@@ -233,23 +233,23 @@ impl Processes {
         if let Ok(pid) = process_of(tid) {
             return Some(pid).filter(|pid| self.table().known.contains_key(pid));
         }
-        // Without a free descriptor.
+        // `process_of` fails if no descriptor is free.
         let all: Vec<Pid> = self.table().known.keys().copied().collect();
         all.into_iter().find(|&pid| sys::is_thread_of(tid, pid))
     }
 
-    /// A thread of a known process waits with a call that may be the last of its program. No access
-    /// to its memory is under way.
+    /// Records that a thread of a known process waits in `execve`. The model must be paused: no
+    /// access to the process's memory is in progress.
     pub(super) fn may_leave(&self, pid: Pid, tid: u32) {
         let mut table = self.table();
         let Some(process) = table.known.get(&pid).cloned() else { return };
         if !table.leaving.contains_key(&pid) {
             let Ok(exec) = Exec::new(pid, process.program()) else {
-                // Rather none than the next program's.
+                // Access to no program is safer than to the next one.
                 return self.forget_in(&mut table, pid);
             };
             process.may_leave();
-            let leaving = Leaving { exec: Arc::new(exec), threads: Threads::default() };
+            let leaving = PendingExec { exec: Arc::new(exec), threads: Threads::default() };
             table.leaving.insert(pid, leaving);
         }
         table.execs.insert(tid, pid);
@@ -259,16 +259,16 @@ impl Processes {
         }
     }
 
-    /// Whether a process may be about to run another program.
+    /// Whether a process may be in `execve`.
     #[cfg(test)]
     pub(super) fn may_be_leaving(&self, pid: Pid) -> bool {
         self.table().leaving.contains_key(&pid)
     }
 
-    /// A thread made a call, so whatever program it may have been about to leave for, it is there
-    /// or stayed. `waits`: whether the call still waits.
+    /// Records a call of a thread: its `execve`, if any, has failed or succeeded. `waits`: whether
+    /// the call still waits.
     pub(super) fn heard(&self, tid: u32, waits: impl Fn() -> bool) {
-        let of = |table: &Table| {
+        let of = |table: &ProcessTable| {
             let &pid = table.execs.get(&tid)?;
             Some((pid, table.leaving.get(&pid)?.exec.clone()))
         };
@@ -277,8 +277,8 @@ impl Processes {
         if !waits() {
             return;
         }
-        // Another's thread that has the number by now waits for no memory of this process. How the
-        // call of the first went shows at a call of its process.
+        // If the tid was reused, this process's memory must not be waited for. The outcome of the
+        // `execve` then shows at a call of its process.
         let left = is_its && exec.succeeded(pid);
         let mut table = self.table();
         let Some(leaving) = table.leaving(pid, &exec) else { return };
@@ -300,15 +300,15 @@ impl Processes {
         }
     }
 
-    /// A process, or its program, is no more: its memory is none from now on.
-    fn forget_in(&self, table: &mut Table, pid: Pid) {
+    /// Forgets a process that has ended or runs another program: ends access to its memory.
+    fn forget_in(&self, table: &mut ProcessTable, pid: Pid) {
         if let Some(process) = table.known.remove(&pid) {
             self.wakes.forget(process.pidfd().as_fd());
             process.forget();
             if !process.has_ended() {
                 table.before.insert(pid, (process.start, process.claims.clone()));
                 if table.before.len() > table.many {
-                    // Those of which nothing can be found out may be there.
+                    // If the lookup fails, the process may still exist.
                     table.before.retain(|&pid, &mut (start, _)| match start_of(pid) {
                         Ok(now) => now == start,
                         Err(errno) => errno == Errno::ENFILE,

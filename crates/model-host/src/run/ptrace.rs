@@ -1,9 +1,9 @@
-//! Calls that a stopped thread makes for us: what only a thread itself can do, as changing its
-//! process's directory.
+//! System calls that a stopped thread makes for the supervisor: only the thread itself can, for
+//! example, change its process's directory.
 //!
-//! As a debugger does it: the thread is seized while its own call waits, goes through its system
-//! call instruction again with other registers, and gets its own registers back. It takes no signal
-//! meanwhile. A thread that somebody traces already cannot be seized.
+//! The thread is seized while its own call waits, as by a debugger. It executes its syscall
+//! instruction again with other registers, and then gets its own registers back. Its signals are
+//! blocked meanwhile. A thread that has a tracer cannot be seized.
 #![allow(unsafe_code)] // ptrace
 
 use std::collections::BTreeMap;
@@ -15,31 +15,31 @@ use std::{ptr, thread};
 
 use nix::errno::Errno;
 
-use super::turns::in_program;
+use super::call_threads::in_program;
 
-/// Bytes of the instruction by which a thread enters the kernel.
+/// Bytes of the syscall instruction.
 const INSTRUCTION: u64 = 2;
 
-/// Threads that are seized, with the status of a stop that another thread of ours received: the
-/// kernel reports the stops of a child of ours to whichever of our threads waits for children.
+/// Seized threads, each with the status of a stop that another thread received: the kernel reports
+/// a child's stop to any thread that waits for children.
 static SEIZED: Mutex<BTreeMap<i32, Option<i32>>> = Mutex::new(BTreeMap::new());
 
 fn seized() -> MutexGuard<'static, BTreeMap<i32, Option<i32>>> {
     SEIZED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a stop that a thread received which waits for children.
+/// Records a stop that another thread's wait for children received.
 pub(super) fn stopped(tid: i32, status: i32) {
     if let Some(received) = seized().get_mut(&tid) {
         *received = Some(status);
     }
 }
 
-/// A thread whose stops are passed on to the thread of ours that seized it, until this is dropped.
+/// Registers a seized thread in `SEIZED` until this is dropped.
 struct Stops(i32);
 
 impl Stops {
-    /// EPERM: it is seized, as for any other tracer.
+    /// EPERM: another thread has seized it, as for any other tracer.
     fn of(tid: i32) -> Result<Self, Errno> {
         match seized().entry(tid) {
             Entry::Vacant(entry) => {
@@ -57,9 +57,9 @@ impl Drop for Stops {
     }
 }
 
-/// Does something that seizes a thread, in a thread of its own. The kernel lets go of what that one
-/// has seized when it ends: also of a thread that did not stop in time, which nothing else releases
-/// and which would stop later for good.
+/// Runs `work`, which seizes a thread, in its own thread. When that ends, the kernel detaches its
+/// tracees, including one that did not stop in time: nothing else would release it, and its later
+/// stop would be final.
 pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
     in_program(|| {
         thread::scope(|scope| {
@@ -70,7 +70,7 @@ pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Errno
     })
 }
 
-/// A thread that is ours until this is dropped. Only the thread of ours that seized it can use it.
+/// A seized thread; only the thread that seized it can use it.
 pub(super) struct Seized {
     tid: i32,
     registers: libc::user_regs_struct,
@@ -88,12 +88,12 @@ fn request(
     Errno::result(unsafe { libc::ptrace(request, tid, address, data) }).map(drop)
 }
 
-/// How long a thread may take for what it is made to do: a system call that does not block, unless
-/// another thread of its program has changed its code.
+/// Limit for each operation: a system call that does not block, unless another thread of the
+/// program has changed its code.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits until the thread stops; ESRCH when it ended instead, ETIMEDOUT when it goes on, or began
-/// too long ago.
+/// Waits until the thread stops. ESRCH: it ended; ETIMEDOUT: it runs on, or `start` is too long
+/// ago.
 fn wait(tid: i32, start: Instant) -> Result<i32, Errno> {
     loop {
         if let Some(status) = seized().get_mut(&tid).and_then(Option::take) {
@@ -108,32 +108,32 @@ fn wait(tid: i32, start: Instant) -> Result<i32, Errno> {
     }
 }
 
-/// The signal at which a thread that this one has seized has stopped; ESRCH: it has ended. How it
-/// ended is left to its parent, which can be another thread of ours.
+/// The stop signal of a tracee of this thread; ESRCH: it has ended. Its exit status is left to its
+/// parent, which can be another thread of this process.
 fn stop_of(tid: i32) -> Result<Option<i32>, Errno> {
     let flags = libc::WSTOPPED | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: plain integers.
     let mut about: libc::siginfo_t = unsafe { zeroed() };
     // SAFETY: the kernel writes one structure.
     match Errno::result(unsafe { libc::waitid(libc::P_PID, tid as u32, &raw mut about, flags) }) {
-        // SAFETY: what the kernel wrote is about a child, or still zeros.
+        // SAFETY: the kernel wrote SIGCHLD's fields, or left zeros.
         Ok(_) => Ok(unsafe { (about.si_pid() != 0).then(|| about.si_status() & 0xff) }),
         Err(Errno::EINTR) => Ok(None),
-        // No thread is left that could stop.
+        // The thread has ended.
         Err(Errno::ECHILD) => Err(Errno::ESRCH),
         Err(errno) => Err(errno),
     }
 }
 
-/// Stops a thread that was seized.
 fn stop(tid: i32) -> Result<(), Errno> {
     request(libc::PTRACE_INTERRUPT, tid, 0, ptr::null_mut())?;
     wait(tid, Instant::now()).map(drop)
 }
 
 impl Seized {
-    /// Seizes a thread whose call waits, within [`apart`]; `waits`: whether it does still, as from
-    /// when it is seized the thread's number is no other's; `answer` makes that call return.
+    /// Seizes a thread whose call waits, within [`apart`]. `waits`: whether it still does, checked
+    /// once it is seized, because the tid cannot be reused from then on. `answer` makes the call
+    /// return.
     pub(super) fn new(
         tid: u32,
         waits: impl FnOnce() -> bool,
@@ -143,7 +143,7 @@ impl Seized {
         let stops = Stops::of(tid)?;
         let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut libc::c_void;
         request(libc::PTRACE_SEIZE, tid, 0, options)?;
-        // A thread whose call waits stops when it leaves that call, and a stranger at once.
+        // The thread stops when its call returns; a thread that reused the tid stops at once.
         request(libc::PTRACE_INTERRUPT, tid, 0, ptr::null_mut())?;
         let is_ours = waits();
         if is_ours {
@@ -164,28 +164,28 @@ impl Seized {
         Ok(Self { tid, registers, mask, _stops: stops })
     }
 
-    /// Lets the thread make a call with one argument; gives what the call leaves in the register of
-    /// its result, an error as its negative number.
+    /// Makes the thread call `number` with one argument. Returns its result register, with an error
+    /// as negative number.
     pub(super) fn call(&mut self, number: i64, argument: u64) -> Result<u64, Errno> {
         let mut registers = self.registers;
         registers.rip -= INSTRUCTION;
         registers.rax = number as u64;
-        // No call that would be begun again.
+        // -1: no interrupted call is restarted.
         registers.orig_rax = u64::MAX;
         registers.rdi = argument;
         request(libc::PTRACE_SETREGS, self.tid, 0, (&raw mut registers).cast())?;
         let start = Instant::now();
-        // Into the call, and out of it.
+        // Syscall entry, then syscall exit.
         for _ in 0..2 {
             loop {
                 request(libc::PTRACE_SYSCALL, self.tid, 0, ptr::null_mut())?;
                 match wait(self.tid, start) {
                     Ok(signal) if signal == libc::SIGTRAP | 0x80 => break,
-                    // A fault that it takes again and again.
+                    // A fault that repeats.
                     Ok(_) if start.elapsed() > PATIENCE => return Err(Errno::ETIMEDOUT),
                     Ok(_) => {}
                     Err(errno) => {
-                        // It gets its registers back, which takes another stop.
+                        // Stops it again to restore its registers.
                         let _ = stop(self.tid);
                         return Err(errno);
                     }
@@ -196,8 +196,8 @@ impl Seized {
         Ok(registers.rax)
     }
 
-    /// Releases the thread, with what another call gave as the result of its own, or with an error.
-    pub(super) fn let_go(mut self, result: Result<u64, Errno>) {
+    /// Releases the thread; its own call returns `result`.
+    pub(super) fn drop_pending(mut self, result: Result<u64, Errno>) {
         self.registers.orig_rax = u64::MAX;
         self.registers.rax = match result {
             Ok(value) => value,
@@ -208,7 +208,7 @@ impl Seized {
 
 impl Drop for Seized {
     fn drop(&mut self) {
-        // If the thread is no more, nothing is left to do.
+        // Fails if the thread has ended.
         let _ = request(libc::PTRACE_SETREGS, self.tid, 0, (&raw mut self.registers).cast());
         let mask = (&raw mut self.mask).cast();
         let _ = request(libc::PTRACE_SETSIGMASK, self.tid, size_of::<u64>(), mask);
@@ -220,10 +220,10 @@ impl Drop for Seized {
 mod tests {
     use super::*;
 
-    /// A process that does not stop when it is to, as it waits for a child of its own.
+    /// A process that cannot stop, because it waits in vfork for its child.
     fn stuck() -> i32 {
-        // SAFETY: the child makes system calls only; its own child is a fork of it, with a memory
-        // of its own, and ends with it.
+        // SAFETY: the child only makes system calls; its own child is a fork with separate memory,
+        // and ends with it.
         unsafe {
             let pid = libc::fork();
             if pid == 0 {
@@ -264,7 +264,7 @@ mod tests {
             thread::yield_now();
         }
         let tracer = status(pid, "TracerPid:");
-        // SAFETY: numbers, and the kernel writes no status.
+        // SAFETY: integers, and the kernel writes no status.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, ptr::null_mut(), 0);
@@ -279,7 +279,7 @@ mod tests {
         let pid = child.id() as i32;
         let waited = apart(|| {
             let _seized = Seized::new(pid as u32, || true, || {})?;
-            // SAFETY: numbers only.
+            // SAFETY: integers.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             wait(pid, Instant::now())
         });
@@ -293,7 +293,8 @@ mod tests {
         let (stuck, mut child) = (stuck(), std::process::Command::new("sleep"));
         let mut child = child.arg("60").spawn().expect("it runs");
         let tid = child.id();
-        // A thread makes our calls where it made its own: until `sleep` sleeps, it runs other code.
+        // A tracee makes our calls at its syscall instruction; until `sleep` sleeps, it runs other
+        // code.
         let sleeps = format!("{} ", libc::SYS_clock_nanosleep);
         let call = || std::fs::read_to_string(format!("/proc/{tid}/syscall")).expect("it lives");
         let start = Instant::now();
@@ -311,18 +312,18 @@ mod tests {
             let other = scope.spawn(move || {
                 apart(|| Seized::new(tid, || true, || {})?.call(libc::SYS_getpid, 0))
             });
-            // This thread waits for children meanwhile, and receives the stops of its own.
+            // This thread waits for children meanwhile, and receives their stops.
             while !other.is_finished() {
                 let ended = crate::run::sys::wait_for_child(libc::WNOHANG);
                 assert_eq!(ended, None, "none has ended");
             }
-            // On a busy machine the first may have waited its time.
+            // On a busy machine, the first may have timed out.
             let is_over = waits.is_finished();
             assert!(!is_over || start.elapsed() > PATIENCE, "it has not waited");
             other.join().expect("no panic")
         });
         child.kill().and_then(|()| child.wait()).expect("it is there");
-        // SAFETY: numbers, and the kernel writes no status.
+        // SAFETY: integers, and the kernel writes no status.
         unsafe {
             libc::kill(stuck, libc::SIGKILL);
             libc::waitpid(stuck, ptr::null_mut(), 0);

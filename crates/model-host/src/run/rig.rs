@@ -1,5 +1,5 @@
-//! A program for tests, whose calls are answered though nothing stops them: its thread, its memory
-//! and its descriptors are those of the test.
+//! A program for tests whose calls are answered without a filter: its thread, memory and
+//! descriptors are the test's.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -14,12 +14,12 @@ use nix::unistd::gettid;
 
 use super::answer::{Answer, Answerer};
 use super::shared::SharedRun;
-use super::side::View;
-use super::sys::{self, Gate, Notification};
+use super::sys::{self, CallGate, Notification};
+use super::view::View;
 use verbless_model::{Model, Profile, Side};
 
-/// Whether descriptors of this process may be taken: where that is forbidden, the test of this
-/// thread is skipped, and says so past the capture of its output.
+/// Whether pidfd_getfd is allowed. If not, the test is skipped, and says so past the output
+/// capture.
 pub(super) fn may_take(pidfd: &OwnedFd) -> bool {
     let Err(errno) = sys::take_descriptor(pidfd, 0) else { return true };
     let thread = std::thread::current();
@@ -29,8 +29,8 @@ pub(super) fn may_take(pidfd: &OwnedFd) -> bool {
     false
 }
 
-/// Runs the body of a test in a process of its own, of which it changes what all tests share:
-/// whether this is that process. `name`: the test's, with its module's.
+/// Runs a test in its own process if it changes process-wide state. True in that process. `name`:
+/// the test's name with its module.
 pub(super) fn is_apart(name: &str) -> bool {
     const APART: &str = "VERBLESS_TEST_APART";
     if std::env::var(APART).is_ok_and(|test| test == name) {
@@ -46,17 +46,61 @@ pub(super) fn is_apart(name: &str) -> bool {
     false
 }
 
-/// The directory in which a path begins that names none.
+/// A FUSE file whose server does not answer GETATTR; the server ends when this is dropped.
+pub(super) struct SilentFuse {
+    server: std::process::Child,
+    place: std::path::PathBuf,
+}
+
+impl SilentFuse {
+    /// Starts the server; `None`: FUSE cannot be mounted here.
+    pub(super) fn start(test: &str) -> Option<Self> {
+        const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/fuse.py");
+        let place = std::env::temp_dir().join(format!("silent-{test}-{}", std::process::id()));
+        std::fs::create_dir(&place).expect("a new directory");
+        let mut command = std::process::Command::new("python3");
+        command.arg(SERVER).arg(&place).arg("silent").stdout(std::process::Stdio::piped());
+        let Ok(mut server) = command.spawn() else {
+            let _ = std::fs::remove_dir(&place);
+            return None;
+        };
+        let mut word = [0; 3];
+        let read = server.stdout.take().expect("piped").read_exact(&mut word);
+        let server = Self { server, place };
+        if read.is_ok() && &word == b"up\n" {
+            return Some(server);
+        }
+        let line = format!("skipped: {test}: FUSE cannot be mounted here\n");
+        std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+        None
+    }
+
+    pub(super) fn open(&self) -> File {
+        File::options().read(true).write(true).open(self.place.join("file")).expect("it opens")
+    }
+}
+
+impl Drop for SilentFuse {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let mut umount = std::process::Command::new("umount");
+        let _ = umount.arg("-l").arg(&self.place).stderr(std::process::Stdio::null()).status();
+        let _ = std::fs::remove_dir(&self.place);
+    }
+}
+
+/// AT_FDCWD as an argument.
 pub(super) const HERE: u64 = libc::AT_FDCWD as u64;
 
-/// A program, and what it was given.
+/// A program, and its recorded descriptors.
 pub(super) struct Program {
     pub answerer: Answerer,
     pub gate: Arc<Recorder>,
     pub model: Model,
 }
 
-/// A descriptor that was given to the program; its number is in fact another.
+/// A descriptor that the program got; the real number differs from `number`.
 #[derive(Debug)]
 pub(super) struct Given {
     pub file: OwnedFd,
@@ -66,12 +110,12 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// As an argument of a call.
+    /// The descriptor as an argument.
     pub(super) fn descriptor(&self) -> u64 {
         self.file.as_raw_fd() as u64
     }
 
-    /// What can be read from it.
+    /// Reads it to the end.
     pub(super) fn text(self) -> String {
         let mut text = String::new();
         File::from(self.file).read_to_string(&mut text).expect("it can be read");
@@ -86,7 +130,7 @@ impl Program {
         Self::of(&Model::builder().device(profile).build(), Side::Host)
     }
 
-    /// The same, if its descriptors may be taken.
+    /// The same, if pidfd_getfd is allowed.
     pub(super) fn open_to_all() -> Option<Self> {
         let program = Self::new();
         let process = program.answerer.shared.processes.of_thread(std::process::id(), || true);
@@ -103,7 +147,7 @@ impl Program {
         Self { answerer, gate, model: model.clone() }
     }
 
-    /// Answers a call with these arguments, and zeros.
+    /// Answers a call with these arguments, padded with zeros.
     pub(super) fn call(&self, number: libc::c_long, arguments: &[u64]) -> Answer {
         self.call_of(gettid().as_raw() as u32, number, arguments)
     }
@@ -115,12 +159,12 @@ impl Program {
         self.answerer.answer(&Notification::of(tid, number as i32, arguments))
     }
 
-    /// What it was given last.
+    /// The last descriptor.
     pub(super) fn given(&self) -> Given {
         self.gate.last().expect("a descriptor")
     }
 
-    /// Opens a path, which leads to something that is given.
+    /// Opens a path, which must succeed with a descriptor.
     pub(super) fn open(&self, path: &CStr, flags: i32) -> Given {
         let answer = self.call(libc::SYS_openat, &[HERE, at(path), flags as u64]);
         assert_eq!(answer, Answer::Given, "{path:?}");
@@ -133,14 +177,14 @@ pub(super) fn at(path: &CStr) -> u64 {
     path.as_ptr() as u64
 }
 
-/// Takes note of what is given, unless the program's call is over or it has no room.
+/// Records the descriptors given, unless the call has ended or the program refuses.
 #[derive(Debug)]
 pub(super) struct Recorder {
     given: Mutex<Vec<Given>>,
     refusals: Mutex<Vec<Errno>>,
-    /// How often a call may still be found to wait; negative: for ever.
+    /// Remaining positive NOTIF_ID_VALID checks; negative: unlimited.
     looks: AtomicI64,
-    /// What is given is not taken until this is at its end.
+    /// `give` blocks until the sender is dropped.
     slow: Mutex<Option<Receiver<()>>>,
 }
 
@@ -156,42 +200,41 @@ impl Recorder {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was given last.
+    /// The last descriptor.
     pub(super) fn last(&self) -> Option<Given> {
         self.given().pop()
     }
 
-    /// The next descriptors are refused so, in this order.
+    /// Makes the next `give` calls fail with these errors, in order.
     pub(super) fn refuse(&self, errnos: &[Errno]) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         *refusals = errnos.iter().rev().copied().collect();
     }
 
-    /// The next descriptor is not taken before the sender is gone, as by a thread that does not
-    /// run.
+    /// Makes the next `give` block until the sender is dropped, like a thread that does not run.
     pub(super) fn delay(&self) -> Sender<()> {
         let (sender, receiver) = channel();
         *self.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
         sender
     }
 
-    /// Whether a descriptor is about to be taken, which was to be delayed.
+    /// Whether the delayed `give` has begun.
     pub(super) fn is_slow(&self) -> bool {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// From now on no call waits any more.
+    /// From here on, no call waits.
     pub(super) fn end(&self) {
         self.end_after(0);
     }
 
-    /// Calls are found to wait this many times yet: the thread is killed then.
+    /// Calls are found waiting this many more times, as if the thread were killed then.
     pub(super) fn end_after(&self, looks: i64) {
         self.looks.store(looks, Ordering::Relaxed);
     }
 }
 
-impl Gate for Recorder {
+impl CallGate for Recorder {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
     fn go_on(&self, _: u64) {}

@@ -1,4 +1,4 @@
-//! State that all programs under one model share: the devices, known processes, open files.
+//! State shared by all programs of one model: devices, known processes, open files.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,31 +9,31 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::unistd::Pid;
 
-use super::open::Opens;
+use super::descriptor_locks::DescriptorLocks;
+use super::open::OpenTable;
 use super::processes::Processes;
-use super::rooms::Rooms;
 use crate::log::TraceLines;
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Model, Resources};
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::FileId;
 
-/// An event that wakes the supervisor.
+/// An event for the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
-    /// A signal was sent to us.
+    /// A signal arrived.
     Signal,
-    /// A program closed a descriptor of a device.
+    /// A device's descriptor was closed.
     Close,
     /// The process ended.
     Death(Pid),
     /// No process is left behind the filter with this number.
     Gone(u32),
-    /// A program or `ctl` wants to connect.
+    /// A guest or `ctl` wants to connect.
     Door,
-    /// The guest with this number has something to say.
+    /// The guest with this number sent a message.
     Guest(u32),
-    /// It is known whether a guest's program may be looked into.
+    /// The check of a guest's program has ended.
     Checked,
 }
 
@@ -81,12 +81,12 @@ impl Wakes {
         Ok(Self(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
     }
 
-    /// Wakes when there is something to read.
+    /// Wakes when `fd` is readable.
     pub(super) fn on_input(&self, fd: BorrowedFd<'_>, wake: Wake) -> Result<(), Errno> {
         self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, wake.to_bits()))
     }
 
-    /// Wakes when the other end is closed.
+    /// Wakes when the peer of `fd` is closed.
     pub(super) fn on_end(&self, fd: BorrowedFd<'_>, wake: Wake) -> Result<(), Errno> {
         self.0.add(fd, EpollEvent::new(EpollFlags::empty(), wake.to_bits()))
     }
@@ -99,7 +99,7 @@ impl Wakes {
     /// Waits for events, at most for `timeout`.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Wake>, Errno> {
         let mut events = [EpollEvent::empty(); 16];
-        // A millisecond more, as the rest of one that has begun does not count.
+        // One millisecond more: epoll's timeout excludes the current partial one.
         let timeout = timeout.map(|it| it + Duration::from_millis(1));
         let timeout = timeout.and_then(|it| it.try_into().ok()).unwrap_or(EpollTimeout::NONE);
         match self.0.wait(&mut events, timeout) {
@@ -110,20 +110,20 @@ impl Wakes {
     }
 }
 
-/// State that all programs under one model share.
+/// State shared by all programs of one model.
 pub(super) struct SharedRun {
     model: Model,
     pub backend: InProcess,
-    /// Where every ioctl is printed.
+    /// Trace of ioctls.
     pub printed: Option<TraceLines>,
-    /// The permissions of `/dev/fwctl/fwctlN`.
+    /// Mode of `/dev/fwctl/fwctlN`.
     pub control_mode: u32,
     pub wakes: Arc<Wakes>,
     pub processes: Processes,
-    opens: Mutex<Opens>,
-    /// Closed devices whose objects are being destroyed.
+    opens: Mutex<OpenTable>,
+    /// Number of closed devices whose objects are being destroyed.
     destroying: Arc<AtomicUsize>,
-    rooms: Rooms,
+    rooms: DescriptorLocks,
     warned: AtomicBool,
 }
 
@@ -133,7 +133,7 @@ impl SharedRun {
         memory: Arc<ClientMemory>,
         printed: Option<TraceLines>,
     ) -> Result<Self, Errno> {
-        let (wakes, opens) = (Arc::new(Wakes::new()?), Opens::new()?);
+        let (wakes, opens) = (Arc::new(Wakes::new()?), OpenTable::new()?);
         wakes.on_input(opens.as_fd(), Wake::Close)?;
         Ok(Self {
             model: model.clone(),
@@ -144,12 +144,12 @@ impl SharedRun {
             wakes,
             opens: Mutex::new(opens),
             destroying: Arc::default(),
-            rooms: Rooms::default(),
+            rooms: DescriptorLocks::default(),
             warned: AtomicBool::new(false),
         })
     }
 
-    /// The objects of a device that are those of programs.
+    /// The objects of a device that belong to programs.
     pub(super) fn resources(&self, device: usize) -> Resources {
         let own = self.backend.own_context(device);
         let mut all = self.model.resources(device);
@@ -157,7 +157,7 @@ impl SharedRun {
         all
     }
 
-    /// Notes that a thread waits in a call by which its process may run another program.
+    /// Records that a thread waits in `execve` or `execveat`.
     pub(super) fn may_leave(&self, tid: u32) {
         if let Some(pid) = self.processes.known(tid) {
             let _paused = self.model.pause();
@@ -165,10 +165,9 @@ impl SharedRun {
         }
     }
 
-    /// The open devices at this moment. It first frees the devices that a client has closed, as the
-    /// client's `close` would have done. A thread frees a device with many objects, so that no
-    /// caller waits for that.
-    pub(super) fn opens(&self) -> MutexGuard<'_, Opens> {
+    /// The open devices. First ends the devices that a client has closed, as its `close` would do;
+    /// a separate thread destroys the objects of a device with many.
+    pub(super) fn opens(&self) -> MutexGuard<'_, OpenTable> {
         let lock = || self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         let mut opens = lock();
         let ended = opens.closed();
@@ -194,25 +193,25 @@ impl SharedRun {
         self.destroying.load(Ordering::Acquire) != 0
     }
 
-    /// Whether every device is closed, and what was made there destroyed.
+    /// Whether every device is closed and its objects are destroyed.
     pub(super) fn is_closed(&self) -> bool {
         self.opens().is_empty() && !self.is_destroying()
     }
 
-    /// Held while a process is given a descriptor at a number that was found to be free. Nothing
-    /// that other processes need is locked meanwhile.
+    /// The lock of a process's descriptor numbers, held while a descriptor is installed at a free
+    /// number.
     pub(super) fn room(&self, pid: Pid) -> Arc<Mutex<()>> {
         self.rooms.of(pid)
     }
 
-    /// Warns once that a program cannot be inspected.
+    /// Warns once that a program's memory cannot be accessed.
     pub(super) fn warn_of_a_closed_process(&self, tid: u32) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 tid,
-                "a program may not be looked into (its identity is another now, or it is not \
-                 dumpable, as one whose file may not be read): it sees no modelled device, unless \
-                 this runs as root"
+                "the memory of a program cannot be accessed (it changed its identity, or it is not \
+                 dumpable, as a program whose file is not readable): it sees no modelled device, \
+                 unless `run` runs as root"
             );
         }
     }
@@ -265,8 +264,10 @@ mod tests {
         let profile = verbless_model::Profile::load("bluefield3").expect("a profile");
         let model = Model::builder().device(profile).build();
         let run = SharedRun::new(&model, Arc::default(), None).expect("an epoll");
-        let said = crate::said::said(|| (0..3).for_each(|tid| run.warn_of_a_closed_process(tid)));
-        assert_eq!(said.matches("may not be looked into").count(), 1, "{said}");
+        let said = crate::captured_log::captured_log(|| {
+            (0..3).for_each(|tid| run.warn_of_a_closed_process(tid))
+        });
+        assert_eq!(said.matches("cannot be accessed").count(), 1, "{said}");
         assert!(said.contains("tid=0"), "{said}");
     }
 }

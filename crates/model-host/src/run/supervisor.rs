@@ -1,5 +1,5 @@
-//! The loop that keeps house while other threads answer calls: signals, closed devices, processes
-//! that ended.
+//! The supervisor's main loop, besides the threads that answer calls: signals, closed devices,
+//! ended processes, guests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,12 +19,12 @@ use nix::unistd::Pid;
 use super::error::RunError;
 use super::join::{Host, Peer, Request};
 use super::shared::{SharedRun, Wake};
-use super::side::{View, Views};
 use super::sys::{self, Listener};
-use super::{answer, closing, descendants, preflight};
+use super::view::{View, Views};
+use super::{answer, descendants, file_closer, preflight};
 
-/// Signals to us that are passed on to the program. Those from a terminal reach the program
-/// directly, but not the command on the DPU side.
+/// Signals that are forwarded to the program. Signals from a terminal reach the program directly,
+/// but not the command on the DPU side.
 const FORWARDED: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -34,27 +34,27 @@ const FORWARDED: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// How long after a filter's end the last close may come.
+/// Limit for the last close after a filter's end.
 const LAST_CLOSE: Duration = Duration::from_secs(2);
-/// How long the objects of closed devices may take to be destroyed then.
+/// Limit for destroying the objects of closed devices.
 const LAST_DESTROY: Duration = Duration::from_secs(60);
 
-/// Connections of programs that have joined, or are about to, at a time.
+/// Limit of guests' connections.
 const MOST_GUESTS: usize = 256;
-/// Programs of guests at a time of which it is not known yet whether they may be looked into.
+/// Limit of guests' programs being checked.
 const MOST_CHECKS: usize = 16;
-/// How long it may take to find out.
+/// Limit for one check.
 const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the command on the DPU side may go on once the program has failed, and once it was
-/// told to end: it may wait for the program, which comes no more.
+/// Grace period of the command on the DPU side after the program failed, and again after SIGTERM:
+/// it may wait for the program.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long what was killed may take to end: a server of FUSE that it waits for may not answer.
+/// Limit for the end of killed processes: one may wait for a FUSE server that does not answer.
 const LAST_BREATH: Duration = Duration::from_secs(5);
 
-/// Blocks signals in this thread, and in those that it starts; they arrive as records instead. The
-/// second result is the mask that was in force before, which the program gets.
+/// Blocks the signals in this thread and its later threads, and receives them by a signalfd. Also
+/// returns the previous mask, for the program.
 pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
     let mut set = SigSet::from_iter(FORWARDED);
     set.add(Signal::SIGCHLD);
@@ -64,13 +64,12 @@ pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
     Ok((records, before))
 }
 
-/// A child that we run, with its status as `wait` gives it, once it has ended.
+/// A child of `run`, with its wait status once it has ended.
 struct Child {
     pid: Pid,
-    /// By which it gets signals: its number is another's once it was waited for.
+    /// Signals go by pidfd: the pid is reused once the child was waited for.
     pidfd: OwnedFd,
-    /// Whether it leads a process group: then its descendants get signals too, even after it has
-    /// ended.
+    /// Whether it leads a process group; then signals go to the group, even after its own end.
     leads: bool,
     status: Option<i32>,
 }
@@ -82,15 +81,15 @@ impl Child {
         Ok(Self { pid, pidfd: sys::pidfd(pid)?, leads, status: None })
     }
 
-    /// Whether a signal that arrived here with this code reached the child too: one from a terminal
-    /// is for all of our process group.
+    /// Whether a signal with this `si_code` reached the child too: the kernel sends a terminal's
+    /// signals to the whole process group.
     fn has_got(&self, code: i32) -> bool {
         code > 0 && !self.leads
     }
 
     fn signal(&self, signal: Signal) {
         let pidfd = self.pidfd.as_fd();
-        // It may be gone.
+        // Fails if it has ended.
         let _ = match self.leads {
             true => match sys::signal_group_by(pidfd, signal) {
                 Err(Errno::EINVAL) => killpg(self.pid, signal),
@@ -101,17 +100,16 @@ impl Child {
     }
 }
 
-/// The children that we run: they get the signals that are sent to us, and our exit status is that
-/// of one of them.
+/// The children of `run`: they get its signals, and determine its exit status.
 pub(super) struct Programs {
-    /// The program, and the command on the DPU side, if there is one.
+    /// The program, and the command on the DPU side, if any.
     children: Vec<Child>,
     signals: SignalFd,
-    /// When the command on the DPU side is to hear which signal, as the program has failed.
+    /// The next signal for the command on the DPU side after the program failed, and its time.
     next: Option<(Instant, Signal)>,
-    /// How often SIGTERM has asked for the end.
+    /// Number of SIGTERMs received.
     terminations: u32,
-    /// A child that is none of the programs.
+    /// The guardian, a child that is no program.
     guardian: Option<Pid>,
 }
 
@@ -124,12 +122,12 @@ impl Programs {
         Ok(Self { children, signals, next: None, terminations: 0, guardian: None })
     }
 
-    /// Lets the guardian live when all descendants are killed.
+    /// Exempts the guardian when all descendants are killed.
     pub(super) fn guarded_by(self, guardian: Pid) -> Self {
         Self { guardian: Some(guardian), ..self }
     }
 
-    /// Readable when a signal was received.
+    /// Readable when a signal arrived.
     pub(super) fn signals(&self) -> BorrowedFd<'_> {
         self.signals.as_fd()
     }
@@ -145,12 +143,11 @@ impl Programs {
         self.children.iter().filter(|child| child.status.is_none())
     }
 
-    /// Whether all programs have ended.
     pub(super) fn have_ended(&self) -> bool {
         self.left().next().is_none()
     }
 
-    /// Passes on what was sent to us, and takes note of children that ended.
+    /// Forwards signals, and records children that ended.
     pub(super) fn hear_signals(&mut self) {
         while let Ok(Some(record)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(record.ssi_signo as i32) else { continue };
@@ -166,14 +163,15 @@ impl Programs {
         }
     }
 
-    /// Whether the run is to end though descendants of its programs live on: SIGTERM has asked for
-    /// that, and all programs have ended, or it has asked twice.
+    /// Whether the run ends although descendants live: one SIGTERM arrived and all programs have
+    /// ended, or two arrived.
     pub(super) fn is_over(&self) -> bool {
         self.terminations > 1 || self.terminations == 1 && self.have_ended()
     }
 
-    /// Kills what is left, and waits for it, though not for ever; returns the status as
-    /// [`wait`](Self::wait) does. A program may wait for a descendant, whose end lets it end.
+    /// Kills all remaining processes and waits for them, with a limit. Returns the status as
+    /// [`wait`](Self::wait) does. All are killed before any is waited for, because a program may
+    /// wait for a descendant's end.
     pub(super) fn end(mut self) -> i32 {
         let end = Instant::now() + LAST_BREATH;
         self.left().for_each(|child| child.signal(Signal::SIGKILL));
@@ -184,8 +182,8 @@ impl Programs {
         self.wait_until(Some(end))
     }
 
-    /// Ends the command on the DPU side if it goes on after the program has failed: first by
-    /// SIGTERM, then by SIGKILL. Returns the time until the next step.
+    /// Ends the command on the DPU side if it runs on after the program failed: SIGTERM, later
+    /// SIGKILL. Returns the time until the next step.
     fn end_after_a_failure(&mut self) -> Option<Duration> {
         let [program, dpu] = &self.children[..] else { return None };
         let failure = program.status.filter(|&status| status != 0)?;
@@ -197,20 +195,20 @@ impl Programs {
         }
         let failure = ExitStatus::from_raw(failure);
         tracing::error!(
-            "the program failed ({failure}), and the command on the DPU side has not ended since: \
-             it is stopped by {signal}"
+            "the program failed ({failure}), and the command on the DPU side is still running: \
+             sending it {signal}"
         );
         dpu.signal(signal);
         self.next = Some((now + PATIENCE, Signal::SIGKILL));
         Some(PATIENCE)
     }
 
-    /// The status of the first one that did not succeed, once all have ended.
+    /// Waits for all children; returns the first status that is not success.
     pub(super) fn wait(mut self) -> i32 {
         self.wait_until(None)
     }
 
-    /// The same, at `end` at the latest: what was killed and goes on counts as ended then.
+    /// The same, until `end`: a killed child that has not ended counts as killed.
     fn wait_until(&mut self, end: Option<Instant>) -> i32 {
         loop {
             self.reap();
@@ -221,20 +219,20 @@ impl Programs {
             let timeout = end.map(|end| end.saturating_duration_since(Instant::now()));
             if timeout.is_some_and(|it| it.is_zero()) {
                 tracing::error!(
-                    "a program was killed and does not end: it waits in the kernel, as for a \
-                     server of FUSE that does not answer"
+                    "a killed program does not end: it waits in the kernel, for example for a \
+                     FUSE server that does not answer"
                 );
                 break;
             }
-            // The kernel wakes no wait for a child that ends while another thread of ours has
-            // seized it.
+            // Waiting on the pidfds: the kernel does not wake `wait` for a child that ends while
+            // another thread traces it.
             sys::wait_for_input(&left, timeout);
         }
         let mut statuses = self.children.iter().map(|child| child.status.unwrap_or(libc::SIGKILL));
         statuses.find(|&status| status != 0).unwrap_or_default()
     }
 
-    /// Takes note of children that ended, ours and orphans that became ours.
+    /// Records ended children, including adopted orphans.
     fn reap(&mut self) {
         while let Some((pid, status)) = sys::wait_for_child(libc::WNOHANG) {
             let of_pid = |child: &&mut Child| child.pid == pid && child.status.is_none();
@@ -242,10 +240,10 @@ impl Programs {
                 child.status = Some(status);
             }
             if self.guardian == Some(pid) {
-                // Its number may be another's from now on.
+                // Its pid can be reused from here on.
                 self.guardian = None;
                 tracing::warn!(
-                    "the guardian has ended: programs would survive the end of this run"
+                    "the guardian has ended: programs would survive if this run is killed"
                 );
             }
         }
@@ -255,26 +253,25 @@ impl Programs {
 /// A filter with live processes behind it.
 struct Filter {
     listener: Arc<Listener>,
-    /// The guest that brought the filter; `None` if it is ours.
+    /// The guest that sent the listener; `None`: a program of this run.
     guest: Option<u32>,
 }
 
-/// A connection that has joined the run, or is about to.
+/// A connection of a guest.
 struct Guest {
     peer: Peer,
-    /// The devices that its programs see, once it has asked for a side.
+    /// The devices for its program, once it has asked for a side.
     view: Option<Arc<View>>,
 }
 
-/// A guest's program, once it is known whether it may be looked into.
+/// The result of the check of a guest's program.
 struct Checked {
     guest: u32,
     view: Arc<View>,
     result: Result<Arc<Listener>, RunError>,
 }
 
-/// Checks of guests' programs, each in a thread of its own: the memory of a program may never
-/// arrive.
+/// Checks of guests' programs, one thread each: a program's memory may never arrive.
 struct Checks {
     done: Mutex<Vec<Checked>>,
     under_way: AtomicUsize,
@@ -286,7 +283,7 @@ impl Checks {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a check of the program behind a filter.
+    /// Starts a check of the program behind a filter.
     fn begin(
         self: &Arc<Self>,
         guest: u32,
@@ -308,15 +305,14 @@ impl Checks {
             Ok(_) => Ok(()),
             Err(error) => {
                 self.under_way.fetch_sub(1, Ordering::Relaxed);
-                Err(format!("no thread can be started: {error}"))
+                Err(format!("cannot start a thread: {error}"))
             }
         }
     }
 }
 
-/// Checks whether the program behind a filter may be looked into. If that takes longer than
-/// `patience`, its process is killed, and what looks into it is left alone: it ends when its access
-/// does.
+/// Checks whether the program's memory can be accessed. After `patience`, the program is killed,
+/// and the checking thread is abandoned; it ends when its access does.
 fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<Listener>, RunError> {
     let call = Arc::new(OnceLock::new());
     let (sender, done) = mpsc::channel();
@@ -338,9 +334,9 @@ fn check_in_time(listener: Arc<Listener>, patience: Duration) -> Result<Arc<List
     }
 }
 
-/// Waits until all that the programs had open is closed. The kernel reports the end of a filter
-/// before its last process has closed its files. A process without a filter may never close what
-/// it was given, so the wait has a limit.
+/// Waits until all devices are closed. The kernel reports a filter's end before its last process
+/// has closed its files. A process without the filter may hold a descriptor for ever, so the wait
+/// has a limit.
 fn await_closes(shared: &SharedRun) {
     let start = Instant::now();
     let patience = || if shared.is_destroying() { LAST_DESTROY } else { LAST_CLOSE };
@@ -349,7 +345,7 @@ fn await_closes(shared: &SharedRun) {
     }
 }
 
-/// The supervisor's state: programs, guests, filters.
+/// The supervisor: programs, guests, filters.
 pub(super) struct Supervisor {
     shared: Arc<SharedRun>,
     programs: Programs,
@@ -358,12 +354,12 @@ pub(super) struct Supervisor {
     filters: BTreeMap<u32, Filter>,
     guests: BTreeMap<u32, Guest>,
     checks: Arc<Checks>,
-    /// Counts filters and guests.
+    /// The last number of a filter or guest.
     number: u32,
 }
 
 impl Supervisor {
-    /// Makes a supervisor. `host` accepts programs that join.
+    /// `host` accepts guests.
     pub(super) fn new(
         shared: Arc<SharedRun>,
         programs: Programs,
@@ -383,7 +379,7 @@ impl Supervisor {
         Ok(Self { shared, programs, views, host, filters, guests, checks, number: 0 })
     }
 
-    /// Answers the calls of the program, which is behind this filter.
+    /// Answers the calls of a program of this run.
     pub(super) fn answer(&mut self, listener: Listener, view: &Arc<View>) -> io::Result<()> {
         self.take(Arc::new(listener), view, None)
     }
@@ -407,8 +403,8 @@ impl Supervisor {
         self.number
     }
 
-    /// Serves until no process is left behind any filter and the programs have ended, which closing
-    /// their files may hold up; returns the programs' status as `wait` does.
+    /// Runs until no process is left behind any filter and the programs have ended, which slow
+    /// closes can delay. Returns the programs' status as `wait` does.
     pub(super) fn run(mut self) -> Result<i32, Errno> {
         let has_ended = |it: &Self| it.filters.is_empty() && it.programs.have_ended();
         while !has_ended(&self) && !self.programs.is_over() {
@@ -427,7 +423,7 @@ impl Supervisor {
         }
         let has_ended = has_ended(&self);
         let Self { shared, programs, views, .. } = self;
-        // Guests' programs are not ours to kill.
+        // Guests' programs belong to their parents.
         let status = if has_ended { programs.wait() } else { programs.end() };
         await_closes(&shared);
         views.remove();
@@ -438,12 +434,12 @@ impl Supervisor {
     fn gone(&mut self, number: u32) {
         let Some(filter) = self.filters.remove(&number) else { return };
         self.shared.wakes.forget(filter.listener.as_fd());
-        // The model frees what the processes held before it reports their end to the guest.
+        // The objects are freed before the guest gets "done".
         drop(self.shared.opens());
         if let Some(guest) = filter.guest.and_then(|guest| self.guests.remove(&guest)) {
             self.shared.wakes.forget(guest.peer.as_fd());
             guest.peer.done();
-            closing::close(guest.peer);
+            file_closer::close(guest.peer);
         }
     }
 
@@ -455,12 +451,12 @@ impl Supervisor {
             {
                 self.guests.insert(number, Guest { peer, view: None });
             } else {
-                closing::close(peer);
+                file_closer::close(peer);
             }
         }
     }
 
-    /// Handles a request of a guest, or its end. A guest that breaks the protocol is disconnected.
+    /// Handles a guest's request, or its end. Disconnects a guest that breaks the protocol.
     fn listen_to(&mut self, number: u32) {
         let Some(guest) = self.guests.get_mut(&number) else { return };
         let heard = match (guest.peer.request(), guest.view.take()) {
@@ -490,7 +486,7 @@ impl Supervisor {
         }
     }
 
-    /// Answers the calls of guests' programs that may be looked into.
+    /// Takes over the programs whose checks have succeeded.
     fn let_in(&mut self) {
         let _ = self.checks.bell.read();
         let done = std::mem::take(&mut *self.checks.done());
@@ -509,8 +505,8 @@ impl Supervisor {
     fn disconnect(&mut self, number: u32) {
         if let Some(guest) = self.guests.remove(&number) {
             self.shared.wakes.forget(guest.peer.as_fd());
-            // What it sent and we did not receive is closed with it.
-            closing::close(guest.peer);
+            // Unreceived descriptors are closed with it.
+            file_closer::close(guest.peer);
         }
     }
 }
@@ -525,7 +521,7 @@ mod tests {
     use super::super::rig::Program;
     use super::*;
 
-    /// Programs with these pids, and no signals for them.
+    /// Programs with these pids and an empty signalfd.
     fn programs(program: u32, dpu: Option<u32>) -> Programs {
         programs_with(&SigSet::empty(), program, dpu)
     }
@@ -536,7 +532,7 @@ mod tests {
         programs.expect("there are such processes")
     }
 
-    /// A process that is there, and gets no signal.
+    /// This process, which gets no signal.
     fn own() -> u32 {
         std::process::id()
     }
@@ -550,14 +546,14 @@ mod tests {
         }
     }
 
-    /// A process that sleeps, in a process group of its own.
+    /// A sleeping process in its own process group.
     fn sleep() -> std::process::Child {
         Command::new("sleep").arg("60").process_group(0).spawn().expect("it runs")
     }
 
     #[test]
     fn signal_reaches_a_child_and_its_group_alone() {
-        // The group of the second has another process, which goes on without its leader.
+        // The second group keeps another process after its leader's end.
         let (mut plain, mut leader) = (sleep(), sleep());
         let group = leader.id() as i32;
         let mut member = Command::new("sleep").arg("60").process_group(group).spawn().expect("it");
@@ -574,7 +570,7 @@ mod tests {
         programs.hear_signals();
         assert_eq!(status(&mut plain), Some(libc::SIGUSR1));
         assert_eq!(status(&mut member), Some(libc::SIGUSR1));
-        // As if others had the numbers of these by now. Before Linux 6.9 a group has a number only.
+        // As if these pids were reused. Before Linux 6.9, a group is signalled by number.
         let group = sys::signal_group_by(programs.children[1].pidfd.as_fd(), Signal::SIGUSR1);
         let numbers = if group == Err(Errno::EINVAL) { 1 } else { 2 };
         for (child, stranger) in programs.children.iter_mut().zip(&strangers).take(numbers) {
@@ -598,7 +594,7 @@ mod tests {
         let killed = std::thread::spawn(move || {
             apart(|| {
                 let _seized = Seized::new(pid.as_raw() as u32, || true, || {})?;
-                // The wait for its end has begun, most likely.
+                // Most likely, the other thread waits for the child by now.
                 std::thread::sleep(Duration::from_millis(200));
                 kill(pid, Signal::SIGKILL)?;
                 std::thread::sleep(Duration::from_millis(200));
@@ -641,7 +637,7 @@ mod tests {
             .process_group(0)
             .spawn()
             .expect("it runs");
-        // It has said that SIGTERM does not end it.
+        // It has ignored SIGTERM.
         let mut byte = [0];
         let output = child.stdout.as_mut().expect("piped");
         std::io::Read::read_exact(output, &mut byte).expect("a line");

@@ -1,4 +1,4 @@
-//! System calls that nix has no safe wrapper for: the seccomp filter and its notifications,
+//! System calls without a safe wrapper in nix: the seccomp filter and its notifications,
 //! descriptors of other processes, and starting a program behind the filter.
 #![allow(unsafe_code)] // raw system calls, and code between fork and exec
 
@@ -16,19 +16,19 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 
-use super::turns::in_program;
+use super::call_threads::in_program;
 use verbless_model_kernel::remote::FileId;
 
-/// A system call that waits for an answer. Layout of `struct seccomp_notif`.
+/// `struct seccomp_notif`: a system call that waits for an answer.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Notification {
     pub id: u64,
-    /// The thread that made the call.
+    /// The calling thread.
     pub tid: u32,
     flags: u32,
     pub number: i32,
-    /// The kind of call: that of this program, or one of 32 bits.
+    /// AUDIT_ARCH of the call: native or 32-bit.
     pub architecture: u32,
     instruction: u64,
     pub arguments: [u64; 6],
@@ -36,18 +36,18 @@ pub(super) struct Notification {
 
 #[cfg(any(test, fuzzing))]
 impl Notification {
-    /// A call for tests, which no thread made.
+    /// A call that no thread made, for tests.
     pub(super) fn of(tid: u32, number: i32, arguments: [u64; 6]) -> Self {
         let architecture = super::filter::ARCHITECTURE;
         Self { id: 1, tid, flags: 0, number, architecture, instruction: 0, arguments }
     }
 }
 
-/// Starts a process that has this one's descriptors and files at addresses of its own, and does
-/// nothing until this one ends.
+/// Starts a process that shares this one's descriptors, maps files at given addresses, and idles
+/// until this one ends.
 #[cfg(fuzzing)]
 pub(super) fn idle_process(memory: &[(&std::fs::File, u64, u64, bool)]) -> io::Result<u32> {
-    // SAFETY: a fork, but for the descriptors, which both have; the child makes system calls only.
+    // SAFETY: a fork that shares the descriptors; the child only makes system calls.
     unsafe {
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
         let pid = Errno::result(libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0))?;
@@ -100,19 +100,19 @@ const ADDFD_SEND: u32 = 2;
 const USER_NOTIF_CONTINUE: u32 = 1;
 const SYNC_WAKE_UP: i32 = 1;
 
-/// How the kernel names the end of a filter.
+/// The link text of a listener in `/proc/self/fd`.
 const FILTER: &str = "anon_inode:seccomp notify";
 
-/// Answers calls that wait.
-pub(super) trait Gate: Send + Sync {
-    /// The call returns this.
+/// Answers notifications.
+pub(super) trait CallGate: Send + Sync {
+    /// Makes the call return this.
     fn answer(&self, id: u64, result: Result<i64, Errno>);
-    /// The kernel carries the call out as if there were no filter.
+    /// Makes the kernel execute the call.
     fn go_on(&self, id: u64);
-    /// Whether the call still waits, which means that its thread id was not reused.
+    /// Whether the call still waits, which proves that its tid was not reused.
     fn is_waiting(&self, id: u64) -> bool;
-    /// Gives the caller a descriptor of `file`, at `number` or the lowest that is free. `answer`:
-    /// its number is what the call returns.
+    /// Installs a descriptor of `file` in the caller, at `number` or the lowest free one. `answer`:
+    /// the call returns its number.
     fn give(
         &self,
         id: u64,
@@ -123,7 +123,7 @@ pub(super) trait Gate: Send + Sync {
     ) -> Result<i32, Errno>;
 }
 
-/// The end of a filter at which its notifications arrive.
+/// A seccomp listener.
 #[derive(Debug)]
 pub(crate) struct Listener(OwnedFd);
 
@@ -134,32 +134,32 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Wraps a descriptor that came from another process, or gives it back if it is no filter's.
+    /// Wraps a descriptor from another process; returns it if it is no listener.
     pub(super) fn new(fd: OwnedFd) -> Result<Self, OwnedFd> {
-        // A file of FUSE could answer each ioctl as if it were one, and say that any thread has
-        // made any call. The names of files begin otherwise.
+        // A FUSE file could answer the ioctls and forge calls of any thread. The link text of a
+        // file starts with a slash.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         if !link.is_ok_and(|link| link.as_os_str() == FILTER) {
             return Err(fd);
         }
         let no_call = 0u64;
-        // SAFETY: the kernel reads the number. Of a filter no call has it; of other files this is
-        // no ioctl.
+        // SAFETY: the kernel reads the integer. No call of a filter has id 0; the ioctl does not
+        // exist on other files.
         match unsafe { notif_id_valid(fd.as_raw_fd(), &raw const no_call) } {
             Err(Errno::ENOENT) => Ok(Self(fd)),
             _ => Err(fd),
         }
     }
 
-    /// Hands a call over to the one who answers on the same CPU, where the kernel can (since 6.6).
+    /// Makes the kernel wake the answering thread on the caller's CPU (since 6.6).
     pub(super) fn wake_in_place(&self) {
-        // SAFETY: an ioctl with a number for an argument.
+        // SAFETY: the argument is an integer.
         let _ = unsafe { notif_set_flags(self.0.as_raw_fd(), SYNC_WAKE_UP) };
     }
 
-    /// The next call that waits. ENOENT: its caller is gone.
+    /// Receives the next notification. ENOENT: its caller is gone.
     pub(super) fn receive(&self) -> Result<Notification, Errno> {
-        // SAFETY: plain integers; the kernel wants the structure zeroed.
+        // SAFETY: plain integers; the kernel requires zeros.
         let mut notification: Notification = unsafe { zeroed() };
         // SAFETY: the kernel writes one structure of this layout.
         unsafe { notif_recv(self.0.as_raw_fd(), &raw mut notification) }?;
@@ -168,13 +168,13 @@ impl Listener {
 
     fn send(&self, id: u64, value: i64, error: i32, flags: u32) {
         let mut response = Response { id, value, error, flags };
-        // The send fails if the caller has died.
+        // Fails if the caller has died.
         // SAFETY: the kernel reads one structure of this layout.
         let _ = unsafe { notif_send(self.0.as_raw_fd(), &raw mut response) };
     }
 }
 
-impl Gate for Listener {
+impl CallGate for Listener {
     fn answer(&self, id: u64, result: Result<i64, Errno>) {
         match result {
             Ok(value) => self.send(id, value, 0, 0),
@@ -187,7 +187,7 @@ impl Gate for Listener {
     }
 
     fn is_waiting(&self, id: u64) -> bool {
-        // SAFETY: the kernel reads the number.
+        // SAFETY: the kernel reads the integer.
         unsafe { notif_id_valid(self.0.as_raw_fd(), &raw const id) }.is_ok()
     }
 
@@ -213,7 +213,7 @@ impl Gate for Listener {
             number: number.unwrap_or(0),
             descriptor_flags: if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
         };
-        // It waits until the caller's thread runs.
+        // The ioctl returns after the caller's thread has run.
         in_program(|| {
             // SAFETY: the kernel reads one structure of this layout.
             unsafe { notif_addfd(self.0.as_raw_fd(), &raw const addfd) }
@@ -221,15 +221,15 @@ impl Gate for Listener {
     }
 }
 
-/// A descriptor that is readable once the process has ended.
+/// A pidfd, readable once the process has ended.
 pub(super) fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
-    // SAFETY: numbers only.
+    // SAFETY: the arguments are integers.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
     // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// `struct procmap_query`, as far as it is used.
+/// `struct procmap_query`, up to the used fields.
 #[repr(C)]
 struct MappingQuery {
     size: u64,
@@ -249,8 +249,8 @@ struct MappingQuery {
 
 nix::ioctl_readwrite!(procmap_query, b'f', 17, MappingQuery);
 
-/// The mapping at an address, or the next one, and whether it may be written; `maps`: an open
-/// `/proc/PID/maps`. ENOTTY: the kernel does not say (before 6.11).
+/// The mapping at an address, or the next one, and whether it is writable. `maps`: an open
+/// `/proc/PID/maps`. ENOTTY: no PROCMAP_QUERY (before 6.11).
 pub(super) fn mapping_from(
     maps: &std::fs::File,
     address: u64,
@@ -261,8 +261,8 @@ pub(super) fn mapping_from(
     let mut query: MappingQuery = unsafe { zeroed() };
     query.size = size_of::<MappingQuery>() as u64;
     (query.flags, query.address) = (COVERING_OR_NEXT, address);
-    // SAFETY: the kernel reads and writes one structure of this layout, and no name, as its size
-    // is 0.
+    // SAFETY: the kernel reads and writes one structure of this layout; a name size of 0 requests
+    // no name.
     match unsafe { procmap_query(maps.as_raw_fd(), &raw mut query) } {
         Ok(_) => Ok(Some((query.start..query.end, query.access & WRITABLE != 0))),
         Err(Errno::ENOENT) => Ok(None),
@@ -270,17 +270,17 @@ pub(super) fn mapping_from(
     }
 }
 
-/// Kills a process, if it has not ended.
+/// Kills a process, unless it has ended.
 pub(super) fn kill_by(pidfd: BorrowedFd<'_>) {
     let _ = signal_by(pidfd, Signal::SIGKILL);
 }
 
-/// Sends a signal to a process; ESRCH: it has ended.
+/// Sends a signal to a process. ESRCH: it has ended.
 pub(super) fn signal_by(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
     send_signal(pidfd, signal, 0)
 }
 
-/// The same to all of the process group that it leads, or led; EINVAL: before Linux 6.9.
+/// Signals the process group that it leads or led. EINVAL: before Linux 6.9.
 pub(super) fn signal_group_by(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
     const PROCESS_GROUP: libc::c_uint = 1 << 2;
     send_signal(pidfd, signal, PROCESS_GROUP)
@@ -288,23 +288,23 @@ pub(super) fn signal_group_by(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(
 
 fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal, flags: libc::c_uint) -> Result<(), Errno> {
     let (none, pidfd) = (std::ptr::null::<libc::siginfo_t>(), pidfd.as_raw_fd());
-    // SAFETY: numbers, and no `siginfo`.
+    // SAFETY: integers, and no `siginfo`.
     let sent = unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as libc::c_int, none, flags)
     };
     Errno::result(sent).map(drop)
 }
 
-/// Starts a process in a session of its own that has `keep` as its only descriptor, runs `work`,
-/// and ends. The calling process must have no other thread.
+/// Forks a process in its own session, with `keep` as its only descriptor, which runs `work` and
+/// exits. The calling process must have no other thread.
 pub(super) fn fork_apart(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pid, Errno> {
-    // SAFETY: there is no other thread whose locks the child would find held.
+    // SAFETY: without another thread, no lock is held in the child.
     match Errno::result(unsafe { libc::fork() })? {
         0 => {}
         pid => return Ok(Pid::from_raw(pid)),
     }
     let kept = keep.as_raw_fd() as libc::c_uint;
-    // SAFETY: the child uses no other descriptor; the name ends with a zero.
+    // SAFETY: the child uses no other descriptor; the name is NUL-terminated.
     unsafe {
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"verbless-guard".as_ptr());
@@ -313,17 +313,17 @@ pub(super) fn fork_apart(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pi
         }
         libc::syscall(libc::SYS_close_range, kept + 1, libc::c_uint::MAX, 0);
     }
-    // No process reads the message of a panic.
+    // No process reads a panic message.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(keep)));
-    // SAFETY: the child ends, with nothing of what it has of its parent run once more.
+    // SAFETY: `_exit` runs no destructor or exit handler of the parent.
     unsafe { libc::_exit(0) }
 }
 
-/// A duplicate of a descriptor of another process.
+/// Duplicates a descriptor of another process.
 pub(super) fn take_descriptor(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd, Errno> {
-    // An `execve` of the process keeps others out.
+    // Blocks while the process is in `execve`.
     let fd = in_program(|| {
-        // SAFETY: numbers only.
+        // SAFETY: the arguments are integers.
         Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) })
     })?;
     // SAFETY: a new descriptor without another owner.
@@ -334,7 +334,7 @@ pub(super) fn take_descriptor(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd, E
 pub(super) fn socket_kind(socket: &OwnedFd) -> Result<(i32, i32), Errno> {
     let option = |name| {
         let (mut value, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
-        // SAFETY: the kernel writes one int, and as many bytes as the length says at most.
+        // SAFETY: the kernel writes one int, of at most the given length.
         Errno::result(unsafe {
             let (level, value) = (libc::SOL_SOCKET, (&raw mut value).cast());
             libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut length)
@@ -344,11 +344,11 @@ pub(super) fn socket_kind(socket: &OwnedFd) -> Result<(i32, i32), Errno> {
     Ok((option(libc::SO_DOMAIN)?, option(libc::SO_PROTOCOL)?))
 }
 
-/// The number of the network namespace that a socket is in.
+/// The cookie of a socket's network namespace.
 pub(super) fn network_of(socket: &OwnedFd) -> Result<u64, Errno> {
     const SO_NETNS_COOKIE: i32 = 71;
     let (mut cookie, mut length) = (0u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: the kernel writes one integer, and as many bytes as the length says at most.
+    // SAFETY: the kernel writes one integer, of at most the given length.
     Errno::result(unsafe {
         let (fd, value) = (socket.as_raw_fd(), (&raw mut cookie).cast());
         libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, value, &raw mut length)
@@ -356,34 +356,34 @@ pub(super) fn network_of(socket: &OwnedFd) -> Result<u64, Errno> {
     Ok(cookie)
 }
 
-/// Lets a process access this one's memory, if Yama restricts that.
+/// Allows a process to access this one's memory under Yama.
 pub(super) fn let_look(pid: i32) {
-    // SAFETY: numbers only.
+    // SAFETY: the arguments are integers.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
 }
 
 /// Whether `tid` is a thread of the process `pid`.
 pub(super) fn is_thread_of(tid: u32, pid: Pid) -> bool {
-    // SAFETY: numbers only; signal 0 is none.
+    // SAFETY: the arguments are integers; signal 0 is not delivered.
     unsafe { libc::syscall(libc::SYS_tgkill, pid.as_raw(), tid, 0) == 0 }
 }
 
-/// Makes this process the parent of its orphaned descendants, so that it can still access their
-/// memory.
+/// Makes this process a child subreaper: it stays an ancestor of orphaned descendants, and can
+/// access their memory.
 pub(super) fn adopt_orphans() {
-    // SAFETY: numbers only.
+    // SAFETY: the arguments are integers.
     let _ = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Gives a thread of ours short and frequent turns: its waiter mostly spins, and would keep it from
-/// the CPU for as long as the scheduler's usual turn. Kernels before 6.12 ignore the length of the
-/// turn. The thread also gets nice -20 if it may; a real-time thread keeps its priority.
+/// Gives a thread short, frequent time slices: the program often spins on the result and would
+/// occupy the CPU for a usual slice. Kernels before 6.12 ignore the slice length. The thread also
+/// gets nice -20 if allowed; a real-time thread is left alone.
 pub(super) fn take_short_turns(tid: i32) {
     const TURN_NANOSECONDS: u64 = 100_000;
     const FIRST: i32 = -20;
-    /// `struct sched_attr`, as far as it is used.
+    /// `struct sched_attr`, up to the used fields.
     #[repr(C)]
-    struct Attributes {
+    struct SchedAttributes {
         size: u32,
         policy: u32,
         flags: u64,
@@ -393,14 +393,14 @@ pub(super) fn take_short_turns(tid: i32) {
         deadline: u64,
         period: u64,
     }
-    // SAFETY: numbers only.
+    // SAFETY: the argument is an integer.
     if unsafe { libc::sched_getscheduler(tid) } != libc::SCHED_OTHER {
         return;
     }
-    // SAFETY: numbers only.
+    // SAFETY: the arguments are integers.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, tid as _) };
-    let mut attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
+    let mut attributes = SchedAttributes {
+        size: size_of::<SchedAttributes>() as u32,
         policy: libc::SCHED_OTHER as u32,
         flags: 0,
         nice: FIRST,
@@ -419,29 +419,31 @@ pub(super) fn take_short_turns(tid: i32) {
     }
 }
 
-/// The path that a child opens behind its filter before it becomes the program, to test that calls
-/// are answered.
+/// The path that a child opens behind its filter before it executes the program, to test the
+/// supervisor.
 pub(super) const FIRST_PATH: &std::ffi::CStr = c"/dev/infiniband/verbless-check";
 
-/// Why a start failed.
+/// Reason why a start failed.
 pub(super) enum StartError<E> {
-    /// The filter could not be installed. EBUSY: there is a listener already; EINVAL, ENOSYS: the
-    /// kernel is too old; EPERM.
+    /// The filter was not installed. EBUSY: there is a listener already; EINVAL, ENOSYS: the kernel
+    /// is too old; EPERM.
     Filter(io::Error),
-    /// The child could not be answered.
+    /// The child's first call was not answered.
     Check(E),
-    /// The child could not become the program.
+    /// The program was not executed.
     Program(io::Error),
 }
 
-/// Starts a program behind a filter, with `mask` as its signal mask; it inherits the filter to all
-/// its threads and children. `check` answers the child's first call, to open [`FIRST_PATH`]: it
-/// writes a 1 where the fourth argument says, and gives a descriptor. `supervisor`: who looks into
-/// the program, if that is not us. `filter` takes the address of the environment of the child's
-/// first `execve`, because no supervisor answers that call.
+/// Starts a program behind a filter, which its threads and children inherit, with `mask` as signal
+/// mask.
+///
+/// `check` answers the child's first call, an open of [`FIRST_PATH`]: it writes a 1 to the address
+/// in the fourth argument, and installs a descriptor. `supervisor`: the process that reads the
+/// program's memory, if not this one. `filter` gets the environment pointer of the child's first
+/// `execve`, which no supervisor answers.
 ///
 /// # Errors
-/// What the system says to the filter or to the program, and what `check` says.
+/// The system's error for the filter or the program, or the error of `check`.
 pub(super) fn start<E: Send>(
     mut command: Command,
     filter: impl FnOnce(u64) -> Vec<libc::sock_filter>,
@@ -455,11 +457,11 @@ pub(super) fn start<E: Send>(
     let socket = theirs.as_raw_fd();
     let environment = environment();
     let filter = filter(environment.as_ptr() as u64);
-    // SAFETY: what runs between fork and exec makes system calls only, with memory that was there
-    // before.
+    // SAFETY: between fork and exec, the child only makes system calls, on memory allocated before
+    // the fork.
     unsafe {
         command.pre_exec(move || {
-            // Without its supervisor the program's calls would fail with unexpected errors.
+            // Without the supervisor, the program's calls would fail with ENOSYS.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
             if let Some(pid) = supervisor {
                 let_look(pid);
@@ -477,15 +479,14 @@ pub(super) fn start<E: Send>(
         });
     }
     std::thread::scope(|scope| {
-        // `spawn` returns once the child has become the program, so its call is answered by another
-        // thread.
+        // `spawn` returns once the program is executed, so another thread answers the first call.
         let checking = std::thread::Builder::new().spawn_scoped(scope, || {
             let listener = Listener(receive_descriptor(&ours).ok()?);
             Some(check(&listener).map(|()| listener))
         });
         let checking = checking.map_err(StartError::Filter)?;
         let child = command.spawn();
-        // A child that sent nothing sends nothing any more.
+        // Ends the wait for a child that sent no listener.
         drop(theirs);
         match (child, checking.join().ok().flatten()) {
             (Ok(child), Some(Ok(listener))) => Ok((child, listener)),
@@ -501,7 +502,7 @@ unsafe extern "C" {
     static mut environ: *const *const libc::c_char;
 }
 
-/// The addresses of the environment's strings, and 0, at a place that no other list of them has.
+/// A copy of the environment's pointers, at an address of its own.
 fn environment() -> Vec<usize> {
     let mut copy = Vec::new();
     // SAFETY: the list ends with a null pointer, and this program never changes its environment.
@@ -516,13 +517,13 @@ fn environment() -> Vec<usize> {
     copy
 }
 
-/// Opens [`FIRST_PATH`], with the address of a byte that is to become 1. No memory is allocated.
+/// Opens [`FIRST_PATH`], with the address of a byte that the supervisor sets to 1. Does not
+/// allocate.
 fn make_first_call() -> io::Result<()> {
     let (path, flags) = (FIRST_PATH.as_ptr(), libc::O_CLOEXEC);
     let mut answer = 0u8;
     let place = &raw mut answer;
-    // SAFETY: the path is a string with its zero; the kernel takes the fourth argument for a number
-    // that it has no use for.
+    // SAFETY: the path is NUL-terminated; the kernel ignores the fourth argument.
     let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, place) };
     let opened = Errno::result(opened)?;
     // SAFETY: no other code has this descriptor or this byte.
@@ -535,13 +536,13 @@ fn make_first_call() -> io::Result<()> {
 
 /// Installs the filter in this thread.
 ///
-/// Without WAIT_KILLABLE_RECV (before 5.19) a signal may interrupt a call that is being answered.
+/// Without WAIT_KILLABLE_RECV (before 5.19), a signal may interrupt a call that is being answered.
 fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
     const NEW_LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     const WAIT_KILLABLE_RECV: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     let set = |flags: libc::c_ulong| {
-        // SAFETY: the program is valid for the call, and the kernel does not write it.
+        // SAFETY: the program outlives the call, and the kernel does not write it.
         unsafe {
             libc::syscall(
                 libc::SYS_seccomp,
@@ -551,7 +552,7 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
             )
         }
     };
-    // SAFETY: numbers only.
+    // SAFETY: the arguments are integers.
     Errno::result(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     let listener = match Errno::result(set(NEW_LISTENER | WAIT_KILLABLE_RECV)) {
         Err(Errno::EINVAL) => Errno::result(set(NEW_LISTENER)),
@@ -560,23 +561,23 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
     Ok(listener as RawFd)
 }
 
-/// Bytes of a control message with one descriptor, and as much alignment as it needs.
+/// Bytes of a control message with one descriptor, aligned for its header.
 #[repr(C, align(8))]
-struct Control([u8; 32]);
+struct ControlMessage([u8; 32]);
 
-/// Sends a descriptor with one byte. No memory is allocated.
+/// Sends a descriptor with one byte. Does not allocate.
 pub(super) fn send_descriptor(socket: RawFd, descriptor: RawFd) -> io::Result<()> {
     let mut byte = 0u8;
     let mut data = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let mut control = Control([0; 32]);
+    let mut control = ControlMessage([0; 32]);
     // SAFETY: plain data.
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_iov = &raw mut data;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
-    // SAFETY: arithmetic.
+    // SAFETY: arithmetic only.
     message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as _;
-    // SAFETY: the control buffer has room for one header and one descriptor, and is aligned for it.
+    // SAFETY: the control buffer is aligned and has room for one header and one descriptor.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         (*header).cmsg_level = libc::SOL_SOCKET;
@@ -593,11 +594,11 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
     descriptors.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Linux's SCM_MAX_FD.
+/// SCM_MAX_FD of Linux.
 const MOST_RIGHTS: usize = 253;
 
-/// A message of at most `longest` bytes, and the descriptors that came with it. Empty: the other
-/// side has gone.
+/// A message of at most `longest` bytes, and its descriptors. Empty: the peer closed the
+/// connection.
 pub(super) fn receive_message(
     socket: BorrowedFd<'_>,
     longest: usize,
@@ -605,7 +606,7 @@ pub(super) fn receive_message(
     use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
     let mut bytes = vec![0; longest];
     let mut buffers = [io::IoSliceMut::new(&mut bytes)];
-    // Room for all that a message can have: the kernel would close the others in this thread.
+    // Room for all descriptors of a message: the kernel would close the rest in this thread.
     let mut control = nix::cmsg_space!([RawFd; MOST_RIGHTS]);
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut control), flags)?;
@@ -623,7 +624,7 @@ pub(super) fn receive_message(
     Ok((bytes, descriptors))
 }
 
-/// Which file it is, and where: what `stat` says without asking a server that may not answer.
+/// Identity of a file, known without asking a FUSE or NFS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Status {
     pub device: u64,
@@ -632,24 +633,24 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// As the modelled kernel knows it.
+    /// Its identity for the modelled kernel.
     pub(super) fn id(&self) -> FileId {
         FileId(self.device, self.inode)
     }
 }
 
-/// The file that a path of `/proc` leads to by its last link.
+/// The file at a path whose last link may be a magic link of `/proc`.
 pub(super) fn status_at(path: &str) -> Result<Status, Errno> {
     status_from(libc::AT_FDCWD, path)
 }
 
-/// The file of a descriptor of ours, or one that begins there.
+/// The file of a descriptor, or at a path relative to it.
 pub(super) fn status(from: BorrowedFd<'_>, path: &str) -> Result<Status, Errno> {
     status_from(from.as_raw_fd(), path)
 }
 
 fn status_from(directory: RawFd, path: &str) -> Result<Status, Errno> {
-    // What is known here: a file of FUSE or of NFS is not asked for, and nothing is mounted.
+    // Cached data only: no FUSE or NFS server is asked, no automount is triggered.
     const KNOWN: libc::c_int =
         libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH;
     /// `STATX_INO` and `STATX_MNT_ID`.
@@ -657,7 +658,7 @@ fn status_from(directory: RawFd, path: &str) -> Result<Status, Errno> {
     let path = std::ffi::CString::new(path).map_err(|_| Errno::EINVAL)?;
     // SAFETY: plain integers.
     let mut status: libc::statx = unsafe { zeroed() };
-    // SAFETY: a string with its zero; the kernel writes one structure.
+    // SAFETY: the path is NUL-terminated; the kernel writes one structure.
     Errno::result(unsafe {
         libc::statx(directory, path.as_ptr(), KNOWN, WANTED, &raw mut status)
     })?;
@@ -671,26 +672,26 @@ fn status_from(directory: RawFd, path: &str) -> Result<Status, Errno> {
 /// STATX__RESERVED.
 const RESERVED: u32 = 1 << 31;
 
-/// What a node of a device looks like.
+/// The `stat` of a device node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Special {
     /// Major and minor.
     pub number: (u32, u32),
-    /// Permissions.
+    /// Permission bits.
     pub mode: u32,
 }
 
-/// A question about a file, and where the answer goes in the caller's memory.
+/// A `stat` call, with the caller's address of the result.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stat {
     /// `struct stat`.
     Plain(u64),
-    /// `struct statx`, with the mask of what is asked.
+    /// `struct statx`, with the requested mask.
     Extended(u32, u64),
 }
 
 impl Stat {
-    /// Whether the call may have these flags.
+    /// Whether the kernel accepts these flags.
     pub(super) fn may_be_asked(self, flags: i32) -> bool {
         let fresh = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
         let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | fresh;
@@ -701,7 +702,7 @@ impl Stat {
         flags & !known == 0 && sane
     }
 
-    /// The answer for an open file; with `special` it looks like that character device, of root.
+    /// The result for an open file; `special`: as this character device, owned by root.
     pub(super) fn of(
         self,
         file: &OwnedFd,
@@ -769,30 +770,28 @@ pub(super) fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
     Ok(mode & libc::S_IFMT == libc::S_IFDIR)
 }
 
-/// Whether SIGCHLD was ignored by what started this, as it is by the program then.
+/// Whether SIGCHLD was ignored at start; the program then ignores it too.
 static IGNORES_CHILDREN: AtomicBool = AtomicBool::new(false);
 
-/// Lets the kernel keep the status of a child that has ended, which it does not for a process that
-/// ignores SIGCHLD.
+/// Makes the kernel keep the status of ended children, which it discards while SIGCHLD is ignored.
 pub(super) fn keep_statuses() -> Result<(), Errno> {
-    // SAFETY: no handler is replaced that this program has set.
+    // SAFETY: this program has set no handler that this replaces.
     let before = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     IGNORES_CHILDREN.store(matches!(before, SigHandler::SigIgn), Ordering::Relaxed);
     Ok(())
 }
 
-/// Waits until one of these is readable, `timeout` at most.
+/// Waits until one descriptor is readable, or for `timeout`.
 pub(super) fn wait_for_input(of: &[BorrowedFd<'_>], timeout: Option<Duration>) {
-    // A millisecond more, as the rest of one that has begun does not count.
+    // One millisecond more: poll's timeout excludes the current partial one.
     let timeout = timeout.map(|it| it + Duration::from_millis(1));
     let timeout = timeout.and_then(|it| it.try_into().ok()).unwrap_or(PollTimeout::NONE);
     let mut waiting: Vec<_> = of.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     let _ = poll(&mut waiting, timeout);
 }
 
-/// Waits for a child of this thread that ended; returns it with its status as `wait` does; with
-/// WNOHANG `None` when none has ended. The stop of one that another thread of ours has seized is
-/// passed on to that thread.
+/// Waits for an ended child of this thread; returns its wait status. `None` with WNOHANG: none has
+/// ended. Passes a stop on to the thread that traces the child.
 pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
     let mut status = 0;
     let flags = flags & libc::WNOHANG | libc::__WNOTHREAD;

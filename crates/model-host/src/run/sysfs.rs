@@ -1,9 +1,8 @@
-//! The files that programs read of a device: attributes as the kernel's sysfs has them, and its
-//! nodes below /dev.
+//! The files of a device: sysfs attributes in the kernel's format, and nodes below /dev.
 //!
 //! Names and formats are those of Linux 6.12: `drivers/infiniband/core/{sysfs,uverbs_main}.c`,
-//! mlx5's `main.c` and `counters.c`, and the PCI core's `pci-sysfs.c`. Ports say what QUERY_PORT
-//! answers. Written once: counters stay 0.
+//! mlx5's `main.c` and `counters.c`, and the PCI core's `pci-sysfs.c`. Port attributes come from
+//! QUERY_PORT. Files are written once: counters stay 0.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::symlink;
@@ -12,26 +11,26 @@ use std::{fs, io};
 
 use verbless_devx::{Backend, DeviceInfo, FunctionKind, RepresentorInfo};
 
-use verbless_model::device::Device;
+use verbless_model::function::Function;
 use verbless_model::{FunctionPlace, Link, Role};
 use verbless_model_kernel::InProcess;
-use verbless_model_kernel::remote::{ControlFile, PortState, device_flags};
+use verbless_model_kernel::remote::{FwctlFile, PortState, device_flags};
 
 use super::node::Node;
 
-/// The PCI domain of the modelled functions, which no machine has.
+/// PCI domain of the modelled functions; no machine has it.
 const PCI_DOMAIN: &str = "fb0b";
 /// Major and first minor number of uverbs devices.
 pub(super) const MAJOR: u32 = 231;
 pub(super) const FIRST_MINOR: u32 = 192;
-/// Major of fwctl devices, which Linux chooses when it starts.
+/// Major number of fwctl devices, which Linux allocates dynamically.
 const CONTROL_MAJOR: u32 = 240;
-/// BARs, the ROM and the windows of a bridge, in `resource`.
+/// Lines of `resource`: BARs, ROM, bridge windows.
 const RESOURCES: usize = 13;
 /// `ib_uverbs_gid_type` of RoCE v2.
 const ROCE_V2: u32 = 2;
 
-/// Counters of a port in `counters`.
+/// Files of a port's `counters`.
 const COUNTERS: [&str; 21] = [
     "symbol_error",
     "link_error_recovery",
@@ -55,7 +54,7 @@ const COUNTERS: [&str; 21] = [
     "multicast_rcv_packets",
     "multicast_xmit_packets",
 ];
-/// Counters of a port in `hw_counters` that every mlx5 device has.
+/// Files of a port's `hw_counters` on every mlx5 device.
 const HARDWARE_COUNTERS: [&str; 5] = [
     "rx_write_requests",
     "rx_read_requests",
@@ -63,9 +62,9 @@ const HARDWARE_COUNTERS: [&str; 5] = [
     "rx_dct_connect",
     "out_of_buffer",
 ];
-/// Counters of the capability `out_of_seq_cnt`.
+/// With the capability `out_of_seq_cnt`.
 const SEQUENCE_COUNTERS: [&str; 1] = ["out_of_sequence"];
-/// Counters of the capability `retransmission_q_counters`.
+/// With the capability `retransmission_q_counters`.
 const RETRANSMISSION_COUNTERS: [&str; 5] = [
     "duplicate_request",
     "rnr_nak_retry_err",
@@ -76,21 +75,21 @@ const RETRANSMISSION_COUNTERS: [&str; 5] = [
 
 /// A device as programs see it.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct ShownDevice {
     /// The device's number in the model.
     pub number: usize,
     pub info: DeviceInfo,
     /// `ib_uverbs_device_cap_flags`.
     pub flags: u64,
-    /// From port 1 on.
+    /// Ports, from 1 on.
     pub ports: Vec<PortState>,
-    /// The paths of the device's files.
+    /// Paths of the device's files.
     paths: DevicePaths,
-    /// The number of its control file (`fwctlN`), if it has one.
+    /// Number of its control file (`fwctlN`), if it has one.
     pub control: Option<usize>,
-    /// Representors of other functions on its switch.
+    /// Representors of other functions on its e-switch.
     representors: Vec<RepresentorInfo>,
-    /// Entries of each port's GID table, and of its P_Key table.
+    /// Entries of each port's GID table and P_Key table.
     gids: u32,
     pkeys: u32,
     pub counters: Vec<&'static str>,
@@ -98,19 +97,19 @@ pub(super) struct Shown {
     config: Box<[u8]>,
 }
 
-/// The paths of a device's files.
+/// Paths of a device's files.
 #[derive(Debug)]
 struct DevicePaths {
     /// The PCI function: its bus, and its address.
     root: String,
     slot: String,
-    /// A sub-function's directory in that of the PCI function.
+    /// Directory name of a sub-function below its PCI function.
     sub: Option<String>,
     on_card: FunctionPlace,
 }
 
 impl DevicePaths {
-    /// The paths of device `number`; chooses a PCI address if the device has none.
+    /// The paths of device `number`; picks a PCI address if it has none.
     fn new(number: usize, on_card: FunctionPlace) -> Self {
         let address = match &on_card.address {
             Some(address) => address.clone(),
@@ -136,22 +135,22 @@ impl DevicePaths {
         self.function() + &self.sub.as_ref().map_or(String::new(), |sub| format!("/{sub}"))
     }
 
-    /// The last part of it.
+    /// The last component of it.
     fn leaf(&self) -> &str {
         self.sub.as_deref().unwrap_or(&self.slot)
     }
 
-    /// The relative path to /sys from this many directories below the device's.
+    /// The relative path to /sys from `below` directories below the device's.
     fn up(&self, below: usize) -> String {
         "../".repeat(3 + usize::from(self.sub.is_some()) + below)
     }
 }
 
-/// The devices that a backend shows.
-pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
+/// The devices of a backend.
+pub(super) fn shown(backend: &InProcess) -> Vec<ShownDevice> {
     let infos = backend.enumerate().unwrap_or_default();
     let mut controls = 0..;
-    let shown = |(number, (info, device)): (usize, (DeviceInfo, &Device))| {
+    let shown = |(number, (info, device)): (usize, (DeviceInfo, &Function))| {
         let ports = (1..).map_while(|number| backend.port(device.number(), number)).collect();
         let caps = device.capabilities();
         let pkeys = match device.profile().link() {
@@ -168,10 +167,10 @@ pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
         let (flags, gids) = (device_flags(&caps), device.gid_table_length());
         let paths = DevicePaths::new(number, device.on_card());
         let representors = backend.represented(device.number());
-        let control = ControlFile::is_offered(device).then(|| controls.next()).flatten();
+        let control = FwctlFile::is_offered(device).then(|| controls.next()).flatten();
         let config = crate::pci::config::ConfigSpace::image(&device.profile());
         let number = device.number();
-        Shown {
+        ShownDevice {
             number,
             info,
             flags,
@@ -188,7 +187,7 @@ pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
     infos.into_iter().zip(backend.shown()).enumerate().map(shown).collect()
 }
 
-/// Writes files below a directory that represents `/`.
+/// Writes files below a directory that stands for `/`.
 struct Writer<'a>(&'a Path);
 
 impl Writer<'_> {
@@ -196,7 +195,7 @@ impl Writer<'_> {
         fs::create_dir_all(self.0.join(at))
     }
 
-    /// A file with these lines.
+    /// Writes a text file.
     fn file(&self, at: &str, text: &str) -> io::Result<()> {
         let path = self.0.join(at);
         fs::create_dir_all(path.parent().unwrap_or(self.0))?;
@@ -211,7 +210,7 @@ impl Writer<'_> {
 }
 
 /// Writes all files below `root`.
-pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
+pub(super) fn fill(root: &Path, devices: &[ShownDevice]) -> io::Result<()> {
     let to = Writer(root);
     for place in [
         "sys/class/infiniband",
@@ -237,14 +236,14 @@ pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
         }
         rdma_device(&to, device)?;
         verbs_device(&to, FIRST_MINOR + number as u32, device)?;
-        control_device(&to, device)?;
+        fwctl_device(&to, device)?;
         representors(&to, device)?;
     }
     virtual_functions(&to, devices)
 }
 
 /// Writes the files of a sub-function, an auxiliary device below its PCI function.
-fn sub_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+fn sub_function(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let paths = &device.paths;
     let at = format!("sys/devices/{}", paths.device());
     to.link(
@@ -258,7 +257,7 @@ fn sub_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
 }
 
 /// Writes the links between a VF and its PF.
-fn virtual_functions(to: &Writer<'_>, devices: &[Shown]) -> io::Result<()> {
+fn virtual_functions(to: &Writer<'_>, devices: &[ShownDevice]) -> io::Result<()> {
     let of = |role| devices.iter().map(|it| &it.paths).filter(move |it| it.on_card.role == role);
     for own in of(Role::Vf) {
         let is_parent = |it: &&DevicePaths| it.on_card.pf == own.on_card.pf && it.root == own.root;
@@ -271,9 +270,9 @@ fn virtual_functions(to: &Writer<'_>, devices: &[Shown]) -> io::Result<()> {
     Ok(())
 }
 
-/// The network devices that represent functions on a PF's switch, and its uplink. They carry
-/// nothing. Below `represents` is what Linux does not tell.
-fn representors(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+/// Writes the netdevs of the representors on a PF's e-switch, and of its uplink. They carry no
+/// packets. `represents` is not in Linux's sysfs.
+fn representors(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let Some(first) = device.representors.first() else { return Ok(()) };
     let net = format!("sys/devices/{}/net", device.paths.function());
     let uplink = format!("p{}", device.paths.on_card.pf);
@@ -304,15 +303,15 @@ fn representors(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     Ok(())
 }
 
-/// Lists the machine's own PCI functions. The links lead nowhere in the tree: their own paths are
-/// the kernel's.
+/// Lists the machine's own PCI functions. The symlinks dangle in the tree: their paths are the
+/// kernel's.
 fn functions_of_the_machine(to: &Writer<'_>) -> io::Result<()> {
     for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
         let (Ok(name), Ok(link)) = (entry.file_name().into_string(), fs::read_link(entry.path()))
         else {
             continue;
         };
-        // Those of another run, within which this one is, are not the machine's.
+        // Inside another run, its functions are not the machine's.
         if let Some(link) = link.to_str().filter(|_| !name.starts_with(PCI_DOMAIN)) {
             to.link(&format!("sys/bus/pci/devices/{name}"), link)?;
         }
@@ -321,7 +320,7 @@ fn functions_of_the_machine(to: &Writer<'_>) -> io::Result<()> {
 }
 
 /// Writes the files of the PCI function.
-fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+fn pci_function(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let (pci, slot) = (format!("sys/devices/{}", device.paths.function()), &device.paths.slot);
     let link = format!("../../../devices/{}", device.paths.function());
     to.link(&format!("sys/bus/pci/devices/{slot}"), &link)?;
@@ -331,7 +330,7 @@ fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     to.link(&format!("{pci}/subsystem"), "../../../bus/pci")?;
     let (vendor, id) = (device.info.vendor_id, device.info.device_id);
     let ethernet = device.ports.first().is_some_and(|port| port.ethernet);
-    // Network controllers: Ethernet, InfiniBand.
+    // PCI class 0x02, network controller: Ethernet, InfiniBand.
     let kind = if ethernet { 0x00 } else { 0x07 };
     let modalias = format!("pci:v{vendor:08X}d{id:08X}sv{vendor:08X}sd00000001bc02sc{kind:02x}i00");
     let (cpus, list) = online();
@@ -343,13 +342,13 @@ fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
         ("class", format!("{:#08x}", 0x02_0000 | kind << 8)),
         ("revision", "0x00".into()),
         ("enable", "1".into()),
-        // There are no INTx.
+        // No INTx.
         ("irq", "0".into()),
-        // No node is nearer than another, and all CPUs are local.
+        // No NUMA affinity; all CPUs are local.
         ("numa_node", "-1".into()),
         ("local_cpus", cpus),
         ("local_cpulist", list),
-        // No BAR that a program could map.
+        // No BAR can be mapped.
         ("resource", [&*format!("{0:#018x} {0:#018x} {0:#018x}", 0); RESOURCES].join("\n")),
         ("modalias", modalias.clone()),
         (
@@ -367,7 +366,7 @@ fn pci_function(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
 }
 
 /// Writes the files of the RDMA device and its ports.
-fn rdma_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+fn rdma_device(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let (paths, info) = (&device.paths, &device.info);
     let name = &info.name;
     let rdma = format!("sys/devices/{}/infiniband/{name}", paths.device());
@@ -396,7 +395,12 @@ fn rdma_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
     Ok(())
 }
 
-fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> io::Result<()> {
+fn port_files(
+    to: &Writer<'_>,
+    at: &str,
+    device: &ShownDevice,
+    state: &PortState,
+) -> io::Result<()> {
     let (logical, physical) =
         if state.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
     for (name, text) in [
@@ -421,7 +425,7 @@ fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> i
         }
     }
     to.directory(&format!("{at}/gid_attrs/types"))?;
-    // No port has a network interface.
+    // No port has a netdev.
     to.directory(&format!("{at}/gid_attrs/ndevs"))?;
     for index in 0..device.pkeys {
         let key = if index == 0 { "0xffff" } else { "0x0000" };
@@ -438,7 +442,7 @@ fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> i
 }
 
 /// Writes the files of the device as a verbs device.
-fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
+fn verbs_device(to: &Writer<'_>, minor: u32, device: &ShownDevice) -> io::Result<()> {
     let (paths, node) = (&device.paths, &device.info.node);
     let verbs = format!("sys/devices/{}/infiniband_verbs/{node}", paths.device());
     to.file(&format!("{verbs}/ibdev"), &device.info.name)?;
@@ -455,10 +459,10 @@ fn verbs_device(to: &Writer<'_>, minor: u32, device: &Shown) -> io::Result<()> {
     fs::write(to.0.join(format!("dev/infiniband/{node}")), "")
 }
 
-/// Writes the files of the function's control file.
-fn control_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
+/// Writes the files of the function's fwctl device.
+fn fwctl_device(to: &Writer<'_>, device: &ShownDevice) -> io::Result<()> {
     let Some(number) = device.control else { return Ok(()) };
-    let (paths, node) = (&device.paths, Node::Control(number));
+    let (paths, node) = (&device.paths, Node::Fwctl(number));
     let name = node.name();
     let at = format!("sys/devices/{}/fwctl/{name}", paths.device());
     let (major, minor) = numbers(node);
@@ -478,11 +482,11 @@ fn control_device(to: &Writer<'_>, device: &Shown) -> io::Result<()> {
 pub(super) fn numbers(node: Node) -> (u32, u32) {
     match node {
         Node::Verbs(number) => (MAJOR, FIRST_MINOR + number as u32),
-        Node::Control(number) => (CONTROL_MAJOR, number as u32),
+        Node::Fwctl(number) => (CONTROL_MAJOR, number as u32),
     }
 }
 
-/// Width and speed by InfiniBand's codes, as the kernel prints them.
+/// Width and speed from InfiniBand's codes, in the kernel's format.
 fn rate(port: &PortState) -> String {
     let (speed, tenths) = match port.speed {
         2 => ("DDR", 50),
@@ -508,8 +512,7 @@ fn rate(port: &PortState) -> String {
     format!("{}{half} Gb/sec ({width}X {speed})", all / 10)
 }
 
-/// The CPUs that are online: as a mask in words of 32 bits, and as the list that the machine itself
-/// gives.
+/// The online CPUs: as a mask in 32-bit words, and as the machine's own list.
 fn online() -> (String, String) {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let list = if list.trim().is_empty() { "0" } else { list.trim() };
@@ -534,7 +537,7 @@ fn mask(list: &str) -> String {
     words.join(",")
 }
 
-/// Bytes as the kernel prints GUIDs and GIDs: words of four digits.
+/// Formats GUIDs and GIDs as the kernel does: groups of four digits.
 fn words<const N: usize>(bytes: [u8; N]) -> String {
     let mut text = String::new();
     for (index, pair) in bytes.chunks(2).enumerate() {
@@ -552,7 +555,7 @@ mod tests {
     use super::*;
     use verbless_model::{Model, Profile, Side};
 
-    /// Where the files are.
+    /// The root of the tree.
     fn root(directory: &Directory) -> &Path {
         directory.path().expect("a temporary one")
     }
@@ -582,7 +585,7 @@ mod tests {
         assert_eq!(with(1, 16), "14 Gb/sec (1X FDR)");
     }
 
-    /// The files of the devices of one side of a card with all its functions.
+    /// The files of one side of a card with all its functions.
     fn files(side: Side, link: Link) -> Directory {
         let profile = Profile::load("bluefield3").expect("a profile").with_link(link);
         let model = Model::builder().device_with_topology(profile).build();
@@ -590,12 +593,12 @@ mod tests {
         Directory::among_temporary_files(|path| fill(path, &devices)).expect("a directory")
     }
 
-    /// Where PCI functions are listed.
+    /// The listing of PCI functions.
     fn listing(directory: &Directory) -> PathBuf {
         root(directory).join("sys/bus/pci/devices")
     }
 
-    /// Every link below a directory.
+    /// Collects every symlink below a directory.
     fn links(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
             let kind = entry.file_type().expect("it is there");
@@ -621,7 +624,7 @@ mod tests {
                     assert!(!link.exists(), "the machine's own are the kernel's");
                     continue;
                 }
-                // The bus of sub-functions has no files.
+                // The auxiliary bus has no files.
                 if !target.contains("bus/auxiliary") {
                     assert!(link.exists(), "{} -> {target}", link.display());
                     continue;
@@ -642,7 +645,7 @@ mod tests {
             at(&format!("sys/class/infiniband/mlx5_{number}/device/{name}"))
         };
         let all: Vec<_> = (0..5).map(|number| device(number).expect("a function")).collect();
-        // Two PFs; two VFs of the first, and one of the other.
+        // Two PFs: two VFs of the first, one of the second.
         for (parent, number, child) in [(0, 0, 2), (0, 1, 3), (1, 0, 4)] {
             assert_eq!(link(child, "physfn").as_ref(), Some(&all[parent]));
             assert_eq!(link(parent, &format!("virtfn{number}")).as_ref(), Some(&all[child]));

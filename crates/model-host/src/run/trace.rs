@@ -1,12 +1,12 @@
-//! The output of `--trace`: one line for each ioctl and each command, as `strace` would print it.
+//! The output of `--trace`: one line per ioctl and per command, in strace's style.
 //!
 //! ```text
 //!   [     0.012340] function 0 CREATE_CQ(cq_context.log_cq_size=8, …) -> cqn=0x400
 //!   1234 uverbs0 ioctl CQ_CREATE(cqe=255, user_handle=…, vector=0) -> handle=2, resp_cqe=255
 //! ```
 //!
-//! A command's fields come from the description of the PRM; those that are 0 are left out, and most
-//! of a list.
+//! A command's fields come from the PRM description. Fields that are 0 are omitted, and lists are
+//! cut.
 
 use std::fmt::Write as _;
 
@@ -15,14 +15,14 @@ use verbless_prm::reflect::{Kind, Leaf, Path, StructInfo, View};
 use verbless_prm::{CommandInfo, CommandStatus};
 
 use verbless_model::Executed;
-use verbless_model_kernel::remote::Described;
+use verbless_model_kernel::remote::IoctlDescription;
 
 /// Elements of a list that are printed.
 const FEW: usize = 2;
 /// Numbers from here on are printed in hexadecimal.
 const SMALL: u64 = 10;
 
-/// A command on one line.
+/// Formats a command.
 pub(super) fn command(executed: &Executed<'_>) -> String {
     let opcode = executed.input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
     let mut line = format!("[{:>13.6}] function {} ", executed.at.as_secs_f64(), executed.function);
@@ -45,9 +45,14 @@ pub(super) fn command(executed: &Executed<'_>) -> String {
     line
 }
 
-/// An ioctl on one line; the commands that it became stand before it.
-pub(super) fn ioctl(tid: u32, node: &str, words: &Described, result: &Result<(), Errno>) -> String {
-    let Described { name, given, answered } = words;
+/// Formats an ioctl; its commands were printed before.
+pub(super) fn ioctl(
+    tid: u32,
+    node: &str,
+    words: &IoctlDescription,
+    result: &Result<(), Errno>,
+) -> String {
+    let IoctlDescription { name, given, answered } = words;
     let answer = match result {
         Ok(()) if answered.is_empty() => "0".into(),
         Ok(()) => answered.clone(),
@@ -56,12 +61,12 @@ pub(super) fn ioctl(tid: u32, node: &str, words: &Described, result: &Result<(),
     format!("{tid} {node} ioctl {name}({given}) -> {answer}")
 }
 
-/// The numbers of a structure that are not 0.
+/// The fields of a structure that are not 0.
 fn fields(info: &'static StructInfo, bytes: &[u8]) -> String {
     let mut text = String::new();
     let mut left_out = 0;
     View::new(info, bytes).leaves(&mut |path: &Path<'_>, leaf: Leaf| {
-        // The opcode is the command's name.
+        // The line starts with the opcode's name.
         if leaf.width > 64 || path.field.name == "opcode" {
             return;
         }
@@ -90,7 +95,7 @@ fn fields(info: &'static StructInfo, bytes: &[u8]) -> String {
     text
 }
 
-/// Says how many elements of a list were left out, once.
+/// Appends the number of omitted list elements, and resets it.
 fn more(text: &mut String, left_out: &mut u32) {
     if *left_out > 0 {
         let _ = write!(text, ", … {left_out} more");
@@ -98,7 +103,7 @@ fn more(text: &mut String, left_out: &mut u32) {
     }
 }
 
-/// A field with the structures that it lies in.
+/// A field's name, qualified by its structures.
 fn name(path: &Path<'_>) -> String {
     let own = match path.field.count {
         1 => path.field.name.to_string(),
@@ -175,7 +180,7 @@ mod tests {
 
     #[test]
     fn ioctl_trace_line_ends_with_errno() {
-        let words = Described {
+        let words = IoctlDescription {
             name: "DEVX_UMEM_REG".into(),
             given: "len=64".into(),
             answered: "handle=2".into(),
@@ -184,8 +189,11 @@ mod tests {
             ioctl(7, "uverbs0", &words, &Ok(())),
             "7 uverbs0 ioctl DEVX_UMEM_REG(len=64) -> handle=2"
         );
-        let nothing =
-            Described { name: words.name.clone(), given: "len=64".into(), ..Default::default() };
+        let nothing = IoctlDescription {
+            name: words.name.clone(),
+            given: "len=64".into(),
+            ..Default::default()
+        };
         let done = ioctl(7, "uverbs0", &nothing, &Ok(()));
         assert_eq!(done, "7 uverbs0 ioctl DEVX_UMEM_REG(len=64) -> 0");
         let refused = ioctl(7, "uverbs1", &words, &Err(Errno::EINVAL));

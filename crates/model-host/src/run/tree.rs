@@ -1,14 +1,13 @@
-//! The files below /sys and /dev that programs see: a directory of files like the kernel's, which
-//! takes the place of the real ones.
+//! The device tree: the files below /sys and /dev that programs see instead of the real ones.
 //!
-//! The tree is made once, in a directory of its own, and holds every place that belongs to RDMA
-//! devices: real ones are out of sight. A path is opened beneath the tree's root as if that were
-//! `/`, so that neither `..` nor a link leads out of it; its directories and links are real ones,
-//! so whatever a program does with a descriptor works by itself.
+//! The tree is built once, in its own directory. It covers every place that belongs to RDMA
+//! devices, so real devices are hidden. A path is opened beneath the tree's root as if that were
+//! `/`: neither `..` nor a symlink leads out. Directories and symlinks are real, so every call
+//! works on their descriptors.
 //!
-//! A descriptor of a directory leads to all that is above that, in calls that no filter sees. If
-//! the tree is a file system of its own, that is the tree. If not, it is this process's root, and
-//! only a program that has the same root is given any file of the tree ([`Tree::may_give_to`]).
+//! From a directory's descriptor, calls that no filter traps can reach its parents. In a detached
+//! tmpfs, that is the tree alone. Otherwise it is this process's root, and only programs with the
+//! same root get files of the tree ([`Tree::may_give_to`]).
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,14 +21,14 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 use super::directory::Directory;
 use super::node::clean;
-use super::sysfs::{self, Shown};
-use super::{place, sys};
+use super::sysfs::{self, ShownDevice};
+use super::{namespaces, sys};
 
-/// The listing of all PCI functions, in which the modelled ones are beside those of the machine.
-/// What is below it belongs to the tree only if a place below says so.
+/// The listing of all PCI functions: the modelled ones beside the machine's. A path below it
+/// belongs to the tree only if PLACES says so.
 const LISTING: &[u8] = b"/sys/bus/pci/devices";
 
-/// All paths below these belong to the tree.
+/// Paths below these belong to the tree.
 const PLACES: [&str; 8] = [
     "/sys/class/infiniband",
     "/sys/class/fwctl",
@@ -41,27 +40,27 @@ const PLACES: [&str; 8] = [
     "/sys/module/mlx5_core",
 ];
 
-/// So often a path is opened that renames meet. Each time is some microseconds.
+/// Attempts to open a path that concurrent renames disturb; each takes a few microseconds.
 const RACES: u32 = 10_000;
 
-/// The files; removed when this is dropped.
+/// The tree, removed on drop.
 #[derive(Debug)]
 pub(super) struct Tree {
     directory: Directory,
-    /// Whether a process may have its working directory in the tree or in a real directory of that
-    /// kind, so that relative paths may lead there: it was given a descriptor, or the system has
-    /// such directories.
+    /// Whether a working directory may be in the tree or in its real counterpart, so that a
+    /// relative path may lead there: a program got a descriptor, or the machine has such
+    /// directories.
     within: AtomicBool,
 }
 
-/// Every path into the tree, but for the listing, contains one of these texts.
+/// Every path into the tree, except the listing, contains one of these.
 const MARKS: [&[u8]; 4] = [b"infiniband", b"fwctl", b"fb0b", b"mlx5_core"];
 
 fn is_marked(path: &[u8]) -> bool {
     MARKS.iter().any(|mark| path.windows(mark.len()).any(|part| part == *mark))
 }
 
-/// Whether a path may lead into the tree: one that is absolute, as far as its text tells.
+/// Whether an absolute path leads into the tree, by its text.
 pub(super) fn is_ours(path: &[u8]) -> bool {
     if !is_marked(path) {
         return false;
@@ -70,21 +69,21 @@ pub(super) fn is_ours(path: &[u8]) -> bool {
     PLACES.iter().any(|place| clean.starts_with(place.as_bytes()))
 }
 
-/// Whether a path is that of the listing.
+/// Whether a path names the PCI listing.
 pub(super) fn is_listing(path: &[u8]) -> bool {
     let last = &LISTING[b"/sys/bus/".len()..];
     path.windows(last.len()).any(|part| part == last)
         && clean(path).is_some_and(|clean| clean == LISTING)
 }
 
-/// Whether a path leads into the tree, or through a place of it to a directory above.
+/// Whether a path leads into the tree, or through it to a directory above.
 pub(super) fn leads_through(path: &[u8]) -> bool {
     is_ours(path) || is_above(path).is_some() || is_listing(path)
 }
 
-/// The normalized path, if it leads through a directory of the tree to one above it, as
-/// `/dev/infiniband/..` does: the kernel does not find the directory, and so not its parent. It is
-/// answered from the tree, which has that directory too, with places of the tree in it alone.
+/// The normalized path, if it leads through a directory of the tree to one above, as
+/// `/dev/infiniband/..` does. The kernel does not have the directory, so its parent comes from the
+/// tree as well, which contains nothing else.
 fn is_above(path: &[u8]) -> Option<Vec<u8>> {
     if !is_marked(path) {
         return None;
@@ -98,14 +97,14 @@ fn is_above(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Tree {
-    /// Makes the tree for these devices.
-    pub(super) fn new(devices: &[Shown]) -> io::Result<Self> {
+    /// Builds the tree for these devices.
+    pub(super) fn new(devices: &[ShownDevice]) -> io::Result<Self> {
         Ok(Self::in_directory(Directory::filled(|path| sysfs::fill(path, devices))?))
     }
 
-    /// Makes the tree where no file system can be mounted.
+    /// Builds the tree without a detached tmpfs.
     #[cfg(test)]
-    pub(super) fn among_temporary_files(devices: &[Shown]) -> io::Result<Self> {
+    pub(super) fn among_temporary_files(devices: &[ShownDevice]) -> io::Result<Self> {
         let fill = |path: &Path| sysfs::fill(path, devices);
         Ok(Self::in_directory(Directory::among_temporary_files(fill)?))
     }
@@ -115,21 +114,19 @@ impl Tree {
         Self { directory, within }
     }
 
-    /// Whether a thread may be given descriptors of the tree's files: they lead to nothing but the
-    /// tree, or to this process's root, which is the thread's too.
+    /// Whether a thread may get descriptors of the tree's files: they lead to the tree alone, or to
+    /// this process's root, which is also the thread's.
     pub(super) fn may_give_to(&self, tid: u32) -> bool {
-        self.directory.path().is_none() || place::has_our_root(tid)
+        self.directory.path().is_none() || namespaces::has_our_root(tid)
     }
 
-    /// Opens a path of the tree as the kernel would `/`'s. EAGAIN: other processes rename without
-    /// end.
+    /// Opens a path with the tree as `/`. EAGAIN: concurrent renames did not end.
     pub(super) fn open(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
         self.open_from(b"/", path, flags, ResolveFlag::RESOLVE_IN_ROOT)
     }
 
-    /// As [`Tree::open`], a path that begins in the directory `from` and does not leave it: which
-    /// of RESOLVE_IN_ROOT and RESOLVE_BENEATH keeps it there is in `rules`, with
-    /// RESOLVE_NO_SYMLINKS perhaps.
+    /// As [`Tree::open`], but `path` starts in `from` and stays there. `rules`: RESOLVE_IN_ROOT or
+    /// RESOLVE_BENEATH, optionally with RESOLVE_NO_SYMLINKS.
     pub(super) fn open_from(
         &self,
         from: &[u8],
@@ -149,8 +146,8 @@ impl Tree {
             .resolve(rules | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         for _ in 0..RACES {
             match openat2(directory, OsStr::from_bytes(path), how) {
-                // A rename or a mount anywhere on the machine met a `..` or a link: not what a
-                // program that opens a file is prepared for.
+                // A concurrent rename or mount disturbed a `..` or a symlink; programs do not
+                // expect EAGAIN.
                 Err(Errno::EAGAIN) => std::thread::yield_now(),
                 opened => return opened,
             }
@@ -158,23 +155,22 @@ impl Tree {
         Err(Errno::EAGAIN)
     }
 
-    /// Removes the directory; descriptors that were given keep what they refer to.
+    /// Removes the directory. Descriptors that programs hold stay valid.
     pub(super) fn remove(&self) {
         self.directory.remove();
     }
 
-    /// A file of the tree is about to be given to a process.
+    /// Records that a process gets a file of the tree.
     pub(super) fn given(&self) {
         self.within.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a relative path may lead into the tree, from wherever a process stands.
+    /// Whether a relative path may lead into the tree, from any working directory.
     pub(super) fn may_be_reached_by(&self, path: &[u8]) -> bool {
         self.within.load(Ordering::Relaxed) || is_marked(path)
     }
 
-    /// The program's name for what the kernel names by a real path. In a file system of its own
-    /// the two are the same.
+    /// The program's name for a real path. In a detached tmpfs both are the same.
     pub(super) fn shown(&self, real: PathBuf) -> PathBuf {
         self.within_directory(&real).unwrap_or(real)
     }
@@ -184,7 +180,7 @@ impl Tree {
         Some(Path::new("/").join(rest))
     }
 
-    /// The program's name for the working directory of a thread, if that is in the tree.
+    /// The program's name for a thread's working directory, if it is in the tree.
     pub(super) fn directory_of(&self, tid: u32) -> Option<PathBuf> {
         let link = format!("/proc/{tid}/cwd");
         let real = std::fs::read_link(&link).ok()?;

@@ -1,6 +1,7 @@
 """A FUSE file system with one file, `file`, mounted at the first argument.
 
-The file opens, has a page that never arrives, and refuses each ioctl with ENOENT. Prints "up" once
+The file opens, has a page that never arrives, and refuses each ioctl with ENOENT. With `silent` as the
+second argument its attributes last for no time, and never arrive once it is open. Prints "up" once
 it is mounted, or "no".
 """
 import ctypes
@@ -11,6 +12,7 @@ import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
 place = sys.argv[1]
+silent, opened = sys.argv[2:] == ['silent'], False
 try:
     device = os.open('/dev/fuse', os.O_RDWR)
 except OSError:
@@ -40,13 +42,16 @@ while True:
         answer = struct.pack('IIIIHHIIHHI', 7, 31, 4096, 0, 0, 0, 4096, 1, 0, 0, 0) + bytes(24)
     elif opcode == 1:  # LOOKUP
         if request[40:-1] == b'file':
-            answer = struct.pack('QQQQII', 2, 0, 100, 100, 0, 0) + attributes(2)
+            answer = struct.pack('QQQQII', 2, 0, 100, 0 if silent else 100, 0, 0) + attributes(2)
         else:
             error = -errno.ENOENT
+    elif opcode == 3 and silent and opened:  # GETATTR: never
+        continue
     elif opcode == 3:  # GETATTR
         answer = struct.pack('QII', 100, 0, 0) + attributes(node)
     elif opcode in (14, 27):  # OPEN, OPENDIR
         answer = struct.pack('QII', 1, 0, 0)
+        opened = True
     elif opcode == 15:  # READ: never
         continue
     elif opcode in (2, 42):  # FORGET, BATCH_FORGET

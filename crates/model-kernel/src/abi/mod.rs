@@ -274,7 +274,7 @@ const UHW_IN: AttrSpec = optional(
 );
 const UHW_OUT: AttrSpec = optional("uhw_out", attr::UHW_OUT, room(0));
 
-/// The most bytes of a packet mask; the device knows the first of them.
+/// Maximum bytes of a packet mask; the device knows the first of them.
 const MATCH_PARAM: u16 = 640;
 /// A packet mask, or the values under it.
 const fn match_param(copied: bool) -> AttrKind {

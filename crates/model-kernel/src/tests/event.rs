@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use verbless_prm::Opcode;
 use verbless_prm::hot::event_type as event;
@@ -9,17 +10,24 @@ use verbless_prm::hot::event_type as event;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::super::channel::Channel;
 use super::super::eventfds::MOST_EVENTFDS;
 use super::super::events::MOST_SUBSCRIPTIONS;
 use super::super::file::File;
 use super::super::mailbox::Field;
+use super::super::subscriptions::{EventChannel, MOST_OF_EVENT, Subscription};
 use super::support::{FIRST, Fixture, Request, TestClient, command, get_context};
+
+/// The handle of a CQ on completion vector 0.
+fn cq_handle(fixture: &Fixture) -> u64 {
+    let mut input = command(Opcode::CREATE_CQ.0, 0, 0x110);
+    Field(0x24, 31, 0).set(&mut input, FIRST + 2);
+    fixture.create(&input).expect("a CQ")
+}
 
 /// A CQ on completion vector 0: handle and number.
 fn cq(fixture: &Fixture) -> (u64, u32) {
-    let mut input = command(Opcode::CREATE_CQ.0, 0, 0x110);
-    Field(0x24, 31, 0).set(&mut input, FIRST + 2);
-    let handle = fixture.create(&input).expect("a CQ");
+    let handle = cq_handle(fixture);
     let number = (FIRST..FIRST + 64)
         .find(|&number| {
             let mut output = [0; 16];
@@ -215,8 +223,9 @@ fn eventfds_per_process_are_bounded_and_shared() {
     let first = eventfd();
     assert_eq!(signal(Some(handle), &first), Ok(()));
     // The kernel holds them although the client closes its own.
+    let others = [cq_handle(&fixture), cq_handle(&fixture)];
     for held in 2..MOST_EVENTFDS {
-        assert_eq!(signal(Some(handle), &eventfd()), Ok(()), "{held} are held");
+        assert_eq!(signal(Some(others[held % 2]), &eventfd()), Ok(()), "{held} are held");
     }
     assert_eq!(signal(Some(handle), &eventfd()), Err(Errno::ENOMEM));
     assert_eq!(signal(Some(handle), &shared), Ok(()), "those that are held may be used again");
@@ -252,26 +261,57 @@ fn eventfds_count_as_descriptors_that_are_kept() {
 #[test]
 fn subscriptions_per_channel_are_bounded() {
     let fixture = Fixture::new();
-    let (handle, _) = cq(&fixture);
     let channel = fixture.channel(0).expect("a channel");
-    let calls = (0..=MOST_SUBSCRIPTIONS / 16)
-        .take_while(|_| {
-            match subscribe(&fixture, &channel, Some(handle), &[0; 16], Some(1), None) {
-                Ok(()) => true,
-                Err(errno) => {
-                    assert_eq!(errno, Errno::ENOMEM);
-                    false
-                }
-            }
-        })
-        .count();
-    assert_eq!(calls, MOST_SUBSCRIPTIONS / 16 - 1, "the file itself holds the channel as well");
+    let kinds: Vec<u16> = [0, 4].repeat(8);
+    let calls_of_one = 2 * MOST_OF_EVENT / kinds.len();
+    let all = (0..MOST_SUBSCRIPTIONS / (2 * MOST_OF_EVENT)).flat_map(|_| {
+        let handle = cq_handle(&fixture);
+        std::iter::repeat_n(handle, calls_of_one)
+    });
+    let results = all
+        .map(|handle| (handle, subscribe(&fixture, &channel, Some(handle), &kinds, Some(1), None)));
+    let results: Vec<_> = results.collect();
+    let (last, calls) = (results[results.len() - 1], results.len());
+    assert!(results[..calls - 1].iter().all(|(_, result)| *result == Ok(())));
+    assert_eq!(last.1, Err(Errno::ENOMEM), "the file itself holds the channel as well");
     let second = fixture.channel(0).expect("a channel");
-    assert_eq!(subscribe(&fixture, &second, Some(handle), &[0; 16], Some(1), None), Ok(()));
-    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
-    let (handle, _) = cq(&fixture);
-    let again = subscribe(&fixture, &channel, Some(handle), &[0; 16], Some(1), None);
+    assert_eq!(subscribe(&fixture, &second, Some(last.0), &kinds, Some(1), None), Ok(()));
+    assert_eq!(fixture.destroy(0x1001, results[0].0), Ok(()));
+    let again = subscribe(&fixture, &channel, Some(cq_handle(&fixture)), &kinds, Some(1), None);
     assert_eq!(again, Ok(()), "those of an object end with it");
+}
+
+#[test]
+fn subscriptions_to_one_event_are_bounded() {
+    let fixture = Fixture::new();
+    let (handle, channel) = (cq_handle(&fixture), fixture.channel(0).expect("a channel"));
+    let to = |object, kinds: &[u16]| subscribe(&fixture, &channel, object, kinds, Some(1), None);
+    for (object, kind) in [(Some(handle), 0), (None, event::PORT_CHANGE.into())] {
+        let all = vec![kind; MOST_OF_EVENT - 1];
+        assert!(all.chunks(16).all(|kinds| to(object, kinds) == Ok(())), "{kind}");
+        let before = fixture.file.kernel.subscriptions.len();
+        assert_eq!(to(object, &[kind; 2]), Err(Errno::ENOMEM), "{kind}");
+        assert_eq!(fixture.file.kernel.subscriptions.len(), before, "all or none");
+        assert_eq!((to(object, &[kind]), to(object, &[kind])), (Ok(()), Err(Errno::ENOMEM)));
+    }
+    // Other events, other objects, and other clients' device events are counted separately.
+    assert_eq!((to(Some(handle), &[4]), to(Some(cq_handle(&fixture)), &[0])), (Ok(()), Ok(())));
+    let client = TestClient::new();
+    let file = File::new(fixture.file.kernel.clone(), client.clone());
+    get_context(&file, 1).expect("a context");
+    let mut theirs = Request::new(0x1005, 0x1000).handle(0x1000, 0).input(0x1001, &[0; 4]);
+    assert_eq!(theirs.send(&file), Ok(()));
+    let kinds = u16::from(event::PORT_CHANGE).to_ne_bytes();
+    let mut request = Request::new(0x1000, 0x1003).handle(0x1000, theirs.data(0));
+    assert_eq!(request.input(0x1002, &kinds).number(0x1004, 1).send(&file), Ok(()));
+    // Another client of the same file has the same objects.
+    let list = 0_u16.to_ne_bytes();
+    request = Request::new(0x1000, 0x1003).handle(0x1000, channel.as_raw_fd() as u64);
+    request = request.input(0x1002, &list).handle(0x1001, handle).number(0x1004, 1);
+    let other: std::sync::Arc<dyn super::super::client::Client> = client;
+    assert_eq!(fixture.file.ioctl_of(&other, &mut request.words), Err(Errno::ENOMEM));
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    assert_eq!(to(Some(cq_handle(&fixture)), &[0; 16]), Ok(()), "those of an object end with it");
 }
 
 #[test]
@@ -373,4 +413,33 @@ fn fatal_error_ends_no_channel_and_removal_does() {
     assert_eq!(fixture.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EIO));
     assert_eq!(fixture.channel(0).map(drop), Err(Errno::EIO));
     assert_eq!(fixture.destroy(0x1001, handle), Ok(()), "a lost object counts as destroyed");
+}
+
+#[test]
+fn subscriptions_to_destroyed_object_do_not_count_for_next_of_its_number() {
+    let fixture = Fixture::new();
+    let (handle, number) = cq(&fixture);
+    let channel = fixture.channel(0).expect("a channel");
+    let most = vec![0; MOST_OF_EVENT];
+    for kinds in most.chunks(16) {
+        assert_eq!(subscribe(&fixture, &channel, Some(handle), kinds, Some(1), None), Ok(()));
+    }
+    let kernel = fixture.file.kernel.clone();
+    let (sender, outcome) = std::sync::mpsc::channel();
+    let (events, _theirs) = Channel::new(0).expect("a channel");
+    fixture.device.race(Opcode::DESTROY_CQ, move || {
+        let of_next = Subscription {
+            key: 0,
+            number: Some(number),
+            object: Some(kernel.subscriptions.serial()),
+            channel: Arc::new(EventChannel::new(events, false)),
+            cookie: 2,
+            eventfd: None,
+            claim: Arc::default(),
+        };
+        let _ = sender.send(kernel.subscriptions.add(vec![of_next]));
+    });
+    assert_eq!(fixture.destroy(0x1001, handle), Ok(()));
+    assert_eq!(outcome.recv(), Ok(Ok(())));
+    assert_eq!(fixture.file.kernel.subscriptions.len(), 1, "that of the next object stays");
 }

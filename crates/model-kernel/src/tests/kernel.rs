@@ -9,7 +9,7 @@ use verbless_prm::hot::event_type as event;
 use verbless_prm::{AtomicCap, AtomicReqEndianness, CreateEqIn, Opcode, PortChangeSubtype};
 
 use super::super::kernel::Kernel;
-use super::super::numbers::Numbers;
+use super::super::numbers::IdAllocator;
 use super::super::{ioctl, refusal_log};
 use super::support::{Device, Fixture, Request, command};
 
@@ -199,7 +199,7 @@ fn planned_ioctl_fault_matches_method_and_command() {
 
 #[test]
 fn numbers_are_exhausted_at_upper_bound() {
-    let mut numbers = Numbers::new(5, 7);
+    let mut numbers = IdAllocator::new(5, 7);
     for number in [5, 6] {
         assert_eq!(numbers.lowest(), Some(number));
         numbers.take_this(number);
@@ -222,7 +222,7 @@ fn ioctl_length_matches_attribute_count() {
 #[test]
 fn ioctls_of_a_control_file_go_by_their_names() {
     use verbless_devx::abi::fwctl::{FWCTL_INFO, FWCTL_RPC};
-    assert_eq!(refusal_log::control_request(FWCTL_INFO), "FWCTL_INFO");
-    assert_eq!(refusal_log::control_request(FWCTL_RPC), "FWCTL_RPC");
-    assert_eq!(refusal_log::control_request(0x1234), "ioctl 0x1234 of fwctl");
+    assert_eq!(refusal_log::fwctl_request(FWCTL_INFO), "FWCTL_INFO");
+    assert_eq!(refusal_log::fwctl_request(FWCTL_RPC), "FWCTL_RPC");
+    assert_eq!(refusal_log::fwctl_request(0x1234), "ioctl 0x1234 of fwctl");
 }

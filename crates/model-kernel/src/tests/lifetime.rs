@@ -1,10 +1,14 @@
 //! The end of a file's objects on close, and of the kernel's own objects on the last close.
 
-use verbless_prm::Opcode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
+use verbless_prm::Opcode;
 
+use super::super::client::Client as _;
 use super::super::rules;
+use super::super::verbs::listener::ListenerKind;
 use super::objects::Verbs;
 use super::support::{Device, Fixture, Request, buffer, command};
 
@@ -128,4 +132,86 @@ fn handles_are_private_to_their_file() {
     drop(second);
     assert_eq!(fixture.destroy(0x1001, pd), Ok(()));
     assert_eq!(fixture.close(), 0);
+}
+
+#[test]
+fn destroy_keeps_listener_of_new_object_with_same_number() {
+    let verbs = Verbs::new();
+    let kernel = verbs.fixture.file.kernel.clone();
+    let (qp, qpn, _) = verbs.rc();
+    let ((cq, cqn), (srq, srqn)) = (verbs.plain_cq(), verbs.srq());
+    for (object, kind, opcode, handle, number) in [
+        (4, ListenerKind::Qp, Opcode::DESTROY_QP, qp, qpn),
+        (3, ListenerKind::Cq, Opcode::DESTROY_CQ, cq, cqn),
+        (5, ListenerKind::Srq, Opcode::DESTROY_RMP, srq, srqn),
+    ] {
+        let of_old = kernel.listeners.get(kind, number).expect("the object has one");
+        let other = kernel.clone();
+        verbs.fixture.device.race(opcode, move || {
+            other.listeners.add(kind, number, 77, None, None);
+        });
+        let mut reply = [0; 8];
+        let reply = if object == 3 { &mut reply[..] } else { &mut reply[..4] };
+        assert_eq!(verbs.destroy(object, handle, reply), Ok(()));
+        let of_new = kernel.listeners.get(kind, number).expect("the new object has one");
+        assert!(!Arc::ptr_eq(&of_old, &of_new), "{kind:?}");
+    }
+    let (cq, cqn) = verbs.plain_cq();
+    assert_eq!(verbs.destroy(3, cq, &mut [0; 8]), Ok(()));
+    assert!(kernel.listeners.get(ListenerKind::Cq, cqn).is_none(), "it ends with its object");
+}
+
+#[test]
+fn refused_destroy_keeps_listener() {
+    let verbs = Verbs::new();
+    let listeners = &verbs.fixture.file.kernel.listeners;
+    let (cq, cqn) = verbs.plain_cq();
+    verbs.fixture.device.refuse_next(Opcode::DESTROY_CQ.0, 6);
+    assert_eq!(verbs.destroy(3, cq, &mut [0; 8]), Err(Errno::EBUSY));
+    assert!(listeners.get(ListenerKind::Cq, cqn).is_some());
+}
+
+#[test]
+fn uar_page_is_unbacked_before_it_is_freed() {
+    // The context's page, and one of UAR_ALLOC.
+    for dynamic in [false, true] {
+        let fixture = Fixture::that_maps_by_itself(Device::new());
+        let device = fixture.device.clone();
+        if dynamic {
+            super::support::get_context(&fixture.file, 1).expect("a context");
+            let (mut offset, mut length, mut page) = ([0; 8], [0; 4], [0; 4]);
+            let mut alloc = Request::new(0x1008, 0x1000)
+                .handle(0x1000, 0)
+                .number(0x1001, 0)
+                .output(0x1002, &mut offset)
+                .output(0x1003, &mut length)
+                .output(0x1004, &mut page);
+            assert_eq!(alloc.send(&fixture.file), Ok(()));
+        } else {
+            let mut get = Request::new(0, 3).input(0x1000, &[2, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(get.send(&fixture.file), Ok(()));
+        }
+        let page = *device.backed.lock().expect("no panic").keys().next().expect("a page");
+        // Another client gets the page and maps it.
+        let other = device.clone();
+        device.race(Opcode::DEALLOC_UAR, move || {
+            other.backed.lock().expect("no panic").insert(page, 0x77_0000);
+        });
+        assert_eq!(fixture.close(), 0);
+        let backed = device.backed.lock().expect("no panic");
+        assert_eq!(backed.get(&page), Some(&0x77_0000), "dynamic: {dynamic}");
+    }
+}
+
+#[test]
+fn close_keeps_memory_of_objects_that_device_refuses_to_destroy() {
+    let fixture = Fixture::new();
+    let (_memory, address) = buffer(3);
+    fixture.umem(address, 0x3000, 1, None).expect("a UMEM");
+    let (device, client) = (fixture.device.clone(), fixture.client.clone());
+    let pinned = client.pinned().load(Ordering::Relaxed);
+    assert_eq!(pinned, 3);
+    device.refuse_next(Opcode::DESTROY_UMEM.0, 6);
+    assert_eq!(fixture.close(), 1, "the device still has the UMEM");
+    assert_eq!(client.pinned().load(Ordering::Relaxed), pinned);
 }

@@ -174,6 +174,27 @@ impl Verbs {
         Ok((request.data(0), word(&number)))
     }
 
+    /// An SRQ by ioctl, of 4 requests of 3 SGEs; its handle and its number.
+    pub(super) fn srq(&self) -> (u64, u32) {
+        let driver = [self.address, self.address + 0x8000, 0, 0, 0x66, 0];
+        let driver = fields(&[8, 8, 4, 4, 4, 4], &driver);
+        let (mut got, mut sges, mut uhw) = ([0; 4], [0; 4], [0; 8]);
+        let mut request = Request::new(5, 0)
+            .handle(0, 0)
+            .handle(1, self.pd.into())
+            .number(4, 0xabc)
+            .input(5, &4u32.to_ne_bytes())
+            .input(6, &3u32.to_ne_bytes())
+            .input(7, &[0; 4])
+            .number(9, 0)
+            .output(11, &mut got)
+            .output(12, &mut sges)
+            .input(0x1000, &driver)
+            .output(0x1001, &mut uhw);
+        request.send(&self.fixture.file).expect("an SRQ");
+        (request.data(0), word(&uhw))
+    }
+
     pub(super) fn rc(&self) -> (u64, u32, u64) {
         let (cq, _) = self.plain_cq();
         let (qp, number) =
@@ -211,7 +232,7 @@ impl Verbs {
         read(&command).expect("it is whole").clone()
     }
 
-    /// The list behind the fixed part of the last command with an opcode.
+    /// The list after the fixed part of the last command with an opcode.
     pub(super) fn list(&self, opcode: u16, fixed: usize) -> Vec<u64> {
         let command = self.fixture.device.last(opcode).expect("the command was sent");
         let entry = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));

@@ -42,7 +42,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 /// Makes the calls. `numbers` is the first number of the device's objects.
 fn make(file: &File, calls: Vec<Call>, numbers: u32) {
-    // Two pages for start addresses, and room behind them for the longest output.
+    // Two pages for start addresses, and room after them for the longest output.
     let (_memory, page) = buffer(2 + 16);
     for ((method, attrs), pick) in calls {
         let method = methods().nth(method).expect("there is one");

@@ -10,12 +10,12 @@ use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 use verbless_prm::{HcaCap, MkeyContext, Opcode};
 
-use super::super::client::{Capability, Claim, Client, FileId, Ourselves};
+use super::super::client::{Capability, Client, DescriptorClaim, FileId, OwnProcess};
+use super::super::cmd::{FunctionAccess, FunctionRegisters};
 use super::super::file::File;
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
 use super::super::port::{GidEntry, PortState};
-use super::super::reach::{About, Function};
 use super::super::refused;
 use super::super::rules;
 use verbless_model::memory::{HostMemory, Interrupts, Iommu, ProcessMemory};
@@ -25,6 +25,9 @@ pub(super) struct Device {
     pub commands: Mutex<Vec<Vec<u8>>>,
     /// The next command with this opcode fails with this status.
     pub refuse: Mutex<Option<(u16, u8)>>,
+    /// What another thread does as soon as the device has carried out the next command with this
+    /// opcode, before the kernel knows the outcome.
+    pub races: Mutex<Option<(Opcode, Race)>>,
     /// The first bytes of command responses, by opcode and modifier.
     pub answers: Mutex<BTreeMap<(u16, u16), Vec<u8>>>,
     pub caps: HcaCap,
@@ -51,6 +54,9 @@ pub(super) struct Device {
     held: Mutex<BTreeMap<(Opcode, u32), ()>>,
 }
 
+/// What a test does in the middle of a call.
+type Race = Box<dyn FnOnce() + Send>;
+
 /// The number of the first event queue; the device numbers every later object from there.
 pub(super) const FIRST: u32 = 0x40;
 
@@ -70,6 +76,7 @@ impl Device {
         Self {
             commands: Mutex::default(),
             refuse: Mutex::default(),
+            races: Mutex::default(),
             answers: Mutex::default(),
             caps,
             ethernet,
@@ -106,6 +113,11 @@ impl Device {
 
     pub(super) fn refuse_next(&self, opcode: u16, status: u8) {
         *Self::lock(&self.refuse) = Some((opcode, status));
+    }
+
+    /// Calls `race` once, between the next command with this opcode and the kernel's next step.
+    pub(super) fn race(&self, opcode: Opcode, race: impl FnOnce() + Send + 'static) {
+        *Self::lock(&self.races) = Some((opcode, Box::new(race)));
     }
 
     /// Sets the first bytes of the response to an opcode and modifier.
@@ -155,10 +167,8 @@ impl Device {
         memory.store8(base + index * 64 + 63, 0).expect("the queue's memory");
         self.raise(queue);
     }
-}
 
-impl Function for Device {
-    fn execute(&self, input: &[u8], output: &mut [u8]) {
+    fn answer_command(&self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
         Self::lock(&self.commands).push(input.to_vec());
         let opcode = rules::opcode(input);
@@ -172,6 +182,10 @@ impl Function for Device {
         }
         drop(refuse);
         let modifier = u16::from_be_bytes([input[6], input[7]]);
+        let race = Self::lock(&self.races).take_if(|(raced, _)| *raced == opcode);
+        if let Some((_, race)) = race {
+            race();
+        }
         if let Some(bytes) = Self::lock(&self.answers).get(&(opcode.0, modifier)) {
             let len = bytes.len().min(output.len());
             output[..len].copy_from_slice(&bytes[..len]);
@@ -211,6 +225,13 @@ impl Function for Device {
             }
         }
     }
+}
+
+impl FunctionAccess for Device {
+    fn execute(&self, input: &[u8], output: &mut [u8]) -> bool {
+        self.answer_command(input, output);
+        true
+    }
 
     fn mmio_write(&self, _offset: u64, _bytes: &[u8]) {}
 
@@ -230,8 +251,8 @@ impl Function for Device {
         *Self::lock(&self.interrupts) = interrupts;
     }
 
-    fn about(&self) -> About {
-        About { firmware: [22, 35, 1012], device_id: 0x101d, embedded_cpu: false }
+    fn registers(&self) -> FunctionRegisters {
+        FunctionRegisters { firmware: [22, 35, 1012], device_id: 0x101d, embedded_cpu: false }
     }
 
     fn back_uar(
@@ -252,7 +273,7 @@ impl Function for Device {
         self.iommu.clone()
     }
 
-    fn fails_ioctl(&self, _: (u16, u16), names: &[&str]) -> Option<Errno> {
+    fn take_ioctl_fault(&self, _: (u16, u16), names: &[&str]) -> Option<Errno> {
         let fails = Self::lock(&self.fails).clone()?;
         (names == fails).then_some(Errno::ENODEV)
     }
@@ -309,25 +330,25 @@ impl Function for Device {
 
 /// This process, but with limits and privileges of the test's choice.
 pub(super) struct TestClient {
-    process: Ourselves,
+    process: OwnProcess,
     pub memlock: AtomicU64,
     /// Capabilities by bit.
     pub capabilities: AtomicU64,
     /// Descriptors given out; closed with the client.
     pub installed: Mutex<Vec<OwnedFd>>,
-    claims: Claim,
-    /// The most descriptors that may be kept for the client.
+    claims: DescriptorClaim,
+    /// Maximum number of descriptors that may be kept for the client.
     pub most_claims: AtomicU64,
 }
 
 impl TestClient {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            process: Ourselves::default(),
+            process: OwnProcess::default(),
             memlock: AtomicU64::new(u64::MAX),
             capabilities: AtomicU64::new(0),
             installed: Mutex::default(),
-            claims: Claim::default(),
+            claims: DescriptorClaim::default(),
             most_claims: AtomicU64::new(u32::MAX.into()),
         })
     }
@@ -373,7 +394,7 @@ impl Client for TestClient {
     fn descriptors(&self) -> Vec<i32> {
         self.process.descriptors()
     }
-    fn claim(&self) -> Result<Claim, Errno> {
+    fn claim(&self) -> Result<DescriptorClaim, Errno> {
         let most = self.most_claims.load(Ordering::Relaxed) as usize;
         self.claims.one_of(most).ok_or(Errno::EMFILE)
     }

@@ -14,7 +14,7 @@ use super::super::file::Method;
 use super::super::handles::{Object, Stream};
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::{NO_REGISTERS, refused};
-use super::super::wire::{Core, Reply, heard_of_cq};
+use super::super::uapi::{UverbsRequest, UverbsResponse, reported_events};
 use super::listener::{COMPLETION_RECORD, ListenerKind};
 use super::memory::{buffer, record, with_list};
 use super::objects::{Cq, Verbs};
@@ -38,7 +38,7 @@ const DRIVER_LEAST: usize = 22;
 const RESIZE_BYTES: usize = 16;
 
 /// The client's request, by either interface.
-struct Wanted {
+struct CqRequest {
     user_handle: u64,
     entries: u32,
     vector: u32,
@@ -49,7 +49,7 @@ struct Wanted {
 
 impl Method<'_> {
     /// Creates a completion channel; the response holds its descriptor.
-    pub(crate) fn create_comp_channel(&mut self, _: &Core) -> Result<(), Errno> {
+    pub(crate) fn create_comp_channel(&mut self, _: &UverbsRequest) -> Result<(), Errno> {
         self.state.context()?;
         let (channel, fd) = Channel::new(COMPLETION_RECORD)?;
         let number = self.give_stream(Stream::Completions(channel), fd)?;
@@ -61,7 +61,7 @@ impl Method<'_> {
             |bytes: Vec<u8>| bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
         let vector = number(self.attrs.bytes(attr::CQ_VECTOR)?);
         let entries = number(self.attrs.bytes(attr::CQ_CQE)?);
-        let wanted = Wanted {
+        let wanted = CqRequest {
             user_handle: self.attrs.data(attr::CQ_USER_HANDLE)?,
             entries,
             vector,
@@ -78,7 +78,7 @@ impl Method<'_> {
     }
 
     /// CREATE_CQ of the write interface.
-    pub(crate) fn write_create_cq(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn write_create_cq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         self.state.context()?;
         let channel = match request.u32(24) as i32 {
             none if none < 0 => None,
@@ -89,7 +89,7 @@ impl Method<'_> {
             }
         };
         let handle = self.state.free_handle()?;
-        let (cq, entries) = self.make_cq(Wanted {
+        let (cq, entries) = self.make_cq(CqRequest {
             user_handle: request.u64(8),
             entries: request.u32(16),
             vector: request.u32(20),
@@ -97,7 +97,7 @@ impl Method<'_> {
             channel,
             asynchronous: self.state.default_async_file(),
         })?;
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(entries - 1);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
             self.unmake_cq(&cq);
@@ -114,7 +114,7 @@ impl Method<'_> {
     }
 
     /// Creates a CQ; returns it and its number of entries.
-    fn make_cq(&mut self, wanted: Wanted) -> Result<(Cq, u32), Errno> {
+    fn make_cq(&mut self, wanted: CqRequest) -> Result<(Cq, u32), Errno> {
         let context = self.state.context()?;
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
@@ -204,7 +204,7 @@ impl Method<'_> {
     }
 
     /// Sets the completions and microseconds before an event.
-    pub(crate) fn modify_cq(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn modify_cq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let (given, count, period) = (request.u32(4), request.u16(8), request.u16(10));
         if given == 0 || request.u32(12) != 0 {
             return Err(refused(Errno::EINVAL, "attr_mask is 0, or a reserved field is not"));
@@ -235,7 +235,7 @@ impl Method<'_> {
 
     /// Moves a CQ to another buffer. When this returns, the old buffer ends with the CQE that marks
     /// the resize, and belongs to the client again.
-    pub(crate) fn resize_cq(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn resize_cq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let wanted = request.u32(12);
         let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
         let Some(Object::Verbs(Verbs::Cq(cq))) = self.state.object(handle) else {
@@ -279,15 +279,15 @@ impl Method<'_> {
             };
             (cq.entries, cq.pinned) = (entries, memory.pinned);
         }
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(entries - 1).u32(0);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    pub(crate) fn write_destroy_cq(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn write_destroy_cq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::CQ)?;
         let heard = self.file.destroy(self.state, self.client, handle)?;
-        self.attrs.put_or_zero(attr::CORE_OUT, &heard_of_cq(heard))
+        self.attrs.put_or_zero(attr::CORE_OUT, &reported_events(heard))
     }
 }
 

@@ -5,11 +5,11 @@ use verbless_prm::{AttachToMcgIn, DetachFromMcgIn, ServiceType};
 use verbless_wire::is_multicast;
 
 use super::super::abi::object;
+use super::super::cmd::command;
 use super::super::file::Method;
 use super::super::handles::Object;
-use super::super::reach::command;
 use super::super::refused::refused;
-use super::super::wire::Core;
+use super::super::uapi::UverbsRequest;
 use super::objects::{Verbs, VerbsQp};
 
 /// LIDs of multicast groups.
@@ -23,7 +23,7 @@ struct Membership {
 }
 
 impl Method<'_> {
-    fn member(&mut self, request: &Core) -> Result<(Membership, &mut VerbsQp), Errno> {
+    fn member(&mut self, request: &UverbsRequest) -> Result<(Membership, &mut VerbsQp), Errno> {
         let of = Membership { gid: request.gid(0), handle: request.u32(16), lid: request.u16(20) };
         let handle = self.state.lookup(of.handle.into(), object::QP)?;
         match self.state.object_mut(handle) {
@@ -32,7 +32,7 @@ impl Method<'_> {
         }
     }
 
-    pub(crate) fn attach_multicast(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn attach_multicast(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let kernel = self.file.kernel.clone();
         let ethernet = kernel.caps.port_type() == verbless_prm::PortType::ETHERNET;
         let (of, qp) = self.member(request)?;
@@ -56,7 +56,7 @@ impl Method<'_> {
         Ok(())
     }
 
-    pub(crate) fn detach_multicast(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn detach_multicast(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let kernel = self.file.kernel.clone();
         let (of, qp) = self.member(request)?;
         let at = qp.groups.iter().position(|&group| group == (of.gid, of.lid));

@@ -11,7 +11,7 @@ use verbless_prm::{Eqe, EqeCqError, EqeQpSrq, EqeQueueType};
 use super::super::channel::Channel;
 use super::super::client::Client;
 use super::super::event_rules::data;
-use super::super::wire::Heard;
+use super::super::uapi::ReportedEvents;
 
 /// Bytes of an `ib_uverbs_comp_event_desc`.
 pub(crate) const COMPLETION_RECORD: usize = 8;
@@ -61,12 +61,12 @@ impl Listener {
     }
 
     /// Removes unread records when the object is destroyed; returns how many were read.
-    pub(crate) fn end(&self, client: &dyn Client) -> Heard {
+    pub(crate) fn end(&self, client: &dyn Client) -> ReportedEvents {
         let read = |channel: &Option<Arc<Channel>>, sent: &AtomicU32| {
             let unread = channel.as_ref().map_or(0, |channel| channel.retract(self.tag, client));
             sent.load(Ordering::Relaxed).saturating_sub(unread)
         };
-        Heard {
+        ReportedEvents {
             completions: read(&self.completions, &self.completed),
             events: read(&self.asynchronous, &self.reported),
         }
@@ -109,7 +109,16 @@ impl Listeners {
         self.lock().remove(&(kind, number))
     }
 
-    fn get(&self, kind: ListenerKind, number: u32) -> Option<Arc<Listener>> {
+    /// Removes a listener whose object the device has destroyed, unless the object's number already
+    /// belongs to a new object with a listener of its own.
+    pub(crate) fn remove_listener(&self, kind: ListenerKind, number: u32, of: &Arc<Listener>) {
+        let mut table = self.lock();
+        if table.get(&(kind, number)).is_some_and(|known| Arc::ptr_eq(known, of)) {
+            table.remove(&(kind, number));
+        }
+    }
+
+    pub(crate) fn get(&self, kind: ListenerKind, number: u32) -> Option<Arc<Listener>> {
         self.lock().get(&(kind, number)).cloned()
     }
 

@@ -40,16 +40,20 @@ pub(super) use commands::COMMANDS;
 use nix::errno::Errno;
 
 use super::abi::VerbsCall;
-use super::file::{Made, Method};
+use super::file::{Method, MethodResult};
 
 impl Method<'_> {
     /// Runs a method.
-    pub(super) fn verbs(&mut self, call: VerbsCall) -> Result<Made, Errno> {
+    pub(super) fn verbs(&mut self, call: VerbsCall) -> Result<MethodResult, Errno> {
         match call {
-            VerbsCall::MrQuery => self.query_mr().map(|()| Made::Nothing),
-            VerbsCall::CqCreate => self.create_cq().map(|cq| Made::Object(cq, Vec::new())),
-            VerbsCall::QpCreate => self.create_qp().map(|(qp, uses)| Made::Object(qp, uses)),
-            VerbsCall::SrqCreate => self.create_srq().map(|(srq, uses)| Made::Object(srq, uses)),
+            VerbsCall::MrQuery => self.query_mr().map(|()| MethodResult::Nothing),
+            VerbsCall::CqCreate => self.create_cq().map(|cq| MethodResult::Object(cq, Vec::new())),
+            VerbsCall::QpCreate => {
+                self.create_qp().map(|(qp, uses)| MethodResult::Object(qp, uses))
+            }
+            VerbsCall::SrqCreate => {
+                self.create_srq().map(|(srq, uses)| MethodResult::Object(srq, uses))
+            }
         }
     }
 }

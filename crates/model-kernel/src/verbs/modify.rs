@@ -12,9 +12,9 @@ use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::kernel::Kernel;
 use super::super::refused::refused;
-use super::super::wire::{Core, Reply};
+use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::objects::{Verbs, VerbsQp, state};
-use super::path::{self, Destination};
+use super::path::{self, QpDestination};
 use super::transitions::{self, mask};
 
 /// `ib_access_flags` of a queue pair.
@@ -30,9 +30,9 @@ const DRIVER_BYTES: usize = 16;
 const DRIVER_RESPONSE: usize = 16;
 
 /// `ib_uverbs_modify_qp`.
-struct Attributes {
-    to: Destination,
-    other: Destination,
+struct ModifyQpAttributes {
+    to: QpDestination,
+    other: QpDestination,
     mask: u32,
     qkey: u32,
     receive_psn: u32,
@@ -56,11 +56,11 @@ struct Attributes {
     other_timeout: u8,
 }
 
-impl Attributes {
-    fn read(from: &Core) -> Self {
+impl ModifyQpAttributes {
+    fn read(from: &UverbsRequest) -> Self {
         Self {
-            to: Destination::read(from, 0),
-            other: Destination::read(from, Destination::BYTES),
+            to: QpDestination::read(from, 0),
+            other: QpDestination::read(from, QpDestination::BYTES),
             mask: from.u32(68),
             qkey: from.u32(72),
             receive_psn: from.u32(76),
@@ -91,11 +91,11 @@ impl Attributes {
 }
 
 impl Method<'_> {
-    pub(crate) fn modify_qp(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn modify_qp(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         self.change_qp(request)
     }
 
-    pub(crate) fn modify_qp_ex(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn modify_qp_ex(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let unknown = request.u32(68) & !(mask::STANDARD | mask::RATE_LIMIT);
         if unknown != 0 {
             let words = format!("attr_mask has bits {unknown:#x}, which Linux does not know");
@@ -103,12 +103,12 @@ impl Method<'_> {
         }
         self.change_qp(request)?;
         let room = self.attrs.len(attr::CORE_OUT).unwrap_or(0).min(8) as u32;
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(0).u32(room);
         self.put_extended(reply.as_bytes())
     }
 
-    fn change_qp(&mut self, request: &Core) -> Result<(), Errno> {
+    fn change_qp(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let kernel = self.file.kernel.clone();
         let handle = self.state.lookup(request.u32(64).into(), object::QP)?;
         let driver = self.driver_request(0, DRIVER_BYTES)?;
@@ -116,7 +116,7 @@ impl Method<'_> {
             let words = "the driver's data has a comp_mask or reserved bits";
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
-        let mut asked = Attributes::read(request);
+        let mut asked = ModifyQpAttributes::read(request);
         let privileged = self.attrs.client.capable(Capability::NetRaw);
         let Some(Object::Verbs(Verbs::Qp(qp))) = self.state.object_mut(handle) else {
             return Err(Errno::EINVAL);
@@ -154,7 +154,7 @@ impl Method<'_> {
             qp.port = asked.port;
         }
         if self.attrs.len(attr::UHW_OUT).unwrap_or(0) >= DRIVER_RESPONSE {
-            let mut reply = Reply::default();
+            let mut reply = UverbsResponse::default();
             let agreed = if kernel.caps.ece_support() { output.ece() } else { 0 };
             reply.u32(DRIVER_RESPONSE as u32).u32(0).u32(agreed).u32(0);
             self.attrs.put(attr::UHW_OUT, reply.as_bytes())?;
@@ -168,7 +168,7 @@ impl Method<'_> {
 fn check(
     kernel: &Kernel,
     qp: &VerbsQp,
-    asked: &mut Attributes,
+    asked: &mut ModifyQpAttributes,
     privileged: bool,
 ) -> Result<(), Errno> {
     let caps = &kernel.caps;
@@ -250,7 +250,7 @@ fn check(
 fn fill(
     kernel: &Kernel,
     qp: &VerbsQp,
-    asked: &Attributes,
+    asked: &ModifyQpAttributes,
     (current, next): (u8, u8),
     qpc: &mut QpContext,
 ) -> Result<(), Errno> {
@@ -336,7 +336,7 @@ fn fill(
 fn set_rights(
     kernel: &Kernel,
     qp: &VerbsQp,
-    asked: &Attributes,
+    asked: &ModifyQpAttributes,
     qpc: &mut QpContext,
 ) -> Result<(), Errno> {
     let depth = if asked.has(mask::MAX_DEST_RD_ATOMIC) {

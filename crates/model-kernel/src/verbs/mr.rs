@@ -1,8 +1,8 @@
 //! Memory regions: REG_MR, REREG_MR, DEREG_MR, and the query of a process that imports a region.
 //!
-//! Linux registers through UMR where the device allows it, and otherwise by CREATE_MKEY with the
-//! page list; the key is the same. This kernel does the latter. A region that moves gets another
-//! key, as in Linux where UMR cannot make the change; other rights or another PD keep the key.
+//! Linux registers by UMR if the device allows it, else by CREATE_MKEY with the page list; the mkey
+//! is the same. This kernel uses CREATE_MKEY. A region that moves gets another mkey, as in Linux if
+//! UMR cannot make the change; other rights or another PD keep the mkey.
 
 use nix::errno::Errno;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, Opcode};
@@ -12,12 +12,13 @@ use super::super::client::PAGE;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::page_lists::ListedPages;
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
-use super::super::umem::{ListedPages, best_page_size};
-use super::super::wire::{Core, Reply};
+use super::super::uapi::{UverbsRequest, UverbsResponse};
+use super::super::umem::best_page_size;
 use super::memory::with_list;
-use super::objects::{Mr, Range, Verbs};
+use super::objects::{Mr, RegionRange, Verbs};
 
 /// `ib_access_flags`.
 mod access {
@@ -41,9 +42,9 @@ mod rereg {
     pub(super) const KNOWN: u32 = 7;
 }
 
-impl Range {
+impl RegionRange {
     /// Reads three consecutive numbers of a request.
-    fn read(request: &Core, at: usize) -> Result<Self, Errno> {
+    fn read(request: &UverbsRequest, at: usize) -> Result<Self, Errno> {
         let range = Self {
             start: request.u64(at),
             length: request.u64(at + 8),
@@ -60,9 +61,10 @@ impl Range {
         }
     }
 
-    /// Bytes whose pages the region has. A range of 0 bytes inside a page has that page. A range of
-    /// 0 bytes at the beginning of a page has none and is refused (Linux `ib_umem_num_pages`).
-    /// Newer Linux refuses the former too (`ib_umem_find_best_pgsz`, by an overflow check).
+    /// Bytes of the region, as far as pages are concerned. A range of 0 bytes inside a page has
+    /// that page. A range of 0 bytes at the start of a page has none and is refused (Linux
+    /// `ib_umem_num_pages`). Newer Linux also refuses the former (`ib_umem_find_best_pgsz`, by an
+    /// overflow check).
     fn bytes(&self) -> u64 {
         if self.start.is_multiple_of(PAGE) { self.length } else { self.length.max(1) }
     }
@@ -112,8 +114,8 @@ fn is_writable(rights: u32) -> bool {
 const PAGE_SIZES: u64 = (1 << 32) - PAGE;
 
 impl Method<'_> {
-    pub(crate) fn reg_mr(&mut self, request: &Core) -> Result<(), Errno> {
-        let range = Range::read(request, 8)?;
+    pub(crate) fn reg_mr(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
+        let range = RegionRange::read(request, 8)?;
         self.state.context()?;
         let rights = request.u32(36);
         check_rights(rights)?;
@@ -123,7 +125,7 @@ impl Method<'_> {
         let writable = is_writable(rights);
         let pinned = Pinned::new(self.client, range.start, range.bytes(), writable)?;
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(mr.key).u32(mr.key);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
             let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
@@ -134,7 +136,7 @@ impl Method<'_> {
     }
 
     /// Changes the range, rights or PD of a region; its handle stays.
-    pub(crate) fn rereg_mr(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn rereg_mr(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let changes = request.u32(12);
         if changes == 0 {
             return Err(refused(Errno::EINVAL, "no flag selects a change of the region"));
@@ -144,7 +146,8 @@ impl Method<'_> {
             return Err(refused(Errno::EOPNOTSUPP, words));
         }
         let changes = |part: u32| changes & part != 0;
-        let moved = changes(rereg::TRANSLATION).then(|| Range::read(request, 16)).transpose()?;
+        let moved =
+            changes(rereg::TRANSLATION).then(|| RegionRange::read(request, 16)).transpose()?;
         let handle = self.state.lookup(request.u32(8).into(), object::MR)?;
         let asked = changes(rereg::ACCESS).then(|| request.u32(44));
         if let Some(rights) = asked {
@@ -176,7 +179,7 @@ impl Method<'_> {
             let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
             return Err(errno);
         }
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(mr.key).u32(mr.key);
         if let Some(object) = self.state.object_mut(handle) {
             *object = Object::Verbs(Verbs::Mr(mr));
@@ -185,7 +188,7 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    /// Changes the PD and rights of a region with the same range; its key stays the same.
+    /// Changes the PD and rights of a region; range and mkey stay the same.
     fn reconfigure(
         &mut self,
         handle: u32,
@@ -208,7 +211,7 @@ impl Method<'_> {
             mr.rights = rights;
         }
         self.state.now_uses(handle, vec![pd]);
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(key).u32(key);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
@@ -231,11 +234,11 @@ impl Method<'_> {
         &self,
         pdn: u32,
         rights: u32,
-        range: Range,
+        range: RegionRange,
         pinned: Pinned,
         writable: bool,
     ) -> Result<Mr, Errno> {
-        let Range { start, length, virtual_address } = range;
+        let RegionRange { start, length, virtual_address } = range;
         let (index, variant) = self.create_key(pdn, rights, start, length, virtual_address)?;
         let key = (index << 8) + u32::from(variant);
         let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);
@@ -243,7 +246,7 @@ impl Method<'_> {
         Ok(Mr { destroy, key, range, rights, _pinned: pinned, writable })
     }
 
-    /// Creates a key over a range of the client's memory; returns its index and its variant.
+    /// Creates an mkey over a range of the client's memory; returns its index and variant.
     fn create_key(
         &self,
         pdn: u32,
@@ -272,7 +275,7 @@ impl Method<'_> {
             let words = format!("a list of {pages} pages of {size:#x} bytes is too long now");
             refused(Errno::ENOMEM, words)
         };
-        let _listed = ListedPages::of(pages).ok_or_else(too_long)?;
+        let _listed = ListedPages::of(pages, &**self.client).ok_or_else(too_long)?;
         let mut list = Vec::new();
         let bytes = (pages as usize * 8).next_multiple_of(16);
         list.try_reserve_exact(bytes).map_err(|_| too_long())?;

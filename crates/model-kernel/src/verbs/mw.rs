@@ -11,7 +11,7 @@ use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::refused;
-use super::super::wire::{Core, Reply};
+use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::objects::Verbs;
 
 /// `ib_mw_type`: the type that a verb binds, and the type that a work request binds.
@@ -23,7 +23,7 @@ const DRIVER_BYTES: usize = 8;
 const GRANULE: u32 = 4;
 
 impl Method<'_> {
-    pub(crate) fn alloc_mw(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn alloc_mw(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let kernel = &self.file.kernel;
         if !kernel.caps.imaicl() {
             return Err(refused(
@@ -55,7 +55,7 @@ impl Method<'_> {
         kernel.exec(input.as_bytes(), output.as_bytes_mut())?;
         let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);
         NUMBER.set(&mut destroy, output.mkey_index());
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(handle).u32((output.mkey_index() << 8) + u32::from(variant));
         let answered = self
             .put_window_response()

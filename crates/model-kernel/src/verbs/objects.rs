@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::super::abi::object;
+use super::super::cmd::command;
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
-use super::super::reach::command;
 use super::super::refused::refused;
 use super::listener::{Listener, ListenerKind};
 use nix::errno::Errno;
@@ -72,8 +72,15 @@ impl Verbs {
             }
             Self::Srq(srq) => (&srq.destroy, Some((ListenerKind::Srq, srq.srqn))),
         };
+        // As soon as the device has destroyed the object, another file may get its number.
+        let listener = listener.and_then(|(kind, number)| {
+            kernel.listeners.get(kind, number).map(|listener| (kind, number, listener))
+        });
         kernel.exec(destroy, &mut [0; 16])?;
-        Ok(listener.and_then(|(kind, number)| kernel.listeners.remove(kind, number)))
+        Ok(listener.map(|(kind, number, listener)| {
+            kernel.listeners.remove_listener(kind, number, &listener);
+            listener
+        }))
     }
 }
 
@@ -96,7 +103,7 @@ pub(crate) struct Cq {
 pub(crate) struct Mr {
     pub destroy: Vec<u8>,
     pub(super) key: u32,
-    pub(super) range: Range,
+    pub(super) range: RegionRange,
     pub(super) rights: u32,
     pub(super) _pinned: Pinned,
     /// Whether the memory was pinned for writing by the device.
@@ -105,7 +112,7 @@ pub(crate) struct Mr {
 
 /// The memory of a region: its address in the client and under its key.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Range {
+pub(super) struct RegionRange {
     pub(super) start: u64,
     pub(super) length: u64,
     pub(super) virtual_address: u64,
@@ -124,7 +131,7 @@ pub(crate) struct Srq {
 
 /// How many requests a queue pair holds, and how many SGEs a request has.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Capacity {
+pub(super) struct QpCapacity {
     pub(super) send_requests: u32,
     pub(super) receive_requests: u32,
     pub(super) send_sges: u32,
@@ -150,10 +157,10 @@ pub(crate) struct VerbsQp {
     pub responder_depth: u8,
     pub record: u64,
     pub has_receive_queue: bool,
-    pub(super) capacity: Capacity,
+    pub(super) capacity: QpCapacity,
     /// The capacities that QUERY_QP returns: those of the receive queue at creation; the library
     /// computes those of the send queue.
-    pub(super) queried: Capacity,
+    pub(super) queried: QpCapacity,
     pub(super) signal_all: bool,
     /// Multicast groups that the queue pair joined.
     pub groups: Vec<([u8; 16], u16)>,

@@ -7,7 +7,7 @@ use verbless_prm::{AddressPath, PortType, StaticRate};
 use super::super::device::find_gid;
 use super::super::kernel::Kernel;
 use super::super::refused::refused;
-use super::super::wire::{Core, Reply};
+use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::super::write::{check_rate, destination_mac, no_grh};
 
 /// `ib_uverbs_gid_type`: RoCE v2.
@@ -20,7 +20,7 @@ const RATE_OFFSET: u8 = 5;
 
 /// `ib_uverbs_qp_dest`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Destination {
+pub(super) struct QpDestination {
     gid: [u8; 16],
     flow_label: u32,
     lid: u16,
@@ -34,11 +34,11 @@ pub(super) struct Destination {
     pub port: u8,
 }
 
-impl Destination {
+impl QpDestination {
     /// Bytes of one.
     pub(super) const BYTES: usize = 32;
 
-    pub(super) fn read(from: &Core, at: usize) -> Self {
+    pub(super) fn read(from: &UverbsRequest, at: usize) -> Self {
         Self {
             gid: from.gid(at),
             flow_label: from.u32(at + 16),
@@ -60,7 +60,7 @@ impl Destination {
 pub(super) fn set(
     kernel: &Kernel,
     path: &mut AddressPath,
-    to: &Destination,
+    to: &QpDestination,
     port: u8,
     peers: Option<(u32, u32)>,
 ) -> Result<(), Errno> {
@@ -138,7 +138,7 @@ fn source_port(flow_label: u32, (local, remote): (u32, u32)) -> u16 {
 }
 
 /// Adds an `ib_uverbs_qp_dest` to a response.
-pub(super) fn reply(reply: &mut Reply, path: &AddressPath, link: PortType) {
+pub(super) fn reply(reply: &mut UverbsResponse, path: &AddressPath, link: PortType) {
     let ethernet = link == PortType::ETHERNET;
     let global = path.grh() || ethernet;
     let when = |holds: bool, value: u8| if holds { value } else { 0 };

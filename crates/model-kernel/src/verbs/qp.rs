@@ -8,15 +8,15 @@ use verbless_prm::{
 
 use super::super::abi::{attr, object};
 use super::super::client::Capability;
+use super::super::cmd::command;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
-use super::super::reach::command;
 use super::super::refused::{NO_REGISTERS, refused};
-use super::super::wire::{Core, Reply};
+use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::listener::ListenerKind;
 use super::memory::{buffer, record, with_list};
-use super::objects::{Capacity, Cq, Verbs, VerbsQp, state};
+use super::objects::{Cq, QpCapacity, Verbs, VerbsQp, state};
 
 /// `ib_uverbs_qp_type`.
 const RC: u8 = 2;
@@ -60,8 +60,8 @@ fn service(kind: u8, raw: bool) -> Result<ServiceType, Errno> {
     }
 }
 
-impl Capacity {
-    fn read(from: &Core, at: usize) -> Self {
+impl QpCapacity {
+    fn read(from: &UverbsRequest, at: usize) -> Self {
         Self {
             send_requests: from.u32(at),
             receive_requests: from.u32(at + 4),
@@ -71,14 +71,14 @@ impl Capacity {
         }
     }
 
-    fn write(self, reply: &mut Reply) {
+    fn write(self, reply: &mut UverbsResponse) {
         reply.u32(self.send_requests).u32(self.receive_requests);
         reply.u32(self.send_sges).u32(self.receive_sges).u32(self.inline_bytes);
     }
 }
 
 /// The client's request, by either interface.
-struct Wanted {
+struct QpRequest {
     user_handle: u64,
     pd: u32,
     send_cq: u32,
@@ -86,36 +86,36 @@ struct Wanted {
     srq: Option<u32>,
     kind: u8,
     flags: u32,
-    capacity: Capacity,
+    capacity: QpCapacity,
     event_fd: Option<u16>,
 }
 
 /// The driver's part of the request.
-struct Queues {
+struct QpBuffers {
     receive_bytes: u64,
     log_receive: u8,
     log_stride: u8,
     send_requests: u32,
 }
 
-impl Queues {
+impl QpBuffers {
     /// The capacities that Linux answers for these queues: those of the receive queue as the
     /// library laid it out, whatever the request said, and zeros for the send queue.
-    fn queried(&self, signed: bool) -> Capacity {
+    fn queried(&self, signed: bool) -> QpCapacity {
         if self.receive_bytes == 0 {
-            return Capacity::default();
+            return QpCapacity::default();
         }
-        Capacity {
+        QpCapacity {
             receive_requests: (self.receive_bytes >> self.log_stride) as u32,
             receive_sges: (1 << self.log_stride >> 4) - u32::from(signed),
-            ..Capacity::default()
+            ..QpCapacity::default()
         }
     }
 }
 
 impl Method<'_> {
     pub(crate) fn create_qp(&mut self) -> Result<(Object, Vec<u32>), Errno> {
-        let capacity = Core(self.attrs.bytes(attr::QP_CAP)?);
+        let capacity = UverbsRequest(self.attrs.bytes(attr::QP_CAP)?);
         let kind = self.attrs.number(attr::QP_TYPE, u8::MAX.into())? as u8;
         let none = || refused(Errno::EINVAL, "the QP needs a PD and two CQs");
         let named = |id| self.handle_of(id).ok_or_else(none);
@@ -124,7 +124,7 @@ impl Method<'_> {
         if self.attrs.has(attr::QP_SOURCE_QPN) {
             return Err(refused(Errno::EOPNOTSUPP, "source_qpn is for UD QPs of ipoib"));
         }
-        let wanted = Wanted {
+        let wanted = QpRequest {
             user_handle: self.attrs.data(attr::QP_USER_HANDLE)?,
             pd: named(attr::QP_PD)?,
             send_cq: named(attr::QP_SEND_CQ)?,
@@ -132,11 +132,11 @@ impl Method<'_> {
             srq: self.handle_of(attr::QP_SRQ),
             kind,
             flags: self.attrs.flags(attr::QP_FLAGS, create::KNOWN)?,
-            capacity: Capacity::read(&capacity, 0),
+            capacity: QpCapacity::read(&capacity, 0),
             event_fd: Some(attr::QP_EVENT_FD),
         };
         let (qp, uses) = self.make_qp(wanted)?;
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         qp.capacity.write(&mut reply);
         let written = self
             .attrs
@@ -150,12 +150,12 @@ impl Method<'_> {
     }
 
     /// CREATE_QP of the write interface.
-    pub(crate) fn write_create_qp(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn write_create_qp(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         self.state.context()?;
         let find = |at, kind| self.state.lookup(request.u32(at).into(), kind);
         let signal_all = if request.u8(52) != 0 { create::SQ_SIG_ALL } else { 0 };
         let shared = request.u8(54) != 0;
-        let wanted = Wanted {
+        let wanted = QpRequest {
             user_handle: request.u64(8),
             pd: find(16, object::PD)?,
             send_cq: find(20, object::CQ)?,
@@ -163,12 +163,12 @@ impl Method<'_> {
             srq: if shared { Some(find(28, object::SRQ)?) } else { None },
             kind: request.u8(53),
             flags: signal_all,
-            capacity: Capacity::read(request, 32),
+            capacity: QpCapacity::read(request, 32),
             event_fd: None,
         };
         let handle = self.state.free_handle()?;
         let (qp, uses) = self.make_qp(wanted)?;
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(qp.qpn);
         let capacity = qp.capacity;
         reply.u32(capacity.send_requests).u32(capacity.receive_requests);
@@ -188,7 +188,7 @@ impl Method<'_> {
     }
 
     /// Creates a queue pair; returns it, and the handles of the objects that it uses.
-    fn make_qp(&mut self, wanted: Wanted) -> Result<(VerbsQp, Vec<u32>), Errno> {
+    fn make_qp(&mut self, wanted: QpRequest) -> Result<(VerbsQp, Vec<u32>), Errno> {
         let context = self.state.context()?;
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
@@ -329,7 +329,7 @@ impl Method<'_> {
             _pinned: memory.map(|memory| memory.pinned),
         };
         let ece = if caps.ece_support() { output.ece() } else { 0 };
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(register).u32(ece).bytes(&[0; 32]);
         if let Err(errno) = self.put_driver_response(reply.as_bytes()) {
             self.unmake_qp(&qp);
@@ -340,7 +340,7 @@ impl Method<'_> {
         Ok((qp, uses))
     }
 
-    pub(crate) fn query_qp(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn query_qp(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let handle = self.state.lookup(request.u32(8).into(), object::QP)?;
         let Some(Object::Verbs(Verbs::Qp(qp))) = self.state.object_mut(handle) else {
             return Err(Errno::EINVAL);
@@ -356,7 +356,7 @@ impl Method<'_> {
         };
         qp.state = verbs_state;
         let path = qpc.primary_address_path();
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         if qp.service == ServiceType::UD {
             reply.bytes(&[0; 64]);
         } else {
@@ -388,7 +388,7 @@ impl Method<'_> {
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    pub(crate) fn write_destroy_qp(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn write_destroy_qp(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::QP)?;
         let heard = self.file.destroy(self.state, self.client, handle)?;
         self.attrs.put_or_zero(attr::CORE_OUT, &heard.events.to_ne_bytes())
@@ -413,7 +413,12 @@ fn check_flags(flags: u32, block: bool, padding: bool) -> Result<(), Errno> {
 }
 
 /// The sizes of both queues, from the driver's request.
-fn queues(request: &Core, wanted: Capacity, has_rq: bool, log_max: u8) -> Result<Queues, Errno> {
+fn queues(
+    request: &UverbsRequest,
+    wanted: QpCapacity,
+    has_rq: bool,
+    log_max: u8,
+) -> Result<QpBuffers, Errno> {
     let most = 1u32.checked_shl(log_max.into()).unwrap_or(0);
     let (send, receive, log_stride) = (request.u32(16), request.u32(20), request.u32(24));
     let invalid = |words: String| Err(refused(Errno::EINVAL, words));
@@ -428,7 +433,12 @@ fn queues(request: &Core, wanted: Capacity, has_rq: bool, log_max: u8) -> Result
         if receive != 0 || log_stride != 0 {
             return invalid(format!("a QP without receive queue has one of {receive} entries"));
         }
-        return Ok(Queues { receive_bytes: 0, log_receive: 0, log_stride: 0, send_requests: send });
+        return Ok(QpBuffers {
+            receive_bytes: 0,
+            log_receive: 0,
+            log_stride: 0,
+            send_requests: send,
+        });
     }
     // Linux lets a smaller stride wrap around in the command; the device refuses the result.
     if receive == 0 || receive > most || !(4..16).contains(&log_stride) {
@@ -437,7 +447,7 @@ fn queues(request: &Core, wanted: Capacity, has_rq: bool, log_max: u8) -> Result
              2^4 to 2^15"
         ));
     }
-    Ok(Queues {
+    Ok(QpBuffers {
         receive_bytes: u64::from(receive) << log_stride,
         log_receive: receive.ilog2() as u8,
         log_stride: log_stride as u8,

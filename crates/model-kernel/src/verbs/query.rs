@@ -4,11 +4,11 @@ use nix::errno::Errno;
 use verbless_prm::{HcaCap, QueryAdapterIn, QueryHcaVportContextIn, QueryNicVportContextIn};
 
 use super::super::abi::attr;
+use super::super::cmd::command;
 use super::super::file::Method;
 use super::super::kernel::Kernel;
-use super::super::reach::command;
 use super::super::refused::refused;
-use super::super::wire::{Core, Reply};
+use super::super::uapi::{UverbsRequest, UverbsResponse};
 
 /// Bytes of the extended response.
 const EXTENDED: usize = 304;
@@ -31,12 +31,12 @@ mod flag {
 const DRIVER_ENDS: [usize; 12] = [8, 16, 32, 40, 56, 60, 64, 72, 96, 100, 104, 112];
 
 impl Method<'_> {
-    pub(crate) fn query_device(&mut self, _: &Core) -> Result<(), Errno> {
+    pub(crate) fn query_device(&mut self, _: &UverbsRequest) -> Result<(), Errno> {
         let (base, _) = self.device_attributes()?;
         self.attrs.put_or_zero(attr::CORE_OUT, base.as_bytes())
     }
 
-    pub(crate) fn query_device_ex(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn query_device_ex(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         if request.u64(0) != 0 {
             return Err(refused(Errno::EINVAL, "comp_mask or reserved bits are not 0"));
         }
@@ -58,11 +58,11 @@ impl Method<'_> {
     }
 
     /// The first part of both responses, and the full flags.
-    fn device_attributes(&self) -> Result<(Reply, u64), Errno> {
+    fn device_attributes(&self) -> Result<(UverbsResponse, u64), Errno> {
         self.state.context()?;
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
-        let about = kernel.function.about();
+        let about = kernel.function.registers();
         let [major, minor, sub_minor] = about.firmware.map(u64::from);
         let (node_guid, image_guid) = guids(kernel)?;
         let adapter = command(&*kernel.function, &QueryAdapterIn::new())?;
@@ -75,7 +75,7 @@ impl Method<'_> {
         let (reads, qps) = (log(caps.log_max_ra_req_qp()), log(caps.log_max_qp()));
         let keys = log(caps.log_max_mkey());
         let (groups, members) = (log(caps.log_max_mcg()), caps.max_qp_mcg());
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u64((major << 32) + (minor << 16) + sub_minor);
         reply.bytes(&node_guid.to_be_bytes()).bytes(&image_guid.to_be_bytes());
         reply.u64(u64::MAX).u64(!((1u64 << caps.log_pg_sz()) - 1));
@@ -163,8 +163,8 @@ fn guids(kernel: &Kernel) -> Result<(u64, u64), Errno> {
     }
 }
 
-/// The most send requests of one SGE that a queue pair holds: the largest overhead (that of Linux's
-/// UMR requests) and one data segment take four WQEBBs.
+/// Maximum number of send requests of one SGE that a queue pair holds: the largest overhead (that
+/// of Linux's UMR requests) and one data segment take four WQEBBs.
 fn max_requests(log_blocks: u8) -> u32 {
     1u32.checked_shl(log_blocks.into()).unwrap_or(0) / 4
 }

@@ -4,12 +4,12 @@ use nix::errno::Errno;
 use verbless_prm::{CreateRmpIn, CreateRmpOut, ModifyRmpIn, Opcode, QueryRmpIn, RmpState, WqType};
 
 use super::super::abi::{attr, object};
+use super::super::cmd::command;
 use super::super::file::Method;
 use super::super::handles::Object;
 use super::super::mailbox::{NUMBER, inbox};
-use super::super::reach::command;
 use super::super::refused::refused;
-use super::super::wire::{Core, Reply};
+use super::super::uapi::{UverbsRequest, UverbsResponse};
 use super::listener::ListenerKind;
 use super::memory::{buffer, record, with_list};
 use super::objects::{Srq, Verbs};
@@ -24,7 +24,7 @@ const DRIVER_BYTES: usize = 32;
 const SEGMENT: u32 = 16;
 
 /// The client's request, by either interface.
-struct Wanted {
+struct SrqRequest {
     user_handle: u64,
     pd: u32,
     requests: u32,
@@ -42,7 +42,7 @@ impl Method<'_> {
                 "SRQs of XRC or with tag matching are not modelled",
             ));
         }
-        let wanted = Wanted {
+        let wanted = SrqRequest {
             user_handle: self.attrs.data(attr::SRQ_USER_HANDLE)?,
             pd: self
                 .handle_of(attr::SRQ_PD)
@@ -65,18 +65,18 @@ impl Method<'_> {
     }
 
     /// CREATE_SRQ of the write interface.
-    pub(crate) fn write_create_srq(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn write_create_srq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         self.state.context()?;
         let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
         let handle = self.state.free_handle()?;
-        let srq = self.make_srq(Wanted {
+        let srq = self.make_srq(SrqRequest {
             user_handle: request.u64(8),
             pd,
             requests: request.u32(20),
             sges: request.u32(24),
             event_fd: None,
         })?;
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(handle).u32(srq.entries - 1).u32(srq.sges).u32(srq.srqn);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
             self.unmake_srq(&srq);
@@ -92,7 +92,7 @@ impl Method<'_> {
         let _ = kernel.exec(&srq.destroy, &mut [0; 16]);
     }
 
-    fn make_srq(&mut self, wanted: Wanted) -> Result<Srq, Errno> {
+    fn make_srq(&mut self, wanted: SrqRequest) -> Result<Srq, Errno> {
         let uid = self.state.context()?.uid;
         let kernel = &self.file.kernel;
         let caps = &kernel.caps;
@@ -157,7 +157,7 @@ impl Method<'_> {
         }
     }
 
-    pub(crate) fn modify_srq(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn modify_srq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let srq = self.srq(request.u32(0))?;
         let (mask, limit) = (request.u32(4), request.u32(12));
         // A queue cannot grow.
@@ -179,18 +179,18 @@ impl Method<'_> {
         command(&*self.file.kernel.function, &input).map(drop)
     }
 
-    pub(crate) fn query_srq(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn query_srq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let srq = self.srq(request.u32(8))?;
         let mut input = QueryRmpIn::new();
         input.set_rmpn(srq.srqn);
         let output = command(&*self.file.kernel.function, &input)?;
-        let mut reply = Reply::default();
+        let mut reply = UverbsResponse::default();
         reply.u32(srq.entries - 1).u32(srq.sges);
         reply.u32(output.rmp_context().wq().lwm().into()).u32(0);
         self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
     }
 
-    pub(crate) fn write_destroy_srq(&mut self, request: &Core) -> Result<(), Errno> {
+    pub(crate) fn write_destroy_srq(&mut self, request: &UverbsRequest) -> Result<(), Errno> {
         let handle = self.state.lookup_to_destroy(request.u32(8).into(), object::SRQ)?;
         let heard = self.file.destroy(self.state, self.client, handle)?;
         self.attrs.put_or_zero(attr::CORE_OUT, &heard.events.to_ne_bytes())

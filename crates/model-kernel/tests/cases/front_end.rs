@@ -267,7 +267,7 @@ fn reset_ends_channels_and_loses_objects_of_earlier_contexts() {
         assert_eq!(gone.kind(), ErrorKind::DeviceGone);
         assert_eq!(verbs.read().expect("it tells"), Some(AsyncEvent::DeviceFatal));
         assert!(earlier.alloc_pd().is_err());
-        // A context from after the reset has objects of the same numbers, and keeps them.
+        // Objects of a context from after the reset have the same numbers, and survive.
         let later = open(&model, 0);
         let kept = later.alloc_pd().expect("a PD");
         assert_eq!(kept.pdn(), pd.pdn());

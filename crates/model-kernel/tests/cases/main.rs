@@ -4,5 +4,6 @@
 mod faults;
 mod front_end;
 mod network;
+mod reset;
 mod sides;
 mod turns;

@@ -53,7 +53,7 @@ pub(super) fn write(contexts: &Ram, slot: usize, outbox: u16, windows: [u16; 2],
     put(0x00, &VERSION.to_le_bytes());
     put(OUTBOX, &outbox.to_le_bytes());
     put(0x06, &windows[0].to_le_bytes());
-    // The page of this outbox; without an outbox, an address behind all pages.
+    // The page of this outbox; without an outbox, an address after all pages.
     put(0x08, &(OUTBOXES + u64::from(outbox) * PAGE).to_le_bytes());
     put(0x18, &WINDOW_CONFIGS.to_le_bytes());
     put(0x20, &metadata.to_le_bytes());

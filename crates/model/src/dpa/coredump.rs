@@ -26,7 +26,7 @@ pub(crate) const CHUNK: usize = 1 << 16;
 pub(crate) struct CoreDump {
     space: Arc<AddressSpace>,
     note: Vec<u8>,
-    parts: Vec<Part>,
+    parts: Vec<CoreSegment>,
     /// The number of parts whose length in the file is known.
     measured: usize,
     /// The bytes of the file before the memory, once all parts are measured.
@@ -34,7 +34,7 @@ pub(crate) struct CoreDump {
 }
 
 /// A region of memory.
-struct Part {
+struct CoreSegment {
     base: u64,
     length: u64,
     permissions: Permissions,
@@ -47,7 +47,7 @@ impl CoreDump {
     pub(super) fn new(process: &Process, stopped: &Stopped) -> Self {
         let regions = process.space.regions().iter();
         let interesting = regions.filter(|region| is_interesting(region, &process.slots));
-        let parts = interesting.map(|region| Part {
+        let parts = interesting.map(|region| CoreSegment {
             base: region.base,
             length: region.length,
             permissions: region.permissions,

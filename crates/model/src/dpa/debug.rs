@@ -3,11 +3,11 @@
 use verbless_prm::DpaFault;
 use verbless_riscv::Exit;
 
-use super::registers::{Ask, Given};
+use super::registers::{DeviceAnswer, DeviceRequest};
 use super::runner::{RunnerId, RunnerState};
 use super::scheduler::Dpa;
 use super::state::DpaState;
-use super::turns::{Next, Turn};
+use super::turns::{AfterTurn, Turn};
 
 /// The state of a run under a debugger after it executed.
 pub(crate) enum Debugged {
@@ -15,7 +15,7 @@ pub(crate) enum Debugged {
     /// The run stopped for this reason, which the debugger must report before it takes effect.
     Stopped(Exit),
     /// The run makes a request to the device.
-    Asks(Ask),
+    Asks(DeviceRequest),
     /// The run is over.
     Over,
 }
@@ -101,7 +101,7 @@ impl Dpa {
             _ => false,
         };
         let next = match stops {
-            true => Next::Goes,
+            true => AfterTurn::Goes,
             false => self.after(turn, exit),
         };
         // Another thread may wait for the run to stop, but only while it executes.
@@ -110,15 +110,20 @@ impl Dpa {
             self.has_stopped();
         }
         match next {
-            Next::Goes if stops => Debugged::Stopped(exit),
-            Next::Goes => Debugged::Goes,
-            Next::Asks(ask) => Debugged::Asks(ask),
-            Next::Over => Debugged::Over,
+            AfterTurn::Goes if stops => Debugged::Stopped(exit),
+            AfterTurn::Goes => Debugged::Goes,
+            AfterTurn::Asks(ask) => Debugged::Asks(ask),
+            AfterTurn::Over => Debugged::Over,
         }
     }
 
     /// Gives the device's answer to the run.
-    pub(crate) fn debug_answer(&self, turn: &mut Turn, ask: &Ask, given: Given) -> Debugged {
+    pub(crate) fn debug_answer(
+        &self,
+        turn: &mut Turn,
+        ask: &DeviceRequest,
+        given: DeviceAnswer,
+    ) -> Debugged {
         match self.take_answer(&mut self.state(), turn, ask, given) {
             true => Debugged::Goes,
             false => Debugged::Over,

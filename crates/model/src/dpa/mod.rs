@@ -4,7 +4,7 @@
 //! This module knows neither the objects of commands nor the data path. Commands create and end
 //! processes, threads and calls; an event wakes a thread; a thread gives a run a turn
 //! ([`Dpa::turn`]). A program's request to the device, a doorbell or an access through a window,
-//! ends its turn as an [`Ask`], which a thread with the locked function serves.
+//! ends its turn as an [`DeviceRequest`], which a thread with the locked function serves.
 //!
 //! The internals of hardware's system are not published. The outbox registers and the thread
 //! context are (`registers`, `context`); system calls, address map, windows and codes are ours, and
@@ -33,13 +33,13 @@ pub(crate) use coredump::{CHUNK, CoreDump};
 #[cfg(feature = "gdb")]
 pub(crate) use debug::{Debugged, NextRun};
 pub(crate) use partitions::{
-    Changes, Group, MOST_MEMBERS, Partition, Rights, Sender, Sharing, Unshared,
+    Changes, EuSharing, Group, MOST_MEMBERS, Partition, Rights, Sender, ShareRefusal,
 };
-pub(crate) use registers::{Ask, Doorbell, Given, Queues};
+pub(crate) use registers::{DeviceAnswer, DeviceRequest, Doorbell, Queues};
 pub(crate) use runner::{Affinity, RunnerId, RunnerState, Start};
-pub(crate) use scheduler::{Dpa, Numbers, Refused};
+pub(crate) use scheduler::{Dpa, DpaLimits, Refused};
 #[cfg(test)]
 pub(crate) use state::MOST_TRANSLATED;
 pub(crate) use state::function_of;
-pub(crate) use turns::{Soon, Turn, Waker};
+pub(crate) use turns::{ShortTurn, Turn, Waker};
 pub(crate) use units::Units;

@@ -17,7 +17,7 @@ pub(crate) const MOST_MEMBERS: u16 = 255;
 
 /// Why a request to share units is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unshared {
+pub(crate) enum ShareRefusal {
     /// The unit, group, partition or function does not exist on the card.
     Absent,
     /// The unit or function is in another partition or group already.
@@ -83,7 +83,7 @@ struct Member {
 }
 
 /// A group, with its partition and its owner.
-struct Grouped {
+struct GroupEntry {
     group: Group,
     partition: u16,
     /// The owner: the function, by vhca_id, and the user context that made the group.
@@ -95,18 +95,18 @@ struct Grouped {
 }
 
 /// How the units of a card are shared.
-pub(crate) struct Sharing {
+pub(crate) struct EuSharing {
     /// For each unit, its partition, and the number of threads and calls bound to that unit alone.
     units: Vec<(u16, u32)>,
     /// All partitions except the default one.
     partitions: Numbered<u16, Partition>,
     most_partitions: u16,
-    groups: Numbered<u16, Grouped>,
+    groups: Numbered<u16, GroupEntry>,
     most_groups: u16,
     members: Numbered<u16, Member>,
 }
 
-impl Sharing {
+impl EuSharing {
     /// A card with `units` units, all in the default partition, and at most this many groups and
     /// partitions.
     pub(crate) fn new(units: u16, most_groups: u16, most_partitions: u16) -> Self {
@@ -131,7 +131,7 @@ impl Sharing {
     }
 
     /// The contents of a partition, for a function that uses it or creates partitions.
-    pub(crate) fn partition(&self, by: u16, id: u16) -> Result<Partition, Unshared> {
+    pub(crate) fn partition(&self, by: u16, id: u16) -> Result<Partition, ShareRefusal> {
         self.check_user(by, id)?;
         Ok(match self.partitions.get(&id) {
             Some(partition) => partition.clone(),
@@ -140,10 +140,10 @@ impl Sharing {
     }
 
     /// Creates a partition for the function `by`; returns its number.
-    pub(crate) fn add_partition(&mut self, by: u16, to: Partition) -> Result<u16, Unshared> {
+    pub(crate) fn add_partition(&mut self, by: u16, to: Partition) -> Result<u16, ShareRefusal> {
         self.check_manager(by)?;
         let mut numbers = 1..=self.most_partitions;
-        let id = numbers.find(|id| !self.partitions.contains_key(id)).ok_or(Unshared::Full)?;
+        let id = numbers.find(|id| !self.partitions.contains_key(id)).ok_or(ShareRefusal::Full)?;
         self.check_whole(&to)?;
         self.check_change(id, &to)?;
         self.set_partition(id, to);
@@ -156,9 +156,9 @@ impl Sharing {
         by: u16,
         id: u16,
         to: Changes,
-    ) -> Result<(), Unshared> {
+    ) -> Result<(), ShareRefusal> {
         self.check_manager(by)?;
-        let mut partition = self.partitions.get(&id).ok_or(Unshared::Absent)?.clone();
+        let mut partition = self.partitions.get(&id).ok_or(ShareRefusal::Absent)?.clone();
         partition.units = to.units.unwrap_or(partition.units);
         partition.members = to.members.unwrap_or(partition.members);
         partition.groups = to.groups.unwrap_or(partition.groups);
@@ -169,10 +169,10 @@ impl Sharing {
     }
 
     /// Removes a partition: its units return to the default partition.
-    pub(crate) fn remove_partition(&mut self, by: u16, id: u16) -> Result<(), Unshared> {
+    pub(crate) fn remove_partition(&mut self, by: u16, id: u16) -> Result<(), ShareRefusal> {
         self.check_manager(by)?;
         if !self.partitions.contains_key(&id) {
-            return Err(Unshared::Absent);
+            return Err(ShareRefusal::Absent);
         }
         self.check_change(id, &Partition::default())?;
         self.set_partition(id, Partition::default());
@@ -181,11 +181,11 @@ impl Sharing {
     }
 
     /// A group of a partition, or of the function's own partition.
-    pub(crate) fn group(&self, by: u16, of: Option<u16>, id: u16) -> Result<Group, Unshared> {
+    pub(crate) fn group(&self, by: u16, of: Option<u16>, id: u16) -> Result<Group, ShareRefusal> {
         let partition = self.partition_for(by, of)?;
-        let there = |it: &&Grouped| it.partition == partition && !it.left;
+        let there = |it: &&GroupEntry| it.partition == partition && !it.left;
         let grouped = self.groups.get(&id).filter(there);
-        grouped.map(|it| it.group.clone()).ok_or(Unshared::NoGroup)
+        grouped.map(|it| it.group.clone()).ok_or(ShareRefusal::NoGroup)
     }
 
     /// Creates a group in a partition, or in the function's own; returns its number.
@@ -194,17 +194,17 @@ impl Sharing {
         by: Sender,
         of: Option<u16>,
         group: Group,
-    ) -> Result<u16, Unshared> {
+    ) -> Result<u16, ShareRefusal> {
         let partition = self.partition_for(by.function, of)?;
         let mut numbers = 0..self.most_groups;
-        let id = numbers.find(|id| !self.groups.contains_key(id)).ok_or(Unshared::Full)?;
+        let id = numbers.find(|id| !self.groups.contains_key(id)).ok_or(ShareRefusal::Full)?;
         let most = self.partitions.get(&partition).map_or(self.most_groups, |it| it.groups);
         if self.groups_of(partition) >= most.into() {
-            return Err(Unshared::Full);
+            return Err(ShareRefusal::Full);
         }
         self.check_group(partition, id, &group)?;
         let owner = (by.function, by.uid);
-        self.groups.insert(id, Grouped { group, partition, owner, left: false, bound: 0 });
+        self.groups.insert(id, GroupEntry { group, partition, owner, left: false, bound: 0 });
         Ok(id)
     }
 
@@ -216,7 +216,7 @@ impl Sharing {
         of: Option<u16>,
         id: u16,
         units: BTreeSet<u16>,
-    ) -> Result<(), Unshared> {
+    ) -> Result<(), ShareRefusal> {
         let group = Group { units, ..self.group_of(by, of, id)? };
         self.check_group(self.partition_for(by.function, of)?, id, &group)?;
         if let Some(grouped) = self.groups.get_mut(&id) {
@@ -231,10 +231,10 @@ impl Sharing {
         by: Sender,
         of: Option<u16>,
         id: u16,
-    ) -> Result<(), Unshared> {
+    ) -> Result<(), ShareRefusal> {
         self.group_of(by, of, id)?;
         if self.groups[&id].bound > 0 {
-            return Err(Unshared::InUse);
+            return Err(ShareRefusal::InUse);
         }
         self.groups.remove(&id);
         Ok(())
@@ -347,89 +347,89 @@ impl Sharing {
     }
 
     /// A group that the sender may change.
-    fn group_of(&self, by: Sender, of: Option<u16>, id: u16) -> Result<Group, Unshared> {
+    fn group_of(&self, by: Sender, of: Option<u16>, id: u16) -> Result<Group, ShareRefusal> {
         let group = self.group(by.function, of, id)?;
         let (function, uid) = self.groups[&id].owner;
         let owns = function == by.function && (uid == by.uid || by.kernel);
-        if owns { Ok(group) } else { Err(Unshared::NoGroup) }
+        if owns { Ok(group) } else { Err(ShareRefusal::NoGroup) }
     }
 
     /// The partition that a register names, or else the function's own; fails if the function may
     /// not use it.
-    fn partition_for(&self, by: u16, named: Option<u16>) -> Result<u16, Unshared> {
-        let partition = named.or_else(|| self.home(by)).ok_or(Unshared::Absent)?;
+    fn partition_for(&self, by: u16, named: Option<u16>) -> Result<u16, ShareRefusal> {
+        let partition = named.or_else(|| self.home(by)).ok_or(ShareRefusal::Absent)?;
         self.check_user(by, partition)?;
         Ok(partition)
     }
 
-    fn check_manager(&self, by: u16) -> Result<(), Unshared> {
+    fn check_manager(&self, by: u16) -> Result<(), ShareRefusal> {
         let manages = self.members.get(&by).is_some_and(|it| it.rights.manages);
-        if manages { Ok(()) } else { Err(Unshared::NotManager) }
+        if manages { Ok(()) } else { Err(ShareRefusal::NotManager) }
     }
 
     /// Checks that the function is in the partition, or creates partitions.
-    fn check_user(&self, by: u16, partition: u16) -> Result<(), Unshared> {
+    fn check_user(&self, by: u16, partition: u16) -> Result<(), ShareRefusal> {
         if self.home(by) != Some(partition) {
             self.check_manager(by)?;
         }
         let there = partition == DEFAULT || self.partitions.contains_key(&partition);
-        if there { Ok(()) } else { Err(Unshared::Absent) }
+        if there { Ok(()) } else { Err(ShareRefusal::Absent) }
     }
 
     /// Checks that a group has units, all of its partition, and none of another group.
-    fn check_group(&self, partition: u16, id: u16, group: &Group) -> Result<(), Unshared> {
+    fn check_group(&self, partition: u16, id: u16, group: &Group) -> Result<(), ShareRefusal> {
         if group.units.is_empty() || group.units.iter().any(|&it| self.of(it) != Some(partition)) {
-            return Err(Unshared::Absent);
+            return Err(ShareRefusal::Absent);
         }
         let mut others = self.groups.iter().filter(|&(&other, _)| other != id);
         let overlap = others.any(|(_, it)| !it.group.units.is_disjoint(&group.units));
-        if overlap { Err(Unshared::Taken) } else { Ok(()) }
+        if overlap { Err(ShareRefusal::Taken) } else { Ok(()) }
     }
 
     /// Checks that a partition has units, and at most the maximum number of functions and groups.
-    fn check_whole(&self, to: &Partition) -> Result<(), Unshared> {
+    fn check_whole(&self, to: &Partition) -> Result<(), ShareRefusal> {
         if to.units.is_empty() {
-            return Err(Unshared::Absent);
+            return Err(ShareRefusal::Absent);
         }
         let full = to.members.len() > MOST_MEMBERS.into() || to.groups > self.most_groups;
-        if full { Err(Unshared::Full) } else { Ok(()) }
+        if full { Err(ShareRefusal::Full) } else { Ok(()) }
     }
 
     /// Checks that partition `id` can have these contents.
-    fn check_change(&self, id: u16, to: &Partition) -> Result<(), Unshared> {
+    fn check_change(&self, id: u16, to: &Partition) -> Result<(), ShareRefusal> {
         let nothing = Partition::default();
         let from = self.partitions.get(&id).unwrap_or(&nothing);
         for &unit in to.units.difference(&from.units) {
-            if self.of(unit).ok_or(Unshared::Absent)? != DEFAULT {
-                return Err(Unshared::Taken);
+            if self.of(unit).ok_or(ShareRefusal::Absent)? != DEFAULT {
+                return Err(ShareRefusal::Taken);
             }
         }
         for &member in to.members.difference(&from.members) {
-            self.members.get(&member).ok_or(Unshared::Absent)?;
+            self.members.get(&member).ok_or(ShareRefusal::Absent)?;
             if self.home(member).is_some_and(|home| home != DEFAULT) {
-                return Err(Unshared::Taken);
+                return Err(ShareRefusal::Taken);
             }
         }
         // A function with processes stays in its partition, ...
         let runs = |member: &u16| self.members.get(member).is_some_and(|it| it.processes > 0);
         if to.members.symmetric_difference(&from.members).any(runs) {
-            return Err(Unshared::InUse);
+            return Err(ShareRefusal::InUse);
         }
         // ... units with bound threads or calls, or in a group, stay as well, ...
-        let needed = |unit: &u16| {
+        let functions_to_relock = |unit: &u16| {
             let bound = self.units.get(usize::from(*unit)).is_some_and(|it| it.1 > 0);
             bound || self.groups.values().any(|it| it.group.units.contains(unit))
         };
-        if to.units.symmetric_difference(&from.units).any(needed)
+        if to.units.symmetric_difference(&from.units).any(functions_to_relock)
             || self.groups_of(id) > to.groups.into()
         {
-            return Err(Unshared::InUse);
+            return Err(ShareRefusal::InUse);
         }
         // ... and processes of the default partition keep at least one unit.
         let left = self.default_partition();
         let goes = left.units.is_subset(&to.units);
         let stays = |member: &u16| !to.members.contains(member) && runs(member);
-        if goes && left.members.iter().any(stays) { Err(Unshared::InUse) } else { Ok(()) }
+        if goes && left.members.iter().any(stays) { Err(ShareRefusal::InUse) } else { Ok(()) }
     }
 
     fn set_partition(&mut self, id: u16, to: Partition) {

@@ -118,7 +118,7 @@ pub(crate) enum Doorbell {
 
 /// A request of a run to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum DeviceRequest {
     Ring {
         /// `None` for a system call.
         outbox: Option<u16>,
@@ -126,24 +126,24 @@ pub(crate) enum Ask {
         doorbell: Doorbell,
     },
     /// An access to memory through a window; a store has its bytes in the low bits.
-    Reach { window: u16, pd: u32, mkey: u32, address: u64, size: u64, store: Option<u64> },
+    RemoteMemory { window: u16, pd: u32, mkey: u32, address: u64, size: u64, store: Option<u64> },
 }
 
 /// The result of a load or store to an environment region.
-pub(crate) enum Asked {
+pub(crate) enum AccessResult {
     /// The access is done; this is the value of a load.
     Done(u64),
     /// The access is done, with this error for os_errno.
     Errno(u32),
     /// The access needs this request to the device.
-    Device(Ask),
+    Device(DeviceRequest),
     /// The address has no register: an access fault.
     Nothing,
 }
 
-/// The device's answer to an [`Ask`].
+/// The device's answer to an [`DeviceRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Given {
+pub(crate) enum DeviceAnswer {
     /// The access is done; this is the value of a load.
     Value(u64),
     /// The access is done, and sets BUFFER of the outbox to this value.
@@ -156,68 +156,75 @@ pub(crate) enum Given {
 
 impl super::process::Process {
     /// Whether the process still has the outbox or window of a request.
-    pub(super) fn has(&self, ask: &Ask) -> bool {
-        match *ask {
-            Ask::Ring { outbox: Some(outbox), queues, .. } => {
+    pub(super) fn has(&self, request: &DeviceRequest) -> bool {
+        match *request {
+            DeviceRequest::Ring { outbox: Some(outbox), queues, .. } => {
                 self.outboxes.get(&outbox).is_some_and(|it| it.queues == queues)
             }
-            Ask::Ring { outbox: None, .. } => true,
-            Ask::Reach { window, pd, .. } => {
+            DeviceRequest::Ring { outbox: None, .. } => true,
+            DeviceRequest::RemoteMemory { window, pd, .. } => {
                 self.windows.get(&window).is_some_and(|it| it.pd == pd)
             }
         }
     }
 
     /// Executes a load or store outside the process's memory.
-    pub(super) fn transfer(&mut self, transfer: &Transfer) -> Asked {
+    pub(super) fn transfer(&mut self, transfer: &Transfer) -> AccessResult {
         let Transfer { address, size, store } = *transfer;
         if address >= WINDOWS {
             let id = (address - WINDOWS) >> LOG_WINDOW;
             debug_assert!(id >> LOG_WINDOWS == 0, "the region ends there");
-            let Some(window) = self.windows.get(&(id as u16)) else { return Asked::Nothing };
+            let Some(window) = self.windows.get(&(id as u16)) else { return AccessResult::Nothing };
             let address = address & ((1 << LOG_WINDOW) - 1);
             let Window { pd, mkey } = *window;
             let window = id as u16;
-            return Asked::Device(Ask::Reach { window, pd, mkey, address, size, store });
+            return AccessResult::Device(DeviceRequest::RemoteMemory {
+                window,
+                pd,
+                mkey,
+                address,
+                size,
+                store,
+            });
         }
         if address >= WINDOW_CONFIGS {
             let at = address - WINDOW_CONFIGS;
             let window = self.windows.get_mut(&((at >> LOG_WINDOW_CONFIG) as u16));
             let (Some(window), 0, 4) = (window, at % (1 << LOG_WINDOW_CONFIG), size) else {
-                return Asked::Nothing;
+                return AccessResult::Nothing;
             };
             return match store {
                 Some(mkey) => {
                     window.mkey = mkey as u32;
-                    Asked::Done(0)
+                    AccessResult::Done(0)
                 }
-                None => Asked::Done(window.mkey.into()),
+                None => AccessResult::Done(window.mkey.into()),
             };
         }
         let (id, register) = ((address - OUTBOXES) / PAGE, (address - OUTBOXES) % PAGE);
         match self.outboxes.get_mut(&(id as u16)) {
             Some(outbox) => outbox.transfer(id as u16, register, size, store),
-            None => Asked::Nothing,
+            None => AccessResult::Nothing,
         }
     }
 }
 
 impl Outbox {
-    fn transfer(&mut self, id: u16, register: u64, size: u64, store: Option<u64>) -> Asked {
+    fn transfer(&mut self, id: u16, register: u64, size: u64, store: Option<u64>) -> AccessResult {
         let Some(value) = store else {
             return match (register, size) {
                 (outbox::UCTL, 4 | 8) => {
                     let busy = if std::mem::take(&mut self.busy) { outbox::BUSY } else { 0 };
                     let error = if self.error { outbox::ERROR } else { 0 };
-                    Asked::Done(busy | error)
+                    AccessResult::Done(busy | error)
                 }
-                (outbox::SW_RESERVE, 8) => Asked::Done(self.kept),
-                (outbox::BUFFER, 4 | 8) => Asked::Done(self.buffer.into()),
-                _ => Asked::Nothing,
+                (outbox::SW_RESERVE, 8) => AccessResult::Done(self.kept),
+                (outbox::BUFFER, 4 | 8) => AccessResult::Done(self.buffer.into()),
+                _ => AccessResult::Nothing,
             };
         };
         if size != 8 {
-            return Asked::Nothing;
+            return AccessResult::Nothing;
         }
         const NUMBER: u64 = 0xff_ffff;
         const INDEX: u64 = 0x3ff_ffff;
@@ -226,7 +233,7 @@ impl Outbox {
         let doorbell = match register {
             outbox::SW_RESERVE => {
                 self.kept = value;
-                return Asked::Done(0);
+                return AccessResult::Done(0);
             }
             outbox::CQ_DB => Doorbell::ArmCq { cqn: low, consumer: high },
             outbox::SXD_DB => Doorbell::Send { number: high, index: value as u16 },
@@ -241,14 +248,18 @@ impl Outbox {
             }
             outbox::RXC_RD => Doorbell::ReadEmulated { number: (value >> 2 & INDEX) as u32 },
             outbox::CC_DB | outbox::CC_DB_MSB => Doorbell::Other(register),
-            _ => return Asked::Nothing,
+            _ => return AccessResult::Nothing,
         };
         if self.busy {
             self.error = true;
-            return Asked::Errno(errno::BUSY);
+            return AccessResult::Errno(errno::BUSY);
         }
         (self.busy, self.error) = (true, false);
-        Asked::Device(Ask::Ring { outbox: Some(id), queues: self.queues, doorbell })
+        AccessResult::Device(DeviceRequest::Ring {
+            outbox: Some(id),
+            queues: self.queues,
+            doorbell,
+        })
     }
 }
 

@@ -93,12 +93,12 @@ pub(super) struct Runner {
     pub began: u64,
     /// Whether its run is the error handler of its process.
     pub handles: bool,
-    pub shown: Shown,
+    pub shown: RunnerCounts,
 }
 
 /// Counts of a runner that a query returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Shown {
+pub(crate) struct RunnerCounts {
     pub runs: u64,
     /// Instructions of runs that are over.
     pub instructions: u64,
@@ -125,7 +125,7 @@ impl Runner {
             resumes: false,
             began: 0,
             handles: false,
-            shown: Shown::default(),
+            shown: RunnerCounts::default(),
         }
     }
 

@@ -9,10 +9,10 @@ use verbless_riscv::{Program, Ram};
 
 use super::context::{self, MOST_CONFIGS};
 use super::coredump::CoreDump;
-use super::partitions::Sharing;
+use super::partitions::EuSharing;
 use super::process::{ErrorHandler, Process, ProcessState};
 use super::registers::{Outbox, Window};
-use super::runner::{Runner, RunnerId, RunnerState, Shown, Start};
+use super::runner::{Runner, RunnerCounts, RunnerId, RunnerState, Start};
 use super::state::DpaState;
 use super::turns::Waker;
 use super::units::Units;
@@ -24,7 +24,7 @@ const DEBUG_TOKEN: u64 = u64::from_be_bytes(*b"udbg\0\0\0\0");
 
 /// The limits of a DPA.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Numbers {
+pub(crate) struct DpaLimits {
     /// Execution units for programs.
     pub units: u16,
     /// Maximum number of groups of units, and of partitions.
@@ -36,7 +36,7 @@ pub(crate) struct Numbers {
     pub watchdog: u64,
 }
 
-impl From<&DpaNumbers> for Numbers {
+impl From<&DpaNumbers> for DpaLimits {
     fn from(numbers: &DpaNumbers) -> Self {
         let all = numbers.cores * numbers.units_per_core;
         let units = all - numbers.reserved_units;
@@ -45,10 +45,10 @@ impl From<&DpaNumbers> for Numbers {
     }
 }
 
-impl Numbers {
+impl DpaLimits {
     /// The units of a card, for functions that join.
-    pub(crate) fn sharing(&self) -> Sharing {
-        Sharing::new(self.units, self.groups, self.partitions)
+    pub(crate) fn sharing(&self) -> EuSharing {
+        EuSharing::new(self.units, self.groups, self.partitions)
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Refused {
 
 /// The DPA of a function.
 pub(crate) struct Dpa {
-    numbers: Numbers,
+    numbers: DpaLimits,
     state: Mutex<DpaState>,
     /// Notified when a hart that had to stop has stopped.
     stopped: Condvar,
@@ -82,7 +82,7 @@ pub(crate) struct Dpa {
 }
 
 impl Dpa {
-    pub(crate) fn new(numbers: Numbers) -> Self {
+    pub(crate) fn new(numbers: DpaLimits) -> Self {
         let state = Mutex::new(DpaState::new(numbers.sharing()));
         Self { numbers, state, stopped: Condvar::new(), waker: Mutex::default() }
     }
@@ -281,7 +281,7 @@ impl Dpa {
     }
 
     /// The limits of the DPA.
-    pub(crate) fn numbers(&self) -> Numbers {
+    pub(crate) fn numbers(&self) -> DpaLimits {
         self.numbers
     }
 
@@ -359,7 +359,7 @@ impl Dpa {
     }
 
     /// The state and counts of a thread or a call, and the status of its process.
-    pub(crate) fn runner(&self, id: RunnerId) -> Option<(RunnerState, Shown, u8)> {
+    pub(crate) fn runner(&self, id: RunnerId) -> Option<(RunnerState, RunnerCounts, u8)> {
         let state = self.settled();
         let runner = state.runners.get(&id)?;
         let status = state.processes.get(&runner.process).map_or(0, |it| it.state.status);
@@ -389,8 +389,8 @@ impl Dpa {
     }
 
     pub(super) fn announce(&self, state: &DpaState) {
-        let news = !state.ready.is_empty() || !state.ended.is_empty();
-        if news || state.card.lock().owes() {
+        let wakes = !state.ready.is_empty() || !state.ended.is_empty();
+        if wakes || state.card.lock().owes() {
             self.waker.lock().unwrap_or_else(PoisonError::into_inner).wake();
         }
     }

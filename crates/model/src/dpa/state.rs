@@ -8,12 +8,12 @@ use verbless_prm::DpaFault;
 use verbless_riscv::{Hart, Stopper};
 
 use super::context;
-use super::partitions::{Rights, Sharing};
+use super::partitions::{EuSharing, Rights};
 use super::process::{Crash, Process, Stopped};
-use super::registers::{Ask, Outbox};
+use super::registers::{DeviceRequest, Outbox};
 use super::runner::{Runner, RunnerId, RunnerState};
 use super::system::RunEnd;
-use super::turns::{Next, Turn};
+use super::turns::{AfterTurn, Turn};
 use super::units::{Ticket, Units};
 use crate::numbered::Numbered;
 
@@ -57,7 +57,7 @@ pub(super) struct DpaState {
     #[cfg(feature = "gdb")]
     pub(super) debugging: super::runner::Debugging,
     /// Harts that execute in a turn, by the serial number of their runner.
-    pub(super) out: Numbered<u64, Out>,
+    pub(super) out: Numbered<u64, RunningHart>,
 }
 
 /// Reports a bug of the model if an object that the state refers to does not exist.
@@ -69,7 +69,7 @@ fn must<T>(found: Option<T>, what: &'static str, number: impl Debug) -> Option<T
 }
 
 /// A hart in a turn.
-pub(super) struct Out {
+pub(super) struct RunningHart {
     stopper: Stopper,
     /// Whether the run must stop, because its runner is gone or has ended.
     stopping: bool,
@@ -77,7 +77,7 @@ pub(super) struct Out {
 
 impl DpaState {
     /// The state of the only function of a card.
-    pub(super) fn new(mut sharing: Sharing) -> Self {
+    pub(super) fn new(mut sharing: EuSharing) -> Self {
         const ALONE: u16 = 0;
         sharing.join(ALONE, Rights { by_default: true, manages: true });
         Self {
@@ -138,7 +138,7 @@ impl DpaState {
         if let Some(runner) = self.runners.get_mut(&turn.id).filter(|it| it.serial == turn.serial) {
             runner.stands = None;
         }
-        self.out.insert(turn.serial, Out { stopper: turn.hart.stopper(), stopping: false });
+        self.out.insert(turn.serial, RunningHart { stopper: turn.hart.stopper(), stopping: false });
     }
 
     /// Records that the hart of a turn has stopped; returns whether another thread waits for that.
@@ -322,7 +322,7 @@ impl DpaState {
     }
 
     /// Ends a run, and returns its hart to its runner.
-    pub(super) fn end_run(&mut self, turn: &mut Turn, end: RunEnd) -> Next {
+    pub(super) fn end_run(&mut self, turn: &mut Turn, end: RunEnd) -> AfterTurn {
         let is_call = matches!(turn.id, RunnerId::Call(_));
         if self.runners.get(&turn.id).is_some_and(|runner| runner.handles) {
             return self.crash(turn, DpaFault::FINISHED.0, 0);
@@ -332,7 +332,7 @@ impl DpaState {
             return self.crash(turn, DpaFault::SYSTEM_CALL.0, 0);
         }
         let runner = must(self.runners.get_mut(&turn.id), "the runner of a run", turn.id);
-        let Some(runner) = runner else { return Next::Over };
+        let Some(runner) = runner else { return AfterTurn::Over };
         let took = turn.hart.instructions() - runner.began;
         runner.shown.instructions += took;
         let process = runner.process;
@@ -360,7 +360,7 @@ impl DpaState {
         if waits {
             self.queue(turn.id);
         }
-        Next::Over
+        AfterTurn::Over
     }
 
     /// Stops all runs until the function is reset.
@@ -379,13 +379,13 @@ impl DpaState {
 
     /// Ends the process of a run, and all that runs in it. For an error, the process's error
     /// handler runs first: the run becomes the handler.
-    pub(super) fn crash(&mut self, turn: &mut Turn, status: u8, address: u64) -> Next {
+    pub(super) fn crash(&mut self, turn: &mut Turn, status: u8, address: u64) -> AfterTurn {
         // The run was removed meanwhile.
-        let Some(number) = self.of_turn(turn) else { return Next::Over };
+        let Some(number) = self.of_turn(turn) else { return AfterTurn::Over };
         let crash = Crash { runner: turn.id, address, registers: turn.hart.registers() };
         let process = must(self.processes.get_mut(&number), "the process of a run", number);
         let (Some(process), Some(runner)) = (process, self.runners.get_mut(&turn.id)) else {
-            return Next::Over;
+            return AfterTurn::Over;
         };
         process.state.instructions += turn.hart.instructions() - runner.began;
         if process.ending.is_none() {
@@ -396,11 +396,11 @@ impl DpaState {
                 runner.handle(process, handler, status, &mut turn.hart);
                 self.stop_others(number, turn.id);
                 self.collect();
-                return Next::Goes;
+                return AfterTurn::Goes;
             }
         }
         self.end_process(number);
-        Next::Over
+        AfterTurn::Over
     }
 
     /// Stops all other runs of a process for good, while its error handler runs.
@@ -509,14 +509,14 @@ impl DpaState {
     }
 
     /// The outbox through which a run made its request.
-    fn outbox(&mut self, turn: &Turn, ask: &Ask) -> Option<&mut Outbox> {
-        let Ask::Ring { outbox: Some(outbox), .. } = ask else { return None };
+    fn outbox(&mut self, turn: &Turn, ask: &DeviceRequest) -> Option<&mut Outbox> {
+        let DeviceRequest::Ring { outbox: Some(outbox), .. } = ask else { return None };
         let process = self.of_turn(turn)?;
         self.processes.get_mut(&process)?.outboxes.get_mut(outbox)
     }
 
     /// Sets os_errno after a failed doorbell of an outbox.
-    pub(super) fn errno(&mut self, turn: &Turn, ask: &Ask, errno: u32) {
+    pub(super) fn errno(&mut self, turn: &Turn, ask: &DeviceRequest, errno: u32) {
         if let Some(outbox) = self.outbox(turn, ask) {
             outbox.fail();
         }
@@ -524,7 +524,7 @@ impl DpaState {
     }
 
     /// Sets BUFFER to the value that a doorbell of an outbox has read.
-    pub(super) fn buffer(&mut self, turn: &Turn, ask: &Ask, value: u32) {
+    pub(super) fn buffer(&mut self, turn: &Turn, ask: &DeviceRequest, value: u32) {
         if let Some(outbox) = self.outbox(turn, ask) {
             outbox.set_buffer(value);
         }

@@ -35,9 +35,9 @@ pub(super) enum RunEnd {
     Finish,
     /// The thread starts again at once.
     Retrigger,
-    /// The next event continues the thread behind the call.
+    /// The next event continues the thread after the call.
     Yield,
-    /// The thread continues behind the call at once.
+    /// The thread continues after the call at once.
     YieldAndRetrigger,
 }
 

@@ -6,7 +6,7 @@ use verbless_prm::DpaFault;
 use verbless_riscv::{Exit, Hart};
 
 use super::process::status_of;
-use super::registers::{Ask, Asked, Doorbell, Given, Queues, errno};
+use super::registers::{AccessResult, DeviceAnswer, DeviceRequest, Doorbell, Queues, errno};
 use super::runner::RunnerId;
 use super::scheduler::Dpa;
 use super::state::DpaState;
@@ -28,11 +28,11 @@ impl Waker {
     }
 
     /// How often the waker was woken.
-    pub(crate) fn news(&self) -> u64 {
+    pub(crate) fn wakes(&self) -> u64 {
         self.state().0
     }
 
-    /// Waits until `news` differs from `seen`; false if the waker is closed.
+    /// Waits until `wakes` differs from `seen`; false if the waker is closed.
     pub(crate) fn wait(&self, seen: u64) -> bool {
         let mut state = self.state();
         while state.0 == seen && !state.1 {
@@ -77,12 +77,12 @@ impl Turn {
 
 /// A run that executes. If it panics, a bug of the model, this ends the wait of other threads for
 /// it.
-struct Failing<'d> {
+struct PanicGuard<'d> {
     dpa: &'d Dpa,
     serial: u64,
 }
 
-impl Drop for Failing<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         self.dpa.state().out.remove(&self.serial);
         self.dpa.has_stopped();
@@ -94,16 +94,16 @@ impl Drop for Failing<'_> {
 const SOON: u64 = 32;
 
 /// The result of executing a run.
-enum Step {
-    Asks(Turn, Ask),
+enum RunResult {
+    Asks(Turn, DeviceRequest),
     Goes(Turn),
     Over,
 }
 
 /// The result of executing a run for a few instructions after an answer.
-pub(crate) enum Soon {
+pub(crate) enum ShortTurn {
     /// The run makes another request.
-    Asks(Turn, Ask),
+    Asks(Turn, DeviceRequest),
     /// The run could continue, and rests: [`Dpa::resume`].
     Rests(Turn),
     /// The turn is over.
@@ -111,9 +111,9 @@ pub(crate) enum Soon {
 }
 
 /// How a turn continues.
-pub(super) enum Next {
+pub(super) enum AfterTurn {
     Goes,
-    Asks(Ask),
+    Asks(DeviceRequest),
     Over,
 }
 
@@ -135,74 +135,84 @@ impl Dpa {
     }
 
     /// Executes a run in its turn, until the turn is over or makes a request to the device.
-    pub(crate) fn run(&self, mut turn: Turn) -> Option<(Turn, Ask)> {
+    pub(crate) fn run(&self, mut turn: Turn) -> Option<(Turn, DeviceRequest)> {
         loop {
             match self.run_for(turn, u64::MAX) {
-                Step::Asks(turn, ask) => return Some((turn, ask)),
-                Step::Goes(same) => turn = same,
-                Step::Over => return None,
+                RunResult::Asks(turn, request) => return Some((turn, request)),
+                RunResult::Goes(same) => turn = same,
+                RunResult::Over => return None,
             }
         }
     }
 
     /// Executes a run for this many instructions at most.
-    fn run_for(&self, turn: Turn, instructions: u64) -> Step {
-        let failing = Failing { dpa: self, serial: turn.serial };
+    fn run_for(&self, turn: Turn, instructions: u64) -> RunResult {
+        let failing = PanicGuard { dpa: self, serial: turn.serial };
         let step = self.step(turn, instructions);
         std::mem::forget(failing);
         step
     }
 
-    fn step(&self, mut turn: Turn, instructions: u64) -> Step {
+    fn step(&self, mut turn: Turn, instructions: u64) -> RunResult {
         let before = turn.hart.instructions();
         let exit = turn.hart.run(turn.left.min(instructions));
         // An exit counts as an instruction, so that a run of exits alone uses up its turn.
         let spent = turn.hart.instructions() - before;
         turn.left = turn.left.saturating_sub(spent.max(1));
         match self.after(&mut turn, exit) {
-            Next::Goes if turn.left > 0 => Step::Goes(turn),
-            Next::Goes => {
+            AfterTurn::Goes if turn.left > 0 => RunResult::Goes(turn),
+            AfterTurn::Goes => {
                 self.put_back(turn);
-                Step::Over
+                RunResult::Over
             }
-            Next::Asks(ask) => Step::Asks(turn, ask),
-            Next::Over => Step::Over,
+            AfterTurn::Asks(request) => RunResult::Asks(turn, request),
+            AfterTurn::Over => RunResult::Over,
         }
     }
 
     /// Whether a run that has made a request still exists, and the outbox or window of the request.
     /// The thread with the locked function checks this before it serves the request.
-    pub(crate) fn lives(&self, turn: &Turn, ask: &Ask) -> bool {
+    pub(crate) fn lives(&self, turn: &Turn, request: &DeviceRequest) -> bool {
         let state = self.state();
         let process = state.of_turn(turn).and_then(|number| state.processes.get(&number));
-        process.is_some_and(|process| process.has(ask))
+        process.is_some_and(|process| process.has(request))
     }
 
     /// Continues a run after the device's answer.
-    pub(crate) fn answer(&self, turn: Turn, ask: &Ask, given: Given) -> Option<(Turn, Ask)> {
-        self.run(self.answered(turn, ask, given)?)
+    pub(crate) fn answer(
+        &self,
+        turn: Turn,
+        request: &DeviceRequest,
+        given: DeviceAnswer,
+    ) -> Option<(Turn, DeviceRequest)> {
+        self.run(self.answered(turn, request, given)?)
     }
 
     /// Answers a run and executes it for a few instructions, for which the thread that holds the
     /// function can wait. A run with more to do then rests: it must not count as executing while
     /// its function is unlocked, because the next thread that locks the function may wait for all
     /// executing runs.
-    pub(crate) fn answer_soon(&self, turn: Turn, ask: &Ask, given: Given) -> Soon {
-        let Some(turn) = self.answered(turn, ask, given) else { return Soon::Over };
+    pub(crate) fn answer_soon(
+        &self,
+        turn: Turn,
+        request: &DeviceRequest,
+        given: DeviceAnswer,
+    ) -> ShortTurn {
+        let Some(turn) = self.answered(turn, request, given) else { return ShortTurn::Over };
         match self.run_for(turn, SOON) {
-            Step::Asks(turn, ask) => Soon::Asks(turn, ask),
-            Step::Over => Soon::Over,
-            Step::Goes(turn) => {
+            RunResult::Asks(turn, request) => ShortTurn::Asks(turn, request),
+            RunResult::Over => ShortTurn::Over,
+            RunResult::Goes(turn) => {
                 if self.state().comes_back(&turn) {
                     self.has_stopped();
                 }
-                Soon::Rests(turn)
+                ShortTurn::Rests(turn)
             }
         }
     }
 
     /// Continues a run that rests, if it still exists.
-    pub(crate) fn resume(&self, turn: Turn) -> Option<(Turn, Ask)> {
+    pub(crate) fn resume(&self, turn: Turn) -> Option<(Turn, DeviceRequest)> {
         let mut state = self.state();
         state.of_turn(&turn)?;
         state.goes_out(&turn);
@@ -210,9 +220,14 @@ impl Dpa {
         self.run(turn)
     }
 
-    fn answered(&self, mut turn: Turn, ask: &Ask, given: Given) -> Option<Turn> {
+    fn answered(
+        &self,
+        mut turn: Turn,
+        request: &DeviceRequest,
+        given: DeviceAnswer,
+    ) -> Option<Turn> {
         let mut state = self.state();
-        if !self.take_answer(&mut state, &mut turn, ask, given) {
+        if !self.take_answer(&mut state, &mut turn, request, given) {
             return None;
         }
         state.goes_out(&turn);
@@ -224,64 +239,64 @@ impl Dpa {
         &self,
         state: &mut DpaState,
         turn: &mut Turn,
-        ask: &Ask,
-        given: Given,
+        request: &DeviceRequest,
+        given: DeviceAnswer,
     ) -> bool {
         if state.of_turn(turn).is_none() {
             return false;
         }
-        let called = matches!(ask, Ask::Ring { outbox: None, .. });
+        let called = matches!(request, DeviceRequest::Ring { outbox: None, .. });
         match given {
-            Given::Value(_) if called => turn.hart.set_x(A0, 0),
-            Given::Value(value) => turn.hart.complete(value),
-            Given::Buffer(value) => {
-                state.buffer(turn, ask, value);
+            DeviceAnswer::Value(_) if called => turn.hart.set_x(A0, 0),
+            DeviceAnswer::Value(value) => turn.hart.complete(value),
+            DeviceAnswer::Buffer(value) => {
+                state.buffer(turn, request, value);
                 turn.hart.complete(0);
             }
-            Given::NoQueue => {
-                state.errno(turn, ask, errno::NO_QUEUE);
+            DeviceAnswer::NoQueue => {
+                state.errno(turn, request, errno::NO_QUEUE);
                 match called {
                     true => turn.hart.set_x(A0, errno::NO_QUEUE.into()),
                     false => turn.hart.complete(0),
                 }
             }
-            Given::Refused => {
+            DeviceAnswer::Refused => {
                 let next = state.crash(turn, DpaFault::WINDOW.0, turn.asked);
                 self.announce(state);
-                return matches!(next, Next::Goes);
+                return matches!(next, AfterTurn::Goes);
             }
         }
         true
     }
 
     /// Handles the exit of a hart.
-    pub(super) fn after(&self, turn: &mut Turn, exit: Exit) -> Next {
+    pub(super) fn after(&self, turn: &mut Turn, exit: Exit) -> AfterTurn {
         let mut state = self.state();
         let mut next = self.next(&mut state, turn, exit);
-        if matches!(next, Next::Goes) && state.is_too_long(turn) {
+        if matches!(next, AfterTurn::Goes) && state.is_too_long(turn) {
             next = state.crash(turn, DpaFault::WATCHDOG.0, 0);
         }
-        if !matches!(next, Next::Goes) && state.comes_back(turn) {
+        if !matches!(next, AfterTurn::Goes) && state.comes_back(turn) {
             self.has_stopped();
         }
         self.announce(&state);
         next
     }
 
-    fn next(&self, state: &mut DpaState, turn: &mut Turn, exit: Exit) -> Next {
-        let Some(process) = state.of_turn(turn) else { return Next::Over };
+    fn next(&self, state: &mut DpaState, turn: &mut Turn, exit: Exit) -> AfterTurn {
+        let Some(process) = state.of_turn(turn) else { return AfterTurn::Over };
         match exit {
-            Exit::Budget | Exit::Stopped | Exit::Breakpoint => Next::Goes,
+            Exit::Budget | Exit::Stopped | Exit::Breakpoint => AfterTurn::Goes,
             Exit::Wait | Exit::Pause => {
                 turn.left = 0;
-                Next::Goes
+                AfterTurn::Goes
             }
             Exit::Ecall => match system::decode(&turn.hart) {
                 SystemCall::End(end @ (RunEnd::Yield | RunEnd::YieldAndRetrigger)) => {
                     turn.hart.skip();
                     match state.runners[&turn.id].start.continuable {
                         true => state.end_run(turn, end),
-                        false => Next::Goes,
+                        false => AfterTurn::Goes,
                     }
                 }
                 SystemCall::End(end) => state.end_run(turn, end),
@@ -289,14 +304,14 @@ impl Dpa {
                 SystemCall::Pause => {
                     turn.hart.skip();
                     turn.left = 0;
-                    Next::Goes
+                    AfterTurn::Goes
                 }
                 SystemCall::Activate(thread) => {
                     turn.hart.skip();
                     if !state.activate(process, thread) {
                         state.set_errno(turn, errno::NO_THREAD);
                     }
-                    Next::Goes
+                    AfterTurn::Goes
                 }
                 SystemCall::Extend(device_id) => {
                     turn.hart.skip();
@@ -308,7 +323,7 @@ impl Dpa {
                     if errno != 0 {
                         state.set_errno(turn, errno);
                     }
-                    Next::Goes
+                    AfterTurn::Goes
                 }
                 SystemCall::Has { window, id } => {
                     turn.hart.skip();
@@ -321,20 +336,20 @@ impl Dpa {
                     if !has {
                         state.set_errno(turn, errno::NO_CONFIG);
                     }
-                    Next::Goes
+                    AfterTurn::Goes
                 }
                 SystemCall::Count => {
                     turn.hart.skip();
                     let instructions = turn.hart.instructions();
                     turn.hart.set_x(A0, instructions);
-                    Next::Goes
+                    AfterTurn::Goes
                 }
                 SystemCall::Ring { device_id, number, index } => {
                     turn.hart.skip();
                     let process = state.processes[&process].serial;
                     let queues = Queues::Extension { device_id, process };
                     let doorbell = Doorbell::Send { number, index };
-                    Next::Asks(Ask::Ring { outbox: None, queues, doorbell })
+                    AfterTurn::Asks(DeviceRequest::Ring { outbox: None, queues, doorbell })
                 }
             },
             Exit::Ebreak => state.crash(turn, DpaFault::BREAKPOINT.0, 0),
@@ -342,20 +357,20 @@ impl Dpa {
             Exit::Environment(transfer) => {
                 let asked = state.processes.get_mut(&process).map(|it| it.transfer(&transfer));
                 match asked {
-                    Some(Asked::Done(value)) => {
+                    Some(AccessResult::Done(value)) => {
                         turn.hart.complete(value);
-                        Next::Goes
+                        AfterTurn::Goes
                     }
-                    Some(Asked::Errno(errno)) => {
+                    Some(AccessResult::Errno(errno)) => {
                         state.set_errno(turn, errno);
                         turn.hart.complete(0);
-                        Next::Goes
+                        AfterTurn::Goes
                     }
-                    Some(Asked::Device(ask)) => {
+                    Some(AccessResult::Device(request)) => {
                         turn.asked = transfer.address;
-                        Next::Asks(ask)
+                        AfterTurn::Asks(request)
                     }
-                    Some(Asked::Nothing) | None => {
+                    Some(AccessResult::Nothing) | None => {
                         let fault = match transfer.store {
                             Some(_) => DpaFault::STORE,
                             None => DpaFault::LOAD,

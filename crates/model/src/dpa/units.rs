@@ -1,6 +1,6 @@
 //! The execution units of a card, which its functions share: the owner of each unit, and the queue
 //! for units. Units are granted first come first served over all functions, within the limits of
-//! [`Sharing`].
+//! [`EuSharing`].
 //!
 //! A thread that holds the state of a function's DPA may lock the units of its card, but not the
 //! other way round, and no thread holds the states of two functions. So a function that returns a
@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::partitions::Sharing;
+use super::partitions::EuSharing;
 use super::runner::Affinity;
 use crate::numbered::{Number, Numbered};
 
@@ -28,7 +28,7 @@ pub(crate) struct Units(Mutex<Shares>);
 
 /// The units of runs, and the runs that wait for one.
 pub(super) struct Shares {
-    pub(super) sharing: Sharing,
+    pub(super) sharing: EuSharing,
     taken: Vec<bool>,
     free: usize,
     tickets: u64,
@@ -40,7 +40,7 @@ pub(super) struct Shares {
 
 impl Units {
     /// Creates units that functions can join.
-    pub(crate) fn new(sharing: Sharing) -> Arc<Self> {
+    pub(crate) fn new(sharing: EuSharing) -> Arc<Self> {
         let count = usize::from(sharing.count());
         Arc::new(Self(Mutex::new(Shares {
             sharing,
@@ -58,7 +58,7 @@ impl Units {
 
     /// Reads or changes the sharing of the units, and then grants the units that became free to
     /// use.
-    pub(crate) fn with<R>(&self, each: impl FnOnce(&mut Sharing) -> R) -> R {
+    pub(crate) fn with<R>(&self, each: impl FnOnce(&mut EuSharing) -> R) -> R {
         let mut shares = self.lock();
         let result = each(&mut shares.sharing);
         shares.serve();
@@ -137,7 +137,7 @@ mod tests {
 
     /// Two units that two functions share.
     fn two() -> Arc<Units> {
-        let mut sharing = Sharing::new(2, 4, 4);
+        let mut sharing = EuSharing::new(2, 4, 4);
         for member in [1, 2] {
             sharing.join(member, Rights { by_default: true, manages: member == 1 });
         }

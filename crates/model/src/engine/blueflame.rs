@@ -10,13 +10,13 @@
 use verbless_prm::hot::{CtrlSegment, CtrlWord, WQEBB, opcode};
 
 use super::doorbell::{self, mmio_write, store};
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::ring::record;
 use super::state::HeldStore;
 use super::work::first_word;
 use crate::hca::doorbell::PageDoorbell;
+use crate::locked::LockedFunctions;
 use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
-use crate::world::World;
 
 /// Maximum time between two stores of a copy, in nanoseconds: a few times the cost of a trapped
 /// store.
@@ -27,19 +27,19 @@ const PATIENCE: u64 = 100_000;
 const NOP_PATIENCE: u64 = 20_000_000;
 
 /// Handles a trapped store to a UAR page.
-pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]) {
+pub(crate) fn trapped_write(locked: &mut LockedFunctions, id: usize, offset: u64, bytes: &[u8]) {
     let register = offset % UAR_PAGE;
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
         tracing::debug!(offset, "a store behind the last UAR page");
         return;
     };
     if !(SEND..SEND + SEND_BUFFERS * SEND_STRIDE).contains(&register) {
-        mmio_write(world, id, offset, bytes);
+        mmio_write(locked, id, offset, bytes);
         return;
     }
-    world.clock.tick();
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+    locked.clock.tick();
+    let now = locked.clock.now;
+    let function = &mut locked.functions[id];
     let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
     if at == 0 && spoils(function, (page, buffer), bytes) {
         let held = &mut function.engine.held.0;
@@ -76,7 +76,7 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
 /// There is one buffer at this address, in the CPU that combines the stores and in the device that
 /// receives them. The doorbell becomes the start of the buffer. When the rest of the copy arrives,
 /// the device has a request that software did not post.
-fn spoils(function: &Function, register: (u32, u64), doorbell: &[u8]) -> bool {
+fn spoils(function: &FunctionEngine, register: (u32, u64), doorbell: &[u8]) -> bool {
     let queue = |bytes: &[u8]| first_word(bytes).map(|word| word.qpn());
     function.engine.held.0.get(&register).is_some_and(|copy| {
         doorbell.len() == 8 && copy.bytes.len() > 8 && queue(&copy.bytes) != queue(doorbell)
@@ -100,7 +100,7 @@ fn whole_length(start: &[u8]) -> usize {
 
 /// Handles a WQE that arrived whole. If it is the next one, the device executes the copied bytes.
 /// The doorbell rings in any case.
-fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>, now: u64) {
+fn copied(function: &mut FunctionEngine, page: u32, mut bytes: Vec<u8>, now: u64) {
     let word = first_word(&bytes).map_or(0, CtrlWord::into_bits);
     if let Some(control) = CtrlSegment::from_prefix(&bytes).map(|it| it.ctrl_word)
         && let Some(sender) = function.hca.objects.sender(control.qpn())
@@ -121,7 +121,7 @@ fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>, now: u64) {
 }
 
 /// Rings the doorbell of a store that nothing followed.
-fn ring(function: &mut Function, now: u64, register: (u32, u64)) {
+fn ring(function: &mut FunctionEngine, now: u64, register: (u32, u64)) {
     if let Some(copy) = function.engine.held.0.remove(&register) {
         let (page, register) = register;
         store(function, now, u64::from(page) * UAR_PAGE + register, &copy.bytes);
@@ -129,13 +129,13 @@ fn ring(function: &mut Function, now: u64, register: (u32, u64)) {
 }
 
 /// Forgets the stores of a queue that is reset or destroyed.
-pub(super) fn forget(function: &mut Function, number: u32) {
+pub(super) fn forget(function: &mut FunctionEngine, number: u32) {
     let of = |copy: &HeldStore| first_word(&copy.bytes).map(|word| word.qpn()) == Some(number);
     function.engine.held.0.retain(|_, copy| !of(copy));
 }
 
 /// Rings the doorbells that nothing followed in time; true if there was one.
-pub(super) fn expire(function: &mut Function, now: u64) -> bool {
+pub(super) fn expire(function: &mut FunctionEngine, now: u64) -> bool {
     let held = &function.engine.held.0;
     let due = held.iter().filter(|(_, copy)| copy.due <= now).map(|(&register, _)| register);
     let due: Vec<_> = due.collect();

@@ -4,44 +4,44 @@
 use verbless_prm::CqErrorSyndrome;
 
 use super::faults::QueueKind;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::{blueflame, doorbell, flush};
 use crate::hca::effect::Resize;
 use crate::hca::objects::QpState;
-use crate::hca::{Asked, Dumping, Effect, Refusal, cq_resized};
+use crate::hca::{Dumping, Effect, ForeignObject, Refusal, cq_resized};
+use crate::locked::LockedFunctions;
 use crate::runtime::SendRuntime;
-use crate::world::World;
 
 /// Whether a command concerns other functions too, all of which must be locked for it.
 pub(crate) fn concerns_others(input: &[u8]) -> bool {
-    Asked::by(input).is_some()
+    ForeignObject::by(input).is_some()
 }
 
 /// Executes one command of function `id`: takes the whole inbox, whose uid the caller stamps as the
 /// kernel does, and returns the whole outbox, which holds the outcome.
 #[cfg(test)]
-pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [u8]) {
-    let mut rest = begin(world, id, input, output);
+pub(crate) fn execute(locked: &mut LockedFunctions, id: usize, input: &[u8], output: &mut [u8]) {
+    let mut rest = begin(locked, id, input, output);
     while let Some(dumping) = rest {
-        rest = go_on(world, id, dumping, input, output);
+        rest = go_on(locked, id, dumping, input, output);
     }
 }
 
 /// Begins a command. Most commands are executed here; [`go_on`] does the rest before the sender
 /// gets the answer, and others may lock the function in between.
 pub(crate) fn begin(
-    world: &mut World,
+    locked: &mut LockedFunctions,
     id: usize,
     input: &[u8],
     output: &mut [u8],
 ) -> Option<Box<Dumping>> {
-    world.clock.tick();
-    let now = world.clock.now;
-    let answer = Asked::by(input).and_then(|asked| {
-        let other = asked.of(&world.functions[id].hca)?;
-        asked.answer(other, &world.functions[other].hca)
+    locked.clock.tick();
+    let now = locked.clock.now;
+    let answer = ForeignObject::by(input).and_then(|asked| {
+        let other = asked.of(&locked.functions[id].hca)?;
+        asked.answer(other, &locked.functions[other].hca)
     });
-    let function = &mut world.functions[id];
+    let function = &mut locked.functions[id];
     function.hca.answer = answer;
     function.hca.execute(input, output);
     function.hca.answer = None;
@@ -50,52 +50,52 @@ pub(crate) fn begin(
         function.hca.refuse(input, output, refusal, None);
     }
     if std::mem::take(&mut function.engine.moved) {
-        world.tell_addresses(id);
+        locked.publish_addresses(id);
     }
     if rest.is_none() {
-        tell(world, id, input, output);
+        report(locked, id, input, output);
     }
     rest
 }
 
 /// Does a part of the rest of a command; returns the new rest.
 pub(crate) fn go_on(
-    world: &mut World,
+    locked: &mut LockedFunctions,
     id: usize,
     mut dumping: Box<Dumping>,
     input: &[u8],
     output: &mut [u8],
 ) -> Option<Box<Dumping>> {
-    world.clock.tick();
-    let hca = &mut world.functions[id].hca;
+    locked.clock.tick();
+    let hca = &mut locked.functions[id].hca;
     match dumping.go_on(hca) {
         Ok(true) => {}
         Ok(false) => return Some(dumping),
         Err(refusal) => hca.refuse(input, output, refusal, None),
     }
-    tell(world, id, input, output);
+    report(locked, id, input, output);
     None
 }
 
 /// Reports one command and its answer to the observers of the device's commands.
-fn tell(world: &World, id: usize, input: &[u8], output: &[u8]) {
-    let outbox = world.outbox();
+fn report(locked: &LockedFunctions, id: usize, input: &[u8], output: &[u8]) {
+    let outbox = locked.outbox();
     if outbox.commands.is_watched() {
-        outbox.command(id, world.clock.now, input, output);
+        outbox.command(id, locked.clock.now, input, output);
     }
 }
 
 /// Resets a function: undoes everything that commands did.
-pub(crate) fn reset(world: &mut World, id: usize) {
-    world.functions[id].hca.reset();
-    if let Err(refusal) = apply_all(&mut world.functions[id], world.clock.now) {
+pub(crate) fn reset(locked: &mut LockedFunctions, id: usize) {
+    locked.functions[id].hca.reset();
+    if let Err(refusal) = apply_all(&mut locked.functions[id], locked.clock.now) {
         tracing::error!(?refusal, "a reset cannot be refused");
     }
-    world.tell_addresses(id);
+    locked.publish_addresses(id);
 }
 
 /// Applies the effects of the last command to the engine; an error refuses the command.
-fn apply_all(function: &mut Function, now: u64) -> Result<(), Refusal> {
+fn apply_all(function: &mut FunctionEngine, now: u64) -> Result<(), Refusal> {
     let mut outcome = Ok(());
     // A refused effect does not stop the others.
     for effect in std::mem::take(&mut function.hca.effects) {
@@ -105,7 +105,7 @@ fn apply_all(function: &mut Function, now: u64) -> Result<(), Refusal> {
 }
 
 /// Drops the CQEs, delayed by a fault, of a queue that went to RESET: it completes nothing more.
-fn forget_delayed(function: &mut Function, number: u32) {
+fn forget_delayed(function: &mut FunctionEngine, number: u32) {
     let delayed = &mut function.engine.delayed;
     let cqs = &mut function.hca.objects.cqs;
     delayed.retain(|_, delayed| {
@@ -117,7 +117,11 @@ fn forget_delayed(function: &mut Function, number: u32) {
     });
 }
 
-pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result<(), Refusal> {
+pub(crate) fn apply(
+    function: &mut FunctionEngine,
+    now: u64,
+    effect: Effect,
+) -> Result<(), Refusal> {
     match effect {
         Effect::SenderReady(number) => {
             flush::finish(function, number, now);
@@ -196,7 +200,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
 }
 
 /// Removes a send queue from the rotation.
-fn leave_rotation(function: &mut Function, number: u32, queue: &SendRuntime) {
+fn leave_rotation(function: &mut FunctionEngine, number: u32, queue: &SendRuntime) {
     if queue.queued {
         function.engine.active.retain(|&active| active != number);
     }
@@ -204,15 +208,20 @@ fn leave_rotation(function: &mut Function, number: u32, queue: &SendRuntime) {
 
 /// Writes an event of type `kind` with `data` (bytes 0x20 to 0x3c) to every EQ that subscribed to
 /// it.
-pub(crate) fn event(world: &mut World, id: usize, kind: u8, data: [u8; 28]) {
-    world.functions[id].events().post(kind, 0, data);
+pub(crate) fn event(locked: &mut LockedFunctions, id: usize, kind: u8, data: [u8; 28]) {
+    locked.functions[id].events().post(kind, 0, data);
 }
 
 /// Makes a queue fail at once; false if no queue of that number is at work.
-pub(crate) fn fail_queue(world: &mut World, id: usize, kind: QueueKind, number: u32) -> bool {
-    world.clock.tick();
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+pub(crate) fn fail_queue(
+    locked: &mut LockedFunctions,
+    id: usize,
+    kind: QueueKind,
+    number: u32,
+) -> bool {
+    locked.clock.tick();
+    let now = locked.clock.now;
+    let function = &mut locked.functions[id];
     match kind {
         QueueKind::Qp => {
             let Ok(mut pair) = function.pair(number, now) else { return false };
@@ -235,14 +244,14 @@ pub(crate) fn fail_queue(world: &mut World, id: usize, kind: QueueKind, number: 
 }
 
 /// Takes a port (from 1) up or down, and reports it by an event.
-pub(crate) fn set_port(world: &mut World, id: usize, port: u8, up: bool) {
-    let function = &mut world.functions[id];
+pub(crate) fn set_port(locked: &mut LockedFunctions, id: usize, port: u8, up: bool) {
+    let function = &mut locked.functions[id];
     let ports = &mut function.hca.ports;
     match usize::from(port).checked_sub(1).and_then(|index| ports.get_mut(index)) {
         Some(state) => {
             if std::mem::replace(&mut state.up, up) != up {
                 function.events().port(port, up);
-                world.tell_addresses(id);
+                locked.publish_addresses(id);
             }
         }
         None => tracing::error!(port, "the device has no such port"),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::cq::CompletionQueue;
 use super::events::Events;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::keys::{Keys, Neighbours, NoNeighbours};
 use super::packets::path::Addresses;
 #[cfg(feature = "dpa")]
@@ -14,7 +14,7 @@ use super::state::EngineState;
 use crate::numbered::Numbered;
 use verbless_prm::ServiceType;
 
-use crate::functions::{Functions, Others};
+use crate::functions::{FunctionTable, OtherFunctions};
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::objects::{Alias, Cq, Limits, Mkey, Objects, QCounter, QpObject, Rq, Sq, Srq, Tis};
@@ -26,7 +26,7 @@ pub(super) struct Context<'a> {
     pub mkeys: &'a mut Numbered<u32, Mkey>,
     pub aliases: &'a Numbered<u32, Alias>,
     /// The other locked functions: mkeys of this function may refer to theirs.
-    pub others: Others<'a>,
+    pub others: OtherFunctions<'a>,
     pub srqs: &'a mut Numbered<u32, Srq>,
     pub counters: &'a mut Numbered<u8, QCounter>,
     pub tises: &'a Numbered<u32, Tis>,
@@ -132,9 +132,9 @@ impl Context<'_> {
     }
 }
 
-impl Neighbours for Others<'_> {
+impl Neighbours for OtherFunctions<'_> {
     fn keys(&self, id: usize) -> Option<Keys<'_>> {
-        let Function { hca, space, .. } = self.get(id)?;
+        let FunctionEngine { hca, space, .. } = self.get(id)?;
         let Objects { mkeys, aliases, limits, .. } = &hca.objects;
         // No key reaches the memory of a dead function.
         let alive = !hca.fatal;
@@ -153,9 +153,9 @@ struct Parts<'a> {
     context: Context<'a>,
 }
 
-impl Function {
+impl FunctionEngine {
     #[inline(always)]
-    fn parts<'a>(&'a mut self, now: u64, others: Others<'a>) -> Parts<'a> {
+    fn parts<'a>(&'a mut self, now: u64, others: OtherFunctions<'a>) -> Parts<'a> {
         let Self { hca, engine, space, spaces } = self;
         let memory = &*hca.memory;
         let addresses =
@@ -199,18 +199,22 @@ impl Function {
 
     /// The context of a function's queues at this time.
     pub(super) fn context(&mut self, now: u64) -> Context<'_> {
-        self.parts(now, Others::default()).context
+        self.parts(now, OtherFunctions::default()).context
     }
 
     /// The context of a function's queues at this time, beside the other locked functions.
     #[cfg(feature = "dpa")]
-    pub(super) fn context_among<'a>(&'a mut self, now: u64, others: Others<'a>) -> Context<'a> {
+    pub(super) fn context_among<'a>(
+        &'a mut self,
+        now: u64,
+        others: OtherFunctions<'a>,
+    ) -> Context<'a> {
         self.parts(now, others).context
     }
 
     /// Borrows a QP for work that needs no key of another function.
     pub(super) fn pair(&mut self, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {
-        self.pair_among(qpn, now, Others::default())
+        self.pair_among(qpn, now, OtherFunctions::default())
     }
 
     /// Borrows a QP.
@@ -219,7 +223,7 @@ impl Function {
         &'a mut self,
         qpn: u32,
         now: u64,
-        others: Others<'a>,
+        others: OtherFunctions<'a>,
     ) -> Result<QueuePair<'a>, Missing> {
         let Parts { qps, context, .. } = self.parts(now, others);
         let qp = qps.get_mut(&qpn).ok_or(Missing::Qp(qpn))?;
@@ -228,12 +232,12 @@ impl Function {
 
     /// Borrows an SQ for work that needs no key of another function.
     pub(super) fn sq(&mut self, sqn: u32, now: u64) -> Result<StandaloneSq<'_>, Missing> {
-        self.sq_among(sqn, now, Others::default())
+        self.sq_among(sqn, now, OtherFunctions::default())
     }
 
     /// Borrows an RQ for work that needs no key of another function.
     pub(super) fn rq(&mut self, rqn: u32, now: u64) -> Result<StandaloneRq<'_>, Missing> {
-        self.rq_among(rqn, now, Others::default())
+        self.rq_among(rqn, now, OtherFunctions::default())
     }
 
     /// Borrows an RQ.
@@ -241,7 +245,7 @@ impl Function {
         &'a mut self,
         rqn: u32,
         now: u64,
-        others: Others<'a>,
+        others: OtherFunctions<'a>,
     ) -> Result<StandaloneRq<'a>, Missing> {
         let Parts { rqs, context, .. } = self.parts(now, others);
         let rq = rqs.get_mut(&rqn).ok_or(Missing::Rq(rqn))?;
@@ -253,7 +257,7 @@ impl Function {
         &'a mut self,
         sqn: u32,
         now: u64,
-        others: Others<'a>,
+        others: OtherFunctions<'a>,
     ) -> Result<StandaloneSq<'a>, Missing> {
         let Parts { sqs, context, .. } = self.parts(now, others);
         let sq = sqs.get_mut(&sqn).ok_or(Missing::Sq(sqn))?;
@@ -279,7 +283,7 @@ impl Function {
     }
 }
 
-impl Functions {
+impl FunctionTable {
     /// Borrows a QP of function `id`.
     #[inline(always)]
     pub(super) fn pair(&mut self, id: usize, qpn: u32, now: u64) -> Result<QueuePair<'_>, Missing> {

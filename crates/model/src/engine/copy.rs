@@ -12,7 +12,7 @@
 use verbless_prm::hot::cqe_syndrome;
 
 use super::context::QueuePair;
-use super::keys::{self, Need, Range, Sge, User};
+use super::keys::{self, AccessRight, KeyUser, Range, Sge};
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::transfer::{scatter, transfer};
@@ -40,10 +40,10 @@ impl QueuePair<'_> {
         if source.length > target.length || source.length > longest {
             return Err(cqe_syndrome::LOCAL_LENGTH);
         }
-        self.reach(opaque(work), Need::LocalWrite, &mut scratch.local)?;
+        self.reach(opaque(work), AccessRight::LocalWrite, &mut scratch.local)?;
         let target = Range { length: source.length, ..target };
-        self.reach(target, Need::LocalWrite, &mut scratch.remote)?;
-        self.reach(source, Need::LocalRead, &mut scratch.local)?;
+        self.reach(target, AccessRight::LocalWrite, &mut scratch.remote)?;
+        self.reach(source, AccessRight::LocalRead, &mut scratch.local)?;
         Ok(source.length)
     }
 
@@ -57,7 +57,7 @@ impl QueuePair<'_> {
                 self.qp.runtime.carried = end;
                 Turn::Again
             }
-            Ok(_) => match self.tell(placed, scratch) {
+            Ok(_) => match self.write_status(placed, scratch) {
                 Ok(()) => self.succeed(placed, placed.length as u32, None),
                 failed => self.finish(placed, failed),
             },
@@ -66,11 +66,11 @@ impl QueuePair<'_> {
     }
 
     /// Writes success and the byte count to the opaque buffer.
-    fn tell(&self, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
+    fn write_status(&self, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
         let whole = opaque(&placed.work);
         for (at, word) in [(0, 0), (8, placed.length as u32)] {
             let range = Range { address: whole.address.wrapping_add(at), length: 4, ..whole };
-            self.reach(range, Need::LocalWrite, &mut scratch.remote)?;
+            self.reach(range, AccessRight::LocalWrite, &mut scratch.remote)?;
             scatter(self.context.spaces, &scratch.remote, &word.to_be_bytes())
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
         }
@@ -84,8 +84,8 @@ impl QueuePair<'_> {
         for range in [&mut source, &mut target] {
             (range.address, range.length) = (range.address.wrapping_add(at), length);
         }
-        self.reach(source, Need::LocalRead, &mut scratch.local)?;
-        self.reach(target, Need::LocalWrite, &mut scratch.remote)?;
+        self.reach(source, AccessRight::LocalRead, &mut scratch.local)?;
+        self.reach(target, AccessRight::LocalWrite, &mut scratch.remote)?;
         transfer(self.context.spaces, &scratch.local, &scratch.wqe, &scratch.remote)
             .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
         self.context.state.moved_bytes += length;
@@ -93,8 +93,8 @@ impl QueuePair<'_> {
     }
 
     /// Finds the memory of a range.
-    fn reach(&self, range: Range, need: Need, sges: &mut Vec<Sge>) -> Result<(), u8> {
-        let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
+    fn reach(&self, range: Range, need: AccessRight, sges: &mut Vec<Sge>) -> Result<(), u8> {
+        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let mut visits = keys::VISITS;
         sges.clear();
         self.context.keys().resolve(user, range, need, &mut visits, sges).map_err(|refusal| {

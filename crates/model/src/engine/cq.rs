@@ -10,7 +10,7 @@ use super::events::Events;
 use super::ring::record;
 use super::state::{Delayed, EngineState};
 use crate::hca::Refusal;
-use crate::hca::objects::{Arm, Cq, Element, QueueMemory};
+use crate::hca::objects::{Arm, Cq, EventTarget, QueueMemory};
 use crate::memory::HostMemory;
 
 /// CQ indexes count in 24 bits where software writes them.
@@ -40,14 +40,14 @@ impl CompletionQueue<'_> {
             return Err(self.fail(CqErrorSyndrome::ACCESS_VIOLATION));
         }
         let faults = &mut self.state.faults;
-        if faults.lose_completions.strikes() {
+        if faults.lose_completions.hits() {
             tracing::info!(self.cqn, "a completion is lost, as asked");
             return Ok(());
         }
         // Delayed CQEs of one CQ stay in order.
         let (behind, last) = self.cq.runtime.delayed;
         let due = if behind > 0 { last } else { 0 };
-        let due = due.max(match faults.delay_completions.strikes() {
+        let due = due.max(match faults.delay_completions.hits() {
             true => self.now.saturating_add(faults.delay),
             false => 0,
         });
@@ -148,7 +148,7 @@ impl CompletionQueue<'_> {
             cq.arm = Arm::Next { consumer: cq.notified, sequence: 0 };
         }
         if cq.arm != Arm::Idle {
-            self.fire_if_due();
+            self.raise_if_due();
         }
         Ok(())
     }
@@ -197,10 +197,10 @@ impl CompletionQueue<'_> {
             true => Arm::Solicited { consumer, sequence },
             false => Arm::Next { consumer, sequence },
         };
-        self.fire_if_due();
+        self.raise_if_due();
     }
 
-    /// Takes an arm request of the DPA, which names only the consumer index: a CQE behind that
+    /// Takes an arm request of the DPA, which names only the consumer index: a CQE after that
     /// index causes an event, even if an earlier event reported it.
     #[cfg(feature = "dpa")]
     pub(super) fn arm_at(&mut self, consumer: u32) {
@@ -208,7 +208,7 @@ impl CompletionQueue<'_> {
         self.cq.notified = consumer;
         self.cq.runtime.fired = None;
         self.cq.arm = Arm::Next { consumer, sequence: 0 };
-        self.fire_if_due();
+        self.raise_if_due();
     }
 
     /// Reads the arm word of the record, for a CQ whose doorbell another CQ's doorbell on the same
@@ -223,7 +223,7 @@ impl CompletionQueue<'_> {
             self.cq.record.wrapping_add(offset_of!(hot::CqDoorbellRecord, cq_record_arm) as u64),
         ) {
             // Programs of the DPA arm by outboxes, whose doorbells are not lost, and leave it zero.
-            Ok(0) if !matches!(self.cq.element, Element::Eq(_)) => {}
+            Ok(0) if !matches!(self.cq.target, EventTarget::Eq(_)) => {}
             Ok(word) if self.cq.runtime.arm_word != Some(word) => {
                 self.take_request(word, word == 0);
             }
@@ -235,7 +235,7 @@ impl CompletionQueue<'_> {
     /// Reports the events that moderation held back long enough.
     pub(super) fn report_late(&mut self) {
         self.cq.runtime.moderated = None;
-        self.fire_if_due();
+        self.raise_if_due();
     }
 
     /// Reports to the EQ, once, if the CQ holds a CQE that its arm request waits for: one that
@@ -243,7 +243,7 @@ impl CompletionQueue<'_> {
     /// CQEs of the last event (perftest does), and the next event reports a new CQE.
     ///
     /// Moderation may hold the event back.
-    fn fire_if_due(&mut self) {
+    fn raise_if_due(&mut self) {
         let cq = &mut *self.cq;
         let notified = cq.notified;
         let ahead = |index: u32, of: u32| {
@@ -271,10 +271,10 @@ impl CompletionQueue<'_> {
         cq.arm = Arm::Idle;
         cq.runtime.fired = (!cq.runtime.guessed).then_some(sequence);
         cq.notified = cq.producer;
-        match cq.element {
-            Element::Eq(eqn) => self.events.completion(eqn, self.cqn),
+        match cq.target {
+            EventTarget::Eq(eqn) => self.events.completion(eqn, self.cqn),
             #[cfg(feature = "dpa")]
-            Element::Dpa(element) => self.events.program(element, self.cqn),
+            EventTarget::Dpa(target) => self.events.program(target, self.cqn),
         }
     }
 }

@@ -10,7 +10,7 @@ use verbless_riscv::{AddressSpace, Exit, Hart};
 
 use super::dpa::serve_shared;
 use crate::dpa::{Debugged, Dpa, NextRun, Turn};
-use crate::shared::SharedWorld;
+use crate::shared_model::SharedModel;
 
 /// How long a debugger's first answer may wait for a run to begin. Debuggers are not patient.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Serves debuggers, one after another, until the model is dropped. The first run that begins at
 /// `entry`, or anywhere, waits for the first debugger.
 pub(crate) fn spawn(
-    shared: &Arc<SharedWorld>,
+    shared: &Arc<SharedModel>,
     listener: TcpListener,
     entry: Option<u64>,
 ) -> std::io::Result<()> {
@@ -61,10 +61,10 @@ pub(crate) fn spawn(
 fn session(
     stream: TcpStream,
     dpas: &[(usize, Arc<Dpa>)],
-    shared: &Weak<SharedWorld>,
+    shared: &Weak<SharedModel>,
 ) -> std::io::Result<Ended> {
     stream.set_nonblocking(false)?;
-    let mut program = Program::new(dpas, shared);
+    let mut program = DebuggedRun::new(dpas, shared);
     let until = Instant::now() + PATIENCE;
     while !program.begin() && Instant::now() < until {
         std::thread::sleep(PAUSE);
@@ -85,23 +85,23 @@ struct HeldRun<'a> {
 }
 
 /// The program of a run, as the debugger drives it.
-struct Program<'a> {
+struct DebuggedRun<'a> {
     dpas: &'a [(usize, Arc<Dpa>)],
-    shared: &'a Weak<SharedWorld>,
+    shared: &'a Weak<SharedModel>,
     /// `None` before the first run has begun.
     holds: Option<HeldRun<'a>>,
     breakpoints: Vec<u64>,
     /// The address at which the run stopped, if the debugger knows the reason.
-    told: Option<u64>,
+    single_step: Option<u64>,
     /// The hart that the debugger sees while there is no run.
     nothing: Hart,
 }
 
-impl<'a> Program<'a> {
-    fn new(dpas: &'a [(usize, Arc<Dpa>)], shared: &'a Weak<SharedWorld>) -> Self {
+impl<'a> DebuggedRun<'a> {
+    fn new(dpas: &'a [(usize, Arc<Dpa>)], shared: &'a Weak<SharedModel>) -> Self {
         let empty = AddressSpace::new([]).expect("nothing overlaps in it");
         let nothing = Hart::new(Arc::new(empty));
-        Self { dpas, shared, holds: None, breakpoints: Vec::new(), told: None, nothing }
+        Self { dpas, shared, holds: None, breakpoints: Vec::new(), single_step: None, nothing }
     }
 
     /// Takes the run that waits for a debugger, if there is one.
@@ -117,7 +117,7 @@ impl<'a> Program<'a> {
     fn hold(&mut self, id: usize, dpa: &'a Dpa, mut turn: Turn) {
         turn.hart().remove_breakpoints();
         self.breakpoints.iter().for_each(|&address| turn.hart().add_breakpoint(address));
-        (self.holds, self.told) = (Some(HeldRun { id, dpa, turn, over: false }), None);
+        (self.holds, self.single_step) = (Some(HeldRun { id, dpa, turn, over: false }), None);
     }
 
     /// Ends the debugger's session; with `kill` it has asked for the end of the process.
@@ -131,21 +131,21 @@ impl<'a> Program<'a> {
 
     /// Lets the run continue.
     fn execute(&mut self, instructions: u64) -> Ran {
-        let told = self.told.take();
+        let single_step = self.single_step.take();
         let Some(HeldRun { id, dpa, turn, over }) = &mut self.holds else { return Ran::Waits };
         // The debugger knows the stop at this instruction, unless it moved pc since.
-        let told = told == Some(turn.hart().pc());
-        let instructions = if told { 1 } else { instructions };
-        let mut next = dpa.debug_run(turn, instructions, told);
-        if let Debugged::Asks(ask) = &next {
+        let single_step = single_step == Some(turn.hart().pc());
+        let instructions = if single_step { 1 } else { instructions };
+        let mut next = dpa.debug_run(turn, instructions, single_step);
+        if let Debugged::Asks(request) = &next {
             let Some(shared) = self.shared.upgrade() else { return Ran::Exited(0) };
-            let given = serve_shared(&shared, *id, turn, ask);
-            next = dpa.debug_answer(turn, ask, given);
+            let given = serve_shared(&shared, *id, turn, request);
+            next = dpa.debug_answer(turn, request, given);
         }
         match next {
             Debugged::Goes | Debugged::Asks(_) => Ran::GoesOn,
             Debugged::Stopped(exit) => {
-                self.told = (exit != Exit::Breakpoint).then(|| turn.hart().pc());
+                self.single_step = (exit != Exit::Breakpoint).then(|| turn.hart().pc());
                 Ran::Stopped(exit)
             }
             Debugged::Over => {
@@ -156,7 +156,7 @@ impl<'a> Program<'a> {
     }
 }
 
-impl Debuggee for Program<'_> {
+impl Debuggee for DebuggedRun<'_> {
     fn hart(&mut self) -> &mut Hart {
         match &mut self.holds {
             Some(held) => held.turn.hart(),

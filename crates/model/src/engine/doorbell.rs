@@ -14,18 +14,18 @@ use std::collections::VecDeque;
 
 use verbless_prm::SqState;
 
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::scratch::Scratch;
 use super::sender::Sender;
 use super::state::MOST_STRAYS;
 use crate::hca::Hca;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::objects::{Objects, QpState, SendQueue};
+use crate::locked::LockedFunctions;
 use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_STRIDE, UAR_PAGE};
-use crate::world::World;
 
 /// Takes every doorbell that waits on the pages of one function; true if there was one.
-pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> bool {
+pub(crate) fn scan(function: &mut FunctionEngine, now: u64, scratch: &mut Scratch) -> bool {
     scratch.pages.clear();
     let bar = &function.hca.bar;
     bar.for_each_allocated(|page| {
@@ -43,7 +43,7 @@ pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> 
         for doorbell in [PageDoorbell::Send, PageDoorbell::Arm] {
             for register in doorbell.registers() {
                 let word = bar.take64(page, register);
-                if heard(function, word != 0) {
+                if takes_doorbell(function, word != 0) {
                     rung = true;
                     let named = ring(function, page, doorbell, word, now);
                     // It may have overwritten the doorbell of any other queue of the page.
@@ -81,18 +81,18 @@ pub(crate) fn ignore(hca: &Hca) {
 }
 
 /// Whether a doorbell rang and no injected fault drops it.
-fn heard(function: &mut Function, rang: bool) -> bool {
-    rang && !function.engine.faults.lose_doorbells.strikes()
+fn takes_doorbell(function: &mut FunctionEngine, rang: bool) -> bool {
+    rang && !function.engine.faults.lose_doorbells.hits()
 }
 
 /// Executes a store to the UAR pages that was trapped, or that a front end makes for its own
 /// queues.
-pub(crate) fn mmio_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]) {
-    store(&mut world.functions[id], world.clock.now, offset, bytes);
+pub(crate) fn mmio_write(locked: &mut LockedFunctions, id: usize, offset: u64, bytes: &[u8]) {
+    store(&mut locked.functions[id], locked.clock.now, offset, bytes);
 }
 
 /// Executes a store to a doorbell of a locked function.
-pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]) {
+pub(super) fn store(function: &mut FunctionEngine, now: u64, offset: u64, bytes: &[u8]) {
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
         tracing::debug!(offset, "a store behind the last UAR page");
         return;
@@ -103,11 +103,11 @@ pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]
     match (register, word32, word64) {
         (EQ_ARM, Some(word), _) => function.events().doorbell(page, word, true),
         (EQ_CONSUMER, Some(word), _) => function.events().doorbell(page, word, false),
-        (CQ_ARM, _, Some(word)) if heard(function, true) => {
+        (CQ_ARM, _, Some(word)) if takes_doorbell(function, true) => {
             ring(function, page, PageDoorbell::Arm, word, now);
         }
         (SEND.., _, Some(word))
-            if register.is_multiple_of(SEND_STRIDE) && heard(function, true) =>
+            if register.is_multiple_of(SEND_STRIDE) && takes_doorbell(function, true) =>
         {
             ring(function, page, PageDoorbell::Send, word, now);
         }
@@ -117,7 +117,7 @@ pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]
 
 /// Rings the queue of the page that the doorbell's word names; false if there is none.
 pub(super) fn ring(
-    function: &mut Function,
+    function: &mut FunctionEngine,
     page: u32,
     doorbell: PageDoorbell,
     word: u64,
@@ -143,7 +143,7 @@ pub(super) fn ring(
 /// Logs a doorbell that names no queue of its page; keeps the first few, since clients may ring
 /// without limit.
 #[cold]
-fn stray(function: &mut Function, page: u32, doorbell: PageDoorbell, word: u64) -> bool {
+fn stray(function: &mut FunctionEngine, page: u32, doorbell: PageDoorbell, word: u64) -> bool {
     let (number, strays) = (doorbell.named(word), &mut function.engine.strays);
     if strays.len() < MOST_STRAYS {
         strays.push((page, word));
@@ -155,7 +155,7 @@ fn stray(function: &mut Function, page: u32, doorbell: PageDoorbell, word: u64) 
 }
 
 /// Reads the producer index of a send queue whose doorbell may have been overwritten.
-pub(super) fn look(function: &mut Function, number: u32) {
+pub(super) fn look(function: &mut FunctionEngine, number: u32) {
     // A QP without a send queue names a page, too.
     if function.hca.objects.sender(number).is_some() {
         wake_to(function, number, None);
@@ -163,7 +163,7 @@ pub(super) fn look(function: &mut Function, number: u32) {
 }
 
 /// Reads the arm request in the record of a CQ whose doorbell may have been overwritten.
-pub(super) fn look_at_arm(function: &mut Function, number: u32, now: u64) {
+pub(super) fn look_at_arm(function: &mut FunctionEngine, number: u32, now: u64) {
     match function.context(now).cq(number) {
         Ok(mut cq) => cq.arm_from_record(),
         Err(missing) => tracing::error!(%missing, "a page names a CQ that is gone"),
@@ -173,15 +173,15 @@ pub(super) fn look_at_arm(function: &mut Function, number: u32, now: u64) {
 /// Handles a doorbell of the DPA. It names the send queue and its producer index, so the record is
 /// not read.
 #[cfg(feature = "dpa")]
-pub(super) fn ring_one(function: &mut Function, number: u32, index: u16) {
-    if heard(function, true) {
+pub(super) fn ring_one(function: &mut FunctionEngine, number: u32, index: u16) {
+    if takes_doorbell(function, true) {
         wake_to(function, number, Some(index));
     }
 }
 
 /// Wakes a send queue that is posted up to `index`, or up to its record.
-fn wake_to(function: &mut Function, number: u32, index: Option<u16>) {
-    let Function { hca, engine, .. } = function;
+fn wake_to(function: &mut FunctionEngine, number: u32, index: Option<u16>) {
+    let FunctionEngine { hca, engine, .. } = function;
     let Some(Sender { queue, record, reset, .. }) = hca.objects.sender(number) else {
         tracing::error!(number, "a doorbell names a send queue that is gone");
         return;
@@ -214,8 +214,8 @@ fn rotate(active: &mut VecDeque<u32>, number: u32, queue: &mut SendQueue) {
 }
 
 /// Adds a QP or SQ to the rotation, if it is not in there.
-pub(super) fn queue(function: &mut Function, number: u32) {
-    let Function { hca, engine, .. } = function;
+pub(super) fn queue(function: &mut FunctionEngine, number: u32) {
+    let FunctionEngine { hca, engine, .. } = function;
     match hca.objects.sender(number) {
         Some(sender) => rotate(&mut engine.active, number, sender.queue),
         None => tracing::error!(number, "a send queue that was to have a turn is gone"),
@@ -228,7 +228,7 @@ pub(super) fn queue(function: &mut Function, number: u32) {
 /// cleared the record, since leftovers count as posted (UCX cb229b76b0, of new QPs). Does not read
 /// the record of an SQ: Linux leaves it when it recovers one (`en/reporter_tx.c`,
 /// `mlx5e_reset_txqsq_cc_pc`).
-pub(super) fn sender_ready(function: &mut Function, number: u32) {
+pub(super) fn sender_ready(function: &mut FunctionEngine, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;
     let (ready, is_new) = match (qps.get(&number), sqs.get(&number)) {
         (Some(qp), _) => match qp.sq.as_ref().filter(|_| qp.state == QpState::Rts) {

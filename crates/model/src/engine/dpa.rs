@@ -13,11 +13,11 @@ use verbless_prm::GeneralObjectType;
 
 use super::cqe::Completion;
 use super::doorbell;
-use super::function::Function;
-use super::keys::{Need, Range, Sge, User, VISITS};
-use crate::dpa::{Ask, Doorbell, Dpa, Given, Queues, Soon, Turn, Waker};
-use crate::shared::SharedWorld;
-use crate::world::World;
+use super::function::FunctionEngine;
+use super::keys::{AccessRight, KeyUser, Range, Sge, VISITS};
+use crate::dpa::{DeviceAnswer, DeviceRequest, Doorbell, Dpa, Queues, ShortTurn, Turn, Waker};
+use crate::locked::LockedFunctions;
+use crate::shared_model::SharedModel;
 
 /// Maximum number of threads that give turns.
 const MOST_THREADS: usize = 4;
@@ -31,11 +31,11 @@ pub(super) const ACCESS: u32 = 32;
 
 /// Limits how long a run holds the function, by the work done for it.
 #[derive(Debug, Default)]
-pub(super) struct Hold {
+pub(super) struct HoldLimit {
     pub(super) work: u32,
 }
 
-impl Hold {
+impl HoldLimit {
     /// Counts an access that visited this many entries; returns whether the run may make another.
     fn goes_on(&mut self, visited: u32) -> bool {
         self.work += ACCESS + visited;
@@ -44,7 +44,7 @@ impl Hold {
 }
 
 /// Starts the threads that give turns, if any function has a DPA.
-pub(super) fn spawn(shared: &Arc<SharedWorld>) {
+pub(super) fn spawn(shared: &Arc<SharedModel>) {
     let dpas: Vec<(usize, Arc<Dpa>)> = (0..shared.count())
         .filter_map(|id| Some((id, shared.look(id, |function| function.hca.dpa.clone())?)))
         .collect();
@@ -63,17 +63,18 @@ pub(super) fn spawn(shared: &Arc<SharedWorld>) {
 }
 
 /// Gives turns for as long as the model lives.
-fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &Weak<SharedWorld>) {
+fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &Weak<SharedModel>) {
     loop {
-        let seen = waker.news();
+        let seen = waker.wakes();
         let mut worked = false;
         for at in 0..dpas.len() {
             let (id, dpa) = &dpas[(first + at) % dpas.len()];
             let ended = dpa.take_ended();
             if !ended.is_empty() {
                 let Some(shared) = shared.upgrade() else { return };
-                shared
-                    .with_function(*id, |world| tell_ended(&mut world.functions[*id], dpa, &ended));
+                shared.with_function(*id, |locked| {
+                    tell_ended(&mut locked.functions[*id], dpa, &ended)
+                });
                 worked = true;
             }
             let Some(turn) = dpa.turn() else { continue };
@@ -97,21 +98,21 @@ fn give_turns(dpas: &[(usize, Arc<Dpa>)], first: usize, waker: &Waker, shared: &
 }
 
 /// Gives a run its turn; false: the model is gone.
-fn give_turn(id: usize, dpa: &Dpa, turn: Turn, shared: &Weak<SharedWorld>) -> bool {
+fn give_turn(id: usize, dpa: &Dpa, turn: Turn, shared: &Weak<SharedModel>) -> bool {
     let mut asked = dpa.run(turn);
-    while let Some((turn, ask)) = asked {
+    while let Some((turn, request)) = asked {
         let Some(shared) = shared.upgrade() else { return false };
-        asked = answer_shared(&shared, id, dpa, turn, ask);
+        asked = answer_shared(&shared, id, dpa, turn, request);
     }
     true
 }
 
 /// The result of serving a run's request.
-pub(super) enum Served {
+pub(super) enum ServeResult {
     /// The answer to the request.
-    Given(Turn, Ask, Given),
+    DeviceAnswer(Turn, DeviceRequest, DeviceAnswer),
     /// The run was answered, and makes this request next.
-    Asks(Turn, Ask),
+    Asks(Turn, DeviceRequest),
     /// The run was answered, and rests until the function is put back.
     Rests(Turn),
     /// The run was answered, and its turn is over.
@@ -121,84 +122,90 @@ pub(super) enum Served {
 /// Does what a run asks of the device, and lets it go on. A run that copies through a window asks
 /// again within a few instructions, word by word: the function stays locked for a while for that.
 fn answer_shared(
-    shared: &SharedWorld,
+    shared: &SharedModel,
     id: usize,
     dpa: &Dpa,
     turn: Turn,
-    ask: Ask,
-) -> Option<(Turn, Ask)> {
-    if !matches!(ask, Ask::Reach { .. }) {
-        let given = serve_shared(shared, id, &turn, &ask);
-        return dpa.answer(turn, &ask, given);
+    request: DeviceRequest,
+) -> Option<(Turn, DeviceRequest)> {
+    if !matches!(request, DeviceRequest::RemoteMemory { .. }) {
+        let given = serve_shared(shared, id, &turn, &request);
+        return dpa.answer(turn, &request, given);
     }
-    let served = shared.with_function(id, |world| match world.have_owners(id) {
-        true => Ok(reach_all(world, id, dpa, (turn, ask), &mut Hold::default())),
+    let served = shared.with_function(id, |locked| match locked.lock_owners(id) {
+        true => Ok(reach_all(locked, id, dpa, (turn, request), &mut HoldLimit::default())),
         false => {
-            world.wanted = None;
-            Err((turn, ask))
+            locked.contended = None;
+            Err((turn, request))
         }
     });
-    let served = served.unwrap_or_else(|(turn, ask)| {
-        let given = shared.with(|world| serve(world, id, &turn, &ask));
-        Served::Given(turn, ask, given)
+    let served = served.unwrap_or_else(|(turn, request)| {
+        let given = shared.with(|locked| serve(locked, id, &turn, &request));
+        ServeResult::DeviceAnswer(turn, request, given)
     });
     match served {
-        Served::Given(turn, ask, given) => dpa.answer(turn, &ask, given),
-        Served::Asks(turn, ask) => Some((turn, ask)),
-        Served::Rests(turn) => dpa.resume(turn),
-        Served::Over => None,
+        ServeResult::DeviceAnswer(turn, request, given) => dpa.answer(turn, &request, given),
+        ServeResult::Asks(turn, request) => Some((turn, request)),
+        ServeResult::Rests(turn) => dpa.resume(turn),
+        ServeResult::Over => None,
     }
 }
 
 /// Serves the window requests of a run for as long as it soon makes another.
 pub(super) fn reach_all(
-    world: &mut World,
+    locked: &mut LockedFunctions,
     id: usize,
     dpa: &Dpa,
-    (mut turn, mut ask): (Turn, Ask),
-    hold: &mut Hold,
-) -> Served {
+    (mut turn, mut request): (Turn, DeviceRequest),
+    hold: &mut HoldLimit,
+) -> ServeResult {
     loop {
         let mut visits = VISITS;
-        let given = serve_counted(world, id, &turn, &ask, &mut visits);
-        match dpa.answer_soon(turn, &ask, given) {
-            Soon::Asks(same, next) => (turn, ask) = (same, next),
-            Soon::Rests(turn) => return Served::Rests(turn),
-            Soon::Over => return Served::Over,
+        let given = serve_counted(locked, id, &turn, &request, &mut visits);
+        match dpa.answer_soon(turn, &request, given) {
+            ShortTurn::Asks(same, next) => (turn, request) = (same, next),
+            ShortTurn::Rests(turn) => return ServeResult::Rests(turn),
+            ShortTurn::Over => return ServeResult::Over,
         }
-        if !hold.goes_on(VISITS - visits) || !matches!(ask, Ask::Reach { .. }) {
-            return Served::Asks(turn, ask);
+        if !hold.goes_on(VISITS - visits) || !matches!(request, DeviceRequest::RemoteMemory { .. })
+        {
+            return ServeResult::Asks(turn, request);
         }
     }
 }
 
-pub(super) fn serve_shared(shared: &SharedWorld, id: usize, turn: &Turn, ask: &Ask) -> Given {
-    let alone = shared.with_function(id, |world| {
-        let at_hand = world.have_owners(id)
-            && extended(&world.functions[id], ask).is_none_or(|other| world.have(other));
-        let given = at_hand.then(|| serve(world, id, turn, ask));
-        world.wanted = None;
+pub(super) fn serve_shared(
+    shared: &SharedModel,
+    id: usize,
+    turn: &Turn,
+    request: &DeviceRequest,
+) -> DeviceAnswer {
+    let alone = shared.with_function(id, |locked| {
+        let at_hand = locked.lock_owners(id)
+            && extended(&locked.functions[id], request).is_none_or(|other| locked.lock(other));
+        let given = at_hand.then(|| serve(locked, id, turn, request));
+        locked.contended = None;
         given
     });
-    alone.unwrap_or_else(|| shared.with(|world| serve(world, id, turn, ask)))
+    alone.unwrap_or_else(|| shared.with(|locked| serve(locked, id, turn, request)))
 }
 
 /// Gives a turn to one run of a locked function; false if none waits for one.
-pub(super) fn step(world: &mut World, id: usize) -> bool {
-    let Some(dpa) = world.functions[id].hca.dpa.clone() else { return false };
+pub(super) fn step(locked: &mut LockedFunctions, id: usize) -> bool {
+    let Some(dpa) = locked.functions[id].hca.dpa.clone() else { return false };
     let ended = dpa.take_ended();
-    tell_ended(&mut world.functions[id], &dpa, &ended);
+    tell_ended(&mut locked.functions[id], &dpa, &ended);
     let Some(turn) = dpa.turn() else { return !ended.is_empty() };
     let mut asked = dpa.run(turn);
-    while let Some((turn, ask)) = asked {
-        let given = serve(world, id, &turn, &ask);
-        asked = dpa.answer(turn, &ask, given);
+    while let Some((turn, request)) = asked {
+        let given = serve(locked, id, &turn, &request);
+        asked = dpa.answer(turn, &request, given);
     }
     true
 }
 
 /// Reports processes that have ended to software, each by an event.
-fn tell_ended(function: &mut Function, dpa: &Dpa, ended: &[u32]) {
+fn tell_ended(function: &mut FunctionEngine, dpa: &Dpa, ended: &[u32]) {
     for &number in ended {
         // Another process may have the number meanwhile.
         let there = dpa.process(number).is_some_and(|state| state.status != 0);
@@ -209,54 +216,69 @@ fn tell_ended(function: &mut Function, dpa: &Dpa, ended: &[u32]) {
 }
 
 /// Does what a run of function `id` asks of the device.
-fn serve(world: &mut World, id: usize, turn: &Turn, ask: &Ask) -> Given {
-    serve_counted(world, id, turn, ask, &mut { VISITS })
+fn serve(
+    locked: &mut LockedFunctions,
+    id: usize,
+    turn: &Turn,
+    request: &DeviceRequest,
+) -> DeviceAnswer {
+    serve_counted(locked, id, turn, request, &mut { VISITS })
 }
 
 /// Serves a request of a run; `visits` is the rest of the run's [`VISITS`].
-fn serve_counted(world: &mut World, id: usize, turn: &Turn, ask: &Ask, visits: &mut u32) -> Given {
-    world.clock.tick();
-    let now = world.clock.now;
-    let lives = world.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.lives(turn, ask));
-    if !lives || world.functions[id].hca.fatal {
-        return match ask {
-            Ask::Ring { .. } => Given::NoQueue,
-            Ask::Reach { .. } => Given::Refused,
+fn serve_counted(
+    locked: &mut LockedFunctions,
+    id: usize,
+    turn: &Turn,
+    request: &DeviceRequest,
+    visits: &mut u32,
+) -> DeviceAnswer {
+    locked.clock.tick();
+    let now = locked.clock.now;
+    let lives = locked.functions[id].hca.dpa.as_ref().is_some_and(|dpa| dpa.lives(turn, request));
+    if !lives || locked.functions[id].hca.fatal {
+        return match request {
+            DeviceRequest::Ring { .. } => DeviceAnswer::NoQueue,
+            DeviceRequest::RemoteMemory { .. } => DeviceAnswer::Refused,
         };
     }
-    match *ask {
-        Ask::Ring { queues, doorbell, .. } => {
+    match *request {
+        DeviceRequest::Ring { queues, doorbell, .. } => {
             let rung = match queues {
-                Queues::Page(page) => ring(&mut world.functions[id], page, doorbell, now),
+                Queues::Page(page) => ring(&mut locked.functions[id], page, doorbell, now),
                 Queues::Extension { device_id, process } => {
-                    let by = (world.functions[id].hca.caps.general().vhca_id(), process);
-                    extended(&world.functions[id], ask).and_then(|other| {
-                        let other = &mut world.functions[other];
+                    let by = (locked.functions[id].hca.caps.general().vhca_id(), process);
+                    extended(&locked.functions[id], request).and_then(|other| {
+                        let other = &mut locked.functions[other];
                         let page = extended_page(other, device_id, by)?;
                         ring(other, page, doorbell, now)
                     })
                 }
             };
-            rung.unwrap_or(Given::NoQueue)
+            rung.unwrap_or(DeviceAnswer::NoQueue)
         }
-        Ask::Reach { pd, mkey, address, size, store, .. } => {
-            let need = if store.is_some() { Need::LocalWrite } else { Need::LocalRead };
+        DeviceRequest::RemoteMemory { pd, mkey, address, size, store, .. } => {
+            let need =
+                if store.is_some() { AccessRight::LocalWrite } else { AccessRight::LocalRead };
             let range = Range { key: mkey, address, length: size };
-            reach(world, id, pd, (range, need), store, visits).map_or(Given::Refused, Given::Value)
+            reach(locked, id, pd, (range, need), store, visits)
+                .map_or(DeviceAnswer::Refused, DeviceAnswer::Value)
         }
     }
 }
 
 /// The function whose queues a run rings through an extended UAR; it must be one that the run's own
 /// function reaches.
-fn extended(function: &Function, ask: &Ask) -> Option<usize> {
-    let Ask::Ring { queues: Queues::Extension { device_id, .. }, .. } = ask else { return None };
+fn extended(function: &FunctionEngine, request: &DeviceRequest) -> Option<usize> {
+    let DeviceRequest::Ring { queues: Queues::Extension { device_id, .. }, .. } = request else {
+        return None;
+    };
     function.hca.neighbours.get(&((device_id >> 16) as u16)).copied()
 }
 
 /// The UAR page that a function has extended to a process of another function, by that function's
 /// vhca_id and serial number.
-fn extended_page(function: &Function, device_id: u32, by: (u16, u64)) -> Option<u32> {
+fn extended_page(function: &FunctionEngine, device_id: u32, by: (u16, u64)) -> Option<u32> {
     let number = device_id & 0xffff;
     let context = &function.hca.objects.uar_extensions.get(&number)?.context;
     let allowed = (context.vhca_id(), context.process_serial()) == by;
@@ -264,7 +286,12 @@ fn extended_page(function: &Function, device_id: u32, by: (u16, u64)) -> Option<
 }
 
 /// Rings a queue that names the outbox's UAR page; `None` if there is none.
-fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Option<Given> {
+fn ring(
+    function: &mut FunctionEngine,
+    page: u32,
+    doorbell: Doorbell,
+    now: u64,
+) -> Option<DeviceAnswer> {
     let objects = &function.hca.objects;
     let names_page = |cqn: u32| objects.cqs.get(&cqn).is_some_and(|cq| cq.uar_page == page);
     // An outbox that reaches the CQ of an emulated doorbell reaches the doorbell.
@@ -299,18 +326,20 @@ fn ring(function: &mut Function, page: u32, doorbell: Doorbell, now: u64) -> Opt
                 false => zero_cqe(function, cqn, now)?,
             }
         }
-        Doorbell::ReadEmulated { number } => return Some(Given::Buffer(emulated(number)?.value())),
+        Doorbell::ReadEmulated { number } => {
+            return Some(DeviceAnswer::Buffer(emulated(number)?.value()));
+        }
         Doorbell::Other(register) => {
             tracing::debug!(register, "a doorbell of an outbox that is not modelled");
             return None;
         }
         Doorbell::ArmCq { .. } | Doorbell::Trigger { .. } => return None,
     }
-    Some(Given::Value(0))
+    Some(DeviceAnswer::Value(0))
 }
 
 /// Writes a CQE of zeros. An event reports a CQE that cannot be written.
-fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
+fn zero_cqe(function: &mut FunctionEngine, cqn: u32, now: u64) -> Option<()> {
     match function.context(now).cq(cqn) {
         Ok(cq) => drop(cq.complete(Completion::zero())),
         Err(missing) => {
@@ -322,7 +351,7 @@ fn zero_cqe(function: &mut Function, cqn: u32, now: u64) -> Option<()> {
 }
 
 /// Handles a doorbell of an emulated device that was rung, or armed: one that is both causes a CQE.
-pub(super) fn emulated_rung(function: &mut Function, number: u32, now: u64) {
+pub(super) fn emulated_rung(function: &mut FunctionEngine, number: u32, now: u64) {
     let Some(doorbell) = function.hca.objects.emulated_doorbells.get_mut(&number) else {
         tracing::error!(number, "an emulated doorbell that was rung or armed is gone");
         return;
@@ -339,20 +368,20 @@ pub(super) fn emulated_rung(function: &mut Function, number: u32, now: u64) {
 
 /// A word with the alignment of a word.
 #[repr(align(8))]
-struct Whole([u8; 8]);
+struct WholeRequest([u8; 8]);
 
 /// Loads or stores up to 8 bytes through a window's key; `None` if the key leads nowhere.
 fn reach(
-    world: &mut World,
+    locked: &mut LockedFunctions,
     id: usize,
     pd: u32,
-    (range, need): (Range, Need),
+    (range, need): (Range, AccessRight),
     store: Option<u64>,
     visits: &mut u32,
 ) -> Option<u64> {
-    let (function, others) = world.functions.split(id);
-    let context = function.context_among(world.clock.now, others);
-    let user = User { pd, qpn: super::keys::ANY_QP, reserved_lkey: false };
+    let (function, others) = locked.functions.split(id);
+    let context = function.context_among(locked.clock.now, others);
+    let user = KeyUser { pd, qpn: super::keys::ANY_QP, reserved_lkey: false };
     let mut sges = Vec::new();
     context.keys().resolve(user, range, need, visits, &mut sges).ok()?;
     // A concurrent reader of an aligned word sees all of it, old or new: within one SGE this is one
@@ -366,7 +395,7 @@ fn reach(
             None => memory.load32(*address).ok().map(|word| u32::from_le(word).into()),
         };
     }
-    let mut whole = Whole(store.unwrap_or(0).to_le_bytes());
+    let mut whole = WholeRequest(store.unwrap_or(0).to_le_bytes());
     let mut done = 0;
     for sge in sges {
         let part = done..done + sge.length() as usize;

@@ -11,14 +11,14 @@ use verbless_prm::{
 
 use super::context::StandaloneSq;
 use super::cqe::Completion;
-use super::function::Function;
-use super::keys::{self, Need, Range, Sge, User};
+use super::function::FunctionEngine;
+use super::keys::{self, AccessRight, KeyUser, Range, Sge};
 use super::scratch::Scratch;
 use super::state::Egress;
 use super::transfer;
 use super::work::{Segment, segments};
 use crate::fabric::Delivery;
-use crate::functions::Others;
+use crate::functions::OtherFunctions;
 use crate::hca::objects::Objects;
 use crate::hca::objects::flow::{Key, steer};
 use crate::profile::Link;
@@ -59,7 +59,7 @@ impl StandaloneSq<'_> {
         if inline > 0 {
             local.push(Sge::Inline { at: HEADERS, length: inline as u64 });
         }
-        let user = User { pd: self.sq.pd, qpn: self.sqn, reserved_lkey: self.sq.context.rlky() };
+        let user = KeyUser { pd: self.sq.pd, qpn: self.sqn, reserved_lkey: self.sq.context.rlky() };
         let (mut total, mut visits) = (inline as u64, keys::VISITS);
         let keys = self.context.keys();
         for segment in segments(wqe, data) {
@@ -70,7 +70,7 @@ impl StandaloneSq<'_> {
                         return Err(cqe_syndrome::LOCAL_LENGTH);
                     }
                     let range = Range { key: lkey, address, length };
-                    keys.resolve(user, range, Need::LocalRead, &mut visits, local).map_err(
+                    keys.resolve(user, range, AccessRight::LocalRead, &mut visits, local).map_err(
                         |refusal| {
                             tracing::info!(self.sqn, ?range, ?refusal, "a local key refused");
                             cqe_syndrome::LOCAL_PROTECTION
@@ -120,8 +120,8 @@ fn least_inline(mode: MinWqeInlineMode) -> usize {
 
 /// Delivers a frame that has arrived to the RQs that the function's flow tables select.
 pub(super) fn arrive(
-    function: &mut Function,
-    others: Others<'_>,
+    function: &mut FunctionEngine,
+    others: OtherFunctions<'_>,
     delivery: &Delivery,
     now: u64,
     scratch: &mut Scratch,

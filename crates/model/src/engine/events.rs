@@ -9,7 +9,7 @@ use verbless_prm::{
 #[cfg(feature = "dpa")]
 use super::programs::Programs;
 #[cfg(feature = "dpa")]
-use crate::hca::objects::DpaElement;
+use crate::hca::objects::DpaEventTarget;
 use crate::hca::objects::{Eq, EventRing};
 use crate::memory::HostMemory;
 use crate::numbered::Numbered;
@@ -71,8 +71,8 @@ impl Events<'_> {
 
     /// Reports a completion event of a CQ to an element of the DPA.
     #[cfg(feature = "dpa")]
-    pub(super) fn program(&mut self, element: DpaElement, cqn: u32) {
-        self.programs.completion(element, cqn, self.memory);
+    pub(super) fn program(&mut self, target: DpaEventTarget, cqn: u32) {
+        self.programs.completion(target, cqn, self.memory);
     }
 
     /// An event about a QP.

@@ -21,7 +21,7 @@ pub enum Fault {
 
 /// The occurrences that a fault hits: `count` of them, after the next `skip`.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Strike {
+pub(crate) struct FaultWindow {
     pub skip: u32,
     pub count: u32,
 }
@@ -29,18 +29,18 @@ pub(crate) struct Strike {
 /// Faults of the data path that a test injected.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    pub lose_messages: Strike,
+    pub lose_messages: FaultWindow,
     /// Messages that will be lost, by QP.
-    lose_messages_of: Numbered<u32, Strike>,
+    lose_messages_of: Numbered<u32, FaultWindow>,
     /// Send requests that will fail, by QP, each with its syndrome.
     requests: Countdowns<Option<u32>, u8>,
     /// QPs that will fail at the start of a request.
     queue_pairs: Countdowns<Option<u32>, ()>,
     /// CQs that will fail instead of taking a CQE.
     completion_queues: Countdowns<Option<u32>, ()>,
-    pub lose_doorbells: Strike,
-    pub lose_completions: Strike,
-    pub delay_completions: Strike,
+    pub lose_doorbells: FaultWindow,
+    pub lose_completions: FaultWindow,
+    pub delay_completions: FaultWindow,
     /// How long a delayed completion is held back, in nanoseconds.
     pub delay: u64,
     /// The engine panics.
@@ -60,13 +60,13 @@ pub enum QueueKind {
 impl Faults {
     /// Loses `count` consecutive messages of one QP, after `skip` that pass.
     pub(crate) fn lose_messages_of(&mut self, qpn: u32, skip: u32, count: u32) {
-        self.lose_messages_of.insert(qpn, Strike { skip, count });
+        self.lose_messages_of.insert(qpn, FaultWindow { skip, count });
     }
 
     /// Whether a message that a QP sends is lost.
     pub(crate) fn loses_message(&mut self, qpn: u32) -> bool {
-        let of_qp = self.lose_messages_of.get_mut(&qpn).is_some_and(Strike::strikes);
-        self.lose_messages.strikes() || of_qp
+        let of_qp = self.lose_messages_of.get_mut(&qpn).is_some_and(FaultWindow::hits);
+        self.lose_messages.hits() || of_qp
     }
 
     /// Makes send requests of a QP, or of any QP, fail.
@@ -76,7 +76,7 @@ impl Faults {
 
     /// The syndrome with which the request that a QP begins fails, if it does; a fault hits once.
     pub(crate) fn fails_request(&mut self, qpn: u32) -> Option<u8> {
-        self.requests.strike(|of| of.is_none_or(|of| of == qpn))
+        self.requests.hit(|of| of.is_none_or(|of| of == qpn))
     }
 
     /// Makes a queue, or any queue of a kind, fail at requests or CQEs.
@@ -95,12 +95,12 @@ impl Faults {
 
     /// Whether a QP that begins a request fails.
     pub(crate) fn fails_queue_pair(&mut self, qpn: u32) -> bool {
-        self.queue_pairs.strike(|of| of.is_none_or(|of| of == qpn)).is_some()
+        self.queue_pairs.hit(|of| of.is_none_or(|of| of == qpn)).is_some()
     }
 
     /// Whether a CQ fails instead of taking a CQE.
     pub(crate) fn fails_completion_queue(&mut self, cqn: u32) -> bool {
-        self.completion_queues.strike(|of| of.is_none_or(|of| of == cqn)).is_some()
+        self.completion_queues.hit(|of| of.is_none_or(|of| of == cqn)).is_some()
     }
 
     /// Forgets the faults of a destroyed CQ.
@@ -125,22 +125,22 @@ impl Faults {
 
     /// Makes `fault` hit `count` consecutive occurrences, after `skip` that pass.
     pub(crate) fn set(&mut self, fault: Fault, skip: u32, count: u32) {
-        let strike = Strike { skip, count };
+        let hit = FaultWindow { skip, count };
         match fault {
-            Fault::LoseMessage => self.lose_messages = strike,
-            Fault::LoseDoorbell => self.lose_doorbells = strike,
-            Fault::LoseCompletion => self.lose_completions = strike,
+            Fault::LoseMessage => self.lose_messages = hit,
+            Fault::LoseDoorbell => self.lose_doorbells = hit,
+            Fault::LoseCompletion => self.lose_completions = hit,
             Fault::DelayCompletion(by) => {
-                self.delay_completions = strike;
+                self.delay_completions = hit;
                 self.delay = nanoseconds(by);
             }
         }
     }
 }
 
-impl Strike {
+impl FaultWindow {
     /// Whether the fault hits this time.
-    pub(crate) fn strikes(&mut self) -> bool {
+    pub(crate) fn hits(&mut self) -> bool {
         if self.skip > 0 {
             self.skip -= u32::from(self.count > 0);
             false

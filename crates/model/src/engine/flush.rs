@@ -7,10 +7,10 @@
 use verbless_prm::{RqState, SqState};
 
 use super::context::QueuePair;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::ring::record;
 use crate::hca::objects::QpState;
-use crate::world::World;
+use crate::locked::LockedFunctions;
 
 /// WQEs that a queue flushes in one turn.
 const BATCH: usize = 16;
@@ -19,12 +19,12 @@ const LATE: usize = 64;
 
 /// Gives a turn to the next queue of a function that flushes; false if there is none.
 #[inline]
-pub(super) fn turn(function: &mut Function, now: u64) -> bool {
+pub(super) fn turn(function: &mut FunctionEngine, now: u64) -> bool {
     !function.engine.flushes.is_empty() && turn_of_next(function, now)
 }
 
 #[cold]
-fn turn_of_next(function: &mut Function, now: u64) -> bool {
+fn turn_of_next(function: &mut FunctionEngine, now: u64) -> bool {
     let Some(number) = function.engine.flushes.next(now) else { return false };
     let more = flush(function, number, now, BATCH);
     function.engine.flushes.had_turn(number, more);
@@ -32,7 +32,7 @@ fn turn_of_next(function: &mut Function, now: u64) -> bool {
 }
 
 /// Flushes up to `most` WQEs of each half of a queue; true if there may be more.
-fn flush(function: &mut Function, number: u32, now: u64, most: usize) -> bool {
+fn flush(function: &mut FunctionEngine, number: u32, now: u64, most: usize) -> bool {
     if let Ok(mut sq) = function.sq(number, now) {
         return sq.sq.state == SqState::ERR && !runs_dry(most, || sq.flush_one());
     }
@@ -49,7 +49,7 @@ fn flush(function: &mut Function, number: u32, now: u64, most: usize) -> bool {
 }
 
 /// Flushes all that was posted to a send queue that is to leave its error state.
-pub(super) fn finish(function: &mut Function, qpn: u32, now: u64) {
+pub(super) fn finish(function: &mut FunctionEngine, qpn: u32, now: u64) {
     if function.engine.flushes.remove(qpn)
         && let Ok(mut pair) = function.pair(qpn, now)
     {
@@ -92,13 +92,13 @@ impl QueuePair<'_> {
 ///
 /// An engine's thread looks at a few queues at a time, so that thousands of them do not hold up
 /// others. A stepped model looks at all, so that it is idle only when nothing is left.
-pub(super) fn look_for_late(world: &mut World, id: usize) -> bool {
-    if world.functions[id].engine.errored.is_empty() {
+pub(super) fn look_for_late(locked: &mut LockedFunctions, id: usize) -> bool {
+    if locked.functions[id].engine.errored.is_empty() {
         return false;
     }
-    let most = if world.clock.began.is_some() { LATE } else { usize::MAX };
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+    let most = if locked.clock.began.is_some() { LATE } else { usize::MAX };
+    let now = locked.clock.now;
+    let function = &mut locked.functions[id];
     let errored = std::mem::take(&mut function.engine.errored);
     let last = function.engine.looked_at;
     let mut found = false;
@@ -115,7 +115,7 @@ pub(super) fn look_for_late(world: &mut World, id: usize) -> bool {
 }
 
 /// Whether receives are posted to a failed QP or RQ that it would flush.
-fn has_late(function: &Function, number: u32) -> bool {
+fn has_late(function: &FunctionEngine, number: u32) -> bool {
     let (objects, memory) = (&function.hca.objects, &*function.hca.memory);
     let (queue, at) = match (objects.rqs.get(&number), objects.qps.get(&number)) {
         (Some(rq), _) if !rq.context.flush_in_error_en() => return false,

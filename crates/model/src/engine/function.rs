@@ -5,7 +5,7 @@ use crate::hca::Hca;
 use crate::memory::{Space, Spaces};
 
 /// A function of a device.
-pub(crate) struct Function {
+pub(crate) struct FunctionEngine {
     pub hca: Hca,
     pub engine: EngineState,
     /// The function's own address space, and those of all functions.
@@ -18,7 +18,7 @@ pub(crate) struct Function {
 /// are at least this long. A shorter message has a turn of its own.
 const SHARE: i64 = if cfg!(test) { 512 } else { 4 << 10 };
 
-impl Function {
+impl FunctionEngine {
     /// Takes the queue with the next turn out of the rotation.
     pub(super) fn next_in_rotation(&mut self) -> Option<u32> {
         let Self { hca, engine, .. } = self;

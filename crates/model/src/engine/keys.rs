@@ -37,7 +37,7 @@ pub(crate) fn are_gone(spaces: &Spaces, sges: &[Sge]) -> bool {
 
 /// The right that an access needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum AccessRight {
     LocalRead,
     LocalWrite,
     RemoteRead,
@@ -45,7 +45,7 @@ pub(crate) enum Need {
     Atomic,
 }
 
-impl Need {
+impl AccessRight {
     /// The right that an access needs on the keys in an indirect key's entries. Remote rights are
     /// checked on the key that the peer names (a memory window grants what its region does not), so
     /// that the entries' keys need only local rights.
@@ -59,7 +59,7 @@ impl Need {
 
 /// Why a key refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum KeyRefusal {
     /// No key has the index.
     NoKey,
     /// The low byte differs: a stale key.
@@ -83,7 +83,7 @@ pub(crate) enum Refusal {
 
 /// The domain and QP that use a key.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct User {
+pub(crate) struct KeyUser {
     pub pd: u32,
     pub qpn: u32,
     /// The queue's own requests may name the reserved lkey, which covers all of memory.
@@ -93,7 +93,7 @@ pub(crate) struct User {
 /// The key allows use by any QP.
 pub(crate) const ANY_QP: u32 = 0xff_ffff;
 /// Maximum number of entries of indirect keys that one list of data segments may visit, so that a
-/// key that leads to itself ends soon.
+/// key that refers to itself ends soon.
 pub(crate) const VISITS: u32 = 1 << 18;
 
 /// A range of addresses of a key.
@@ -112,7 +112,7 @@ pub(crate) struct Keys<'a> {
     /// those of its own keys.
     pub aliases: &'a Numbered<u32, Alias>,
     pub limits: &'a Limits,
-    /// The address space that the translations lead to.
+    /// The address space that the translations refer to.
     pub space: Space,
     /// The other locked functions.
     pub neighbours: &'a dyn Neighbours,
@@ -148,12 +148,12 @@ impl<'a> Keys<'a> {
     /// On a refusal `sges` may hold part of it. A length of 0 checks the key and adds nothing.
     pub(crate) fn resolve(
         self,
-        user: User,
+        user: KeyUser,
         range: Range,
-        need: Need,
+        need: AccessRight,
         visits: &mut u32,
         sges: &mut Vec<Sge>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), KeyRefusal> {
         let mut walk = Walk { keys: self, user, need, visits, sges };
         walk.key(range.key, range.address, range.length, self.limits.max_indirection)
     }
@@ -161,21 +161,21 @@ impl<'a> Keys<'a> {
 
 struct Walk<'a> {
     keys: Keys<'a>,
-    user: User,
-    need: Need,
+    user: KeyUser,
+    need: AccessRight,
     visits: &'a mut u32,
     sges: &'a mut Vec<Sge>,
 }
 
 impl Walk<'_> {
-    fn key(&mut self, key: u32, address: u64, length: u64, depth: u32) -> Result<(), Refusal> {
+    fn key(&mut self, key: u32, address: u64, length: u64, depth: u32) -> Result<(), KeyRefusal> {
         let reserved = self.user.reserved_lkey && key == self.keys.limits.reserved_lkey;
-        if reserved && matches!(self.need, Need::LocalRead | Need::LocalWrite) {
+        if reserved && matches!(self.need, AccessRight::LocalRead | AccessRight::LocalWrite) {
             self.memory(address, length);
             return Ok(());
         }
         let Some(mkey) = self.keys.mkeys.get(&(key >> 8)) else {
-            let alias = self.keys.aliases.get(&(key >> 8)).ok_or(Refusal::NoKey)?;
+            let alias = self.keys.aliases.get(&(key >> 8)).ok_or(KeyRefusal::NoKey)?;
             return self.alias(alias, key, address, length, depth);
         };
         self.check(mkey, key)?;
@@ -190,7 +190,7 @@ impl Walk<'_> {
         address: u64,
         length: u64,
         depth: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), KeyRefusal> {
         let at = bounds(mkey, address, length)?;
         match &mkey.translation {
             Translation::Physical => self.memory(address, length),
@@ -198,20 +198,20 @@ impl Walk<'_> {
             Translation::Pages(memory) => {
                 memory
                     .runs(at, length, |address, length| self.memory(address, length))
-                    .map_err(|_| Refusal::Bounds)?;
+                    .map_err(|_| KeyRefusal::Bounds)?;
             }
             Translation::Indirect { entries, log_entry_size } => {
-                let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
+                let depth = depth.checked_sub(1).ok_or(KeyRefusal::Translation)?;
                 self.need = self.need.of_entries();
                 self.indirect(entries, *log_entry_size, at, length, depth)?;
             }
             Translation::Interleaved(layout) => {
-                let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
+                let depth = depth.checked_sub(1).ok_or(KeyRefusal::Translation)?;
                 self.need = self.need.of_entries();
                 self.interleaved(layout, at, length, depth)?;
             }
             &Translation::Crossing { function, key } => {
-                let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
+                let depth = depth.checked_sub(1).ok_or(KeyRefusal::Translation)?;
                 self.need = self.need.of_entries();
                 self.crossing(mkey, function, key, (address, length), depth)?;
             }
@@ -219,27 +219,27 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn check(&self, mkey: &Mkey, key: u32) -> Result<(), Refusal> {
+    fn check(&self, mkey: &Mkey, key: u32) -> Result<(), KeyRefusal> {
         match () {
-            () if u32::from(mkey.variant) != key & 0xff => Err(Refusal::Variant),
-            () if mkey.free => Err(Refusal::Free),
+            () if u32::from(mkey.variant) != key & 0xff => Err(KeyRefusal::Variant),
+            () if mkey.free => Err(KeyRefusal::Free),
             // The null key belongs to every domain.
-            () if mkey.pd != self.user.pd && !mkey.is_null() => Err(Refusal::Pd),
-            () if mkey.qpn != ANY_QP && mkey.qpn != self.user.qpn => Err(Refusal::Qp),
+            () if mkey.pd != self.user.pd && !mkey.is_null() => Err(KeyRefusal::Pd),
+            () if mkey.qpn != ANY_QP && mkey.qpn != self.user.qpn => Err(KeyRefusal::Qp),
             () => self.allowed(mkey),
         }
     }
 
-    fn allowed(&self, mkey: &Mkey) -> Result<(), Refusal> {
+    fn allowed(&self, mkey: &Mkey) -> Result<(), KeyRefusal> {
         let access = &mkey.access;
         let allowed = match self.need {
-            Need::LocalRead => access.local_read,
-            Need::LocalWrite => access.local_write,
-            Need::RemoteRead => access.remote_read,
-            Need::RemoteWrite => access.remote_write,
-            Need::Atomic => access.atomic,
+            AccessRight::LocalRead => access.local_read,
+            AccessRight::LocalWrite => access.local_write,
+            AccessRight::RemoteRead => access.remote_read,
+            AccessRight::RemoteWrite => access.remote_write,
+            AccessRight::Atomic => access.atomic,
         };
-        if allowed { Ok(()) } else { Err(Refusal::Access) }
+        if allowed { Ok(()) } else { Err(KeyRefusal::Access) }
     }
 
     /// An alias has a domain of its own; everything else is its target's.
@@ -251,18 +251,18 @@ impl Walk<'_> {
         address: u64,
         length: u64,
         depth: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), KeyRefusal> {
         if key & 0xff != 0 {
-            return Err(Refusal::Variant);
+            return Err(KeyRefusal::Variant);
         }
         if alias.pd != self.user.pd {
-            return Err(Refusal::Pd);
+            return Err(KeyRefusal::Pd);
         }
-        let keys = self.keys.of(alias.function).ok_or(Refusal::Foreign)?;
-        let target = keys.mkeys.get(&alias.index).ok_or(Refusal::Foreign)?;
+        let keys = self.keys.of(alias.function).ok_or(KeyRefusal::Foreign)?;
+        let target = keys.mkeys.get(&alias.index).ok_or(KeyRefusal::Foreign)?;
         // A new key with the index of an opened key is not open itself.
         if target.offer.as_ref().is_none_or(|offer| offer.serial != alias.serial) {
-            return Err(Refusal::Foreign);
+            return Err(KeyRefusal::Foreign);
         }
         self.foreign(keys, target, (address, length), depth)
     }
@@ -277,19 +277,19 @@ impl Walk<'_> {
         key: u32,
         range: (u64, u64),
         depth: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), KeyRefusal> {
         let own = Space::of(function) == self.keys.space;
-        let keys = self.keys.of(function).ok_or(Refusal::Foreign)?;
-        let target = keys.mkeys.get(&(key >> 8)).ok_or(Refusal::Foreign)?;
+        let keys = self.keys.of(function).ok_or(KeyRefusal::Foreign)?;
+        let target = keys.mkeys.get(&(key >> 8)).ok_or(KeyRefusal::Foreign)?;
         let open = match own {
             true => mkey.uid == 0 || target.uid == mkey.uid,
             false => target.context.crossed_side_mkey(),
         };
         if !open {
-            return Err(Refusal::Foreign);
+            return Err(KeyRefusal::Foreign);
         }
         if u32::from(target.variant) != key & 0xff {
-            return Err(Refusal::Variant);
+            return Err(KeyRefusal::Variant);
         }
         self.foreign(keys, target, range, depth)
     }
@@ -302,15 +302,15 @@ impl Walk<'_> {
         target: &Mkey,
         (address, length): (u64, u64),
         depth: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), KeyRefusal> {
         if target.free {
-            return Err(Refusal::Free);
+            return Err(KeyRefusal::Free);
         }
         if target.qpn != ANY_QP {
-            return Err(Refusal::Qp);
+            return Err(KeyRefusal::Qp);
         }
         self.allowed(target)?;
-        let user = User { pd: target.pd, reserved_lkey: false, ..self.user };
+        let user = KeyUser { pd: target.pd, reserved_lkey: false, ..self.user };
         let Self { need, visits, sges, .. } = self;
         let mut walk = Walk { keys, user, need: *need, visits, sges };
         walk.translate(target, address, length, depth)
@@ -340,19 +340,19 @@ impl Walk<'_> {
         mut at: u64,
         mut length: u64,
         depth: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), KeyRefusal> {
         let mut rest = entries;
         if let Some(log) = log_entry_size {
-            let skip =
-                usize::try_from(at.checked_shr(log).unwrap_or(0)).map_err(|_| Refusal::Bounds)?;
-            rest = entries.get(skip..).ok_or(Refusal::Bounds)?;
+            let skip = usize::try_from(at.checked_shr(log).unwrap_or(0))
+                .map_err(|_| KeyRefusal::Bounds)?;
+            rest = entries.get(skip..).ok_or(KeyRefusal::Bounds)?;
             at &= 1_u64.checked_shl(log).map_or(u64::MAX, |size| size - 1);
         }
         for entry in rest {
             if length == 0 {
                 break;
             }
-            *self.visits = self.visits.checked_sub(1).ok_or(Refusal::Translation)?;
+            *self.visits = self.visits.checked_sub(1).ok_or(KeyRefusal::Translation)?;
             let size = log_entry_size
                 .map_or(u64::from(entry.length), |log| 1_u64.checked_shl(log).unwrap_or(u64::MAX));
             if at >= size {
@@ -360,12 +360,12 @@ impl Walk<'_> {
                 continue;
             }
             let here = (size - at).min(length);
-            let address = entry.address.checked_add(at).ok_or(Refusal::Translation)?;
+            let address = entry.address.checked_add(at).ok_or(KeyRefusal::Translation)?;
             self.key(entry.key, address, here, depth)?;
             length -= here;
             at = 0;
         }
-        if length == 0 { Ok(()) } else { Err(Refusal::Bounds) }
+        if length == 0 { Ok(()) } else { Err(KeyRefusal::Bounds) }
     }
 
     /// `at` is the offset into all the rounds.
@@ -375,17 +375,17 @@ impl Walk<'_> {
         at: u64,
         mut length: u64,
         depth: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), KeyRefusal> {
         let (mut round, mut at) = (at / layout.length, at % layout.length);
         while length > 0 {
             if round >= layout.rounds.into() {
-                return Err(Refusal::Bounds);
+                return Err(KeyRefusal::Bounds);
             }
             for (klm, stride) in &*layout.klms {
                 if length == 0 {
                     break;
                 }
-                *self.visits = self.visits.checked_sub(1).ok_or(Refusal::Translation)?;
+                *self.visits = self.visits.checked_sub(1).ok_or(KeyRefusal::Translation)?;
                 let size = u64::from(klm.length);
                 if at >= size {
                     at -= size;
@@ -393,7 +393,7 @@ impl Walk<'_> {
                 }
                 let here = (size - at).min(length);
                 let from = round * u64::from(*stride) + at;
-                let address = klm.address.checked_add(from).ok_or(Refusal::Translation)?;
+                let address = klm.address.checked_add(from).ok_or(KeyRefusal::Translation)?;
                 self.key(klm.key, address, here, depth)?;
                 length -= here;
                 at = 0;
@@ -405,16 +405,16 @@ impl Walk<'_> {
 }
 
 /// Offset of `address` from the key's start, if the whole range is within the key.
-fn bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Refusal> {
-    let end = address.checked_add(length).ok_or(Refusal::Bounds)?;
+fn bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, KeyRefusal> {
+    let end = address.checked_add(length).ok_or(KeyRefusal::Bounds)?;
     match mkey.length {
         None => Ok(address.wrapping_sub(mkey.start)),
         Some(size) => {
-            let at = address.checked_sub(mkey.start).ok_or(Refusal::Bounds)?;
+            let at = address.checked_sub(mkey.start).ok_or(KeyRefusal::Bounds)?;
             // The end of a key that reaches the top of the address space overflows; compare offsets
             // instead.
             let within = at <= size && end - address <= size - at;
-            if within { Ok(at) } else { Err(Refusal::Bounds) }
+            if within { Ok(at) } else { Err(KeyRefusal::Bounds) }
         }
     }
 }

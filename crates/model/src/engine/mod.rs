@@ -80,9 +80,9 @@ pub(crate) use command::execute;
 pub(crate) use command::{begin, concerns_others, event, fail_queue, go_on, reset, set_port};
 pub(crate) use doorbell::mmio_write;
 #[cfg(test)]
-pub(crate) use faults::Strike;
+pub(crate) use faults::FaultWindow;
 pub use faults::{Fault, QueueKind};
-pub(crate) use function::Function;
+pub(crate) use function::FunctionEngine;
 pub(crate) use run::{jump, step};
 pub(crate) use thread::spawn;
 pub(crate) use transport::qp_type;

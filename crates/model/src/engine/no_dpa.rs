@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::shared::SharedWorld;
-use crate::world::World;
+use crate::locked::LockedFunctions;
+use crate::shared_model::SharedModel;
 
-pub(super) fn spawn(_: &Arc<SharedWorld>) {}
+pub(super) fn spawn(_: &Arc<SharedModel>) {}
 
-pub(super) fn step(_: &mut World, _: usize) -> bool {
+pub(super) fn step(_: &mut LockedFunctions, _: usize) -> bool {
     false
 }

@@ -11,8 +11,8 @@ use verbless_prm::{HcaCap, MmoOpMod, ServiceType, WaitOpMod};
 
 use super::context::{QueuePair, StandaloneSq};
 use super::counters::Count;
-use super::keys::Need;
-use super::responder::{Nak, Whole};
+use super::keys::AccessRight;
+use super::responder::{Nak, WholeRequest};
 use super::scratch::Scratch;
 use super::sender::{LONGEST, Malformed, Turn};
 use super::work::{Operands, Placed, Work};
@@ -28,13 +28,13 @@ pub(super) struct Operation {
     pub opcode: u8,
     pub op_mod: u8,
     /// The QP types whose send queues carry the operation.
-    pub carriers: Carriers,
+    pub carriers: QpTypeSet,
     /// The execution on an SQ, which has no QP type; `None`: an SQ refuses it.
-    pub on_sq: Option<OnSq>,
+    pub on_sq: Option<ExecuteOnSq>,
     /// The capability that the device needs for the operation.
     pub needs: Option<Capability>,
     /// The segments between the control segment and the data, in order.
-    pub segments: &'static [Part],
+    pub segments: &'static [WqeSegment],
     /// Bytes of the operation's longest WQE.
     pub longest: usize,
     /// Opcode of the receiver's CQE, if it uses up a receive WQE.
@@ -48,10 +48,10 @@ pub(super) struct Operation {
 
 /// A set of QP types: a bit for each number.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Carriers(u32);
+pub(super) struct QpTypeSet(u32);
 
 /// Executes the WQE in `Scratch::wqe` for an SQ; the error is the syndrome.
-pub(super) type OnSq = fn(&mut StandaloneSq<'_>, &mut Scratch) -> Result<(), u8>;
+pub(super) type ExecuteOnSq = fn(&mut StandaloneSq<'_>, &mut Scratch) -> Result<(), u8>;
 
 /// How an operation is executed.
 #[derive(Debug)]
@@ -82,14 +82,15 @@ pub(super) struct Remote {
     pub count: Option<Count>,
     /// Executes, at the responder, a part of a message that is carried whole. An atomic returns the
     /// old value; a READ leaves the memory's segments in `Scratch::remote`.
-    pub perform: fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Result<Option<u64>, Nak>,
+    pub perform:
+        fn(&mut QueuePair<'_>, &WholeRequest<'_>, &mut Scratch) -> Result<Option<u64>, Nak>,
     /// Executes a packet at the responder.
     pub take: fn(&mut QueuePair<'_>, &Packet<'_>, Opcode, &mut Scratch) -> Result<(), Nak>,
 }
 
 /// A segment in front of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum WqeSegment {
     /// The address vector, with services whose requests each have one.
     Address,
     /// Remote address and rkey.
@@ -115,9 +116,9 @@ const ATOMIC: Capability = Capability { name: "atomic", of: HcaCap::atomic };
 const DMA: Capability = Capability { name: "dma_mmo_qp", of: HcaCap::dma_mmo_qp };
 const WAIT_ON_DATA: Capability = Capability { name: "wait_on_data", of: HcaCap::wait_on_data };
 
-const RELIABLE: Carriers = Carriers::of(&[ServiceType::RC]);
-const CONNECTED: Carriers = RELIABLE.and(&[ServiceType::UC]);
-const SENDING: Carriers = CONNECTED.and(&[ServiceType::UD, ServiceType::QP0, ServiceType::QP1]);
+const RELIABLE: QpTypeSet = QpTypeSet::of(&[ServiceType::RC]);
+const CONNECTED: QpTypeSet = RELIABLE.and(&[ServiceType::UC]);
+const SENDING: QpTypeSet = CONNECTED.and(&[ServiceType::UD, ServiceType::QP0, ServiceType::QP1]);
 
 const NOTHING: Local =
     Local { check: |_, _, _| Ok(0), execute: |pair, placed, _| pair.finish(placed, Ok(())) };
@@ -160,7 +161,7 @@ pub(super) static TABLE: [Operation; 12] = [
         name: "WRITE",
         opcode: opcode::WRITE,
         carriers: CONNECTED,
-        segments: &[Part::Remote],
+        segments: &[WqeSegment::Remote],
         execution: Execution::Remote(WRITE),
         ..BASE
     },
@@ -169,7 +170,7 @@ pub(super) static TABLE: [Operation; 12] = [
         opcode: opcode::SEND,
         carriers: SENDING,
         on_sq: Some(|sq, scratch| sq.send_frame(scratch)),
-        segments: &[Part::Address],
+        segments: &[WqeSegment::Address],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND),
         execution: Execution::Remote(SEND),
         ..BASE
@@ -177,14 +178,14 @@ pub(super) static TABLE: [Operation; 12] = [
     Operation {
         name: "READ",
         opcode: opcode::READ,
-        segments: &[Part::Remote],
+        segments: &[WqeSegment::Remote],
         longest: 512,
         execution: Execution::Remote(Remote {
             message: Message::ReadRequest,
             response: Response::Read,
             count: Some(Count::Reads),
             perform: |pair, message, scratch| {
-                pair.remote(message, Need::RemoteRead, scratch).map(|()| None)
+                pair.remote(message, AccessRight::RemoteRead, scratch).map(|()| None)
             },
             take: |pair, packet, _, scratch| pair.read_asked(packet, scratch),
         }),
@@ -194,7 +195,7 @@ pub(super) static TABLE: [Operation; 12] = [
         name: "WRITE_IMM",
         opcode: opcode::WRITE_IMM,
         carriers: CONNECTED,
-        segments: &[Part::Remote],
+        segments: &[WqeSegment::Remote],
         responder_cqe: Some(cqe_opcode::RESPONDER_WRITE_IMM),
         immediate: true,
         execution: Execution::Remote(WRITE),
@@ -204,7 +205,7 @@ pub(super) static TABLE: [Operation; 12] = [
         name: "SEND_IMM",
         opcode: opcode::SEND_IMM,
         carriers: SENDING,
-        segments: &[Part::Address],
+        segments: &[WqeSegment::Address],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_IMM),
         immediate: true,
         execution: Execution::Remote(SEND),
@@ -213,7 +214,7 @@ pub(super) static TABLE: [Operation; 12] = [
     Operation {
         name: "SEND_INVALIDATE",
         opcode: opcode::SEND_INVALIDATE,
-        segments: &[Part::Address],
+        segments: &[WqeSegment::Address],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_INVALIDATE),
         immediate: true,
         invalidate: true,
@@ -224,7 +225,7 @@ pub(super) static TABLE: [Operation; 12] = [
         name: "COMPARE_SWAP",
         opcode: opcode::COMPARE_SWAP,
         needs: Some(ATOMIC),
-        segments: &[Part::Remote, Part::Atomic],
+        segments: &[WqeSegment::Remote, WqeSegment::Atomic],
         execution: Execution::Remote(Remote {
             message: Message::CompareSwap,
             response: Response::Atomic,
@@ -238,7 +239,7 @@ pub(super) static TABLE: [Operation; 12] = [
         name: "FETCH_ADD",
         opcode: opcode::FETCH_ADD,
         needs: Some(ATOMIC),
-        segments: &[Part::Remote, Part::Atomic],
+        segments: &[WqeSegment::Remote, WqeSegment::Atomic],
         execution: Execution::Remote(Remote {
             message: Message::FetchAdd,
             response: Response::Atomic,
@@ -258,7 +259,7 @@ pub(super) static TABLE: [Operation; 12] = [
         name: "UMR",
         opcode: opcode::UMR,
         carriers: CONNECTED.and(&[ServiceType::REG_UMR]),
-        segments: &[Part::Umr],
+        segments: &[WqeSegment::Umr],
         execution: Execution::Local(Local {
             execute: |pair, placed, scratch| pair.change_key(placed, scratch),
             ..NOTHING
@@ -270,7 +271,7 @@ pub(super) static TABLE: [Operation; 12] = [
         opcode: opcode::MMO,
         op_mod: MmoOpMod::DMA.0,
         needs: Some(DMA),
-        segments: &[Part::Metadata],
+        segments: &[WqeSegment::Metadata],
         execution: Execution::Local(Local {
             check: |pair, work, scratch| pair.check_copy(work, scratch),
             execute: |pair, placed, scratch| pair.copy(placed, scratch),
@@ -282,7 +283,7 @@ pub(super) static TABLE: [Operation; 12] = [
         opcode: opcode::WAIT,
         op_mod: WaitOpMod::DATA.0,
         needs: Some(WAIT_ON_DATA),
-        segments: &[Part::Wait],
+        segments: &[WqeSegment::Wait],
         execution: Execution::Local(Local {
             check: |_, _, scratch| QueuePair::check_wait(&scratch.wqe),
             execute: |pair, placed, scratch| pair.wait_for_data(placed, scratch),
@@ -301,7 +302,7 @@ fn fetch_add(now: u64, operands: Operands) -> u64 {
 
 /// Why a queue refuses a WQE, with a local QP operation error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum WqeRefusal {
     /// The WQE is incomplete, or has the index or QPN of another slot.
     Malformed,
     /// No operation has the opcode and op_mod.
@@ -312,7 +313,7 @@ pub(super) enum Refused {
     Lacks(&'static str),
 }
 
-impl From<Malformed> for Refused {
+impl From<Malformed> for WqeRefusal {
     fn from(Malformed: Malformed) -> Self {
         Self::Malformed
     }
@@ -320,9 +321,9 @@ impl From<Malformed> for Refused {
 
 impl Operation {
     /// The operation with this opcode and op_mod, if there is one.
-    pub(super) fn find(opcode: u8, op_mod: u8) -> Result<&'static Self, Refused> {
+    pub(super) fn find(opcode: u8, op_mod: u8) -> Result<&'static Self, WqeRefusal> {
         let asked = |entry: &&Self| entry.opcode == opcode && entry.op_mod == op_mod;
-        TABLE.iter().find(asked).ok_or(Refused::Unknown)
+        TABLE.iter().find(asked).ok_or(WqeRefusal::Unknown)
     }
 
     /// The name of the first operation with an opcode, when only the opcode is known.
@@ -332,12 +333,12 @@ impl Operation {
     }
 
     /// Refuses an operation that a QP of this type, on a device with these capabilities, lacks.
-    pub(super) fn check(&self, qp_type: &QpType, general: &HcaCap) -> Result<(), Refused> {
+    pub(super) fn check(&self, qp_type: &QpType, general: &HcaCap) -> Result<(), WqeRefusal> {
         if !self.carriers.has(qp_type) {
-            return Err(Refused::QpType);
+            return Err(WqeRefusal::QpType);
         }
         match self.needs {
-            Some(Capability { name, of }) if !of(general) => Err(Refused::Lacks(name)),
+            Some(Capability { name, of }) if !of(general) => Err(WqeRefusal::Lacks(name)),
             _ => Ok(()),
         }
     }
@@ -385,7 +386,7 @@ impl Remote {
     }
 }
 
-impl Carriers {
+impl QpTypeSet {
     const fn of(types: &[ServiceType]) -> Self {
         Self(0).and(types)
     }
@@ -428,7 +429,7 @@ mod tests {
             assert!(std::ptr::eq(found, entry), "{} hides entry {at}", found.name);
             for op_mod in (0..=u8::MAX).filter(|&op_mod| op_mod != entry.op_mod) {
                 let other = Operation::find(entry.opcode, op_mod);
-                assert!(other.is_err_and(|why| why == Refused::Unknown), "{}", entry.name);
+                assert!(other.is_err_and(|why| why == WqeRefusal::Unknown), "{}", entry.name);
             }
         }
         for entry in &TABLE {
@@ -441,7 +442,7 @@ mod tests {
         assert_eq!(Operation::name_of(0xee), "unknown");
         let known = |opcode: u8| TABLE.iter().any(|entry| entry.opcode == opcode);
         for opcode in (0..=u8::MAX).filter(|&opcode| !known(opcode)) {
-            assert_eq!(Operation::find(opcode, 0).unwrap_err(), Refused::Unknown);
+            assert_eq!(Operation::find(opcode, 0).unwrap_err(), WqeRefusal::Unknown);
         }
     }
 
@@ -453,11 +454,11 @@ mod tests {
             let carriers = carriers(entry);
             for qp_type in [RC, UC, UD, QP0, QP1, REG_UMR] {
                 let carried = carriers.contains(&qp_type);
-                let expected = if carried { Ok(()) } else { Err(Refused::QpType) };
+                let expected = if carried { Ok(()) } else { Err(WqeRefusal::QpType) };
                 assert_eq!(entry.check(qp_type, &with), expected, "{} {qp_type:?}", entry.name);
             }
             let lacking = match entry.needs {
-                Some(capability) => Err(Refused::Lacks(capability.name)),
+                Some(capability) => Err(WqeRefusal::Lacks(capability.name)),
                 None => Ok(()),
             };
             assert_eq!(entry.check(RC, &without), lacking, "{}", entry.name);
@@ -469,13 +470,20 @@ mod tests {
         for entry in &TABLE {
             let message = entry.remote().map(|remote| remote.message);
             let remote = message == Some(Message::Write) || entry.scatters();
-            assert_eq!(entry.segments.contains(&Part::Remote), remote, "{}", entry.name);
-            assert_eq!(entry.segments.contains(&Part::Atomic), entry.is_atomic(), "{}", entry.name);
+            assert_eq!(entry.segments.contains(&WqeSegment::Remote), remote, "{}", entry.name);
+            assert_eq!(
+                entry.segments.contains(&WqeSegment::Atomic),
+                entry.is_atomic(),
+                "{}",
+                entry.name
+            );
             let receives = message == Some(Message::Send) || entry.immediate;
             assert_eq!(entry.responder_cqe.is_some(), receives, "{}", entry.name);
             assert!(entry.immediate || !entry.invalidate, "{}", entry.name);
             let datagrams = entry.carriers.has(UD);
-            assert!(!datagrams || message.is_none() || entry.segments.contains(&Part::Address));
+            assert!(
+                !datagrams || message.is_none() || entry.segments.contains(&WqeSegment::Address)
+            );
         }
     }
 

@@ -8,7 +8,7 @@ use verbless_prm::hot::event_type;
 
 use super::events::{update, write};
 use crate::dpa::Dpa;
-use crate::hca::objects::{DpaElement, DpaEq, EmulatedDevice};
+use crate::hca::objects::{DpaEq, DpaEventTarget, EmulatedDevice};
 use crate::memory::HostMemory;
 use crate::numbered::Numbered;
 
@@ -30,14 +30,14 @@ impl Programs<'_> {
     }
 
     /// Delivers a completion event of a CQ to its DPA element.
-    pub(super) fn completion(&mut self, to: DpaElement, cqn: u32, memory: &dyn HostMemory) {
+    pub(super) fn completion(&mut self, to: DpaEventTarget, cqn: u32, memory: &dyn HostMemory) {
         match to {
-            DpaElement::Thread(thread) => match self.dpa {
+            DpaEventTarget::Thread(thread) => match self.dpa {
                 Some(dpa) => dpa.event(thread),
                 None => tracing::error!(thread, "a CQ starts a thread of a DPA that is not there"),
             },
-            DpaElement::Eq(eqn) => self.report(eqn, cqn, memory),
-            DpaElement::Far { function, process, thread } => {
+            DpaEventTarget::Eq(eqn) => self.report(eqn, cqn, memory),
+            DpaEventTarget::Far { function, process, thread } => {
                 if let Some(dpa) = self.reaching.get(&function).and_then(Weak::upgrade) {
                     dpa.event_of(process, thread);
                 }

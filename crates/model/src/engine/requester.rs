@@ -7,8 +7,8 @@ use verbless_prm::hot::{cqe_opcode, cqe_syndrome};
 use super::context::{Missing, QueuePair};
 use super::counters::Count;
 use super::cqe::{Completion, Requested};
-use super::keys::{self, Need, Range, User};
-use super::operation::{Execution, Operation, Refused};
+use super::keys::{self, AccessRight, KeyUser, Range};
+use super::operation::{Execution, Operation, WqeRefusal};
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::work::{self, Placed, Segment, Work, segments};
@@ -16,7 +16,7 @@ use crate::hca::objects::QpState;
 use crate::watch::Request;
 
 /// The result of beginning a QP's turn.
-pub(super) enum Step {
+pub(super) enum TurnStart {
     /// The turn is over.
     Over(Turn),
     /// The next request goes out.
@@ -26,30 +26,30 @@ pub(super) enum Step {
 impl QueuePair<'_> {
     /// Begins a turn: executes the next WQE if the QP's state allows it, up to the point where it
     /// needs another QP.
-    pub(super) fn begin(&mut self, scratch: &mut Scratch) -> Result<Step, Missing> {
+    pub(super) fn begin(&mut self, scratch: &mut Scratch) -> Result<TurnStart, Missing> {
         match self.qp.state {
             QpState::Rts => {}
             QpState::SqError | QpState::Error => {
                 self.flush_later();
-                return Ok(Step::Over(Turn::Sleep));
+                return Ok(TurnStart::Over(Turn::Sleep));
             }
-            _ => return Ok(Step::Over(Turn::Sleep)),
+            _ => return Ok(TurnStart::Over(Turn::Sleep)),
         }
         if self.qp.runtime.resume_at.is_some_and(|at| at > self.context.now) {
-            return Ok(Step::Over(Turn::Sleep));
+            return Ok(TurnStart::Over(Turn::Sleep));
         }
         self.qp.runtime.resume_at = None;
         let sq = self.qp.sq.as_mut().ok_or(Missing::SendQueue(self.qpn))?;
         if sq.consumer == sq.producer {
             sq.awake = false;
-            return Ok(Step::Over(Turn::Sleep));
+            return Ok(TurnStart::Over(Turn::Sleep));
         }
         let index = sq.consumer;
         let longest = self.context.limits.max_wqe_sz_sq;
         let fetched = sq.fetch(self.context.memory, longest, &mut scratch.wqe);
         let qp_type = self.qp.qp_type;
         let general = self.context.caps.general();
-        let work = fetched.map_err(Refused::from).and_then(|wqebbs| {
+        let work = fetched.map_err(WqeRefusal::from).and_then(|wqebbs| {
             let work = Work::parse(&scratch.wqe, self.qpn, index, qp_type, general)?;
             Ok((work, wqebbs))
         });
@@ -60,18 +60,18 @@ impl QueuePair<'_> {
                 tracing::info!(qpn, ?qp_type, opcode, ?why, "a QP does not do what a WQE asks for");
                 self.skip_to(index, fetched.unwrap_or(1));
                 let syndrome = cqe_syndrome::LOCAL_QP_OPERATION;
-                return Ok(Step::Over(self.fail(index, opcode, syndrome)));
+                return Ok(TurnStart::Over(self.fail(index, opcode, syndrome)));
             }
         };
         if !std::mem::replace(&mut self.qp.runtime.begun, true) {
             let faults = &mut self.context.state.faults;
             if faults.fails_queue_pair(self.qpn) {
                 self.catastrophe();
-                return Ok(Step::Over(Turn::Sleep));
+                return Ok(TurnStart::Over(Turn::Sleep));
             }
             if let Some(syndrome) = faults.fails_request(self.qpn) {
                 self.skip_to(index, wqebbs);
-                return Ok(Step::Over(self.fail(index, work.operation.opcode, syndrome)));
+                return Ok(TurnStart::Over(self.fail(index, work.operation.opcode, syndrome)));
             }
         }
         let length = match self.gather(&work, index, scratch) {
@@ -80,25 +80,25 @@ impl QueuePair<'_> {
                 let operation = work.operation.name;
                 tracing::info!(self.qpn, operation, syndrome, "the data segments are no good");
                 self.skip_to(index, wqebbs);
-                return Ok(Step::Over(self.fail(index, work.operation.opcode, syndrome)));
+                return Ok(TurnStart::Over(self.fail(index, work.operation.opcode, syndrome)));
             }
         };
         let placed = Placed { work, index, wqebbs, length };
         Ok(match &work.operation.execution {
-            Execution::Local(local) => Step::Over((local.execute)(self, &placed, scratch)),
+            Execution::Local(local) => TurnStart::Over((local.execute)(self, &placed, scratch)),
             Execution::Remote(_) => self.resume(placed),
         })
     }
 
     /// Lets a request go out, unless its ACK timed out and no retry is left.
-    fn resume(&mut self, placed: Placed) -> Step {
+    fn resume(&mut self, placed: Placed) -> TurnStart {
         if std::mem::take(&mut self.qp.runtime.overdue) {
             self.count(Count::Timeout);
             if self.try_again(&placed) == Turn::Sleep {
-                return Step::Over(Turn::Sleep);
+                return TurnStart::Over(Turn::Sleep);
             }
         }
-        Step::Request(placed)
+        TurnStart::Request(placed)
     }
 
     /// Resolves the WQE's data segments; the error is the syndrome.
@@ -108,9 +108,10 @@ impl QueuePair<'_> {
         if let Execution::Local(local) = &operation.execution {
             return (local.check)(self, work, scratch);
         }
-        let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
+        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let longest = self.context.limits.longest_message(self.qp);
-        let need = if operation.scatters() { Need::LocalWrite } else { Need::LocalRead };
+        let need =
+            if operation.scatters() { AccessRight::LocalWrite } else { AccessRight::LocalRead };
         let (mut total, mut visits) = (0, keys::VISITS);
         for segment in segments(&scratch.wqe, work.data) {
             match segment {

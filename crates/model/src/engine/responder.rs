@@ -5,7 +5,7 @@ use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
 use super::context::{Missing, QueuePair};
 use super::cqe::{Completion, Received};
-use super::keys::{self, Keys, Need, Range, Sge, User};
+use super::keys::{self, AccessRight, KeyUser, Keys, Range, Sge};
 use super::ring::record;
 use super::scratch::Scratch;
 use super::srq;
@@ -21,7 +21,7 @@ const LOG_LONGEST_STRIDE: u32 = 12;
 const ATTEMPTS: u32 = 1 << 16;
 
 /// A request on the wire between connected QPs.
-pub(super) struct Whole<'a> {
+pub(super) struct WholeRequest<'a> {
     /// The LID that the request left from.
     pub slid: u16,
     pub psn: u32,
@@ -30,12 +30,12 @@ pub(super) struct Whole<'a> {
     /// Bytes of payload, or requested bytes.
     pub length: u64,
     /// The part of these bytes that comes now.
-    pub part: Part,
+    pub part: MessagePart,
 }
 
 /// A part of a message that is carried whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct MessagePart {
     /// Offset of the part in the message, and its length.
     pub at: u64,
     pub length: u64,
@@ -43,7 +43,7 @@ pub(super) struct Part {
     pub whole: u64,
 }
 
-impl Part {
+impl MessagePart {
     pub(super) fn begins(self) -> bool {
         self.at == 0
     }
@@ -87,7 +87,7 @@ impl QueuePair<'_> {
     /// in `Scratch::remote`.
     pub(super) fn perform(
         &mut self,
-        message: &Whole<'_>,
+        message: &WholeRequest<'_>,
         scratch: &mut Scratch,
     ) -> Result<Option<u64>, Nak> {
         let too_long = message.length > self.context.limits.longest_message(self.qp);
@@ -134,8 +134,8 @@ impl QueuePair<'_> {
     /// first part checks the whole range, before any byte moves.
     pub(super) fn remote(
         &self,
-        message: &Whole<'_>,
-        need: Need,
+        message: &WholeRequest<'_>,
+        need: AccessRight,
         scratch: &mut Scratch,
     ) -> Result<(), Nak> {
         let (Work { rkey, remote_address, .. }, part) = (*message.work, message.part);
@@ -151,13 +151,13 @@ impl QueuePair<'_> {
         key: u32,
         address: u64,
         length: u64,
-        need: Need,
+        need: AccessRight,
         scratch: &mut Scratch,
     ) -> Result<(), Nak> {
         let responder = &self.qp.responder;
         let enabled = match need {
-            Need::RemoteRead => responder.allow_read && responder.max_dest_rd_atomic > 0,
-            Need::Atomic => responder.allow_atomic && responder.max_dest_rd_atomic > 0,
+            AccessRight::RemoteRead => responder.allow_read && responder.max_dest_rd_atomic > 0,
+            AccessRight::Atomic => responder.allow_atomic && responder.max_dest_rd_atomic > 0,
             _ => responder.allow_write,
         };
         if !enabled {
@@ -167,7 +167,7 @@ impl QueuePair<'_> {
         if length == 0 {
             return Ok(());
         }
-        let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: false };
+        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: false };
         let range = Range { key, address, length };
         let keys = self.context.keys();
         keys.resolve(user, range, need, &mut { keys::VISITS }, &mut scratch.remote).map_err(
@@ -195,7 +195,7 @@ impl QueuePair<'_> {
     }
 
     /// Whether a part of a message follows the parts before it.
-    pub(super) fn follows(&self, message: &Whole<'_>) -> bool {
+    pub(super) fn follows(&self, message: &WholeRequest<'_>) -> bool {
         let started = self.qp.runtime.started();
         let before = started.and_then(|connection| connection.arriving.message.as_ref());
         let (part, operation) = (message.part, message.work.operation);
@@ -209,9 +209,13 @@ impl QueuePair<'_> {
         }
     }
 
-    pub(super) fn write(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+    pub(super) fn write(
+        &mut self,
+        message: &WholeRequest<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), Nak> {
         let part = message.part;
-        self.remote(message, Need::RemoteWrite, scratch)?;
+        self.remote(message, AccessRight::RemoteWrite, scratch)?;
         if !part.ends() {
             self.payload_written(scratch)?;
             let Work { rkey: key, remote_address: address, .. } = *message.work;
@@ -238,14 +242,14 @@ impl QueuePair<'_> {
     /// value.
     pub(super) fn atomic(
         &mut self,
-        message: &Whole<'_>,
+        message: &WholeRequest<'_>,
         next: Next,
         scratch: &mut Scratch,
     ) -> Result<u64, Nak> {
         if !message.work.remote_address.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
-        self.remote(message, Need::Atomic, scratch)?;
+        self.remote(message, AccessRight::Atomic, scratch)?;
         self.exchange_word(next, message.work.operands, scratch)
     }
 
@@ -291,7 +295,11 @@ impl QueuePair<'_> {
         }
     }
 
-    pub(super) fn send(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+    pub(super) fn send(
+        &mut self,
+        message: &WholeRequest<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), Nak> {
         let left_over = self.qp.runtime.started().is_some_and(|it| it.arriving.held.is_some());
         if !message.part.is_all() || left_over {
             return self.send_part(message, scratch);
@@ -322,7 +330,7 @@ impl QueuePair<'_> {
     }
 
     /// Takes a later part of a SEND, into the receive WQE of the part before it.
-    fn send_part(&mut self, message: &Whole<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+    fn send_part(&mut self, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         let part = message.part;
         let index = if part.begins() {
             self.take_receive(scratch)?
@@ -385,7 +393,7 @@ impl QueuePair<'_> {
         // The keys of a shared queue's WQEs belong to its domain.
         let shared = self.qp.srq.and_then(|number| self.context.srqs.get(&number));
         let pd = shared.map_or(self.qp.pd, |queue| queue.pd);
-        let user = User { pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
+        let user = KeyUser { pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let Scratch { receive, remote, .. } = scratch;
         place(&self.context.keys(), user, (at, length), (receive, remote))
     }
@@ -448,7 +456,7 @@ impl QueuePair<'_> {
     /// Completes a message: uses up the receive WQE and writes its CQE.
     fn received(
         &mut self,
-        message: &Whole<'_>,
+        message: &WholeRequest<'_>,
         index: u16,
         opcode: u8,
         inline: Option<&[u8]>,
@@ -458,7 +466,7 @@ impl QueuePair<'_> {
     }
 
     /// The contents of a message's CQE.
-    fn report_of(&self, message: &Whole<'_>, index: u16, opcode: u8) -> Received {
+    fn report_of(&self, message: &WholeRequest<'_>, index: u16, opcode: u8) -> Received {
         let Work { immediate, solicited, operation, .. } = *message.work;
         Received {
             opcode,
@@ -525,7 +533,7 @@ impl QueuePair<'_> {
 /// error is the syndrome.
 pub(super) fn place(
     keys: &Keys<'_>,
-    user: User,
+    user: KeyUser,
     (at, length): (u64, u64),
     (wqe, memory): (&[u8], &mut Vec<Sge>),
 ) -> Result<(), u8> {
@@ -544,10 +552,12 @@ pub(super) fn place(
         }
         let here = (length - skip).min(rest);
         let range = Range { key: lkey, address: address.wrapping_add(skip), length: here };
-        keys.resolve(user, range, Need::LocalWrite, &mut visits, memory).map_err(|refusal| {
-            tracing::info!(user.qpn, ?range, ?refusal, "a local key refused");
-            cqe_syndrome::LOCAL_PROTECTION
-        })?;
+        keys.resolve(user, range, AccessRight::LocalWrite, &mut visits, memory).map_err(
+            |refusal| {
+                tracing::info!(user.qpn, ?range, ?refusal, "a local key refused");
+                cqe_syndrome::LOCAL_PROTECTION
+            },
+        )?;
         rest -= here;
         skip = 0;
     }

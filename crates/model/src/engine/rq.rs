@@ -8,7 +8,7 @@ use super::counters::Count;
 use super::cq::Overrun;
 use super::cqe::Completion;
 use super::ethernet::Parsed;
-use super::keys::User;
+use super::keys::KeyUser;
 use super::responder::place;
 use super::ring::record;
 use super::scratch::Scratch;
@@ -44,7 +44,7 @@ impl StandaloneRq<'_> {
             Ok(pd) => pd,
             Err(missing) => return self.stuck(missing.into()),
         };
-        let user = User { pd, qpn: self.rqn, reserved_lkey: self.rq.context.rlky() };
+        let user = KeyUser { pd, qpn: self.rqn, reserved_lkey: self.rq.context.rlky() };
         let keys = self.context.keys();
         let placed = place(&keys, user, (0, bytes.len() as u64), (receive, remote));
         let done = placed.and_then(|()| {
@@ -90,7 +90,7 @@ impl StandaloneRq<'_> {
     }
 
     /// The next receive WQE: its index, and a copy of it; `None` if none is posted.
-    fn next(&self, wqe: &mut Vec<u8>) -> Result<Option<u16>, Stuck> {
+    fn next(&self, wqe: &mut Vec<u8>) -> Result<Option<u16>, RqBlocked> {
         let memory = self.context.memory;
         if let Some(number) = self.rq.srq {
             let pool = self.context.srqs.get(&number).ok_or(Missing::Srq(number))?;
@@ -130,12 +130,12 @@ impl StandaloneRq<'_> {
     }
 
     /// Handles an RQ that cannot take a frame.
-    fn stuck(&mut self, why: Stuck) {
+    fn stuck(&mut self, why: RqBlocked) {
         match why {
-            Stuck::Missing(missing) => {
+            RqBlocked::Missing(missing) => {
                 tracing::error!(self.rqn, %missing, "an RQ cannot receive");
             }
-            Stuck::Fault(fault) => {
+            RqBlocked::Fault(fault) => {
                 tracing::warn!(self.rqn, %fault, "the receives of an RQ cannot be read");
             }
         }
@@ -183,18 +183,18 @@ impl StandaloneRq<'_> {
 }
 
 /// Why a ready RQ cannot take a frame.
-enum Stuck {
+enum RqBlocked {
     Missing(Missing),
     Fault(Fault),
 }
 
-impl From<Missing> for Stuck {
+impl From<Missing> for RqBlocked {
     fn from(missing: Missing) -> Self {
         Self::Missing(missing)
     }
 }
 
-impl From<Fault> for Stuck {
+impl From<Fault> for RqBlocked {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }

@@ -2,14 +2,14 @@
 
 use super::context::Missing;
 use super::cq::CompletionQueue;
-use super::function::Function;
+use super::function::FunctionEngine;
 use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
 use super::transport::Carrier;
 use super::{blueflame, doorbell, dpa, flush, packets, sweep, transport, wait};
 use crate::fabric::Vport;
-use crate::world::World;
+use crate::locked::LockedFunctions;
 
 /// While queues are busy, one of this number of turns scans for doorbells.
 const TURNS_PER_SCAN: u32 = 8;
@@ -31,45 +31,49 @@ const BATCH_BYTES: u64 = 1 << 20;
 
 /// Does one piece of work with any function, with all functions locked: takes the doorbells that
 /// wait, executes one WQE, or expires a timer. False if there is none.
-pub(crate) fn step(world: &mut World) -> bool {
-    begin(world);
-    let worked = with_scratch(world, |world, scratch| {
+pub(crate) fn step(locked: &mut LockedFunctions) -> bool {
+    begin(locked);
+    let worked = with_scratch(locked, |locked, scratch| {
         scratch.steps = scratch.steps.wrapping_add(1);
         // While some functions are busy, one step in [`TURNS_PER_SCAN`] looks at the others.
-        let first = scratch.steps.is_multiple_of(TURNS_PER_PROGRAM) && step_program(world);
+        let first = scratch.steps.is_multiple_of(TURNS_PER_PROGRAM) && step_program(locked);
         first
             || !scratch.steps.is_multiple_of(TURNS_PER_SCAN)
-                && step_one(world, scratch, Function::is_busy)
-            || step_one(world, scratch, |_| true)
-            || step_program(world)
+                && step_one(locked, scratch, FunctionEngine::is_busy)
+            || step_one(locked, scratch, |_| true)
+            || step_program(locked)
     });
-    end(world);
+    end(locked);
     worked
 }
 
 /// Gives a turn to a program on some DPA.
-fn step_program(world: &mut World) -> bool {
-    (0..world.functions.len()).any(|id| dpa::step(world, id))
+fn step_program(locked: &mut LockedFunctions) -> bool {
+    (0..locked.functions.len()).any(|id| dpa::step(locked, id))
 }
 
 /// Does one piece of work with the next function that `which` selects.
-fn step_one(world: &mut World, scratch: &mut Scratch, which: impl Fn(&Function) -> bool) -> bool {
-    let count = world.functions.len();
+fn step_one(
+    locked: &mut LockedFunctions,
+    scratch: &mut Scratch,
+    which: impl Fn(&FunctionEngine) -> bool,
+) -> bool {
+    let count = locked.functions.len();
     let first = scratch.next;
     (0..count).map(|at| (first + at) % count).any(|id| {
         scratch.next = id + 1;
-        which(&world.functions[id]) && work(world, id, scratch)
+        which(&locked.functions[id]) && work(locked, id, scratch)
     })
 }
 
 /// Moves the clock of a stepped model to the next timer, and expires it; false if none runs.
-pub(crate) fn jump(world: &mut World) -> bool {
+pub(crate) fn jump(locked: &mut LockedFunctions) -> bool {
     // A frame on its way through a link is no work yet.
     while let Some(due) =
-        world.functions.iter().filter_map(Function::next_timer).chain(arrival(world)).min()
+        locked.functions.iter().filter_map(FunctionEngine::next_timer).chain(arrival(locked)).min()
     {
-        world.clock.now = world.clock.now.max(due);
-        if step(world) {
+        locked.clock.now = locked.clock.now.max(due);
+        if step(locked) {
             return true;
         }
     }
@@ -77,64 +81,67 @@ pub(crate) fn jump(world: &mut World) -> bool {
 }
 
 /// When the next frame arrives somewhere.
-fn arrival(world: &World) -> Option<u64> {
-    world.fabric().lock().next_due()
+fn arrival(locked: &LockedFunctions) -> Option<u64> {
+    locked.fabric().lock().next_due()
 }
 
 /// Does up to `limit` pieces of work with a locked function, or as much as its time allows; returns
 /// their number.
-pub(super) fn run(world: &mut World, id: usize, limit: u32) -> u32 {
-    begin(world);
-    let done = with_scratch(world, |world, scratch| {
+pub(super) fn run(locked: &mut LockedFunctions, id: usize, limit: u32) -> u32 {
+    begin(locked);
+    let done = with_scratch(locked, |locked, scratch| {
         let (mut done, mut moved) = (0, 0);
         while done < limit
             && moved < BATCH_BYTES
-            && world.wanted.is_none()
-            && work(world, id, scratch)
+            && locked.contended.is_none()
+            && work(locked, id, scratch)
         {
             done += 1;
-            moved += std::mem::take(&mut world.functions[id].engine.moved_bytes);
+            moved += std::mem::take(&mut locked.functions[id].engine.moved_bytes);
         }
         done
     });
-    end(world);
+    end(locked);
     done
 }
 
 /// Begins work: memory may collect writes until [`end`].
-fn begin(world: &mut World) {
-    world.clock.tick();
-    world.renew_directory();
-    world.functions.iter().for_each(|function| function.hca.memory.hold());
+fn begin(locked: &mut LockedFunctions) {
+    locked.clock.tick();
+    locked.refresh_directory();
+    locked.functions.iter().for_each(|function| function.hca.memory.hold());
 }
 
-fn end(world: &mut World) {
-    world.functions.iter().for_each(|function| function.hca.memory.let_go());
+fn end(locked: &mut LockedFunctions) {
+    locked.functions.iter().for_each(|function| function.hca.memory.drop_pending());
 }
 
-fn with_scratch<R>(world: &mut World, work: impl FnOnce(&mut World, &mut Scratch) -> R) -> R {
-    let mut scratch = std::mem::take(&mut world.scratch);
-    let result = work(world, &mut scratch);
-    world.scratch = scratch;
+fn with_scratch<R>(
+    locked: &mut LockedFunctions,
+    work: impl FnOnce(&mut LockedFunctions, &mut Scratch) -> R,
+) -> R {
+    let mut scratch = std::mem::take(&mut locked.scratch);
+    let result = work(locked, &mut scratch);
+    locked.scratch = scratch;
     result
 }
 
-fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+fn work(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool {
+    let now = locked.clock.now;
+    let function = &mut locked.functions[id];
     #[cfg(test)]
     assert!(!function.engine.faults.panic, "a test asked for a panic");
     if function.hca.fatal {
         forget_plans(function);
         doorbell::ignore(&function.hca);
-        collect(world, id);
-        world.functions[id].engine.ingress.clear();
+        collect(locked, id);
+        locked.functions[id].engine.ingress.clear();
         return false;
     }
-    if !world.have_owners(id) {
+    if !locked.lock_owners(id) {
         return false;
     }
-    let function = &mut world.functions[id];
+    let function = &mut locked.functions[id];
     let turns = function.engine.turns.wrapping_add(1);
     function.engine.turns = turns;
     let mut worked = false;
@@ -148,59 +155,59 @@ fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     }
     // A busy engine still flushes failed queues.
     if turns.is_multiple_of(TURNS_PER_FLUSH) {
-        worked |= flush::look_for_late(world, id);
+        worked |= flush::look_for_late(locked, id);
     }
-    worked |= expire(&mut world.functions[id], now);
-    worked |= flush::turn(&mut world.functions[id], now);
-    worked |= wait::look(world, id);
-    let engine = &world.functions[id].engine;
-    if engine.answering.is_empty() && engine.ingress.is_empty() && !world.fabric().has_for(id, now)
+    worked |= expire(&mut locked.functions[id], now);
+    worked |= flush::turn(&mut locked.functions[id], now);
+    worked |= wait::look(locked, id);
+    let engine = &locked.functions[id].engine;
+    if engine.answering.is_empty() && engine.ingress.is_empty() && !locked.fabric().has_for(id, now)
     {
-        let engine = &mut world.functions[id].engine;
+        let engine = &mut locked.functions[id].engine;
         // The packets that this turn sends are taken before the next turn.
         engine.phase = Phase::Arrivals(ARRIVALS - 1);
-        return give_turn(world, id, scratch) || worked || flush::look_for_late(world, id);
+        return give_turn(locked, id, scratch) || worked || flush::look_for_late(locked, id);
     }
     for _ in 0..PHASES {
-        let phase = world.functions[id].engine.phase;
+        let phase = locked.functions[id].engine.phase;
         let (did, next) = match phase {
-            Phase::Arrivals(more) => match take_arrival(world, id, scratch) {
+            Phase::Arrivals(more) => match take_arrival(locked, id, scratch) {
                 true => (true, more.checked_sub(1).map_or(Phase::Answers, Phase::Arrivals)),
                 false => (false, Phase::Answers),
             },
-            Phase::Answers => (answer(world, id, scratch), Phase::Turns),
-            Phase::Turns => (give_turn(world, id, scratch), Phase::Arrivals(ARRIVALS - 1)),
+            Phase::Answers => (answer(locked, id, scratch), Phase::Turns),
+            Phase::Turns => (give_turn(locked, id, scratch), Phase::Arrivals(ARRIVALS - 1)),
         };
-        world.functions[id].engine.phase = next;
+        locked.functions[id].engine.phase = next;
         if did {
             return true;
         }
     }
-    worked || flush::look_for_late(world, id)
+    worked || flush::look_for_late(locked, id)
 }
 
 /// Takes the next packet that has arrived for a function.
-fn take_arrival(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
-    if world.functions[id].engine.ingress.is_empty() {
-        collect(world, id);
+fn take_arrival(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool {
+    if locked.functions[id].engine.ingress.is_empty() {
+        collect(locked, id);
     }
-    let now = world.clock.now;
-    let (function, others) = world.functions.split(id);
+    let now = locked.clock.now;
+    let (function, others) = locked.functions.split(id);
     let Some(delivery) = function.engine.ingress.pop_front() else { return false };
     packets::arrive(function, others, &delivery, now, scratch);
     function.engine.spent.push(delivery.frame);
-    send_packets(world, id);
+    send_packets(locked, id);
     true
 }
 
 /// Takes some of the packets that have arrived for a function, and gives buffers back.
-fn collect(world: &mut World, id: usize) {
-    let now = world.clock.now;
-    if !world.fabric().has_for(id, now) {
+fn collect(locked: &mut LockedFunctions, id: usize) {
+    let now = locked.clock.now;
+    if !locked.fabric().has_for(id, now) {
         return;
     }
-    let mut fabric = world.common.fabric.lock();
-    let engine = &mut world.functions[id].engine;
+    let mut fabric = locked.common.fabric.lock();
+    let engine = &mut locked.functions[id].engine;
     engine.spent.drain(..).for_each(|frame| fabric.recycle(frame));
     fabric.share_buffers(&mut engine.buffers);
     for _ in 0..ARRIVALS {
@@ -210,27 +217,27 @@ fn collect(world: &mut World, id: usize) {
 }
 
 /// Lets a QP send answers.
-fn answer(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
-    let function = &mut world.functions[id];
+fn answer(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool {
+    let function = &mut locked.functions[id];
     let Some(qpn) = function.engine.answering.pop_front() else { return false };
-    let pair = world.functions.pair(id, qpn, world.clock.now);
+    let pair = locked.functions.pair(id, qpn, locked.clock.now);
     match pair.map(|mut pair| pair.send_answers(scratch)) {
-        Ok(true) => world.functions[id].engine.answering.push_back(qpn),
+        Ok(true) => locked.functions[id].engine.answering.push_back(qpn),
         Ok(false) => {}
         Err(missing) => tracing::error!(%missing, "a QP that was to answer is gone"),
     }
-    send_packets(world, id);
+    send_packets(locked, id);
     true
 }
 
 /// Hands the packets that QPs of a function sent to its ports.
-fn send_packets(world: &mut World, id: usize) {
-    if world.functions[id].engine.egress.is_empty() {
+fn send_packets(locked: &mut LockedFunctions, id: usize) {
+    if locked.functions[id].engine.egress.is_empty() {
         return;
     }
-    let now = world.clock.now;
-    let mut fabric = world.common.fabric.lock();
-    let Function { hca, engine, .. } = &mut world.functions[id];
+    let now = locked.clock.now;
+    let mut fabric = locked.common.fabric.lock();
+    let FunctionEngine { hca, engine, .. } = &mut locked.functions[id];
     for Egress { port, frame } in engine.egress.drain(..) {
         match hca.is_up(port) {
             true => fabric.transmit(now, Vport { function: id, port }, frame),
@@ -242,7 +249,7 @@ fn send_packets(world: &mut World, id: usize) {
 }
 
 /// Forgets the pending work of a dead function, so that it holds up no other function.
-fn forget_plans(function: &mut Function) {
+fn forget_plans(function: &mut FunctionEngine) {
     function.engine.forget_queues();
     function.engine.held = Default::default();
 }
@@ -251,19 +258,19 @@ fn forget_plans(function: &mut Function) {
 ///
 /// Queues take turns, but one that has moved more than its share is passed over until the others
 /// have moved as much.
-fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
-    let function = &mut world.functions[id];
+fn give_turn(locked: &mut LockedFunctions, id: usize, scratch: &mut Scratch) -> bool {
+    let function = &mut locked.functions[id];
     let Some(number) = function.next_in_rotation() else { return false };
     function.engine.moved_bytes = 0;
     let turn = match function.hca.objects.sqs.contains_key(&number) {
-        true => sq_turn(world, id, number, scratch),
-        false => qp_turn(world, id, number, scratch),
+        true => sq_turn(locked, id, number, scratch),
+        false => qp_turn(locked, id, number, scratch),
     };
-    let function = &mut world.functions[id];
+    let function = &mut locked.functions[id];
     let moved = function.engine.moved_bytes;
     match turn {
         // It has not begun yet.
-        Ok(Turn::Again) if world.wanted.is_some() => function.go_first(number),
+        Ok(Turn::Again) if locked.contended.is_some() => function.go_first(number),
         Ok(Turn::Again) => function.go_on(number, moved),
         Ok(Turn::Sleep) => {}
         Err(missing) => tracing::error!(%missing, "a queue that was to have a turn is gone"),
@@ -272,34 +279,44 @@ fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
 }
 
 /// Gives an SQ its turn: executes one WQE, if its state lets it.
-fn sq_turn(world: &mut World, id: usize, sqn: u32, scratch: &mut Scratch) -> Result<Turn, Missing> {
-    let now = world.clock.now;
-    let (function, others) = world.functions.split(id);
+fn sq_turn(
+    locked: &mut LockedFunctions,
+    id: usize,
+    sqn: u32,
+    scratch: &mut Scratch,
+) -> Result<Turn, Missing> {
+    let now = locked.clock.now;
+    let (function, others) = locked.functions.split(id);
     let turn = function.sq_among(sqn, now, others)?.turn(scratch);
-    send_packets(world, id);
+    send_packets(locked, id);
     Ok(turn)
 }
 
 /// Gives a QP its turn: executes one WQE, or a part of it, if its state lets it.
-fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Result<Turn, Missing> {
-    let in_packets = world.in_packets || !world.fabric().is_undisturbed();
-    let mut pair = world.functions.pair(id, qpn, world.clock.now)?;
+fn qp_turn(
+    locked: &mut LockedFunctions,
+    id: usize,
+    qpn: u32,
+    scratch: &mut Scratch,
+) -> Result<Turn, Missing> {
+    let in_packets = locked.in_packets || !locked.fabric().is_undisturbed();
+    let mut pair = locked.functions.pair(id, qpn, locked.clock.now)?;
     let st = pair.qp.qp_type.st;
     let transport = transport::find(st).ok_or(Missing::Transport(qpn, st))?;
     if let Some(carry) = transport.carry
         && (pair.is_being_carried()
             || !(in_packets && pair.leaves_the_device()) && pair.is_settled())
     {
-        let mut carrier = Carrier::new(world, (id, qpn));
+        let mut carrier = Carrier::new(locked, (id, qpn));
         return if carrier.finds_peer()? { carrier.turn(carry, scratch) } else { Ok(Turn::Again) };
     }
     let turn = (transport.turn)(&mut pair, scratch);
-    send_packets(world, id);
+    send_packets(locked, id);
     turn
 }
 
 /// Expires timers, and releases delayed completions and events.
-fn expire(function: &mut Function, now: u64) -> bool {
+fn expire(function: &mut FunctionEngine, now: u64) -> bool {
     let mut worked = !function.engine.held.is_empty() && blueflame::expire(function, now);
     while let Some(entry) =
         function.engine.delayed.first_entry().filter(|entry| entry.key().0 <= now)
@@ -322,7 +339,12 @@ fn expire(function: &mut Function, now: u64) -> bool {
     worked
 }
 
-fn with_cq(function: &mut Function, cqn: u32, now: u64, act: impl FnOnce(CompletionQueue<'_>)) {
+fn with_cq(
+    function: &mut FunctionEngine,
+    cqn: u32,
+    now: u64,
+    act: impl FnOnce(CompletionQueue<'_>),
+) {
     match function.context(now).cq(cqn) {
         Ok(cq) => act(cq),
         Err(missing) => tracing::error!(%missing, "what was to happen later has no CQ"),

@@ -110,7 +110,7 @@ impl SendQueue {
     }
 
     /// Copies from WQEBB `skip` of the WQE at the consumer index on. Where each access is a system
-    /// call, it reads the WQEs that are posted behind it too: software does not change them after
+    /// call, it reads the WQEs that are posted after it too: software does not change them after
     /// their doorbell.
     fn read(&mut self, memory: &dyn HostMemory, skip: u16, into: &mut [u8]) -> Result<(), Fault> {
         let index = self.consumer.wrapping_add(skip);

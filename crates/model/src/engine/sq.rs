@@ -6,7 +6,7 @@ use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 use super::context::StandaloneSq;
 use super::cq::Overrun;
 use super::cqe::{Completion, Requested};
-use super::operation::{OnSq, Refused};
+use super::operation::{ExecuteOnSq, WqeRefusal};
 use super::scratch::Scratch;
 use super::sender::{Turn, producer_word};
 use super::work::{self, Work};
@@ -32,7 +32,7 @@ impl StandaloneSq<'_> {
             queue.fetch(self.context.memory, self.context.limits.max_wqe_sz_sq, &mut scratch.wqe);
         let wqe = &scratch.wqe;
         queue.consumer = index.wrapping_add(fetched.unwrap_or(1));
-        let work = fetched.map_err(Refused::from).and_then(|_| self.read(wqe, index));
+        let work = fetched.map_err(WqeRefusal::from).and_then(|_| self.read(wqe, index));
         let (work, execute) = match work {
             Ok(work) => work,
             Err(why) => {
@@ -61,9 +61,9 @@ impl StandaloneSq<'_> {
         Turn::Again
     }
 
-    fn read(&self, wqe: &[u8], index: u16) -> Result<(Work, OnSq), Refused> {
+    fn read(&self, wqe: &[u8], index: u16) -> Result<(Work, ExecuteOnSq), WqeRefusal> {
         let work = Work::control(wqe, self.sqn, index)?;
-        Ok((work, work.operation.on_sq.ok_or(Refused::QpType)?))
+        Ok((work, work.operation.on_sq.ok_or(WqeRefusal::QpType)?))
     }
 
     /// Fails a WQE that the SQ cannot execute: writes an error CQE, and stops the SQ.

@@ -20,7 +20,7 @@ pub(crate) const MOST_STRAYS: usize = 16;
 
 /// A key as it was before a UMR, for a request that does not wait for the UMR.
 pub(crate) struct UnfencedKey {
-    /// Index of the request right behind the UMR.
+    /// Index of the request right after the UMR.
     pub request: u16,
     /// Index of the key.
     pub number: u32,
@@ -105,7 +105,7 @@ impl EngineState {
 /// Send queues that wait until a word in memory fulfils their condition.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    pub queues: Numbered<u32, Waiting>,
+    pub queues: Numbered<u32, WaitingQueue>,
     /// Whether every step of the function reads the words, without timers: a stepped model with
     /// timers would never become idle.
     pub at_every_step: bool,
@@ -113,7 +113,7 @@ pub(crate) struct Waits {
 
 /// A send queue that waits.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingQueue {
     pub condition: Condition,
     /// When the wait began, and when the word is read next.
     pub since: u64,

@@ -6,14 +6,14 @@
 //! A page that rings during its sweep is swept once more.
 
 use super::doorbell;
-use super::function::Function;
+use super::function::FunctionEngine;
 use crate::hca::doorbell::PageDoorbell;
 
 /// Records that a turn reads.
 const BATCH: usize = 32;
 
 /// Reads the records of a few queues of a page with a pending sweep; false if there is none.
-pub(super) fn turn(function: &mut Function, now: u64) -> bool {
+pub(super) fn turn(function: &mut FunctionEngine, now: u64) -> bool {
     let Some(((page, doorbell), first)) = function.engine.sweeps.begin() else { return false };
     let index = std::mem::take(&mut function.hca.objects.by_page);
     let queues = index.by(doorbell).of(page);

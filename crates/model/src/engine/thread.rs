@@ -20,9 +20,9 @@ use nix::sys::prctl;
 
 use super::scratch::Scratch;
 use super::{dpa, run};
-use crate::bell::Bell;
+use crate::engine_waker::EngineWaker;
 use crate::memory::{MOST_MOVERS, set_mover};
-use crate::shared::SharedWorld;
+use crate::shared_model::SharedModel;
 
 /// Steps that are done before a function is offered to others.
 const BATCH: u32 = 64;
@@ -47,19 +47,19 @@ const IDLE_SLEEP: Duration = Duration::from_millis(2);
 const TIMER_SLACK_NS: u64 = 1;
 
 /// Starts the threads; they end when the last other handle does.
-pub(crate) fn spawn(shared: &Arc<SharedWorld>) {
+pub(crate) fn spawn(shared: &Arc<SharedModel>) {
     dpa::spawn(shared);
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = shared.count().min(processors).clamp(1, MOST_MOVERS);
     for number in 0..threads {
-        let (bell, shared) = (shared.bell.clone(), Arc::downgrade(shared));
+        let (waker, shared) = (shared.waker.clone(), Arc::downgrade(shared));
         std::thread::Builder::new()
             .name("verbless-model".into())
             .spawn(move || {
                 set_mover(number);
                 match number {
                     0 => look(&shared, processors),
-                    _ => help(&shared, &bell, number),
+                    _ => help(&shared, &waker, number),
                 }
             })
             .expect("a thread for the model");
@@ -67,7 +67,7 @@ pub(crate) fn spawn(shared: &Arc<SharedWorld>) {
 }
 
 /// Polls for work, does it, and calls for help when there is much.
-fn look(shared: &Weak<SharedWorld>, processors: usize) {
+fn look(shared: &Weak<SharedModel>, processors: usize) {
     if let Err(errno) = prctl::set_timerslack(TIMER_SLACK_NS) {
         tracing::debug!(%errno, "the engine's thread sleeps with the system's timer slack");
     }
@@ -79,14 +79,14 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
     let mut looked = Instant::now();
     let mut all = true;
     while let Some(shared) = shared.upgrade() {
-        let rings = shared.bell.rings();
+        let rings = shared.waker.wakes();
         all |= looked.elapsed() > LONGEST_SLEEP;
         let round = round(&shared, 0, all, &mut scratch);
         if all {
             looked = Instant::now();
         }
         if round.busy > 1 {
-            shared.bell.call_help();
+            shared.waker.wake_helper();
         }
         all = false;
         if round.worked {
@@ -97,7 +97,7 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
         if round.missed {
             // Another thread holds the function that has work: it does the work, or soon releases
             // the function.
-            shared.bell.sleep(rings, SHORTEST_SLEEP);
+            shared.waker.sleep(rings, SHORTEST_SLEEP);
         }
         while !has_work(&shared) {
             if last_work.elapsed() > spin {
@@ -111,9 +111,9 @@ fn look(shared: &Weak<SharedWorld>, processors: usize) {
 }
 
 /// Helps whenever it is called, for as long as there is work.
-fn help(shared: &Weak<SharedWorld>, bell: &Bell, number: usize) {
+fn help(shared: &Weak<SharedModel>, waker: &EngineWaker, number: usize) {
     let mut scratch = Scratch::default();
-    while bell.rest() {
+    while waker.wait_for_call() {
         let mut last_work = Instant::now();
         while let Some(shared) = shared.upgrade()
             && last_work.elapsed() < SPIN
@@ -124,12 +124,12 @@ fn help(shared: &Weak<SharedWorld>, bell: &Bell, number: usize) {
             std::hint::spin_loop();
         }
         // The first thread may sleep and not know the timers that began meanwhile.
-        bell.ring();
+        waker.wake();
     }
 }
 
 /// The result of a round through the functions.
-struct Round {
+struct RoundResult {
     worked: bool,
     /// Functions that have more to do at once.
     busy: usize,
@@ -139,15 +139,15 @@ struct Round {
 
 /// Lets every function that has work, or may have some, do a batch of it, beginning at number
 /// `first`.
-fn round(shared: &SharedWorld, first: usize, all: bool, scratch: &mut Scratch) -> Round {
+fn round(shared: &SharedModel, first: usize, all: bool, scratch: &mut Scratch) -> RoundResult {
     let count = shared.count();
-    let mut found = Round { worked: false, busy: 0, missed: false };
+    let mut found = RoundResult { worked: false, busy: 0, missed: false };
     let now = shared.clock().now;
     for id in (0..count).map(|at| (first + at) % count) {
         if !all && !wants(shared, id, now) {
             continue;
         }
-        match shared.work(id, scratch, |world| run::run(world, id, BATCH)) {
+        match shared.work(id, scratch, |locked| run::run(locked, id, BATCH)) {
             Some(done) => found.worked |= done > 0,
             None => found.missed = true,
         }
@@ -157,7 +157,7 @@ fn round(shared: &SharedWorld, first: usize, all: bool, scratch: &mut Scratch) -
 }
 
 /// Whether a function may have work.
-fn wants(shared: &SharedWorld, id: usize, now: u64) -> bool {
+fn wants(shared: &SharedModel, id: usize, now: u64) -> bool {
     let slot = shared.slot(id);
     slot.busy.load(Ordering::Relaxed)
         || slot.bar.rung()
@@ -165,18 +165,18 @@ fn wants(shared: &SharedWorld, id: usize, now: u64) -> bool {
         || shared.common.fabric.has_for(id, now)
 }
 
-fn has_work(shared: &SharedWorld) -> bool {
+fn has_work(shared: &SharedModel) -> bool {
     let now = shared.clock().now;
     (0..shared.count()).any(|id| wants(shared, id, now))
 }
 
 /// Sleeps until the next poll or timer is due or the bell wakes the thread; not at all if the bell
 /// rang since its count was `rings`.
-fn doze(shared: &SharedWorld, rings: u64, sleep: &mut Duration, idle: Duration) {
+fn doze(shared: &SharedModel, rings: u64, sleep: &mut Duration, idle: Duration) {
     let longest = if idle > IDLE { IDLE_SLEEP } else { LONGEST_SLEEP };
     let timers = (0..shared.count()).map(|id| shared.slot(id).due.load(Ordering::Relaxed));
     let due = timers.chain([shared.common.fabric.due()]).min().unwrap_or(u64::MAX);
     let timer = Duration::from_nanos(due.saturating_sub(shared.clock().now));
-    shared.bell.sleep(rings, timer.min(*sleep));
+    shared.waker.sleep(rings, timer.min(*sleep));
     *sleep = (*sleep * 2).min(longest);
 }

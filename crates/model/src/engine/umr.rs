@@ -13,7 +13,7 @@ use verbless_prm::{
 };
 
 use super::context::{Context, QueuePair};
-use super::keys::{self, Keys, Need, Range, User};
+use super::keys::{self, AccessRight, KeyUser, Keys, Range};
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::state::UnfencedKey;
@@ -32,7 +32,8 @@ const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
 /// Entries come in multiples of this number of ds of 16 bytes, and so do their places in the list
 /// (Linux `mlx5r_umr_update_offset`, MLX5_IB_UMR_XLT_ALIGNMENT).
 const GRANULE: u64 = 4;
-/// The most ds of 16 bytes that the model keeps of one key's entries: pages of 4 KiB for 32 GiB.
+/// Maximum number of ds of 16 bytes that the model keeps of one key's entries: pages of 4 KiB for
+/// 32 GiB.
 const MOST: u64 = 1 << 22;
 /// The translation of an absent page: no host has memory at so high an address.
 const ABSENT: u64 = 1 << 63;
@@ -50,7 +51,7 @@ impl QueuePair<'_> {
     /// Changes the key that a UMR names.
     #[inline(never)]
     pub(super) fn change_key(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
-        let asker = Asker::of(self.qpn, self.qp);
+        let asker = UmrRequester::of(self.qpn, self.qp);
         let number = placed.work.immediate >> 8;
         let request = placed.index.wrapping_add(placed.wqebbs);
         let followed = self.qp.sq.as_ref().is_some_and(|sq| sq.producer != request);
@@ -82,7 +83,7 @@ impl QueuePair<'_> {
         self.context.state.unfenced.insert(self.qpn, key);
     }
 
-    /// Resolves the data segments of a WQE right behind a UMR that was posted together with it.
+    /// Resolves the data segments of a WQE right after a UMR that was posted together with it.
     /// Unless the WQE waits for the UMR, it sees the key as it was before. On a card it may; in the
     /// model it always does.
     #[cold]
@@ -119,7 +120,7 @@ impl QueuePair<'_> {
 /// changed.
 fn execute(
     context: &mut Context<'_>,
-    asker: &Asker,
+    asker: &UmrRequester,
     key: u32,
     scratch: &mut Scratch,
 ) -> Result<(), u8> {
@@ -127,7 +128,7 @@ fn execute(
     let control = *UmrCtrlSegment::from_prefix(part(CONTROL)).ok_or(MALFORMED)?;
     let new = *MkeyContext::from_prefix(part(CONTEXT)).ok_or(MALFORMED)?;
     let mkey = context.mkeys.get(&(key >> 8)).ok_or(REFUSED)?;
-    let fields = Fields::new(control.mkey_mask())?;
+    let fields = ChangedFields::new(control.mkey_mask())?;
     let general = context.caps.general();
     asker.check(mkey, key, &control, &fields, &new, general)?;
 
@@ -173,7 +174,7 @@ fn execute(
 }
 
 /// The QP that asks for the change.
-pub(super) struct Asker {
+pub(super) struct UmrRequester {
     qpn: u32,
     any_domain: bool,
     pd: u32,
@@ -182,7 +183,7 @@ pub(super) struct Asker {
     reserved_lkey: bool,
 }
 
-impl Asker {
+impl UmrRequester {
     pub(super) fn of(qpn: u32, qp: &QpObject) -> Self {
         let fast_registration = qp.uid == 0 && qp.context.fre();
         let reserved_lkey = qp.context.rlky();
@@ -195,7 +196,7 @@ impl Asker {
         mkey: &Mkey,
         key: u32,
         control: &UmrCtrlSegment,
-        fields: &Fields,
+        fields: &ChangedFields,
         new: &MkeyContext,
         general: &HcaCap,
     ) -> Result<(), u8> {
@@ -240,9 +241,9 @@ impl Asker {
 }
 
 /// Which fields of the key change.
-struct Fields(u64);
+struct ChangedFields(u64);
 
-impl Fields {
+impl ChangedFields {
     fn new(mask: u64) -> Result<Self, u8> {
         const KNOWN: u64 = UmrMkeyMask::LEN.0
             | UmrMkeyMask::PAGE_SIZE.0
@@ -326,7 +327,7 @@ fn entries(
     general: &HcaCap,
     mkey: &Mkey,
     control: &UmrCtrlSegment,
-    asker: &Asker,
+    asker: &UmrRequester,
 ) -> Result<Option<(usize, usize)>, u8> {
     let count = u64::from(control.xlt_octowords());
     if count == 0 {
@@ -358,7 +359,7 @@ fn entries(
 fn read_entries(
     known: Keys<'_>,
     spaces: &Spaces,
-    asker: &Asker,
+    asker: &UmrRequester,
     control: &UmrCtrlSegment,
     bytes: &mut [u8],
     scratch: &mut Scratch,
@@ -384,14 +385,14 @@ fn read_entries(
             Some(mkey) if asker.any_domain => mkey.pd,
             _ => asker.pd,
         };
-        let user = User { pd, qpn: asker.qpn, reserved_lkey: asker.reserved_lkey };
+        let user = KeyUser { pd, qpn: asker.qpn, reserved_lkey: asker.reserved_lkey };
         let range = Range { key: lkey, address, length: here };
-        known.resolve(user, range, Need::LocalRead, &mut visits, &mut scratch.local).map_err(
-            |refusal| {
+        known
+            .resolve(user, range, AccessRight::LocalRead, &mut visits, &mut scratch.local)
+            .map_err(|refusal| {
                 tracing::info!(?range, ?refusal, "translation entries out of reach");
                 cqe_syndrome::LOCAL_PROTECTION
-            },
-        )?;
+            })?;
         rest -= here;
     }
     if rest > 0 {

@@ -9,14 +9,14 @@ use verbless_prm::hot::cqe_syndrome;
 use super::condition::{Condition, WORD};
 use super::context::QueuePair;
 use super::doorbell;
-use super::keys::{self, Need, Range, User};
+use super::keys::{self, AccessRight, KeyUser, Range};
 use super::scratch::Scratch;
 use super::sender::Turn;
-use super::state::{Waiting, Waits};
+use super::state::{WaitingQueue, Waits};
 use super::transfer;
 use super::work::Placed;
 use crate::hca::objects::QpState;
-use crate::world::World;
+use crate::locked::LockedFunctions;
 
 /// Shortest and longest interval between two reads of the word that a queue waits for, in
 /// nanoseconds.
@@ -55,15 +55,16 @@ impl QueuePair<'_> {
 
     /// Whether the word in memory fulfils a condition; the error is a syndrome.
     fn holds(&self, condition: &Condition) -> Result<bool, u8> {
-        let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
+        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let range = Range { key: condition.lkey, address: condition.address, length: WORD };
         let (mut visits, mut sges) = (keys::VISITS, Vec::new());
-        self.context.keys().resolve(user, range, Need::LocalRead, &mut visits, &mut sges).map_err(
-            |refusal| {
+        self.context
+            .keys()
+            .resolve(user, range, AccessRight::LocalRead, &mut visits, &mut sges)
+            .map_err(|refusal| {
                 tracing::info!(self.qpn, ?range, ?refusal, "the key of a wait refused");
                 cqe_syndrome::LOCAL_PROTECTION
-            },
-        )?;
+            })?;
         let mut word = [0; WORD as usize];
         transfer::gather(self.context.spaces, &sges, &[], &mut word)
             .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
@@ -74,14 +75,14 @@ impl QueuePair<'_> {
 /// Gives a turn to the send queues of a function that wait for data, if their words are due and may
 /// fulfil the condition; true if one had a turn.
 #[inline]
-pub(super) fn look(world: &mut World, id: usize) -> bool {
-    !world.functions[id].engine.waits.is_empty() && look_at_all(world, id)
+pub(super) fn look(locked: &mut LockedFunctions, id: usize) -> bool {
+    !locked.functions[id].engine.waits.is_empty() && look_at_all(locked, id)
 }
 
 #[cold]
-fn look_at_all(world: &mut World, id: usize) -> bool {
-    let now = world.clock.now;
-    let (function, others) = world.functions.split(id);
+fn look_at_all(locked: &mut LockedFunctions, id: usize) -> bool {
+    let now = locked.clock.now;
+    let (function, others) = locked.functions.split(id);
     let mut worked = false;
     for (qpn, condition) in function.engine.waits.due(now) {
         let pair = match function.pair_among(qpn, now, others) {
@@ -107,7 +108,7 @@ fn look_at_all(world: &mut World, id: usize) -> bool {
 impl Waits {
     /// Begins the wait of a queue, or continues it.
     fn add(&mut self, qpn: u32, condition: Condition, now: u64) {
-        let new = Waiting { condition, since: now, due: now };
+        let new = WaitingQueue { condition, since: now, due: now };
         self.queues.get_or_insert_with(qpn, || new).condition = condition;
         self.later(qpn, now);
     }

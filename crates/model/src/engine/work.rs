@@ -6,7 +6,7 @@ use verbless_prm::hot::{
 };
 use verbless_prm::{DatagramSegment, HcaCap, WaitDataSegment};
 
-use super::operation::{Operation, Part, Refused};
+use super::operation::{Operation, WqeRefusal, WqeSegment};
 use super::sender::Malformed;
 use crate::hca::objects::LIST_END;
 use crate::hca::qp_type::QpType;
@@ -70,11 +70,11 @@ pub(crate) fn opcode(wqe: &[u8]) -> u8 {
 
 impl Work {
     /// Parses the control segment of a WQE, whose index and queue must be those of its slot.
-    pub(crate) fn control(wqe: &[u8], number: u32, index: u16) -> Result<Self, Refused> {
+    pub(crate) fn control(wqe: &[u8], number: u32, index: u16) -> Result<Self, WqeRefusal> {
         let control = CtrlSegment::from_prefix(wqe).ok_or(Malformed)?;
         let (word, flags) = (control.ctrl_word, control.ctrl_flags);
         if word.qpn() != number || word.wqe_index() != index {
-            return Err(Refused::Malformed);
+            return Err(WqeRefusal::Malformed);
         }
         Ok(Self {
             operation: Operation::find(word.opcode(), word.opmod())?,
@@ -97,29 +97,33 @@ impl Work {
         index: u16,
         qp_type: &QpType,
         general: &HcaCap,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, WqeRefusal> {
         let mut work = Self::control(wqe, qpn, index)?;
         work.operation.check(qp_type, general)?;
         if wqe.len() > work.operation.longest {
-            return Err(Refused::Malformed);
+            return Err(WqeRefusal::Malformed);
         }
         for part in work.operation.segments {
             let rest = wqe.get(work.data..).ok_or(Malformed)?;
             work.data += match part {
-                Part::Address if qp_type.is_datagram() => address_vector(wqe).ok_or(Malformed)?.1,
-                Part::Address => 0,
-                Part::Remote => {
+                WqeSegment::Address if qp_type.is_datagram() => {
+                    address_vector(wqe).ok_or(Malformed)?.1
+                }
+                WqeSegment::Address => 0,
+                WqeSegment::Remote => {
                     let remote = RaddrSegment::from_prefix(rest).ok_or(Malformed)?;
                     (work.remote_address, work.rkey) = (remote.raddr(), remote.rkey());
                     RaddrSegment::BYTES
                 }
-                Part::Atomic => {
+                WqeSegment::Atomic => {
                     let operands = AtomicSegment::from_prefix(rest).ok_or(Malformed)?;
                     let (swap_add, compare) = (operands.swap_add(), operands.compare());
                     work.operands = Operands { swap_add, compare };
                     AtomicSegment::BYTES
                 }
-                Part::Metadata | Part::Wait | Part::Umr => work.take_own(*part, rest)?,
+                WqeSegment::Metadata | WqeSegment::Wait | WqeSegment::Umr => {
+                    work.take_own(*part, rest)?
+                }
             };
         }
         Ok(work)
@@ -127,14 +131,14 @@ impl Work {
 
     /// Parses a segment of an operation that does not leave the device; returns its length.
     #[inline(never)]
-    fn take_own(&mut self, part: Part, rest: &[u8]) -> Result<usize, Malformed> {
+    fn take_own(&mut self, part: WqeSegment, rest: &[u8]) -> Result<usize, Malformed> {
         match part {
-            Part::Metadata => {
+            WqeSegment::Metadata => {
                 let metadata = MmoSegment::from_prefix(rest).ok_or(Malformed)?;
                 (self.remote_address, self.rkey) = (metadata.addr(), metadata.lkey());
                 Ok(MmoSegment::BYTES)
             }
-            Part::Wait => {
+            WqeSegment::Wait => {
                 WaitDataSegment::from_prefix(rest).ok_or(Malformed)?;
                 Ok(WaitDataSegment::BYTES)
             }
@@ -223,7 +227,7 @@ mod tests {
     use verbless_prm::IntoBytes;
     use verbless_prm::hot::{CtrlFlags, opcode};
 
-    fn parse(wqe: &[u8], qpn: u32, index: u16) -> Result<Work, Refused> {
+    fn parse(wqe: &[u8], qpn: u32, index: u16) -> Result<Work, WqeRefusal> {
         let mut general = HcaCap::zeroed();
         general.set_atomic(true);
         Work::parse(wqe, qpn, index, RC, &general)
@@ -282,14 +286,14 @@ mod tests {
         let bytes = wqe(opcode::SEND, &[]);
         let refused = |wqe: &[u8], qpn, index| parse(wqe, qpn, index).unwrap_err();
         assert!(parse(&bytes, 5, 7).is_ok());
-        assert_eq!(refused(&bytes, 6, 7), Refused::Malformed);
-        assert_eq!(refused(&bytes, 5, 8), Refused::Malformed);
-        assert_eq!(refused(&wqe(opcode::LSO, &[0; 112]), 5, 7), Refused::Unknown);
-        assert_eq!(refused(&wqe(opcode::READ, &[]), 5, 7), Refused::Malformed);
-        assert_eq!(refused(&wqe(opcode::FETCH_ADD, &[0; 16]), 5, 7), Refused::Malformed);
+        assert_eq!(refused(&bytes, 6, 7), WqeRefusal::Malformed);
+        assert_eq!(refused(&bytes, 5, 8), WqeRefusal::Malformed);
+        assert_eq!(refused(&wqe(opcode::LSO, &[0; 112]), 5, 7), WqeRefusal::Unknown);
+        assert_eq!(refused(&wqe(opcode::READ, &[]), 5, 7), WqeRefusal::Malformed);
+        assert_eq!(refused(&wqe(opcode::FETCH_ADD, &[0; 16]), 5, 7), WqeRefusal::Malformed);
         let mut modified = bytes.clone();
         modified[0] = 1;
-        assert_eq!(refused(&modified, 5, 7), Refused::Unknown, "SEND has no op_mod but 0");
+        assert_eq!(refused(&modified, 5, 7), WqeRefusal::Unknown, "SEND has no op_mod but 0");
         let long_inline = wqe(
             opcode::SEND,
             InlineHeader::new(InlineWord::new().with_inline(true).with_byte_count(13)).as_bytes(),
@@ -301,7 +305,7 @@ mod tests {
     #[test]
     fn the_wqe_of_a_read_has_512_bytes_at_most() {
         assert!(parse(&wqe(opcode::READ, &[0; 496]), 5, 7).is_ok());
-        assert_eq!(parse(&wqe(opcode::READ, &[0; 512]), 5, 7).unwrap_err(), Refused::Malformed);
+        assert_eq!(parse(&wqe(opcode::READ, &[0; 512]), 5, 7).unwrap_err(), WqeRefusal::Malformed);
         assert!(parse(&wqe(opcode::WRITE, &[0; 512]), 5, 7).is_ok());
     }
 

@@ -427,7 +427,7 @@ mod tests {
         let mac = device.gateway(&peer).map(|mac| mac.to_be_bytes());
         assert_eq!(mac.unwrap()[2..], uplink.mac().0);
         assert_eq!(device.gateway(&own), None);
-        assert!(!device.leads_outside(), "no host there has its own MAC");
+        assert!(!device.has_external_peer(), "no host there has its own MAC");
         let socket = UdpSocket::bind((address(31), ROCE_PORT)).unwrap();
         let genuine = of_rxe().map(|(_, _, frame)| frame[42..].to_vec());
         let lengths = [0, 1, 11, 12, 15, 16, 27, 28, 1000, 65000];

@@ -137,7 +137,7 @@ fn tshark_reads_a_capture_of_every_opcode() {
         let crc = line.strip_prefix(&expected).unwrap_or_else(|| panic!("{line}, not {expected}"));
         let bytes = emitted(packet);
         let icrc = bytes.last_chunk().map_or(0, |crc| u32::from_be_bytes(*crc));
-        // tshark does not parse a congestion notification behind its BTH.
+        // tshark does not parse a congestion notification after its BTH.
         let read =
             known && !matches!(opcode.message, Message::Congestion | Message::RoceCongestion);
         assert!(!read || crc == format!("{icrc:#010x}"), "{crc}: {packet:?}");

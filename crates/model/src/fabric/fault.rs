@@ -16,7 +16,7 @@ pub enum FrameEffect {
     Duplicate,
     /// The frame is late by this time, so that later frames overtake it.
     Delay(Duration),
-    /// This number of consecutive bits is inverted, behind the Ethernet header or LRH. The link's
+    /// This number of consecutive bits is inverted, after the Ethernet header or LRH. The link's
     /// own check (FCS, VCRC) does not notice; only the ICRC and the IPv4 checksum can.
     Corrupt(u32),
 }
@@ -89,7 +89,7 @@ pub struct FrameFault {
 
 /// An active fault: its counts and its random numbers, separate for each direction.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveFault {
     fault: FrameFault,
     random: [Random; 3],
     seen: u64,
@@ -97,7 +97,7 @@ pub(super) struct Active {
 
 /// The combined effect of all faults on one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct FrameOutcome {
     pub lost: bool,
     /// Number of extra copies that arrive, each unchanged.
     pub copies: u32,
@@ -107,7 +107,7 @@ pub(super) struct Outcome {
     pub corrupt: Option<(u32, u64)>,
 }
 
-impl Active {
+impl ActiveFault {
     /// `seed` is the model's, `link` the link's number, `number` the fault's.
     pub(super) fn new(fault: FrameFault, seed: u64, link: u64, number: u64) -> Self {
         let random = [0, 1, 2].map(|direction| Random::new(&[seed, link, direction, number]));
@@ -123,7 +123,12 @@ impl Active {
     }
 
     /// Adds the effect of this fault on a frame.
-    pub(super) fn apply(&mut self, direction: Direction, frame: &Frame, outcome: &mut Outcome) {
+    pub(super) fn apply(
+        &mut self,
+        direction: Direction,
+        frame: &Frame,
+        outcome: &mut FrameOutcome,
+    ) {
         if !self.fault.select.selects(direction, frame) {
             return;
         }
@@ -166,12 +171,12 @@ mod tests {
         Buffers::default().packet(&headers, 0, |_| ())
     }
 
-    fn active(effect: FrameEffect, select: FrameSelector, when: Occurrence) -> Active {
-        Active::new(FrameFault { effect, select, when }, 1, 2, 3)
+    fn active(effect: FrameEffect, select: FrameSelector, when: Occurrence) -> ActiveFault {
+        ActiveFault::new(FrameFault { effect, select, when }, 1, 2, 3)
     }
 
-    fn outcome(active: &mut Active, direction: Direction, frame: &Frame) -> Outcome {
-        let mut outcome = Outcome::default();
+    fn outcome(active: &mut ActiveFault, direction: Direction, frame: &Frame) -> FrameOutcome {
+        let mut outcome = FrameOutcome::default();
         active.apply(direction, frame, &mut outcome);
         outcome
     }
@@ -271,7 +276,7 @@ mod tests {
 
     #[test]
     fn effects_of_several_faults_add_up() {
-        let mut sum = Outcome::default();
+        let mut sum = FrameOutcome::default();
         let frame = packet(1, BthOpcode::RC_SEND_ONLY, 0);
         for effect in [
             FrameEffect::Duplicate,

@@ -127,7 +127,7 @@ impl Fabric {
             frame.corrupt(bits, seed);
         }
         match outcome.lost {
-            // A lost frame takes the link's time all the same.
+            // A lost frame still takes the link's time.
             true => {
                 self.ports[port.0].cable.cross(direction, now, frame.bytes().len(), 0);
                 self.buffers.recycle(frame);

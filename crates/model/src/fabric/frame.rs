@@ -74,7 +74,7 @@ impl Frame {
         }
     }
 
-    /// Inverts `bits` consecutive bits, behind the Ethernet header or LRH.
+    /// Inverts `bits` consecutive bits, after the Ethernet header or LRH.
     pub(super) fn corrupt(&mut self, bits: u32, seed: u64) {
         self.seal();
         let header = match self.link {

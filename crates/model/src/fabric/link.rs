@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fault::{Active, FrameFault, Outcome};
+use super::fault::{ActiveFault, FrameFault, FrameOutcome};
 use super::frame::Frame;
 use crate::clock::nanoseconds;
 use crate::profile::Link;
@@ -79,7 +79,7 @@ pub struct Traffic {
 
 /// One direction of a link.
 #[derive(Debug, Default)]
-struct Lane {
+struct LinkDirection {
     /// When the last bit of all waiting frames is sent, in picoseconds.
     busy_until: u128,
     /// When the last frame in order arrives.
@@ -96,8 +96,8 @@ pub(super) struct Cable {
     /// The number of the link, which seeds the chances of its faults.
     number: u64,
     settings: LinkSettings,
-    faults: Vec<Active>,
-    lanes: [Lane; 3],
+    faults: Vec<ActiveFault>,
+    lanes: [LinkDirection; 3],
 }
 
 impl Cable {
@@ -125,7 +125,7 @@ impl Cable {
         };
         self.faults.truncate(kept);
         let others = settings.faults.iter().cloned().zip(0..).skip(kept);
-        let active = |(fault, at)| Active::new(fault, settings.seed, self.number, at);
+        let active = |(fault, at)| ActiveFault::new(fault, settings.seed, self.number, at);
         self.faults.extend(others.map(active));
         self.settings = settings;
     }
@@ -135,8 +135,8 @@ impl Cable {
     }
 
     /// Determines the effect of faults on a frame.
-    pub(super) fn disturb(&mut self, direction: Direction, frame: &Frame) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(super) fn disturb(&mut self, direction: Direction, frame: &Frame) -> FrameOutcome {
+        let mut outcome = FrameOutcome::default();
         if direction != Direction::Inside || self.settings.loopback {
             self.faults.iter_mut().for_each(|it| it.apply(direction, frame, &mut outcome));
         }
@@ -218,12 +218,12 @@ impl Cable {
         self.settings.partition == 0
             && self.settings.latency.is_zero()
             && self.settings.bandwidth.is_none()
-            && self.faults.iter().all(Active::is_over)
+            && self.faults.iter().all(ActiveFault::is_over)
     }
 }
 
 /// Bytes that wait in a direction.
-fn waiting(lane: &Lane, now: u64, bandwidth: u64) -> u64 {
+fn waiting(lane: &LinkDirection, now: u64, bandwidth: u64) -> u64 {
     let time = lane.busy_until.saturating_sub(u128::from(now) * 1000);
     u64::try_from(time * u128::from(bandwidth) / 8_000_000_000_000).unwrap_or(u64::MAX)
 }

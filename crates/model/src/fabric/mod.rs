@@ -291,12 +291,12 @@ impl Fabric {
     /// model.
     fn is_disturbed(&self) -> bool {
         self.schedule.len() > 0
-            || self.leads_outside()
+            || self.has_external_peer()
             || self.changed && !self.ports.iter().all(|port| port.cable.is_undisturbed())
     }
 
     /// Whether a link leads out of the model.
-    pub(crate) fn leads_outside(&self) -> bool {
+    pub(crate) fn has_external_peer(&self) -> bool {
         self.externals != 0 && self.ports.iter().any(|port| port.external.is_some())
     }
 

@@ -46,7 +46,7 @@ mod option {
     pub(super) const STATISTICS_DROPPED: u16 = 5;
 }
 
-/// Decimal digits of a time behind the second.
+/// Decimal digits of a time after the second.
 const NANOSECONDS: u8 = 9;
 /// The flags of a packet: it came in, or went out.
 const INBOUND: u32 = 1;

@@ -8,33 +8,33 @@ use std::collections::{BinaryHeap, VecDeque};
 pub(super) struct Schedule<T> {
     next: u64,
     /// Entries that were added at the end, as most are.
-    in_order: VecDeque<Entry<T>>,
+    in_order: VecDeque<ScheduleEntry<T>>,
     /// All other entries.
-    others: BinaryHeap<Reverse<Entry<T>>>,
+    others: BinaryHeap<Reverse<ScheduleEntry<T>>>,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct ScheduleEntry<T> {
     /// Time and number.
     key: (u64, u64),
     what: T,
 }
 
-impl<T> PartialEq for Entry<T> {
+impl<T> PartialEq for ScheduleEntry<T> {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key
     }
 }
 
-impl<T> Eq for Entry<T> {}
+impl<T> Eq for ScheduleEntry<T> {}
 
-impl<T> PartialOrd for Entry<T> {
+impl<T> PartialOrd for ScheduleEntry<T> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Entry<T> {
+impl<T> Ord for ScheduleEntry<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.key.cmp(&other.key)
     }
@@ -48,7 +48,7 @@ impl<T> Default for Schedule<T> {
 
 impl<T> Schedule<T> {
     pub(super) fn add(&mut self, due: u64, what: T) {
-        let entry = Entry { key: (due, self.next), what };
+        let entry = ScheduleEntry { key: (due, self.next), what };
         self.next += 1;
         match self.in_order.back() {
             Some(last) if last.key.0 > due => self.others.push(Reverse(entry)),

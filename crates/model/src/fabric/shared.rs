@@ -11,14 +11,14 @@ use crate::watch::Outbox;
 /// A fabric that several threads use.
 pub(crate) struct SharedFabric {
     fabric: Mutex<Fabric>,
-    hints: Hints,
+    hints: FabricHints,
     outbox: Arc<Outbox>,
 }
 
 /// Facts about a fabric that can be read without its lock. They are written when the lock is
 /// released.
 #[derive(Default)]
-struct Hints {
+struct FabricHints {
     /// When the next frame arrives on a link; `u64::MAX` if none is in flight.
     due: AtomicU64,
     /// Whether messages must travel in packets, even without observers.
@@ -30,14 +30,14 @@ struct Hints {
 /// The fabric, exclusively.
 pub(crate) struct FabricGuard<'a> {
     fabric: MutexGuard<'a, Fabric>,
-    hints: &'a Hints,
+    hints: &'a FabricHints,
 }
 
 impl SharedFabric {
     /// Shares a fabric of `functions` functions.
     pub(crate) fn new(fabric: Fabric, functions: usize, outbox: Arc<Outbox>) -> Self {
         let waiting = (0..functions).map(|_| AtomicUsize::new(0)).collect();
-        let hints = Hints { waiting, ..Hints::default() };
+        let hints = FabricHints { waiting, ..FabricHints::default() };
         let shared = Self { fabric: Mutex::new(fabric), hints, outbox };
         drop(shared.lock());
         shared
@@ -82,7 +82,7 @@ impl DerefMut for FabricGuard<'_> {
 
 impl Drop for FabricGuard<'_> {
     fn drop(&mut self) {
-        let Hints { due, disturbed, waiting } = self.hints;
+        let FabricHints { due, disturbed, waiting } = self.hints;
         due.store(self.fabric.next_crossing().unwrap_or(u64::MAX), Ordering::Relaxed);
         disturbed.store(self.fabric.is_disturbed(), Ordering::Relaxed);
         for (count, queue) in waiting.iter().zip(&self.fabric.arrived) {

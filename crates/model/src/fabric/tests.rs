@@ -95,8 +95,8 @@ fn broadcast_reaches_all_and_marks_own_copy() {
 #[test]
 fn unknown_mac_is_flooded_until_learned() {
     let mut fabric = fabric(ETHERNET);
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let to = heard.clone();
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let to = received.clone();
     let external = fabric.add_external(
         ETHERNET,
         None,
@@ -108,7 +108,7 @@ fn unknown_mac_is_flooded_until_learned() {
     );
     send(&mut fabric, 0, 0, mac(9), 20);
     assert_eq!(arrived(&mut fabric, 0), [(3, false, 20)]);
-    assert_eq!(heard.lock().unwrap().len(), 1);
+    assert_eq!(received.lock().unwrap().len(), 1);
     // A host outside answers, and the switch learns its address.
     let mut bytes = [0; 60];
     bytes[..6].copy_from_slice(&mac(1).0);
@@ -118,11 +118,11 @@ fn unknown_mac_is_flooded_until_learned() {
     assert_eq!(arrived(&mut fabric, 0), [(0, false, 21)]);
     send(&mut fabric, 0, 0, mac(9), 22);
     assert_eq!(arrived(&mut fabric, 0), [], "only the host outside gets it");
-    assert_eq!(heard.lock().unwrap().len(), 2);
+    assert_eq!(received.lock().unwrap().len(), 2);
     // A frame from that host to itself is not sent back.
     bytes[..6].copy_from_slice(&mac(9).0);
     fabric.receive_external(0, external, &bytes);
-    assert_eq!(heard.lock().unwrap().len(), 2);
+    assert_eq!(received.lock().unwrap().len(), 2);
     // A host outside cannot take over the address of a vport.
     bytes[..6].copy_from_slice(&mac(1).0);
     bytes[6..12].copy_from_slice(&mac(3).0);

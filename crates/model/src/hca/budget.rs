@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most bytes that a function keeps; the last command or work request may exceed it.
+/// Maximum bytes that a function keeps; the last command or work request may exceed it.
 const MOST: usize = 1 << 30;
 
 /// The budget of a function, and its use.
@@ -45,11 +45,11 @@ impl Budget {
     }
 
     /// A list that counts against the budget while any holder keeps it.
-    pub(crate) fn list<T>(&self, items: impl Into<Arc<[T]>>) -> List<T> {
+    pub(crate) fn list<T>(&self, items: impl Into<Arc<[T]>>) -> ChargedList<T> {
         let items = items.into();
         let bytes = size_of_val(&*items);
         self.used.fetch_add(bytes, Ordering::Relaxed);
-        List { items, _charge: Some(Arc::new(Charge { used: self.used.clone(), bytes })) }
+        ChargedList { items, _charge: Some(Arc::new(Charge { used: self.used.clone(), bytes })) }
     }
 
     /// A budget of `most` bytes.
@@ -61,7 +61,7 @@ impl Budget {
 
 /// A shared list that counts against a budget until its last holder drops it.
 #[derive(Debug, Clone)]
-pub(crate) struct List<T> {
+pub(crate) struct ChargedList<T> {
     items: Arc<[T]>,
     /// Returns its bytes to the budget when the last holder drops it.
     _charge: Option<Arc<Charge>>,
@@ -80,7 +80,7 @@ impl Drop for Charge {
     }
 }
 
-impl<T> Deref for List<T> {
+impl<T> Deref for ChargedList<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -89,14 +89,14 @@ impl<T> Deref for List<T> {
 }
 
 /// A list too short to count.
-impl<T, const N: usize> From<[T; N]> for List<T> {
+impl<T, const N: usize> From<[T; N]> for ChargedList<T> {
     fn from(items: [T; N]) -> Self {
         Self { items: items.into(), _charge: None }
     }
 }
 
 #[cfg(test)]
-impl<T> From<Vec<T>> for List<T> {
+impl<T> From<Vec<T>> for ChargedList<T> {
     fn from(items: Vec<T>) -> Self {
         Self { items: items.into(), _charge: None }
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn list_counts_until_last_holder_drops() {
         let mut budget = Budget::of(100);
-        let list: List<u64> = budget.list(vec![1, 2, 3]);
+        let list: ChargedList<u64> = budget.list(vec![1, 2, 3]);
         let shared = list.clone();
         assert_eq!(&shared[..], [1, 2, 3]);
         let is_full = |budget: &mut Budget, objects| {

@@ -61,7 +61,7 @@ impl<S, T: Copy> Countdowns<S, T> {
 
     /// Counts an occurrence for each `S` that satisfies `is_one`; returns at most one fault that is
     /// due.
-    pub(crate) fn strike(&mut self, mut is_one: impl FnMut(&S) -> bool) -> Option<T> {
+    pub(crate) fn hit(&mut self, mut is_one: impl FnMut(&S) -> bool) -> Option<T> {
         let mut struck = None;
         self.all.retain_mut(|it| {
             if !is_one(&it.of) {
@@ -94,9 +94,9 @@ mod tests {
         faults.add(0, Times::from(2).count(2), 'a');
         faults.add(1, Times::from(2).always(), 'b');
         faults.add(0, Times::from(1).count(0), 'c');
-        let mut strike = |of| faults.strike(|&it| it == of);
-        assert_eq!([0; 5].map(&mut strike), [None, Some('a'), Some('a'), None, None]);
-        assert_eq!([1; 4].map(&mut strike), [None, Some('b'), Some('b'), Some('b')]);
+        let mut hit = |of| faults.hit(|&it| it == of);
+        assert_eq!([0; 5].map(&mut hit), [None, Some('a'), Some('a'), None, None]);
+        assert_eq!([1; 4].map(&mut hit), [None, Some('b'), Some('b'), Some('b')]);
     }
 
     #[test]
@@ -105,11 +105,11 @@ mod tests {
         faults.add(0x400, 2, 'a');
         faults.add(0x500, 1, 'b');
         faults.add(0x400, 2, 'c');
-        let mut strike = |of| faults.strike(|&it| it == of);
-        let struck = [0x400, 0x500, 0x400, 0x500, 0x400, 0x400].map(&mut strike);
+        let mut hit = |of| faults.hit(|&it| it == of);
+        let struck = [0x400, 0x500, 0x400, 0x500, 0x400, 0x400].map(&mut hit);
         assert_eq!(struck, [None, Some('b'), Some('a'), None, Some('c'), None]);
         faults.add(0x400, 1, 'd');
         faults.retain(|&it| it != 0x400);
-        assert_eq!(faults.strike(|_| true), None);
+        assert_eq!(faults.hit(|_| true), None);
     }
 }

@@ -12,11 +12,11 @@ use crate::hca::objects::{Interleaved, Klm, Limits, Stride, Translation};
 /// Bytes of an entry.
 pub(crate) const ENTRY: usize = prm::Klm::BYTES;
 
-/// Most bytes of a KLM entry (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
+/// Maximum bytes of a KLM entry (DPDK `MLX5_MAX_KLM_BYTE_COUNT`).
 const MOST: u32 = 1 << 31;
 
 /// The translation of a list. The error is a mistake in its header: it does not match the entries
-/// behind it, or the device does not support it. In a KSM all entries have one size.
+/// after it, or the device does not support it. In a KSM all entries have one size.
 pub(crate) fn translation(
     budget: &Budget,
     list: &[u8],
@@ -42,7 +42,7 @@ pub(crate) fn translation(
     if log_entry_size.is_none() && entries.iter().any(|entry| entry.length > MOST) {
         return Err("a KLM entry is longer than 2 GiB".into());
     }
-    // Empty entries fill a list up behind its end. No public source says what a device does with
+    // Empty entries pad a list after its end. No public source says what a device does with
     // other empty ones: in a data segment, a length of 0 is 2 GiB (Linux odp.c).
     let is_empty = |entry: &Klm| entry.length == 0;
     if log_entry_size.is_none()

@@ -28,7 +28,7 @@ pub(crate) mod state;
 mod tests;
 mod vport;
 
-pub(crate) use commands::{Asked, cq_resized, reconfigure_key};
+pub(crate) use commands::{ForeignObject, cq_resized, reconfigure_key};
 pub(crate) use dump::Dumping;
 pub(crate) use effect::Effect;
 pub(crate) use fault::Countdowns;

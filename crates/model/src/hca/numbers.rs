@@ -14,13 +14,13 @@ const THREE_BYTES: u32 = 1 << 24;
 
 /// The numbers of one kind of object.
 #[derive(Debug, Clone)]
-pub(crate) struct Numbers {
+pub(crate) struct NumberAllocator {
     next: u32,
     end: u32,
     free: BTreeSet<u32>,
 }
 
-impl Numbers {
+impl NumberAllocator {
     /// The numbers of a range.
     pub(crate) fn new(range: Range<u32>) -> Self {
         Self { next: range.start, end: range.end, free: BTreeSet::new() }
@@ -39,7 +39,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// Takes a number that [`Numbers::lowest`] returned.
+    /// Takes a number that [`NumberAllocator::lowest`] returned.
     pub(crate) fn take_this(&mut self, number: u32) {
         if number == self.next {
             self.next += 1;
@@ -64,14 +64,17 @@ macro_rules! all_numbers {
     })*) => {
         /// The number allocators of a function's objects.
         #[derive(Debug)]
-        pub(crate) struct AllNumbers {
-            $($(pub $name: Numbers,)*)*
+        pub(crate) struct NumberAllocators {
+            $($(pub $name: NumberAllocator,)*)*
         }
 
-        impl AllNumbers {
+        impl NumberAllocators {
             pub(crate) fn new(profile: &Profile) -> Self {
-                fn of(profile: &Profile, range: impl Fn(&Profile) -> Range<u32>) -> Numbers {
-                    Numbers::new(range(profile))
+                fn of(
+                    profile: &Profile,
+                    range: impl Fn(&Profile) -> Range<u32>,
+                ) -> NumberAllocator {
+                    NumberAllocator::new(range(profile))
                 }
                 Self { $($($name: of(profile, $range),)*)* }
             }

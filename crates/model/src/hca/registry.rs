@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::hca::doorbell::PageDoorbell;
 use crate::hca::index::DoorbellIndex;
 use crate::hca::kinds::kinds;
-use crate::hca::numbers::{AllNumbers, Numbers};
+use crate::hca::numbers::{NumberAllocator, NumberAllocators};
 use crate::hca::objects::{self, Limits, Uid};
 use crate::hca::refusal::Refusal;
 use crate::numbered::{Number, Numbered};
@@ -24,7 +24,8 @@ pub(crate) trait KindEntry: Copy {
     fn map(objects: &Objects) -> &Numbered<Self::Number, Self::Object>;
     fn map_mut(objects: &mut Objects) -> &mut Numbered<Self::Number, Self::Object>;
     /// The allocator of its number.
-    fn numbers<'a>(all: &'a mut AllNumbers, object: &Self::Object) -> &'a mut Numbers;
+    fn numbers<'a>(all: &'a mut NumberAllocators, object: &Self::Object)
+    -> &'a mut NumberAllocator;
     fn owner(object: &Self::Object) -> Uid;
     /// Whether a command created the object; otherwise every function has it.
     fn is_made(object: &Self::Object) -> bool;
@@ -127,8 +128,12 @@ macro_rules! registry {
                 &mut objects.$map
             }
 
-            fn numbers<'a>(all: &'a mut AllNumbers, object: &$object) -> &'a mut Numbers {
-                let from: for<'b> fn(&'b mut AllNumbers, &$object) -> &'b mut Numbers = $from;
+            fn numbers<'a>(
+                all: &'a mut NumberAllocators,
+                object: &$object,
+            ) -> &'a mut NumberAllocator {
+                type From<'b> = &'b mut NumberAllocator;
+                let from: for<'b> fn(&'b mut NumberAllocators, &$object) -> From<'b> = $from;
                 from(all, object)
             }
 

@@ -1,6 +1,6 @@
 //! Sharing of a DPA's execution units among the functions of a card.
 
-use crate::dpa::{Rights, Sharing, Units};
+use crate::dpa::{EuSharing, Rights, Units};
 use crate::hca::state::Hca;
 use crate::profile::{Role, Side};
 
@@ -9,7 +9,7 @@ use crate::profile::{Role, Side};
 /// partitions, or PF 0 on a card without a DPU side.
 pub(crate) fn share_units(card: &[(usize, &Hca)]) {
     let has_dpu = card.iter().any(|(_, hca)| hca.profile.side() == Side::Dpu);
-    let mut sharing: Option<Sharing> = None;
+    let mut sharing: Option<EuSharing> = None;
     for (_, hca) in card {
         let Some(dpa) = &hca.dpa else { continue };
         let sharing = sharing.get_or_insert_with(|| dpa.numbers().sharing());

@@ -13,7 +13,7 @@ use crate::hca::dump::Dumping;
 use crate::hca::effect::Effect;
 use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
-use crate::hca::numbers::AllNumbers;
+use crate::hca::numbers::NumberAllocators;
 use crate::hca::objects::{Foreign, Limits, Objects, Uid};
 use crate::hca::pages::Pages;
 use crate::hca::qp_type::QpTypes;
@@ -93,7 +93,7 @@ pub(crate) struct Hca {
     pub closed: bool,
     pub caps: Capabilities,
     pub objects: Objects,
-    pub numbers: AllNumbers,
+    pub numbers: NumberAllocators,
     /// The budget of the host's memory for objects and their lists.
     pub budget: Budget,
     pub pages: Pages,
@@ -140,7 +140,7 @@ pub(crate) struct Hca {
     /// threads.
     pub reaching_dpas: BTreeMap<usize, Weak<Dpa>>,
     /// Target functions of this one's aliases and crossing keys, with the count of those.
-    pub leads_to: Numbered<usize, u32>,
+    pub key_owners: Numbered<usize, u32>,
     /// How many objects were opened to other functions so far.
     pub offers: u64,
     /// The offer of another function for the object in the current command.
@@ -188,7 +188,7 @@ impl Hca {
                 limits: Limits::new(caps.general(), profile.keys()),
                 ..Objects::default()
             },
-            numbers: AllNumbers::new(&profile),
+            numbers: NumberAllocators::new(&profile),
             budget: Budget::default(),
             pages: Pages::default(),
             registers: Numbered::new(),
@@ -213,7 +213,7 @@ impl Hca {
             behind: Vec::new(),
             reached_by: BTreeSet::new(),
             reaching_dpas: BTreeMap::new(),
-            leads_to: Numbered::new(),
+            key_owners: Numbered::new(),
             offers: 0,
             answer: None,
             dumping: None,
@@ -224,7 +224,7 @@ impl Hca {
     }
 
     /// The function as the manager of its switch may query it.
-    pub(crate) fn seen_by_manager(&self) -> HostFunction {
+    pub(crate) fn as_host_function(&self) -> HostFunction {
         HostFunction {
             place: self.on_card.clone(),
             caps: self.caps.clone(),
@@ -233,19 +233,19 @@ impl Hca {
     }
 
     /// Counts an added alias or crossing key to function `to`.
-    pub(crate) fn lead_to(&mut self, to: usize) {
-        *self.leads_to.get_or_insert_with(to, || 0) += 1;
+    pub(crate) fn add_key_owner(&mut self, to: usize) {
+        *self.key_owners.get_or_insert_with(to, || 0) += 1;
     }
 
     /// Counts a removed alias or crossing key to function `from`.
-    pub(crate) fn lead_away(&mut self, from: usize) {
-        let Some(count) = self.leads_to.get_mut(&from) else {
+    pub(crate) fn remove_key_owner(&mut self, from: usize) {
+        let Some(count) = self.key_owners.get_mut(&from) else {
             tracing::error!(from, "no alias or crossing key leads to a function that one led to");
             return;
         };
         *count -= 1;
         if *count == 0 {
-            self.leads_to.remove(&from);
+            self.key_owners.remove(&from);
         }
     }
 

@@ -157,8 +157,8 @@ impl HostMemory for WithCard {
         self.host.hold();
     }
 
-    fn let_go(&self) {
-        self.host.let_go();
+    fn drop_pending(&self) {
+        self.host.drop_pending();
     }
 }
 

@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Bytes are moved by `process_vm_readv` and `process_vm_writev`, or by `/proc/PID/mem`
-//! ([`reach`](super::reach)), so that a wild address is a fault and never a crash, and a process
+//! ([`access`](super::reach)), so that a wild address is a fault and never a crash, and a process
 //! that died takes its memory with it. Each call is done before the next begins: what is written
 //! first is visible first. A call costs more than the bytes that most messages have; so between
-//! `hold` and `let_go` they wait for each other ([`pending`](super::pending)). A fault is found out
-//! too late then for the message to fail: what cannot be reached is left out, as it is unseen on
-//! hardware, where a process that unmaps registered memory loses sight of it. But what goes from
-//! one process to another is read at once: a message without its bytes would be a lie of somebody
-//! else's.
+//! `hold` and `drop_pending` they wait for each other ([`pending`](super::pending)). A fault is
+//! found out too late then for the message to fail: what cannot be reached is left out, as it is
+//! unseen on hardware, where a process that unmaps registered memory loses sight of it. But what
+//! goes from one process to another is read at once: a message without its bytes would be a lie of
+//! somebody else's.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -23,29 +23,32 @@ use nix::sys::uio::RemoteIoVec;
 
 use super::host::{Fault, HostMemory, IOVA, copy_through};
 use super::mover;
-use super::pending::{Bytes, Far, Pending, Stretch};
+use super::pending::{NearBytes, Pending, RemoteSpace, Stretch};
 use super::process::ProcessMemory;
-use super::reach::{Reach, settled_word};
+use super::remote::{RemoteMemory, settled_word};
 use crate::numbered::Numbered;
 
 /// Bits of a DMA address that are an address in its process.
 const ADDRESS_BITS: u32 = 48;
-/// The most stretches that a call moves (IOV_MAX).
+/// The last number of a process: those behind it are of addresses behind an IOMMU, and of memory on
+/// the card.
+const MOST: u16 = (IOVA >> ADDRESS_BITS) as u16 - 1;
+/// Maximum number of stretches that a call moves (IOV_MAX).
 const STRETCHES: usize = 1024;
 
 /// The memories of several processes as one DMA space.
 #[derive(Debug, Default)]
 pub struct ClientMemory {
-    processes: RwLock<Numbers>,
+    processes: RwLock<ClientTable>,
     /// Delayed transfers, by the thread of the engine that made them.
-    waiting: [Mutex<Waiting>; mover::ALL],
+    waiting: [Mutex<DelayedTransfers>; mover::ALL],
 }
 
 /// The processes by number.
 #[derive(Debug, Default)]
-struct Numbers {
+struct ClientTable {
     /// `None`: the process has ended, and memory keys still name its number.
-    taken: Numbered<u16, Option<Reach>>,
+    taken: Numbered<u16, Option<RemoteMemory>>,
     /// The last that was given. The next one is another, so that what is left of a dead process
     /// does not lead into the next that comes.
     last: u16,
@@ -53,7 +56,7 @@ struct Numbers {
 
 /// Delayed transfers, and whether transfers may be delayed.
 #[derive(Debug, Default)]
-struct Waiting {
+struct DelayedTransfers {
     held: bool,
     pending: Box<Pending>,
 }
@@ -66,21 +69,25 @@ pub fn dma_address(number: u16, address: u64) -> Option<u64> {
 /// The memory behind an address.
 enum Backing {
     Here(u64),
-    There(Reach, usize),
+    There(RemoteMemory, usize),
 }
 
 impl ClientMemory {
     /// Takes a process in, and gives it a number that no other has; `None` when there are too many.
-    pub fn add(&self, reach: Reach) -> Option<u16> {
+    pub fn add(&self, access: RemoteMemory) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         let last = processes.last;
-        // The last numbers are those of addresses behind an IOMMU, and of memory on the card.
-        let most = (IOVA >> ADDRESS_BITS) as u16 - 1;
-        let mut others = (last..most).chain(0..last.min(most)).map(|before| before + 1);
+        let mut others = (last..MOST).chain(0..last.min(MOST)).map(|before| before + 1);
         let number = others.find(|number| !processes.taken.contains_key(number))?;
-        processes.taken.insert(number, Some(reach));
+        processes.taken.insert(number, Some(access));
         processes.last = number;
         Some(number)
+    }
+
+    /// How many numbers no process has.
+    pub fn free_numbers(&self) -> usize {
+        let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
+        usize::from(MOST) - processes.taken.len()
     }
 
     /// Ends the memory of a process: its addresses are faults from now on. The number stays taken
@@ -100,15 +107,15 @@ impl ClientMemory {
 
     /// Lets the memory of a process be reached another way. A caller that has all functions knows
     /// that no access is under way.
-    pub fn set_reach(&self, number: u16, reach: Reach) {
+    pub fn set_remote_memory(&self, number: u16, access: RemoteMemory) {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known @ Some(_)) = processes.taken.get_mut(&number) {
-            *known = Some(reach);
+            *known = Some(access);
         }
     }
 
     /// The way to the memory of a process that is known.
-    pub fn reach(&self, number: u16) -> Option<Reach> {
+    pub fn remote(&self, number: u16) -> Option<RemoteMemory> {
         let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
         processes.taken.get(&number)?.clone()
     }
@@ -121,8 +128,8 @@ impl ClientMemory {
         if number == 0 {
             return Ok(Backing::Here(within));
         }
-        let reach = self.reach(number).ok_or(fault)?;
-        Ok(Backing::There(reach, usize::try_from(within).map_err(|_| fault)?))
+        let access = self.remote(number).ok_or(fault)?;
+        Ok(Backing::There(access, usize::try_from(within).map_err(|_| fault)?))
     }
 
     /// Whether it is memory of another process.
@@ -130,7 +137,7 @@ impl ClientMemory {
         address >> ADDRESS_BITS != 0
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, DelayedTransfers> {
         self.waiting[mover::current()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,11 +158,11 @@ impl ClientMemory {
     /// Reads another process's memory as it is now, without the accesses that wait.
     fn read_now(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let fault = Fault { address, length: into.len() as u64 };
-        let Backing::There(reach, base) = self.place(address, fault.length)? else {
+        let Backing::There(access, base) = self.place(address, fault.length)? else {
             return Err(fault);
         };
         let remote = RemoteIoVec { base, len: into.len() };
-        match reach.read(into, &[remote]) {
+        match access.read(into, &[remote]) {
             Ok(done) if done as u64 == fault.length => Ok(()),
             _ => Err(fault),
         }
@@ -180,11 +187,16 @@ impl ClientMemory {
     }
 }
 
-impl Far for ClientMemory {
-    fn move_all(&self, stretches: &[Stretch], mut bytes: Bytes<'_>, missed: &mut dyn FnMut(usize)) {
+impl RemoteSpace for ClientMemory {
+    fn move_all(
+        &self,
+        stretches: &[Stretch],
+        mut bytes: NearBytes<'_>,
+        missed: &mut dyn FnMut(usize),
+    ) {
         let (mut first, mut done) = (0, 0);
         while let Some(stretch) = stretches.get(first) {
-            let Ok(Backing::There(reach, _)) = self.place(stretch.address, stretch.length as u64)
+            let Ok(Backing::There(access, _)) = self.place(stretch.address, stretch.length as u64)
             else {
                 missed(first);
                 first += 1;
@@ -206,8 +218,8 @@ impl Far for ClientMemory {
             let length: usize = remote.iter().map(|stretch| stretch.len).sum();
             let near = done..done + length;
             let moved = match &mut bytes {
-                Bytes::Read(bytes) => reach.read(&mut bytes[near], &remote),
-                Bytes::Write(bytes) => reach.write(&bytes[near], &remote),
+                NearBytes::Read(bytes) => access.read(&mut bytes[near], &remote),
+                NearBytes::Write(bytes) => access.write(&bytes[near], &remote),
             };
             // The stretch at which it stopped is left out, and the next call begins behind it.
             let mut rest = match moved {
@@ -270,10 +282,10 @@ impl HostMemory for ClientMemory {
         }
         match self.place(address, 4)? {
             Backing::Here(address) => ProcessMemory.load32(address),
-            Backing::There(reach, base) => {
+            Backing::There(access, base) => {
                 self.settle_before_reading(address, 4);
                 let fault = Fault { address, length: 4 };
-                let word = settled_word(&reach, base & !7).ok_or(fault)?.to_ne_bytes();
+                let word = settled_word(&access, base & !7).ok_or(fault)?.to_ne_bytes();
                 let half = word[base & 4..].first_chunk();
                 half.map(|half| u32::from_ne_bytes(*half)).ok_or(fault)
             }
@@ -318,8 +330,8 @@ impl HostMemory for ClientMemory {
         self.settle();
         match self.place(address, 8)? {
             Backing::Here(address) => ProcessMemory.compare_exchange64(address, expected, new),
-            Backing::There(reach, base) => {
-                let found = settled_word(&reach, base).ok_or(Fault { address, length: 8 })?;
+            Backing::There(access, base) => {
+                let found = settled_word(&access, base).ok_or(Fault { address, length: 8 })?;
                 if found == expected {
                     self.write(address, &new.to_ne_bytes())?;
                 }
@@ -370,9 +382,9 @@ impl HostMemory for ClientMemory {
     fn is_gone(&self, address: u64) -> bool {
         match self.place(address & !0xfff, 1) {
             Ok(Backing::Here(_)) => false,
-            Ok(Backing::There(reach, base)) => {
+            Ok(Backing::There(access, base)) => {
                 let remote = RemoteIoVec { base, len: 1 };
-                let read = reach.read(&mut [0], &[remote]);
+                let read = access.read(&mut [0], &[remote]);
                 read == Err(Errno::ESRCH)
             }
             Err(_) => true,
@@ -387,7 +399,7 @@ impl HostMemory for ClientMemory {
         self.waiting().held = true;
     }
 
-    fn let_go(&self) {
+    fn drop_pending(&self) {
         self.settle();
         self.waiting().held = false;
     }
@@ -403,7 +415,7 @@ mod tests {
     /// A client memory with this process under a number, accessed like any other process.
     fn clients() -> (ClientMemory, u16) {
         let memory = ClientMemory::default();
-        let number = memory.add(Reach::Process(Pid::this())).expect("the first of many");
+        let number = memory.add(RemoteMemory::Process(Pid::this())).expect("the first of many");
         (memory, number)
     }
 
@@ -474,34 +486,34 @@ mod tests {
         );
         let mut child = std::process::Command::new("true").spawn().expect("a child");
         let pid = Pid::from_raw(child.id() as i32);
-        let number = memory.add(Reach::Process(pid)).expect("the second of many");
+        let number = memory.add(RemoteMemory::Process(pid)).expect("the second of many");
         child.wait().expect("it ends");
         assert!(memory.is_gone(at(number, &bytes)));
         memory.free(number);
         assert!(memory.is_gone(at(number, &bytes)));
         for _ in 0..u16::MAX - 4 {
-            let other = memory.add(Reach::Process(pid)).expect("there are many");
+            let other = memory.add(RemoteMemory::Process(pid)).expect("there are many");
             assert_ne!(other, number);
             memory.free(other);
         }
-        assert_eq!(memory.add(Reach::Process(pid)), Some(number));
-        assert_ne!(memory.add(Reach::Process(pid)), Some(own));
+        assert_eq!(memory.add(RemoteMemory::Process(pid)), Some(number));
+        assert_ne!(memory.add(RemoteMemory::Process(pid)), Some(own));
     }
 
     #[test]
     fn number_of_an_ended_process_stays_taken_until_it_is_free() {
         let (memory, own) = clients();
         let bytes = [0u8; 8];
-        let number = memory.add(Reach::Process(Pid::this())).expect("the second of many");
+        let number = memory.add(RemoteMemory::Process(Pid::this())).expect("the second of many");
         memory.remove(number);
         assert!(memory.is_gone(at(number, &bytes)) && !memory.is_gone(at(own, &bytes)));
         // All other numbers come once, and it does not.
-        let others = std::iter::from_fn(|| memory.add(Reach::Process(Pid::this())));
+        let others = std::iter::from_fn(|| memory.add(RemoteMemory::Process(Pid::this())));
         assert!(others.into_iter().all(|other| other != number));
-        memory.set_reach(number, Reach::Process(Pid::this()));
+        memory.set_remote_memory(number, RemoteMemory::Process(Pid::this()));
         assert!(memory.read(at(number, &bytes), &mut [0; 8]).is_err());
         memory.free(number);
-        assert_eq!(memory.add(Reach::Process(Pid::this())), Some(number));
+        assert_eq!(memory.add(RemoteMemory::Process(Pid::this())), Some(number));
     }
 
     #[test]
@@ -518,7 +530,7 @@ mod tests {
         assert_eq!((now(9), now(10)), (1, 2), "who reads it has it written");
         memory.copy_to(from, &memory, at(number, &words[40..]), 8).unwrap();
         assert_eq!(now(40), 40);
-        memory.let_go();
+        memory.drop_pending();
         assert_eq!((now(40), now(17), now(24)), (1, 0xabab_abab_abab_abab, 0xabab_abab_abab_abab));
         memory.copy_to(from, &memory, at(number, &words[41..]), 8).unwrap();
         assert_eq!(now(41), 1, "nothing waits unless it is held");
@@ -550,7 +562,7 @@ mod tests {
                     memory.copy_to(from, &memory, to, 8).unwrap();
                     memory.write_entry(at(number, &entries[8 * message..]), &[1; 64]).unwrap();
                 }
-                memory.let_go();
+                memory.drop_pending();
             }
         });
     }
@@ -558,15 +570,16 @@ mod tests {
     #[test]
     fn copy_to_other_process_reads_source_at_once() {
         let (memory, here) = clients();
-        let there =
-            memory.add(Reach::Process(Pid::this())).expect("another number for the same process");
+        let there = memory
+            .add(RemoteMemory::Process(Pid::this()))
+            .expect("another number for the same process");
         let words: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
         memory.hold();
         memory.copy_to(at(here, &words[1..]), &memory, at(there, &words[5..]), 8).unwrap();
         words[1].store(77, Ordering::Relaxed);
         let wild = dma_address(here, 64).expect("a user address");
         assert!(memory.copy_to(wild, &memory, at(there, &words[6..]), 8).is_err());
-        memory.let_go();
+        memory.drop_pending();
         let now = |word: usize| words[word].load(Ordering::Relaxed);
         assert_eq!((now(5), now(6)), (1, 6));
     }
@@ -587,7 +600,7 @@ mod tests {
                     assert_eq!(known, bad == absent && (from == bad || to == bad));
                 }
             }
-            memory.let_go();
+            memory.drop_pending();
             let now: Vec<u64> = words.iter().map(|word| word.swap(7, Ordering::Relaxed)).collect();
             assert_eq!(now[4..7], [4, 1, 2]);
             words.iter().zip(0..).for_each(|(word, n)| word.store(n, Ordering::Relaxed));

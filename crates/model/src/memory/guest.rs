@@ -19,10 +19,10 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
-use super::host::{Fault, HostMemory, NothingMoves, copy_through};
+use super::host::{DmaStopped, Fault, HostMemory, copy_through};
 use super::mapping::Mapping;
 use super::process::racing_copy;
-use super::reach::{Reach, settled_word};
+use super::remote::{RemoteMemory, settled_word};
 use crate::numbered::Numbered;
 
 /// The granularity of file offsets.
@@ -31,11 +31,11 @@ const PAGE: u64 = 4096;
 /// A guest's memory as a DMA space.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
-    space: RwLock<Space>,
+    space: RwLock<GuestSpace>,
 }
 
 #[derive(Debug, Default)]
-struct Space {
+struct GuestSpace {
     /// By first guest-physical address; ranges do not overlap.
     ranges: Numbered<u64, Range>,
     /// Whether no memory can be accessed: the function is no bus master.
@@ -67,8 +67,8 @@ enum Pointer<'a> {
 }
 
 /// The memory of this process, accessed by system calls.
-fn ourselves() -> Reach {
-    Reach::Process(Pid::this())
+fn ourselves() -> RemoteMemory {
+    RemoteMemory::Process(Pid::this())
 }
 
 /// Whether a file of at least `end` bytes cannot shrink; seals it if possible.
@@ -120,8 +120,8 @@ impl GuestMemory {
 
     /// Removes every range that lies within the `length` bytes from `address`. `_held` proves that
     /// no pointer of [`HostMemory::direct`] is in use. The public method is
-    /// [`Device::unmap`](crate::device::Device::unmap).
-    pub(crate) fn unmap(&self, _held: &NothingMoves<'_>, address: u64, length: u64) {
+    /// [`Function::unmap`](crate::function::Function::unmap).
+    pub(crate) fn unmap(&self, _held: &DmaStopped<'_>, address: u64, length: u64) {
         let ranges = &mut self.space.write().unwrap_or_else(PoisonError::into_inner).ranges;
         ranges.retain(|&start, range| {
             let end = start + range.mapping.len() as u64;
@@ -130,8 +130,8 @@ impl GuestMemory {
     }
 
     /// Cuts off all memory, so that each access is a fault, or restores it. `_held` as above. The
-    /// public method is [`Device::set_bus_master`](crate::device::Device::set_bus_master).
-    pub(crate) fn cut_off(&self, _held: &NothingMoves<'_>, cut_off: bool) {
+    /// public method is [`Function::set_bus_master`](crate::function::Function::set_bus_master).
+    pub(crate) fn cut_off(&self, _held: &DmaStopped<'_>, cut_off: bool) {
         self.space.write().unwrap_or_else(PoisonError::into_inner).cut_off = cut_off;
     }
 

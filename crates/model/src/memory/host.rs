@@ -79,7 +79,7 @@ pub trait HostMemory: Send + Sync {
     /// [`write_entry`](Self::write_entry) promises.
     fn hold(&self) {}
     /// Completes the delayed transfers; none are delayed until the next [`hold`](Self::hold).
-    fn let_go(&self) {}
+    fn drop_pending(&self) {}
 }
 
 /// Copies `length` bytes from one memory to another, a buffer at a time, lowest address first.
@@ -106,9 +106,9 @@ pub(super) fn copy_through(
 
 /// Proves that no data moves: its holder has exclusive access to whatever moves data, so no pointer
 /// of [`HostMemory::direct`] is in use.
-pub(crate) struct NothingMoves<'a>(std::marker::PhantomData<&'a mut ()>);
+pub(crate) struct DmaStopped<'a>(std::marker::PhantomData<&'a mut ()>);
 
-impl<'a> NothingMoves<'a> {
+impl<'a> DmaStopped<'a> {
     /// Proves it by exclusive access to `_mover`, the only path to all memory.
     pub(crate) fn new<M>(_mover: &'a mut M) -> Self {
         Self(std::marker::PhantomData)

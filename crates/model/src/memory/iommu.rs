@@ -17,10 +17,10 @@ const PAGE: u64 = 1 << 12;
 
 /// The bus addresses of a function behind its IOMMU. All others are memory addresses.
 #[derive(Debug, Default)]
-pub struct Iommu(Mutex<Maps>);
+pub struct Iommu(Mutex<IommuMaps>);
 
 #[derive(Debug, Default)]
-struct Maps {
+struct IommuMaps {
     /// Mappings count as pages that are not adjacent.
     fragmented: bool,
     /// First memory address and length in bytes, by first bus address.
@@ -69,12 +69,12 @@ impl Iommu {
         Some(memory + at)
     }
 
-    fn maps(&self) -> MutexGuard<'_, Maps> {
+    fn maps(&self) -> MutexGuard<'_, IommuMaps> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Maps {
+impl IommuMaps {
     /// The first multiple of `align` from `from` on with `length` free bytes.
     fn room(&self, from: u64, length: u64, align: u64) -> Option<u64> {
         let mut at = from.checked_next_multiple_of(align)?;

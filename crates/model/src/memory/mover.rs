@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-/// The most threads of an engine.
+/// Maximum number of threads of an engine.
 pub(crate) const MOST: usize = 8;
 /// Numbers of threads: those of an engine, and one for all others.
 pub(super) const ALL: usize = MOST + 1;

@@ -15,10 +15,10 @@
 
 use super::host::Fault;
 
-/// Most bytes of pending payload. With more, a message would wait long for others; with half as
-/// many, messages of 64 KiB move a tenth slower.
+/// Maximum bytes of pending payload. With more, a message would wait long for others;
+/// with half as many, messages of 64 KiB move a tenth slower.
 const ROOM: usize = 256 << 10;
-/// Most pending stretches of a kind; a call takes 1024 (IOV_MAX).
+/// Maximum number of pending stretches of a kind; a call takes 1024 (IOV_MAX).
 const MOST: usize = 256;
 /// The longest queue entry.
 const LONGEST_ENTRY: usize = 128;
@@ -32,15 +32,15 @@ const NOT_YET: u8 = 1;
 const NOWHERE: u64 = u64::MAX;
 
 /// Memory of other processes; one call moves many stretches.
-pub(super) trait Far {
+pub(super) trait RemoteSpace {
     /// Moves all stretches, in order, from or into the bytes. Reports the index of each stretch
     /// that failed, and moves the others.
-    fn move_all(&self, stretches: &[Stretch], bytes: Bytes<'_>, missed: &mut dyn FnMut(usize));
+    fn move_all(&self, stretches: &[Stretch], bytes: NearBytes<'_>, missed: &mut dyn FnMut(usize));
 }
 
 /// The near side of a move, of the total length of its stretches.
 #[derive(Debug)]
-pub(super) enum Bytes<'a> {
+pub(super) enum NearBytes<'a> {
     Read(&'a mut [u8]),
     Write(&'a [u8]),
 }
@@ -61,13 +61,13 @@ impl Stretch {
 
 /// Stretches for one write call, and their bytes.
 #[derive(Debug)]
-struct Row {
+struct WriteBatch {
     stretches: Vec<Stretch>,
     bytes: Box<[u8]>,
     used: usize,
 }
 
-impl Row {
+impl WriteBatch {
     fn new(room: usize) -> Self {
         Self { stretches: Vec::with_capacity(MOST), bytes: vec![0; room].into(), used: 0 }
     }
@@ -88,9 +88,9 @@ impl Row {
         &mut self.bytes[at..self.used]
     }
 
-    fn write(&mut self, far: &dyn Far, missed: &mut dyn FnMut(Stretch)) {
+    fn write(&mut self, far: &dyn RemoteSpace, missed: &mut dyn FnMut(Stretch)) {
         if !self.stretches.is_empty() {
-            let bytes = Bytes::Write(&self.bytes[..self.used]);
+            let bytes = NearBytes::Write(&self.bytes[..self.used]);
             far.move_all(&self.stretches, bytes, &mut |index| missed(self.stretches[index]));
         }
         self.stretches.clear();
@@ -105,9 +105,9 @@ pub(super) struct Pending {
     sources: Vec<Stretch>,
     /// For each source, its range in `payload` and its offset in the bytes.
     places: Vec<(usize, usize)>,
-    payload: Row,
-    bodies: Row,
-    owners: Row,
+    payload: WriteBatch,
+    bodies: WriteBatch,
+    owners: WriteBatch,
 }
 
 impl Default for Pending {
@@ -115,9 +115,9 @@ impl Default for Pending {
         Self {
             sources: Vec::with_capacity(MOST),
             places: Vec::with_capacity(MOST),
-            payload: Row::new(ROOM),
-            bodies: Row::new(MOST * LONGEST_ENTRY),
-            owners: Row::new(MOST),
+            payload: WriteBatch::new(ROOM),
+            bodies: WriteBatch::new(MOST * LONGEST_ENTRY),
+            owners: WriteBatch::new(MOST),
         }
     }
 }
@@ -196,7 +196,7 @@ impl Pending {
     }
 
     /// Carries out the pending accesses, all of them; returns the first fault.
-    pub(super) fn carry_out(&mut self, far: &dyn Far) -> Result<(), Fault> {
+    pub(super) fn carry_out(&mut self, far: &dyn RemoteSpace) -> Result<(), Fault> {
         let mut fault = None;
         let mut miss = |stretch: Stretch| {
             let Stretch { address, length } = stretch;
@@ -211,7 +211,7 @@ impl Pending {
 
     /// Reads the pending sources; adjacent stretches of a row take one call. Payload that cannot be
     /// read is not written either.
-    fn fetch(&mut self, far: &dyn Far, missed: &mut dyn FnMut(Stretch)) {
+    fn fetch(&mut self, far: &dyn RemoteSpace, missed: &mut dyn FnMut(Stretch)) {
         let mut first = 0;
         while first < self.sources.len() {
             let (_, start) = self.places[first];
@@ -220,7 +220,7 @@ impl Pending {
                 end += self.sources[last].length;
                 last += 1;
             }
-            let bytes = Bytes::Read(&mut self.payload.bytes[start..end]);
+            let bytes = NearBytes::Read(&mut self.payload.bytes[start..end]);
             far.move_all(&self.sources[first..last], bytes, &mut |index| {
                 missed(self.sources[first + index]);
                 let (target, _) = self.places[first + index];
@@ -256,14 +256,14 @@ mod tests {
         }
     }
 
-    impl Far for Fake {
+    impl RemoteSpace for Fake {
         fn move_all(
             &self,
             stretches: &[Stretch],
-            mut bytes: Bytes<'_>,
+            mut bytes: NearBytes<'_>,
             missed: &mut dyn FnMut(usize),
         ) {
-            let kind = if matches!(bytes, Bytes::Read(_)) { 'r' } else { 'w' };
+            let kind = if matches!(bytes, NearBytes::Read(_)) { 'r' } else { 'w' };
             let addresses = stretches.iter().map(|stretch| stretch.address).collect();
             self.calls.borrow_mut().push((kind, addresses));
             let mut done = 0;
@@ -274,8 +274,8 @@ mod tests {
                 let far = usize::try_from(stretch.address).unwrap_or(usize::MAX);
                 let end = far.saturating_add(stretch.length);
                 match (memory.get_mut(far..end), &mut bytes) {
-                    (Some(far), Bytes::Read(bytes)) => bytes[near].copy_from_slice(far),
-                    (Some(far), Bytes::Write(bytes)) => far.copy_from_slice(&bytes[near]),
+                    (Some(far), NearBytes::Read(bytes)) => bytes[near].copy_from_slice(far),
+                    (Some(far), NearBytes::Write(bytes)) => far.copy_from_slice(&bytes[near]),
                     (None, _) => missed(index),
                 }
             }
@@ -309,8 +309,8 @@ mod tests {
     /// Reads an entry's last byte after each call.
     struct Watched(Fake, RefCell<Vec<u8>>);
 
-    impl Far for Watched {
-        fn move_all(&self, at: &[Stretch], bytes: Bytes<'_>, missed: &mut dyn FnMut(usize)) {
+    impl RemoteSpace for Watched {
+        fn move_all(&self, at: &[Stretch], bytes: NearBytes<'_>, missed: &mut dyn FnMut(usize)) {
             self.0.move_all(at, bytes, missed);
             self.1.borrow_mut().push(self.0.at(0x903f, 1)[0]);
         }

@@ -7,8 +7,10 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -34,7 +36,8 @@ pub(crate) const SEND_BUFFERS: u64 = 8;
 /// The UAR pages of one function.
 #[derive(Debug)]
 pub struct UarSpace {
-    file: OwnedFd,
+    /// The memory of all pages that nothing else backs.
+    file: Mutex<Arc<OwnedFd>>,
     /// Accessed by atomics only.
     mapping: Mapping,
     pages: u32,
@@ -53,17 +56,25 @@ impl UarSpace {
     }
 
     fn try_new(pages: u32) -> io::Result<Self> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = memfd_create(c"verbless-uar", flags)?;
-        let length = u64::from(pages) * UAR_PAGE;
-        nix::unistd::ftruncate(&file, i64::try_from(length).map_err(io::Error::other)?)?;
-        // Clients get the file to map a page of it: no client may shrink it under the engine.
-        let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(size))?;
-        let mapping = Mapping::of(&file, 0, length as usize, true)?;
+        let file = new_file(pages)?;
+        let mapping = Mapping::of(&file, 0, pages as usize * UAR_PAGE as usize, true)?;
         let bits = |count: u32| (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let (allocated, used) = (bits(pages), bits(pages.div_ceil(64)));
-        Ok(Self { file, mapping, pages, allocated, used })
+        Ok(Self { file: Mutex::new(Arc::new(file)), mapping, pages, allocated, used })
+    }
+
+    /// Gives all pages new memory of zeros, those with a backing too; returns its file. Stores into
+    /// mappings of the old memory have no effect from here on.
+    pub(crate) fn renew(&self) -> io::Result<Arc<OwnedFd>> {
+        let new = Arc::new(new_file(self.pages)?);
+        let mut file = self.lock_file();
+        self.replace(0..self.pages, new.as_fd(), 0)?;
+        *file = new.clone();
+        Ok(new)
+    }
+
+    fn lock_file(&self) -> MutexGuard<'_, Arc<OwnedFd>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of pages.
@@ -72,8 +83,8 @@ impl UarSpace {
     }
 
     /// The file; a client maps its page from offset page × [`UAR_PAGE`].
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub fn file(&self) -> Arc<OwnedFd> {
+        self.lock_file().clone()
     }
 
     /// Replaces a page by a page of another file, at `offset`: a client maps it from there.
@@ -88,7 +99,7 @@ impl UarSpace {
         if !seals.contains(SealFlag::F_SEAL_SHRINK) || !within || page >= self.pages {
             return Err(Errno::EINVAL);
         }
-        self.replace(page, file, offset as i64)
+        self.replace(page..page + 1, file, offset as i64)
     }
 
     /// Restores a page to this space's own file.
@@ -96,19 +107,23 @@ impl UarSpace {
         if page >= self.pages {
             return Err(Errno::EINVAL);
         }
-        self.replace(page, self.file.as_fd(), (u64::from(page) * UAR_PAGE) as i64)
+        let file = self.lock_file();
+        self.replace(page..page + 1, file.as_fd(), (u64::from(page) * UAR_PAGE) as i64)
     }
 
-    fn replace(&self, page: u32, file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
-        let at = self.mapping.as_ptr() as usize + (u64::from(page) * UAR_PAGE) as usize;
+    /// Maps `pages`, which exist, from `offset` of a file on.
+    fn replace(&self, pages: Range<u32>, file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
+        let at = self.mapping.as_ptr() as usize + (u64::from(pages.start) * UAR_PAGE) as usize;
+        let length = pages.len() as u64 * UAR_PAGE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: this replaces a page within our own mapping by another shared one, atomically for
-        // every reader. Our side accesses its words by atomics only. `back` accepts only a sealed
-        // file that holds the page, so the page exists as long as it is mapped. It avoids libc's
-        // function, which the thread sanitizer takes for a write of the page's words.
+        // SAFETY: this replaces pages within our own mapping by other shared ones, atomically for
+        // every reader. Our side accesses their words by atomics only. `back` accepts only a sealed
+        // file that holds the page, and `new_file` makes such files, so the pages exist as long as
+        // they are mapped. It avoids libc's function, which the thread sanitizer takes for a write
+        // of the pages' words.
         Errno::result(unsafe {
-            libc::syscall(libc::SYS_mmap, at, UAR_PAGE, protection, flags, file.as_raw_fd(), offset)
+            libc::syscall(libc::SYS_mmap, at, length, protection, flags, file.as_raw_fd(), offset)
         })?;
         Ok(())
     }
@@ -200,6 +215,18 @@ impl UarSpace {
             )
         }
     }
+}
+
+/// A file of `pages` UAR pages of zeros.
+fn new_file(pages: u32) -> io::Result<OwnedFd> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = memfd_create(c"verbless-uar", flags)?;
+    let length = u64::from(pages) * UAR_PAGE;
+    nix::unistd::ftruncate(&file, i64::try_from(length).map_err(io::Error::other)?)?;
+    // Clients get the file to map a page of it: no client may shrink it under the engine.
+    let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(size))?;
+    Ok(file)
 }
 
 /// Calls `visit` with the number of each set bit, in order.

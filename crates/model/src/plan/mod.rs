@@ -33,7 +33,7 @@ pub struct FaultPlan {
     queues: Vec<QueueFault>,
 }
 
-/// Which physical ports an entry is about; `None`: all of them.
+/// The physical ports that an entry selects; `None`: all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ports {
     /// The device that the entry is for; `None`: all.
@@ -61,7 +61,7 @@ pub(crate) struct CommandFault {
     pub device: usize,
     /// The opcode of the command.
     pub opcode: u16,
-    /// Which of the commands from now on fail.
+    /// Which occurrences fail, counted from now.
     pub when: Times,
     /// The status of the failure.
     pub status: u8,
@@ -74,9 +74,9 @@ pub(crate) struct CommandFault {
 pub(crate) struct IoctlFault {
     /// The device whose driver gets the ioctl.
     pub device: usize,
-    /// Which ones count.
+    /// Which ioctls count.
     pub ioctl: Ioctl,
-    /// Which of the ioctls from now on fail.
+    /// Which occurrences fail, counted from now.
     pub when: Times,
     /// The errno of the failure.
     pub errno: i32,
@@ -91,7 +91,7 @@ pub(crate) struct QueueFault {
     pub kind: QueueKind,
     /// The QPN or CQN; `None`: any queue of the type.
     pub number: Option<u32>,
-    /// At which requests or CQEs from now on.
+    /// At which requests or CQEs it fails, counted from now.
     pub when: Times,
 }
 
@@ -124,7 +124,7 @@ impl FaultPlan {
     /// Reads a plan from a file.
     ///
     /// # Errors
-    /// The file cannot be read, or is no plan: the text says where and why.
+    /// The file cannot be read or parsed: the text says where and why.
     pub fn load(path: &Path) -> Result<Self, FaultPlanError> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let text = format!("cannot read the faults {}: {error}", path.display());
@@ -139,7 +139,7 @@ impl FaultPlan {
     /// Reads a plan.
     ///
     /// # Errors
-    /// It is no plan: the text says where and why.
+    /// The text cannot be parsed: the error says where and why.
     pub fn parse(text: &str) -> Result<Self, FaultPlanError> {
         let tree = DeTable::parse(text).map_err(|error| FaultPlanError {
             line: None,
@@ -257,7 +257,7 @@ impl FaultPlan {
         &self.ioctls
     }
 
-    /// Whether the plan lets ioctls fail, which needs a modelled kernel.
+    /// Whether the plan makes ioctls fail, which needs a modelled kernel.
     pub fn fails_ioctls(&self) -> bool {
         !self.ioctls.is_empty()
     }
@@ -304,7 +304,7 @@ impl FaultPlan {
     /// Checks that what the plan names exists; `ports` has the number of ports of each device.
     ///
     /// # Errors
-    /// An entry names a device or a port that there is not.
+    /// An entry names a device or a port that does not exist.
     pub(crate) fn check(&self, ports: &[usize]) -> Result<(), FaultPlanError> {
         let devices = ports.len();
         let no_device = |device, line| {
@@ -361,7 +361,7 @@ fn integer(
     entry.take(key).map(|item| item.integer(range)).transpose()
 }
 
-/// The one device that an entry is about.
+/// The device that an entry names; 0 by default.
 fn device(entry: &mut Entry<'_>) -> Result<usize, FaultPlanError> {
     Ok(integer(entry, "device", 0..=u64::from(u16::MAX))?.unwrap_or(0) as usize)
 }

@@ -222,11 +222,11 @@ sections! {
         pub units_per_core: u16,
         /// Execution units that the system reserves.
         pub reserved_units: u16,
-        /// The most groups of units.
+        /// Maximum number of groups of units.
         pub groups: u16,
-        /// The most partitions of units among functions, besides the default one.
+        /// Maximum number of partitions of units among functions, besides the default one.
         pub partitions: u16,
-        /// Most bytes of all processes of a function: programs, heaps, stacks.
+        /// Maximum bytes of all processes of a function: programs, heaps, stacks.
         pub memory: u64,
         /// Instructions after which the device stops a run.
         pub watchdog: u64,

@@ -2,7 +2,7 @@
 //!
 //! Any thread may push and any thread may tell; one tells at a time, with nothing locked, so that a
 //! watcher may call the model. A thread that pushed an event can wait until the watchers have it
-//! ([`Queue::tell`]). The queue counts the events that do not fit.
+//! ([`Queue::deliver`]). The queue counts the events that do not fit.
 //!
 //! Senders wait for a watcher that only records its events, as a capture does: with nothing locked,
 //! before they send more ([`Queue::wait_for_room`]).
@@ -55,7 +55,7 @@ pub(crate) struct Queue<T> {
     /// How many did not fit, ever.
     lost: Arc<AtomicU64>,
     /// Woken when an event was told, or the thread that tells has stopped.
-    told: Condvar,
+    delivered: Condvar,
     /// Woken when there is an event to tell, or a watcher ends.
     work: Condvar,
 }
@@ -66,7 +66,7 @@ struct QueueState<T> {
     bytes: usize,
     /// How many were ever pushed, and how many of them are done with.
     pushed: u64,
-    told: u64,
+    delivered: u64,
     /// How many did not fit since the log last heard of it.
     lost: u64,
     watchers: Vec<Watcher<T>>,
@@ -92,7 +92,7 @@ impl<T> QueueState<T> {
     fn has_much(&self) -> bool {
         let lasts = |id| self.ends.get(id) == Some(&u64::MAX);
         self.bytes > ENOUGH_BYTES
-            && self.stalled != Some(self.told)
+            && self.stalled != Some(self.delivered)
             && self.awaited.iter().any(lasts)
     }
 }
@@ -103,7 +103,7 @@ impl<T> Default for Queue<T> {
             waiting: VecDeque::new(),
             bytes: 0,
             pushed: 0,
-            told: 0,
+            delivered: 0,
             lost: 0,
             watchers: Vec::new(),
             ends: Numbered::new(),
@@ -118,7 +118,7 @@ impl<T> Default for Queue<T> {
             watched: AtomicBool::new(false),
             state: Mutex::new(state),
             lost: Arc::default(),
-            told: Condvar::new(),
+            delivered: Condvar::new(),
             work: Condvar::new(),
         }
     }
@@ -169,12 +169,12 @@ impl<T> Queue<T> {
         }
         let mut state = self.state();
         while state.has_much() {
-            let told = state.told;
-            let waited = self.told.wait_timeout(state, PATIENCE);
+            let delivered = state.delivered;
+            let waited = self.delivered.wait_timeout(state, PATIENCE);
             let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = back;
-            if timeout.timed_out() && state.told == told {
-                state.stalled = Some(told);
+            if timeout.timed_out() && state.delivered == delivered {
+                state.stalled = Some(delivered);
             }
         }
     }
@@ -183,7 +183,7 @@ impl<T> Queue<T> {
     /// is dropped. Inside a watcher, this leaves both to the thread that tells.
     ///
     /// # Panics
-    /// When a watcher does, with the watcher ended all the same.
+    /// When a watcher does, but the watcher has ended.
     pub(crate) fn remove(&self, id: u64) {
         let mut state = self.state();
         let pushed = state.pushed;
@@ -191,19 +191,19 @@ impl<T> Queue<T> {
             *end = pushed;
         }
         self.work.notify_all();
-        self.tell_until(state, pushed, |state| !state.ends.contains_key(&id));
+        self.deliver_until(state, pushed, |state| !state.ends.contains_key(&id));
     }
 
     /// Ends every watcher, as [`Queue::remove`] does.
     ///
     /// # Panics
-    /// When a watcher does, with every watcher ended all the same.
+    /// When a watcher does, but every watcher has ended.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         let pushed = state.pushed;
         state.ends.values_mut().for_each(|end| *end = pushed);
         self.work.notify_all();
-        self.tell_until(state, pushed, |state| state.ends.is_empty());
+        self.deliver_until(state, pushed, |state| state.ends.is_empty());
     }
 
     /// Takes something to tell, or counts it as lost when too much waits, and gives it back.
@@ -229,16 +229,16 @@ impl<T> Queue<T> {
     ///
     /// # Panics
     /// When a watcher does; that watcher gets no further event.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn deliver(&self) {
         if self.is_watched() {
             let state = self.state();
             let goal = state.pushed;
-            self.tell_until(state, goal, |state| state.told >= goal);
+            self.deliver_until(state, goal, |state| state.delivered >= goal);
         }
     }
 
     /// Tells the events up to `goal`, or waits for the thread that does, until `done`.
-    fn tell_until<'a>(
+    fn deliver_until<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState<T>>,
         goal: u64,
@@ -248,14 +248,14 @@ impl<T> Queue<T> {
         while !done(&state) {
             if !state.telling {
                 state.goal = goal;
-                let told;
-                (state, told) = self.tell_all(state);
-                outcome = outcome.and(told);
+                let delivered;
+                (state, delivered) = self.deliver_all(state);
+                outcome = outcome.and(delivered);
             } else if INSIDE.get() {
                 state.goal = state.goal.max(goal);
                 break;
             } else {
-                state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.delivered.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
         drop(state);
@@ -266,7 +266,7 @@ impl<T> Queue<T> {
 
     /// Tells the events up to the goal, and drops the watchers that end on the way. Of several
     /// panics it gives the first.
-    fn tell_all<'a>(
+    fn deliver_all<'a>(
         &'a self,
         mut state: MutexGuard<'a, QueueState<T>>,
     ) -> (MutexGuard<'a, QueueState<T>>, thread::Result<()>) {
@@ -276,12 +276,12 @@ impl<T> Queue<T> {
             let dropped;
             (state, dropped) = self.drop_ended(state);
             outcome = outcome.and(dropped);
-            if state.told >= state.goal {
+            if state.delivered >= state.goal {
                 break;
             }
             let Some((entry, bytes)) = state.waiting.pop_front() else { break };
             state.bytes -= bytes;
-            let number = state.told;
+            let number = state.delivered;
             let lost = std::mem::take(&mut state.lost);
             let mut watchers = std::mem::take(&mut state.watchers);
             drop(state);
@@ -298,23 +298,23 @@ impl<T> Queue<T> {
             }
             let mut failed = Vec::new();
             for Watcher { id, call, .. } in watchers.iter_mut().filter(|w| w.since <= number) {
-                let told = inside(|| call(&entry));
-                if told.is_err() {
+                let delivered = inside(|| call(&entry));
+                if delivered.is_err() {
                     failed.push(*id);
                 }
-                outcome = outcome.and(told);
+                outcome = outcome.and(delivered);
             }
             state = self.state();
-            state.told += 1;
+            state.delivered += 1;
             watchers.append(&mut state.watchers);
             state.watchers = watchers;
             for id in failed {
                 state.ends.insert(id, 0);
             }
-            self.told.notify_all();
+            self.delivered.notify_all();
         }
         state.telling = false;
-        self.told.notify_all();
+        self.delivered.notify_all();
         (state, outcome)
     }
 
@@ -326,8 +326,8 @@ impl<T> Queue<T> {
     ) -> (MutexGuard<'a, QueueState<T>>, thread::Result<()>) {
         let mut outcome = Ok(());
         loop {
-            let QueueState { watchers, ends, told, .. } = &mut *state;
-            let ended = watchers.iter().position(|watcher| ends[&watcher.id] <= *told);
+            let QueueState { watchers, ends, delivered, .. } = &mut *state;
+            let ended = watchers.iter().position(|watcher| ends[&watcher.id] <= *delivered);
             let Some(watcher) = ended.map(|at| watchers.remove(at)) else { break };
             drop(state);
             let id = watcher.id;
@@ -337,7 +337,7 @@ impl<T> Queue<T> {
         }
         if state.ends.is_empty() {
             self.watched.store(false, Ordering::Release);
-            state.told = state.pushed;
+            state.delivered = state.pushed;
             state.bytes = 0;
             state.lost = 0;
             state.waiting.clear();
@@ -377,8 +377,8 @@ mod tests {
 
     /// A watcher that passes on what it hears.
     fn listen(queue: &Queue<u32>) -> (u64, Receiver<u32>) {
-        let (sender, heard) = channel();
-        (queue.add(move |entry| sender.send(*entry).unwrap_or_default()), heard)
+        let (sender, received) = channel();
+        (queue.add(move |entry| sender.send(*entry).unwrap_or_default()), received)
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
                     let queues = weak.upgrade().unwrap();
                     both.wait();
                     queues[1 - mine].push(1, 1);
-                    queues[1 - mine].tell();
+                    queues[1 - mine].deliver();
                     both.wait();
                 }
             });
@@ -403,15 +403,15 @@ mod tests {
             let (queues, ended) = (queues.clone(), ended.clone());
             thread::spawn(move || {
                 queues[mine].push(0, 1);
-                queues[mine].tell();
+                queues[mine].deliver();
                 ended.send(()).unwrap();
             });
         }
         for _ in 0..2 {
             end.recv_timeout(Duration::from_secs(20)).expect("the two threads wait for ever");
         }
-        for heard in ears {
-            assert_eq!(heard.try_iter().collect::<Vec<_>>(), [0, 1]);
+        for received in ears {
+            assert_eq!(received.try_iter().collect::<Vec<_>>(), [0, 1]);
         }
     }
 
@@ -429,7 +429,7 @@ mod tests {
                 both.wait();
                 match ends {
                     Some(id) => queues[1].remove(id),
-                    None => queues[0].tell(),
+                    None => queues[0].deliver(),
                 }
                 both.wait();
             });
@@ -438,7 +438,7 @@ mod tests {
             let (queues, ended) = (queues.clone(), ended.clone());
             thread::spawn(move || {
                 queues[mine].push(0, 1);
-                queues[mine].tell();
+                queues[mine].deliver();
                 ended.send(()).unwrap();
             });
         }
@@ -452,8 +452,8 @@ mod tests {
     fn sender_waits_for_a_slow_capture() {
         const BYTES: usize = 1 << 20;
         let queue = Arc::new(Queue::<u32>::default());
-        let told = Arc::new(AtomicU64::new(0));
-        let count = told.clone();
+        let delivered = Arc::new(AtomicU64::new(0));
+        let count = delivered.clone();
         let id = queue.add_awaited(move |_| {
             thread::sleep(Duration::from_millis(1));
             count.fetch_add(1, Ordering::Relaxed);
@@ -461,7 +461,7 @@ mod tests {
         let mine = queue.clone();
         let teller = thread::spawn(move || {
             while mine.wait_for_work(id) {
-                mine.tell();
+                mine.deliver();
             }
         });
         for number in 0..50 {
@@ -470,7 +470,7 @@ mod tests {
         }
         queue.remove(id);
         teller.join().unwrap();
-        assert_eq!(told.load(Ordering::Relaxed), 50);
+        assert_eq!(delivered.load(Ordering::Relaxed), 50);
         assert_eq!(queue.lost_count().load(Ordering::Relaxed), 0);
     }
 
@@ -487,7 +487,7 @@ mod tests {
         let start = std::time::Instant::now();
         queue.wait_for_room();
         assert!(start.elapsed() < PATIENCE, "senders do not wait until the queue tells again");
-        queue.tell();
+        queue.deliver();
         queue.remove(id);
         assert_eq!(queue.lost_count().load(Ordering::Relaxed), 1);
     }
@@ -517,7 +517,7 @@ mod tests {
         let mine = queue.clone();
         let teller = thread::spawn(move || {
             mine.push(0, 1);
-            mine.tell();
+            mine.deliver();
         });
         both.wait();
         queue.remove(id);
@@ -529,16 +529,16 @@ mod tests {
     fn panic_of_one_watcher_spares_later_ones() {
         let queue = Queue::default();
         queue.add(|_| panic!("the first"));
-        let (_, heard) = listen(&queue);
+        let (_, received) = listen(&queue);
         queue.add(|_| panic!("the second"));
         queue.push(1, 1);
         queue.push(2, 1);
-        let panic = catch_unwind(AssertUnwindSafe(|| queue.tell())).expect_err("it panics");
+        let panic = catch_unwind(AssertUnwindSafe(|| queue.deliver())).expect_err("it panics");
         assert_eq!(panic.downcast_ref(), Some(&"the first"));
-        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(received.try_iter().collect::<Vec<_>>(), [1, 2]);
         queue.push(3, 1);
-        queue.tell();
-        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [3]);
+        queue.deliver();
+        assert_eq!(received.try_iter().collect::<Vec<_>>(), [3]);
     }
 
     #[test]
@@ -554,11 +554,11 @@ mod tests {
         let id = queue.add(move |_| {
             let _ = &bad;
         });
-        let (_, heard) = listen(&queue);
+        let (_, received) = listen(&queue);
         assert!(catch_unwind(AssertUnwindSafe(|| queue.remove(id))).is_err());
         queue.push(1, 1);
-        queue.tell();
-        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1]);
+        queue.deliver();
+        assert_eq!(received.try_iter().collect::<Vec<_>>(), [1]);
     }
 
     #[test]
@@ -568,7 +568,7 @@ mod tests {
         queue.push(1, 1);
         let (_, after) = listen(&queue);
         queue.push(2, 1);
-        queue.tell();
+        queue.deliver();
         assert_eq!(before.try_iter().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(after.try_iter().collect::<Vec<_>>(), [2]);
     }
@@ -590,17 +590,17 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let (id, heard) = listen(&queue);
+                        let (id, received) = listen(&queue);
                         queue.push(7, 1);
-                        queue.tell();
+                        queue.deliver();
                         queue.remove(id);
-                        assert!(heard.iter().count() >= 1);
+                        assert!(received.iter().count() >= 1);
                     }
                 });
             }
         });
         let state = queue.state();
-        assert_eq!((state.told, state.bytes, state.waiting.len()), (state.pushed, 0, 0));
+        assert_eq!((state.delivered, state.bytes, state.waiting.len()), (state.pushed, 0, 0));
         assert!(state.watchers.is_empty() && state.ends.is_empty());
     }
 }

@@ -114,7 +114,7 @@ logs! {
         "opcode and len of a failed completion mean nothing",
         "line 4:", "ibv_wc_status 5, WR_FLUSH_ERR", "vendor syndrome 0xf9",
         "line 5:", "ibv_wc_status 13, RNR_RETRY_EXC_ERR", "queue 0x841 (2113)",
-        "line 7:", "errno 12, ENOMEM: Of memory registration",
+        "line 7:", "errno 12, ENOMEM: Memory registration",
     ], [1, 3, 6];
     perftest_syndrom_is_the_vendor_syndrome: "perftest.txt", [
         "line 5: Failed status 12", "ibv_wc_status 12, RETRY_EXC_ERR", "vendor syndrome 0x81",
@@ -269,7 +269,7 @@ fn vendor_error_above_8_bits_is_no_number_of_mlx5() {
 fn cqe_syndrome_is_decoded_with_hint() {
     for (syndrome, next) in [
         ("0x14", "look at the peer's own completion"),
-        ("0x15", "path, link, GID index, MTU"),
+        ("0x15", "check the path, link, GID index and MTU"),
         ("0x4", "compare each SGE of the WQE with its region"),
     ] {
         let line = format!("x on mlx5_0:1/IB (synd {syndrome} vend 0x81 hw_synd 0/0)");

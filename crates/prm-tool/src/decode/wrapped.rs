@@ -125,7 +125,7 @@ fn number_after(line: &str, label: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The most lines of a broken message.
+/// Maximum number of lines of a broken message.
 const MOST: usize = 4;
 
 /// Joins each incomplete message with the lines that complete it.

@@ -22,8 +22,8 @@ pub static QUERY_ADAPTER: CommandInfo = CommandInfo {
 
 command!(QueryAdapterIn -> QueryAdapterOut, QUERY_ADAPTER);
 
-/// Reads which revisions of the interface between software and firmware (ISSI) the device speaks. A
-/// device that fails it with BAD_OP speaks only 0.
+/// Reads the revisions of the interface between software and firmware (ISSI) that the device
+/// supports. A device that fails the command with BAD_OP supports only revision 0.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_ISSI, mlx5_core_set_issi.
 pub static QUERY_ISSI: CommandInfo = CommandInfo {
@@ -35,7 +35,11 @@ pub static QUERY_ISSI: CommandInfo = CommandInfo {
     op_mods: &[],
     states: &[],
     capability: None,
-    statuses: &[StatusRule { status: 2, name: "BAD_OP", why: "The firmware knows only ISSI 0." }],
+    statuses: &[StatusRule {
+        status: 2,
+        name: "BAD_OP",
+        why: "The firmware supports only ISSI 0.",
+    }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_ISSI, mlx5_core_set_issi"],
 };
@@ -62,7 +66,7 @@ pub static SET_ISSI: CommandInfo = CommandInfo {
 
 command!(SetIssiIn -> SetIssiOut, SET_ISSI);
 
-/// Tells the device which driver runs it, for its tools to show.
+/// Reports the driver's name and version to the device, for its tools to show.
 ///
 /// Source: linux: MLX5_CMD_OP_SET_DRIVER_VERSION, mlx5_set_driver_version.
 pub static SET_DRIVER_VERSION: CommandInfo = CommandInfo {
@@ -114,11 +118,11 @@ pub static MAD_IFC: CommandInfo = CommandInfo {
     states: &[],
     capability: None,
     statuses: &[
-        StatusRule { status: 3, name: "BAD_PARAM", why: "There is no such port." },
+        StatusRule { status: 3, name: "BAD_PARAM", why: "No such port." },
         StatusRule {
             status: 0x30,
             name: "BAD_PKT",
-            why: "The datagram is malformed, or of a class that no agent of the device serves.",
+            why: "The datagram is malformed, or no agent of the device serves its class.",
         },
     ],
     variants: &[],
@@ -130,10 +134,11 @@ command!(MadIfcIn -> MadIfcOut, MAD_IFC);
 impl MadIfcIn {
     /// `op_mod`: Check the M_Key and the B_Key.
     pub const CHECK_KEYS: u16 = 0;
-    /// `op_mod`: The MAD is handled though its M_Key, the subnet manager's password, is not the
+    /// `op_mod`: Process the MAD even if its M_Key, the subnet manager's password, differs from the
     /// port's.
     pub const IGNORE_MKEY: u16 = 1;
-    /// `op_mod`: The MAD is handled though its B_Key, the baseboard manager's password, is not the
+    /// `op_mod`: Process the MAD even if its B_Key, the baseboard manager's password, differs from
+    /// the
     /// port's.
     pub const IGNORE_BKEY: u16 = 2;
     /// `op_mod`: Ignore the M_Key and the B_Key.
@@ -159,8 +164,8 @@ pub static NOP: CommandInfo = CommandInfo {
 
 command!(NopIn -> NopOut, NOP);
 
-/// Reads the vendor unique identifiers (VUIDs) of functions, strings by which a function is found
-/// again after it moved.
+/// Reads the vendor unique identifiers (VUIDs) of functions: strings that identify a function after
+/// it moved.
 ///
 /// Source: linux: MLX5_CMD_OPCODE_QUERY_VUID, mlx5_cmd_query_vuid.
 pub static QUERY_VUID: CommandInfo = CommandInfo {
@@ -175,7 +180,7 @@ pub static QUERY_VUID: CommandInfo = CommandInfo {
     statuses: &[StatusRule {
         status: 3,
         name: "BAD_PARAM",
-        why: "vhca_id names no virtual HCA that this function may ask about.",
+        why: "vhca_id names no virtual HCA that this function may query.",
     }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OPCODE_QUERY_VUID, mlx5_cmd_query_vuid"],
@@ -219,8 +224,8 @@ pub static DEALLOC_Q_COUNTER: CommandInfo = CommandInfo {
     states: &[],
     capability: Some("hca_cap.max_qp_cnt"),
     statuses: &[
-        StatusRule { status: 5, name: "BAD_RES", why: "There is no such set." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "A queue still counts into it." },
+        StatusRule { status: 5, name: "BAD_RES", why: "No such set." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "A queue still counts into the set." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DEALLOC_Q_COUNTER"],
@@ -244,10 +249,10 @@ pub static QUERY_Q_COUNTER: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "other_vport or aggregate of a device without q_counter_other_vport or \
+            why: "other_vport is set without q_counter_other_vport, or aggregate without \
                 q_counter_aggregation.",
         },
-        StatusRule { status: 5, name: "BAD_RES", why: "There is no such set." },
+        StatusRule { status: 5, name: "BAD_RES", why: "No such set." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_Q_COUNTER"],
@@ -282,13 +287,12 @@ structure! {
     QueryAdapterOut, QueryAdapterOutLayout, 0x110 bytes = "query_adapter_out" {
         sources: ["linux: mlx5_ifc_query_adapter_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The answer. `0x10, 256 bytes`
+        /// The vendor, the VSD and the PSID. `0x10, 256 bytes`
         query_adapter_struct query_adapter_struct_mut: nested(QueryAdapterParamBlock, 128);
     }
 }
@@ -343,8 +347,7 @@ structure! {
     QueryIssiOut, QueryIssiOutLayout, 0x70 bytes = "query_issi_out" {
         sources: ["linux: mlx5_ifc_query_issi_out_bits"];
         reserved: [(8, 24), (64, 16), (96, 768)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -381,8 +384,7 @@ structure! {
     SetIssiOut, SetIssiOutLayout, 0x10 bytes = "set_issi_out" {
         sources: ["linux: mlx5_ifc_set_issi_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -416,8 +418,7 @@ structure! {
     SetDriverVersionOut, SetDriverVersionOutLayout, 0x10 bytes = "set_driver_version_out" {
         sources: ["linux: mlx5_ifc_set_driver_version_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -449,8 +450,7 @@ structure! {
         0x20 bytes = "query_special_contexts_out" {
         sources: ["linux: mlx5_ifc_query_special_contexts_out_bits"];
         reserved: [(8, 24), (224, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -507,13 +507,12 @@ structure! {
     MadIfcOut, MadIfcOutLayout, 0x110 bytes = "mad_ifc_out" {
         sources: ["linux: mlx5_ifc_mad_ifc_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The answering datagram. `0x10, 256 bytes`
+        /// The management datagram (MAD) that answers. `0x10, 256 bytes`
         response_mad_packet set_response_mad_packet: bytes(0x100, 128);
     }
 }
@@ -547,8 +546,7 @@ structure! {
     NopOut, NopOutLayout, 0x10 bytes = "nop_out" {
         sources: ["linux: mlx5_ifc_nop_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -574,11 +572,11 @@ structure! {
         ///
         /// Source: linux: mlx5_ifc_cmd_in_bits.
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Ask for the VUIDs of the virtual functions as well. `0x0c.31`
+        /// Return the VUIDs of the virtual functions too. `0x0c.31`
         query_vfs_vuid set_query_vfs_vuid: flag(96);
-        /// Ask for the VUID of the data direct function that belongs to vhca_id. `0x0c.30`
+        /// Return the VUID of the data direct function that belongs to vhca_id. `0x0c.30`
         data_direct set_data_direct: flag(97);
-        /// Virtual HCA to ask about. `0x0c.15:0`
+        /// Virtual HCA to query. `0x0c.15:0`
         vhca_id set_vhca_id: number(u16, 112, 16);
     }
 }
@@ -590,8 +588,7 @@ structure! {
     QueryVuidOut, QueryVuidOutLayout, 0x40 bytes = "query_vuid_out" {
         sources: ["linux: mlx5_ifc_query_vuid_out_bits"];
         reserved: [(8, 24), (64, 432)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -629,8 +626,7 @@ structure! {
     AllocQCounterOut, AllocQCounterOutLayout, 0x10 bytes = "alloc_q_counter_out" {
         sources: ["linux: mlx5_ifc_alloc_q_counter_out_bits"];
         reserved: [(8, 24), (64, 24), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -671,8 +667,7 @@ structure! {
     DeallocQCounterOut, DeallocQCounterOutLayout, 0x10 bytes = "dealloc_q_counter_out" {
         sources: ["linux: mlx5_ifc_dealloc_q_counter_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -716,7 +711,8 @@ structure! {
 
 structure! {
     /// Output of QUERY_Q_COUNTER. A counter that the device does not keep is 0; the capabilities
-    /// out_of_seq_cnt, retransmission_q_counters and enhanced_error_q_counters tell which it keeps.
+    /// out_of_seq_cnt, retransmission_q_counters and enhanced_error_q_counters state which ones it
+    /// keeps.
     ///
     /// Source: linux: mlx5_ifc_query_q_counter_out_bits.
     QueryQCounterOut, QueryQCounterOutLayout, 0x100 bytes = "query_q_counter_out" {
@@ -726,8 +722,7 @@ structure! {
             (480, 32), (544, 32), (608, 32), (672, 32), (736, 32), (800, 32), (864, 32),
             (928, 32), (1568, 32), (1760, 288),
         ];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -744,7 +739,7 @@ structure! {
         out_of_buffer set_out_of_buffer: number(u32, 384, 32);
         /// Packets that arrived out of sequence. `0x38`
         out_of_sequence set_out_of_sequence: number(u32, 448, 32);
-        /// Requests that arrived again. `0x40`
+        /// Duplicate requests received. `0x40`
         duplicate_request set_duplicate_request: number(u32, 512, 32);
         /// RNR NAKs received, while retries were left. `0x48`
         rnr_nak_retry_err set_rnr_nak_retry_err: number(u32, 576, 32);
@@ -804,7 +799,7 @@ structure! {
         roce_adp_retrans_to set_roce_adp_retrans_to: number(u32, 1632, 32);
         /// Times that RoCE slow restart was used. `0xd0`
         roce_slow_restart set_roce_slow_restart: number(u32, 1664, 32);
-        /// Congestion notifications that RoCE slow restart made. `0xd4`
+        /// Congestion notification packets that RoCE slow restart generated. `0xd4`
         roce_slow_restart_cnps set_roce_slow_restart_cnps: number(u32, 1696, 32);
         /// Times that RoCE slow restart changed state. `0xd8`
         roce_slow_restart_trans set_roce_slow_restart_trans: number(u32, 1728, 32);

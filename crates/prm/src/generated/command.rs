@@ -12,21 +12,22 @@ enumeration! {
         OK = 0,
         /// Firmware failed internally; nothing that the caller sent explains it.
         INTERNAL_ERR = 1,
-        /// Opcode or op_mod is unknown, or not allowed to this function or user context.
+        /// Opcode or op_mod is unknown, or this function or user context may not use it.
         BAD_OP = 2,
         /// A field holds a value that is out of range, inconsistent or reserved.
         BAD_PARAM = 3,
-        /// The device as a whole is in no state for this, such as before INIT_HCA.
+        /// The state of the device does not allow the command, such as before INIT_HCA.
         BAD_SYS_STATE = 4,
         /// A named object does not exist or belongs to another user context.
         BAD_RES = 5,
-        /// The object is being used by another command; send the command again.
+        /// Another command uses the object; send the command again.
         RES_BUSY = 6,
         /// Firmware is not ready yet; send the command again later.
         NOT_READY = 7,
-        /// A limit that the capabilities state would be exceeded.
+        /// The command would exceed a limit that the capabilities state.
         LIM = 8,
-        /// The object is in the wrong state, or still referenced by others that must go first.
+        /// The object is in the wrong state, or other objects still refer to it: destroy those
+        /// first.
         BAD_RES_STATE = 9,
         /// An index is outside its table.
         IX = 0xa,
@@ -50,7 +51,7 @@ enumeration! {
     ///
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c MLX5_CMD_DELIVERY_STAT_\*.
     pub struct DeliveryStatus(pub u8) = "delivery_status", 7 bits {
-        /// Delivered: the command's own status says how it went.
+        /// Delivered: the command's own status holds its outcome.
         OK = 0,
         /// A signature does not match.
         SIGNATURE_ERR = 1,
@@ -64,9 +65,9 @@ enumeration! {
         INPUT_POINTER_ALIGNMENT = 5,
         /// Firmware failed while fetching the command.
         FIRMWARE_ERR = 6,
-        /// input_length is no length that this command takes.
+        /// The command does not take an input of input_length bytes.
         INPUT_LENGTH_ERR = 7,
-        /// output_length is no length that this command takes.
+        /// The command does not take an output buffer of output_length bytes.
         OUTPUT_LENGTH_ERR = 8,
         /// A reserved field is not 0.
         RESERVED_NOT_CLEAR = 9,
@@ -82,7 +83,7 @@ enumeration! {
     pub struct CommandOwnership(pub u8) = "command_ownership", 1 bits {
         /// The entry is the driver's: free, or its answer is complete.
         SOFTWARE = 0,
-        /// The device is working on the entry.
+        /// The device executes the entry.
         HARDWARE = 1,
     }
 }
@@ -92,7 +93,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_CMD_QUEUE_ENTRY_TYPE_PCIE_CMD_IF_TRANSPORT.
     pub struct CommandTransport(pub u8) = "command_transport", 8 bits {
-        /// A command over PCIe, the only kind there is.
+        /// A command over PCIe; no other kind exists.
         PCIE = 7,
     }
 }
@@ -106,8 +107,8 @@ structure! {
         reserved: [(32, 16)];
         /// Command opcode. `0x00.31:16`
         opcode set_opcode: number(u16, 0, 16);
-        /// User context on whose behalf the command runs; 0 is the kernel itself. Commands that
-        /// cannot carry one have it reserved. `0x00.15:0`
+        /// User context on whose behalf the command runs; 0 is the kernel itself. The field is
+        /// reserved in commands without a uid. `0x00.15:0`
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; obj_type in the general object commands. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);

@@ -8,13 +8,13 @@ enumeration! {
     ///
     /// Source: linux: MLX5_CQC_CQE_SZ_\*; linux: include/linux/mlx5/cq.h CQE_STRIDE_128_PAD.
     pub struct CqeSize(pub u8) = "cqe_size", 3 bits {
-        /// One cache line on most machines; what every driver uses unless its cache lines are
+        /// 64 bytes, one cache line on most machines; drivers use it unless their cache lines are
         /// longer.
         BYTES_64 = 0,
         /// 128 bytes: the CQE is the upper half, the lower half holds inline scattered data of up
         /// to 64 bytes.
         BYTES_128 = 1,
-        /// 128 bytes ; the device pads short writes to all 128.
+        /// 128 bytes; the device pads short writes to all 128.
         BYTES_128_PADDED = 2,
     }
 }
@@ -80,20 +80,20 @@ enumeration! {
 }
 
 enumeration! {
-    /// More of mini_cqe_format: formats beyond its two bits, which is RX_HASH then.
+    /// Formats beyond the two bits of mini_cqe_format, which holds RX_HASH then.
     ///
     /// Source: dpdk: MLX5_CQE_RESP_FORMAT_L34H_STRIDX.
     pub struct MiniCqeFormatExt(pub u8) = "mini_cqe_format_ext", 2 bits {
         /// mini_cqe_res_format has the whole format.
         NONE = 0,
-        /// Format 4: what kinds of network and transport header, and the stride index; needs
+        /// Format 4: the kinds of network and transport header, and the stride index; needs
         /// hca_cap.mini_cqe_resp_l3_l4_tag.
         L3_L4_HEADERS_STRIDE_INDEX = 1,
     }
 }
 
 enumeration! {
-    /// How compressed CQEs are laid out.
+    /// Layout of compressed CQEs.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_CQE_COMPRESS_LAYOUT_\*.
     pub struct CqeCompressionLayout(pub u8) = "cqe_compression_layout", 2 bits {
@@ -110,15 +110,15 @@ enumeration! {
     /// Source: linux: MLX5_MODIFY_FIELD_SELECT_\*; linux: include/linux/mlx5/cq.h
     /// MLX5_CQ_MODIFY_\*.
     pub struct CqModifyField(pub u32) = "cq_modify_field", 32 bits {
-        /// cq_period.
+        /// Take cq_period from the new context: the moderation time.
         PERIOD = 1,
-        /// cq_max_count.
+        /// Take cq_max_count from the new context: the completions per event.
         MAX_COUNT = 2,
-        /// oi.
+        /// Take oi from the new context: whether the CQ ignores overruns.
         OVERRUN_IGNORE = 4,
-        /// c_eqn_or_apu_element.
+        /// Take c_eqn_or_apu_element from the new context: the EQ.
         EQN = 8,
-        /// cq_period_mode.
+        /// Take cq_period_mode from the new context: what starts the moderation timer.
         PERIOD_MODE = 0x10,
     }
 }
@@ -306,11 +306,11 @@ structure! {
         apu_cq set_apu_cq: flag(7);
         /// Size of a CQE. `0x00.23:21`
         cqe_sz set_cqe_sz: named(CqeSize(u8), 8, 3);
-        /// Collapsed CQ: every completion is written to entry 0, with its wqe_counter telling
-        /// progress and the owner bit of the first round. It overruns unless oi is set or the
+        /// Collapsed CQ: the device writes every completion to entry 0, with the owner bit of the
+        /// first round; wqe_counter shows the progress. The CQ overruns unless oi is set or the
         /// consumer index in the record follows. `0x00.20`
         cc set_cc: flag(11);
-        /// A solicited CQE raises its event at once, moderation or not. `0x00.18`
+        /// A solicited CQE raises its event at once, without moderation. `0x00.18`
         scqe_break_moderation_en set_scqe_break_moderation_en: flag(13);
         /// Overrun ignore: the device does not check the consumer index and overwrites CQEs when
         /// the CQ is full. `0x00.17`
@@ -331,13 +331,13 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cqc_bits.
         ext_element_type set_ext_element_type: number(u8, 25, 3);
-        /// Layout of compressed CQEs. `0x00.1:0`
+        /// How the device compresses CQEs. `0x00.1:0`
         cqe_compression_layout set_cqe_compression_layout: named(CqeCompressionLayout(u8), 30, 2);
         /// UMEM that holds the doorbell record. `0x04`
         ///
         /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
         dbr_umem_id set_dbr_umem_id: number(u32, 32, 32);
-        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.11:6`
+        /// Offset of the buffer in its first page, in units of 1/64 of the page size. `0x08.11:6`
         page_offset set_page_offset: number(u8, 84, 6);
         /// High bits of the format of responders' mini CQEs, above mini_cqe_res_format. `0x08.3:2`
         ///
@@ -349,15 +349,15 @@ structure! {
         cq_timestamp_format set_cq_timestamp_format: named(TimestampFormat(u8), 94, 2);
         /// log2 of the number of CQEs. `0x0c.28:24`
         log_cq_size set_log_cq_size: number(u8, 99, 5);
-        /// UAR page index on which this CQ is armed. `0x0c.23:0`
+        /// Index of the UAR page that arms this CQ. `0x0c.23:0`
         uar_page set_uar_page: number(u32, 104, 24);
-        /// Event moderation: raise the event at the latest after this many microseconds; 0 is no
+        /// Event moderation: raise the event at the latest after this many microseconds; 0 disables
         /// moderation. `0x10.27:16`
         cq_period set_cq_period: number(u16, 132, 12);
-        /// Event moderation: raise the event at the latest after this many completions; 0 is no
+        /// Event moderation: raise the event at the latest after this many completions; 0 disables
         /// moderation. `0x10.15:0`
         cq_max_count set_cq_max_count: number(u16, 144, 16);
-        /// EQ that gets the completion events; the number that QUERY_EQN gives under DevX. `0x14`
+        /// EQ that gets the completion events; under DevX the number from QUERY_EQN. `0x14`
         c_eqn_or_apu_element set_c_eqn_or_apu_element: number(u32, 160, 32);
         /// log2 of the page size of the buffer, in units of 4 KiB. `0x18.28:24`
         log_page_size set_log_page_size: number(u8, 195, 5);
@@ -399,7 +399,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// The CQ to create. `0x10, 64 bytes`
         cq_context cq_context_mut: nested(CqContext, 128);
-        /// Where the CQ buffer starts in the UMEM, in bytes. `0x50, 8 bytes`
+        /// Offset of the CQ buffer in the UMEM, in bytes. `0x50, 8 bytes`
         ///
         /// Source: dpdk: mlx5_ifc_create_cq_in_bits; ucx: uct_ib_mlx5_create_cq_in_bits.
         cq_umem_offset set_cq_umem_offset: number(u64, 640, 64);
@@ -423,8 +423,7 @@ structure! {
     CreateCqOut, CreateCqOutLayout, 0x10 bytes = "create_cq_out" {
         sources: ["linux: mlx5_ifc_create_cq_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -462,8 +461,7 @@ structure! {
     DestroyCqOut, DestroyCqOutLayout, 0x10 bytes = "destroy_cq_out" {
         sources: ["linux: mlx5_ifc_destroy_cq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -502,8 +500,7 @@ structure! {
     QueryCqOut, QueryCqOutLayout, 0x110 bytes = "query_cq_out" {
         sources: ["linux: mlx5_ifc_query_cq_out_bits"];
         reserved: [(8, 24), (64, 64), (640, 1536)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -539,7 +536,7 @@ structure! {
         modify_field_select set_modify_field_select: number(u32, 96, 32);
         /// New values of the selected fields. `0x10, 64 bytes`
         cq_context cq_context_mut: nested(CqContext, 128);
-        /// Where the new buffer starts in the UMEM, in bytes. `0x50, 8 bytes`
+        /// Offset of the new buffer in the UMEM, in bytes. `0x50, 8 bytes`
         ///
         /// Source: dpdk: mlx5_ifc_create_cq_in_bits.
         cq_umem_offset set_cq_umem_offset: number(u64, 640, 64);
@@ -562,8 +559,7 @@ structure! {
     ModifyCqOut, ModifyCqOutLayout, 0x10 bytes = "modify_cq_out" {
         sources: ["linux: mlx5_ifc_modify_cq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

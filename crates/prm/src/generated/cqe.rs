@@ -23,7 +23,7 @@ enumeration! {
         RESIZE = 5,
         /// Tag matching: an operation on the list is done.
         NO_PACKET = 6,
-        /// Data does not fit its signature (cqe_signature_error).
+        /// Data does not match its signature (cqe_signature_error).
         SIGNATURE_ERROR = 0xc,
         /// A send WQE failed (cqe_error).
         REQUESTER_ERROR = 0xd,
@@ -35,12 +35,12 @@ enumeration! {
 }
 
 enumeration! {
-    /// Where the data of a small message is.
+    /// Location of the data of a small message.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_INLINE_DATA32_SEG; rdma-core:
     /// MLX5_INLINE_SCATTER_32, MLX5_INLINE_SCATTER_64.
     pub struct CqeFormat(pub u8) = "cqe_format", 2 bits {
-        /// Where the WQE says.
+        /// In the buffers of the WQE.
         PLAIN = 0,
         /// In the first 32 bytes of this CQE (cqe_inline_32).
         INLINE_32 = 1,
@@ -68,20 +68,19 @@ enumeration! {
         FLUSHED = 5,
         /// A memory window could not be bound.
         MEMORY_WINDOW_BIND = 6,
-        /// The peer sent a response that makes no sense.
+        /// The peer sent a response that does not fit the request.
         BAD_RESPONSE = 0x10,
         /// A response could not be written to local memory.
         LOCAL_ACCESS = 0x11,
         /// The peer refused the request as invalid: its QP does not allow the operation, the
-        /// message is longer than the receive, or an atomic is at an address that is no multiple of
-        /// 8.
+        /// message is longer than the receive, or the address of an atomic is not a multiple of 8.
         REMOTE_INVALID_REQUEST = 0x12,
         /// The peer refused the access: rkey, range or right is wrong.
         REMOTE_ACCESS = 0x13,
         /// The peer could not finish the operation: look at the peer's own completion.
         REMOTE_OPERATION = 0x14,
-        /// The peer does not answer, and retry_count is used up: path, link, GID index, MTU, or a
-        /// peer that is gone.
+        /// The peer does not answer, and retry_count is used up: check the path, link, GID index
+        /// and MTU, and that the peer is alive.
         TRANSPORT_RETRY_EXCEEDED = 0x15,
         /// The peer has no receive posted: rnr_retry is used up.
         RNR_RETRY_EXCEEDED = 0x16,
@@ -91,37 +90,37 @@ enumeration! {
 }
 
 enumeration! {
-    /// Known vendor syndromes of error CQEs. Their meaning is not published, but for one; the
-    /// others are those of public reports from cards, beside the CQE syndrome with which they came.
-    /// A value that says `model` is what the model writes.
+    /// Known vendor syndromes of error CQEs. The meaning of only one is published; the others come
+    /// from public reports from cards, which pair them with a CQE syndrome. The model writes the
+    /// values whose source is `model`.
     ///
     /// Source: rdma-core: mlx5dv.h MLX5_CQE_VENDOR_SYNDROME_\*.
     pub struct CqeVendorSyndrome(pub u8) = "cqe_vendor_syndrome", 8 bits {
-        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen of receives.
+        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen on receives.
         LOCAL_PROTECTION_RECEIVE = 0x32,
-        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): the response of a READ was for a region
-        /// without local write.
+        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): the local region of a READ lacks local
+        /// write.
         LOCAL_PROTECTION_NO_WRITE = 0x33,
-        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen of a QP that answers, after its
-        /// region was deregistered.
+        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen on a responder QP after its region
+        /// was deregistered.
         LOCAL_PROTECTION_RESPONDER = 0x3a,
-        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen with memory of GPUs, whose key and
+        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen with GPU memory whose key and
         /// range were right.
         LOCAL_PROTECTION_TRANSLATION = 0x51,
-        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): a local key is wrong; of the model,
+        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): a local key is wrong; in the model,
         /// also an address or right.
         WITH_LOCAL_PROTECTION = 0x52,
         /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): an SGE is longer than its region.
         LOCAL_PROTECTION_LENGTH = 0x53,
-        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen of a receive whose address the
+        /// Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen on a receive whose address the
         /// IOMMU refused.
         LOCAL_PROTECTION_IOMMU = 0x56,
-        /// Comes with CQE syndrome LOCAL_QP_OPERATION (0x02): the WQE is malformed, or not for this
-        /// QP. Seen with LOCAL_LENGTH (0x01) of a network interface's sends, too.
+        /// Comes with CQE syndrome LOCAL_QP_OPERATION (0x02): the WQE is malformed or illegal on
+        /// this QP. Also seen with LOCAL_LENGTH (0x01) on sends of a network interface.
         WITH_LOCAL_QP_OPERATION = 0x68,
         /// Comes with CQE syndrome LOCAL_LENGTH (0x01): the message is longer than the receive.
         WITH_LOCAL_LENGTH = 0x69,
-        /// Comes with CQE syndrome MW_BIND (0x06): seen of a UMR that was refused.
+        /// Comes with CQE syndrome MW_BIND (0x06): seen on a UMR that the device refused.
         MW_BIND_UMR = 0x78,
         /// Comes with CQE syndrome TRANSPORT_RETRY_EXCEEDED (0x15): the peer did not answer.
         WITH_TRANSPORT_RETRY_EXCEEDED = 0x81,
@@ -133,14 +132,14 @@ enumeration! {
         /// operation.
         WITH_REMOTE_OPERATION = 0x89,
         /// Comes with CQE syndrome REMOTE_INVALID_REQUEST (0x12): the peer refused the request,
-        /// such as a WRITE to a QP that allows none.
+        /// such as a WRITE to a QP that does not allow WRITEs.
         WITH_REMOTE_INVALID_REQUEST = 0x8a,
-        /// A page fault was not resolved; libmlx5 dumps no such CQE.
+        /// A page fault was not resolved; libmlx5 does not dump such a CQE.
         ODP_PAGE_FAULT = 0x93,
-        /// Comes with CQE syndrome FLUSHED (0x05): the QP was moved to ERR by a command.
+        /// Comes with CQE syndrome FLUSHED (0x05): a command moved the QP to ERR.
         FLUSHED_BY_COMMAND = 0xf5,
-        /// Comes with CQE syndrome FLUSHED (0x05): the QP was in error before; look for the first
-        /// error of the QP.
+        /// Comes with CQE syndrome FLUSHED (0x05): the QP was already in error; look for its first
+        /// error CQE.
         WITH_FLUSHED = 0xf9,
     } model [0x52, 0x68, 0x69, 0x81, 0x87, 0x88, 0x89, 0x8a, 0xf9]
 }
@@ -192,53 +191,53 @@ enumeration! {
 }
 
 enumeration! {
-    /// IP header in the receive hash.
+    /// IP header that the receive hash covers.
     ///
     /// Source: linux: include/linux/mlx5/device.h CQE_RSS_IP\*.
     pub struct CqeHashIp(pub u8) = "cqe_hash_ip", 2 bits {
-        /// No address went into the receive hash.
+        /// The receive hash covers no address.
         NONE = 0,
-        /// The addresses of an IPv4 header went into the receive hash.
+        /// The receive hash covers the addresses of an IPv4 header.
         IPV4 = 1,
-        /// The addresses of an IPv6 header went into the receive hash.
+        /// The receive hash covers the addresses of an IPv6 header.
         IPV6 = 2,
     }
 }
 
 enumeration! {
-    /// L4 header in the receive hash.
+    /// L4 header that the receive hash covers.
     ///
     /// Source: linux: include/linux/mlx5/device.h CQE_RSS_L4_\*.
     pub struct CqeHashL4(pub u8) = "cqe_hash_l4", 2 bits {
-        /// No port went into the receive hash.
+        /// The receive hash covers no port.
         NONE = 0,
-        /// The ports of a TCP header went into the receive hash.
+        /// The receive hash covers the ports of a TCP header.
         TCP = 1,
-        /// The ports of a UDP header went into the receive hash.
+        /// The receive hash covers the ports of a UDP header.
         UDP = 2,
-        /// The IPsec SPI.
+        /// The receive hash covers the IPsec SPI.
         IPSEC = 3,
     }
 }
 
 enumeration! {
-    /// What TLS receive offload did.
+    /// Outcome of TLS receive offload.
     ///
     /// Source: linux: include/linux/mlx5/device.h CQE_TLS_OFFLOAD_\*.
     pub struct CqeTlsOffload(pub u8) = "cqe_tls_offload", 2 bits {
-        /// The packet is as it arrived.
+        /// The device did not decrypt the packet.
         NOT_DECRYPTED = 0,
-        /// The packet is decrypted and authentic.
+        /// The device decrypted and authenticated the packet.
         DECRYPTED = 1,
-        /// The record boundary is lost.
+        /// The device lost the record boundary.
         RESYNC = 2,
-        /// Authentication failed.
+        /// Authentication of the packet failed.
         ERROR = 3,
     }
 }
 
 enumeration! {
-    /// What a tag matching CQE is about.
+    /// Operation that a tag matching CQE reports.
     ///
     /// Source: rdma-core: providers/mlx5/cq.c MLX5_CQE_APP_OP_TM_\*.
     pub struct TagMatchingAppOp(pub u8) = "tag_matching_app_op", 8 bits {
@@ -246,21 +245,21 @@ enumeration! {
         CONSUMED = 1,
         /// The data of a matched message arrived.
         EXPECTED = 2,
-        /// A message matched no entry and took a receive WQE.
+        /// A message matched no entry and consumed a receive WQE.
         UNEXPECTED = 3,
-        /// A message without tag.
+        /// A message without a tag arrived.
         NO_TAG = 4,
         /// An entry was appended.
         APPEND = 5,
         /// An entry was removed.
         REMOVE = 6,
-        /// Nothing was changed.
+        /// The operation changed nothing.
         NOOP = 7,
-        /// A matched rendezvous that software has to run.
+        /// A message matched, and software has to run its rendezvous.
         CONSUMED_SW_RENDEZVOUS = 9,
-        /// A matched message, complete.
+        /// A message matched and is complete.
         CONSUMED_MSG = 0xa,
-        /// A matched message and a rendezvous that software has to run.
+        /// A message matched and is complete; software has to run a rendezvous.
         CONSUMED_MSG_SW_RENDEZVOUS = 0xb,
         /// A matched message was cancelled.
         COMPLETION_CANCELED = 0xc,
@@ -272,11 +271,11 @@ enumeration! {
     ///
     /// Source: linux: drivers/infiniband/hw/mlx5/cq.c GUARD_ERR, APPTAG_ERR, REFTAG_ERR.
     pub struct SignatureSyndrome(pub u16) = "signature_syndrome", 16 bits {
-        /// The reference tag.
+        /// The reference tag differs.
         REFTAG = 0x800,
-        /// The application tag.
+        /// The application tag differs.
         APPTAG = 0x1000,
-        /// The checksum over a block of data differs.
+        /// The guard differs: the checksum over a block of data.
         GUARD = 0x2000,
     }
 }
@@ -288,12 +287,12 @@ view! {
             (0, 3), (5, 2), (8, 8), (32, 1), (34, 6), (130, 2), (134, 3),
             (144, 16), (192, 2), (224, 5), (232, 1), (238, 1),
         ];
-        /// Ethernet: TLS receive offload. `0x00.28:27`
+        /// Ethernet: outcome of TLS receive offload. `0x00.28:27`
         ///
         /// Source: linux: get_cqe_tls_offload.
         tls_offload set_tls_offload: named(CqeTlsOffload(u8), 3, 2);
-        /// Ethernet: the packet is a tunnel packet; l3 and l4 types are of the inner headers.
-        /// `0x00.24`
+        /// Ethernet: the packet is tunnelled; l3_hdr_type and l4_hdr_type describe the inner
+        /// headers. `0x00.24`
         ///
         /// Source: linux: cqe_is_tunneled.
         tunneled set_tunneled: flag(7);
@@ -335,7 +334,7 @@ view! {
         check_sum set_check_sum: number(u16, 160, 16);
         /// Source LID (InfiniBand UD). `0x14.15:0`
         slid set_slid: number(u16, 176, 16);
-        /// Nonzero if there was a GRH (InfiniBand). `0x18.29:28`
+        /// Nonzero if the packet had a GRH (InfiniBand). `0x18.29:28`
         g set_g: number(u8, 194, 2);
         /// Service level (InfiniBand). `0x18.27:24`
         sl set_sl: number(u8, 196, 4) overlay;
@@ -375,7 +374,7 @@ view! {
         ///
         /// Source: rdma-core: struct mlx5_cqe64.
         app set_app: number(u8, 320, 8);
-        /// What the application did. `0x28.23:16`
+        /// Operation of the application. `0x28.23:16`
         ///
         /// Source: rdma-core: struct mlx5_cqe64.
         app_op set_app_op: named(TagMatchingAppOp(u8), 328, 8);
@@ -393,18 +392,18 @@ view! {
         /// queue. `0x38.23:0`
         qpn set_qpn: number(u32, 456, 24);
         /// Index of the WQE: of its first WQEBB for a requester, of the receive WQE for a
-        /// responder; all earlier ones are done too. `0x3c.31:16`
+        /// responder; all earlier WQEs are done too. `0x3c.31:16`
         wqe_counter set_wqe_counter: number(u16, 480, 16);
         /// Signature of the CQE, or validity counter of enhanced compression. `0x3c.15:8`
         signature set_signature: number(u8, 496, 8);
         /// Kind of the CQE. `0x3c.7:4`
         opcode set_opcode: named(CqeOpcode(u8), 504, 4);
-        /// Where small data is. `0x3c.3:2`
+        /// Location of the data of a small message. `0x3c.3:2`
         format set_format: named(CqeFormat(u8), 508, 2);
         /// Solicited. `0x3c.1`
         se set_se: flag(510);
-        /// Ownership phase: the CQE is new when this equals the wrap count's low bit of the
-        /// consumer index. `0x3c.0`
+        /// Ownership phase: the CQE is new when this equals the low bit of the consumer index's
+        /// wrap count. `0x3c.0`
         owner set_owner: flag(511);
     }
 }
@@ -441,11 +440,11 @@ view! {
         signature set_signature: number(u8, 496, 8);
         /// REQUESTER_ERROR or RESPONDER_ERROR. `0x3c.7:4`
         opcode set_opcode: named(CqeOpcode(u8), 504, 4);
-        /// No inline data. `0x3c.3:2`
+        /// PLAIN: an error CQE has no inline data. `0x3c.3:2`
         ///
         /// Source: linux: mlx5_get_cqe_format.
         format set_format: named(CqeFormat(u8), 508, 2);
-        /// Solicited; an error counts as such anyway. `0x3c.1`
+        /// Solicited; an error CQE always counts as solicited. `0x3c.1`
         ///
         /// Source: rdma-core: mlx5dv_get_cqe_se.
         se set_se: flag(510);
@@ -455,7 +454,7 @@ view! {
 }
 
 structure! {
-    /// A CQE for data that does not fit its signature.
+    /// A CQE for data that does not match its signature.
     ///
     /// Source: linux: struct mlx5_sig_err_cqe; rdma-core: struct mlx5_sigerr_cqe.
     CqeSignatureError, CqeSignatureErrorLayout, 0x40 bytes = "cqe_signature_error" {
@@ -469,13 +468,13 @@ structure! {
         expected_reftag set_expected_reftag: number(u32, 192, 32);
         /// Reference tag found. `0x1c`
         actual_reftag set_actual_reftag: number(u32, 224, 32);
-        /// Bits of what differs. `0x20.31:16`
+        /// Parts of the signature that differ, one bit each. `0x20.31:16`
         syndrome set_syndrome: named(SignatureSyndrome(u16), 256, 16);
         /// Kind of the signature. `0x20.15:8`
         ///
         /// Source: rdma-core: struct mlx5_sigerr_cqe.
         sig_type set_sig_type: number(u8, 272, 8);
-        /// Where it was checked: memory or wire. `0x20.7:0`
+        /// Domain in which the signature was checked: memory or wire. `0x20.7:0`
         ///
         /// Source: rdma-core: struct mlx5_sigerr_cqe.
         domain set_domain: number(u8, 280, 8);
@@ -570,7 +569,7 @@ structure! {
     CqeTagMatching, CqeTagMatchingLayout, 0x40 bytes = "cqe_tag_matching" {
         sources: ["rdma-core: struct mlx5_tm_cqe", "rdma-core: struct mlx5_cqe64"];
         reserved: [(1, 31), (48, 216), (288, 32), (384, 72), (510, 1)];
-        /// The operation on the list was done. `0x00.31`
+        /// The operation on the list succeeded. `0x00.31`
         ///
         /// Source: rdma-core: MLX5_TMC_SUCCESS.
         success set_success: flag(0);
@@ -578,9 +577,9 @@ structure! {
         hw_phase_cnt set_hw_phase_cnt: number(u16, 32, 16);
         /// As in cqe. `0x20.23:0`
         srqn_uidx set_srqn_uidx: number(u32, 264, 24);
-        /// 1. `0x28.31:24`
+        /// 1: tag matching. `0x28.31:24`
         app set_app: number(u8, 320, 8);
-        /// What was done. `0x28.23:16`
+        /// Operation on the list. `0x28.23:16`
         app_op set_app_op: named(TagMatchingAppOp(u8), 328, 8);
         /// The list entry. `0x28.15:0`
         app_info set_app_info: number(u16, 336, 16);
@@ -594,7 +593,7 @@ structure! {
         signature set_signature: number(u8, 496, 8);
         /// Kind of the CQE. `0x3c.7:4`
         opcode set_opcode: named(CqeOpcode(u8), 504, 4);
-        /// Where small data is. `0x3c.3:2`
+        /// Location of the data of a small message. `0x3c.3:2`
         format set_format: named(CqeFormat(u8), 508, 2);
         /// Ownership phase. `0x3c.0`
         owner set_owner: flag(511);
@@ -602,7 +601,7 @@ structure! {
 }
 
 structure! {
-    /// A mini CQE: what differs from the title CQE.
+    /// A mini CQE: the fields that differ from the title CQE.
     ///
     /// Source: linux: struct mlx5_mini_cqe8.
     MiniCqe, MiniCqeLayout, 0x8 bytes = "mini_cqe" {
@@ -653,7 +652,7 @@ structure! {
         minis set_minis: number(u64, 0, 64) [7];
         /// Counts passes over the CQ; the block is new when it equals the consumer's. `0x3c.15:8`
         validity_iteration_count set_validity_iteration_count: number(u8, 496, 8);
-        /// Number of mini CQEs less one. `0x3c.7:4`
+        /// Number of mini CQEs minus one. `0x3c.7:4`
         num_minis_minus_1 set_num_minis_minus_1: number(u8, 504, 4);
         /// COMPRESSED. `0x3c.3:2`
         format set_format: named(CqeFormat(u8), 508, 2);

@@ -9,10 +9,10 @@ enumeration! {
     ///
     /// Source: linux: MLX5_DCTC_STATE_\*.
     pub struct DctState(pub u8) = "dct_state", 4 bits {
-        /// Takes connections.
+        /// Accepts connections.
         ACTIVE = 0,
-        /// Takes no new connections; becomes DRAINED, with the event DCT_DRAINED, when the last one
-        /// ends.
+        /// Accepts no new connections; becomes DRAINED, with the event DCT_DRAINED, when the last
+        /// connection ends.
         DRAINING = 1,
         /// Has no connections, and may be destroyed.
         DRAINED = 2,
@@ -20,11 +20,11 @@ enumeration! {
 }
 
 enumeration! {
-    /// Whether received data may be put into the CQE of a DCT.
+    /// Inline scatter: whether the device may write received data into the CQEs of a DCT.
     ///
     /// Source: linux: MLX5_DCTC_CS_RES_\*.
     pub struct DctScatterToCqe(pub u8) = "dct_scatter_to_cqe", 8 bits {
-        /// Never.
+        /// The device never writes data into CQEs.
         DISABLED = 0,
         /// Not used.
         NOT_APPLICABLE = 1,
@@ -33,7 +33,7 @@ enumeration! {
     }
 }
 
-/// Creates a target of dynamic connections.
+/// Creates a DC target.
 ///
 /// Source: linux: MLX5_CMD_OP_CREATE_DCT.
 pub static CREATE_DCT: CommandInfo = CommandInfo {
@@ -156,7 +156,7 @@ pub static ARM_DCT: CommandInfo = CommandInfo {
 command!(ArmDctIn -> ArmDctOut, ARM_DCT);
 
 structure! {
-    /// Context of a target of dynamic connections.
+    /// Context of a DC target.
     ///
     /// Source: linux: mlx5_ifc_dctc_bits.
     DctContext, DctContextLayout, 0x40 bytes = "dct_context" {
@@ -176,7 +176,7 @@ structure! {
         ///
         /// Source: rdma-core: mlx5_ifc_dctc_bits.
         data_in_order set_data_in_order: flag(29);
-        /// Take the data placement ordering code as given. `0x04.24`
+        /// Force the data placement ordering code. `0x04.24`
         dp_ordering_force set_dp_ordering_force: flag(39);
         /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x04.23:0`
         user_index set_user_index: number(u32, 40, 24);
@@ -184,7 +184,7 @@ structure! {
         cqn set_cqn: number(u32, 72, 24);
         /// Q counter that counts this queue's events. `0x0c.31:24`
         counter_set_id set_counter_set_id: number(u8, 96, 8);
-        /// Which atomic sizes the responder accepts. `0x0c.23:20`
+        /// Atomics that the responder accepts. `0x0c.23:20`
         atomic_mode set_atomic_mode: named(AtomicMode(u8), 104, 4);
         /// Accept RDMA READ from the peer. `0x0c.19`
         rre set_rre: flag(108);
@@ -192,13 +192,13 @@ structure! {
         rwe set_rwe: flag(109);
         /// Accept atomics from the peer. `0x0c.17`
         rae set_rae: flag(110);
-        /// Large writes are ordered as atomics are. `0x0c.16`
+        /// Large writes are ordered like atomics. `0x0c.16`
         atomic_like_write_en set_atomic_like_write_en: flag(111);
         /// Serve this object with lower latency, at the cost of throughput. `0x0c.15`
         latency_sensitive set_latency_sensitive: flag(112);
         /// The reserved lkey may be used in receive WQEs. `0x0c.14`
         rlky set_rlky: flag(113);
-        /// Packets may take any route (adaptive routing), and so arrive out of order. `0x0c.13`
+        /// Adaptive routing: packets may take any route and arrive out of order. `0x0c.13`
         free_ar set_free_ar: flag(114) overlay;
         /// UCX's name for the bit that Linux calls free_ar: initiators must connect with a full
         /// handshake. `0x0c.13`
@@ -226,7 +226,7 @@ structure! {
         flow_label set_flow_label: number(u32, 236, 20);
         /// Key that a DC initiator must present. `0x20, 8 bytes`
         dc_access_key set_dc_access_key: number(u64, 256, 64);
-        /// Largest packet payload. `0x28.26:24`
+        /// Path MTU: the largest packet payload. `0x28.26:24`
         mtu set_mtu: named(PathMtu(u8), 325, 3);
         /// Port of the device, from 1. `0x28.23:16`
         port set_port: number(u8, 328, 8);
@@ -236,7 +236,7 @@ structure! {
         my_addr_index set_my_addr_index: number(u8, 360, 8);
         /// Hop limit of responses. `0x2c.7:0`
         hop_limit set_hop_limit: number(u8, 376, 8);
-        /// Wrong keys seen (read only). `0x30`
+        /// Number of wrong DC access keys received (read only). `0x30`
         dc_access_key_violation_count set_dc_access_key_violation_count: number(u32, 384, 32);
         /// Drop eligible bit of the VLAN tag. `0x34.11`
         dei_cfi set_dei_cfi: flag(436);
@@ -246,8 +246,8 @@ structure! {
         ecn set_ecn: number(u8, 440, 2);
         /// DSCP of responses. `0x34.5:0`
         dscp set_dscp: number(u8, 442, 6);
-        /// Enhanced connection establishment options, where Linux has them; UCX knows the context
-        /// as 0x70 bytes with ece at 0x40. `0x3c`
+        /// Enhanced connection establishment options, at Linux's offset; UCX has a context of 0x70
+        /// bytes with ece at 0x40. `0x3c`
         ece set_ece: number(u32, 480, 32);
     }
 }
@@ -278,8 +278,7 @@ structure! {
     CreateDctOut, CreateDctOutLayout, 0x10 bytes = "create_dct_out" {
         sources: ["linux: mlx5_ifc_create_dct_out_bits"];
         reserved: [(8, 24), (64, 8)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -320,8 +319,7 @@ structure! {
     DestroyDctOut, DestroyDctOutLayout, 0x10 bytes = "destroy_dct_out" {
         sources: ["linux: mlx5_ifc_destroy_dct_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -357,8 +355,7 @@ structure! {
     DrainDctOut, DrainDctOutLayout, 0x10 bytes = "drain_dct_out" {
         sources: ["linux: mlx5_ifc_drain_dct_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -397,13 +394,12 @@ structure! {
     QueryDctOut, QueryDctOutLayout, 0x80 bytes = "query_dct_out" {
         sources: ["linux: mlx5_ifc_query_dct_out_bits"];
         reserved: [(8, 24), (64, 64), (640, 384)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The DCT as it is now. `0x10, 64 bytes`
+        /// The DCT's current context. `0x10, 64 bytes`
         dct_context_entry dct_context_entry_mut: nested(DctContext, 128);
     }
 }
@@ -427,7 +423,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Number of the DCT to watch, as CREATE_DCT gave it. `0x08.23:0`
+        /// Number of the DCT to arm, from CREATE_DCT. `0x08.23:0`
         dct_number set_dct_number: number(u32, 72, 24);
     }
 }
@@ -439,8 +435,7 @@ structure! {
     ArmDctOut, ArmDctOutLayout, 0x10 bytes = "arm_dct_out" {
         sources: ["linux: mlx5_ifc_arm_dct_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

@@ -3,9 +3,9 @@
 use crate::macros::prelude::*;
 
 structure! {
-    /// An event queue of the DPA, which CQs name by ext_element_type 2: follows the head of
-    /// CREATE_GENERAL_OBJECT and the output of QUERY_GENERAL_OBJECT. Its entries are those of other
-    /// EQs.
+    /// An event queue of the DPA, which a CQ targets by ext_element_type 2: follows the head of
+    /// CREATE_GENERAL_OBJECT and the output of QUERY_GENERAL_OBJECT. Its entries have the layout of
+    /// other EQs.
     ///
     /// Source: model.
     DpaEq, DpaEqLayout, 0x28 bytes = "dpa_eq" {
@@ -26,14 +26,14 @@ structure! {
         uar_page set_uar_page: number(u32, 40, 24);
         /// The emulated device, if device_valid. `0x08`
         device_id set_device_id: number(u32, 64, 32);
-        /// The device overwrites entries that are not consumed; else it drops events on a full EQ.
-        /// `0x0c.31`
+        /// The device overwrites entries that are not consumed; otherwise it drops events when the
+        /// EQ is full. `0x0c.31`
         overrun set_overrun: flag(96);
-        /// Where in that UMEM the entries begin, in bytes. `0x10, 8 bytes`
+        /// Offset of the entries in that UMEM, in bytes. `0x10, 8 bytes`
         umem_offset set_umem_offset: number(u64, 128, 64);
-        /// Which of its vectors, if device_valid. `0x18.15:0`
+        /// Vector of the emulated device, if device_valid. `0x18.15:0`
         vector set_vector: number(u16, 208, 16);
-        /// Consumer index as the last doorbell said (read only). `0x1c.25:0`
+        /// Consumer index from the last doorbell (read only). `0x1c.25:0`
         consumer set_consumer: number(u32, 230, 26);
         /// Index of the next entry that the device writes (read only). `0x20.25:0`
         producer set_producer: number(u32, 262, 26);
@@ -42,20 +42,20 @@ structure! {
 
 structure! {
     /// A PCI device that programs of the DPA emulate: follows the head of CREATE_GENERAL_OBJECT.
-    /// What its host does, MODIFY_GENERAL_OBJECT does: each one is a doorbell. What its host would
-    /// see, QUERY_GENERAL_OBJECT shows: how often each vector was raised.
+    /// MODIFY_GENERAL_OBJECT acts as the device's host: each one rings a doorbell.
+    /// QUERY_GENERAL_OBJECT reports what the host sees: how often each vector was raised.
     ///
     /// Source: model.
     DpaEmulatedDevice, DpaEmulatedDeviceLayout, 0x120 bytes = "dpa_emulated_device" {
         sources: ["model"];
         reserved: [(32, 16), (96, 160)];
-        /// Queues that it has, each with a doorbell. `0x00.31:16`
+        /// Number of queues, each with a doorbell. `0x00.31:16`
         queues set_queues: number(u16, 0, 16);
-        /// MSI-X vectors that it has, at most 64. `0x00.15:0`
+        /// Number of MSI-X vectors, at most 64. `0x00.15:0`
         vectors set_vectors: number(u16, 16, 16);
         /// The queue whose doorbell the host rings (MODIFY only). `0x04.15:0`
         doorbell_queue set_doorbell_queue: number(u16, 48, 16);
-        /// What it writes to it (MODIFY only). `0x08`
+        /// Value that the host writes to the doorbell (MODIFY only). `0x08`
         doorbell set_doorbell: number(u32, 64, 32);
         /// How often vector n was raised, modulo 2^32 (read only). `0x20, 256 bytes`
         raised set_raised: number(u32, 256, 32) [64];
@@ -63,7 +63,7 @@ structure! {
 }
 
 structure! {
-    /// A doorbell of an emulated device that makes CQEs of zeros: follows the head of
+    /// A doorbell of an emulated device that generates CQEs of zeros: follows the head of
     /// CREATE_GENERAL_OBJECT and the output of QUERY_GENERAL_OBJECT. Its number is the emulation
     /// index of outboxes.
     ///
@@ -73,17 +73,17 @@ structure! {
         reserved: [(34, 14), (64, 8), (160, 32)];
         /// The emulated device. `0x00`
         device_id set_device_id: number(u32, 0, 32);
-        /// The next doorbell makes a CQE (read only). `0x04.31`
+        /// The next ring of the doorbell generates a CQE (read only). `0x04.31`
         armed set_armed: flag(32);
-        /// A doorbell was rung that has made no CQE (read only). `0x04.30`
+        /// The doorbell was rung, but no CQE was generated yet (read only). `0x04.30`
         pending set_pending: flag(33);
-        /// Which of its queues. `0x04.15:0`
+        /// Queue of the emulated device. `0x04.15:0`
         queue set_queue: number(u16, 48, 16);
         /// CQ that gets the CQEs. `0x08.23:0`
         cqn set_cqn: number(u32, 72, 24);
-        /// What was written to the doorbell last (read only). `0x0c`
+        /// Last value written to the doorbell (read only). `0x0c`
         value set_value: number(u32, 96, 32);
-        /// How often it was rung, modulo 2^32 (read only). `0x10`
+        /// How often the doorbell was rung, modulo 2^32 (read only). `0x10`
         rings set_rings: number(u32, 128, 32);
     }
 }

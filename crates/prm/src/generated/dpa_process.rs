@@ -3,31 +3,31 @@
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Why the system stopped a process, and the ways in which one ends itself.
+    /// Why the system stopped a process, or how the process ended itself.
     ///
     /// Source: model.
     pub struct DpaFault(pub u8) = "dpa_fault", 8 bits {
-        /// It runs.
+        /// The process runs.
         NONE = 0,
-        /// An instruction that the core does not have.
+        /// The core does not have the instruction.
         ILLEGAL = 1,
-        /// Nothing may be executed there.
+        /// The address of an instruction fetch is not executable.
         FETCH = 2,
         /// The address of a load is not a multiple of its size.
         LOAD_MISALIGNED = 3,
-        /// Nothing may be loaded from there.
+        /// The address of a load is not readable.
         LOAD = 4,
         /// The address of a store or an atomic is not a multiple of its size.
         STORE_MISALIGNED = 5,
-        /// Nothing may be stored there.
+        /// The address of a store is not writable.
         STORE = 6,
-        /// EBREAK.
+        /// The instruction EBREAK.
         BREAKPOINT = 7,
         /// A system call that does not exist.
         SYSTEM_CALL = 8,
-        /// A run took more instructions than it may.
+        /// A run executed more instructions than the watchdog allows.
         WATCHDOG = 9,
-        /// An access through a window that its memory key does not allow.
+        /// The mkey of a window does not allow the access.
         WINDOW = 0xa,
         /// The process ended itself; no error.
         FINISHED = 0x40,
@@ -47,7 +47,7 @@ structure! {
     DpaProcess, DpaProcessLayout, 0x180 bytes = "dpa_process" {
         sources: ["model"];
         reserved: [(352, 22), (576, 12), (608, 32), (2880, 192)];
-        /// UMEM that holds the ELF file; it is read by CREATE and not used afterwards. `0x00`
+        /// UMEM that holds the ELF file; only CREATE reads it. `0x00`
         bin_umem_id set_bin_umem_id: number(u32, 0, 32);
         /// Bytes of heap, rounded up to 4 KiB. `0x04`
         heap_bytes set_heap_bytes: number(u32, 32, 32);
@@ -55,8 +55,8 @@ structure! {
         bin_umem_offset set_bin_umem_offset: number(u64, 64, 64);
         /// Length of the ELF file in bytes. `0x10, 8 bytes`
         bin_bytes set_bin_bytes: number(u64, 128, 64);
-        /// Instructions that one run of a thread may take before the process is stopped; 0 is the
-        /// device's limit. `0x18, 8 bytes`
+        /// Instructions that one run of a thread may execute before the device stops the process; 0
+        /// is the device's limit. `0x18, 8 bytes`
         watchdog set_watchdog: number(u64, 192, 64);
         /// First address of the heap as the process sees it (read only). `0x20, 8 bytes`
         heap_address set_heap_address: number(u64, 256, 64);
@@ -71,26 +71,26 @@ structure! {
         /// finished; 66 error with a code out of range; 67 panicked; 128-255 the program's own code
         /// (read only). `0x2c.7:0`
         status set_status: number(u8, 376, 8);
-        /// Instructions that ended runs of the process took (read only). `0x30, 8 bytes`
+        /// Instructions that the ended runs of the process executed (read only). `0x30, 8 bytes`
         instructions set_instructions: number(u64, 384, 64);
         /// Address of the instruction at which the process was stopped (read only). `0x38, 8 bytes`
         fault_pc set_fault_pc: number(u64, 448, 64);
-        /// Address that it could not reach, or the instruction that is illegal (read only). `0x40,
-        /// 8 bytes`
+        /// Address of the faulting access, or the illegal instruction (read only). `0x40, 8 bytes`
         fault_address set_fault_address: number(u64, 512, 64);
         /// Number of the thread or call whose run ended the process (read only). `0x48.19:0`
         fault_runner set_fault_runner: number(u32, 588, 20);
-        /// Address of the function that runs in the process when an error ends it, before its
-        /// status says so; 0: none. MODIFY sets it, as long as the process has had no thread.
-        /// `0x50, 8 bytes`
+        /// Address of the error handler, which runs in the process when an error ends it, before
+        /// status changes; 0: none. MODIFY sets it while the process has had no thread. `0x50, 8
+        /// bytes`
         error_handler set_error_handler: number(u64, 640, 64);
-        /// What names the process to a debugger of its user's; 0: it may not be debugged (read
-        /// only). `0x58, 8 bytes`
+        /// Token by which a debugger of the same user names the process; 0: the process may not be
+        /// debugged (read only). `0x58, 8 bytes`
         udbg_token set_udbg_token: number(u64, 704, 64);
-        /// x0 to x31 of that run when it was stopped (read only). `0x60, 256 bytes`
+        /// x0 to x31 of the run that ended the process, when it was stopped (read only). `0x60, 256
+        /// bytes`
         registers set_registers: number(u64, 768, 64) [32];
-        /// Tells it from every process of any function that is or was: by this functions of the
-        /// card name it in UAR extensions (read only). `0x160, 8 bytes`
+        /// Serial number, unique among all present and past processes of all functions; UAR
+        /// extensions of other functions name the process by it (read only). `0x160, 8 bytes`
         serial set_serial: number(u64, 2816, 64);
     }
 }
@@ -105,12 +105,12 @@ structure! {
         reserved: [(64, 64)];
         /// Number of the process. `0x00`
         process_id set_process_id: number(u32, 0, 32);
-        /// UMEM that takes the file. `0x04`
+        /// UMEM that receives the file. `0x04`
         umem_id set_umem_id: number(u32, 32, 32);
-        /// Where it begins in that UMEM, in bytes. `0x10, 8 bytes`
+        /// Offset of the file in that UMEM, in bytes. `0x10, 8 bytes`
         umem_offset set_umem_offset: number(u64, 128, 64);
-        /// Room for it in bytes; QUERY says how long the file is. If that is more, nothing was
-        /// written. `0x18, 8 bytes`
+        /// Room for the file in bytes; QUERY reports the length of the file. If the file does not
+        /// fit, nothing is written. `0x18, 8 bytes`
         dump_bytes set_dump_bytes: number(u64, 192, 64);
     }
 }

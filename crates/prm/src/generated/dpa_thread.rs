@@ -3,7 +3,7 @@
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Where a thread may run.
+    /// Execution units on which a thread may run.
     ///
     /// Source: model.
     pub struct DpaAffinity(pub u8) = "dpa_affinity", 2 bits {
@@ -17,17 +17,17 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a thread or a call does.
+    /// State of a thread or a call.
     ///
     /// Source: model.
     pub struct DpaThreadState(pub u8) = "dpa_thread_state", 2 bits {
-        /// It waits for an event.
+        /// The thread waits for an event.
         IDLE = 0,
-        /// It waits for an execution unit.
+        /// The thread or call waits for an execution unit.
         WAITING = 1,
-        /// It runs.
+        /// The thread or call runs.
         RUNNING = 2,
-        /// It has ended and never runs again; of a call: the result is there.
+        /// The thread or call has ended and never runs again; a call has its result.
         FINISHED = 3,
     } model [0, 1, 2, 3]
 }
@@ -42,36 +42,36 @@ structure! {
         reserved: [(35, 11), (48, 6), (56, 8)];
         /// Number of its process. `0x00`
         process_id set_process_id: number(u32, 0, 32);
-        /// It may run for ever: the watchdog leaves it alone. `0x04.31`
+        /// The thread may run without limit: the watchdog does not stop it. `0x04.31`
         polling set_polling: flag(32);
-        /// It may yield: the next event resumes it there. `0x04.30`
+        /// The thread may yield: the next event resumes it there. `0x04.30`
         continuable set_continuable: flag(33);
-        /// Events do not start it and are kept as one, until MODIFY_GENERAL_OBJECT clears this and
-        /// sets argument. `0x04.29`
+        /// Events do not start the thread: the device keeps them as one event until
+        /// MODIFY_GENERAL_OBJECT clears this and sets argument. `0x04.29`
         held set_held: flag(34);
-        /// Where it may run. `0x04.17:16`
+        /// Execution units on which the thread may run. `0x04.17:16`
         affinity set_affinity: named(DpaAffinity(u8), 46, 2);
-        /// What it does (read only). `0x04.9:8`
+        /// State of the thread (read only). `0x04.9:8`
         state set_state: named(DpaThreadState(u8), 54, 2);
-        /// Outbox that it begins with, 0xffff for none. `0x08.31:16`
+        /// Outbox at the start of a run; 0xffff: none. `0x08.31:16`
         outbox_id set_outbox_id: number(u16, 64, 16);
-        /// Window of entity 0 that it begins with, 0xffff for none. `0x08.15:0`
+        /// Window of entity 0 at the start of a run; 0xffff: none. `0x08.15:0`
         window_id set_window_id: number(u16, 80, 16);
-        /// Window of entity 1 that it begins with, 0xffff for none. `0x0c.31:16`
+        /// Window of entity 1 at the start of a run; 0xffff: none. `0x0c.31:16`
         second_window_id set_second_window_id: number(u16, 96, 16);
-        /// Number of the execution unit or the group, as affinity says. `0x0c.15:0`
+        /// Number of the execution unit or the group, by affinity. `0x0c.15:0`
         affinity_id set_affinity_id: number(u16, 112, 16);
-        /// Address of its handler. `0x10, 8 bytes`
+        /// Address of the handler. `0x10, 8 bytes`
         entry set_entry: number(u64, 128, 64);
         /// The handler's argument. `0x18, 8 bytes`
         argument set_argument: number(u64, 192, 64);
         /// metadata_parameter of its context. `0x20, 8 bytes`
         metadata set_metadata: number(u64, 256, 64);
-        /// How often it has run (read only). `0x28, 8 bytes`
+        /// Number of runs (read only). `0x28, 8 bytes`
         runs set_runs: number(u64, 320, 64);
-        /// Instructions of its ended runs (read only). `0x30, 8 bytes`
+        /// Instructions of the thread's ended runs (read only). `0x30, 8 bytes`
         instructions set_instructions: number(u64, 384, 64);
-        /// Execution unit of its last run (read only). `0x38`
+        /// Execution unit of the last run (read only). `0x38`
         unit set_unit: number(u32, 448, 32);
         /// Events received, modulo 2^32 (read only). `0x3c`
         events set_events: number(u32, 480, 32);
@@ -88,28 +88,28 @@ structure! {
         reserved: [(32, 14), (48, 6), (320, 64), (896, 128)];
         /// Number of the process. `0x00`
         process_id set_process_id: number(u32, 0, 32);
-        /// Where it may run. `0x04.17:16`
+        /// Execution units on which the call may run. `0x04.17:16`
         affinity set_affinity: named(DpaAffinity(u8), 46, 2);
-        /// What it does (read only). `0x04.9:8`
+        /// State of the call (read only). `0x04.9:8`
         state set_state: named(DpaThreadState(u8), 54, 2);
-        /// dpa_process_status of its process: if it is not 0, the call has no result (read only).
+        /// dpa_process_status of the process; if it is not 0, the call has no result (read only).
         /// `0x04.7:0`
         status set_status: number(u8, 56, 8);
-        /// Outbox that it begins with, 0xffff for none. `0x08.31:16`
+        /// Outbox at the start of a run; 0xffff: none. `0x08.31:16`
         outbox_id set_outbox_id: number(u16, 64, 16);
-        /// Window of entity 0 that it begins with, 0xffff for none. `0x08.15:0`
+        /// Window of entity 0 at the start of a run; 0xffff: none. `0x08.15:0`
         window_id set_window_id: number(u16, 80, 16);
-        /// Window of entity 1 that it begins with, 0xffff for none. `0x0c.31:16`
+        /// Window of entity 1 at the start of a run; 0xffff: none. `0x0c.31:16`
         second_window_id set_second_window_id: number(u16, 96, 16);
-        /// Number of the execution unit or the group, as affinity says. `0x0c.15:0`
+        /// Number of the execution unit or the group, by affinity. `0x0c.15:0`
         affinity_id set_affinity_id: number(u16, 112, 16);
         /// Address of the function. `0x10, 8 bytes`
         entry set_entry: number(u64, 128, 64);
-        /// What it returned, once it has ended (read only). `0x18, 8 bytes`
+        /// Return value, once the call has ended (read only). `0x18, 8 bytes`
         result set_result: number(u64, 192, 64);
         /// metadata_parameter of its context. `0x20, 8 bytes`
         metadata set_metadata: number(u64, 256, 64);
-        /// Its arguments, in a0 to a7. `0x30, 64 bytes`
+        /// Arguments of the function, in a0 to a7. `0x30, 64 bytes`
         arguments set_arguments: number(u64, 384, 64) [8];
     }
 }
@@ -123,39 +123,41 @@ structure! {
         reserved: [(33, 7), (64, 16)];
         /// Number of the process. `0x00`
         process_id set_process_id: number(u32, 0, 32);
-        /// It begins with the queues of a UAR extension, and not with those of uar_page. `0x04.31`
+        /// The outbox starts with the queues of a UAR extension instead of those of uar_page.
+        /// `0x04.31`
         extended set_extended: flag(32);
-        /// UAR page whose queues it may ring. `0x04.23:0`
+        /// UAR page whose queues the outbox may ring. `0x04.23:0`
         uar_page set_uar_page: number(u32, 40, 24);
-        /// What the process knows it by (read only). `0x08.15:0`
+        /// Number by which the process names the outbox (read only). `0x08.15:0`
         config_id set_config_id: number(u16, 80, 16);
-        /// That extension's number for programs, if extended. `0x0c`
+        /// device_id of the UAR extension, if extended. `0x0c`
         device_id set_device_id: number(u32, 96, 32);
     }
 }
 
 structure! {
-    /// Lets a process of another function of the card, or of another context, ring for the queues
-    /// that name a UAR page here: follows the head of CREATE_GENERAL_OBJECT and the output of
+    /// Allows a process of another function of the card, or of another context, to ring the queues
+    /// of a UAR page of this context: follows the head of CREATE_GENERAL_OBJECT and the output of
     /// QUERY_GENERAL_OBJECT.
     ///
     /// Source: model.
     DpaUarExtension, DpaUarExtensionLayout, 0x18 bytes = "dpa_uar_extension" {
         sources: ["model"];
         reserved: [(0, 8), (32, 16), (160, 32)];
-        /// UAR page here whose queues it may ring. `0x00.23:0`
+        /// UAR page of this context whose queues the process may ring. `0x00.23:0`
         uar_page set_uar_page: number(u32, 8, 24);
-        /// The function of the process, which reaches this one. `0x04.15:0`
+        /// Function of the process, which accesses this one. `0x04.15:0`
         vhca_id set_vhca_id: number(u16, 48, 16);
-        /// Serial number of the process there. `0x08, 8 bytes`
+        /// Serial number of the process at that function. `0x08, 8 bytes`
         process_serial set_process_serial: number(u64, 64, 64);
-        /// What programs name it by: the function in the upper half (read only). `0x10`
+        /// Number by which programs name the extension; the upper half is the function (read only).
+        /// `0x10`
         device_id set_device_id: number(u32, 128, 32);
     }
 }
 
 structure! {
-    /// A window of a process to memory that memory keys lead to: follows the head of
+    /// A window through which a process accesses the memory of mkeys: follows the head of
     /// CREATE_GENERAL_OBJECT.
     ///
     /// Source: model.
@@ -164,9 +166,9 @@ structure! {
         reserved: [(32, 8), (64, 16), (96, 32)];
         /// Number of the process. `0x00`
         process_id set_process_id: number(u32, 0, 32);
-        /// Protection domain that its memory key must be of. `0x04.23:0`
+        /// Protection domain that the mkey of the window must belong to. `0x04.23:0`
         pd set_pd: number(u32, 40, 24);
-        /// What the process knows it by (read only). `0x08.15:0`
+        /// Number by which the process names the outbox (read only). `0x08.15:0`
         config_id set_config_id: number(u16, 80, 16);
     }
 }

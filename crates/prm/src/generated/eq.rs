@@ -19,7 +19,7 @@ enumeration! {
         SQ_DRAINED = 3,
         /// A CQ overran or could not be written.
         CQ_ERROR = 4,
-        /// A work queue failed in a way that no CQE can tell.
+        /// A work queue failed, and no CQE can report it.
         WQ_CATASTROPHIC_ERROR = 5,
         /// A QP could not move to its alternate path.
         PATH_MIGRATION_FAILED = 7,
@@ -29,13 +29,13 @@ enumeration! {
         PORT_CHANGE = 9,
         /// Commands are complete.
         COMMAND_COMPLETION = 0xa,
-        /// The device wants pages, or gives them back.
+        /// The device requests pages or returns them.
         PAGE_REQUEST = 0xb,
-        /// An access met a page that is not present (on-demand paging).
+        /// An access hit a page that is not present (on-demand paging).
         PAGE_FAULT = 0xc,
         /// The context of a NIC vport changed.
         NIC_VPORT_CHANGE = 0xd,
-        /// The host's functions changed, as seen by the embedded CPU.
+        /// The host's functions changed; an event for the embedded CPU.
         ESW_FUNCTIONS_CHANGED = 0xe,
         /// A function changed its state.
         VHCA_STATE_CHANGE = 0xf,
@@ -45,11 +45,11 @@ enumeration! {
         WQ_ACCESS_ERROR = 0x11,
         /// An SRQ failed.
         SRQ_CATASTROPHIC_ERROR = 0x12,
-        /// A QP in error has taken its last WQE from its SRQ.
+        /// A QP in error has consumed its last WQE of its SRQ.
         SRQ_LAST_WQE = 0x13,
         /// An SRQ or RMP holds fewer WQEs than its low watermark.
         SRQ_LIMIT = 0x14,
-        /// A pin changed.
+        /// A GPIO pin changed.
         GPIO = 0x15,
         /// A cable or module was plugged, unplugged or failed.
         PORT_MODULE = 0x16,
@@ -57,9 +57,9 @@ enumeration! {
         TEMPERATURE_WARNING = 0x17,
         /// An XRQ failed.
         XRQ_ERROR = 0x18,
-        /// Remote configuration protocol.
+        /// An event of the remote configuration protocol.
         REMOTE_CONFIG = 0x19,
-        /// Doorbells or BlueFlame writes arrive faster than they are served.
+        /// Doorbells or BlueFlame writes arrive faster than the device serves them.
         DOORBELL_CONGESTION = 0x1a,
         /// A virtual lane is stalled.
         STALL_VL = 0x1b,
@@ -77,9 +77,9 @@ enumeration! {
         GENERAL = 0x22,
         /// A monitored counter changed.
         MONITOR_COUNTER = 0x24,
-        /// A pulse per second arrived.
+        /// A PPS pin had an event.
         PPS = 0x25,
-        /// The firmware tracer has news.
+        /// The firmware tracer changed its owner or its strings, or has traces (tracer_subtype).
         DEVICE_TRACER = 0x26,
         /// A general object changed.
         OBJECT_CHANGE = 0x27,
@@ -99,7 +99,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// Whether an EQ will raise its interrupt.
+    /// Whether an EQ raises its interrupt.
     ///
     /// Source: linux: MLX5_EQC_ST_\*.
     pub struct EqState(pub u8) = "eq_state", 4 bits {
@@ -110,7 +110,7 @@ enumeration! {
     }
 }
 
-/// Creates an event queue; only the kernel may.
+/// Creates an event queue; only the kernel may send it.
 ///
 /// Source: linux: MLX5_CMD_OP_CREATE_EQ.
 pub static CREATE_EQ: CommandInfo = CommandInfo {
@@ -219,23 +219,23 @@ structure! {
         ];
         /// Health of the EQ (read only). `0x00.31:28`
         status set_status: named(EqStatus(u8), 0, 4);
-        /// Collapsed EQ: every event is written to entry 0. `0x00.18`
+        /// Collapsed EQ: the device writes every event to entry 0. `0x00.18`
         ec set_ec: flag(13);
-        /// Overrun ignore: the consumer index is not checked. `0x00.17`
+        /// Overrun ignore: the device does not check the consumer index. `0x00.17`
         oi set_oi: flag(14);
         /// Whether the EQ is armed. `0x00.11:8`
         st set_st: named(EqState(u8), 20, 4);
-        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.11:6`
+        /// Offset of the buffer in its first page, in units of 1/64 of the page size. `0x08.11:6`
         page_offset set_page_offset: number(u8, 84, 6);
         /// log2 of the number of EQEs. `0x0c.28:24`
         log_eq_size set_log_eq_size: number(u8, 99, 5);
-        /// UAR page index on which this queue's doorbells are rung. `0x0c.23:0`
+        /// Index of the UAR page for this queue's doorbells. `0x0c.23:0`
         uar_page set_uar_page: number(u32, 104, 24);
         /// Interrupt vector (MSI-X index) to raise. `0x14.11:0`
         intr set_intr: number(u16, 180, 12);
         /// log2 of the page size of the buffer, in units of 4 KiB. `0x18.28:24`
         log_page_size set_log_page_size: number(u8, 195, 5);
-        /// Consumer index as the device last got it (read only). `0x28.23:0`
+        /// Consumer index that the device last received (read only). `0x28.23:0`
         consumer_counter set_consumer_counter: number(u32, 328, 24);
         /// Index of the next EQE that the device writes (read only). `0x2c.23:0`
         producer_counter set_producer_counter: number(u32, 360, 24);
@@ -258,8 +258,8 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// The EQ to create. `0x10, 64 bytes`
         eq_context_entry eq_context_entry_mut: nested(EqContext, 128);
-        /// Events to deliver here, one bit per event_type: element 0 holds types 0 to 63; 0
-        /// everywhere makes a completion EQ. `0x58, 32 bytes`
+        /// Events to deliver to this EQ, one bit per event_type: element 0 holds types 0 to 63; all
+        /// zeros create a completion EQ. `0x58, 32 bytes`
         event_bitmask set_event_bitmask: number(u64, 704, 64) [4];
         /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
         /// `0x110, 8 bytes`
@@ -274,8 +274,7 @@ structure! {
     CreateEqOut, CreateEqOutLayout, 0x10 bytes = "create_eq_out" {
         sources: ["linux: mlx5_ifc_create_eq_out_bits"];
         reserved: [(8, 24), (64, 24), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -298,7 +297,7 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Number of the EQ to destroy, as CREATE_EQ gave it. `0x08.7:0`
+        /// Number of the EQ to destroy, from CREATE_EQ. `0x08.7:0`
         eq_number set_eq_number: number(u8, 88, 8);
     }
 }
@@ -310,8 +309,7 @@ structure! {
     DestroyEqOut, DestroyEqOutLayout, 0x10 bytes = "destroy_eq_out" {
         sources: ["linux: mlx5_ifc_destroy_eq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -332,7 +330,7 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Number of the EQ to look at, as CREATE_EQ gave it. `0x08.7:0`
+        /// Number of the EQ to query, from CREATE_EQ. `0x08.7:0`
         eq_number set_eq_number: number(u8, 88, 8);
     }
 }
@@ -344,13 +342,12 @@ structure! {
     QueryEqOut, QueryEqOutLayout, 0x110 bytes = "query_eq_out" {
         sources: ["linux: mlx5_ifc_query_eq_out_bits"];
         reserved: [(8, 24), (64, 64), (640, 64), (768, 1408)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The EQ as it is now, state and counters included. `0x10, 64 bytes`
+        /// The EQ's current context, state and counters included. `0x10, 64 bytes`
         eq_context_entry eq_context_entry_mut: nested(EqContext, 128);
         /// Events of types 0 to 63 that the EQ delivers. `0x58, 8 bytes`
         event_bitmask set_event_bitmask: number(u64, 704, 64);
@@ -375,7 +372,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Number of the EQ that gets the event. `0x08.7:0`
         eq_number set_eq_number: number(u8, 88, 8);
-        /// The EQE to write; owner and signature are the device's. `0x10, 64 bytes`
+        /// The EQE to write; the device fills in owner and signature. `0x10, 64 bytes`
         eqe set_eqe: bytes(0x40, 128);
     }
 }
@@ -387,8 +384,7 @@ structure! {
     GenEqeOut, GenEqeOutLayout, 0x10 bytes = "gen_eqe_out" {
         sources: ["linux: mlx5_ifc_gen_eq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

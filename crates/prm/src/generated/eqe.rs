@@ -6,17 +6,17 @@ use super::hot::{Eqe, EqeCompletion};
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Kind of the queue that an event is about.
+    /// Kind of the queue that an event concerns.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_EVENT_QUEUE_TYPE_\*.
     pub struct EqeQueueType(pub u8) = "eqe_queue_type", 8 bits {
-        /// QP (or SRQ, by the event type).
+        /// A QP, or an SRQ by the event type.
         QP = 0,
-        /// The number is of a receive queue, or of an RMP.
+        /// A receive queue or an RMP.
         RQ = 1,
-        /// The number is of a send queue.
+        /// A send queue.
         SQ = 2,
-        /// The number is of a DC target.
+        /// A DC target.
         DCT = 6,
     }
 }
@@ -50,7 +50,7 @@ enumeration! {
         PKEY = 7,
         /// The GUID table changed.
         GUID = 8,
-        /// The subnet manager asks clients to register again.
+        /// The subnet manager requires clients to register again.
         CLIENT_REREGISTER = 9,
     }
 }
@@ -62,11 +62,11 @@ enumeration! {
     pub struct GeneralEventSubtype(pub u8) = "general_event_subtype", 8 bits {
         /// A receive queue with delay drop had no buffer for too long.
         DELAY_DROP_TIMEOUT = 1,
-        /// The power that the slot gives changed.
+        /// The power that the slot supplies changed.
         PCI_POWER_CHANGE = 5,
         /// Firmware was patched live.
         FW_LIVE_PATCH = 7,
-        /// A firmware reset is being agreed (eqe_sync_fw_update).
+        /// The hosts negotiate a firmware reset (eqe_sync_fw_update).
         PCI_SYNC_FOR_FW_UPDATE = 8,
     }
 }
@@ -90,11 +90,11 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_PFAULT_SUBTYPE_\*.
     pub struct PageFaultSubtype(pub u8) = "page_fault_subtype", 8 bits {
-        /// While a WQE was fetched or executed (eqe_page_fault_wqe).
+        /// The device faulted while it fetched or executed a WQE (eqe_page_fault_wqe).
         WQE = 0,
-        /// By a request from the network (eqe_page_fault_rdma).
+        /// A request from the network faulted (eqe_page_fault_rdma).
         RDMA = 1,
-        /// By any access, reported by address (eqe_page_fault_memory).
+        /// An access faulted; the EQE reports its address (eqe_page_fault_memory).
         MEMORY = 2,
     }
 }
@@ -104,13 +104,13 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/device.h enum sync_rst_state_type.
     pub struct SyncFwUpdateState(pub u8) = "sync_fw_update_state", 4 bits {
-        /// May the device be reset?
+        /// The hosts have to accept or refuse the reset.
         RESET_REQUEST = 0,
-        /// The driver of every function takes its link down: the firmware restarts.
+        /// The firmware restarts: the driver of every function takes its link down.
         RESET_NOW = 1,
-        /// It is not.
+        /// The device is not reset.
         RESET_ABORT = 2,
-        /// The driver has to unload first.
+        /// The driver has to unload before the reset.
         RESET_UNLOAD = 3,
     }
 }
@@ -120,13 +120,13 @@ enumeration! {
     ///
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/lib/events.h MLX5_MODULE_STATUS_\*.
     pub struct ModuleStatus(pub u8) = "module_status", 4 bits {
-        /// A module was put in, and its power is on.
+        /// A module was plugged in and is powered.
         PLUGGED = 1,
-        /// Taken out.
+        /// The module was unplugged.
         UNPLUGGED = 2,
-        /// Failed.
+        /// The module failed (module_error).
         ERROR = 3,
-        /// A module is in, but switched off.
+        /// A module is plugged in but switched off.
         DISABLED = 4,
     }
 }
@@ -137,23 +137,23 @@ enumeration! {
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/lib/events.h
     /// MLX5_MODULE_EVENT_ERROR_\*.
     pub struct ModuleError(pub u8) = "module_error", 4 bits {
-        /// It needs more power than there is.
+        /// The module needs more power than the budget has.
         POWER_BUDGET_EXCEEDED = 0,
         /// A long-range module of another vendor.
         LONG_RANGE_FOR_NON_MLNX = 1,
-        /// Its I2C bus is stuck.
+        /// The module's I2C bus is stuck.
         BUS_STUCK = 2,
-        /// Its EEPROM does not answer.
+        /// The module's EEPROM does not answer.
         NO_EEPROM = 3,
-        /// Its part number is not on the list.
+        /// The module's part number is not on the list.
         ENFORCE_PART_NUMBER_LIST = 4,
-        /// The module says that it is of a kind which the firmware does not know.
+        /// The firmware does not know the module's identifier.
         UNKNOWN_IDENTIFIER = 5,
-        /// It is too hot.
+        /// The module is too hot.
         HIGH_TEMPERATURE = 6,
         /// The cable is bad or short-circuited.
         BAD_CABLE = 7,
-        /// It needs more power than the slot gives.
+        /// The module needs more power than the slot supplies.
         PCIE_POWER_SLOT_EXCEEDED = 0xc,
     }
 }
@@ -164,9 +164,9 @@ view! {
         reserved: [(0, 8), (16, 8), (32, 224), (480, 16), (504, 7)];
         /// Kind of the event. `0x00.23:16`
         event_type set_event_type: named(EventType(u8), 8, 8);
-        /// Sub type, by kind. `0x00.7:0`
+        /// Sub type; its meaning depends on event_type. `0x00.7:0`
         event_sub_type set_event_sub_type: number(u8, 24, 8);
-        /// Data of the event, by kind. `0x20, 28 bytes`
+        /// Data of the event; event_type selects the layout. `0x20, 28 bytes`
         event_data set_event_data: bytes(0x1c, 256);
         /// Signature, where checksums are enabled. `0x3c.15:8`
         signature set_signature: number(u8, 496, 8);
@@ -227,7 +227,7 @@ structure! {
         reserved: [(0, 8), (32, 56), (96, 128)];
         /// CQ that failed. `0x00.23:0`
         cqn set_cqn: number(u32, 8, 24);
-        /// Why. `0x08.7:0`
+        /// Why the CQ failed. `0x08.7:0`
         syndrome set_syndrome: named(CqErrorSyndrome(u8), 88, 8);
     }
 }
@@ -253,7 +253,7 @@ structure! {
     EqeCommand, EqeCommandLayout, 0x1c bytes = "eqe_command" {
         sources: ["linux: mlx5_ifc_cmd_inter_comp_event_bits", "linux: struct mlx5_eqe_cmd"];
         reserved: [(32, 192)];
-        /// One bit per entry of the command queue that is complete. `0x00`
+        /// Completed entries of the command queue, one bit each. `0x00`
         vector set_vector: number(u32, 0, 32);
     }
 }
@@ -276,7 +276,8 @@ structure! {
         release_all_pages set_release_all_pages: flag(1);
         /// Function that needs pages. `0x00.15:0`
         function_id set_function_id: number(u16, 16, 16);
-        /// Pages of 4 KiB wanted; negative (two's complement) gives pages back. `0x04`
+        /// Number of 4 KiB pages that the device requests; negative (two's complement) if it
+        /// returns pages. `0x04`
         num_pages set_num_pages: number(u32, 32, 32);
     }
 }
@@ -295,7 +296,7 @@ structure! {
 }
 
 structure! {
-    /// Data of PAGE_FAULT by a WQE.
+    /// Data of a PAGE_FAULT that a WQE caused.
     ///
     /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits; linux: struct
     /// mlx5_eqe_page_fault.
@@ -304,17 +305,17 @@ structure! {
             ["linux: mlx5_ifc_wqe_associated_page_fault_event_bits",
             "linux: struct mlx5_eqe_page_fault"];
         reserved: [(32, 16), (64, 16), (128, 69)];
-        /// Bytes done before the fault. `0x00`
+        /// Bytes completed before the fault. `0x00`
         bytes_committed set_bytes_committed: number(u32, 0, 32);
-        /// Index in its ring of the WQE whose list, or whose ring page, faulted. `0x04.15:0`
+        /// Ring index of the WQE; its data list or its page of the ring faulted. `0x04.15:0`
         wqe_index set_wqe_index: number(u16, 48, 16);
         /// Length of the packet in bytes. `0x08.15:0`
         packet_length set_packet_length: number(u16, 80, 16);
-        /// To be returned in PAGE_FAULT_RESUME. `0x0c`
+        /// Token for PAGE_FAULT_RESUME. `0x0c`
         ///
         /// Source: linux: struct mlx5_eqe_page_fault.
         token set_token: number(u32, 96, 32);
-        /// The fault is by an RDMA request. `0x18.26`
+        /// An RDMA request faulted. `0x18.26`
         ///
         /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits.
         rdma set_rdma: flag(197);
@@ -332,24 +333,24 @@ structure! {
 }
 
 structure! {
-    /// Data of PAGE_FAULT by a request from the network.
+    /// Data of a PAGE_FAULT that a request from the network caused.
     ///
     /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits; linux: struct mlx5_eqe_page_fault.
     EqePageFaultRdma, EqePageFaultRdmaLayout, 0x1c bytes = "eqe_page_fault_rdma" {
         sources:
             ["linux: mlx5_ifc_rdma_page_fault_event_bits", "linux: struct mlx5_eqe_page_fault"];
         reserved: [(64, 16), (192, 5)];
-        /// Bytes done before the fault. `0x00`
+        /// Bytes completed before the fault. `0x00`
         bytes_committed set_bytes_committed: number(u32, 0, 32);
-        /// Key of the request. `0x04`
+        /// R_Key of the request. `0x04`
         r_key set_r_key: number(u32, 32, 32);
         /// Length of the packet in bytes. `0x08.15:0`
         packet_length set_packet_length: number(u16, 80, 16);
         /// Length of the request in bytes. `0x0c`
         rdma_op_len set_rdma_op_len: number(u32, 96, 32);
-        /// Address of the request. `0x10, 8 bytes`
+        /// Virtual address of the request. `0x10, 8 bytes`
         rdma_va set_rdma_va: number(u64, 128, 64);
-        /// The fault is by an RDMA request. `0x18.26`
+        /// An RDMA request faulted. `0x18.26`
         ///
         /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits.
         rdma set_rdma: flag(197);
@@ -361,7 +362,7 @@ structure! {
         ///
         /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits.
         requestor set_requestor: flag(199);
-        /// The responder whose peer sent the request that faulted. `0x18.23:0`
+        /// Number of the responder QP that received the request. `0x18.23:0`
         qp_number set_qp_number: number(u32, 200, 24);
     }
 }
@@ -374,19 +375,19 @@ structure! {
         sources: ["linux: struct mlx5_eqe_page_fault"];
         reserved: [(8, 8), (116, 12)];
         /// Bit 7 marks the last event of a page fault (Linux: MLX5_MEMORY_PAGE_FAULT_FLAGS_LAST);
-        /// only then Linux sends PAGE_FAULT_RESUME. `0x00.31:24`
+        /// Linux sends PAGE_FAULT_RESUME only after that one. `0x00.31:24`
         flags set_flags: number(u8, 0, 8);
-        /// Pages behind the faulting ones that will be touched. `0x00.15:0`
+        /// Pages after the faulting ones that the access will touch. `0x00.15:0`
         post_demand_fault_pages set_post_demand_fault_pages: number(u16, 16, 16);
-        /// Pages before the faulting ones that were touched. `0x04.31:16`
+        /// Pages before the faulting ones that the access touched. `0x04.31:16`
         pre_demand_fault_pages set_pre_demand_fault_pages: number(u16, 32, 16);
-        /// Token, bits 47:32. `0x04.15:0`
+        /// Token for PAGE_FAULT_RESUME, bits 47:32. `0x04.15:0`
         token_47_32 set_token_47_32: number(u16, 48, 16);
-        /// Token, bits 31:0. `0x08`
+        /// Token for PAGE_FAULT_RESUME, bits 31:0. `0x08`
         token_31_0 set_token_31_0: number(u32, 64, 32);
-        /// Faulting pages of 4 KiB. `0x0c.31:12`
+        /// Number of faulting pages of 4 KiB. `0x0c.31:12`
         demand_fault_pages set_demand_fault_pages: number(u32, 96, 20);
-        /// Key of the access. `0x10`
+        /// mkey of the access. `0x10`
         mkey set_mkey: number(u32, 128, 32);
         /// Address of the first faulting page. `0x14, 8 bytes`
         va set_va: number(u64, 160, 64);
@@ -428,7 +429,7 @@ structure! {
         reserved: [(0, 8), (16, 12), (32, 20), (56, 168)];
         /// Number of the module. `0x00.23:16`
         module set_module: number(u8, 8, 8);
-        /// What happened to it. `0x00.3:0`
+        /// State of the module. `0x00.3:0`
         module_status set_module_status: named(ModuleStatus(u8), 28, 4);
         /// Kind of error, with status ERROR. `0x04.11:8`
         error_type set_error_type: named(ModuleError(u8), 52, 4);
@@ -442,7 +443,7 @@ structure! {
     EqePps, EqePpsLayout, 0x1c bytes = "eqe_pps" {
         sources: ["linux: struct mlx5_eqe_pps"];
         reserved: [(0, 24), (32, 32), (128, 96)];
-        /// Which of the device's PPS pins had the event, from 0. `0x00.7:0`
+        /// Number of the PPS pin that had the event, from 0. `0x00.7:0`
         pin set_pin: number(u8, 24, 8);
         /// Real time clock: seconds. `0x08`
         time_sec set_time_sec: number(u32, 64, 32) overlay;
@@ -491,7 +492,7 @@ structure! {
         reserved: [(8, 8), (24, 200)];
         /// Whether congestion began or ended. `0x00.31:24`
         event_subtype set_event_subtype: number(u8, 0, 8);
-        /// How bad it is. `0x00.15:8`
+        /// Severity of the congestion. `0x00.15:8`
         congestion_level set_congestion_level: number(u8, 16, 8);
     }
 }
@@ -545,7 +546,7 @@ structure! {
         sources:
             ["linux: mlx5_ifc_fpga_error_event_bits", "linux: mlx5_ifc_fpga_qp_error_event_bits"];
         reserved: [(0, 88), (96, 104)];
-        /// Why. `0x08.7:0`
+        /// Why the FPGA or its QP failed. `0x08.7:0`
         syndrome set_syndrome: number(u8, 88, 8);
         /// QP of the FPGA (FPGA_QP_ERROR). `0x18.23:0`
         ///

@@ -4,7 +4,7 @@ use super::command::CommandStatus;
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Which packets a flow table sees.
+    /// Packets that a flow table processes.
     ///
     /// Source: linux: enum fs_flow_table_type.
     pub struct FlowTableType(pub u8) = "flow_table_type", 8 bits {
@@ -12,11 +12,11 @@ enumeration! {
         NIC_RX = 0,
         /// Packets that the function sends.
         NIC_TX = 1,
-        /// Packets that the switch gives to a virtual port.
+        /// Packets that the E-Switch delivers to a virtual port.
         ESW_EGRESS_ACL = 2,
-        /// Packets that the switch takes from a virtual port.
+        /// Packets that the E-Switch gets from a virtual port.
         ESW_INGRESS_ACL = 3,
-        /// Packets within the switch.
+        /// Packets inside the E-Switch.
         FDB = 4,
         /// Copies of packets that the function receives.
         SNIFFER_RX = 5,
@@ -26,7 +26,7 @@ enumeration! {
         RDMA_RX = 7,
         /// RoCE packets that the function sends.
         RDMA_TX = 8,
-        /// Packets sent on a bond, whose port it chooses.
+        /// Packets sent on a bond; the table selects the port.
         PORT_SEL = 9,
     }
 }
@@ -36,76 +36,76 @@ enumeration! {
     ///
     /// Source: linux: enum mlx5_flow_table_miss_action.
     pub struct TableMissAction(pub u8) = "table_miss_action", 4 bits {
-        /// What the type of the table does: a NIC receive table drops it, a NIC transmit table lets
-        /// it out.
+        /// The default of the table type: a NIC receive table drops the packet, a NIC transmit
+        /// table sends it.
         DEF = 0,
-        /// It continues in the table table_miss_id.
+        /// The packet continues in the table table_miss_id.
         FWD = 1,
-        /// It continues in the next domain.
+        /// The packet continues in the next domain.
         SWITCH_DOMAIN = 2,
     }
 }
 
 enumeration! {
-    /// Bits of match_criteria_enable: which parts of the match parameters count.
+    /// Bits of match_criteria_enable: parts of the match parameters that are compared.
     ///
     /// Source: linux: MLX5_CREATE_FLOW_GROUP_IN_MATCH_CRITERIA_ENABLE_\*.
     pub struct MatchCriteriaEnable(pub u8) = "match_criteria_enable", 8 bits {
-        /// The headers of the packet, or the outer ones of a tunnel, count.
+        /// Compare the headers of the packet, or the outer headers of a tunnel.
         OUTER_HEADERS = 1,
-        /// The first page of further fields counts.
+        /// Compare the first page of further fields.
         MISC_PARAMETERS = 2,
-        /// The headers within a tunnel count.
+        /// Compare the headers inside a tunnel.
         INNER_HEADERS = 4,
-        /// Page 2 of further fields counts.
+        /// Compare page 2 of further fields.
         MISC_PARAMETERS_2 = 8,
-        /// Page 3 of further fields counts.
+        /// Compare page 3 of further fields.
         MISC_PARAMETERS_3 = 0x10,
-        /// Page 4 of further fields counts.
+        /// Compare page 4 of further fields.
         MISC_PARAMETERS_4 = 0x20,
-        /// Page 5 of further fields counts.
+        /// Compare page 5 of further fields.
         MISC_PARAMETERS_5 = 0x40,
     }
 }
 
 enumeration! {
-    /// Bits of action: what an entry does with a packet that it matches.
+    /// Bits of action: what an entry does with a matching packet.
     ///
     /// Source: linux: include/linux/mlx5/mlx5_ifc.h MLX5_FLOW_CONTEXT_ACTION_\*.
     pub struct FlowContextAction(pub u16) = "flow_context_action", 16 bits {
-        /// It passes, in tables that let packets pass.
+        /// Let the packet pass, in tables that can do so.
         ALLOW = 1,
-        /// It is dropped.
+        /// Drop the packet.
         DROP = 2,
-        /// It goes to the destinations of the entry.
+        /// Forward the packet to the destinations of the entry.
         FWD_DEST = 4,
-        /// Flow counters of the entry count it.
+        /// Count the packet in the flow counters of the entry.
         COUNT = 8,
-        /// packet_reformat_id changes its headers.
+        /// Reformat the headers by packet_reformat_id.
         PACKET_REFORMAT = 0x10,
-        /// Its tunnel header is removed.
+        /// Remove the tunnel header.
         DECAP = 0x20,
-        /// modify_header_id changes its header fields.
+        /// Modify header fields by modify_header_id.
         MOD_HDR = 0x40,
-        /// Its outer VLAN tag is removed.
+        /// Remove the outer VLAN tag.
         VLAN_POP = 0x80,
-        /// The VLAN tag push_vlan is added.
+        /// Add the VLAN tag push_vlan.
         VLAN_PUSH = 0x100,
-        /// The VLAN tag behind the first is removed.
+        /// Remove the second VLAN tag.
         VLAN_POP_2 = 0x400,
-        /// The VLAN tag push_vlan_2 is added.
+        /// Add the VLAN tag push_vlan_2.
         VLAN_PUSH_2 = 0x800,
-        /// encrypt_decrypt_obj_id decrypts it.
+        /// Decrypt the packet by encrypt_decrypt_obj_id.
         CRYPTO_DECRYPT = 0x1000,
-        /// encrypt_decrypt_obj_id encrypts it.
+        /// Encrypt the packet by encrypt_decrypt_obj_id.
         CRYPTO_ENCRYPT = 0x2000,
-        /// The objects of execute_aso meter or count it.
+        /// Meter or count the packet in the objects of execute_aso.
         EXECUTE_ASO = 0x4000,
     }
 }
 
 enumeration! {
-    /// Where an entry sends a packet.
+    /// Kinds of destinations of a packet.
     ///
     /// Source: linux: enum mlx5_ifc_flow_destination_type.
     pub struct FlowDestinationType(pub u8) = "flow_destination_type", 8 bits {
@@ -113,29 +113,29 @@ enumeration! {
         VPORT = 0,
         /// Another flow table.
         FLOW_TABLE = 1,
-        /// A TIR, and so receive queues.
+        /// A TIR, which delivers to receive queues.
         TIR = 2,
         /// A sampler, which copies some packets.
         FLOW_SAMPLER = 6,
-        /// The port.
+        /// The uplink: the physical port.
         UPLINK = 8,
     }
 }
 
 enumeration! {
-    /// Bits of modify_field_select: what MODIFY_FLOW_TABLE takes.
+    /// Bits of modify_field_select: fields that MODIFY_FLOW_TABLE changes.
     ///
     /// Source: linux: MLX5_MODIFY_FLOW_TABLE_\*.
     pub struct ModifyFlowTableField(pub u16) = "modify_flow_table_field", 16 bits {
-        /// table_miss_action and table_miss_id.
+        /// Take table_miss_action and table_miss_id from the new context.
         MISS_TABLE_ID = 1,
-        /// lag_master_next_table_id.
+        /// Take lag_master_next_table_id from the new context: the next table of a bond.
         LAG_NEXT_TABLE_ID = 0x8000,
     }
 }
 
 enumeration! {
-    /// Bits of modify_enable_mask: what SET_FLOW_TABLE_ENTRY changes of an entry that exists.
+    /// Bits of modify_enable_mask: parts of an existing entry that SET_FLOW_TABLE_ENTRY changes.
     ///
     /// Source: linux: enum MLX5_SET_FTE_MODIFY_ENABLE_MASK_\*.
     pub struct SetFteModifyEnable(pub u8) = "set_fte_modify_enable", 8 bits {
@@ -143,9 +143,9 @@ enumeration! {
         ACTION = 1,
         /// Take the tag from the new entry.
         FLOW_TAG = 2,
-        /// Take where packets go from the list behind the new entry.
+        /// Take the destinations from the list after the new entry.
         DESTINATION_LIST = 4,
-        /// Take the counters from the list behind the new entry.
+        /// Take the flow counters from the list after the new entry.
         FLOW_COUNTERS = 8,
     }
 }
@@ -166,13 +166,13 @@ pub static CREATE_FLOW_TABLE: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "A field is out of range, or asks for what the capabilities do not offer.",
+            why: "A field is out of range or needs a capability that the device lacks.",
         },
-        StatusRule { status: 5, name: "BAD_RES", why: "table_miss_id is no table." },
+        StatusRule { status: 5, name: "BAD_RES", why: "The table table_miss_id does not exist." },
         StatusRule {
             status: 8,
             name: "LIM",
-            why: "As many tables exist as log_max_ft_num allows.",
+            why: "The number of tables is at the limit of log_max_ft_num.",
         },
     ],
     variants: &[],
@@ -198,7 +198,7 @@ pub static DESTROY_FLOW_TABLE: CommandInfo = CommandInfo {
         StatusRule {
             status: 9,
             name: "BAD_RES_STATE",
-            why: "Groups are in it, or another table, an entry or the root leads to it.",
+            why: "The table has groups, or another table, an entry or the root leads to it.",
         },
     ],
     variants: &[],
@@ -226,7 +226,7 @@ pub static QUERY_FLOW_TABLE: CommandInfo = CommandInfo {
 
 command!(QueryFlowTableIn -> QueryFlowTableOut, QUERY_FLOW_TABLE);
 
-/// Creates a group: a range of entries of a table that match the same fields.
+/// Creates a flow group: a range of a table's entries that match the same fields.
 ///
 /// Source: linux: MLX5_CMD_OP_CREATE_FLOW_GROUP.
 pub static CREATE_FLOW_GROUP: CommandInfo = CommandInfo {
@@ -267,7 +267,7 @@ pub static DESTROY_FLOW_GROUP: CommandInfo = CommandInfo {
     capability: Some("hca_cap.nic_flow_table"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such table or group for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "Entries are in it." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "The group still has entries." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_FLOW_GROUP"],
@@ -298,7 +298,7 @@ pub static QUERY_FLOW_GROUP: CommandInfo = CommandInfo {
 
 command!(QueryFlowGroupIn -> QueryFlowGroupOut, QUERY_FLOW_GROUP);
 
-/// Writes an entry (op_mod 0), or changes one (op_mod 1).
+/// Creates a flow table entry (op_mod 0) or changes one (op_mod 1).
 ///
 /// Source: linux: MLX5_CMD_OP_SET_FLOW_TABLE_ENTRY.
 pub static SET_FLOW_TABLE_ENTRY: CommandInfo = CommandInfo {
@@ -324,12 +324,12 @@ pub static SET_FLOW_TABLE_ENTRY: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The index is not in the group, an action is not supported.",
+            why: "The index is outside the group, or an action is not supported.",
         },
         StatusRule {
             status: 9,
             name: "BAD_RES_STATE",
-            why: "There is an entry at the index (op_mod 0), or none (op_mod 1).",
+            why: "An entry exists at the index (op_mod 0), or no entry does (op_mod 1).",
         },
     ],
     variants: &[],
@@ -339,13 +339,13 @@ pub static SET_FLOW_TABLE_ENTRY: CommandInfo = CommandInfo {
 command!(SetFlowTableEntryIn -> SetFlowTableEntryOut, SET_FLOW_TABLE_ENTRY);
 
 impl SetFlowTableEntryIn {
-    /// `op_mod`: A new entry.
+    /// `op_mod`: Create the entry.
     pub const CREATE: u16 = 0;
-    /// `op_mod`: Changes of an entry.
+    /// `op_mod`: Change the entry.
     pub const MODIFY: u16 = 1;
 }
 
-/// Reads an entry.
+/// Reads a flow table entry.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_FLOW_TABLE_ENTRY.
 pub static QUERY_FLOW_TABLE_ENTRY: CommandInfo = CommandInfo {
@@ -368,7 +368,7 @@ pub static QUERY_FLOW_TABLE_ENTRY: CommandInfo = CommandInfo {
 
 command!(QueryFlowTableEntryIn -> QueryFlowTableEntryOut, QUERY_FLOW_TABLE_ENTRY);
 
-/// Removes an entry.
+/// Removes a flow table entry.
 ///
 /// Source: linux: MLX5_CMD_OP_DELETE_FLOW_TABLE_ENTRY.
 pub static DELETE_FLOW_TABLE_ENTRY: CommandInfo = CommandInfo {
@@ -391,7 +391,7 @@ pub static DELETE_FLOW_TABLE_ENTRY: CommandInfo = CommandInfo {
 
 command!(DeleteFlowTableEntryIn -> DeleteFlowTableEntryOut, DELETE_FLOW_TABLE_ENTRY);
 
-/// Sets the table that packets enter first; with op_mod 1, removes it.
+/// Sets the root table, which packets enter first; op_mod 1 removes it.
 ///
 /// Source: linux: MLX5_CMD_OP_SET_FLOW_TABLE_ROOT.
 pub static SET_FLOW_TABLE_ROOT: CommandInfo = CommandInfo {
@@ -407,10 +407,10 @@ pub static SET_FLOW_TABLE_ROOT: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The device has no such tables, or the root cannot be chosen.",
+            why: "The device has no tables of this type, or the root cannot be set.",
         },
         StatusRule { status: 5, name: "BAD_RES", why: "No such table." },
-        StatusRule { status: 2, name: "BAD_OP", why: "Only uid 0 may send it." },
+        StatusRule { status: 2, name: "BAD_OP", why: "Only uid 0 may send the command." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_SET_FLOW_TABLE_ROOT"],
@@ -419,13 +419,13 @@ pub static SET_FLOW_TABLE_ROOT: CommandInfo = CommandInfo {
 command!(SetFlowTableRootIn -> SetFlowTableRootOut, SET_FLOW_TABLE_ROOT);
 
 impl SetFlowTableRootIn {
-    /// `op_mod`: The table is the root.
+    /// `op_mod`: Make the table the root.
     pub const CONNECT: u16 = 0;
-    /// `op_mod`: It is the root no more.
+    /// `op_mod`: Remove the table as the root.
     pub const DISCONNECT: u16 = 1;
 }
 
-/// Changes where packets go that no entry matches.
+/// Changes where a flow table sends packets that no entry matches.
 ///
 /// Source: linux: MLX5_CMD_OP_MODIFY_FLOW_TABLE.
 pub static MODIFY_FLOW_TABLE: CommandInfo = CommandInfo {
@@ -442,7 +442,7 @@ pub static MODIFY_FLOW_TABLE: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The miss table is not of a higher level.",
+            why: "The level of the miss table is not higher.",
         },
     ],
     variants: &[],
@@ -462,53 +462,52 @@ structure! {
         reformat_en set_reformat_en: flag(0);
         /// Entries may remove tunnel headers. `0x00.30`
         decap_en set_decap_en: flag(1);
-        /// Software writes the entries in memory of its own, from the addresses in sws on.
-        /// `0x00.29`
+        /// Software owns the table and writes its entries; sws holds their addresses. `0x00.29`
         sw_owner set_sw_owner: flag(2);
-        /// Entries send packets out, and no table follows. `0x00.28`
+        /// Termination table: entries send packets out, and no table follows. `0x00.28`
         termination_table set_termination_table: flag(3);
-        /// Action for a packet that no entry matches. `0x00.27:24`
+        /// Action for a miss: a packet that no entry matches. `0x00.27:24`
         table_miss_action set_table_miss_action: named(TableMissAction(u8), 4, 4);
-        /// Level of the table: an entry, or a miss, leads to a table of a higher level only.
+        /// Level of the table; an entry or a miss may lead only to a table of a higher level.
         /// `0x00.23:16`
         level set_level: number(u8, 8, 8);
-        /// The numbers in hws count. `0x00.15`
+        /// The rule table contexts in hws are valid. `0x00.15`
         rtc_valid set_rtc_valid: flag(16);
         /// log2 of the number of entries. `0x00.7:0`
         log_size set_log_size: number(u8, 24, 8);
-        /// The table that a miss leads to, with table_miss_action FWD. `0x04.23:0`
+        /// Table that a miss continues in, with table_miss_action FWD. `0x04.23:0`
         table_miss_id set_table_miss_id: number(u32, 40, 24);
-        /// Bonded ports: the table of the first function in which packets continue. `0x08.23:0`
+        /// Bonded ports: table of the first function; packets continue in it. `0x08.23:0`
         lag_master_next_table_id set_lag_master_next_table_id: number(u32, 72, 24);
-        /// Addresses of what software wrote, with sw_owner. `0x18, 16 bytes`
+        /// Addresses of the entries that software wrote, with sw_owner. `0x18, 16 bytes`
         sws set_sws: bytes(0x10, 192);
     }
 }
 
 structure! {
-    /// Fields of the link, network and transport headers: a mask, or the values under it.
+    /// L2, L3 and L4 header fields: a mask, or the values to match under it.
     ///
     /// Source: linux: mlx5_ifc_fte_match_set_lyr_2_4_bits.
     FteMatchSetLyr24, FteMatchSetLyr24Layout, 0x40 bytes = "fte_match_set_lyr_2_4" {
         sources: ["linux: mlx5_ifc_fte_match_set_lyr_2_4_bits"];
         reserved: [(198, 10), (212, 4)];
-        /// Source MAC, its first 4 bytes. `0x00`
+        /// Source MAC, first 4 bytes. `0x00`
         smac_47_16 set_smac_47_16: number(u32, 0, 32);
-        /// Source MAC, its last 2 bytes. `0x04.31:16`
+        /// Source MAC, last 2 bytes. `0x04.31:16`
         smac_15_0 set_smac_15_0: number(u16, 32, 16);
-        /// EtherType behind the VLAN tags. `0x04.15:0`
+        /// EtherType after the VLAN tags. `0x04.15:0`
         ethertype set_ethertype: number(u16, 48, 16);
-        /// Destination MAC, its first 4 bytes. `0x08`
+        /// Destination MAC, first 4 bytes. `0x08`
         dmac_47_16 set_dmac_47_16: number(u32, 64, 32);
-        /// Destination MAC, its last 2 bytes. `0x0c.31:16`
+        /// Destination MAC, last 2 bytes. `0x0c.31:16`
         dmac_15_0 set_dmac_15_0: number(u16, 96, 16);
         /// Priority of the first VLAN tag. `0x0c.15:13`
         first_prio set_first_prio: number(u8, 112, 3);
         /// DEI bit of the first VLAN tag. `0x0c.12`
         first_cfi set_first_cfi: flag(115);
-        /// VLAN number of the first VLAN tag. `0x0c.11:0`
+        /// VLAN ID of the first VLAN tag. `0x0c.11:0`
         first_vid set_first_vid: number(u16, 116, 12);
-        /// Protocol of the IP header, or its next header. `0x10.31:24`
+        /// Protocol of the IPv4 header, or next header of IPv6. `0x10.31:24`
         ip_protocol set_ip_protocol: number(u8, 128, 8);
         /// DSCP of the IP header. `0x10.23:18`
         ip_dscp set_ip_dscp: number(u8, 136, 6);
@@ -524,21 +523,21 @@ structure! {
         ip_version set_ip_version: number(u8, 147, 4);
         /// Flags of the TCP header. `0x10.8:0`
         tcp_flags set_tcp_flags: number(u16, 151, 9);
-        /// Source port of TCP. `0x14.31:16`
+        /// TCP source port. `0x14.31:16`
         tcp_sport set_tcp_sport: number(u16, 160, 16);
-        /// Destination port of TCP. `0x14.15:0`
+        /// TCP destination port. `0x14.15:0`
         tcp_dport set_tcp_dport: number(u16, 176, 16);
         /// Transport header: 1 TCP, 2 UDP. `0x18.31:30`
         l4_type set_l4_type: number(u8, 192, 2);
-        /// Transport header, with more kinds than l4_type knows. `0x18.29:26`
+        /// Transport header, with more kinds than l4_type. `0x18.29:26`
         l4_type_ext set_l4_type_ext: number(u8, 194, 4);
         /// Length of the IPv4 header in words of 4 bytes. `0x18.15:12`
         ipv4_ihl set_ipv4_ihl: number(u8, 208, 4);
         /// Time to live, or hop limit, of the IP header. `0x18.7:0`
         ttl_hoplimit set_ttl_hoplimit: number(u8, 216, 8);
-        /// Source port of UDP. `0x1c.31:16`
+        /// UDP source port. `0x1c.31:16`
         udp_sport set_udp_sport: number(u16, 224, 16);
-        /// Destination port of UDP. `0x1c.15:0`
+        /// UDP destination port. `0x1c.15:0`
         udp_dport set_udp_dport: number(u16, 240, 16);
         /// Source address: IPv6, or IPv4 in its last 4 bytes. `0x20, 16 bytes`
         src_ipv4_src_ipv6 set_src_ipv4_src_ipv6: bytes(0x10, 256);
@@ -548,17 +547,17 @@ structure! {
 }
 
 structure! {
-    /// What entries match: a mask in a group, values in an entry.
+    /// Match parameters: a mask in a group, values in an entry.
     ///
     /// Source: linux: mlx5_ifc_fte_match_param_bits.
     FteMatchParam, FteMatchParamLayout, 0x200 bytes = "fte_match_param" {
         sources: ["linux: mlx5_ifc_fte_match_param_bits"];
         reserved: [(3584, 512)];
-        /// The headers of the packet, or the outer ones of a tunnel. `0x00, 64 bytes`
+        /// Headers of the packet, or the outer headers of a tunnel. `0x00, 64 bytes`
         outer_headers outer_headers_mut: nested(FteMatchSetLyr24, 0);
         /// Further fields: ports, tunnels, second VLAN tags. `0x40, 64 bytes`
         misc_parameters set_misc_parameters: bytes(0x40, 512);
-        /// The headers within a tunnel. `0x80, 64 bytes`
+        /// Headers inside a tunnel. `0x80, 64 bytes`
         inner_headers inner_headers_mut: nested(FteMatchSetLyr24, 1024);
         /// Further fields: MPLS, metadata registers. `0xc0, 64 bytes`
         misc_parameters_2 set_misc_parameters_2: bytes(0x40, 1536);
@@ -572,24 +571,25 @@ structure! {
 }
 
 structure! {
-    /// Where an entry sends a packet.
+    /// Kinds of destinations of a packet.
     ///
     /// Source: linux: mlx5_ifc_dest_format_struct_bits.
     FlowDestination, FlowDestinationLayout, 0x8 bytes = "flow_destination" {
         sources: ["linux: mlx5_ifc_dest_format_struct_bits"];
         reserved: [(34, 6)];
-        /// What destination_id is a number of. `0x00.31:24`
+        /// Kind of the object that destination_id numbers. `0x00.31:24`
         destination_type set_destination_type: named(FlowDestinationType(u8), 0, 8);
         /// Number of the destination. `0x00.23:0`
         destination_id set_destination_id: number(u32, 8, 24);
-        /// destination_eswitch_owner_vhca_id counts. `0x04.31`
+        /// The entry names the function of the destination in destination_eswitch_owner_vhca_id.
+        /// `0x04.31`
         destination_eswitch_owner_vhca_id_valid set_destination_eswitch_owner_vhca_id_valid:
             flag(32);
-        /// An extended destination: a reformat of its own follows. `0x04.30`
+        /// An extended destination: its own packet reformat follows. `0x04.30`
         packet_reformat set_packet_reformat: flag(33);
-        /// Type of the table that it leads to. `0x04.23:16`
+        /// Type of the flow table that is the destination. `0x04.23:16`
         destination_table_type set_destination_table_type: named(FlowTableType(u8), 40, 8);
-        /// The function whose switch or table it is. `0x04.15:0`
+        /// Function that owns the E-Switch or the table. `0x04.15:0`
         destination_eswitch_owner_vhca_id set_destination_eswitch_owner_vhca_id:
             number(u16, 48, 16);
     }
@@ -604,18 +604,17 @@ structure! {
         reserved: [(64, 8), (96, 16), (160, 8), (320, 192), (4864, 1280)];
         /// VLAN tag of VLAN_PUSH: EtherType in bits 31:16, tag in 15:0. `0x00`
         push_vlan set_push_vlan: number(u32, 0, 32);
-        /// Number of the flow group that the entry is of. `0x04`
+        /// Number of the flow group of the entry. `0x04`
         group_id set_group_id: number(u32, 32, 32);
-        /// What the CQE says as flow tag (sop_drop_qpn). `0x08.23:0`
+        /// Flow tag that the CQE reports (sop_drop_qpn). `0x08.23:0`
         flow_tag set_flow_tag: number(u32, 72, 24);
-        /// What is done (values in flow_context_action). `0x0c.15:0`
+        /// Actions of the entry (values in flow_context_action). `0x0c.15:0`
         action set_action: number(u16, 112, 16);
         /// Destinations are extended: 16 bytes each. `0x10.31`
         extended_destination set_extended_destination: flag(128);
-        /// Packets from the port may go back there. `0x10.30`
+        /// Packets from the uplink may return to it. `0x10.30`
         uplink_hairpin_en set_uplink_hairpin_en: flag(129);
-        /// Where packets come from in a switch: 0 anywhere, 1 the port, 2 virtual ports.
-        /// `0x10.29:28`
+        /// Source of the packets in an E-Switch: 0 any, 1 the uplink, 2 virtual ports. `0x10.29:28`
         flow_source set_flow_source: number(u8, 130, 2);
         /// Kind of the object of CRYPTO_\*: 1 IPsec, 2 MACsec. `0x10.27:24`
         encrypt_decrypt_type set_encrypt_decrypt_type: number(u8, 132, 4);
@@ -654,16 +653,15 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, not for that of the function.
-        /// `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
+        /// Act on the E-Switch of another function, eswitch_owner_vhca_id. `0x08.30`
         other_eswitch set_other_eswitch: flag(65);
-        /// The virtual port, with other_vport. `0x08.15:0`
+        /// Virtual port to act on, with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
-        /// The function whose switch it is, with other_eswitch. `0x10.15:0`
+        /// Function that owns the E-Switch, with other_eswitch. `0x10.15:0`
         eswitch_owner_vhca_id set_eswitch_owner_vhca_id: number(u16, 144, 16);
         /// The table to create. `0x18, 40 bytes`
         flow_table_context flow_table_context_mut: nested(FlowTableContext, 192);
@@ -677,8 +675,7 @@ structure! {
     CreateFlowTableOut, CreateFlowTableOutLayout, 0x10 bytes = "create_flow_table_out" {
         sources: ["linux: mlx5_ifc_create_flow_table_out_bits"];
         reserved: [];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Bits 63:40 of the address that software-owned tables point to. `0x00.23:0`
         icm_address_63_40 set_icm_address_63_40: number(u32, 8, 24);
@@ -713,16 +710,15 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, not for that of the function.
-        /// `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
+        /// Act on the E-Switch of another function, eswitch_owner_vhca_id. `0x08.30`
         other_eswitch set_other_eswitch: flag(65);
-        /// The virtual port, with other_vport. `0x08.15:0`
+        /// Virtual port to act on, with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
-        /// The function whose switch it is, with other_eswitch. `0x10.15:0`
+        /// Function that owns the E-Switch, with other_eswitch. `0x10.15:0`
         eswitch_owner_vhca_id set_eswitch_owner_vhca_id: number(u16, 144, 16);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
@@ -736,8 +732,7 @@ structure! {
     DestroyFlowTableOut, DestroyFlowTableOutLayout, 0x10 bytes = "destroy_flow_table_out" {
         sources: ["linux: mlx5_ifc_destroy_flow_table_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -764,7 +759,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
@@ -778,13 +773,12 @@ structure! {
     QueryFlowTableOut, QueryFlowTableOutLayout, 0x40 bytes = "query_flow_table_out" {
         sources: ["linux: mlx5_ifc_query_flow_table_out_bits"];
         reserved: [(8, 24), (64, 128)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The table's context, with the action of its misses. `0x18, 40 bytes`
+        /// The table's current context, with its miss action. `0x18, 40 bytes`
         flow_table_context flow_table_context_mut: nested(FlowTableContext, 192);
     }
 }
@@ -811,33 +805,32 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, not for that of the function.
-        /// `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
+        /// Act on the E-Switch of another function, eswitch_owner_vhca_id. `0x08.30`
         other_eswitch set_other_eswitch: flag(65);
-        /// The virtual port, with other_vport. `0x08.15:0`
+        /// Virtual port to act on, with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
-        /// Which entries it holds: 0 those that match by criteria, 1 by the definer
-        /// match_definer_id. `0x10.19:16`
+        /// How the entries match: 0 by match_criteria, 1 by the definer match_definer_id.
+        /// `0x10.19:16`
         group_type set_group_type: number(u8, 140, 4);
-        /// The function whose switch it is, with other_eswitch. `0x10.15:0`
+        /// Function that owns the E-Switch, with other_eswitch. `0x10.15:0`
         eswitch_owner_vhca_id set_eswitch_owner_vhca_id: number(u16, 144, 16);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
         /// Entries match the source port together with its function. `0x18.31`
         source_eswitch_owner_vhca_id_valid set_source_eswitch_owner_vhca_id_valid: flag(192);
-        /// Index of its first entry. `0x1c`
+        /// Index of the group's first entry. `0x1c`
         start_flow_index set_start_flow_index: number(u32, 224, 32);
-        /// Index of its last entry. `0x24`
+        /// Index of the group's last entry. `0x24`
         end_flow_index set_end_flow_index: number(u32, 288, 32);
-        /// The definer, with group_type 1. `0x28.15:0`
+        /// Match definer, with group_type 1. `0x28.15:0`
         match_definer_id set_match_definer_id: number(u16, 336, 16);
-        /// Which parts of match_criteria count (values in match_criteria_enable). `0x3c.7:0`
+        /// Parts of match_criteria to compare (values in match_criteria_enable). `0x3c.7:0`
         match_criteria_enable set_match_criteria_enable: number(u8, 504, 8);
-        /// The mask of the fields to match. `0x40, 512 bytes`
+        /// Mask of the fields to match. `0x40, 512 bytes`
         match_criteria match_criteria_mut: nested(FteMatchParam, 512);
     }
 }
@@ -849,8 +842,7 @@ structure! {
     CreateFlowGroupOut, CreateFlowGroupOutLayout, 0x10 bytes = "create_flow_group_out" {
         sources: ["linux: mlx5_ifc_create_flow_group_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -879,16 +871,15 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, not for that of the function.
-        /// `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
+        /// Act on the E-Switch of another function, eswitch_owner_vhca_id. `0x08.30`
         other_eswitch set_other_eswitch: flag(65);
-        /// The virtual port, with other_vport. `0x08.15:0`
+        /// Virtual port to act on, with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
-        /// The function whose switch it is, with other_eswitch. `0x10.15:0`
+        /// Function that owns the E-Switch, with other_eswitch. `0x10.15:0`
         eswitch_owner_vhca_id set_eswitch_owner_vhca_id: number(u16, 144, 16);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
@@ -904,8 +895,7 @@ structure! {
     DestroyFlowGroupOut, DestroyFlowGroupOutLayout, 0x10 bytes = "destroy_flow_group_out" {
         sources: ["linux: mlx5_ifc_destroy_flow_group_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -932,7 +922,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
@@ -948,19 +938,18 @@ structure! {
     QueryFlowGroupOut, QueryFlowGroupOutLayout, 0x400 bytes = "query_flow_group_out" {
         sources: ["linux: mlx5_ifc_query_flow_group_out_bits"];
         reserved: [(8, 24), (64, 160), (256, 32), (320, 184), (4608, 3584)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// Index of its first entry. `0x1c`
+        /// Index of the group's first entry. `0x1c`
         start_flow_index set_start_flow_index: number(u32, 224, 32);
-        /// Index of its last entry. `0x24`
+        /// Index of the group's last entry. `0x24`
         end_flow_index set_end_flow_index: number(u32, 288, 32);
-        /// Which parts of match_criteria count (values in match_criteria_enable). `0x3c.7:0`
+        /// Parts of match_criteria to compare (values in match_criteria_enable). `0x3c.7:0`
         match_criteria_enable set_match_criteria_enable: number(u8, 504, 8);
-        /// The mask of the fields to match. `0x40, 512 bytes`
+        /// Mask of the fields to match. `0x40, 512 bytes`
         match_criteria match_criteria_mut: nested(FteMatchParam, 512);
     }
 }
@@ -987,26 +976,26 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, not for that of the function.
-        /// `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
+        /// Act on the E-Switch of another function, eswitch_owner_vhca_id. `0x08.30`
         other_eswitch set_other_eswitch: flag(65);
-        /// The virtual port, with other_vport. `0x08.15:0`
+        /// Virtual port to act on, with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
-        /// The function whose switch it is, with other_eswitch. `0x10.15:0`
+        /// Function that owns the E-Switch, with other_eswitch. `0x10.15:0`
         eswitch_owner_vhca_id set_eswitch_owner_vhca_id: number(u16, 144, 16);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
         /// Destination tables may be of any level. `0x18.31`
         ignore_flow_level set_ignore_flow_level: flag(192);
-        /// What changes (values in set_fte_modify_enable), with op_mod 1. `0x18.7:0`
+        /// Parts of the entry to change (values in set_fte_modify_enable), with op_mod 1.
+        /// `0x18.7:0`
         modify_enable_mask set_modify_enable_mask: number(u8, 216, 8);
         /// Index of the entry in its table. `0x20`
         flow_index set_flow_index: number(u32, 256, 32);
-        /// The entry. `0x40, 768 bytes`
+        /// The entry to write. `0x40, 768 bytes`
         flow_context flow_context_mut: nested(FlowContext, 512);
     }
 }
@@ -1018,8 +1007,7 @@ structure! {
     SetFlowTableEntryOut, SetFlowTableEntryOutLayout, 0x10 bytes = "set_flow_table_entry_out" {
         sources: ["linux: mlx5_ifc_set_fte_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1046,7 +1034,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
@@ -1063,13 +1051,12 @@ structure! {
         0x340 bytes = "query_flow_table_entry_out" {
         sources: ["linux: mlx5_ifc_query_fte_out_bits"];
         reserved: [(8, 24), (64, 448)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The entry, with its destinations behind it. `0x40, 768 bytes`
+        /// The entry; its destinations follow it. `0x40, 768 bytes`
         flow_context flow_context_mut: nested(FlowContext, 512);
     }
 }
@@ -1094,16 +1081,15 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, not for that of the function.
-        /// `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
+        /// Act on the E-Switch of another function, eswitch_owner_vhca_id. `0x08.30`
         other_eswitch set_other_eswitch: flag(65);
-        /// The virtual port, with other_vport. `0x08.15:0`
+        /// Virtual port to act on, with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
-        /// The function whose switch it is, with other_eswitch. `0x10.15:0`
+        /// Function that owns the E-Switch, with other_eswitch. `0x10.15:0`
         eswitch_owner_vhca_id set_eswitch_owner_vhca_id: number(u16, 144, 16);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
@@ -1120,8 +1106,7 @@ structure! {
         0x10 bytes = "delete_flow_table_entry_out" {
         sources: ["linux: mlx5_ifc_delete_fte_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1151,28 +1136,27 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, not for that of the function.
-        /// `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
+        /// Act on the E-Switch of another function, eswitch_owner_vhca_id. `0x08.30`
         other_eswitch set_other_eswitch: flag(65);
-        /// The virtual port, with other_vport. `0x08.15:0`
+        /// Virtual port to act on, with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// The function whose switch it is, with other_eswitch. `0x0c.15:0`
+        /// Function that owns the E-Switch, with other_eswitch. `0x0c.15:0`
         eswitch_owner_vhca_id set_eswitch_owner_vhca_id: number(u16, 112, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
         /// The table belongs to the virtual port table_vport_number. `0x10.16`
         table_of_other_vport set_table_of_other_vport: flag(143);
-        /// Whose table it is, with table_of_other_vport. `0x10.15:0`
+        /// Virtual port of the table, with table_of_other_vport. `0x10.15:0`
         table_vport_number set_table_vport_number: number(u16, 144, 16);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
-        /// UD QP whose IPoIB packets meet the table. `0x18.23:0`
+        /// UD QP whose IPoIB packets enter the table. `0x18.23:0`
         underlay_qpn set_underlay_qpn: number(u32, 200, 24);
-        /// table_eswitch_owner_vhca_id counts. `0x1c.31`
+        /// The command names the function of the table in table_eswitch_owner_vhca_id. `0x1c.31`
         table_eswitch_owner_vhca_id_valid set_table_eswitch_owner_vhca_id_valid: flag(224);
-        /// The function whose table it is. `0x1c.15:0`
+        /// Function that owns the table. `0x1c.15:0`
         table_eswitch_owner_vhca_id set_table_eswitch_owner_vhca_id: number(u16, 240, 16);
     }
 }
@@ -1184,8 +1168,7 @@ structure! {
     SetFlowTableRootOut, SetFlowTableRootOutLayout, 0x10 bytes = "set_flow_table_root_out" {
         sources: ["linux: mlx5_ifc_set_flow_table_root_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1212,22 +1195,21 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The command is for the virtual port vport_number, not for that of the function.
-        /// `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
-        /// The command is for the switch of another function, eswitch_owner_vhca_id. `0x08.30`
+        /// Act on the E-Switch of another function, eswitch_owner_vhca_id. `0x08.30`
         other_eswitch set_other_eswitch: flag(65);
-        /// The virtual port, with other_vport. `0x08.15:0`
+        /// Virtual port to act on, with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// What to take from the context (values in modify_flow_table_field). `0x0c.15:0`
+        /// Fields to take from the context (values in modify_flow_table_field). `0x0c.15:0`
         modify_field_select set_modify_field_select: number(u16, 112, 16);
-        /// Which packets the table sees. `0x10.31:24`
+        /// Packets that the table processes. `0x10.31:24`
         table_type set_table_type: named(FlowTableType(u8), 128, 8);
-        /// The function whose switch it is, with other_eswitch. `0x10.15:0`
+        /// Function that owns the E-Switch, with other_eswitch. `0x10.15:0`
         eswitch_owner_vhca_id set_eswitch_owner_vhca_id: number(u16, 144, 16);
         /// Number of the flow table. `0x14.23:0`
         table_id set_table_id: number(u32, 168, 24);
-        /// New values. `0x18, 40 bytes`
+        /// The context with the new values. `0x18, 40 bytes`
         flow_table_context flow_table_context_mut: nested(FlowTableContext, 192);
     }
 }
@@ -1239,8 +1221,7 @@ structure! {
     ModifyFlowTableOut, ModifyFlowTableOutLayout, 0x10 bytes = "modify_flow_table_out" {
         sources: ["linux: mlx5_ifc_modify_flow_table_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

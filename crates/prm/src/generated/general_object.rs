@@ -4,7 +4,7 @@ use super::command::CommandStatus;
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Type of a general object; 0xff00 and up name objects that have commands of their own, for
+    /// Type of a general object; values from 0xff00 name objects with their own commands, for
     /// aliases and events.
     ///
     /// Source: linux: MLX5_OBJ_TYPE_\*; linux: MLX5_GENERAL_OBJECT_TYPES_\*; rdma-core: mlx5_ifc.h
@@ -14,7 +14,7 @@ enumeration! {
         SW_ICM = 8,
         /// A meter that colours or drops the packets of a flow by their rate.
         FLOW_METER = 0xa,
-        /// GENEVE option to match on.
+        /// A GENEVE TLV option that flow rules match.
         GENEVE_TLV_OPT = 0xb,
         /// Data encryption key.
         ENCRYPTION_KEY = 0xc,
@@ -22,7 +22,7 @@ enumeration! {
         VIRTIO_NET_Q = 0xd,
         /// IPsec offload.
         IPSEC = 0x13,
-        /// A choice of header fields that flow rules match.
+        /// A selection of header fields that flow rules match.
         MATCH_DEFINER = 0x18,
         /// Counters of a virtio queue.
         VIRTIO_Q_COUNTERS = 0x1c,
@@ -62,14 +62,14 @@ enumeration! {
         RDMA_CTRL = 0x53,
         /// PCIe congestion events.
         PCIE_CONG_EVENT = 0x58,
-        /// A program with its address space on the data path accelerator; dpa_process is its
+        /// A program and its address space on the data path accelerator (DPA); dpa_process is its
         /// context.
         DPA_PROCESS = 0x7d00,
-        /// A handler that events start in such a process; dpa_thread is its context.
+        /// A handler that events start in a DPA process; dpa_thread is its context.
         DPA_THREAD = 0x7d01,
         /// A page of doorbells for the DPA (dpa_outbox).
         DPA_OUTBOX = 0x7d02,
-        /// A window of the DPA to memory (dpa_window).
+        /// A window through which the DPA accesses memory (dpa_window).
         DPA_WINDOW = 0x7d03,
         /// A call of a function on the DPA (dpa_call).
         DPA_CALL = 0x7d04,
@@ -79,44 +79,40 @@ enumeration! {
         DPA_EQ = 0x7d06,
         /// A PCI device that the DPA emulates (dpa_emulated_device).
         DPA_EMULATED_DEVICE = 0x7d07,
-        /// A doorbell of such a device that makes CQEs (dpa_emulated_doorbell).
+        /// A doorbell of an emulated device that generates CQEs (dpa_emulated_doorbell).
         DPA_EMULATED_DOORBELL = 0x7d08,
-        /// A UAR page whose queues the DPA of another function rings (dpa_uar_extension).
+        /// A UAR page whose queues another function's DPA may ring (dpa_uar_extension).
         DPA_UAR_EXTENSION = 0x7d09,
         /// Memory key.
         MKEY = 0xff01,
-        /// A queue pair, made by CREATE_QP; here it is the type that events name.
+        /// A queue pair, created by CREATE_QP; events name this type.
         QP = 0xff02,
         /// Protection signature value.
         PSV = 0xff03,
-        /// A pool of receive WQEs, made by CREATE_RMP; here it is the type that events name.
+        /// A pool of receive WQEs, created by CREATE_RMP; events name this type.
         RMP = 0xff04,
-        /// A shared receive queue of XRC, made by CREATE_XRC_SRQ; here it is the type that events
-        /// name.
+        /// A shared receive queue of XRC, created by CREATE_XRC_SRQ; events name this type.
         XRC_SRQ = 0xff05,
-        /// A receive queue, made by CREATE_RQ; here it is the type that events name.
+        /// A receive queue, created by CREATE_RQ; events name this type.
         RQ = 0xff06,
-        /// A send queue, made by CREATE_SQ; here it is the type that events name.
+        /// A send queue, created by CREATE_SQ; events name this type.
         SQ = 0xff07,
-        /// Where received packets go, made by CREATE_TIR; here it is the type that events name.
+        /// A TIR, which delivers received packets to RQs, created by CREATE_TIR; events name this
+        /// type.
         TIR = 0xff08,
-        /// What send queues have in common, made by CREATE_TIS; here it is the type that events
-        /// name.
+        /// A TIS, the properties that SQs share, created by CREATE_TIS; events name this type.
         TIS = 0xff09,
-        /// A target of the dynamically connected transport, made by CREATE_DCT; here it is the type
-        /// that events name.
+        /// A DC target, created by CREATE_DCT; events name this type.
         DCT = 0xff0a,
-        /// A receive queue with an offload of its own, made by CREATE_XRQ; here it is the type that
-        /// events name.
+        /// A receive queue with its own offload, created by CREATE_XRQ; events name this type.
         XRQ = 0xff0b,
-        /// A table of receive queues, made by CREATE_RQT; here it is the type that events name.
+        /// A table of receive queues, created by CREATE_RQT; events name this type.
         RQT = 0xff0e,
-        /// A count of packets and bytes, made by ALLOC_FLOW_COUNTER; here it is the type that
-        /// events name.
+        /// A count of packets and bytes, created by ALLOC_FLOW_COUNTER; events name this type.
         FLOW_COUNTER = 0xff0f,
-        /// A completion queue, made by CREATE_CQ; here it is the type that events name.
+        /// A completion queue, created by CREATE_CQ; events name this type.
         CQ = 0xff10,
-        /// Another function's flow table, seen through an alias object.
+        /// An alias of another function's flow table.
         FLOW_TABLE_ALIAS = 0xff15,
     } model [0x7d00, 0x7d01, 0x7d02, 0x7d03, 0x7d04, 0x7d05, 0x7d06, 0x7d07, 0x7d08, 0x7d09]
 }
@@ -137,21 +133,24 @@ pub static CREATE_GENERAL_OBJECT: CommandInfo = CommandInfo {
         StatusRule {
             status: 2,
             name: "BAD_OP",
-            why: "The type is not supported or not allowed to this uid.",
+            why: "The type is not supported, or this uid may not use it.",
         },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field of the object is out of range." },
         StatusRule {
             status: 5,
             name: "BAD_RES",
-            why: "An object that it names does not exist for this uid.",
+            why: "An object that the input names does not exist for this uid.",
         },
         StatusRule {
             status: 9,
             name: "BAD_RES_STATE",
-            why: "Another object already has what it asks for: the doorbell of an emulated \
-                device's queue.",
+            why: "Another object already owns the doorbell of the emulated device's queue.",
         },
-        StatusRule { status: 0xf, name: "NO_RES", why: "No more objects of this type." },
+        StatusRule {
+            status: 0xf,
+            name: "NO_RES",
+            why: "The device has no more objects of this type.",
+        },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_CREATE_GENERAL_OBJECT"],
@@ -218,7 +217,7 @@ pub static DESTROY_GENERAL_OBJECT: CommandInfo = CommandInfo {
     capability: Some("hca_cap.general_obj_types (one bit per type)"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such object for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "Other objects still use it." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "Other objects still use the object." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_GENERAL_OBJECT"],
@@ -226,7 +225,7 @@ pub static DESTROY_GENERAL_OBJECT: CommandInfo = CommandInfo {
 
 command!(DestroyGeneralObjectIn -> DestroyGeneralObjectOut, DESTROY_GENERAL_OBJECT);
 
-/// Lets another function that knows a secret make an alias of an object.
+/// Allows another function that has the access key to create an alias of an object.
 ///
 /// Source: linux: MLX5_CMD_OP_ALLOW_OTHER_VHCA_ACCESS.
 pub static ALLOW_OTHER_VHCA_ACCESS: CommandInfo = CommandInfo {
@@ -263,14 +262,14 @@ structure! {
         /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
         /// commands, 0 is the kernel itself. `0x00.15:0`
         uid set_uid: number(u16, 16, 16);
-        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        /// Tunnel to the function that the command acts for; 0 means none. `0x04.31:16`
         vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
         /// Type of the object. `0x04.15:0`
         obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
         /// Number of the object; 0 in CREATE. `0x08`
         obj_id set_obj_id: number(u32, 64, 32);
-        /// Parameters by operation: of CREATE general_obj_create_param, of QUERY
-        /// general_obj_query_param. `0x0c`
+        /// Parameters of the operation: general_obj_create_param for CREATE,
+        /// general_obj_query_param for QUERY. `0x0c`
         op_param set_op_param: number(u32, 96, 32);
     }
 }
@@ -282,8 +281,7 @@ structure! {
     GeneralObjOutCmdHdr, GeneralObjOutCmdHdrLayout, 0x10 bytes = "general_obj_out_cmd_hdr" {
         sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
         reserved: [(8, 24), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -316,7 +314,7 @@ structure! {
         reserved: [];
         /// Query the alias, not its object. `0x00.31`
         alias_object set_alias_object: flag(0);
-        /// Which object of a range. `0x00.30:0`
+        /// Offset of the object in its range. `0x00.30:0`
         obj_offset set_obj_offset: number(u32, 1, 31);
     }
 }
@@ -333,7 +331,7 @@ structure! {
         /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
         /// commands, 0 is the kernel itself. `0x00.15:0`
         uid set_uid: number(u16, 16, 16);
-        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        /// Tunnel to the function that the command acts for; 0 means none. `0x04.31:16`
         vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
         /// Type of the object. `0x04.15:0`
         obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
@@ -357,8 +355,7 @@ structure! {
     CreateGeneralObjectOut, CreateGeneralObjectOutLayout, 0x10 bytes = "create_general_object_out" {
         sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
         reserved: [(8, 24), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -382,7 +379,7 @@ structure! {
         /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
         /// commands, 0 is the kernel itself. `0x00.15:0`
         uid set_uid: number(u16, 16, 16);
-        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        /// Tunnel to the function that the command acts for; 0 means none. `0x04.31:16`
         vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
         /// Type of the object. `0x04.15:0`
         obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
@@ -409,8 +406,7 @@ structure! {
     ModifyGeneralObjectOut, ModifyGeneralObjectOutLayout, 0x10 bytes = "modify_general_object_out" {
         sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
         reserved: [(8, 24), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -434,7 +430,7 @@ structure! {
         /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
         /// commands, 0 is the kernel itself. `0x00.15:0`
         uid set_uid: number(u16, 16, 16);
-        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        /// Tunnel to the function that the command acts for; 0 means none. `0x04.31:16`
         vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
         /// Type of the object. `0x04.15:0`
         obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
@@ -444,7 +440,7 @@ structure! {
         ///
         /// Source: linux: mlx5_ifc_general_obj_query_param_bits.
         alias_object set_alias_object: flag(96);
-        /// Which object of a range. `0x0c.30:0`
+        /// Offset of the object in its range. `0x0c.30:0`
         ///
         /// Source: linux: mlx5_ifc_general_obj_query_param_bits.
         obj_offset set_obj_offset: number(u32, 97, 31);
@@ -458,8 +454,7 @@ structure! {
     QueryGeneralObjectOut, QueryGeneralObjectOutLayout, 0x10 bytes = "query_general_object_out" {
         sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
         reserved: [(8, 24), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -483,7 +478,7 @@ structure! {
         /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
         /// commands, 0 is the kernel itself. `0x00.15:0`
         uid set_uid: number(u16, 16, 16);
-        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        /// Tunnel to the function that the command acts for; 0 means none. `0x04.31:16`
         vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
         /// Type of the object. `0x04.15:0`
         obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
@@ -511,8 +506,7 @@ structure! {
         0x10 bytes = "destroy_general_object_out" {
         sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
         reserved: [(8, 24), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -533,16 +527,16 @@ structure! {
         reserved: [(16, 11), (28, 1), (64, 64)];
         /// Function that owns the object. `0x00.31:16`
         vhca_id_to_be_accessed set_vhca_id_to_be_accessed: number(u16, 0, 16);
-        /// Which numbering vhca_id_to_be_accessed is of: 0 hardware's, 1 software's. `0x00.4`
+        /// Kind of vhca_id_to_be_accessed: 0 the hardware's vhca_id, 1 the software's. `0x00.4`
         vhca_id_type set_vhca_id_type: flag(27);
-        /// State of the alias (read only); 0 is good. `0x00.2:0`
+        /// State of the alias (read only); 0 means valid. `0x00.2:0`
         status set_status: number(u8, 29, 3);
-        /// Number of the object there. `0x04`
+        /// Number of the object at that function. `0x04`
         object_id_to_be_accessed set_object_id_to_be_accessed: number(u32, 32, 32);
-        /// The secret that the owner gave in ALLOW_OTHER_VHCA_ACCESS. `0x10, 32 bytes`
+        /// Access key that the owner set by ALLOW_OTHER_VHCA_ACCESS. `0x10, 32 bytes`
         access_key set_access_key: bytes(0x20, 128);
-        /// By type of the object: of an alias of a memory key the first dword is the protection
-        /// domain; otherwise what the user wants to keep with the alias. `0x30, 16 bytes`
+        /// Depends on the type of the object: in an alias of an mkey the first dword is the PD;
+        /// otherwise data of the user's choice. `0x30, 16 bytes`
         ///
         /// Source: linux: mlx5_ifc_alias_context_bits; ucx: uct_ib_mlx5_devx_mem_attach.
         metadata set_metadata: bytes(0x10, 384);
@@ -558,7 +552,7 @@ structure! {
         reserved: [];
         /// Head, with alias_object set. `0x00, 16 bytes`
         hdr hdr_mut: nested(GeneralObjInCmdHdr, 0);
-        /// The object, its function, and the key that allows access. `0x10, 64 bytes`
+        /// The object, its function, and the access key. `0x10, 64 bytes`
         alias_ctx alias_ctx_mut: nested(AliasContext, 128);
     }
 }
@@ -578,12 +572,12 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Type of the object that is opened to the others. `0x10.15:0`
+        /// Type of the object to share. `0x10.15:0`
         object_type_to_be_accessed set_object_type_to_be_accessed:
             named(GeneralObjectType(u16), 144, 16);
         /// Number of the object. `0x14`
         object_id_to_be_accessed set_object_id_to_be_accessed: number(u32, 160, 32);
-        /// The secret, 32 bytes; a new one takes the place of the old. `0x20, 32 bytes`
+        /// Access key, 32 bytes; a new key replaces the old one. `0x20, 32 bytes`
         access_key set_access_key: bytes(0x20, 256);
     }
 }
@@ -596,8 +590,7 @@ structure! {
         0x10 bytes = "allow_other_vhca_access_out" {
         sources: ["linux: mlx5_ifc_allow_other_vhca_access_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

@@ -48,7 +48,7 @@ enumeration! {
     pub struct PortType(pub u8) = "port_type", 2 bits {
         /// InfiniBand: the port has a LID and a subnet manager.
         INFINIBAND = 0,
-        /// Ethernet: RDMA goes as RoCE.
+        /// Ethernet: RDMA uses RoCE.
         ETHERNET = 1,
     }
 }
@@ -59,7 +59,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_CAP_UMR_FENCE_\*.
     pub struct UmrFence(pub u8) = "umr_fence", 2 bits {
-        /// Strong ordering: wait for everything before.
+        /// Strong ordering: wait for all earlier WQEs.
         STRONG = 0,
         /// The small initiator fence is enough.
         SMALL = 1,
@@ -73,23 +73,23 @@ enumeration! {
     ///
     /// Source: linux: MLX5_CMD_HCA_CAP_CMDIF_CHECKSUM_\*.
     pub struct CmdifChecksum(pub u8) = "cmdif_checksum", 2 bits {
-        /// No signatures.
+        /// Driver and device use no signatures.
         DISABLED = 0,
-        /// As after reset.
+        /// The setting after reset.
         INITIAL_STATE = 1,
-        /// Signatures are made and checked.
+        /// Driver and device generate and check signatures.
         ENABLED = 3,
     }
 }
 
 enumeration! {
-    /// How a command names a function.
+    /// How a command identifies a function.
     ///
     /// Source: linux: MLX5_ID_MODE_FUNCTION_\*.
     pub struct FunctionIdMode(pub u8) = "function_id_mode", 1 bits {
         /// By function index: 0 is the function itself or its PF, VFs and SFs follow.
         FUNCTION_INDEX = 0,
-        /// Other functions are named by their vhca_id, not by their place on the PCI bus.
+        /// By vhca_id instead of function index.
         FUNCTION_VHCA_ID = 1,
     }
 }
@@ -103,23 +103,23 @@ enumeration! {
         FREE_RUNNING = 0,
         /// Only real time.
         REAL_TIME = 1,
-        /// Either, as the queue's context asks.
+        /// Either; the queue's context selects one.
         FREE_RUNNING_AND_REAL_TIME = 2,
     }
 }
 
 enumeration! {
-    /// Versions of the hardware steering entry format, by the device that brought them.
+    /// Versions of the hardware steering entry format, by the device that introduced them.
     ///
     /// Source: linux: MLX5_STEERING_FORMAT_\*.
     pub struct SteeringFormat(pub u8) = "steering_format", 4 bits {
-        /// Steering entries as ConnectX-5 has them (format version 0 of rdma-core's direct rules).
+        /// Steering entry format of ConnectX-5 (format version 0 of rdma-core's direct rules).
         CONNECTX_5 = 0,
-        /// ConnectX-6 Dx and BlueField-2.
+        /// Steering entry format of ConnectX-6 Dx and BlueField-2.
         CONNECTX_6DX = 1,
-        /// ConnectX-7 and BlueField-3.
+        /// Steering entry format of ConnectX-7 and BlueField-3.
         CONNECTX_7 = 2,
-        /// Steering entries as ConnectX-8 has them (format version 3).
+        /// Steering entry format of ConnectX-8 (format version 3).
         CONNECTX_8 = 3,
     }
 }
@@ -129,38 +129,38 @@ enumeration! {
     ///
     /// Source: linux: MLX5_FLEX_\*_ENABLED.
     pub struct FlexParserProtocol(pub u32) = "flex_parser_protocol", 32 bits {
-        /// IPv4 right inside VXLAN.
+        /// The flex parser can parse IPv4 directly inside VXLAN.
         IPV4_OVER_VXLAN = 1,
-        /// IPv6 right inside VXLAN.
+        /// The flex parser can parse IPv6 directly inside VXLAN.
         IPV6_OVER_VXLAN = 2,
-        /// IPv6 inside IP.
+        /// The flex parser can parse IPv6 inside IP.
         IPV6_OVER_IP = 4,
-        /// The flex parser can take apart the GENEVE tunnel header.
+        /// The flex parser can parse the GENEVE tunnel header.
         GENEVE = 8,
-        /// The flex parser can take apart the MPLS labels inside a GRE tunnel.
+        /// The flex parser can parse the MPLS labels inside a GRE tunnel.
         MPLS_OVER_GRE = 0x10,
-        /// The flex parser can take apart the MPLS labels inside a UDP tunnel.
+        /// The flex parser can parse the MPLS labels inside a UDP tunnel.
         MPLS_OVER_UDP = 0x20,
-        /// The flex parser can take apart VXLAN-GPE's P bit, which says that a next protocol is
-        /// named.
+        /// The flex parser can parse the P bit of VXLAN-GPE, which marks a valid next protocol
+        /// field.
         P_BIT_VXLAN_GPE = 0x40,
-        /// The flex parser can take apart the VXLAN-GPE tunnel header.
+        /// The flex parser can parse the VXLAN-GPE tunnel header.
         VXLAN_GPE = 0x80,
-        /// The flex parser can take apart the header of ICMP over IPv4.
+        /// The flex parser can parse the header of ICMP over IPv4.
         ICMP_V4 = 0x100,
-        /// The flex parser can take apart the header of ICMPv6.
+        /// The flex parser can parse the header of ICMPv6.
         ICMP_V6 = 0x200,
         /// The flex parser can parse the first requested GENEVE option.
         GENEVE_TLV_OPTION_0 = 0x400,
-        /// The flex parser can take apart the GTP-U tunnel header.
+        /// The flex parser can parse the GTP-U tunnel header.
         GTPU = 0x800,
-        /// Third dword of GTP-U.
+        /// The flex parser can parse the third dword of GTP-U.
         GTPU_DW_2 = 0x10000,
-        /// First dword of the first GTP-U extension.
+        /// The flex parser can parse the first dword of the first GTP-U extension.
         GTPU_FIRST_EXT_DW_0 = 0x20000,
-        /// First dword of GTP-U.
+        /// The flex parser can parse the first dword of GTP-U.
         GTPU_DW_0 = 0x40000,
-        /// GTP-U tunnel endpoint identifier.
+        /// The flex parser can parse the GTP-U tunnel endpoint identifier (TEID).
         GTPU_TEID = 0x80000,
     }
 }
@@ -172,9 +172,9 @@ enumeration! {
     pub struct UctxCapBits(pub u32) = "uctx_cap_bits", 32 bits {
         /// The context may send raw packets.
         RAW_TX = 1,
-        /// The context may reach internal device resources.
+        /// The context may access internal device resources.
         INTERNAL_DEV_RES = 2,
-        /// The context may reach resources of the whole device, as tools do: registers by
+        /// The context may access resources of the whole device, as tools do: registers by
         /// ACCESS_REGISTER.
         TOOLS_RESOURCES = 4,
         /// The context may control RDMA resources of its function.
@@ -235,10 +235,10 @@ enumeration! {
         CRYPTO = 0x1a,
         /// Flow tables written by WQEs; needs hca_cap.wqe_based_flow_table_update_cap.
         WQE_BASED_FLOW_TABLE = 0x1b,
-        /// Nodes of the flex parser's graph (DPDK's parse_graph_node_cap); needs their general
-        /// object type.
+        /// Nodes of the flex parser's graph (DPDK's parse_graph_node_cap); needs the general object
+        /// type of these nodes.
         PARSE_GRAPH_NODE = 0x1c,
-        /// Splitting and merging of received headers and data (Linux's shampo_cap); needs
+        /// Header split and payload merge of received packets (Linux's shampo_cap); needs
         /// hca_cap.shampo.
         SHAMPO = 0x1d,
         /// Offload of PSP (Linux's psp_cap); needs hca_cap.psp.
@@ -254,32 +254,32 @@ enumeration! {
         /// Advanced RDMA: steering of RDMA transport by flow tables (Linux's adv_rdma_cap); needs
         /// hca_cap.adv_rdma.
         ADV_RDMA = 0x28,
-        /// Devices that are emulated PCI packet by packet (Linux's tlp_dev_emu_capabilities); needs
+        /// PCI devices emulated at the level of TLPs (Linux's tlp_dev_emu_capabilities); needs
         /// hca_cap.tlp_device_emulation_manager.
         TLP_EMULATION = 0x2a,
     }
 }
 
 enumeration! {
-    /// Bits of hca_cap_2.cross_vhca_object_to_object_supported: which local object may refer to
-    /// which object of another virtual HCA.
+    /// Bits of hca_cap_2.cross_vhca_object_to_object_supported: references from a local object to
+    /// an object of another virtual HCA.
     ///
     /// Source: linux: MLX5_CROSS_VHCA_OBJ_TO_OBJ_SUPPORTED_\*; dpdk:
     /// MLX5_CROSS_VHCA_OBJ_TO_OBJ_TYPE_\*; ucx: UCT_IB_MLX5_HCA_CAPS_2_CROSS_VHCA_OBJ_TO_OBJ_\*.
     pub struct CrossVhcaReference(pub u32) = "cross_vhca_reference", 32 bits {
-        /// A local memory key (alias) to a remote memory key.
+        /// A local mkey (alias) may refer to a remote mkey.
         MKEY_TO_MKEY = 0x100,
-        /// A steering table context to a remote TIR.
+        /// A steering table context may refer to a remote TIR.
         STC_TO_TIR = 0x400,
-        /// A steering table context to a remote flow table.
+        /// A steering table context may refer to a remote flow table.
         STC_TO_FLOW_TABLE = 0x800,
-        /// A flow table to a remote flow table.
+        /// A flow table may refer to a remote flow table.
         FLOW_TABLE_TO_FLOW_TABLE = 0x1000,
-        /// A flow table to a remote rule table context.
+        /// A flow table may refer to a remote rule table context.
         FLOW_TABLE_TO_RTC = 0x2000,
-        /// A flow table to a remote flow table on a miss.
+        /// The miss of a flow table may refer to a remote flow table.
         FLOW_TABLE_TO_FLOW_TABLE_MISS = 0x80000,
-        /// The root of a flow table type to a remote flow table.
+        /// The root of a flow table type may refer to a remote flow table.
         FLOW_TABLE_ROOT_TO_FLOW_TABLE = 0x100000,
     }
 }
@@ -292,13 +292,13 @@ enumeration! {
     /// MLX5_CROSS_VHCA_ALLOWED_OBJS_\*; ucx:
     /// UCT_IB_MLX5_HCA_CAPS_2_ALLOWED_OBJ_FOR_OTHER_VHCA_ACCESS_\*.
     pub struct OtherVhcaObject(pub u64) = "other_vhca_object", 64 bits {
-        /// Another function may be let at memory keys.
+        /// Another function may access mkeys.
         MKEY = 4,
-        /// Another function may be let at TIRs, as the destination of its rules.
+        /// Another function may use TIRs as destinations of its rules.
         TIR = 0x100,
-        /// Another function may be let at flow tables, as the destination of its rules.
+        /// Another function may use flow tables as destinations of its rules.
         FLOW_TABLE = 0x200,
-        /// Rule table context.
+        /// Another function may use rule table contexts (RTC).
         RTC = 0x400,
     }
 }
@@ -308,9 +308,9 @@ enumeration! {
     ///
     /// Source: linux: MLX5_ATOMIC_OPS_\*.
     pub struct AtomicOperation(pub u16) = "atomic_operation", 16 bits {
-        /// The value is replaced if it equals another, and the old one returned.
+        /// Replaces the value if it equals another; returns the old value.
         COMPARE_SWAP = 1,
-        /// A number is added to the value, and the old one returned.
+        /// Adds a number to the value; returns the old value.
         FETCH_ADD = 2,
         /// Compare and swap under masks (extended).
         MASKED_COMPARE_SWAP = 4,
@@ -326,21 +326,21 @@ enumeration! {
     pub struct AtomicReqEndianness(pub u8) = "atomic_req_endianness", 2 bits {
         /// Big-endian: as on the wire.
         BIG_ENDIAN = 0,
-        /// The host's, which the HOST_ENDIANNESS register sets.
+        /// The host's byte order, which the HOST_ENDIANNESS register sets.
         HOST = 1,
     }
 }
 
 enumeration! {
-    /// Who decides how much of the headers a send WQE carries inline.
+    /// What decides which headers a send WQE has to carry inline.
     ///
     /// Source: linux: MLX5_CAP_INLINE_MODE_\*.
     pub struct WqeInlineModeCap(pub u8) = "wqe_inline_mode_cap", 2 bits {
-        /// At least the L2 header, always.
+        /// A send WQE always carries at least the L2 header.
         L2 = 0,
-        /// As much as min_wqe_inline_mode of the NIC vport context says.
+        /// min_wqe_inline_mode of the NIC vport context decides.
         VPORT_CONTEXT = 1,
-        /// Nothing.
+        /// A send WQE need not carry headers inline.
         NOT_REQUIRED = 2,
     }
 }
@@ -366,14 +366,14 @@ enumeration! {
 }
 
 enumeration! {
-    /// Bits of qos_cap.esw_tsar_type and nic_tsar_type: how a transmit scheduling arbiter shares
-    /// out.
+    /// Bits of qos_cap.esw_tsar_type and nic_tsar_type: how a transmit scheduling arbiter divides
+    /// bandwidth.
     ///
     /// Source: linux: TSAR_TYPE_CAP_MASK_\*.
     pub struct TsarTypeCap(pub u16) = "tsar_type_cap", 16 bits {
         /// Deficit weighted round robin.
         DWRR = 1,
-        /// Elements that serve those below them in turn.
+        /// Round robin: the arbiter serves the elements below it in turn.
         ROUND_ROBIN = 2,
         /// Enhanced transmission selection.
         ETS = 4,
@@ -499,97 +499,97 @@ pub static QUERY_HCA_CAP: CommandInfo = CommandInfo {
 command!(QueryHcaCapIn -> QueryHcaCapOut, QUERY_HCA_CAP);
 
 impl QueryHcaCapIn {
-    /// `op_mod`: Page 0, general: the most that may be set.
+    /// `op_mod`: Page 0, general: maximum values.
     pub const GENERAL_MAX: u16 = 0;
-    /// `op_mod`: Page 0, general: in force.
+    /// `op_mod`: Page 0, general: current values.
     pub const GENERAL_CUR: u16 = 1;
-    /// `op_mod`: Page 1, Ethernet offloads: the most that may be set.
+    /// `op_mod`: Page 1, Ethernet offloads: maximum values.
     pub const ETHERNET_OFFLOADS_MAX: u16 = 2;
-    /// `op_mod`: Page 1, Ethernet offloads: in force.
+    /// `op_mod`: Page 1, Ethernet offloads: current values.
     pub const ETHERNET_OFFLOADS_CUR: u16 = 3;
-    /// `op_mod`: Page 2, on-demand paging: the most that may be set.
+    /// `op_mod`: Page 2, on-demand paging: maximum values.
     pub const ODP_MAX: u16 = 4;
-    /// `op_mod`: Page 2, on-demand paging: in force.
+    /// `op_mod`: Page 2, on-demand paging: current values.
     pub const ODP_CUR: u16 = 5;
-    /// `op_mod`: Page 3, atomics: the most that may be set.
+    /// `op_mod`: Page 3, atomics: maximum values.
     pub const ATOMIC_MAX: u16 = 6;
-    /// `op_mod`: Page 3, atomics: in force.
+    /// `op_mod`: Page 3, atomics: current values.
     pub const ATOMIC_CUR: u16 = 7;
-    /// `op_mod`: Page 4, RoCE: the most that may be set.
+    /// `op_mod`: Page 4, RoCE: maximum values.
     pub const ROCE_MAX: u16 = 8;
-    /// `op_mod`: Page 4, RoCE: in force.
+    /// `op_mod`: Page 4, RoCE: current values.
     pub const ROCE_CUR: u16 = 9;
-    /// `op_mod`: Page 5, basic IPoIB offloads: the most that may be set.
+    /// `op_mod`: Page 5, basic IPoIB offloads: maximum values.
     pub const IPOIB_OFFLOADS_MAX: u16 = 0xa;
-    /// `op_mod`: Page 5, basic IPoIB offloads: in force.
+    /// `op_mod`: Page 5, basic IPoIB offloads: current values.
     pub const IPOIB_OFFLOADS_CUR: u16 = 0xb;
-    /// `op_mod`: Page 6, enhanced IPoIB offloads: the most that may be set.
+    /// `op_mod`: Page 6, enhanced IPoIB offloads: maximum values.
     pub const IPOIB_ENHANCED_OFFLOADS_MAX: u16 = 0xc;
-    /// `op_mod`: Page 6, enhanced IPoIB offloads: in force.
+    /// `op_mod`: Page 6, enhanced IPoIB offloads: current values.
     pub const IPOIB_ENHANCED_OFFLOADS_CUR: u16 = 0xd;
-    /// `op_mod`: Page 7, NIC flow tables: the most that may be set.
+    /// `op_mod`: Page 7, NIC flow tables: maximum values.
     pub const FLOW_TABLE_MAX: u16 = 0xe;
-    /// `op_mod`: Page 7, NIC flow tables: in force.
+    /// `op_mod`: Page 7, NIC flow tables: current values.
     pub const FLOW_TABLE_CUR: u16 = 0xf;
-    /// `op_mod`: Page 8, E-Switch flow tables: the most that may be set.
+    /// `op_mod`: Page 8, E-Switch flow tables: maximum values.
     pub const ESWITCH_FLOW_TABLE_MAX: u16 = 0x10;
-    /// `op_mod`: Page 8, E-Switch flow tables: in force.
+    /// `op_mod`: Page 8, E-Switch flow tables: current values.
     pub const ESWITCH_FLOW_TABLE_CUR: u16 = 0x11;
-    /// `op_mod`: Page 9, E-Switch: the most that may be set.
+    /// `op_mod`: Page 9, E-Switch: maximum values.
     pub const ESWITCH_MAX: u16 = 0x12;
-    /// `op_mod`: Page 9, E-Switch: in force.
+    /// `op_mod`: Page 9, E-Switch: current values.
     pub const ESWITCH_CUR: u16 = 0x13;
-    /// `op_mod`: Page 0xc, QoS: the most that may be set.
+    /// `op_mod`: Page 0xc, QoS: maximum values.
     pub const QOS_MAX: u16 = 0x18;
-    /// `op_mod`: Page 0xc, QoS: in force.
+    /// `op_mod`: Page 0xc, QoS: current values.
     pub const QOS_CUR: u16 = 0x19;
-    /// `op_mod`: Page 0xd, debug: the most that may be set.
+    /// `op_mod`: Page 0xd, debug: maximum values.
     pub const DEBUG_MAX: u16 = 0x1a;
-    /// `op_mod`: Page 0xd, debug: in force.
+    /// `op_mod`: Page 0xd, debug: current values.
     pub const DEBUG_CUR: u16 = 0x1b;
-    /// `op_mod`: Page 0xf, device memory: the most that may be set.
+    /// `op_mod`: Page 0xf, device memory: maximum values.
     pub const DEVICE_MEMORY_MAX: u16 = 0x1e;
-    /// `op_mod`: Page 0xf, device memory: in force.
+    /// `op_mod`: Page 0xf, device memory: current values.
     pub const DEVICE_MEMORY_CUR: u16 = 0x1f;
-    /// `op_mod`: Page 0x11, TLS: the most that may be set.
+    /// `op_mod`: Page 0x11, TLS: maximum values.
     pub const TLS_MAX: u16 = 0x22;
-    /// `op_mod`: Page 0x11, TLS: in force.
+    /// `op_mod`: Page 0x11, TLS: current values.
     pub const TLS_CUR: u16 = 0x23;
-    /// `op_mod`: Page 0x13, virtio emulation: the most that may be set.
+    /// `op_mod`: Page 0x13, virtio emulation: maximum values.
     pub const VDPA_EMULATION_MAX: u16 = 0x26;
-    /// `op_mod`: Page 0x13, virtio emulation: in force.
+    /// `op_mod`: Page 0x13, virtio emulation: current values.
     pub const VDPA_EMULATION_CUR: u16 = 0x27;
-    /// `op_mod`: Page 0x14, events for user contexts: the most that may be set.
+    /// `op_mod`: Page 0x14, events for user contexts: maximum values.
     pub const EVENT_MAX: u16 = 0x28;
-    /// `op_mod`: Page 0x14, events for user contexts: in force.
+    /// `op_mod`: Page 0x14, events for user contexts: current values.
     pub const EVENT_CUR: u16 = 0x29;
-    /// `op_mod`: Page 0x15, IPsec: the most that may be set.
+    /// `op_mod`: Page 0x15, IPsec: maximum values.
     pub const IPSEC_MAX: u16 = 0x2a;
-    /// `op_mod`: Page 0x15, IPsec: in force.
+    /// `op_mod`: Page 0x15, IPsec: current values.
     pub const IPSEC_CUR: u16 = 0x2b;
-    /// `op_mod`: Page 0x1a, crypto: the most that may be set.
+    /// `op_mod`: Page 0x1a, crypto: maximum values.
     pub const CRYPTO_MAX: u16 = 0x34;
-    /// `op_mod`: Page 0x1a, crypto: in force.
+    /// `op_mod`: Page 0x1a, crypto: current values.
     pub const CRYPTO_CUR: u16 = 0x35;
-    /// `op_mod`: Page 0x1b, flow tables written by WQEs: the most that may be set.
+    /// `op_mod`: Page 0x1b, flow tables written by WQEs: maximum values.
     pub const WQE_BASED_FLOW_TABLE_MAX: u16 = 0x36;
-    /// `op_mod`: Page 0x1b, flow tables written by WQEs: in force.
+    /// `op_mod`: Page 0x1b, flow tables written by WQEs: current values.
     pub const WQE_BASED_FLOW_TABLE_CUR: u16 = 0x37;
-    /// `op_mod`: Page 0x1f, MACsec: the most that may be set.
+    /// `op_mod`: Page 0x1f, MACsec: maximum values.
     pub const MACSEC_MAX: u16 = 0x3e;
-    /// `op_mod`: Page 0x1f, MACsec: in force.
+    /// `op_mod`: Page 0x1f, MACsec: current values.
     pub const MACSEC_CUR: u16 = 0x3f;
-    /// `op_mod`: Page 0x20, general 2: the most that may be set.
+    /// `op_mod`: Page 0x20, general 2: maximum values.
     pub const GENERAL_2_MAX: u16 = 0x40;
-    /// `op_mod`: Page 0x20, general 2: in force.
+    /// `op_mod`: Page 0x20, general 2: current values.
     pub const GENERAL_2_CUR: u16 = 0x41;
-    /// `op_mod`: Page 0x25, port selection: the most that may be set.
+    /// `op_mod`: Page 0x25, port selection: maximum values.
     pub const PORT_SELECTION_MAX: u16 = 0x4a;
-    /// `op_mod`: Page 0x25, port selection: in force.
+    /// `op_mod`: Page 0x25, port selection: current values.
     pub const PORT_SELECTION_CUR: u16 = 0x4b;
-    /// `op_mod`: Page 0x26, advanced virtualisation: the most that may be set.
+    /// `op_mod`: Page 0x26, advanced virtualisation: maximum values.
     pub const ADV_VIRTUALIZATION_MAX: u16 = 0x4c;
-    /// `op_mod`: Page 0x26, advanced virtualisation: in force.
+    /// `op_mod`: Page 0x26, advanced virtualisation: current values.
     pub const ADV_VIRTUALIZATION_CUR: u16 = 0x4d;
 }
 
@@ -700,7 +700,7 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         alloc_flow_counter_pd set_alloc_flow_counter_pd: flag(1);
-        /// Flow counters may be read and written by the ACCESS_ASO opcode. `0x00.29`
+        /// The ACCESS_ASO opcode may read and write flow counters. `0x00.29`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         flow_counter_access_aso set_flow_counter_access_aso: flag(2);
@@ -713,11 +713,11 @@ structure! {
         /// native_port_num counts ports over the whole device, not within the function's own
         /// hardware unit. `0x00.24`
         abs_native_port_num set_abs_native_port_num: flag(7);
-        /// Value of opc_mod with which ACCESS_ASO reaches flow counters. `0x00.23:16`
+        /// Value of opc_mod with which ACCESS_ASO accesses flow counters. `0x00.23:16`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         flow_access_aso_opc_mod set_flow_access_aso_opc_mod: number(u8, 8, 8);
-        /// An object made with the shared uid may be referred to by objects of any user context.
+        /// Objects of any user context may refer to an object created with the shared uid.
         /// `0x00.15`
         shared_object_to_user_object_allowed set_shared_object_to_user_object_allowed: flag(16);
         /// The function manages resources (such as interrupt vectors) of other virtual HCAs, as an
@@ -727,18 +727,18 @@ structure! {
         hca_cap_2 set_hca_cap_2: flag(32);
         /// CREATE_LAG works also before the master function's interface is up. `0x04.30`
         create_lag_when_not_master_up set_create_lag_when_not_master_up: flag(33);
-        /// The DTOR register exists; it holds the timeouts that the device asks of its driver.
+        /// The DTOR register exists; it holds the timeouts that the device requires of its driver.
         /// `0x04.29`
         dtor set_dtor: flag(34);
-        /// An event can be raised when a virtual HCA goes to state TEARDOWN_REQUEST. `0x04.28`
+        /// An event reports that a virtual HCA enters state TEARDOWN_REQUEST. `0x04.28`
         event_on_vhca_state_teardown_request set_event_on_vhca_state_teardown_request: flag(35);
-        /// An event can be raised when a virtual HCA goes to state IN_USE. `0x04.27`
+        /// An event reports that a virtual HCA enters state IN_USE. `0x04.27`
         event_on_vhca_state_in_use set_event_on_vhca_state_in_use: flag(36);
-        /// An event can be raised when a virtual HCA goes to state ACTIVE. `0x04.26`
+        /// An event reports that a virtual HCA enters state ACTIVE. `0x04.26`
         event_on_vhca_state_active set_event_on_vhca_state_active: flag(37);
-        /// An event can be raised when a virtual HCA goes to state ALLOCATED. `0x04.25`
+        /// An event reports that a virtual HCA enters state ALLOCATED. `0x04.25`
         event_on_vhca_state_allocated set_event_on_vhca_state_allocated: flag(38);
-        /// An event can be raised when a virtual HCA goes to state INVALID. `0x04.24`
+        /// An event reports that a virtual HCA enters state INVALID. `0x04.24`
         event_on_vhca_state_invalid set_event_on_vhca_state_invalid: flag(39);
         /// Number that identifies this function among all virtual HCAs of the device. `0x04.15:0`
         vhca_id set_vhca_id: number(u16, 48, 16);
@@ -799,7 +799,7 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         wqe_index_ignore_cap set_wqe_index_ignore_cap: flag(153);
-        /// Memory for QP contexts is allocated when they are made. `0x10.5`
+        /// The device allocates memory for a QP context when the QP is created. `0x10.5`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         dynamic_qp_allocation set_dynamic_qp_allocation: flag(154);
@@ -897,8 +897,8 @@ structure! {
         /// A special mkey for the DUMP opcode and for padding exists; QUERY_SPECIAL_CONTEXTS
         /// reports it. `0x1c.7`
         dump_fill_mkey set_dump_fill_mkey: flag(248);
-        /// Rdma-core's tests call it dpp and libdpcp, whose RQ contexts have fields of that name,
-        /// ibq; no more is known. `0x1c.6`
+        /// Rdma-core's tests name it dpp; libdpcp, whose RQ contexts have fields of that name,
+        /// names it ibq; no more is known. `0x1c.6`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
         dpp set_dpp: flag(249);
@@ -926,7 +926,7 @@ structure! {
         null_mkey set_null_mkey: flag(281);
         /// log2 of the largest number of KLM entries in an indirect mkey. `0x20.5:0`
         log_max_klm_list_size set_log_max_klm_list_size: number(u8, 282, 6);
-        /// An SQ can be made that never sends to the wire (non_wire). `0x24.31`
+        /// An SQ that never sends to the wire can be created (non_wire). `0x24.31`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         non_wire_sq set_non_wire_sq: flag(288);
@@ -937,8 +937,8 @@ structure! {
         log_max_ra_req_dc set_log_max_ra_req_dc: number(u8, 298, 6);
         /// QUERY_VNIC_ENV counts Ethernet send WQEs that were too small. `0x24.13`
         eth_wqe_too_small set_eth_wqe_too_small: flag(306);
-        /// log2 of the largest static SQ, whose WQEs stay and are run again (static_sq_wq), in WQE
-        /// basic blocks. `0x24.12:8`
+        /// log2 of the largest static SQ, whose WQEs stay in place and are executed again
+        /// (static_sq_wq), in WQE basic blocks. `0x24.12:8`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         log_max_static_sq_wq set_log_max_static_sq_wq: number(u8, 307, 5);
@@ -984,8 +984,8 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         rts2rts_lag_tx_port_affinity set_rts2rts_lag_tx_port_affinity: flag(338);
-        /// RC and DCI queue pairs run DMA memory-to-memory operations without being set up for
-        /// them, as rdma-core reads it. `0x28.12`
+        /// RC and DCI queue pairs execute DMA memory-to-memory operations without setup, as
+        /// rdma-core reads it. `0x28.12`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         dma_mmo_sq set_dma_mmo_sq: flag(339);
@@ -1062,7 +1062,7 @@ structure! {
         debug set_debug: flag(387);
         /// MODIFY_RQ may change the counter set of an RQ. `0x30.27`
         modify_rq_counter_set_id set_modify_rq_counter_set_id: flag(388);
-        /// An RQ may hold packets for a while, rather than drop them, when it has no buffer
+        /// Delay drop: an RQ without a buffer may hold packets for a while before it drops them
         /// (delay_drop_en). `0x30.26`
         rq_delay_drop set_rq_delay_drop: flag(389);
         /// Number of Q counters that can be allocated. `0x30.25:16`
@@ -1098,12 +1098,12 @@ structure! {
         /// Time the device takes to answer a packet, as an InfiniBand timeout code: 4.096 us times
         /// 2 to this power. `0x34.20:16`
         local_ca_ack_delay set_local_ca_ack_delay: number(u8, 427, 5);
-        /// Events about cables and modules can be raised. `0x34.15`
+        /// Events report changes of cables and modules. `0x34.15`
         port_module_event set_port_module_event: flag(432);
         /// Q counters count also error completions (local length, protection and access errors,
         /// flushes). `0x34.14`
         enhanced_error_q_counters set_enhanced_error_q_counters: flag(433);
-        /// The device checks the ports that commands name. `0x34.13`
+        /// The device checks the port numbers in commands. `0x34.13`
         ports_check set_ports_check: flag(434);
         /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x34.12`
         ///
@@ -1124,7 +1124,7 @@ structure! {
         /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap.
         snapshot set_snapshot: flag(448);
-        /// A pulse per second can be put in or out on pins (the MTPPS register). `0x38.30`
+        /// Pins can receive or emit a pulse per second (the MTPPS register). `0x38.30`
         pps set_pps: flag(449);
         /// The pulse-per-second settings may be changed. `0x38.29`
         pps_modify set_pps_modify: flag(450);
@@ -1155,11 +1155,11 @@ structure! {
         traffic_fast_control set_traffic_fast_control: flag(459);
         /// Number of traffic classes. `0x38.19:16`
         max_tc set_max_tc: number(u8, 460, 4);
-        /// An event can be raised when the device gets too warm. `0x38.15`
+        /// An event reports that the device is too warm. `0x38.15`
         temp_warn_event set_temp_warn_event: flag(464);
         /// The device can run the DCBX protocol itself (the DCBX_PARAM register). `0x38.14`
         dcbx set_dcbx: flag(465);
-        /// General notification events (delay drop timeout and others) can be raised. `0x38.13`
+        /// The device raises general notification events (delay drop timeout and others). `0x38.13`
         general_notification_event set_general_notification_event: flag(466);
         /// By its name, one SQ may send with several priorities. Rdma-core's header and tests name
         /// it, no driver uses it, and no more is known. `0x38.12`
@@ -1167,15 +1167,15 @@ structure! {
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
         /// mlx5_ifc_cmd_hca_cap_bits.
         multi_prio_sq set_multi_prio_sq: flag(467);
-        /// Of CAPI (PCI accelerators of POWER), by its name: the function owns an accelerator
-        /// function unit. Rdma-core's header and tests name it, no driver uses it, and no more is
-        /// known. `0x38.11`
+        /// By its name, the function owns an accelerator function unit of CAPI (PCI accelerators of
+        /// POWER). Rdma-core's header and tests name it, no driver uses it, and no more is known.
+        /// `0x38.11`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
         /// mlx5_ifc_cmd_hca_cap_bits.
         afu_owner set_afu_owner: flag(468);
-        /// The card has an FPGA beside the NIC. What it can do is no capability page: Linux reads
-        /// the register FPGA_CAP. `0x38.10`
+        /// The card has an FPGA beside the NIC. No capability page describes it: Linux reads the
+        /// register FPGA_CAP. `0x38.10`
         fpga set_fpga: flag(469);
         /// Reset on LAN by a magic packet with a SecureOn password. `0x38.9`
         rol_s set_rol_s: flag(470);
@@ -1243,13 +1243,13 @@ structure! {
         umr_modify_atomic_disabled set_umr_modify_atomic_disabled: flag(520);
         /// A UMR may not change an indirect mkey. `0x40.22`
         umr_indirect_mkey_disabled set_umr_indirect_mkey_disabled: flag(521);
-        /// Fence that a UMR needs, so that WQEs before it see the mkey as it was; a WQE right
-        /// behind a UMR has the small initiator fence on every device. `0x40.21:20`
+        /// Fence that a UMR needs so that earlier WQEs see the old mkey; a WQE directly after a UMR
+        /// has the small initiator fence on every device. `0x40.21:20`
         umr_fence set_umr_fence: named(UmrFence(u8), 522, 2);
         /// DC initiators may get small read responses in the CQE. `0x40.19`
         dc_req_scat_data_cqe set_dc_req_scat_data_cqe: flag(524);
-        /// Of the dynamically connected transport. FreeBSD's header and rdma-core's header and
-        /// tests name it, no driver uses it, and no more is known. `0x40.18`
+        /// A capability of the dynamically connected transport. FreeBSD's header and rdma-core's
+        /// header and tests name it, no driver uses it, and no more is known. `0x40.18`
         ///
         /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
@@ -1260,18 +1260,18 @@ structure! {
         /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
         dc_cnak_trace set_dc_cnak_trace: flag(526);
-        /// A QP can be drained on a signature error (drain_sigerr in the QP context), so that the
-        /// WQEs behind it wait. `0x40.16`
+        /// A signature error can drain a QP (drain_sigerr in the QP context): later WQEs wait.
+        /// `0x40.16`
         drain_sigerr set_drain_sigerr: flag(527);
-        /// Whether signatures of command queue entries and mailboxes are made and checked.
-        /// `0x40.15:14`
+        /// Whether driver and device generate and check signatures of command queue entries and
+        /// mailboxes. `0x40.15:14`
         cmdif_checksum set_cmdif_checksum: named(CmdifChecksum(u8), 528, 2);
         /// Signature errors are reported by CQEs. `0x40.13`
         sigerr_cqe set_sigerr_cqe: flag(530);
-        /// WQE signatures may be made and checked. `0x40.11`
+        /// WQEs may carry signatures that the device checks. `0x40.11`
         wq_signature set_wq_signature: flag(532);
-        /// Small responses and messages may be scattered into the CQE (cs_req and cs_res).
-        /// `0x40.10`
+        /// Inline scatter: the device may write small responses and messages into the CQE (cs_req
+        /// and cs_res). `0x40.10`
         sctr_data_cqe set_sctr_data_cqe: flag(533);
         /// CREATE_MKEY may carry the byte stream format (bsf) of a signature mkey. `0x40.9`
         ///
@@ -1281,7 +1281,7 @@ structure! {
         sho set_sho: flag(535);
         /// PCI TLP processing hints are supported. `0x40.7`
         tph set_tph: flag(536);
-        /// Called rf in the header; no source that we may use explains it. `0x40.6`
+        /// Linux's header names it rf; no permitted source explains it. `0x40.6`
         rf set_rf: flag(537);
         /// Dynamically connected transport is supported. `0x40.5`
         dct set_dct: flag(538);
@@ -1343,12 +1343,12 @@ structure! {
         apm set_apm: flag(558);
         /// Vector calculation on payload (the CALC offload) is supported. `0x44.16`
         vector_calc set_vector_calc: flag(559);
-        /// A UMR may take its translation entries from memory at an lkey and pointer instead of
-        /// inline. `0x44.15`
+        /// A UMR may read its translation entries from memory, by lkey and address, instead of from
+        /// the WQE. `0x44.15`
         umr_ptr_rlky set_umr_ptr_rlky: flag(560);
         /// Memory windows (types 1 and 2B) are supported; the name is the PRM's. `0x44.14`
         imaicl set_imaicl: flag(561);
-        /// A QP may keep its credits by packets rather than messages (packet based credit mode).
+        /// A QP may count its credits in packets instead of messages (packet based credit mode).
         /// `0x44.13`
         qp_packet_based set_qp_packet_based: flag(562);
         /// By its name, the P_Key of an enhanced IPoIB QP may change. Rdma-core's header and tests
@@ -1419,7 +1419,7 @@ structure! {
         /// log2 of the page size of the device in bytes, the smallest for queue buffers and mkeys.
         /// `0x48.7:0`
         log_pg_sz set_log_pg_sz: number(u8, 600, 8);
-        /// BlueFlame: a WQE may be written right into the UAR. `0x4c.31`
+        /// BlueFlame: software may write a WQE directly to the UAR. `0x4c.31`
         bf set_bf: flag(608);
         /// SET_DRIVER_VERSION is supported. `0x4c.30`
         driver_version set_driver_version: flag(609);
@@ -1452,26 +1452,25 @@ structure! {
         disciplined_fr_counter set_disciplined_fr_counter: flag(624);
         /// QUERY_QP reports why a QP went to the error state. `0x4c.12`
         qp_error_syndrome set_qp_error_syndrome: flag(627);
-        /// How DC targets work on a bonded device; 0 means that they cannot be made while it is
+        /// How DC targets work on a bonded device; 0 means that they cannot be created while it is
         /// bonded. `0x4c.9:8`
         lag_dct set_lag_dct: number(u8, 630, 2);
-        /// QPs, SQs and TISs may name the port on which a bonded device sends them. `0x4c.7`
+        /// QPs, SQs and TISs may select the port of a bond on which they send. `0x4c.7`
         lag_tx_port_affinity set_lag_tx_port_affinity: flag(632);
-        /// The bond's mode with a shared FDB may be chosen natively by the device. `0x4c.6`
+        /// The device itself can select the bond mode with a shared FDB. `0x4c.6`
         lag_native_fdb_selection set_lag_native_fdb_selection: flag(633);
         /// The function may be the master of a bond. `0x4c.4`
         lag_master set_lag_master: flag(635);
         /// Number of ports that a bond can have. `0x4c.3:0`
         num_lag_ports set_num_lag_ports: number(u8, 636, 4);
-        /// Number of diagnostic counters; which ones, debug_cap.diagnostic_counter lists.
-        /// `0x50.31:16`
+        /// Number of diagnostic counters; debug_cap.diagnostic_counter lists them. `0x50.31:16`
         ///
         /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
         num_of_diagnostic_counters set_num_of_diagnostic_counters: number(u16, 640, 16);
         /// Largest send WQE in bytes. `0x50.15:0`
         max_wqe_sz_sq set_max_wqe_sz_sq: number(u16, 656, 16);
-        /// How page management commands name functions. `0x54.31`
+        /// How the page management commands identify functions. `0x54.31`
         icm_mng_function_id_mode set_icm_mng_function_id_mode: named(FunctionIdMode(u8), 672, 1);
         /// An mkey may carry PCI TLP processing hints and a steering tag. `0x54.24`
         mkey_pcie_tph set_mkey_pcie_tph: flag(679);
@@ -1501,7 +1500,7 @@ structure! {
         query_host_net_function_num_max set_query_host_net_function_num_max: number(u8, 736, 5);
         /// Largest number of QPs attached to one multicast group. `0x5c.24:0`
         max_qp_mcg set_max_qp_mcg: number(u32, 743, 25);
-        /// Ethertype of a tag of the vendor's own, by its name. Rdma-core's header and tests name
+        /// By its name, the Ethertype of a vendor-specific tag. Rdma-core's header and tests name
         /// it, no driver uses it, and no more is known. `0x60.31:16`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
@@ -1514,7 +1513,7 @@ structure! {
         log_max_mcg set_log_max_mcg: number(u8, 792, 8);
         /// log2 of the largest number of transport domains. `0x64.28:24`
         log_max_transport_domain set_log_max_transport_domain: number(u8, 803, 5);
-        /// An mkey may use relaxed ordering for reads, whatever PCI configuration space says; DPDK
+        /// An mkey may use relaxed ordering for reads, regardless of PCI configuration space; DPDK
         /// names it pci_relaxed_ordered_read. `0x64.21`
         relaxed_ordering_read set_relaxed_ordering_read: flag(810);
         /// log2 of the largest number of protection domains. `0x64.20:16`
@@ -1529,9 +1528,9 @@ structure! {
         dp_ordering_ooo_all_dc set_dp_ordering_ooo_all_dc: flag(819);
         /// RC QPs may place packets out of order with every opcode. `0x64.11`
         dp_ordering_ooo_all_rc set_dp_ordering_ooo_all_rc: flag(820);
-        /// A reset for a firmware update can go through a PCI hot reset. `0x64.10`
+        /// A reset for a firmware update can use a PCI hot reset. `0x64.10`
         pcie_reset_using_hotreset_method set_pcie_reset_using_hotreset_method: flag(821);
-        /// A synchronised reset for a firmware update can go with the driver unloaded. `0x64.9`
+        /// A synchronised reset for a firmware update can run with the driver unloaded. `0x64.9`
         pci_sync_for_fw_update_with_driver_unload set_pci_sync_for_fw_update_with_driver_unload:
             flag(822);
         /// QUERY_VNIC_ENV counts packets whose steering failed. `0x64.8`
@@ -1588,7 +1587,7 @@ structure! {
         log_max_tir set_log_max_tir: number(u8, 883, 5);
         /// log2 of the largest number of TISs. `0x6c.4:0`
         log_max_tis set_log_max_tis: number(u8, 891, 5);
-        /// Cyclic receive queues may leave out the next segment of their WQEs. `0x70.31`
+        /// WQEs of cyclic receive queues may omit the next segment. `0x70.31`
         basic_cyclic_rcv_wqe set_basic_cyclic_rcv_wqe: flag(896);
         /// RQs may take their buffers from an RMP (mem_rq_type). `0x70.29`
         ///
@@ -1618,13 +1617,13 @@ structure! {
         log_max_current_uc_list_wr_supported set_log_max_current_uc_list_wr_supported: flag(930);
         /// log2 of the largest WQE stride of an RQ in bytes. `0x74.28:24`
         log_max_stride_sz_rq set_log_max_stride_sz_rq: number(u8, 931, 5);
-        /// Mkeys state how reads are ordered after writes (order_read_after_write); a coming
-        /// firmware refuses those that do not request the relaxed order (DPDK). `0x74.23`
+        /// An mkey selects the order of reads after writes (order_read_after_write); future
+        /// firmware refuses mkeys without the relaxed order (DPDK). `0x74.23`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
         mkc_order_read_after_write set_mkc_order_read_after_write: flag(936);
-        /// Mkeys may be made only with relaxed ordering of writes after writes; UCX and DPDK then
-        /// set it in every mkey. `0x74.22`
+        /// CREATE_MKEY requires relaxed ordering of writes after writes; UCX and DPDK then set it
+        /// in every mkey. `0x74.22`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits; ucx: uct_ib_mlx5_cmd_hca_cap_bits.
         mkc_order_write_after_write_ro_only set_mkc_order_write_after_write_ro_only: flag(937);
@@ -1634,8 +1633,8 @@ structure! {
         log_max_stride_sz_sq set_log_max_stride_sz_sq: number(u8, 947, 5);
         /// log2 of the smallest WQE stride of an SQ in bytes. `0x74.4:0`
         log_min_stride_sz_sq set_log_min_stride_sz_sq: number(u8, 955, 5);
-        /// RQs and SQs may be paired so that received packets go out again without the host
-        /// (hairpin). `0x78.31`
+        /// Hairpin: an RQ and an SQ may be paired, which sends received packets without the host.
+        /// `0x78.31`
         hairpin set_hairpin: flag(960);
         /// log2 of the largest number of hairpin queues. `0x78.28:24`
         log_max_hairpin_queues set_log_max_hairpin_queues: number(u8, 963, 5);
@@ -1857,23 +1856,23 @@ structure! {
         num_vhca_ports set_num_vhca_ports: number(u8, 1552, 8);
         /// Flexible parser sample that holds the GTP-U tunnel endpoint identifier. `0xc0.7:4`
         flex_parser_id_gtpu_teid set_flex_parser_id_gtpu_teid: number(u8, 1560, 4);
-        /// By its name, the function is one whose network interface is trusted. UCX's header and
+        /// By its name, the network interface of the function is trusted. UCX's header and
         /// rdma-core's header and tests name it, no driver uses it, and no more is known. `0xc0.2`
         ///
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
         trusted_vnic_vhca set_trusted_vnic_vhca: flag(1565);
         /// INIT_HCA takes a software owner identifier, by which the functions of one driver
-        /// recognise one another. `0xc0.1`
+        /// recognise each other. `0xc0.1`
         sw_owner_id set_sw_owner_id: flag(1566);
-        /// How many counters SET_MONITOR_COUNTER can watch at a time; 0 where it is not supported.
-        /// `0xc4.31:16`
+        /// Number of counters that SET_MONITOR_COUNTER can monitor at a time; 0 if it is not
+        /// supported. `0xc4.31:16`
         max_num_of_monitor_counters set_max_num_of_monitor_counters: number(u16, 1568, 16);
         /// Number of port counters that can be monitored. `0xc4.15:0`
         num_ppcnt_monitor_counters set_num_ppcnt_monitor_counters: number(u16, 1584, 16);
         /// Number of subfunctions. `0xc8.31:16`
         max_num_sf set_max_num_sf: number(u16, 1600, 16);
-        /// How many of the watched counters may be those of Q counter sets. `0xc8.15:0`
+        /// Number of monitored counters that may be Q counters. `0xc8.15:0`
         num_q_monitor_counters set_num_q_monitor_counters: number(u16, 1616, 16);
         /// Subfunctions (SFs) are supported. `0xd0.31`
         sf set_sf: flag(1664);
@@ -1881,7 +1880,7 @@ structure! {
         sf_set_partition set_sf_set_partition: flag(1665);
         /// log2 of the largest number of subfunctions. `0xd0.28:24`
         log_max_sf set_log_max_sf: number(u8, 1667, 5);
-        /// Auxiliary processing unit (the DPA) exists; CQs may be meant for it (apu_cq). `0xd0.23`
+        /// The auxiliary processing unit (the DPA) exists; a CQ may target it (apu_cq). `0xd0.23`
         apu set_apu: flag(1672);
         /// A WAIT WQE may wait for data in memory. `0xd0.20`
         ///
@@ -1897,8 +1896,7 @@ structure! {
         log_min_sf_size set_log_min_sf_size: number(u8, 1680, 8);
         /// Number of subfunction partitions. `0xd0.7:0`
         max_num_sf_partitions set_max_num_sf_partitions: number(u8, 1688, 8);
-        /// Bitmask of the capabilities that a user context may be given (values in uctx_cap_bits).
-        /// `0xd4`
+        /// Bitmask of the privileges that CREATE_UCTX may request (values in uctx_cap_bits). `0xd4`
         uctx_cap set_uctx_cap: number(u32, 1696, 32);
         /// Flexible parser sample that holds GENEVE TLV option 0. `0xd8.27:24`
         flex_parser_id_geneve_tlv_option_0 set_flex_parser_id_geneve_tlv_option_0:
@@ -1927,10 +1925,10 @@ structure! {
         /// `0xe0.27:24`
         flex_parser_id_gtpu_first_ext_dw_0 set_flex_parser_id_gtpu_first_ext_dw_0:
             number(u8, 1796, 4);
-        /// Number of interrupt vectors to share out among virtual functions. `0xe0.23:0`
+        /// Number of interrupt vectors to distribute among virtual functions. `0xe0.23:0`
         num_total_dynamic_vf_msix set_num_total_dynamic_vf_msix: number(u32, 1800, 24);
-        /// Size of the interrupt vector table; through SET_HCA_CAP on another function, the number
-        /// it gets. `0xe4.11:0`
+        /// Size of the interrupt vector table; SET_HCA_CAP on another function sets the size of its
+        /// table. `0xe4.11:0`
         dynamic_msix_table_size set_dynamic_msix_table_size: number(u16, 1844, 12);
         /// QPs run DMA memory-to-memory operations. `0xe8.23`
         ///
@@ -2003,11 +2001,11 @@ structure! {
         /// Capability page times 2, plus 1 for the current values (query_hca_cap op_mods).
         /// `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Query the function function_id instead of the own one. `0x08.31`
+        /// Query the function function_id instead of the sender. `0x08.31`
         other_function set_other_function: flag(64);
         /// function_id counts the embedded CPU's own virtual functions. `0x08.30`
         ec_vf_function set_ec_vf_function: flag(65);
-        /// How function_id names the function. `0x08.28`
+        /// How function_id identifies the function. `0x08.28`
         function_id_type set_function_id_type: named(FunctionIdMode(u8), 67, 1);
         /// The function to query; used only with other_function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
@@ -2021,13 +2019,12 @@ structure! {
     QueryHcaCapOut, QueryHcaCapOutLayout, 0x1010 bytes = "query_hca_cap_out" {
         sources: ["linux: mlx5_ifc_query_hca_cap_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The capability page; its layout follows op_mod. `0x10, 4096 bytes`
+        /// The capability page; op_mod selects its layout. `0x10, 4096 bytes`
         capability set_capability: bytes(0x1000, 128);
     }
 }
@@ -2045,15 +2042,15 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Capability page times 2 (set_hca_cap op_mods). `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Set a capability of the function function_id instead of the own one. `0x08.31`
+        /// Set a capability of the function function_id instead of the sender. `0x08.31`
         other_function set_other_function: flag(64);
         /// function_id counts the embedded CPU's own virtual functions. `0x08.30`
         ec_vf_function set_ec_vf_function: flag(65);
-        /// How function_id names the function. `0x08.28`
+        /// How function_id identifies the function. `0x08.28`
         function_id_type set_function_id_type: named(FunctionIdMode(u8), 67, 1);
         /// The function to set; used only with other_function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
-        /// The capability page; its layout follows op_mod. `0x10, 4096 bytes`
+        /// The capability page; op_mod selects its layout. `0x10, 4096 bytes`
         capability set_capability: bytes(0x1000, 128);
     }
 }
@@ -2065,8 +2062,7 @@ structure! {
     SetHcaCapOut, SetHcaCapOutLayout, 0x10 bytes = "set_hca_cap_out" {
         sources: ["linux: mlx5_ifc_set_hca_cap_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -2089,8 +2085,7 @@ structure! {
             (1009, 16), (1026, 14), (1056, 28), (1088, 8), (1120, 324), (1448, 24), (1475, 1),
             (1477, 11), (1536, 512),
         ];
-        /// The function can be migrated live; SET_HCA_CAP on another function switches it on.
-        /// `0x10.31`
+        /// The function can be live migrated; SET_HCA_CAP on another function enables it. `0x10.31`
         migratable set_migratable: flag(128);
         /// Number of programmable sample fields in steering. `0x10.28:24`
         ///
@@ -2103,7 +2098,7 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
         log_max_num_reserved_qpn set_log_max_num_reserved_qpn: number(u8, 139, 5);
-        /// introspection_mkey may be used. `0x10.14`
+        /// The function may use introspection_mkey. `0x10.14`
         ///
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap2.
@@ -2117,16 +2112,16 @@ structure! {
         /// A UMR may also change bit 5 of log_entity_size (pages of 4 GiB and more); its mkey mask
         /// has a bit for it. `0x10.7`
         umr_log_entity_size_5 set_umr_log_entity_size_5: flag(152);
-        /// log2 of the most QP numbers reserved at a time. `0x10.4:0`
+        /// log2 of the largest number of QP numbers reserved at a time. `0x10.4:0`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
         log_reserved_qpn_max_alloc set_log_reserved_qpn_max_alloc: number(u8, 155, 5);
-        /// Most bytes that a packet reformat can insert. `0x14.31:24`
+        /// Largest number of bytes that a packet reformat can insert. `0x14.31:24`
         max_reformat_insert_size set_max_reformat_insert_size: number(u8, 160, 8);
         /// Largest offset at which a packet reformat can insert, in bytes from its anchor.
         /// `0x14.23:16`
         max_reformat_insert_offset set_max_reformat_insert_offset: number(u8, 168, 8);
-        /// Most bytes that a packet reformat can remove. `0x14.15:8`
+        /// Largest number of bytes that a packet reformat can remove. `0x14.15:8`
         max_reformat_remove_size set_max_reformat_remove_size: number(u8, 176, 8);
         /// Largest offset at which a packet reformat can remove, in bytes from its anchor.
         /// `0x14.7:0`
@@ -2137,8 +2132,8 @@ structure! {
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap2.
         multi_sl_qp set_multi_sl_qp: flag(192);
-        /// Packet reformat may insert and remove headers that are no tunnel's, by its name. UCX's
-        /// header and rdma-core's tests name it, no driver uses it, and no more is known. `0x18.30`
+        /// By its name, packet reformat may insert and remove non-tunnel headers. UCX's header and
+        /// rdma-core's tests name it, no driver uses it, and no more is known. `0x18.30`
         ///
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap2.
@@ -2159,9 +2154,10 @@ structure! {
         log_conn_track_granularity set_log_conn_track_granularity: number(u8, 203, 5);
         /// Migration state may be saved in chunks. `0x18.15`
         migration_in_chunks set_migration_in_chunks: flag(208);
-        /// Subfunctions may use EQs of their own. `0x18.13`
+        /// Subfunctions may use their own EQs. `0x18.13`
         sf_eq_usage set_sf_eq_usage: flag(210);
-        /// log2 of the most connection tracking objects allocated at a time. `0x18.12:8`
+        /// log2 of the largest number of connection tracking objects allocated at a time.
+        /// `0x18.12:8`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
         log_conn_track_max_alloc set_log_conn_track_max_alloc: number(u8, 211, 5);
@@ -2181,9 +2177,9 @@ structure! {
         /// `0x20, 8 bytes`
         allowed_object_for_other_vhca_access set_allowed_object_for_other_vhca_access:
             number(u64, 256, 64);
-        /// By its name, an mkey for looking into the device, for those with
-        /// introspection_mkey_access_allowed. UCX's header and rdma-core's tests name it, no driver
-        /// uses it, and no more is known. `0x28`
+        /// By its name, an mkey for introspection of the device, where
+        /// introspection_mkey_access_allowed is set. UCX's header and rdma-core's tests name it, no
+        /// driver uses it, and no more is known. `0x28`
         ///
         /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
         /// CmdHcaCap2.
@@ -2213,9 +2209,9 @@ structure! {
         sw_vhca_id_valid set_sw_vhca_id_valid: flag(545);
         /// Virtual HCA identifier that software chose for this function. `0x44.29:16`
         sw_vhca_id set_sw_vhca_id: number(u16, 546, 14);
-        /// log2 of the number of WQE counter bits that a timestamp CQE brings back. `0x48.20:16`
+        /// log2 of the number of WQE counter bits that a timestamp CQE returns. `0x48.20:16`
         ts_cqe_metadata_size2wqe_counter set_ts_cqe_metadata_size2wqe_counter: number(u8, 587, 5);
-        /// log2 of the most flow counters allocated at a time. `0x48.12:8`
+        /// log2 of the largest number of flow counters allocated at a time. `0x48.12:8`
         ///
         /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
         flow_counter_bulk_log_max_alloc set_flow_counter_bulk_log_max_alloc: number(u8, 595, 5);
@@ -2233,7 +2229,7 @@ structure! {
         /// `0x50.7:0`
         format_select_dw_gtpu_first_ext_dw_0 set_format_select_dw_gtpu_first_ext_dw_0:
             number(u8, 664, 8);
-        /// Bitmask of WQE types that GENERATE_WQE can make. `0x54`
+        /// Bitmask of WQE types that GENERATE_WQE can execute. `0x54`
         generate_wqe_type set_generate_wqe_type: number(u32, 672, 32);
         /// log2 of the smallest entity of a fixed-buffer mkey in bytes; see
         /// min_mkey_log_entity_size_fixed_buffer_valid. `0x70.20:16`
@@ -2262,14 +2258,14 @@ structure! {
         max_num_eqs_24b set_max_num_eqs_24b: number(u32, 1096, 24);
         /// Number that identifies a function of a bond for load balancing. `0xb4.27:24`
         load_balance_id set_load_balance_id: number(u8, 1444, 4);
-        /// QUERY_DELEGATED_VHCA and neighbours can name adjacent functions. `0xb8.31`
+        /// QUERY_DELEGATED_VHCA and related commands can name adjacent functions. `0xb8.31`
         query_adjacent_functions_id set_query_adjacent_functions_id: flag(1472);
         /// MODIFY_VPORT_STATE can connect and disconnect each direction of a virtual port.
         /// `0xb8.30`
         ingress_egress_esw_vport_connect set_ingress_egress_esw_vport_connect: flag(1473);
         /// Commands may name a function by its vhca_id (function_id_type). `0xb8.29`
         function_id_type_vhca_id set_function_id_type_vhca_id: flag(1474);
-        /// Bonds are made per multi-port group. `0xb8.27`
+        /// The device bonds ports per multi-port group. `0xb8.27`
         lag_per_mp_group set_lag_per_mp_group: flag(1476);
         /// Number of profiles for the management of delegated virtual HCAs. `0xb8.15:0`
         delegate_vhca_management_profiles set_delegate_vhca_management_profiles:
@@ -2282,18 +2278,18 @@ structure! {
 }
 
 structure! {
-    /// On-demand paging capabilities, page 2. SET_HCA_CAP chooses what is switched on.
+    /// On-demand paging capabilities, page 2; SET_HCA_CAP enables them.
     ///
     /// Source: linux: mlx5_ifc_odp_cap_bits.
     OdpCap, OdpCapLayout, 0x100 bytes = "odp_cap" {
         sources: ["linux: mlx5_ifc_odp_cap_bits"];
         reserved: [(1024, 512), (1537, 511)];
-        /// What can fault under the transport scheme, where the QP stops and the driver resumes it.
-        /// `0x00, 64 bytes`
+        /// Operations that can fault under the transport scheme: the QP stops, and the driver
+        /// resumes it. `0x00, 64 bytes`
         transport_page_fault_scheme_cap transport_page_fault_scheme_cap_mut:
             nested(OdpSchemeCap, 0);
-        /// What can fault under the memory scheme, where faults name an mkey and not a QP. `0x40,
-        /// 64 bytes`
+        /// Operations that can fault under the memory scheme: a fault names an mkey instead of a
+        /// QP. `0x40, 64 bytes`
         memory_page_fault_scheme_cap memory_page_fault_scheme_cap_mut: nested(OdpSchemeCap, 512);
         /// The memory scheme is in use; set through SET_HCA_CAP. `0xc0.31`
         mem_page_fault set_mem_page_fault: flag(1536);
@@ -2301,7 +2297,7 @@ structure! {
 }
 
 structure! {
-    /// What can fault under one page fault scheme.
+    /// Operations that can fault under one page fault scheme.
     ///
     /// Source: linux: mlx5_ifc_odp_scheme_cap_bits.
     OdpSchemeCap, OdpSchemeCapLayout, 0x40 bytes = "odp_scheme_cap" {
@@ -2309,7 +2305,7 @@ structure! {
         reserved: [(0, 64), (65, 4), (70, 58), (288, 224)];
         /// Signature mkeys can fault. `0x08.31`
         sig set_sig: flag(64);
-        /// Pages can be requested before their use. `0x08.26`
+        /// Software can request pages before their use. `0x08.26`
         page_prefetch set_page_prefetch: flag(69);
         /// RC operations that can fault. `0x10`
         rc_odp_caps rc_odp_caps_mut: nested(OdpPerTransportServiceCap, 128);
@@ -2354,7 +2350,7 @@ structure! {
     AtomicCap, AtomicCapLayout, 0x100 bytes = "atomic_cap" {
         sources: ["linux: mlx5_ifc_atomic_caps_bits"];
         reserved: [(0, 64), (66, 4), (71, 73), (160, 16), (192, 16), (224, 416), (688, 1360)];
-        /// Byte order of 8-byte results that a requester writes; set through SET_HCA_CAP.
+        /// Byte order of 8-byte atomic results that a requester writes; set through SET_HCA_CAP.
         /// `0x08.31:30`
         atomic_req_8b_endianness_mode set_atomic_req_8b_endianness_mode:
             named(AtomicReqEndianness(u8), 64, 2);
@@ -2369,17 +2365,19 @@ structure! {
         /// Bitmask of the operand sizes of atomics over DC: the bit whose value is the size in
         /// bytes, from 1 to 256; Linux ignores the bits of larger ones. `0x18.15:0`
         atomic_size_dc set_atomic_size_dc: number(u16, 208, 16);
-        /// Bitmask of the operand sizes of fetch and add that can be carried out as PCIe atomics:
-        /// the bit whose value is the size in bytes. `0x50.31:16`
+        /// Bitmask of the operand sizes for which fetch and add can be a PCIe atomic: the bit whose
+        /// value is the size in bytes. `0x50.31:16`
         ///
         /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
         fetch_add_pci_atomic set_fetch_add_pci_atomic: number(u16, 640, 16);
-        /// The same for swap. `0x50.15:0`
+        /// Bitmask of the operand sizes for which swap can be a PCIe atomic, as in
+        /// fetch_add_pci_atomic. `0x50.15:0`
         ///
         /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
         swap_pci_atomic set_swap_pci_atomic: number(u16, 656, 16);
-        /// The same for compare and swap; rdma-core reports atomics as global only where 8 bytes of
-        /// this and of fetch_add_pci_atomic are set. `0x54.31:16`
+        /// Bitmask of the operand sizes for which compare and swap can be a PCIe atomic; rdma-core
+        /// reports atomics as global only if the 8-byte bit is set here and in
+        /// fetch_add_pci_atomic. `0x54.31:16`
         ///
         /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
         compare_swap_pci_atomic set_compare_swap_pci_atomic: number(u16, 672, 16);
@@ -2448,9 +2446,9 @@ structure! {
     EthernetOffloadCap, EthernetOffloadCapLayout, 0x100 bytes = "ethernet_offload_cap" {
         sources: ["linux: mlx5_ifc_per_protocol_networking_offload_caps_bits"];
         reserved: [(43, 1), (46, 2), (57, 5), (64, 16), (96, 288), (512, 1536)];
-        /// Checksums are made and checked. `0x00.31`
+        /// The device computes and checks checksums. `0x00.31`
         csum_cap set_csum_cap: flag(0);
-        /// VLAN tags are inserted and stripped. `0x00.30`
+        /// The device inserts and strips VLAN tags. `0x00.30`
         vlan_cap set_vlan_cap: flag(1);
         /// Large receive offload is supported. `0x00.29`
         lro_cap set_lro_cap: flag(2);
@@ -2458,20 +2456,20 @@ structure! {
         lro_psh_flag set_lro_psh_flag: flag(3);
         /// Large receive offload handles segments with TCP timestamps. `0x00.27`
         lro_time_stamp set_lro_time_stamp: flag(4);
-        /// Where large receive offload counts its largest message from: 0 the L4 header, 1 the L2
+        /// Where the size limit of an LRO message is counted from: 0 the L4 header, 1 the L2
         /// header. `0x00.26:25`
         ///
         /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
         lro_max_msg_sz_mode set_lro_max_msg_sz_mode: number(u8, 5, 2);
         /// A send WQE may carry a VLAN tag to insert. `0x00.24`
         wqe_vlan_insert set_wqe_vlan_insert: flag(7);
-        /// Loopback of own packets may be changed on an existing TIR. `0x00.23`
+        /// MODIFY_TIR may change the loopback of own packets. `0x00.23`
         self_lb_en_modifiable set_self_lb_en_modifiable: flag(8);
-        /// Loopback of own multicast packets is chosen by self_lb_block. `0x00.22`
+        /// self_lb_block selects the loopback of own multicast packets. `0x00.22`
         ///
         /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
         self_lb_mc set_self_lb_mc: flag(9);
-        /// Loopback of own unicast packets is chosen by self_lb_block. `0x00.21`
+        /// self_lb_block selects the loopback of own unicast packets. `0x00.21`
         ///
         /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
         self_lb_uc set_self_lb_uc: flag(10);
@@ -2479,7 +2477,7 @@ structure! {
         max_lso_cap set_max_lso_cap: number(u8, 11, 5);
         /// Send WQEs of several packets are supported. `0x00.15:14`
         multi_pkt_send_wqe set_multi_pkt_send_wqe: number(u8, 16, 2);
-        /// How much of the packet headers a send WQE has to carry inline. `0x00.13:12`
+        /// Packet headers that a send WQE has to carry inline. `0x00.13:12`
         wqe_inline_mode set_wqe_inline_mode: named(WqeInlineModeCap(u8), 18, 2);
         /// log2 of the largest RSS indirection table. `0x00.11:8`
         rss_ind_tbl_cap set_rss_ind_tbl_cap: number(u8, 20, 4);
@@ -2499,11 +2497,11 @@ structure! {
         tunnel_stateless_gre set_tunnel_stateless_gre: flag(30);
         /// Stateless offloads work inside VXLAN. `0x00.0`
         tunnel_stateless_vxlan set_tunnel_stateless_vxlan: flag(31);
-        /// Software may tell the parser where the headers are. `0x04.31`
+        /// Software parser: software may give the offsets of the headers to the device. `0x04.31`
         swp set_swp: flag(32);
-        /// Software-parsed packets get checksums. `0x04.30`
+        /// The device computes the checksums of software-parsed packets. `0x04.30`
         swp_csum set_swp_csum: flag(33);
-        /// Software-parsed packets get segmented. `0x04.29`
+        /// The device segments software-parsed packets. `0x04.29`
         swp_lso set_swp_lso: flag(34);
         /// The checksum of a CQE covers the whole packet. `0x04.28`
         cqe_checksum_full set_cqe_checksum_full: flag(35);
@@ -2515,7 +2513,7 @@ structure! {
         tunnel_stateless_mpls_over_gre set_tunnel_stateless_mpls_over_gre: flag(38);
         /// Stateless offloads work inside VXLAN-GPE. `0x04.24`
         tunnel_stateless_vxlan_gpe set_tunnel_stateless_vxlan_gpe: flag(39);
-        /// Stateless offloads work on IPv4 right inside VXLAN. `0x04.23`
+        /// Stateless offloads work on IPv4 directly inside VXLAN. `0x04.23`
         tunnel_stateless_ipv4_over_vxlan set_tunnel_stateless_ipv4_over_vxlan: flag(40);
         /// Stateless offloads work on IP inside IP, both ways. `0x04.22`
         tunnel_stateless_ip_over_ip set_tunnel_stateless_ip_over_ip: flag(41);
@@ -2525,9 +2523,9 @@ structure! {
         tunnel_stateless_ip_over_ip_rx set_tunnel_stateless_ip_over_ip_rx: flag(44);
         /// Stateless offloads work on IP inside IP on transmit. `0x04.18`
         tunnel_stateless_ip_over_ip_tx set_tunnel_stateless_ip_over_ip_tx: flag(45);
-        /// Number of UDP ports that can be set to VXLAN. `0x04.15:8`
+        /// Number of UDP ports that software can set as VXLAN ports. `0x04.15:8`
         max_vxlan_udp_ports set_max_vxlan_udp_ports: number(u8, 48, 8);
-        /// Software-parsed packets can get a partial L4 checksum. `0x04.7`
+        /// The device can compute a partial L4 checksum of software-parsed packets. `0x04.7`
         swp_csum_l4_partial set_swp_csum_l4_partial: flag(56);
         /// Longest GENEVE options that are parsed: 0 for 14 units of 4 bytes, 1 for 63. `0x04.1`
         max_geneve_opt_len set_max_geneve_opt_len: flag(62);
@@ -2535,7 +2533,7 @@ structure! {
         tunnel_stateless_geneve_rx set_tunnel_stateless_geneve_rx: flag(63);
         /// Smallest segment that large receive offload merges, in bytes. `0x08.15:0`
         lro_min_mss_size set_lro_min_mss_size: number(u16, 80, 16);
-        /// Timeouts that large receive offload can be given, in microseconds. `0x30, 16 bytes`
+        /// Supported timeouts of large receive offload, in microseconds. `0x30, 16 bytes`
         lro_timer_supported_periods set_lro_timer_supported_periods: number(u32, 384, 32) [4];
     }
 }
@@ -2563,7 +2561,7 @@ structure! {
         nic_rx_flow_tag_multipath_en set_nic_rx_flow_tag_multipath_en: flag(4);
         /// Packet reformat contexts work with flow tables that software owns. `0x00.24`
         sw_owner_reformat_supported set_sw_owner_reformat_supported: flag(7);
-        /// Largest number of steps that the steering of a received packet may take. `0x00.7:0`
+        /// Largest number of steering steps of a received packet. `0x00.7:0`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2574,26 +2572,26 @@ structure! {
         log_max_packet_reformat_context set_log_max_packet_reformat_context: number(u8, 43, 5);
         /// Largest header that a packet reformat can add, in bytes. `0x04.9:0`
         max_encap_header_size set_max_encap_header_size: number(u16, 54, 10);
-        /// Properties of NIC receive tables. `0x40, 64 bytes`
+        /// Features and limits of NIC receive tables. `0x40, 64 bytes`
         flow_table_properties_nic_receive flow_table_properties_nic_receive_mut:
             nested(FlowTablePropLayout, 512);
-        /// Properties of RDMA receive tables. `0x80, 64 bytes`
+        /// Features and limits of RDMA receive tables. `0x80, 64 bytes`
         flow_table_properties_nic_receive_rdma flow_table_properties_nic_receive_rdma_mut:
             nested(FlowTablePropLayout, 1024);
-        /// Properties of receive sniffer tables. `0xc0, 64 bytes`
+        /// Features and limits of receive sniffer tables. `0xc0, 64 bytes`
         flow_table_properties_nic_receive_sniffer flow_table_properties_nic_receive_sniffer_mut:
             nested(FlowTablePropLayout, 1536);
-        /// Properties of NIC transmit tables. `0x100, 64 bytes`
+        /// Features and limits of NIC transmit tables. `0x100, 64 bytes`
         flow_table_properties_nic_transmit flow_table_properties_nic_transmit_mut:
             nested(FlowTablePropLayout, 2048);
-        /// Properties of RDMA transmit tables. `0x140, 64 bytes`
+        /// Features and limits of RDMA transmit tables. `0x140, 64 bytes`
         flow_table_properties_nic_transmit_rdma flow_table_properties_nic_transmit_rdma_mut:
             nested(FlowTablePropLayout, 2560);
-        /// Properties of transmit sniffer tables. `0x180, 64 bytes`
+        /// Features and limits of transmit sniffer tables. `0x180, 64 bytes`
         flow_table_properties_nic_transmit_sniffer flow_table_properties_nic_transmit_sniffer_mut:
             nested(FlowTablePropLayout, 3072);
-        /// Which fields a rule of NIC receive tables can set, add to and copy; begins with the
-        /// fields that it can set, as flow_table_fields_supported. `0x200, 128 bytes`
+        /// Fields that a rule of NIC receive tables can set, add to and copy; starts with the
+        /// fields that it can set, laid out as flow_table_fields_supported. `0x200, 128 bytes`
         ///
         /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
         /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
@@ -2601,8 +2599,8 @@ structure! {
         /// More fields that NIC receive tables match. `0x280, 16 bytes`
         ft_field_support_2_nic_receive ft_field_support_2_nic_receive_mut:
             nested(FlowTableFieldsSupported2, 5120);
-        /// More fields that NIC receive tables match under any mask, not only as a whole. `0x290,
-        /// 16 bytes`
+        /// More fields that NIC receive tables match under any mask, not only whole. `0x290, 16
+        /// bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2611,8 +2609,8 @@ structure! {
         /// More fields that RDMA receive tables match. `0x2a0, 16 bytes`
         ft_field_support_2_nic_receive_rdma ft_field_support_2_nic_receive_rdma_mut:
             nested(FlowTableFieldsSupported2, 5376);
-        /// More fields that RDMA receive tables match under any mask, not only as a whole. `0x2b0,
-        /// 16 bytes`
+        /// More fields that RDMA receive tables match under any mask, not only whole. `0x2b0, 16
+        /// bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2625,8 +2623,8 @@ structure! {
         /// mlx5_ifc_flow_table_nic_cap_bits.
         ft_field_support_2_nic_receive_sniffer ft_field_support_2_nic_receive_sniffer_mut:
             nested(FlowTableFieldsSupported2, 5632);
-        /// More fields that receive sniffer tables match under any mask, not only as a whole.
-        /// `0x2d0, 16 bytes`
+        /// More fields that receive sniffer tables match under any mask, not only whole. `0x2d0, 16
+        /// bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2639,8 +2637,8 @@ structure! {
         /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
         ft_field_support_2_nic_transmit ft_field_support_2_nic_transmit_mut:
             nested(FlowTableFieldsSupported2, 5888);
-        /// More fields that NIC transmit tables match under any mask, not only as a whole. `0x2f0,
-        /// 16 bytes`
+        /// More fields that NIC transmit tables match under any mask, not only whole. `0x2f0, 16
+        /// bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2649,8 +2647,8 @@ structure! {
         /// More fields that RDMA transmit tables match. `0x300, 16 bytes`
         ft_field_support_2_nic_transmit_rdma ft_field_support_2_nic_transmit_rdma_mut:
             nested(FlowTableFieldsSupported2, 6144);
-        /// More fields that RDMA transmit tables match under any mask, not only as a whole. `0x310,
-        /// 16 bytes`
+        /// More fields that RDMA transmit tables match under any mask, not only whole. `0x310, 16
+        /// bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
@@ -2663,15 +2661,15 @@ structure! {
         /// mlx5_ifc_flow_table_nic_cap_bits.
         ft_field_support_2_nic_transmit_sniffer ft_field_support_2_nic_transmit_sniffer_mut:
             nested(FlowTableFieldsSupported2, 6400);
-        /// More fields that transmit sniffer tables match under any mask, not only as a whole.
-        /// `0x330, 16 bytes`
+        /// More fields that transmit sniffer tables match under any mask, not only whole. `0x330,
+        /// 16 bytes`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
         /// mlx5_ifc_flow_table_nic_cap_bits.
         ft_field_bitmask_support_2_nic_transmit_sniffer
             ft_field_bitmask_support_2_nic_transmit_sniffer_mut:
             nested(FlowTableFieldsSupported2, 6528);
-        /// Which fields a rule of NIC transmit tables can set, add to and copy, as
+        /// Fields that a rule of NIC transmit tables can set, add to and copy, laid out as
         /// header_modify_nic_receive. `0x380, 128 bytes`
         ///
         /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
@@ -2683,14 +2681,14 @@ structure! {
         /// ICM address of the steering entry that drops on transmit. `0x408, 8 bytes`
         sw_steering_nic_tx_action_drop_icm_address set_sw_steering_nic_tx_action_drop_icm_address:
             number(u64, 8256, 64);
-        /// ICM address of the steering entry that lets packets out on transmit. `0x410, 8 bytes`
+        /// ICM address of the steering entry that passes packets on transmit. `0x410, 8 bytes`
         sw_steering_nic_tx_action_allow_icm_address
             set_sw_steering_nic_tx_action_allow_icm_address: number(u64, 8320, 64);
     }
 }
 
 structure! {
-    /// What one kind of flow table can do and hold.
+    /// Features and limits of one kind of flow table.
     ///
     /// Source: linux: mlx5_ifc_flow_table_prop_layout_bits.
     FlowTablePropLayout, FlowTablePropLayoutLayout, 0x40 bytes = "flow_table_prop_layout" {
@@ -2711,7 +2709,7 @@ structure! {
         flow_modify_en set_flow_modify_en: flag(3);
         /// SET_FLOW_TABLE_ROOT can choose the root table. `0x00.27`
         modify_root set_modify_root: flag(4);
-        /// A table may name the table to which its misses go. `0x00.26`
+        /// A table may name its miss table. `0x00.26`
         identified_miss_table_mode set_identified_miss_table_mode: flag(5);
         /// MODIFY_FLOW_TABLE is supported. `0x00.25`
         flow_table_modify set_flow_table_modify: flag(6);
@@ -2784,18 +2782,17 @@ structure! {
         max_ft_level set_max_ft_level: number(u8, 56, 8);
         /// Packet reformat can add an ESP transport header (the spelling is Linux's). `0x08.31`
         reformat_add_esp_trasport set_reformat_add_esp_trasport: flag(64);
-        /// Packet reformat can make an ESP tunnel. `0x08.30`
+        /// Packet reformat can add an ESP tunnel. `0x08.30`
         reformat_l2_to_l3_esp_tunnel set_reformat_l2_to_l3_esp_tunnel: flag(65);
         /// Packet reformat can add an ESP transport header over UDP. `0x08.29`
         reformat_add_esp_transport_over_udp set_reformat_add_esp_transport_over_udp: flag(66);
-        /// Packet reformat can take away an ESP transport header (the spelling is Linux's).
-        /// `0x08.28`
+        /// Packet reformat can remove an ESP transport header (the spelling is Linux's). `0x08.28`
         reformat_del_esp_trasport set_reformat_del_esp_trasport: flag(67);
-        /// Packet reformat can take apart an ESP tunnel. `0x08.27`
+        /// Packet reformat can remove an ESP tunnel. `0x08.27`
         reformat_l3_esp_tunnel_to_l2 set_reformat_l3_esp_tunnel_to_l2: flag(68);
-        /// Packet reformat can take away an ESP transport header over UDP. `0x08.26`
+        /// Packet reformat can remove an ESP transport header over UDP. `0x08.26`
         reformat_del_esp_transport_over_udp set_reformat_del_esp_transport_over_udp: flag(69);
-        /// Rules can run an ASO (advanced steering operation) object. `0x08.25`
+        /// Rules can execute an ASO (advanced steering operation) object. `0x08.25`
         execute_aso set_execute_aso: flag(70);
         /// log2 of the number of flow samplers (rdma-core's tests: log_max_flow_sampler_num).
         /// `0x08.23:16`
@@ -2813,9 +2810,9 @@ structure! {
         /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
         /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
         metadata_reg_a_width set_metadata_reg_a_width: number(u8, 88, 8);
-        /// Packet reformat can make a PSP tunnel. `0x0c.31`
+        /// Packet reformat can add a PSP tunnel. `0x0c.31`
         reformat_l2_to_l3_psp_tunnel set_reformat_l2_to_l3_psp_tunnel: flag(96);
-        /// Packet reformat can take apart a PSP tunnel. `0x0c.30`
+        /// Packet reformat can remove a PSP tunnel. `0x0c.30`
         reformat_l3_psp_tunnel_to_l2 set_reformat_l3_psp_tunnel_to_l2: flag(97);
         /// Packet reformat can insert bytes anywhere. `0x0c.29`
         reformat_insert set_reformat_insert: flag(98);
@@ -2833,15 +2830,15 @@ structure! {
         reformat_add_macsec set_reformat_add_macsec: flag(104);
         /// Packet reformat can remove a MACsec header. `0x0c.22`
         reformat_remove_macsec set_reformat_remove_macsec: flag(105);
-        /// A packet can be parsed again after a change. `0x0c.21`
+        /// The device can parse a packet again after a change. `0x0c.21`
         reparse set_reparse: flag(106);
         /// Rules may refer to objects of another virtual HCA. `0x0c.19`
         cross_vhca_object set_cross_vhca_object: flag(108);
-        /// Packet reformat can make an AUDP tunnel. `0x0c.18`
+        /// Packet reformat can add an AUDP tunnel. `0x0c.18`
         reformat_l2_to_l3_audp_tunnel set_reformat_l2_to_l3_audp_tunnel: flag(109);
-        /// Packet reformat can take apart an AUDP tunnel. `0x0c.17`
+        /// Packet reformat can remove an AUDP tunnel. `0x0c.17`
         reformat_l3_audp_tunnel_to_l2 set_reformat_l3_audp_tunnel_to_l2: flag(110);
-        /// ignore_flow_level holds also for tables whose rules are written by WQEs. `0x0c.16`
+        /// ignore_flow_level also applies to tables whose rules WQEs write. `0x0c.16`
         ignore_flow_level_rtc_valid set_ignore_flow_level_rtc_valid: flag(111);
         /// log2 of the number of tables. `0x0c.7:0`
         log_max_ft_num set_log_max_ft_num: number(u8, 120, 8);
@@ -2853,15 +2850,14 @@ structure! {
         log_max_flow set_log_max_flow: number(u8, 184, 8);
         /// Fields that can be matched. `0x20, 16 bytes`
         ft_field_support ft_field_support_mut: nested(FlowTableFieldsSupported, 256);
-        /// Fields that can be matched under a mask of one's choice, and not only whole. `0x30, 16
-        /// bytes`
+        /// Fields that can be matched under any mask, not only whole. `0x30, 16 bytes`
         ft_field_bitmask_support ft_field_bitmask_support_mut:
             nested(FlowTableFieldsSupported, 384);
     }
 }
 
 structure! {
-    /// Device memory capabilities, page 0xf: memory on the chip (MEMIC) and steering memory that
+    /// Device memory capabilities, page 0xf: on-chip memory (MEMIC) and steering memory that
     /// software owns.
     ///
     /// Source: linux: mlx5_ifc_device_mem_cap_bits.
@@ -2871,20 +2867,20 @@ structure! {
             (1, 42), (48, 8), (256, 8), (272, 2), (296, 16), (384, 64), (544, 32),
             (640, 1408),
         ];
-        /// Memory on the chip can be allocated (ALLOC_MEMIC). `0x00.31`
+        /// On-chip memory can be allocated (ALLOC_MEMIC). `0x00.31`
         memic set_memic: flag(0);
         /// log2 of the smallest allocation of MEMIC in bytes. `0x04.20:16`
         log_min_memic_alloc_size set_log_min_memic_alloc_size: number(u8, 43, 5);
         /// log2 of the largest alignment of MEMIC that can be requested, in units of 64 bytes.
         /// `0x04.7:0`
         log_max_memic_addr_alignment set_log_max_memic_addr_alignment: number(u8, 56, 8);
-        /// Where MEMIC starts, as a bus address in the BAR. `0x08, 8 bytes`
+        /// Bus address in the BAR where MEMIC starts. `0x08, 8 bytes`
         memic_bar_start_addr set_memic_bar_start_addr: number(u64, 64, 64);
-        /// Size of the range of MEMIC in the BAR, in bytes. `0x10`
+        /// Size of the MEMIC range in the BAR, in bytes. `0x10`
         memic_bar_size set_memic_bar_size: number(u32, 128, 32);
         /// Size of MEMIC in bytes. `0x14`
         max_memic_size set_max_memic_size: number(u32, 160, 32);
-        /// Where the steering memory that software owns starts, as an ICM address. `0x18, 8 bytes`
+        /// ICM address where the steering memory that software owns starts. `0x18, 8 bytes`
         steering_sw_icm_start_address set_steering_sw_icm_start_address: number(u64, 192, 64);
         /// log2 of the size of the memory for header modify actions, in bytes. `0x20.23:16`
         log_header_modify_sw_icm_size set_log_header_modify_sw_icm_size: number(u8, 264, 8);
@@ -2898,16 +2894,15 @@ structure! {
         /// log2 of the size of the memory for header modify patterns, in bytes. `0x24.7:0`
         log_header_modify_pattern_sw_icm_size set_log_header_modify_pattern_sw_icm_size:
             number(u8, 312, 8);
-        /// Where the memory for header modify actions starts, as an ICM address. `0x28, 8 bytes`
+        /// ICM address where the memory for header modify actions starts. `0x28, 8 bytes`
         header_modify_sw_icm_start_address set_header_modify_sw_icm_start_address:
             number(u64, 320, 64);
-        /// Where the memory for header modify patterns starts, as an ICM address. `0x38, 8 bytes`
+        /// ICM address where the memory for header modify patterns starts. `0x38, 8 bytes`
         header_modify_pattern_sw_icm_start_address set_header_modify_pattern_sw_icm_start_address:
             number(u64, 448, 64);
         /// Bitmask of the operations that MODIFY_MEMIC can map onto MEMIC. `0x40`
         memic_operations set_memic_operations: number(u32, 512, 32);
-        /// Where the memory for indirect encapsulation headers starts, as an ICM address. `0x48, 8
-        /// bytes`
+        /// ICM address where the memory for indirect encapsulation headers starts. `0x48, 8 bytes`
         indirect_encap_sw_icm_start_address set_indirect_encap_sw_icm_start_address:
             number(u64, 576, 64);
     }
@@ -2921,7 +2916,7 @@ structure! {
     EventCap, EventCapLayout, 0x40 bytes = "event_cap" {
         sources: ["linux: mlx5_ifc_device_event_cap_bits"];
         reserved: [];
-        /// Mask of the events about an object that the user context owns. `0x00, 32 bytes`
+        /// Mask of the events that concern an object of the user context. `0x00, 32 bytes`
         user_affiliated_events set_user_affiliated_events: number(u64, 0, 64) [4];
         /// Mask of the events that concern no particular object. `0x20, 32 bytes`
         user_unaffiliated_events set_user_unaffiliated_events: number(u64, 256, 64) [4];
@@ -2979,11 +2974,11 @@ structure! {
         ///
         /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
         flow_meter_reg_id set_flow_meter_reg_id: number(u8, 24, 8);
-        /// A rate may be counted in WQEs per time. `0x04.31`
+        /// A rate may count WQEs per time. `0x04.31`
         ///
         /// Source: dpdk: mlx5_ifc_qos_cap_bits.
         wqe_rate_pp set_wqe_rate_pp: flag(32);
-        /// A QP can be put below an element of the NIC's scheduling hierarchy (rdma-core's
+        /// A QP can be attached to an element of the NIC's scheduling hierarchy (rdma-core's
         /// mlx5dv_modify_qp_sched_elem). `0x04.30`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py QosCaps; rdma-core: mlx5_ifc_qos_cap_bits.
@@ -3026,7 +3021,7 @@ structure! {
         nic_tsar_type set_nic_tsar_type: number(u16, 272, 16);
         /// log2 of the unit in which flow meter objects are allocated. `0x24.28:24`
         log_meter_aso_granularity set_log_meter_aso_granularity: number(u8, 291, 5);
-        /// log2 of the most flow meter objects allocated at a time. `0x24.20:16`
+        /// log2 of the largest number of flow meter objects allocated at a time. `0x24.20:16`
         log_meter_aso_max_alloc set_log_meter_aso_max_alloc: number(u8, 299, 5);
         /// log2 of the number of flow meter objects. `0x24.12:8`
         log_max_num_meter_aso set_log_max_num_meter_aso: number(u8, 307, 5);
@@ -3034,16 +3029,15 @@ structure! {
 }
 
 structure! {
-    /// One diagnostic counter that the device has, in debug_cap.
+    /// A diagnostic counter of the device, in debug_cap.
     ///
     /// Source: freebsd: mlx5_ifc_diagnostic_counter_cap_bits.
     DiagnosticCounter, DiagnosticCounterLayout, 0x4 bytes = "diagnostic_counter" {
         sources: ["freebsd: mlx5_ifc_diagnostic_counter_cap_bits"];
         reserved: [(1, 15)];
-        /// It can be sampled in step with other counters, by its name. `0x00.31`
+        /// By its name, the counter can be sampled in sync with others. `0x00.31`
         sync set_sync: flag(0);
-        /// Number of the counter; FreeBSD asks only for counters whose number is listed.
-        /// `0x00.15:0`
+        /// Number of the counter; FreeBSD queries only listed counters. `0x00.15:0`
         counter_id set_counter_id: number(u16, 16, 16);
     }
 }
@@ -3070,7 +3064,7 @@ structure! {
         ///
         /// Source: freebsd: mlx5_ifc_debug_cap_bits.
         single set_single: flag(32);
-        /// Diagnostic counters can be sampled over and over. `0x04.30`
+        /// Diagnostic counters can be sampled repeatedly. `0x04.30`
         ///
         /// Source: freebsd: mlx5_ifc_debug_cap_bits.
         repetitive set_repetitive: flag(33);
@@ -3081,8 +3075,8 @@ structure! {
         ///
         /// Source: freebsd: mlx5_ifc_debug_cap_bits.
         log_min_sample_period set_log_min_sample_period: number(u8, 56, 8);
-        /// The diagnostic counters: of each its number, and whether it is sampled in step with
-        /// others; hca_cap.num_of_diagnostic_counters of them. `0x40, 1984 bytes`
+        /// The diagnostic counters, hca_cap.num_of_diagnostic_counters of them: each has its
+        /// number, and whether it can be sampled in sync with others. `0x40, 1984 bytes`
         ///
         /// Source: freebsd: mlx5_ifc_debug_cap_bits.
         diagnostic_counter diagnostic_counter_mut: nested(DiagnosticCounter, 512) [496];
@@ -3090,7 +3084,7 @@ structure! {
 }
 
 structure! {
-    /// How the ports of a bond can be selected by flow tables, page 0x25.
+    /// Selection of a bond's port by flow tables, page 0x25.
     ///
     /// Source: linux: mlx5_ifc_port_selection_cap_bits.
     PortSelectionCap, PortSelectionCapLayout, 0x1000 bytes = "port_selection_cap" {
@@ -3100,7 +3094,7 @@ structure! {
         port_select_flow_table set_port_select_flow_table: flag(16);
         /// The port selection table can be bypassed; set through SET_HCA_CAP. `0x00.13`
         port_select_flow_table_bypass set_port_select_flow_table_bypass: flag(18);
-        /// Properties of port selection tables. `0x40, 64 bytes`
+        /// Features and limits of port selection tables. `0x40, 64 bytes`
         flow_table_properties_port_selection flow_table_properties_port_selection_mut:
             nested(FlowTablePropLayout, 512);
         /// More fields that port selection tables match. `0x80, 16 bytes`
@@ -3110,7 +3104,7 @@ structure! {
 }
 
 structure! {
-    /// Which header fields a kind of flow table can match, one bit each (first set).
+    /// Header fields that a kind of flow table can match, one bit each (first set).
     ///
     /// Source: linux: mlx5_ifc_flow_table_fields_supported_bits.
     FlowTableFieldsSupported, FlowTableFieldsSupportedLayout,
@@ -3246,8 +3240,7 @@ structure! {
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
         inner_tcp_seq_num set_inner_tcp_seq_num: flag(56);
-        /// What a programmable sample of the flex parser took from a packet can be matched.
-        /// `0x04.6`
+        /// A programmable sample of the flex parser can be matched. `0x04.6`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
         prog_sample_field set_prog_sample_field: flag(57);
@@ -3265,15 +3258,15 @@ structure! {
         geneve_tlv_option_0_data set_geneve_tlv_option_0_data: flag(64);
         /// The presence of GENEVE TLV option 0 can be matched. `0x08.30`
         geneve_tlv_option_0_exist set_geneve_tlv_option_0_exist: flag(65);
-        /// The outer first MPLS label over UDP, by part (label, exp, S, TTL) can be matched.
+        /// The outer first MPLS label over UDPcan be matched by its parts (label, exp, S, TTL).
         /// `0x08.26:23`
         outer_first_mpls_over_udp set_outer_first_mpls_over_udp: number(u8, 69, 4);
-        /// The outer first MPLS label over GRE, by part (label, exp, S, TTL) can be matched.
+        /// The outer first MPLS label over GREcan be matched by its parts (label, exp, S, TTL).
         /// `0x08.22:19`
         outer_first_mpls_over_gre set_outer_first_mpls_over_gre: number(u8, 73, 4);
-        /// The inner first MPLS label, by part (label, exp, S, TTL) can be matched. `0x08.18:15`
+        /// The inner first MPLS labelcan be matched by its parts (label, exp, S, TTL). `0x08.18:15`
         inner_first_mpls set_inner_first_mpls: number(u8, 77, 4);
-        /// The outer first MPLS label, by part (label, exp, S, TTL) can be matched. `0x08.14:11`
+        /// The outer first MPLS labelcan be matched by its parts (label, exp, S, TTL). `0x08.14:11`
         outer_first_mpls set_outer_first_mpls: number(u8, 81, 4);
         /// The outer EMD tag can be matched. `0x08.10`
         ///
@@ -3319,7 +3312,7 @@ structure! {
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
         /// mlx5_ifc_flow_table_fields_supported_bits.
         outer_second_svlan set_outer_second_svlan: flag(94);
-        /// The SQ that a packet was sent by can be matched. `0x08.0`
+        /// The SQ that sent a packet can be matched. `0x08.0`
         ///
         /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core:
         /// tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
@@ -3345,7 +3338,7 @@ structure! {
 }
 
 structure! {
-    /// Which header fields a kind of flow table can match, one bit each (second set).
+    /// Header fields that a kind of flow table can match, one bit each (second set).
     ///
     /// Source: linux: mlx5_ifc_flow_table_fields_supported_2_bits.
     FlowTableFieldsSupported2, FlowTableFieldsSupported2Layout,
@@ -3389,8 +3382,7 @@ structure! {
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
         /// mlx5_ifc_flow_table_fields_supported_2_bits.
         outer_l4_ok set_outer_l4_ok: flag(26);
-        /// The header of PSP, a security protocol (rdma-core's tests call it nisp_header) can be
-        /// matched. `0x00.4`
+        /// The PSP header can be matched; rdma-core's tests call it nisp_header. `0x00.4`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
         /// mlx5_ifc_flow_table_fields_supported_2_bits.

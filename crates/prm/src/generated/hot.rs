@@ -28,7 +28,7 @@ pub mod cqe_opcode {
     pub const RESIZE: u8 = 5;
     /// Tag matching: an operation on the list is done.
     pub const NO_PACKET: u8 = 6;
-    /// Data does not fit its signature (cqe_signature_error).
+    /// Data does not match its signature (cqe_signature_error).
     pub const SIGNATURE_ERROR: u8 = 0xc;
     /// A send WQE failed (cqe_error).
     pub const REQUESTER_ERROR: u8 = 0xd;
@@ -38,9 +38,9 @@ pub mod cqe_opcode {
     pub const INVALID: u8 = 0xf;
 }
 
-/// Values of `cqe_format`: Where the data of a small message is.
+/// Values of `cqe_format`: Location of the data of a small message.
 pub mod cqe_format {
-    /// Where the WQE says.
+    /// In the buffers of the WQE.
     pub const PLAIN: u8 = 0;
     /// In the first 32 bytes of this CQE (cqe_inline_32).
     pub const INLINE_32: u8 = 1;
@@ -63,19 +63,19 @@ pub mod cqe_syndrome {
     pub const FLUSHED: u8 = 5;
     /// A memory window could not be bound.
     pub const MEMORY_WINDOW_BIND: u8 = 6;
-    /// The peer sent a response that makes no sense.
+    /// The peer sent a response that does not fit the request.
     pub const BAD_RESPONSE: u8 = 0x10;
     /// A response could not be written to local memory.
     pub const LOCAL_ACCESS: u8 = 0x11;
     /// The peer refused the request as invalid: its QP does not allow the operation, the message is
-    /// longer than the receive, or an atomic is at an address that is no multiple of 8.
+    /// longer than the receive, or the address of an atomic is not a multiple of 8.
     pub const REMOTE_INVALID_REQUEST: u8 = 0x12;
     /// The peer refused the access: rkey, range or right is wrong.
     pub const REMOTE_ACCESS: u8 = 0x13;
     /// The peer could not finish the operation: look at the peer's own completion.
     pub const REMOTE_OPERATION: u8 = 0x14;
-    /// The peer does not answer, and retry_count is used up: path, link, GID index, MTU, or a peer
-    /// that is gone.
+    /// The peer does not answer, and retry_count is used up: check the path, link, GID index and
+    /// MTU, and that the peer is alive.
     pub const TRANSPORT_RETRY_EXCEEDED: u8 = 0x15;
     /// The peer has no receive posted: rnr_retry is used up.
     pub const RNR_RETRY_EXCEEDED: u8 = 0x16;
@@ -96,7 +96,7 @@ pub mod event_type {
     pub const SQ_DRAINED: u8 = 3;
     /// A CQ overran or could not be written.
     pub const CQ_ERROR: u8 = 4;
-    /// A work queue failed in a way that no CQE can tell.
+    /// A work queue failed, and no CQE can report it.
     pub const WQ_CATASTROPHIC_ERROR: u8 = 5;
     /// A QP could not move to its alternate path.
     pub const PATH_MIGRATION_FAILED: u8 = 7;
@@ -106,13 +106,13 @@ pub mod event_type {
     pub const PORT_CHANGE: u8 = 9;
     /// Commands are complete.
     pub const COMMAND_COMPLETION: u8 = 0xa;
-    /// The device wants pages, or gives them back.
+    /// The device requests pages or returns them.
     pub const PAGE_REQUEST: u8 = 0xb;
-    /// An access met a page that is not present (on-demand paging).
+    /// An access hit a page that is not present (on-demand paging).
     pub const PAGE_FAULT: u8 = 0xc;
     /// The context of a NIC vport changed.
     pub const NIC_VPORT_CHANGE: u8 = 0xd;
-    /// The host's functions changed, as seen by the embedded CPU.
+    /// The host's functions changed; an event for the embedded CPU.
     pub const ESW_FUNCTIONS_CHANGED: u8 = 0xe;
     /// A function changed its state.
     pub const VHCA_STATE_CHANGE: u8 = 0xf;
@@ -122,11 +122,11 @@ pub mod event_type {
     pub const WQ_ACCESS_ERROR: u8 = 0x11;
     /// An SRQ failed.
     pub const SRQ_CATASTROPHIC_ERROR: u8 = 0x12;
-    /// A QP in error has taken its last WQE from its SRQ.
+    /// A QP in error has consumed its last WQE of its SRQ.
     pub const SRQ_LAST_WQE: u8 = 0x13;
     /// An SRQ or RMP holds fewer WQEs than its low watermark.
     pub const SRQ_LIMIT: u8 = 0x14;
-    /// A pin changed.
+    /// A GPIO pin changed.
     pub const GPIO: u8 = 0x15;
     /// A cable or module was plugged, unplugged or failed.
     pub const PORT_MODULE: u8 = 0x16;
@@ -134,9 +134,9 @@ pub mod event_type {
     pub const TEMPERATURE_WARNING: u8 = 0x17;
     /// An XRQ failed.
     pub const XRQ_ERROR: u8 = 0x18;
-    /// Remote configuration protocol.
+    /// An event of the remote configuration protocol.
     pub const REMOTE_CONFIG: u8 = 0x19;
-    /// Doorbells or BlueFlame writes arrive faster than they are served.
+    /// Doorbells or BlueFlame writes arrive faster than the device serves them.
     pub const DOORBELL_CONGESTION: u8 = 0x1a;
     /// A virtual lane is stalled.
     pub const STALL_VL: u8 = 0x1b;
@@ -154,9 +154,9 @@ pub mod event_type {
     pub const GENERAL: u8 = 0x22;
     /// A monitored counter changed.
     pub const MONITOR_COUNTER: u8 = 0x24;
-    /// A pulse per second arrived.
+    /// A PPS pin had an event.
     pub const PPS: u8 = 0x25;
-    /// The firmware tracer has news.
+    /// The firmware tracer changed its owner or its strings, or has traces (tracer_subtype).
     pub const DEVICE_TRACER: u8 = 0x26;
     /// A general object changed.
     pub const OBJECT_CHANGE: u8 = 0x27;
@@ -164,15 +164,15 @@ pub mod event_type {
 
 /// Values of `wqe_opcode`: Opcode of a send WQE.
 pub mod opcode {
-    /// Nothing, but a completion if it is requested.
+    /// Does nothing; completes if a completion is requested.
     pub const NOP: u8 = 0;
     /// SEND that invalidates a key at the peer (imm is the rkey).
     pub const SEND_INVALIDATE: u8 = 1;
-    /// Data goes to an address of the peer; its receive queue takes no part.
+    /// RDMA WRITE to an address of the peer: takes no receive WQE.
     pub const WRITE: u8 = 8;
     /// RDMA WRITE with immediate: takes a receive WQE at the peer.
     pub const WRITE_IMM: u8 = 9;
-    /// Data goes to the next receive of the peer.
+    /// SEND to the next receive WQE of the peer.
     pub const SEND: u8 = 0xa;
     /// SEND with immediate.
     pub const SEND_IMM: u8 = 0xb;
@@ -180,17 +180,17 @@ pub mod opcode {
     pub const LSO: u8 = 0xe;
     /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
     pub const WAIT: u8 = 0xf;
-    /// Data comes from an address of the peer.
+    /// RDMA READ from an address of the peer.
     pub const READ: u8 = 0x10;
-    /// Atomic of 8 bytes: replaces the value if it equals another.
+    /// Compare and swap of 8 bytes: replaces the value if it equals another.
     pub const COMPARE_SWAP: u8 = 0x11;
-    /// Atomic of 8 bytes: adds to the value and returns the old one.
+    /// Fetch and add of 8 bytes: adds to the value and returns the old one.
     pub const FETCH_ADD: u8 = 0x12;
-    /// The same with masks: some bits are compared, some replaced.
+    /// Masked compare and swap: masks select the bits to compare and to replace.
     pub const MASKED_COMPARE_SWAP: u8 = 0x14;
-    /// The same on fields: carries stop at their boundaries.
+    /// Masked fetch and add: carries stop at the boundaries of bit fields.
     pub const MASKED_FETCH_ADD: u8 = 0x15;
-    /// Lets the device execute WQEs of another send queue.
+    /// Enables WQEs of another send queue.
     pub const SEND_ENABLE: u8 = 0x17;
     /// Bind a memory window.
     pub const BIND_MW: u8 = 0x18;
@@ -236,24 +236,24 @@ pub mod fence {
     pub const FENCE: u8 = 2;
     /// All earlier WQEs.
     pub const STRONG_ORDERING: u8 = 3;
-    /// Earlier local operations, READs and atomics; what verbs call a fence.
+    /// Earlier local operations, READs and atomics: the fence of verbs.
     pub const FENCE_AND_INITIATOR_SMALL: u8 = 4;
 }
 
-/// Values of `wqe_completion`: When a send WQE makes a CQE.
+/// Values of `wqe_completion`: When the device writes a CQE for a send WQE.
 pub mod completion {
-    /// On error only.
+    /// A CQE on an error only.
     pub const ON_ERROR: u8 = 0;
-    /// On the first error only.
+    /// A CQE on the first error only.
     pub const ON_FIRST_ERROR: u8 = 1;
     /// A CQE when the WQE is done, successful or not.
     pub const ALWAYS: u8 = 2;
-    /// As ALWAYS, and a completion event with it.
+    /// A CQE like ALWAYS, with a completion event.
     pub const ALWAYS_AND_EVENT: u8 = 3;
 }
 
-/// A CQE of a requester or responder; which fields hold depends on the opcode and the kind of
-/// queue.
+/// A CQE of a requester or responder; the opcode and the kind of queue decide which fields are
+/// valid.
 ///
 /// Source: linux: struct mlx5_cqe64; rdma-core: struct mlx5_cqe64.
 #[derive(
@@ -284,7 +284,7 @@ pub struct Cqe {
     pub imm_inval_pkey: U32,
     /// Application: 1 for tag matching.
     pub app: u8,
-    /// What the application did.
+    /// Operation of the application.
     pub app_op: u8,
     /// The application's information: the list entry.
     pub app_info: U16,
@@ -305,13 +305,13 @@ pub struct Cqe {
 pub struct CqeHead {
     #[bits(3)]
     __: u8,
-    /// Ethernet: TLS receive offload.
+    /// Ethernet: outcome of TLS receive offload.
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub tls_offload: u8,
     #[bits(2)]
     __: u8,
-    /// Ethernet: the packet is a tunnel packet; l3 and l4 types are of the inner headers.
+    /// Ethernet: the packet is tunnelled; l3_hdr_type and l4_hdr_type describe the inner headers.
     #[inline(always)]
     pub tunneled: bool,
     #[bits(8)]
@@ -394,7 +394,7 @@ raw!(CqeSourceLid: u32);
 pub struct CqeSourceQp {
     #[bits(2)]
     __: u8,
-    /// Nonzero if there was a GRH (InfiniBand).
+    /// Nonzero if the packet had a GRH (InfiniBand).
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub g: u8,
@@ -417,7 +417,7 @@ raw!(CqeSourceQp: u32);
 pub struct CqeRoceSourceQp {
     #[bits(2)]
     __: u8,
-    /// Nonzero if there was a GRH (InfiniBand).
+    /// Nonzero if the packet had a GRH (InfiniBand).
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub g: u8,
@@ -523,7 +523,7 @@ raw!(OpcodeQpn: u32);
 #[repr(C)]
 pub struct CqeTail {
     /// Index of the WQE: of its first WQEBB for a requester, of the receive WQE for a responder;
-    /// all earlier ones are done too.
+    /// all earlier WQEs are done too.
     pub wqe_counter: U16,
     /// Signature of the CQE, or validity counter of enhanced compression.
     pub signature: u8,
@@ -541,15 +541,15 @@ pub struct OpOwn {
     #[inline(always)]
     #[bits(4, into = fit_u8::<4>)]
     pub opcode: u8,
-    /// Where small data is.
+    /// Location of the data of a small message.
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub format: u8,
     /// Solicited.
     #[inline(always)]
     pub se: bool,
-    /// Ownership phase: the CQE is new when this equals the wrap count's low bit of the consumer
-    /// index.
+    /// Ownership phase: the CQE is new when this equals the low bit of the consumer index's wrap
+    /// count.
     #[inline(always)]
     pub owner: bool,
 }
@@ -638,7 +638,7 @@ pub struct Eqe {
     /// `event_type`, `event_sub_type`.
     pub eqe_head: EqeHead,
     _reserved_at_4: [u8; 0x1c],
-    /// Data of the event, by kind.
+    /// Data of the event; event_type selects the layout.
     pub event_data: [u8; 0x1c],
     _reserved_at_3c: [u8; 0x2],
     /// Signature, where checksums are enabled.
@@ -660,7 +660,7 @@ pub struct EqeHead {
     pub event_type: u8,
     #[bits(8)]
     __: u8,
-    /// Sub type, by kind.
+    /// Sub type; its meaning depends on event_type.
     #[inline(always)]
     pub event_sub_type: u8,
 }
@@ -770,7 +770,7 @@ raw!(CqRecordConsumer: u32);
 pub struct CqRecordArm {
     #[bits(2)]
     __: u8,
-    /// Arm sequence number, to be increased after every event, so that stale arms are noticed.
+    /// Arm sequence number, which software increments after every event; it reveals stale arms.
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub arm_sn: u8,
@@ -779,7 +779,7 @@ pub struct CqRecordArm {
     /// Arm for solicited and error completions only.
     #[inline(always)]
     pub arm_solicited_only: bool,
-    /// Consumer index that the CQ is armed at: an event comes for a CQE beyond it.
+    /// Consumer index at which the CQ is armed: a CQE beyond it raises the event.
     #[inline(always)]
     #[bits(24, into = fit_u32::<24>)]
     pub arm_consumer_index: u32,
@@ -873,7 +873,7 @@ pub struct SrqRecord {
 
 raw!(SrqRecord: u32);
 
-/// What is written to the CQ register of a UAR page, after the record, to arm a CQ.
+/// Doorbell that arms a CQ; software writes it to the CQ register of a UAR page, after the record.
 ///
 /// Source: linux: include/linux/mlx5/cq.h mlx5_cq_arm; rdma-core: providers/mlx5/cq.c mlx5_arm_cq.
 #[derive(
@@ -919,7 +919,7 @@ pub struct CqArm {
 
 raw!(CqArm: u32);
 
-/// What is written to an EQ register of a UAR page.
+/// Doorbell of an EQ; software writes it to an EQ register of a UAR page.
 ///
 /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/eq.c mlx5_eq_update_ci.
 #[derive(
@@ -1044,7 +1044,7 @@ pub struct CtrlFlags {
     /// WQE signature: the complement of the XOR of all its bytes, where signatures are on.
     #[inline(always)]
     pub signature: u8,
-    /// DC initiators: the stream that the WQE belongs to; an error stops its stream alone.
+    /// DC initiators: the stream that the WQE belongs to; an error stops only its own stream.
     #[inline(always)]
     pub dci_stream_channel_id: u16,
     /// Fence mode.
@@ -1057,7 +1057,7 @@ pub struct CtrlFlags {
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub ce: u8,
-    /// Solicited: the peer's CQE raises an event on a CQ armed for solicited ones.
+    /// Solicited: the peer's CQE raises an event on a CQ that is armed for solicited CQEs.
     #[inline(always)]
     pub se: bool,
     #[bits(1)]
@@ -1148,8 +1148,8 @@ impl MaskedAtomicSegment {
 }
 
 /// Data segment: one gather or scatter entry. A receive WQE is a list of these; if it is shorter
-/// than the stride, one with lkey 0x100 ends it. A srq_next_segment or signature_segment precedes
-/// them on queues that have those.
+/// than the stride, one with lkey 0x100 ends it. On queues with a srq_next_segment or
+/// signature_segment, that segment precedes the list.
 ///
 /// Source: linux: struct mlx5_wqe_data_seg; rdma-core: struct mlx5_wqe_data_seg.
 #[derive(
@@ -1198,7 +1198,7 @@ impl InlineHeader {
     default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct InlineWord {
-    /// 1: data follows here, where a data segment has 0.
+    /// 1: inline data follows; a data segment has 0 here.
     #[inline(always)]
     pub inline: bool,
     #[bits(21)]
@@ -1232,7 +1232,8 @@ pub struct DatagramSegment {
     pub rmac: [u8; 0x6],
     /// Traffic class.
     pub tclass: u8,
-    /// Routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of IPv4.
+    /// Number of routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of
+    /// IPv4.
     pub hop_limit: u8,
     /// `grh`, `src_addr_index`, `flow_label`.
     pub datagram_grh: DatagramGrh,
@@ -1245,7 +1246,7 @@ pub struct DatagramSegment {
     default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct DatagramDqp {
-    /// The vector is the extended one, of 48 bytes; otherwise it ends after 16.
+    /// The address vector is the extended one of 48 bytes; otherwise it ends after 16 bytes.
     #[inline(always)]
     pub ext: bool,
     #[bits(7)]
@@ -1289,7 +1290,7 @@ raw!(DatagramPath: u16);
 pub struct DatagramGrh {
     #[bits(1)]
     __: u8,
-    /// A GRH is sent.
+    /// The packet carries a GRH.
     #[inline(always)]
     pub grh: bool,
     #[bits(2)]
@@ -1399,7 +1400,7 @@ raw!(EthInline: u32);
     default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct EthVlan {
-    /// Instead of inlining: insert the VLAN tag vlan_tci.
+    /// Insert the VLAN tag vlan_tci instead of inlined headers.
     #[inline(always)]
     pub insert_vlan: bool,
     #[bits(14)]
@@ -1427,7 +1428,7 @@ pub struct UmrCtrlSegment {
     _reserved_at_1: [u8; 0x3],
     /// Size of the translation entries, in units of 16 bytes; a multiple of 4.
     pub xlt_octowords: U16,
-    /// Where the entries go in the translation, in units of 16 bytes; bits 15:0.
+    /// Offset of the entries in the translation table, in units of 16 bytes; bits 15:0.
     pub xlt_offset: U16,
     /// Fields of the mkey context to set (values in umr_mkey_mask).
     pub mkey_mask: U64,
@@ -1440,10 +1441,10 @@ pub struct UmrCtrlSegment {
 #[bitfield(u8, order = Msb, new = false, default = false, conversion = false)]
 #[derive(Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct UmrFlags {
-    /// The translation entries follow in the WQE, not behind a pointer.
+    /// The translation entries follow in the WQE instead of at a pointer.
     #[inline(always)]
     pub inline: bool,
-    /// What to check first; rdma-core names the value 1 "check free".
+    /// Check before the change; rdma-core names the value 1 "check free".
     #[inline(always)]
     #[bits(2, into = fit_u8::<2>)]
     pub check: u8,
@@ -1504,7 +1505,7 @@ pub struct WaitDataSegment {
     pub va: U64,
     /// Value to compare with.
     pub value: U64,
-    /// Bits of the word that count.
+    /// Bits of the word to compare.
     pub mask: U64,
 }
 
@@ -1538,7 +1539,7 @@ pub struct WaitOperation {
     /// Wait until the condition is false.
     #[inline(always)]
     pub invert: bool,
-    /// How the word in memory is compared with the given one: what ends the wait.
+    /// Condition that ends the wait: compares the given value to the word in memory.
     #[inline(always)]
     #[bits(4, into = fit_u8::<4>)]
     pub condition: u8,

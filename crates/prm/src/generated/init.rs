@@ -15,13 +15,13 @@ enumeration! {
         FW_INTERNAL_ERR = 1,
         /// An internal processor does not respond.
         DEAD_IRISC = 7,
-        /// Hardware failed for good.
+        /// Hardware failed fatally.
         HW_FATAL_ERR = 8,
         /// Firmware is corrupt.
         FW_CRC_ERR = 9,
-        /// A PCI error while the device fetched its own memory (ICM) from the host.
+        /// A PCI error occurred while the device fetched its own memory (ICM) from the host.
         ICM_FETCH_PCI_ERR = 0xa,
-        /// A page of that memory failed.
+        /// A page of ICM failed.
         ICM_PAGE_ERR = 0xb,
         /// The EQ of asynchronous events overran.
         ASYNC_EQ_BUF_OVERRUN = 0xc,
@@ -29,11 +29,11 @@ enumeration! {
         EQ_IN_ERR = 0xd,
         /// An EQ is invalid.
         EQ_INV = 0xe,
-        /// An uncorrectable PCI error.
+        /// An uncorrectable PCI error occurred.
         FFSER_ERR = 0xf,
         /// The device is too hot and shuts down.
         HIGH_TEMP_ERR = 0x10,
-        /// The host's memory gave poisoned data.
+        /// The host's memory returned poisoned data for ICM.
         ICM_PCI_POISONED_ERR = 0x12,
         /// The device is locked for security reasons.
         TRUST_LOCKDOWN_ERR = 0x13,
@@ -41,26 +41,26 @@ enumeration! {
 }
 
 enumeration! {
-    /// What the driver wants the device to be.
+    /// State of the interface that the driver requests.
     ///
     /// Source: linux: MLX5_INITIAL_SEG_NIC_INTERFACE_\*.
     pub struct NicInterface(pub u8) = "nic_interface", 2 bits {
-        /// Working, with a command queue.
+        /// The interface works, with a command queue.
         FULL_DRIVER = 0,
-        /// Off.
+        /// The interface is off.
         DISABLED = 1,
-        /// Working without host memory, as for a boot ROM.
+        /// The interface works without host memory, as for a boot ROM.
         NO_DRAM_NIC = 2,
     }
 }
 
 enumeration! {
-    /// How grave a health event is; smaller is graver.
+    /// Severity of a health event; a smaller value is more severe.
     ///
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/health.c mlx5_health_get_severity
     /// (syslog levels).
     pub struct HealthSeverity(pub u8) = "health_severity", 3 bits {
-        /// Unusable.
+        /// The device is unusable.
         EMERGENCY = 0,
         /// Action is needed at once.
         ALERT = 1,
@@ -70,11 +70,11 @@ enumeration! {
         ERROR = 3,
         /// Something may stop working (syslog level 4).
         WARNING = 4,
-        /// Normal but significant.
+        /// A normal but significant event.
         NOTICE = 5,
-        /// Of interest, nothing is wrong (syslog level 6).
+        /// Information; nothing is wrong (syslog level 6).
         INFORMATIONAL = 6,
-        /// Of interest to the firmware's developers (syslog level 7).
+        /// Information for the firmware's developers (syslog level 7).
         DEBUG = 7,
     }
 }
@@ -100,7 +100,7 @@ enumeration! {
     pub struct TeardownProfile(pub u16) = "teardown_profile", 16 bits {
         /// All objects have been destroyed.
         GRACEFUL_CLOSE = 0,
-        /// Whatever exists is dropped; needs force_teardown.
+        /// The device drops all objects that exist; needs force_teardown.
         FORCE_CLOSE = 1,
         /// The driver will disable the interface through the initialisation segment; needs
         /// fast_teardown.
@@ -123,7 +123,7 @@ pub static ENABLE_HCA: CommandInfo = CommandInfo {
     statuses: &[StatusRule {
         status: 3,
         name: "BAD_PARAM",
-        why: "function_id is no function that this one manages.",
+        why: "function_id names no function that the sender manages.",
     }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_ENABLE_HCA"],
@@ -131,7 +131,7 @@ pub static ENABLE_HCA: CommandInfo = CommandInfo {
 
 command!(EnableHcaIn -> EnableHcaOut, ENABLE_HCA);
 
-/// Closes the function, the last command.
+/// Closes the function: the last command.
 ///
 /// Source: linux: MLX5_CMD_OP_DISABLE_HCA.
 pub static DISABLE_HCA: CommandInfo = CommandInfo {
@@ -147,7 +147,7 @@ pub static DISABLE_HCA: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "function_id is no function that this one manages.",
+            why: "function_id names no function that the sender manages.",
         },
         StatusRule { status: 4, name: "BAD_SYS_STATE", why: "The function still holds pages." },
     ],
@@ -157,7 +157,7 @@ pub static DISABLE_HCA: CommandInfo = CommandInfo {
 
 command!(DisableHcaIn -> DisableHcaOut, DISABLE_HCA);
 
-/// Asks how many pages of 4 KiB firmware needs from the host.
+/// Reads the number of 4 KiB pages that firmware needs from the host.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_PAGES.
 pub static QUERY_PAGES: CommandInfo = CommandInfo {
@@ -172,7 +172,7 @@ pub static QUERY_PAGES: CommandInfo = CommandInfo {
     statuses: &[StatusRule {
         status: 3,
         name: "BAD_PARAM",
-        why: "function_id names no function that this one may ask about.",
+        why: "function_id names no function that the sender may query.",
     }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_PAGES"],
@@ -181,11 +181,11 @@ pub static QUERY_PAGES: CommandInfo = CommandInfo {
 command!(QueryPagesIn -> QueryPagesOut, QUERY_PAGES);
 
 impl QueryPagesIn {
-    /// `op_mod`: Before SET_HCA_CAP.
+    /// `op_mod`: Pages needed before SET_HCA_CAP.
     pub const BOOT_PAGES: u16 = 1;
-    /// `op_mod`: Before INIT_HCA.
+    /// `op_mod`: Pages needed before INIT_HCA.
     pub const INIT_PAGES: u16 = 2;
-    /// `op_mod`: Later on.
+    /// `op_mod`: Pages that the device may request at any time.
     pub const REGULAR_PAGES: u16 = 3;
 }
 
@@ -215,9 +215,9 @@ command!(ManagePagesIn -> ManagePagesOut, MANAGE_PAGES);
 impl ManagePagesIn {
     /// `op_mod`: The host cannot give pages.
     pub const ALLOCATION_FAIL: u16 = 0;
-    /// `op_mod`: Here are pages.
+    /// `op_mod`: The host gives pages: their addresses are in pas.
     pub const ALLOCATION_SUCCESS: u16 = 1;
-    /// `op_mod`: Firmware shall return pages.
+    /// `op_mod`: Firmware has to return pages.
     pub const HCA_RETURN_PAGES: u16 = 2;
 }
 
@@ -258,11 +258,15 @@ pub static TEARDOWN_HCA: CommandInfo = CommandInfo {
     capability: None,
     statuses: &[
         StatusRule { status: 4, name: "BAD_SYS_STATE", why: "The function is not started." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "GRACEFUL_CLOSE while objects exist." },
+        StatusRule {
+            status: 9,
+            name: "BAD_RES_STATE",
+            why: "The profile is GRACEFUL_CLOSE, but objects exist.",
+        },
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The profile is unknown, or its capability is lacking.",
+            why: "The profile is unknown, or the device lacks its capability.",
         },
     ],
     variants: &[],
@@ -272,7 +276,7 @@ pub static TEARDOWN_HCA: CommandInfo = CommandInfo {
 command!(TeardownHcaIn -> TeardownHcaOut, TEARDOWN_HCA);
 
 structure! {
-    /// Initialisation segment: the first page of BAR 0, through which driver and firmware meet.
+    /// Initialisation segment: the first page of BAR 0, the interface between driver and firmware.
     ///
     /// Source: linux: mlx5_ifc_initial_seg_bits.
     InitialSegment, InitialSegmentLayout, 0x400c bytes = "initial_segment" {
@@ -306,7 +310,7 @@ structure! {
         command_doorbell_vector set_command_doorbell_vector: number(u32, 192, 32);
         /// Firmware is still starting; wait until it is 0. `0x1fc.31`
         initializing set_initializing: flag(4064);
-        /// Firmware can be reset by the driver. `0x1fc.30`
+        /// The driver can reset the firmware. `0x1fc.30`
         ///
         /// Source: linux: include/linux/mlx5/device.h MLX5_FW_RESET_SUPPORTED_OFFSET.
         fw_reset_supported set_fw_reset_supported: flag(4065);
@@ -336,9 +340,9 @@ structure! {
         internal_timer_l set_internal_timer_l: number(u32, 32800, 32);
         /// Clears a legacy interrupt. `0x100c.0`
         clear_int set_clear_int: flag(32895);
-        /// Why the device failed; 0 while it is well. `0x1010.31:24`
+        /// Why the device failed; 0 while it is healthy. `0x1010.31:24`
         health_syndrome set_health_syndrome: named(HealthSyndrome(u8), 32896, 8);
-        /// Grows while firmware is alive. `0x1010.23:0`
+        /// Counter that firmware increments while it is alive. `0x1010.23:0`
         health_counter set_health_counter: number(u32, 32904, 24);
         /// Real time clock: seconds. `0x1040`
         ///
@@ -358,17 +362,17 @@ structure! {
     HealthBuffer, HealthBufferLayout, 0x40 bytes = "health_buffer" {
         sources: ["linux: mlx5_ifc_health_buffer_bits"];
         reserved: [(192, 64), (320, 32), (449, 3), (456, 24)];
-        /// Values for the vendor. `0x00, 24 bytes`
+        /// Values of the assert; meaningful to the vendor only. `0x00, 24 bytes`
         ///
         /// Source: linux: include/linux/mlx5/device.h struct health_buffer.
         assert_var set_assert_var: number(u32, 0, 32) [6];
-        /// Program address at which the firmware gave up. `0x20`
+        /// Program address of the firmware's assert. `0x20`
         assert_existptr set_assert_existptr: number(u32, 256, 32);
         /// Return address of the failing call. `0x24`
         assert_callra set_assert_callra: number(u32, 288, 32);
-        /// When, in seconds. `0x2c`
+        /// Time of the failure, in seconds. `0x2c`
         time set_time: number(u32, 352, 32);
-        /// Firmware version, as packed by the vendor. `0x30`
+        /// Firmware version, in the vendor's encoding. `0x30`
         fw_version set_fw_version: number(u32, 384, 32);
         /// Device id. `0x34`
         hw_id set_hw_id: number(u32, 416, 32);
@@ -376,13 +380,13 @@ structure! {
         rfr set_rfr: flag(448);
         /// severity is valid. `0x38.27`
         valid set_valid: flag(452);
-        /// How grave it is. `0x38.26:24`
+        /// Severity of the failure. `0x38.26:24`
         severity set_severity: named(HealthSeverity(u8), 453, 3);
         /// Internal processor that failed. `0x3c.31:24`
         irisc_index set_irisc_index: number(u8, 480, 8);
         /// Why. `0x3c.23:16`
         synd set_synd: named(HealthSyndrome(u8), 488, 8);
-        /// More on why; meaningful to the vendor. `0x3c.15:0`
+        /// Extended syndrome: more on the reason; meaningful to the vendor only. `0x3c.15:0`
         ext_synd set_ext_synd: number(u16, 496, 16);
     }
 }
@@ -402,8 +406,7 @@ structure! {
         embedded_cpu_function set_embedded_cpu_function: flag(64);
         /// function_id is a vhca_id, not a function's index. `0x08.28`
         function_id_type set_function_id_type: flag(67);
-        /// 0 for the function that sends the command, otherwise the number of the function it is
-        /// about. `0x08.15:0`
+        /// Function to act on: 0 is the sender, otherwise the number of the function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
     }
 }
@@ -415,8 +418,7 @@ structure! {
     EnableHcaOut, EnableHcaOutLayout, 0xc bytes = "enable_hca_out" {
         sources: ["linux: mlx5_ifc_enable_hca_out_bits"];
         reserved: [(8, 24), (64, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -441,8 +443,7 @@ structure! {
         embedded_cpu_function set_embedded_cpu_function: flag(64);
         /// function_id is a vhca_id, not a function's index. `0x08.28`
         function_id_type set_function_id_type: flag(67);
-        /// 0 for the function that sends the command, otherwise the number of the function it is
-        /// about. `0x08.15:0`
+        /// Function to act on: 0 is the sender, otherwise the number of the function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
     }
 }
@@ -454,8 +455,7 @@ structure! {
     DisableHcaOut, DisableHcaOutLayout, 0xc bytes = "disable_hca_out" {
         sources: ["linux: mlx5_ifc_disable_hca_out_bits"];
         reserved: [(8, 24), (64, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -478,8 +478,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
         embedded_cpu_function set_embedded_cpu_function: flag(64);
-        /// 0 for the function that sends the command, otherwise the number of the function it is
-        /// about. `0x08.15:0`
+        /// Function to act on: 0 is the sender, otherwise the number of the function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
     }
 }
@@ -491,19 +490,17 @@ structure! {
     QueryPagesOut, QueryPagesOutLayout, 0x10 bytes = "query_pages_out" {
         sources: ["linux: mlx5_ifc_query_pages_out_bits"];
         reserved: [(8, 24), (65, 15)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
         /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
         embedded_cpu_function set_embedded_cpu_function: flag(64);
-        /// 0 for the function that sends the command, otherwise the number of the function it is
-        /// about. `0x08.15:0`
+        /// Function to act on: 0 is the sender, otherwise the number of the function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
-        /// Number of pages of 4 KiB; negative (two's complement) when firmware wants to return
-        /// some. `0x0c`
+        /// Number of 4 KiB pages; negative (two's complement) if firmware has pages to return.
+        /// `0x0c`
         num_pages set_num_pages: number(u32, 96, 32);
     }
 }
@@ -523,10 +520,9 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
         embedded_cpu_function set_embedded_cpu_function: flag(64);
-        /// 0 for the function that sends the command, otherwise the number of the function it is
-        /// about. `0x08.15:0`
+        /// Function to act on: 0 is the sender, otherwise the number of the function. `0x08.15:0`
         function_id set_function_id: number(u16, 80, 16);
-        /// Number of page addresses that follow, or how many to return. `0x0c`
+        /// Number of page addresses that follow, or of pages to return. `0x0c`
         input_num_entries set_input_num_entries: number(u32, 96, 32);
         /// Page addresses, 4 KiB aligned. `0x10, 8 bytes`
         pas PAS_OFFSET: tail(number(u64, 128, 64));
@@ -540,8 +536,7 @@ structure! {
     ManagePagesOut, ManagePagesOutLayout, 0x10 bytes = "manage_pages_out" {
         sources: ["linux: mlx5_ifc_manage_pages_out_bits"];
         reserved: [(8, 24), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -566,9 +561,9 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Number that software gives to this function, where sw_vhca_id_valid is set. `0x0c.29:16`
+        /// Number that software assigns to this function, with sw_vhca_id_valid. `0x0c.29:16`
         sw_vhca_id set_sw_vhca_id: number(u16, 98, 14);
-        /// Number that software gives to the device, the same on all of its functions. `0x10, 16
+        /// Number that software assigns to the device, the same on all of its functions. `0x10, 16
         /// bytes`
         sw_owner_id set_sw_owner_id: number(u32, 128, 32) [4];
     }
@@ -581,8 +576,7 @@ structure! {
     InitHcaOut, InitHcaOutLayout, 0x10 bytes = "init_hca_out" {
         sources: ["linux: mlx5_ifc_init_hca_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -603,7 +597,7 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// How to close. `0x08.15:0`
+        /// How to close the function. `0x08.15:0`
         profile set_profile: named(TeardownProfile(u16), 80, 16);
     }
 }
@@ -615,8 +609,7 @@ structure! {
     TeardownHcaOut, TeardownHcaOutLayout, 0x10 bytes = "teardown_hca_out" {
         sources: ["linux: mlx5_ifc_teardown_hca_out_bits"];
         reserved: [(8, 24), (64, 63)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

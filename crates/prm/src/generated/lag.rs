@@ -4,20 +4,20 @@ use super::command::CommandStatus;
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// What chooses the port of a bond on which a packet leaves.
+    /// What selects the port of a bond on which a packet leaves.
     ///
     /// Source: linux: MLX5_LAG_PORT_SELECT_MODE_\*.
     pub struct LagPortSelectMode(pub u8) = "lag_port_select_mode", 3 bits {
-        /// lag_tx_port_affinity of the queue.
+        /// The queue's lag_tx_port_affinity selects the port.
         QUEUE_AFFINITY = 0,
-        /// A flow table, by a hash of the packet.
+        /// A flow table selects the port, by a hash of the packet.
         PORT_SELECT_FT = 1,
-        /// The embedded switch, which knows both ports (multiport eswitch).
+        /// The E-Switch, which has both ports, selects the port (multiport eswitch).
         PORT_SELECT_MPESW = 2,
     }
 }
 
-/// Asks whether the device's ports are bonded, and how QPs are spread over them.
+/// Reads whether the device's ports are bonded, and how the bond spreads QPs over them.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_LAG; ucx: uct_ib_mlx5_devx_query_lag.
 pub static QUERY_LAG: CommandInfo = CommandInfo {
@@ -62,13 +62,12 @@ structure! {
     QueryLagOut, QueryLagOutLayout, 0x10 bytes = "query_lag_out" {
         sources: ["linux: mlx5_ifc_query_lag_out_bits"];
         reserved: [(8, 24)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The bond. `0x08, 8 bytes`
+        /// State of the bond. `0x08, 8 bytes`
         ctx ctx_mut: nested(LagContext, 64);
     }
 }
@@ -84,7 +83,7 @@ structure! {
         reserved: [(1, 20), (24, 5), (32, 12), (48, 4), (56, 4)];
         /// The bonded functions share one forwarding database. `0x00.31`
         fdb_selection_mode set_fdb_selection_mode: flag(0);
-        /// What chooses the port of a packet. `0x00.10:8`
+        /// What selects the port of a packet. `0x00.10:8`
         port_select_mode set_port_select_mode: named(LagPortSelectMode(u8), 21, 3);
         /// 0: the ports are not bonded. `0x00.2:0`
         lag_state set_lag_state: number(u8, 29, 3);

@@ -4,8 +4,8 @@ use super::command::CommandStatus;
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// How a memory key reaches memory; split over access_mode_4_2 and access_mode_1_0 in the
-    /// context.
+    /// How an mkey translates an address to memory; split over access_mode_4_2 and access_mode_1_0
+    /// in the context.
     ///
     /// Source: linux: MLX5_MKC_ACCESS_MODE_\*.
     pub struct MkeyAccessMode(pub u8) = "mkey_access_mode", 5 bits {
@@ -27,15 +27,15 @@ enumeration! {
 }
 
 enumeration! {
-    /// How reads are ordered behind writes through a key.
+    /// Order of reads after writes through a key.
     ///
     /// Source: dpdk: mlx5_mkc_raw_ordering.
     pub struct MkeyReadAfterWrite(pub u8) = "mkey_read_after_write", 2 bits {
-        /// Strictly (SO).
+        /// Strict order (SO).
         STRICT = 0,
-        /// Those that reach the same address (SAO).
+        /// Order among accesses to the same address (SAO).
         SAME_ADDRESS = 1,
-        /// Not at all (RO).
+        /// No order (RO).
         RELAXED = 2,
     }
 }
@@ -101,7 +101,7 @@ pub static QUERY_MKEY: CommandInfo = CommandInfo {
 
 command!(QueryMkeyIn -> QueryMkeyOut, QUERY_MKEY);
 
-/// Destroys a memory key; accesses under way finish or fail before it completes.
+/// Destroys a memory key; outstanding accesses finish or fail before the command completes.
 ///
 /// Source: linux: MLX5_CMD_OP_DESTROY_MKEY.
 pub static DESTROY_MKEY: CommandInfo = CommandInfo {
@@ -170,7 +170,7 @@ pub static DESTROY_PSV: CommandInfo = CommandInfo {
 command!(DestroyPsvIn -> DestroyPsvOut, DESTROY_PSV);
 
 structure! {
-    /// One entry of an indirect key of mode KLMS: a piece of another key.
+    /// One entry of an indirect key of mode KLMS: a range of another key.
     ///
     /// Source: dpdk: mlx5_ifc_klm_bits; linux: struct mlx5_klm; rdma-core: struct
     /// mlx5_wqe_umr_klm_seg.
@@ -179,9 +179,9 @@ structure! {
             ["dpdk: mlx5_ifc_klm_bits", "linux: struct mlx5_klm",
             "rdma-core: struct mlx5_wqe_umr_klm_seg"];
         reserved: [];
-        /// Length of the piece in bytes; the whole of 2 GiB is 0x80000000. `0x00`
+        /// Length of the range in bytes; 2 GiB is 0x80000000. `0x00`
         byte_count set_byte_count: number(u32, 0, 32);
-        /// Key of the piece. `0x04`
+        /// Key of the range. `0x04`
         mkey set_mkey: number(u32, 32, 32);
         /// Address in that key's space. `0x08, 8 bytes`
         address set_address: number(u64, 64, 64);
@@ -189,8 +189,8 @@ structure! {
 }
 
 structure! {
-    /// One entry of an indirect key of mode KSM: a block of another key, of the size that
-    /// log_page_size says.
+    /// One entry of an indirect key of mode KSM: a block of another key; log_page_size is the block
+    /// size.
     ///
     /// Source: linux: struct mlx5_ksm.
     Ksm, KsmLayout, 0x10 bytes = "ksm" {
@@ -218,17 +218,17 @@ structure! {
         free set_free: flag(1);
         /// Access mode, bits 4:2 (values in mkey_access_mode). `0x00.28:26`
         access_mode_4_2 set_access_mode_4_2: number(u8, 3, 3);
-        /// The key checks the function that uses it in place of the protection domain. `0x00.25`
+        /// The device checks the function that uses the key instead of the PD. `0x00.25`
         ///
         /// Source: ucx: uct_ib_mlx5_mkc_bits.
         alter_pd_to_vhca_id set_alter_pd_to_vhca_id: flag(6);
-        /// The key is reached from another function's crossing key. `0x00.24`
+        /// A crossing key of another function refers to this key. `0x00.24`
         ///
         /// Source: ucx: uct_ib_mlx5_mkc_bits.
         crossed_side_mkey set_crossed_side_mkey: flag(7);
         /// Writes through this key may be reordered on PCIe. `0x00.18`
         relaxed_ordering_write set_relaxed_ordering_write: flag(13);
-        /// Order later WQEs behind the data of RDMA READ responses through this key. `0x00.16`
+        /// Order later WQEs after the data of RDMA READ responses through this key. `0x00.16`
         small_fence_on_rdma_read_response set_small_fence_on_rdma_read_response: flag(15);
         /// UMR WQEs may change this key. `0x00.15`
         umr_en set_umr_en: flag(16);
@@ -244,9 +244,9 @@ structure! {
         lr set_lr: flag(21);
         /// Access mode, bits 1:0 (values in mkey_access_mode). `0x00.9:8`
         access_mode_1_0 set_access_mode_1_0: number(u8, 22, 2);
-        /// How addresses are translated on the host side: 0 is the default. `0x00.5:4`
+        /// Translation of addresses on the host side: 0 is the default. `0x00.5:4`
         ma_translation_mode set_ma_translation_mode: number(u8, 26, 2);
-        /// Only this QP may use the key; 0xffffff lets all. `0x04.31:8`
+        /// Only this QP may use the key; 0xffffff allows all QPs. `0x04.31:8`
         qpn set_qpn: number(u32, 32, 24);
         /// Low 8 bits of the key: the variant, chosen by software. `0x04.7:0`
         mkey_7_0 set_mkey_7_0: number(u8, 56, 8);
@@ -277,7 +277,7 @@ structure! {
         ///
         /// Source: ucx: uct_ib_mlx5_mkc_bits.
         crossing_target_mkey set_crossing_target_mkey: number(u32, 416, 32) overlay;
-        /// Ordering of reads behind writes through this key. `0x38.9:8`
+        /// Order of reads after writes through this key. `0x38.9:8`
         ///
         /// Source: dpdk: mlx5_ifc_mkc_bits.
         order_read_after_write set_order_read_after_write: named(MkeyReadAfterWrite(u8), 470, 2);
@@ -312,17 +312,16 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Index that the key shall have, where the device lets software choose; otherwise 0.
-        /// `0x08.23:0`
+        /// Requested index of the key, where the device allows a choice; otherwise 0. `0x08.23:0`
         ///
         /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
         input_mkey_index set_input_mkey_index: number(u32, 72, 24);
-        /// The rights in the mtt entries (rd_en, wr_en) count; needs hca_cap.pg. `0x0c.31`
+        /// Apply the rights in the mtt entries (rd_en, wr_en); needs hca_cap.pg. `0x0c.31`
         pg_access set_pg_access: flag(96);
         /// The translation comes from a UMEM; the kernel sets it on DevX commands, except for KLM
         /// and KSM keys. `0x0c.30`
         mkey_umem_valid set_mkey_umem_valid: flag(97);
-        /// The key goes through the data-direct PCIe function. `0x0c.29`
+        /// Accesses through the key use the data-direct PCIe function. `0x0c.29`
         data_direct set_data_direct: flag(98);
         /// UCX's name for the bit that Linux calls data_direct: the key is created for function_id.
         /// `0x0c.29`
@@ -335,13 +334,14 @@ structure! {
         function_id set_function_id: number(u16, 112, 16);
         /// Context of the key. `0x10, 64 bytes`
         memory_key_mkey_entry memory_key_mkey_entry_mut: nested(MkeyContext, 128);
-        /// Size of the entries that follow, in units of 16 bytes; those beyond are free. `0x60`
+        /// Size of the entries that follow, in units of 16 bytes; the remaining entries are free.
+        /// `0x60`
         translations_octword_actual_size set_translations_octword_actual_size: number(u32, 768, 32);
         /// UMEM that the key covers. `0x64`
         ///
         /// Source: dpdk: mlx5_ifc_create_mkey_in_bits; ucx: uct_ib_mlx5_create_mkey_in_bits.
         mkey_umem_id set_mkey_umem_id: number(u32, 800, 32);
-        /// Where the key starts in the UMEM, in bytes. `0x68, 8 bytes`
+        /// Offset of the key's memory in the UMEM, in bytes. `0x68, 8 bytes`
         ///
         /// Source: dpdk: mlx5_ifc_create_mkey_in_bits; ucx: uct_ib_mlx5_create_mkey_in_bits.
         mkey_umem_offset set_mkey_umem_offset: number(u64, 832, 64);
@@ -358,8 +358,7 @@ structure! {
     CreateMkeyOut, CreateMkeyOutLayout, 0x10 bytes = "create_mkey_out" {
         sources: ["linux: mlx5_ifc_create_mkey_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -404,8 +403,7 @@ structure! {
     QueryMkeyOut, QueryMkeyOutLayout, 0x130 bytes = "query_mkey_out" {
         sources: ["linux: mlx5_ifc_query_mkey_out_bits"];
         reserved: [(8, 24), (64, 64), (640, 1536)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -414,7 +412,7 @@ structure! {
         memory_key_mkey_entry memory_key_mkey_entry_mut: nested(MkeyContext, 128);
         /// First 16 bytes of the BSF or the translation. `0x110, 16 bytes`
         bsf0_klm0_pas_mtt0_1 set_bsf0_klm0_pas_mtt0_1: bytes(0x10, 2176);
-        /// Next 16 bytes of it. `0x120, 16 bytes`
+        /// Next 16 bytes of the BSF or the translation. `0x120, 16 bytes`
         bsf1_klm1_pas_mtt2_3 set_bsf1_klm1_pas_mtt2_3: bytes(0x10, 2304);
     }
 }
@@ -448,8 +446,7 @@ structure! {
     DestroyMkeyOut, DestroyMkeyOutLayout, 0x10 bytes = "destroy_mkey_out" {
         sources: ["linux: mlx5_ifc_destroy_mkey_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -476,7 +473,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// How many to create, 1 to 4. `0x08.31:28`
+        /// Number of PSVs to create, 1 to 4. `0x08.31:28`
         num_psv set_num_psv: number(u8, 64, 4);
         /// Protection domain number. `0x08.23:0`
         pd set_pd: number(u32, 72, 24);
@@ -490,8 +487,7 @@ structure! {
     CreatePsvOut, CreatePsvOutLayout, 0x20 bytes = "create_psv_out" {
         sources: ["linux: mlx5_ifc_create_psv_out_bits"];
         reserved: [(8, 24), (64, 72), (160, 8), (192, 8), (224, 8)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -538,8 +534,7 @@ structure! {
     DestroyPsvOut, DestroyPsvOutLayout, 0x10 bytes = "destroy_psv_out" {
         sources: ["linux: mlx5_ifc_destroy_psv_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

@@ -3,7 +3,7 @@
 use super::command::CommandStatus;
 use crate::macros::prelude::*;
 
-/// Attaches a QP to a multicast group: it receives the group's packets.
+/// Attaches a QP to a multicast group: the QP receives the group's packets.
 ///
 /// Source: linux: MLX5_CMD_OP_ATTACH_TO_MCG.
 pub static ATTACH_TO_MCG: CommandInfo = CommandInfo {
@@ -19,7 +19,7 @@ pub static ATTACH_TO_MCG: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "multicast_gid is no multicast GID, or the QP is not a UD QP.",
+            why: "multicast_gid is not a multicast GID, or the QP is not a UD QP.",
         },
         StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." },
         StatusRule {
@@ -85,8 +85,7 @@ structure! {
     AttachToMcgOut, AttachToMcgOutLayout, 0x10 bytes = "attach_to_mcg_out" {
         sources: ["linux: mlx5_ifc_attach_to_mcg_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -124,8 +123,7 @@ structure! {
     DetachFromMcgOut, DetachFromMcgOutLayout, 0x10 bytes = "detach_from_mcg_out" {
         sources: ["linux: mlx5_ifc_detach_from_mcg_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

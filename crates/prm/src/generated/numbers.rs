@@ -25,8 +25,8 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 2,
                 name: "BAD_OP",
                 says: &["bad operation"],
-                doc: "Opcode or op_mod is unknown, or not allowed to this function or user \
-                    context.",
+                doc: "Opcode or op_mod is unknown, or this function or user context may not use \
+                    it.",
             },
             Number {
                 value: 3,
@@ -38,7 +38,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 4,
                 name: "BAD_SYS_STATE",
                 says: &["bad system state"],
-                doc: "The device as a whole is in no state for this, such as before INIT_HCA.",
+                doc: "The state of the device does not allow the command, such as before INIT_HCA.",
             },
             Number {
                 value: 5,
@@ -50,7 +50,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 6,
                 name: "RES_BUSY",
                 says: &["resource busy"],
-                doc: "The object is being used by another command; send the command again.",
+                doc: "Another command uses the object; send the command again.",
             },
             Number {
                 value: 7,
@@ -62,14 +62,14 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 8,
                 name: "LIM",
                 says: &["limits exceeded"],
-                doc: "A limit that the capabilities state would be exceeded.",
+                doc: "The command would exceed a limit that the capabilities state.",
             },
             Number {
                 value: 9,
                 name: "BAD_RES_STATE",
                 says: &["bad resource state"],
-                doc: "The object is in the wrong state, or still referenced by others that must go \
-                    first.",
+                doc: "The object is in the wrong state, or other objects still refer to it: \
+                    destroy those first.",
             },
             Number {
                 value: 0xa,
@@ -125,7 +125,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0,
                 name: "OK",
                 says: &["no errors"],
-                doc: "Delivered: the command's own status says how it went.",
+                doc: "Delivered: the command's own status holds its outcome.",
             },
             Number {
                 value: 1,
@@ -167,13 +167,13 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 7,
                 name: "INPUT_LENGTH_ERR",
                 says: &["command input length error"],
-                doc: "input_length is no length that this command takes.",
+                doc: "The command does not take an input of input_length bytes.",
             },
             Number {
                 value: 8,
                 name: "OUTPUT_LENGTH_ERR",
                 says: &["command output length error"],
-                doc: "output_length is no length that this command takes.",
+                doc: "The command does not take an output buffer of output_length bytes.",
             },
             Number {
                 value: 9,
@@ -237,7 +237,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x10,
                 name: "BAD_RESPONSE",
                 says: &["Bad response"],
-                doc: "The peer sent a response that makes no sense.",
+                doc: "The peer sent a response that does not fit the request.",
             },
             Number {
                 value: 0x11,
@@ -250,8 +250,8 @@ pub static NUMBERS: &[Numbers] = &[
                 name: "REMOTE_INVALID_REQUEST",
                 says: &["Invalid request"],
                 doc: "The peer refused the request as invalid: its QP does not allow the \
-                    operation, the message is longer than the receive, or an atomic is at an \
-                    address that is no multiple of 8.",
+                    operation, the message is longer than the receive, or the address of an atomic \
+                    is not a multiple of 8.",
             },
             Number {
                 value: 0x13,
@@ -269,8 +269,8 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x15,
                 name: "TRANSPORT_RETRY_EXCEEDED",
                 says: &["Transport retry count exceeded"],
-                doc: "The peer does not answer, and retry_count is used up: path, link, GID index, \
-                    MTU, or a peer that is gone.",
+                doc: "The peer does not answer, and retry_count is used up: check the path, link, \
+                    GID index and MTU, and that the peer is alive.",
             },
             Number {
                 value: 0x16,
@@ -301,34 +301,34 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x32,
                 name: "LOCAL_PROTECTION_RECEIVE",
                 says: &[],
-                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen of receives.",
+                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen on receives.",
             },
             Number {
                 value: 0x33,
                 name: "LOCAL_PROTECTION_NO_WRITE",
                 says: &[],
-                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): the response of a READ was \
-                    for a region without local write.",
+                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): the local region of a READ \
+                    lacks local write.",
             },
             Number {
                 value: 0x3a,
                 name: "LOCAL_PROTECTION_RESPONDER",
                 says: &[],
-                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen of a QP that answers, \
+                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen on a responder QP \
                     after its region was deregistered.",
             },
             Number {
                 value: 0x51,
                 name: "LOCAL_PROTECTION_TRANSLATION",
                 says: &[],
-                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen with memory of GPUs, \
-                    whose key and range were right.",
+                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen with GPU memory whose \
+                    key and range were right.",
             },
             Number {
                 value: 0x52,
                 name: "WITH_LOCAL_PROTECTION",
                 says: &[],
-                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): a local key is wrong; of \
+                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): a local key is wrong; in \
                     the model, also an address or right.",
             },
             Number {
@@ -342,16 +342,16 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x56,
                 name: "LOCAL_PROTECTION_IOMMU",
                 says: &[],
-                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen of a receive whose \
+                doc: "Comes with CQE syndrome LOCAL_PROTECTION (0x04): seen on a receive whose \
                     address the IOMMU refused.",
             },
             Number {
                 value: 0x68,
                 name: "WITH_LOCAL_QP_OPERATION",
                 says: &[],
-                doc: "Comes with CQE syndrome LOCAL_QP_OPERATION (0x02): the WQE is malformed, or \
-                    not for this QP. Seen with LOCAL_LENGTH (0x01) of a network interface's sends, \
-                    too.",
+                doc: "Comes with CQE syndrome LOCAL_QP_OPERATION (0x02): the WQE is malformed or \
+                    illegal on this QP. Also seen with LOCAL_LENGTH (0x01) on sends of a network \
+                    interface.",
             },
             Number {
                 value: 0x69,
@@ -364,7 +364,8 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x78,
                 name: "MW_BIND_UMR",
                 says: &[],
-                doc: "Comes with CQE syndrome MW_BIND (0x06): seen of a UMR that was refused.",
+                doc: "Comes with CQE syndrome MW_BIND (0x06): seen on a UMR that the device \
+                    refused.",
             },
             Number {
                 value: 0x81,
@@ -399,27 +400,26 @@ pub static NUMBERS: &[Numbers] = &[
                 name: "WITH_REMOTE_INVALID_REQUEST",
                 says: &[],
                 doc: "Comes with CQE syndrome REMOTE_INVALID_REQUEST (0x12): the peer refused the \
-                    request, such as a WRITE to a QP that allows none.",
+                    request, such as a WRITE to a QP that does not allow WRITEs.",
             },
             Number {
                 value: 0x93,
                 name: "ODP_PAGE_FAULT",
                 says: &[],
-                doc: "A page fault was not resolved; libmlx5 dumps no such CQE.",
+                doc: "A page fault was not resolved; libmlx5 does not dump such a CQE.",
             },
             Number {
                 value: 0xf5,
                 name: "FLUSHED_BY_COMMAND",
                 says: &[],
-                doc: "Comes with CQE syndrome FLUSHED (0x05): the QP was moved to ERR by a \
-                    command.",
+                doc: "Comes with CQE syndrome FLUSHED (0x05): a command moved the QP to ERR.",
             },
             Number {
                 value: 0xf9,
                 name: "WITH_FLUSHED",
                 says: &[],
-                doc: "Comes with CQE syndrome FLUSHED (0x05): the QP was in error before; look for \
-                    the first error of the QP.",
+                doc: "Comes with CQE syndrome FLUSHED (0x05): the QP was already in error; look \
+                    for its first error CQE.",
             },
         ],
     },
@@ -461,7 +461,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 8,
                 name: "HW_FATAL_ERR",
                 says: &["unrecoverable hardware error"],
-                doc: "Hardware failed for good.",
+                doc: "Hardware failed fatally.",
             },
             Number {
                 value: 9,
@@ -473,13 +473,14 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0xa,
                 name: "ICM_FETCH_PCI_ERR",
                 says: &["ICM fetch PCI error"],
-                doc: "A PCI error while the device fetched its own memory (ICM) from the host.",
+                doc: "A PCI error occurred while the device fetched its own memory (ICM) from the \
+                    host.",
             },
             Number {
                 value: 0xb,
                 name: "ICM_PAGE_ERR",
                 says: &["HW fatal error"],
-                doc: "A page of that memory failed.",
+                doc: "A page of ICM failed.",
             },
             Number {
                 value: 0xc,
@@ -503,7 +504,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0xf,
                 name: "FFSER_ERR",
                 says: &["FFSER error"],
-                doc: "An uncorrectable PCI error.",
+                doc: "An uncorrectable PCI error occurred.",
             },
             Number {
                 value: 0x10,
@@ -515,7 +516,7 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x12,
                 name: "ICM_PCI_POISONED_ERR",
                 says: &["ICM fetch PCI data poisoned error"],
-                doc: "The host's memory gave poisoned data.",
+                doc: "The host's memory returned poisoned data for ICM.",
             },
             Number {
                 value: 0x13,
@@ -548,14 +549,14 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 2,
                 name: "LOC_QP_OP_ERR",
                 says: &["local QP operation error"],
-                doc: "The request is malformed, or not for this QP; CQE syndrome \
+                doc: "The request is malformed or illegal on this QP; CQE syndrome \
                     LOCAL_QP_OPERATION (0x02).",
             },
             Number {
                 value: 3,
                 name: "LOC_EEC_OP_ERR",
                 says: &["local EE context operation error"],
-                doc: "Of reliable datagrams, which mlx5 does not have.",
+                doc: "Reliable datagrams only, which mlx5 lacks.",
             },
             Number {
                 value: 4,
@@ -576,15 +577,15 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 6,
                 name: "MW_BIND_ERR",
                 says: &["memory management operation error", "memory bind operation error"],
-                doc: "A memory window could not be bound, or a key not changed; CQE syndrome \
-                    MEMORY_WINDOW_BIND (0x06).",
+                doc: "A memory window could not be bound, or a key could not be changed; CQE \
+                    syndrome MEMORY_WINDOW_BIND (0x06).",
             },
             Number {
                 value: 7,
                 name: "BAD_RESP_ERR",
                 says: &["bad response error"],
-                doc: "The peer sent a response that makes no sense; CQE syndrome BAD_RESPONSE \
-                    (0x10).",
+                doc: "The peer sent a response that does not fit the request; CQE syndrome \
+                    BAD_RESPONSE (0x10).",
             },
             Number {
                 value: 8,
@@ -598,7 +599,7 @@ pub static NUMBERS: &[Numbers] = &[
                 name: "REM_INV_REQ_ERR",
                 says: &["remote invalid request error"],
                 doc: "The peer refused the request as invalid, such as a message longer than its \
-                    receive, or an atomic at an address that is no multiple of 8; CQE syndrome \
+                    receive, or an atomic at an address that is not a multiple of 8; CQE syndrome \
                     REMOTE_INVALID_REQUEST (0x12).",
             },
             Number {
@@ -619,8 +620,9 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0xc,
                 name: "RETRY_EXC_ERR",
                 says: &["transport retry counter exceeded"],
-                doc: "The peer does not answer, and retry_count is used up: path, link, GID index, \
-                    MTU, or a peer that is gone; CQE syndrome TRANSPORT_RETRY_EXCEEDED (0x15).",
+                doc: "The peer does not answer, and retry_count is used up: check the path, link, \
+                    GID index and MTU, and that the peer is alive; CQE syndrome \
+                    TRANSPORT_RETRY_EXCEEDED (0x15).",
             },
             Number {
                 value: 0xd,
@@ -633,13 +635,13 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0xe,
                 name: "LOC_RDD_VIOL_ERR",
                 says: &["local RDD violation error"],
-                doc: "Of reliable datagrams, which mlx5 lacks: two domains do not match.",
+                doc: "Reliable datagrams only, which mlx5 lacks: two domains do not match.",
             },
             Number {
                 value: 0xf,
                 name: "REM_INV_RD_REQ_ERR",
                 says: &["remote invalid RD request"],
-                doc: "Of reliable datagrams, which mlx5 lacks: the peer refused a request.",
+                doc: "Reliable datagrams only, which mlx5 lacks: the peer refused a request.",
             },
             Number {
                 value: 0x10,
@@ -651,13 +653,13 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x11,
                 name: "INV_EECN_ERR",
                 says: &["invalid EE context number"],
-                doc: "Of reliable datagrams, which mlx5 lacks: a context number is wrong.",
+                doc: "Reliable datagrams only, which mlx5 lacks: a context number is wrong.",
             },
             Number {
                 value: 0x12,
                 name: "INV_EEC_STATE_ERR",
                 says: &["invalid EE context state"],
-                doc: "Of reliable datagrams, which mlx5 lacks: a context is in the wrong state.",
+                doc: "Reliable datagrams only, which mlx5 lacks: a context is in the wrong state.",
             },
             Number {
                 value: 0x13,
@@ -669,14 +671,14 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x14,
                 name: "RESP_TIMEOUT_ERR",
                 says: &["response timeout error"],
-                doc: "An answer to a MAD did not come in time.",
+                doc: "The response to a MAD did not arrive in time.",
             },
             Number {
                 value: 0x15,
                 name: "GENERAL_ERR",
                 says: &["general error"],
-                doc: "The CQE syndrome is one that the library does not know: look at it and at \
-                    the vendor syndrome.",
+                doc: "The library does not know the CQE syndrome: look at it and at the vendor \
+                    syndrome.",
             },
             Number {
                 value: 0x16,
@@ -705,7 +707,8 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 1,
                 name: "EPERM",
                 says: &["Operation not permitted"],
-                doc: "A privilege is lacking: raw packet QPs and flow rules need CAP_NET_RAW.",
+                doc: "The process lacks a privilege: raw packet QPs and flow rules need \
+                    CAP_NET_RAW.",
             },
             Number {
                 value: 2,
@@ -718,14 +721,14 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 4,
                 name: "EINTR",
                 says: &["Interrupted system call"],
-                doc: "A signal came; call again.",
+                doc: "A signal interrupted the call; call again.",
             },
             Number {
                 value: 5,
                 name: "EIO",
                 says: &["Input/output error"],
-                doc: "The device is gone or was reset: open it again. mlx5_core also makes it of \
-                    the command statuses INTERNAL_ERR, BAD_SYS_STATE, BAD_INP_LEN and \
+                doc: "The device is gone or was reset: open it again. mlx5_core also returns it \
+                    for the command statuses INTERNAL_ERR, BAD_SYS_STATE, BAD_INP_LEN and \
                     BAD_OUTP_LEN.",
             },
             Number {
@@ -738,43 +741,42 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 9,
                 name: "EBADF",
                 says: &["Bad file descriptor"],
-                doc: "The descriptor is closed, or is no event channel or context.",
+                doc: "The descriptor is closed, or is not an event channel or context.",
             },
             Number {
                 value: 0xb,
                 name: "EAGAIN",
                 says: &["Resource temporarily unavailable"],
                 doc: "Nothing to read, the device is not active yet, or 1 MiB of asynchronous \
-                    answers is queued. mlx5_core also makes it of the command statuses NOT_READY \
-                    and NO_RES.",
+                    answers is queued. mlx5_core also returns it for the command statuses \
+                    NOT_READY and NO_RES.",
             },
             Number {
                 value: 0xc,
                 name: "ENOMEM",
                 says: &["Cannot allocate memory"],
-                doc: "Of memory registration: the limit of locked memory (`ulimit -l`) is reached. \
-                    Of commands: the status LIM, a limit of the device.",
+                doc: "Memory registration: the limit of locked memory (`ulimit -l`) is reached. \
+                    Commands: the status LIM, a limit of the device.",
             },
             Number {
                 value: 0xd,
                 name: "EACCES",
                 says: &["Permission denied"],
-                doc: "The file of the device, or one that rdma_cm needs, is not this user's to \
-                    open.",
+                doc: "This user may not open the device's file, or one that rdma_cm needs.",
             },
             Number {
                 value: 0xe,
                 name: "EFAULT",
                 says: &["Bad address"],
-                doc: "A buffer of the request, or memory to register, is not mapped, or not \
-                    writable as the access asks.",
+                doc: "A buffer of the request, or memory to register, is not mapped, or is not \
+                    writable although the access requires it.",
             },
             Number {
                 value: 0x10,
                 name: "EBUSY",
                 says: &["Device or resource busy"],
-                doc: "Another object still uses this one: destroy that first. mlx5_core also makes \
-                    it of the command status RES_BUSY.",
+                doc: "Another object still uses this one: destroy that one first. mlx5_core also \
+                    returns it for the command status RES_BUSY.",
             },
             Number {
                 value: 0x13,
@@ -786,9 +788,9 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x16,
                 name: "EINVAL",
                 says: &["Invalid argument"],
-                doc: "An argument, a flag or a state is wrong: of a verb, the kernel's own rules \
-                    refuse it; of DevX, the command is not one that this method passes, or its \
-                    mailbox is too short. mlx5_core also makes it of the command statuses BAD_OP, \
+                doc: "An argument, a flag or a state is wrong. Verbs: the kernel's own rules \
+                    refuse the call. DevX: this method does not pass the command, or the mailbox \
+                    is too short. mlx5_core also returns it for the command statuses BAD_OP, \
                     BAD_PARAM, BAD_RES, BAD_RES_STATE, IX, BAD_QP_STATE, BAD_PKT and \
                     BAD_SIZE_OUTS_CQES.",
             },
@@ -796,21 +798,20 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x17,
                 name: "ENFILE",
                 says: &["Too many open files in system"],
-                doc: "The machine has as many open files as it may.",
+                doc: "The machine is at its limit of open files.",
             },
             Number {
                 value: 0x18,
                 name: "EMFILE",
                 says: &["Too many open files"],
-                doc: "The process has as many open files as it may: close some, or raise `ulimit \
-                    -n`.",
+                doc: "The process is at its limit of open files: close some, or raise `ulimit -n`.",
             },
             Number {
                 value: 0x19,
                 name: "ENOTTY",
                 says: &["Inappropriate ioctl for device"],
-                doc: "ib_uverbs has no such ioctl: the kernel is too old, or the file is none of \
-                    uverbs.",
+                doc: "ib_uverbs has no such ioctl: the kernel is too old, or the file is not a \
+                    uverbs file.",
             },
             Number {
                 value: 0x1c,
@@ -828,42 +829,41 @@ pub static NUMBERS: &[Numbers] = &[
                 value: 0x4b,
                 name: "EOVERFLOW",
                 says: &["Value too large for defined data type"],
-                doc: "Of a read of events: some were lost, so that every queue must be polled and \
-                    armed again.",
+                doc: "A read of events lost some: poll and arm every queue again.",
             },
             Number {
                 value: 0x5d,
                 name: "EPROTONOSUPPORT",
                 says: &["Protocol not supported"],
-                doc: "The kernel or the device has no such method: without DevX (log_max_uctx 0), \
-                    or with an old mlx5_ib, all of DevX.",
+                doc: "The kernel or the device has no such method. All DevX methods are missing \
+                    without DevX (log_max_uctx 0) or with an old mlx5_ib.",
             },
             Number {
                 value: 0x5f,
                 name: "EOPNOTSUPP",
                 says: &["Operation not supported"],
-                doc: "The device or the kernel lacks it, such as a kind of QP, or write combining.",
+                doc: "The device or the kernel does not support the request, such as a kind of QP, \
+                    or write combining.",
             },
             Number {
                 value: 0x6e,
                 name: "ETIMEDOUT",
                 says: &["Connection timed out"],
                 doc: "The firmware did not complete a command in time (60 s, unless the device \
-                    names another limit); or, of a connection, its peer did not answer.",
+                    names another limit), or the peer of a connection did not answer.",
             },
             Number {
                 value: 0x79,
                 name: "EREMOTEIO",
                 says: &["Remote I/O error"],
-                doc: "The device refused a command of DevX: the outbox has its status and \
-                    syndrome.",
+                doc: "The device refused a DevX command: the outbox has its status and syndrome.",
             },
             Number {
                 value: 0x7d,
                 name: "ECANCELED",
                 says: &["Operation canceled"],
-                doc: "A command was not sent: no slot of the command queue came free in time, \
-                    because the firmware answers none.",
+                doc: "A command was not sent: no slot of the command queue became free in time, \
+                    because the firmware completes no commands.",
             },
         ],
     },

@@ -3,7 +3,7 @@
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Opcodes of commands: those that are described, and the others that Linux knows.
+    /// Opcodes of commands: the commands described here, and the others of Linux.
     ///
     /// Source: linux: include/linux/mlx5/mlx5_ifc.h MLX5_CMD_OP_\*.
     pub struct Opcode(pub u16) = "opcode", 16 bits {
@@ -18,57 +18,56 @@ enumeration! {
         TEARDOWN_HCA = 0x103,
         /// Opens the function: the first command after the command queue is up.
         ENABLE_HCA = 0x104,
-        /// Closes the function, the last command.
+        /// Closes the function: the last command.
         DISABLE_HCA = 0x105,
-        /// Asks how many pages of 4 KiB firmware needs from the host.
+        /// Reads the number of 4 KiB pages that firmware needs from the host.
         QUERY_PAGES = 0x107,
         /// Gives pages to firmware, or takes them back.
         MANAGE_PAGES = 0x108,
         /// Narrows or enables capabilities of one page. Legal after ENABLE_HCA and before INIT_HCA;
         /// every field of the page is written, so start from the current values.
         SET_HCA_CAP = 0x109,
-        /// Reads which revisions of the interface between software and firmware (ISSI) the device
-        /// speaks. A device that fails it with BAD_OP speaks only 0.
+        /// Reads the revisions of the interface between software and firmware (ISSI) that the
+        /// device supports. A device that fails the command with BAD_OP supports only revision 0.
         QUERY_ISSI = 0x10a,
         /// Chooses the revision of the interface between software and firmware (ISSI). Legal
         /// between ENABLE_HCA and INIT_HCA; everything described here is revision 1.
         SET_ISSI = 0x10b,
-        /// Tells the device which driver runs it, for its tools to show.
+        /// Reports the driver's name and version to the device, for its tools to show.
         SET_DRIVER_VERSION = 0x10d,
-        /// Asks how subfunctions are divided between functions.
+        /// Reads how subfunctions are divided between functions.
         QUERY_SF_PARTITION = 0x111,
-        /// Gives a number to a subfunction.
+        /// Allocates the number of a subfunction.
         ALLOC_SF = 0x113,
-        /// Frees a subfunction's number.
+        /// Frees the number of a subfunction.
         DEALLOC_SF = 0x114,
         /// Stops a function before its state is saved for live migration.
         SUSPEND_VHCA = 0x115,
-        /// Lets a suspended function run on.
+        /// Resumes a suspended function.
         RESUME_VHCA = 0x116,
-        /// Asks how many bytes a function's saved state takes.
+        /// Reads the size in bytes of a function's saved state.
         QUERY_VHCA_MIGRATION_STATE = 0x117,
         /// Writes a suspended function's state to memory.
         SAVE_VHCA_STATE = 0x118,
-        /// Puts a saved state into a suspended function.
+        /// Loads a saved state into a suspended function.
         LOAD_VHCA_STATE = 0x119,
         /// Creates a memory key.
         CREATE_MKEY = 0x200,
         /// Reads the context of a memory key.
         QUERY_MKEY = 0x201,
-        /// Destroys a memory key; accesses under way finish or fail before it completes.
+        /// Destroys a memory key; outstanding accesses finish or fail before the command completes.
         DESTROY_MKEY = 0x202,
         /// Reads the special keys, which do not refer to registered memory.
         QUERY_SPECIAL_CONTEXTS = 0x203,
-        /// Tells the device that the missing pages of an access are present, or will never be.
+        /// Resumes an access that faulted: its missing pages are present, or will never be.
         PAGE_FAULT_RESUME = 0x204,
-        /// Takes part of the device's own memory.
+        /// Allocates a part of the device's own memory.
         ALLOC_MEMIC = 0x205,
-        /// Gives part of the device's own memory back.
+        /// Frees a part of the device's own memory.
         DEALLOC_MEMIC = 0x206,
-        /// Gives an address at which stores to device memory are an atomic operation, or takes it
-        /// back.
+        /// Allocates or frees an address at which a store to device memory is an atomic operation.
         MODIFY_MEMIC = 0x207,
-        /// Creates an event queue; only the kernel may.
+        /// Creates an event queue; only the kernel may send it.
         CREATE_EQ = 0x301,
         /// Destroys an event queue.
         DESTROY_EQ = 0x302,
@@ -86,7 +85,7 @@ enumeration! {
         MODIFY_CQ = 0x403,
         /// Creates a QP in state RST.
         CREATE_QP = 0x500,
-        /// Destroys a QP, whatever its state.
+        /// Destroys a QP in any state.
         DESTROY_QP = 0x501,
         /// Moves a QP from RST to INIT. Takes pm_state, the port and P_Key index of the primary
         /// path, rights (rre, rwe, rae with atomic_mode), the Q_Key (UD) and the counter set.
@@ -104,7 +103,7 @@ enumeration! {
         SQERR2RTS_QP = 0x506,
         /// Moves a QP from any state to ERR: all posted WQEs complete as flushed.
         QP_2ERR = 0x507,
-        /// Moves a QP from any state to RST: posted WQEs vanish without completions.
+        /// Moves a QP from any state to RST: the device discards posted WQEs without completions.
         QP_2RST = 0x50a,
         /// Reads the context of a QP.
         QUERY_QP = 0x50b,
@@ -135,7 +134,7 @@ enumeration! {
         QUERY_XRC_SRQ = 0x707,
         /// Arms the limit event of an XRC SRQ.
         ARM_XRC_SRQ = 0x708,
-        /// Creates a target of dynamic connections.
+        /// Creates a DC target.
         CREATE_DCT = 0x710,
         /// Destroys a drained DCT.
         DESTROY_DCT = 0x711,
@@ -164,16 +163,16 @@ enumeration! {
         RELEASE_XRQ_ERROR = 0x729,
         /// Changes an extended receive queue.
         MODIFY_XRQ = 0x72a,
-        /// Asks which functions are delegated to the asking one.
+        /// Reads which functions are delegated to the sender.
         QUERY_DELEGATED_VHCA = 0x732,
         /// Creates a vport of the embedded switch for a delegated function.
         CREATE_ESW_VPORT = 0x733,
         /// Destroys a vport of the embedded switch that was created for a delegated function.
         DESTROY_ESW_VPORT = 0x734,
-        /// Asks the manager of an embedded switch, a PF of a DPU, about the host function behind
-        /// it: its PCI address and how many VFs it has.
+        /// Reads the host function behind an embedded switch: its PCI address and its number of
+        /// VFs. The switch's manager, a PF of a DPU, sends it.
         QUERY_ESW_FUNCTIONS = 0x740,
-        /// Reads whether a virtual port is up and whether it is meant to be.
+        /// Reads the operational and the administrative state of a virtual port.
         QUERY_VPORT_STATE = 0x750,
         /// Sets a virtual port up or down.
         MODIFY_VPORT_STATE = 0x751,
@@ -181,7 +180,7 @@ enumeration! {
         QUERY_ESW_VPORT_CONTEXT = 0x752,
         /// Sets what the embedded switch does at a vport.
         MODIFY_ESW_VPORT_CONTEXT = 0x753,
-        /// Reads the NIC vport context, and one of its address lists after it.
+        /// Reads the NIC vport context, followed by one of its address lists.
         QUERY_NIC_VPORT_CONTEXT = 0x754,
         /// Changes the fields of the NIC vport context that field_select names.
         MODIFY_NIC_VPORT_CONTEXT = 0x755,
@@ -189,7 +188,8 @@ enumeration! {
         QUERY_ROCE_ADDRESS = 0x760,
         /// Writes one entry of the RoCE address (GID) table of an Ethernet port; zeros delete it.
         SET_ROCE_ADDRESS = 0x761,
-        /// Reads the HCA vport context: what the subnet manager set and sees of an InfiniBand port.
+        /// Reads the HCA vport context: the state of an InfiniBand port that the subnet manager
+        /// sets and sees.
         QUERY_HCA_VPORT_CONTEXT = 0x762,
         /// Changes the fields of the HCA vport context that its field_select names.
         MODIFY_HCA_VPORT_CONTEXT = 0x763,
@@ -207,25 +207,25 @@ enumeration! {
         DEALLOC_Q_COUNTER = 0x772,
         /// Reads a set of queue counters.
         QUERY_Q_COUNTER = 0x773,
-        /// Chooses the counters whose change makes an event.
+        /// Selects the counters whose change raises an event.
         SET_MONITOR_COUNTER = 0x774,
-        /// Asks for one event at the next change of a monitored counter.
+        /// Arms one event for the next change of a monitored counter.
         ARM_MONITOR_COUNTER = 0x775,
         /// Sets the rate of an entry in the packet pacing table.
         SET_PP_RATE_LIMIT = 0x780,
         /// Reads an entry of the packet pacing table.
         QUERY_RATE_LIMIT = 0x781,
-        /// Creates a node in a tree that shares out bandwidth.
+        /// Creates a node in the hierarchy that divides bandwidth.
         CREATE_SCHEDULING_ELEMENT = 0x782,
-        /// Destroys a node of a tree that shares out bandwidth.
+        /// Destroys a node of the hierarchy that divides bandwidth.
         DESTROY_SCHEDULING_ELEMENT = 0x783,
-        /// Reads a node of a tree that shares out bandwidth.
+        /// Reads a node of the hierarchy that divides bandwidth.
         QUERY_SCHEDULING_ELEMENT = 0x784,
-        /// Changes a node of a tree that shares out bandwidth.
+        /// Changes a node of the hierarchy that divides bandwidth.
         MODIFY_SCHEDULING_ELEMENT = 0x785,
-        /// Creates a number for vports that share parameters of their quality of service.
+        /// Allocates a number for vports that share QoS parameters.
         CREATE_QOS_PARA_VPORT = 0x786,
-        /// Frees a number for vports that share parameters of their quality of service.
+        /// Frees a number for vports that share QoS parameters.
         DESTROY_QOS_PARA_VPORT = 0x787,
         /// Allocates a protection domain.
         ALLOC_PD = 0x800,
@@ -235,21 +235,21 @@ enumeration! {
         ALLOC_UAR = 0x802,
         /// Frees a UAR page.
         DEALLOC_UAR = 0x803,
-        /// Sets or reads how long a vector's interrupts are held back.
+        /// Sets or reads the interrupt moderation of a vector: how long its interrupts are delayed.
         CONFIG_INT_MODERATION = 0x804,
-        /// Reads or writes one register. The input carries the register's layout also for a read:
-        /// its index fields say what to read. A kernel sends it with uid 0; of user contexts, those
-        /// with TOOLS_RESOURCES of uctx_cap may, which Linux makes for files of fwctl.
+        /// Reads or writes one register. A read carries the register's layout too: its index fields
+        /// select what to read. The kernel sends it with uid 0; a user context needs
+        /// TOOLS_RESOURCES of uctx_cap, which Linux grants to files of fwctl.
         ACCESS_REGISTER = 0x805,
-        /// Attaches a QP to a multicast group: it receives the group's packets.
+        /// Attaches a QP to a multicast group: the QP receives the group's packets.
         ATTACH_TO_MCG = 0x806,
         /// Detaches a QP from a multicast group.
         DETACH_FROM_MCG = 0x807,
         /// Reads the log of packets that were dropped.
         GET_DROPPED_PACKET_LOG = 0x80a,
-        /// Asks which classes of management datagrams the device answers itself.
+        /// Reads which classes of management datagrams the device answers itself.
         QUERY_MAD_DEMUX = 0x80b,
-        /// Chooses which classes of management datagrams the device answers itself.
+        /// Selects which classes of management datagrams the device answers itself.
         SET_MAD_DEMUX = 0x80c,
         /// Does nothing, successfully: tests the command interface.
         NOP = 0x80d,
@@ -261,7 +261,7 @@ enumeration! {
         ALLOC_TRANSPORT_DOMAIN = 0x816,
         /// Frees a transport domain.
         DEALLOC_TRANSPORT_DOMAIN = 0x817,
-        /// Asks whether congestion control is on for a priority.
+        /// Reads whether congestion control is on for a priority.
         QUERY_CONG_STATUS = 0x822,
         /// Turns congestion control of a priority on or off.
         MODIFY_CONG_STATUS = 0x823,
@@ -281,7 +281,7 @@ enumeration! {
         QUERY_L2_TABLE_ENTRY = 0x82a,
         /// Empties an entry of the table of MAC addresses that are forwarded to the function.
         DELETE_L2_TABLE_ENTRY = 0x82b,
-        /// Chooses what wakes the machine, and whether it may be reset over the network.
+        /// Selects what wakes the machine, and whether it may be reset over the network.
         SET_WOL_ROL = 0x830,
         /// Reads what wakes the machine, and whether it may be reset over the network.
         QUERY_WOL_ROL = 0x831,
@@ -289,7 +289,7 @@ enumeration! {
         CREATE_LAG = 0x840,
         /// Changes how a bond spreads traffic over its ports.
         MODIFY_LAG = 0x841,
-        /// Asks whether the device's ports are bonded, and how QPs are spread over them.
+        /// Reads whether the device's ports are bonded, and how the bond spreads QPs over them.
         QUERY_LAG = 0x842,
         /// Ends the bond of the ports.
         DESTROY_LAG = 0x843,
@@ -347,7 +347,7 @@ enumeration! {
         DESTROY_RQT = 0x918,
         /// Reads an RQ table.
         QUERY_RQT = 0x919,
-        /// Sets the table that packets enter first; with op_mod 1, removes it.
+        /// Sets the root table, which packets enter first; op_mod 1 removes it.
         SET_FLOW_TABLE_ROOT = 0x92f,
         /// Creates a flow table, without groups or entries.
         CREATE_FLOW_TABLE = 0x930,
@@ -355,31 +355,32 @@ enumeration! {
         DESTROY_FLOW_TABLE = 0x931,
         /// Reads the context of a flow table.
         QUERY_FLOW_TABLE = 0x932,
-        /// Creates a group: a range of entries of a table that match the same fields.
+        /// Creates a flow group: a range of a table's entries that match the same fields.
         CREATE_FLOW_GROUP = 0x933,
         /// Destroys a flow group.
         DESTROY_FLOW_GROUP = 0x934,
         /// Reads a flow group.
         QUERY_FLOW_GROUP = 0x935,
-        /// Writes an entry (op_mod 0), or changes one (op_mod 1).
+        /// Creates a flow table entry (op_mod 0) or changes one (op_mod 1).
         SET_FLOW_TABLE_ENTRY = 0x936,
-        /// Reads an entry.
+        /// Reads a flow table entry.
         QUERY_FLOW_TABLE_ENTRY = 0x937,
-        /// Removes an entry.
+        /// Removes a flow table entry.
         DELETE_FLOW_TABLE_ENTRY = 0x938,
-        /// Takes a counter of packets and bytes for steering rules, or many at once.
+        /// Allocates one or many flow counters (packets and bytes) for steering rules.
         ALLOC_FLOW_COUNTER = 0x939,
         /// Frees a counter of steering rules.
         DEALLOC_FLOW_COUNTER = 0x93a,
         /// Reads a counter of steering rules.
         QUERY_FLOW_COUNTER = 0x93b,
-        /// Changes where packets go that no entry matches.
+        /// Changes where a flow table sends packets that no entry matches.
         MODIFY_FLOW_TABLE = 0x93c,
-        /// Creates a header that a steering rule adds to packets, or a way to take one off.
+        /// Creates a packet reformat: a header that a steering rule adds to packets, or the removal
+        /// of one.
         ALLOC_PACKET_REFORMAT_CONTEXT = 0x93d,
-        /// Destroys a header that a steering rule adds to packets.
+        /// Destroys a packet reformat of steering rules.
         DEALLOC_PACKET_REFORMAT_CONTEXT = 0x93e,
-        /// Reads a header that a steering rule adds to packets.
+        /// Reads a packet reformat of steering rules.
         QUERY_PACKET_REFORMAT_CONTEXT = 0x93f,
         /// Creates a list of changes that a steering rule makes to headers.
         ALLOC_MODIFY_HEADER_CONTEXT = 0x940,
@@ -405,36 +406,36 @@ enumeration! {
         QUERY_GENERAL_OBJECT = 0xa02,
         /// Destroys a general object.
         DESTROY_GENERAL_OBJECT = 0xa03,
-        /// Creates a user context and its uid; the kernel does it for each DevX process.
+        /// Creates a user context and its uid; the kernel sends it for each DevX process.
         CREATE_UCTX = 0xa04,
         /// Destroys a user context.
         DESTROY_UCTX = 0xa06,
-        /// Makes a process's pages known to the device; the kernel does it on UMEM registration.
+        /// Registers a process's pages with the device; the kernel sends it on UMEM registration.
         CREATE_UMEM = 0xa08,
-        /// Forgets a UMEM.
+        /// Destroys a UMEM.
         DESTROY_UMEM = 0xa0a,
         /// Waits until packets see every steering rule that software wrote to device memory.
         SYNC_STEERING = 0xb00,
-        /// Reads or writes one of the registers that user contexts may reach; otherwise as
+        /// Reads or writes one of the registers that user contexts may access; otherwise like
         /// ACCESS_REGISTER.
         ACCESS_REGISTER_USER = 0xb0c,
-        /// Asks how far another function has come.
+        /// Reads the state of another function, such as ACTIVE or IN_USE.
         QUERY_VHCA_STATE = 0xb0d,
-        /// Arms the event of another function's next state, or sets the number that software calls
-        /// it by.
+        /// Arms the event of another function's next state change, or sets the number that software
+        /// assigns to it.
         MODIFY_VHCA_STATE = 0xb0e,
         /// Generates PSP security associations and their keys.
         PSP_GEN_SPI = 0xb10,
-        /// Changes the device's PSP master key.
+        /// Rotates the device's PSP master key.
         PSP_ROTATE_KEY = 0xb11,
-        /// Waits until no packet under way uses an encryption key that was destroyed.
+        /// Waits until no packet in flight uses a destroyed encryption key.
         SYNC_CRYPTO = 0xb12,
-        /// Lets another function that knows a secret make an alias of an object.
+        /// Allows another function that has the access key to create an alias of an object.
         ALLOW_OTHER_VHCA_ACCESS = 0xb16,
         /// Executes a WQE that the command carries.
         GENERATE_WQE = 0xb17,
-        /// Reads the vendor unique identifiers (VUIDs) of functions, strings by which a function is
-        /// found again after it moved.
+        /// Reads the vendor unique identifiers (VUIDs) of functions: strings that identify a
+        /// function after it moved.
         QUERY_VUID = 0xb22,
     }
 }

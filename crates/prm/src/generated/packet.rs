@@ -3,7 +3,7 @@
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// What follows a local route header.
+    /// Header after a local route header.
     ///
     /// Source: ibta: volume 1, 7.7.5; linux: include/rdma/ib_hdrs.h OPA_LNH and IB_LNH values.
     pub struct LrhNextHeader(pub u8) = "lrh_next_header", 2 bits {
@@ -19,7 +19,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What follows an IP or global route header.
+    /// Header after an IP or global route header.
     ///
     /// Source: iana: protocol numbers; ibta: volume 1, 8.3.
     pub struct IpProtocol(pub u8) = "ip_protocol", 8 bits {
@@ -33,30 +33,30 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a packet is: bits 7:5 are the service (0 RC, 1 UC, 2 RD, 3 UD, 4 congestion
-    /// notification, 5 XRC), bits 4:0 the operation and the packet's place in its message.
+    /// Opcode of a packet: bits 7:5 are the service (0 RC, 1 UC, 2 RD, 3 UD, 4 congestion
+    /// notification, 5 XRC), bits 4:0 the operation and the packet's position in its message.
     ///
     /// Source: ibta: volume 1, 9.2.1; linux: include/rdma/ib_pack.h IB_OPCODE_\*.
     pub struct BthOpcode(pub u8) = "bth_opcode", 8 bits {
-        /// RC: first packet of a SEND of several.
+        /// RC: first packet of a SEND of several packets.
         RC_SEND_FIRST = 0,
-        /// RC: neither first nor last packet of a SEND.
+        /// RC: middle packet of a SEND.
         RC_SEND_MIDDLE = 1,
-        /// RC: last packet of a SEND of several.
+        /// RC: last packet of a SEND of several packets.
         RC_SEND_LAST = 2,
-        /// RC: last packet of a SEND with immediate of several.
+        /// RC: last packet of a SEND with immediate of several packets.
         RC_SEND_LAST_IMM = 3,
         /// RC: a SEND of one packet.
         RC_SEND_ONLY = 4,
         /// RC: a SEND with immediate of one packet.
         RC_SEND_ONLY_IMM = 5,
-        /// RC: first packet of an RDMA WRITE of several.
+        /// RC: first packet of an RDMA WRITE of several packets.
         RC_WRITE_FIRST = 6,
-        /// RC: neither first nor last packet of an RDMA WRITE.
+        /// RC: middle packet of an RDMA WRITE.
         RC_WRITE_MIDDLE = 7,
-        /// RC: last packet of an RDMA WRITE of several.
+        /// RC: last packet of an RDMA WRITE of several packets.
         RC_WRITE_LAST = 8,
-        /// RC: last packet of an RDMA WRITE with immediate of several.
+        /// RC: last packet of an RDMA WRITE with immediate of several packets.
         RC_WRITE_LAST_IMM = 9,
         /// RC: an RDMA WRITE of one packet.
         RC_WRITE_ONLY = 0xa,
@@ -64,15 +64,15 @@ enumeration! {
         RC_WRITE_ONLY_IMM = 0xb,
         /// RC: an RDMA READ request.
         RC_READ_REQUEST = 0xc,
-        /// RC: first packet of a READ's answer of several.
+        /// RC: first packet of a READ response of several packets.
         RC_READ_RESPONSE_FIRST = 0xd,
-        /// RC: neither first nor last packet of a READ's answer.
+        /// RC: middle packet of a READ response.
         RC_READ_RESPONSE_MIDDLE = 0xe,
-        /// RC: last packet of a READ's answer of several.
+        /// RC: last packet of a READ response of several packets.
         RC_READ_RESPONSE_LAST = 0xf,
-        /// RC: a READ's answer of one packet.
+        /// RC: a READ response of one packet.
         RC_READ_RESPONSE_ONLY = 0x10,
-        /// RC: ACK or NAK; its AETH says which.
+        /// RC: ACK or NAK, by its AETH.
         RC_ACKNOWLEDGE = 0x11,
         /// RC: the response of an atomic, with the old value of the memory.
         RC_ATOMIC_ACKNOWLEDGE = 0x12,
@@ -80,29 +80,29 @@ enumeration! {
         RC_COMPARE_SWAP = 0x13,
         /// RC: a fetch-and-add of 8 bytes.
         RC_FETCH_ADD = 0x14,
-        /// RC: last packet of a SEND with invalidate of several.
+        /// RC: last packet of a SEND with invalidate of several packets.
         RC_SEND_LAST_INVALIDATE = 0x16,
         /// RC: a SEND with invalidate of one packet.
         RC_SEND_ONLY_INVALIDATE = 0x17,
-        /// UC: first packet of a SEND of several.
+        /// UC: first packet of a SEND of several packets.
         UC_SEND_FIRST = 0x20,
-        /// UC: neither first nor last packet of a SEND.
+        /// UC: middle packet of a SEND.
         UC_SEND_MIDDLE = 0x21,
-        /// UC: last packet of a SEND of several.
+        /// UC: last packet of a SEND of several packets.
         UC_SEND_LAST = 0x22,
-        /// UC: last packet of a SEND with immediate of several.
+        /// UC: last packet of a SEND with immediate of several packets.
         UC_SEND_LAST_IMM = 0x23,
         /// UC: a SEND of one packet.
         UC_SEND_ONLY = 0x24,
         /// UC: a SEND with immediate of one packet.
         UC_SEND_ONLY_IMM = 0x25,
-        /// UC: first packet of an RDMA WRITE of several.
+        /// UC: first packet of an RDMA WRITE of several packets.
         UC_WRITE_FIRST = 0x26,
-        /// UC: neither first nor last packet of an RDMA WRITE.
+        /// UC: middle packet of an RDMA WRITE.
         UC_WRITE_MIDDLE = 0x27,
-        /// UC: last packet of an RDMA WRITE of several.
+        /// UC: last packet of an RDMA WRITE of several packets.
         UC_WRITE_LAST = 0x28,
-        /// UC: last packet of an RDMA WRITE with immediate of several.
+        /// UC: last packet of an RDMA WRITE with immediate of several packets.
         UC_WRITE_LAST_IMM = 0x29,
         /// UC: an RDMA WRITE of one packet.
         UC_WRITE_ONLY = 0x2a,
@@ -126,13 +126,13 @@ enumeration! {
     pub struct AethNak(pub u8) = "aeth_nak", 5 bits {
         /// Packets before this one are missing; the requester sends again.
         PSN_SEQUENCE = 0,
-        /// The request is malformed, too long or not one for this QP.
+        /// The request is malformed, too long or illegal on this QP.
         INVALID_REQUEST = 1,
         /// The key, range or right is wrong.
         REMOTE_ACCESS = 2,
         /// The responder could not finish the request.
         REMOTE_OPERATION = 3,
-        /// The request is not one for the RD service.
+        /// The request is invalid for the RD service.
         INVALID_RD = 4,
     }
 }
@@ -148,9 +148,9 @@ structure! {
         virtual_lane set_virtual_lane: number(u8, 0, 4);
         /// Version of the header: 0. `0x00.27:24`
         link_version set_link_version: number(u8, 4, 4);
-        /// SL, from which each link makes the virtual lane. `0x00.23:20`
+        /// SL, from which each link derives the virtual lane. `0x00.23:20`
         service_level set_service_level: number(u8, 8, 4);
-        /// What follows this header (LNH). `0x00.17:16`
+        /// Header after this one (LNH). `0x00.17:16`
         link_next_header set_link_next_header: named(LrhNextHeader(u8), 14, 2);
         /// LID of the port that gets the packet, or of a multicast group. `0x00.15:0`
         destination_lid set_destination_lid: number(u16, 16, 16);
@@ -176,9 +176,9 @@ structure! {
         flow_label set_flow_label: number(u32, 12, 20);
         /// Bytes that follow this header, the ICRC included and the VCRC not. `0x04.31:16`
         payload_length set_payload_length: number(u16, 32, 16);
-        /// What follows. `0x04.15:8`
+        /// Header after this one. `0x04.15:8`
         next_header set_next_header: named(IpProtocol(u8), 48, 8);
-        /// Routers that may forward the packet. `0x04.7:0`
+        /// Number of routers that may forward the packet. `0x04.7:0`
         hop_limit set_hop_limit: number(u8, 56, 8);
         /// GID, or IPv6 address, of the sender. `0x08, 16 bytes`
         source_gid set_source_gid: bytes(0x10, 64);
@@ -204,15 +204,15 @@ structure! {
         total_length set_total_length: number(u16, 16, 16);
         /// Identifies the fragments of one packet. `0x04.31:16`
         identification set_identification: number(u16, 32, 16);
-        /// No router may cut the packet; RoCE sets it. `0x04.14`
+        /// No router may fragment the packet; RoCE sets it. `0x04.14`
         dont_fragment set_dont_fragment: flag(49);
         /// This is not the last fragment. `0x04.13`
         more_fragments set_more_fragments: flag(50);
-        /// Where the fragment belongs, in units of 8 bytes. `0x04.12:0`
+        /// Position of the fragment in the packet, in units of 8 bytes. `0x04.12:0`
         fragment_offset set_fragment_offset: number(u16, 51, 13);
         /// Routers that may forward the packet. `0x08.31:24`
         time_to_live set_time_to_live: number(u8, 64, 8);
-        /// What follows. `0x08.23:16`
+        /// Header after this one. `0x08.23:16`
         protocol set_protocol: named(IpProtocol(u8), 72, 8);
         /// Complement of the ones' complement sum of the header's 16-bit words. `0x08.15:0`
         header_checksum set_header_checksum: number(u16, 80, 16);
@@ -236,7 +236,7 @@ structure! {
         destination_port set_destination_port: number(u16, 16, 16);
         /// Bytes of the datagram from this header on. `0x04.31:16`
         length set_length: number(u16, 32, 16);
-        /// Ones' complement checksum with the IP addresses; 0 means none, as RoCE v2 has it.
+        /// Ones' complement checksum with the IP addresses; 0 means none: RoCE v2 sends 0.
         /// `0x04.15:0`
         checksum set_checksum: number(u16, 48, 16);
     }
@@ -249,11 +249,11 @@ structure! {
     Bth, BthLayout, 0xc bytes = "bth" {
         sources: ["ibta: volume 1, 9.2", "linux: drivers/infiniband/sw/rxe/rxe_hdr.h rxe_bth"];
         reserved: [(34, 6), (65, 7)];
-        /// What the packet is. `0x00.31:24`
+        /// Service and operation of the packet. `0x00.31:24`
         opcode set_opcode: named(BthOpcode(u8), 0, 8);
         /// Solicited event: the receiver's completion may raise an event. `0x00.23`
         solicited set_solicited: flag(8);
-        /// State of path migration: set in every packet of a QP that has none. `0x00.22`
+        /// Path migration state; a QP without path migration sets it in every packet. `0x00.22`
         migrated set_migrated: flag(9);
         /// Bytes 0 to 3 that fill the payload up to a multiple of 4. `0x00.21:20`
         pad_count set_pad_count: number(u8, 10, 2);
@@ -263,9 +263,9 @@ structure! {
         partition_key set_partition_key: number(u16, 16, 16);
         /// FECN: the packet met congestion (InfiniBand); routers may set it. `0x04.31`
         forward_congestion set_forward_congestion: flag(32);
-        /// BECN: packets of the other direction met congestion. `0x04.30`
+        /// BECN: packets of the opposite direction met congestion. `0x04.30`
         backward_congestion set_backward_congestion: flag(33);
-        /// Number of the QP that gets the packet. `0x04.23:0`
+        /// Number of the QP that receives the packet. `0x04.23:0`
         destination_qp set_destination_qp: number(u32, 40, 24);
         /// The sender requests an acknowledgement of this packet. `0x08.31`
         acknowledge set_acknowledge: flag(64);
@@ -313,17 +313,17 @@ structure! {
 }
 
 structure! {
-    /// RDMA extended transport header: of the first packet of an RDMA WRITE, and of a READ request.
+    /// RDMA extended transport header, in the first packet of an RDMA WRITE and in a READ request.
     ///
     /// Source: ibta: volume 1, 9.3.4; linux: drivers/infiniband/sw/rxe/rxe_hdr.h rxe_reth.
     Reth, RethLayout, 0x10 bytes = "reth" {
         sources: ["ibta: volume 1, 9.3.4", "linux: drivers/infiniband/sw/rxe/rxe_hdr.h rxe_reth"];
         reserved: [];
-        /// Where the data is to be written or read. `0x00, 8 bytes`
+        /// Address of the data to write or read. `0x00, 8 bytes`
         virtual_address set_virtual_address: number(u64, 0, 64);
-        /// R_Key that allows it. `0x08`
+        /// R_Key of the access. `0x08`
         rkey set_rkey: number(u32, 64, 32);
-        /// Bytes of the whole message. `0x0c`
+        /// Length of the whole message in bytes. `0x0c`
         dma_length set_dma_length: number(u32, 96, 32);
     }
 }
@@ -335,13 +335,13 @@ structure! {
     AtomicEth, AtomicEthLayout, 0x1c bytes = "atomic_eth" {
         sources: ["ibta: volume 1, 9.3.5", "linux: drivers/infiniband/sw/rxe/rxe_hdr.h rxe_atmeth"];
         reserved: [];
-        /// Where the 8 bytes are. `0x00, 8 bytes`
+        /// Address of the 8 bytes. `0x00, 8 bytes`
         virtual_address set_virtual_address: number(u64, 0, 64);
-        /// R_Key that allows the access. `0x08`
+        /// R_Key of the access. `0x08`
         rkey set_rkey: number(u32, 64, 32);
-        /// What is written (compare-and-swap), or added. `0x0c, 8 bytes`
+        /// Value to write (compare-and-swap) or to add. `0x0c, 8 bytes`
         swap_or_add set_swap_or_add: number(u64, 96, 64);
-        /// What must be there for a swap; 0 in a fetch-and-add. `0x14, 8 bytes`
+        /// Value to compare with; 0 in a fetch-and-add. `0x14, 8 bytes`
         compare set_compare: number(u64, 160, 64);
     }
 }
@@ -356,7 +356,7 @@ structure! {
         /// Bits 6:5: 0 ACK, 1 RNR NAK, 3 NAK. Bits 4:0: credits of an ACK, timer of an RNR NAK, or
         /// aeth_nak. `0x00.31:24`
         syndrome set_syndrome: number(u8, 0, 8);
-        /// Messages that the responder has finished, modulo 2^24. `0x00.23:0`
+        /// Number of messages that the responder has completed, modulo 2^24. `0x00.23:0`
         msn set_msn: number(u32, 8, 24);
     }
 }
@@ -368,7 +368,7 @@ structure! {
     AtomicAckEth, AtomicAckEthLayout, 0x8 bytes = "atomic_ack_eth" {
         sources: ["ibta: volume 1, 9.5.3", "linux: drivers/infiniband/sw/rxe/rxe_hdr.h rxe_atmack"];
         reserved: [];
-        /// What was in memory before. `0x00, 8 bytes`
+        /// Value in memory before the operation. `0x00, 8 bytes`
         original set_original: number(u64, 0, 64);
     }
 }
@@ -380,7 +380,7 @@ structure! {
     Immdt, ImmdtLayout, 0x4 bytes = "immdt" {
         sources: ["ibta: volume 1, 9.3.7", "linux: drivers/infiniband/sw/rxe/rxe_hdr.h rxe_immdt"];
         reserved: [];
-        /// What the receiver's completion carries. `0x00`
+        /// Immediate data for the receiver's completion. `0x00`
         immediate set_immediate: number(u32, 0, 32);
     }
 }

@@ -10,14 +10,14 @@ enumeration! {
     pub struct UctxCap(pub u32) = "uctx_cap", 32 bits {
         /// Send raw Ethernet packets (CAP_NET_RAW).
         RAW_TX = 1,
-        /// Touch resources that are the device's own (CAP_SYS_RAWIO).
+        /// Access internal device resources (CAP_SYS_RAWIO).
         INTERNAL_DEV_RES = 2,
-        /// Reach what is the whole device's, as tools do: registers by ACCESS_REGISTER. Linux gives
-        /// it to files of fwctl.
+        /// Access resources of the whole device, as tools do: registers by ACCESS_REGISTER. Linux
+        /// grants it to files of fwctl.
         TOOLS_RESOURCES = 4,
         /// Steer and control RDMA traffic of its own function.
         RDMA_CTRL = 8,
-        /// The same for other functions.
+        /// Steer and control RDMA traffic of other functions.
         RDMA_CTRL_OTHER_VHCA = 0x10,
     }
 }
@@ -103,7 +103,7 @@ pub static DEALLOC_UAR: CommandInfo = CommandInfo {
     capability: None,
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such UAR page for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "Queues still name the page." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "Queues still use the page." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DEALLOC_UAR"],
@@ -111,7 +111,7 @@ pub static DEALLOC_UAR: CommandInfo = CommandInfo {
 
 command!(DeallocUarIn -> DeallocUarOut, DEALLOC_UAR);
 
-/// Creates a user context and its uid; the kernel does it for each DevX process.
+/// Creates a user context and its uid; the kernel sends it for each DevX process.
 ///
 /// Source: linux: MLX5_CMD_OP_CREATE_UCTX.
 pub static CREATE_UCTX: CommandInfo = CommandInfo {
@@ -128,7 +128,7 @@ pub static CREATE_UCTX: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "cap holds a bit that uctx_cap does not offer.",
+            why: "cap sets a bit that hca_cap.uctx_cap lacks.",
         },
     ],
     variants: &[],
@@ -159,7 +159,7 @@ pub static DESTROY_UCTX: CommandInfo = CommandInfo {
 
 command!(DestroyUctxIn -> DestroyUctxOut, DESTROY_UCTX);
 
-/// Makes a process's pages known to the device; the kernel does it on UMEM registration.
+/// Registers a process's pages with the device; the kernel sends it on UMEM registration.
 ///
 /// Source: linux: MLX5_CMD_OP_CREATE_UMEM.
 pub static CREATE_UMEM: CommandInfo = CommandInfo {
@@ -190,7 +190,7 @@ pub static CREATE_UMEM: CommandInfo = CommandInfo {
 
 command!(CreateUmemIn -> CreateUmemOut, CREATE_UMEM);
 
-/// Forgets a UMEM.
+/// Destroys a UMEM.
 ///
 /// Source: linux: MLX5_CMD_OP_DESTROY_UMEM.
 pub static DESTROY_UMEM: CommandInfo = CommandInfo {
@@ -213,7 +213,7 @@ pub static DESTROY_UMEM: CommandInfo = CommandInfo {
 command!(DestroyUmemIn -> DestroyUmemOut, DESTROY_UMEM);
 
 structure! {
-    /// User context: what a process may do under its uid.
+    /// User context: the privileges of a process under its uid.
     ///
     /// Source: linux: mlx5_ifc_uctx_bits.
     Uctx, UctxLayout, 0x30 bytes = "uctx" {
@@ -231,11 +231,11 @@ structure! {
     UmemContext, UmemContextLayout, 0x20 bytes = "umem_context" {
         sources: ["linux: mlx5_ifc_umem_bits"];
         reserved: [(0, 128), (129, 26)];
-        /// Addresses are translated by the PCIe address translation service. `0x10.31`
+        /// The PCIe address translation service (ATS) translates the addresses. `0x10.31`
         ats set_ats: flag(128);
         /// log2 of the page size, in units of 4 KiB. `0x10.4:0`
         log_page_size set_log_page_size: number(u8, 155, 5);
-        /// Where the memory starts in its first page, in bytes. `0x14`
+        /// Offset of the memory in its first page, in bytes. `0x14`
         page_offset set_page_offset: number(u32, 160, 32);
         /// Number of mtt entries. `0x18, 8 bytes`
         num_of_mtt set_num_of_mtt: number(u64, 192, 64);
@@ -286,8 +286,7 @@ structure! {
     AllocPdOut, AllocPdOutLayout, 0x10 bytes = "alloc_pd_out" {
         sources: ["linux: mlx5_ifc_alloc_pd_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -325,8 +324,7 @@ structure! {
     DeallocPdOut, DeallocPdOutLayout, 0x10 bytes = "dealloc_pd_out" {
         sources: ["linux: mlx5_ifc_dealloc_pd_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -360,8 +358,7 @@ structure! {
     AllocUarOut, AllocUarOutLayout, 0x10 bytes = "alloc_uar_out" {
         sources: ["linux: mlx5_ifc_alloc_uar_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -399,8 +396,7 @@ structure! {
     DeallocUarOut, DeallocUarOutLayout, 0x10 bytes = "dealloc_uar_out" {
         sources: ["linux: mlx5_ifc_dealloc_uar_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -433,8 +429,7 @@ structure! {
     CreateUctxOut, CreateUctxOutLayout, 0x10 bytes = "create_uctx_out" {
         sources: ["linux: mlx5_ifc_create_uctx_out_bits"];
         reserved: [(8, 24), (64, 16), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -469,8 +464,7 @@ structure! {
     DestroyUctxOut, DestroyUctxOutLayout, 0x10 bytes = "destroy_uctx_out" {
         sources: ["linux: mlx5_ifc_destroy_uctx_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -494,7 +488,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// The memory. `0x10, 32 bytes`
+        /// The pages to register. `0x10, 32 bytes`
         umem umem_mut: nested(UmemContext, 128);
     }
 }
@@ -506,8 +500,7 @@ structure! {
     CreateUmemOut, CreateUmemOutLayout, 0x10 bytes = "create_umem_out" {
         sources: ["linux: mlx5_ifc_create_umem_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -545,8 +538,7 @@ structure! {
     DestroyUmemOut, DestroyUmemOutLayout, 0x10 bytes = "destroy_umem_out" {
         sources: ["linux: mlx5_ifc_destroy_umem_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

@@ -12,13 +12,14 @@ enumeration! {
     pub struct QpState(pub u8) = "qp_state", 4 bits {
         /// Reset: holds no messages, counters are 0.
         RST = 0,
-        /// Receives may be posted, nothing moves.
+        /// Receives may be posted; no packet is sent or received.
         INIT = 1,
         /// Ready to receive: the responder works.
         RTR = 2,
         /// Ready to send: requester and responder work.
         RTS = 3,
-        /// Send queue error: an unreliable QP whose send queue failed; the receive queue works on.
+        /// Send queue error: the send queue of an unreliable QP failed; the receive queue still
+        /// works.
         SQER = 4,
         /// Send queue drained.
         SQD = 5,
@@ -44,25 +45,25 @@ enumeration! {
         UD = 2,
         /// Extended reliable connection.
         XRC = 3,
-        /// The software builds the transport headers.
+        /// Software builds the transport headers.
         MLX = 4,
-        /// Initiator of dynamic connections.
+        /// DC initiator.
         DCI = 5,
-        /// Target of dynamic connections; made by CREATE_DCT.
+        /// DC target, created by CREATE_DCT.
         DCT = 6,
         /// Subnet management QP.
         QP0 = 7,
         /// General services QP.
         QP1 = 8,
-        /// Raw datagrams.
+        /// Raw datagrams with an EtherType.
         RAW_ETHERTYPE = 9,
         /// Raw IPv6 datagrams.
         RAW_IPV6 = 0xa,
-        /// Copies of traffic.
+        /// A QP that receives copies of traffic.
         SNIFFER = 0xb,
         /// A QP for UMR WQEs.
         REG_UMR = 0xc,
-        /// Precision time packets.
+        /// Packets of the precision time protocol (IEEE 1588).
         PTP_1588 = 0xd,
         /// A QP for synchronous UMR WQEs.
         SYNC_UMR = 0xe,
@@ -84,7 +85,7 @@ enumeration! {
         MTU_2048 = 4,
         /// 4096 bytes.
         MTU_4096 = 5,
-        /// A raw Ethernet QP: the port's MTU.
+        /// The port's MTU, for a raw Ethernet QP.
         RAW_ETHERNET = 7,
     }
 }
@@ -104,11 +105,11 @@ enumeration! {
 }
 
 enumeration! {
-    /// What is written behind the last byte of a received message.
+    /// Padding after the last byte of a received message.
     ///
     /// Source: linux: MLX5_QPC_END_PADDING_MODE_\*.
     pub struct EndPaddingMode(pub u8) = "end_padding_mode", 2 bits {
-        /// Nothing.
+        /// No padding.
         SCATTER_AS_IS = 0,
         /// Padding up to the end of the cache line.
         PAD_TO_CACHE_LINE = 1,
@@ -121,7 +122,7 @@ enumeration! {
     /// Source: linux: include/linux/mlx5/qp.h MLX5_NON_ZERO_RQ, MLX5_SRQ_RQ, MLX5_CRQ_RQ,
     /// MLX5_ZERO_LEN_RQ.
     pub struct RqType(pub u8) = "rq_type", 3 bits {
-        /// Its own receive queue.
+        /// The QP's own receive queue.
         REGULAR = 0,
         /// The SRQ, XRC SRQ, RMP or XRQ named by srqn_rmpn_xrqn.
         SRQ = 1,
@@ -133,15 +134,15 @@ enumeration! {
 }
 
 enumeration! {
-    /// Which atomics a responder accepts.
+    /// Atomics that a responder accepts.
     ///
     /// Source: linux: MLX5_QPC_ATOMIC_MODE_\*.
     pub struct AtomicMode(pub u8) = "atomic_mode", 4 bits {
-        /// The QP takes no atomics: a request for one is refused.
+        /// The QP refuses atomics.
         NONE = 0,
         /// 8-byte compare-and-swap and fetch-and-add as InfiniBand specifies them.
         IB_SPEC = 1,
-        /// 8 bytes only.
+        /// Atomics of 8 bytes only.
         ONLY_8B = 2,
         /// Extended atomics of up to 8 bytes.
         UP_TO_8B = 3,
@@ -159,35 +160,36 @@ enumeration! {
 }
 
 enumeration! {
-    /// Whether responses to a requester (read data, atomic results) may be put into the CQE.
+    /// Inline scatter: whether the device may write responses (read data, atomic results) into the
+    /// requester's CQEs.
     ///
     /// Source: linux: MLX5_QPC_CS_REQ_\*.
     pub struct ScatterToCqeRequester(pub u8) = "scatter_to_cqe_requester", 8 bits {
-        /// Never.
+        /// The device never writes data into CQEs.
         DISABLED = 0,
-        /// Up to 32 bytes.
+        /// Data of up to 32 bytes.
         UP_TO_32B = 0x11,
-        /// Up to 64 bytes, with 128-byte CQEs.
+        /// Data of up to 64 bytes, with 128-byte CQEs.
         UP_TO_64B = 0x22,
     }
 }
 
 enumeration! {
-    /// Whether received data may be put into the CQE.
+    /// Inline scatter: whether the device may write received data into the responder's CQEs.
     ///
     /// Source: linux: MLX5_QPC_CS_RES_\*.
     pub struct ScatterToCqeResponder(pub u8) = "scatter_to_cqe_responder", 8 bits {
-        /// Never.
+        /// The device never writes data into CQEs.
         DISABLED = 0,
-        /// Up to 32 bytes.
+        /// Data of up to 32 bytes.
         UP_TO_32B = 1,
-        /// Up to 64 bytes, with 128-byte CQEs.
+        /// Data of up to 64 bytes, with 128-byte CQEs.
         UP_TO_64B = 2,
     }
 }
 
 enumeration! {
-    /// Static rate limit of a path; codes 7 and up are the InfiniBand rate code plus 5.
+    /// Static rate limit of a path; codes from 7 are the InfiniBand rate code plus 5.
     ///
     /// Source: linux: MLX5_ADS_STAT_RATE_\*.
     pub struct StaticRate(pub u8) = "static_rate", 4 bits {
@@ -220,47 +222,48 @@ enumeration! {
     /// Source: linux: include/linux/mlx5/qp.h enum mlx5_qp_optpar; rdma-core: enum
     /// mlx5_qpc_opt_mask.
     pub struct OptParamMask(pub u32) = "opt_param_mask", 32 bits {
-        /// secondary_address_path.
+        /// Take secondary_address_path from the context: the alternate path.
         ALT_ADDR_PATH = 1,
         /// Take rre from the context: whether the peer may READ.
         RRE = 2,
-        /// rae and atomic_mode.
+        /// Take rae and atomic_mode from the context: which atomics the peer may send.
         RAE = 4,
         /// Take rwe from the context: whether the peer may WRITE.
         RWE = 8,
-        /// primary_address_path.pkey_index.
+        /// Take primary_address_path.pkey_index from the context: the P_Key.
         PKEY_INDEX = 0x10,
-        /// Take q_key from the context: the Q_Key that datagrams must carry.
+        /// Take q_key from the context: the Q_Key of a UD QP.
         Q_KEY = 0x20,
-        /// min_rnr_nak.
+        /// Take min_rnr_nak from the context: the timer code in RNR NAKs.
         RNR_TIMEOUT = 0x40,
         /// Take primary_address_path from the context: the primary path.
         PRIMARY_ADDR_PATH = 0x80,
-        /// log_sra_max.
+        /// Take log_sra_max from the context: outstanding READs and atomics as requester.
         SRA_MAX = 0x100,
-        /// log_rra_max.
+        /// Take log_rra_max from the context: outstanding READs and atomics as responder.
         RRA_MAX = 0x200,
         /// Take pm_state from the context: the state of path migration.
         PM_STATE = 0x400,
-        /// drain_sigerr, in INIT2INIT only.
+        /// Take drain_sigerr from the context, in INIT2INIT only: whether a signature error drains
+        /// the send queue.
         INIT2INIT_DRAIN_SIGERR = 0x800,
-        /// Take retry_count from the context: how often a request without ACK is sent again.
+        /// Take retry_count from the context: the retransmissions of a request without ACK.
         RETRY_COUNT = 0x1000,
-        /// Take rnr_retry from the context: how often a request is sent again after an RNR NAK.
+        /// Take rnr_retry from the context: the retries of a request after RNR NAKs.
         RNR_RETRY = 0x2000,
-        /// primary_address_path.ack_timeout.
+        /// Take primary_address_path.ack_timeout from the context: the retransmission timer.
         ACK_TIMEOUT = 0x4000,
-        /// lag_tx_port_affinity.
+        /// Take lag_tx_port_affinity from the context: the port of a bond.
         LAG_TX_AFF = 0x8000,
-        /// primary_address_path.vhca_port_num.
+        /// Take primary_address_path.vhca_port_num from the context: the port.
         PRI_PORT = 0x10000,
-        /// srqn_rmpn_xrqn.
+        /// Take srqn_rmpn_xrqn from the context: the SRQ.
         SRQN = 0x40000,
         /// Take cqn_rcv from the context: the CQ of receives.
         CQN_RCV = 0x80000,
-        /// Dynamic connection handshake parameters.
+        /// Take the DC handshake parameters from the context.
         DC_HS = 0x100000,
-        /// dc_access_key.
+        /// Take dc_access_key from the context: the DC access key.
         DC_KEY = 0x200000,
         /// Take counter_set_id from the context: the Q counter set.
         COUNTER_SET_ID = 0x2000000,
@@ -274,11 +277,12 @@ enumeration! {
     pub struct OptParamMask9532(pub u64) = "opt_param_mask_95_32", 64 bits {
         /// Take dci_stream_channel_id from the context extension: the stream to resume.
         DCI_STREAM_CHANNEL_ID = 1,
-        /// qos_queue_group_id_requester and qos_queue_group_id_responder.
+        /// Take qos_queue_group_id_requester and qos_queue_group_id_responder from the context
+        /// extension: the scheduling queue groups.
         QOS_QUEUE_GROUP_ID = 2,
-        /// primary_address_path.udp_sport, in RTS2RTS.
+        /// Take primary_address_path.udp_sport from the context, in RTS2RTS: the UDP source port.
         UDP_SPORT = 4,
-        /// mmo, in INIT2INIT only.
+        /// Take mmo from the context extension, in INIT2INIT only: whether MMO WQEs are allowed.
         INIT2INIT_MMO = 8,
     }
 }
@@ -325,7 +329,7 @@ pub static CREATE_QP: CommandInfo = CommandInfo {
 
 command!(CreateQpIn -> CreateQpOut, CREATE_QP);
 
-/// Destroys a QP, whatever its state.
+/// Destroys a QP in any state.
 ///
 /// Source: linux: MLX5_CMD_OP_DESTROY_QP.
 pub static DESTROY_QP: CommandInfo = CommandInfo {
@@ -368,7 +372,7 @@ pub static RST2INIT_QP: CommandInfo = CommandInfo {
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in RST." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field has an illegal value." },
         StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." },
-        StatusRule { status: 0xa, name: "IX", why: "pkey_index or port are out of range." },
+        StatusRule { status: 0xa, name: "IX", why: "pkey_index or the port is out of range." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_RST2INIT_QP"],
@@ -498,7 +502,7 @@ pub static QP_2ERR: CommandInfo = CommandInfo {
 
 command!(Qp2errIn -> Qp2errOut, QP_2ERR);
 
-/// Moves a QP from any state to RST: posted WQEs vanish without completions.
+/// Moves a QP from any state to RST: the device discards posted WQEs without completions.
 ///
 /// Source: linux: MLX5_CMD_OP_2RST_QP.
 pub static QP_2RST: CommandInfo = CommandInfo {
@@ -533,7 +537,7 @@ pub static QUERY_QP: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "qpc_ext of a device without the context extension.",
+            why: "qpc_ext is set, but the device has no context extension.",
         },
         StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." },
     ],
@@ -582,7 +586,7 @@ pub static INIT2INIT_QP: CommandInfo = CommandInfo {
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in INIT." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field has an illegal value." },
         StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." },
-        StatusRule { status: 0xa, name: "IX", why: "pkey_index or port are out of range." },
+        StatusRule { status: 0xa, name: "IX", why: "pkey_index or the port is out of range." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_INIT2INIT_QP"],
@@ -591,19 +595,19 @@ pub static INIT2INIT_QP: CommandInfo = CommandInfo {
 command!(Init2initQpIn -> Init2initQpOut, INIT2INIT_QP);
 
 structure! {
-    /// Address path of a QP: where its packets go, in InfiniBand or RoCE terms.
+    /// Address path of a QP: the route and destination of its packets, in InfiniBand or RoCE terms.
     ///
     /// Source: linux: mlx5_ifc_ads_bits.
     AddressPath, AddressPathLayout, 0x2c bytes = "address_path" {
         sources: ["linux: mlx5_ifc_ads_bits"];
         reserved: [(2, 14), (69, 3), (96, 4), (256, 4), (262, 1)];
-        /// Force loopback: packets to the own port stay inside the device. `0x00.31`
+        /// Force loopback: packets to the QP's own port stay inside the device. `0x00.31`
         fl set_fl: flag(0);
         /// Packets may take any route (adaptive routing), and so arrive out of order. `0x00.30`
         free_ar set_free_ar: flag(1);
         /// Index of the P_Key that packets carry. `0x00.15:0`
         pkey_index set_pkey_index: number(u16, 16, 16);
-        /// Plane of a multi-plane port; 0 on others. `0x04.31:24`
+        /// Plane of a multi-plane port; 0 on other ports. `0x04.31:24`
         plane_index set_plane_index: number(u8, 32, 8);
         /// Packets carry a GRH (InfiniBand). `0x04.23`
         grh set_grh: flag(40);
@@ -672,7 +676,7 @@ structure! {
         ];
         /// State of the QP (read only: transitions are commands). `0x00.31:28`
         state set_state: named(QpState(u8), 0, 4);
-        /// Port of a bond on which to transmit, from 1; 0 leaves it to the device. `0x00.27:24`
+        /// Port of a bond on which to transmit, from 1; 0 lets the device choose. `0x00.27:24`
         lag_tx_port_affinity set_lag_tx_port_affinity: number(u8, 4, 4);
         /// Transport service. `0x00.23:16`
         st set_st: named(ServiceType(u8), 8, 8);
@@ -684,12 +688,12 @@ structure! {
         ///
         /// Source: ucx: uct_ib_mlx5_qpc_bits.
         rdma_wr_disabled set_rdma_wr_disabled: flag(21);
-        /// How the requester respects the peer's end-to-end credits: 0 per message, 1 per packet.
+        /// How the requester counts the peer's end-to-end credits: 0 per message, 1 per packet.
         /// `0x00.9:8`
         req_e2e_credit_mode set_req_e2e_credit_mode: number(u8, 22, 2);
         /// Tag matching offload; 1 is rendezvous, 0 none. `0x00.7:4`
         offload_type set_offload_type: number(u8, 24, 4);
-        /// Padding behind received messages. `0x00.3:2`
+        /// Padding after received messages. `0x00.3:2`
         end_padding_mode set_end_padding_mode: named(EndPaddingMode(u8), 28, 2);
         /// WQEs carry signatures that the device checks. `0x04.31`
         wq_signature set_wq_signature: flag(32);
@@ -701,8 +705,8 @@ structure! {
         latency_sensitive set_latency_sensitive: flag(35);
         /// A signature error drains the send queue instead of failing it. `0x04.26`
         drain_sigerr set_drain_sigerr: flag(37);
-        /// Low bit of the data placement ordering code: 1 lets RDMA data, 2 (with dp_ordering_1)
-        /// all data be placed out of order. `0x04.25`
+        /// Low bit of the data placement ordering code: 1 allows RDMA data, 2 (with dp_ordering_1)
+        /// all data to be placed out of order. `0x04.25`
         ///
         /// Source: ucx: uct_ib_mlx5_qpc_bits.
         dp_ordering_0 set_dp_ordering_0: flag(38);
@@ -722,7 +726,7 @@ structure! {
         no_sq set_no_sq: flag(80);
         /// log2 of the size of the send queue in 64-byte WQEBBs. `0x08.14:11`
         log_sq_size set_log_sq_size: number(u8, 81, 4);
-        /// How lost packets are resent; 0 is the device's default. `0x08.9:8`
+        /// How the device resends lost packets; 0 is its default. `0x08.9:8`
         retry_mode set_retry_mode: number(u8, 86, 2);
         /// Clock of the timestamps in CQEs. `0x08.7:6`
         ts_format set_ts_format: named(TimestampFormat(u8), 88, 2);
@@ -736,9 +740,9 @@ structure! {
         ulp_stateless_offload_mode set_ulp_stateless_offload_mode: number(u8, 92, 4);
         /// Q counter that counts this queue's events. `0x0c.31:24`
         counter_set_id set_counter_set_id: number(u8, 96, 8);
-        /// UAR page index on which this queue's doorbells are rung. `0x0c.23:0`
+        /// Index of the UAR page for this queue's doorbells. `0x0c.23:0`
         uar_page set_uar_page: number(u32, 104, 24);
-        /// How the device reads the send doorbell record; 0 is the usual way, no source explains
+        /// How the device reads the send doorbell record; 0 is the normal mode, no source explains
         /// the others. `0x10.31:30`
         ///
         /// Source: ucx: uct_ib_mlx5_qpc_bits.
@@ -757,18 +761,19 @@ structure! {
         log_page_size set_log_page_size: number(u8, 163, 5);
         /// Number of the peer's QP (RC, UC). `0x14.23:0`
         remote_qpn set_remote_qpn: number(u32, 168, 24);
-        /// Path in use. `0x18, 44 bytes`
+        /// Path that the QP uses. `0x18, 44 bytes`
         primary_address_path primary_address_path_mut: nested(AddressPath, 192);
         /// Alternate path for automatic migration. `0x44, 44 bytes`
         secondary_address_path secondary_address_path_mut: nested(AddressPath, 544);
         /// log2 of the number of packets after which the requester requests an acknowledgement.
         /// `0x70.31:28`
         log_ack_req_freq set_log_ack_req_freq: number(u8, 896, 4);
-        /// log2 of outstanding RDMA READs and atomics as requester. `0x70.23:21`
+        /// log2 of the largest number of outstanding RDMA READs and atomics as requester.
+        /// `0x70.23:21`
         log_sra_max set_log_sra_max: number(u8, 904, 3);
         /// Retransmissions before the requester gives up, 0 to 7. `0x70.18:16`
         retry_count set_retry_count: number(u8, 909, 3);
-        /// Retries after RNR NAK before the requester gives up, 0 to 6; 7 retries for ever.
+        /// Retries after RNR NAKs before the requester gives up, 0 to 6; 7 retries without limit.
         /// `0x70.15:13`
         rnr_retry set_rnr_retry: number(u8, 912, 3);
         /// Fast registration work requests are allowed on this QP. `0x70.11`
@@ -781,8 +786,8 @@ structure! {
         packet_pacing_rate_limit_index set_packet_pacing_rate_limit_index: number(u16, 944, 16);
         /// PSN of the next packet to send. `0x78.23:0`
         next_send_psn set_next_send_psn: number(u32, 968, 24);
-        /// DC initiators: log2 of the number of streams, each of which continues when another stops
-        /// with an error; 0 is one. `0x7c.28:24`
+        /// DC initiators: log2 of the number of streams, 0 for one; an error stops only its own
+        /// stream. `0x7c.28:24`
         log_num_dci_stream_channels set_log_num_dci_stream_channels: number(u8, 995, 5);
         /// CQ that gets send completions. `0x7c.23:0`
         cqn_snd set_cqn_snd: number(u32, 1000, 24);
@@ -790,13 +795,14 @@ structure! {
         log_num_dci_errored_streams set_log_num_dci_errored_streams: number(u8, 1027, 5);
         /// Source QP number in UD packets, if it differs from the QP's own. `0x80.23:0`
         deth_sqpn set_deth_sqpn: number(u32, 1032, 24);
-        /// PSN that was last acknowledged (read only). `0x88.23:0`
+        /// Last PSN that the peer acknowledged (read only). `0x88.23:0`
         last_acked_psn set_last_acked_psn: number(u32, 1096, 24);
         /// Send sequence number (read only). `0x8c.23:0`
         ssn set_ssn: number(u32, 1128, 24);
-        /// log2 of outstanding RDMA READs and atomics as responder. `0x90.23:21`
+        /// log2 of the largest number of outstanding RDMA READs and atomics as responder.
+        /// `0x90.23:21`
         log_rra_max set_log_rra_max: number(u8, 1160, 3);
-        /// Which atomic sizes the responder accepts. `0x90.19:16`
+        /// Atomics that the responder accepts. `0x90.19:16`
         atomic_mode set_atomic_mode: named(AtomicMode(u8), 1164, 4);
         /// Accept RDMA READ from the peer. `0x90.15`
         rre set_rre: flag(1168);
@@ -804,15 +810,15 @@ structure! {
         rwe set_rwe: flag(1169);
         /// Accept atomics from the peer. `0x90.13`
         rae set_rae: flag(1170);
-        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x90.11:6`
+        /// Offset of the buffer in its first page, in units of 1/64 of the page size. `0x90.11:6`
         page_offset set_page_offset: number(u8, 1172, 6);
         /// High bit of the data placement ordering code. `0x90.3`
         dp_ordering_1 set_dp_ordering_1: flag(1180);
-        /// Receive queue is enabled by another queue's WQE (cross channel). `0x90.2`
+        /// A WQE of another queue enables the receive queue (cross channel). `0x90.2`
         cd_slave_receive set_cd_slave_receive: flag(1181);
-        /// Send queue is enabled by another queue's WQE (cross channel). `0x90.1`
+        /// A WQE of another queue enables the send queue (cross channel). `0x90.1`
         cd_slave_send set_cd_slave_send: flag(1182);
-        /// The queue may enable others and wait for them (cross channel). `0x90.0`
+        /// The QP may enable other queues and wait for them (cross channel). `0x90.0`
         cd_master set_cd_master: flag(1183);
         /// RNR timer code that this responder sends in RNR NAKs (InfiniBand encoding: 0 = 655.36
         /// ms, 1 = 0.01 ms … 31 = 491.52 ms). `0x94.28:24`
@@ -834,13 +840,13 @@ structure! {
         srqn_rmpn_xrqn set_srqn_rmpn_xrqn: number(u32, 1384, 24);
         /// Message sequence number of the responder (read only). `0xb0.23:0`
         rmsn set_rmsn: number(u32, 1416, 24);
-        /// Send WQEBBs that the device has taken (read only). `0xb4.31:16`
+        /// Number of send WQEBBs that the device has consumed (read only). `0xb4.31:16`
         hw_sq_wqebb_counter set_hw_sq_wqebb_counter: number(u16, 1440, 16);
-        /// Send WQEBBs posted as the device last read them (read only). `0xb4.15:0`
+        /// Number of posted send WQEBBs that the device last read (read only). `0xb4.15:0`
         sw_sq_wqebb_counter set_sw_sq_wqebb_counter: number(u16, 1456, 16);
-        /// Receive WQEs that the device has taken (read only). `0xb8`
+        /// Number of receive WQEs that the device has consumed (read only). `0xb8`
         hw_rq_counter set_hw_rq_counter: number(u32, 1472, 32);
-        /// Receive WQEs posted as the device last read them (read only). `0xbc`
+        /// Number of posted receive WQEs that the device last read (read only). `0xbc`
         sw_rq_counter set_sw_rq_counter: number(u32, 1504, 32);
         /// Cross-channel group synchronisation. `0xc4.16`
         cgs set_cgs: flag(1583);
@@ -855,8 +861,8 @@ structure! {
         ///
         /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
         rdma_active set_rdma_active: flag(1664);
-        /// The first packet of the connection arrived before it was in RTS: what the COMM_EST event
-        /// reports (read only). `0xd0.30`
+        /// The first packet of the connection arrived before the QP was in RTS; the COMM_EST event
+        /// reports it (read only). `0xd0.30`
         ///
         /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
         comm_est set_comm_est: flag(1665);
@@ -867,12 +873,11 @@ structure! {
         /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands.
         /// `0xd0.28`
         dbr_umem_valid set_dbr_umem_valid: flag(1667);
-        /// PSN at which the message that is being sent began (read only, by its name). `0xd0.23:0`
+        /// First PSN of the message that the QP sends (read only, by its name). `0xd0.23:0`
         ///
         /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
         send_msg_psn set_send_msg_psn: number(u32, 1672, 24);
-        /// PSN at which the message that is being received began (read only, by its name).
-        /// `0xd4.23:0`
+        /// First PSN of the message that the QP receives (read only, by its name). `0xd4.23:0`
         ///
         /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
         rcv_msg_psn set_rcv_msg_psn: number(u32, 1704, 24);
@@ -894,7 +899,7 @@ structure! {
 }
 
 structure! {
-    /// Extension of the QP context, behind it when qpc_ext is set.
+    /// Extension of the QP context; follows it when qpc_ext is set.
     ///
     /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits; linux:
     /// mlx5_ifc_qp_context_extension_bits; ucx: uct_ib_mlx5_qpc_ext_bits.
@@ -903,8 +908,8 @@ structure! {
             ["rdma-core: mlx5_ifc_qpc_ext_bits", "dpdk: mlx5_ifc_qpc_extension_bits",
             "linux: mlx5_ifc_qp_context_extension_bits", "ucx: uct_ib_mlx5_qpc_ext_bits"];
         reserved: [(3, 13), (128, 1408)];
-        /// Hold packets for a while when no receive WQE is posted, before they are dropped.
-        /// `0x00.31`
+        /// Delay drop: hold packets for a while when no receive WQE is posted, before dropping
+        /// them. `0x00.31`
         ///
         /// Source: ucx: uct_ib_mlx5_qpc_ext_bits.
         delay_drop_en set_delay_drop_en: flag(0);
@@ -929,7 +934,7 @@ structure! {
         ///
         /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
         qos_queue_group_id_responder set_qos_queue_group_id_responder: number(u32, 64, 32);
-        /// What moved the QP to error (read only). `0x0c`
+        /// Why the QP went to error (read only). `0x0c`
         ///
         /// Source: linux: mlx5_ifc_qp_context_extension_bits.
         error_syndrome error_syndrome_mut: nested(CqeErrorSyndrome, 96);
@@ -958,8 +963,8 @@ structure! {
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
         cmd_on_behalf set_cmd_on_behalf: flag(97);
-        /// The function that the command acts for, if cmd_on_behalf says so (rdma-core's tests:
-        /// vhca_id). `0x0c.15:0`
+        /// Function that the command acts for, with cmd_on_behalf (rdma-core's tests: vhca_id).
+        /// `0x0c.15:0`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
         function_id set_function_id: number(u16, 112, 16);
@@ -971,7 +976,7 @@ structure! {
         ece set_ece: number(u32, 160, 32);
         /// QP context. `0x18, 232 bytes`
         qpc qpc_mut: nested(QpContext, 192);
-        /// Where the work queue buffer starts in the UMEM, in bytes. `0x100, 8 bytes`
+        /// Offset of the work queue buffer in the UMEM, in bytes. `0x100, 8 bytes`
         wq_umem_offset set_wq_umem_offset: number(u64, 2048, 64);
         /// UMEM that holds the work queue buffer: the receive queue first, then the send queue.
         /// `0x108`
@@ -992,8 +997,7 @@ structure! {
     CreateQpOut, CreateQpOutLayout, 0x10 bytes = "create_qp_out" {
         sources: ["linux: mlx5_ifc_create_qp_out_bits"];
         reserved: [(8, 24), (64, 8)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1034,8 +1038,7 @@ structure! {
     DestroyQpOut, DestroyQpOutLayout, 0x10 bytes = "destroy_qp_out" {
         sources: ["linux: mlx5_ifc_destroy_qp_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1061,7 +1064,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Number of the QP. `0x08.23:0`
         qpn set_qpn: number(u32, 72, 24);
-        /// counter_set_id is taken with COUNTER_SET_ID; the rest is required and needs no bit.
+        /// COUNTER_SET_ID takes counter_set_id; the other fields are required and need no bit.
         /// `0x10`
         opt_param_mask set_opt_param_mask: number(u32, 128, 32);
         /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
@@ -1079,8 +1082,7 @@ structure! {
     Rst2initQpOut, Rst2initQpOutLayout, 0x10 bytes = "rst2init_qp_out" {
         sources: ["linux: mlx5_ifc_rst2init_qp_out_bits"];
         reserved: [(8, 24), (64, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1109,8 +1111,8 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Number of the QP. `0x08.23:0`
         qpn set_qpn: number(u32, 72, 24);
-        /// RC: ALT_ADDR_PATH, RRE, RAE, RWE, PKEY_INDEX, LAG_TX_AFF; UC: those but RRE and RAE; UD:
-        /// PKEY_INDEX, Q_KEY. `0x10`
+        /// RC: ALT_ADDR_PATH, RRE, RAE, RWE, PKEY_INDEX, LAG_TX_AFF; UC: the same without RRE and
+        /// RAE; UD: PKEY_INDEX, Q_KEY. `0x10`
         opt_param_mask set_opt_param_mask: number(u32, 128, 32);
         /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
         /// none. `0x14`
@@ -1127,8 +1129,7 @@ structure! {
     Init2rtrQpOut, Init2rtrQpOutLayout, 0x10 bytes = "init2rtr_qp_out" {
         sources: ["linux: mlx5_ifc_init2rtr_qp_out_bits"];
         reserved: [(8, 24), (64, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1175,8 +1176,7 @@ structure! {
     Rtr2rtsQpOut, Rtr2rtsQpOutLayout, 0x10 bytes = "rtr2rts_qp_out" {
         sources: ["linux: mlx5_ifc_rtr2rts_qp_out_bits"];
         reserved: [(8, 24), (64, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1235,8 +1235,7 @@ structure! {
     Rts2rtsQpOut, Rts2rtsQpOutLayout, 0x10 bytes = "rts2rts_qp_out" {
         sources: ["linux: mlx5_ifc_rts2rts_qp_out_bits"];
         reserved: [(8, 24), (64, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1279,8 +1278,7 @@ structure! {
     Sqerr2rtsQpOut, Sqerr2rtsQpOutLayout, 0x10 bytes = "sqerr2rts_qp_out" {
         sources: ["linux: mlx5_ifc_sqerr2rts_qp_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1316,8 +1314,7 @@ structure! {
     Qp2errOut, Qp2errOutLayout, 0x10 bytes = "qp_2err_out" {
         sources: ["linux: mlx5_ifc_qp_2err_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1353,8 +1350,7 @@ structure! {
     Qp2rstOut, Qp2rstOutLayout, 0x10 bytes = "qp_2rst_out" {
         sources: ["linux: mlx5_ifc_qp_2rst_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1395,8 +1391,7 @@ structure! {
     QueryQpOut, QueryQpOutLayout, 0x110 bytes = "query_qp_out" {
         sources: ["linux: mlx5_ifc_query_qp_out_bits"];
         reserved: [(8, 24), (64, 64), (2048, 128)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1448,8 +1443,7 @@ structure! {
     SqdRtsQpOut, SqdRtsQpOutLayout, 0x10 bytes = "sqd_rts_qp_out" {
         sources: ["linux: mlx5_ifc_sqd2rts_qp_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1479,8 +1473,8 @@ structure! {
         qpc_ext set_qpc_ext: flag(64);
         /// Number of the QP. `0x08.23:0`
         qpn set_qpn: number(u32, 72, 24);
-        /// RC: RRE, RAE, RWE, PKEY_INDEX, PRI_PORT, LAG_TX_AFF; UC: those but RRE and RAE; UD:
-        /// PKEY_INDEX, Q_KEY, PRI_PORT; INIT2INIT_DRAIN_SIGERR on any. `0x10`
+        /// RC: RRE, RAE, RWE, PKEY_INDEX, PRI_PORT, LAG_TX_AFF; UC: the same without RRE and RAE;
+        /// UD: PKEY_INDEX, Q_KEY, PRI_PORT; any: INIT2INIT_DRAIN_SIGERR. `0x10`
         opt_param_mask set_opt_param_mask: number(u32, 128, 32);
         /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
         /// none. `0x14`
@@ -1505,8 +1499,7 @@ structure! {
     Init2initQpOut, Init2initQpOutLayout, 0x10 bytes = "init2init_qp_out" {
         sources: ["linux: mlx5_ifc_init2init_qp_out_bits"];
         reserved: [(8, 24), (64, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

@@ -12,11 +12,11 @@ enumeration! {
         QPTS = 0x4002,
         /// Enhanced transmission selection.
         QETCR = 0x4005,
-        /// Priority to traffic class.
+        /// Map from priority to traffic class.
         QTCT = 0x400a,
-        /// DSCP to priority.
+        /// Map from DSCP to priority.
         QPDPM = 0x4013,
-        /// Which QoS registers and features exist; qcam_reg.
+        /// Masks of the QoS registers and features that exist; qcam_reg.
         QCAM = 0x4019,
         /// DCBX parameters.
         DCBX_PARAM = 0x4020,
@@ -32,7 +32,7 @@ enumeration! {
         CORE_DUMP = 0x402e,
         /// Port capability mask.
         PCAP = 0x5001,
-        /// Which module lanes a port uses; pmlp_reg.
+        /// Module lanes that a port uses; pmlp_reg.
         PMLP = 0x5002,
         /// MTU of the port; pmtu_reg.
         PMTU = 0x5003,
@@ -40,15 +40,15 @@ enumeration! {
         PTYS = 0x5004,
         /// Administrative and operational state of the port; paos_reg.
         PAOS = 0x5006,
-        /// Flow control.
+        /// Flow control of the port.
         PFCC = 0x5007,
         /// Port counters; ppcnt_reg.
         PPCNT = 0x5008,
         /// Port up or down event.
         PUDE = 0x5009,
-        /// Priority to receive buffer.
+        /// Map from priority to receive buffer.
         PPTB = 0x500b,
-        /// Receive buffers.
+        /// Receive buffers of the port.
         PBMC = 0x500c,
         /// Physical layer errors and alarms.
         PELC = 0x500e,
@@ -64,7 +64,7 @@ enumeration! {
         PDDR = 0x5031,
         /// Checks on receive (FCS and others).
         PCMR = 0x5041,
-        /// Which port registers and features exist; pcam_reg.
+        /// Masks of the port registers and features that exist; pcam_reg.
         PCAM = 0x507f,
         /// Node description; node_desc_reg.
         NODE_DESC = 0x6001,
@@ -78,7 +78,7 @@ enumeration! {
         MCIA = 0x9014,
         /// Firmware reset levels; mfrl_reg.
         MFRL = 0x9028,
-        /// LED control.
+        /// Control of the port's LED.
         MLCR = 0x902b,
         /// Real-time clock; mrtc_reg.
         MRTC = 0x902d,
@@ -112,7 +112,7 @@ enumeration! {
         MCC = 0x9062,
         /// Firmware update: data.
         MCDA = 0x9063,
-        /// Which management registers and features exist; mcam_reg.
+        /// Masks of the management registers and features that exist; mcam_reg.
         MCAM = 0x907f,
         /// Synchronous Ethernet clock quality.
         MSECQ = 0x9155,
@@ -122,7 +122,7 @@ enumeration! {
         MIRC = 0x9162,
         /// PCI precision time measurement; mtptm_reg.
         MTPTM = 0x9180,
-        /// Two clocks read at once; mtctr_reg.
+        /// Two clocks, read at the same time; mtctr_reg.
         MTCTR = 0x9181,
         /// Shared buffer pools.
         SBPR = 0xb001,
@@ -132,7 +132,7 @@ enumeration! {
         SBCAM = 0xb01f,
         /// Dump of an object.
         RESOURCE_DUMP = 0xc000,
-        /// Timeouts that the device asks of its driver; dtor_reg.
+        /// Timeouts that the device requires of its driver; dtor_reg.
         DTOR = 0xc00e,
         /// Capabilities by group; nic_cap_ext_reg.
         NIC_CAP_EXT = 0xc011,
@@ -156,13 +156,13 @@ enumeration! {
 }
 
 enumeration! {
-    /// How link negotiation went.
+    /// Outcome of link negotiation.
     ///
     /// Source: linux: enum mlx5_an_status.
     pub struct PtysAnStatus(pub u8) = "ptys_an_status", 4 bits {
-        /// Nothing is known.
+        /// The outcome is unknown.
         UNAVAILABLE = 0,
-        /// Negotiated.
+        /// Negotiation completed.
         COMPLETE = 1,
         /// Negotiation failed.
         FAILED = 2,
@@ -178,7 +178,7 @@ enumeration! {
     ///
     /// Source: linux: enum mlx5e_connector_type.
     pub struct PtysConnectorType(pub u8) = "ptys_connector_type", 4 bits {
-        /// The firmware cannot tell.
+        /// The firmware does not know the connector.
         UNKNOWN = 0,
         /// No connector: the port is wired on the board, or empty.
         NONE = 1,
@@ -194,7 +194,7 @@ enumeration! {
         FIBRE = 6,
         /// Direct attach copper.
         DA = 7,
-        /// A kind that this list does not have.
+        /// A connector outside this list.
         OTHER = 8,
     }
 }
@@ -222,23 +222,23 @@ enumeration! {
     ///
     /// Source: linux: MLX5_PTYS_RATE_\* in drivers/net/ethernet/mellanox/mlx5/core/ipoib/ethtool.c.
     pub struct PtysIbProto(pub u16) = "ptys_ib_proto", 16 bits {
-        /// 2.5 Gbit/s a lane.
+        /// 2.5 Gbit/s per lane.
         SDR = 1,
-        /// 5 Gbit/s a lane.
+        /// 5 Gbit/s per lane.
         DDR = 2,
-        /// 10 Gbit/s a lane.
+        /// 10 Gbit/s per lane.
         QDR = 4,
-        /// 10 Gbit/s a lane, 64b/66b.
+        /// 10 Gbit/s per lane, 64b/66b.
         FDR10 = 8,
-        /// 14 Gbit/s a lane.
+        /// 14 Gbit/s per lane.
         FDR = 0x10,
-        /// 25 Gbit/s a lane.
+        /// 25 Gbit/s per lane.
         EDR = 0x20,
-        /// 50 Gbit/s a lane.
+        /// 50 Gbit/s per lane.
         HDR = 0x40,
-        /// 100 Gbit/s a lane.
+        /// 100 Gbit/s per lane.
         NDR = 0x80,
-        /// 200 Gbit/s a lane.
+        /// 200 Gbit/s per lane.
         XDR = 0x100,
     }
 }
@@ -258,14 +258,14 @@ enumeration! {
         MODE_10GBASE_KX4 = 8,
         /// 10 Gbit/s Ethernet over one lane of a backplane.
         MODE_10GBASE_KR = 0x10,
-        /// 20 Gbit/s Ethernet over two lanes of a backplane; a speed of the vendor's own, by no
-        /// standard of IEEE.
+        /// 20 Gbit/s Ethernet over two lanes of a backplane; a vendor-specific speed without an
+        /// IEEE standard.
         MODE_20GBASE_KR2 = 0x20,
         /// 40 Gbit/s Ethernet over four lanes of a copper cable.
         MODE_40GBASE_CR4 = 0x40,
         /// 40 Gbit/s Ethernet over four lanes of a backplane.
         MODE_40GBASE_KR4 = 0x80,
-        /// 56 Gbit/s Ethernet over four lanes; a speed of the vendor's own, by no standard of IEEE.
+        /// 56 Gbit/s Ethernet over four lanes; a vendor-specific speed without an IEEE standard.
         MODE_56GBASE_R4 = 0x100,
         /// 10 Gbit/s Ethernet over one lane of a copper cable.
         MODE_10GBASE_CR = 0x1000,
@@ -350,7 +350,7 @@ enumeration! {
         MODE_800GAUI_8_800GBASE_CR8_KR8 = 0x80000,
         /// 800 Gbit/s Ethernet over four lanes: 800GAUI-4, 800GBASE-CR4, 800GBASE-KR4.
         MODE_800GAUI_4_800GBASE_CR4_KR4 = 0x100000,
-        /// 1.6 Tbit/s Ethernet over eight lanes; the name is Linux's, which says 1600T.
+        /// 1.6 Tbit/s Ethernet over eight lanes; Linux's name says 1600T.
         MODE_1600TAUI_8_1600TBASE_CR8_KR8 = 0x800000,
     }
 }
@@ -360,9 +360,9 @@ enumeration! {
     ///
     /// Source: linux: enum mlx5_port_status.
     pub struct PortStatus(pub u8) = "port_status", 4 bits {
-        /// Administratively: may come up. Operationally: has a link.
+        /// admin_status: the port may come up. oper_status: the port has a link.
         UP = 1,
-        /// Administratively: kept down. Operationally: has no link.
+        /// admin_status: the port is kept down. oper_status: the port has no link.
         DOWN = 2,
     }
 }
@@ -374,9 +374,9 @@ enumeration! {
     pub struct PaosEvent(pub u8) = "paos_event", 2 bits {
         /// Never.
         NONE = 0,
-        /// On each change.
+        /// On each change of oper_status.
         EACH = 1,
-        /// On the next change.
+        /// On the next change of oper_status only.
         ONCE = 2,
     }
 }
@@ -402,23 +402,23 @@ enumeration! {
     pub struct PpcntGroup(pub u8) = "ppcnt_group", 6 bits {
         /// Counters that IEEE 802.3 defines: frames, octets, errors, pause frames.
         IEEE_802_3 = 0,
-        /// RFC 2863, interfaces MIB.
+        /// Counters of RFC 2863, the interfaces MIB.
         RFC_2863 = 1,
-        /// RFC 2819, RMON.
+        /// Counters of RFC 2819, RMON.
         RFC_2819 = 2,
-        /// RFC 3635, Ethernet-like interfaces.
+        /// Counters of RFC 3635, Ethernet-like interfaces.
         RFC_3635 = 3,
         /// Ethernet counters beyond the standards.
         ETHERNET_EXTENDED = 5,
-        /// Reasons of dropped packets.
+        /// Dropped packets by reason.
         ETHERNET_DISCARD = 6,
-        /// Of one priority.
+        /// Counters of one priority.
         PER_PRIORITY = 0x10,
-        /// Of one traffic class.
+        /// Counters of one traffic class.
         PER_TRAFFIC_CLASS = 0x11,
         /// Counters of the lanes: symbol errors, corrected and uncorrected blocks.
         PHYSICAL_LAYER = 0x12,
-        /// Congestion of one traffic class.
+        /// Congestion counters of one traffic class.
         PER_TRAFFIC_CLASS_CONGESTION = 0x13,
         /// Physical layer statistics.
         PHYSICAL_LAYER_STATISTICAL = 0x16,
@@ -446,15 +446,15 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a write of mtutc_reg does.
+    /// Operation of a write to mtutc_reg.
     ///
     /// Source: linux: MLX5_MTUTC_OPERATION_\*.
     pub struct MtutcOperation(pub u8) = "mtutc_operation", 4 bits {
         /// The clock jumps to utc_sec and utc_nsec.
         SET_TIME_IMMEDIATE = 1,
-        /// Add time_adjustment.
+        /// The clock changes by time_adjustment.
         ADJUST_TIME = 2,
-        /// Set the frequency adjustment.
+        /// The frequency adjustment of the clock becomes freq_adjustment.
         ADJUST_FREQ_UTC = 3,
     }
 }
@@ -476,11 +476,11 @@ enumeration! {
     ///
     /// Source: linux: mlx5_fw_reset_set_reset_sync_ack, mlx5_fw_reset_set_reset_sync_nack.
     pub struct MfrlSyncResponse(pub u8) = "mfrl_sync_response", 2 bits {
-        /// No answer.
+        /// The host gives no answer.
         NONE = 0,
-        /// Agrees.
+        /// The host agrees.
         ACK = 1,
-        /// Refuses.
+        /// The host refuses.
         NACK = 2,
     }
 }
@@ -504,9 +504,9 @@ enumeration! {
     ///
     /// Source: linux: MLX5_MFRL_REG_RESET_TYPE_\*.
     pub struct MfrlResetType(pub u8) = "mfrl_reset_type", 8 bits {
-        /// The whole chip.
+        /// Reset of the whole chip.
         FULL_CHIP = 1,
-        /// The network ports stay alive.
+        /// The network ports stay alive during the reset.
         NET_PORT_ALIVE = 2,
     }
 }
@@ -516,11 +516,11 @@ enumeration! {
     ///
     /// Source: linux: MLX5_MFRL_REG_RESET_STATE_\*.
     pub struct MfrlResetState(pub u8) = "mfrl_reset_state", 4 bits {
-        /// None is under way.
+        /// No reset is under way.
         IDLE = 0,
         /// The device waits for the answers of the hosts.
         IN_NEGOTIATION = 1,
-        /// Under way.
+        /// The reset is under way.
         RESET_IN_PROGRESS = 2,
         /// A host did not answer.
         NEG_TIMEOUT = 3,
@@ -532,7 +532,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// How the PCI side of a firmware reset is done.
+    /// Method of a firmware reset on the PCI side.
     ///
     /// Source: linux: MLX5_MFRL_REG_PCI_RESET_METHOD_\*.
     pub struct MfrlPciResetMethod(pub u8) = "mfrl_pci_reset_method", 3 bits {
@@ -548,11 +548,11 @@ enumeration! {
     ///
     /// Source: linux: MLX5_MTCTR_REQUEST_\*.
     pub struct MtctrClock(pub u8) = "mtctr_clock", 8 bits {
-        /// None.
+        /// No clock.
         NOP = 0,
         /// The PCI root's clock.
         PTM_ROOT_CLOCK = 1,
-        /// The counter of cycles, which is never set; the timestamps of CQEs come from it.
+        /// The cycle counter, which software cannot set; CQE timestamps come from it.
         FREE_RUNNING_COUNTER = 2,
         /// The clock in seconds and nanoseconds that MTUTC sets.
         REAL_TIME_CLOCK = 3,
@@ -560,7 +560,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What of a group MODIFY changes.
+    /// Fields of a group that MODIFY changes.
     ///
     /// Source: mstflint: register_access_table.adb nic_dpa_eug_reg.
     pub struct NicDpaEugModify(pub u32) = "nic_dpa_eug_modify", 32 bits {
@@ -570,36 +570,36 @@ enumeration! {
 }
 
 enumeration! {
-    /// What of a partition MODIFY changes.
+    /// Fields of a partition that MODIFY changes.
     ///
     /// Source: mstflint: register_access_table.adb nic_dpa_eu_partition_reg.
     pub struct NicDpaEuPartitionModify(pub u32) = "nic_dpa_eu_partition_modify", 32 bits {
         /// The units of the partition.
         MEMBER_MASK = 1,
-        /// How many groups there may be of its units.
+        /// The largest number of groups of the partition's units.
         MAX_NUM_EUG = 2,
-        /// The functions that may use it: num_vhca_id and vhca_id.
+        /// The functions that may use the partition: num_vhca_id and vhca_id.
         VHCA_ID = 4,
     }
 }
 
 enumeration! {
-    /// What a write of a register of groups or partitions of units does.
+    /// Operation of a write to nic_dpa_eug_reg or nic_dpa_eu_partition_reg.
     ///
     /// Source: mstflint: register_access_table.adb.
     pub struct NicDpaOperation(pub u8) = "nic_dpa_operation", 3 bits {
-        /// Makes a new one and gives its number.
+        /// Creates a group or partition and returns its number.
         CREATE = 0,
-        /// Gives it other members.
+        /// Changes the fields of modify_field_select.
         MODIFY = 1,
-        /// Takes it away.
+        /// Destroys the group or partition.
         DESTROY = 2,
     }
 }
 
-/// Reads or writes one register. The input carries the register's layout also for a read: its index
-/// fields say what to read. A kernel sends it with uid 0; of user contexts, those with
-/// TOOLS_RESOURCES of uctx_cap may, which Linux makes for files of fwctl.
+/// Reads or writes one register. A read carries the register's layout too: its index fields select
+/// what to read. The kernel sends it with uid 0; a user context needs TOOLS_RESOURCES of uctx_cap,
+/// which Linux grants to files of fwctl.
 ///
 /// Source: linux: MLX5_CMD_OP_ACCESS_REG, mlx5_core_access_reg; linux: drivers/fwctl/mlx5/main.c.
 pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
@@ -615,19 +615,20 @@ pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
         StatusRule {
             status: 5,
             name: "BAD_RES",
-            why: "The register names a group of execution units that is not there, or would change \
-                or destroy one of another user context.",
+            why: "The register names a group of execution units that does not exist, or changes or \
+                destroys a group of another user context.",
         },
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The device has no such register, or an index or a value in it is not valid.",
+            why: "The device has no such register, or an index or a value in the register is \
+                invalid.",
         },
         StatusRule {
             status: 2,
             name: "BAD_OP",
-            why: "The register cannot be accessed in this way, for example not be written by this \
-                function, or this user context may not (TOOLS_RESOURCES of uctx_cap).",
+            why: "The register does not allow this access, such as a write by this function, or \
+                the user context lacks TOOLS_RESOURCES of uctx_cap.",
         },
     ],
     variants: &[
@@ -809,7 +810,8 @@ impl AccessRegisterIn {
     pub const READ: u16 = 1;
 }
 
-/// Reads or writes one of the registers that user contexts may reach; otherwise as ACCESS_REGISTER.
+/// Reads or writes one of the registers that user contexts may access; otherwise like
+/// ACCESS_REGISTER.
 ///
 /// Source: dpdk: MLX5_CMD_OP_ACCESS_REGISTER_USER.
 pub static ACCESS_REGISTER_USER: CommandInfo = CommandInfo {
@@ -825,14 +827,14 @@ pub static ACCESS_REGISTER_USER: CommandInfo = CommandInfo {
         StatusRule {
             status: 5,
             name: "BAD_RES",
-            why: "The register names a group of execution units that is not there, or would change \
-                or destroy one of another user context.",
+            why: "The register names a group of execution units that does not exist, or changes or \
+                destroys a group of another user context.",
         },
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "The device has no such register, user contexts may not reach it, or an index or \
-                a value in it is not valid.",
+            why: "The device has no such register, user contexts may not access it, or an index or \
+                a value in the register is invalid.",
         },
     ],
     variants: &[
@@ -1027,11 +1029,11 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// 0 writes, 1 reads (access_register op_mods). `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Which register. `0x08.15:0`
+        /// Number of the register. `0x08.15:0`
         register_id set_register_id: named(RegisterId(u16), 80, 16);
         /// An argument that some registers take; 0 otherwise. `0x0c`
         argument set_argument: number(u32, 96, 32);
-        /// The register, as its layout says. `0x10`
+        /// The register, in its own layout. `0x10`
         register_data REGISTER_DATA_OFFSET: tail(number(u32, 128, 32));
     }
 }
@@ -1043,13 +1045,12 @@ structure! {
     AccessRegisterOut, AccessRegisterOutLayout, 0x10 bytes = "access_register_out" {
         sources: ["linux: mlx5_ifc_access_register_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The register, as its layout says. `0x10`
+        /// The register, in its own layout. `0x10`
         register_data REGISTER_DATA_OFFSET: tail(number(u32, 128, 32));
     }
 }
@@ -1057,7 +1058,7 @@ structure! {
 impl CommandOutput for AccessRegisterOut {}
 
 structure! {
-    /// Input of ACCESS_REGISTER_USER; laid out as that of ACCESS_REGISTER, with a uid.
+    /// Input of ACCESS_REGISTER_USER: the layout of ACCESS_REGISTER with a uid.
     ///
     /// Source: dpdk: mlx5_ifc_access_register_in_bits.
     AccessRegisterUserIn, AccessRegisterUserInLayout, 0x10 bytes = "access_register_user_in" {
@@ -1072,11 +1073,11 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// 0 writes, 1 reads (access_register_user op_mods). `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Which register. `0x08.15:0`
+        /// Number of the register. `0x08.15:0`
         register_id set_register_id: named(RegisterId(u16), 80, 16);
         /// An argument that some registers take; 0 otherwise. `0x0c`
         argument set_argument: number(u32, 96, 32);
-        /// The register, as its layout says. `0x10`
+        /// The register, in its own layout. `0x10`
         register_data REGISTER_DATA_OFFSET: tail(number(u32, 128, 32));
     }
 }
@@ -1088,13 +1089,12 @@ structure! {
     AccessRegisterUserOut, AccessRegisterUserOutLayout, 0x10 bytes = "access_register_user_out" {
         sources: ["dpdk: mlx5_ifc_access_register_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The register, as its layout says. `0x10`
+        /// The register, in its own layout. `0x10`
         register_data REGISTER_DATA_OFFSET: tail(number(u32, 128, 32));
     }
 }
@@ -1102,8 +1102,8 @@ structure! {
 impl CommandOutput for AccessRegisterUserOut {}
 
 structure! {
-    /// Port type and speed: the link modes that a port can do, is set to, and runs. Link modes are
-    /// one bit each, in three families.
+    /// Port type and speed: the link modes that a port supports, is set to, and uses. Link modes
+    /// are one bit each, in three families.
     ///
     /// Source: linux: mlx5_ifc_ptys_reg_bits.
     PtysReg, PtysRegLayout, 0x40 bytes = "ptys_reg" {
@@ -1122,21 +1122,21 @@ structure! {
         local_port set_local_port: number(u8, 8, 8);
         /// Plane of a multi-plane port. `0x00.7:4`
         plane_ind set_plane_ind: number(u8, 24, 4);
-        /// Which families the register is about. `0x00.2:0`
+        /// Families of link modes that the access covers. `0x00.2:0`
         proto_mask set_proto_mask: named(PtysProtoMask(u8), 29, 3);
-        /// How negotiation went. `0x04.31:28`
+        /// Outcome of link negotiation. `0x04.31:28`
         an_status set_an_status: named(PtysAnStatus(u8), 32, 4);
         /// Data rate in units of 100 Mbit/s. `0x04.15:0`
         data_rate_oper set_data_rate_oper: number(u16, 48, 16);
-        /// Ethernet link modes of the extended family that the port can do; bits of
+        /// Ethernet link modes of the extended family that the port supports; bits of
         /// ptys_ext_eth_proto. `0x08`
         ext_eth_proto_capability set_ext_eth_proto_capability: number(u32, 64, 32);
-        /// Ethernet link modes of the first family that the port can do; bits of ptys_eth_proto.
+        /// Ethernet link modes of the first family that the port supports; bits of ptys_eth_proto.
         /// `0x0c`
         eth_proto_capability set_eth_proto_capability: number(u32, 96, 32);
-        /// InfiniBand widths that the port can do; bits of ptys_ib_width. `0x10.31:16`
+        /// InfiniBand widths that the port supports; bits of ptys_ib_width. `0x10.31:16`
         ib_link_width_capability set_ib_link_width_capability: number(u16, 128, 16);
-        /// InfiniBand speeds that the port can do; bits of ptys_ib_proto. `0x10.15:0`
+        /// InfiniBand speeds that the port supports; bits of ptys_ib_proto. `0x10.15:0`
         ib_proto_capability set_ib_proto_capability: number(u16, 144, 16);
         /// Extended Ethernet link modes that the port is set to offer. `0x14`
         ext_eth_proto_admin set_ext_eth_proto_admin: number(u32, 160, 32);
@@ -1174,13 +1174,13 @@ structure! {
         swid set_swid: number(u8, 0, 8);
         /// Port, from 1. `0x00.23:16`
         local_port set_local_port: number(u8, 8, 8);
-        /// What the port is set to. `0x00.11:8`
+        /// State that the port is set to. `0x00.11:8`
         admin_status set_admin_status: named(PortStatus(u8), 20, 4);
-        /// What the port is now. `0x00.3:0`
+        /// Current state of the port. `0x00.3:0`
         oper_status set_oper_status: named(PortStatus(u8), 28, 4);
-        /// Write admin_status; without it a write leaves it alone. `0x04.31`
+        /// Write enable of admin_status: a write without it does not change admin_status. `0x04.31`
         ase set_ase: flag(32);
-        /// Write e; without it a write leaves it alone. `0x04.30`
+        /// Write enable of e: a write without it does not change e. `0x04.30`
         ee set_ee: flag(33);
         /// When a change of oper_status raises an event. `0x04.1:0`
         e set_e: named(PaosEvent(u8), 62, 2);
@@ -1196,7 +1196,7 @@ structure! {
         reserved: [(0, 8), (16, 16), (48, 16), (80, 16), (112, 16)];
         /// Port, from 1. `0x00.23:16`
         local_port set_local_port: number(u8, 8, 8);
-        /// Largest MTU that the port can do. `0x04.31:16`
+        /// Largest MTU that the port supports. `0x04.31:16`
         max_mtu set_max_mtu: number(u16, 32, 16);
         /// MTU that the port is set to. `0x08.31:16`
         admin_mtu set_admin_mtu: number(u16, 64, 16);
@@ -1225,7 +1225,7 @@ structure! {
 }
 
 structure! {
-    /// Port capability masks: which port registers and features exist.
+    /// Port capability masks: the port registers and features that exist.
     ///
     /// Source: linux: mlx5_ifc_pcam_reg_bits.
     PcamReg, PcamRegLayout, 0x50 bytes = "pcam_reg" {
@@ -1243,8 +1243,7 @@ structure! {
 }
 
 structure! {
-    /// Which of the registers 0x5000 to 0x507f exist: bit n of the 128-bit number for register
-    /// 0x5000 + n.
+    /// Registers 0x5000 to 0x507f that exist: bit n of the 128-bit number for register 0x5000 + n.
     ///
     /// Source: linux: mlx5_ifc_pcam_regs_5000_to_507f_bits.
     PcamRegs5000To507f, PcamRegs5000To507fLayout, 0x10 bytes = "pcam_regs_5000_to_507f" {
@@ -1284,7 +1283,7 @@ structure! {
 }
 
 structure! {
-    /// Which port features exist.
+    /// Port features that exist, one bit each.
     ///
     /// Source: linux: mlx5_ifc_pcam_enhanced_features_bits.
     PcamEnhancedFeatures, PcamEnhancedFeaturesLayout, 0x10 bytes = "pcam_enhanced_features" {
@@ -1297,21 +1296,21 @@ structure! {
         ppcnt_recovery_counters set_ppcnt_recovery_counters: flag(16);
         /// PFCC takes the length of the cable. `0x00.7`
         cable_length set_cable_length: flag(24);
-        /// PPLM has the modes of 200 Gbit/s a lane. `0x00.2`
+        /// PPLM has the modes of 200 Gbit/s per lane. `0x00.2`
         fec_200g_per_lane_in_pplm set_fec_200g_per_lane_in_pplm: flag(29);
-        /// PPLM has the modes of 100 Gbit/s a lane. `0x08.23`
+        /// PPLM has the modes of 100 Gbit/s per lane. `0x08.23`
         fec_100g_per_lane_in_pplm set_fec_100g_per_lane_in_pplm: flag(72);
-        /// PBMC and PBSR know the shared headroom pool. `0x08.20`
+        /// PBMC and PBSR support the shared headroom pool. `0x08.20`
         shp_pbmc_pbsr_support set_shp_pbmc_pbsr_support: flag(75);
         /// PFCC reports who owns the receive buffer settings. `0x08.12`
         buffer_ownership set_buffer_ownership: flag(83);
-        /// PPLM has the modes of 50 Gbit/s a lane. `0x0c.23`
+        /// PPLM has the modes of 50 Gbit/s per lane. `0x0c.23`
         fec_50g_per_lane_in_pplm set_fec_50g_per_lane_in_pplm: flag(104);
         /// PPCNT counts RoCE packets with a wrong ICRC. `0x0c.18`
         rx_icrc_encapsulated_counter set_rx_icrc_encapsulated_counter: flag(109);
         /// PTYS has the extended Ethernet link modes. `0x0c.13`
         ptys_extended_ethernet set_ptys_extended_ethernet: flag(114);
-        /// PFCC has masks that say which fields a write takes. `0x0c.9`
+        /// PFCC has masks that select the fields of a write. `0x0c.9`
         pfcc_mask set_pfcc_mask: flag(118);
         /// PPCNT has error counters of each lane. `0x0c.5`
         per_lane_error_counters set_per_lane_error_counters: flag(122);
@@ -1327,7 +1326,7 @@ structure! {
 }
 
 structure! {
-    /// Management capability masks: which management registers and features exist.
+    /// Management capability masks: the management registers and features that exist.
     ///
     /// Source: linux: mlx5_ifc_mcam_reg_bits.
     McamReg, McamRegLayout, 0x48 bytes = "mcam_reg" {
@@ -1347,7 +1346,7 @@ structure! {
 }
 
 structure! {
-    /// Which of the registers 0x9000 to 0x907f exist.
+    /// Registers 0x9000 to 0x907f that exist, one bit each.
     ///
     /// Source: linux: mlx5_ifc_mcam_access_reg_bits.
     McamRegs9000To907f, McamRegs9000To907fLayout, 0x10 bytes = "mcam_regs_9000_to_907f" {
@@ -1395,7 +1394,7 @@ structure! {
 }
 
 structure! {
-    /// Which of the registers 0x9100 to 0x917f exist.
+    /// Registers 0x9100 to 0x917f that exist, one bit each.
     ///
     /// Source: linux: mlx5_ifc_mcam_access_reg_bits2.
     McamRegs9100To917f, McamRegs9100To917fLayout, 0x10 bytes = "mcam_regs_9100_to_917f" {
@@ -1421,7 +1420,7 @@ structure! {
 }
 
 structure! {
-    /// Which of the registers 0x9180 to 0x91ff exist.
+    /// Registers 0x9180 to 0x91ff that exist, one bit each.
     ///
     /// Source: linux: mlx5_ifc_mcam_access_reg_bits3.
     McamRegs9180To91ff, McamRegs9180To91ffLayout, 0x10 bytes = "mcam_regs_9180_to_91ff" {
@@ -1445,7 +1444,7 @@ structure! {
 }
 
 structure! {
-    /// Which management features exist.
+    /// Management features that exist, one bit each.
     ///
     /// Source: linux: mlx5_ifc_mcam_enhanced_features_bits.
     McamEnhancedFeatures, McamEnhancedFeaturesLayout, 0x10 bytes = "mcam_enhanced_features" {
@@ -1487,7 +1486,7 @@ structure! {
 }
 
 structure! {
-    /// QoS capability masks: which QoS registers and features exist.
+    /// QoS capability masks: the QoS registers and features that exist.
     ///
     /// Source: linux: mlx5_ifc_qcam_reg_bits.
     QcamReg, QcamRegLayout, 0x48 bytes = "qcam_reg" {
@@ -1505,7 +1504,7 @@ structure! {
 }
 
 structure! {
-    /// Which QoS registers exist.
+    /// QoS registers that exist, one bit each.
     ///
     /// Source: linux: qcam_access_reg_cap_mask in include/linux/mlx5/mlx5_ifc.h.
     QcamAccessRegCapMask, QcamAccessRegCapMaskLayout, 0x10 bytes = "qcam_access_reg_cap_mask" {
@@ -1527,7 +1526,7 @@ structure! {
 }
 
 structure! {
-    /// Which QoS features exist.
+    /// QoS features that exist, one bit each.
     ///
     /// Source: linux: qcam_qos_feature_cap_mask in include/linux/mlx5/mlx5_ifc.h.
     QcamQosFeatureCapMask, QcamQosFeatureCapMaskLayout, 0x10 bytes = "qcam_qos_feature_cap_mask" {
@@ -1537,24 +1536,24 @@ structure! {
         qetcr_qshr_max_bw_val_msb set_qetcr_qshr_max_bw_val_msb: flag(123);
         /// Other features. `0x0c.3:1`
         qcam_qos_feature_cap_mask_3_to_1 set_qcam_qos_feature_cap_mask_3_to_1: number(u8, 124, 3);
-        /// QPTS can trust the DSCP and the priority at a time. `0x0c.0`
+        /// QPTS can trust the DSCP and the priority at the same time. `0x0c.0`
         qpts_trust_both set_qpts_trust_both: flag(127);
     }
 }
 
 structure! {
-    /// Firmware tracer: what it can do, where its strings are, who owns it.
+    /// Firmware tracer: its capabilities, its string database and its owner.
     ///
     /// Source: linux: mlx5_ifc_mtrc_cap_bits.
     MtrcCapReg, MtrcCapRegLayout, 0x80 bytes = "mtrc_cap_reg" {
         sources: ["linux: mlx5_ifc_mtrc_cap_bits"];
         reserved: [(2, 4), (8, 20), (48, 40), (96, 32), (640, 384)];
-        /// Write 1 to take the tracer, 0 to give it back; reads 1 if this function has it.
+        /// Write 1 to acquire the tracer, 0 to release it; reads 1 if this function owns it.
         /// `0x00.31`
         trace_owner set_trace_owner: flag(0);
         /// Traces can be written to host memory. `0x00.30`
         trace_to_memory set_trace_to_memory: flag(1);
-        /// Version of the trace format; 0 is the one known. `0x00.25:24`
+        /// Version of the trace format; only 0 is known. `0x00.25:24`
         trc_ver set_trc_ver: number(u8, 6, 2);
         /// Number of entries of string_db_param that are in use. `0x00.3:0`
         num_string_db set_num_string_db: number(u8, 28, 4);
@@ -1584,13 +1583,13 @@ structure! {
 }
 
 structure! {
-    /// Firmware tracer: where it writes.
+    /// Firmware tracer: the destination of traces.
     ///
     /// Source: linux: mlx5_ifc_mtrc_conf_bits.
     MtrcConfReg, MtrcConfRegLayout, 0x80 bytes = "mtrc_conf_reg" {
         sources: ["linux: mlx5_ifc_mtrc_conf_bits"];
         reserved: [(0, 28), (32, 24), (96, 928)];
-        /// Bitmask of where to; bit 0 is host memory. `0x00.3:0`
+        /// Bitmask of the destinations; bit 0 is host memory. `0x00.3:0`
         trace_mode set_trace_mode: number(u8, 28, 4);
         /// log2 of the trace buffer's size in units of 4 KiB. `0x04.7:0`
         log_trace_buffer_size set_log_trace_buffer_size: number(u8, 56, 8);
@@ -1606,13 +1605,13 @@ structure! {
     MtrcStdbReg, MtrcStdbRegLayout, 0x8 bytes = "mtrc_stdb_reg" {
         sources: ["linux: mlx5_ifc_mtrc_stdb_bits"];
         reserved: [(4, 4)];
-        /// Which part to read. `0x00.31:28`
+        /// Index of the part to read. `0x00.31:28`
         string_db_index set_string_db_index: number(u8, 0, 4);
-        /// How many bytes to read. `0x00.23:0`
+        /// Number of bytes to read. `0x00.23:0`
         read_size set_read_size: number(u32, 8, 24);
-        /// Where to start in the part, in bytes. `0x04`
+        /// Offset of the first byte in the part. `0x04`
         start_offset set_start_offset: number(u32, 32, 32);
-        /// The strings. `0x08`
+        /// The strings read. `0x08`
         string_db_data STRING_DB_DATA_OFFSET: tail(number(u32, 64, 32));
     }
 }
@@ -1626,20 +1625,20 @@ structure! {
         reserved: [(2, 2), (5, 11), (32, 43), (128, 384)];
         /// 1 while tracing. `0x00.31:30`
         trace_status set_trace_status: number(u8, 0, 2);
-        /// Raise a tracer event when there is something to read, once. `0x00.27`
+        /// Raise one tracer event when traces can be read. `0x00.27`
         arm_event set_arm_event: flag(4);
         /// Fields that a write takes: bit 0 is trace_status. `0x00.15:0`
         modify_field_select set_modify_field_select: number(u16, 16, 16);
-        /// High part of the time. `0x08.20:0`
+        /// Current time, bits 52:32. `0x08.20:0`
         current_timestamp52_32 set_current_timestamp52_32: number(u32, 75, 21);
-        /// Low part of the time. `0x0c`
+        /// Current time, bits 31:0. `0x0c`
         current_timestamp31_0 set_current_timestamp31_0: number(u32, 96, 32);
     }
 }
 
 structure! {
     /// Byte order of the host, for the results of atomics (atomic_req_8b_endianness_mode) and
-    /// command interface extras. Written once on bring-up, by a PF.
+    /// command interface extras. A PF writes it once on bring-up.
     ///
     /// Source: linux: mlx5_ifc_register_host_endianness_bits.
     HostEndiannessReg, HostEndiannessRegLayout, 0x10 bytes = "host_endianness_reg" {
@@ -1657,7 +1656,7 @@ structure! {
     NodeDescReg, NodeDescRegLayout, 0x40 bytes = "node_desc_reg" {
         sources: ["linux: struct mlx5_reg_node_desc in drivers/infiniband/hw/mlx5/main.c"];
         reserved: [];
-        /// Text that the node describes itself with, padded with zeros. `0x00, 64 bytes`
+        /// Text that describes the node, padded with zeros. `0x00, 64 bytes`
         desc set_desc: bytes(0x40, 0);
     }
 }
@@ -1673,9 +1672,9 @@ structure! {
         swid set_swid: number(u8, 0, 8);
         /// Port, from 1. `0x00.23:16`
         local_port set_local_port: number(u8, 8, 8);
-        /// How local_port counts: 0 is the port number. `0x00.15:14`
+        /// Numbering of local_port: 0 is the port number. `0x00.15:14`
         pnat set_pnat: number(u8, 16, 2);
-        /// Which group. `0x00.5:0`
+        /// Group of counters to read. `0x00.5:0`
         grp set_grp: named(PpcntGroup(u8), 26, 6);
         /// Set the counters to 0 after reading. `0x04.31`
         clr set_clr: flag(32);
@@ -1689,31 +1688,31 @@ structure! {
 }
 
 structure! {
-    /// Which lanes of which module a port uses.
+    /// Lanes and modules that a port uses.
     ///
     /// Source: linux: mlx5_ifc_pmlp_reg_bits.
     PmlpReg, PmlpRegLayout, 0x40 bytes = "pmlp_reg" {
         sources: ["linux: mlx5_ifc_pmlp_reg_bits"];
         reserved: [(1, 7), (16, 8), (160, 352)];
-        /// Receive and transmit lanes are mapped apart. `0x00.31`
+        /// Receive and transmit lanes are mapped separately. `0x00.31`
         rxtx set_rxtx: flag(0);
         /// Port, from 1. `0x00.23:16`
         local_port set_local_port: number(u8, 8, 8);
         /// Number of lanes; 0 means that the port has no module. `0x00.7:0`
         width set_width: number(u8, 24, 8);
-        /// Lane 0. `0x04`
+        /// Module lane of the port's lane 0. `0x04`
         lane0_module_mapping lane0_module_mapping_mut: nested(Lane2ModuleMapping, 32);
-        /// Lane 1. `0x08`
+        /// Module lane of the port's lane 1. `0x08`
         lane1_module_mapping lane1_module_mapping_mut: nested(Lane2ModuleMapping, 64);
-        /// Lane 2. `0x0c`
+        /// Module lane of the port's lane 2. `0x0c`
         lane2_module_mapping lane2_module_mapping_mut: nested(Lane2ModuleMapping, 96);
-        /// Lane 3. `0x10`
+        /// Module lane of the port's lane 3. `0x10`
         lane3_module_mapping lane3_module_mapping_mut: nested(Lane2ModuleMapping, 128);
     }
 }
 
 structure! {
-    /// Where a lane of a port goes.
+    /// Module and lane of a lane of a port.
     ///
     /// Source: linux: mlx5_ifc_lane_2_module_mapping_bits.
     Lane2ModuleMapping, Lane2ModuleMappingLayout, 0x4 bytes = "lane_2_module_mapping" {
@@ -1740,11 +1739,11 @@ structure! {
         ];
         /// Distance of the node from the root of the device's PCI tree. `0x00.29:24`
         depth set_depth: number(u8, 2, 6);
-        /// Which PCI interface, on a device of more than one. `0x00.23:16`
+        /// Index of the PCI interface, on a device with several. `0x00.23:16`
         pcie_index set_pcie_index: number(u8, 8, 8);
         /// Node at that depth. `0x00.15:8`
         node set_node: number(u8, 16, 8);
-        /// Bitmask of what the link can report. `0x04`
+        /// Bitmask of the properties that the link can report. `0x04`
         capability_mask set_capability_mask: number(u32, 32, 32);
         /// Largest number of lanes enabled. `0x08.23:16`
         link_width_enabled set_link_width_enabled: number(u8, 72, 8);
@@ -1766,14 +1765,14 @@ structure! {
         max_read_request_size set_max_read_request_size: number(u8, 192, 4);
         /// Largest payload: 128 bytes times 2 to this power. `0x18.27:24`
         max_payload_size set_max_payload_size: number(u8, 196, 4);
-        /// Whether the slot gives enough power; see mcam_enhanced_features.pci_status_and_power.
+        /// Whether the slot supplies enough power; see mcam_enhanced_features.pci_status_and_power.
         /// `0x18.18:16`
         pwr_status set_pwr_status: number(u8, 205, 3);
         /// PCI port type, as in the PCI Express capability. `0x18.15:12`
         port_type set_port_type: number(u8, 208, 4);
         /// The lanes are in reverse order. `0x18.0`
         lane_reversal set_lane_reversal: flag(223);
-        /// Power that the slot gives, in watts. `0x1c.11:0`
+        /// Power that the slot supplies, in watts. `0x1c.11:0`
         pci_power set_pci_power: number(u16, 244, 12);
         /// Device status register of the PCI Express capability. `0x24.31:16`
         device_status set_device_status: number(u16, 288, 16);
@@ -1785,33 +1784,33 @@ structure! {
 }
 
 structure! {
-    /// Timeouts that the device asks of its driver; 0 leaves the driver's own.
+    /// Timeouts that the device requires of its driver; 0 keeps the driver's own.
     ///
     /// Source: linux: mlx5_ifc_dtor_reg_bits.
     DtorReg, DtorRegLayout, 0x40 bytes = "dtor_reg" {
         sources: ["linux: mlx5_ifc_dtor_reg_bits"];
         reserved: [(0, 32), (64, 96), (480, 32)];
-        /// For the PCI link to come back after a toggle. `0x04`
+        /// Timeout of the PCI link's return after a toggle. `0x04`
         pcie_toggle_to pcie_toggle_to_mut: nested(DefaultTimeout, 32);
-        /// Between two polls of the health counter. `0x14`
+        /// Time between two polls of the health counter. `0x14`
         health_poll_to health_poll_to_mut: nested(DefaultTimeout, 160);
-        /// For a dump of the configuration space. `0x18`
+        /// Timeout of a dump of the configuration space. `0x18`
         full_crdump_to full_crdump_to_mut: nested(DefaultTimeout, 192);
-        /// For a firmware reset. `0x1c`
+        /// Timeout of a firmware reset. `0x1c`
         fw_reset_to fw_reset_to_mut: nested(DefaultTimeout, 224);
-        /// For flushing after an error. `0x20`
+        /// Timeout of flushing after an error. `0x20`
         flush_on_err_to flush_on_err_to_mut: nested(DefaultTimeout, 256);
-        /// For a synchronised firmware update. `0x24`
+        /// Timeout of a synchronised firmware update. `0x24`
         pci_sync_update_to pci_sync_update_to_mut: nested(DefaultTimeout, 288);
-        /// For a fast teardown. `0x28`
+        /// Timeout of a fast teardown. `0x28`
         tear_down_to tear_down_to_mut: nested(DefaultTimeout, 320);
-        /// For reactivation of firmware. `0x2c`
+        /// Timeout of the reactivation of firmware. `0x2c`
         fsm_reactivate_to fsm_reactivate_to_mut: nested(DefaultTimeout, 352);
-        /// For taking pages back. `0x30`
+        /// Timeout of reclaiming pages. `0x30`
         reclaim_pages_to reclaim_pages_to_mut: nested(DefaultTimeout, 384);
-        /// For taking pages back from virtual functions. `0x34`
+        /// Timeout of reclaiming pages from virtual functions. `0x34`
         reclaim_vfs_pages_to reclaim_vfs_pages_to_mut: nested(DefaultTimeout, 416);
-        /// For the driver to unload before a reset. `0x38`
+        /// Timeout of the driver's unload before a reset. `0x38`
         reset_unload_to reset_unload_to_mut: nested(DefaultTimeout, 448);
     }
 }
@@ -1823,7 +1822,7 @@ structure! {
     DefaultTimeout, DefaultTimeoutLayout, 0x4 bytes = "default_timeout" {
         sources: ["linux: mlx5_ifc_default_timeout_bits"];
         reserved: [(3, 9)];
-        /// The unit. `0x00.31:29`
+        /// Unit of to_value. `0x00.31:29`
         to_multiplier set_to_multiplier: named(TimeoutUnit(u8), 0, 3);
         /// Number of units; 0 means none. `0x00.19:0`
         to_value set_to_value: number(u32, 12, 20);
@@ -1841,7 +1840,7 @@ structure! {
         freq_adj_units set_freq_adj_units: named(MtutcFreqAdjUnits(u8), 5, 3);
         /// log2 of the largest frequency adjustment, in the requested unit. `0x00.20:16`
         log_max_freq_adjustment set_log_max_freq_adjustment: number(u8, 11, 5);
-        /// What to do. `0x00.3:0`
+        /// Operation on the clock. `0x00.3:0`
         operation set_operation: named(MtutcOperation(u8), 28, 4);
         /// Frequency adjustment, signed. `0x04`
         freq_adjustment set_freq_adjustment: number(u32, 32, 32);
@@ -1863,9 +1862,9 @@ structure! {
         reserved: [(1, 63)];
         /// The clock is synchronised. `0x00.31`
         time_synced set_time_synced: flag(0);
-        /// Seconds. `0x08`
+        /// Real time: seconds. `0x08`
         time_h set_time_h: number(u32, 64, 32);
-        /// Nanoseconds. `0x0c`
+        /// Real time: nanoseconds. `0x0c`
         time_l set_time_l: number(u32, 96, 32);
     }
 }
@@ -1879,18 +1878,18 @@ structure! {
         reserved: [(1, 7), (16, 8), (64, 16), (96, 32)];
         /// Lock the module for the reader. `0x00.31`
         l set_l: flag(0);
-        /// Which cable module is read or written, from 0. `0x00.23:16`
+        /// Index of the cable module, from 0. `0x00.23:16`
         module set_module: number(u8, 8, 8);
-        /// How it went; 0 is well. `0x00.7:0`
+        /// Outcome of the access; 0 is success. `0x00.7:0`
         status set_status: number(u8, 24, 8);
-        /// Which device in the module: 0x50 is its EEPROM, 0x51 its diagnostics, as SFF-8472 has
-        /// it. `0x04.31:24`
+        /// I2C address of the device in the module: 0x50 is its EEPROM, 0x51 its diagnostics
+        /// (SFF-8472). `0x04.31:24`
         i2c_device_address set_i2c_device_address: number(u8, 32, 8);
         /// Page of the module's memory that the upper half shows. `0x04.23:16`
         page_number set_page_number: number(u8, 40, 8);
-        /// Where to start, in bytes. `0x04.15:0`
+        /// Offset of the first byte. `0x04.15:0`
         device_address set_device_address: number(u16, 48, 16);
-        /// How many bytes; at most 48, or 128 with mcam_enhanced_features.mcia_32dwords.
+        /// Number of bytes; at most 48, or 128 with mcam_enhanced_features.mcia_32dwords.
         /// `0x08.15:0`
         size set_size: number(u16, 80, 16);
         /// The bytes read. `0x10, 128 bytes`
@@ -1899,7 +1898,7 @@ structure! {
 }
 
 structure! {
-    /// Firmware reset: which levels there are, and starting one.
+    /// Firmware reset: reports its levels and starts one.
     ///
     /// Source: linux: mlx5_ifc_mfrl_reg_bits.
     MfrlReg, MfrlRegLayout, 0x8 bytes = "mfrl_reg" {
@@ -1907,12 +1906,12 @@ structure! {
         reserved: [(0, 34), (43, 1)];
         /// Start a reset of all hosts. `0x04.29`
         pci_sync_for_fw_update_start set_pci_sync_for_fw_update_start: flag(34);
-        /// Answer to such a reset. `0x04.28:27`
+        /// Answer to a reset of all hosts. `0x04.28:27`
         pci_sync_for_fw_update_resp set_pci_sync_for_fw_update_resp:
             named(MfrlSyncResponse(u8), 35, 2);
-        /// Which reset, as a bit number of reset_type. `0x04.26:24`
+        /// Kind of the reset, as a bit number of reset_type. `0x04.26:24`
         rst_type_sel set_rst_type_sel: number(u8, 37, 3);
-        /// How the PCI side is reset. `0x04.23:21`
+        /// Method of the reset on the PCI side. `0x04.23:21`
         pci_reset_req_method set_pci_reset_req_method: named(MfrlPciResetMethod(u8), 40, 3);
         /// Progress of the reset. `0x04.19:16`
         reset_state set_reset_state: named(MfrlResetState(u8), 44, 4);
@@ -1961,9 +1960,9 @@ structure! {
 }
 
 structure! {
-    /// Forward error correction of a port: what it can, is set to, and runs. Each nibble or half
-    /// word is a bitmask: of no FEC, Firecode and RS in the old speeds, of the FEC numbers of the
-    /// newer ones.
+    /// Forward error correction of a port: the modes that it supports, is set to, and uses. Each
+    /// nibble or half word is a bitmask: of no FEC, Firecode and RS for the old speeds, of the FEC
+    /// numbers for the newer ones.
     ///
     /// Source: linux: mlx5_ifc_pplm_reg_bits.
     PplmReg, PplmRegLayout, 0x78 bytes = "pplm_reg" {
@@ -1972,7 +1971,7 @@ structure! {
             [(0, 8), (16, 48), (88, 8), (132, 8), (164, 8), (384, 160), (608, 96), (832, 128)];
         /// Port, from 1. `0x00.23:16`
         local_port set_local_port: number(u8, 8, 8);
-        /// How the port profile is chosen. `0x08.31:24`
+        /// How the device chooses the port profile. `0x08.31:24`
         port_profile_mode set_port_profile_mode: number(u8, 64, 8);
         /// Port profile that is set. `0x08.23:16`
         static_port_profile set_static_port_profile: number(u8, 72, 8);
@@ -1982,7 +1981,7 @@ structure! {
         retransmission_active set_retransmission_active: number(u8, 96, 8);
         /// Current FEC, as a bit. `0x0c.23:0`
         fec_mode_active set_fec_mode_active: number(u32, 104, 24);
-        /// RS FEC can go without correction. `0x10.31:28`
+        /// RS FEC can bypass correction. `0x10.31:28`
         rs_fec_correction_bypass_cap set_rs_fec_correction_bypass_cap: number(u8, 128, 4);
         /// FEC modes that can be chosen at 56 Gbit/s. `0x10.19:16`
         fec_override_cap_56g set_fec_override_cap_56g: number(u8, 140, 4);
@@ -1994,7 +1993,7 @@ structure! {
         fec_override_cap_25g set_fec_override_cap_25g: number(u8, 152, 4);
         /// FEC modes that can be chosen at 10 and 40 Gbit/s. `0x10.3:0`
         fec_override_cap_10g_40g set_fec_override_cap_10g_40g: number(u8, 156, 4);
-        /// RS FEC goes without correction. `0x14.31:28`
+        /// RS FEC bypasses correction. `0x14.31:28`
         rs_fec_correction_bypass_admin set_rs_fec_correction_bypass_admin: number(u8, 160, 4);
         /// FEC modes chosen at 56 Gbit/s; 0 lets the device choose. `0x14.19:16`
         fec_override_admin_56g set_fec_override_admin_56g: number(u8, 172, 4);
@@ -2064,87 +2063,89 @@ structure! {
     NicCapExtReg, NicCapExtRegLayout, 0x80 bytes = "nic_cap_ext_reg" {
         sources: ["mstflint: register_access_table.adb nic_cap_ext_reg"];
         reserved: [(16, 112)];
-        /// Which capabilities: 1 is the DPA's (dpa_cap). `0x00.31:16`
+        /// Group of capabilities: 1 is the DPA's (dpa_cap). `0x00.31:16`
         cap_group set_cap_group: number(u16, 0, 16);
-        /// The capabilities of that group. `0x10, 112 bytes`
+        /// Capabilities of the group. `0x10, 112 bytes`
         cap_data set_cap_data: bytes(0x70, 128);
     }
 }
 
 structure! {
-    /// How large the DPA is.
+    /// Size and limits of the DPA.
     ///
     /// Source: mstflint: register_access_table.adb dpa_cap.
     DpaCap, DpaCapLayout, 0x10 bytes = "dpa_cap" {
         sources: ["mstflint: register_access_table.adb dpa_cap"];
         reserved: [(64, 1), (66, 5), (88, 40)];
-        /// Execution units. `0x00.31:16`
+        /// Number of execution units. `0x00.31:16`
         max_num_dpa_eu set_max_num_dpa_eu: number(u16, 0, 16);
-        /// Groups of units that there may be. `0x00.15:0`
+        /// Largest number of groups of units. `0x00.15:0`
         max_num_dpa_eug set_max_num_dpa_eug: number(u16, 16, 16);
-        /// Units that a group may have. `0x04.31:16`
+        /// Largest number of units in a group. `0x04.31:16`
         max_num_dpa_eu_per_group set_max_num_dpa_eu_per_group: number(u16, 32, 16);
-        /// Partitions of units that there may be. `0x04.15:0`
+        /// Largest number of partitions of units. `0x04.15:0`
         max_num_dpa_eu_partition set_max_num_dpa_eu_partition: number(u16, 48, 16);
         /// Processes have performance counters. `0x08.30`
         process_perf_cnt set_process_perf_cnt: flag(65);
-        /// Functions that a partition may name. `0x08.24:16`
+        /// Largest number of functions that a partition may name. `0x08.24:16`
         max_num_partition_vhca_id set_max_num_partition_vhca_id: number(u16, 71, 9);
-        /// Kinds of performance samples that there are, a bit each. `0x08.15:8`
+        /// Kinds of performance samples that the DPA supports, one bit each. `0x08.15:8`
         dpa_perf_sample_type set_dpa_perf_sample_type: number(u8, 80, 8);
     }
 }
 
 structure! {
-    /// A group of the DPA's execution units: a write creates, changes or destroys it, a read shows
-    /// it.
+    /// A group of the DPA's execution units: a write creates, changes or destroys the group, a read
+    /// reports it.
     ///
     /// Source: mstflint: register_access_table.adb nic_dpa_eug_reg.
     NicDpaEugReg, NicDpaEugRegLayout, 0x100 bytes = "nic_dpa_eug_reg" {
         sources: ["mstflint: register_access_table.adb nic_dpa_eug_reg"];
         reserved: [(0, 1), (5, 11), (64, 48), (256, 256), (1536, 512)];
-        /// What a write does. `0x00.30:28`
+        /// Operation of a write. `0x00.30:28`
         operation set_operation: named(NicDpaOperation(u8), 1, 3);
-        /// The group is of partition_id, not of the function's own partition. `0x00.27`
+        /// The group belongs to partition_id instead of the function's own partition. `0x00.27`
         partition_id_valid set_partition_id_valid: flag(4);
-        /// Number of the group; CREATE gives it. `0x00.15:0`
+        /// Number of the group; CREATE returns it. `0x00.15:0`
         eug_id set_eug_id: number(u16, 16, 16);
-        /// What MODIFY changes, bits of nic_dpa_eug_modify; a read shows what it can. `0x04`
+        /// Fields that MODIFY changes, bits of nic_dpa_eug_modify; a read reports the fields that
+        /// MODIFY can change. `0x04`
         modify_field_select set_modify_field_select: number(u32, 32, 32);
-        /// Which partition, if partition_id_valid. `0x0c.15:0`
+        /// Partition of the group, with partition_id_valid. `0x0c.15:0`
         partition_id set_partition_id: number(u16, 112, 16);
         /// Name of the group, padded with zeros. `0x10, 16 bytes`
         eug_name set_eug_name: bytes(0x10, 128);
-        /// Units of the group, which no other group has: unit n is bit n % 32 of element n / 32, by
-        /// our reading. `0x40, 128 bytes`
+        /// Units of the group, which no other group may have: unit n is bit n % 32 of element n /
+        /// 32, by our reading. `0x40, 128 bytes`
         member_mask set_member_mask: number(u32, 512, 32) [32];
     }
 }
 
 structure! {
     /// A partition of the DPA's execution units among functions of the card: a write creates,
-    /// changes or destroys it, a read shows it.
+    /// changes or destroys the partition, a read reports it.
     ///
     /// Source: mstflint: register_access_table.adb nic_dpa_eu_partition_reg.
     NicDpaEuPartitionReg, NicDpaEuPartitionRegLayout, 0x300 bytes = "nic_dpa_eu_partition_reg" {
         sources: ["mstflint: register_access_table.adb nic_dpa_eu_partition_reg"];
         reserved: [(0, 1), (4, 12), (64, 8), (96, 416), (5632, 512)];
-        /// What a write does. `0x00.30:28`
+        /// Operation of a write. `0x00.30:28`
         operation set_operation: named(NicDpaOperation(u8), 1, 3);
-        /// Number of the partition; CREATE gives it. `0x00.15:0`
+        /// Number of the partition; CREATE returns it. `0x00.15:0`
         eu_partition_id set_eu_partition_id: number(u16, 16, 16);
-        /// What MODIFY changes, bits of nic_dpa_eu_partition_modify; a read shows what it can.
-        /// `0x04`
+        /// Fields that MODIFY changes, bits of nic_dpa_eu_partition_modify; a read reports the
+        /// fields that MODIFY can change. `0x04`
         modify_field_select set_modify_field_select: number(u32, 32, 32);
-        /// Elements of vhca_id that count, dpa_cap.max_num_partition_vhca_id at most. `0x08.23:16`
+        /// Number of valid elements of vhca_id, dpa_cap.max_num_partition_vhca_id at most.
+        /// `0x08.23:16`
         num_vhca_id set_num_vhca_id: number(u8, 72, 8);
-        /// Groups that there may be of its units. `0x08.15:0`
+        /// Largest number of groups of the partition's units. `0x08.15:0`
         max_num_eug set_max_num_eug: number(u16, 80, 16);
-        /// Units of the partition, which no other partition has; as in nic_dpa_eug_reg. `0x40, 128
-        /// bytes`
+        /// Units of the partition, which no other partition may have; laid out as in
+        /// nic_dpa_eug_reg. `0x40, 128 bytes`
         member_mask set_member_mask: number(u32, 512, 32) [32];
-        /// Functions that may use it, by vhca_id: each is in one partition at most. `0xc0, 512
-        /// bytes`
+        /// Functions that may use the partition, by vhca_id; a function is in one partition at
+        /// most. `0xc0, 512 bytes`
         vhca_id set_vhca_id: number(u16, 1536, 16) [256];
     }
 }

@@ -12,7 +12,7 @@ enumeration! {
     pub struct RqState(pub u8) = "rq_state", 4 bits {
         /// Reset: nothing is received.
         RST = 0,
-        /// Receiving.
+        /// Ready: the RQ receives packets.
         RDY = 1,
         /// Error: posted WQEs complete as flushed where flush_in_error_en is set.
         ERR = 3,
@@ -26,7 +26,7 @@ enumeration! {
     pub struct SqState(pub u8) = "sq_state", 4 bits {
         /// Reset: nothing is sent.
         RST = 0,
-        /// Sending.
+        /// Ready: the SQ sends packets.
         RDY = 1,
         /// Error: posted WQEs complete as flushed where flush_in_error_en is set.
         ERR = 3,
@@ -34,11 +34,11 @@ enumeration! {
 }
 
 enumeration! {
-    /// Where an RQ's WQEs are.
+    /// Location of an RQ's WQEs.
     ///
     /// Source: linux: MLX5_RQC_MEM_RQ_TYPE_\*.
     pub struct MemRqType(pub u8) = "mem_rq_type", 4 bits {
-        /// In its own work queue.
+        /// In the RQ's own work queue.
         INLINE = 0,
         /// In the RMP rmpn.
         RMP = 1,
@@ -66,9 +66,9 @@ enumeration! {
     pub struct ShampoMatch(pub u8) = "shampo_match", 2 bits {
         /// None.
         NO_MATCH = 0,
-        /// Those of one flow whose other header fields fit too.
+        /// Packets of one flow whose other header fields match too.
         EXTENDED = 1,
-        /// Those of one five-tuple.
+        /// Packets of one five-tuple.
         FIVE_TUPLE = 2,
     }
 }
@@ -80,7 +80,7 @@ enumeration! {
     pub struct HairpinDataBufferType(pub u8) = "hairpin_data_buffer_type", 3 bits {
         /// In the device, in memory that can be evicted to the host.
         UNLOCKED_INTERNAL_BUFFER = 0,
-        /// In the device, always.
+        /// In the device, in memory that is never evicted.
         LOCKED_INTERNAL_BUFFER = 1,
     }
 }
@@ -92,7 +92,7 @@ enumeration! {
     pub struct HairpinWqBufferType(pub u8) = "hairpin_wq_buffer_type", 3 bits {
         /// In the device.
         INTERNAL_BUFFER = 0,
-        /// The ring of the hairpin queue is where the driver says, in the host.
+        /// In host memory, at the address that the driver gives.
         HOST_MEMORY = 1,
     }
 }
@@ -103,12 +103,12 @@ enumeration! {
     /// Source: linux: MLX5_MODIFY_RQ_IN_MODIFY_BITMASK_\*; dpdk:
     /// MLX5_MODIFY_RQ_IN_MODIFY_BITMASK_WQ_LWM.
     pub struct RqModifyField(pub u64) = "rq_modify_field", 64 bits {
-        /// lwm in the WQ: the limit of free receive WQEs below which an event comes.
+        /// Take wq.lwm from the new context: the low watermark of the limit event.
         WQ_LWM = 1,
-        /// Take vsd from the new context: whether VLAN tags are left in the packets.
+        /// Take vsd from the new context: whether VLAN stripping is disabled.
         VSD = 2,
-        /// Take scatter_fcs from the new context: whether the frame's checksum is written to
-        /// memory, too.
+        /// Take scatter_fcs from the new context: whether the device writes the frame check
+        /// sequence to memory.
         SCATTER_FCS = 4,
         /// Take counter_set_id from the new context: the Q counter set.
         COUNTER_SET_ID = 8,
@@ -130,7 +130,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// How much of a packet's headers a WQE must hold inline.
+    /// Packet headers that a WQE must hold inline.
     ///
     /// Source: linux: include/linux/mlx5/device.h enum mlx5_inline_modes.
     pub struct MinWqeInlineMode(pub u8) = "min_wqe_inline_mode", 3 bits {
@@ -190,7 +190,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What an RQT lists.
+    /// Kind of queue that an RQT lists.
     ///
     /// Source: dpdk: mlx5_prm.h MLX5_INLINE_Q_TYPE_\*.
     pub struct RqtListType(pub u8) = "rqt_list_type", 3 bits {
@@ -268,7 +268,11 @@ pub static DESTROY_TIR: CommandInfo = CommandInfo {
     capability: Some("hca_cap.log_max_tir"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such TIR for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "Steering rules still lead to it." },
+        StatusRule {
+            status: 9,
+            name: "BAD_RES_STATE",
+            why: "Steering rules still lead to the TIR.",
+        },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_TIR"],
@@ -477,7 +481,7 @@ pub static DESTROY_RQ: CommandInfo = CommandInfo {
     capability: Some("hca_cap.log_max_rq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such RQ for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "A TIR or RQT still names it." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "A TIR or RQT still uses the RQ." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_RQ"],
@@ -567,7 +571,7 @@ pub static DESTROY_TIS: CommandInfo = CommandInfo {
     capability: Some("hca_cap.log_max_tis"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such TIS for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "SQs still send through it." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "SQs still send through the TIS." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_TIS"],
@@ -653,7 +657,7 @@ pub static DESTROY_RQT: CommandInfo = CommandInfo {
     capability: Some("hca_cap.log_max_rqt"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such table for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "A TIR still points to it." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "A TIR still uses the RQT." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_RQT"],
@@ -741,9 +745,10 @@ structure! {
         ];
         /// The reserved lkey may be used in WQEs of this queue. `0x00.31`
         rlky set_rlky: flag(0);
-        /// Hold packets for a while when no WQE is posted, before they are dropped. `0x00.30`
+        /// Delay drop: hold packets for a while when no WQE is posted, before dropping them.
+        /// `0x00.30`
         delay_drop_en set_delay_drop_en: flag(1);
-        /// Write the frame check sequence behind each packet. `0x00.29`
+        /// Write the frame check sequence after each packet. `0x00.29`
         scatter_fcs set_scatter_fcs: flag(2);
         /// VLAN stripping is disabled. `0x00.28`
         vsd set_vsd: flag(3);
@@ -753,7 +758,7 @@ structure! {
         state set_state: named(RqState(u8), 8, 4);
         /// In ERR, posted WQEs complete as flushed. `0x00.18`
         flush_in_error_en set_flush_in_error_en: flag(13);
-        /// The RQ feeds the SQ hairpin_peer_sq without the host. `0x00.17`
+        /// Hairpin: the RQ feeds the SQ hairpin_peer_sq without the host. `0x00.17`
         hairpin set_hairpin: flag(14);
         /// Hairpin: where the packets wait. `0x00.10:8`
         ///
@@ -770,10 +775,10 @@ structure! {
         counter_set_id set_counter_set_id: number(u8, 96, 8);
         /// RMP that holds the WQEs, with mem_rq_type RMP. `0x10.23:0`
         rmpn set_rmpn: number(u32, 136, 24);
-        /// The SQ that forwards what this RQ receives, of the function hairpin_peer_vhca.
+        /// Hairpin: SQ that sends what this RQ receives; it belongs to hairpin_peer_vhca.
         /// `0x14.23:0`
         hairpin_peer_sq set_hairpin_peer_sq: number(u32, 168, 24);
-        /// Hairpin: the SQ's function. `0x18.15:0`
+        /// Hairpin: function that owns hairpin_peer_sq. `0x18.15:0`
         hairpin_peer_vhca set_hairpin_peer_vhca: number(u16, 208, 16);
         /// SHAMPO: alignment of packets that match no flow. `0x24.25:24`
         shampo_no_match_alignment_granularity set_shampo_no_match_alignment_granularity:
@@ -804,7 +809,7 @@ structure! {
         flush_in_error_en set_flush_in_error_en: flag(3);
         /// WQEs of many packets (ENHANCED_MPSW) are allowed. `0x00.27`
         allow_multi_pkt_send_wqe set_allow_multi_pkt_send_wqe: flag(4);
-        /// Headers that each WQE holds inline. `0x00.26:24`
+        /// Headers that each WQE must hold inline. `0x00.26:24`
         min_wqe_inline_mode set_min_wqe_inline_mode: named(MinWqeInlineMode(u8), 5, 3);
         /// State of the SQ. `0x00.23:20`
         state set_state: named(SqState(u8), 8, 4);
@@ -812,11 +817,11 @@ structure! {
         reg_umr set_reg_umr: flag(12);
         /// Software parser fields of the Ethernet segment are allowed. `0x00.18`
         allow_swp set_allow_swp: flag(13);
-        /// The SQ sends what the RQ hairpin_peer_rq receives. `0x00.17`
+        /// Hairpin: the SQ sends what the RQ hairpin_peer_rq receives. `0x00.17`
         hairpin set_hairpin: flag(14);
         /// The SQ never sends packets, such as one for WAIT and UMR. `0x00.16`
         non_wire set_non_wire: flag(15);
-        /// WQEs stay in place and are executed again and again. `0x00.15`
+        /// Static SQ: WQEs stay in place, and the device executes them repeatedly. `0x00.15`
         ///
         /// Source: dpdk: mlx5_ifc_sqc_bits.
         static_sq_wq set_static_sq_wq: flag(16);
@@ -830,14 +835,13 @@ structure! {
         user_index set_user_index: number(u32, 40, 24);
         /// CQ that gets the completions. `0x08.23:0`
         cqn set_cqn: number(u32, 72, 24);
-        /// The RQ whose packets this SQ sends on, of the function hairpin_peer_vhca. `0x0c.23:0`
+        /// Hairpin: RQ whose packets this SQ sends; it belongs to hairpin_peer_vhca. `0x0c.23:0`
         hairpin_peer_rq set_hairpin_peer_rq: number(u32, 104, 24);
-        /// Hairpin: the RQ's function. `0x10.15:0`
+        /// Hairpin: function that owns hairpin_peer_rq. `0x10.15:0`
         hairpin_peer_vhca set_hairpin_peer_vhca: number(u16, 144, 16);
         /// CQ that gets a CQE with the wire timestamp of each packet; 0 none. `0x18.23:0`
         ts_cqe_to_dest_cqn set_ts_cqe_to_dest_cqn: number(u32, 200, 24);
-        /// Virtual port whose parameters of quality of service the SQ is under
-        /// (CREATE_QOS_PARA_VPORT). `0x1c.31:16`
+        /// Number whose QoS parameters apply to the SQ (CREATE_QOS_PARA_VPORT). `0x1c.31:16`
         ///
         /// Source: freebsd: mlx5_ifc_sqc_bits.
         qos_para_vport_number set_qos_para_vport_number: number(u16, 224, 16);
@@ -861,7 +865,7 @@ structure! {
     RqNum, RqNumLayout, 0x4 bytes = "rq_num" {
         sources: ["linux: mlx5_ifc_rq_num_bits"];
         reserved: [(0, 8)];
-        /// One entry of an RQ table: packets whose hash leads here go to this RQ. `0x00.23:0`
+        /// RQ that gets the packets whose hash selects this entry. `0x00.23:0`
         rq_num set_rq_num: number(u32, 8, 24);
     }
 }
@@ -873,11 +877,11 @@ structure! {
     RqtContext, RqtContextLayout, 0xf0 bytes = "rqt_context" {
         sources: ["linux: mlx5_ifc_rqtc_bits"];
         reserved: [(0, 165), (168, 8), (193, 15), (224, 1696)];
-        /// What the table lists. `0x14.26:24`
+        /// Kind of queue that the table lists. `0x14.26:24`
         list_q_type set_list_q_type: named(RqtListType(u8), 165, 3);
         /// Number of entries that the table can have. `0x14.15:0`
         rqt_max_size set_rqt_max_size: number(u16, 176, 16);
-        /// Entries are 8 bytes and name the RQ's function too. `0x18.31`
+        /// Entries have 8 bytes and name the RQ's function too. `0x18.31`
         rq_vhca_id_format set_rq_vhca_id_format: flag(192);
         /// Number of entries that follow; a power of two where hashing needs it. `0x18.15:0`
         rqt_actual_size set_rqt_actual_size: number(u16, 208, 16);
@@ -889,19 +893,19 @@ structure! {
 }
 
 structure! {
-    /// Which fields MODIFY_RQT takes.
+    /// Fields that MODIFY_RQT changes.
     ///
     /// Source: linux: mlx5_ifc_rqt_bitmask_bits.
     RqtBitmask, RqtBitmaskLayout, 0x8 bytes = "rqt_bitmask" {
         sources: ["linux: mlx5_ifc_rqt_bitmask_bits"];
         reserved: [(0, 63)];
-        /// The list and rqt_actual_size. `0x04.0`
+        /// Take the list and rqt_actual_size from the new context. `0x04.0`
         rqn_list set_rqn_list: flag(63);
     }
 }
 
 structure! {
-    /// What a receive hash covers.
+    /// Header fields that a receive hash covers.
     ///
     /// Source: linux: mlx5_ifc_rx_hash_field_select_bits.
     RxHashFieldSelect, RxHashFieldSelectLayout, 0x4 bytes = "rx_hash_field_select" {
@@ -917,22 +921,22 @@ structure! {
 }
 
 structure! {
-    /// Transport interface receive: takes packets from steering to an RQ.
+    /// Transport interface receive (TIR): delivers packets from steering to an RQ.
     ///
     /// Source: linux: mlx5_ifc_tirc_bits.
     TirContext, TirContextLayout, 0xf0 bytes = "tir_context" {
         sources: ["linux: mlx5_ifc_tirc_bits"];
         reserved: [(0, 32), (39, 93), (160, 72), (257, 1), (259, 5), (292, 2), (704, 1216)];
-        /// How the RQ is found. `0x04.31:28`
+        /// How the TIR finds the RQ. `0x04.31:28`
         disp_type set_disp_type: named(TirDispType(u8), 32, 4);
         /// TLS receive offload. `0x04.27`
         tls_en set_tls_en: flag(36);
-        /// Payload of NVMe over TCP goes straight to its buffers (needs hca_cap.nvmeotcp).
-        /// `0x04.26`
+        /// The device writes the payload of NVMe over TCP directly to its buffers (needs
+        /// hca_cap.nvmeotcp). `0x04.26`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py Tirc.
         nvmeotcp_zerocopy_en set_nvmeotcp_zerocopy_en: flag(37);
-        /// The CRC of NVMe over TCP is checked (needs hca_cap.nvmeotcp). `0x04.25`
+        /// The device checks the CRC of NVMe over TCP (needs hca_cap.nvmeotcp). `0x04.25`
         ///
         /// Source: rdma-core: tests/mlx5_prm_structs.py Tirc.
         nvmeotcp_crc_en set_nvmeotcp_crc_en: flag(38);
@@ -944,7 +948,7 @@ structure! {
         lro_max_ip_payload_size set_lro_max_ip_payload_size: number(u8, 152, 8);
         /// The RQ, with disp_type DIRECT. `0x1c.23:0`
         inline_rqn set_inline_rqn: number(u32, 232, 24);
-        /// Both directions of a connection hash alike. `0x20.31`
+        /// Both directions of a connection have the same hash. `0x20.31`
         rx_hash_symmetric set_rx_hash_symmetric: flag(256);
         /// Offloads work on the inner headers of tunnels. `0x20.29`
         tunneled_offload_en set_tunneled_offload_en: flag(258);
@@ -953,53 +957,54 @@ structure! {
         /// Hash function. `0x24.31:28`
         rx_hash_fn set_rx_hash_fn: named(RxHashFn(u8), 288, 4);
         /// Own packets of the transport domain that loop back: bit 0 unicast, bit 1 multicast.
-        /// Drivers set a bit to get them, whatever the name says. `0x24.25:24`
+        /// Despite the name, drivers set a bit to receive them. `0x24.25:24`
         self_lb_block set_self_lb_block: number(u8, 294, 2);
         /// Transport domain number. `0x24.23:0`
         transport_domain set_transport_domain: number(u32, 296, 24);
         /// Key of the Toeplitz hash, 40 bytes. `0x28, 40 bytes`
         rx_hash_toeplitz_key set_rx_hash_toeplitz_key: number(u32, 320, 32) [10];
-        /// What the hash covers in outer headers. `0x50`
+        /// Outer header fields that the hash covers. `0x50`
         rx_hash_field_selector_outer rx_hash_field_selector_outer_mut:
             nested(RxHashFieldSelect, 640);
-        /// What the hash covers in inner headers. `0x54`
+        /// Inner header fields that the hash covers. `0x54`
         rx_hash_field_selector_inner rx_hash_field_selector_inner_mut:
             nested(RxHashFieldSelect, 672);
     }
 }
 
 structure! {
-    /// Which fields MODIFY_TIR takes.
+    /// Fields that MODIFY_TIR changes.
     ///
     /// Source: linux: mlx5_ifc_modify_tir_bitmask_bits.
     ModifyTirBitmask, ModifyTirBitmaskLayout, 0x8 bytes = "modify_tir_bitmask" {
         sources: ["linux: mlx5_ifc_modify_tir_bitmask_bits"];
         reserved: [(0, 59)];
-        /// self_lb_block. `0x04.4`
+        /// Take self_lb_block from the new context: which own packets loop back. `0x04.4`
         self_lb_en set_self_lb_en: flag(59);
-        /// tunneled_offload_en, by its place; DPDK says that it cannot be modified. `0x04.3`
+        /// Take tunneled_offload_en from the new context, by its position; DPDK says that it cannot
+        /// be modified. `0x04.3`
         ///
         /// Source: dpdk: enum MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_\*.
         tunneled_offload_en set_tunneled_offload_en: flag(60);
-        /// The hash function, key and fields. `0x04.2`
+        /// Take the hash function, key and fields from the new context. `0x04.2`
         hash set_hash: flag(61);
-        /// indirect_table: the RQ table that the TIR spreads over. `0x04.1`
+        /// Take indirect_table from the new context: the RQ table of the TIR. `0x04.1`
         ///
         /// Source: dpdk: MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_INDIRECT_TABLE.
         indirect_table set_indirect_table: flag(62);
-        /// packet_merge_mask and the other LRO fields. `0x04.0`
+        /// Take packet_merge_mask and the other LRO fields from the new context. `0x04.0`
         packet_merge set_packet_merge: flag(63);
     }
 }
 
 structure! {
-    /// Transport interface send: what the packets of SQs have in common.
+    /// Transport interface send (TIS): properties that the packets of its SQs share.
     ///
     /// Source: linux: mlx5_ifc_tisc_bits.
     TisContext, TisContextLayout, 0xa0 bytes = "tis_context" {
         sources: ["linux: mlx5_ifc_tisc_bits"];
         reserved: [(2, 2), (8, 4), (16, 280), (320, 8), (352, 8), (384, 896)];
-        /// Never use another port than lag_tx_port_affinity says. `0x00.31`
+        /// Send only on the port lag_tx_port_affinity. `0x00.31`
         strict_lag_tx_port_affinity set_strict_lag_tx_port_affinity: flag(0);
         /// TLS send offload. `0x00.30`
         tls_en set_tls_en: flag(1);
@@ -1018,7 +1023,7 @@ structure! {
 }
 
 structure! {
-    /// Which fields MODIFY_TIS takes.
+    /// Fields that MODIFY_TIS changes.
     ///
     /// Source: linux: mlx5_ifc_modify_tis_bitmask_bits.
     ModifyTisBitmask, ModifyTisBitmaskLayout, 0x8 bytes = "modify_tis_bitmask" {
@@ -1026,10 +1031,10 @@ structure! {
         reserved: [(0, 61)];
         /// Take lag_tx_port_affinity from the new context: the port of a bond. `0x04.2`
         lag_tx_port_affinity set_lag_tx_port_affinity: flag(61);
-        /// Take strict_lag_tx_port_affinity from the new context: whether the port is kept when its
-        /// link is down. `0x04.1`
+        /// Take strict_lag_tx_port_affinity from the new context: whether the SQs keep the port
+        /// when its link is down. `0x04.1`
         strict_lag_tx_port_affinity set_strict_lag_tx_port_affinity: flag(62);
-        /// Take prio from the new context: the priority of what the SQs send. `0x04.0`
+        /// Take prio from the new context: the priority of the SQs' packets. `0x04.0`
         prio set_prio: flag(63);
     }
 }
@@ -1060,19 +1065,18 @@ structure! {
     CreateTirOut, CreateTirOutLayout, 0x10 bytes = "create_tir_out" {
         sources: ["linux: mlx5_ifc_create_tir_out_bits"];
         reserved: [];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
-        /// Address of the TIR for software steering, bits 63:40. `0x00.23:0`
+        /// ICM address of the TIR for software steering, bits 63:40. `0x00.23:0`
         icm_address_63_40 set_icm_address_63_40: number(u32, 8, 24);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// Bits 39:32. `0x08.31:24`
+        /// ICM address of the TIR, bits 39:32. `0x08.31:24`
         icm_address_39_32 set_icm_address_39_32: number(u8, 64, 8);
         /// Number of the TIR. `0x08.23:0`
         tirn set_tirn: number(u32, 72, 24);
-        /// Bits 31:0. `0x0c`
+        /// ICM address of the TIR, bits 31:0. `0x0c`
         icm_address_31_0 set_icm_address_31_0: number(u32, 96, 32);
     }
 }
@@ -1109,8 +1113,7 @@ structure! {
     ModifyTirOut, ModifyTirOutLayout, 0x10 bytes = "modify_tir_out" {
         sources: ["linux: mlx5_ifc_modify_tir_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1146,8 +1149,7 @@ structure! {
     DestroyTirOut, DestroyTirOutLayout, 0x10 bytes = "destroy_tir_out" {
         sources: ["linux: mlx5_ifc_destroy_tir_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1186,13 +1188,12 @@ structure! {
     QueryTirOut, QueryTirOutLayout, 0x110 bytes = "query_tir_out" {
         sources: ["linux: mlx5_ifc_query_tir_out_bits"];
         reserved: [(8, 24), (64, 192)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The TIR as it is now. `0x20, 240 bytes`
+        /// The TIR's current context. `0x20, 240 bytes`
         tir_context tir_context_mut: nested(TirContext, 256);
     }
 }
@@ -1225,8 +1226,7 @@ structure! {
     CreateSqOut, CreateSqOutLayout, 0x10 bytes = "create_sq_out" {
         sources: ["linux: mlx5_ifc_create_sq_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1259,7 +1259,7 @@ structure! {
         /// Fields of ctx to take (values in sq_modify_field); the state is always taken. `0x10, 8
         /// bytes`
         modify_bitmask set_modify_bitmask: number(u64, 128, 64);
-        /// New values; state is the new state. `0x20, 240 bytes`
+        /// The context with the new values; state is the new state. `0x20, 240 bytes`
         ctx ctx_mut: nested(SqContext, 256);
     }
 }
@@ -1271,8 +1271,7 @@ structure! {
     ModifySqOut, ModifySqOutLayout, 0x10 bytes = "modify_sq_out" {
         sources: ["linux: mlx5_ifc_modify_sq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1308,8 +1307,7 @@ structure! {
     DestroySqOut, DestroySqOutLayout, 0x10 bytes = "destroy_sq_out" {
         sources: ["linux: mlx5_ifc_destroy_sq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1348,13 +1346,12 @@ structure! {
     QuerySqOut, QuerySqOutLayout, 0x110 bytes = "query_sq_out" {
         sources: ["linux: mlx5_ifc_query_sq_out_bits"];
         reserved: [(8, 24), (64, 192)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The SQ as it is now, its state included. `0x20, 240 bytes`
+        /// The SQ's current context, its state included. `0x20, 240 bytes`
         sq_context sq_context_mut: nested(SqContext, 256);
     }
 }
@@ -1387,8 +1384,7 @@ structure! {
     CreateRqOut, CreateRqOutLayout, 0x10 bytes = "create_rq_out" {
         sources: ["linux: mlx5_ifc_create_rq_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1421,7 +1417,7 @@ structure! {
         /// Fields of ctx to take (values in rq_modify_field); the state is always taken. `0x10, 8
         /// bytes`
         modify_bitmask set_modify_bitmask: number(u64, 128, 64);
-        /// New values; state is the new state. `0x20, 240 bytes`
+        /// The context with the new values; state is the new state. `0x20, 240 bytes`
         ctx ctx_mut: nested(RqContext, 256);
     }
 }
@@ -1433,8 +1429,7 @@ structure! {
     ModifyRqOut, ModifyRqOutLayout, 0x10 bytes = "modify_rq_out" {
         sources: ["linux: mlx5_ifc_modify_rq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1470,8 +1465,7 @@ structure! {
     DestroyRqOut, DestroyRqOutLayout, 0x10 bytes = "destroy_rq_out" {
         sources: ["linux: mlx5_ifc_destroy_rq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1510,13 +1504,12 @@ structure! {
     QueryRqOut, QueryRqOutLayout, 0x110 bytes = "query_rq_out" {
         sources: ["linux: mlx5_ifc_query_rq_out_bits"];
         reserved: [(8, 24), (64, 192)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The RQ as it is now, its state included. `0x20, 240 bytes`
+        /// The RQ's current context, its state included. `0x20, 240 bytes`
         rq_context rq_context_mut: nested(RqContext, 256);
     }
 }
@@ -1549,8 +1542,7 @@ structure! {
     CreateTisOut, CreateTisOutLayout, 0x10 bytes = "create_tis_out" {
         sources: ["linux: mlx5_ifc_create_tis_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1592,8 +1584,7 @@ structure! {
     ModifyTisOut, ModifyTisOutLayout, 0x10 bytes = "modify_tis_out" {
         sources: ["linux: mlx5_ifc_modify_tis_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1629,8 +1620,7 @@ structure! {
     DestroyTisOut, DestroyTisOutLayout, 0x10 bytes = "destroy_tis_out" {
         sources: ["linux: mlx5_ifc_destroy_tis_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1669,13 +1659,12 @@ structure! {
     QueryTisOut, QueryTisOutLayout, 0xb0 bytes = "query_tis_out" {
         sources: ["linux: mlx5_ifc_query_tis_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The TIS as it is now. `0x10, 160 bytes`
+        /// The TIS's current context. `0x10, 160 bytes`
         tis_context tis_context_mut: nested(TisContext, 128);
     }
 }
@@ -1708,8 +1697,7 @@ structure! {
     CreateRqtOut, CreateRqtOutLayout, 0x10 bytes = "create_rqt_out" {
         sources: ["linux: mlx5_ifc_create_rqt_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1739,7 +1727,7 @@ structure! {
         rqtn set_rqtn: number(u32, 72, 24);
         /// Fields of ctx to take. `0x10, 8 bytes`
         bitmask bitmask_mut: nested(RqtBitmask, 128);
-        /// New list. `0x20, 240 bytes`
+        /// The context with the new list. `0x20, 240 bytes`
         ctx ctx_mut: nested(RqtContext, 256);
     }
 }
@@ -1751,8 +1739,7 @@ structure! {
     ModifyRqtOut, ModifyRqtOutLayout, 0x10 bytes = "modify_rqt_out" {
         sources: ["linux: mlx5_ifc_modify_rqt_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1788,8 +1775,7 @@ structure! {
     DestroyRqtOut, DestroyRqtOutLayout, 0x10 bytes = "destroy_rqt_out" {
         sources: ["linux: mlx5_ifc_destroy_rqt_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1828,8 +1814,7 @@ structure! {
     QueryRqtOut, QueryRqtOutLayout, 0x110 bytes = "query_rqt_out" {
         sources: ["linux: mlx5_ifc_query_rqt_out_bits"];
         reserved: [(8, 24), (64, 192)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1866,8 +1851,7 @@ structure! {
         0x10 bytes = "alloc_transport_domain_out" {
         sources: ["linux: mlx5_ifc_alloc_transport_domain_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1907,8 +1891,7 @@ structure! {
         0x10 bytes = "dealloc_transport_domain_out" {
         sources: ["linux: mlx5_ifc_dealloc_transport_domain_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`

@@ -24,19 +24,19 @@ enumeration! {
         LINKED_LIST = 0,
         /// A ring of WQEs.
         CYCLIC = 1,
-        /// A linked list whose WQEs hold many packets, one stride after the other.
+        /// A linked list whose WQEs hold many packets, one stride after another.
         LINKED_LIST_STRIDING = 2,
-        /// A ring whose WQEs hold many packets, one stride after the other.
+        /// A ring whose WQEs hold many packets, one stride after another.
         CYCLIC_STRIDING = 3,
     }
 }
 
 enumeration! {
-    /// What is written behind the last byte of a packet.
+    /// Padding after the last byte of a packet.
     ///
     /// Source: linux: MLX5_WQ_END_PAD_MODE_\*.
     pub struct WqEndPaddingMode(pub u8) = "wq_end_padding_mode", 2 bits {
-        /// Nothing.
+        /// No padding.
         NONE = 0,
         /// Padding up to the end of the cache line.
         ALIGN = 1,
@@ -151,9 +151,9 @@ pub static ARM_RQ: CommandInfo = CommandInfo {
 command!(ArmRqIn -> ArmRqOut, ARM_RQ);
 
 impl ArmRqIn {
-    /// `op_mod`: The number is of a shared receive queue made by CREATE_SRQ.
+    /// `op_mod`: srq_number is an SRQ of CREATE_SRQ.
     pub const SRQ: u16 = 1;
-    /// `op_mod`: The number is of a receive queue with an offload, made by CREATE_XRQ.
+    /// `op_mod`: srq_number is an XRQ of CREATE_XRQ: a receive queue with an offload.
     pub const XRQ: u16 = 2;
 }
 
@@ -203,7 +203,7 @@ pub static DESTROY_XRC_SRQ: CommandInfo = CommandInfo {
     capability: Some("hca_cap.xrc"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such XRC SRQ for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "QPs still receive from it." },
+        StatusRule { status: 9, name: "BAD_RES_STATE", why: "QPs still receive from the SRQ." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_XRC_SRQ"],
@@ -253,7 +253,7 @@ pub static ARM_XRC_SRQ: CommandInfo = CommandInfo {
 command!(ArmXrcSrqIn -> ArmXrcSrqOut, ARM_XRC_SRQ);
 
 impl ArmXrcSrqIn {
-    /// `op_mod`: The only sort of queue that the command knows.
+    /// `op_mod`: The queue is an XRC SRQ; the command supports no other kind.
     pub const XRC_SRQ: u16 = 1;
 }
 
@@ -290,7 +290,11 @@ pub static DEALLOC_XRCD: CommandInfo = CommandInfo {
     capability: Some("hca_cap.xrc"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such domain for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "QPs or SRQs still belong to it." },
+        StatusRule {
+            status: 9,
+            name: "BAD_RES_STATE",
+            why: "QPs or SRQs still belong to the domain.",
+        },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DEALLOC_XRCD"],
@@ -370,7 +374,11 @@ pub static DESTROY_RMP: CommandInfo = CommandInfo {
     capability: Some("hca_cap.log_max_rmp"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such RMP for this uid." },
-        StatusRule { status: 9, name: "BAD_RES_STATE", why: "RQs or QPs still receive from it." },
+        StatusRule {
+            status: 9,
+            name: "BAD_RES_STATE",
+            why: "RQs or QPs still receive from the RMP.",
+        },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_RMP"],
@@ -412,29 +420,29 @@ structure! {
         wq_type set_wq_type: named(WqType(u8), 0, 4);
         /// WQEs carry signatures that the device checks. `0x00.27`
         wq_signature set_wq_signature: flag(4);
-        /// Padding behind received packets. `0x00.26:25`
+        /// Padding after received packets. `0x00.26:25`
         end_padding_mode set_end_padding_mode: named(WqEndPaddingMode(u8), 5, 2);
-        /// The queue is enabled by another queue's WQE (cross channel). `0x00.24`
+        /// A WQE of another queue enables this queue (cross channel). `0x00.24`
         cd_slave set_cd_slave: flag(7);
         /// Header-data split: leave the first scatter entry to the header. `0x04.31`
         hds_skip_first_sge set_hds_skip_first_sge: flag(32);
         /// Header-data split: log2 of the header buffer, in units of 64 bytes. `0x04.30:28`
         log2_hds_buf_size set_log2_hds_buf_size: number(u8, 33, 3);
-        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x04.20:16`
+        /// Offset of the buffer in its first page, in units of 1/64 of the page size. `0x04.20:16`
         page_offset set_page_offset: number(u8, 43, 5);
-        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// Low watermark in WQEs: the device raises the limit event when fewer are left; 0 disarms.
         /// `0x04.15:0`
         lwm set_lwm: number(u16, 48, 16);
         /// Protection domain number. `0x08.23:0`
         pd set_pd: number(u32, 72, 24);
-        /// UAR page index on which the queue's doorbells are rung (SQ). `0x0c.23:0`
+        /// Index of the UAR page for the queue's doorbells (SQ). `0x0c.23:0`
         uar_page set_uar_page: number(u32, 104, 24);
         /// Address of the doorbell record, 8-byte aligned; an offset into the UMEM named by
         /// dbr_umem_id when dbr_umem_valid is set. `0x10, 8 bytes`
         dbr_addr set_dbr_addr: number(u64, 128, 64);
-        /// WQEs or WQEBBs that the device has taken (read only). `0x18`
+        /// Number of WQEs or WQEBBs that the device has consumed (read only). `0x18`
         hw_counter set_hw_counter: number(u32, 192, 32);
-        /// WQEs or WQEBBs posted as the device last read them (read only). `0x1c`
+        /// Number of posted WQEs or WQEBBs that the device last read (read only). `0x1c`
         sw_counter set_sw_counter: number(u32, 224, 32);
         /// log2 of the stride in bytes: of a WQE (RQ, RMP), or 6 for the WQEBBs of an SQ.
         /// `0x20.19:16`
@@ -453,17 +461,17 @@ structure! {
         log_hairpin_num_packets set_log_hairpin_num_packets: number(u8, 291, 5);
         /// Hairpin: log2 of the buffer in bytes. `0x24.20:16`
         log_hairpin_data_sz set_log_hairpin_data_sz: number(u8, 299, 5);
-        /// Striding: log2 of strides per WQE, less 9. `0x24.11:8`
+        /// Striding: log2 of strides per WQE, minus 9. `0x24.11:8`
         log_wqe_num_of_strides set_log_wqe_num_of_strides: number(u8, 308, 4);
         /// Write two bytes of padding before each packet, to align IP headers. `0x24.7`
         two_byte_shift_en set_two_byte_shift_en: flag(312);
-        /// Striding: log2 of bytes per stride, less 6. `0x24.2:0`
+        /// Striding: log2 of bytes per stride, minus 6. `0x24.2:0`
         log_wqe_stride_size set_log_wqe_stride_size: number(u8, 317, 3);
         /// UMEM that holds the doorbell record. `0x28`
         dbr_umem_id set_dbr_umem_id: number(u32, 320, 32);
         /// UMEM that holds the buffer. `0x2c`
         wq_umem_id set_wq_umem_id: number(u32, 352, 32);
-        /// Where the buffer starts in the UMEM, in bytes. `0x30, 8 bytes`
+        /// Offset of the buffer in the UMEM, in bytes. `0x30, 8 bytes`
         wq_umem_offset set_wq_umem_offset: number(u64, 384, 64);
         /// SHAMPO: key of the header buffer. `0x38`
         headers_mkey set_headers_mkey: number(u32, 448, 32);
@@ -507,7 +515,7 @@ structure! {
         log_rq_stride set_log_rq_stride: number(u8, 37, 3);
         /// XRC domain number. `0x04.23:0`
         xrcd set_xrcd: number(u32, 40, 24);
-        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.31:26`
+        /// Offset of the buffer in its first page, in units of 1/64 of the page size. `0x08.31:26`
         page_offset set_page_offset: number(u8, 64, 6);
         /// Number of the CQ. `0x08.23:0`
         cqn set_cqn: number(u32, 72, 24);
@@ -515,7 +523,7 @@ structure! {
         log_page_size set_log_page_size: number(u8, 130, 6);
         /// Protection domain number. `0x18.23:0`
         pd set_pd: number(u32, 200, 24);
-        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// Low watermark in WQEs: the device raises the limit event when fewer are left; 0 disarms.
         /// `0x1c.31:16`
         lwm set_lwm: number(u16, 224, 16);
         /// WQEs posted and not consumed (read only). `0x1c.15:0`
@@ -554,8 +562,7 @@ structure! {
     CreateSrqOut, CreateSrqOutLayout, 0x10 bytes = "create_srq_out" {
         sources: ["linux: mlx5_ifc_create_srq_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -593,8 +600,7 @@ structure! {
     DestroySrqOut, DestroySrqOutLayout, 0x10 bytes = "destroy_srq_out" {
         sources: ["linux: mlx5_ifc_destroy_srq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -633,13 +639,12 @@ structure! {
     QuerySrqOut, QuerySrqOutLayout, 0x110 bytes = "query_srq_out" {
         sources: ["linux: mlx5_ifc_query_srq_out_bits"];
         reserved: [(8, 24), (64, 64), (640, 1536)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The current SRQ: its state and its remaining fields. `0x10, 64 bytes`
+        /// The SRQ's current context, its state included. `0x10, 64 bytes`
         srq_context_entry srq_context_entry_mut: nested(SrqContext, 128);
         /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
         /// `0x110, 8 bytes`
@@ -663,9 +668,9 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Number of the SRQ whose limit is armed; DevX takes it for that of an RQ. `0x08.23:0`
+        /// Number of the SRQ to arm; DevX treats it as the number of an RQ. `0x08.23:0`
         srq_number set_srq_number: number(u32, 72, 24);
-        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// Low watermark in WQEs: the device raises the limit event when fewer are left; 0 disarms.
         /// `0x0c.15:0`
         lwm set_lwm: number(u16, 112, 16);
     }
@@ -678,8 +683,7 @@ structure! {
     ArmRqOut, ArmRqOutLayout, 0x10 bytes = "arm_rq_out" {
         sources: ["linux: mlx5_ifc_arm_rq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -690,7 +694,7 @@ structure! {
 impl CommandOutput for ArmRqOut {}
 
 structure! {
-    /// XRC shared receive queue context; any SRQ of a user is one, in an XRC domain of its own.
+    /// XRC shared receive queue context; every SRQ of a user is an XRC SRQ in its own XRC domain.
     ///
     /// Source: linux: mlx5_ifc_xrc_srqc_bits.
     XrcSrqContext, XrcSrqContextLayout, 0x40 bytes = "xrc_srq_context" {
@@ -712,7 +716,7 @@ structure! {
         log_rq_stride set_log_rq_stride: number(u8, 37, 3);
         /// XRC domain number. `0x04.23:0`
         xrcd set_xrcd: number(u32, 40, 24);
-        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.31:26`
+        /// Offset of the buffer in its first page, in units of 1/64 of the page size. `0x08.31:26`
         page_offset set_page_offset: number(u8, 64, 6);
         /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands.
         /// `0x08.24`
@@ -727,7 +731,7 @@ structure! {
         user_index set_user_index: number(u32, 136, 24);
         /// Protection domain number. `0x18.23:0`
         pd set_pd: number(u32, 200, 24);
-        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// Low watermark in WQEs: the device raises the limit event when fewer are left; 0 disarms.
         /// `0x1c.31:16`
         lwm set_lwm: number(u16, 224, 16);
         /// WQEs posted and not consumed (read only). `0x1c.15:0`
@@ -770,8 +774,7 @@ structure! {
     CreateXrcSrqOut, CreateXrcSrqOutLayout, 0x10 bytes = "create_xrc_srq_out" {
         sources: ["linux: mlx5_ifc_create_xrc_srq_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -809,8 +812,7 @@ structure! {
     DestroyXrcSrqOut, DestroyXrcSrqOutLayout, 0x10 bytes = "destroy_xrc_srq_out" {
         sources: ["linux: mlx5_ifc_destroy_xrc_srq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -849,13 +851,12 @@ structure! {
     QueryXrcSrqOut, QueryXrcSrqOutLayout, 0x110 bytes = "query_xrc_srq_out" {
         sources: ["linux: mlx5_ifc_query_xrc_srq_out_bits"];
         reserved: [(8, 24), (64, 64), (640, 1536)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The XRC SRQ as it is now. `0x10, 64 bytes`
+        /// The XRC SRQ's current context. `0x10, 64 bytes`
         xrc_srq_context_entry xrc_srq_context_entry_mut: nested(XrcSrqContext, 128);
         /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
         /// `0x110, 8 bytes`
@@ -881,7 +882,7 @@ structure! {
         op_mod set_op_mod: number(u16, 48, 16);
         /// Number of the XRC SRQ. `0x08.23:0`
         xrc_srqn set_xrc_srqn: number(u32, 72, 24);
-        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// Low watermark in WQEs: the device raises the limit event when fewer are left; 0 disarms.
         /// `0x0c.15:0`
         lwm set_lwm: number(u16, 112, 16);
     }
@@ -894,8 +895,7 @@ structure! {
     ArmXrcSrqOut, ArmXrcSrqOutLayout, 0x10 bytes = "arm_xrc_srq_out" {
         sources: ["linux: mlx5_ifc_arm_xrc_srq_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -929,8 +929,7 @@ structure! {
     AllocXrcdOut, AllocXrcdOutLayout, 0x10 bytes = "alloc_xrcd_out" {
         sources: ["linux: mlx5_ifc_alloc_xrcd_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -968,8 +967,7 @@ structure! {
     DeallocXrcdOut, DeallocXrcdOutLayout, 0x10 bytes = "dealloc_xrcd_out" {
         sources: ["linux: mlx5_ifc_dealloc_xrcd_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -996,13 +994,14 @@ structure! {
 }
 
 structure! {
-    /// Which fields MODIFY_RMP takes.
+    /// Fields that MODIFY_RMP changes.
     ///
     /// Source: linux: mlx5_ifc_rmp_bitmask_bits.
     RmpBitmask, RmpBitmaskLayout, 0x8 bytes = "rmp_bitmask" {
         sources: ["linux: mlx5_ifc_rmp_bitmask_bits"];
         reserved: [(0, 63)];
-        /// The low watermark (wq.lwm), which arms the limit event. `0x04.0`
+        /// Take wq.lwm from the new context: the low watermark, which arms the limit event.
+        /// `0x04.0`
         lwm set_lwm: flag(63);
     }
 }
@@ -1033,8 +1032,7 @@ structure! {
     CreateRmpOut, CreateRmpOutLayout, 0x10 bytes = "create_rmp_out" {
         sources: ["linux: mlx5_ifc_create_rmp_out_bits"];
         reserved: [(8, 24), (64, 8), (96, 32)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1078,8 +1076,7 @@ structure! {
     ModifyRmpOut, ModifyRmpOutLayout, 0x10 bytes = "modify_rmp_out" {
         sources: ["linux: mlx5_ifc_modify_rmp_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1115,8 +1112,7 @@ structure! {
     DestroyRmpOut, DestroyRmpOutLayout, 0x10 bytes = "destroy_rmp_out" {
         sources: ["linux: mlx5_ifc_destroy_rmp_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1155,13 +1151,12 @@ structure! {
     QueryRmpOut, QueryRmpOutLayout, 0x110 bytes = "query_rmp_out" {
         sources: ["linux: mlx5_ifc_query_rmp_out_bits"];
         reserved: [(8, 24), (64, 192)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
-        /// The RMP as it is now. `0x20, 240 bytes`
+        /// The RMP's current context. `0x20, 240 bytes`
         rmp_context rmp_context_mut: nested(RmpContext, 256);
     }
 }

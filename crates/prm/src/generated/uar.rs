@@ -14,12 +14,12 @@ view! {
         reserved: [(0, 8), (32, 2), (36, 3)];
         /// Number of CQEs consumed, modulo 2^24. `0x00.23:0`
         consumer_index set_consumer_index: number(u32, 8, 24);
-        /// Arm sequence number, to be increased after every event, so that stale arms are noticed.
+        /// Arm sequence number, which software increments after every event; it reveals stale arms.
         /// `0x04.29:28`
         arm_sn set_arm_sn: number(u8, 34, 2);
         /// Arm for solicited and error completions only. `0x04.24`
         arm_solicited_only set_arm_solicited_only: flag(39);
-        /// Consumer index that the CQ is armed at: an event comes for a CQE beyond it. `0x04.23:0`
+        /// Consumer index at which the CQ is armed: a CQE beyond it raises the event. `0x04.23:0`
         arm_consumer_index set_arm_consumer_index: number(u32, 40, 24);
     }
 }
@@ -75,8 +75,8 @@ view! {
 }
 
 structure! {
-    /// What is written to a BlueFlame register as a plain doorbell: the first 8 bytes of the last
-    /// WQE's control segment.
+    /// Plain doorbell of a send queue, written to a BlueFlame register: the first 8 bytes of the
+    /// last WQE's control segment.
     ///
     /// Source: linux: drivers/infiniband/hw/mlx5/wr.c mlx5r_ring_db; rdma-core:
     /// providers/mlx5/qp.c.
@@ -85,9 +85,9 @@ structure! {
             ["linux: drivers/infiniband/hw/mlx5/wr.c mlx5r_ring_db",
             "rdma-core: providers/mlx5/qp.c"];
         reserved: [(56, 2)];
-        /// opmod of the WQE. `0x00.31:24`
+        /// Opcode modifier of the WQE. `0x00.31:24`
         opmod set_opmod: number(u8, 0, 8);
-        /// Producer index before this WQE: where in the ring it begins, in WQEBBs. `0x00.23:8`
+        /// Producer index before this WQE: the ring index of its first WQEBB. `0x00.23:8`
         wqe_index set_wqe_index: number(u16, 8, 16);
         /// Opcode of the WQE. `0x00.7:0`
         opcode set_opcode: named(WqeOpcode(u8), 24, 8);

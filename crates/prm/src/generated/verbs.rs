@@ -3,7 +3,7 @@
 use crate::macros::prelude::*;
 
 enumeration! {
-    /// Status of a work completion, `ibv_wc_status`. libmlx5 and mlx5_ib make it of the CQE
+    /// Status of a work completion, `ibv_wc_status`. libmlx5 and mlx5_ib derive it from the CQE
     /// syndrome; the numbers differ.
     ///
     /// Source: rdma-core: verbs.h IBV_WC_\*; rdma-core: ibv_wc_status_str; linux:
@@ -14,24 +14,25 @@ enumeration! {
         /// The message does not fit the receive, or is longer than allowed; CQE syndrome
         /// LOCAL_LENGTH (0x01).
         LOC_LEN_ERR = 1,
-        /// The request is malformed, or not for this QP; CQE syndrome LOCAL_QP_OPERATION (0x02).
+        /// The request is malformed or illegal on this QP; CQE syndrome LOCAL_QP_OPERATION (0x02).
         LOC_QP_OP_ERR = 2,
-        /// Of reliable datagrams, which mlx5 does not have.
+        /// Reliable datagrams only, which mlx5 lacks.
         LOC_EEC_OP_ERR = 3,
         /// A local key, address or right is wrong; CQE syndrome LOCAL_PROTECTION (0x04).
         LOC_PROT_ERR = 4,
         /// The QP went to error before the request was done: an earlier completion of the QP, or
         /// the program that moved it to error, is the cause; CQE syndrome FLUSHED (0x05).
         WR_FLUSH_ERR = 5,
-        /// A memory window could not be bound, or a key not changed; CQE syndrome
+        /// A memory window could not be bound, or a key could not be changed; CQE syndrome
         /// MEMORY_WINDOW_BIND (0x06).
         MW_BIND_ERR = 6,
-        /// The peer sent a response that makes no sense; CQE syndrome BAD_RESPONSE (0x10).
+        /// The peer sent a response that does not fit the request; CQE syndrome BAD_RESPONSE
+        /// (0x10).
         BAD_RESP_ERR = 7,
         /// A response could not be written to local memory; CQE syndrome LOCAL_ACCESS (0x11).
         LOC_ACCESS_ERR = 8,
         /// The peer refused the request as invalid, such as a message longer than its receive, or
-        /// an atomic at an address that is no multiple of 8; CQE syndrome REMOTE_INVALID_REQUEST
+        /// an atomic at an address that is not a multiple of 8; CQE syndrome REMOTE_INVALID_REQUEST
         /// (0x12).
         REM_INV_REQ_ERR = 9,
         /// The peer refused the access: rkey, range or right is wrong; CQE syndrome REMOTE_ACCESS
@@ -40,28 +41,27 @@ enumeration! {
         /// The peer could not finish the operation: look at the peer's own completion; CQE syndrome
         /// REMOTE_OPERATION (0x14).
         REM_OP_ERR = 0xb,
-        /// The peer does not answer, and retry_count is used up: path, link, GID index, MTU, or a
-        /// peer that is gone; CQE syndrome TRANSPORT_RETRY_EXCEEDED (0x15).
+        /// The peer does not answer, and retry_count is used up: check the path, link, GID index
+        /// and MTU, and that the peer is alive; CQE syndrome TRANSPORT_RETRY_EXCEEDED (0x15).
         RETRY_EXC_ERR = 0xc,
         /// The peer has no receive posted, and rnr_retry is used up; CQE syndrome
         /// RNR_RETRY_EXCEEDED (0x16).
         RNR_RETRY_EXC_ERR = 0xd,
-        /// Of reliable datagrams, which mlx5 lacks: two domains do not match.
+        /// Reliable datagrams only, which mlx5 lacks: two domains do not match.
         LOC_RDD_VIOL_ERR = 0xe,
-        /// Of reliable datagrams, which mlx5 lacks: the peer refused a request.
+        /// Reliable datagrams only, which mlx5 lacks: the peer refused a request.
         REM_INV_RD_REQ_ERR = 0xf,
         /// The peer aborted the operation; CQE syndrome REMOTE_ABORTED (0x22).
         REM_ABORT_ERR = 0x10,
-        /// Of reliable datagrams, which mlx5 lacks: a context number is wrong.
+        /// Reliable datagrams only, which mlx5 lacks: a context number is wrong.
         INV_EECN_ERR = 0x11,
-        /// Of reliable datagrams, which mlx5 lacks: a context is in the wrong state.
+        /// Reliable datagrams only, which mlx5 lacks: a context is in the wrong state.
         INV_EEC_STATE_ERR = 0x12,
         /// The device failed; its health report is in the kernel log.
         FATAL_ERR = 0x13,
-        /// An answer to a MAD did not come in time.
+        /// The response to a MAD did not arrive in time.
         RESP_TIMEOUT_ERR = 0x14,
-        /// The CQE syndrome is one that the library does not know: look at it and at the vendor
-        /// syndrome.
+        /// The library does not know the CQE syndrome: look at it and at the vendor syndrome.
         GENERAL_ERR = 0x15,
         /// Tag matching: an operation on the list failed.
         TM_ERR = 0x16,
@@ -71,71 +71,72 @@ enumeration! {
 }
 
 enumeration! {
-    /// Errnos of ioctls on a uverbs file, and what they mean there. Errors of this driver say it of
-    /// the method that failed.
+    /// Errnos of ioctls on a uverbs file. Errors of this driver explain them for the method that
+    /// failed.
     ///
     /// Source: linux: include/uapi/asm-generic/errno-base.h, include/uapi/asm-generic/errno.h;
     /// linux: drivers/infiniband/core/uverbs_ioctl.c; linux: drivers/infiniband/hw/mlx5/devx.c;
     /// linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c cmd_status_to_err.
     pub struct IoctlErrno(pub u8) = "ioctl_errno", 8 bits {
-        /// A privilege is lacking: raw packet QPs and flow rules need CAP_NET_RAW.
+        /// The process lacks a privilege: raw packet QPs and flow rules need CAP_NET_RAW.
         EPERM = 1,
         /// No such object in this context: the handle is wrong, or its object is destroyed.
         ENOENT = 2,
-        /// A signal came; call again.
+        /// A signal interrupted the call; call again.
         EINTR = 4,
-        /// The device is gone or was reset: open it again. mlx5_core also makes it of the command
-        /// statuses INTERNAL_ERR, BAD_SYS_STATE, BAD_INP_LEN and BAD_OUTP_LEN.
+        /// The device is gone or was reset: open it again. mlx5_core also returns it for the
+        /// command statuses INTERNAL_ERR, BAD_SYS_STATE, BAD_INP_LEN and BAD_OUTP_LEN.
         EIO = 5,
         /// The node has no driver behind it.
         ENXIO = 6,
-        /// The descriptor is closed, or is no event channel or context.
+        /// The descriptor is closed, or is not an event channel or context.
         EBADF = 9,
         /// Nothing to read, the device is not active yet, or 1 MiB of asynchronous answers is
-        /// queued. mlx5_core also makes it of the command statuses NOT_READY and NO_RES.
+        /// queued. mlx5_core also returns it for the command statuses NOT_READY and NO_RES.
         EAGAIN = 0xb,
-        /// Of memory registration: the limit of locked memory (`ulimit -l`) is reached. Of
-        /// commands: the status LIM, a limit of the device.
+        /// Memory registration: the limit of locked memory (`ulimit -l`) is reached. Commands: the
+        /// status LIM, a limit of the device.
         ENOMEM = 0xc,
-        /// The file of the device, or one that rdma_cm needs, is not this user's to open.
+        /// This user may not open the device's file, or one that rdma_cm needs.
         EACCES = 0xd,
-        /// A buffer of the request, or memory to register, is not mapped, or not writable as the
-        /// access asks.
+        /// A buffer of the request, or memory to register, is not mapped, or is not writable
+        /// although the access requires it.
         EFAULT = 0xe,
-        /// Another object still uses this one: destroy that first. mlx5_core also makes it of the
-        /// command status RES_BUSY.
+        /// Another object still uses this one: destroy that one first. mlx5_core also returns it
+        /// for the command status RES_BUSY.
         EBUSY = 0x10,
         /// The device was removed; the context is dead.
         ENODEV = 0x13,
-        /// An argument, a flag or a state is wrong: of a verb, the kernel's own rules refuse it; of
-        /// DevX, the command is not one that this method passes, or its mailbox is too short.
-        /// mlx5_core also makes it of the command statuses BAD_OP, BAD_PARAM, BAD_RES,
-        /// BAD_RES_STATE, IX, BAD_QP_STATE, BAD_PKT and BAD_SIZE_OUTS_CQES.
+        /// An argument, a flag or a state is wrong. Verbs: the kernel's own rules refuse the call.
+        /// DevX: this method does not pass the command, or the mailbox is too short. mlx5_core also
+        /// returns it for the command statuses BAD_OP, BAD_PARAM, BAD_RES, BAD_RES_STATE, IX,
+        /// BAD_QP_STATE, BAD_PKT and BAD_SIZE_OUTS_CQES.
         EINVAL = 0x16,
-        /// The machine has as many open files as it may.
+        /// The machine is at its limit of open files.
         ENFILE = 0x17,
-        /// The process has as many open files as it may: close some, or raise `ulimit -n`.
+        /// The process is at its limit of open files: close some, or raise `ulimit -n`.
         EMFILE = 0x18,
-        /// ib_uverbs has no such ioctl: the kernel is too old, or the file is none of uverbs.
+        /// ib_uverbs has no such ioctl: the kernel is too old, or the file is not a uverbs file.
         ENOTTY = 0x19,
         /// The answer does not fit its buffer, or no number is left for such an object.
         ENOSPC = 0x1c,
         /// The entry of the GID table is not in use.
         ENODATA = 0x3d,
-        /// Of a read of events: some were lost, so that every queue must be polled and armed again.
+        /// A read of events lost some: poll and arm every queue again.
         EOVERFLOW = 0x4b,
-        /// The kernel or the device has no such method: without DevX (log_max_uctx 0), or with an
-        /// old mlx5_ib, all of DevX.
+        /// The kernel or the device has no such method. All DevX methods are missing without DevX
+        /// (log_max_uctx 0) or with an old mlx5_ib.
         EPROTONOSUPPORT = 0x5d,
-        /// The device or the kernel lacks it, such as a kind of QP, or write combining.
+        /// The device or the kernel does not support the request, such as a kind of QP, or write
+        /// combining.
         EOPNOTSUPP = 0x5f,
         /// The firmware did not complete a command in time (60 s, unless the device names another
-        /// limit); or, of a connection, its peer did not answer.
+        /// limit), or the peer of a connection did not answer.
         ETIMEDOUT = 0x6e,
-        /// The device refused a command of DevX: the outbox has its status and syndrome.
+        /// The device refused a DevX command: the outbox has its status and syndrome.
         EREMOTEIO = 0x79,
-        /// A command was not sent: no slot of the command queue came free in time, because the
-        /// firmware answers none.
+        /// A command was not sent: no slot of the command queue became free in time, because the
+        /// firmware completes no commands.
         ECANCELED = 0x7d,
     }
 }

@@ -8,15 +8,15 @@ enumeration! {
     ///
     /// Source: linux: MLX5_QUERY_VPORT_STATE_OUT_STATE_\*.
     pub struct VportState(pub u8) = "vport_state", 4 bits {
-        /// No traffic.
+        /// The virtual port passes no traffic.
         DOWN = 0,
-        /// Traffic flows.
+        /// The virtual port passes traffic.
         UP = 1,
     }
 }
 
 enumeration! {
-    /// What an administrator set a virtual port to.
+    /// State that an administrator set a virtual port to.
     ///
     /// Source: linux: MLX5_VPORT_ADMIN_STATE_\*.
     pub struct VportAdminState(pub u8) = "vport_admin_state", 4 bits {
@@ -48,7 +48,7 @@ enumeration! {
     ///
     /// Source: linux: VHCA_ID_TYPE_\*.
     pub struct VhcaIdType(pub u8) = "vhca_id_type", 1 bits {
-        /// hca_cap.vhca_id, which the device gave.
+        /// hca_cap.vhca_id, which the device assigned.
         HW = 0,
         /// hca_cap_2.sw_vhca_id, which software chose.
         SW = 1,
@@ -60,13 +60,13 @@ enumeration! {
     ///
     /// Source: linux: MLX5_INLINE_MODE_\*; dpdk: MLX5_INLINE_MODE_\*.
     pub struct MinInlineMode(pub u8) = "min_inline_mode", 3 bits {
-        /// No header need be in the WQE.
+        /// The WQE need not carry headers inline.
         NONE = 0,
-        /// Ethernet.
+        /// The Ethernet header.
         L2 = 1,
-        /// Up to IP.
+        /// Up to the IP header.
         IP = 2,
-        /// Up to TCP or UDP.
+        /// Up to the TCP or UDP header.
         TCP_UDP = 3,
         /// Up to the inner Ethernet header of a tunnel.
         INNER_L2 = 5,
@@ -82,7 +82,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_ROCE_VERSION_\*.
     pub struct RoceVersion(pub u8) = "roce_version", 8 bits {
-        /// RoCE v1: GRH right after Ethernet.
+        /// RoCE v1: the GRH directly follows the Ethernet header.
         V1 = 0,
         /// RoCE v2: over UDP.
         V2 = 2,
@@ -122,21 +122,21 @@ enumeration! {
         PORT_GUID = 1,
         /// Take node_guid from the new context.
         NODE_GUID = 2,
-        /// vport_state_policy.
+        /// Take vport_state_policy from the new context.
         STATE_POLICY = 4,
     }
 }
 
 enumeration! {
-    /// How the state of a virtual InfiniBand port is decided.
+    /// What decides the state of a virtual InfiniBand port.
     ///
     /// Source: linux: MLX5_POLICY_\*.
     pub struct VportStatePolicy(pub u8) = "vport_state_policy", 4 bits {
-        /// Always down.
+        /// The port is always down.
         DOWN = 0,
-        /// Always up.
+        /// The port is always up.
         UP = 1,
-        /// As the physical port.
+        /// The state follows the physical port.
         FOLLOW = 2,
     }
 }
@@ -148,15 +148,15 @@ enumeration! {
     pub struct IbPortState(pub u8) = "ib_port_state", 4 bits {
         /// No state change; not a state.
         NOP = 0,
-        /// No link.
+        /// The port has no link.
         DOWN = 1,
-        /// Link is up; only subnet management packets pass.
+        /// The link is up; only subnet management packets pass.
         INIT = 2,
         /// Configured; data may be received.
         ARMED = 3,
-        /// In use.
+        /// The port carries traffic.
         ACTIVE = 4,
-        /// In use, link layer recovering.
+        /// The port carries traffic; the link layer recovers.
         ACTIVE_DEFER = 5,
     }
 }
@@ -166,24 +166,24 @@ enumeration! {
     ///
     /// Source: linux: enum ib_port_phys_state.
     pub struct IbPhysicalState(pub u8) = "ib_physical_state", 4 bits {
-        /// The link rests to save power, and carries no packets.
+        /// The link sleeps to save power, and carries no packets.
         SLEEP = 1,
-        /// Looking for a partner.
+        /// The port looks for a link partner.
         POLLING = 2,
-        /// Switched off.
+        /// The port is switched off.
         DISABLED = 3,
-        /// Both ends agree on width and speed.
+        /// Both ends negotiate width and speed.
         PORT_CONFIGURATION_TRAINING = 4,
         /// Width and speed are agreed; packets may pass.
         LINK_UP = 5,
-        /// Recovering from errors.
+        /// The link recovers from errors.
         LINK_ERROR_RECOVERY = 6,
-        /// The transmitter is in a test of its signal, and carries no packets.
+        /// The transmitter tests its signal, and carries no packets.
         PHY_TEST = 7,
     }
 }
 
-/// Reads whether a virtual port is up and whether it is meant to be.
+/// Reads the operational and the administrative state of a virtual port.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_VPORT_STATE.
 pub static QUERY_VPORT_STATE: CommandInfo = CommandInfo {
@@ -198,7 +198,7 @@ pub static QUERY_VPORT_STATE: CommandInfo = CommandInfo {
     statuses: &[StatusRule {
         status: 3,
         name: "BAD_PARAM",
-        why: "vport_number names no virtual port, or other_vport is not for this function to use.",
+        why: "vport_number names no virtual port, or this function may not use other_vport.",
     }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_VPORT_STATE"],
@@ -247,7 +247,7 @@ impl ModifyVportStateIn {
     pub const UPLINK: u16 = 2;
 }
 
-/// Reads the NIC vport context, and one of its address lists after it.
+/// Reads the NIC vport context, followed by one of its address lists.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_NIC_VPORT_CONTEXT.
 pub static QUERY_NIC_VPORT_CONTEXT: CommandInfo = CommandInfo {
@@ -263,8 +263,7 @@ pub static QUERY_NIC_VPORT_CONTEXT: CommandInfo = CommandInfo {
         StatusRule {
             status: 3,
             name: "BAD_PARAM",
-            why: "vport_number names no virtual port, or other_vport is not for this function to \
-                use.",
+            why: "vport_number names no virtual port, or this function may not use other_vport.",
         },
         StatusRule {
             status: 0x51,
@@ -356,7 +355,8 @@ pub static SET_ROCE_ADDRESS: CommandInfo = CommandInfo {
 
 command!(SetRoceAddressIn -> SetRoceAddressOut, SET_ROCE_ADDRESS);
 
-/// Reads the HCA vport context: what the subnet manager set and sees of an InfiniBand port.
+/// Reads the HCA vport context: the state of an InfiniBand port that the subnet manager sets and
+/// sees.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_HCA_VPORT_CONTEXT.
 pub static QUERY_HCA_VPORT_CONTEXT: CommandInfo = CommandInfo {
@@ -371,7 +371,7 @@ pub static QUERY_HCA_VPORT_CONTEXT: CommandInfo = CommandInfo {
     statuses: &[StatusRule {
         status: 3,
         name: "BAD_PARAM",
-        why: "port_num or vport_number names nothing, or the port is Ethernet.",
+        why: "port_num or vport_number names no port, or the port is Ethernet.",
     }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_HCA_VPORT_CONTEXT"],
@@ -463,8 +463,7 @@ pub static QUERY_VPORT_COUNTER: CommandInfo = CommandInfo {
     statuses: &[StatusRule {
         status: 3,
         name: "BAD_PARAM",
-        why: "port_num or vport_number names nothing, or other_vport is not for this function to \
-            use.",
+        why: "port_num or vport_number names no port, or this function may not use other_vport.",
     }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_VPORT_COUNTER"],
@@ -477,8 +476,8 @@ impl QueryVportCounterIn {
     pub const VPORT_COUNTERS: u16 = 0;
 }
 
-/// Asks the manager of an embedded switch, a PF of a DPU, about the host function behind it: its
-/// PCI address and how many VFs it has.
+/// Reads the host function behind an embedded switch: its PCI address and its number of VFs. The
+/// switch's manager, a PF of a DPU, sends it.
 ///
 /// Source: linux: MLX5_CMD_OP_QUERY_ESW_FUNCTIONS, mlx5_esw_query_functions.
 pub static QUERY_ESW_FUNCTIONS: CommandInfo = CommandInfo {
@@ -518,7 +517,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
@@ -532,8 +531,7 @@ structure! {
     QueryVportStateOut, QueryVportStateOutLayout, 0x10 bytes = "query_vport_state_out" {
         sources: ["linux: mlx5_ifc_query_vport_state_out_bits"];
         reserved: [(8, 24), (64, 32), (112, 8)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -541,9 +539,9 @@ structure! {
         /// Transmit rate limit of the virtual port, in units of 100 Mbit/s; 0 means none is set.
         /// `0x0c.31:16`
         max_tx_speed set_max_tx_speed: number(u16, 96, 16);
-        /// What the virtual port is set to. `0x0c.7:4`
+        /// Administrative state of the virtual port. `0x0c.7:4`
         admin_state set_admin_state: named(VportAdminState(u8), 120, 4);
-        /// What the virtual port is now. `0x0c.3:0`
+        /// Operational state of the virtual port. `0x0c.3:0`
         state set_state: named(VportState(u8), 124, 4);
     }
 }
@@ -561,7 +559,7 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
@@ -576,7 +574,7 @@ structure! {
         ingress_connect_valid set_ingress_connect_valid: flag(114);
         /// egress_connect is valid; needs hca_cap_2.ingress_egress_esw_vport_connect. `0x0c.12`
         egress_connect_valid set_egress_connect_valid: flag(115);
-        /// What to set the virtual port to. `0x0c.7:4`
+        /// Administrative state to set. `0x0c.7:4`
         admin_state set_admin_state: named(VportAdminState(u8), 120, 4);
     }
 }
@@ -588,8 +586,7 @@ structure! {
     ModifyVportStateOut, ModifyVportStateOutLayout, 0x10 bytes = "modify_vport_state_out" {
         sources: ["linux: mlx5_ifc_modify_vport_state_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -617,11 +614,11 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
-        /// Which address list to read. `0x0c.26:24`
+        /// Address list to read. `0x0c.26:24`
         allowed_list_type set_allowed_list_type: named(VportListType(u8), 101, 3);
     }
 }
@@ -634,8 +631,7 @@ structure! {
         0x110 bytes = "query_nic_vport_context_out" {
         sources: ["linux: mlx5_ifc_query_nic_vport_context_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -660,7 +656,7 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Virtual port: 0 is the PF, VFs follow from 1; used only with other_vport. `0x08.15:0`
         vport_number set_vport_number: number(u16, 80, 16);
@@ -680,8 +676,7 @@ structure! {
         0x10 bytes = "modify_nic_vport_context_out" {
         sources: ["linux: mlx5_ifc_modify_nic_vport_context_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -692,36 +687,38 @@ structure! {
 impl CommandOutput for ModifyNicVportContextOut {}
 
 structure! {
-    /// Which fields of the NIC vport context MODIFY_NIC_VPORT_CONTEXT takes.
+    /// Fields of the NIC vport context that MODIFY_NIC_VPORT_CONTEXT changes.
     ///
     /// Source: linux: mlx5_ifc_modify_nic_vport_field_select_bits.
     ModifyNicVportFieldSelect, ModifyNicVportFieldSelectLayout,
         0x4 bytes = "modify_nic_vport_field_select" {
         sources: ["linux: mlx5_ifc_modify_nic_vport_field_select_bits"];
         reserved: [(0, 18), (19, 1), (31, 1)];
-        /// affiliated_vhca_id, affiliation_criteria and vhca_id_type. `0x00.13`
+        /// Take affiliated_vhca_id, affiliation_criteria and vhca_id_type from the new context.
+        /// `0x00.13`
         affiliation set_affiliation: flag(18);
-        /// Take disable_uc_local_lb from the new context: whether unicast packets to this port's
-        /// own addresses are looped back. `0x00.11`
+        /// Take disable_uc_local_lb from the new context: whether the device loops back unicast
+        /// packets to this port's own addresses. `0x00.11`
         disable_uc_local_lb set_disable_uc_local_lb: flag(20);
-        /// Take disable_mc_local_lb from the new context: whether multicast packets are looped
-        /// back. `0x00.10`
+        /// Take disable_mc_local_lb from the new context: whether the device loops back multicast
+        /// packets. `0x00.10`
         disable_mc_local_lb set_disable_mc_local_lb: flag(21);
         /// Take node_guid from the new context: the node GUID. `0x00.9`
         node_guid set_node_guid: flag(22);
         /// Take port_guid from the new context: the port GUID. `0x00.8`
         port_guid set_port_guid: flag(23);
-        /// min_wqe_inline_mode. `0x00.7`
+        /// Take min_wqe_inline_mode from the new context: the headers that a send WQE has to carry
+        /// inline. `0x00.7`
         min_inline set_min_inline: flag(24);
         /// Take mtu from the new context: the largest packet. `0x00.6`
         mtu set_mtu: flag(25);
-        /// arm_change_event and the event_on fields. `0x00.5`
+        /// Take arm_change_event and the event_on fields from the new context. `0x00.5`
         change_event set_change_event: flag(26);
-        /// promisc_uc, promisc_mc and promisc_all. `0x00.4`
+        /// Take promisc_uc, promisc_mc and promisc_all from the new context. `0x00.4`
         promisc set_promisc: flag(27);
         /// Take permanent_address from the new context: the burnt-in MAC. `0x00.3`
         permanent_address set_permanent_address: flag(28);
-        /// The address list that allowed_list_type names. `0x00.2`
+        /// Take the address list that allowed_list_type names. `0x00.2`
         addresses_list set_addresses_list: flag(29);
         /// Take roce_en from the new context: whether RoCE is on. `0x00.1`
         roce_en set_roce_en: flag(30);
@@ -738,16 +735,17 @@ structure! {
             (0, 5), (8, 21), (33, 26), (65, 11), (96, 161), (260, 4), (272, 32),
             (512, 320), (848, 1072), (1923, 2), (1928, 8), (2016, 32),
         ];
-        /// Headers that every send WQE has to carry inline, when the capability wqe_inline_mode
-        /// says VPORT_CONTEXT. `0x00.26:24`
+        /// Headers that every send WQE has to carry inline, when the capability wqe_inline_mode is
+        /// VPORT_CONTEXT. `0x00.26:24`
         min_wqe_inline_mode set_min_wqe_inline_mode: named(MinInlineMode(u8), 5, 3);
         /// Multicast packets are not looped back inside the device. `0x00.2`
         disable_mc_local_lb set_disable_mc_local_lb: flag(29);
         /// Unicast packets are not looped back inside the device. `0x00.1`
         disable_uc_local_lb set_disable_uc_local_lb: flag(30);
-        /// RoCE is on: the port has a GID table and QPs can be made for it. `0x00.0`
+        /// RoCE is on: the port has a GID table, and QPs can be created for it. `0x00.0`
         roce_en set_roce_en: flag(31);
-        /// Raise one event on the next change that an event_on field names, and disarm. `0x04.31`
+        /// Raise one event on the next change that an event_on field names; the event disarms.
+        /// `0x04.31`
         arm_change_event set_arm_change_event: flag(32);
         /// A change of mtu raises the event. `0x04.4`
         event_on_mtu set_event_on_mtu: flag(59);
@@ -759,14 +757,14 @@ structure! {
         event_on_mc_address_change set_event_on_mc_address_change: flag(62);
         /// A change of the unicast list raises the event. `0x04.0`
         event_on_uc_address_change set_event_on_uc_address_change: flag(63);
-        /// What kind of number affiliated_vhca_id is. `0x08.31`
+        /// Kind of affiliated_vhca_id. `0x08.31`
         vhca_id_type set_vhca_id_type: named(VhcaIdType(u8), 64, 1);
         /// Criterion by which the two virtual ports are affiliated; one of
         /// hca_cap.affiliate_nic_vport_criteria, 0 ends it. `0x08.19:16`
         affiliation_criteria set_affiliation_criteria: number(u8, 76, 4);
         /// Virtual HCA whose RDMA device also serves this port (multi-port RoCE). `0x08.15:0`
         affiliated_vhca_id set_affiliated_vhca_id: number(u16, 80, 16);
-        /// Socket-direct group of this function; 0 means that it is in none. `0x20.30:28`
+        /// Socket-direct group of this function; 0 means none. `0x20.30:28`
         sd_group set_sd_group: number(u8, 257, 3);
         /// Number of functions in the socket-direct group. `0x20.23:16`
         sd_group_size set_sd_group_size: number(u8, 264, 8);
@@ -777,7 +775,7 @@ structure! {
         /// EUI-64 that identifies the port to InfiniBand managers; the lower half of its link-local
         /// GID. `0x30, 8 bytes`
         port_guid set_port_guid: number(u64, 384, 64);
-        /// GUID of the node, that is of this function. `0x38, 8 bytes`
+        /// GUID of the node: of this function. `0x38, 8 bytes`
         node_guid set_node_guid: number(u64, 448, 64);
         /// Number of packets with a wrong Q_Key. `0x68.31:16`
         qkey_violation_counter set_qkey_violation_counter: number(u16, 832, 16);
@@ -787,11 +785,11 @@ structure! {
         promisc_mc set_promisc_mc: flag(1921);
         /// Receive all packets. `0xf0.29`
         promisc_all set_promisc_all: flag(1922);
-        /// Which list follows. `0xf0.26:24`
+        /// Kind of the list that follows. `0xf0.26:24`
         allowed_list_type set_allowed_list_type: named(VportListType(u8), 1925, 3);
         /// Number of entries of the list. `0xf0.15:0`
         allowed_list_size set_allowed_list_size: number(u16, 1936, 16);
-        /// The MAC address that the port came with. `0xf4, 8 bytes`
+        /// The burnt-in MAC address of the port. `0xf4, 8 bytes`
         permanent_address permanent_address_mut: nested(MacAddressLayout, 1952);
         /// The list: MAC addresses, or VLANs (vlan_layout, of the same size). `0x100, 8 bytes`
         current_uc_mac_address CURRENT_UC_MAC_ADDRESS_OFFSET: tail(nested(MacAddressLayout, 2048));
@@ -855,8 +853,7 @@ structure! {
     QueryRoceAddressOut, QueryRoceAddressOutLayout, 0x30 bytes = "query_roce_address_out" {
         sources: ["linux: mlx5_ifc_query_roce_address_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -895,8 +892,7 @@ structure! {
     SetRoceAddressOut, SetRoceAddressOutLayout, 0x10 bytes = "set_roce_address_out" {
         sources: ["linux: mlx5_ifc_set_roce_address_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -907,8 +903,8 @@ structure! {
 impl CommandOutput for SetRoceAddressOut {}
 
 structure! {
-    /// An entry of the RoCE address table: what a QP that uses this GID index puts into its
-    /// packets.
+    /// An entry of the RoCE address table: the addresses in the packets of a QP that uses this GID
+    /// index.
     ///
     /// Source: linux: mlx5_ifc_roce_addr_layout_bits.
     RoceAddrLayout, RoceAddrLayoutLayout, 0x20 bytes = "roce_addr_layout" {
@@ -919,7 +915,7 @@ structure! {
         source_l3_address set_source_l3_address: bytes(0x10, 0);
         /// Packets carry the VLAN tag vlan_id. `0x10.28`
         vlan_valid set_vlan_valid: flag(131);
-        /// VLAN of packets from this GID; counts only with vlan_valid. `0x10.27:16`
+        /// VLAN of packets from this GID; valid only with vlan_valid. `0x10.27:16`
         vlan_id set_vlan_id: number(u16, 132, 12);
         /// First two bytes of the source MAC. `0x10.15:0`
         source_mac_47_32 set_source_mac_47_32: number(u16, 144, 16);
@@ -927,7 +923,7 @@ structure! {
         source_mac_31_0 set_source_mac_31_0: number(u32, 160, 32);
         /// Network layer of RoCE v2 packets. `0x18.11:8`
         roce_l3_type set_roce_l3_type: named(RoceL3Type(u8), 212, 4);
-        /// How packets from this GID are built: over Ethernet directly (v1), or over IP and UDP
+        /// Encapsulation of packets from this GID: directly over Ethernet (v1), or over IP and UDP
         /// (v2). `0x18.7:0`
         roce_version set_roce_version: named(RoceVersion(u8), 216, 8);
     }
@@ -951,7 +947,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
@@ -968,8 +964,7 @@ structure! {
         0x210 bytes = "query_hca_vport_context_out" {
         sources: ["linux: mlx5_ifc_query_hca_vport_context_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -994,7 +989,7 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
@@ -1013,8 +1008,7 @@ structure! {
         0x10 bytes = "modify_hca_vport_context_out" {
         sources: ["linux: mlx5_ifc_modify_hca_vport_context_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1036,7 +1030,7 @@ structure! {
         ];
         /// Fields to change by MODIFY_HCA_VPORT_CONTEXT (values in hca_vport_field_select). `0x00`
         field_select set_field_select: number(u32, 0, 32);
-        /// The subnet manager knows of virtual ports. `0x20.31`
+        /// The subnet manager supports virtual ports. `0x20.31`
         sm_virt_aware set_sm_virt_aware: flag(256);
         /// The port takes subnet management packets (QP 0). `0x20.30`
         has_smi set_has_smi: flag(257);
@@ -1050,11 +1044,11 @@ structure! {
         /// Source: freebsd: mlx5_ifc_hca_vport_context_bits; rdma-core: tests/mlx5_prm_structs.py
         /// HcaVportContext.
         min_wqe_inline_mode set_min_wqe_inline_mode: number(u8, 261, 3);
-        /// Number of planes of a multi-plane port; 0 means that it is none. `0x20.23:16`
+        /// Number of planes of a multi-plane port; 0 on other ports. `0x20.23:16`
         num_port_plane set_num_port_plane: number(u8, 264, 8);
-        /// What the link below the port does, whichever function asks. `0x20.15:12`
+        /// Physical state of the link below the port, the same for every function. `0x20.15:12`
         port_physical_state set_port_physical_state: named(IbPhysicalState(u8), 272, 4);
-        /// How the state of the virtual port follows the physical one. `0x20.11:8`
+        /// How the state of the virtual port follows the physical port. `0x20.11:8`
         vport_state_policy set_vport_state_policy: named(VportStatePolicy(u8), 276, 4);
         /// Logical state of the physical port. `0x20.7:4`
         port_state set_port_state: named(IbPortState(u8), 280, 4);
@@ -1064,15 +1058,17 @@ structure! {
         system_image_guid set_system_image_guid: number(u64, 320, 64);
         /// GUID of the port, and the low half of its first GID. `0x30, 8 bytes`
         port_guid set_port_guid: number(u64, 384, 64);
-        /// GUID of the node, that is of this function. `0x38, 8 bytes`
+        /// GUID of the node: of this function. `0x38, 8 bytes`
         node_guid set_node_guid: number(u64, 448, 64);
         /// PortInfo:CapabilityMask of the InfiniBand specification. `0x40`
         cap_mask1 set_cap_mask1: number(u32, 512, 32);
-        /// Bits of cap_mask1 that may be or are to be changed. `0x44`
+        /// Bits of cap_mask1 that may be changed (query), or that the command changes (modify).
+        /// `0x44`
         cap_mask1_field_select set_cap_mask1_field_select: number(u32, 544, 32);
         /// PortInfo:CapabilityMask2 of the InfiniBand specification. `0x48`
         cap_mask2 set_cap_mask2: number(u32, 576, 32);
-        /// Bits of cap_mask2 that may be or are to be changed. `0x4c`
+        /// Bits of cap_mask2 that may be changed (query), or that the command changes (modify).
+        /// `0x4c`
         cap_mask2_field_select set_cap_mask2_field_select: number(u32, 608, 32);
         /// Bitmask of the service levels that are routed adaptively, so that packets may arrive out
         /// of order; bit n is service level n (needs hca_cap.ooo_sl_mask). `0x50.15:0`
@@ -1080,7 +1076,7 @@ structure! {
         /// Source: ucx: uct_ib_mlx5_hca_vport_context_bits; rdma-core: tests/mlx5_prm_structs.py
         /// HcaVportContext.
         ooo_sl_mask set_ooo_sl_mask: number(u16, 656, 16);
-        /// LID of the port, 0 before a subnet manager gave one. `0x60.31:16`
+        /// LID of the port; 0 before a subnet manager assigns one. `0x60.31:16`
         lid set_lid: number(u16, 768, 16);
         /// PortInfo:InitTypeReply: how the subnet manager initialised the port. `0x60.11:8`
         init_type_reply set_init_type_reply: number(u8, 788, 4);
@@ -1116,7 +1112,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
@@ -1134,8 +1130,7 @@ structure! {
     QueryHcaVportGidOut, QueryHcaVportGidOutLayout, 0x10 bytes = "query_hca_vport_gid_out" {
         sources: ["linux: mlx5_ifc_query_hca_vport_gid_out_bits"];
         reserved: [(8, 24), (64, 32), (112, 16)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1160,7 +1155,7 @@ structure! {
         opcode set_opcode: number(u16, 0, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
@@ -1178,8 +1173,7 @@ structure! {
     QueryHcaVportPkeyOut, QueryHcaVportPkeyOutLayout, 0x10 bytes = "query_hca_vport_pkey_out" {
         sources: ["linux: mlx5_ifc_query_hca_vport_pkey_out_bits"];
         reserved: [(8, 24), (64, 64)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1220,7 +1214,7 @@ structure! {
         uid set_uid: number(u16, 16, 16);
         /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
         op_mod set_op_mod: number(u16, 48, 16);
-        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        /// Act on the virtual port vport_number instead of the function's own. `0x08.31`
         other_vport set_other_vport: flag(64);
         /// Physical port, from 1; used only on InfiniBand devices with several ports. `0x08.19:16`
         port_num set_port_num: number(u8, 76, 4);
@@ -1238,15 +1232,14 @@ structure! {
     QueryVportCounterOut, QueryVportCounterOutLayout, 0x210 bytes = "query_vport_counter_out" {
         sources: ["linux: mlx5_ifc_query_vport_counter_out_bits"];
         reserved: [(8, 24), (64, 64), (1792, 2432)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
         syndrome set_syndrome: number(u32, 32, 32);
         /// Packets received in error and dropped. `0x10, 16 bytes`
         received_errors received_errors_mut: nested(TrafficCounter, 128);
-        /// Packets not sent for an error. `0x20, 16 bytes`
+        /// Packets not sent because of an error. `0x20, 16 bytes`
         transmit_errors transmit_errors_mut: nested(TrafficCounter, 256);
         /// RDMA unicast packets received. `0x30, 16 bytes`
         received_ib_unicast received_ib_unicast_mut: nested(TrafficCounter, 384);
@@ -1316,8 +1309,7 @@ structure! {
     QueryEswFunctionsOut, QueryEswFunctionsOutLayout, 0x80 bytes = "query_esw_functions_out" {
         sources: ["linux: mlx5_ifc_query_esw_functions_out_bits"];
         reserved: [(8, 24), (64, 32), (104, 24), (640, 384)];
-        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
-        /// excepted. `0x00.31:24`
+        /// Outcome; unless it is OK, only syndrome is valid besides it. `0x00.31:24`
         status set_status: named(CommandStatus(u8), 0, 8);
         /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
         /// vendor only. `0x04`
@@ -1343,20 +1335,19 @@ structure! {
         reserved: [(8, 5), (14, 1), (64, 16), (96, 16), (128, 384)];
         /// Number of the host, on devices with several. `0x00.31:24`
         host_number set_host_number: number(u8, 0, 8);
-        /// There is no PF at the host: Linux makes no representors of host functions then.
-        /// `0x00.18`
+        /// The host has no PF; Linux then creates no representors of host functions. `0x00.18`
         host_pf_not_exist set_host_pf_not_exist: flag(13);
         /// The host's PF is disabled: it has no driver, or the host is down. `0x00.16`
         host_pf_disabled set_host_pf_disabled: flag(15);
-        /// VFs that the host has enabled. `0x00.15:0`
+        /// Number of VFs that the host has enabled. `0x00.15:0`
         host_num_of_vfs set_host_num_of_vfs: number(u16, 16, 16);
-        /// VFs that the host can enable at most. `0x04.31:16`
+        /// Largest number of VFs that the host can enable. `0x04.31:16`
         host_total_vfs set_host_total_vfs: number(u16, 32, 16);
-        /// PCI bus of the PF, as the host numbers it. `0x04.15:0`
+        /// PCI bus number of the PF, as the host numbers it. `0x04.15:0`
         host_pci_bus set_host_pci_bus: number(u16, 48, 16);
-        /// PCI device of the PF. `0x08.15:0`
+        /// PCI device number of the PF. `0x08.15:0`
         host_pci_device set_host_pci_device: number(u16, 80, 16);
-        /// PCI function of the PF. `0x0c.15:0`
+        /// PCI function number of the PF. `0x0c.15:0`
         host_pci_function set_host_pci_function: number(u16, 112, 16);
     }
 }

@@ -13,15 +13,15 @@ enumeration! {
     /// Source: linux: include/linux/mlx5/device.h MLX5_OPCODE_\*; rdma-core: mlx5dv.h
     /// MLX5_OPCODE_\*; dpdk: mlx5_prm.h MLX5_OPCODE_\*.
     pub struct WqeOpcode(pub u8) = "wqe_opcode", 8 bits {
-        /// Nothing, but a completion if it is requested.
+        /// Does nothing; completes if a completion is requested.
         NOP = 0,
         /// SEND that invalidates a key at the peer (imm is the rkey).
         SEND_INVALIDATE = 1,
-        /// Data goes to an address of the peer; its receive queue takes no part.
+        /// RDMA WRITE to an address of the peer: takes no receive WQE.
         WRITE = 8,
         /// RDMA WRITE with immediate: takes a receive WQE at the peer.
         WRITE_IMM = 9,
-        /// Data goes to the next receive of the peer.
+        /// SEND to the next receive WQE of the peer.
         SEND = 0xa,
         /// SEND with immediate.
         SEND_IMM = 0xb,
@@ -29,17 +29,17 @@ enumeration! {
         LSO = 0xe,
         /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
         WAIT = 0xf,
-        /// Data comes from an address of the peer.
+        /// RDMA READ from an address of the peer.
         READ = 0x10,
-        /// Atomic of 8 bytes: replaces the value if it equals another.
+        /// Compare and swap of 8 bytes: replaces the value if it equals another.
         COMPARE_SWAP = 0x11,
-        /// Atomic of 8 bytes: adds to the value and returns the old one.
+        /// Fetch and add of 8 bytes: adds to the value and returns the old one.
         FETCH_ADD = 0x12,
-        /// The same with masks: some bits are compared, some replaced.
+        /// Masked compare and swap: masks select the bits to compare and to replace.
         MASKED_COMPARE_SWAP = 0x14,
-        /// The same on fields: carries stop at their boundaries.
+        /// Masked fetch and add: carries stop at the boundaries of bit fields.
         MASKED_FETCH_ADD = 0x15,
-        /// Lets the device execute WQEs of another send queue.
+        /// Enables WQEs of another send queue.
         SEND_ENABLE = 0x17,
         /// Bind a memory window.
         BIND_MW = 0x18,
@@ -89,24 +89,24 @@ enumeration! {
         FENCE = 2,
         /// All earlier WQEs.
         STRONG_ORDERING = 3,
-        /// Earlier local operations, READs and atomics; what verbs call a fence.
+        /// Earlier local operations, READs and atomics: the fence of verbs.
         FENCE_AND_INITIATOR_SMALL = 4,
     }
 }
 
 enumeration! {
-    /// When a send WQE makes a CQE.
+    /// When the device writes a CQE for a send WQE.
     ///
     /// Source: linux: include/linux/mlx5/qp.h MLX5_WQE_CTRL_CQ_UPDATE\*; dpdk: mlx5_prm.h
     /// MLX5_COMP_\*.
     pub struct WqeCompletion(pub u8) = "wqe_completion", 2 bits {
-        /// On error only.
+        /// A CQE on an error only.
         ON_ERROR = 0,
-        /// On the first error only.
+        /// A CQE on the first error only.
         ON_FIRST_ERROR = 1,
         /// A CQE when the WQE is done, successful or not.
         ALWAYS = 2,
-        /// As ALWAYS, and a completion event with it.
+        /// A CQE like ALWAYS, with a completion event.
         ALWAYS_AND_EVENT = 3,
     }
 }
@@ -118,15 +118,15 @@ enumeration! {
     pub struct WaitOpMod(pub u8) = "wait_op_mod", 8 bits {
         /// Waits until a CQ's producer index reaches a value (wait_cq_segment).
         CQ_PRODUCER_INDEX = 0,
-        /// Until a 64-bit word in memory fulfils a condition (wait_data_segment).
+        /// Waits until a 64-bit word in memory fulfils a condition (wait_data_segment).
         DATA = 1,
-        /// Until the clock of the queue fulfils a condition (wait_data_segment).
+        /// Waits until the clock of the queue fulfils a condition (wait_data_segment).
         TIME = 2,
     }
 }
 
 enumeration! {
-    /// Condition of a WAIT WQE on data or time: how its value compares to the word, or the clock.
+    /// Condition of a WAIT WQE on data or time: compares its value to the word, or the clock.
     ///
     /// Source: dpdk: mlx5_prm.h MLX5_WAIT_COND_\*; dpdk: mlx5_tx.h waits with CYCLIC_SMALLER until
     /// the clock has passed the value.
@@ -153,9 +153,9 @@ enumeration! {
     pub struct MmoOpMod(pub u8) = "mmo_op_mod", 8 bits {
         /// Copy memory.
         DMA = 1,
-        /// Deflate: the gathered bytes, made smaller.
+        /// Deflate: compress the gathered bytes.
         COMPRESS = 2,
-        /// Inflate: restores deflated data.
+        /// Inflate: decompress deflated data.
         DECOMPRESS = 3,
         /// Search with regular expressions.
         REGEX = 4,
@@ -183,21 +183,21 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_MKEY_MASK_\*.
     pub struct UmrMkeyMask(pub u64) = "umr_mkey_mask", 64 bits {
-        /// Change len of the mkey: how long the region is.
+        /// Change len of the mkey: the length of the region in bytes.
         LEN = 1,
-        /// log_page_size, low 5 bits.
+        /// Change log_page_size of the mkey, low 5 bits.
         PAGE_SIZE = 2,
-        /// Change start_addr of the mkey: where it begins.
+        /// Change start_addr of the mkey: its first address.
         START_ADDR = 0x40,
         /// Change pd of the mkey: its protection domain.
         PD = 0x80,
         /// Change en_rinval of the mkey: whether a peer may invalidate it.
         EN_RINVAL = 0x100,
-        /// expected_sigerr_count.
+        /// Change expected_sigerr_count of the mkey: the parity of handled signature errors.
         EN_SIGERR = 0x200,
         /// Change bsf_en of the mkey: whether it has a signature.
         BSF_EN = 0x1000,
-        /// mkey_7_0.
+        /// Change mkey_7_0 of the mkey: its variant.
         KEY = 0x2000,
         /// Change qpn of the mkey: the one QP that may use it.
         QPN = 0x4000,
@@ -211,13 +211,14 @@ enumeration! {
         RW = 0x100000,
         /// Change a of the mkey: whether atomics are allowed.
         A = 0x200000,
-        /// small_fence_on_rdma_read_response.
+        /// Change small_fence_on_rdma_read_response of the mkey: the order of WQEs after READ
+        /// responses.
         SMALL_FENCE = 0x800000,
         /// Change relaxed_ordering_write of the mkey: whether writes over PCIe may pass each other.
         RELAXED_ORDERING_WRITE = 0x2000000,
         /// Change free of the mkey: whether the mkey is free, that is invalid.
         FREE = 0x20000000,
-        /// log_page_size, bit 5.
+        /// Change log_page_size of the mkey, bit 5.
         PAGE_SIZE_5 = 0x40000000000,
         /// Change relaxed_ordering_read of the mkey: whether READs over PCIe may pass writes.
         RELAXED_ORDERING_READ = 0x800000000000,
@@ -256,7 +257,7 @@ view! {
         /// WQE signature: the complement of the XOR of all its bytes, where signatures are on.
         /// `0x08.31:24`
         signature set_signature: number(u8, 64, 8);
-        /// DC initiators: the stream that the WQE belongs to; an error stops its stream alone.
+        /// DC initiators: the stream that the WQE belongs to; an error stops only its own stream.
         /// `0x08.23:8`
         ///
         /// Source: rdma-core: struct mlx5_wqe_ctrl_seg.
@@ -265,7 +266,8 @@ view! {
         fm set_fm: named(WqeFence(u8), 88, 3);
         /// Completion mode. `0x08.3:2`
         ce set_ce: named(WqeCompletion(u8), 92, 2);
-        /// Solicited: the peer's CQE raises an event on a CQ armed for solicited ones. `0x08.1`
+        /// Solicited: the peer's CQE raises an event on a CQ that is armed for solicited CQEs.
+        /// `0x08.1`
         se set_se: flag(94);
         /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, or bits
         /// 63:32 of the MMO control, by opcode. `0x0c`
@@ -377,7 +379,7 @@ view! {
     InlineHeader, 0x4 bytes = "inline_header" {
         sources: ["linux: struct mlx5_wqe_inline_seg", "rdma-core: struct mlx5_wqe_inl_data_seg"];
         reserved: [(1, 21)];
-        /// 1: data follows here, where a data segment has 0. `0x00.31`
+        /// 1: inline data follows; a data segment has 0 here. `0x00.31`
         inline set_inline: flag(0);
         /// Number of bytes. `0x00.9:0`
         ///
@@ -394,7 +396,8 @@ view! {
         q_key set_q_key: number(u32, 0, 32) overlay;
         /// Key of the DCT (DC). `0x00, 8 bytes`
         dc_access_key set_dc_access_key: number(u64, 0, 64) overlay;
-        /// The vector is the extended one, of 48 bytes; otherwise it ends after 16. `0x08.31`
+        /// The address vector is the extended one of 48 bytes; otherwise it ends after 16 bytes.
+        /// `0x08.31`
         ///
         /// Source: linux: MLX5_EXTENDED_UD_AV.
         ext set_ext: flag(64);
@@ -418,10 +421,10 @@ view! {
         rmac set_rmac: bytes(0x6, 160);
         /// Traffic class. `0x18.15:8`
         tclass set_tclass: number(u8, 208, 8);
-        /// Routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of IPv4.
-        /// `0x18.7:0`
+        /// Number of routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of
+        /// IPv4. `0x18.7:0`
         hop_limit set_hop_limit: number(u8, 216, 8);
-        /// A GRH is sent. `0x1c.30`
+        /// The packet carries a GRH. `0x1c.30`
         ///
         /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
         /// mlx5_create_ah.
@@ -507,7 +510,7 @@ view! {
         ///
         /// Source: linux: struct mlx5_wqe_eth_seg.
         flow_table_metadata set_flow_table_metadata: number(u32, 64, 32);
-        /// Instead of inlining: insert the VLAN tag vlan_tci. `0x0c.31`
+        /// Insert the VLAN tag vlan_tci instead of inlined headers. `0x0c.31`
         ///
         /// Source: linux: MLX5_ETH_WQE_INSERT_VLAN.
         insert_vlan set_insert_vlan: flag(96) overlay;
@@ -531,9 +534,9 @@ view! {
     UmrCtrlSegment, 0x30 bytes = "umr_ctrl_segment" {
         sources: ["linux: struct mlx5_wqe_umr_ctrl_seg", "rdma-core: struct mlx5_wqe_umr_ctrl_seg"];
         reserved: [(5, 27), (160, 224)];
-        /// The translation entries follow in the WQE, not behind a pointer. `0x00.31`
+        /// The translation entries follow in the WQE instead of at a pointer. `0x00.31`
         inline set_inline: flag(0);
-        /// What to check first; rdma-core names the value 1 "check free". `0x00.30:29`
+        /// Check before the change; rdma-core names the value 1 "check free". `0x00.30:29`
         ///
         /// Source: linux: MLX5_UMR_CHECK_\*.
         check set_check: named(UmrCheck(u8), 1, 2);
@@ -545,7 +548,8 @@ view! {
         check_qpn set_check_qpn: flag(4);
         /// Size of the translation entries, in units of 16 bytes; a multiple of 4. `0x04.31:16`
         xlt_octowords set_xlt_octowords: number(u16, 32, 16);
-        /// Where the entries go in the translation, in units of 16 bytes; bits 15:0. `0x04.15:0`
+        /// Offset of the entries in the translation table, in units of 16 bytes; bits 15:0.
+        /// `0x04.15:0`
         xlt_offset set_xlt_offset: number(u16, 48, 16) overlay;
         /// Size of the byte stream format section, in units of 16 bytes. `0x04.15:0`
         bsf_octowords set_bsf_octowords: number(u16, 48, 16) overlay;
@@ -559,7 +563,7 @@ view! {
 }
 
 structure! {
-    /// Where the translation entries of a UMR WQE are, when they are not inline.
+    /// Pointer to the translation entries of a UMR WQE, when they are not inline.
     ///
     /// Source: linux: mlx5_ifc_umr_pointer_desc_argument_bits.
     UmrPointerSegment, UmrPointerSegmentLayout, 0x10 bytes = "umr_pointer_segment" {
@@ -575,8 +579,8 @@ structure! {
 }
 
 structure! {
-    /// Header of a strided layout in the translation entries of a key: the entries behind it
-    /// (umr_repeat_entry) are taken in turn, round after round.
+    /// Header of a strided layout in the translation entries of a key: the device takes the entries
+    /// after it (umr_repeat_entry) in turn, round after round.
     ///
     /// Source: rdma-core: struct mlx5_wqe_umr_repeat_block_seg; linux: struct
     /// mlx5_stride_block_ctrl_seg.
@@ -585,14 +589,14 @@ structure! {
             ["rdma-core: struct mlx5_wqe_umr_repeat_block_seg",
             "linux: struct mlx5_stride_block_ctrl_seg"];
         reserved: [(96, 16)];
-        /// Bytes of a round: those of all its entries together. `0x00`
+        /// Length of a round in bytes: the sum over its entries. `0x00`
         byte_count set_byte_count: number(u32, 0, 32);
         /// The key that QUERY_SPECIAL_CONTEXTS names repeated_mkey; Linux and rdma-core call its
         /// value (0x400) an operation. `0x04`
         op set_op: number(u32, 32, 32);
-        /// Rounds. `0x08`
+        /// Number of rounds. `0x08`
         repeat_count set_repeat_count: number(u32, 64, 32);
-        /// Entries of a round. `0x0c.15:0`
+        /// Number of entries in a round. `0x0c.15:0`
         num_ent set_num_ent: number(u16, 112, 16);
     }
 }
@@ -607,7 +611,7 @@ structure! {
             ["rdma-core: struct mlx5_wqe_umr_repeat_ent_seg",
             "linux: struct mlx5_stride_block_entry"];
         reserved: [];
-        /// Bytes from where one round begins in the key to where the next one does. `0x00.31:16`
+        /// Distance in bytes between the starts of two consecutive rounds in the key. `0x00.31:16`
         stride set_stride: number(u16, 0, 16);
         /// Bytes of each round. `0x00.15:0`
         byte_count set_byte_count: number(u16, 16, 16);
@@ -633,8 +637,8 @@ view! {
 }
 
 structure! {
-    /// What a WAIT waits for: a CQE with a certain index in a CQ. Cross-channel synchronisation,
-    /// needs hca_cap.cd.
+    /// WAIT on a CQ: waits for the CQE of a given index. Cross-channel synchronisation; needs
+    /// hca_cap.cd.
     ///
     /// Source: dpdk: struct mlx5_wqe_qseg.
     WaitCqSegment, WaitCqSegmentLayout, 0x10 bytes = "wait_cq_segment" {
@@ -653,7 +657,7 @@ view! {
         reserved: [(0, 27)];
         /// Wait until the condition is false. `0x00.4`
         invert set_invert: flag(27);
-        /// How the word in memory is compared with the given one: what ends the wait. `0x00.3:0`
+        /// Condition that ends the wait: compares the given value to the word in memory. `0x00.3:0`
         condition set_condition: named(WaitCondition(u8), 28, 4);
         /// Key of the word; 0 for time. `0x04`
         lkey set_lkey: number(u32, 32, 32);
@@ -662,19 +666,19 @@ view! {
         va set_va: number(u64, 64, 64);
         /// Value to compare with. `0x10, 8 bytes`
         value set_value: number(u64, 128, 64);
-        /// Bits of the word that count. `0x18, 8 bytes`
+        /// Bits of the word to compare. `0x18, 8 bytes`
         mask set_mask: number(u64, 192, 64);
     }
 }
 
 structure! {
-    /// SEND_ENABLE: lets another queue run up to an index.
+    /// SEND_ENABLE: enables the WQEs of another queue up to an index.
     ///
     /// Source: dpdk: struct mlx5_wqe_send_en_seg.
     SendEnableSegment, SendEnableSegmentLayout, 0x10 bytes = "send_enable_segment" {
         sources: ["dpdk: struct mlx5_wqe_send_en_seg"];
         reserved: [(0, 64), (96, 8)];
-        /// WQE index up to which the other queue may run. `0x08`
+        /// Index up to which the device may execute WQEs of the other queue. `0x08`
         producer_index set_producer_index: number(u32, 64, 32);
         /// Number of the other queue. `0x0c.23:0`
         qpn set_qpn: number(u32, 104, 24);
@@ -696,8 +700,8 @@ structure! {
         ///
         /// Source: linux: struct mlx5_seg_set_psv.
         status set_status: number(u16, 48, 16);
-        /// The same for T10-DIF: block guard in the high half, application tag in the low half.
-        /// `0x08`
+        /// Signature to start from for T10-DIF: block guard in the high half, application tag in
+        /// the low half. `0x08`
         ///
         /// Source: linux: struct mlx5_seg_set_psv.
         transient_sig set_transient_sig: number(u32, 64, 32) overlay;
@@ -705,7 +709,7 @@ structure! {
         ///
         /// Source: rdma-core: struct mlx5_wqe_set_psv_seg.
         transient_signature set_transient_signature: number(u64, 64, 64);
-        /// The same for T10-DIF: reference tag. `0x0c`
+        /// Signature to start from for T10-DIF: the reference tag. `0x0c`
         ///
         /// Source: linux: struct mlx5_seg_set_psv.
         ref_tag set_ref_tag: number(u32, 96, 32) overlay;
@@ -719,24 +723,24 @@ structure! {
     TagMatchingSegment, TagMatchingSegmentLayout, 0x20 bytes = "tag_matching_segment" {
         sources: ["rdma-core: struct mlx5_wqe_tm_seg"];
         reserved: [(10, 6), (32, 16), (64, 64)];
-        /// What to do. `0x00.31:24`
+        /// Operation on the tag list. `0x00.31:24`
         opcode set_opcode: named(TagMatchingOpcode(u8), 0, 8);
-        /// Make a CQE. `0x00.23`
+        /// Request a CQE. `0x00.23`
         ///
         /// Source: rdma-core: MLX5_SRQ_FLAG_TM_CQE_REQ.
         cqe_req set_cqe_req: flag(8);
-        /// sw_cnt counts here: how many unexpected messages software has dealt with. `0x00.22`
+        /// sw_cnt holds the number of unexpected messages that software has handled. `0x00.22`
         ///
         /// Source: rdma-core: MLX5_SRQ_FLAG_TM_SW_CNT.
         sw_cnt_valid set_sw_cnt_valid: flag(9);
         /// Entry of the list. `0x00.15:0`
         index set_index: number(u16, 16, 16);
-        /// Unexpected messages that software has handled. `0x04.15:0`
+        /// Unexpected messages that software has handled, with sw_cnt_valid. `0x04.15:0`
         sw_cnt set_sw_cnt: number(u16, 48, 16);
-        /// Tag of the receive that is added to the list: a message that matches it goes there.
-        /// `0x10, 8 bytes`
+        /// Tag of the receive to append; a message that matches it goes to this receive. `0x10, 8
+        /// bytes`
         append_tag set_append_tag: number(u64, 128, 64);
-        /// Bits of the tag that count. `0x18, 8 bytes`
+        /// Bits of the tag to compare. `0x18, 8 bytes`
         append_mask set_append_mask: number(u64, 192, 64);
     }
 }

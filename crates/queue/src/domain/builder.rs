@@ -59,13 +59,13 @@ impl DomainBuilder<'_> {
         let Self { device, blueflame_pages, chunk, pd } = self;
         if chunk == 0 {
             let hint = "pool_bytes is 0; choose 4096 or more";
-            return Err(Error::new(ErrorKind::Input, "making a domain", hint));
+            return Err(Error::new(ErrorKind::InvalidInput, "making a domain", hint));
         }
         let pd = match pd {
             Some(pd) if pd.context().is(device) => pd,
             Some(_) => {
                 let hint = "the protection domain is of another context than the device";
-                return Err(Error::new(ErrorKind::Input, "making a domain", hint));
+                return Err(Error::new(ErrorKind::InvalidInput, "making a domain", hint));
             }
             None => device.alloc_pd()?,
         };

@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use verbless_command::{CqAttr, CqElement, CqObject, CqOptions, Cqn, Eqn, Error};
-use verbless_ring::cq::CollapsedQueue;
+use verbless_command::{CqAttr, CqEventTarget, CqObject, CqOptions, Cqn, Eqn, Error};
+use verbless_ring::cq::CollapsedCompletionQueue;
 
 use super::cq_users::CqUsers;
 use super::pool::layout;
@@ -13,8 +13,8 @@ use super::protection::Domain;
 use super::queues::CqTarget;
 
 /// A collapsed completion queue: one entry, in which each CQE of one send queue overwrites the one
-/// before. It derefs to the [`CollapsedQueue`] that
-/// [`QueuePair::poll_newest`](crate::QueuePair::poll_newest) reads.
+/// before. It derefs to the [`CollapsedCompletionQueue`] that
+/// [`QueuePair::poll_collapsed`](crate::QueuePair::poll_newest) reads.
 ///
 /// It suits a program that needs the progress of its requests, but not the result of each:
 ///
@@ -25,7 +25,7 @@ use super::queues::CqTarget;
 /// - The device ignores overruns, which needs the capability `cq_oi`, and the queue cannot be
 ///   armed: it is polled.
 pub struct CollapsedCq {
-    queue: CollapsedQueue,
+    queue: CollapsedCompletionQueue,
     object: Arc<CqObject>,
     users: Arc<CqUsers>,
 }
@@ -42,13 +42,13 @@ impl Domain {
     /// let config = QpConfig::new(8, 1);
     /// let receives = domain.completion_queue(&CqConfig::new(config.receive_cqes()))?;
     /// let mut qp = domain.queue_pair_towards::<Rc>(&config, &sends.target(), &receives.target())?;
-    /// domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+    /// domain.connect_loopback(&mut qp, &ConnectOptions::default())?;
     /// for cookie in 0..8 {
     ///     qp.post(&Nop::new().signaled(), cookie)?;
     /// }
     /// let mut newest = 0;
     /// while newest < 7 {
-    ///     if let Some(completion) = qp.poll_newest(&sends) {
+    ///     if let Some(completion) = qp.poll_collapsed(&sends) {
     ///         newest = completion?.cookie;
     ///     }
     /// }
@@ -62,21 +62,21 @@ impl Domain {
         const ENTRY: usize = 64;
         let ring = self.shared.pool.ring(ENTRY)?;
         let (record, record_place) = self.shared.pool.record()?;
-        let (entry, _rest) = ring.memory.split_at(ENTRY).map_err(super::queues::outside)?;
+        let (entry, _rest) = ring.memory.split_at(ENTRY).map_err(super::queues::out_of_bounds)?;
         // `new` marks the entry as the device's, so it runs before CREATE_CQ.
-        let queue = CollapsedQueue::new(entry, record).map_err(layout)?;
+        let queue = CollapsedCompletionQueue::new(entry, record).map_err(layout)?;
         let attr = CqAttr {
             uar: self.shared.plain.uar.clone(),
             ring: ring.place,
             record: record_place,
             log_cqes: 0,
             wide: false,
-            element: CqElement::Eq(Eqn(self.device.query_eqn(0)?)),
+            element: CqEventTarget::Eq(Eqn(self.device.query_eqn(0)?)),
             ignore_overrun: true,
         };
         let options = CqOptions { collapsed: true, ..CqOptions::default() };
         let object = self.device.create_cq_with(attr, &options)?;
-        let queue = queue.numbered(object.cqn()).map_err(layout)?;
+        let queue = queue.with_cqn(object.cqn()).map_err(layout)?;
         Ok(CollapsedCq { queue, object: Arc::new(object), users: CqUsers::of_collapsed() })
     }
 }
@@ -92,7 +92,7 @@ impl CollapsedCq {
         self.queue.cqn()
     }
 
-    /// Fails if the device writes no more CQEs here, like [`Cq::check`](crate::Cq::check).
+    /// Fails if the device no longer writes CQEs here, like [`Cq::check`](crate::Cq::check).
     ///
     /// # Errors
     /// As [`Cq::check`](crate::Cq::check).
@@ -108,9 +108,9 @@ impl CollapsedCq {
 }
 
 impl Deref for CollapsedCq {
-    type Target = CollapsedQueue;
+    type Target = CollapsedCompletionQueue;
 
-    fn deref(&self) -> &CollapsedQueue {
+    fn deref(&self) -> &CollapsedCompletionQueue {
         &self.queue
     }
 }

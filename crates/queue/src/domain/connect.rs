@@ -89,14 +89,14 @@ impl Default for ConnectOptions {
 }
 
 /// The transitions of a queue pair from RESET to RTS.
-pub(super) struct Steps {
+pub(super) struct ConnectSteps {
     pub(super) init: InitAttr,
     pub(super) rtr: RtrAttr,
     pub(super) rts: RtsAttr,
 }
 
 impl ConnectOptions {
-    /// Fails if the last address that `qp` gave out is older than its last reset.
+    /// Fails if the last address that `qp` returned is older than its last reset.
     pub(super) fn check_announced(&self, qp: &QpObject) -> Result<(), Error> {
         match self.psn {
             Some(_) => Ok(()),
@@ -199,9 +199,9 @@ impl Domain {
         qp: &QpObject,
         peer: &PeerAddress,
         options: &ConnectOptions,
-    ) -> Result<Steps, Error> {
+    ) -> Result<ConnectSteps, Error> {
         options.check_announced(qp)?;
-        let (path, mtu) = self.way(qp.qpn(), peer, options)?;
+        let (path, mtu) = self.resolve_peer_path(qp.qpn(), peer, options)?;
         Ok(self.steps_over(qp, path, mtu, peer, options))
     }
 
@@ -213,8 +213,8 @@ impl Domain {
         mtu: Mtu,
         peer: &PeerAddress,
         options: &ConnectOptions,
-    ) -> Steps {
-        Steps {
+    ) -> ConnectSteps {
+        ConnectSteps {
             init: options.init(),
             rtr: RtrAttr {
                 path,
@@ -237,7 +237,7 @@ impl Domain {
     /// Executes the three transitions.
     pub(super) fn take_steps<S: Connected, R: ReceiveSide>(
         qp: &mut Qp<S, R>,
-        steps: &Steps,
+        steps: &ConnectSteps,
     ) -> Result<(), Error> {
         qp.to_init(&steps.init)?;
         qp.to_rtr(&steps.rtr)?;

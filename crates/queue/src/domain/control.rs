@@ -28,7 +28,7 @@ use verbless_command::{Error, Mtu, Path};
 use verbless_prm::QpState;
 
 use super::connect::ConnectOptions;
-use super::halves::DeviceSide;
+use super::halves::SharedDeviceQp;
 use super::peer::PeerAddress;
 use super::protection::Domain;
 use super::queues::Qp;
@@ -43,19 +43,19 @@ use verbless_ring::types::Qpn;
 /// queue pair is reset, its CQEs are removed from its completion queues, and it is destroyed.
 pub struct QpQueues<S: Service = Rc> {
     queue: QueuePair<S>,
-    device: DeviceSide,
+    device: SharedDeviceQp,
 }
 
 /// Changes the state of a queue pair on the device, from any thread. It takes a lock that posting
 /// and completing do not take.
 #[derive(Clone)]
 pub struct QpControl {
-    device: DeviceSide,
+    device: SharedDeviceQp,
 }
 
-/// The path from a queue pair to a peer, as [`QpControl::way_to`] resolved it.
+/// The path from a queue pair to a peer, as [`QpControl::resolve_path`] resolved it.
 #[derive(Debug)]
-pub struct Way {
+pub struct ResolvedPath {
     peer: PeerAddress,
     options: ConnectOptions,
     path: Path,
@@ -67,7 +67,7 @@ impl<S: Service> Qp<S> {
     /// control of the state, for any other thread.
     pub fn with_control(self) -> (QpQueues<S>, QpControl) {
         let Self { device, queue } = self;
-        let device = DeviceSide(Arc::new(Mutex::new(device)));
+        let device = SharedDeviceQp(Arc::new(Mutex::new(device)));
         (QpQueues { queue, device: device.clone() }, QpControl { device })
     }
 }
@@ -78,13 +78,13 @@ impl<S: Service> QpQueues<S> {
     /// leaves RESET only after [`QpQueues::reset`].
     ///
     /// # Errors
-    /// The device refuses: it may go on.
-    pub fn take_back(&mut self) -> Result<(), Error> {
+    /// The device refuses, and may still execute the posted requests.
+    pub fn to_reset(&mut self) -> Result<(), Error> {
         self.queue.send.close();
         // Held until both records are cleared: in ERR the device would flush the requests that they
         // count.
         let mut device = self.device.lock();
-        device.take_back()?;
+        device.leave_to_reset()?;
         self.queue.stop();
         Ok(())
     }
@@ -125,8 +125,8 @@ impl QpControl {
     /// RST2INIT_QP, before anything is posted.
     ///
     /// # Errors
-    /// The device's refusal; [`ErrorKind::Input`](crate::ErrorKind::Input) if the queues were
-    /// [taken back](QpQueues::take_back), and have not been [reset](QpQueues::reset).
+    /// The device's refusal; [`ErrorKind::InvalidInput`](crate::ErrorKind::Input) if the queues
+    /// were [taken back](QpQueues::take_back), and have not been [reset](QpQueues::reset).
     pub fn to_init(&self, options: &ConnectOptions) -> Result<(), Error> {
         let mut device = self.device.lock();
         device.check_start()?;
@@ -144,7 +144,7 @@ impl QpControl {
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<(), Error> {
-        self.connect_by(domain, &self.way_to(domain, peer, options)?)
+        self.connect_over(domain, &self.resolve_path(domain, peer, options)?)
     }
 
     /// Resolves the path to `peer`. The kernel may ask the network for it and wait for an answer;
@@ -152,31 +152,31 @@ impl QpControl {
     ///
     /// # Errors
     /// The path was not found. Nothing has changed.
-    pub fn way_to(
+    pub fn resolve_path(
         &self,
         domain: &Domain,
         peer: &PeerAddress,
         options: &ConnectOptions,
-    ) -> Result<Way, Error> {
-        let (path, mtu) = domain.way(self.qpn(), peer, options)?;
-        Ok(Way { peer: *peer, options: *options, path, mtu })
+    ) -> Result<ResolvedPath, Error> {
+        let (path, mtu) = domain.resolve_peer_path(self.qpn(), peer, options)?;
+        Ok(ResolvedPath { peer: *peer, options: *options, path, mtu })
     }
 
     /// [`QpControl::connect`] over a path that is already resolved.
     ///
     /// # Errors
     /// The device refuses. If it refused RTR, nothing has changed.
-    pub fn connect_by(&self, domain: &Domain, way: &Way) -> Result<(), Error> {
+    pub fn connect_over(&self, domain: &Domain, resolved: &ResolvedPath) -> Result<(), Error> {
         let mut device = self.device.lock();
-        let (peer, options) = (&way.peer, &way.options);
+        let (peer, options) = (&resolved.peer, &resolved.options);
         options.check_announced(device.object())?;
-        let steps = domain.steps_over(device.object(), way.path, way.mtu, peer, options);
+        let steps = domain.steps_over(device.object(), resolved.path, resolved.mtu, peer, options);
         device.object_mut().to_rtr(&steps.rtr)?;
         device.object_mut().to_rts(&steps.rts)
     }
 
     /// 2ERR_QP: every posted request completes as flushed. The completions come after this call
-    /// returns; [`QpQueues::take_back`] and [`QpQueues::reset`] end the requests that have not
+    /// returns; [`QpQueues::to_reset`] and [`QpQueues::reset`] end the requests that have not
     /// completed by then.
     ///
     /// # Errors

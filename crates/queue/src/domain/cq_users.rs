@@ -17,7 +17,7 @@ use verbless_ring::cq::{Retired, SpareEntries};
 
 /// The queues that complete in a completion queue.
 pub(super) struct CqUsers {
-    users: Mutex<Users>,
+    users: Mutex<CqUserCounts>,
     /// CQEs that fit; `None` if the program keeps within the entries by itself.
     entries: Option<u32>,
     /// The CQ has one entry, for the send queue of one queue pair.
@@ -29,7 +29,7 @@ pub(super) struct CqUsers {
 }
 
 #[derive(Debug, Default)]
-struct Users {
+struct CqUserCounts {
     pairs: usize,
     /// User indexes.
     receivers: BTreeSet<u32>,
@@ -46,12 +46,12 @@ struct Users {
 #[derive(Debug)]
 pub(super) struct CqUse {
     users: Arc<CqUsers>,
-    user: User,
+    user: CqUser,
     requests: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum User {
+enum CqUser {
     Pair,
     /// A queue pair that draws from the SRQ of this RMP number.
     SrqPair(u32),
@@ -86,21 +86,21 @@ impl CqUsers {
         }
         let hint = "a collapsed completion queue is for the send queue of one queue pair: let \
                     receives complete in another one, made by Domain::completion_queue";
-        Err(Error::new(ErrorKind::Input, attempted, hint))
+        Err(Error::new(ErrorKind::InvalidInput, attempted, hint))
     }
 
     /// Refuses all but the first queue in a collapsed CQ.
-    fn takes_another(&self, attempted: &'static str, users: &Users) -> Result<(), Error> {
+    fn takes_another(&self, attempted: &'static str, users: &CqUserCounts) -> Result<(), Error> {
         if !self.collapsed || users.pairs == 0 {
             return Ok(());
         }
         let hint = "another queue pair completes in this collapsed completion queue, whose one \
                     entry says how far one send queue is: make one for each";
-        Err(Error::new(ErrorKind::Input, attempted, hint))
+        Err(Error::new(ErrorKind::InvalidInput, attempted, hint))
     }
 
     /// Updates the number of entries that no request needs.
-    fn tell_spare(&self, users: &mut Users) {
+    fn update_spare(&self, users: &mut CqUserCounts) {
         if let Some(entries) = self.entries {
             let needed = users.requests + self.retired(users);
             let needed = u32::try_from(needed).unwrap_or(u32::MAX);
@@ -113,12 +113,12 @@ impl CqUsers {
         if self.entries.is_some() && retired.count > 0 {
             let mut users = self.lock();
             users.retired.push(retired);
-            self.tell_spare(&mut users);
+            self.update_spare(&mut users);
         }
     }
 
     /// CQEs that were removed and still have their entries.
-    fn retired(&self, users: &mut Users) -> u64 {
+    fn retired(&self, users: &mut CqUserCounts) -> u64 {
         let consumed = (self.consumed)();
         // Indexes have 24 bits, and an unread CQE is at most one queue length ahead. An entry that
         // was not checked for 2^24 CQEs seems to be ahead again, until more are polled.
@@ -130,7 +130,7 @@ impl CqUsers {
         users.retired.iter().map(|it| u64::from(it.count)).sum()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Users> {
+    fn lock(&self) -> MutexGuard<'_, CqUserCounts> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -142,7 +142,7 @@ impl CqUsers {
         users.refuse_pair_beside_frames(WHAT)?;
         self.take(&mut users, WHAT, requests)?;
         users.pairs += 1;
-        Ok(CqUse { users: self.clone(), user: User::Pair, requests })
+        Ok(CqUse { users: self.clone(), user: CqUser::Pair, requests })
     }
 
     /// Adds a queue pair that draws from an SRQ of `receives`. All queue pairs here that draw from
@@ -157,13 +157,13 @@ impl CqUsers {
         }
         *users.srqs.entry(rmpn).or_default() += 1;
         users.pairs += 1;
-        Ok(CqUse { users: self.clone(), user: User::SrqPair(rmpn), requests: receives })
+        Ok(CqUse { users: self.clone(), user: CqUser::SrqPair(rmpn), requests: receives })
     }
 
     /// Adds a frame send queue.
     pub(super) fn sender(self: &Arc<Self>, requests: u32) -> Result<CqUse, Error> {
         self.take(&mut self.lock(), "making a send queue of frames", requests)?;
-        Ok(CqUse { users: self.clone(), user: User::Sender, requests })
+        Ok(CqUse { users: self.clone(), user: CqUser::Sender, requests })
     }
 
     /// Adds a frame receive queue.
@@ -176,22 +176,27 @@ impl CqUsers {
         let mut users = self.lock();
         if users.pairs != 0 {
             let hint = "queue pairs complete in this completion queue: give the frames another one";
-            return Err(Error::new(ErrorKind::Input, WHAT, hint));
+            return Err(Error::new(ErrorKind::InvalidInput, WHAT, hint));
         }
         if users.receivers.contains(&user_index) {
             let hint = format!(
                 "another one with the user index {user_index:#x} completes in this completion \
                  queue: set `user_index`, by which their CQEs are told apart"
             );
-            return Err(Error::new(ErrorKind::Input, WHAT, hint));
+            return Err(Error::new(ErrorKind::InvalidInput, WHAT, hint));
         }
         self.take(&mut users, WHAT, requests)?;
         users.receivers.insert(user_index);
-        Ok(CqUse { users: self.clone(), user: User::Receiver(user_index), requests })
+        Ok(CqUse { users: self.clone(), user: CqUser::Receiver(user_index), requests })
     }
 
     /// Takes entries for `requests` more.
-    fn take(&self, users: &mut Users, attempted: &'static str, requests: u32) -> Result<(), Error> {
+    fn take(
+        &self,
+        users: &mut CqUserCounts,
+        attempted: &'static str,
+        requests: u32,
+    ) -> Result<(), Error> {
         let (others, retired) = (users.requests, self.retired(users));
         let all = others + u64::from(requests);
         if let Some(entries) = self.entries.filter(|&entries| all + retired > entries.into()) {
@@ -208,10 +213,10 @@ impl CqUsers {
                  its queues; make it with CqConfig::new({all}), or set CqConfig::overcommit where \
                  the program has never more than {entries} requests outstanding"
             );
-            return Err(Error::new(ErrorKind::Input, attempted, hint));
+            return Err(Error::new(ErrorKind::InvalidInput, attempted, hint));
         }
         users.requests = all;
-        self.tell_spare(users);
+        self.update_spare(users);
         Ok(())
     }
 }
@@ -222,7 +227,7 @@ fn full_of_retired(attempted: &'static str, retired: u64, entries: u32) -> Error
         "the completion queue of {entries} entries still has {retired} CQEs of queues that were \
          reset or dropped: poll it until it is empty, which gives their entries back"
     );
-    Error::new(ErrorKind::Input, attempted, hint)
+    Error::new(ErrorKind::InvalidInput, attempted, hint)
 }
 
 impl CqUse {
@@ -251,13 +256,13 @@ impl std::fmt::Debug for CqUsers {
     }
 }
 
-impl Users {
+impl CqUserCounts {
     fn refuse_pair_beside_frames(&self, attempted: &'static str) -> Result<(), Error> {
         if self.receivers.is_empty() {
             return Ok(());
         }
         let hint = "frames are received into this completion queue: give queue pairs another one";
-        Err(Error::new(ErrorKind::Input, attempted, hint))
+        Err(Error::new(ErrorKind::InvalidInput, attempted, hint))
     }
 }
 
@@ -267,8 +272,8 @@ impl Drop for CqUse {
         self.users.retired(&mut users);
         let mut requests = self.requests;
         match self.user {
-            User::Pair => users.pairs -= 1,
-            User::SrqPair(rmpn) => {
+            CqUser::Pair => users.pairs -= 1,
+            CqUser::SrqPair(rmpn) => {
                 users.pairs -= 1;
                 match users.srqs.get_mut(&rmpn) {
                     Some(pairs @ 2..) => {
@@ -280,13 +285,13 @@ impl Drop for CqUse {
                     }
                 }
             }
-            User::Sender => {}
-            User::Receiver(user_index) => {
+            CqUser::Sender => {}
+            CqUser::Receiver(user_index) => {
                 users.receivers.remove(&user_index);
             }
         }
         users.requests -= u64::from(requests);
-        self.users.tell_spare(&mut users);
+        self.users.update_spare(&mut users);
     }
 }
 
@@ -349,7 +354,7 @@ mod tests {
         let users = users(64);
         let first = users.pair(32).unwrap();
         let refused = users.pair(33).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Input);
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
         let text = refused.to_string();
         for part in ["33 requests", "32 of others", "64 entries", "CqConfig::new(65)"] {
             assert!(text.contains(part), "{text:?} lacks {part}");

@@ -66,7 +66,7 @@ impl Domain {
     }
 
     /// The longest datagram that a port can send, in bytes: its MTU.
-    pub fn longest_datagram(&self, port: u8) -> Result<u32, Error> {
+    pub fn max_datagram_bytes(&self, port: u8) -> Result<u32, Error> {
         Ok(self.device.query_port(port)?.active_mtu().unwrap_or(256))
     }
 }

@@ -3,12 +3,12 @@
 //!
 //! ```no_run
 //! # use verbless_queue::{Domain, RqConfig, SqConfig, CqConfig};
-//! # use verbless_queue::wr::Frame;
+//! # use verbless_queue::wr::EthSend;
 //! # fn f(domain: &Domain) -> Result<(), Box<dyn std::error::Error>> {
 //! let mut cq = domain.completion_queue(&CqConfig::new(64))?;
 //! let mut sq = domain.sq(&SqConfig::new(32), &cq)?;
 //! let frame = [[0xff; 6], [2, 0, 0, 0, 0, 1], [0x88, 0xb5, 1, 2, 3, 4]].concat();
-//! sq.post(&Frame::new(&frame, []).signaled(), 7)?;
+//! sq.post(&EthSend::new(&frame, []).signaled(), 7)?;
 //! while sq.poll(&mut cq).transpose()?.is_none() {}
 //! # Ok(())
 //! # }
@@ -31,28 +31,28 @@ use verbless_prm::{MinInlineMode, MinWqeInlineMode, RqState, SqState, WqeInlineM
 
 use super::pool::layout;
 use super::protection::Domain;
-use super::queues::{Cq, WQ_ERRORS, over, power};
-use super::raw::{Raw, RqSide, SqSide};
+use super::queues::{Cq, WQ_ERRORS, check_limit, checked_power_of_two};
+use super::raw::{RawQueue, RqObjects, SqObjects};
 use super::requirements;
 use crate::events::{Watchable, sealed};
 use verbless_ring::completion::{Completion, CompletionError};
 use verbless_ring::cq::Cqe;
-use verbless_ring::dispatch::{Completes, PlainCqe};
-use verbless_ring::frames::FrameReceiver;
+use verbless_ring::dispatch::{SendCqe, WorkQueue};
 use verbless_ring::qp::{BlueFlame, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
+use verbless_ring::raw_rq::RawRq;
 use verbless_ring::service::Eth;
 use verbless_ring::types::Qpn;
-use verbless_ring::wr::LEAST_HEADER;
+use verbless_ring::wr::MIN_INLINE_HEADER;
 
 /// Raw Ethernet send queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqConfig {
-    /// Minimum of frames that can be outstanding; 0 counts as 1.
+    /// Minimum number of frames that can be outstanding; 0 counts as 1.
     pub sends: u32,
-    /// Maximum of scatter/gather entries of a frame behind its header.
+    /// Maximum number of scatter/gather entries of a frame after its header.
     pub sges: u32,
-    /// Maximum of inline bytes of a frame, header and payload together; at least the device's
-    /// minimum.
+    /// Maximum inline bytes of a frame, header and payload together; at least the
+    /// device's minimum.
     pub inline: u32,
     /// Every frame gets a completion, signaled or not.
     pub signal_all: bool,
@@ -71,7 +71,7 @@ impl SqConfig {
         Self {
             sends,
             sges: 1,
-            inline: LEAST_HEADER,
+            inline: MIN_INLINE_HEADER,
             signal_all: false,
             blueflame: BlueFlame::Always,
             user_index: 0,
@@ -89,9 +89,9 @@ impl SqConfig {
 /// Raw Ethernet receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RqConfig {
-    /// Minimum of receives that can be outstanding; 0 counts as 1.
+    /// Minimum number of receives that can be outstanding; 0 counts as 1.
     pub receives: u32,
-    /// Maximum of scatter/gather entries of a receive.
+    /// Maximum number of scatter/gather entries of a receive.
     pub sges: u32,
     /// Number that the device puts into completions (24 bits, and not 0xffffff). It identifies the
     /// receive queue if several complete in one completion queue.
@@ -115,23 +115,23 @@ impl RqConfig {
 
 /// A frame send queue on a device, in RDY. It derefs to the [`SendQueue`] for posting.
 ///
-/// A failed frame takes it to ERR, and the frames posted behind it complete as flushed:
+/// A failed frame takes it to ERR, and the frames posted after it complete as flushed:
 /// [`Sq::recover`] starts over. A drop moves it to RST and removes its CQEs from the completion
 /// queue before it destroys the object.
 pub struct Sq {
-    device: Raw<SqSide>,
+    device: RawQueue<SqObjects>,
     queue: SendQueue<Eth>,
 }
 
-/// A frame receive queue on a device, in RDY, with a TIR. It derefs to the [`FrameReceiver`] for
+/// A frame receive queue on a device, in RDY, with a TIR. It derefs to the [`RawRq`] for
 /// posting and polling. Frames arrive once flow rules forward to its TIR.
 ///
 /// [`Rq::recover`] starts over after an error. A drop moves it to RST and removes its CQEs from the
 /// completion queue. Its objects live until the last flow rule to them is dropped; until then the
 /// device drops its frames.
 pub struct Rq {
-    device: Raw<RqSide>,
-    queue: FrameReceiver,
+    device: RawQueue<RqObjects>,
+    queue: RawRq,
 }
 
 impl Domain {
@@ -143,14 +143,14 @@ impl Domain {
     pub fn sq(&self, config: &SqConfig, cq: &Cq) -> Result<Sq, Error> {
         const WHAT: &str = "making a send queue of frames";
         let caps = self.device.caps();
-        let (min_inline, least) = self.least_header()?;
+        let (min_inline, least) = self.min_inline_header()?;
         let config = SqConfig { inline: config.inline.max(least), ..*config };
-        over(WHAT, "sges", config.sges, caps.max_send_sges())?;
-        over(WHAT, "inline", config.inline, caps.max_inline())?;
-        over(WHAT, "priority", config.priority.into(), 7)?;
+        check_limit(WHAT, "sges", config.sges, caps.max_send_sges())?;
+        check_limit(WHAT, "inline", config.inline, caps.max_inline())?;
+        check_limit(WHAT, "priority", config.priority.into(), 7)?;
         let wqebbs = config.sends.max(1).saturating_mul(config.wqebbs_per_send());
         let most = caps.general.log_max_wq_sz().min(15);
-        let wqebbs = power("wqebbs of a send ring of frames", wqebbs, most)?;
+        let wqebbs = checked_power_of_two("wqebbs of a send ring of frames", wqebbs, most)?;
         let tis = self.tis(config.priority)?;
         let target = cq.target();
         let reports = target.users().sender(wqebbs)?;
@@ -185,7 +185,7 @@ impl Domain {
         queue.set_least_header(least).map_err(layout)?;
         queue.set_capabilities(|capability| requirements::has(caps, capability));
         queue.close();
-        let device = Raw::new(SqSide(object), target.cleaner(), Some(reports));
+        let device = RawQueue::new(SqObjects(object), target.cleaner(), Some(reports));
         let mut sq = Sq { device, queue };
         sq.start()?;
         Ok(sq)
@@ -213,12 +213,12 @@ impl Domain {
         if caps.general.cqe_version() == 0 {
             let hint = "this device's completions have no user index (capability cqe_version 0), \
                         which tells whose a frame is";
-            return Err(Error::new(ErrorKind::Input, WHAT, hint));
+            return Err(Error::new(ErrorKind::InvalidInput, WHAT, hint));
         }
-        over(WHAT, "sges", config.sges, caps.max_receive_sges().min(512 / 16))?;
+        check_limit(WHAT, "sges", config.sges, caps.max_receive_sges().min(512 / 16))?;
         let stride = (config.sges.max(1) * 16).next_power_of_two() as usize;
         let most = caps.general.log_max_wq_sz().min(15);
-        let count = power("receives of frames", config.receives.max(1), most)?;
+        let count = checked_power_of_two("receives of frames", config.receives.max(1), most)?;
         let target = cq.target();
         let reports = target.users().receiver(config.user_index, count)?;
         let ring = self.shared.pool.ring(count as usize * stride)?;
@@ -249,24 +249,24 @@ impl Domain {
             stride,
             record,
         });
-        let queue = queue.and_then(|queue| FrameReceiver::new(queue, config.user_index));
+        let queue = queue.and_then(|queue| RawRq::new(queue, config.user_index));
         let queue = queue.map_err(layout)?;
         let object = Arc::new(object);
         let tir = self.device.create_tir(transport_domain, object.clone(), config.loopback)?;
-        let side = RqSide { tir: Arc::new(tir), object, device: self.device.clone() };
-        let device = Raw::new(side, target.cleaner(), Some(reports));
+        let side = RqObjects { tir: Arc::new(tir), object, device: self.device.clone() };
+        let device = RawQueue::new(side, target.cleaner(), Some(reports));
         let mut rq = Rq { device, queue };
         rq.start()?;
         Ok(rq)
     }
 
     /// How many bytes of a frame a send queue needs inline: the mode in the queue's context, and a
-    /// number. If the device requires headers behind the Ethernet header, their length varies, and
+    /// number. If the device requires headers after the Ethernet header, their length varies, and
     /// the number covers the Ethernet header alone; the caller adds the rest.
     ///
     /// # Errors
     /// The device does not answer.
-    pub fn least_header(&self) -> Result<(MinWqeInlineMode, u32), Error> {
+    pub fn min_inline_header(&self) -> Result<(MinWqeInlineMode, u32), Error> {
         let ethernet = self.device.caps().ethernet.as_ref();
         let mode = match ethernet.map(|page| page.wqe_inline_mode()) {
             Some(WqeInlineModeCap::NOT_REQUIRED) => MinWqeInlineMode::NONE,
@@ -277,7 +277,7 @@ impl Domain {
             _ => MinWqeInlineMode::L2,
         };
         const { assert!(MinInlineMode::NONE.0 == MinWqeInlineMode::NONE.0) };
-        Ok((mode, if mode == MinWqeInlineMode::NONE { 0 } else { LEAST_HEADER }))
+        Ok((mode, if mode == MinWqeInlineMode::NONE { 0 } else { MIN_INLINE_HEADER }))
     }
 
     /// The transport domain of this domain's frame queues.
@@ -411,7 +411,7 @@ impl Rq {
     /// Resets and destroys the queue, and returns whether that worked.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] while flow rules forward to it; the device refuses.
+    /// [`ErrorKind::InvalidInput`] while flow rules forward to it; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         self.device.destroy()
     }
@@ -482,34 +482,34 @@ impl sealed::Sealed for Rq {
 }
 
 impl Deref for Rq {
-    type Target = FrameReceiver;
+    type Target = RawRq;
 
-    fn deref(&self) -> &FrameReceiver {
+    fn deref(&self) -> &RawRq {
         &self.queue
     }
 }
 
 impl DerefMut for Rq {
-    fn deref_mut(&mut self) -> &mut FrameReceiver {
+    fn deref_mut(&mut self) -> &mut RawRq {
         &mut self.queue
     }
 }
 
-impl Completes for Sq {
+impl WorkQueue for Sq {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         self.queue.complete(cqe)
     }
 
     #[inline(always)]
-    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
-        Completes::succeed(&mut self.queue, cqe)
+    fn complete_success(&mut self, cqe: SendCqe<'_>) -> Option<Completion> {
+        WorkQueue::complete_success(&mut self.queue, cqe)
     }
 }
 
-impl Completes for Rq {
+impl WorkQueue for Rq {
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
-        Completes::complete(&mut self.queue, cqe)
+        WorkQueue::complete(&mut self.queue, cqe)
     }
 }
 

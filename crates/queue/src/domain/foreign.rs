@@ -34,7 +34,7 @@ impl Domain {
     pub fn share(&self, region: &Region, secret: &AccessKey) -> Result<SharedRegion, Error> {
         let Some(mkey) = region.registration().downcast_ref::<MkeyObject>() else {
             let what = "the region has no key of its own";
-            return Err(Error::new(ErrorKind::Input, "sharing a region", what));
+            return Err(Error::new(ErrorKind::InvalidInput, "sharing a region", what));
         };
         mkey.allow(&self.device, secret)?;
         Ok(SharedRegion {
@@ -59,7 +59,7 @@ impl Domain {
         let SharedRegion { vhca_id, key, address, length } = *shared;
         if address.checked_add(length).is_none() {
             let what = format!("{length} bytes from {address:#x} pass the end of addresses");
-            return Err(Error::new(ErrorKind::Input, "importing a region", what));
+            return Err(Error::new(ErrorKind::InvalidInput, "importing a region", what));
         }
         let (pd, key, access_key) = (self.pd.clone(), Rkey(key), *secret);
         let alias = self.device.create_alias_key(AliasAttr { pd, vhca_id, key, access_key })?;

@@ -35,11 +35,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use verbless_command::{Error, ErrorKind};
 
-use super::on_device::OnDevice;
+use super::device_qp::DeviceQp;
 use super::queues::Qp;
 use verbless_ring::completion::{Completion, CompletionError};
 use verbless_ring::cq::Cqe;
-use verbless_ring::dispatch::{Completes, PlainCqe};
+use verbless_ring::dispatch::{SendCqe, WorkQueue};
 use verbless_ring::qp::{QueuePair, ReceiveQueue, SendQueue};
 use verbless_ring::service::{Rc, Service};
 use verbless_ring::types::Qpn;
@@ -51,22 +51,22 @@ use verbless_ring::types::Qpn;
 /// stays.
 pub struct SendHalf<S: Service = Rc> {
     queue: SendQueue<S>,
-    device: DeviceSide,
+    device: SharedDeviceQp,
 }
 
 /// The receiving half of a queue pair on a device. It derefs to the [`ReceiveQueue`] for posting.
 /// [`SendHalf`] documents the drop of a half.
 pub struct ReceiveHalf {
     queue: ReceiveQueue,
-    device: DeviceSide,
+    device: SharedDeviceQp,
 }
 
 /// The device's side, shared by several handles. Posting and completing do not take the lock.
 #[derive(Clone)]
-pub(super) struct DeviceSide(pub(super) Arc<Mutex<OnDevice>>);
+pub(super) struct SharedDeviceQp(pub(super) Arc<Mutex<DeviceQp>>);
 
-impl DeviceSide {
-    pub(super) fn lock(&self) -> MutexGuard<'_, OnDevice> {
+impl SharedDeviceQp {
+    pub(super) fn lock(&self) -> MutexGuard<'_, DeviceQp> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -95,8 +95,8 @@ impl<S: Service> Qp<S> {
         let Self { device, queue } = self;
         let (send, receive) = queue.split();
         let device = Arc::new(Mutex::new(device));
-        let half = SendHalf { queue: send, device: DeviceSide(device.clone()) };
-        Ok((half, ReceiveHalf { queue: receive, device: DeviceSide(device) }))
+        let half = SendHalf { queue: send, device: SharedDeviceQp(device.clone()) };
+        Ok((half, ReceiveHalf { queue: receive, device: SharedDeviceQp(device) }))
     }
 
     /// Joins the two halves of one queue pair.
@@ -125,7 +125,7 @@ impl<S: Service> SendHalf<S> {
     pub fn to_error(&mut self) -> Result<(), Error> {
         let mut device = self.device.lock();
         device.object_mut().to_error()?;
-        if !device.is_taken_back() {
+        if !device.is_in_reset() {
             self.queue.open();
         }
         Ok(())
@@ -175,7 +175,7 @@ impl<S: Service> std::error::Error for SplitError<S> {}
 
 impl<S: Service> From<SplitError<S>> for Error {
     fn from(error: SplitError<S>) -> Self {
-        Self::new(ErrorKind::Input, "splitting a queue pair", error.to_string())
+        Self::new(ErrorKind::InvalidInput, "splitting a queue pair", error.to_string())
     }
 }
 
@@ -212,7 +212,7 @@ impl<S: Service> std::error::Error for JoinError<S> {}
 
 impl<S: Service> From<JoinError<S>> for Error {
     fn from(error: JoinError<S>) -> Self {
-        Self::new(ErrorKind::Input, "joining halves of queue pairs", error.to_string())
+        Self::new(ErrorKind::InvalidInput, "joining halves of queue pairs", error.to_string())
     }
 }
 
@@ -244,19 +244,19 @@ impl DerefMut for ReceiveHalf {
     }
 }
 
-impl<S: Service> Completes for SendHalf<S> {
+impl<S: Service> WorkQueue for SendHalf<S> {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         self.queue.complete(cqe)
     }
 
     #[inline(always)]
-    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
-        Completes::succeed(&mut self.queue, cqe)
+    fn complete_success(&mut self, cqe: SendCqe<'_>) -> Option<Completion> {
+        WorkQueue::complete_success(&mut self.queue, cqe)
     }
 }
 
-impl Completes for ReceiveHalf {
+impl WorkQueue for ReceiveHalf {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         self.queue.complete(cqe)

@@ -37,7 +37,7 @@ pub(crate) const HEAD: usize = 4 + 1 + 1 + 2 + PeerAddress::BYTES;
 pub(crate) const SUM: usize = 8;
 
 impl Domain {
-    /// The most data of its own that a program can send with a handshake, in bytes.
+    /// Maximum length of the data that a program can send with a handshake, in bytes.
     pub const MAX_HANDSHAKE_DATA: usize = 1024;
 
     /// Connects `qp` with the queue pair of the program at the other end of `stream`. That program
@@ -68,8 +68,8 @@ impl Domain {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] of the stream; [`ErrorKind::Peer`] for bytes that are no greeting, of
-    /// another version, damaged, or of another transport service; [`ErrorKind::Input`] for more
-    /// data than [`MAX_HANDSHAKE_DATA`](Self::MAX_HANDSHAKE_DATA); the errors of
+    /// another version, damaged, or of another transport service; [`ErrorKind::InvalidInput`] for
+    /// more data than [`MAX_HANDSHAKE_DATA`](Self::MAX_HANDSHAKE_DATA); the errors of
     /// [`Domain::connect`]. The queue pair may have left RESET then: [`Qp::reset`] it before
     /// another try.
     pub fn handshake<S: Connected, R: ReceiveSide>(
@@ -108,7 +108,7 @@ pub(crate) fn greet(service: u8, address: &PeerAddress, data: &[u8]) -> Result<V
     let length = u16::try_from(data.len()).ok().filter(|&length| usize::from(length) <= most);
     let Some(length) = length else {
         let hint = format!("the data has {} bytes; the limit is {most}", data.len());
-        return Err(Error::new(ErrorKind::Input, ATTEMPTED, hint));
+        return Err(Error::new(ErrorKind::InvalidInput, ATTEMPTED, hint));
     };
     let mut bytes = Vec::with_capacity(HEAD + data.len() + SUM);
     bytes.extend(MAGIC);

@@ -20,8 +20,8 @@ impl Domain {
     /// A range outside of its region; no range at all; rights that no key has together; write
     /// access over a region that no device may write, where the device would refuse each write;
     /// `remote.atomic` for ranges whose total length is no multiple of the
-    /// device's largest atomic ([`Caps::largest_atomic`](verbless_command::Caps::largest_atomic), 8
-    /// bytes on most).
+    /// device's largest atomic ([`Caps::max_atomic_bytes`](verbless_command::Caps::largest_atomic),
+    /// 8 bytes on most).
     pub fn indirect_key(
         &self,
         ranges: &[(Arc<Region>, usize, usize)],
@@ -38,10 +38,10 @@ impl Domain {
                      local_write",
                     region.address()
                 );
-                return Err(Error::new(ErrorKind::Input, "making an indirect key", hint));
+                return Err(Error::new(ErrorKind::InvalidInput, "making an indirect key", hint));
             }
             let sge = region.sge(*offset, *bytes).map_err(|error| {
-                Error::new(ErrorKind::Input, "making an indirect key", error.to_string())
+                Error::new(ErrorKind::InvalidInput, "making an indirect key", error.to_string())
             })?;
             klms.push(Klm { key: sge.lkey, address: sge.address, length: sge.length });
             length += *bytes as u64;
@@ -66,7 +66,7 @@ impl Domain {
     /// or above the limit.
     pub fn umr_key(&self, klms: u32, remote_invalidate: bool) -> Result<UmrKey, Error> {
         self.supports::<Rc>(&Umr::INFO).map_err(|barred| {
-            Error::new(ErrorKind::Input, "making a UMR key", barred.to_string())
+            Error::new(ErrorKind::InvalidInput, "making a UMR key", barred.to_string())
         })?;
         let mkey = self.device.create_mkey(MkeyAttr {
             pd: self.pd.clone(),

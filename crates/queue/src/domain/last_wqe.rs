@@ -34,21 +34,21 @@ const GIVE_BACK: &str = "giving back receives of an SRQ";
 pub(super) struct LastWqeEvents {
     channel: EventChannel,
     /// Events of each queue pair, by its cookie.
-    events: Mutex<HashMap<u64, Due>>,
+    events: Mutex<HashMap<u64, LastWqeCounts>>,
     next: AtomicU64,
-    misses: Misses,
+    misses: TimeoutCount,
 }
 
 /// Events of one queue pair.
 #[derive(Clone, Copy, Debug, Default)]
-struct Due {
+struct LastWqeCounts {
     /// Read, but not yet waited for.
     came: u32,
     /// Waits that timed out: their events may still come.
     owed: u32,
 }
 
-impl Due {
+impl LastWqeCounts {
     /// Whether the awaited event has come. Overdue events come first. It counts until the queue
     /// pair is in RESET: a reset that fails is tried again.
     fn has_come(self) -> bool {
@@ -71,9 +71,9 @@ impl Due {
 
 /// Consecutive timeouts since the last event.
 #[derive(Debug, Default)]
-struct Misses(AtomicU32);
+struct TimeoutCount(AtomicU32);
 
-impl Misses {
+impl TimeoutCount {
     fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ impl LastWqeEvents {
             channel,
             events: Mutex::default(),
             next: AtomicU64::new(0),
-            misses: Misses::default(),
+            misses: TimeoutCount::default(),
         })
     }
 
@@ -117,7 +117,7 @@ impl LastWqeEvents {
         let events = [event_type::SRQ_LAST_WQE.into()];
         let cookie = match self.channel.subscribe(Some(object.object()), &events, cookie) {
             Ok(()) => {
-                self.lock().insert(cookie, Due::default());
+                self.lock().insert(cookie, LastWqeCounts::default());
                 Some(cookie)
             }
             Err(error) if error.errno() == Some(Errno::EINVAL) => None,
@@ -126,12 +126,12 @@ impl LastWqeEvents {
         Ok(LastWqe { events: self.clone(), cookie })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Due>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, LastWqeCounts>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the events that have come, except those of queue pairs that are gone.
-    fn read(&self, events: &mut HashMap<u64, Due>) -> Result<(), Error> {
+    fn read(&self, events: &mut HashMap<u64, LastWqeCounts>) -> Result<(), Error> {
         while let Some(event) = self.channel.read()? {
             self.misses.clear();
             if let Some(due) = events.get_mut(&event.cookie) {
@@ -192,11 +192,11 @@ impl Drop for LastWqe {
 
 #[cfg(test)]
 mod tests {
-    use super::{Due, LITTLE_PATIENCE, Misses, PATIENCE};
+    use super::{LITTLE_PATIENCE, LastWqeCounts, PATIENCE, TimeoutCount};
 
     #[test]
     fn single_late_event_keeps_full_patience() {
-        let misses = Misses::default();
+        let misses = TimeoutCount::default();
         misses.add();
         assert_eq!(misses.patience(), PATIENCE);
         misses.add();
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn late_event_ends_no_later_wait() {
-        let mut due = Due::default();
+        let mut due = LastWqeCounts::default();
         due.miss();
         // The late event.
         due.came += 1;

@@ -24,7 +24,7 @@ impl Domain {
     ///
     /// # Errors
     /// As [`Domain::connect`].
-    pub fn connect_to_itself<S: Connected, R: ReceiveSide>(
+    pub fn connect_loopback<S: Connected, R: ReceiveSide>(
         &self,
         qp: &mut Qp<S, R>,
         options: &ConnectOptions,
@@ -39,7 +39,7 @@ impl Domain {
     }
 
     /// Connects two of our queue pairs to each other, without an address if force loopback is
-    /// possible, as in [`Domain::connect_to_itself`].
+    /// possible, as in [`Domain::connect_loopback`].
     ///
     /// # Errors
     /// As [`Domain::connect`].

@@ -47,7 +47,7 @@ impl Domain {
     }
 
     /// The path from our queue pair `local` to `peer`, and the path MTU.
-    pub(super) fn way(
+    pub(super) fn resolve_peer_path(
         &self,
         local: Qpn,
         peer: &PeerAddress,
@@ -74,7 +74,7 @@ impl Domain {
                 options.port,
                 name(ethernet)
             );
-            return Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
+            return Err(Error::new(ErrorKind::InvalidInput, "resolving the path to a peer", hint));
         }
         let level = options.service_level.unwrap_or(peer.service_level);
         if ethernet {
@@ -84,7 +84,7 @@ impl Domain {
         let grh = needs_grh(port) || peer.grh_required || router.is_some();
         if grh && peer.gid == Gid::default() {
             let hint = "the port requires a global route (GRH), and the peer's address has no GID";
-            return Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
+            return Err(Error::new(ErrorKind::InvalidInput, "resolving the path to a peer", hint));
         }
         Ok(Path::InfiniBand {
             dlid: router.unwrap_or(peer.lid),
@@ -145,7 +145,7 @@ impl Domain {
                     format!("the port has GIDs at {}", indexes.join(", "))
                 }
             };
-            Error::new(ErrorKind::Input, attempted, hint)
+            Error::new(ErrorKind::InvalidInput, attempted, hint)
         })
     }
 
@@ -164,7 +164,7 @@ impl Domain {
                  with gid_index",
                 peer.gid
             );
-            return Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
+            return Err(Error::new(ErrorKind::InvalidInput, "resolving the path to a peer", hint));
         }
         let ah = self
             .device
@@ -187,7 +187,7 @@ impl Domain {
             .map_err(|error| unresolved(error, &peer.gid, &own))?;
         let destination_mac = ah.destination_mac().ok_or_else(|| {
             Error::new(
-                ErrorKind::Answer,
+                ErrorKind::InvalidResponse,
                 "CREATE_AH",
                 "the kernel did not return the destination MAC; Linux 4.10 or newer is needed",
             )
@@ -202,8 +202,9 @@ fn router(own: Gid, peer: Gid, options: &ConnectOptions) -> Result<Option<u16>, 
     if own.0[..8] == peer.0[..8] {
         return Ok(None);
     }
-    let refuse =
-        |hint: String| Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
+    let refuse = |hint: String| {
+        Err(Error::new(ErrorKind::InvalidInput, "resolving the path to a peer", hint))
+    };
     let Some(lid) = options.router_lid else {
         return refuse(format!(
             "the peer's GID {peer} is in another subnet than ours, {own}: set router_lid to the \
@@ -245,7 +246,7 @@ pub(super) fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Resul
     let active = Mtu::of_bytes(bytes).unwrap_or(Mtu::B1024);
     match options.mtu {
         Some(mtu) if mtu > active => Err(Error::new(
-            ErrorKind::Input,
+            ErrorKind::InvalidInput,
             format!("choosing a path MTU of {} bytes", mtu.bytes()),
             format!(
                 "the active MTU of port {} is {bytes}: choose at most that, or raise the MTU of \

@@ -163,5 +163,5 @@ impl fmt::Debug for Pool {
 
 /// A layout that we chose ourselves and that is invalid.
 pub(super) fn layout(error: LayoutError) -> Error {
-    Error::new(ErrorKind::Input, "laying out a queue", error.to_string())
+    Error::new(ErrorKind::InvalidInput, "laying out a queue", error.to_string())
 }

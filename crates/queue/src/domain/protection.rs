@@ -12,7 +12,7 @@ use verbless_ring::wr::{OperationInfo, Unsupported};
 use super::builder::DomainBuilder;
 use super::pages::{BLUEFLAME_PAGES, Page};
 use super::pool::{CHUNK, Pool};
-use super::raw::Transports;
+use super::raw::TransportObjects;
 use super::requirements;
 use crate::region::{Memory, Pinned, Region, RegionParts};
 
@@ -34,7 +34,7 @@ pub(super) struct DomainShared {
     /// The maximum number of pages in `blueflame`.
     pub(super) blueflame_pages: usize,
     /// The transport domain and TISs that the domain's frame queues share.
-    pub(super) transports: Mutex<Transports>,
+    pub(super) transports: Mutex<TransportObjects>,
 }
 
 impl Domain {
@@ -91,7 +91,7 @@ impl Domain {
     /// # Safety
     /// While `owner` lives, `length` bytes from `base` stay mapped readable and writable, whatever
     /// `access` is (no file mapping, not shared by fork). No Rust reference to any of them is used
-    /// except to atomics, or a slice that a region of them gave out. Raw accesses from elsewhere
+    /// except to atomics, or a slice that a region lent. Raw accesses from elsewhere
     /// are volatile.
     #[allow(unsafe_code, reason = "the promise is passed on to the region's memory")]
     pub unsafe fn region_from_raw(

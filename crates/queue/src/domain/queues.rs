@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use verbless_command::{
-    CqAttr, CqElement, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject,
+    CqAttr, CqEventTarget, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject,
 };
 use verbless_devx::{DevxObject, EventChannel};
 use verbless_prm::QpState;
 use verbless_prm::hot::event_type;
 
 use super::cq_users::{CqUse, CqUsers};
-use super::on_device::{Cleaners, OnDevice};
+use super::device_qp::{Cleaners, DeviceQp};
 use super::pool::layout;
 use super::protection::Domain;
 use super::requirements;
@@ -23,20 +23,21 @@ use crate::events::{Subscription, Watchable, sealed};
 use crate::wait::poll_within;
 use verbless_ring::completion::{Completion, CompletionError};
 use verbless_ring::cq::{CompletionQueue, CompletionQueueParts, CqCleaner, Cqe};
-use verbless_ring::dispatch::{Completes, PlainCqe};
+use verbless_ring::dispatch::{SendCqe, WorkQueue};
 use verbless_ring::qp::{
     BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, ReceiveSide, SendQueue, SendQueueParts,
     WithSrq,
 };
 use verbless_ring::ring::{OutOfBounds, RecordMemory, RingMemory};
 use verbless_ring::service::{Eth, Rc, Service};
-use verbless_ring::shared::SrqReturns;
+use verbless_ring::srq::SrqReturns;
 use verbless_ring::wr::Capability;
 
 /// Completion queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqConfig {
-    /// Minimum of completions that the queue holds; rounded up to a power of two of at least 2.
+    /// Minimum number of completions that the queue holds; rounded up to a power of two of at least
+    /// 2.
     pub entries: u32,
     /// Entries of 128 bytes, which have room for 64 bytes of data.
     pub wide: bool,
@@ -64,13 +65,13 @@ impl CqConfig {
 /// Queue pair configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpConfig {
-    /// Minimum of sends that can be outstanding; 0 counts as 1.
+    /// Minimum number of sends that can be outstanding; 0 counts as 1.
     pub sends: u32,
-    /// Minimum of receives that can be outstanding; 0 counts as 1.
+    /// Minimum number of receives that can be outstanding; 0 counts as 1.
     pub receives: u32,
-    /// Maximum of scatter/gather entries of a send.
+    /// Maximum number of scatter/gather entries of a send.
     pub send_sges: u32,
-    /// Maximum of scatter/gather entries of a receive.
+    /// Maximum number of scatter/gather entries of a receive.
     pub receive_sges: u32,
     /// Maximum of inline data bytes of a send.
     pub inline: u32,
@@ -81,10 +82,10 @@ pub struct QpConfig {
     pub blueflame: BlueFlame,
     /// Number that the device puts into completions beside the queue pair's own (24 bits).
     pub user_index: u32,
-    /// Whether it takes memory copies within the device ([`MemoryCopy`](crate::wr::MemoryCopy))
-    /// besides its other requests. Connected to itself ([`Domain::connect_to_itself`]), it needs no
+    /// Whether it takes memory copies within the device ([`DmaMmo`](crate::wr::MemoryCopy))
+    /// besides its other requests. Connected to itself ([`Domain::connect_loopback`]), it needs no
     /// peer. The device must support it ([`Domain::supports`]).
-    pub memory_copies: bool,
+    pub dma_mmo: bool,
 }
 
 impl QpConfig {
@@ -100,19 +101,19 @@ impl QpConfig {
             signal_all: false,
             blueflame: BlueFlame::Always,
             user_index: 0,
-            memory_copies: false,
+            dma_mmo: false,
         }
     }
 
     /// The limit of requests in the send ring of a queue pair of service `S`, and so of its
     /// outstanding CQEs: wqebbs, rounded up to a power of two. A request takes one or more.
     pub fn send_cqes<S: Service>(&self) -> u32 {
-        self.least_wqebbs(S::ADDRESS_DS).checked_next_power_of_two().unwrap_or(u32::MAX)
+        self.min_wqebbs(S::ADDRESS_DS).checked_next_power_of_two().unwrap_or(u32::MAX)
     }
 
     /// The limit of receives in the ring of a queue pair, and so of its outstanding CQEs.
     pub fn receive_cqes(&self) -> u32 {
-        let count = self.receives.max(self.least_receives());
+        let count = self.receives.max(self.min_receives());
         count.checked_next_power_of_two().unwrap_or(u32::MAX)
     }
 
@@ -129,11 +130,11 @@ impl QpConfig {
 
     /// The receive ring comes first, and the send ring follows without a gap: so the receive ring
     /// fills at least a wqebb.
-    fn least_receives(&self) -> u32 {
+    fn min_receives(&self) -> u32 {
         (64 / self.receive_stride() as u32).max(1)
     }
 
-    fn least_wqebbs(&self, address: u32) -> u32 {
+    fn min_wqebbs(&self, address: u32) -> u32 {
         self.sends.max(1).saturating_mul(self.wqebbs_per_send(address))
     }
 
@@ -184,7 +185,7 @@ pub struct CqTarget {
 ///
 /// Two threads drive it as two halves: [`Qp::split`].
 pub struct Qp<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
-    pub(super) device: OnDevice,
+    pub(super) device: DeviceQp,
     pub(super) queue: QueuePair<S, R>,
 }
 
@@ -192,7 +193,8 @@ impl Domain {
     /// Creates a completion queue.
     pub fn completion_queue(&self, config: &CqConfig) -> Result<Cq, Error> {
         let most = self.device.caps().log_max_cqes;
-        let entries = power("completion queue entries", config.entries.max(2), most)?;
+        let entries =
+            checked_power_of_two("completion queue entries", config.entries.max(2), most)?;
         let entry = if config.wide { 128 } else { 64 };
         let ring = self.shared.pool.ring(entries as usize * entry)?;
         let (record, record_place) = self.shared.pool.record()?;
@@ -212,10 +214,10 @@ impl Domain {
             record: record_place,
             log_cqes: entries.ilog2() as u8,
             wide: config.wide,
-            element: CqElement::Eq(Eqn(self.device.query_eqn(config.vector)?)),
+            element: CqEventTarget::Eq(Eqn(self.device.query_eqn(config.vector)?)),
             ignore_overrun: config.ignore_overrun,
         })?;
-        let queue = queue.numbered(object.cqn()).map_err(layout)?;
+        let queue = queue.with_cqn(object.cqn()).map_err(layout)?;
         let counted = !config.overcommit && !config.ignore_overrun;
         let cleaner = Mutex::new(queue.cleaner());
         let consumed = move || cleaner.lock().unwrap_or_else(PoisonError::into_inner).consumed();
@@ -254,9 +256,9 @@ impl Domain {
         self.check(config)?;
         let stride = config.receive_stride();
         let most = self.device.caps().log_max_qp_wqebbs;
-        let least = config.receives.max(config.least_receives());
-        let count = power("receive ring entries", least, most)?;
-        let ring = ReceiveShape::Own { count, stride };
+        let least = config.receives.max(config.min_receives());
+        let count = checked_power_of_two("receive ring entries", least, most)?;
+        let ring = ReceiveSource::Own { count, stride };
         let sends = self.send_wqebbs::<S>(config)?;
         receive_cq.users.takes_receives("making a queue pair")?;
         let uses = match send_cq.is_same(receive_cq) {
@@ -273,7 +275,7 @@ impl Domain {
         })
         .map_err(layout)?;
         let queue = QueuePair::new(built.send, receive);
-        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners, None) })
+        Ok(Qp { queue, device: DeviceQp::new(built.object, cleaners, None) })
     }
 
     /// Builds a queue pair without a receive queue of its own.
@@ -291,10 +293,10 @@ impl Domain {
         let uses = [send_cq.users.pair(sends)?, receiving];
         let cleaners = cleaners(send_cq, receive_cq, Some(returns), uses);
         let built =
-            self.build::<S>(config, send_cq, receive_cq, ReceiveShape::DomainShared(pool))?;
+            self.build::<S>(config, send_cq, receive_cq, ReceiveSource::DomainShared(pool))?;
         let last_wqe = srq.last_wqes().of(&built.object)?;
         let queue = QueuePair::new(built.send, WithSrq);
-        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners, Some(last_wqe)) })
+        Ok(Qp { queue, device: DeviceQp::new(built.object, cleaners, Some(last_wqe)) })
     }
 
     fn build<S: Service>(
@@ -302,24 +304,24 @@ impl Domain {
         config: &QpConfig,
         send_cq: &CqTarget,
         receive_cq: &CqTarget,
-        receives: ReceiveShape,
-    ) -> Result<Built<S>, Error> {
+        receives: ReceiveSource,
+    ) -> Result<QpParts<S>, Error> {
         self.check(config)?;
         if S::TYPE == Eth::TYPE {
             let hint = "raw Ethernet has no queue pairs, but send queues and receive queues apart";
-            return Err(Error::new(ErrorKind::Input, "making a queue pair", hint));
+            return Err(Error::new(ErrorKind::InvalidInput, "making a queue pair", hint));
         }
         let wqebbs = self.send_wqebbs::<S>(config)?;
         let (receive_bytes, log_receive_wqes, log_receive_stride, shared) = match receives {
-            ReceiveShape::Own { count, stride } => {
+            ReceiveSource::Own { count, stride } => {
                 let log = Some(count.ilog2() as u8);
                 (count as usize * stride, log, stride.ilog2() as u8, None)
             }
-            ReceiveShape::DomainShared(pool) => (0, None, 0, Some(pool)),
+            ReceiveSource::DomainShared(pool) => (0, None, 0, Some(pool)),
         };
         let send_bytes = wqebbs as usize * 64;
         let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
-        let (receives, sends) = rings.memory.split_at(receive_bytes).map_err(outside)?;
+        let (receives, sends) = rings.memory.split_at(receive_bytes).map_err(out_of_bounds)?;
         let (record, record_place) = self.shared.pool.record()?;
         let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never);
         let object = self.device.create_qp(QpAttr {
@@ -335,7 +337,7 @@ impl Domain {
             shared,
             log_receive_stride,
             user_index: config.user_index,
-            memory_copies: config.memory_copies,
+            dma_mmo: config.dma_mmo,
         })?;
         let mut send = SendQueue::of(SendQueueParts {
             qpn: object.qpn(),
@@ -349,30 +351,35 @@ impl Domain {
         })
         .map_err(layout)?;
         send.set_capabilities(|capability| {
-            let set_up = capability != Capability::Dma || config.memory_copies;
+            let set_up = capability != Capability::Dma || config.dma_mmo;
             set_up && requirements::has(self.device.caps(), capability)
         });
         send.set_umr_rules(requirements::umr_rules(self.device.caps()));
         send.close();
-        Ok(Built { object, send, receives, record })
+        Ok(QpParts { object, send, receives, record })
     }
 
     fn send_wqebbs<S: Service>(&self, config: &QpConfig) -> Result<u32, Error> {
-        let least = config.least_wqebbs(S::ADDRESS_DS);
-        power("wqebbs of a send ring", least, self.device.caps().log_max_qp_wqebbs)
+        let least = config.min_wqebbs(S::ADDRESS_DS);
+        checked_power_of_two("wqebbs of a send ring", least, self.device.caps().log_max_qp_wqebbs)
     }
 
     fn check(&self, config: &QpConfig) -> Result<(), Error> {
         const WHAT: &str = "making a queue pair";
         let caps = self.device.caps();
-        over(WHAT, "send_sges", config.send_sges, caps.max_send_sges())?;
-        over(WHAT, "receive_sges", config.receive_sges, caps.max_receive_sges().min(512 / 16))?;
-        over(WHAT, "inline", config.inline, caps.max_inline())
+        check_limit(WHAT, "send_sges", config.send_sges, caps.max_send_sges())?;
+        check_limit(
+            WHAT,
+            "receive_sges",
+            config.receive_sges,
+            caps.max_receive_sges().min(512 / 16),
+        )?;
+        check_limit(WHAT, "inline", config.inline, caps.max_inline())
     }
 }
 
 /// Where received messages are placed.
-enum ReceiveShape {
+enum ReceiveSource {
     /// The queue pair's own receives.
     Own { count: u32, stride: usize },
     /// Receives of an SRQ.
@@ -380,7 +387,7 @@ enum ReceiveShape {
 }
 
 /// A queue pair without its receive side.
-struct Built<S: Service> {
+struct QpParts<S: Service> {
     object: QpObject,
     send: SendQueue<S>,
     /// The receive ring; empty with an SRQ.
@@ -400,12 +407,12 @@ fn cleaners(
 }
 
 /// The error for rings that exceed the memory given for them.
-pub(super) fn outside(error: OutOfBounds) -> Error {
-    Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string())
+pub(super) fn out_of_bounds(error: OutOfBounds) -> Error {
+    Error::new(ErrorKind::InvalidInput, "laying out a queue pair", error.to_string())
 }
 
 /// Fails if `value` exceeds the device's limit.
-pub(super) fn over(
+pub(super) fn check_limit(
     attempted: &'static str,
     what: &str,
     value: u32,
@@ -415,21 +422,24 @@ pub(super) fn over(
         return Ok(());
     }
     let hint = format!("{what} is {value}; this device supports at most {most}");
-    Err(Error::new(ErrorKind::Input, attempted, hint))
+    Err(Error::new(ErrorKind::InvalidInput, attempted, hint))
 }
 
 /// The next power of two, if it is at most the device's limit `2^most`. Called before its memory is
 /// allocated and pinned.
-pub(super) fn power(what: &str, least: u32, most: u8) -> Result<u32, Error> {
+pub(super) fn checked_power_of_two(what: &str, least: u32, most: u8) -> Result<u32, Error> {
     let log = most.min(24);
     let most = 1 << log;
-    least.checked_next_power_of_two().filter(|&power| power <= most).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Input,
-            format!("laying out {least} {what}"),
-            format!("this device supports at most {most} (2^{log}): request fewer"),
-        )
-    })
+    least
+        .checked_next_power_of_two()
+        .filter(|&checked_power_of_two| checked_power_of_two <= most)
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("laying out {least} {what}"),
+                format!("this device supports at most {most} (2^{log}): request fewer"),
+            )
+        })
 }
 
 impl Cq {
@@ -481,12 +491,12 @@ impl Cq {
     /// [`Context::leaked`](verbless_devx::Context::leaked).
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] while a queue pair completes here; the device refuses.
+    /// [`ErrorKind::InvalidInput`] while a queue pair completes here; the device refuses.
     pub fn destroy(self) -> Result<(), Error> {
         let cqn = self.queue.cqn();
         let object = Arc::into_inner(self.object).ok_or_else(|| {
             let hint = "queue pairs still use it: drop them first";
-            Error::new(ErrorKind::Input, format!("destroying CQ {cqn}"), hint)
+            Error::new(ErrorKind::InvalidInput, format!("destroying CQ {cqn}"), hint)
         })?;
         object.destroy()
     }
@@ -519,15 +529,15 @@ const COMPLETION_EVENT: u16 = 0;
 /// Time without a CQE after which [`Cq::poll_within`] asks for the queue's status.
 const CHECK_AFTER: Duration = Duration::from_millis(100);
 
-impl<S: Service, R: ReceiveSide> Completes for Qp<S, R> {
+impl<S: Service, R: ReceiveSide> WorkQueue for Qp<S, R> {
     #[inline(always)]
     fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         QueuePair::complete(self, cqe)
     }
 
     #[inline(always)]
-    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
-        Completes::succeed(&mut self.queue, cqe)
+    fn complete_success(&mut self, cqe: SendCqe<'_>) -> Option<Completion> {
+        WorkQueue::complete_success(&mut self.queue, cqe)
     }
 }
 

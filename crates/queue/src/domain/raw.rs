@@ -12,7 +12,7 @@ use verbless_ring::cq::{CqCleaner, Retired};
 use super::cq_users::CqUse;
 
 /// The device's objects of one queue for Ethernet frames: an SQ, or an RQ with its TIR.
-pub(super) trait Side {
+pub(super) trait RawQueueObjects {
     /// The abbreviation of the queue's type: SQ or RQ.
     const NAME: &'static str;
     fn object(&self) -> &DevxObject;
@@ -24,16 +24,16 @@ pub(super) trait Side {
 }
 
 /// A send queue.
-pub(super) struct SqSide(pub(super) SqObject);
+pub(super) struct SqObjects(pub(super) SqObject);
 
 /// A receive queue, and the TIR that forwards to it.
-pub(super) struct RqSide {
+pub(super) struct RqObjects {
     pub(super) tir: Arc<TirObject>,
     pub(super) object: Arc<RqObject>,
     pub(super) device: Device,
 }
 
-impl Side for SqSide {
+impl RawQueueObjects for SqObjects {
     const NAME: &'static str = "SQ";
 
     fn object(&self) -> &DevxObject {
@@ -61,7 +61,7 @@ impl Side for SqSide {
     }
 }
 
-impl Side for RqSide {
+impl RawQueueObjects for RqObjects {
     const NAME: &'static str = "RQ";
 
     fn object(&self) -> &DevxObject {
@@ -81,7 +81,7 @@ impl Side for RqSide {
     }
 
     fn clean(&self, cleaner: &CqCleaner) -> Retired {
-        cleaner.clean_frames(self.object.attr().user_index)
+        cleaner.clean_raw_rq(self.object.attr().user_index)
     }
 
     fn destroy(self) -> Result<(), Error> {
@@ -89,7 +89,7 @@ impl Side for RqSide {
         let number = object.rqn();
         let led_to = || {
             let hint = "flow rules still lead to it: drop them first";
-            Error::new(ErrorKind::Input, format!("destroying RQ {number}"), hint)
+            Error::new(ErrorKind::InvalidInput, format!("destroying RQ {number}"), hint)
         };
         Arc::into_inner(tir).ok_or_else(led_to)?.destroy()?;
         Arc::into_inner(object).ok_or_else(led_to)?.destroy()
@@ -98,7 +98,7 @@ impl Side for RqSide {
 
 /// Objects that all frame queues of a domain share, created on first use.
 #[derive(Debug, Default)]
-pub(super) struct Transports {
+pub(super) struct TransportObjects {
     pub(super) domain: Option<Arc<TransportDomain>>,
     /// One TIS for each priority.
     pub(super) tis: [Option<Arc<TisObject>>; 8],
@@ -106,7 +106,7 @@ pub(super) struct Transports {
 
 /// The objects of a frame queue, and their cleanup. They keep the memory of ring and record until
 /// their destroy succeeds.
-pub(super) struct Raw<S: Side> {
+pub(super) struct RawQueue<S: RawQueueObjects> {
     /// `None` only during the drop.
     side: Option<S>,
     cleaner: CqCleaner,
@@ -119,7 +119,7 @@ pub(super) struct Raw<S: Side> {
     life: Arc<()>,
 }
 
-impl<S: Side> Raw<S> {
+impl<S: RawQueueObjects> RawQueue<S> {
     /// The value that lives as long as the queue.
     pub(super) fn life(&self) -> &Arc<()> {
         &self.life
@@ -174,9 +174,9 @@ impl<S: Side> Raw<S> {
 }
 
 /// Moves the queue to RST and removes its completions, before its number and user index may become
-/// another queue's. A queue that fails to go to RST may go on completing, so it is leaked, and
+/// another queue's. A queue that fails to go to RST may write more CQEs, so it is leaked, and
 /// counted ([`Context::leaked`](verbless_devx::Context::leaked)).
-impl<S: Side> Drop for Raw<S> {
+impl<S: RawQueueObjects> Drop for RawQueue<S> {
     fn drop(&mut self) {
         if let Err(error) = self.leave()
             && error.kind() != ErrorKind::DeviceGone

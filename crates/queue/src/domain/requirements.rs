@@ -1,5 +1,5 @@
-//! What a device's capabilities mean for work requests: which of the ring's capabilities it has, and
-//! its rules for UMR.
+//! What a device's capabilities mean for work requests: which of the ring's capabilities it has,
+//! and its rules for UMR.
 
 use verbless_command::Caps;
 use verbless_prm as prm;
@@ -32,7 +32,7 @@ pub(crate) fn umr_rules(caps: &Caps) -> UmrRules {
         _ => Fence::Strong,
     };
     // The sizes come from a word of 16 bits.
-    UmrRules { fence, largest_atomic: caps.largest_atomic() as u32 }
+    UmrRules { fence, max_atomic_bytes: caps.max_atomic_bytes() as u32 }
 }
 
 #[cfg(test)]

@@ -13,19 +13,19 @@ use verbless_prm::hot::event_type;
 use super::last_wqe::LastWqeEvents;
 use super::pool::layout;
 use super::protection::Domain;
-use super::queues::{Cq, Qp, QpConfig, over, power};
+use super::queues::{Cq, Qp, QpConfig, check_limit, checked_power_of_two};
 use crate::events::{Watchable, sealed};
 
 use verbless_ring::qp::WithSrq;
 use verbless_ring::service::Service;
-use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
+use verbless_ring::srq::{SharedReceiveQueue, SharedReceiveQueueParts};
 
 /// Shared receive queue configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqConfig {
-    /// Minimum of receives that can be outstanding.
+    /// Minimum number of receives that can be outstanding.
     pub receives: u32,
-    /// Maximum of scatter/gather entries of a receive.
+    /// Maximum number of scatter/gather entries of a receive.
     pub sges: u32,
 }
 
@@ -50,12 +50,12 @@ impl Domain {
         // The link takes the room of one entry.
         let most = self.device.caps().max_receive_sges().min(512 / 16).saturating_sub(1);
         // A receive without entries takes the room of one.
-        over("making a shared receive queue", "sges", config.sges.max(1), most)?;
+        check_limit("making a shared receive queue", "sges", config.sges.max(1), most)?;
         let stride = ((config.sges.max(1) as usize + 1) * 16).next_power_of_two();
         // The ring always keeps the last WQE back, because its link is not known yet.
         let least = config.receives.max(1).saturating_add(1);
         let room = self.device.caps().general.log_max_srq_sz();
-        let count = power("shared receive ring entries", least, room)?;
+        let count = checked_power_of_two("shared receive ring entries", least, room)?;
         let ring = self.shared.pool.ring(count as usize * stride)?;
         let (record, record_place) = self.shared.pool.record()?;
         let parts = SharedReceiveQueueParts { ring: ring.memory, stride, record };
@@ -75,12 +75,11 @@ impl Domain {
     /// Creates a queue pair in RESET, of any service, that receives into `receives`. It ignores the
     /// receive settings of `config`.
     ///
-    /// Reset, destroyed or dropped, it first goes to ERR and waits until it has let go of the SRQ
-    /// (Last WQE Reached), a second at most: a receive that a message had begun to fill comes back
-    /// to the SRQ ([`SharedReceiveQueue::take_returned`]). After that second, such a receive is
-    /// lost and counted ([`Context::leaked`](verbless_devx::Context::leaked)). On a device that
-    /// does not report the event the queue pair waits 10 ms in ERR, and the receive is counted in
-    /// any case.
+    /// A reset, destroy or drop first moves the queue pair to ERR and waits for the event Last WQE
+    /// Reached, a second at most. Then a receive that a message had begun to fill returns to the
+    /// SRQ ([`SharedReceiveQueue::take_returned`]). Without the event, such a receive is lost and
+    /// counted ([`Context::leaked`](verbless_devx::Context::leaked)). On a device that does not
+    /// report the event, the queue pair waits 10 ms in ERR, and the receive is always counted.
     ///
     /// The receives of the SRQ count once against the entries of `receive_cq`. Receives that return
     /// from a queue pair that was reset or dropped keep the entries of their removed CQEs until

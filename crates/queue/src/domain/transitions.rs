@@ -26,10 +26,10 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     ///
     /// # Errors
     /// The device refuses; the error has the queue pair's state.
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input) for a datagram queue pair. Both apply to the
-    /// transitions below too. [`ErrorKind::Input`](crate::ErrorKind::Input) if a completion queue
-    /// lacks room for this queue pair's requests because of CQEs from before a reset: poll it until
-    /// it is empty. [`ErrorKind::Input`](crate::ErrorKind::Input) after
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::Input) for a datagram queue pair. Both apply
+    /// to the transitions below too. [`ErrorKind::InvalidInput`](crate::ErrorKind::Input) if a
+    /// completion queue lacks room for this queue pair's requests because of CQEs from before a
+    /// reset: poll it until it is empty. [`ErrorKind::InvalidInput`](crate::ErrorKind::Input) after
     /// [`to_reset`](Self::to_reset), until [`reset`](Self::reset).
     pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
         self.device.check_start()?;
@@ -63,8 +63,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// RST2INIT_QP of a datagram queue pair.
     ///
     /// # Errors
-    /// As [`to_init`](Self::to_init), but [`ErrorKind::Input`](crate::ErrorKind::Input) for a
-    /// connected queue pair.
+    /// As [`to_init`](Self::to_init), but [`ErrorKind::InvalidInput`](crate::ErrorKind::Input) for
+    /// a connected queue pair.
     pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
         self.device.check_start()?;
         self.object_mut().to_init_datagram(attr)?;
@@ -106,7 +106,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// poll until it comes back flushed; only then reset or drop the queue pair.
     pub fn to_error(&mut self) -> Result<(), Error> {
         self.object_mut().to_error()?;
-        if !self.device.is_taken_back() {
+        if !self.device.is_in_reset() {
             self.queue.send.open();
         }
         Ok(())
@@ -122,7 +122,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// The device refuses: it may go on with the posted requests, unless it is
     /// [gone](crate::ErrorKind::DeviceGone).
     pub fn to_reset(&mut self) -> Result<(), Error> {
-        self.device.take_back()?;
+        self.device.leave_to_reset()?;
         self.queue.stop();
         Ok(())
     }

@@ -31,11 +31,12 @@ impl Memory {
     /// alignment costs address space only.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] for zero bytes; [`ErrorKind::MemoryLimit`] if the system has no room.
+    /// [`ErrorKind::InvalidInput`] for zero bytes; [`ErrorKind::MemoryLimit`] if the system has no
+    /// room.
     pub fn allocate(length: usize) -> Result<Self, Error> {
         if length == 0 {
             return Err(Error::new(
-                ErrorKind::Input,
+                ErrorKind::InvalidInput,
                 "allocating registered memory",
                 "0 bytes were requested: a region has at least 1",
             ));
@@ -132,8 +133,13 @@ impl Memory {
     /// The memory as 64-bit words in the machine's byte order, from its first byte on, without a
     /// remainder of less than 8 bytes. Memory that does not begin at a multiple of 8 has no words.
     /// The device and a peer may change them at any time, each aligned word as a whole.
-    pub fn words(&self) -> &[AtomicU64] {
-        self.0.words()
+    ///
+    /// # Safety
+    /// While the words are used, no access of another size reaches the same bytes at the same time:
+    /// no copy, and no view in bytes, through this handle or another one.
+    pub unsafe fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the caller promises the same.
+        unsafe { self.0.words() }
     }
 
     /// The memory in place, byte by byte, at any alignment. A device, a peer and copies may change

@@ -43,7 +43,7 @@ impl From<OutOfBounds> for RangeError {
 
 impl From<RangeError> for Error {
     fn from(error: RangeError) -> Self {
-        Self::new(ErrorKind::Input, error.to_string(), "").with_source(error)
+        Self::new(ErrorKind::InvalidInput, error.to_string(), "").with_source(error)
     }
 }
 

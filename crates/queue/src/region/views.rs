@@ -1,11 +1,12 @@
-//! Registered memory as slices of [`bytemuck`] types, on the caller's promise that nothing else
-//! uses it meanwhile.
+//! Registered memory as words and as slices of [`bytemuck`] types, on the caller's promise of what
+//! else uses it meanwhile.
 #![allow(
     unsafe_code,
     reason = "references are made to registered memory; this is the place for it"
 )]
 
 use std::slice;
+use std::sync::atomic::AtomicU64;
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use verbless_command::{Error, ErrorKind};
@@ -37,7 +38,7 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Input`]: the range is outside of the region, or misaligned for `T`.
+    /// [`ErrorKind::InvalidInput`]: the range is outside of the region, or misaligned for `T`.
     ///
     /// # Safety
     /// While the slice is used, nothing else accesses these bytes:
@@ -87,10 +88,38 @@ impl Region {
         Ok(unsafe { slice::from_raw_parts(base, count) })
     }
 
+    /// The region as 64-bit words in the machine's byte order, word `n` at byte `8 * n`, without a
+    /// remainder of less than 8 bytes. A region that does not begin at a multiple of 8 has no words
+    /// (only [`Domain::region_from_raw`](crate::Domain::region_from_raw) creates such). The device
+    /// and a peer may change them at any time. [`Domain::words`](crate::Domain::words) needs no
+    /// promise.
+    ///
+    /// ```compile_fail,E0133
+    /// # fn f(region: &verbless_queue::Region) {
+    /// use std::sync::atomic::Ordering::Relaxed;
+    ///
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| region.bytes()[0].store(1, Relaxed));
+    ///     // An atomic of another size at the same time: the language does not define it.
+    ///     region.words()[0].store(2, Relaxed);
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// While the words are used, no access of another size reaches the same bytes at the same time:
+    /// no copy ([`write_at`](Self::write_at), [`read_at`](Self::read_at), [`fill`](Self::fill) and
+    /// the like) and no [`bytes`](Self::bytes), through this region or another handle.
+    pub unsafe fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the caller promises the same.
+        unsafe { self.memory.words() }
+    }
+
     /// A pointer to the first of `count` values, if all of them are within the region and aligned.
     fn place<T>(&self, offset: usize, count: usize) -> Result<*mut T, Error> {
-        let refuse =
-            |why: String| Err(Error::new(ErrorKind::Input, "viewing a region as a slice", why));
+        let refuse = |why: String| {
+            Err(Error::new(ErrorKind::InvalidInput, "viewing a region as a slice", why))
+        };
         let size = self.len();
         let end = count.checked_mul(size_of::<T>()).and_then(|bytes| offset.checked_add(bytes));
         if end.is_none_or(|end| end > size) {

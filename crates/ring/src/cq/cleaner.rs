@@ -7,7 +7,7 @@ use verbless_prm::hot::{CqeUserIndex, OpOwn, cqe_opcode};
 
 use super::RequestId;
 use crate::returns::SrqReturns;
-use crate::ring::{CqRing, Look, RETIRED, Record};
+use crate::ring::{CqRing, CqeView, RETIRED, Record};
 use crate::types::{Qpn, WqeIndex};
 
 /// Removes the CQEs of a reset or destroyed queue, while another thread may be polling the
@@ -17,7 +17,7 @@ use crate::types::{Qpn, WqeIndex};
 pub struct CqCleaner {
     pub(super) ring: CqRing,
     pub(super) consumer: Record,
-    /// New CQEs overwrite unread ones, so entries behind the producer count as well.
+    /// New CQEs overwrite unread ones, so entries after the producer count as well.
     pub(super) overwrites: bool,
     /// The queue has one entry, which belongs to one queue pair.
     pub(super) collapsed: bool,
@@ -41,15 +41,15 @@ impl CqCleaner {
 
     /// [`clean`](Self::clean) for a raw Ethernet receive queue (RQ): removes the CQEs of receives
     /// with this user index. Queue pairs on the same completion queue must have other user indexes.
-    pub fn clean_frames(&self, user_index: u32) -> Retired {
-        self.entries(|look| {
-            let request = RequestId::read(look);
-            let [word, _] = look.user_index_and_immediate();
-            let opcode = OpOwn::from_bits(look.op_own()).opcode();
+    pub fn clean_raw_rq(&self, user_index: u32) -> Retired {
+        self.entries(|view| {
+            let request = RequestId::read(view);
+            let [word, _] = view.user_index_and_immediate();
+            let opcode = OpOwn::from_bits(view.op_own()).opcode();
             let ours = CqeUserIndex::from_raw(word).srqn_uidx() == user_index;
             let retires = ours && is_receive(opcode) && request.opcode_qpn.get() != RETIRED;
             if retires {
-                look.retire_frame(word);
+                view.retire_eth(word);
             }
             retires
         })
@@ -85,13 +85,13 @@ impl CqCleaner {
             self.ring.empty();
             return Retired { count: 0, end: 0 };
         }
-        self.entries(|look| {
-            let request = RequestId::read(look);
-            let opcode = OpOwn::from_bits(look.op_own()).opcode();
+        self.entries(|view| {
+            let request = RequestId::read(view);
+            let opcode = OpOwn::from_bits(view.op_own()).opcode();
             // If laps mix, a receive that cannot be polled yet or any more is unclaimed as well.
             let retires = request.opcode_qpn().qpn() == qpn.0
                 && (receives || !is_receive(opcode))
-                && look.retire(request.opcode_qpn.standing())
+                && view.retire(request.opcode_qpn.to_raw())
                 && opcode != cqe_opcode::INVALID;
             if retires && is_receive(opcode) {
                 receive(request.index());
@@ -105,20 +105,20 @@ impl CqCleaner {
     /// The scan starts at the consumer index in the doorbell record. Some CQEs from there may have
     /// been polled; retiring them does no harm. If the index moves meanwhile, the device may have
     /// overwritten entries, so the first entry that is not ours is not the end.
-    fn entries(&self, mut retire: impl FnMut(&Look<'_>) -> bool) -> Retired {
+    fn entries(&self, mut retire: impl FnMut(&CqeView<'_>) -> bool) -> Retired {
         let first = self.consumer.load();
         let mut retired = Retired { count: 0, end: first & 0xff_ffff };
         let mut moved = self.overwrites;
         for index in 0..self.ring.entries() {
-            let look = self.ring.look(first.wrapping_add(index));
-            let ours = !look.is_not_ours();
+            let view = self.ring.view(first.wrapping_add(index));
+            let ours = !view.is_device_owned();
             if !ours && !moved {
                 moved = self.consumer.load() != first;
                 if !moved {
                     break;
                 }
             }
-            if (ours || self.overwrites) && retire(&look) {
+            if (ours || self.overwrites) && retire(&view) {
                 retired.count += 1;
                 retired.end = first.wrapping_add(index + 1) & 0xff_ffff;
             }

@@ -16,14 +16,14 @@ use crate::types::{Be32, Cqn};
 use crate::uar::barrier;
 
 /// A collapsed completion queue for the send queue of one queue pair:
-/// [`QueuePair::poll_newest`](crate::QueuePair::poll_newest) reads it.
+/// [`QueuePair::poll_collapsed`](crate::QueuePair::poll_newest) reads it.
 ///
 /// A completion may cover many requests, and nothing counts CQEs. So the device must ignore
 /// overruns of this queue, and the queue is polled, never armed. Polling reads the last dword of
 /// the CQE, which the device writes at once, the queue number, and the syndromes of an error. When
 /// a queue pair fails, CQEs of flushed requests overwrite the CQE of the failed request: its reason
 /// may be lost.
-pub struct CollapsedQueue {
+pub struct CollapsedCompletionQueue {
     ring: CqRing,
     record: RecordMemory,
     cqn: Cqn,
@@ -31,7 +31,7 @@ pub struct CollapsedQueue {
 
 /// The fields that are read from the entry of a collapsed queue.
 #[derive(Clone, Copy)]
-pub(crate) struct Newest {
+pub(crate) struct CollapsedCqe {
     /// An [`OpcodeQpn`](hot::OpcodeQpn). Every CQE here has the same queue, but not the same
     /// opcode, so the opcode may be that of a later CQE than `tail`.
     pub(crate) opcode_qpn: Be32,
@@ -41,7 +41,7 @@ pub(crate) struct Newest {
     pub(crate) syndromes: u32,
 }
 
-impl CollapsedQueue {
+impl CollapsedCompletionQueue {
     /// A queue over one entry of 64 bytes; marks it empty. The device must not have written there
     /// yet.
     ///
@@ -59,7 +59,7 @@ impl CollapsedQueue {
     ///
     /// # Errors
     /// A number of more than 24 bits.
-    pub fn numbered(self, cqn: Cqn) -> Result<Self, LayoutError> {
+    pub fn with_cqn(self, cqn: Cqn) -> Result<Self, LayoutError> {
         check_number(cqn)?;
         Ok(Self { cqn, ..self })
     }
@@ -85,22 +85,22 @@ impl CollapsedQueue {
 
     /// The newest CQE, which may have been read before; `None` if there is none yet.
     #[inline]
-    pub(crate) fn newest(&self) -> Option<Newest> {
-        let look = self.ring.look(0);
-        if look.is_not_ours() {
+    pub(crate) fn newest(&self) -> Option<CollapsedCqe> {
+        let view = self.ring.view(0);
+        if view.is_device_owned() {
             return None;
         }
         // One load has the WQE counter and the opcode of one CQE.
-        let tail = u32::from_be(look.dword::<{ offset_of!(hot::Cqe, cqe_tail) }>());
+        let tail = u32::from_be(view.dword::<{ offset_of!(hot::Cqe, cqe_tail) }>());
         event(Event::Barrier("after_owner_bit"));
         barrier::after_owner_bit();
-        let syndromes = u32::from_be(look.dword::<{ offset_of!(hot::CqeError, cqe_syndromes) }>());
-        let opcode_qpn = Be32::as_it_stands(look.dword::<{ offset_of!(hot::Cqe, opcode_qpn) }>());
-        Some(Newest { opcode_qpn, tail, syndromes })
+        let syndromes = u32::from_be(view.dword::<{ offset_of!(hot::CqeError, cqe_syndromes) }>());
+        let opcode_qpn = Be32::from_raw(view.dword::<{ offset_of!(hot::Cqe, opcode_qpn) }>());
+        Some(CollapsedCqe { opcode_qpn, tail, syndromes })
     }
 }
 
-impl core::fmt::Debug for CollapsedQueue {
+impl core::fmt::Debug for CollapsedCompletionQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("CollapsedQueue").field("cqn", &self.cqn).finish_non_exhaustive()
     }

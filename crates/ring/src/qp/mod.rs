@@ -31,12 +31,12 @@ pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
 pub use sides::{ReceiveSide, WithSrq};
 
 use crate::completion::{Completion, CompletionError, Datagram};
-use crate::cq::{CollapsedQueue, CompletionQueue, Cqe, Outcome, RequestId};
+use crate::cq::{CollapsedCompletionQueue, CompletionQueue, Cqe, Outcome, RequestId};
 use crate::poll::{self, Poll};
-use crate::ring::Look;
+use crate::ring::CqeView;
 use crate::service::{Rc, Service, Ud};
 use crate::types::{Qpn, WqeIndex};
-use crate::wr::{Gather, PostError, WorkRequest};
+use crate::wr::{PostError, SgList, WorkRequest};
 
 /// A send queue and a receive queue with one QPN.
 ///
@@ -58,7 +58,7 @@ pub struct QueuePair<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
 impl<S: Service> QueuePair<S> {
     /// Posts a receive: [`ReceiveQueue::post`].
     #[inline(always)]
-    pub fn post_receive<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+    pub fn post_receive<G: SgList>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
         self.receive.post(into, cookie)
     }
 }
@@ -126,20 +126,20 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         if cqe.is_plain_request() {
             self.send.complete(cqe)
         } else {
-            self.complete_other(&cqe.apart())
+            self.complete_other(&cqe.copied_out())
         }
     }
 
     /// Completes the newest send request that a collapsed completion queue reports:
-    /// [`SendQueue::poll_newest`].
+    /// [`SendQueue::poll_collapsed`].
     ///
     /// # Errors
-    /// As [`SendQueue::poll_newest`].
-    pub fn poll_newest(
+    /// As [`SendQueue::poll_collapsed`].
+    pub fn poll_collapsed(
         &mut self,
-        queue: &CollapsedQueue,
+        queue: &CollapsedCompletionQueue,
     ) -> Option<Result<Completion, CompletionError>> {
-        self.send.poll_newest(queue)
+        self.send.poll_collapsed(queue)
     }
 
     /// Completes any CQE but a successful requester CQE without inline data.
@@ -175,18 +175,18 @@ impl<S: Service> Poll for QueuePair<S> {
     type Completion = Completion;
 
     #[inline(always)]
-    fn is_usual(look: &Look<'_>) -> bool {
-        look.is_plain_request()
+    fn is_plain(view: &CqeView<'_>) -> bool {
+        view.is_plain_request()
     }
 
     #[inline(always)]
-    fn complete_usual(&mut self, look: &Look<'_>) -> Option<Completion> {
-        self.send.succeed(RequestId::read(look), || Outcome::read(look))
+    fn complete_fast(&mut self, view: &CqeView<'_>) -> Option<Completion> {
+        self.send.complete_success(RequestId::read(view), || Outcome::read(view))
     }
 
     #[inline(never)]
-    fn take_other(&mut self, cq: &mut CompletionQueue) -> Polled {
-        let cqe = cq.take_other()?;
+    fn take_slow(&mut self, cq: &mut CompletionQueue) -> Polled {
+        let cqe = cq.take_slow()?;
         Some(if cqe.is_plain_request() {
             self.send.complete(cqe)
         } else {

@@ -4,13 +4,15 @@ use core::mem::offset_of;
 use verbless_prm::hot::{self, DataSegment, cqe_format, cqe_opcode};
 use zerocopy::transmute;
 
-use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
+use crate::completion::{
+    Completion, CompletionError, FailedRequest, InvalidCqe, WcOpcode, invalid_cqe,
+};
 use crate::cq::{Cqe, RequestId};
 use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
 use crate::uar::barrier;
-use crate::wr::{Gather, PostError, data_segment, sge_ds};
+use crate::wr::{PostError, SgList, data_segment, sge_ds};
 
 /// Parts of a receive queue.
 #[derive(Debug)]
@@ -89,7 +91,7 @@ impl ReceiveQueue {
 
     /// Posts memory for one message. `cookie` comes back in its completion.
     #[inline(always)]
-    pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+    pub fn post<G: SgList>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
         let index = self.enqueue(into, cookie)?;
         self.publish();
         Ok(index)
@@ -106,12 +108,12 @@ impl ReceiveQueue {
     /// Receives complete in posting order, so the CQE must have the index of the oldest one.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
-        self.complete_other(&cqe.apart())
+        self.complete_other(&cqe.copied_out())
     }
 
     pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != self.qpn {
-            return Err(CompletionError::OtherQueue(cqe.apart()));
+            return Err(CompletionError::OtherQueue(cqe.copied_out()));
         }
         self.complete_any(cqe)
     }
@@ -120,27 +122,27 @@ impl ReceiveQueue {
     /// it in another field.
     pub(crate) fn complete_any(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         let operation = match cqe.opcode() {
-            cqe_opcode::RESPONDER_SEND => Operation::Receive,
-            cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm,
-            cqe_opcode::RESPONDER_SEND_INVALIDATE => Operation::ReceiveInvalidate,
-            cqe_opcode::RESPONDER_WRITE_IMM => Operation::ReceiveWriteImm,
+            cqe_opcode::RESPONDER_SEND => WcOpcode::Receive,
+            cqe_opcode::RESPONDER_SEND_IMM => WcOpcode::ReceiveImm,
+            cqe_opcode::RESPONDER_SEND_INVALIDATE => WcOpcode::ReceiveInvalidate,
+            cqe_opcode::RESPONDER_WRITE_IMM => WcOpcode::ReceiveWriteImm,
             cqe_opcode::RESPONDER_ERROR => return Err(self.fail(cqe)),
-            other => return Err(malformed(Malformed::Opcode(other))),
+            other => return Err(invalid_cqe(InvalidCqe::Opcode(other))),
         };
         if cqe.format() == cqe_format::COMPRESSED {
-            return Err(malformed(Malformed::Format(cqe.format())));
+            return Err(invalid_cqe(InvalidCqe::Format(cqe.format())));
         }
         match self.retire(cqe.wqe_index()) {
             Some(cookie) => Ok(Completion::received(cookie, cqe, operation)),
-            None => Err(malformed(Malformed::Index(cqe.wqe_index()))),
+            None => Err(invalid_cqe(InvalidCqe::Index(cqe.wqe_index()))),
         }
     }
 
     #[cold]
     fn fail(&mut self, cqe: &Cqe) -> CompletionError {
         match self.retire(cqe.wqe_index()) {
-            Some(cookie) => CompletionError::Failed(Failure::new(cookie, cqe)),
-            None => malformed(Malformed::Index(cqe.wqe_index())),
+            Some(cookie) => CompletionError::Failed(FailedRequest::new(cookie, cqe)),
+            None => invalid_cqe(InvalidCqe::Index(cqe.wqe_index())),
         }
     }
 
@@ -159,7 +161,7 @@ impl ReceiveQueue {
 
     /// Frees the oldest receive if the CQE is its own and it has this cookie; returns whether.
     #[inline(always)]
-    pub(crate) fn settle(&mut self, request: RequestId, cookie: u64) -> bool {
+    pub(crate) fn try_complete(&mut self, request: RequestId, cookie: u64) -> bool {
         let WqeIndex(index) = request.index();
         let other = (u32::from(index) ^ self.consumer) & (self.ring.count() - 1);
         if request.opcode_qpn().qpn() != self.qpn.0
@@ -174,7 +176,7 @@ impl ReceiveQueue {
     }
 
     #[inline(always)]
-    fn enqueue<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+    fn enqueue<G: SgList>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
         let sges = into.as_sges();
         if sges.len() > self.ring.segments() as usize {
             return Err(PostError::TooManySges);
@@ -230,7 +232,7 @@ pub struct ReceiveBatch<'q> {
 impl ReceiveBatch<'_> {
     /// Adds memory for one message. On an error, the batch keeps its receives.
     #[inline(always)]
-    pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+    pub fn post<G: SgList>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
         self.queue.enqueue(into, cookie)
     }
 

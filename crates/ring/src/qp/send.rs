@@ -10,15 +10,17 @@ use verbless_prm::hot::{
     self, CqeTail, CtrlFlags, CtrlWord, OpcodeQpn, completion, cqe_format, cqe_opcode,
 };
 
-use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
-use crate::cq::{CollapsedQueue, CompletionQueue, Cqe, Outcome, RequestId};
+use crate::completion::{
+    Completion, CompletionError, FailedRequest, InvalidCqe, WcOpcode, invalid_cqe,
+};
+use crate::cq::{CollapsedCompletionQueue, CompletionQueue, Cqe, Outcome, RequestId};
 use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots};
 use crate::service::{Eth, Rc, Service};
 use crate::trace::{Event, event};
 use crate::types::{Be32, Qpn, WqeIndex};
-use crate::uar::{Copied, CopyLimit, SendDoorbell, barrier};
+use crate::uar::{BlueFlameLen, BlueFlameLimit, SendDoorbell, barrier};
 use crate::wr::{
-    Capability, Fence, LEAST_HEADER, Limits, OperationInfo, PostError, UmrRules, Unsupported,
+    Capability, Fence, Limits, MIN_INLINE_HEADER, OperationInfo, PostError, UmrRules, Unsupported,
     WorkRequest,
 };
 
@@ -62,7 +64,7 @@ pub struct SendQueueParts {
 #[repr(align(128))]
 pub struct SendQueue<S: Service = Rc> {
     ring: SendRing,
-    slots: Slots<Slot>,
+    slots: Slots<SendSlot>,
     /// Wqebbs posted so far, modulo 2^32.
     producer: u32,
     /// The value that `producer` must not exceed: wqebbs of the ring plus those completed, modulo
@@ -78,11 +80,11 @@ pub struct SendQueue<S: Service = Rc> {
     /// is in the byte order of the ring.
     control: u64,
     flags: u64,
-    /// The constant part of [`Slot::request`]: the QPN, in the byte order of the CQE.
+    /// The constant part of [`SendSlot::request`]: the QPN, in the byte order of the CQE.
     request: u32,
     limits: Limits,
     /// Which lone WQEs are copied: with gathered data, with inline data.
-    copy: [CopyLimit; 2],
+    copy: [BlueFlameLimit; 2],
     record: Record,
     doorbell: SendDoorbell,
     /// While the queue is closed, wqebbs completed so far, modulo 2^32.
@@ -92,7 +94,7 @@ pub struct SendQueue<S: Service = Rc> {
 
 /// Software state of a posted request, at the index of its first wqebb.
 #[derive(Clone, Copy, Default)]
-struct Slot {
+struct SendSlot {
     cookie: u64,
     /// Opcode and queue in the request's CQE: an [`OpcodeQpn`].
     request: Be32,
@@ -100,7 +102,7 @@ struct Slot {
     limit: u32,
 }
 
-impl Slot {
+impl SendSlot {
     /// A slot of this queue without a request. Its limit is in the outstanding window when the
     /// count nears 2^32, so it must not look like a request: it has this queue's number, so no CQE
     /// of another queue matches it, and an opcode that is never posted.
@@ -163,7 +165,7 @@ impl<S: Service> SendQueue<S> {
         let copied = parts.doorbell.copy_limit();
         let ce = if parts.signal_all { completion::ALWAYS } else { completion::ON_ERROR };
         Ok(Self {
-            slots: Slots::of(ring.wqebbs(), Slot::empty(parts.qpn)),
+            slots: Slots::of(ring.wqebbs(), SendSlot::empty(parts.qpn)),
             producer: 0,
             limit: ring.wqebbs(),
             wqebbs: ring.wqebbs(),
@@ -174,14 +176,14 @@ impl<S: Service> SendQueue<S> {
             limits: Limits {
                 sges: parts.max_sges,
                 inline: parts.max_inline,
-                header: LEAST_HEADER,
+                header: MIN_INLINE_HEADER,
                 lacks: 0,
                 umr: UmrRules::STRICT,
             },
             copy: match parts.blueflame {
                 BlueFlame::Always => [copied, copied],
-                BlueFlame::Inline => [CopyLimit::NONE, copied],
-                BlueFlame::Never => [CopyLimit::NONE; 2],
+                BlueFlame::Inline => [BlueFlameLimit::NONE, copied],
+                BlueFlame::Never => [BlueFlameLimit::NONE; 2],
             },
             record: Record::new(&parts.record, offset_of!(hot::QpDoorbellRecord, qp_record_send)),
             doorbell: parts.doorbell,
@@ -197,7 +199,7 @@ impl<S: Service> SendQueue<S> {
         self.producer = 0;
         self.flags &= !BEHIND_KEY_CHANGE;
         (self.limit, self.done_closed) = (self.wqebbs, 0);
-        self.slots.fill(Slot::empty(self.qpn()));
+        self.slots.fill(SendSlot::empty(self.qpn()));
         self.record.store(0);
     }
 
@@ -262,7 +264,7 @@ impl<S: Service> SendQueue<S> {
         request: &W,
         cookie: u64,
     ) -> Result<WqeIndex, PostError> {
-        let Some(ds) = request.usual_ds(&self.limits) else {
+        let Some(ds) = request.fast_ds(&self.limits) else {
             return self.post_unusual(*request, cookie);
         };
         self.post_ds(request, cookie, ds)
@@ -334,12 +336,12 @@ impl<S: Service> SendQueue<S> {
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         if cqe.is_plain_request() {
-            match self.succeed(cqe.request(), || cqe.outcome()) {
+            match self.complete_success(cqe.request(), || cqe.outcome()) {
                 Some(completion) => Ok(completion),
-                None => self.misfit(&cqe.apart()),
+                None => self.misfit(&cqe.copied_out()),
             }
         } else {
-            self.complete_other(&cqe.apart())
+            self.complete_other(&cqe.copied_out())
         }
     }
 
@@ -350,14 +352,14 @@ impl<S: Service> SendQueue<S> {
     /// # Errors
     /// The newest request failed, or was flushed; [`CompletionError::OtherQueue`] if `queue` is
     /// another queue pair's. A CQE of a request that was not posted counts as no completion.
-    pub fn poll_newest(
+    pub fn poll_collapsed(
         &mut self,
-        queue: &CollapsedQueue,
+        queue: &CollapsedCompletionQueue,
     ) -> Option<Result<Completion, CompletionError>> {
         let newest = queue.newest()?;
         let opcode_qpn = newest.opcode_qpn;
         if Qpn(OpcodeQpn::from_bits(opcode_qpn.get()).qpn()) != self.qpn() {
-            let cqe = Cqe::of_newest(opcode_qpn, newest);
+            let cqe = Cqe::of_collapsed(opcode_qpn, newest);
             return Some(Err(CompletionError::OtherQueue(cqe)));
         }
         // The entry stays after its request has completed, and later requests reuse the slot. So
@@ -368,7 +370,7 @@ impl<S: Service> SendQueue<S> {
             return None;
         }
         let slot = self.find(WqeIndex(index))?;
-        Some(self.complete(Cqe::of_newest(slot.request, newest)))
+        Some(self.complete(Cqe::of_collapsed(slot.request, newest)))
     }
 
     /// Completes the request that a successful CQE reports, and frees all slots up to it. `None` if
@@ -377,7 +379,7 @@ impl<S: Service> SendQueue<S> {
     /// One comparison checks queue and opcode; the window checks that the request is outstanding.
     /// The index modulo the ring finds the request: Linux's drivers use no more of it.
     #[inline(always)]
-    pub(crate) fn succeed(
+    pub(crate) fn complete_success(
         &mut self,
         request: RequestId,
         outcome: impl FnOnce() -> Outcome,
@@ -391,8 +393,8 @@ impl<S: Service> SendQueue<S> {
         Some(Completion::sent(cookie, request, outcome()))
     }
 
-    /// Like [`Self::succeed`], but only if the request has this cookie; otherwise returns false and
-    /// changes nothing.
+    /// Like [`Self::complete_success`], but only if the request has this cookie; otherwise returns
+    /// false and changes nothing.
     #[inline(always)]
     pub(crate) fn succeed_with(&mut self, request: RequestId, cookie: u64) -> bool {
         let slot = self.slots.get_upper(request.counter());
@@ -413,7 +415,7 @@ impl<S: Service> SendQueue<S> {
     /// that was not posted there: the program gets the old cookie, as for a CQE with the index of a
     /// wrong outstanding request. Neither leaves the ring.
     #[inline(always)]
-    fn is_outstanding(&self, slot: &Slot) -> bool {
+    fn is_outstanding(&self, slot: &SendSlot) -> bool {
         slot.limit.wrapping_sub(1).wrapping_sub(self.limit) < self.wqebbs
     }
 
@@ -422,7 +424,7 @@ impl<S: Service> SendQueue<S> {
     #[inline(never)]
     pub(super) fn misfit(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != self.qpn() {
-            return Err(CompletionError::OtherQueue(cqe.apart()));
+            return Err(CompletionError::OtherQueue(cqe.copied_out()));
         }
         let request = cqe.request();
         match self.find(cqe.wqe_index()) {
@@ -432,9 +434,9 @@ impl<S: Service> SendQueue<S> {
             }
             Some(_) => {
                 let opcode_qpn = OpcodeQpn::from_bits(request.opcode_qpn.get());
-                Err(malformed(Malformed::WorkRequest(opcode_qpn.wqe_opcode())))
+                Err(invalid_cqe(InvalidCqe::WorkRequest(opcode_qpn.wqe_opcode())))
             }
-            None => Err(malformed(Malformed::Index(cqe.wqe_index()))),
+            None => Err(invalid_cqe(InvalidCqe::Index(cqe.wqe_index()))),
         }
     }
 
@@ -443,33 +445,35 @@ impl<S: Service> SendQueue<S> {
     #[inline(never)]
     pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != self.qpn() {
-            return Err(CompletionError::OtherQueue(cqe.apart()));
+            return Err(CompletionError::OtherQueue(cqe.copied_out()));
         }
         match (cqe.opcode(), cqe.format()) {
             (cqe_opcode::REQUESTER, cqe_format::COMPRESSED) => {
-                Err(malformed(Malformed::Format(cqe.format())))
+                Err(invalid_cqe(InvalidCqe::Format(cqe.format())))
             }
-            (cqe_opcode::REQUESTER, _) => match self.succeed(cqe.request(), || cqe.outcome()) {
-                Some(completion) => Ok(completion),
-                None => self.misfit(cqe),
-            },
+            (cqe_opcode::REQUESTER, _) => {
+                match self.complete_success(cqe.request(), || cqe.outcome()) {
+                    Some(completion) => Ok(completion),
+                    None => self.misfit(cqe),
+                }
+            }
             (cqe_opcode::REQUESTER_ERROR, _) => {
                 let index = cqe.wqe_index();
                 let Some(slot) = self.find(index) else {
-                    return Err(malformed(Malformed::Index(index)));
+                    return Err(invalid_cqe(InvalidCqe::Index(index)));
                 };
                 self.free_to(&slot);
-                Err(CompletionError::Failed(Failure::new(slot.cookie, cqe)))
+                Err(CompletionError::Failed(FailedRequest::new(slot.cookie, cqe)))
             }
-            (other, _) => Err(malformed(Malformed::Opcode(other))),
+            (other, _) => Err(invalid_cqe(InvalidCqe::Opcode(other))),
         }
     }
 
     /// The outstanding request whose first wqebb has this index, modulo the ring; the queue may be
     /// closed.
-    fn find(&self, WqeIndex(index): WqeIndex) -> Option<Slot> {
+    fn find(&self, WqeIndex(index): WqeIndex) -> Option<SendSlot> {
         let slot = *self.slots.get(index.into());
-        let posted = slot.request != Slot::empty(self.qpn()).request;
+        let posted = slot.request != SendSlot::empty(self.qpn()).request;
         let wqebbs = self.ring.wqebbs();
         let limit = self.done().wrapping_add(wqebbs);
         // As in `is_outstanding`.
@@ -478,7 +482,7 @@ impl<S: Service> SendQueue<S> {
     }
 
     /// Frees all slots up to this one of an outstanding request.
-    fn free_to(&mut self, slot: &Slot) {
+    fn free_to(&mut self, slot: &SendSlot) {
         match self.wqebbs {
             0 => self.done_closed = slot.limit.wrapping_sub(self.ring.wqebbs()),
             _ => self.limit = slot.limit,
@@ -489,7 +493,7 @@ impl<S: Service> SendQueue<S> {
     #[cold]
     #[inline(never)]
     fn take_back(&mut self, first: u32) {
-        let empty = Slot::empty(self.qpn());
+        let empty = SendSlot::empty(self.qpn());
         while self.producer != first {
             self.producer = self.producer.wrapping_sub(1);
             self.slots.set(self.producer, empty);
@@ -532,7 +536,7 @@ impl<S: Service> SendQueue<S> {
         let flags = options.flags(fence, request.control()).to_raw();
         let word = control.to_be();
         wqe.store(0, [word, common | flags]);
-        if matches!(W::INFO.operation, Operation::Umr) {
+        if matches!(W::INFO.operation, WcOpcode::Umr) {
             self.flags |= BEHIND_KEY_CHANGE;
         }
         let end = index.wrapping_add(wqebbs);
@@ -540,9 +544,9 @@ impl<S: Service> SendQueue<S> {
         let opcode_of_cqe = OpcodeQpn::new().with_wqe_opcode(opcode).to_raw();
         self.slots.set(
             index,
-            Slot {
+            SendSlot {
                 cookie,
-                request: Be32::as_it_stands(self.request | opcode_of_cqe),
+                request: Be32::from_raw(self.request | opcode_of_cqe),
                 limit: end.wrapping_add(self.wqebbs),
             },
         );
@@ -570,7 +574,7 @@ impl<S: Service> SendQueue<S> {
 
     /// Whether a lone request of `ds` segments is copied to the device by BlueFlame.
     #[inline(always)]
-    fn copies(&self, ds: u32, inline: bool) -> Option<Copied> {
+    fn copies(&self, ds: u32, inline: bool) -> Option<BlueFlameLen> {
         self.copy[inline as usize].admit(ds)
     }
 
@@ -586,7 +590,7 @@ impl<S: Service> SendQueue<S> {
 
     /// Rings by BlueFlame for the request at `index`; returns its index.
     #[inline(never)]
-    fn ring_by_copy(&mut self, index: u32, copied: Copied) -> Result<WqeIndex, PostError> {
+    fn ring_by_copy(&mut self, index: u32, copied: BlueFlameLen) -> Result<WqeIndex, PostError> {
         event(Event::Barrier("before_doorbell"));
         barrier::before_doorbell();
         self.doorbell.copy(&self.ring.wqe(index), copied);
@@ -597,9 +601,9 @@ impl<S: Service> SendQueue<S> {
 }
 
 impl SendQueue<Eth> {
-    /// Minimum inline bytes of a [`Frame`](crate::wr::Frame): [`LEAST_HEADER`] unless
+    /// Minimum inline bytes of a [`EthSend`](crate::wr::Frame): [`MIN_INLINE_HEADER`] unless
     /// [`SendQueue::set_least_header`] changed it.
-    pub fn least_header(&self) -> u32 {
+    pub fn min_inline_header(&self) -> u32 {
         self.limits.header
     }
 
@@ -619,7 +623,7 @@ impl SendQueue<Eth> {
     }
 
     /// Sets how many bytes of each frame the device needs inline, by `min_wqe_inline_mode` of its
-    /// context: none, [`LEAST_HEADER`] for the Ethernet header, or more.
+    /// context: none, [`MIN_INLINE_HEADER`] for the Ethernet header, or more.
     ///
     /// # Errors
     /// More than the queue's inline limit.
@@ -663,7 +667,7 @@ impl<S: Service> SendBatch<'_, S> {
         request: &W,
         cookie: u64,
     ) -> Result<WqeIndex, PostError> {
-        match request.usual_ds(&self.queue.limits) {
+        match request.fast_ds(&self.queue.limits) {
             Some(ds) => self.post_ds(request, cookie, ds),
             None => self.post_unusual(*request, cookie),
         }

@@ -3,7 +3,7 @@
 use super::receive::ReceiveQueue;
 use verbless_prm::hot::cqe_opcode;
 
-use crate::completion::{Completion, CompletionError, Malformed, malformed};
+use crate::completion::{Completion, CompletionError, InvalidCqe, invalid_cqe};
 use crate::cq::Cqe;
 use crate::types::Qpn;
 
@@ -52,15 +52,15 @@ impl sealed::ReceiveSide for ReceiveQueue {
 impl sealed::ReceiveSide for WithSrq {
     fn complete(&mut self, qpn: Qpn, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != qpn {
-            return Err(CompletionError::OtherQueue(cqe.apart()));
+            return Err(CompletionError::OtherQueue(cqe.copied_out()));
         }
         Err(match cqe.opcode() {
             cqe_opcode::RESPONDER_WRITE_IMM
             | cqe_opcode::RESPONDER_SEND
             | cqe_opcode::RESPONDER_SEND_IMM
             | cqe_opcode::RESPONDER_SEND_INVALIDATE
-            | cqe_opcode::RESPONDER_ERROR => CompletionError::Shared(cqe.apart()),
-            other => malformed(Malformed::Opcode(other)),
+            | cqe_opcode::RESPONDER_ERROR => CompletionError::OtherSrq(cqe.copied_out()),
+            other => invalid_cqe(InvalidCqe::Opcode(other)),
         })
     }
 

@@ -63,7 +63,7 @@ impl CqRing {
         for index in 0..=self.mask {
             let slot = self.slot(index);
             // SAFETY: a slot is 64 bytes inside the ring.
-            unsafe { AtomicU8::from_ptr(slot.cqe.add(Slot::LAST).as_ptr()) }
+            unsafe { AtomicU8::from_ptr(slot.cqe.add(CqeSlot::LAST).as_ptr()) }
                 .store(invalid, Relaxed);
         }
     }
@@ -79,16 +79,16 @@ impl CqRing {
     }
 
     /// Looks at the entry of `index` (modulo the ring): reads its last byte, and nothing else.
-    pub(crate) fn look(&self, index: u32) -> Look<'_> {
+    pub(crate) fn view(&self, index: u32) -> CqeView<'_> {
         // In odd laps of the ring the owner bit of an entry that is ours is 1.
         let lap = u8::from(index & self.entries != 0);
-        Look::new(self.slot(index), lap)
+        CqeView::new(self.slot(index), lap)
     }
 
     /// Looks at the entry that the cursor is at, which is one of this ring.
     #[inline(always)]
-    pub(crate) fn look_at(&self, cursor: &Cursor) -> Look<'_> {
-        Look::new(Slot { cqe: cursor.next, ring: PhantomData }, cursor.lap)
+    pub(crate) fn view_at(&self, cursor: &Cursor) -> CqeView<'_> {
+        CqeView::new(CqeSlot { cqe: cursor.next, ring: PhantomData }, cursor.lap)
     }
 
     /// The first entry in the first lap.
@@ -132,10 +132,10 @@ impl CqRing {
 
     /// The entry of `index` (modulo the ring).
     #[inline(always)]
-    fn slot(&self, index: u32) -> Slot<'_> {
+    fn slot(&self, index: u32) -> CqeSlot<'_> {
         let offset = (index & self.mask) as usize * self.stride;
         // SAFETY: the masked index is inside the ring, and `first` is the CQE of an entry.
-        Slot { cqe: unsafe { self.first.add(offset) }, ring: PhantomData }
+        CqeSlot { cqe: unsafe { self.first.add(offset) }, ring: PhantomData }
     }
 }
 
@@ -163,22 +163,22 @@ impl Cursor {
 
 /// An entry whose last byte has been read.
 #[derive(Clone, Copy)]
-pub(crate) struct Look<'r> {
-    slot: Slot<'r>,
+pub(crate) struct CqeView<'r> {
+    slot: CqeSlot<'r>,
     /// The last byte (opcode, format, solicited and owner bit), XORed with the owner bit of an
     /// entry that is ours.
     difference: u8,
     lap: u8,
 }
 
-impl<'r> Look<'r> {
+impl<'r> CqeView<'r> {
     #[inline(always)]
-    fn new(slot: Slot<'r>, lap: u8) -> Self {
+    fn new(slot: CqeSlot<'r>, lap: u8) -> Self {
         Self { slot, difference: slot.op_own() ^ lap, lap }
     }
 }
 
-impl Look<'_> {
+impl CqeView<'_> {
     /// Whether the entry is ours, of a successful request, and without inline data, the usual CQE.
     /// The solicited bit may be set.
     #[inline(always)]
@@ -202,7 +202,7 @@ impl Look<'_> {
 
     /// Whether the device has not written the entry yet.
     #[inline(always)]
-    pub(crate) fn is_not_ours(&self) -> bool {
+    pub(crate) fn is_device_owned(&self) -> bool {
         self.difference & 1 != 0 || self.difference >> 4 == cqe_opcode::INVALID
     }
 
@@ -235,9 +235,9 @@ impl Look<'_> {
     }
 
     /// Marks a frame's CQE as [`RETIRED`] if its user index word still is `user_index`, in memory
-    /// order. The word that [`Look::retire`] compares does not identify a receiver: another queue's
-    /// CQE in this entry may have the same one.
-    pub(crate) fn retire_frame(&self, user_index: u32) -> bool {
+    /// order. The word that [`CqeView::retire`] compares does not identify a receiver: another
+    /// queue's CQE in this entry may have the same one.
+    pub(crate) fn retire_eth(&self, user_index: u32) -> bool {
         self.slot.user_index().compare_exchange(user_index, RETIRED, AcqRel, Relaxed).is_ok()
     }
 
@@ -255,13 +255,13 @@ pub(crate) const RETIRED: u32 = u32::MAX;
 
 /// The memory of one CQE in the ring.
 #[derive(Clone, Copy)]
-struct Slot<'r> {
+struct CqeSlot<'r> {
     /// 64 bytes inside the ring, aligned to 64.
     cqe: NonNull<u8>,
     ring: PhantomData<&'r CqRing>,
 }
 
-impl Slot<'_> {
+impl CqeSlot<'_> {
     const LAST: usize = offset_of!(hot::Cqe, cqe_tail.op_own);
 
     /// The last byte: the first to read.
@@ -314,18 +314,18 @@ mod tests {
     fn cqe_last_byte_decides_ownership_and_kind() {
         for (lap, last) in (0..2).flat_map(|lap| (0..=u8::MAX).map(move |last| (lap, last))) {
             let mut entry = Entry([0; Cqe::BYTES]);
-            entry.0[Slot::LAST] = last;
-            let slot = Slot { cqe: NonNull::from(&mut entry).cast(), ring: PhantomData };
-            let look = Look::new(slot, lap);
+            entry.0[CqeSlot::LAST] = last;
+            let slot = CqeSlot { cqe: NonNull::from(&mut entry).cast(), ring: PhantomData };
+            let view = CqeView::new(slot, lap);
             let (opcode, format) = (last >> 4, last >> 2 & 3);
             let turned = last & 1 == lap;
             let ours = turned && opcode != cqe_opcode::INVALID;
             let plain = |of| ours && opcode == of && format == 0;
-            assert_eq!(look.is_not_ours(), !ours, "{last:#x} in lap {lap}");
-            assert_eq!(look.is_plain_request(), plain(cqe_opcode::REQUESTER), "{last:#x}");
-            assert_eq!(look.is_plain_receive(), plain(cqe_opcode::RESPONDER_SEND), "{last:#x}");
+            assert_eq!(view.is_device_owned(), !ours, "{last:#x} in lap {lap}");
+            assert_eq!(view.is_plain_request(), plain(cqe_opcode::REQUESTER), "{last:#x}");
+            assert_eq!(view.is_plain_receive(), plain(cqe_opcode::RESPONDER_SEND), "{last:#x}");
             let expected = if turned && format == 0 { opcode } else { u8::MAX };
-            assert_eq!((look.plain_opcode(), look.op_own()), (expected, last), "in lap {lap}");
+            assert_eq!((view.plain_opcode(), view.op_own()), (expected, last), "in lap {lap}");
         }
     }
 }

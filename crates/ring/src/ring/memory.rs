@@ -134,17 +134,19 @@ impl SharedMemory {
     /// The memory as 64-bit words in host byte order, from its first byte on, without a rest of
     /// less than 8 bytes. Memory that does not begin at a multiple of 8 has none.
     ///
-    /// The device and a peer may change them at any time, each aligned word as a whole. Copies
-    /// ([`SharedMemory::write_at`], [`SharedMemory::read_at`]) of the same bytes meanwhile may
-    /// see, or leave, parts of a word.
-    pub fn words(&self) -> &[AtomicU64] {
+    /// The device and a peer may change them at any time, each aligned word as a whole.
+    ///
+    /// # Safety
+    /// While the words are used, no access of another size reaches the same bytes at the same time:
+    /// no copy, and no view in bytes, through this handle or another one.
+    pub unsafe fn words(&self) -> &[AtomicU64] {
         let base = self.base.cast::<AtomicU64>();
         if !base.is_aligned() {
             return &[];
         }
         // SAFETY: aligned, and inside the memory, which the owner keeps mapped as long as this
         // handle. All references to it are to atomics, and the device's accesses have the effect
-        // of atomic accesses.
+        // of atomic accesses. The caller keeps accesses of other sizes away.
         unsafe { slice::from_raw_parts(base.as_ptr(), self.length / 8) }
     }
 
@@ -317,13 +319,17 @@ mod tests {
     fn words_are_whole_aligned_u64s_of_slice() {
         let memory = SharedMemory::zeroed(4096);
         let part = memory.slice(8, 30).unwrap();
-        assert_eq!(part.words().len(), 3);
-        part.words()[2].store(0x0102_0304_0506_0708, Relaxed);
+        // SAFETY: this test has one thread.
+        let count = |part: SharedMemory| unsafe { part.words().len() };
+        assert_eq!(count(part.clone()), 3);
+        // SAFETY: as above.
+        let words = unsafe { part.words() };
+        words[2].store(0x0102_0304_0506_0708, Relaxed);
         let mut bytes = [0; 8];
         memory.read_at(8 + 16, &mut bytes).unwrap();
         assert_eq!(bytes, 0x0102_0304_0506_0708u64.to_ne_bytes());
-        assert_eq!(memory.slice(4, 64).unwrap().words().len(), 0);
-        assert_eq!(memory.slice(4096, 0).unwrap().words().len(), 0);
+        assert_eq!(count(memory.slice(4, 64).unwrap()), 0);
+        assert_eq!(count(memory.slice(4096, 0).unwrap()), 0);
     }
 
     /// Long enough for the copy past the caches.

@@ -20,7 +20,7 @@ mod record;
 mod send;
 mod slots;
 
-pub(crate) use cqes::{CqRing, Cursor, Look, RETIRED};
+pub(crate) use cqes::{CqRing, CqeView, Cursor, RETIRED};
 pub use exclusive::{RecordMemory, RingMemory};
 pub use layout::LayoutError;
 pub use memory::{OutOfBounds, SharedMemory};

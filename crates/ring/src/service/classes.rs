@@ -36,11 +36,11 @@ classes! {
     /// Changes of our own keys.
     KeyChange,
     /// Copies of memory within the device.
-    MemoryCopy,
+    DmaMmo,
     /// Waits for data in memory of the device's host.
     Wait,
     /// Messages that carry their destination.
     Datagram,
     /// Complete Ethernet frames.
-    Frame,
+    EthSend,
 }

@@ -38,7 +38,7 @@ pub trait Connected:
 #[diagnostic::on_unimplemented(
     message = "the transport service `{Self}` has no requests of the class `{C}`",
     note = "`Uc` has no READ, atomics and SEND with invalidate; `Ud` has only `Send` and \
-            `SendImm`, each with `to(destination)`; `Eth` has only `Frame`"
+            `SendImm`, each with `to(destination)`; `Eth` has only `EthSend`"
 )]
 pub trait Carries<C>: sealed::Sealed {}
 

@@ -145,9 +145,9 @@ impl fmt::Debug for UarPage {
 
 /// The WQEs that BlueFlame copies: those that fit the smallest buffer, or none.
 #[derive(Clone, Copy)]
-pub(crate) struct CopyLimit(u32);
+pub(crate) struct BlueFlameLimit(u32);
 
-impl CopyLimit {
+impl BlueFlameLimit {
     /// None.
     pub(crate) const NONE: Self = Self(0);
     /// Allows WQEs of 2 to 16 `ds`; one of a control segment alone is complete with the doorbell.
@@ -155,14 +155,14 @@ impl CopyLimit {
 
     /// Whether a WQE of `ds` segments is short enough.
     #[inline(always)]
-    pub(crate) fn admit(self, ds: u32) -> Option<Copied> {
-        (ds.wrapping_sub(2) < self.0).then_some(Copied { ds })
+    pub(crate) fn admit(self, ds: u32) -> Option<BlueFlameLen> {
+        (ds.wrapping_sub(2) < self.0).then_some(BlueFlameLen { ds })
     }
 }
 
 /// The length of a WQE that fits every BlueFlame buffer.
 #[derive(Clone, Copy)]
-pub(crate) struct Copied {
+pub(crate) struct BlueFlameLen {
     ds: u32,
 }
 
@@ -178,8 +178,8 @@ pub struct SendDoorbell {
 
 impl SendDoorbell {
     /// Which WQEs may be copied here.
-    pub(crate) fn copy_limit(&self) -> CopyLimit {
-        if self.buffer == 0 { CopyLimit::NONE } else { CopyLimit::BUFFER }
+    pub(crate) fn copy_limit(&self) -> BlueFlameLimit {
+        if self.buffer == 0 { BlueFlameLimit::NONE } else { BlueFlameLimit::BUFFER }
     }
 
     /// The address of this doorbell; makes the register's other buffer the next one. The register
@@ -205,14 +205,14 @@ impl SendDoorbell {
     /// the WQE's words to such loads, where wider loads would stall. The write-combining buffer
     /// makes one write of each WQEBB; on Arm only if nothing comes between the stores.
     #[inline(always)]
-    pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, copied: Copied) {
+    pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, copied: BlueFlameLen) {
         const WORDS: usize = WQEBB / 8;
         let at = self.alternate();
         let mut word = 0;
         let end = copied.ds.div_ceil(4) as usize * WORDS;
         while word < end {
-            // SAFETY: `CopyLimit` admits at most `BLUEFLAME_BUFFER` bytes, a multiple of a WQEBB:
-            // no buffer is smaller, and the page has as many bytes from a plain doorbell on.
+            // SAFETY: `BlueFlameLimit` admits at most `BLUEFLAME_BUFFER` bytes, a multiple of a
+            // WQEBB: no buffer is smaller, and the page has as many bytes from a plain doorbell on.
             unsafe { store_wqebb(at.add(8 * word), |i| wqe.load_word(word + i)) };
             word += WORDS;
         }

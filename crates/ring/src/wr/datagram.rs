@@ -17,12 +17,12 @@ const ADDRESS_DS: u32 = Ud::ADDRESS_DS;
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct To<'a, M> {
+pub struct SendTo<'a, M> {
     message: M,
     destination: &'a Destination,
 }
 
-impl<'a, M> To<'a, M> {
+impl<'a, M> SendTo<'a, M> {
     #[inline(always)]
     pub(super) const fn new(message: M, destination: &'a Destination) -> Self {
         Self { message, destination }
@@ -30,7 +30,7 @@ impl<'a, M> To<'a, M> {
 }
 
 /// The address is between the control segment and the payload.
-impl<M: Encode> Encode for To<'_, M> {
+impl<M: Encode> Encode for SendTo<'_, M> {
     const INLINE: bool = M::INLINE;
     const DS: u32 = ADDRESS_DS + M::DS;
 
@@ -42,8 +42,8 @@ impl<M: Encode> Encode for To<'_, M> {
 
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn usual_ds(&self, limits: &Limits) -> Option<u32> {
-        Some(ADDRESS_DS + self.message.usual_ds(limits)?)
+    fn fast_ds(&self, limits: &Limits) -> Option<u32> {
+        Some(ADDRESS_DS + self.message.fast_ds(limits)?)
     }
 
     #[inline(always)]

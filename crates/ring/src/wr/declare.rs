@@ -70,15 +70,15 @@ macro_rules! operations {
                 #[allow(private_interfaces, reason = "the trait cannot be named outside")]
                 fn ds(&self, _limits: &Limits) -> Result<u32, PostError> {
                     let ds = 1 $(+ self.$segment.ds(_limits)?)*;
-                    let most = <Self as Request>::INFO.most_ds();
+                    let most = <Self as Request>::INFO.max_ds();
                     if ds <= most { Ok(ds) } else { Err(PostError::TooManySges) }
                 }
 
                 #[inline(always)]
                 #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-                fn usual_ds(&self, _limits: &Limits) -> Option<u32> {
-                    let ds = 1 $(+ self.$segment.usual_ds(_limits)?)*;
-                    (ds <= const { <Self as Request>::INFO.most_ds() }).then_some(ds)
+                fn fast_ds(&self, _limits: &Limits) -> Option<u32> {
+                    let ds = 1 $(+ self.$segment.fast_ds(_limits)?)*;
+                    (ds <= const { <Self as Request>::INFO.max_ds() }).then_some(ds)
                 }
 
                 #[inline(always)]
@@ -112,7 +112,7 @@ macro_rules! operations {
         pub const OPERATIONS: &[OperationInfo] = &[
             $(
                 <$name $(<any!($p)>)? as Request>::INFO,
-                $(<To<'_, any!($datagram $name)> as Request>::INFO,)?
+                $(<SendTo<'_, any!($datagram $name)> as Request>::INFO,)?
             )*
             $(<$other<$life $(, any!($q))?> as Request>::INFO,)*
         ];
@@ -135,7 +135,7 @@ macro_rules! entry {
             type Class = class::$class;
             const INFO: OperationInfo = OperationInfo {
                 name: $text,
-                operation: Operation::$operation,
+                operation: WcOpcode::$operation,
                 op_mod: $op_mod,
                 class: Class::$class,
                 needs: entry!(@ $($needs)?),
@@ -152,14 +152,14 @@ pub(super) use entry;
 macro_rules! datagram {
     ($name:ident: $text:literal) => {
         impl<P: Payload> $name<P> {
-            /// Adds the destination, which makes the request a datagram: call it last ([`To`]).
+            /// Adds the destination, which makes the request a datagram: call it last ([`SendTo`]).
             #[inline(always)]
-            pub const fn to(self, destination: &Destination) -> To<'_, Self> {
-                To::new(self, destination)
+            pub const fn to(self, destination: &Destination) -> SendTo<'_, Self> {
+                SendTo::new(self, destination)
             }
         }
 
-        impl<P: Payload> Request for To<'_, $name<P>> {
+        impl<P: Payload> Request for SendTo<'_, $name<P>> {
             type Class = class::Datagram;
             const INFO: OperationInfo = OperationInfo {
                 name: $text,

@@ -30,7 +30,7 @@ pub enum PostError {
     /// An atomic's local memory is not 8 bytes.
     AtomicLength,
     /// A memory copy of no bytes, or of two lengths that differ.
-    CopyLength,
+    DmaMmoLength,
     /// A WAIT for a word whose address is not a multiple of 8.
     Unaligned,
     /// A UMR that gives peers writes or atomics without the local write right.
@@ -42,7 +42,7 @@ pub enum PostError {
     /// More KLMs than a UMR can hold.
     TooManyKlms,
     /// A key for atomics whose start or length is not a multiple of the largest atomic
-    /// ([`UmrRules::largest_atomic`]).
+    /// ([`UmrRules::max_atomic_bytes`]).
     AtomicRange,
     /// A list of KLMs in memory with an invalid address or length.
     BadList,
@@ -50,7 +50,7 @@ pub enum PostError {
     HeaderTooShort,
     /// A frame with a VLAN tag to insert and an inline header: both use the same field of the
     /// Ethernet segment.
-    VlanBesideHeader,
+    VlanWithInlineHeader,
     /// A frame with checksums to compute, on a device that cannot compute them.
     NoChecksums,
     /// A VLAN tag to insert, on a device that cannot insert one.
@@ -78,7 +78,7 @@ impl fmt::Display for PostError {
             Self::InlineTooLong => "more inline data than the queue was created for",
             Self::SgeTooLong => "an SGE of more than 0x7fffffff bytes",
             Self::AtomicLength => "an atomic returns 8 bytes: its SGE must have that length",
-            Self::CopyLength => {
+            Self::DmaMmoLength => {
                 "a memory copy has one SGE of 1 to 0x7fffffff bytes on each side, of equal lengths"
             }
             Self::Unaligned => "the address of a wait's word must be a multiple of 8",
@@ -106,10 +106,10 @@ impl fmt::Display for PostError {
                  multiple of four entries, at most 65532"
             }
             Self::HeaderTooShort => {
-                "a frame needs at least one byte, and at least `SendQueue::least_header` bytes \
-                 inline (18 if the device needs the Ethernet header)"
+                "a frame needs at least one byte, and at least `SendQueue::min_inline_header` \
+                 bytes inline (18 if the device needs the Ethernet header)"
             }
-            Self::VlanBesideHeader => {
+            Self::VlanWithInlineHeader => {
                 "the device inserts a VLAN tag only into frames without inline header: write the \
                  tag into the header instead, after the addresses"
             }
@@ -172,12 +172,12 @@ pub struct UmrRules {
     pub fence: Fence,
     /// Bytes of the largest operand of an atomic, a power of two: start and length of a key that is
     /// mapped for atomics are multiples of it.
-    pub largest_atomic: u32,
+    pub max_atomic_bytes: u32,
 }
 
 impl UmrRules {
     /// The rules that suit every device with atomics of 8 bytes.
-    pub const STRICT: Self = Self { fence: Fence::Strong, largest_atomic: 8 };
+    pub const STRICT: Self = Self { fence: Fence::Strong, max_atomic_bytes: 8 };
 }
 
 /// A queue's limits for a request, and the capabilities of its device.
@@ -240,7 +240,7 @@ pub trait Encode: Copy {
     /// empty SGE, an unusual length of inline data) and invalid ones, for [`Encode::ds`].
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     #[inline(always)]
-    fn usual_ds(&self, limits: &Limits) -> Option<u32> {
+    fn fast_ds(&self, limits: &Limits) -> Option<u32> {
         self.ds(limits).ok()
     }
     /// Stores all segments after control and address, from segment `at` on.

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::capability::Capability;
-use crate::completion::Operation;
+use crate::completion::WcOpcode;
 use crate::service::{Class, SERVICES, ServiceInfo};
 
 /// An operation.
@@ -12,7 +12,7 @@ pub struct OperationInfo {
     /// Name in the specifications, such as `RDMA READ`.
     pub name: &'static str,
     /// The operation that its completions report; its number is the opcode of the control segment.
-    pub operation: Operation,
+    pub operation: WcOpcode,
     /// The opcode's modifier in the control segment.
     pub op_mod: u8,
     /// The class, by which services carry it.
@@ -27,9 +27,9 @@ impl OperationInfo {
     /// Maximum length of the WQE in ds. A READ has at most 512 bytes (Linux
     /// `include/linux/mlx5/device.h`, `MLX5_MAX_SGE_RD`), any other operation the maximum of `ds`
     /// in the control segment.
-    pub const fn most_ds(&self) -> u32 {
+    pub const fn max_ds(&self) -> u32 {
         match self.operation {
-            Operation::Read => 512 / 16,
+            WcOpcode::Read => 512 / 16,
             _ => 63,
         }
     }

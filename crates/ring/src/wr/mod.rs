@@ -18,32 +18,32 @@
 //! the buffer is free at once.
 
 mod capability;
-mod copy;
 mod datagram;
 mod declare;
 mod encode;
-mod frame;
+mod eth_send;
 mod info;
 pub mod operation;
 mod payload;
 #[cfg(test)]
 pub(crate) mod probe;
 mod request;
+mod scratch;
 mod segment;
 mod umr;
 mod wait;
 
-pub use copy::Scratch;
-pub use datagram::To;
+pub use datagram::SendTo;
 pub(crate) use encode::Limits;
 pub use encode::{Fence, PostError, Request, UmrRules};
-pub use frame::{Frame, LEAST_HEADER};
+pub use eth_send::{EthSend, MIN_INLINE_HEADER};
 pub use operation::{Capability, Class, OperationInfo, Unsupported, class};
-pub use payload::{Gather, Inline, Payload};
+pub use payload::{Inline, Payload, SgList};
 pub(crate) use payload::{data_segment, sge_ds};
 pub use request::*;
+pub use scratch::Scratch;
 pub use umr::Umr;
-pub use wait::Until;
+pub use wait::WaitCondition;
 
 use crate::service::{Carries, Rc, Service};
 

@@ -15,7 +15,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::completion::Operation;
+    use crate::completion::WcOpcode;
     use crate::service::{Rc, Service, Uc, Ud};
     use crate::types::Sge;
     use crate::wr::{FetchAdd, LocalInvalidate, Read, Request, Send, Umr};
@@ -43,10 +43,10 @@ mod tests {
     #[test]
     fn every_request_opcode_is_posted_by_operation() {
         let posted = |operation| OPERATIONS.iter().any(|entry| entry.operation == operation);
-        for &operation in Operation::ALL {
+        for &operation in WcOpcode::ALL {
             let is_request = operation as u8 & 0x80 == 0;
             assert_eq!(posted(operation), is_request, "{operation:?}");
-            assert_eq!(Operation::of_number(operation as u8), operation);
+            assert_eq!(WcOpcode::of_number(operation as u8), operation);
         }
     }
 

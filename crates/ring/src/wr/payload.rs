@@ -13,8 +13,8 @@ impl<T: Segment + AsSges> Payload for T {}
 impl Payload for Inline<'_> {}
 
 /// Memory that a request sends or fills: an [`Sge`], or an array or a slice of them.
-pub trait Gather: Payload + AsSges {}
-impl<T: Payload + AsSges> Gather for T {}
+pub trait SgList: Payload + AsSges {}
+impl<T: Payload + AsSges> SgList for T {}
 
 /// Data that is copied to the WQE: its memory need not be registered, and can be reused once the
 /// request is posted.
@@ -60,7 +60,7 @@ pub(crate) fn data_segment(sge: &Sge) -> [u64; 2] {
 /// The ds of one SGE: none if it is empty, because a data segment of length 0 means 2 GiB.
 #[inline(always)]
 pub(crate) fn sge_ds(sge: &Sge) -> Result<u32, PostError> {
-    if is_usual(sge) {
+    if is_plain(sge) {
         Ok(1)
     } else if sge.length == 0 {
         Ok(0)
@@ -71,7 +71,7 @@ pub(crate) fn sge_ds(sge: &Sge) -> Result<u32, PostError> {
 
 /// Whether a data segment encodes the length directly.
 #[inline(always)]
-fn is_usual(sge: &Sge) -> bool {
+fn is_plain(sge: &Sge) -> bool {
     sge.length.wrapping_sub(1) < DataSegment::MAX_BYTES
 }
 
@@ -86,8 +86,8 @@ impl Segment for Sge {
 
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn usual_ds(&self, _: &Limits) -> Option<u32> {
-        is_usual(self).then_some(1)
+    fn fast_ds(&self, _: &Limits) -> Option<u32> {
+        is_plain(self).then_some(1)
     }
 
     /// Stores an empty SGE too where it does no harm: after the end of the WQE, but in its first
@@ -171,7 +171,7 @@ impl Segment for Inline<'_> {
 
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn usual_ds(&self, limits: &Limits) -> Option<u32> {
+    fn fast_ds(&self, limits: &Limits) -> Option<u32> {
         let length = self.0.len();
         if !USUAL.contains(&length) || length > limits.inline as usize {
             return None;

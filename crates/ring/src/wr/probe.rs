@@ -2,14 +2,14 @@
 #![allow(unreachable_pub, reason = "the real operations are public")]
 
 use super::capability::Capability;
-use super::datagram::To;
+use super::datagram::SendTo;
 use super::declare::{any, datagram, entry, operations, options};
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
 use super::info::OperationInfo;
 use super::payload::Payload;
 use super::segment::Segment;
 use crate::address::Destination;
-use crate::completion::Operation;
+use crate::completion::WcOpcode;
 use crate::ring::Wqe;
 use crate::service::{Class, class};
 use crate::types::{RemoteAddr, Rkey, Sge};

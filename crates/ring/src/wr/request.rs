@@ -1,7 +1,7 @@
 //! The operations, one entry each: required arguments, options, and the segments of its WQE.
 //!
 //! A new operation needs an entry here. In addition,
-//! - a new opcode needs a variant of [`Operation`] (`completion.rs`), which its CQEs report;
+//! - a new opcode needs a variant of [`WcOpcode`] (`completion.rs`), which its CQEs report;
 //! - a new kind of segment needs a type that implements [`Segment`] (`segment.rs`);
 //! - a new set of services needs a class in `service/classes.rs`, and its name in `carries` of each
 //!   service in `service/`;
@@ -10,18 +10,18 @@
 use verbless_prm::hot::AtomicSegment;
 
 use super::capability::Capability;
-use super::copy::Scratch;
-use super::datagram::To;
+use super::datagram::SendTo;
 use super::declare::{any, datagram, entry, operations, options};
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
-use super::frame::Frame;
+use super::eth_send::EthSend;
 use super::info::OperationInfo;
-use super::payload::{Gather, Payload};
-use super::segment::{Ends, Found, Segment, Word};
-use super::umr::{FreeKey, Umr};
-use super::wait::Until;
+use super::payload::{Payload, SgList};
+use super::scratch::Scratch;
+use super::segment::{AtomicResult, DmaMmoSegments, Segment, WaitSegment};
+use super::umr::{LocalInv, Umr};
+use super::wait::WaitCondition;
 use crate::address::Destination;
-use crate::completion::Operation;
+use crate::completion::WcOpcode;
 use crate::ring::Wqe;
 use crate::service::{Class, class};
 use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
@@ -83,7 +83,7 @@ declared {
     }
 
     /// Reads memory of the peer.
-    Read<P: Gather> = "RDMA READ" {
+    Read<P: SgList> = "RDMA READ" {
         completes: Read, op_mod: 0, class: Read;
         /// Reads from `remote` as many bytes as `into` takes.
         new(into: P, remote: RemoteAddr);
@@ -100,7 +100,7 @@ declared {
         segments: {
             remote: RemoteAddr = remote,
             operands: AtomicSegment = AtomicSegment::new(swap, compare),
-            old: Found = Found(old)
+            old: AtomicResult = AtomicResult(old)
         };
     }
 
@@ -113,7 +113,7 @@ declared {
         segments: {
             remote: RemoteAddr = remote,
             operands: AtomicSegment = AtomicSegment::new(add, 0),
-            old: Found = Found(old)
+            old: AtomicResult = AtomicResult(old)
         };
     }
 
@@ -123,23 +123,23 @@ declared {
         /// Invalidates `rkey`.
         new(rkey: Rkey);
         control: u32 = rkey.0;
-        segments: { free: FreeKey = FreeKey };
+        segments: { free: LocalInv = LocalInv };
     }
 
     /// Copies memory to memory within the device, on a queue pair that was made for it
-    /// (`QpConfig::memory_copies` of verbless-queue). Only a [`Fence::Strong`] orders such requests
+    /// (`QpConfig::dma_mmo` of verbless-queue). Only a [`Fence::Strong`] orders such requests
     /// among each other and with other requests; their completions are in order (UCX:
     /// `src/uct/ib/mlx5/gga/gga_mlx5.c`).
-    MemoryCopy = "memory copy" {
-        completes: MemoryCopy, op_mod: 1, class: MemoryCopy, needs: Dma;
+    DmaMmo = "memory copy" {
+        completes: DmaMmo, op_mod: 1, class: DmaMmo, needs: Dma;
         /// Copies `from` to `to`, which has the same length: 1 byte to 2 GiB - 1, or to the
-        /// device's limit (`Caps::longest_memory_copy` of verbless-command). The device fails a
+        /// device's limit (`Caps::max_dma_mmo_bytes` of verbless-command). The device fails a
         /// longer copy with [`LocalLength`](crate::Status::LocalLength), and uses `scratch` while
         /// it copies.
         new(scratch: Scratch, from: Sge, to: Sge);
         segments: {
             scratch: Scratch = scratch,
-            ends: Ends = Ends { from, to }
+            ends: DmaMmoSegments = DmaMmoSegments { from, to }
         };
     }
 
@@ -147,8 +147,8 @@ declared {
     Wait = "wait for data" {
         completes: Wait, op_mod: 1, class: Wait, needs: WaitOnData;
         /// Waits for the 8 bytes at `address` (aligned to 8) under `lkey`.
-        new(address: u64, lkey: Lkey, until: Until);
-        segments: { word: Word = Word { address, lkey, until } };
+        new(address: u64, lkey: Lkey, until: WaitCondition);
+        segments: { word: WaitSegment = WaitSegment { address, lkey, until } };
     }
 }
 
@@ -157,8 +157,8 @@ elsewhere {
         completes: Umr, op_mod: 0, class: KeyChange, needs: Umr;
     }
 
-    Frame<'_, P: Payload> = "Ethernet frame" {
-        completes: Send, op_mod: 0, class: Frame;
+    EthSend<'_, P: Payload> = "Ethernet frame" {
+        completes: Send, op_mod: 0, class: EthSend;
     }
 }
 }

@@ -3,10 +3,10 @@
 use verbless_prm::hot::{AtomicSegment, RaddrSegment, WaitDataSegment};
 use zerocopy::transmute;
 
-use super::copy::Scratch;
 use super::encode::{Limits, PostError};
 use super::payload::data_segment;
-use super::wait::Until;
+use super::scratch::Scratch;
+use super::wait::WaitCondition;
 use crate::ring::Wqe;
 use crate::types::{Lkey, RemoteAddr, Sge};
 
@@ -25,7 +25,7 @@ pub trait Segment: Copy {
     /// empty SGE, an unusual length of inline data) and invalid ones, for [`Segment::ds`].
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     #[inline(always)]
-    fn usual_ds(&self, limits: &Limits) -> Option<u32> {
+    fn fast_ds(&self, limits: &Limits) -> Option<u32> {
         self.ds(limits).ok()
     }
     /// Stores the segment at index `at` of the WQE; returns the index of the next one.
@@ -59,9 +59,9 @@ one_ds!(Scratch, self => self.segment());
 
 /// The data segment for the 8 bytes that an atomic returns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found(pub(super) Sge);
+pub(super) struct AtomicResult(pub(super) Sge);
 
-impl Segment for Found {
+impl Segment for AtomicResult {
     const DS: u32 = 1;
 
     #[inline(always)]
@@ -79,12 +79,12 @@ impl Segment for Found {
 
 /// The two ends of a memory copy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct DmaMmoSegments {
     pub(super) from: Sge,
     pub(super) to: Sge,
 }
 
-impl Segment for Ends {
+impl Segment for DmaMmoSegments {
     const DS: u32 = 2;
 
     #[inline(always)]
@@ -95,7 +95,7 @@ impl Segment for Ends {
         if length == self.to.length && length.wrapping_sub(1) < 0x7fff_ffff {
             Ok(Self::DS)
         } else {
-            Err(PostError::CopyLength)
+            Err(PostError::DmaMmoLength)
         }
     }
 
@@ -109,13 +109,13 @@ impl Segment for Ends {
 
 /// A word in memory, and its wait condition.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Word {
+pub(super) struct WaitSegment {
     pub(super) address: u64,
     pub(super) lkey: Lkey,
-    pub(super) until: Until,
+    pub(super) until: WaitCondition,
 }
 
-impl Segment for Word {
+impl Segment for WaitSegment {
     const DS: u32 = 2;
 
     #[inline(always)]
@@ -127,7 +127,7 @@ impl Segment for Word {
 
     #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
-        let Until { operation, value, mask } = self.until;
+        let WaitCondition { operation, value, mask } = self.until;
         // It is not public whether a device masks the value as it masks the word.
         let value = value & mask;
         let segment = WaitDataSegment::new(operation, self.lkey.0, self.address, value, mask);
@@ -149,8 +149,8 @@ mod tests {
     use crate::types::Rkey;
     use crate::types::{QKey, Qpn};
     use crate::wr::encode::{Encode, UmrRules};
-    use crate::wr::umr::FreeKey;
-    use crate::wr::{Capability, Frame, Inline, Send, Umr, Write};
+    use crate::wr::umr::LocalInv;
+    use crate::wr::{Capability, EthSend, Inline, Send, Umr, Write};
     use verbless_prm::DatagramSegment;
     use verbless_prm::access::KeyAccess;
 
@@ -173,7 +173,7 @@ mod tests {
 
     /// Checks that a segment in the middle of a WQE writes exactly its ds.
     fn takes(segment: impl Segment, ds: u32) {
-        assert_eq!((segment.ds(&LIMITS), segment.usual_ds(&LIMITS)), (Ok(ds), Some(ds)));
+        assert_eq!((segment.ds(&LIMITS), segment.fast_ds(&LIMITS)), (Ok(ds), Some(ds)));
         let end = 3 + ds as usize;
         assert_eq!(written(segment, 3), ((6..2 * end).collect(), end));
     }
@@ -184,20 +184,20 @@ mod tests {
         takes(RemoteAddr::new(0x2000, Rkey(1)), 1);
         takes(AtomicSegment::new(1, 2), 1);
         takes(Scratch::new(sge(64)).unwrap(), 1);
-        takes(Found(sge(8)), 1);
+        takes(AtomicResult(sge(8)), 1);
         takes(sge(8), 1);
         takes([sge(8), sge(9)], 2);
         takes(&[sge(8), sge(9), sge(10)][..], 3);
-        takes(Ends { from: sge(8), to: sge(8) }, 2);
-        takes(Word { address: 0x1000, lkey: Lkey(7), until: Until::equal(1) }, 2);
-        takes(FreeKey, 7);
+        takes(DmaMmoSegments { from: sge(8), to: sge(8) }, 2);
+        takes(WaitSegment { address: 0x1000, lkey: Lkey(7), until: WaitCondition::equal(1) }, 2);
+        takes(LocalInv, 7);
         takes(Inline(&[1; 12]), 1);
     }
 
     #[test]
     fn empty_segment_takes_no_space() {
         let empty = Sge::new(0x1000, 0, Lkey(7));
-        assert_eq!((empty.ds(&LIMITS), empty.usual_ds(&LIMITS)), (Ok(0), None));
+        assert_eq!((empty.ds(&LIMITS), empty.fast_ds(&LIMITS)), (Ok(0), None));
         assert_eq!(written(empty, 3), (vec![6, 7], 3));
         assert_eq!(written(empty, 4), (vec![], 4));
         assert_eq!(written([empty; 2], 3), (vec![], 3));
@@ -209,25 +209,25 @@ mod tests {
         for (length, ds) in [(7, None), (8, Some(1)), (12, Some(1)), (13, Some(2)), (20, Some(2))] {
             let limits = Limits { inline: length, ..LIMITS };
             let bytes = vec![0; length as usize];
-            assert_eq!(Inline(&bytes).usual_ds(&limits), ds, "{length}");
+            assert_eq!(Inline(&bytes).fast_ds(&limits), ds, "{length}");
             let less = Limits { inline: length - 1, ..LIMITS };
-            assert_eq!(Inline(&bytes).usual_ds(&less), None);
+            assert_eq!(Inline(&bytes).fast_ds(&less), None);
             assert_eq!(Inline(&bytes).ds(&less), Err(PostError::InlineTooLong));
         }
-        assert_eq!(Inline(&[0; 21]).usual_ds(&LIMITS), None);
+        assert_eq!(Inline(&[0; 21]).fast_ds(&LIMITS), None);
     }
 
     #[test]
     fn copy_ends_must_have_equal_valid_length() {
         let ends = |from, to| {
             let [from, to] = [from, to].map(|length| Sge::new(0x1000, length, Lkey(7)));
-            Ends { from, to }.ds(&LIMITS)
+            DmaMmoSegments { from, to }.ds(&LIMITS)
         };
         for length in [1, 0x7fff_ffff] {
             assert_eq!(ends(length, length), Ok(2), "{length:#x}");
         }
         for (from, to) in [(0, 0), (0x8000_0000, 0x8000_0000), (1, 2), (0, 1), (1, 0)] {
-            assert_eq!(ends(from, to), Err(PostError::CopyLength), "{from:#x} to {to:#x}");
+            assert_eq!(ends(from, to), Err(PostError::DmaMmoLength), "{from:#x} to {to:#x}");
         }
     }
 
@@ -239,26 +239,26 @@ mod tests {
             assert_eq!(request(&LIMITS), [Some(ds); 2]);
         };
         fn both(request: impl Encode) -> impl Fn(&Limits) -> [Option<u32>; 2] {
-            move |limits| [request.usual_ds(limits), request.ds(limits).ok()]
+            move |limits| [request.fast_ds(limits), request.ds(limits).ok()]
         }
         all(5, &both(Send::new(sge).to(&destination)));
         all(8, &both(Umr::rights(Rkey(1), KeyAccess::LOCAL)));
         all(3, &both(Write::new(sge, RemoteAddr::new(0, Rkey(1)))));
-        all(4, &both(Frame::new(&[0; 18], sge)));
-        all(11, &both(Frame::new(&[0; 128], Inline(&[0; 12]))));
-        all(4, &both(Frame::new(&[0; 18], sge).ip_checksum()));
+        all(4, &both(EthSend::new(&[0; 18], sge)));
+        all(11, &both(EthSend::new(&[0; 128], Inline(&[0; 12]))));
+        all(4, &both(EthSend::new(&[0; 18], sge).ip_checksum()));
         // These take the checked path.
         let bare = Limits { header: 0, lacks: 1 << Capability::FrameChecksums as u32, ..LIMITS };
         for (frame, limits) in [
-            (Frame::new(&[0; 13], sge), LIMITS),
-            (Frame::new(&[0; 129], sge), LIMITS),
-            (Frame::new(&[], sge).vlan(5), bare),
-            (Frame::new(&[0; 18], sge).ip_checksum(), bare),
-            (Frame::new(&[0; 18], sge), Limits { header: 19, ..LIMITS }),
-            (Frame::new(&[0; 18], sge), Limits { inline: 17, ..LIMITS }),
+            (EthSend::new(&[0; 13], sge), LIMITS),
+            (EthSend::new(&[0; 129], sge), LIMITS),
+            (EthSend::new(&[], sge).vlan(5), bare),
+            (EthSend::new(&[0; 18], sge).ip_checksum(), bare),
+            (EthSend::new(&[0; 18], sge), Limits { header: 19, ..LIMITS }),
+            (EthSend::new(&[0; 18], sge), Limits { inline: 17, ..LIMITS }),
         ] {
-            assert_eq!(frame.usual_ds(&limits), None, "{frame:?}");
+            assert_eq!(frame.fast_ds(&limits), None, "{frame:?}");
         }
-        assert_eq!(Frame::new(&[0; 14], sge).usual_ds(&LIMITS), Some(4));
+        assert_eq!(EthSend::new(&[0; 14], sge).fast_ds(&LIMITS), Some(4));
     }
 }

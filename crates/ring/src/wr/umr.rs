@@ -45,7 +45,7 @@ const RIGHTS: u64 = UmrMkeyMask::LW.0 | UmrMkeyMask::RR.0 | UmrMkeyMask::RW.0;
 pub struct Umr<'a> {
     key: Rkey,
     access: KeyAccess,
-    list: List<'a>,
+    list: KlmSource<'a>,
     start: u64,
     options: Options,
 }
@@ -53,7 +53,7 @@ options!(impl () Umr<'_>);
 
 /// The KLMs of a UMR.
 #[derive(Clone, Copy, Debug)]
-enum List<'a> {
+enum KlmSource<'a> {
     /// The key keeps its KLMs.
     Unchanged,
     /// KLMs in the WQE itself.
@@ -79,7 +79,7 @@ impl<'a> Umr<'a> {
     /// over the local DMA key of its protection domain: `mlx5/mr.c`).
     #[inline]
     pub const fn map(key: Rkey, access: KeyAccess, klms: &'a [Sge]) -> Self {
-        Self { key, access, list: List::Inline(klms), start: 0, options: Options::NONE }
+        Self { key, access, list: KlmSource::Inline(klms), start: 0, options: Options::NONE }
     }
 
     /// Like [`Umr::map`], with the KLMs in memory: `list` holds an [`Umr::entry`] for each, a
@@ -87,14 +87,14 @@ impl<'a> Umr<'a> {
     /// the total length of all KLMs.
     #[inline]
     pub const fn map_from(key: Rkey, access: KeyAccess, list: Sge, length: u64) -> Self {
-        let list = List::Memory { list, length };
+        let list = KlmSource::Memory { list, length };
         Self { key, access, list, start: 0, options: Options::NONE }
     }
 
     /// Changes the access rights of the key. Relaxed ordering does not change.
     #[inline]
     pub const fn rights(key: Rkey, access: KeyAccess) -> Self {
-        Self { key, access, list: List::Unchanged, start: 0, options: Options::NONE }
+        Self { key, access, list: KlmSource::Unchanged, start: 0, options: Options::NONE }
     }
 
     /// Sets the address at which the range begins, 0 by default.
@@ -113,12 +113,14 @@ impl<'a> Umr<'a> {
     #[inline]
     fn extent(&self) -> (u64, u64) {
         match self.list {
-            List::Unchanged => (0, 0),
-            List::Inline(klms) => {
+            KlmSource::Unchanged => (0, 0),
+            KlmSource::Inline(klms) => {
                 let length = klms.iter().map(|klm| u64::from(klm.length)).sum();
                 (klms.len().next_multiple_of(GRANULE) as u64, length)
             }
-            List::Memory { list, length } => (u64::from(list.length) / OCTOWORD as u64, length),
+            KlmSource::Memory { list, length } => {
+                (u64::from(list.length) / OCTOWORD as u64, length)
+            }
         }
     }
 }
@@ -137,22 +139,22 @@ impl Encode for Umr<'_> {
             if !limits.has(Capability::UmrAtomic) {
                 return Err(PostError::AtomicAccess);
             }
-            let unit = u64::from(limits.umr.largest_atomic);
+            let unit = u64::from(limits.umr.max_atomic_bytes);
             if (self.start | self.extent().1) & (unit - 1) != 0 {
                 return Err(PostError::AtomicRange);
             }
         }
         match self.list {
-            List::Unchanged => Ok(HEAD),
-            List::Inline(klms) if klms.len() <= Self::MOST_INLINE => {
+            KlmSource::Unchanged => Ok(HEAD),
+            KlmSource::Inline(klms) if klms.len() <= Self::MOST_INLINE => {
                 // A device's reading of an empty KLM is not public: in a data segment, 0 is 2 GiB.
                 match klms.iter().any(|klm| klm.length.wrapping_sub(1) >= DataSegment::MAX_BYTES) {
                     true => Err(PostError::KlmLength),
                     false => Ok(HEAD + klms.len().next_multiple_of(GRANULE) as u32),
                 }
             }
-            List::Inline(_) => Err(PostError::TooManyKlms),
-            List::Memory { list, .. } => {
+            KlmSource::Inline(_) => Err(PostError::TooManyKlms),
+            KlmSource::Memory { list, .. } => {
                 let bytes = u64::from(list.length);
                 let whole = list.address % LIST_ALIGNMENT == 0 && bytes % WQEBB as u64 == 0;
                 match whole && bytes / OCTOWORD as u64 <= u64::from(u16::MAX) {
@@ -178,22 +180,22 @@ impl Encode for Umr<'_> {
         mkey.set_lw(self.access.local_write).set_rr(remote.read).set_rw(remote.write);
         mkey.set_a(remote.atomic).set_qpn(ANY_QP).set_mkey_7_0(self.key.0 as u8);
         match self.list {
-            List::Unchanged => {}
+            KlmSource::Unchanged => {}
             _ => {
                 mask |= UmrMkeyMask::FREE.0 | UmrMkeyMask::KEY.0;
                 mask |= UmrMkeyMask::LEN.0 | UmrMkeyMask::START_ADDR.0;
                 mkey.set_start_addr(self.start).set_len(length);
             }
         }
-        if !matches!(self.list, List::Memory { .. }) {
+        if !matches!(self.list, KlmSource::Memory { .. }) {
             umr.set_inline(true);
         }
         umr.set_mkey_mask(mask);
         write_head(wqe, at, umr, mkey);
         let at = at + HEAD as usize - 1;
         match self.list {
-            List::Unchanged => {}
-            List::Inline(klms) => {
+            KlmSource::Unchanged => {}
+            KlmSource::Inline(klms) => {
                 for (i, klm) in klms.iter().enumerate() {
                     wqe.store(at + i, data_segment(klm));
                 }
@@ -201,7 +203,7 @@ impl Encode for Umr<'_> {
                     wqe.store(at + i, [0; 2]);
                 }
             }
-            List::Memory { list, .. } => wqe.store(at, data_segment(&list)),
+            KlmSource::Memory { list, .. } => wqe.store(at, data_segment(&list)),
         }
     }
 
@@ -220,9 +222,9 @@ impl Encode for Umr<'_> {
 /// A UMR that frees the key: rdma-core sends these flags, mkey mask and fields for
 /// IBV_WR_LOCAL_INV.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FreeKey;
+pub(super) struct LocalInv;
 
-impl Segment for FreeKey {
+impl Segment for LocalInv {
     const DS: u32 = HEAD - 1;
 
     #[inline(always)]

@@ -1,15 +1,15 @@
-//! Ethernet frames: what stands in the ring, what is refused, what a CQE says, and who cleans.
+//! Ethernet frames: WQEs in the ring, refused posts, CQEs, and cleaning.
 
 use crate::support::{Completer, Sender, Settings, bytes, memory, record_of, ring_of, unwrapped};
 use verbless_prm::hot::{self, cqe_opcode, opcode};
 use verbless_prm::{CqeHashIp, CqeHashL4, CqeL3Type, CqeL4Type};
-use verbless_ring::completion::Malformed;
-use verbless_ring::frames::{Network, ReceiveHash, Transport};
+use verbless_ring::completion::InvalidCqe;
 use verbless_ring::qp::{ReceiveQueue, ReceiveQueueParts};
+use verbless_ring::raw_rq::{L3Type, L4Type, RssHash};
 use verbless_ring::ring::SharedMemory;
-use verbless_ring::wr::{Capability, Frame, Inline, LEAST_HEADER, Nop, PostError};
+use verbless_ring::wr::{Capability, EthSend, Inline, MIN_INLINE_HEADER, Nop, PostError};
 use verbless_ring::{
-    CompletionError, Dispatcher, Eth, FrameReceiver, Lkey, Operation, Qpn, SendQueue, Sge, Status,
+    CompletionError, Dispatcher, Eth, Lkey, Qpn, RawRq, SendQueue, Sge, WcOpcode, WcStatus,
 };
 
 /// The first bytes of a frame: two addresses, a type, and more.
@@ -26,7 +26,7 @@ const BODY: Sge = Sge::new(0x0102_0304_0506_0708, 0x2a, Lkey(0x0a0b_0c0d));
 
 fn sender(settings: Settings) -> Sender<Eth> {
     let sender = Sender::<Eth>::of(settings);
-    // A field that is left unwritten shows.
+    // A field that stays unwritten fails the comparison.
     sender.ring.fill(0xa5);
     sender
 }
@@ -44,7 +44,7 @@ fn frame_wqe_matches_linux_bytes() {
     let mut sender = sender(Settings { qpn: 0x00ab_cdef, ..Settings::default() });
     sender.advance(3, false);
     sender.ring.fill(0xa5);
-    let frame = Frame::new(&HEADER[..18], BODY).ip_checksum().l4_checksum().signaled();
+    let frame = EthSend::new(&HEADER[..18], BODY).ip_checksum().l4_checksum().signaled();
     assert_eq!(sender.queue.post(&frame, 9).unwrap().0, 3);
     let expected = wqe(&[
         &[0, 0, 3, 0x0a, 0xab, 0xcd, 0xef, 4, 0, 0, 0, 0x08, 0, 0, 0, 0],
@@ -56,7 +56,7 @@ fn frame_wqe_matches_linux_bytes() {
     assert_eq!(bytes(&sender.record), [0, 0, 0, 0, 0, 0, 0, 4], "the sends are the second word");
     let cqe = sender.device.completion(opcode::SEND, 3);
     let completion = sender.queue.complete(cqe).unwrap();
-    assert_eq!((completion.cookie, completion.operation()), (9, Operation::Send));
+    assert_eq!((completion.cookie, completion.operation()), (9, WcOpcode::Send));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn header_of_any_length_is_padded_to_segments() {
     for length in 0..=HEADER.len() {
         let mut sender = sender(Settings::default());
         sender.queue.set_least_header(0).unwrap();
-        sender.queue.post(&Frame::new(&HEADER[..length], BODY), 0).unwrap();
+        sender.queue.post(&EthSend::new(&HEADER[..length], BODY), 0).unwrap();
         let ring = bytes(&sender.ring);
         // DIV_ROUND_UP(ihs - INL_HDR_START_SZ, MLX5_SEND_WQE_DS) of mlx5e_sq_calc_wqe_attr.
         let behind = length.saturating_sub(2).div_ceil(16);
@@ -84,7 +84,7 @@ fn frame_wraps_at_ring_end() {
     let mut sender = sender(Settings { wqebbs: 4, ..Settings::default() });
     sender.advance(3, false);
     sender.ring.fill(0xa5);
-    sender.queue.post(&Frame::new(&HEADER, BODY), 0).unwrap();
+    sender.queue.post(&EthSend::new(&HEADER, BODY), 0).unwrap();
     let wqe = unwrapped(&sender.ring, 3 * 64, 7 * 16);
     assert_eq!(wqe[7], 7);
     assert_eq!(wqe[30..30 + 64], HEADER);
@@ -102,16 +102,16 @@ fn body_is_inline_gathered_or_empty() {
     };
     let header = &HEADER[..18];
     let (ds, _) = ds_and_rest(&|queue| {
-        queue.post(&Frame::new(header, []), 0).unwrap();
+        queue.post(&EthSend::new(header, []), 0).unwrap();
     });
     assert_eq!(ds, 3);
     let (ds, rest) = ds_and_rest(&|queue| {
-        queue.post(&Frame::new(header, Inline(&HEADER[18..30])), 0).unwrap();
+        queue.post(&EthSend::new(header, Inline(&HEADER[18..30])), 0).unwrap();
     });
     assert_eq!((ds, &rest[..4]), (4, &[0x80, 0, 0, 12][..]));
     assert_eq!(rest[4..16], HEADER[18..30]);
     let (ds, rest) = ds_and_rest(&|queue| {
-        queue.post(&Frame::new(header, &[BODY, BODY, BODY][..]), 0).unwrap();
+        queue.post(&EthSend::new(header, &[BODY, BODY, BODY][..]), 0).unwrap();
     });
     assert_eq!(ds, 6);
     assert_eq!(rest[..16], rest[32..48]);
@@ -121,19 +121,19 @@ fn body_is_inline_gathered_or_empty() {
 fn vlan_tag_replaces_inline_header() {
     // eseg->insert.type = MLX5_ETH_WQE_INSERT_VLAN | MLX5_ETH_WQE_SVLAN, insert.vlan_tci.
     for (frame, kind) in [
-        (Frame::new(&[], BODY).vlan(0x2abc), [0x80, 0]),
-        (Frame::new(&[], BODY).service_vlan(0x2abc), [0x80, 1]),
+        (EthSend::new(&[], BODY).vlan(0x2abc), [0x80, 0]),
+        (EthSend::new(&[], BODY).service_vlan(0x2abc), [0x80, 1]),
     ] {
         let mut sender = sender(Settings::default());
         sender.queue.set_least_header(0).unwrap();
         sender.queue.post(&frame, 0).unwrap();
         let ring = bytes(&sender.ring);
         assert_eq!(ring[16..32], [&[0; 12][..], &kind, &[0x2a, 0xbc]].concat());
-        let beside = Frame::new(&HEADER[..14], BODY).vlan(1);
-        assert_eq!(sender.queue.post(&beside, 0), Err(PostError::VlanBesideHeader));
+        let beside = EthSend::new(&HEADER[..14], BODY).vlan(1);
+        assert_eq!(sender.queue.post(&beside, 0), Err(PostError::VlanWithInlineHeader));
         sender.queue.set_capabilities(|capability| capability != Capability::VlanInsertion);
         assert_eq!(sender.queue.post(&frame, 0), Err(PostError::NoVlanInsertion));
-        assert!(sender.queue.post(&Frame::new(&[], BODY), 0).is_ok());
+        assert!(sender.queue.post(&EthSend::new(&[], BODY), 0).is_ok());
     }
 }
 
@@ -141,10 +141,10 @@ fn vlan_tag_replaces_inline_header() {
 fn unsupported_frame_is_rejected_without_change() {
     let mut sender = sender(Settings { max_inline: 40, max_sges: 2, ..Settings::default() });
     let queue = &mut sender.queue;
-    assert_eq!(queue.least_header(), LEAST_HEADER);
+    assert_eq!(queue.min_inline_header(), MIN_INLINE_HEADER);
     let free = queue.free();
     let mut refuses = |header: usize, body: &[Sge], why: PostError| {
-        assert_eq!(queue.post(&Frame::new(&HEADER[..header], body), 0), Err(why), "{header}");
+        assert_eq!(queue.post(&EthSend::new(&HEADER[..header], body), 0), Err(why), "{header}");
         assert_eq!(queue.free(), free);
     };
     refuses(17, &[BODY], PostError::HeaderTooShort);
@@ -155,10 +155,10 @@ fn unsupported_frame_is_rejected_without_change() {
     assert!(PostError::HeaderTooShort.to_string().contains("least_header"));
     assert!(queue.set_least_header(41).unwrap_err().to_string().contains("0x29"));
     queue.set_least_header(0).unwrap();
-    assert_eq!(queue.post(&Frame::new(&[], []), 0), Err(PostError::HeaderTooShort), "no bytes");
+    assert_eq!(queue.post(&EthSend::new(&[], []), 0), Err(PostError::HeaderTooShort), "no bytes");
     queue.set_capabilities(|capability| capability != Capability::FrameChecksums);
     for length in [0, 14, 18] {
-        let frame = Frame::new(&HEADER[..length], BODY);
+        let frame = EthSend::new(&HEADER[..length], BODY);
         assert_eq!(queue.post(&frame.ip_checksum(), 0), Err(PostError::NoChecksums));
         assert_eq!(queue.post(&frame.l4_checksum(), 0), Err(PostError::NoChecksums));
         assert!(queue.post(&frame, 0).is_ok());
@@ -166,11 +166,11 @@ fn unsupported_frame_is_rejected_without_change() {
     let mut long =
         Sender::<Eth>::of(Settings { max_inline: 940, max_sges: 59, ..Settings::default() });
     let header = [0; 940];
-    let too_long = Frame::new(&header[..800], &[BODY; 20][..]);
+    let too_long = EthSend::new(&header[..800], &[BODY; 20][..]);
     assert_eq!(long.queue.post(&too_long, 0), Err(PostError::TooManySges), "of 63 ds at most");
-    let too_long = Frame::new(&header[..500], Inline(&header[..600]));
+    let too_long = EthSend::new(&header[..500], Inline(&header[..600]));
     assert_eq!(long.queue.post(&too_long, 0), Err(PostError::InlineTooLong));
-    assert!(long.queue.post(&Frame::new(&header, []), 0).is_ok(), "61 ds");
+    assert!(long.queue.post(&EthSend::new(&header, []), 0).is_ok(), "61 ds");
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn raw_sq_takes_batch_and_nop() {
     let mut sender = sender(Settings::default());
     let mut batch = sender.queue.batch();
     batch.post(&Nop::new(), 1).unwrap();
-    batch.post(&Frame::new(&HEADER[..14], BODY), 2).unwrap_err();
-    batch.post(&Frame::new(&HEADER[..18], BODY).signaled(), 3).unwrap();
+    batch.post(&EthSend::new(&HEADER[..14], BODY), 2).unwrap_err();
+    batch.post(&EthSend::new(&HEADER[..18], BODY).signaled(), 3).unwrap();
     batch.ring();
     assert_eq!(bytes(&sender.record)[4..], [0, 0, 0, 2]);
     let cqe = sender.device.completion(opcode::SEND, 1);
@@ -190,14 +190,14 @@ fn raw_sq_takes_batch_and_nop() {
 const RQN: u32 = 0x321;
 const USER: u32 = 0x77;
 
-fn receiver(user_index: u32) -> FrameReceiver {
+fn receiver(user_index: u32) -> RawRq {
     let queue = ReceiveQueue::new(ReceiveQueueParts {
         qpn: Qpn(RQN),
         ring: ring_of(&memory(8 * 16)),
         stride: 16,
         record: record_of(&memory(8)),
     });
-    FrameReceiver::new(queue.unwrap(), user_index).unwrap()
+    RawRq::new(queue.unwrap(), user_index).unwrap()
 }
 
 /// The CQE of a frame.
@@ -223,14 +223,14 @@ fn frame_cqe_fields_are_decoded() {
     let frame = frames.poll(&mut device.queue).unwrap().unwrap();
     assert_eq!((frame.cookie, frame.byte_len(), frame.flow_tag()), (41, 1234, 0xabcdef));
     assert_eq!((frame.l2_ok(), frame.l3_ok(), frame.l4_ok()), (true, false, true));
-    assert_eq!((frame.network(), frame.transport()), (Some(Network::Ipv6), Some(Transport::Udp)));
+    assert_eq!((frame.l3_type(), frame.l4_type()), (Some(L3Type::Ipv6), Some(L4Type::Udp)));
     assert_eq!(
         (frame.vlan(), frame.checksum(), frame.metadata()),
         (Some(0x2001), 0x5678, 0x0102_0304)
     );
-    let (network, transport) = (Some(Network::Ipv6), Some(Transport::Udp));
-    assert_eq!(frame.hash(), Some(ReceiveHash { value: 0xdead_beef, network, transport }));
-    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "the place went back");
+    let (l3_type, l4_type) = (Some(L3Type::Ipv6), Some(L4Type::Udp));
+    assert_eq!(frame.hash(), Some(RssHash { value: 0xdead_beef, l3_type, l4_type }));
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "the CQ slot is free again");
 
     let mut cqe = frame_cqe(USER, 0, 1);
     cqe.set_l3_ok(true).set_l3_hdr_type(CqeL3Type::IPV4).set_l4_hdr_type(CqeL4Type::TCP_NO_ACK);
@@ -238,7 +238,7 @@ fn frame_cqe_fields_are_decoded() {
     let frame = frames.poll(&mut device.queue).unwrap().unwrap();
     assert_eq!((frame.cookie, frame.byte_len(), frame.flow_tag()), (42, 0, 0));
     assert_eq!((frame.l2_ok(), frame.l3_ok(), frame.l4_ok()), (false, true, false));
-    assert_eq!((frame.network(), frame.transport()), (Some(Network::Ipv4), Some(Transport::Tcp)));
+    assert_eq!((frame.l3_type(), frame.l4_type()), (Some(L3Type::Ipv4), Some(L4Type::Tcp)));
     assert_eq!((frame.vlan(), frame.hash()), (None, None));
     assert!(frames.poll(&mut device.queue).is_none());
     assert_eq!(frames.free(), frames.capacity());
@@ -278,7 +278,7 @@ fn error_cqe_names_failed_receive() {
     let Some(Err(CompletionError::Failed(failure))) = frames.poll(&mut device.queue) else {
         panic!("no failure");
     };
-    assert_eq!((failure.cookie, failure.status), (5, Status::Flushed));
+    assert_eq!((failure.cookie, failure.status), (5, WcStatus::Flushed));
     assert_eq!((failure.user_index, failure.receive), (USER, true));
     assert_eq!(frames.free(), frames.capacity());
 }
@@ -319,16 +319,16 @@ fn forged_cqe_completes_only_posted_receive() {
                         frames = receiver(USER);
                         frames.post(BODY, 5).unwrap();
                     }
-                    Some(Err(CompletionError::Malformed(why))) => {
+                    Some(Err(CompletionError::InvalidCqe(why))) => {
                         assert_eq!(frames.free(), frames.capacity() - 1, "{what}");
                         match why {
-                            Malformed::Index(it) => assert_eq!(it.0, index, "{what}"),
-                            Malformed::Format(it) => assert_eq!((it, format), (3, 3), "{what}"),
-                            Malformed::Opcode(it) => assert_eq!(it, opcode, "{what}"),
+                            InvalidCqe::Index(it) => assert_eq!(it.0, index, "{what}"),
+                            InvalidCqe::Format(it) => assert_eq!((it, format), (3, 3), "{what}"),
+                            InvalidCqe::Opcode(it) => assert_eq!(it, opcode, "{what}"),
                             other => panic!("{what}: {other}"),
                         }
                     }
-                    Some(Err(CompletionError::OtherFrame(it))) => {
+                    Some(Err(CompletionError::OtherRawRq(it))) => {
                         assert_eq!(frames.free(), frames.capacity() - 1, "{what}");
                         let requests = [cqe_opcode::REQUESTER, cqe_opcode::REQUESTER_ERROR];
                         assert!(user_index != USER || requests.contains(&opcode), "{what}");
@@ -336,7 +336,7 @@ fn forged_cqe_completes_only_posted_receive() {
                     }
                     other => panic!("{what}: {other:?}"),
                 }
-                assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "{what}: taken");
+                assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1], "{what}: consumed");
             }
         }
     }
@@ -350,7 +350,7 @@ fn receivers_and_sq_share_cq() {
     for frames in &mut receivers {
         frames.post(BODY, frames.user_index().into()).unwrap();
     }
-    sender.queue.post(&Frame::new(&HEADER[..18], BODY).signaled(), 3).unwrap();
+    sender.queue.post(&EthSend::new(&HEADER[..18], BODY).signaled(), 3).unwrap();
     // The flow tag of a frame is the number of the send queue.
     device.push(frame_cqe(2, 0x99, 0));
     let mut sent = device.cqe(cqe_opcode::REQUESTER, opcode::SEND, 0);
@@ -358,19 +358,19 @@ fn receivers_and_sq_share_cq() {
     device.push(sent);
     device.push(frame_cqe(1, 0x99, 0));
     let mut cookies = vec![];
-    while let Some(cqe) = device.queue.poll_frame() {
+    while let Some(cqe) = device.queue.poll_eth() {
         let user = cqe.cqe().user_index();
         cookies.push(if cqe.cqe().is_receive() {
-            // Given to another one first, it comes back whole.
+            // Another frame queue returns the CQE unchanged.
             let described = cqe.frame(0);
             let error = receivers[2 - user as usize].complete(cqe).unwrap_err();
-            let CompletionError::OtherFrame(cqe) = error else { panic!("{error}") };
+            let CompletionError::OtherRawRq(cqe) = error else { panic!("{error}") };
             assert_eq!(cqe.frame(0), described);
             let frame = receivers[user as usize - 1].complete(cqe).unwrap();
             assert_eq!(frame.flow_tag(), 0x99);
             frame.cookie
         } else {
-            assert_eq!(cqe.frame(0), None, "it is of no frame");
+            assert_eq!(cqe.frame(0), None, "the CQE belongs to no frame");
             sender.queue.complete(cqe.into_cqe()).unwrap().cookie
         });
     }
@@ -390,10 +390,10 @@ fn dispatcher_finds_receiver_by_user_index() {
     device.push(frame_cqe(6, 0x123, 0));
     let (user, completion) = table.poll_by_user_index(&mut device.queue).unwrap();
     let completion = completion.unwrap();
-    assert_eq!((user, completion.cookie, completion.operation()), (6, 6, Operation::Receive));
+    assert_eq!((user, completion.cookie, completion.operation()), (6, 6, WcOpcode::Receive));
 }
 
-/// What is left in a completion queue of frames, sends and frames after a cleaning.
+/// The CQEs that a cleaning leaves in a completion queue of frames, sends and frames.
 fn left(clean: impl FnOnce(&verbless_ring::CqCleaner)) -> Vec<(bool, u32)> {
     let mut device = Completer::new(0);
     let cleaner = device.queue.cleaner();
@@ -405,11 +405,11 @@ fn left(clean: impl FnOnce(&verbless_ring::CqCleaner)) -> Vec<(bool, u32)> {
     }
     clean(&cleaner);
     let mut left = vec![];
-    while let Some(cqe) = device.queue.poll_frame() {
+    while let Some(cqe) = device.queue.poll_eth() {
         left.push((cqe.cqe().is_receive(), cqe.cqe().user_index()));
     }
     assert_eq!(device.queue.consumer_index(), 6);
-    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 6], "what was cleaned away counts as taken");
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 6], "cleaned CQEs count as consumed");
     left
 }
 
@@ -418,22 +418,22 @@ fn clean_removes_cqes_of_one_queue_only() {
     let all = [(true, 1), (false, 1), (true, 2), (false, 2), (true, 1), (false, 1)];
     assert_eq!(left(|_| ()), all);
     assert_eq!(
-        left(|cleaner| _ = cleaner.clean_frames(1)),
+        left(|cleaner| _ = cleaner.clean_raw_rq(1)),
         [(false, 1), (true, 2), (false, 2), (false, 1)]
     );
     assert_eq!(
-        left(|cleaner| _ = cleaner.clean_frames(2)),
+        left(|cleaner| _ = cleaner.clean_raw_rq(2)),
         [all[0], all[1], all[3], all[4], all[5]]
     );
-    assert_eq!(left(|cleaner| _ = cleaner.clean_frames(3)), all);
+    assert_eq!(left(|cleaner| _ = cleaner.clean_raw_rq(3)), all);
     assert_eq!(
         left(|cleaner| _ = cleaner.clean_sends(Qpn(0x99))),
         [all[0], all[1], all[2], all[4], all[5]]
     );
     let none = left(|cleaner| {
-        cleaner.clean_frames(1);
-        cleaner.clean_frames(2);
-        cleaner.clean_frames(1);
+        cleaner.clean_raw_rq(1);
+        cleaner.clean_raw_rq(2);
+        cleaner.clean_raw_rq(1);
         cleaner.clean_sends(Qpn(0x98));
         cleaner.clean_sends(Qpn(0x99));
     });
@@ -447,7 +447,7 @@ fn cleaned_cqes_are_skipped_by_every_poll() {
         let mut frames = receiver(USER);
         frames.post(BODY, 1).unwrap();
         device.push(frame_cqe(9, 0, 0));
-        device.queue.cleaner().clean_frames(9);
+        device.queue.cleaner().clean_raw_rq(9);
         device.push(frame_cqe(USER, 0, 0));
         let cookie = match way {
             0 => frames.poll(&mut device.queue).unwrap().unwrap().cookie,
@@ -456,10 +456,10 @@ fn cleaned_cqes_are_skipped_by_every_poll() {
                 assert_eq!(frames.poll_into(&mut device.queue, &mut into), 1);
                 into[0].take().unwrap().unwrap().cookie
             }
-            2 => frames.complete(device.queue.poll_frame().unwrap()).unwrap().cookie,
+            2 => frames.complete(device.queue.poll_eth().unwrap()).unwrap().cookie,
             _ => {
-                use verbless_ring::Completes;
-                Completes::complete(&mut frames, device.queue.poll().unwrap()).unwrap().cookie
+                use verbless_ring::WorkQueue;
+                WorkQueue::complete(&mut frames, device.queue.poll().unwrap()).unwrap().cookie
             }
         };
         assert_eq!(cookie, 1, "way {way}");
@@ -474,10 +474,10 @@ fn reserved_user_index_is_rejected() {
         ReceiveQueue::new(ReceiveQueueParts { qpn: Qpn(1), ring, stride: 16, record }).unwrap()
     };
     for user_index in [0xff_ffff, 0x100_0000, u32::MAX] {
-        let refused = FrameReceiver::new(queue(&memory(128)), user_index);
+        let refused = RawRq::new(queue(&memory(128)), user_index);
         assert!(refused.unwrap_err().to_string().contains("user index"));
     }
-    assert!(FrameReceiver::new(queue(&memory(128)), 0xff_fffe).is_ok());
+    assert!(RawRq::new(queue(&memory(128)), 0xff_fffe).is_ok());
 }
 
 #[test]
@@ -490,7 +490,7 @@ fn reset_forgets_posted_receives() {
     device.push(frame_cqe(USER, 0, 0));
     assert!(matches!(
         frames.poll(&mut device.queue),
-        Some(Err(CompletionError::Malformed(Malformed::Index(_))))
+        Some(Err(CompletionError::InvalidCqe(InvalidCqe::Index(_))))
     ));
 }
 
@@ -499,7 +499,7 @@ fn publish_rewrites_receive_count() {
     let (ring, record) = (memory(128), memory(8));
     let parts = (ring_of(&ring), record_of(&record));
     let parts = ReceiveQueueParts { qpn: Qpn(1), ring: parts.0, stride: 16, record: parts.1 };
-    let mut frames = FrameReceiver::new(ReceiveQueue::new(parts).unwrap(), USER).unwrap();
+    let mut frames = RawRq::new(ReceiveQueue::new(parts).unwrap(), USER).unwrap();
     frames.post(BODY, 1).unwrap();
     frames.post(BODY, 2).unwrap();
     assert_eq!(bytes(&record), [0, 0, 0, 2, 0, 0, 0, 0]);
@@ -517,7 +517,7 @@ fn publish_rewrites_count_and_reset_clears_it() {
         stride: 16,
         record: record_of(&record),
     });
-    let mut frames = FrameReceiver::new(queue.unwrap(), USER).unwrap();
+    let mut frames = RawRq::new(queue.unwrap(), USER).unwrap();
     assert_eq!(frames.rqn(), Qpn(RQN));
     for _ in 0..3 {
         frames.post(BODY, 0).unwrap();

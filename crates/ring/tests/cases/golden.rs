@@ -1,5 +1,4 @@
-//! What we write and read, held against what rdma-core's libmlx5 writes and reads for the same
-//! requests.
+//! Compares WQEs, doorbells and CQEs with those of rdma-core's libmlx5 for the same requests.
 //!
 //! The vectors are in `prm/evidence/wqe-golden.json`, or in the file that the environment variable
 //! `GOLDEN` names; the `schema` inside explains them. Bytes that the library leaves stale
@@ -13,14 +12,14 @@ use verbless_prm::hot::{self, cqe_opcode, opcode};
 use verbless_ring::cq::Notify;
 use verbless_ring::qp::{BlueFlame, SendBatch};
 use verbless_ring::wr::{
-    CompareSwap, FetchAdd, Gather, Inline, LocalInvalidate, Nop, Payload, PostError, Read, Send,
-    SendImm, SendInvalidate, WorkRequest, Write, WriteImm,
+    CompareSwap, FetchAdd, Inline, LocalInvalidate, Nop, Payload, PostError, Read, Send, SendImm,
+    SendInvalidate, SgList, WorkRequest, Write, WriteImm,
 };
 use verbless_ring::{
-    CompletionError, Lkey, Operation, RemoteAddr, Rkey, SendQueue, Sge, Status, WqeIndex,
+    CompletionError, Lkey, RemoteAddr, Rkey, SendQueue, Sge, WcOpcode, WcStatus, WqeIndex,
 };
 
-/// Whether the vectors are somebody else's: they may then have operations that we do not.
+/// Whether `GOLDEN` names the vectors: they may then have operations that the ring lacks.
 fn is_given() -> bool {
     std::env::var_os("GOLDEN").is_some()
 }
@@ -71,7 +70,7 @@ fn sges(request: &Value) -> Vec<Sge> {
     list(&request["sge"]).iter().map(sge).collect()
 }
 
-/// Where a request goes: a queue that rings for each, or a batch.
+/// Destination of a request: a queue that rings for each request, or a batch.
 trait Post {
     fn put<W: WorkRequest>(&mut self, request: &W, cookie: u64) -> Result<WqeIndex, PostError>;
 }
@@ -88,7 +87,7 @@ impl Post for SendBatch<'_> {
     }
 }
 
-/// Sets the options that `request` asks for, and posts.
+/// Posts with the options of `request`.
 macro_rules! put {
     ($to:expr, $request:expr, $operation:expr) => {{
         let mut operation = $operation;
@@ -105,7 +104,7 @@ macro_rules! put {
     }};
 }
 
-/// Posts what `request` describes. `None` if we have no such operation.
+/// Posts what `request` describes. `None` if the ring has no such operation.
 fn post(to: &mut impl Post, request: &Value, as_slice: bool) -> Option<WqeIndex> {
     if request["inline"].as_bool().unwrap() {
         let data = hex(&request["inline_data"]);
@@ -140,7 +139,7 @@ fn post_payload(to: &mut impl Post, request: &Value, payload: impl Payload) -> O
     })
 }
 
-fn post_gather(to: &mut impl Post, request: &Value, into: impl Gather) -> Option<WqeIndex> {
+fn post_gather(to: &mut impl Post, request: &Value, into: impl SgList) -> Option<WqeIndex> {
     let old = into.as_sges().first().copied();
     Some(match text(&request["opcode"]) {
         "RDMA_READ" => put!(to, request, Read::new(into, remote(request))),
@@ -155,8 +154,7 @@ fn post_gather(to: &mut impl Post, request: &Value, into: impl Gather) -> Option
     })
 }
 
-/// `ours` equals `theirs` wherever `mask` is set; bytes behind the mask were not written by the
-/// library.
+/// `ours` equals `theirs` wherever `mask` is set; the library did not write bytes after the mask.
 fn assert_masked(what: &str, ours: &[u8], theirs: &[u8], mask: &[u8]) {
     assert_eq!(ours.len(), theirs.len(), "{what}: length");
     for (i, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
@@ -166,8 +164,8 @@ fn assert_masked(what: &str, ours: &[u8], theirs: &[u8], mask: &[u8]) {
     }
 }
 
-/// Compares a UAR page with what the vector says was written there; `wqe` is the last WQE as it
-/// stands in our ring, `mask` its mask.
+/// Compares a UAR page with the writes in the vector; `wqe` is the last WQE in our ring, `mask` its
+/// mask.
 fn assert_uar(what: &str, page: &[u8], accesses: &[Value], wqe: &[u8], mask: &[u8]) {
     let mut untouched = vec![0xdd; page.len()];
     for access in accesses {
@@ -175,15 +173,15 @@ fn assert_uar(what: &str, page: &[u8], accesses: &[Value], wqe: &[u8], mask: &[u
         assert_eq!(theirs.len() as u64, number(&access["len"]), "{what}");
         let ours = &page[at..at + theirs.len()];
         assert_masked(&format!("{what}: UAR at {at:#x}"), ours, &theirs, mask);
-        assert_eq!(ours, &wqe[..theirs.len()], "{what}: the UAR got something else than the ring");
+        assert_eq!(ours, &wqe[..theirs.len()], "{what}: the UAR and the ring differ");
         untouched[at..at + theirs.len()].copy_from_slice(ours);
     }
     let stray = page.iter().zip(&untouched).position(|(ours, left)| ours != left);
     assert_eq!(stray, None, "{what}: the UAR was written elsewhere");
 }
 
-/// Posts a vector's requests on a queue of these settings. `None` if one of them is no operation of
-/// ours.
+/// Posts a vector's requests on a queue with these settings. `None` if the ring lacks one of the
+/// operations.
 fn run(
     vector: &Value,
     uar: &[Value],
@@ -194,7 +192,7 @@ fn run(
     let name = format!("{} ({}, batched: {batched})", text(&vector["name"]), text(&vector["api"]));
     let offset = number(&uar[0]["page_offset"]) as usize;
     let mut sender = Sender::new(settings);
-    // A vector behind a local invalidate begins two WQEBBs later than that.
+    // A vector after a local invalidate begins two WQEBBs after it.
     let behind = text(&vector["name"]).contains("after_local_inv");
     let index = number(&vector["wqe_index"]) as u16;
     sender.advance(if behind { index.wrapping_sub(2) } else { index }, offset & 0x100 != 0);
@@ -300,14 +298,13 @@ fn uar_modes_match_rdma_core_accesses() {
 #[test]
 fn consecutive_doorbells_alternate_as_recorded() {
     let golden = golden();
-    // As recorded, and as if the queues were on the register behind.
+    // On the recorded register, and on the next one.
     let pairs = [0, 0x200].map(|moved| doorbells_of_pairs(&golden, moved));
     assert_eq!(pairs[0], pairs[1]);
     assert!(pairs[0] >= if is_given() { 0 } else { 5 }, "{pairs:?}");
 }
 
-/// Posts of one queue in a row, each with its doorbell where it was recorded, `moved` by so many
-/// bytes; how many there are.
+/// Counts consecutive posts of one queue; each rings at its recorded offset plus `moved` bytes.
 fn doorbells_of_pairs(golden: &Value, moved: usize) -> usize {
     let mut pairs = 0;
     'pairs: for pair in list(&golden["post"]).windows(2) {
@@ -358,45 +355,45 @@ fn receives_match_rdma_core_bytes() {
     }
 }
 
-/// The number that verbs have for a status.
-fn wc_status(status: Status) -> u64 {
+/// The `ibv_wc_status` of a status.
+fn wc_status(status: WcStatus) -> u64 {
     match status {
-        Status::LocalLength => 1,
-        Status::LocalQpOperation => 2,
-        Status::LocalProtection => 4,
-        Status::Flushed => 5,
-        Status::MemoryWindowBind => 6,
-        Status::BadResponse => 7,
-        Status::LocalAccess => 8,
-        Status::RemoteInvalidRequest => 9,
-        Status::RemoteAccess => 10,
-        Status::RemoteOperation => 11,
-        Status::TransportRetryExceeded => 12,
-        Status::RnrRetryExceeded => 13,
-        Status::RemoteAborted => 16,
-        Status::Other(_) => 21,
+        WcStatus::LocalLength => 1,
+        WcStatus::LocalQpOperation => 2,
+        WcStatus::LocalProtection => 4,
+        WcStatus::Flushed => 5,
+        WcStatus::MemoryWindowBind => 6,
+        WcStatus::BadResponse => 7,
+        WcStatus::LocalAccess => 8,
+        WcStatus::RemoteInvalidRequest => 9,
+        WcStatus::RemoteAccess => 10,
+        WcStatus::RemoteOperation => 11,
+        WcStatus::TransportRetryExceeded => 12,
+        WcStatus::RnrRetryExceeded => 13,
+        WcStatus::RemoteAborted => 16,
+        WcStatus::Other(_) => 21,
     }
 }
 
-/// The numbers that verbs have for an operation: opcode and flags.
-fn wc_operation(operation: Operation) -> (u64, u64) {
+/// The `ibv_wc_opcode` and the flags of an operation.
+fn wc_operation(operation: WcOpcode) -> (u64, u64) {
     const IMM: u64 = 2;
     const INVALIDATED: u64 = 8;
     match operation {
-        Operation::Send | Operation::SendInvalidate | Operation::Nop => (0, 0),
-        Operation::SendImm => (0, IMM),
-        Operation::Write => (1, 0),
-        Operation::WriteImm => (1, IMM),
-        Operation::Read => (2, 0),
-        Operation::CompareSwap => (3, 0),
-        Operation::FetchAdd => (4, 0),
-        Operation::Umr => (6, 0),
-        Operation::MemoryCopy => panic!("the recordings have no memory copy"),
-        Operation::Wait => panic!("the recordings have no wait"),
-        Operation::Receive => (128, 0),
-        Operation::ReceiveImm => (128, IMM),
-        Operation::ReceiveInvalidate => (128, INVALIDATED),
-        Operation::ReceiveWriteImm => (129, IMM),
+        WcOpcode::Send | WcOpcode::SendInvalidate | WcOpcode::Nop => (0, 0),
+        WcOpcode::SendImm => (0, IMM),
+        WcOpcode::Write => (1, 0),
+        WcOpcode::WriteImm => (1, IMM),
+        WcOpcode::Read => (2, 0),
+        WcOpcode::CompareSwap => (3, 0),
+        WcOpcode::FetchAdd => (4, 0),
+        WcOpcode::Umr => (6, 0),
+        WcOpcode::DmaMmo => panic!("the recordings have no memory copy"),
+        WcOpcode::Wait => panic!("the recordings have no wait"),
+        WcOpcode::Receive => (128, 0),
+        WcOpcode::ReceiveImm => (128, IMM),
+        WcOpcode::ReceiveInvalidate => (128, INVALIDATED),
+        WcOpcode::ReceiveWriteImm => (129, IMM),
     }
 }
 
@@ -471,8 +468,7 @@ fn cqes_decode_like_rdma_core() {
                 assert_eq!(number(&wc["status"]), 0, "{name}");
                 assert_eq!(completion.cookie, cookie, "{name}");
                 assert_eq!(opcode, number(&wc["opcode"]), "{name}: opcode");
-                // ibv_start_poll works flags out when asked, and does not for what we sent
-                // ourselves.
+                // ibv_start_poll computes flags on request, and never for our own sends.
                 if api == "ibv_poll_cq" || opcode >= 128 {
                     assert_eq!(flags, number(&wc["wc_flags"]), "{name}: flags");
                 }

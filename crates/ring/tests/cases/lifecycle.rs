@@ -1,14 +1,14 @@
-//! What becomes of a queue when it starts over, is closed and opened, and how its requests are
-//! completed: by the queue's number, or by a caller that knows which request comes next.
+//! Reset, close and open of a queue, and completion of its requests: by the queue's number, or by a
+//! caller that knows the next request.
 
 use crate::support::{Completer, Receiver, Sender, Settings, bytes, memory, to_lid};
 use verbless_prm::hot::{cqe_opcode, opcode};
 use verbless_ring::address::HEADER_BYTES;
-use verbless_ring::completion::Malformed;
+use verbless_ring::completion::InvalidCqe;
 use verbless_ring::qp::BlueFlame;
-use verbless_ring::wr::{Frame, Inline, Nop, PostError, Send, SendImm};
+use verbless_ring::wr::{EthSend, Inline, Nop, PostError, Send, SendImm};
 use verbless_ring::{
-    Completes, CompletionError, Dispatcher, Eth, Lkey, Operation, QKey, Qpn, QueuePair, Sge, Ud,
+    CompletionError, Dispatcher, Eth, Lkey, QKey, Qpn, QueuePair, Sge, Ud, WcOpcode, WorkQueue,
     WqeIndex,
 };
 
@@ -23,8 +23,8 @@ fn settings(qpn: u32) -> Settings {
     Settings { qpn, wqebbs: 8, register: None, ..Settings::default() }
 }
 
-fn malformed<T>(why: Malformed) -> Result<T, CompletionError> {
-    Err(CompletionError::Malformed(why))
+fn malformed<T>(why: InvalidCqe) -> Result<T, CompletionError> {
+    Err(CompletionError::InvalidCqe(why))
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn reset_qp_starts_at_index_0_and_forgets_posts() {
     for opcode in [cqe_opcode::REQUESTER, cqe_opcode::RESPONDER_SEND] {
         let cqe = device.cqe(opcode, opcode::NOP, 0);
         let completed = pair.complete(device.deliver(cqe));
-        assert_eq!(completed, malformed(Malformed::Index(WqeIndex(0))), "it was forgotten");
+        assert_eq!(completed, malformed(InvalidCqe::Index(WqeIndex(0))), "the request is dropped");
     }
     assert_eq!(pair.post(&Nop::new().signaled(), 7).unwrap(), WqeIndex(0));
     assert_eq!(pair.post_receive(sge(8), 8).unwrap(), WqeIndex(0));
@@ -58,7 +58,7 @@ fn reset_qp_starts_at_index_0_and_forgets_posts() {
 fn closed_sq_rejects_posts_until_open() {
     let Sender { mut queue, mut device, ring: _ring, record: _record, uar: _uar } =
         Sender::new(settings(OURS));
-    // From index 0, and from where the first round ends.
+    // From index 0, and from the end of the first round.
     for first in [0, 5] {
         queue.close();
         queue.close();
@@ -73,7 +73,7 @@ fn closed_sq_rejects_posts_until_open() {
             assert_eq!(queue.post(&Nop::new().signaled(), 9).unwrap(), WqeIndex(index));
         }
         queue.close();
-        // What was posted can be completed, in any order with opening it.
+        // Posted requests complete before or after the open.
         assert_eq!((queue.free(), queue.post(&Nop::new(), 0)), (0, Err(PostError::NotConnected)));
         queue.complete(device.completion(opcode::NOP, first)).unwrap();
         queue.complete(device.completion(opcode::NOP, first)).unwrap_err();
@@ -104,7 +104,7 @@ fn dispatcher_polls_cqe_into_its_queue() {
     });
     let mut plain = Dispatcher::new();
     plain.insert(OURS, ours).unwrap();
-    let mut boxed: Dispatcher<Box<dyn Completes>> = Dispatcher::new();
+    let mut boxed: Dispatcher<Box<dyn WorkQueue>> = Dispatcher::new();
     boxed.insert(OTHER, Box::new(other)).unwrap();
     let mut device = Completer::with(0, 16, 64);
     assert!(plain.poll(&mut device.queue).is_none() && boxed.poll(&mut device.queue).is_none());
@@ -118,13 +118,13 @@ fn dispatcher_polls_cqe_into_its_queue() {
                 _ => boxed.poll(&mut device.queue),
             }
             .unwrap();
-            assert!(device.queue.is_empty(), "it was taken");
+            assert!(device.queue.is_empty(), "the CQE is consumed");
             (number, completed.map(|completion| completion.cookie))
         };
         let cookie = u64::from(qpn);
         assert_eq!(polled(cqe_opcode::REQUESTER, qpn, 0), (qpn, Ok(cookie)));
         assert_eq!(polled(cqe_opcode::RESPONDER_SEND, qpn, 0), (qpn, Ok(cookie + 2)));
-        let twice = malformed(Malformed::Index(WqeIndex(0)));
+        let twice = malformed(InvalidCqe::Index(WqeIndex(0)));
         assert_eq!(polled(cqe_opcode::REQUESTER, qpn, 0), (qpn, twice));
         let (number, strange) = polled(cqe_opcode::REQUESTER, 0x777, 1);
         let of = |error| match error {
@@ -136,7 +136,7 @@ fn dispatcher_polls_cqe_into_its_queue() {
         let of = |error| matches!(error, CompletionError::Failed(it) if it.cookie == cookie + 1);
         assert!(number == qpn && failed.is_err_and(of));
     }
-    // Each was told to the device as it was taken.
+    // Each consumed CQE updated the doorbell record.
     assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 10]);
 }
 
@@ -148,25 +148,25 @@ fn fast_path_completes_only_own_requests() {
         QueuePair::new(Sender::new(settings(OURS)).queue, Receiver::new(OURS, 4, 16).queue);
     pair.post(&Nop::new().signaled(), 6).unwrap();
     let mut device = Completer::new(OURS);
-    let mut boxed: Box<dyn Completes> = Box::new(pair);
-    // Of a request that was not posted, of the one that was, and of the same again.
+    let mut boxed: Box<dyn WorkQueue> = Box::new(pair);
+    // CQEs of a request that was not posted, of the posted one, and of the same one again.
     for (index, completes) in [(1, false), (0, true), (0, false)] {
         let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, index);
         device.push(cqe);
-        let one = queue.succeed(device.queue.peek_plain().unwrap());
-        let other = boxed.succeed(device.queue.peek_plain().unwrap());
-        device.queue.pass();
+        let one = queue.complete_success(device.queue.peek_send().unwrap());
+        let other = boxed.complete_success(device.queue.peek_send().unwrap());
+        device.queue.consume_peeked();
         let cookies = [one, other].map(|it| it.map(|it| (it.cookie, it.operation())));
-        let expected = [5, 6].map(|cookie| completes.then_some((cookie, Operation::Nop)));
+        let expected = [5, 6].map(|cookie| completes.then_some((cookie, WcOpcode::Nop)));
         assert_eq!(cookies, expected, "index {index}");
     }
     assert_eq!(queue.free(), 8);
-    // A receive queue has no fast way.
+    // A receive queue has no fast path.
     let mut receives = Receiver::new(OURS, 4, 16).queue;
     receives.post(sge(8), 0).unwrap();
     let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 0);
     device.push(cqe);
-    assert!(receives.succeed(device.queue.peek_plain().unwrap()).is_none());
+    assert!(receives.complete_success(device.queue.peek_send().unwrap()).is_none());
 }
 
 #[test]
@@ -175,36 +175,36 @@ fn settle_completes_request_once_by_cookie() {
     queue.post(&Nop::new(), 70).unwrap();
     queue.post(&Nop::new().signaled(), 71).unwrap();
     let mut device = Completer::new(OURS);
-    assert!(device.queue.peek_plain().is_none(), "there is none");
+    assert!(device.queue.peek_send().is_none(), "no CQE");
     let mut cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 1);
     cqe.set_srqn_uidx(0x12_3456);
     device.push(cqe);
-    let peeked = device.queue.peek_plain().unwrap();
+    let peeked = device.queue.peek_send().unwrap();
     let request = peeked.request();
     assert_eq!(peeked.user_index(), 0x12_3456);
-    assert!(!queue.settle(request, 70), "that is another's");
+    assert!(!queue.try_complete(request, 70), "the cookie of another request");
     assert_eq!(queue.free(), 6);
-    assert!(queue.settle(request, 71));
-    assert_eq!(queue.free(), 8, "with the one before it");
-    assert!(!queue.settle(request, 71), "it has completed");
-    device.queue.pass();
+    assert!(queue.try_complete(request, 71));
+    assert_eq!(queue.free(), 8, "the earlier request is done too");
+    assert!(!queue.try_complete(request, 71), "the request has completed");
+    device.queue.consume_peeked();
     assert!(device.queue.is_empty());
     assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 1]);
-    // Of another queue, and of another operation.
+    // CQEs of another queue, and of another operation.
     queue.post(&Nop::new().signaled(), 72).unwrap();
     for (qpn, opcode) in [(OTHER, opcode::NOP), (OURS, opcode::SEND)] {
         let mut cqe = device.cqe(cqe_opcode::REQUESTER, opcode, 2);
         cqe.set_qpn(qpn);
         device.push(cqe);
-        let request = device.queue.peek_plain().unwrap().request();
-        assert!(!queue.settle(request, 72), "QP {qpn:#x}, opcode {opcode}");
-        device.queue.pass();
+        let request = device.queue.peek_send().unwrap().request();
+        assert!(!queue.try_complete(request, 72), "QP {qpn:#x}, opcode {opcode}");
+        device.queue.consume_peeked();
     }
-    // What is no good completion of a request is not peeked at.
+    // `peek_send` skips CQEs that do not complete a request successfully.
     for opcode in [cqe_opcode::RESPONDER_SEND, cqe_opcode::REQUESTER_ERROR] {
         let cqe = device.cqe(opcode, opcode::NOP, 2);
         device.push(cqe);
-        assert!(device.queue.peek_plain().is_none(), "opcode {opcode}");
+        assert!(device.queue.peek_send().is_none(), "opcode {opcode}");
         assert!(device.queue.poll().is_some());
     }
 }
@@ -224,7 +224,7 @@ fn raw_sq_polls_and_starts_over() {
     let Sender { mut queue, mut device, record, ring: _ring, uar: _uar } =
         Sender::<Eth>::of(settings(OURS));
     assert!(queue.poll(&mut device.queue).is_none());
-    let frame = Frame::new(&[0; 18], sge(64)).signaled();
+    let frame = EthSend::new(&[0; 18], sge(64)).signaled();
     for cookie in 0..2 {
         queue.post(&frame, cookie).unwrap();
     }

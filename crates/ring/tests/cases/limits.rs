@@ -1,4 +1,4 @@
-//! Full queues, wrapping rings, and devices that lie.
+//! Full queues, wrapping rings, and malformed CQEs.
 
 use crate::support::{
     Completer, Receiver, Sender, Settings, bytes, record_of, ring_of, to_lid, unwrapped,
@@ -9,18 +9,18 @@ use verbless_prm::{
     Cqe, CqeFormat, CqeOpcode, MkeyContext, UmrCtrlSegment, UmrMkeyMask, WqeOpcode,
 };
 use verbless_ring::access::{KeyAccess, RemoteAccess};
-use verbless_ring::completion::{Failure, Malformed};
+use verbless_ring::completion::{FailedRequest, InvalidCqe};
 use verbless_ring::cq::CompletionQueueParts;
 use verbless_ring::qp::{ReceiveQueueParts, SendQueueParts};
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_ring::uar::UarPage;
 use verbless_ring::wr::{
     Capability, CompareSwap, Fence, FetchAdd, Inline, LocalInvalidate, Nop, PostError, Read, Send,
-    Umr, UmrRules, Until, Wait, Write,
+    Umr, UmrRules, Wait, WaitCondition, Write,
 };
 use verbless_ring::{
-    CompletionError, CompletionQueue, Cqn, Lkey, Operation, QKey, Qpn, QueuePair, ReceiveQueue,
-    RemoteAddr, Rkey, SendQueue, Sge, Status, Ud, WqeIndex,
+    CompletionError, CompletionQueue, Cqn, Lkey, QKey, Qpn, QueuePair, ReceiveQueue, RemoteAddr,
+    Rkey, SendQueue, Sge, Ud, WcOpcode, WcStatus, WqeIndex,
 };
 
 const REMOTE: RemoteAddr = RemoteAddr::new(0x7000_0000, Rkey(0xabc));
@@ -52,8 +52,7 @@ fn full_queue_rejects_post_without_change() {
     sender.queue.post(&two_blocks, 9).unwrap();
 }
 
-/// The bytes that libmlx5 writes for mlx5dv_wr_mr_list with two KLMs, and the start address
-/// besides.
+/// The bytes that libmlx5 writes for mlx5dv_wr_mr_list with two KLMs, plus the start address.
 #[test]
 fn umr_map_matches_libmlx5_bytes() {
     let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
@@ -81,13 +80,12 @@ fn umr_map_matches_libmlx5_bytes() {
     assert_eq!(ring[64..128], mkey);
     assert_eq!(ring[128..144], Umr::entry(&klms[0]));
     assert_eq!(ring[144..160], [0, 0, 0, 0x30, 0, 0, 0xbb, 2, 0, 0, 0, 0, 0, 0, 0x22, 0x22]);
-    assert_eq!(ring[160..192], [0; 32], "the list is filled up to four");
+    assert_eq!(ring[160..192], [0; 32], "the list is padded to four");
     assert!(ring[192..].iter().all(|&byte| byte == 0xee));
     assert_eq!(sender.queue.free(), 5);
 }
 
-/// As [`umr_map_matches_libmlx5_bytes`], where the list is in memory, and where there is
-/// none.
+/// As [`umr_map_matches_libmlx5_bytes`], with the list in memory, and without a list.
 #[test]
 fn umr_maps_list_in_memory_or_changes_rights_only() {
     let mut sender = Sender::new(Settings { wqebbs: 8, register: None, ..Settings::default() });
@@ -110,7 +108,7 @@ fn umr_maps_list_in_memory_or_changes_rights_only() {
     sender.queue.post(&Umr::rights(Rkey(0x77), KeyAccess::LOCAL), 1).unwrap();
     let ring = unwrapped(&sender.ring, 3 * 64, 128);
     assert_eq!(ring[7], 8, "control, UMR control, key");
-    // Inline, no entries; the rights alone.
+    // Inline, no entries; only the rights.
     assert_eq!(ring[16..24], [0x80, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(ring[24..32], 0x003c_0000_u64.to_be_bytes());
 }
@@ -150,8 +148,7 @@ fn invalid_umr_is_rejected() {
     }
 }
 
-/// A datagram's address fills the first wqebb, so that an empty SGE behind it would lie in a
-/// neighbour's.
+/// A datagram's address fills the first wqebb, so an empty SGE after it would lie in the next one.
 #[test]
 fn empty_datagram_writes_nothing_behind_wqebb() {
     let mut sender: Sender<Ud> = Sender::of(Settings { wqebbs: 4, ..Settings::default() });
@@ -165,7 +162,7 @@ fn empty_datagram_writes_nothing_behind_wqebb() {
 
     sender.queue.post(&Send::new([sge(8), sge(0), sge(9)]).signaled().to(&to), 2).unwrap();
     let ring = bytes(&sender.ring);
-    assert_eq!(ring[64 + 7], 6, "two SGEs behind the address");
+    assert_eq!(ring[64 + 7], 6, "two SGEs after the address");
     assert_eq!(ring[64 + 16..64 + 64], ring[16..64], "the same address");
     assert_eq!((ring[128 + 3], ring[144 + 3]), (8, 9), "lengths of the SGEs");
     assert!(ring[160..].iter().all(|&byte| byte == 0xee));
@@ -223,7 +220,7 @@ fn full_receive_queue_rejects_post_without_change() {
     }
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 4);
     let error = receiver.queue.complete(device.deliver(cqe)).unwrap_err();
-    assert_eq!(error, CompletionError::Malformed(Malformed::Index(WqeIndex(4))));
+    assert_eq!(error, CompletionError::InvalidCqe(InvalidCqe::Index(WqeIndex(4))));
 }
 
 #[test]
@@ -281,12 +278,12 @@ fn invalid_queue_parts_are_rejected() {
         let (ring, record) = (slice(0, 128), record());
         let parts = CompletionQueueParts { cqn, ring, entry_size: 64, record, uar: page() };
         assert_eq!(CompletionQueue::new(parts).is_ok(), fits, "{cqn:?}");
-        let numbered = Completer::new(1).queue.numbered(cqn);
-        assert_eq!(numbered.is_ok(), fits, "{cqn:?}");
+        let with_cqn = Completer::new(1).queue.with_cqn(cqn);
+        assert_eq!(with_cqn.is_ok(), fits, "{cqn:?}");
     }
     for bad in [part(64, 4096), part(0, 2048)] {
-        // SAFETY: no page comes of it.
-        #[allow(unsafe_code, reason = "it is refused")]
+        // SAFETY: `UarPage::new` refuses the memory, so no page exists.
+        #[allow(unsafe_code, reason = "UarPage::new refuses the memory")]
         let refused = unsafe { UarPage::new(bad) };
         assert!(refused.is_err());
     }
@@ -302,9 +299,9 @@ fn error_cqe_reports_failure_and_frees_slots() {
     cqe.set_timestamp(0x8813).set_srqn_uidx(0x77_8899).set_lro_num_seg(0xff);
     let polled = sender.device.deliver(cqe);
     let error = sender.queue.complete(polled).unwrap_err();
-    let failure = Failure {
+    let failure = FailedRequest {
         cookie: 11,
-        status: Status::RemoteAccess,
+        status: WcStatus::RemoteAccess,
         vendor_syndrome: 0x88,
         wqe_index: WqeIndex(1),
         receive: false,
@@ -326,28 +323,29 @@ fn malformed_cqe_is_typed_error_and_completes_nothing() {
         edit(&mut cqe);
         let polled = sender.device.deliver(cqe);
         match sender.queue.complete(polled) {
-            Err(CompletionError::Malformed(malformed)) => malformed,
+            Err(CompletionError::InvalidCqe(malformed)) => malformed,
             other => panic!("{other:?}"),
         }
     };
-    // The second wqebb of the request, and what was never posted. The index counts modulo the ring.
+    // The second wqebb of the request, and an index that was never posted; the index counts modulo
+    // the ring.
     for index in [1, 2, 63, 65, 0x8001, 0xffff] {
         let edit = |cqe: &mut Cqe| _ = cqe.set_wqe_counter(index);
-        assert_eq!(try_one(&edit), Malformed::Index(WqeIndex(index)));
+        assert_eq!(try_one(&edit), InvalidCqe::Index(WqeIndex(index)));
     }
     for opcode in [0x5, 0x6, 0x7, 0x8, 0xc, 0x1, 0x2] {
         let edit = |cqe: &mut Cqe| _ = cqe.set_opcode(CqeOpcode(opcode));
-        assert_eq!(try_one(&edit), Malformed::Opcode(opcode));
+        assert_eq!(try_one(&edit), InvalidCqe::Opcode(opcode));
     }
     for unknown in [0x02, 0x7f, 0xff, opcode::READ] {
         let edit = |cqe: &mut Cqe| _ = cqe.set_wqe_opcode(WqeOpcode(unknown));
-        assert_eq!(try_one(&edit), Malformed::WorkRequest(unknown));
+        assert_eq!(try_one(&edit), InvalidCqe::WorkRequest(unknown));
     }
     let compressed = |cqe: &mut Cqe| _ = cqe.set_format(CqeFormat::COMPRESSED);
-    assert_eq!(try_one(&compressed), Malformed::Format(cqe_format::COMPRESSED));
+    assert_eq!(try_one(&compressed), InvalidCqe::Format(cqe_format::COMPRESSED));
     assert_eq!(sender.queue.free(), free);
     let cqe = sender.device.completion(opcode::WRITE, 0);
-    assert_eq!(sender.queue.complete(cqe).unwrap().operation(), Operation::Write);
+    assert_eq!(sender.queue.complete(cqe).unwrap().operation(), WcOpcode::Write);
 }
 
 #[test]
@@ -379,7 +377,7 @@ fn owner_bit_toggles_every_lap() {
     }
 }
 
-/// One step of a life of a queue pair.
+/// One step of a queue pair.
 #[derive(Clone, Debug)]
 enum Step {
     Post { sges: usize, inline: usize, signaled: bool },
@@ -400,8 +398,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is posted and completed, cookies come back in order, and the count of free WQEBBs
-    /// adds up.
+    /// For any posts and completions, cookies return in order and the count of free WQEBBs is
+    /// right.
     #[test]
     fn sends_complete_in_order_and_wqebbs_add_up(
         start in any::<u16>(),
@@ -409,7 +407,7 @@ proptest! {
     ) {
         let mut sender = Sender::new(Settings { wqebbs: 16, ..Settings::default() });
         sender.advance(start, false);
-        // (cookie, index, wqebbs, opcode) of what is outstanding.
+        // (cookie, index, wqebbs, opcode) of the outstanding requests.
         let mut outstanding = std::collections::VecDeque::new();
         let (mut cookie, mut index) = (0, start);
         let four = [sge(9); 4];
@@ -446,7 +444,7 @@ proptest! {
                         prop_assert_eq!(sender.queue.complete(cqe).unwrap().cookie, expected);
                         outstanding.drain(..=which);
                     } else if used < 16 {
-                        // In a full ring this index is the oldest request's, a ring on.
+                        // In a full ring this index is the oldest request's plus the ring size.
                         let cqe = sender.device.completion(opcode::WRITE, index);
                         prop_assert!(sender.queue.complete(cqe).is_err());
                     }
@@ -467,7 +465,7 @@ proptest! {
         }
     }
 
-    /// No CQE that a device can write makes us panic or lose count.
+    /// No CQE that a device can write panics or breaks the count of free WQEBBs.
     #[test]
     fn random_cqe_is_completion_or_error(
         cqes in proptest::collection::vec(proptest::array::uniform32(any::<[u8; 2]>()), 1..20),
@@ -509,7 +507,7 @@ fn umr_rights_set_their_mkey_bits() {
     ] {
         let mut sender = Sender::new(Settings::default());
         sender.queue.post(&Umr::rights(Rkey(0x1234), access), 0).unwrap();
-        // Behind control (16 bytes) and UMR control (48).
+        // After control (16 bytes) and UMR control (48).
         let mkey = unwrapped(&sender.ring, 64, 64);
         let mkey = MkeyContext::from_prefix(&mkey).unwrap();
         let rights = [mkey.lw(), mkey.rr(), mkey.rw(), mkey.a()];
@@ -551,7 +549,7 @@ fn umr_for_atomics_requires_whole_operands() {
         (&even[..], 16, 16, refused),
         (&even[..], 8, 8, None),
     ] {
-        sender.queue.set_umr_rules(UmrRules { largest_atomic: unit, ..UmrRules::STRICT });
+        sender.queue.set_umr_rules(UmrRules { max_atomic_bytes: unit, ..UmrRules::STRICT });
         let map = |access| Umr::map(Rkey(0x1234), access, klms).starting_at(start);
         assert_eq!(sender.queue.post(&map(KeyAccess::ALL), 0).err(), expected, "{start}, {unit}");
         sender.queue.post(&map(KeyAccess::READ_WRITE), 0).unwrap();
@@ -589,7 +587,7 @@ fn request_after_umr_has_small_fence() {
         sender.queue.post(&write, 0).unwrap();
         let expected = [NONE, 2, own, SMALL, FULL, STRONG, SMALL, SMALL];
         assert_eq!(fences(&sender, &[0, 1, 2, 4, 5, 6, 7, 9]), expected, "{rule:?}");
-        // READs and the small fence are together what verbs call a fence, or more.
+        // READs plus the small fence are at least the fence of verbs.
         sender.queue.post(&write.fence_with(Fence::Reads), 0).unwrap();
         assert!([STRONG, FULL].contains(&fences(&sender, &[10])[0]));
     }
@@ -650,7 +648,7 @@ fn poll_into_takes_as_many_cqes_as_places() {
         found.extend(places.iter_mut().take(expected).flatten().map(|cqe| cqe.wqe_index().0));
     }
     assert_eq!(found, [0, 1, 2, 3, 4]);
-    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 5], "the device was told of all of them");
+    assert_eq!(bytes(&device.record)[..4], [0, 0, 0, 5], "the doorbell record counts all of them");
 }
 
 #[test]
@@ -683,20 +681,20 @@ fn halves_work_on_two_threads() {
 #[test]
 fn wait_encodes_condition_and_rejects_odd_address() {
     let mut sender = Sender::new(Settings::default());
-    let until = Until::past(0x0102_0304_0506_0708).masked(0xff00).not();
+    let until = WaitCondition::past(0x0102_0304_0506_0708).masked(0xff00).not();
     sender.queue.post(&Wait::new(0x1_0000_2008, Lkey(0x1234), until).signaled(), 0).unwrap();
     let ring = bytes(&sender.ring);
     assert_eq!(ring[..4], [1, 0, 0, 0x0f], "op_mod, index and opcode");
     assert_eq!(ring[7], 3, "ds");
     let mut segment = [0; 32];
-    // Inverted, and CYCLIC_SMALLER: the value is behind the word.
+    // Inverted, and CYCLIC_SMALLER: the value is behind the word in wrap-around order.
     segment[3] = 0x15;
     segment[4..8].copy_from_slice(&0x1234_u32.to_be_bytes());
     segment[8..16].copy_from_slice(&0x1_0000_2008_u64.to_be_bytes());
-    // Of the value, too, only the bits of the mask.
+    // The mask applies to the value too.
     segment[16..24].copy_from_slice(&0x0700_u64.to_be_bytes());
     segment[24..].copy_from_slice(&0xff00_u64.to_be_bytes());
     assert_eq!(ring[16..48], segment);
-    let odd = Wait::new(0x1004, Lkey(1), Until::equal(0));
+    let odd = Wait::new(0x1004, Lkey(1), WaitCondition::equal(0));
     assert_eq!(sender.queue.post(&odd, 0), Err(PostError::Unaligned));
 }

@@ -1,5 +1,5 @@
-//! Tests of the rings, in one program: to link one for each file takes longer than to run it. The
-//! one beside this directory counts the allocations of its whole process.
+//! Tests of the rings, in one program: linking a program for each file takes longer than running
+//! it. `allocation.rs` is a program of its own, because it counts the allocations of its process.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -11,5 +11,5 @@ mod limits;
 mod operations;
 mod retired;
 mod settled;
-mod shared;
 mod shown;
+mod srq;

@@ -1,4 +1,4 @@
-//! What a send queue says that it can do is what it does: every operation, on every service.
+//! `OPERATIONS` and `post` agree on what a send queue supports: every operation, on every service.
 
 use std::marker::PhantomData;
 
@@ -6,17 +6,17 @@ use crate::support::{Sender, Settings, to_lid};
 use verbless_ring::access::KeyAccess;
 use verbless_ring::service::{SERVICES, Service};
 use verbless_ring::wr::{
-    Capability, CompareSwap, FetchAdd, Frame, LEAST_HEADER, LocalInvalidate, MemoryCopy, Nop,
+    Capability, CompareSwap, DmaMmo, EthSend, FetchAdd, LocalInvalidate, MIN_INLINE_HEADER, Nop,
     OPERATIONS, OperationInfo, PostError, Read, Request, Scratch, Send, SendImm, SendInvalidate,
-    Umr, Unsupported, Until, Wait, WorkRequest, Write, WriteImm,
+    Umr, Unsupported, Wait, WaitCondition, WorkRequest, Write, WriteImm,
 };
 use verbless_ring::{Eth, Lkey, QKey, Qpn, Rc, RemoteAddr, Rkey, SendQueue, Sge, Uc, Ud};
 
 /// A request and the service of a queue.
 struct Posting<S, W>(PhantomData<S>, W);
 
-/// Whether the type system lets the request be posted there, and what comes of it: the inherent
-/// method where it does, that of [`Barred`] where it does not.
+/// Whether the types allow the request on the service, and the result of the post: the inherent
+/// method applies where they do, that of [`Barred`] where they do not.
 impl<S: Service, W: WorkRequest<S>> Posting<S, W> {
     fn post(&self, queue: &mut SendQueue<S>) -> Option<Result<(), PostError>> {
         Some(queue.post(&self.1, 0).map(drop))
@@ -30,7 +30,7 @@ trait Barred<S: Service> {
 }
 impl<S: Service, W> Barred<S> for Posting<S, W> {}
 
-/// What a queue of service `S` says and does of an operation.
+/// What a queue of service `S` reports for an operation, and the result of its post.
 struct Answer {
     operation: OperationInfo,
     service: &'static str,
@@ -40,13 +40,13 @@ struct Answer {
 
 fn queue<S: Service>(wqebbs: usize, lacks: Option<Capability>) -> SendQueue<S> {
     let settings =
-        Settings { wqebbs, max_sges: 1, max_inline: LEAST_HEADER, ..Settings::default() };
+        Settings { wqebbs, max_sges: 1, max_inline: MIN_INLINE_HEADER, ..Settings::default() };
     let mut queue = Sender::<S>::of(settings).queue;
     queue.set_capabilities(|capability| Some(capability) != lacks);
     queue
 }
 
-/// Asks queues of each service for each request, and posts it.
+/// Queries and posts each request on a queue of each service.
 macro_rules! ask {
     ($wqebbs:expr, $lacks:expr, $answers:ident, $($request:expr),* $(,)?) => {
         ask!(@ Rc, $wqebbs, $lacks, $answers, $($request),*);
@@ -68,7 +68,7 @@ fn info<W: Request>(_: &W) -> OperationInfo {
     W::INFO
 }
 
-/// The answers to every operation by every service.
+/// The results of every operation on every service.
 fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
     let (sge, remote) = (Sge::new(0x1000, 8, Lkey(1)), RemoteAddr::new(0, Rkey(0x200)));
     let to = to_lid(7).to(Qpn(0x99), QKey(1));
@@ -89,10 +89,10 @@ fn answers(wqebbs: usize, lacks: Option<Capability>) -> Vec<Answer> {
         CompareSwap::new(sge, remote, 1, 2),
         FetchAdd::new(sge, remote, 1),
         LocalInvalidate::new(Rkey(0x200)),
-        MemoryCopy::new(Scratch::new(Sge::new(0x2000, 64, Lkey(1))).unwrap(), sge, sge),
-        Wait::new(0x1000, Lkey(1), Until::equal(1)),
+        DmaMmo::new(Scratch::new(Sge::new(0x2000, 64, Lkey(1))).unwrap(), sge, sge),
+        Wait::new(0x1000, Lkey(1), WaitCondition::equal(1)),
         Umr::rights(Rkey(0x200), KeyAccess::LOCAL),
-        Frame::new(&[0; LEAST_HEADER as usize], sge),
+        EthSend::new(&[0; MIN_INLINE_HEADER as usize], sge),
     );
     answers
 }
@@ -143,5 +143,5 @@ fn too_short_ring_is_named_with_length() {
     let refused = queue.post(&Umr::rights(Rkey(0x200), KeyAccess::LOCAL), 0);
     assert_eq!(refused, Err(PostError::TooLong));
     queue.post(&Nop::new(), 0).unwrap();
-    assert_eq!(queue.post(&Nop::new(), 0), Err(PostError::Full), "polling helps here");
+    assert_eq!(queue.post(&Nop::new(), 0), Err(PostError::Full), "polling frees a slot");
 }

@@ -1,12 +1,12 @@
-//! Queues that are gone, and the CQEs that they leave behind.
+//! Destroyed queues, and the CQEs that they leave in the CQ.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{Completer, Receiver, Sender, Settings, memory, record_of, ring_of};
 use verbless_prm::hot::{self, cqe_opcode, opcode};
-use verbless_ring::completion::{CompletionError, Malformed};
-use verbless_ring::shared::SharedReceiveQueueParts;
+use verbless_ring::completion::{CompletionError, InvalidCqe};
+use verbless_ring::srq::SharedReceiveQueueParts;
 use verbless_ring::wr::{Nop, PostError};
 use verbless_ring::{
     Dispatched, Dispatcher, Lkey, Qpn, QueuePair, Sge, SharedReceiveQueue, WqeIndex,
@@ -20,7 +20,7 @@ fn of(mut cqe: hot::Cqe, qpn: u32) -> hot::Cqe {
     cqe
 }
 
-/// Good CQEs and errors of both sides, of either queue in turns; the indices count.
+/// Successful and error CQEs of both sides, alternating between two queues; the indices count up.
 fn push(device: &mut Completer, count: u16) {
     const OPCODES: [u8; 4] = [
         cqe_opcode::REQUESTER,
@@ -42,7 +42,7 @@ fn left(device: &mut Completer) -> Vec<(u32, u16)> {
     left
 }
 
-/// What the device was told of the consumer.
+/// Consumer index in the doorbell record.
 fn told(device: &Completer) -> u32 {
     u32::from_be(device.record.load32(0).unwrap())
 }
@@ -57,7 +57,7 @@ fn cqes_of_retired_queue_are_skipped() {
             push(&mut device, 16);
             let cleaner = device.queue.cleaner();
             let retired = cleaner.clean(Qpn(GONE));
-            assert_eq!((retired.count, retired.end), (8, start + 15), "behind the last of eight");
+            assert_eq!((retired.count, retired.end), (8, start + 15), "after the last of eight");
             let again = cleaner.clean(Qpn(GONE));
             assert_eq!((again.count, cleaner.consumed()), (0, start));
             let others: Vec<_> = (0..8).map(|i| (OTHER, 2 * i + 1)).collect();
@@ -78,7 +78,7 @@ fn later_cqes_are_not_skipped() {
     assert_eq!(left(&mut device), expected);
 }
 
-/// Otherwise the device would find no place for another one, for ever.
+/// Otherwise the CQ would stay full for ever, and the device could write no further CQE.
 #[test]
 fn fully_skipped_cq_is_freed_to_device() {
     let mut device = Completer::with(GONE, 8, 64);
@@ -160,11 +160,11 @@ fn receive_completes_by_its_index() {
             for wrong in [index.wrapping_add(1), index.wrapping_sub(1)] {
                 let cqe = device.cqe(opcode, 0, wrong);
                 let error = receiver.queue.complete(device.deliver(cqe)).unwrap_err();
-                let expected = Malformed::Index(WqeIndex(wrong));
-                assert_eq!(error, CompletionError::Malformed(expected));
+                let expected = InvalidCqe::Index(WqeIndex(wrong));
+                assert_eq!(error, CompletionError::InvalidCqe(expected));
             }
         }
-        // Whether the device counts on or starts over with the ring.
+        // The device continues its count, or starts over with the ring.
         for at in [index, index.wrapping_add(1) % 4] {
             let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, at);
             assert_eq!(receiver.queue.complete(device.deliver(cqe)).unwrap().cookie, turn);
@@ -197,8 +197,8 @@ fn srq_gets_receives_of_retired_qp_back() {
     cleaner.clean_shared(Qpn(GONE), &pool.returns());
     assert_eq!(pool.free(), 3);
     assert_eq!(pool.take_returned(), Some(3));
-    assert_eq!(pool.free(), 3, "it is free, now by itself");
-    // Without a call of `take_returned`, they come back with the post that needs them.
+    assert_eq!(pool.free(), 3, "the WQE is free without a call");
+    // Without `take_returned`, the post that needs the WQEs takes them back.
     for _ in 0..3 {
         pool.post([], 0).unwrap();
     }
@@ -208,8 +208,7 @@ fn srq_gets_receives_of_retired_qp_back() {
     assert_eq!(pool.complete(cqe).unwrap().cookie, 5);
 }
 
-/// A queue that ignores overruns: half of what lies there belongs to another lap than the
-/// consumer's.
+/// A queue that ignores overruns: half of its CQEs belong to another lap than the consumer's.
 #[test]
 fn overwriting_cq_is_cleaned_of_every_lap() {
     for start in [0, 5, 8, 15] {
@@ -219,7 +218,7 @@ fn overwriting_cq_is_cleaned_of_every_lap() {
         for cookie in 0..31 {
             pool.post(Sge::new(0, 8, Lkey(1)), cookie).unwrap();
         }
-        // Three more than there is room for.
+        // Three CQEs more than the queue holds.
         for index in 0..11 {
             let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, index);
             device.push(of(cqe, if index % 4 == 3 { OTHER } else { GONE }));
@@ -239,7 +238,7 @@ fn overwriting_cq_is_cleaned_of_every_lap() {
     }
 }
 
-/// Nothing was written yet, and a place that was not is no receive, whatever its other bytes say.
+/// A CQE that was never written is not a receive, whatever its other bytes hold.
 #[test]
 fn overwriting_cq_returns_no_unwritten_receives() {
     let mut pool = pool(8);
@@ -265,7 +264,7 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     for (opcode, index, qpn) in [
         (cqe_opcode::RESPONDER_SEND, 2, OTHER),
         (cqe_opcode::REQUESTER, 0, OTHER),
-        // The pool is everybody's, also of a queue that is not here.
+        // All queues share the pool, including one that is not in the table.
         (cqe_opcode::RESPONDER_SEND, 0, GONE),
         (cqe_opcode::REQUESTER, 1, GONE),
         (cqe_opcode::RESPONDER_ERROR, 1, OTHER),
@@ -291,7 +290,7 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
         ),
         "{qpn:#x}: {failed:?}"
     );
-    let twice = CompletionError::Malformed(Malformed::Index(WqeIndex(1)));
+    let twice = CompletionError::InvalidCqe(InvalidCqe::Index(WqeIndex(1)));
     assert_eq!(next(), (OTHER, Err(twice)));
     assert_eq!(cookie(next()), (OTHER, 11));
     assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none());
@@ -304,8 +303,8 @@ fn dispatcher_routes_receives_to_srq_and_sends_to_qp() {
     assert_eq!(pool.take_returned(), Some(130));
 }
 
-/// One thread polls, another cleans, and the device goes on: every CQE of the queue that stays
-/// arrives, and none of another comes behind the cleaning.
+/// One thread polls, another cleans, and the device keeps writing: every CQE of the remaining queue
+/// arrives, and none of the destroyed queue arrives after the cleaning.
 #[test]
 fn cq_is_cleaned_while_another_thread_polls() {
     const ENTRIES: usize = 64;
@@ -344,7 +343,7 @@ fn cq_is_cleaned_while_another_thread_polls() {
     done.store(true, Ordering::Release);
     assert_eq!(poller.join().unwrap(), ROUNDS);
 
-    /// A device that waits for places.
+    /// A device that waits for free slots.
     struct Device {
         ring: verbless_ring::ring::SharedMemory,
         record: verbless_ring::ring::SharedMemory,
@@ -372,7 +371,7 @@ fn cq_is_cleaned_while_another_thread_polls() {
             self.produced += 1;
         }
 
-        /// CQEs of this number that have not been given back.
+        /// Unconsumed CQEs of this number.
         fn unpolled(&self, qpn: u32) -> usize {
             let numbers = (self.consumed()..self.produced).map(|index| {
                 let word = self.ring.load32(index as usize % ENTRIES * 64 + 0x38).unwrap();

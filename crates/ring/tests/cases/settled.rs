@@ -1,9 +1,9 @@
-//! Receives whose CQEs are read in the ring: a caller that knows which receive completes next gets
-//! its completion, and everything else is left to be polled.
+//! Receives whose CQEs are read in the ring: a caller that knows the next receive gets its
+//! completion; every other CQE stays for polling.
 
 use crate::support::{Completer, Receiver};
 use verbless_prm::hot::{cqe_opcode, opcode};
-use verbless_ring::{CompletionQueue, Lkey, Operation, Qpn, QueuePair, Sge};
+use verbless_ring::{CompletionQueue, Lkey, Qpn, QueuePair, Sge, WcOpcode};
 
 const OURS: u32 = 0x123;
 
@@ -21,17 +21,17 @@ fn receiving(count: u64) -> (QueuePair, Completer) {
     (pair, Completer::with(OURS, 16, 64))
 }
 
-/// Whether the next CQE ends the receive of this cookie; then what came.
+/// The message, if the next CQE completes the receive of this cookie.
 fn settled(
     pair: &mut QueuePair,
     cq: &mut CompletionQueue,
     cookie: u64,
-) -> Option<(Operation, Option<u32>)> {
+) -> Option<(WcOpcode, Option<u32>)> {
     let cqe = cq.peek_receive()?;
     let came = (cqe.operation(), cqe.immediate());
     let request = cqe.request();
-    pair.settle_receive(request, cookie).then(|| {
-        cq.pass();
+    pair.try_complete_receive(request, cookie).then(|| {
+        cq.consume_peeked();
         came
     })
 }
@@ -40,20 +40,20 @@ fn settled(
 fn settle_completes_receives_once_in_order() {
     let (mut pair, mut device) = receiving(3);
     let came = [
-        (cqe_opcode::RESPONDER_SEND, Operation::Receive, false),
-        (cqe_opcode::RESPONDER_SEND_IMM, Operation::ReceiveImm, true),
-        (cqe_opcode::RESPONDER_WRITE_IMM, Operation::ReceiveWriteImm, true),
+        (cqe_opcode::RESPONDER_SEND, WcOpcode::Receive, false),
+        (cqe_opcode::RESPONDER_SEND_IMM, WcOpcode::ReceiveImm, true),
+        (cqe_opcode::RESPONDER_WRITE_IMM, WcOpcode::ReceiveWriteImm, true),
     ];
     for (index, (opcode, operation, immediate)) in came.into_iter().enumerate() {
         let cookie = 70 + index as u64;
         let cqe = device.cqe(opcode, opcode::NOP, index as u16);
         device.push(cqe);
-        assert_eq!(settled(&mut pair, &mut device.queue, cookie + 1), None, "another's");
+        assert_eq!(settled(&mut pair, &mut device.queue, cookie + 1), None, "another receive");
         let (got, number) = settled(&mut pair, &mut device.queue, cookie).unwrap();
         assert_eq!((got, number.is_some()), (operation, immediate));
     }
     assert!(device.queue.peek_receive().is_none() && device.queue.is_empty());
-    // A fourth, which was not posted.
+    // A fourth receive, which was not posted.
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, opcode::NOP, 3);
     device.push(cqe);
     for cookie in [0, 70, 72, 73] {
@@ -76,21 +76,21 @@ fn unsettled_cqes_remain_for_poll() {
         assert!(device.queue.peek_receive().is_none(), "opcode {opcode}");
         assert!(device.queue.poll().is_some());
     }
-    // Of another queue, out of order, and cleaned away.
+    // CQEs of another queue, out of order, and cleaned.
     let (mut pair, mut device) = receiving(2);
     let mut cqe = device.cqe(cqe_opcode::RESPONDER_SEND, opcode::NOP, 0);
     cqe.set_qpn(OURS + 1);
     device.push(cqe);
     assert_eq!(settled(&mut pair, &mut device.queue, 70), None, "of another queue");
     device.queue.cleaner().clean(Qpn(OURS + 1));
-    assert!(device.queue.peek_receive().is_none(), "cleaned away");
+    assert!(device.queue.peek_receive().is_none(), "a cleaned CQE");
     assert!(device.queue.poll().is_none());
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, opcode::NOP, 1);
     device.push(cqe);
     for cookie in [70, 71] {
         assert_eq!(settled(&mut pair, &mut device.queue, cookie), None, "out of order");
     }
-    // Where receives of shared receive queues complete, each is claimed by who polls it.
+    // After `claim_receives`, for shared receive queues, only `poll` returns a receive.
     let (_, mut device) = receiving(1);
     device.queue.cleaner().claim_receives();
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, opcode::NOP, 0);

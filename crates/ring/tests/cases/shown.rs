@@ -1,14 +1,14 @@
-//! What queues, memory and completions say of themselves, and how they are printed.
+//! `Debug` and `Display` of queues, memory and completions.
 
 use crate::support::{
     Completer, Receiver, Sender, Settings, memory, record_of, ring_of, to_lid, uar_page,
 };
 use verbless_prm::hot::{cqe_opcode, opcode};
-use verbless_ring::completion::Malformed;
-use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
-use verbless_ring::{Completes, Operation, Qpn, RemoteAddr, Rkey, WqeIndex};
+use verbless_ring::completion::InvalidCqe;
+use verbless_ring::srq::{SharedReceiveQueue, SharedReceiveQueueParts};
+use verbless_ring::{Qpn, RemoteAddr, Rkey, WcOpcode, WorkQueue, WqeIndex};
 
-/// Whether a value is printed as what it is.
+/// Checks that the `Debug` text of a value has these parts.
 fn shows(value: &dyn std::fmt::Debug, expected: &[&str]) {
     let text = format!("{value:?}");
     for part in expected {
@@ -59,10 +59,10 @@ fn completion_shows_qpn_and_user_index() {
 #[test]
 fn malformed_cqe_reason_has_text() {
     for (malformed, expected) in [
-        (Malformed::Opcode(0xe), "opcode 0xe"),
-        (Malformed::WorkRequest(8), "work request opcode 0x08 is not the posted one"),
-        (Malformed::Index(WqeIndex(9)), "is not outstanding"),
-        (Malformed::Format(3), "format 3"),
+        (InvalidCqe::Opcode(0xe), "opcode 0xe"),
+        (InvalidCqe::WorkRequest(8), "work request opcode 0x08 is not the posted one"),
+        (InvalidCqe::Index(WqeIndex(9)), "is not outstanding"),
+        (InvalidCqe::Format(3), "format 3"),
     ] {
         assert!(malformed.to_string().contains(expected), "{malformed}");
     }
@@ -86,13 +86,13 @@ fn boxed_queues_complete_their_cqes() {
     receiver.queue.post([], 5).unwrap();
     sender.queue.post(&verbless_ring::wr::Nop::new().signaled(), 6).unwrap();
     let mut device = Completer::new(0x123);
-    let mut boxed: Box<dyn Completes> = Box::new(sender.queue);
+    let mut boxed: Box<dyn WorkQueue> = Box::new(sender.queue);
     let cqe = device.completion(opcode::NOP, 0);
     let completion = boxed.complete(cqe).unwrap();
-    assert_eq!((completion.cookie, completion.operation()), (6, Operation::Nop));
+    assert_eq!((completion.cookie, completion.operation()), (6, WcOpcode::Nop));
     let mut device = Completer::new(0x777);
-    let mut boxed: Box<dyn Completes> = Box::new(receiver.queue);
+    let mut boxed: Box<dyn WorkQueue> = Box::new(receiver.queue);
     let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
     let completion = boxed.complete(device.deliver(cqe)).unwrap();
-    assert_eq!((completion.cookie, completion.operation()), (5, Operation::Receive));
+    assert_eq!((completion.cookie, completion.operation()), (5, WcOpcode::Receive));
 }

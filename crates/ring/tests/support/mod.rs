@@ -13,7 +13,7 @@ use verbless_ring::{
     AddressHandle, CompletionQueue, Cqe, Cqn, Qpn, Rc, ReceiveQueue, SendQueue, WqeIndex,
 };
 
-/// The way to a LID of the subnet.
+/// The path to a LID of the subnet.
 pub(crate) fn to_lid(lid: u16) -> AddressHandle {
     let mut vector = DatagramSegment::zeroed();
     vector.set_ext(true).set_rlid(lid);
@@ -26,10 +26,10 @@ pub(crate) fn memory(length: usize) -> SharedMemory {
 }
 
 /// `memory` as a ring of a queue.
-#[allow(unsafe_code, reason = "the device's side is played here")]
+#[allow(unsafe_code, reason = "the test acts as the device")]
 pub(crate) fn ring_of(memory: &SharedMemory) -> RingMemory {
-    // SAFETY: what plays the device does so on the queue's thread, or in its place with stores of
-    // single bytes, of which the last one says that the others are there.
+    // SAFETY: the code that acts as the device runs on the queue's thread, or stores single bytes,
+    // the last of which marks the others as written.
     unsafe { RingMemory::new(memory.clone()) }
 }
 
@@ -52,15 +52,15 @@ pub(crate) fn unwrapped(ring: &SharedMemory, offset: usize, length: usize) -> Ve
 }
 
 /// A UAR page, as the device sees it and as we do.
-#[allow(unsafe_code, reason = "the device's side is played here")]
+#[allow(unsafe_code, reason = "the test acts as the device")]
 pub(crate) fn uar_page() -> (SharedMemory, UarPage) {
     let memory = memory(hot::UarPage::BYTES);
-    // SAFETY: what is rung is looked at by the thread that rings.
+    // SAFETY: the thread that rings reads the page itself.
     let page = unsafe { UarPage::new(memory.clone()) }.unwrap();
     (memory, page)
 }
 
-/// A send queue and what the device sees of it.
+/// A send queue, and the memory of it that the device sees.
 pub(crate) struct Sender<S: Service = Rc> {
     pub(crate) queue: SendQueue<S>,
     pub(crate) ring: SharedMemory,
@@ -124,8 +124,8 @@ impl<S: Service> Sender<S> {
         Self { queue, ring, record, uar, device: Completer::new(settings.qpn) }
     }
 
-    /// Posts no-operations and completes them, until the next WQE has this index; the doorbell has
-    /// then rung once if that is wanted, and not at all otherwise.
+    /// Posts and completes NOPs until the next WQE has this index; the doorbell has then rung once
+    /// if `rung`, otherwise never.
     pub(crate) fn advance(&mut self, index: u16, rung: bool) {
         let mut left = u32::from(index);
         if left == 0 && rung {
@@ -151,7 +151,7 @@ impl<S: Service> Sender<S> {
     }
 }
 
-/// The device's side of a completion queue, for making CQEs.
+/// The device's side of a completion queue: writes CQEs.
 pub(crate) struct Completer {
     pub(crate) queue: CompletionQueue,
     pub(crate) ring: SharedMemory,
@@ -181,7 +181,7 @@ impl Completer {
         Self { queue, ring, record, uar, entry_size, produced: 0, qpn }
     }
 
-    /// A CQE of this queue pair with nothing but an opcode and an index.
+    /// A CQE of this queue pair with only an opcode and an index.
     pub(crate) fn cqe(&self, cqe_opcode: u8, wqe_opcode: u8, index: u16) -> hot::Cqe {
         let mut cqe = hot::Cqe::zeroed();
         cqe.set_opcode(CqeOpcode(cqe_opcode)).set_wqe_opcode(WqeOpcode(wqe_opcode));
@@ -189,7 +189,7 @@ impl Completer {
         cqe
     }
 
-    /// Writes a CQE as the device does; the owner bit is set as it should be.
+    /// Writes a CQE as the device does, with the right owner bit.
     pub(crate) fn push(&mut self, cqe: hot::Cqe) {
         self.push_with(&[], cqe);
     }
@@ -210,13 +210,13 @@ impl Completer {
         self.queue.poll().expect("a CQE was written")
     }
 
-    /// A send request's good completion.
+    /// The successful CQE of a send request.
     pub(crate) fn completion(&mut self, wqe_opcode: u8, index: u16) -> Cqe {
         let cqe = self.cqe(cqe_opcode::REQUESTER, wqe_opcode, index);
         self.deliver(cqe)
     }
 
-    /// Delivers CQEs that mean nothing, until the next one has this index.
+    /// Delivers meaningless CQEs until the next one has this index.
     pub(crate) fn advance(&mut self, index: u32) {
         while self.produced < index {
             let cqe = self.cqe(cqe_opcode::REQUESTER, opcode::NOP, 0);
@@ -226,7 +226,7 @@ impl Completer {
     }
 }
 
-/// A receive queue and what the device sees of it.
+/// A receive queue, and the memory of it that the device sees.
 pub(crate) struct Receiver {
     pub(crate) queue: ReceiveQueue,
     pub(crate) ring: SharedMemory,

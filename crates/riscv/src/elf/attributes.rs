@@ -75,7 +75,7 @@ fn arch(subsections: &[u8]) -> Option<&str> {
     }
 }
 
-/// An unsigned number in base 128, and the bytes behind it.
+/// An unsigned number in base 128, and the bytes after it.
 fn leb(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0_u64;
     for (at, &byte) in bytes.iter().enumerate().take(9) {

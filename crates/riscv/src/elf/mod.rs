@@ -67,7 +67,7 @@ pub struct Program {
 pub struct Segment {
     /// The address of the first byte.
     pub address: u64,
-    /// Length in memory in bytes; the bytes behind `bytes` are 0.
+    /// Length in memory in bytes; the bytes after `bytes` are 0.
     pub length: u64,
     /// The bytes in the file.
     pub bytes: Vec<u8>,
@@ -80,7 +80,7 @@ pub struct Segment {
 pub struct Tls {
     /// Address of the template, in a segment.
     pub address: u64,
-    /// Bytes of the template; the bytes behind it are 0.
+    /// Bytes of the template; the bytes after it are 0.
     pub initial: u64,
     /// Bytes of each thread's storage.
     pub length: u64,

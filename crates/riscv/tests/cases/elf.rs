@@ -9,7 +9,7 @@ use verbless_riscv::{AddressSpace, Exit, Hart, Permissions, Program};
 const CODE: u64 = 0x4000_0000;
 const DATA: u64 = 0x8000_0000;
 
-/// A file: the header, two segments (code; data with zeros behind it), three sections (symbols,
+/// A file: the header, two segments (code; data with zeros after it), three sections (symbols,
 /// their names, attributes), then their contents.
 #[derive(Clone)]
 struct Elf {
@@ -114,7 +114,7 @@ fn attributes(arch: &str) -> Vec<u8> {
     attributes_behind(&[4, 16], arch)
 }
 
-/// The same, behind other attributes.
+/// The same, after other attributes.
 fn attributes_behind(others: &[u8], arch: &str) -> Vec<u8> {
     // Tag_RISCV_arch.
     let of_file = [others, &[5], arch.as_bytes(), &[0]].concat();
@@ -222,7 +222,7 @@ fn parse_limits_are_inclusive() {
         elf.long(TLS_HEADER + 32, initial).long(TLS_HEADER + 40, length);
         elf.long(TLS_HEADER + 48, alignment);
     }
-    /// Sets the number of program headers; those behind the third have no type.
+    /// Sets the number of program headers; those after the third have no type.
     fn headers(elf: &mut Elf, count: u16) {
         let mut table = elf.bytes[PROGRAMS..SECTIONS].to_vec();
         table.resize(56 * usize::from(count), 0);
@@ -332,7 +332,7 @@ fn invalid_symbols_are_rejected_with_reasons() {
 }
 
 /// A file with `count` functions, the names of which share one string of `length` bytes: each
-/// begins `step` bytes behind the one before. `local` names are not visible outside.
+/// begins `step` bytes after the one before. `local` names are not visible outside.
 fn of_shared_names(length: usize, count: u32, local: bool, step: u32) -> Elf {
     let mut elf = Elf::new();
     let mut names = vec![b'a'; length + 1];
@@ -371,7 +371,7 @@ fn load_skips_symbol_names() {
     let program = Program::load(&elf.bytes).unwrap();
     assert_eq!((program.entry, program.symbols().count()), (Some(CODE), 0));
     assert_eq!(program.segments, Elf::new().parse().unwrap().segments);
-    // A missing symbol is reported all the same.
+    // A missing symbol is still reported.
     let mut elf = of_shared_names(100, 2, false, 1);
     let last = elf.bytes.len() - 24;
     elf.put(last + 6, &[0, 0]);

@@ -325,7 +325,7 @@ fn faults_are_reported_as_linux_signals() {
 
 #[test]
 fn embedder_decides_where_execution_resumes() {
-    // wfi; pause; ecall, behind which the embedder continues by itself; a skipped instruction;
+    // wfi; pause; ecall, after which the embedder continues by itself; a skipped instruction;
     // ebreak
     let code = [0x1050_0073, 0x0100_000f, 0x0000_0073, 0x0015_0513, 0x0010_0073];
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

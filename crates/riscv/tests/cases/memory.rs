@@ -348,7 +348,7 @@ fn access_partly_in_a_device_traps_as_misaligned() {
         assert_eq!(machine.hart.run(9), trap(Cause::StoreMisaligned, address));
     }
     assert!(device.0.lock().unwrap().is_empty());
-    // Up to the device's first byte, and from the one behind its last.
+    // Up to the device's first byte, and from the one after its last.
     for address in [at - 9, at + PAGE + 1] {
         machine.hart.set_pc(CODE);
         machine.set(A1, address);

@@ -241,7 +241,7 @@ fn branches(random: &mut Random, snippet: &mut Snippet, _: usize) {
         match random.below(8) {
             0 => snippet.word(j(rd, 4 + 4 * over)),
             1 => {
-                // t0 = pc; jumps behind the following ones.
+                // t0 = pc; jumps past the following ones.
                 snippet.word(T0 << 7 | 0x17);
                 snippet.word(i(0x67, 0, rd, T0, 8 + 4 * over + (over & 1)));
             }
@@ -300,7 +300,7 @@ fn compressed(random: &mut Random, snippet: &mut Snippet, _: usize) {
     }
 }
 
-/// Replaces an executed instruction, and executes it behind a FENCE.I.
+/// Replaces an executed instruction, and executes it after a FENCE.I.
 fn changed_code(random: &mut Random, snippet: &mut Snippet, index: usize) {
     let counter = 29;
     snippet.set(counter, 2);

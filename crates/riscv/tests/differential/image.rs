@@ -1,7 +1,7 @@
 //! Snippets in one program: as an ELF file for QEMU, and as regions for our hart.
 //!
 //! x31 points to the state of the snippet: 30 doublewords for the initial x1 to x30, 30 for the
-//! final ones, and the address behind the snippet, where the signal handler continues. Behind the
+//! final ones, and the address after the snippet, where the signal handler continues. After the
 //! last snippet the program writes all states and the shared memory to its standard output.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const STATES: u64 = 0x100_0000;
 const STATE: u64 = 512;
 /// Address of the memory that snippets share.
 pub const SHARED: u64 = 0x200_0000;
-/// Bytes of it. The data for signals is behind it.
+/// Bytes of it. The data for signals is after it.
 pub const SCRATCH: u64 = 4096;
 const ALTERNATE_STACK: u64 = 0x1_0000;
 /// The handler of signals, before the first snippet.
@@ -27,7 +27,7 @@ const HANDLER: u64 = TEXT + 0x200;
 const FIRST: u64 = TEXT + 0x400;
 /// Bytes of code for each snippet.
 const ROOM: u64 = 512;
-/// Offset of a snippet's instructions in its room: behind 30 loads.
+/// Offset of a snippet's instructions in its room: after 30 loads.
 const BODY: u64 = 4 * 30;
 /// Offset of the stores.
 const TAIL: u64 = ROOM - 4 * 31;
@@ -85,7 +85,7 @@ impl Image {
         start.extend(li(POINTER, STATES));
         start.push(j(0, (FIRST - TEXT) as i32 - 4 * start.len() as i32));
         image.put(TEXT, &start, HANDLER);
-        // x30 = the signal; continues behind the snippet. Registers are in the context (a2) from
+        // x30 = the signal; continues after the snippet. Registers are in the context (a2) from
         // byte 176 on, with the pc in the slot of x0.
         let handler = [
             i(0x03, 3, T0, A2, 176 + 8 * POINTER as i32),

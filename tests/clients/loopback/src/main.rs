@@ -104,7 +104,7 @@ fn loopback(context: &Arc<DeviceContext>, extended: bool) -> Result<()> {
     );
     let mut qp: GenericQueuePair =
         if extended { qps.build_ex()?.into() } else { qps.build()?.into() };
-    connect_to_itself(context, &mut qp)?;
+    connect_loopback(context, &mut qp)?;
 
     let mut receives = qp.start_post_recv();
     // SAFETY: the memory outlives the queue pair.
@@ -160,7 +160,7 @@ fn rights() -> AccessFlags {
 }
 
 /// From RESET to RTS, with itself as its peer.
-fn connect_to_itself(context: &DeviceContext, qp: &mut GenericQueuePair) -> Result<()> {
+fn connect_loopback(context: &DeviceContext, qp: &mut GenericQueuePair) -> Result<()> {
     let mut init = QueuePairAttribute::new();
     init.setup_state(QueuePairState::Init)
         .setup_pkey_index(0)

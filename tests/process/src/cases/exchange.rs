@@ -4,7 +4,7 @@ use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_conformance::{Endpoint, Need, Stop, ensure, ensure_eq, failed, pattern, until};
 use verbless_model::Fault;
 use verbless_queue::wr::{FetchAdd, Inline, Read, Send, Write};
-use verbless_queue::{ConnectOptions, CqConfig, QpConfig, RemoteAddr, Status};
+use verbless_queue::{ConnectOptions, CqConfig, QpConfig, RemoteAddr, WcStatus};
 
 use super::link::{BYTES, connect, endpoint, impatient};
 use crate::case::Case;
@@ -165,7 +165,7 @@ fn uses_key(role: &mut Role) -> Result<(), Stop> {
     role.tell(b"drop it")?;
     ensure_eq!(role.message()?, b"dropped", "answer");
     end.qp.post(&Write::new(Inline(b"later"), there).signaled(), 3)?;
-    ensure_eq!(failed(end.sent()?, Status::RemoteAccess)?, 3, "cookie");
+    ensure_eq!(failed(end.sent()?, WcStatus::RemoteAccess)?, 3, "cookie");
     role.tell(b"end")
 }
 

@@ -10,7 +10,7 @@ use verbless_conformance::{Stop, create_qp_in, ensure, ensure_eq, failed};
 use verbless_model::{Fault, Model};
 use verbless_prm::{self as prm, CommandStatus};
 use verbless_queue::wr::{Inline, Send, Write};
-use verbless_queue::{ConnectOptions, ErrorKind, Status};
+use verbless_queue::{ConnectOptions, ErrorKind, WcStatus};
 
 use super::kills::{POINTS, outlives, survives, victim, works_alone};
 use super::link::{connect, endpoint, impatient, is_silent};
@@ -91,7 +91,7 @@ fn waits_for_a_receive(role: &mut Role) -> Result<(), Stop> {
     end.qp.post(&Send::new(Inline(b"no room")).signaled(), 5)?;
     role.tell(b"sent")?;
     role.until_peer_is_gone()?;
-    ensure_eq!(failed(end.sent()?, Status::TransportRetryExceeded)?, 5, "cookie of the SEND");
+    ensure_eq!(failed(end.sent()?, WcStatus::TransportRetryExceeded)?, 5, "cookie of the SEND");
     works_alone(&mut end)
 }
 

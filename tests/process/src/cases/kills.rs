@@ -4,7 +4,7 @@
 use verbless_command::KeyAccess;
 use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, failed, pattern};
 use verbless_queue::wr::{Inline, Read, Send, Write};
-use verbless_queue::{CompletionError, ConnectOptions, QpConfig, RemoteAddr, Status};
+use verbless_queue::{CompletionError, ConnectOptions, QpConfig, RemoteAddr, WcStatus};
 
 use super::link::{
     BYTES, both_are_connected, connect, endpoint, impatient, introduce, is_silent, read,
@@ -163,13 +163,13 @@ fn writes_on(role: &mut Role) -> Result<(), Stop> {
     // A kernel destroys a dead program's objects newest first: its key may go before its queue
     // pair, which then refuses the access.
     ensure!(
-        matches!(failure.status, Status::TransportRetryExceeded | Status::RemoteAccess),
+        matches!(failure.status, WcStatus::TransportRetryExceeded | WcStatus::RemoteAccess),
         "status of the first that failed: {:?}, neither retries exceeded nor remote access",
         failure.status
     );
     ensure_eq!(failure.cookie, done, "cookie of the first that failed");
     for cookie in done + 1..posted {
-        ensure_eq!(failed(end.sent()?, Status::Flushed)?, cookie, "cookie of a flushed WRITE");
+        ensure_eq!(failed(end.sent()?, WcStatus::Flushed)?, cookie, "cookie of a flushed WRITE");
     }
     role.until_peer_is_gone()?;
     works_alone(&mut end)
@@ -212,6 +212,6 @@ fn uses_key_of_the_dead(role: &mut Role) -> Result<(), Stop> {
     end.perform(&Write::new(Inline(b"good"), good).signaled())?;
     let stale = RemoteAddr::new(good.address, there.rkey);
     end.qp.post(&Write::new(Inline(b"bad"), stale).signaled(), 3)?;
-    ensure_eq!(failed(end.sent()?, Status::RemoteAccess)?, 3, "cookie");
+    ensure_eq!(failed(end.sent()?, WcStatus::RemoteAccess)?, 3, "cookie");
     Ok(())
 }

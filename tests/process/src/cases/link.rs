@@ -5,7 +5,7 @@ use std::time::Instant;
 use verbless_command::Mtu;
 use verbless_conformance::{Endpoint, Stop, TIMEOUT, ensure, ensure_eq, failed};
 use verbless_queue::wr::{Inline, Write};
-use verbless_queue::{ConnectOptions, PeerAddress, QpConfig, RemoteAddr, Rkey, Status};
+use verbless_queue::{ConnectOptions, PeerAddress, QpConfig, RemoteAddr, Rkey, WcStatus};
 
 use crate::role::Role;
 
@@ -87,7 +87,7 @@ pub(super) fn is_silent(end: &mut Endpoint, there: RemoteAddr) -> Result<(), Sto
         match end.sent()? {
             Ok(_) => ensure!(Instant::now() < limit, "a dead program still answers"),
             Err(error) => {
-                ensure_eq!(failed(Err(error), Status::TransportRetryExceeded)?, 9, "cookie");
+                ensure_eq!(failed(Err(error), WcStatus::TransportRetryExceeded)?, 9, "cookie");
                 return Ok(());
             }
         }

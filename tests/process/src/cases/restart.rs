@@ -3,7 +3,7 @@
 
 use verbless_conformance::{Stop, ensure, ensure_eq, failed, pattern};
 use verbless_queue::wr::{Inline, Read, Write};
-use verbless_queue::{RemoteAddr, Status};
+use verbless_queue::{RemoteAddr, WcStatus};
 
 use super::link::{connect, endpoint, impatient, is_silent};
 use crate::case::{By, Case, Side};
@@ -72,6 +72,6 @@ fn tries_old_keys(role: &mut Role) -> Result<(), Stop> {
         stale.ok_or_else(|| Stop::fail(format!("all lives have the key {}", there.rkey)))?;
     let place = RemoteAddr::new(there.address, stale.rkey);
     end.qp.post(&Write::new(Inline(b"to the dead"), place).signaled(), 2)?;
-    ensure_eq!(failed(end.sent()?, Status::RemoteAccess)?, 2, "cookie");
+    ensure_eq!(failed(end.sent()?, WcStatus::RemoteAccess)?, 2, "cookie");
     role.tell(b"end")
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use verbless_command::KeyAccess;
-use verbless_queue::wr::{Fence, MemoryCopy, Nop, PostError, Read, Request, Scratch, Write};
+use verbless_queue::wr::{DmaMmo, Fence, Nop, PostError, Read, Request, Scratch, Write};
 use verbless_queue::{
-    Completion, CompletionError, ConnectOptions, Cq, CqConfig, Domain, Operation, Qp, QpConfig,
-    Region, Sge, Status,
+    Completion, CompletionError, ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region, Sge,
+    WcOpcode, WcStatus,
 };
 
 use crate::case::cases;
@@ -55,12 +55,12 @@ impl Copier {
         Self::made(lab, true)
     }
 
-    fn made(lab: &Lab, memory_copies: bool) -> Result<Self, Stop> {
+    fn made(lab: &Lab, dma_mmo: bool) -> Result<Self, Stop> {
         let domain = Domain::new(&lab.device()?)?;
         let cq = domain.completion_queue(&CqConfig::new(128))?;
-        let config = QpConfig { memory_copies, ..QpConfig::new(32, 4) };
+        let config = QpConfig { dma_mmo, ..QpConfig::new(32, 4) };
         let mut qp = domain.queue_pair(&config, &cq, &cq)?;
-        domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+        domain.connect_loopback(&mut qp, &ConnectOptions::default())?;
         let from = Arc::new(domain.region(BYTES, KeyAccess::ALL)?);
         let to = domain.region(BYTES, KeyAccess::ALL)?;
         let scratch = domain.region(64, KeyAccess::LOCAL)?;
@@ -73,7 +73,7 @@ impl Copier {
 
     fn copy(&mut self, from: Sge, to: Sge) -> Result<(), Stop> {
         let own = self.own()?;
-        self.qp.post(&MemoryCopy::new(own, from, to).signaled(), 9)?;
+        self.qp.post(&DmaMmo::new(own, from, to).signaled(), 9)?;
         Ok(())
     }
 
@@ -90,11 +90,11 @@ impl Copier {
     }
 
     /// A copy must fail with `status`; then the queue pair is reconnected.
-    fn refused(&mut self, from: Sge, to: Sge, status: Status) -> Result<(), Stop> {
+    fn refused(&mut self, from: Sge, to: Sge, status: WcStatus) -> Result<(), Stop> {
         self.copy(from, to)?;
         ensure_eq!(failed(self.done()?, status)?, 9, "cookie");
         self.qp.reset()?;
-        Ok(self.domain.connect_to_itself(&mut self.qp, &ConnectOptions::default())?)
+        Ok(self.domain.connect_loopback(&mut self.qp, &ConnectOptions::default())?)
     }
 }
 
@@ -106,7 +106,7 @@ fn a_copy_moves_every_byte_and_no_other(lab: &Lab) -> Result<(), Stop> {
     let (from, to) = (copier.from.sge(100, 5000)?, copier.to.sge(3000, 5000)?);
     copier.copy(from, to)?;
     let done = copier.done()??;
-    ensure_eq!((done.cookie, done.operation()), (9, Operation::MemoryCopy), "completion");
+    ensure_eq!((done.cookie, done.operation()), (9, WcOpcode::DmaMmo), "completion");
     let mut expected = vec![0xa5; BYTES];
     expected[3000..8000].copy_from_slice(&text);
     ensure!(Copier::bytes(&copier.to, 0, BYTES)? == expected, "what is in the target");
@@ -139,7 +139,7 @@ fn a_batch_of_copies_is_done_and_completes_in_order(lab: &Lab) -> Result<(), Sto
         let mut batch = copier.qp.batch();
         for at in 0..32 {
             let (from, to) = (copier.from.sge(64 * at, 64)?, copier.to.sge(64 * (31 - at), 64)?);
-            batch.post(&MemoryCopy::new(own, from, to).signaled(), at as u64)?;
+            batch.post(&DmaMmo::new(own, from, to).signaled(), at as u64)?;
         }
         batch.ring();
         for at in 0..32 {
@@ -179,7 +179,7 @@ fn fenced_copy_sees_data_of_prior_read(lab: &Lab) -> Result<(), Stop> {
     let (into, onward) = (copier.to.sge(0, 4096)?, copier.to.sge(8192, 4096)?);
     let remote = copier.from.remote(0, 4096)?;
     copier.qp.post(&Read::new(into, remote), 1)?;
-    let copy = MemoryCopy::new(own, into, onward).fence_with(Fence::Full).signaled();
+    let copy = DmaMmo::new(own, into, onward).fence_with(Fence::Full).signaled();
     copier.qp.post(&copy, 2)?;
     ensure_eq!(copier.done()??.cookie, 2, "cookie");
     ensure!(Copier::bytes(&copier.to, 8192, 4096)? == pattern(5, 4096), "what was copied on");
@@ -194,8 +194,8 @@ fn a_key_of_another_domain_is_refused_on_either_side(lab: &Lab) -> Result<(), St
     let stranger = Domain::new(copier.domain.device())?.region(4096, KeyAccess::ALL)?;
     stranger.write_at(0, &[7; 64])?;
     let (ours, theirs) = (copier.to.sge(0, 64)?, stranger.sge(0, 64)?);
-    copier.refused(theirs, ours, Status::LocalProtection)?;
-    copier.refused(ours, theirs, Status::LocalProtection)?;
+    copier.refused(theirs, ours, WcStatus::LocalProtection)?;
+    copier.refused(ours, theirs, WcStatus::LocalProtection)?;
     ensure_eq!(Copier::bytes(&stranger, 0, 64)?, [7; 64], "the other domain's memory");
     ensure_eq!(Copier::bytes(&copier.to, 0, 64)?, [0; 64], "ours");
     Ok(())
@@ -210,7 +210,7 @@ fn read_only_mkey_is_copy_source_only(lab: &Lab) -> Result<(), Stop> {
     copier.done()??;
     ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(1, 64), "what was read");
     let from = copier.from.sge(0, 64)?;
-    copier.refused(from, fixed_sge, Status::LocalProtection)?;
+    copier.refused(from, fixed_sge, WcStatus::LocalProtection)?;
     ensure!(Copier::bytes(&fixed, 0, 64)? == pattern(1, 64), "it was written");
     Ok(())
 }
@@ -219,8 +219,8 @@ fn read_only_scratch_fails_with_local_protection(lab: &Lab) -> Result<(), Stop> 
     let mut copier = Copier::new(lab)?;
     let fixed = copier.domain.region(64, KeyAccess::LOCAL_READ)?;
     let (from, to) = (copier.from.sge(0, 8)?, copier.to.sge(0, 8)?);
-    copier.qp.post(&MemoryCopy::new(scratch(&fixed)?, from, to), 5)?;
-    ensure_eq!(failed(copier.done()?, Status::LocalProtection)?, 5, "cookie");
+    copier.qp.post(&DmaMmo::new(scratch(&fixed)?, from, to), 5)?;
+    ensure_eq!(failed(copier.done()?, WcStatus::LocalProtection)?, 5, "cookie");
     Ok(())
 }
 
@@ -235,8 +235,8 @@ fn copy_past_mkey_end_fails_and_writes_nothing(lab: &Lab) -> Result<(), Stop> {
     let length = BYTES - 4096;
     let (from, to) = (copier.from.sge(0, length)?, copier.to.sge(0, length)?);
     let (bad_from, bad_to) = (past(&copier.from, length as u32), past(&copier.to, length as u32));
-    copier.refused(bad_from, to, Status::LocalProtection)?;
-    copier.refused(from, bad_to, Status::LocalProtection)?;
+    copier.refused(bad_from, to, WcStatus::LocalProtection)?;
+    copier.refused(from, bad_to, WcStatus::LocalProtection)?;
     ensure!(Copier::bytes(&copier.to, 0, BYTES)? == vec![0; BYTES], "something was written");
     Ok(())
 }
@@ -245,9 +245,9 @@ fn qp_without_memory_copies_rejects_copy(lab: &Lab) -> Result<(), Stop> {
     let mut copier = Copier::made(lab, false)?;
     let (from, to) = (copier.from.sge(0, 64)?, copier.to.sge(0, 64)?);
     let own = copier.own()?;
-    let refused = copier.qp.post(&MemoryCopy::new(own, from, to), 9);
+    let refused = copier.qp.post(&DmaMmo::new(own, from, to), 9);
     ensure_eq!(refused, Err(PostError::Unsupported), "a post");
-    ensure!(copier.qp.send.supports(&MemoryCopy::INFO).is_err(), "it says that it copies");
+    ensure!(copier.qp.send.supports(&DmaMmo::INFO).is_err(), "it says that it copies");
     Ok(())
 }
 
@@ -258,7 +258,7 @@ fn failed_qp_copies_again_after_reset(lab: &Lab) -> Result<(), Stop> {
     for _ in 0..3 {
         copier.to.write_at(0, &[0; 64])?;
         let nobodys = Sge::new(from.address, 64, verbless_queue::Lkey(0));
-        copier.refused(nobodys, to, Status::LocalProtection)?;
+        copier.refused(nobodys, to, WcStatus::LocalProtection)?;
         copier.copy(from, to)?;
         copier.done()??;
         ensure!(Copier::bytes(&copier.to, 0, 64)? == pattern(4, 64), "what was copied");
@@ -276,8 +276,8 @@ fn invalid_copy_length_is_rejected_at_post(lab: &Lab) -> Result<(), Stop> {
         (from, with(to, 63)),
         (with(from, 1 << 31), with(to, 1 << 31)),
     ] {
-        let refused = copier.qp.post(&MemoryCopy::new(own, from, to), 0);
-        ensure_eq!(refused, Err(PostError::CopyLength), "{from:?} {to:?}");
+        let refused = copier.qp.post(&DmaMmo::new(own, from, to), 0);
+        ensure_eq!(refused, Err(PostError::DmaMmoLength), "{from:?} {to:?}");
     }
     let room = copier.to.sge(0, 65)?;
     for scratch in [with(room, 63), room, Sge::new(room.address + 8, 64, room.lkey)] {

@@ -5,7 +5,7 @@ use verbless_devx::ErrorKind;
 use verbless_prm::hot::event_type;
 use verbless_prm::{CqStatus, CqeSize, CreateCqIn, CreateCqOut, CreateQpIn, RqType, ServiceType};
 use verbless_queue::wr::{Inline, Nop, Send, Write};
-use verbless_queue::{CollapsedCq, CompletionError, CqConfig, Domain, QpConfig, Rc, Status};
+use verbless_queue::{CollapsedCq, CompletionError, CqConfig, Domain, QpConfig, Rc, WcStatus};
 
 use crate::case::cases;
 use crate::need::cap;
@@ -65,7 +65,7 @@ fn size_above_limit_is_rejected_with_limit(lab: &Lab) -> Result<(), Stop> {
         Ok(_) => return Err(Stop::fail("a CQ above the limit was made")),
         Err(error) => error,
     };
-    ensure_eq!(error.kind(), ErrorKind::Input, format!("the kind of {error}"));
+    ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("the kind of {error}"));
     ensure!(error.to_string().contains(&most.to_string()), "{error} does not say {most}");
     Ok(())
 }
@@ -203,20 +203,20 @@ fn collapsed(lab: &Lab) -> Result<(Pair, CollapsedCq), Stop> {
 fn completes(pair: &mut Pair, cq: &CollapsedCq, cookie: u64) -> Result<u64, Stop> {
     let mut found = 0;
     loop {
-        let newest = until("a completion", || pair.a.qp.poll_newest(cq))??;
+        let newest = until("a completion", || pair.a.qp.poll_collapsed(cq))??;
         found += 1;
         ensure!(newest.cookie <= cookie, "cookie {} was not posted", newest.cookie);
         if newest.cookie == cookie {
             break;
         }
     }
-    quiet("nothing was posted, and something completed", || pair.a.qp.poll_newest(cq))?;
+    quiet("nothing was posted, and something completed", || pair.a.qp.poll_collapsed(cq))?;
     Ok(found)
 }
 
 fn collapsed_cq_reports_the_newest(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, cq) = collapsed(lab)?;
-    quiet("nothing was posted, and something completed", || pair.a.qp.poll_newest(&cq))?;
+    quiet("nothing was posted, and something completed", || pair.a.qp.poll_collapsed(&cq))?;
     // Many times around the ring, and past its end in each round: a completion frees room.
     let to = pair.b.remote(0)?;
     for round in 1..=40_u64 {
@@ -243,7 +243,7 @@ fn collapsed_cq_starts_over_after_reset(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, cq) = collapsed(lab)?;
     for round in 1..=3 {
         // Each round posts the same WQE index: the CQE of the round before names it too.
-        quiet("a CQE of another time completes a request", || pair.a.qp.poll_newest(&cq))?;
+        quiet("a CQE of another time completes a request", || pair.a.qp.poll_collapsed(&cq))?;
         let to = pair.b.remote(0)?;
         pair.a.qp.post(&Write::new(Inline(&[round]), to).signaled(), round.into())?;
         completes(&mut pair, &cq, round.into())?;
@@ -262,10 +262,10 @@ fn collapsed_cq_reports_a_failed_qp(lab: &Lab) -> Result<(), Stop> {
         pair.a.qp.post(&write, cookie)?;
     }
     loop {
-        match until("a completion", || pair.a.qp.poll_newest(&cq))? {
+        match until("a completion", || pair.a.qp.poll_collapsed(&cq))? {
             Err(CompletionError::Failed(failure)) => {
-                let flushed = failure.status == Status::Flushed;
-                ensure!(flushed || failure.status == Status::RemoteAccess, "{failure:?}");
+                let flushed = failure.status == WcStatus::Flushed;
+                ensure!(flushed || failure.status == WcStatus::RemoteAccess, "{failure:?}");
                 if failure.cookie == 3 {
                     break;
                 }
@@ -287,7 +287,7 @@ fn collapsed_cq_rejects_second_queue(lab: &Lab) -> Result<(), Stop> {
     ] {
         let refused = domain.queue_pair_towards::<Rc>(&config, &send, &receive).err();
         let refused = refused.ok_or_else(|| Stop::fail("a second queue was taken"))?;
-        ensure_eq!(refused.kind(), ErrorKind::Input, format!("the kind of {refused}"));
+        ensure_eq!(refused.kind(), ErrorKind::InvalidInput, format!("the kind of {refused}"));
         ensure!(refused.to_string().contains(why), "{refused}");
     }
     drop(pair);
@@ -308,11 +308,11 @@ fn moderation_is_kept_by_the_device(lab: &Lab) -> Result<(), Stop> {
 fn moderation_period_above_12_bits_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let cq = Domain::new(&lab.device()?)?.completion_queue(&CqConfig::new(8))?;
     let refused = cq.object().set_moderation(Moderation { period: 0x1000, count: 1 }).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "4096 µs");
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::InvalidInput), "4096 µs");
     Ok(())
 }
 
-/// CREATE_CQ of four entries at the start of `ring`, its record behind them.
+/// CREATE_CQ of four entries at the start of `ring`, its record after them.
 fn four_entries(
     device: &Device,
     domain: &Domain,

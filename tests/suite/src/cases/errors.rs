@@ -3,7 +3,7 @@
 use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_queue::wr::{CompareSwap, FetchAdd, Inline, Read, Send, Write};
 use verbless_queue::{
-    CompletionError, ConnectOptions, Domain, QpConfig, Region, RemoteAddr, Rkey, Sge, Status,
+    CompletionError, ConnectOptions, Domain, QpConfig, Region, RemoteAddr, Rkey, Sge, WcStatus,
 };
 
 use crate::case::cases;
@@ -42,7 +42,7 @@ fn refused(
 ) -> Result<(), Stop> {
     pair.b.fill(0, &[0xee; 256])?;
     request(pair)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(pair.b.bytes(0, 256)?, [0xee; 256], "the peer's memory");
     Ok(())
 }
@@ -71,7 +71,7 @@ fn read_past_region_fails_with_remote_access_error(lab: &Lab) -> Result<(), Stop
     pair.a.fill(0, &[7; 64])?;
     let into = pair.a.sge(0, 11)?;
     pair.a.qp.post(&Read::new(into, from).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(pair.a.bytes(0, 64)?, [7; 64], "our memory");
     Ok(())
 }
@@ -124,7 +124,7 @@ fn a_stale_key_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop>
     // The next key may have the index of the one before.
     let _next = pair.b.domain.region(4096, KeyAccess::ALL)?;
     pair.a.qp.post(&Write::new(Inline(b"stale"), stale).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     Ok(())
 }
 
@@ -141,7 +141,7 @@ fn a_key_without_the_right_to_write_refuses_writes(lab: &Lab) -> Result<(), Stop
     let into = pair.a.sge(0, 8)?;
     pair.a.perform(&Read::new(into, at).signaled())?;
     pair.a.qp.post(&Write::new(Inline(b"mine now"), at).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     let mut found = [1; 8];
     region.read_at(0, &mut found)?;
     ensure_eq!(found, [0; 8], "the memory");
@@ -155,7 +155,7 @@ fn a_key_without_the_right_to_read_refuses_reads(lab: &Lab) -> Result<(), Stop> 
     pair.a.perform(&Write::new(Inline(b"S"), at).signaled())?;
     let into = pair.a.sge(0, 6)?;
     pair.a.qp.post(&Read::new(into, at).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(pair.a.bytes(0, 6)?, [0; 6], "what was read");
     Ok(())
 }
@@ -165,10 +165,10 @@ fn a_key_without_the_right_to_atomics_refuses_them(lab: &Lab) -> Result<(), Stop
     let (region, at) = keyed(&pair, RemoteAccess { atomic: false, ..RemoteAccess::ALL })?;
     let old = pair.a.sge(0, 8)?;
     pair.a.qp.post(&FetchAdd::new(old, at, 1).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     pair.restart()?;
     pair.a.qp.post(&CompareSwap::new(old, at, 0, 1).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     let mut found = [1; 8];
     region.read_at(0, &mut found)?;
     ensure_eq!(found, [0; 8], "the memory");
@@ -203,7 +203,7 @@ fn a_queue_pair_without_the_right_refuses_even_with_a_key(lab: &Lab) -> Result<(
         // The responder may report an unknown operation or a forbidden one.
         match pair.a.sent()? {
             Err(CompletionError::Failed(failure))
-                if [Status::RemoteInvalidRequest, Status::RemoteAccess]
+                if [WcStatus::RemoteInvalidRequest, WcStatus::RemoteAccess]
                     .contains(&failure.status) => {}
             other => return Err(Stop::fail(format!("operation {operation}: {other:?}"))),
         }
@@ -216,18 +216,18 @@ fn misaligned_atomic_is_remote_invalid_request(lab: &Lab) -> Result<(), Stop> {
     for offset in [1, 4, 7] {
         let (old, at) = (pair.a.sge(0, 8)?, pair.b.remote(offset)?);
         pair.a.qp.post(&FetchAdd::new(old, at, 1).signaled(), 0)?;
-        failed(pair.a.sent()?, Status::RemoteInvalidRequest)?;
+        failed(pair.a.sent()?, WcStatus::RemoteInvalidRequest)?;
         ensure_eq!(pair.b.bytes(0, 16)?, [0; 16], "the peer's memory");
         pair.restart()?;
     }
     Ok(())
 }
 
-/// A WRITE from this piece, which must fail on the requester.
+/// A WRITE from this SGE, which must fail on the requester.
 fn fails_here(pair: &mut Pair, piece: Sge) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(piece, to).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::LocalProtection)?;
+    failed(pair.a.sent()?, WcStatus::LocalProtection)?;
     ensure_eq!(pair.b.bytes(0, 64)?, [0; 64], "the peer's memory");
     pair.restart()
 }
@@ -262,7 +262,7 @@ fn read_into_read_only_lkey_fails_locally(lab: &Lab) -> Result<(), Stop> {
     pair.a.perform(&Write::new(piece, at).signaled())?;
     pair.b.fill(0, b"not mine")?;
     pair.a.qp.post(&Read::new(piece, at).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::LocalProtection)?;
+    failed(pair.a.sent()?, WcStatus::LocalProtection)?;
     let mut found = [1; 8];
     read_only.read_at(0, &mut found)?;
     ensure_eq!(found, [0; 8], "the memory");
@@ -280,8 +280,8 @@ fn bad_receive_lkey_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
     let read_only = pair.b.domain.region(4096, KeyAccess::LOCAL_READ)?;
     pair.b.receive_into(read_only.sge(0, 64)?, 3)?;
     pair.a.qp.post(&Send::new(Inline(b"into what?")).signaled(), 4)?;
-    ensure_eq!(failed(pair.b.received()?, Status::LocalProtection)?, 3, "cookie of the receive");
-    ensure_eq!(failed(pair.a.sent()?, Status::RemoteOperation)?, 4, "cookie of the send");
+    ensure_eq!(failed(pair.b.received()?, WcStatus::LocalProtection)?, 3, "cookie of the receive");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteOperation)?, 4, "cookie of the send");
     Ok(())
 }
 
@@ -291,8 +291,8 @@ fn undersized_receive_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
         pair.b.receive(0, room, 3)?;
         let from = pair.a.sge(0, message)?;
         pair.a.qp.post(&Send::new(from).signaled(), 4)?;
-        ensure_eq!(failed(pair.b.received()?, Status::LocalLength)?, 3, "cookie of the receive");
-        let got = failed(pair.a.sent()?, Status::RemoteInvalidRequest)?;
+        ensure_eq!(failed(pair.b.received()?, WcStatus::LocalLength)?, 3, "cookie of the receive");
+        let got = failed(pair.a.sent()?, WcStatus::RemoteInvalidRequest)?;
         ensure_eq!(got, 4, "cookie of the send");
         pair.restart()?;
     }

@@ -11,7 +11,7 @@ use verbless_prm::hot::event_type;
 use verbless_prm::{QueryQpIn, QueryQpOut};
 use verbless_queue::cq::Notify;
 use verbless_queue::wr::{Inline, Nop, Send, Write};
-use verbless_queue::{ConnectOptions, CqConfig, QpConfig, RemoteAddr, Rkey, Status};
+use verbless_queue::{ConnectOptions, CqConfig, QpConfig, RemoteAddr, Rkey, WcStatus};
 
 use crate::case::cases;
 use crate::need::cap;
@@ -119,7 +119,7 @@ fn an_armed_queue_reports_once(lab: &Lab) -> Result<(), Stop> {
 
 fn arm_after_unpolled_cqe_reports_at_once(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, channel) = watched(lab, true)?;
-    // The WRITE behind it has arrived, so its completion is there; no poll has taken it.
+    // The WRITE after it has arrived, so its completion is there; no poll has taken it.
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Nop::new().signaled(), 0)?;
     pair.a.qp.post(&Write::new(Inline(b"!"), to), 0)?;
@@ -199,7 +199,7 @@ fn error_cqe_counts_as_solicited(lab: &Lab) -> Result<(), Stop> {
     let doomed = doomed(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
     next(&channel)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     Ok(())
 }
 
@@ -398,7 +398,7 @@ fn a_subscription_to_no_or_to_too_many_events_is_refused(lab: &Lab) -> Result<()
         let kinds = vec![u16::from(event_type::PORT_CHANGE); count];
         let refused = channel.subscribe(None, &kinds, 0).err();
         let kind = refused.map(|error| error.kind());
-        ensure_eq!(kind, Some(ErrorKind::Input), format!("{count} events"));
+        ensure_eq!(kind, Some(ErrorKind::InvalidInput), format!("{count} events"));
     }
     Ok(())
 }
@@ -410,7 +410,7 @@ fn access_error_event_names_responder_qp(lab: &Lab) -> Result<(), Stop> {
     channel.subscribe(Some(pair.b.qp.object().object()), &kinds, 31)?;
     let doomed = doomed(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     let event = next(&channel)?;
     ensure_eq!(event.cookie, 31, "cookie");
     let eqe = event.eqe.ok_or_else(|| Stop::fail("the event came without its data"))?;

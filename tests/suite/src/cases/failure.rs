@@ -2,7 +2,7 @@
 
 use verbless_prm::QpState;
 use verbless_queue::wr::{Inline, Nop, Send, Write, WriteImm};
-use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr, Rkey, Status};
+use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr, Rkey, WcStatus};
 
 use crate::case::cases;
 use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, failed, quiet, until};
@@ -34,7 +34,7 @@ cases!(
 fn send_without_receive_exceeds_rnr_retries(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::impatient(lab)?;
     pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled(), 9)?;
-    ensure_eq!(failed(pair.a.sent()?, Status::RnrRetryExceeded)?, 9, "cookie");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::RnrRetryExceeded)?, 9, "cookie");
     // The peer is unaffected.
     ensure_eq!(pair.b.qp.object().state()?, QpState::RTS, "state of the peer");
     Ok(())
@@ -75,7 +75,7 @@ fn destroyed_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
     a.perform(&Write::new(Inline(b"hello"), to).signaled())?;
     drop(b);
     a.qp.post(&Write::new(Inline(b"hello?"), to).signaled(), 6)?;
-    ensure_eq!(failed(a.sent()?, Status::TransportRetryExceeded)?, 6, "cookie");
+    ensure_eq!(failed(a.sent()?, WcStatus::TransportRetryExceeded)?, 6, "cookie");
     Ok(())
 }
 
@@ -84,7 +84,7 @@ fn reset_peer_exceeds_transport_retries(lab: &Lab) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
     pair.b.qp.reset()?;
     pair.a.qp.post(&Write::new(Inline(b"hello?"), to).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::TransportRetryExceeded)?;
+    failed(pair.a.sent()?, WcStatus::TransportRetryExceeded)?;
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn peer_connected_elsewhere_ignores_stranger(lab: &Lab) -> Result<(), Stop> {
     stranger.domain.connect(&mut stranger.qp, &there, &options)?;
     let to = pair.b.remote(0)?;
     stranger.qp.post(&Write::new(Inline(b"let me in"), to).signaled(), 0)?;
-    failed(stranger.sent()?, Status::TransportRetryExceeded)?;
+    failed(stranger.sent()?, WcStatus::TransportRetryExceeded)?;
     ensure_eq!(pair.b.bytes(0, 9)?, [0; 9], "the peer's memory");
     pair.a.perform(&Write::new(Inline(b"welcome"), to).signaled())?;
     Ok(())
@@ -129,7 +129,7 @@ fn failed_unsignaled_wqe_completes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let doomed = doomed(&pair)?;
     pair.a.qp.post(&doomed, 8)?;
-    ensure_eq!(failed(pair.a.sent()?, Status::RemoteAccess)?, 8, "cookie");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteAccess)?, 8, "cookie");
     Ok(())
 }
 
@@ -144,9 +144,9 @@ fn wqes_behind_failure_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     }
     batch.ring();
     ensure_eq!(pair.a.sent()??.cookie, 0, "cookie before the failure");
-    ensure_eq!(failed(pair.a.sent()?, Status::RemoteAccess)?, 1, "cookie of the failure");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteAccess)?, 1, "cookie of the failure");
     for cookie in 2..20 {
-        ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, "cookie behind it");
+        ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, "cookie behind it");
     }
     ensure_eq!(pair.b.bytes(0, 4)?, b"good", "the peer's memory");
     Ok(())
@@ -160,10 +160,10 @@ fn receives_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
     pair.a.perform(&Send::new(Inline(b"the only one")).signaled())?;
     let doomed = doomed(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(pair.b.received()??.cookie, 0, "cookie of the message");
     for cookie in 1..10 {
-        ensure_eq!(failed(pair.b.received()?, Status::Flushed)?, cookie, "cookie behind it");
+        ensure_eq!(failed(pair.b.received()?, WcStatus::Flushed)?, cookie, "cookie behind it");
     }
     Ok(())
 }
@@ -173,9 +173,9 @@ fn wqes_posted_in_error_state_are_flushed(lab: &Lab) -> Result<(), Stop> {
     pair.a.qp.to_error()?;
     for cookie in 0..5 {
         pair.a.qp.post(&Nop::new(), cookie)?;
-        ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, "cookie of the send");
+        ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, "cookie of the send");
         pair.a.receive(0, 64, cookie)?;
-        ensure_eq!(failed(pair.a.received()?, Status::Flushed)?, cookie, "cookie of the receive");
+        ensure_eq!(failed(pair.a.received()?, WcStatus::Flushed)?, cookie, "cookie of the receive");
     }
     Ok(())
 }
@@ -189,8 +189,8 @@ fn error_state_flushes_outstanding_wqes(lab: &Lab) -> Result<(), Stop> {
     }
     pair.a.qp.to_error()?;
     for cookie in 0..4 {
-        ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, "cookie of the send");
-        let got = failed(pair.a.received()?, Status::Flushed)?;
+        ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, "cookie of the send");
+        let got = failed(pair.a.received()?, WcStatus::Flushed)?;
         ensure_eq!(got, 100 + cookie, "cookie of the receive");
     }
     Ok(())
@@ -210,9 +210,9 @@ fn a_request_posted_in_error_is_flushed_behind_the_others(lab: &Lab) -> Result<(
         pair.a.receive(0, 64, BARRIER)?;
         for cookie in (0..4).chain([BARRIER]) {
             let what = format!("cookie of a send in round {round}");
-            ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, what);
+            ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, cookie, what);
             let what = format!("cookie of a receive in round {round}");
-            ensure_eq!(failed(pair.a.received()?, Status::Flushed)?, cookie, what);
+            ensure_eq!(failed(pair.a.received()?, WcStatus::Flushed)?, cookie, what);
         }
         pair.restart()?;
     }
@@ -243,7 +243,7 @@ fn failed_qp_and_peer_report_error_state(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let doomed = doomed(&pair)?;
     pair.a.qp.post(&doomed, 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     // The peer refused, and is in the error state too.
     for end in [&pair.a, &pair.b] {
         until("the error state", || {
@@ -259,8 +259,8 @@ fn a_failed_queue_pair_works_again_after_a_reset(lab: &Lab) -> Result<(), Stop> 
         let (doomed, to) = (doomed(&pair)?, pair.b.remote(0)?);
         pair.b.receive(0, 64, 0)?;
         pair.a.qp.post(&doomed, 0)?;
-        failed(pair.a.sent()?, Status::RemoteAccess)?;
-        failed(pair.b.received()?, Status::Flushed)?;
+        failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
+        failed(pair.b.received()?, WcStatus::Flushed)?;
         pair.restart()?;
         pair.a.perform(&Write::new(Inline(&[round; 32]), to).signaled())?;
         ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "what arrived");
@@ -276,7 +276,7 @@ fn qp_failure_leaves_other_qps_alone(lab: &Lab) -> Result<(), Stop> {
     for _ in 0..20 {
         good.a.perform(&Write::new(Inline(b"unmoved"), to).signaled())?;
     }
-    failed(bad.a.sent()?, Status::RemoteAccess)?;
+    failed(bad.a.sent()?, WcStatus::RemoteAccess)?;
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use verbless_queue::cq::Notify;
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::wr::{Inline, Nop, Send, Write};
 use verbless_queue::{
-    ConnectOptions, CqConfig, CqEvents, Domain, QpConfig, Region, SrqConfig, Status,
+    ConnectOptions, CqConfig, CqEvents, Domain, QpConfig, Region, SrqConfig, WcStatus,
 };
 
 use crate::case::cases;
@@ -233,7 +233,7 @@ fn repeated_message_loss_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     model.inject(0, Fault::LoseMessage, 0, 100);
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(Inline(b"lost"), to).signaled(), 3)?;
-    ensure_eq!(failed(pair.a.sent()?, Status::TransportRetryExceeded)?, 3, "cookie");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::TransportRetryExceeded)?, 3, "cookie");
     Ok(())
 }
 
@@ -316,7 +316,7 @@ fn lasting_port_down_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     let to = pair.b.remote(0)?;
     model.set_port(1, 1, false);
     pair.a.qp.post(&Write::new(Inline(b"hello?"), to).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::TransportRetryExceeded)?;
+    failed(pair.a.sent()?, WcStatus::TransportRetryExceeded)?;
     Ok(())
 }
 
@@ -411,7 +411,7 @@ fn a_dead_peer_completes_with_retries_exceeded(lab: &Lab) -> Result<(), Stop> {
     lab.kill(1)?;
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(Inline(b"hello?"), to).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::TransportRetryExceeded)?;
+    failed(pair.a.sent()?, WcStatus::TransportRetryExceeded)?;
     Ok(())
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use verbless_command::{AliasAttr, Device, KeyAccess, KeyMemory, MkeyAttr, RemoteAccess};
 use verbless_devx::ErrorKind;
-use verbless_queue::wr::{FetchAdd, MemoryCopy, Read, Write};
-use verbless_queue::{AccessKey, ConnectOptions, CqConfig, Domain, QpConfig, Sge, Status};
+use verbless_queue::wr::{DmaMmo, FetchAdd, Read, Write};
+use verbless_queue::{AccessKey, ConnectOptions, CqConfig, Domain, QpConfig, Sge, WcStatus};
 
 use crate::case::cases;
 use crate::endpoint::until;
@@ -79,7 +79,7 @@ impl Functions {
     }
 
     /// The error status of a user's request that reads from there; none if it succeeds.
-    fn reads_from(&mut self, from: Sge) -> Result<Option<Status>, Stop> {
+    fn reads_from(&mut self, from: Sge) -> Result<Option<WcStatus>, Stop> {
         let Pair { a, b } = &mut self.pair;
         b.qp.post(&Write::new(from, a.remote(0)?).signaled(), 0)?;
         match b.sent()? {
@@ -153,9 +153,9 @@ fn memory_copy_reaches_another_function(lab: &Lab) -> Result<(), Stop> {
     let (owner, user) = lab.owner_and_user()?;
     let (owner, user) = (Domain::new(&owner)?, Domain::new(&user)?);
     let mut cq = user.completion_queue(&CqConfig::new(16))?;
-    let config = QpConfig { memory_copies: true, ..QpConfig::new(4, 1) };
+    let config = QpConfig { dma_mmo: true, ..QpConfig::new(4, 1) };
     let mut qp = user.queue_pair(&config, &cq, &cq)?;
-    user.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+    user.connect_loopback(&mut qp, &ConnectOptions::default())?;
     let room = user.region(64, KeyAccess::LOCAL)?;
     let scratch = super::copy::scratch(&room)?;
     let here = user.region(BYTES, KeyAccess::LOCAL)?;
@@ -164,18 +164,18 @@ fn memory_copy_reaches_another_function(lab: &Lab) -> Result<(), Stop> {
     let (far, near) = (imported.sge(0, BYTES as u32)?, here.sge(0, BYTES)?);
     let mut bytes = vec![0; BYTES];
     there.write_at(0, &pattern(12, BYTES))?;
-    qp.post(&MemoryCopy::new(scratch, far, near).signaled(), 0)?;
+    qp.post(&DmaMmo::new(scratch, far, near).signaled(), 0)?;
     until("a completion", || qp.poll(&mut cq))??;
     here.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(12, BYTES), "other bytes came here");
     here.write_at(0, &pattern(13, BYTES))?;
-    qp.post(&MemoryCopy::new(scratch, near, far).signaled(), 0)?;
+    qp.post(&DmaMmo::new(scratch, near, far).signaled(), 0)?;
     until("a completion", || qp.poll(&mut cq))??;
     there.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(13, BYTES), "other bytes came there");
     drop(there);
-    qp.post(&MemoryCopy::new(scratch, far, near).signaled(), 0)?;
-    failed(until("a completion", || qp.poll(&mut cq))?, Status::LocalProtection)?;
+    qp.post(&DmaMmo::new(scratch, far, near).signaled(), 0)?;
+    failed(until("a completion", || qp.poll(&mut cq))?, WcStatus::LocalProtection)?;
     Ok(())
 }
 
@@ -237,7 +237,7 @@ fn alias_fails_after_its_mkey_is_destroyed(lab: &Lab) -> Result<(), Stop> {
     let from = imported.sge(0, 64)?;
     ensure_eq!(functions.reads_from(from)?, None, "while the key lives");
     drop(region);
-    ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "after its end");
+    ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "after its end");
     Ok(())
 }
 
@@ -257,7 +257,11 @@ fn alias_does_not_reach_reused_mkey_index(lab: &Lab) -> Result<(), Stop> {
     // No old key reaches the new memory, at whatever address it is.
     for other in &others {
         let from = Sge::new(other.address(), 64, imported.lkey());
-        ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "by the old alias");
+        ensure_eq!(
+            functions.reads_from(from)?,
+            Some(WcStatus::LocalProtection),
+            "by the old alias"
+        );
         functions.pair.restart()?;
     }
     Ok(())
@@ -269,7 +273,7 @@ fn destroyed_alias_fails_with_local_protection(lab: &Lab) -> Result<(), Stop> {
     let imported = b.domain.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
     let from = imported.sge(0, 64)?;
     drop(imported);
-    ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "by the alias");
+    ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "by the alias");
     functions.pair.restart()?;
     let Pair { a, b } = &functions.pair;
     // The owner's key still exists, and accepts new aliases.
@@ -287,7 +291,7 @@ fn alias_has_access_rights_of_its_mkey(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(functions.reads_from(piece)?, None, "reading");
     let Pair { a, b } = &mut functions.pair;
     b.qp.post(&Read::new(piece, a.remote(0)?).signaled(), 1)?;
-    failed(b.sent()?, Status::LocalProtection)?;
+    failed(b.sent()?, WcStatus::LocalProtection)?;
     let mut bytes = vec![0; 4096];
     read_only.read_at(0, &mut bytes)?;
     ensure!(bytes == pattern(6, 4096), "memory without write rights was written");
@@ -296,7 +300,7 @@ fn alias_has_access_rights_of_its_mkey(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, .. } = &mut functions.pair;
     let into = a.sge(0, 64)?;
     a.qp.post(&Read::new(into, imported.remote(0, 64)?).signaled(), 2)?;
-    failed(a.sent()?, Status::RemoteAccess)?;
+    failed(a.sent()?, WcStatus::RemoteAccess)?;
     Ok(())
 }
 
@@ -308,7 +312,7 @@ fn alias_ends_at_mkey_bounds(lab: &Lab) -> Result<(), Stop> {
     for (offset, length) in [(4096, 1), (4095, 2), (u64::MAX, 1)] {
         let address = imported.address().wrapping_add(offset);
         let from = Sge::new(address, length, imported.lkey());
-        ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "past the end");
+        ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "past the end");
         functions.pair.restart()?;
     }
     let last = imported.sge(4095, 1)?;
@@ -322,7 +326,7 @@ fn alias_is_limited_to_its_pd(lab: &Lab) -> Result<(), Stop> {
     let another = Domain::new(&b.device)?;
     let imported = another.import(&a.domain.share(&a.region, &SECRET)?, &SECRET)?;
     let from = imported.sge(0, 64)?;
-    ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "by another domain's");
+    ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "by another domain's");
     Ok(())
 }
 
@@ -331,7 +335,7 @@ fn share_rejects_mkey_of_another_context(lab: &Lab) -> Result<(), Stop> {
     let (ours, another) = (Domain::new(&lab.device()?)?, Domain::new(&lab.device()?)?);
     let region = ours.region(4096, KeyAccess::LOCAL)?;
     let refused = another.share(&region, &SECRET).map_err(|error| error.kind());
-    ensure_eq!(refused, Err(ErrorKind::Input), "by another opening");
+    ensure_eq!(refused, Err(ErrorKind::InvalidInput), "by another opening");
     ours.share(&region, &SECRET)?;
     Ok(())
 }
@@ -361,7 +365,7 @@ fn a_key_over_several_regions_may_be_shared(lab: &Lab) -> Result<(), Stop> {
     ensure!(arrived == [pattern(7, 96), pattern(8, 96)].concat(), "other bytes came out");
     // A dropped region is not part of it.
     drop((both, regions, key));
-    ensure_eq!(functions.reads_from(from)?, Some(Status::LocalProtection), "after its end");
+    ensure_eq!(functions.reads_from(from)?, Some(WcStatus::LocalProtection), "after its end");
     Ok(())
 }
 
@@ -410,15 +414,15 @@ fn crossing_mkey_reaches_crossing_enabled_mkey(lab: &Lab) -> Result<(), Stop> {
     // The owner may cross a key of this function whether or not the key was made for it.
     if !own {
         let status = functions.reads_from(at_ordinary)?;
-        ensure_eq!(status, Some(Status::LocalProtection), "to a key not made for it");
+        ensure_eq!(status, Some(WcStatus::LocalProtection), "to a key not made for it");
         functions.pair.restart()?;
     }
-    ensure_eq!(functions.reads_from(past)?, Some(Status::LocalProtection), "past the end");
+    ensure_eq!(functions.reads_from(past)?, Some(WcStatus::LocalProtection), "past the end");
     functions.pair.restart()?;
     drop(region);
     ensure_eq!(
         functions.reads_from(from)?,
-        Some(Status::LocalProtection),
+        Some(WcStatus::LocalProtection),
         "after the target's end"
     );
     Ok(())
@@ -436,6 +440,6 @@ fn a_crossing_key_of_no_function_is_refused(lab: &Lab) -> Result<(), Stop> {
     is_refused(b.device.create_mkey(attr.clone()), "there is no such function")?;
     let shifted = MkeyAttr { start: 4096, ..attr };
     let error = b.device.create_mkey(shifted).err().map(|error| error.kind());
-    ensure_eq!(error, Some(ErrorKind::Input), "of one that begins above 0");
+    ensure_eq!(error, Some(ErrorKind::InvalidInput), "of one that begins above 0");
     Ok(())
 }

@@ -4,7 +4,7 @@ use verbless_prm as prm;
 use verbless_prm::CommandStatus;
 use verbless_queue::wr::{Inline, Nop, Send, Write};
 use verbless_queue::{
-    Completes, Cq, CqConfig, Domain, Qp, QpConfig, ReceiveHalf, SendHalf, Status,
+    Cq, CqConfig, Domain, Qp, QpConfig, ReceiveHalf, SendHalf, WcStatus, WorkQueue,
 };
 
 use crate::case::cases;
@@ -25,7 +25,7 @@ cases!(
 
 /// Waits for a completion of a half.
 fn completed(
-    half: &mut impl Completes,
+    half: &mut impl WorkQueue,
     cq: &mut Cq,
 ) -> Result<Result<verbless_queue::Completion, verbless_queue::CompletionError>, Stop> {
     let cqe = until("a completion", || cq.poll())?;
@@ -204,12 +204,12 @@ fn error_state_of_one_half_flushes_other(lab: &Lab) -> Result<(), Stop> {
         let waiting = scope.spawn(|| completed(&mut receiver, &mut receive_cq));
         sender.to_error()?;
         let flushed = waiting.join().map_err(|_| Stop::fail("the receiver panicked"))??;
-        ensure_eq!(failed(flushed, Status::Flushed)?, 7, "cookie of the receive");
+        ensure_eq!(failed(flushed, WcStatus::Flushed)?, 7, "cookie of the receive");
         Ok::<_, Stop>(())
     })?;
     sender.post(&Nop::new().signaled(), 8)?;
     let flushed = completed(&mut sender, &mut send_cq)?;
-    ensure_eq!(failed(flushed, Status::Flushed)?, 8, "cookie of the send");
+    ensure_eq!(failed(flushed, WcStatus::Flushed)?, 8, "cookie of the send");
     drop(b);
     Ok(())
 }

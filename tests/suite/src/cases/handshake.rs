@@ -137,7 +137,7 @@ fn garbage_is_rejected_and_qp_still_connects(lab: &Lab) -> Result<(), Stop> {
     let (near, _far) = UnixStream::pair()?;
     let Endpoint { domain, qp, .. } = &mut pair.a;
     let refused = domain.handshake(qp, near, &most, &Default::default()).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "too much data");
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::InvalidInput), "too much data");
     shake(&mut pair)?;
     Ok(())
 }
@@ -158,17 +158,17 @@ fn closed_stream_ends_handshake_with_io_error(lab: &Lab) -> Result<(), Stop> {
 
 fn region_words_match_peer_reads_and_atomics(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let words = pair.b.region.words();
-    ensure_eq!(words.len(), pair.b.region.len() / 8, "words");
-    words[3].store(40, Ordering::Release);
-    let (into, word) = (pair.a.sge(0, 8)?, pair.b.region.remote(24, 8)?);
+    let [a, b] = [&pair.a, &pair.b].map(|end| end.domain.words(16, KeyAccess::ALL));
+    let (a, b) = (a?, b?);
+    b[3].store(40, Ordering::Release);
+    let (into, word) = (a.sge(0, 8)?, b.remote(24, 8)?);
     pair.a.perform(&FetchAdd::new(into, word, 2).signaled())?;
-    ensure_eq!(pair.a.region.words()[0].load(Ordering::Acquire), 40, "what the atomic returned");
-    ensure_eq!(pair.b.region.words()[3].load(Ordering::Acquire), 42, "the word");
-    pair.b.region.words()[0].store(0xa5a5_5a5a, Ordering::Release);
-    let (into, from) = (pair.a.sge(64, 8)?, pair.b.region.remote(0, 8)?);
+    ensure_eq!(a[0].load(Ordering::Acquire), 40, "what the atomic returned");
+    ensure_eq!(b[3].load(Ordering::Acquire), 42, "the word");
+    b[0].store(0xa5a5_5a5a, Ordering::Release);
+    let (into, from) = (a.sge(64, 8)?, b.remote(0, 8)?);
     pair.a.perform(&RdmaRead::new(into, from).signaled())?;
-    let read = pair.a.region.words()[8].load(Ordering::Acquire);
+    let read = a[8].load(Ordering::Acquire);
     ensure_eq!(read, 0xa5a5_5a5a, "the word that was read");
     Ok(())
 }
@@ -183,7 +183,7 @@ fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
         let Err(error) = domain.region(4096, access) else {
             return Err(Stop::fail(format!("{access:?} was taken")));
         };
-        ensure_eq!(error.kind(), ErrorKind::Input, format!("the kind of {error}"));
+        ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("the kind of {error}"));
         ensure!(error.to_string().contains("`local_write`"), "{error} does not say what to do");
     }
     Ok(())
@@ -203,7 +203,11 @@ fn a_domain_without_blueflame_pages_rings_plain_doorbells(lab: &Lab) -> Result<(
     }
     ensure_eq!(pages.len(), 1, "UAR pages");
     let refused = Domain::builder(&device).pool_bytes(0).build().err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "a pool of 0 bytes");
+    ensure_eq!(
+        refused.map(|error| error.kind()),
+        Some(ErrorKind::InvalidInput),
+        "a pool of 0 bytes"
+    );
     Ok(())
 }
 

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use verbless_command::{CqAttr, CqElement, Eqn, QpAttr, QpObject as Object, QueueMemory, RtsAttr};
+use verbless_command::{
+    CqAttr, CqEventTarget, Eqn, QpAttr, QpObject as Object, QueueMemory, RtsAttr,
+};
 use verbless_devx::{Uar, UarKind};
-use verbless_queue::completion::Malformed;
+use verbless_queue::completion::InvalidCqe;
 use verbless_queue::cq::{CompletionQueue, CompletionQueueParts};
 use verbless_queue::qp::{
     BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts,
 };
 use verbless_queue::wr::{Inline, Nop, Write};
-use verbless_queue::{CompletionError, ConnectOptions, Domain, PeerAddress, QpConfig, Status};
+use verbless_queue::{CompletionError, ConnectOptions, Domain, PeerAddress, QpConfig, WcStatus};
 
 use crate::case::cases;
 use crate::raw::{self, RegisteredMemory};
@@ -68,10 +70,10 @@ impl RawQp {
             record: place(RECORDS_AT),
             log_cqes: CQES.ilog2() as u8,
             wide: false,
-            element: CqElement::Eq(Eqn(device.query_eqn(0)?)),
+            element: CqEventTarget::Eq(Eqn(device.query_eqn(0)?)),
             ignore_overrun: false,
         })?);
-        let queue = queue.numbered(cq.cqn())?;
+        let queue = queue.with_cqn(cq.cqn())?;
         let record = shared.record(RECORDS_AT + 64)?;
         let object = device.create_qp(QpAttr {
             service: verbless_command::ServiceType::RC,
@@ -86,7 +88,7 @@ impl RawQp {
             shared: None,
             log_receive_stride: 4,
             user_index: 0,
-            memory_copies: false,
+            dma_mmo: false,
         })?;
         let send = SendQueue::new(SendQueueParts {
             qpn: object.qpn(),
@@ -159,7 +161,7 @@ fn spoiled(raw: &mut RawQp, spoil: &[u8]) -> Result<(), Stop> {
     batch.hold();
     raw.shared.memory.write_at(SENDS_AT + 64, spoil)?;
     raw.ring(1);
-    failed(raw.done()?, Status::LocalQpOperation)?;
+    failed(raw.done()?, WcStatus::LocalQpOperation)?;
     Ok(())
 }
 
@@ -209,12 +211,15 @@ fn cqe(qpn: u32, opcode: u8, request: u8, index: u16) -> [u8; 64] {
 fn impossible_cqe_is_rejected(lab: &Lab) -> Result<(), Stop> {
     for opcode in [5, 6, 7, 8, 9, 10, 11, 12] {
         let got = forged(lab, |qpn| cqe(qpn, opcode, 0, 0))?;
-        let expected = CompletionError::Malformed(Malformed::Opcode(opcode));
+        let expected = CompletionError::InvalidCqe(InvalidCqe::Opcode(opcode));
         ensure_eq!(got, expected, format!("opcode {opcode}"));
     }
     let got = forged(lab, |qpn| cqe(qpn, 0, 0x7e, 0))?;
     ensure!(
-        matches!(got, CompletionError::Malformed(Malformed::WorkRequest(_) | Malformed::Index(_))),
+        matches!(
+            got,
+            CompletionError::InvalidCqe(InvalidCqe::WorkRequest(_) | InvalidCqe::Index(_))
+        ),
         "a completion of a request that cannot be posted: {got}"
     );
     let got = forged(lab, |qpn| cqe(qpn ^ 1, 0, 0, 0))?;
@@ -229,7 +234,7 @@ fn cqe_without_outstanding_wqe_is_rejected(lab: &Lab) -> Result<(), Stop> {
             // receive.
             let got = forged(lab, |qpn| cqe(qpn, opcode, 0, index))?;
             ensure!(
-                matches!(got, CompletionError::Malformed(_)),
+                matches!(got, CompletionError::InvalidCqe(_)),
                 "opcode {opcode}, WQE {index:#x}: {got}"
             );
         }
@@ -291,15 +296,15 @@ fn any_completion_of_sends_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
                 failure.cookie
             }
             Err(
-                CompletionError::Malformed(_)
+                CompletionError::InvalidCqe(_)
                 | CompletionError::OtherQueue(_)
-                | CompletionError::OtherFrame(_),
+                | CompletionError::OtherRawRq(_),
             ) => {
                 refused += 1;
                 ensure_eq!(raw.qp.send.free(), free, "free WQEBBs after a CQE that was refused");
                 continue;
             }
-            Err(CompletionError::Shared(cqe)) => {
+            Err(CompletionError::OtherSrq(cqe)) => {
                 return Err(Stop::fail(format!("{cqe:?} of a shared receive, and there is none")));
             }
         };

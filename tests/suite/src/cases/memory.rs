@@ -9,7 +9,7 @@ use verbless_devx::{Errno, ErrorKind, PageSizes, page_size};
 use verbless_prm::{CreateMkeyIn, MkeyAccessMode, MkeyReadAfterWrite};
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::wr::{FetchAdd, Inline, Read, Write};
-use verbless_queue::{CqConfig, Domain, Memory, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
+use verbless_queue::{CqConfig, Domain, Memory, QpConfig, RemoteAddr, Srq, SrqConfig, WcStatus};
 
 use crate::case::cases;
 use crate::need::{ATOMICS, SRQ, cap};
@@ -147,7 +147,11 @@ fn memory_at_odd_addresses_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {
 fn a_region_of_no_bytes_is_refused(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
     let refused = domain.region(0, KeyAccess::ALL).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "a region of 0 bytes");
+    ensure_eq!(
+        refused.map(|error| error.kind()),
+        Some(ErrorKind::InvalidInput),
+        "a region of 0 bytes"
+    );
     let whole = SharedMemory::zeroed(1);
     ensure!(raw::region_within(&domain, &whole, 8, 0, KeyAccess::ALL).is_err(), "0 raw bytes");
     Ok(())
@@ -377,7 +381,7 @@ fn mkey_may_start_at_address_zero(lab: &Lab) -> Result<(), Stop> {
     let past = RemoteAddr::new(2 * 4096 - 1, key.rkey());
     let from = pair.a.sge(0, 2)?;
     pair.a.qp.post(&Write::new(from, past).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     Ok(())
 }
 
@@ -402,7 +406,7 @@ fn mkey_start_matches_umem_page_offset(lab: &Lab) -> Result<(), Stop> {
     for (start, offset) in [(part.address(), 0), (page as u64, 0), (0, page as u64), (1, 0)] {
         let error = key(start, offset).err().map(|error| (error.kind(), error.to_string()));
         let says = error.as_ref().is_some_and(|(kind, text)| {
-            *kind == ErrorKind::Input && text.contains(&format!("{wide:#x} bytes"))
+            *kind == ErrorKind::InvalidInput && text.contains(&format!("{wide:#x} bytes"))
         });
         ensure!(says, "a start of {start:#x} for offset {offset:#x}: {error:?}");
     }
@@ -436,7 +440,7 @@ fn mkey_may_cover_part_of_its_umem(lab: &Lab) -> Result<(), Stop> {
         let to = RemoteAddr::new(outside, key.rkey());
         let from = pair.a.sge(0, 1)?;
         pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
-        failed(pair.a.sent()?, Status::RemoteAccess)?;
+        failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
         pair.restart()?;
     }
     Ok(())
@@ -452,7 +456,11 @@ fn mkey_past_umem_end_is_rejected(lab: &Lab) -> Result<(), Stop> {
         ensure!(refused.is_some(), "{length:#x} bytes at {start:#x} of a page");
     }
     let refused = device.create_mkey(MkeyAttr { length: 0, ..attr }).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "a key of 0 bytes");
+    ensure_eq!(
+        refused.map(|error| error.kind()),
+        Some(ErrorKind::InvalidInput),
+        "a key of 0 bytes"
+    );
     Ok(())
 }
 
@@ -468,7 +476,7 @@ fn remote_write_without_local_write_is_rejected(lab: &Lab) -> Result<(), Stop> {
         let refused = device.create_mkey(MkeyAttr { access, ..whole(&domain, &shared) }).err();
         ensure_eq!(
             refused.map(|error| error.kind()),
-            Some(ErrorKind::Input),
+            Some(ErrorKind::InvalidInput),
             format!("{remote:?} without local write")
         );
     }
@@ -518,13 +526,13 @@ fn an_indirect_key_of_equal_pieces_strings_them_together(lab: &Lab) -> Result<()
 fn indirect_key_for_atomics_covers_whole_operands(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
     let domain = pair.b.domain.clone();
-    let unit = pair.b.device.caps().largest_atomic() as usize;
+    let unit = pair.b.device.caps().max_atomic_bytes() as usize;
     let region = Arc::new(domain.region(4096, KeyAccess::ALL)?);
     for length in [1, unit - 1, unit + 1] {
         let error = domain.indirect_key(&[(region.clone(), 0, length)], KeyAccess::ALL).err();
         let says = error.as_ref().map(|error| (error.kind(), error.to_string()));
         let told = says.as_ref().is_some_and(|(kind, text)| {
-            *kind == ErrorKind::Input && text.contains(&format!("multiple of {unit} bytes"))
+            *kind == ErrorKind::InvalidInput && text.contains(&format!("multiple of {unit} bytes"))
         });
         ensure!(told, "{length} bytes: {says:?}");
     }
@@ -570,7 +578,7 @@ fn indirect_mkey_over_read_only_region_rejects_write(lab: &Lab) -> Result<(), St
             let Err(error) = domain.indirect_key(&ranges, access) else {
                 return Err(Stop::fail(format!("a key was made with {access:?}")));
             };
-            ensure_eq!(error.kind(), ErrorKind::Input, "kind");
+            ensure_eq!(error.kind(), ErrorKind::InvalidInput, "kind");
             let text = error.to_string();
             ensure!(text.contains("the region at"), "{text} does not say which region");
         }
@@ -585,7 +593,7 @@ fn indirect_mkey_ends_with_its_klms(lab: &Lab) -> Result<(), Stop> {
     let from = pair.a.sge(0, 2)?;
     let past = RemoteAddr::new(99, key.rkey());
     pair.a.qp.post(&Write::new(from, past).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     Ok(())
 }
 
@@ -604,7 +612,7 @@ fn indirect_mkey_may_end_before_its_klms(lab: &Lab) -> Result<(), Stop> {
     for (address, length) in [(0x1000 + 99, 2), (0x1000 + 100, 1), (0xfff, 1), (0x1000, 101)] {
         let (from, to) = (pair.a.sge(0, length)?, RemoteAddr::new(address, key.rkey()));
         pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
-        failed(pair.a.sent()?, Status::RemoteAccess)?;
+        failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
         pair.restart()?;
     }
     Ok(())
@@ -618,7 +626,7 @@ fn dropped_region_is_unreachable_by_peer(lab: &Lab) -> Result<(), Stop> {
     pair.a.perform(&Write::new(Inline(b"before"), to).signaled())?;
     drop(region);
     pair.a.qp.post(&Write::new(Inline(b"after!"), to).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     let mut found = [0; 6];
     whole.read_at(0, &mut found)?;
     ensure_eq!(&found, b"before", "the memory");

@@ -6,7 +6,7 @@ use verbless_command::{
 use verbless_devx::{ErrorKind, GidType, LinkLayer};
 use verbless_queue::service::Connected;
 use verbless_queue::wr::{Inline, Send, Write};
-use verbless_queue::{ConnectOptions, CqConfig, Domain, PeerAddress, QpConfig, Status};
+use verbless_queue::{ConnectOptions, CqConfig, Domain, PeerAddress, QpConfig, WcStatus};
 
 use crate::case::cases;
 use crate::need::{ETHERNET, INFINIBAND};
@@ -236,7 +236,7 @@ fn unassigned_address_exceeds_retries(lab: &Lab) -> Result<(), Stop> {
     ready_to_receive(&pair.b.domain, &mut pair.b.qp, &here)?;
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(Inline(b"anybody?"), to).signaled(), 5)?;
-    ensure_eq!(failed(pair.a.sent()?, Status::TransportRetryExceeded)?, 5, "cookie");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::TransportRetryExceeded)?, 5, "cookie");
     Ok(())
 }
 
@@ -370,7 +370,7 @@ fn grh_required_port_drops_packets_without_grh(lab: &Lab) -> Result<(), Stop> {
     ready_to_receive(&pair.b.domain, &mut pair.b.qp, &here)?;
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(Inline(b"who?"), to).signaled(), 5)?;
-    ensure_eq!(failed(pair.a.sent()?, Status::TransportRetryExceeded)?, 5, "cookie");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::TransportRetryExceeded)?, 5, "cookie");
     Ok(())
 }
 
@@ -390,7 +390,7 @@ fn force_loopback_qp_reaches_itself(lab: &Lab) -> Result<(), Stop> {
     for connected_by_the_driver in [false, true] {
         let mut qp = domain.queue_pair(&QpConfig::new(16, 16), cq, cq)?;
         if connected_by_the_driver {
-            domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+            domain.connect_loopback(&mut qp, &ConnectOptions::default())?;
         } else {
             let access = RemoteAccess::ALL;
             qp.to_init(&InitAttr { port: 1, pkey_index: 0, access })?;

@@ -6,7 +6,7 @@ use verbless_command::{
 use verbless_devx::ErrorKind;
 use verbless_prm::QpState;
 use verbless_queue::wr::{Inline, Nop, PostError, Send, Write};
-use verbless_queue::{ConnectOptions, CqConfig, Domain, Qp, QpConfig, Status};
+use verbless_queue::{ConnectOptions, CqConfig, Domain, Qp, QpConfig, WcStatus};
 
 use crate::case::cases;
 use crate::raw::create_qp_in;
@@ -202,7 +202,7 @@ fn every_state_leads_to_error_and_to_reset(lab: &Lab) -> Result<(), Stop> {
         end.qp.to_error()?;
         ensure_eq!(end.qp.object().state()?, QpState::ERR, format!("2ERR in {state:?}"));
         end.qp.post(&Nop::new().signaled(), 6)?;
-        let flushed = failed(end.sent()?, Status::Flushed)?;
+        let flushed = failed(end.sent()?, WcStatus::Flushed)?;
         ensure_eq!(flushed, 6, format!("a send in ERR after {state:?}"));
         end.qp.reset()?;
         advance(&mut end, state)?;
@@ -358,7 +358,7 @@ fn attributes_wider_than_fields_are_rejected(lab: &Lab) -> Result<(), Stop> {
         RtrAttr { min_rnr_timer: 32, ..good },
     ] {
         let kind = end.qp.to_rtr(&bad).err().map(|error| error.kind());
-        ensure_eq!(kind, Some(ErrorKind::Input), format!("{bad:?}"));
+        ensure_eq!(kind, Some(ErrorKind::InvalidInput), format!("{bad:?}"));
     }
     end.qp.to_rtr(&good)?;
     for bad in [
@@ -368,7 +368,7 @@ fn attributes_wider_than_fields_are_rejected(lab: &Lab) -> Result<(), Stop> {
         RtsAttr { rnr_retry: 8, ..rts() },
     ] {
         let kind = end.qp.to_rts(&bad).err().map(|error| error.kind());
-        ensure_eq!(kind, Some(ErrorKind::Input), format!("{bad:?}"));
+        ensure_eq!(kind, Some(ErrorKind::InvalidInput), format!("{bad:?}"));
     }
     Ok(end.qp.to_rts(&rts())?)
 }
@@ -402,7 +402,7 @@ fn unknown_port_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let port = end.device.caps().ports + 1;
     let refused = end.qp.to_init(&InitAttr { port, ..init() }).err();
     let refused = refused.ok_or_else(|| Stop::fail("it was taken"))?;
-    ensure_eq!(refused.kind(), ErrorKind::Input, format!("the kind of {refused}"));
+    ensure_eq!(refused.kind(), ErrorKind::InvalidInput, format!("the kind of {refused}"));
     ensure!(refused.to_string().contains(&format!("the port is {port}")), "{refused}");
     Ok(())
 }
@@ -447,7 +447,7 @@ fn says_limit(made: Result<(), Error>, limit: u32, what: &str) -> Result<(), Sto
         Ok(()) => return Err(Stop::fail(format!("{what} was made"))),
         Err(error) => error,
     };
-    ensure_eq!(error.kind(), ErrorKind::Input, format!("{what}: {error}"));
+    ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("{what}: {error}"));
     let text = error.to_string();
     let told = text.split_once("at most ").map(|(_, rest)| {
         rest.split(|next: char| !next.is_ascii_digit()).next().unwrap_or_default().to_string()
@@ -492,7 +492,7 @@ fn a_queue_pair_in_a_domain_of_another_context_is_refused(lab: &Lab) -> Result<(
     let own = end.qp.object().attr();
     let attr = verbless_command::QpAttr { pd: foreign.clone(), ..own.clone() };
     let kind = end.device.create_qp(attr).map_err(|error| error.kind()).err();
-    ensure_eq!(kind, Some(ErrorKind::Input), "what the driver says");
+    ensure_eq!(kind, Some(ErrorKind::InvalidInput), "what the driver says");
     // The device knows the owner of the number, too.
     let create = |pdn| {
         let input = create_qp_in(&end.device, own, pdn);

@@ -1,7 +1,7 @@
 //! The reliable connected service: every operation succeeds.
 
 use verbless_queue::wr::{CompareSwap, Fence, FetchAdd, Inline, PostError, Read, Send, Write};
-use verbless_queue::{Operation, QpConfig, Sge};
+use verbless_queue::{QpConfig, Sge, WcOpcode};
 
 use crate::case::cases;
 use crate::need::{ATOMICS, NO_ATOMICS};
@@ -40,7 +40,7 @@ fn compare_swap_swaps_only_on_match(lab: &Lab) -> Result<(), Stop> {
     ] {
         pair.b.fill(64, &u64::to_ne_bytes(there))?;
         let done = pair.a.perform(&CompareSwap::new(old, at, compare, swap).signaled())?;
-        ensure_eq!((done.operation(), done.byte_len()), (Operation::CompareSwap, 8), "completion");
+        ensure_eq!((done.operation(), done.byte_len()), (WcOpcode::CompareSwap, 8), "completion");
         ensure_eq!(number(&pair.a, 0)?, there, "what was there");
         ensure_eq!(number(&pair.b, 64)?, expected, format!("{there}, compared with {compare}"));
     }
@@ -53,7 +53,7 @@ fn fetch_add_returns_old_value(lab: &Lab) -> Result<(), Stop> {
     for (there, add) in [(0, 1), (41, 1), (5, 0), (u64::MAX, 2), (1 << 40, 1 << 63)] {
         pair.b.fill(0, &u64::to_ne_bytes(there))?;
         let done = pair.a.perform(&FetchAdd::new(old, at, add).signaled())?;
-        ensure_eq!((done.operation(), done.byte_len()), (Operation::FetchAdd, 8), "completion");
+        ensure_eq!((done.operation(), done.byte_len()), (WcOpcode::FetchAdd, 8), "completion");
         ensure_eq!(number(&pair.a, 8)?, there, "what was there");
         ensure_eq!(number(&pair.b, 0)?, there.wrapping_add(add), "what is there now");
     }

@@ -136,9 +136,9 @@ fn command_above_attribute_length_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let mut long = vec![0; 1 << 16];
     long[..16].copy_from_slice(&header(prm::NOP.opcode, 0));
     let refused = device.devx_other(&long, &mut [0; 16]).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "65536 bytes in");
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::InvalidInput), "65536 bytes in");
     let refused = device.devx_other(&long[..16], &mut vec![0; 1 << 16]).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "65536 bytes out");
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::InvalidInput), "65536 bytes out");
     Ok(device.nop()?)
 }
 
@@ -147,7 +147,7 @@ fn trailing_command_bytes_do_no_harm(lab: &Lab) -> Result<(), Stop> {
     for length in [17, 512, 4096, 65535] {
         let mut long = vec![0xff; length];
         long[..16].copy_from_slice(&header(prm::NOP.opcode, 0));
-        // A device may ignore bytes behind the end, or refuse them.
+        // A device may ignore bytes after the end, or refuse them.
         if let Err(error) = device.devx_other(&long, &mut vec![0; length]) {
             ensure!(error.to_string().contains("NOP"), "{error} does not name the command");
         }

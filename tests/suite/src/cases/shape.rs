@@ -64,7 +64,7 @@ fn inline_messages_of_every_length_arrive(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// `count` pieces of a region, of 1 to 13 bytes, apart from each other and in no order; and their
+/// `count` SGEs of a region, of 1 to 13 bytes, apart from each other and in no order; and their
 /// total length.
 fn pieces(region: &Region, count: usize) -> Result<(Vec<Sge>, usize), Stop> {
     let mut sges = Vec::new();
@@ -78,7 +78,7 @@ fn pieces(region: &Region, count: usize) -> Result<(Vec<Sge>, usize), Stop> {
     Ok((sges, total))
 }
 
-/// The bytes of these pieces of a region, one after the other.
+/// The bytes of these SGEs of a region, one after the other.
 fn gathered(region: &Region, sges: &[Sge]) -> Result<Vec<u8>, Stop> {
     let mut all = Vec::new();
     for sge in sges {

@@ -245,7 +245,11 @@ fn dropped_future_loses_no_completion(lab: &Lab) -> Result<(), Stop> {
 fn park_rejects_unadded_cq(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, events) = watched(lab)?;
     let refused = events.park(&mut pair.a.receive_cq).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "parking a stranger");
+    ensure_eq!(
+        refused.map(|error| error.kind()),
+        Some(ErrorKind::InvalidInput),
+        "parking a stranger"
+    );
     let others = CqEvents::new(&pair.a.device)?;
     let refused = others.park(&mut pair.a.send_cq).err().map(|error| error.to_string());
     ensure!(
@@ -254,7 +258,7 @@ fn park_rejects_unadded_cq(lab: &Lab) -> Result<(), Stop> {
     );
     for events in [&events, &others] {
         let refused = events.add(&mut pair.a.send_cq, 8).err().map(|error| error.kind());
-        ensure_eq!(refused, Some(ErrorKind::Input), "adding it again");
+        ensure_eq!(refused, Some(ErrorKind::InvalidInput), "adding it again");
     }
     Ok(())
 }

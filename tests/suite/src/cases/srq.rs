@@ -6,12 +6,12 @@ use verbless_command::{Device, KeyAccess, QKey};
 use verbless_devx::{Event, EventChannel};
 use verbless_prm::QpState;
 use verbless_prm::hot::event_type;
-use verbless_queue::completion::Malformed;
+use verbless_queue::completion::InvalidCqe;
 use verbless_queue::service::{Connected, Service};
 use verbless_queue::wr::{Inline, PostError, Send, SendImm, WriteImm};
 use verbless_queue::{
-    Completion, CompletionError, ConnectOptions, Cq, CqConfig, Cqe, DatagramOptions, Domain,
-    Operation, Qp, QpConfig, Qpn, Rc, Region, Srq, SrqConfig, Status, Uc, Ud, WithSrq,
+    Completion, CompletionError, ConnectOptions, Cq, CqConfig, Cqe, DatagramOptions, Domain, Qp,
+    QpConfig, Qpn, Rc, Region, Srq, SrqConfig, Uc, Ud, WcOpcode, WcStatus, WithSrq,
 };
 
 use crate::case::cases;
@@ -141,7 +141,7 @@ fn a_message_takes_the_next_shared_receive(lab: &Lab) -> Result<(), Stop> {
         hall.send(0, &pattern(slot as u8, 50))?;
         let done = hall.side.receive(0)??;
         ensure_eq!((done.cookie, done.byte_len()), (slot, 50), "completion");
-        ensure_eq!(done.operation(), Operation::Receive, "operation");
+        ensure_eq!(done.operation(), WcOpcode::Receive, "operation");
         ensure!(hall.side.text(slot, 50)? == pattern(slot as u8, 50), "message {slot}");
     }
     Ok(())
@@ -205,7 +205,7 @@ fn receives_are_reused_in_completion_order(lab: &Lab) -> Result<(), Stop> {
         let from = usize::from(round % 3 == 0);
         let text = pattern(round as u8, 1 + round % 60);
         hall.send(from, &text)?;
-        ensure_eq!(hall.senders[from].sent()??.operation(), Operation::Send, "operation");
+        ensure_eq!(hall.senders[from].sent()??.operation(), WcOpcode::Send, "operation");
         if from == 1 {
             kept += 1;
         } else {
@@ -229,7 +229,7 @@ fn a_completion_of_a_shared_receive_is_not_the_queue_pairs(lab: &Lab) -> Result<
     let Side { qps, cqs, .. } = &mut hall.side;
     let cqe = until("a completion", || cqs[0].poll())?;
     let done = qps[0].complete(cqe);
-    let Err(CompletionError::Shared(cqe)) = done else {
+    let Err(CompletionError::OtherSrq(cqe)) = done else {
         return Err(Stop::fail(format!("{done:?}, though the receive is shared")));
     };
     // No receive is lost.
@@ -245,7 +245,7 @@ fn a_completion_of_a_shared_receive_is_not_the_queue_pairs(lab: &Lab) -> Result<
     ensure!(!sent.is_receive(), "a send's completion is a receive's");
     let refused = hall.side.receives.complete(sent).err();
     ensure!(
-        matches!(refused, Some(CompletionError::Malformed(Malformed::Opcode(_)))),
+        matches!(refused, Some(CompletionError::InvalidCqe(InvalidCqe::Opcode(_)))),
         "{refused:?}"
     );
     Ok(())
@@ -364,7 +364,7 @@ fn impatient() -> ConnectOptions {
 fn a_sender_waits_for_a_receive_and_gives_up(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::of(lab, &SrqConfig::new(3), &impatient())?;
     hall.send(0, b"no listener")?;
-    failed(hall.senders[0].sent()?, Status::RnrRetryExceeded)?;
+    failed(hall.senders[0].sent()?, WcStatus::RnrRetryExceeded)?;
     // The other sender finds a receive in time.
     hall.side.post(0)?;
     hall.send(1, b"in time")?;
@@ -378,8 +378,8 @@ fn oversized_message_fails_only_its_qp(lab: &Lab) -> Result<(), Stop> {
     hall.side.receives.post(short, 5)?;
     hall.side.post(1)?;
     hall.send(0, b"more than eight")?;
-    ensure_eq!(failed(hall.side.receive(0)?, Status::LocalLength)?, 5, "cookie");
-    failed(hall.senders[0].sent()?, Status::RemoteInvalidRequest)?;
+    ensure_eq!(failed(hall.side.receive(0)?, WcStatus::LocalLength)?, 5, "cookie");
+    failed(hall.senders[0].sent()?, WcStatus::RemoteInvalidRequest)?;
     ensure_eq!(hall.side.qps[0].object().state()?, QpState::ERR, "state of the first");
     ensure_eq!(hall.side.receives.free(), 14, "free receives");
     hall.send(1, b"more than eight")?;
@@ -394,7 +394,7 @@ fn a_queue_pair_in_error_leaves_the_receives_to_the_others(lab: &Lab) -> Result<
     hall.side.qps[0].post(&Send::new(Inline(b"late")), 9)?;
     let Side { qps, send_cq, .. } = &mut hall.side;
     let flushed = until("a completion", || send_cq.poll())?;
-    ensure_eq!(failed(qps[0].complete(flushed), Status::Flushed)?, 9, "the send");
+    ensure_eq!(failed(qps[0].complete(flushed), WcStatus::Flushed)?, 9, "the send");
     let Side { cqs, .. } = &mut hall.side;
     quiet("a shared receive was flushed", || cqs[0].poll())?;
     for slot in 0..4 {
@@ -491,7 +491,7 @@ fn rmp_lives_as_long_as_its_qps(lab: &Lab) -> Result<(), Stop> {
         ensure!(hall.side.cqe(from)?.is_receive(), "no receive's completion");
     }
     hall.send(0, b"there are none left")?;
-    failed(hall.senders[0].sent()?, Status::RnrRetryExceeded)?;
+    failed(hall.senders[0].sent()?, WcStatus::RnrRetryExceeded)?;
     Ok(())
 }
 

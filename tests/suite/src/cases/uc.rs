@@ -4,7 +4,7 @@
 use verbless_command::{Mtu, RemoteAccess};
 use verbless_prm::QpState;
 use verbless_queue::wr::{Inline, Nop, Send, Write};
-use verbless_queue::{ConnectOptions, Operation, QpConfig, RemoteAddr, Rkey, Sge, Status, Uc};
+use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr, Rkey, Sge, Uc, WcOpcode, WcStatus};
 
 use super::path::sends_as_many_packets;
 use crate::case::cases;
@@ -50,7 +50,7 @@ fn message(pair: &mut Pair<Uc>, text: &[u8]) -> Result<(), Stop> {
     let piece = pair.a.sge(0, text.len())?;
     pair.a.perform(&Send::new(piece).signaled())?;
     let done = pair.b.received()??;
-    ensure_eq!((done.cookie, done.operation()), (7, Operation::Receive), "completion");
+    ensure_eq!((done.cookie, done.operation()), (7, WcOpcode::Receive), "completion");
     ensure_eq!(done.byte_len() as usize, text.len(), "bytes received");
     ensure!(pair.b.bytes(0, text.len())? == text, "the message came out otherwise");
     Ok(())
@@ -170,8 +170,8 @@ fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
     batch.post(&Send::new(wrong), 1)?;
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
-    ensure_eq!(failed(pair.a.sent()?, Status::LocalProtection)?, 1, "what failed");
-    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 2, "what was behind it");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::LocalProtection)?, 1, "what failed");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "what was behind it");
     Ok(())
 }
 
@@ -180,7 +180,7 @@ fn bad_sge_stops_only_sends(lab: &Lab) -> Result<(), Stop> {
     fail(&mut pair)?;
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
     pair.a.qp.post(&Nop::new().signaled(), 3)?;
-    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 3, "what was posted later");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 3, "what was posted later");
     // It still receives.
     let Pair { a, b } = pair;
     message(&mut Pair { a: b, b: a }, b"one way")
@@ -212,9 +212,9 @@ fn the_error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
     pair.a.qp.to_error()?;
     pair.a.qp.post(&Send::new(Inline(b"too late")), 9)?;
     for cookie in 0..3 {
-        ensure_eq!(failed(pair.a.received()?, Status::Flushed)?, cookie, "a receive");
+        ensure_eq!(failed(pair.a.received()?, WcStatus::Flushed)?, cookie, "a receive");
     }
-    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 9, "the send");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 9, "the send");
     Ok(())
 }
 

@@ -8,8 +8,8 @@ use verbless_prm::QpState;
 use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::wr::{Inline, Nop, PostError, Send, SendImm};
 use verbless_queue::{
-    ConnectOptions, Datagram, DatagramOptions, Destination, NetworkHeader, Operation, PeerAddress,
-    QpConfig, Qpn, Sge, Source, Status, Ud,
+    ConnectOptions, Datagram, DatagramOptions, Destination, NetworkHeader, PeerAddress, QpConfig,
+    Qpn, Sge, Source, Ud, WcOpcode, WcStatus,
 };
 
 use crate::case::cases;
@@ -85,7 +85,7 @@ fn message(pair: &mut Pair<Ud>, text: &[u8]) -> Result<Datagram, Stop> {
     let piece = pair.a.sge(0, text.len())?;
     pair.a.qp.post(&Send::new(piece).signaled().to(&to), 4)?;
     let sent = pair.a.sent()??;
-    ensure_eq!((sent.cookie, sent.operation()), (4, Operation::Send), "completion of the send");
+    ensure_eq!((sent.cookie, sent.operation()), (4, WcOpcode::Send), "completion of the send");
     let got = next(&mut pair.b)?;
     ensure_eq!(got.completion.cookie, 3, "cookie of the receive");
     ensure_eq!(got.message_len() as usize, text.len(), "bytes of the message");
@@ -112,7 +112,7 @@ fn datagram_lands_behind_grh_room(lab: &Lab) -> Result<(), Stop> {
     pair.a.qp.post(&Send::new(Inline(b"hello")).signaled().to(&to), 2)?;
     pair.a.sent()??;
     let got = next(&mut pair.b)?;
-    ensure_eq!((got.completion.operation(), got.message_len()), (Operation::Receive, 5), "receive");
+    ensure_eq!((got.completion.operation(), got.message_len()), (WcOpcode::Receive, 5), "receive");
     ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"hello\xee", "what arrived");
     Ok(())
 }
@@ -135,7 +135,7 @@ fn receive_reports_source_qpn(lab: &Lab) -> Result<(), Stop> {
 
 fn datagrams_of_every_size_up_to_the_ports_mtu_arrive(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
-    let longest = pair.a.domain.longest_datagram(1)? as usize;
+    let longest = pair.a.domain.max_datagram_bytes(1)? as usize;
     for length in [1, 3, 4, 63, 64, 65, 255, 256, 1000, 1024, 2047, 2048, longest - 1, longest] {
         if length <= longest {
             message(&mut pair, &pattern(length as u8, length))?;
@@ -315,7 +315,7 @@ fn a_roce_datagram_has_a_network_header(lab: &Lab) -> Result<(), Stop> {
     if is_v4 {
         ensure_eq!(header[32..36], gid.0[12..], "source address");
     } else {
-        // UDP behind an IPv6 header, a BTH behind a GRH.
+        // UDP after an IPv6 header, a BTH after a GRH.
         let next = if version == RoceVersion::V2 { 17 } else { 0x1b };
         ensure_eq!(header[6], next, "next header");
         ensure_eq!(header[8..24], gid.0, "source GID");
@@ -401,14 +401,14 @@ fn datagram_to_unknown_qpn_succeeds(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// `a`'s send fails with this status; then it recovers.
-fn fails(pair: &mut Pair<Ud>, piece: Sge, status: Status) -> Result<(), Stop> {
+fn fails(pair: &mut Pair<Ud>, piece: Sge, status: WcStatus) -> Result<(), Stop> {
     let to = way(&pair.a, &pair.b)?;
     let mut batch = pair.a.qp.batch();
     batch.post(&Send::new(piece).to(&to), 1)?;
     batch.post(&Nop::new().signaled(), 2)?;
     batch.ring();
     ensure_eq!(failed(pair.a.sent()?, status)?, 1, "what failed");
-    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 2, "what was behind it");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 2, "what was behind it");
     ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
     pair.a.qp.recover()?;
     message(pair, b"as before")?;
@@ -419,7 +419,7 @@ fn a_datagram_of_more_than_a_packet_fails(lab: &Lab) -> Result<(), Stop> {
     let mut pair = pair(lab)?;
     for length in [4097, 100_000] {
         let piece = pair.a.sge(0, length)?;
-        fails(&mut pair, piece, Status::LocalLength)?;
+        fails(&mut pair, piece, WcStatus::LocalLength)?;
     }
     Ok(())
 }
@@ -431,7 +431,7 @@ fn undersized_receive_fails_only_at_receiver(lab: &Lab) -> Result<(), Stop> {
     pair.b.receive(0, 48, 5)?;
     pair.a.qp.post(&Send::new(Inline(&[7; 32])).signaled().to(&to), 1)?;
     pair.a.sent()??;
-    ensure_eq!(failed(pair.b.received()?, Status::LocalLength)?, 5, "cookie");
+    ensure_eq!(failed(pair.b.received()?, WcStatus::LocalLength)?, 5, "cookie");
     ensure_eq!(pair.a.qp.object().state()?, QpState::RTS, "state of the sender");
     Ok(())
 }
@@ -441,7 +441,7 @@ fn bad_sge_stops_sends_until_recovery(lab: &Lab) -> Result<(), Stop> {
     for round in 0..3 {
         let end = pair.a.region.len() as u64 + pair.a.region.address();
         let outside = Sge { address: end - 8, length: 64 + round, ..pair.a.sge(0, 1)? };
-        fails(&mut pair, outside, Status::LocalProtection)?;
+        fails(&mut pair, outside, WcStatus::LocalProtection)?;
     }
     Ok(())
 }
@@ -453,9 +453,9 @@ fn the_error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
     pair.a.qp.to_error()?;
     pair.a.qp.post(&Send::new(Inline(b"too late")).to(&to), 9)?;
     for cookie in 0..3 {
-        ensure_eq!(failed(pair.a.received()?, Status::Flushed)?, cookie, "a receive");
+        ensure_eq!(failed(pair.a.received()?, WcStatus::Flushed)?, cookie, "a receive");
     }
-    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 9, "the send");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::Flushed)?, 9, "the send");
     pair.a.qp.reset()?;
     pair.a.domain.start(&mut pair.a.qp, &DatagramOptions::new(KEY))?;
     message(&mut pair, b"back again")?;
@@ -488,7 +488,7 @@ fn invalid_address_is_rejected_with_reason(lab: &Lab) -> Result<(), Stop> {
     for (path, word) in [(wide, "service level"), (Path::to_lid(0), "LID 0")] {
         let error = path.address_vector().err();
         let error = error.ok_or_else(|| Stop::fail(format!("{path:?} is an address")))?;
-        ensure_eq!(error.kind(), ErrorKind::Input, "kind");
+        ensure_eq!(error.kind(), ErrorKind::InvalidInput, "kind");
         ensure!(error.to_string().contains(word), "{word} is not in {error}");
     }
     Ok(())
@@ -524,7 +524,7 @@ fn transitions_of_other_service_are_rejected(lab: &Lab) -> Result<(), Stop> {
     ];
     for result in refused {
         let error = result.err().ok_or_else(|| Stop::fail("a transition of the other kind"))?;
-        ensure_eq!(error.kind(), ErrorKind::Input, format!("the kind of {error}"));
+        ensure_eq!(error.kind(), ErrorKind::InvalidInput, format!("the kind of {error}"));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use verbless_queue::wr::{
     Write,
 };
 use verbless_queue::{
-    ConnectOptions, Lkey, Operation, QpConfig, RemoteAddr, Rkey, Sge, Status, Uc, UmrKey,
+    ConnectOptions, Lkey, QpConfig, RemoteAddr, Rkey, Sge, Uc, UmrKey, WcOpcode, WcStatus,
 };
 
 use crate::case::cases;
@@ -69,7 +69,7 @@ fn klms(pair: &Pair, count: usize, length: usize) -> Result<Vec<Sge>, Stop> {
 
 fn map(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
     let done = pair.b.perform(&Umr::map(key, SHARED, klms).signaled())?;
-    ensure_eq!(done.operation(), Operation::Umr, "operation");
+    ensure_eq!(done.operation(), WcOpcode::Umr, "operation");
     Ok(())
 }
 
@@ -84,7 +84,7 @@ fn read(pair: &mut Pair, at: u64, key: Rkey, length: usize) -> Result<Vec<u8>, S
 fn refused(pair: &mut Pair, at: u64, key: Rkey, length: usize) -> Result<(), Stop> {
     let into = pair.a.sge(0, length)?;
     pair.a.qp.post(&Read::new(into, RemoteAddr::new(at, key)).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     pair.restart()
 }
 
@@ -131,7 +131,7 @@ fn atomics_reach_memory_under_mapped_mkey(lab: &Lab) -> Result<(), Stop> {
     let rkey = key.renew();
     map(&mut pair, rkey, &klms)?;
     pair.a.qp.post(&FetchAdd::new(old, RemoteAddr::new(112, rkey), 1).signaled(), 1)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "what is still there");
     Ok(())
 }
@@ -178,7 +178,7 @@ fn unmapped_mkey_gives_no_access(lab: &Lab) -> Result<(), Stop> {
     ensure!(key.rkey().0 >> 8 != 0, "a key without an index: {:#x}", key.rkey().0);
     refused(&mut pair, 0, key.rkey(), 8)?;
     pair.b.qp.post(&Send::new(Sge::new(0, 8, key.lkey())), 3)?;
-    ensure_eq!(failed(pair.b.sent()?, Status::LocalProtection)?, 3, "cookie");
+    ensure_eq!(failed(pair.b.sent()?, WcStatus::LocalProtection)?, 3, "cookie");
     Ok(())
 }
 
@@ -275,7 +275,7 @@ fn rights_change_and_the_memory_stays(lab: &Lab) -> Result<(), Stop> {
     pair.b.perform(&Umr::rights(rkey, read_only).signaled())?;
     ensure!(read(&mut pair, 0, rkey, 64)? == text, "the memory is another");
     pair.a.qp.post(&Write::new(Inline(b"may I?"), RemoteAddr::new(0, rkey)), 4)?;
-    ensure_eq!(failed(pair.a.sent()?, Status::RemoteAccess)?, 4, "cookie");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteAccess)?, 4, "cookie");
     pair.restart()?;
     pair.b.perform(&Umr::rights(rkey, SHARED).signaled())?;
     pair.a.perform(&Write::new(Inline(b"now I may"), RemoteAddr::new(0, rkey)).signaled())?;
@@ -310,7 +310,7 @@ fn klm_contributes_only_local_rights(lab: &Lab) -> Result<(), Stop> {
     pair.a.perform(&Write::new(from, RemoteAddr::new(0, rkey)).signaled())?;
     let from = pair.a.sge(0, 8)?;
     pair.a.qp.post(&Write::new(from, RemoteAddr::new(60, rkey)).signaled(), 0)?;
-    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    failed(pair.a.sent()?, WcStatus::RemoteAccess)?;
     pair.restart()?;
     // A KLM whose range exceeds its key.
     let end = pair.b.region.address() + BYTES as u64;
@@ -329,7 +329,7 @@ fn invalidated_mkey_gives_no_access_until_remapped(lab: &Lab) -> Result<(), Stop
         map(&mut pair, rkey, &[klm])?;
         read(&mut pair, 0, rkey, 64)?;
         let done = pair.b.perform(&LocalInvalidate::new(rkey).signaled())?;
-        ensure_eq!(done.operation(), Operation::Umr, "operation");
+        ensure_eq!(done.operation(), WcOpcode::Umr, "operation");
         refused(&mut pair, 0, rkey, 8)?;
     }
     Ok(())
@@ -344,7 +344,7 @@ fn send_invalidate_revokes_permitting_mkey(lab: &Lab) -> Result<(), Stop> {
         pair.b.receive(1024, 64, 1)?;
         pair.a.perform(&SendInvalidate::new(Inline(b"I am done"), rkey).signaled())?;
         let done = pair.b.received()??;
-        ensure_eq!(done.operation(), Operation::ReceiveInvalidate, "operation");
+        ensure_eq!(done.operation(), WcOpcode::ReceiveInvalidate, "operation");
         ensure_eq!((done.invalidated(), done.byte_len()), (Some(rkey), 9), "completion");
         refused(&mut pair, 0, rkey, 8)?;
     }
@@ -359,7 +359,7 @@ fn send_invalidate_fails_on_protected_mkey(lab: &Lab) -> Result<(), Stop> {
     map(&mut pair, rkey, &[klm])?;
     pair.b.receive(1024, 64, 1)?;
     pair.a.qp.post(&SendInvalidate::new(Inline(b"I am done"), rkey), 5)?;
-    ensure_eq!(failed(pair.a.sent()?, Status::RemoteAccess)?, 5, "cookie");
+    ensure_eq!(failed(pair.a.sent()?, WcStatus::RemoteAccess)?, 5, "cookie");
     pair.restart()?;
     read(&mut pair, 0, rkey, 64)?;
     Ok(())
@@ -368,7 +368,7 @@ fn send_invalidate_fails_on_protected_mkey(lab: &Lab) -> Result<(), Stop> {
 /// A UMR that `b`'s device must refuse.
 fn unchanged(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
     pair.b.qp.post(&Umr::map(key, SHARED, klms), 6)?;
-    ensure_eq!(failed(pair.b.sent()?, Status::MemoryWindowBind)?, 6, "cookie");
+    ensure_eq!(failed(pair.b.sent()?, WcStatus::MemoryWindowBind)?, 6, "cookie");
     ensure_eq!(pair.b.qp.object().state()?, QpState::ERR, "state");
     pair.restart()
 }
@@ -396,7 +396,7 @@ fn the_key_of_a_region_cannot_be_changed(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, _) = pair(lab, 4)?;
     let rkey = pair.b.remote(0)?.rkey;
     pair.b.qp.post(&LocalInvalidate::new(rkey), 6)?;
-    ensure_eq!(failed(pair.b.sent()?, Status::MemoryWindowBind)?, 6, "cookie");
+    ensure_eq!(failed(pair.b.sent()?, WcStatus::MemoryWindowBind)?, 6, "cookie");
     pair.restart()?;
     let klm = pair.b.sge(0, 64)?;
     unchanged(&mut pair, rkey, &[klm])?;

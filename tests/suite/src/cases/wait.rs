@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use verbless_queue::wr::{Inline, Nop, PostError, Until, Wait, Write};
-use verbless_queue::{Domain, Operation, Region, Status};
+use verbless_queue::wr::{Inline, Nop, PostError, Wait, WaitCondition, Write};
+use verbless_queue::{Domain, Region, WcOpcode, WcStatus};
 
 use crate::case::cases;
 use crate::need::cap;
@@ -31,21 +31,24 @@ cases!(
 const WORD: usize = 128;
 
 /// A wait for that word.
-fn wait(region: &Region, until: Until) -> Result<Wait, Stop> {
+fn wait(region: &Region, until: WaitCondition) -> Result<Wait, Stop> {
     let word = region.sge(WORD, 8)?;
     Ok(Wait::new(word.address, word.lkey, until).signaled())
 }
 
 /// Stores a number atomically, in the device's byte order.
 fn store(end: &Endpoint, number: u64) {
-    end.region.words()[WORD / 8].store(number.to_be(), Ordering::Release);
+    // SAFETY: nothing else reaches the word meanwhile but the device.
+    #[allow(unsafe_code, reason = "words take a promise")]
+    let words = unsafe { end.region.words() };
+    words[WORD / 8].store(number.to_be(), Ordering::Release);
 }
 
 fn wait_on_true_condition_ends_at_once(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     store(&a, 7);
-    let done = a.perform(&wait(&a.region, Until::equal(7))?)?;
-    ensure_eq!(done.operation(), Operation::Wait, "operation of the completion");
+    let done = a.perform(&wait(&a.region, WaitCondition::equal(7))?)?;
+    ensure_eq!(done.operation(), WcOpcode::Wait, "operation of the completion");
     Ok(())
 }
 
@@ -54,7 +57,7 @@ fn wqe_behind_wait_starts_after_store(lab: &Lab) -> Result<(), Stop> {
     let text = pattern(1, 1000);
     a.fill(4096, &text)?;
     let (from, to) = (a.sge(4096, 1000)?, b.remote(0)?);
-    a.qp.post(&wait(&a.region, Until::equal(1))?, 1)?;
+    a.qp.post(&wait(&a.region, WaitCondition::equal(1))?, 1)?;
     a.qp.post(&Write::new(from, to).signaled(), 2)?;
     quiet("a completion of a wait", || a.qp.poll(&mut a.send_cq))?;
     ensure!(b.bytes(0, 1000)? == vec![0; 1000], "the WRITE did not wait");
@@ -67,7 +70,7 @@ fn wqe_behind_wait_starts_after_store(lab: &Lab) -> Result<(), Stop> {
 
 fn peer_write_ends_wait(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, mut b } = Pair::new(lab)?;
-    a.qp.post(&wait(&a.region, Until::above(4))?, 1)?;
+    a.qp.post(&wait(&a.region, WaitCondition::above(4))?, 1)?;
     let to = a.remote(WORD)?;
     b.perform(&Write::new(Inline(&4u64.to_be_bytes()), to).signaled())?;
     quiet("a completion of a wait", || a.qp.poll(&mut a.send_cq))?;
@@ -77,7 +80,7 @@ fn peer_write_ends_wait(lab: &Lab) -> Result<(), Stop> {
 }
 
 /// The wait continues with one value of the word, and ends with the other.
-fn turns(end: &mut Endpoint, until: Until, waits: u64, over: u64) -> Result<(), Stop> {
+fn turns(end: &mut Endpoint, until: WaitCondition, waits: u64, over: u64) -> Result<(), Stop> {
     store(end, waits);
     end.qp.post(&wait(&end.region, until)?, waits)?;
     quiet(&format!("{until:?} with {waits:#x}"), || end.qp.poll(&mut end.send_cq))?;
@@ -89,14 +92,14 @@ fn turns(end: &mut Endpoint, until: Until, waits: u64, over: u64) -> Result<(), 
 fn conditions_compare_as_named(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     for (until, waits, over) in [
-        (Until::equal(7), 8, 7),
-        (Until::equal(7).not(), 7, 8),
-        (Until::above(7), 7, 8),
-        (Until::above(7).not(), 8, 7),
-        (Until::below(7), 7, 6),
-        (Until::past(u64::MAX), u64::MAX, 0),
-        (Until::past(7), u64::MAX, 8),
-        (Until::before(0), 1, u64::MAX),
+        (WaitCondition::equal(7), 8, 7),
+        (WaitCondition::equal(7).not(), 7, 8),
+        (WaitCondition::above(7), 7, 8),
+        (WaitCondition::above(7).not(), 8, 7),
+        (WaitCondition::below(7), 7, 6),
+        (WaitCondition::past(u64::MAX), u64::MAX, 0),
+        (WaitCondition::past(7), u64::MAX, 8),
+        (WaitCondition::before(0), 1, u64::MAX),
     ] {
         turns(&mut a, until, waits, over)?;
     }
@@ -106,10 +109,10 @@ fn conditions_compare_as_named(lab: &Lab) -> Result<(), Stop> {
 fn only_the_bits_of_the_mask_count(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     for (until, waits, over) in [
-        (Until::equal(0x12).masked(0xff), 0x1213, 0xab12),
-        (Until::equal(0x1200).masked(0xff00), 0x12, 0x12ff),
-        (Until::above(0x7f).masked(0xff), 0xff00, 0xff80),
-        (Until::past(0xfe).masked(0xff), 0x1_00fe, 0x1_0000),
+        (WaitCondition::equal(0x12).masked(0xff), 0x1213, 0xab12),
+        (WaitCondition::equal(0x1200).masked(0xff00), 0x12, 0x12ff),
+        (WaitCondition::above(0x7f).masked(0xff), 0xff00, 0xff80),
+        (WaitCondition::past(0xfe).masked(0xff), 0x1_00fe, 0x1_0000),
     ] {
         turns(&mut a, until, waits, over)?;
     }
@@ -119,7 +122,7 @@ fn only_the_bits_of_the_mask_count(lab: &Lab) -> Result<(), Stop> {
 fn waiting_sq_blocks_neither_others_nor_receives(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, mut b } = Pair::new(lab)?;
     let mut others = Pair::new(lab)?;
-    a.qp.post(&wait(&a.region, Until::equal(1))?, 1)?;
+    a.qp.post(&wait(&a.region, WaitCondition::equal(1))?, 1)?;
     for round in 0..50 {
         let to = others.b.remote(round)?;
         others.a.perform(&Write::new(Inline(b"x"), to).signaled())?;
@@ -136,7 +139,7 @@ fn waiting_sq_blocks_neither_others_nor_receives(lab: &Lab) -> Result<(), Stop> 
 fn waits_on_one_sq_end_in_order(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     for number in 1..=10 {
-        a.qp.post(&wait(&a.region, Until::below(number).not())?, number)?;
+        a.qp.post(&wait(&a.region, WaitCondition::below(number).not())?, number)?;
     }
     for number in 1..=10 {
         store(&a, number);
@@ -152,7 +155,7 @@ fn concurrent_waits_end_by_own_words(lab: &Lab) -> Result<(), Stop> {
     for _ in 0..ends {
         let mut pair = Pair::new(lab)?;
         for number in 1..=5 {
-            pair.a.qp.post(&wait(&pair.a.region, Until::equal(number))?, number)?;
+            pair.a.qp.post(&wait(&pair.a.region, WaitCondition::equal(number))?, number)?;
         }
         waiting.push(pair);
     }
@@ -173,8 +176,8 @@ fn wait_with_bad_lkey_fails(lab: &Lab) -> Result<(), Stop> {
     let mut past = pair.a.sge(0, 8)?;
     past.address += pair.a.region.len() as u64;
     for word in [foreign.sge(0, 8)?, past] {
-        pair.a.qp.post(&Wait::new(word.address, word.lkey, Until::equal(0)), 3)?;
-        ensure_eq!(failed(pair.a.sent()?, Status::LocalProtection)?, 3, "cookie");
+        pair.a.qp.post(&Wait::new(word.address, word.lkey, WaitCondition::equal(0)), 3)?;
+        ensure_eq!(failed(pair.a.sent()?, WcStatus::LocalProtection)?, 3, "cookie");
         pair.restart()?;
     }
     Ok(())
@@ -184,7 +187,7 @@ fn unaligned_wait_address_is_rejected(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
     let word = a.sge(0, 8)?;
     for at in 1..8 {
-        let wait = Wait::new(word.address + at, word.lkey, Until::equal(0));
+        let wait = Wait::new(word.address + at, word.lkey, WaitCondition::equal(0));
         ensure_eq!(a.qp.post(&wait, 0), Err(PostError::Unaligned), "an address that is odd");
     }
     a.perform(&Nop::new().signaled())?;
@@ -193,12 +196,12 @@ fn unaligned_wait_address_is_rejected(lab: &Lab) -> Result<(), Stop> {
 
 fn error_state_flushes_wait_and_later_wqes(lab: &Lab) -> Result<(), Stop> {
     let Pair { mut a, b: _b } = Pair::new(lab)?;
-    a.qp.post(&wait(&a.region, Until::equal(1))?, 1)?;
+    a.qp.post(&wait(&a.region, WaitCondition::equal(1))?, 1)?;
     a.qp.post(&Nop::new(), 2)?;
     quiet("a completion of a wait", || a.qp.poll(&mut a.send_cq))?;
     a.qp.to_error()?;
     for cookie in [1, 2] {
-        ensure_eq!(failed(a.sent()?, Status::Flushed)?, cookie, "cookie");
+        ensure_eq!(failed(a.sent()?, WcStatus::Flushed)?, cookie, "cookie");
     }
     store(&a, 1);
     quiet("a completion after the flush", || a.qp.poll(&mut a.send_cq))
@@ -206,7 +209,7 @@ fn error_state_flushes_wait_and_later_wqes(lab: &Lab) -> Result<(), Stop> {
 
 fn waiting_sq_starts_over_after_reset(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::new(lab)?;
-    let wait = wait(&pair.a.region, Until::equal(1))?;
+    let wait = wait(&pair.a.region, WaitCondition::equal(1))?;
     pair.a.qp.post(&wait, 1)?;
     quiet("a completion of a wait", || pair.a.qp.poll(&mut pair.a.send_cq))?;
     pair.restart()?;

@@ -1,5 +1,5 @@
-//! A private network of this process, with a tap device in it: the guest's third network device is
-//! at the tap's other end, with an independent IP stack between the two.
+//! A network namespace with a tap device: the guest's third network device is at the tap's other
+//! end, and an independent IP stack is between the two.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,13 +8,13 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::run::on_the_path;
 
-/// The device, and the addresses at its ends; `prepare.sh` repeats the guest's.
+/// The tap, and the addresses at its ends; `prepare.sh` repeats the guest's.
 pub(super) const NAME: &str = "verbless0";
 pub(super) const HOST: &str = "198.51.100.1";
 pub(super) const GUEST: &str = "198.51.100.2";
 
-/// Moves this thread and its later children to a network with a loopback device and the tap. An
-/// error says why this is impossible; it leaves no change that matters.
+/// Moves this thread and its later children to a network namespace with a loopback device and the
+/// tap. An error says what failed.
 pub(super) fn enter() -> Result<(), String> {
     const TUN: &str = "/dev/net/tun";
     if !nix::unistd::geteuid().is_root() {

@@ -26,13 +26,19 @@ fn contexts_of_device_share_cq_until_last() {
         let mut queues = Queues::new(4);
         let first = [0, 1].map(|_| Dma::builder(&devs[0]).start().unwrap());
         let second = Dma::builder(&devs[1]).start().unwrap();
-        for (contexts, sides, dma) in [(1, 1, &first[0]), (2, 1, &first[1]), (3, 2, &second)] {
+        for (contexts, device_cqs, dma) in [(1, 1, &first[0]), (2, 1, &first[1]), (3, 2, &second)] {
             queues.add(dma, events).unwrap();
-            assert_eq!((queues.contexts(), queues.sides.iter().count()), (contexts, sides));
+            assert_eq!(
+                (queues.contexts(), queues.device_cqs.iter().count()),
+                (contexts, device_cqs)
+            );
         }
-        for (contexts, sides, dma) in [(2, 2, &first[0]), (1, 1, &first[1]), (0, 0, &second)] {
+        for (contexts, device_cqs, dma) in [(2, 2, &first[0]), (1, 1, &first[1]), (0, 0, &second)] {
             queues.remove(dma.core().id(), &handle).unwrap();
-            assert_eq!((queues.contexts(), queues.sides.iter().count()), (contexts, sides));
+            assert_eq!(
+                (queues.contexts(), queues.device_cqs.iter().count()),
+                (contexts, device_cqs)
+            );
         }
     }
 }
@@ -74,24 +80,27 @@ fn context_slots_are_reused() {
 #[test]
 fn sides_are_found_by_slot_and_device() {
     let devs = devs();
-    let side = |at: usize| Side::alone(&devs[at], 4).unwrap();
-    let mut sides = Sides::default();
-    assert_eq!((sides.add(side(0)), sides.on(&devs[0]), sides.on(&devs[1])), (0, Some(0), None));
-    assert_eq!((sides.add(side(1)), sides.places()), (1, 2));
+    let device_cq = |at: usize| DeviceCq::alone(&devs[at], 4).unwrap();
+    let mut device_cqs = DeviceCqs::default();
+    assert_eq!(
+        (device_cqs.add(device_cq(0)), device_cqs.on(&devs[0]), device_cqs.on(&devs[1])),
+        (0, Some(0), None)
+    );
+    assert_eq!((device_cqs.add(device_cq(1)), device_cqs.places()), (1, 2));
     for (at, dev) in devs.iter().enumerate() {
-        assert_eq!(sides.on(dev), Some(at));
-        assert!(sides.get(at).is_some_and(|side| side.dev == *dev));
+        assert_eq!(device_cqs.on(dev), Some(at));
+        assert!(device_cqs.get(at).is_some_and(|device_cq| device_cq.dev == *dev));
     }
-    assert!(sides.get(2).is_none());
-    sides.remove(0);
-    assert!(sides.get(0).is_none() && sides.get(1).is_some());
-    assert_eq!((sides.on(&devs[0]), sides.on(&devs[1])), (None, Some(1)));
-    assert_eq!(sides.iter_mut().count(), 1);
-    assert_eq!(sides.add(side(0)), 0);
-    assert_eq!(sides.iter_mut().count(), 2);
-    sides.get(1).unwrap().owner = Some(3);
-    assert_eq!(sides.on(&devs[1]), None, "it is that context's alone");
-    sides.remove(1);
-    sides.remove(0);
-    assert_eq!(sides.iter_mut().count(), 0);
+    assert!(device_cqs.get(2).is_none());
+    device_cqs.remove(0);
+    assert!(device_cqs.get(0).is_none() && device_cqs.get(1).is_some());
+    assert_eq!((device_cqs.on(&devs[0]), device_cqs.on(&devs[1])), (None, Some(1)));
+    assert_eq!(device_cqs.iter_mut().count(), 1);
+    assert_eq!(device_cqs.add(device_cq(0)), 0);
+    assert_eq!(device_cqs.iter_mut().count(), 2);
+    device_cqs.get(1).unwrap().owner = Some(3);
+    assert_eq!(device_cqs.on(&devs[1]), None, "it is that context's alone");
+    device_cqs.remove(1);
+    device_cqs.remove(0);
+    assert_eq!(device_cqs.iter_mut().count(), 0);
 }

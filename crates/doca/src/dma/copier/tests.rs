@@ -16,7 +16,7 @@ use crate::types::AccessFlags;
 /// A copier that the test steps, on a device that does nothing by itself.
 struct Rig {
     model: Model,
-    side: Side,
+    device_cq: DeviceCq,
     copier: Copier,
     dma: Dma,
     map: Mmap,
@@ -27,14 +27,16 @@ fn rig(profile: Profile) -> Rig {
     let model = Model::builder().device(profile).stepped().build();
     let backend: Arc<dyn Backend> = Arc::new(InProcess::of(&model));
     let dev = DevInfo::list_of(&backend).unwrap()[0].open().unwrap();
-    let mut side = Side::alone(&dev, 8).unwrap();
-    let copier = Copier::new(&mut Place { depth: 8, user_index: 0, side: &mut side }).unwrap();
+    let mut device_cq = DeviceCq::alone(&dev, 8).unwrap();
+    let copier =
+        Copier::new(&mut EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq })
+            .unwrap();
     let memory = Memory::allocate(1 << 16).unwrap();
     let access = AccessFlags::LOCAL_READ_WRITE;
     let map = Mmap::builder().memrange(memory).permissions(access).add_dev(&dev).start().unwrap();
     let inventory = Inventory::builder(64).extensions(Extensions::LINKED_LIST).start().unwrap();
     let dma = Dma::builder(&dev).start().unwrap();
-    Rig { model, side, copier, dma, map, inventory }
+    Rig { model, device_cq, copier, dma, map, inventory }
 }
 
 fn bluefield() -> Profile {
@@ -65,26 +67,27 @@ impl Rig {
             return Ok(true);
         }
         let at = self.copier.place(self.copier.next);
-        let Running { source, destination, user_data, tag } = self.copier.jobs[at].take().unwrap();
+        let RunningCopy { source, destination, user_data, tag } =
+            self.copier.jobs[at].take().unwrap();
         let job = Memcpy { ctx, user_data, source, destination };
-        self.copier.begin_other(job, tag, &mut self.side).map(|()| false)
+        self.copier.begin_other(job, tag, &mut self.device_cq).map(|()| false)
     }
 
     /// Executes all begun jobs; returns the next job, and whether it ended in inlined code.
     fn end(&mut self) -> (MemcpyDone, bool) {
         self.model.run_until_idle();
-        let peeked = self.side.cq.peek_plain().map(|cqe| cqe.request());
-        let (event, open) = match peeked.and_then(|request| self.copier.succeed(request)) {
+        let peeked = self.device_cq.cq.peek_send().map(|cqe| cqe.request());
+        let (event, open) = match peeked.and_then(|request| self.copier.complete_success(request)) {
             Some(done) => {
-                self.side.cq.pass();
+                self.device_cq.cq.consume_peeked();
                 (done.event, true)
             }
             None => {
                 let mut into = None;
-                // Each of its requests has a CQE.
+                // Each request of the job has a CQE.
                 while into.is_none() {
-                    let cqe = self.side.cq.poll().unwrap();
-                    self.copier.complete(cqe, &mut self.side, &mut into).unwrap();
+                    let cqe = self.device_cq.cq.poll().unwrap();
+                    self.copier.complete(cqe, &mut self.device_cq, &mut into).unwrap();
                 }
                 (into.unwrap().unwrap(), false)
             }
@@ -169,9 +172,9 @@ fn device_with_short_copy_limit_never_takes_fast_path() {
             rig.end();
             if round == 1 {
                 // The same holds after its queue has failed and recovered.
-                rig.copier.stand_still(State::Failed, rig.copier.next, &rig.side);
+                rig.copier.stand_still(CopierState::Failed, rig.copier.next, &rig.device_cq);
                 assert!(!rig.begin(rig.dma.memcpy(rig.data(64), rig.room(64))).unwrap());
-                assert!(rig.copier.progress(&mut rig.side).is_none());
+                assert!(rig.copier.progress(&mut rig.device_cq).is_none());
                 rig.end();
             }
         }
@@ -181,16 +184,16 @@ fn device_with_short_copy_limit_never_takes_fast_path() {
 #[test]
 fn has_read_is_true_if_cq_is_empty_or_wrapped() {
     let mut rig = rig(bluefield());
-    let entries = rig.side.cq.entries();
-    let first = rig.side.cq.consumer_index();
-    assert!(rig.side.has_read(first));
+    let entries = rig.device_cq.cq.entries();
+    let first = rig.device_cq.cq.consumer_index();
+    assert!(rig.device_cq.has_read(first));
     for read in 0..=entries {
         rig.copier.queue.nothing(0).unwrap();
         rig.model.run_until_idle();
-        assert_eq!(rig.side.has_read(first), read == entries, "{read}");
-        let cqe = rig.side.cq.poll().unwrap();
+        assert_eq!(rig.device_cq.has_read(first), read == entries, "{read}");
+        let cqe = rig.device_cq.cq.poll().unwrap();
         rig.copier.queue.complete(cqe).unwrap();
-        assert!(rig.side.has_read(first), "there are none");
+        assert!(rig.device_cq.has_read(first), "there are none");
     }
 }
 
@@ -204,9 +207,9 @@ fn chained_copy_ends_with_cqe_of_last_request() {
     assert!(!rig.begin(rig.dma.memcpy(chain, rig.room(24))).unwrap());
     rig.model.run_until_idle();
     for request in 1..=3 {
-        let (cqe, mut into) = (rig.side.cq.poll().expect("each is signaled"), None);
-        rig.copier.complete(cqe, &mut rig.side, &mut into).unwrap();
+        let (cqe, mut into) = (rig.device_cq.cq.poll().expect("each is signaled"), None);
+        rig.copier.complete(cqe, &mut rig.device_cq, &mut into).unwrap();
         assert_eq!(into.is_some(), request == 3, "request {request}");
     }
-    assert!(rig.side.cq.poll().is_none());
+    assert!(rig.device_cq.cq.poll().is_none());
 }

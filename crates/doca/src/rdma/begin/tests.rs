@@ -8,19 +8,19 @@ use verbless_model_kernel::InProcess;
 
 use super::*;
 use crate::buffer::{Extensions, Inventory};
-use crate::context::engine::{Engine, Place};
-use crate::context::event::{Event, Settled};
-use crate::context::side::Side;
+use crate::context::device_cq::DeviceCq;
+use crate::context::engine::{Engine, EngineArgs};
+use crate::context::event::{Event, EventSlot};
 use crate::device::DevInfo;
 use crate::error::ErrorKind;
 use crate::memory::{Memory, Mmap};
-use crate::rdma::checks::{Limits, check};
+use crate::rdma::checks::{RdmaLimits, check};
 use crate::rdma::{Rdma, RdmaDone, RdmaOpcode, RdmaState};
 use crate::types::AccessFlags;
 
 /// One end of a connection; the test drives its engine.
 struct End {
-    side: Side,
+    device_cq: DeviceCq,
     engine: RdmaEngine,
     rdma: Rdma,
     /// Memory of this side, and the peer's.
@@ -48,14 +48,14 @@ fn ends() -> (Model, [End; 2]) {
     let mut maps = maps.map(Some);
     let ends = [0, 1].map(|at: usize| {
         let dev = &devs[at];
-        let mut side = Side::alone(dev, 8).unwrap();
+        let mut device_cq = DeviceCq::alone(dev, 8).unwrap();
         let rdma = Rdma::builder(dev).permissions(access).start().unwrap();
-        let place = Place { depth: 8, user_index: 0, side: &mut side };
+        let place = EngineArgs { depth: 8, user_index: 0, device_cq: &mut device_cq };
         let engine = RdmaEngine::new(&rdma.instance, &place).unwrap();
         let there = Mmap::create_from_export(exports[1 - at].as_bytes(), dev).unwrap();
         let inventory = Inventory::builder(256).extensions(Extensions::LINKED_LIST);
         let inventory = inventory.start().unwrap();
-        End { side, engine, rdma, map: maps[at].take().unwrap(), there, inventory }
+        End { device_cq, engine, rdma, map: maps[at].take().unwrap(), there, inventory }
     });
     (model, ends)
 }
@@ -97,26 +97,26 @@ impl End {
         if self.engine.begin_simple(job, Tag::default()) {
             return Ok(true);
         }
-        self.engine.begin_checked(&self.side).map(|()| false)
+        self.engine.begin_checked(&self.device_cq).map(|()| false)
     }
 
     /// The next job, and whether it ended in inlined code.
     fn end(&mut self, model: &Model) -> (RdmaDone, bool) {
         model.run_until_idle();
-        let mut into: Settled = None;
-        let sent = self.side.cq.peek_plain().map(|cqe| cqe.request());
-        if let Some(done) = sent.and_then(|request| self.engine.succeed(request)) {
-            self.side.cq.pass();
+        let mut into: EventSlot = None;
+        let sent = self.device_cq.cq.peek_send().map(|cqe| cqe.request());
+        if let Some(done) = sent.and_then(|request| self.engine.complete_success(request)) {
+            self.device_cq.cq.consume_peeked();
             into = Some(Ok(done.event));
-        } else if let Some(cqe) = self.side.cq.peek_receive()
+        } else if let Some(cqe) = self.device_cq.cq.peek_receive()
             && self.engine.receive(&cqe, &mut into).is_some()
         {
-            self.side.cq.pass();
+            self.device_cq.cq.consume_peeked();
         }
         let open = into.is_some();
         if !open {
-            let cqe = self.side.cq.poll().unwrap();
-            self.engine.complete(cqe, &mut self.side, &mut into).unwrap();
+            let cqe = self.device_cq.cq.poll().unwrap();
+            self.engine.complete(cqe, &mut self.device_cq, &mut into).unwrap();
         }
         match into.unwrap().unwrap() {
             Event::Rdma(done) => (done, open),
@@ -186,12 +186,13 @@ fn known_ends_requires_fitting_known_bufs() {
     let data = |at, length| a.data(at, length).unwrap();
     let remote = |at, length| a.remote(at, length).unwrap();
     let (here, there) = (a.map.address(), a.there.address());
-    let (read, write) = (Operation::Read, Operation::WriteImm(1));
-    let (swap, add) = (Operation::CompareSwap { compare: 0, swap: 1 }, Operation::FetchAdd(1));
+    let (read, write) = (JobOperation::Read, JobOperation::WriteImm(1));
+    let (swap, add) =
+        (JobOperation::CompareSwap { compare: 0, swap: 1 }, JobOperation::FetchAdd(1));
     for (local, there_at, operation, known) in [
         ((8, 64), (16, 64), read, true),
         ((8, 64), (16, 64), write, true),
-        ((8, 64), (16, 64), Operation::Write, true),
+        ((8, 64), (16, 64), JobOperation::Write, true),
         ((8, 65), (16, 64), read, false),
         ((8, 65), (16, 64), write, false),
         ((8, 63), (16, 64), write, true),
@@ -218,22 +219,22 @@ fn known_ends_requires_fitting_known_bufs() {
         }
     }
     let (data, room) = (data(8, 64), a.room(0x100, 32).unwrap());
-    assert_eq!(ends(&data, None, Operation::Send), Some(((here + 8, 64), 0)));
-    assert_eq!(ends(&data, None, Operation::SendImm(1)), Some(((here + 8, 64), 0)));
-    assert_eq!(ends(&room, None, Operation::Receive), Some(((here + 0x100, 32), 0)));
-    assert_eq!(ends(&room, None, Operation::Send), Some(((here + 0x100, 0), 0)));
-    assert_eq!(known_ends(None, None, Operation::Send, instance), None);
+    assert_eq!(ends(&data, None, JobOperation::Send), Some(((here + 8, 64), 0)));
+    assert_eq!(ends(&data, None, JobOperation::SendImm(1)), Some(((here + 8, 64), 0)));
+    assert_eq!(ends(&room, None, JobOperation::Receive), Some(((here + 0x100, 32), 0)));
+    assert_eq!(ends(&room, None, JobOperation::Send), Some(((here + 0x100, 0), 0)));
+    assert_eq!(known_ends(None, None, JobOperation::Send, instance), None);
     let read_only = Mmap::builder().memrange(Memory::allocate(64).unwrap()).add_dev(a.rdma.dev());
     let read_only = read_only.start().unwrap();
     let data = a.inventory.buf_by_data(&read_only, read_only.address(), 8).unwrap();
     let remote = remote(0, 8);
     for (operation, known) in
-        [(Operation::Write, true), (Operation::Read, false), (add, false), (swap, false)]
+        [(JobOperation::Write, true), (JobOperation::Read, false), (add, false), (swap, false)]
     {
         assert_eq!(ends(&data, Some(&remote), operation).is_some(), known, "{operation:?}");
     }
-    assert!(ends(&data, None, Operation::Send).is_some());
-    assert!(ends(&data, None, Operation::Receive).is_none());
+    assert!(ends(&data, None, JobOperation::Send).is_some());
+    assert!(ends(&data, None, JobOperation::Receive).is_none());
 }
 
 #[test]
@@ -259,17 +260,17 @@ fn fast_path_opens_after_first_accepted_job() {
     }
     assert!(b.end(&model).1);
     assert_eq!(a.engine.in_flight(), 5);
-    a.engine.abort(&mut a.side).unwrap();
+    a.engine.abort(&mut a.device_cq).unwrap();
     assert!(a.engine.has_work());
     for job in [a.rdma.receive(a.room(0, 64)), a.rdma.send(a.data(0, 64))] {
         assert_eq!(a.begin(job).unwrap_err().error.kind(), ErrorKind::BadState);
     }
     assert_eq!(a.rdma.state(), RdmaState::Error);
-    while a.side.cq.poll().is_some() {}
+    while a.device_cq.cq.poll().is_some() {}
     for _ in 0..5 {
-        assert!(a.engine.progress(&mut a.side).is_some());
+        assert!(a.engine.progress(&mut a.device_cq).is_some());
     }
-    assert!(!a.engine.has_work() && a.engine.progress(&mut a.side).is_none());
+    assert!(!a.engine.has_work() && a.engine.progress(&mut a.device_cq).is_none());
 }
 
 #[test]
@@ -307,8 +308,8 @@ fn cqe_of_another_job_is_rejected() {
     a.engine.receives.take_first().unwrap();
     a.rdma.stop().map(drop).unwrap();
     model.run_until_idle();
-    let cqe = a.side.cq.poll().unwrap();
-    let error = a.engine.complete(cqe, &mut a.side, &mut None).unwrap_err();
+    let cqe = a.device_cq.cq.poll().unwrap();
+    let error = a.engine.complete(cqe, &mut a.device_cq, &mut None).unwrap_err();
     assert!(error.to_string().contains("completed job 1 before job 2"), "{error}");
 }
 
@@ -334,14 +335,18 @@ fn buf_with_past_reference_takes_slow_path_once() {
 fn chain_or_length_above_limit_is_rejected() {
     let (_model, [a, _b]) = ends();
     let dev = a.rdma.dev();
-    let limits =
-        |send_chain, read_chain| Limits { send_chain, read_chain, receive_chain: 2, longest: 64 };
+    let limits = |send_chain, read_chain| RdmaLimits {
+        send_chain,
+        read_chain,
+        receive_chain: 2,
+        longest: 64,
+    };
     let chain = |count: u64| {
         let mut chain = a.data(0, 8).unwrap();
         (1..count).for_each(|at| chain.link(a.data(8 * at, 8).unwrap()).unwrap());
         Some(chain)
     };
-    let says = |job: &RdmaJob, limits: &Limits| match check(job, dev, limits) {
+    let says = |job: &RdmaJob, limits: &RdmaLimits| match check(job, dev, limits) {
         Ok((sges, _)) => sges.as_slice().len().to_string(),
         Err(error) => error.to_string(),
     };
@@ -396,8 +401,8 @@ fn failed_qp_reset_keeps_bufs_with_device() {
         if refused {
             let refuse = || model.fail_command(0, Opcode::QP_2RST, 1, CommandStatus::NO_RES, 1);
             refuse();
-            a.engine.abort(&mut a.side).unwrap_err();
-            assert!(a.engine.progress(&mut a.side).is_none() && !a.engine.has_work());
+            a.engine.abort(&mut a.device_cq).unwrap_err();
+            assert!(a.engine.progress(&mut a.device_cq).is_none() && !a.engine.has_work());
             refuse();
         }
         drop(a.engine);

@@ -10,7 +10,7 @@ use verbless_prm::{
 
 use super::super::rig::{Driver, MEMORY, MEMORY_BYTES, QUEUE};
 use super::sign;
-use crate::said::said;
+use crate::captured_log::captured_log;
 use verbless_model::memory::HostMemory;
 
 /// The XOR that signatures check.
@@ -260,12 +260,12 @@ fn the_first_mailbox_may_lie_at_any_multiple_of_512() {
 #[test]
 fn command_log_has_opcode_name_and_lengths() {
     let mut driver = Driver::new();
-    let text = said(|| done(&mut driver, &EnableHcaIn::new(), &[]).clear());
+    let text = captured_log(|| done(&mut driver, &EnableHcaIn::new(), &[]).clear());
     let expected = "0x104 ENABLE_HCA slot=0 uid=0 op_mod=0 input=16 output=16 status=0";
     assert!(text.contains(expected), "{text}");
     for (input, output, logged) in [(7, 1, false), (8, 1, true), (12, 1, true), (8, 0, false)] {
         let input = vec![1; input];
-        let text = said(|| super::log(3, &input, &vec![5; output]));
+        let text = captured_log(|| super::log(3, &input, &vec![5; output]));
         assert_eq!(text.contains("slot=3 uid=257 op_mod=257"), logged, "{} {output}", input.len());
     }
 }

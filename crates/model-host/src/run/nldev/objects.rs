@@ -1,8 +1,8 @@
-//! What NETLINK_RDMA shows of the model's objects: how many there are, each by itself, and all of a
-//! kind (`rdma res`, `rdma statistic`).
+//! NETLINK_RDMA's view of the model's objects (`rdma res`, `rdma statistic`): their counts, one
+//! object, all objects of a kind.
 //!
 //! Formats are those of Linux 6.12, `fill_res_*_entry` of `drivers/infiniband/core/nldev.c`. Keys
-//! are left out: the kernel shows them to CAP_NET_ADMIN alone.
+//! are omitted: the kernel shows them to CAP_NET_ADMIN only.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use nix::errno::Errno;
 use verbless_model::{CqResource, MkeyResource, PdResource, QpResource, Resources, SrqResource};
 use verbless_prm::ServiceType;
 
-use super::super::sysfs::Shown;
-use super::{Header, MULTI, Message, NESTED, attribute, find, handle, number};
+use super::super::sysfs::ShownDevice;
+use super::{Header, MULTI, NESTED, NetlinkMessage, attribute, find, handle, number};
 
-/// Bytes of a message of a dump: `rdma` has a buffer of a page.
+/// Bytes of a message in a dump: `rdma` reads into a buffer of one page.
 const LONGEST: usize = 4096 - 256;
-/// Messages of a dump: what the receive buffer of a socket has room for.
+/// Messages in a dump, bounded by a socket's receive buffer.
 const MOST_TABLES: usize = 32;
-/// Objects of a dump: more do not fit, whatever their kind.
+/// Objects in a dump: no more fit, of any kind.
 const MOST_OBJECTS: usize = MOST_TABLES * LONGEST / 16;
-/// Queue pairs that are named with a shared receive queue.
+/// QPs listed per SRQ.
 const MOST_USERS: usize = 100;
 
 /// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ResourceKind {
     Qp,
     CmId,
     Cq,
@@ -34,20 +34,20 @@ pub(super) enum Kind {
     Srq,
 }
 
-/// The numbers of a kind: its command, its table and entries, and what identifies an object.
-struct Numbers {
+/// Numbers of a kind: command, table, entry, id attribute.
+struct KindNumbers {
     command: u16,
     table: u16,
     entry: u16,
     id: u16,
 }
 
-impl Kind {
-    /// In the order in which the kernel counts them.
+impl ResourceKind {
+    /// In the kernel's order.
     const ALL: [Self; 7] =
         [Self::Pd, Self::Cq, Self::Qp, Self::CmId, Self::Mr, Self::Ctx, Self::Srq];
 
-    const fn numbers(self) -> Numbers {
+    const fn numbers(self) -> KindNumbers {
         let (command, table, entry, id) = match self {
             Self::Qp => (10, 19, 20, attribute::RES_LQPN),
             Self::CmId => (11, 30, 31, attribute::RES_CM_IDN),
@@ -57,7 +57,7 @@ impl Kind {
             Self::Ctx => (22, 86, 87, attribute::RES_CTXN),
             Self::Srq => (23, 88, 89, attribute::RES_SRQN),
         };
-        Numbers { command, table, entry, id }
+        KindNumbers { command, table, entry, id }
     }
 
     const fn name(self) -> &'static str {
@@ -77,12 +77,12 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.numbers().command == command)
     }
 
-    /// The kind whose statistics are asked for, by the attribute of its table.
+    /// The kind whose statistics a request names, by its table attribute.
     pub(super) fn of_table(table: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| u32::from(kind.numbers().table) == table)
     }
 
-    /// Whether its objects belong to ports.
+    /// Whether the objects belong to ports.
     const fn is_of_port(self) -> bool {
         matches!(self, Self::Qp | Self::CmId)
     }
@@ -99,13 +99,17 @@ impl Kind {
         }
     }
 
-    /// The objects that are wanted, by number and port; at most as many as a dump has room for.
-    fn entries(self, all: &Resources, wanted: &dyn Fn(u32, Option<u8>) -> bool) -> Vec<Message> {
+    /// The objects selected by number and port, at most as many as a dump holds.
+    fn entries(
+        self,
+        all: &Resources,
+        wanted: &dyn Fn(u32, Option<u8>) -> bool,
+    ) -> Vec<NetlinkMessage> {
         fn those<T>(
             all: &[T],
             wanted: impl Fn(&T) -> bool,
-            show: impl Fn(&T) -> Message,
-        ) -> Vec<Message> {
+            show: impl Fn(&T) -> NetlinkMessage,
+        ) -> Vec<NetlinkMessage> {
             all.iter().filter(|it| wanted(it)).take(MOST_OBJECTS).map(show).collect()
         }
         match self {
@@ -123,11 +127,15 @@ impl Kind {
     }
 }
 
-/// How many objects of each kind there are, by Linux's names. Those of DevX count too, of which
-/// Linux keeps no account.
-pub(super) fn summary(message: Message, index: usize, device: &Shown, all: &Resources) -> Message {
-    let entries = Kind::ALL.into_iter().fold(Message::nested(), |entries, kind| {
-        let entry = Message::nested()
+/// Counts of each kind, under Linux's names. DevX objects count too; Linux does not track them.
+pub(super) fn summary(
+    message: NetlinkMessage,
+    index: usize,
+    device: &ShownDevice,
+    all: &Resources,
+) -> NetlinkMessage {
+    let entries = ResourceKind::ALL.into_iter().fold(NetlinkMessage::nested(), |entries, kind| {
+        let entry = NetlinkMessage::nested()
             .text(attribute::RES_SUMMARY_ENTRY_NAME, kind.name())
             .u64(attribute::RES_SUMMARY_ENTRY_CURR, kind.count(all) as u64);
         entries.put(NESTED | attribute::RES_SUMMARY_ENTRY, &entry.0)
@@ -137,12 +145,12 @@ pub(super) fn summary(message: Message, index: usize, device: &Shown, all: &Reso
 
 /// One object.
 pub(super) fn one(
-    kind: Kind,
-    message: Message,
-    devices: &[Shown],
-    resources: super::Holdings<'_>,
+    kind: ResourceKind,
+    message: NetlinkMessage,
+    devices: &[ShownDevice],
+    resources: super::ObjectLists<'_>,
     body: &[u8],
-) -> Result<Message, Errno> {
+) -> Result<NetlinkMessage, Errno> {
     let id = number(body, kind.numbers().id).ok_or(Errno::EINVAL)?;
     let (index, device) = find(devices, body)?;
     let port = port(device, body)?;
@@ -156,48 +164,48 @@ pub(super) fn one(
 
 /// All objects of a device.
 pub(super) fn all(
-    kind: Kind,
+    kind: ResourceKind,
     header: &Header,
-    devices: &[Shown],
-    resources: super::Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: super::ObjectLists<'_>,
     body: &[u8],
-) -> Result<Vec<Message>, Errno> {
+) -> Result<Vec<NetlinkMessage>, Errno> {
     let (index, device) = find(devices, body)?;
     let port = port(device, body)?;
     let on_port =
         |of: Option<u8>| port.is_none_or(|port| of.is_none_or(|of| port == u32::from(of)));
     let entries = kind.entries(&resources(device.number), &|_, port| on_port(port));
-    let Numbers { table, entry, .. } = kind.numbers();
+    let KindNumbers { table, entry, .. } = kind.numbers();
     Ok(tables(header, index, device, (table, entry), entries))
 }
 
-/// The statistics of all objects of a kind: queue pairs are bound to no counters, and keys have
-/// none but those of on-demand paging.
+/// Statistics of all objects of a kind. No QP is bound to a counter, and MRs only have on-demand
+/// paging counters.
 pub(super) fn statistics(
     header: &Header,
-    devices: &[Shown],
-    resources: super::Holdings<'_>,
+    devices: &[ShownDevice],
+    resources: super::ObjectLists<'_>,
     body: &[u8],
-) -> Result<Vec<Message>, Errno> {
+) -> Result<Vec<NetlinkMessage>, Errno> {
     let table = number(body, attribute::STAT_RES).ok_or(Errno::EINVAL)?;
-    let kind = Kind::of_table(table).ok_or(Errno::EINVAL)?;
+    let kind = ResourceKind::of_table(table).ok_or(Errno::EINVAL)?;
     let (index, device) = find(devices, body)?;
     port(device, body)?;
     match kind {
-        Kind::Qp => Ok(Vec::new()),
-        Kind::Mr => {
-            let Numbers { table, entry, id, .. } = kind.numbers();
+        ResourceKind::Qp => Ok(Vec::new()),
+        ResourceKind::Mr => {
+            let KindNumbers { table, entry, id, .. } = kind.numbers();
             let all = resources(device.number);
             let keys = all.mkeys.iter().take(MOST_OBJECTS);
-            let keys = keys.map(|it| Message::nested().u32(id, it.index)).collect();
+            let keys = keys.map(|it| NetlinkMessage::nested().u32(id, it.index)).collect();
             Ok(tables(header, index, device, (table, entry), keys))
         }
         _ => Err(Errno::EINVAL),
     }
 }
 
-/// The port that a request names, if it is there.
-fn port(device: &Shown, body: &[u8]) -> Result<Option<u32>, Errno> {
+/// The port that a request names; EINVAL: the device has no such port.
+fn port(device: &ShownDevice, body: &[u8]) -> Result<Option<u32>, Errno> {
     let port = number(body, attribute::PORT_INDEX);
     let is_there = |port: u32| (1..=device.ports.len()).contains(&(port as usize));
     if port.is_some_and(|port| !is_there(port)) {
@@ -206,34 +214,34 @@ fn port(device: &Shown, body: &[u8]) -> Result<Option<u32>, Errno> {
     Ok(port)
 }
 
-/// Messages with entries of a table, as many as fit into each.
+/// Packs entries into messages.
 fn tables(
     header: &Header,
     index: usize,
-    device: &Shown,
+    device: &ShownDevice,
     (table, entry): (u16, u16),
-    entries: Vec<Message>,
-) -> Vec<Message> {
-    let mut full = vec![Message::nested()];
+    entries: Vec<NetlinkMessage>,
+) -> Vec<NetlinkMessage> {
+    let mut full = vec![NetlinkMessage::nested()];
     for one in entries {
         let begun = full.last_mut().expect("there is one");
         if begun.0.is_empty() || begun.0.len() + one.0.len() <= LONGEST {
             *begun = std::mem::take(begun).put(entry, &one.0);
         } else if full.len() < MOST_TABLES {
-            full.push(Message::nested().put(entry, &one.0));
+            full.push(NetlinkMessage::nested().put(entry, &one.0));
         } else {
-            tracing::info!("NETLINK_RDMA: there are more objects than a socket has room for");
+            tracing::info!("NETLINK_RDMA: dump truncated: a socket's buffer holds no more");
             break;
         }
     }
-    let of = |filled: Message| {
-        handle(Message::new(header.kind, MULTI, header), index, device).put(table, &filled.0)
+    let of = |filled: NetlinkMessage| {
+        handle(NetlinkMessage::new(header.kind, MULTI, header), index, device).put(table, &filled.0)
     };
     // The kernel sends no empty table.
     full.into_iter().filter(|filled| !filled.0.is_empty()).map(of).collect()
 }
 
-/// `ib_qp_type`; what verbs have no number for is the driver's.
+/// `enum ib_qp_type`; other types are driver types (IB_QPT_DRIVER).
 fn qp_type(service: ServiceType) -> u8 {
     match service {
         ServiceType::QP0 => 0,
@@ -245,10 +253,10 @@ fn qp_type(service: ServiceType) -> u8 {
     }
 }
 
-fn qp(it: &QpResource) -> Message {
-    /// `IB_MIG_MIGRATED`: there is no other path.
+fn qp(it: &QpResource) -> NetlinkMessage {
+    /// `IB_MIG_MIGRATED`: there is no alternate path.
     const MIGRATED: u8 = 0;
-    let mut message = Message::nested();
+    let mut message = NetlinkMessage::nested();
     if it.port != 0 {
         message = message.u32(attribute::PORT_INDEX, it.port.into());
     }
@@ -263,9 +271,9 @@ fn qp(it: &QpResource) -> Message {
     message.u8(attribute::RES_TYPE, qp_type(it.service)).u8(attribute::RES_STATE, it.state)
 }
 
-fn cq(it: &CqResource) -> Message {
-    // mlx5_ib counts one less, as `ibv_create_cq` takes it.
-    let message = Message::nested()
+fn cq(it: &CqResource) -> NetlinkMessage {
+    // mlx5_ib reports one less, the value given to `ibv_create_cq`.
+    let message = NetlinkMessage::nested()
         .u32(attribute::RES_CQE, it.entries.saturating_sub(1))
         .u64(attribute::RES_USECNT, it.users.into())
         .u8(attribute::DEV_DIM, 0)
@@ -273,25 +281,25 @@ fn cq(it: &CqResource) -> Message {
     owned(message, it.uid)
 }
 
-fn mr(it: &MkeyResource) -> Message {
-    Message::nested()
+fn mr(it: &MkeyResource) -> NetlinkMessage {
+    NetlinkMessage::nested()
         .u64(attribute::RES_MRLEN, it.length.unwrap_or(u64::MAX))
         .u32(attribute::RES_MRN, it.index)
         .u32(attribute::RES_PDN, it.pdn)
 }
 
-fn pd(it: &PdResource) -> Message {
-    let message = Message::nested()
+fn pd(it: &PdResource) -> NetlinkMessage {
+    let message = NetlinkMessage::nested()
         .u64(attribute::RES_USECNT, it.users.into())
         .u32(attribute::RES_PDN, it.pdn);
     owned(message, it.uid)
 }
 
-fn context(uid: &u16) -> Message {
-    Message::nested().u32(attribute::RES_CTXN, (*uid).into())
+fn context(uid: &u16) -> NetlinkMessage {
+    NetlinkMessage::nested().u32(attribute::RES_CTXN, (*uid).into())
 }
 
-/// Queue pairs of each shared receive queue, by its number.
+/// QPs of each SRQ, by SRQN.
 fn users_of_srqs(all: &Resources) -> BTreeMap<u32, Vec<u32>> {
     let mut users: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (srqn, qpn) in all.qps.iter().filter_map(|qp| Some((qp.srqn?, qp.qpn))) {
@@ -303,27 +311,28 @@ fn users_of_srqs(all: &Resources) -> BTreeMap<u32, Vec<u32>> {
     users
 }
 
-fn srq(it: &SrqResource, users: &BTreeMap<u32, Vec<u32>>) -> Message {
+fn srq(it: &SrqResource, users: &BTreeMap<u32, Vec<u32>>) -> NetlinkMessage {
     /// `ib_srq_type`.
     const BASIC: u8 = 0;
     const XRC: u8 = 1;
     let kind = if it.cqn.is_some() { XRC } else { BASIC };
-    let mut message = Message::nested()
+    let mut message = NetlinkMessage::nested()
         .u32(attribute::RES_SRQN, it.srqn)
         .u8(attribute::RES_TYPE, kind)
         .u32(attribute::RES_PDN, it.pdn);
     if let Some(cqn) = it.cqn {
         message = message.u32(attribute::RES_CQN, cqn);
     }
-    let Numbers { table, entry, id, .. } = Kind::Qp.numbers();
+    let KindNumbers { table, entry, id, .. } = ResourceKind::Qp.numbers();
     let users = users.get(&it.srqn).into_iter().flatten();
-    let users = users
-        .fold(Message::nested(), |users, &qpn| users.put(entry, &Message::nested().u32(id, qpn).0));
+    let users = users.fold(NetlinkMessage::nested(), |users, &qpn| {
+        users.put(entry, &NetlinkMessage::nested().u32(id, qpn).0)
+    });
     message.put(NESTED | table, &users.0)
 }
 
-/// The context of a user's object.
-fn owned(message: Message, uid: u16) -> Message {
+/// Adds the context of a user's object.
+fn owned(message: NetlinkMessage, uid: u16) -> NetlinkMessage {
     match uid {
         0 => message,
         uid => message.u32(attribute::RES_CTXN, uid.into()),

@@ -1,4 +1,4 @@
-//! Calls with a path, as a program makes them.
+//! Calls with a path.
 
 use std::ffi::CString;
 use std::mem::offset_of;
@@ -16,9 +16,9 @@ use verbless_model::{Model, Profile, Side};
 
 use super::super::rig::{Given, HERE, Program, at};
 use super::super::shared::SharedRun;
-use super::super::sys::Gate;
+use super::super::sys::CallGate;
 use super::*;
-use crate::said::said;
+use crate::captured_log::captured_log;
 
 const ATTRIBUTE: &std::ffi::CStr = c"/sys/class/infiniband/mlx5_0/node_type";
 const DEVICE: &std::ffi::CStr = c"/dev/infiniband/uverbs0";
@@ -29,7 +29,7 @@ fn refused(errno: Errno) -> Answer {
     Answer::Ours(Err(errno))
 }
 
-/// A directory of this machine, as the start of paths.
+/// A directory of this machine, as start of a path.
 fn directory(path: &str) -> std::fs::File {
     std::fs::File::open(path).expect("it is there")
 }
@@ -88,7 +88,7 @@ fn relative_path_resolves_from_its_directory() {
     assert_eq!(program.given().text(), "1: CA\n");
     assert_eq!(from(dev, c"infiniband/uverbs0"), Answer::Given);
     assert_eq!(from(dev, c"infiniband/uverbs9"), refused(Errno::ENOENT));
-    // What the program has of the tree is where nothing in a path tells of it.
+    // Paths relative to a directory of the tree do not name the tree.
     let class = program.open(CLASS, O_RDONLY);
     assert_eq!(from(class.descriptor(), c"mlx5_0/node_type"), Answer::Given);
     assert_eq!(from(class.descriptor(), c"../../../etc/passwd"), Answer::Kernel);
@@ -120,7 +120,7 @@ fn a_path_goes_by_the_rules_of_openat2() {
     ] {
         assert_eq!(open(directory, path, rules), expected, "{path:?} {rules:#x}");
     }
-    // A later kernel's structure is longer, and says nothing with zeros.
+    // Longer structures of later kernels are accepted if the rest is zero.
     let (zeros, more) = ([0u64; 513], [0u64, 0, 0, 1]);
     let (zeros, more) = (zeros.as_ptr() as u64, more.as_ptr() as u64);
     for (how, size, expected) in [
@@ -148,23 +148,23 @@ fn device_open_takes_filtered_descriptor_if_free() {
     let second = program.given();
     assert!(second.number.is_some_and(|number| (48..64).contains(&number)), "{second:?}");
     program.gate.refuse(&full[1..]);
-    let said = said(|| assert_eq!(open(), Answer::Given));
+    let said = captured_log(|| assert_eq!(open(), Answer::Given));
     let third = program.given();
     assert_eq!((third.number, count()), (None, 2));
-    assert!(said.contains("looks like that of a regular file to fstat"), "{said}");
-    // An error that another number cannot avoid is returned at once.
+    assert!(said.contains("fstat shows a device's descriptor as a regular file"), "{said}");
+    // Errors that another number cannot avoid are returned at once.
     program.gate.refuse(&[Errno::ENOMEM]);
     assert_eq!((open(), count()), (refused(Errno::ENOMEM), 2));
     program.gate.refuse(&full);
     assert_eq!((open(), count()), (refused(Errno::EINVAL), 2));
-    // It is killed once its path was read.
+    // The caller is killed after its path was read.
     let path = OnePage::new(DEVICE);
     program.gate.end_after(1);
     let answer = program.call(SYS_openat, &[HERE, path.at(), O_RDWR as u64]);
     assert_eq!((answer, count()), (refused(Errno::EINTR), 2));
 }
 
-/// A path that is read at once, as it lies in one page.
+/// A path within one page, which one read fetches.
 #[repr(align(256))]
 struct OnePage([u8; 256]);
 
@@ -204,13 +204,13 @@ fn pending_device_open_locks_no_other_call() {
     });
 }
 
-/// Finds out at each look at a call whether the open devices are locked.
+/// Checks at each NOTIF_ID_VALID whether the table of opens is locked.
 struct Look {
     shared: Arc<SharedRun>,
     locked: AtomicBool,
 }
 
-impl Gate for Look {
+impl CallGate for Look {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
     fn go_on(&self, _: u64) {}
@@ -268,15 +268,17 @@ fn unmodelled_device_open_logs_reason() {
         let path = CString::new(format!("/dev/infiniband/{name}")).expect("a path");
         let open = |flags: i32| {
             let call = [HERE, at(&path), flags as u64];
-            said(|| assert!(matches!(program.call(SYS_openat, &call), Answer::Ours(Err(_)))))
+            captured_log(|| {
+                assert!(matches!(program.call(SYS_openat, &call), Answer::Ours(Err(_))))
+            })
         };
         let text = open(O_RDONLY);
         assert!(text.contains(&format!("{name} refused with ENOENT: {why}")), "{text}");
-        assert_eq!(open(O_WRONLY | O_CREAT), "", "who makes a file looks for none");
+        assert_eq!(open(O_WRONLY | O_CREAT), "", "O_CREAT logs no reason");
     }
 }
 
-/// The mode, the device number and the inode that a `stat` says.
+/// Mode, device number and inode of a `struct stat`.
 fn stated(bytes: &[u64; 18]) -> (u32, u64, u64) {
     let bytes: Vec<u8> = bytes.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let word = |at: usize| u64::from_ne_bytes(*bytes[at..].first_chunk().expect("room"));
@@ -397,7 +399,7 @@ fn faccessat_checks_file_mode_bits() {
     for flags in [1, libc::AT_SYMLINK_FOLLOW, libc::AT_EACCESS | 1] {
         let call = [HERE, at(DEVICE), W_OK as u64, flags as u64];
         assert_eq!(program.call(SYS_faccessat2, &call), refused(Errno::EINVAL), "{flags:#x}");
-        // The older call has no such argument.
+        // `faccessat` has no flags argument.
         assert_eq!(program.call(SYS_faccessat, &call), allowed, "{flags:#x}");
     }
 }
@@ -410,7 +412,7 @@ fn files_have_no_xattrs() {
     let leaf = program.open(c"/sys/class/infiniband/mlx5_2/device", O_RDONLY | O_DIRECTORY);
     let real = std::fs::read_link(format!("/proc/self/fd/{}", leaf.descriptor())).expect("open");
     let shown = program.answerer.view.tree.shown(real);
-    // The driver's own directory is not modelled.
+    // The driver's directory is not modelled.
     let link = CString::new(format!("{}/driver", shown.display())).expect("a path");
     for (path, of_one, of_all) in [
         (ATTRIBUTE, refused(Errno::ENODATA), Answer::Ours(Ok(0))),
@@ -466,7 +468,7 @@ fn path_is_read_up_to_nul() {
     let program = Program::new();
     let call = Notification::of(std::process::id(), 0, [0; 6]);
     let read = |at: usize, length: usize, end: u8| {
-        // SAFETY: within the pages that are left, of which there is no reference.
+        // SAFETY: within the mapped pages, to which no reference exists.
         unsafe {
             start.add(at).write_bytes(b'a', length);
             start.add(at + length).write(end);
@@ -501,12 +503,12 @@ fn path_of_a_killed_caller_is_not_used() {
         (libc::SYS_listxattr, vec![attribute]),
     ];
     for (number, call) in &calls {
-        // Between the news of the call and the reading of its path, another got the number.
+        // The caller is killed, and its tid reused, before its path is read.
         program.gate.end();
         assert_eq!(program.call(*number, call), Answer::Kernel, "call {number}");
         assert!(program.gate.last().is_none(), "call {number}");
     }
-    // The same for what a relative path begins at.
+    // The same for the start directory of a relative path.
     program.gate.end_after(-1);
     let class = program.open(CLASS, O_DIRECTORY);
     program.gate.end_after(1);

@@ -8,7 +8,7 @@ use super::super::process::Caller;
 use super::super::process::tests::{becomes_sleep, shell, waiting};
 use super::super::rig::is_apart;
 use super::*;
-use verbless_model::memory::Reach;
+use verbless_model::memory::RemoteMemory;
 use verbless_model_kernel::remote::Client;
 
 pub(in super::super) fn processes() -> Processes {
@@ -24,9 +24,10 @@ fn exec_makes_new_process_entry() {
     let before = processes.of_thread(tid, || true).expect("a child");
     assert_eq!(processes.known(tid), Some(pid));
     assert_eq!(processes.known(std::process::id()), None);
-    let is_whole = |process: &Process| matches!(process.device_reach(), Some(Reach::Client(_)));
+    let is_whole =
+        |process: &Process| matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
     assert!(is_whole(&before));
-    // A thread begins, and the program stays what it is.
+    // The thread calls `execve`, and nothing has changed yet.
     processes.may_leave(pid, tid);
     processes.may_leave(pid, tid);
     assert!(!is_whole(&before), "its memory is that of the program alone");
@@ -42,7 +43,7 @@ fn exec_makes_new_process_entry() {
     let after = processes.of_thread(tid, || true).expect("a child");
     assert!(!Arc::ptr_eq(&before, &after), "it is another program");
     assert!(is_whole(&after));
-    // That it left shows at its next call, too.
+    // The next call also reveals a successful `execve`.
     processes.may_leave(pid, tid);
     child.kill().and_then(|()| child.wait()).expect("it is there");
     processes.heard(tid, || true);
@@ -52,18 +53,18 @@ fn exec_makes_new_process_entry() {
     assert!(table.known.is_empty() && table.leaving.is_empty() && table.execs.is_empty());
 }
 
-/// A thread of this process, until this is dropped.
+/// A thread of this process, which ends when this is dropped.
 struct Thread(u32, Option<std::thread::JoinHandle<()>>, std::sync::mpsc::Sender<()>);
 
 impl Thread {
     fn new() -> Self {
-        let (let_go, goes) = std::sync::mpsc::channel::<()>();
+        let (drop_pending, goes) = std::sync::mpsc::channel::<()>();
         let (said, says) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let _ = said.send(nix::unistd::gettid().as_raw() as u32);
             let _ = goes.recv();
         });
-        Self(says.recv().expect("a number"), Some(thread), let_go)
+        Self(says.recv().expect("a number"), Some(thread), drop_pending)
     }
 }
 
@@ -82,7 +83,7 @@ fn execve_of_an_ended_thread_has_failed() {
     let (processes, own) = (processes(), Pid::this());
     let [first, second] = [Thread::new(), Thread::new()];
     let process = processes.of_thread(first.0, || true).expect("this process");
-    let is_whole = || matches!(process.device_reach(), Some(Reach::Client(_)));
+    let is_whole = || matches!(process.remote_memory(), Some(RemoteMemory::Client(_)));
     let call = || processes.of_thread(nix::unistd::gettid().as_raw() as u32, || true);
     processes.may_leave(own, first.0);
     processes.may_leave(own, second.0);
@@ -103,7 +104,7 @@ fn heard_asks_no_other_process() {
     let (mut child, mut stranger) = (shell(), shell());
     let (tid, pid) = (child.id(), Pid::from_raw(child.id() as i32));
     processes.of_thread(tid, || true).expect("a child");
-    // As if the stranger had the number of an ended thread that has begun this.
+    // As if the stranger had the tid of an ended thread that had called `execve`.
     processes.may_leave(pid, stranger.id());
     becomes_sleep(&mut child);
     processes.heard(stranger.id(), || false);
@@ -125,7 +126,7 @@ fn heard_asks_no_other_process() {
 fn execs_of_one_process_are_bounded() {
     let (processes, own) = (processes(), Pid::this());
     let process = processes.of_thread(std::process::id(), || true).expect("this process");
-    // No thread has such a number.
+    // No thread has such a tid.
     (0..1000).for_each(|number| processes.may_leave(own, (1 << 30) + number));
     assert!(processes.table().execs.len() <= 64);
     processes.of_thread(std::process::id(), || true).expect("this process");
@@ -135,8 +136,8 @@ fn execs_of_one_process_are_bounded() {
     assert!(processes.table().execs.is_empty(), "which they are is not known");
     threads.iter().for_each(|thread| processes.heard(thread.0, || true));
     processes.of_thread(std::process::id(), || true).expect("this process");
-    let reach = process.device_reach();
-    assert!(processes.may_be_leaving(own) && matches!(reach, Some(Reach::Program(_))));
+    let reach = process.remote_memory();
+    assert!(processes.may_be_leaving(own) && matches!(reach, Some(RemoteMemory::Program(_))));
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn claims_outlive_execve() {
     assert_eq!(after.pinned().load(Ordering::Relaxed), 5, "pages");
     assert!(std::ptr::eq(before.eventfds(), after.eventfds()), "eventfds");
     let of = |caller: &Caller| (0..).map_while(|_| caller.claim().ok()).collect::<Vec<_>>();
-    // The limit of the child is such that this is not all of ours.
+    // The child's limit is below its share of ours.
     sys::tests::limit_descriptors(tid, libc::rlimit { rlim_cur: 9, rlim_max: 9 });
     let held = of(&before);
     assert_eq!((held.len(), of(&after).len()), (9, 0), "descriptors");
@@ -174,12 +175,12 @@ fn claims_outlive_a_lack_of_descriptors() {
     let tid = std::process::id();
     let before = processes.of_thread(tid, || true).expect("this process");
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has one");
-    // None is free: what the process is about to leave cannot be said, and it is forgotten.
+    // No descriptor is free: the process's places cannot be read, and it is forgotten.
     setrlimit(Resource::RLIMIT_NOFILE, 1, hard).expect("it is lower");
     processes.may_leave(own, tid);
     assert!(processes.table().known.is_empty());
     assert!(processes.of_thread(tid, || true).is_err());
-    // Others are forgotten then, too.
+    // Other processes are forgotten in the same state.
     let mut table = processes.table();
     let claims = before.claims.clone();
     (1..=MANY as i32 + 1).for_each(|pid| {
@@ -199,7 +200,7 @@ fn process_of_a_killed_caller_is_not_registered() {
     let processes = processes();
     let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
     let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, flags).expect("a pair");
-    processes.guarded_as(Wards::through(ours));
+    processes.guarded_as(GuardedProcesses::through(ours));
     let warded = || sys::receive_message(theirs.as_fd(), 1).is_ok_and(|(_, fds)| !fds.is_empty());
     let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a child");
     let tid = stranger.id();
@@ -208,8 +209,8 @@ fn process_of_a_killed_caller_is_not_registered() {
     assert!(
         processes.table().known.is_empty() && processes.table().threads.is_empty() && !warded()
     );
-    assert!((1..=u16::MAX).all(|number| processes.memory.reach(number).is_none()));
-    // One that is known is not taken for the caller either, and a thread of its is not kept.
+    assert!((1..=u16::MAX).all(|number| processes.memory.remote(number).is_none()));
+    // A known process is not taken for the caller either, and its thread is not recorded.
     let known = processes.of_thread(std::process::id(), || true).expect("this process");
     assert!(warded());
     for tid in [std::process::id(), nix::unistd::gettid().as_raw() as u32] {
@@ -217,7 +218,7 @@ fn process_of_a_killed_caller_is_not_registered() {
         assert_eq!(refused.map(|it| it.pid), Err(Errno::EINTR));
     }
     assert_eq!(processes.table().threads.len(), 1);
-    // Its end wakes no wait.
+    // Its end causes no wake.
     drop(stranger.stdin.take());
     stranger.wait().expect("it ends");
     assert_eq!(processes.wakes.wait(Some(std::time::Duration::ZERO)), Ok(vec![]));
@@ -255,7 +256,7 @@ fn table_is_unlocked_during_process_check() {
     let open = |pid, tid| {
         looks.fetch_add(1, Ordering::Relaxed);
         assert!(is_free(), "the lock is held while files of the process are opened");
-        Opened::of(pid, tid)
+        ProcFiles::of(pid, tid)
     };
     for _ in 0..2 {
         processes.looked_at(own, &pool, is_free, open).expect("the lock is free");

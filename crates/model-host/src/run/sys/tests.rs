@@ -1,4 +1,4 @@
-//! What the wrappers of system calls ask for and give back.
+//! Arguments and results of the system call wrappers.
 
 use std::fs::File;
 use std::process::Command;
@@ -75,7 +75,7 @@ fn short_turn_thread_gets_highest_priority() {
         std::fs::read_to_string("/proc/thread-self/stat").expect("our own")
     });
     let stat = stat.join().expect("it ends");
-    // The numbers follow the name; the third is the first of them.
+    // The fields after the name start with number 3 of proc(5).
     let (_, numbers) = stat.rsplit_once(") ").expect("a name");
     let nice = numbers.split(' ').nth(19 - 3).expect("a priority");
     let status = std::fs::read_to_string("/proc/self/status").expect("our own");
@@ -98,7 +98,7 @@ fn stop_of_a_traced_child_is_no_end() {
     let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
     let pid = child.id() as i32;
     let (none, zero) = (std::ptr::null_mut::<libc::c_void>(), 0_usize);
-    // SAFETY: requests with numbers only, and the kernel writes one structure, which is plain data.
+    // SAFETY: requests with integers only; the kernel writes one plain structure.
     let stopped = unsafe {
         let seized = libc::ptrace(libc::PTRACE_SEIZE, pid, zero, none) == 0
             && libc::ptrace(libc::PTRACE_INTERRUPT, pid, zero, none) == 0;

@@ -8,7 +8,7 @@ use super::outbox::{
     BUFFER, BUSY, CC_DB, CC_DB_MSB, CQ_DB, EMU_CAP, EMU_CAP_TRIGGER, EQ_DB_NO_REARM, EQ_DB_REARM,
     ERROR, RXC_RD, RXT_DB, SW_RESERVE, SXD_DB, UCTL,
 };
-use super::{Ask, Asked, Doorbell, Outbox, Queues, Window, errno};
+use super::{AccessResult, DeviceRequest, Doorbell, Outbox, Queues, Window, errno};
 use crate::dpa::context::{OUTBOXES, WINDOW_CONFIGS, WINDOWS};
 use crate::dpa::process::{Process, ProcessState};
 
@@ -39,16 +39,16 @@ fn process() -> Process {
 enum Came {
     Value(u64),
     Errno(u32),
-    Device(Ask),
+    Function(DeviceRequest),
     Fault,
 }
 
 fn transfer(process: &mut Process, address: u64, size: u64, store: Option<u64>) -> Came {
     match process.transfer(&Transfer { address, size, store }) {
-        Asked::Done(value) => Came::Value(value),
-        Asked::Errno(errno) => Came::Errno(errno),
-        Asked::Device(ask) => Came::Device(ask),
-        Asked::Nothing => Came::Fault,
+        AccessResult::Done(value) => Came::Value(value),
+        AccessResult::Errno(errno) => Came::Errno(errno),
+        AccessResult::Device(ask) => Came::Function(ask),
+        AccessResult::Nothing => Came::Fault,
     }
 }
 
@@ -65,7 +65,7 @@ fn ring(doorbell: Doorbell) -> Came {
 }
 
 fn ring_for(queues: Queues, doorbell: Doorbell) -> Came {
-    Came::Device(Ask::Ring { outbox: Some(3), queues, doorbell })
+    Came::Function(DeviceRequest::Ring { outbox: Some(3), queues, doorbell })
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn window_address_resolves_to_its_mkey() {
     let mut process = process();
     let at = |window: u64, address: u64| WINDOWS | window << 48 | address;
     let reach = |mkey, address, size, store| {
-        Came::Device(Ask::Reach { window: 5, pd: 9, mkey, address, size, store })
+        Came::Function(DeviceRequest::RemoteMemory { window: 5, pd: 9, mkey, address, size, store })
     };
     let far = 0xffff_ffff_fff8;
     assert_eq!(load(&mut process, at(5, far), 8), reach(0x1200, far, 8, None));
@@ -91,7 +91,10 @@ fn window_config_is_a_32_bit_mkey_register() {
     assert_eq!(store(&mut process, config, 4, 0x3400), Came::Value(0));
     assert_eq!(load(&mut process, config, 4), Came::Value(0x3400));
     let through = load(&mut process, WINDOWS | 5 << 48, 1);
-    assert!(matches!(through, Came::Device(Ask::Reach { mkey: 0x3400, .. })), "{through:?}");
+    assert!(
+        matches!(through, Came::Function(DeviceRequest::RemoteMemory { mkey: 0x3400, .. })),
+        "{through:?}"
+    );
     for (address, size) in [(config, 8), (config, 2), (config + 4, 4), (config + 64, 4)] {
         assert_eq!(load(&mut process, address, size), Came::Fault, "{size} at {address:#x}");
         assert_eq!(store(&mut process, address, size, 1), Came::Fault);
@@ -159,17 +162,31 @@ fn outbox_has_software_word_and_read_buffer() {
 fn pending_ask_needs_unchanged_outbox_and_window() {
     let mut process = process();
     let doorbell = Doorbell::Other(0);
-    let ask = |uar_page| Ask::Ring { outbox: Some(3), queues: Queues::Page(uar_page), doorbell };
-    let reach = |window, pd| Ask::Reach { window, pd, mkey: 0, address: 0, size: 1, store: None };
+    let ask = |uar_page| DeviceRequest::Ring {
+        outbox: Some(3),
+        queues: Queues::Page(uar_page),
+        doorbell,
+    };
+    let reach = |window, pd| DeviceRequest::RemoteMemory {
+        window,
+        pd,
+        mkey: 0,
+        address: 0,
+        size: 1,
+        store: None,
+    };
     assert!(process.has(&ask(UAR_PAGE)) && !process.has(&ask(UAR_PAGE + 1)));
     assert!(process.has(&reach(5, 9)) && !process.has(&reach(5, 8)) && !process.has(&reach(6, 9)));
     let extension = Queues::Extension { device_id: 7, process: 1 };
     process.outboxes.get_mut(&3).unwrap().extend(1, Some(7));
     assert!(!process.has(&ask(UAR_PAGE)), "the outbox rings for others");
-    assert!(process.has(&Ask::Ring { outbox: Some(3), queues: extension, doorbell }));
+    assert!(process.has(&DeviceRequest::Ring { outbox: Some(3), queues: extension, doorbell }));
     process.outboxes.clear();
     assert!(!process.has(&ask(UAR_PAGE)));
-    assert!(process.has(&Ask::Ring { outbox: None, queues: extension, doorbell }), "by a call");
+    assert!(
+        process.has(&DeviceRequest::Ring { outbox: None, queues: extension, doorbell }),
+        "by a call"
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use verbless_prm::{Aeth, AtomicAckEth, Bth};
 
 use super::super::context::QueuePair;
-use super::super::keys::Need;
+use super::super::keys::AccessRight;
 use super::super::operation::Remote;
 use super::super::responder::Nak;
 use super::super::scratch::Scratch;
@@ -171,7 +171,7 @@ impl QueuePair<'_> {
         };
         let from = address.wrapping_add(at);
         let psn = advance(psn, sent);
-        if let Err(nak) = self.range(key, from, here, Need::RemoteRead, scratch) {
+        if let Err(nak) = self.range(key, from, here, AccessRight::RemoteRead, scratch) {
             if again {
                 // A requester that still waits for the response asks once more; one that has it may
                 // have closed the key.

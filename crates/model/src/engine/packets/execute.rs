@@ -7,7 +7,7 @@ use verbless_prm::hot::cqe_opcode;
 
 use super::super::context::QueuePair;
 use super::super::cqe::Received;
-use super::super::keys::Need;
+use super::super::keys::AccessRight;
 use super::super::responder::{Nak, Next};
 use super::super::scratch::Scratch;
 use super::super::transfer;
@@ -142,7 +142,7 @@ impl QueuePair<'_> {
                     }
                     let (key, start) = (reth.rkey(), reth.virtual_address());
                     // Checks the whole range before the first byte moves.
-                    self.range(key, start, whole, Need::RemoteWrite, scratch)?;
+                    self.range(key, start, whole, AccessRight::RemoteWrite, scratch)?;
                     (key, start, whole, 0)
                 }
                 (None, Some(Incoming { into: Target::Range { key, address, length }, bytes })) => {
@@ -161,7 +161,7 @@ impl QueuePair<'_> {
         };
         if length > 0 {
             let address = start.wrapping_add(at);
-            self.range(key, address, length, Need::RemoteWrite, scratch)?;
+            self.range(key, address, length, AccessRight::RemoteWrite, scratch)?;
             transfer::scatter(self.context.spaces, &scratch.remote, payload)
                 .map_err(|_| self.of_remote(Nak::Operation, &scratch.remote))?;
             self.data_arrived(QueueSide::Responder, &scratch.remote);
@@ -195,7 +195,7 @@ impl QueuePair<'_> {
         if length > self.context.limits.longest_message(self.qp) || self.answers_too_many() {
             return Err(Nak::InvalidRequest);
         }
-        self.range(key, address, length, Need::RemoteRead, scratch)?;
+        self.range(key, address, length, AccessRight::RemoteRead, scratch)?;
         let packets = self.packets(length);
         let psn = self.qp.responder.psn;
         let most = self.qp.responder.max_dest_rd_atomic;
@@ -218,7 +218,7 @@ impl QueuePair<'_> {
         if !address.is_multiple_of(8) || self.answers_too_many() {
             return Err(Nak::InvalidRequest);
         }
-        self.range(key, address, 8, Need::Atomic, scratch)?;
+        self.range(key, address, 8, AccessRight::Atomic, scratch)?;
         let operands = Operands { swap_add: header.swap_or_add(), compare: header.compare() };
         let value = self.exchange_word(next, operands, scratch)?;
         let psn = self.qp.responder.psn;

@@ -7,10 +7,10 @@ use super::super::scratch::Scratch;
 use super::datagram::has_q_key;
 use super::path::{Addresses, mapped};
 use crate::engine::ethernet;
-use crate::engine::function::Function;
+use crate::engine::function::FunctionEngine;
 use crate::engine::transport;
 use crate::fabric::{Delivery, Vport};
-use crate::functions::Others;
+use crate::functions::OtherFunctions;
 use crate::hca::Hca;
 use crate::hca::objects::{Objects, QpObject};
 use crate::hca::state::Violations;
@@ -23,8 +23,8 @@ const FULL: u16 = 1 << 15;
 
 /// Takes a packet that arrived at a port of a function.
 pub(in crate::engine) fn arrive(
-    function: &mut Function,
-    others: Others<'_>,
+    function: &mut FunctionEngine,
+    others: OtherFunctions<'_>,
     delivery: &Delivery,
     now: u64,
     scratch: &mut Scratch,
@@ -149,7 +149,7 @@ fn agree(own: u16, sent: u16) -> bool {
 
 /// Gives a datagram to all QPs of a function that joined its group.
 fn to_group(
-    (function, others): (&mut Function, Others<'_>),
+    (function, others): (&mut FunctionEngine, OtherFunctions<'_>),
     (packet, opcode): (&Packet<'_>, Opcode),
     (port, own): (u8, bool),
     now: u64,

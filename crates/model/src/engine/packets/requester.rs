@@ -8,8 +8,8 @@ use verbless_prm::WqeFence;
 use verbless_prm::hot::{CtrlSegment, cqe_syndrome};
 
 use super::super::context::{Missing, QueuePair};
-use super::super::operation::Refused;
-use super::super::requester::Step;
+use super::super::operation::WqeRefusal;
+use super::super::requester::TurnStart;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::{self, Placed, Work};
@@ -115,7 +115,7 @@ impl QueuePair<'_> {
         let index = sq.consumer;
         let fetched = sq.fetch(self.context.memory, longest, &mut scratch.wqe);
         let (qp_type, general) = (self.qp.qp_type, self.context.caps.general());
-        let work = fetched.map_err(Refused::from).and_then(|wqebbs| {
+        let work = fetched.map_err(WqeRefusal::from).and_then(|wqebbs| {
             let work = Work::parse(&scratch.wqe, self.qpn, index, qp_type, general)?;
             Ok((work, wqebbs))
         });
@@ -172,9 +172,9 @@ impl QueuePair<'_> {
     /// Executes the next WQE, or a part of it, which sends nothing.
     fn next_in_ring(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
         match self.begin(scratch)? {
-            Step::Over(turn) => Ok(turn),
+            TurnStart::Over(turn) => Ok(turn),
             // The WQE has changed since: it gets a turn of its own.
-            Step::Request(_) => Ok(Turn::Again),
+            TurnStart::Request(_) => Ok(Turn::Again),
         }
     }
 

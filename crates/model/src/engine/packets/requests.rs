@@ -7,7 +7,7 @@ use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{AtomicEth, Bth, Ieth, Immdt, Reth};
 
 use super::super::context::QueuePair;
-use super::super::keys::{self, Need, Range, Sge, User};
+use super::super::keys::{self, AccessRight, KeyUser, Range, Sge};
 use super::super::scratch::Scratch;
 use super::super::transfer::{self, TransferEnd};
 use super::super::work::{Segment, Work, segments};
@@ -25,7 +25,7 @@ const PACKETS_OF_PART: u32 = 128;
 const PACKETS_PER_REQUEST: u32 = 16;
 
 /// A packet of a request.
-struct Part {
+struct RequestPart {
     /// The packet's number in the message, which has `packets` of them.
     packet: u32,
     packets: u32,
@@ -76,7 +76,7 @@ impl QueuePair<'_> {
         let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.qp_type, general);
         let sent = match &work {
             Ok(work) => {
-                let part = Part { packet, packets, at, end, psn };
+                let part = RequestPart { packet, packets, at, end, psn };
                 self.send_packet(work, &part, scratch)
             }
             Err(_) => Err(cqe_syndrome::LOCAL_QP_OPERATION),
@@ -103,7 +103,12 @@ impl QueuePair<'_> {
 
     /// Builds a packet of a request, whose WQE is in the scratch buffer, and sends it; the error is
     /// the syndrome.
-    fn send_packet(&mut self, work: &Work, part: &Part, scratch: &mut Scratch) -> Result<(), u8> {
+    fn send_packet(
+        &mut self,
+        work: &Work,
+        part: &RequestPart,
+        scratch: &mut Scratch,
+    ) -> Result<(), u8> {
         let operation = work.operation;
         let (first, last) = (part.packet == 0, part.packet + 1 == part.packets);
         let scatters = operation.scatters();
@@ -180,8 +185,12 @@ impl QueuePair<'_> {
         length: u64,
         scratch: &mut Scratch,
     ) -> Result<(), u8> {
-        let need = if work.operation.scatters() { Need::LocalWrite } else { Need::LocalRead };
-        let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
+        let need = if work.operation.scatters() {
+            AccessRight::LocalWrite
+        } else {
+            AccessRight::LocalRead
+        };
+        let user = KeyUser { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let Scratch { local, wqe, .. } = scratch;
         local.clear();
         let mut visits = keys::VISITS;

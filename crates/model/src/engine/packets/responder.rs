@@ -80,7 +80,7 @@ impl QueuePair<'_> {
             }
             Ok(_) => {}
             Err(Nak::NotReady) => {
-                // Until that packet comes again, the packets behind it are dropped without an
+                // Until that packet comes again, the packets after it are dropped without an
                 // answer.
                 self.qp.runtime.connection().arriving.reported = true;
                 let timer = self.qp.responder.min_rnr_timer;

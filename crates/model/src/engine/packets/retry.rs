@@ -33,7 +33,7 @@ impl QueuePair<'_> {
         let window = &mut self.qp.runtime.connection().window;
         let psn = window.psn(arrived);
         let before = std::mem::replace(&mut window.revealed, psn);
-        // The peer answers in order. An answer behind one that came already answers the repeated
+        // The peer answers in order. An answer after one that came already answers the repeated
         // request, and the beginning of that answer is lost as well. This costs no retry, since a
         // delayed packet looks the same; the timer runs on.
         let again = before

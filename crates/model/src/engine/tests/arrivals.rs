@@ -11,8 +11,8 @@ const BYTES: u32 = 5000;
 /// arrivals.
 fn run(in_packets: bool, sent: &[u8]) -> (Arrivals, [u32; 2]) {
     let mut rig = Rig::new();
-    rig.world.in_packets = in_packets;
-    let recording = ArrivalRecording::new(&rig.world.common.outbox);
+    rig.locked.in_packets = in_packets;
+    let recording = ArrivalRecording::new(&rig.locked.common.outbox);
     let (mut a, mut b) = rig.pair();
     let (local, lkey) = rig.region(0, 8192);
     let (remote, rkey) = rig.region(1, 8192);
@@ -22,7 +22,7 @@ fn run(in_packets: bool, sent: &[u8]) -> (Arrivals, [u32; 2]) {
     rig.post(&mut a, Request::send().sge(local, BYTES, lkey));
     rig.post(&mut a, Request::write(remote, rkey).sge(local, BYTES, lkey).unsignaled());
     rig.post(&mut a, Request::read(remote, rkey).sge(local, BYTES, lkey));
-    // A READ without a fence may see the effect of an atomic behind it.
+    // A READ without a fence may see the effect of an atomic after it.
     rig.run();
     let add = Request::atomic(opcode::FETCH_ADD, remote, rkey, 1, 0);
     rig.post(&mut a, add.sge(local, 8, lkey));
@@ -77,7 +77,7 @@ fn arrivals_are_recorded_only_on_request() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (remote, rkey) = rig.region(1, 64);
-    let outbox = rig.world.common.outbox.clone();
+    let outbox = rig.locked.common.outbox.clone();
     let mut write = |rig: &mut Rig| {
         rig.post(&mut a, Request::write(remote, rkey).inline(b"one"));
         rig.run();

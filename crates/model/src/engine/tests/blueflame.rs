@@ -11,7 +11,7 @@ use crate::memory::{HostMemory, UAR_PAGE};
 const REGISTER: u64 = PAGE as u64 * UAR_PAGE + 0x800;
 
 fn store(rig: &mut Rig, offset: u64, bytes: &[u8]) {
-    engine::trapped_write(&mut rig.world, 0, offset, bytes);
+    engine::trapped_write(&mut rig.locked, 0, offset, bytes);
 }
 
 /// Copies a WQE to a register, eight bytes at a time.
@@ -184,7 +184,7 @@ fn copy_longer_than_posted_is_an_operation_error() {
     copy(&mut rig, REGISTER, &copied.iter().copied().chain([0; 48]).collect::<Vec<u8>>());
     let record = rig.qp(&a).record;
     rig.memory().store32(record + 4, 1u32.to_be()).unwrap();
-    engine::mmio_write(&mut rig.world, 0, REGISTER, &copied[..8]);
+    engine::mmio_write(&mut rig.locked, 0, REGISTER, &copied[..8]);
     let entry = rig.one(0, a.send_cq);
     let expected = (cqe_opcode::REQUESTER_ERROR, 0, cqe_syndrome::LOCAL_QP_OPERATION);
     assert_eq!(entry.error(), expected);

@@ -214,9 +214,9 @@ fn solicited_arm_ignores_unsolicited_completions() {
 #[test]
 fn an_eq_interrupts_when_armed_and_once() {
     let mut rig = Rig::new();
-    let raised = |rig: &mut Rig| std::mem::take(&mut rig.world.functions[0].hca.raised);
+    let raised = |rig: &mut Rig| std::mem::take(&mut rig.locked.functions[0].hca.raised);
     let event =
-        |rig: &mut Rig| rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
+        |rig: &mut Rig| rig.locked.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     event(&mut rig);
     assert!(raised(&mut rig).is_empty());
     rig.eq_doorbell(0, super::rig::ASYNC_EQ, true);
@@ -235,23 +235,23 @@ fn an_eq_interrupts_when_armed_and_once() {
 fn full_eq_drops_events_until_room_is_reported() {
     let mut rig = Rig::new();
     for _ in 0..20 {
-        rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
+        rig.locked.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     }
     assert_eq!(rig.events(0).len(), 16);
-    rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
+    rig.locked.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     assert_eq!(rig.events(0).len(), 0, "the device was not told of the room");
     rig.eq_doorbell(0, super::rig::ASYNC_EQ, false);
-    rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
+    rig.locked.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     assert_eq!(rig.events(0).len(), 1);
 }
 
 #[test]
 fn eq_receives_only_events_in_its_bitmask() {
     let mut rig = Rig::new();
-    let eq = rig.world.functions[0].hca.objects.eqs.get_mut(&super::rig::ASYNC_EQ).unwrap();
+    let eq = rig.locked.functions[0].hca.objects.eqs.get_mut(&super::rig::ASYNC_EQ).unwrap();
     eq.bitmask = [1 << event_type::CQ_ERROR, 0, 0, 0];
-    rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
-    rig.world.functions[0].events().post(event_type::CQ_ERROR, 0, [0; 28]);
+    rig.locked.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
+    rig.locked.functions[0].events().post(event_type::CQ_ERROR, 0, [0; 28]);
     assert_eq!(rig.events(0), [event_type::CQ_ERROR]);
 }
 
@@ -259,9 +259,9 @@ fn eq_receives_only_events_in_its_bitmask() {
 fn faults_drop_and_delay_completions_in_order() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let faults = &mut rig.world.functions[0].engine.faults;
-    faults.lose_completions = engine::Strike { skip: 1, count: 1 };
-    faults.delay_completions = engine::Strike { skip: 1, count: 1 };
+    let faults = &mut rig.locked.functions[0].engine.faults;
+    faults.lose_completions = engine::FaultWindow { skip: 1, count: 1 };
+    faults.delay_completions = engine::FaultWindow { skip: 1, count: 1 };
     faults.delay = 1000;
     for _ in 0..4 {
         nop(&mut rig, &mut a);
@@ -275,8 +275,8 @@ fn faults_drop_and_delay_completions_in_order() {
 fn delayed_cqe_of_a_reset_qp_is_dropped() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let faults = &mut rig.world.functions[0].engine.faults;
-    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    let faults = &mut rig.locked.functions[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::FaultWindow { skip: 0, count: 1 });
     nop(&mut rig, &mut a);
     super::flush::reset(&mut rig, &a);
     rig.advance(Duration::from_nanos(1000));
@@ -288,8 +288,8 @@ fn delayed_cqe_of_a_reset_qp_is_dropped() {
 fn delayed_completion_arrives_exactly_on_time() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let faults = &mut rig.world.functions[0].engine.faults;
-    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    let faults = &mut rig.locked.functions[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::FaultWindow { skip: 0, count: 1 });
     nop(&mut rig, &mut a);
     rig.none(0, a.send_cq);
     rig.advance(Duration::from_nanos(999));
@@ -305,14 +305,14 @@ fn delayed_completion_arrives_exactly_on_time() {
 fn delayed_completion_is_dropped_with_its_cq() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let faults = &mut rig.world.functions[0].engine.faults;
-    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    let faults = &mut rig.locked.functions[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::FaultWindow { skip: 0, count: 1 });
     nop(&mut rig, &mut a);
     rig.run();
-    let mut next = rig.world.functions[0].hca.objects.remove(kind::Cq, a.send_cq).unwrap();
+    let mut next = rig.locked.functions[0].hca.objects.remove(kind::Cq, a.send_cq).unwrap();
     let runtime = std::mem::take(&mut next.runtime);
     rig.effect(0, Effect::CqForgotten(a.send_cq, runtime));
-    rig.world.functions[0].hca.objects.add(kind::Cq, a.send_cq, next);
+    rig.locked.functions[0].hca.objects.add(kind::Cq, a.send_cq, next);
     rig.advance(Duration::from_nanos(1000));
     rig.none(0, a.send_cq);
 }
@@ -336,8 +336,8 @@ fn lying_record_behind_delayed_cqe_flushes_promptly() {
     let (a, _) = rig.pair();
     let record = rig.qp(&a).record;
     rig.memory().store32(record, 0xffff_u32.to_be()).unwrap();
-    let faults = &mut rig.world.functions[0].engine.faults;
-    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    let faults = &mut rig.locked.functions[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::FaultWindow { skip: 0, count: 1 });
     let start = std::time::Instant::now();
     rig.effect(0, Effect::QpToError(a.qpn));
     rig.none(0, a.receive_cq);
@@ -402,7 +402,7 @@ fn solicited_cqe_breaks_moderation_if_enabled() {
     for breaks in [false, true] {
         let (mut rig, mut a) = moderated(100, 10);
         rig.cq_mut(0, a.send_cq).context.set_scqe_break_moderation_en(breaks);
-        rig.cq_mut(0, a.send_cq).runtime.reported_at = rig.world.clock.now;
+        rig.cq_mut(0, a.send_cq).runtime.reported_at = rig.locked.clock.now;
         rig.arm(0, a.send_cq, 1 << 28);
         nop(&mut rig, &mut a);
         assert!(completion_events(&mut rig, 0).is_empty());

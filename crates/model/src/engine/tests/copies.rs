@@ -9,7 +9,7 @@ use crate::hca::objects::Access;
 /// A rig with a device that copies, and a QP with copies enabled.
 fn rig() -> (Rig, Endpoint) {
     let mut rig = Rig::new();
-    rig.world.functions[0].hca.caps.general_mut().set_dma_mmo_qp(true).set_log_dma_mmo_size(15);
+    rig.locked.functions[0].hca.caps.general_mut().set_dma_mmo_qp(true).set_log_dma_mmo_size(15);
     let (end, _) = rig.pair();
     rig.qp(&end).mmo = true;
     (rig, end)
@@ -54,7 +54,7 @@ fn copy_length_is_limited_by_capability() {
 #[test]
 fn copy_works_with_zero_log_dma_mmo_size() {
     let (mut rig, mut end) = rig();
-    rig.world.functions[0].hca.caps.general_mut().set_log_dma_mmo_size(0);
+    rig.locked.functions[0].hca.caps.general_mut().set_log_dma_mmo_size(0);
     let (at, key) = rig.region(0, 4096);
     rig.post(&mut end, copy((at, key), (at, 2000, key), (at + 2048, 2000, key)));
     assert_eq!(rig.one(0, end.send_cq).opcode(), cqe_opcode::REQUESTER);
@@ -106,7 +106,7 @@ fn invalid_copy_fails_with_its_syndrome() {
         }),
         // A QP without copies enabled.
         (cqe_syndrome::LOCAL_QP_OPERATION, |rig, at, key, _| {
-            rig.world.functions[0].hca.objects.qps.values_mut().for_each(|qp| qp.mmo = false);
+            rig.locked.functions[0].hca.objects.qps.values_mut().for_each(|qp| qp.mmo = false);
             copy((at, key), (at, 8, key), (at, 8, key))
         }),
     ];

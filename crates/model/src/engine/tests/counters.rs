@@ -12,7 +12,7 @@ fn counted(tell: impl FnOnce(&mut QueuePair<'_>)) -> QueryQCounterOut {
     let mut rig = Rig::new();
     let (end, _) = rig.pair();
     rig.qp(&end).context.set_counter_set_id(7);
-    let function = &mut rig.world.functions[0];
+    let function = &mut rig.locked.functions[0];
     let values = QueryQCounterOut::zeroed();
     function.hca.objects.counters.insert(7, QCounter { uid: 0, values });
     tell(&mut function.pair(end.qpn, 0).unwrap());

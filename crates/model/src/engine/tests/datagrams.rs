@@ -16,7 +16,7 @@ fn end(rig: &mut Rig, hca: usize, service: &'static QpType) -> Endpoint {
     let qp = rig.qp(&end);
     (qp.qp_type, qp.state, qp.log_mtu) = (service, QpState::Rts, 12);
     qp.context.set_q_key(KEY);
-    rig.world.functions[hca].hca.objects.index_again();
+    rig.locked.functions[hca].hca.objects.index_again();
     end
 }
 
@@ -24,7 +24,7 @@ fn end(rig: &mut Rig, hca: usize, service: &'static QpType) -> Endpoint {
 fn vector(rig: &Rig, to: &Endpoint, qpn: u32) -> DatagramSegment {
     let mut vector = DatagramSegment::zeroed();
     vector.set_ext(true).set_q_key(KEY).set_dqp_dct(qpn).set_sl(3);
-    vector.set_rlid(rig.world.functions[to.hca].hca.ports[0].lid);
+    vector.set_rlid(rig.locked.functions[to.hca].hca.ports[0].lid);
     vector
 }
 
@@ -51,7 +51,7 @@ fn ud_payload_follows_40_bytes_of_grh_space() {
     let got = rig.one(1, b.receive_cq);
     assert_eq!((got.opcode(), got.bytes()), (cqe_opcode::RESPONDER_SEND_IMM, 45));
     assert_eq!((got.cqe.g(), got.cqe.sl(), got.cqe.rqpn()), (0, 3, a.qpn));
-    assert_eq!(got.cqe.slid(), rig.world.functions[0].hca.ports[0].lid);
+    assert_eq!(got.cqe.slid(), rig.locked.functions[0].hca.ports[0].lid);
     assert_eq!(got.cqe.imm_inval_pkey(), 0xabcd);
     assert_eq!(rig.bytes(to + 40, 5), b"hello");
 }
@@ -62,7 +62,7 @@ fn grh_carries_source_and_destination_gid() {
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 1, UD));
     let to = buffer(&mut rig, &mut b, 64);
     let gid =
-        |rig: &Rig, hca: usize| rig.world.functions[hca].hca.identity.ports[0].link_local_gid();
+        |rig: &Rig, hca: usize| rig.locked.functions[hca].hca.identity.ports[0].link_local_gid();
     let mut vector = vector(&rig, &b, b.qpn);
     vector.set_grh(true).set_hop_limit(9).set_tclass(7).set_flow_label(5);
     vector.set_rgid(&gid(&rig, 1));
@@ -150,7 +150,7 @@ fn multicast_reaches_all_group_members() {
     let (mut b, mut c) = (end(&mut rig, 1, UD), end(&mut rig, 0, UD));
     let group = [0xff; 16];
     for (hca, qpn) in [(1, b.qpn), (0, c.qpn)] {
-        rig.world.functions[hca].hca.objects.groups.join(group, qpn);
+        rig.locked.functions[hca].hca.objects.groups.join(group, qpn);
     }
     let (one, two) = (buffer(&mut rig, &mut b, 64), buffer(&mut rig, &mut c, 64));
     let mut vector = vector(&rig, &b, 0xff_ffff);
@@ -169,7 +169,7 @@ fn block_lb_mc_drops_only_own_multicast() {
     let (mut a, mut b) = (end(&mut rig, 0, UD), end(&mut rig, 0, UD));
     let group = [0xff; 16];
     for qpn in [a.qpn, b.qpn] {
-        rig.world.functions[0].hca.objects.groups.join(group, qpn);
+        rig.locked.functions[0].hca.objects.groups.join(group, qpn);
     }
     rig.qp(&a).context.set_block_lb_mc(true);
     for _ in 0..2 {
@@ -261,8 +261,8 @@ fn uc_losses_leave_both_qps_in_rts() {
     // No receive; a wrong key; a message lost on the way: the sender sees none of them.
     rig.post(&mut a, Request::send().inline(b"unseen"));
     rig.post(&mut a, Request::write(to, rkey ^ 1).inline(b"denied"));
-    rig.world.functions[0].engine.faults.lose_messages =
-        crate::engine::Strike { skip: 2, count: 1 };
+    rig.locked.functions[0].engine.faults.lose_messages =
+        crate::engine::FaultWindow { skip: 2, count: 1 };
     rig.post(&mut a, Request::write(to, rkey).inline(b"lost"));
     let entries = rig.all(0, a.send_cq);
     assert!(entries.len() == 3 && entries.iter().all(|entry| entry.opcode() == 0));
@@ -315,7 +315,7 @@ fn unreadable_multicast_is_not_tried_on_next_member() {
     let (mut b, mut c) = (end(&mut rig, 1, UD), end(&mut rig, 1, UD));
     let group = [0xff; 16];
     for qpn in [b.qpn, c.qpn] {
-        rig.world.functions[1].hca.objects.groups.join(group, qpn);
+        rig.locked.functions[1].hca.objects.groups.join(group, qpn);
     }
     let lkey = rig.mkey(0, NOWHERE, 64, super::rig::ALL);
     buffer(&mut rig, &mut b, 64);

@@ -11,14 +11,14 @@ use crate::hca::objects::{Address, QpState};
 /// A pair whose messages go in packets.
 fn pair() -> (Rig, Endpoint, Endpoint) {
     let mut rig = Rig::new();
-    rig.world.in_packets = true;
+    rig.locked.in_packets = true;
     let (a, b) = rig.pair();
     (rig, a, b)
 }
 
 fn run(rig: &mut Rig) {
     for _ in 0..100_000 {
-        if !engine::step(&mut rig.world) && !engine::jump(&mut rig.world) {
+        if !engine::step(&mut rig.locked) && !engine::jump(&mut rig.locked) {
             return;
         }
     }
@@ -90,7 +90,7 @@ fn reads_above_max_dest_rd_atomic_are_invalid() {
 fn packets_from_wrong_address_are_not_answered() {
     let (mut rig, mut a, b) = pair();
     let (to, rkey) = rig.region(1, 64);
-    let lid = rig.world.functions[0].hca.ports[0].lid;
+    let lid = rig.locked.functions[0].hca.ports[0].lid;
     let qp = rig.qp(&b);
     qp.remote = Some(Address::Lid(lid + 7));
     qp.context.primary_address_path_mut().set_rlid(lid + 7);

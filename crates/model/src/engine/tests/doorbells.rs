@@ -15,7 +15,7 @@ fn word(number: u32) -> u64 {
 }
 
 fn strays(rig: &Rig) -> usize {
-    rig.world.functions[0].engine.strays.len()
+    rig.locked.functions[0].engine.strays.len()
 }
 
 fn place(rig: &mut Rig, end: &mut Endpoint) {
@@ -41,7 +41,7 @@ fn equal_doorbells_count_twice() {
     let (mut a, _) = rig.pair();
     for _ in 0..2 {
         place(&mut rig, &mut a);
-        rig.world.functions[0].hca.bar.store64(PAGE, 0x900, word(a.qpn));
+        rig.locked.functions[0].hca.bar.store64(PAGE, 0x900, word(a.qpn));
         rig.one(0, a.send_cq);
     }
 }
@@ -52,7 +52,7 @@ fn every_blueflame_buffer_is_a_doorbell() {
     let (mut a, _) = rig.pair();
     for k in 0..8 {
         place(&mut rig, &mut a);
-        rig.world.functions[0].hca.bar.store64(PAGE, 0x800 + k * 0x100, word(a.qpn));
+        rig.locked.functions[0].hca.bar.store64(PAGE, 0x800 + k * 0x100, word(a.qpn));
         rig.one(0, a.send_cq);
     }
 }
@@ -64,10 +64,10 @@ fn misplaced_or_half_doorbell_store_wakes_no_queue() {
     place(&mut rig, &mut a);
     let at = u64::from(PAGE) * UAR_PAGE;
     for (offset, bytes) in [(0x808, 8), (0x8f8, 8), (0x7f8, 8), (0x800, 4)] {
-        engine::mmio_write(&mut rig.world, 0, at + offset, &word(a.qpn).to_be_bytes()[..bytes]);
+        engine::mmio_write(&mut rig.locked, 0, at + offset, &word(a.qpn).to_be_bytes()[..bytes]);
         rig.none(0, a.send_cq);
     }
-    engine::mmio_write(&mut rig.world, 0, at + 0x800, &word(a.qpn).to_be_bytes());
+    engine::mmio_write(&mut rig.locked, 0, at + 0x800, &word(a.qpn).to_be_bytes());
     rig.one(0, a.send_cq);
 }
 
@@ -76,13 +76,13 @@ fn doorbell_on_other_uar_page_wakes_no_queue() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
-    rig.world.functions[0].hca.bar.store64(PAGE + 1, 0x800, word(a.qpn));
+    rig.locked.functions[0].hca.bar.store64(PAGE + 1, 0x800, word(a.qpn));
     rig.none(0, a.send_cq);
-    rig.world.functions[1].hca.bar.store64(PAGE, 0x800, word(a.qpn));
+    rig.locked.functions[1].hca.bar.store64(PAGE, 0x800, word(a.qpn));
     rig.none(0, a.send_cq);
     rig.qp(&a).uar_page = PAGE + 1;
-    rig.world.functions[0].hca.objects.index_again();
-    rig.world.functions[0].hca.bar.store64(PAGE + 1, 0x800, word(a.qpn));
+    rig.locked.functions[0].hca.objects.index_again();
+    rig.locked.functions[0].hca.bar.store64(PAGE + 1, 0x800, word(a.qpn));
     rig.one(0, a.send_cq);
 }
 
@@ -92,7 +92,7 @@ fn trapped_doorbell_works_like_a_mapped_one() {
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
     let offset = u64::from(PAGE) * UAR_PAGE + 0x800;
-    engine::mmio_write(&mut rig.world, 0, offset, &word(a.qpn).to_be_bytes());
+    engine::mmio_write(&mut rig.locked, 0, offset, &word(a.qpn).to_be_bytes());
     rig.one(0, a.send_cq);
 }
 
@@ -100,7 +100,8 @@ fn trapped_doorbell_works_like_a_mapped_one() {
 fn lost_doorbell_leaves_queue_idle() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    rig.world.functions[0].engine.faults.lose_doorbells = engine::Strike { skip: 0, count: 1 };
+    rig.locked.functions[0].engine.faults.lose_doorbells =
+        engine::FaultWindow { skip: 0, count: 1 };
     rig.post(&mut a, Request::new(opcode::NOP));
     rig.none(0, a.send_cq);
     rig.ring(&a);
@@ -158,12 +159,12 @@ fn eq_doorbell_second_half_is_ignored() {
     let mut rig = Rig::new();
     for (offset, arms) in [(0x40, true), (0x48, false)] {
         let eq = |rig: &Rig| {
-            let eq = &rig.world.functions[0].hca.objects.eqs[&COMP_EQ];
+            let eq = &rig.locked.functions[0].hca.objects.eqs[&COMP_EQ];
             (eq.ring.consumer, eq.ring.armed)
         };
-        rig.world.functions[0].hca.objects.eqs.get_mut(&COMP_EQ).unwrap().ring.armed = false;
+        rig.locked.functions[0].hca.objects.eqs.get_mut(&COMP_EQ).unwrap().ring.armed = false;
         let before = eq(&rig);
-        let bar = rig.world.functions[0].hca.bar.clone();
+        let bar = rig.locked.functions[0].hca.bar.clone();
         bar.store64(EQ_PAGE, offset, u64::from(COMP_EQ << 24 | 5));
         assert!(bar.rung());
         rig.run();
@@ -182,10 +183,10 @@ fn stores_to_no_doorbell_are_nothing() {
     for (offset, length) in
         [(0, 8), (0x21, 8), (0x20, 4), (0x40, 2), (0x801, 8), (u64::MAX, 8), (0x7000, 0)]
     {
-        engine::mmio_write(&mut rig.world, 0, offset, &vec![0xff; length]);
+        engine::mmio_write(&mut rig.locked, 0, offset, &vec![0xff; length]);
     }
-    engine::mmio_write(&mut rig.world, 0, 0x3020, &[0xff; 8]);
-    engine::mmio_write(&mut rig.world, 0, 0x1040, &[0xff; 4]);
+    engine::mmio_write(&mut rig.locked, 0, 0x3020, &[0xff; 8]);
+    engine::mmio_write(&mut rig.locked, 0, 0x1040, &[0xff; 4]);
     rig.run();
 }
 
@@ -202,10 +203,10 @@ fn two() -> (Rig, Endpoint, Endpoint) {
 fn trapped_word_wakes_only_its_named_queue() {
     let (mut rig, a, b) = two();
     let register = u64::from(PAGE) * UAR_PAGE + 0x800;
-    engine::mmio_write(&mut rig.world, 0, register, &word(a.qpn).to_be_bytes());
+    engine::mmio_write(&mut rig.locked, 0, register, &word(a.qpn).to_be_bytes());
     rig.one(0, a.send_cq);
     rig.none(0, b.send_cq);
-    engine::trapped_write(&mut rig.world, 0, register, &word(b.qpn).to_be_bytes());
+    engine::trapped_write(&mut rig.locked, 0, register, &word(b.qpn).to_be_bytes());
     rig.advance(std::time::Duration::from_secs(1));
     rig.one(0, b.send_cq);
     assert_eq!(strays(&rig), 0);
@@ -214,8 +215,8 @@ fn trapped_word_wakes_only_its_named_queue() {
 #[test]
 fn mapped_word_wakes_its_queue_first() {
     let (mut rig, a, b) = two();
-    rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(b.qpn));
-    assert!(engine::step(&mut rig.world));
+    rig.locked.functions[0].hca.bar.store64(PAGE, 0x800, word(b.qpn));
+    assert!(engine::step(&mut rig.locked));
     assert_eq!((rig.cqes(0, a.send_cq), rig.cqes(0, b.send_cq)), (0, 1));
 }
 
@@ -223,7 +224,7 @@ fn mapped_word_wakes_its_queue_first() {
 fn overwritten_doorbell_is_found_by_a_sweep() {
     let (mut rig, a, b) = two();
     for end in [&a, &b] {
-        rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(end.qpn));
+        rig.locked.functions[0].hca.bar.store64(PAGE, 0x800, word(end.qpn));
     }
     rig.run();
     assert_eq!((rig.cqes(0, a.send_cq), rig.cqes(0, b.send_cq)), (1, 1));
@@ -233,13 +234,13 @@ fn overwritten_doorbell_is_found_by_a_sweep() {
 fn overwritten_doorbell_is_found_despite_busy_queue() {
     let (mut rig, a, mut b) = two();
     for end in [&a, &b] {
-        rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(end.qpn));
+        rig.locked.functions[0].hca.bar.store64(PAGE, 0x800, word(end.qpn));
     }
     let mut turns = 0;
     while rig.cqes(0, a.send_cq) == 0 {
         place(&mut rig, &mut b);
-        rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(b.qpn));
-        assert!(engine::step(&mut rig.world));
+        rig.locked.functions[0].hca.bar.store64(PAGE, 0x800, word(b.qpn));
+        assert!(engine::step(&mut rig.locked));
         rig.cqes(0, b.send_cq);
         turns += 1;
         assert!(turns < 200, "the other queue keeps the sweep off");
@@ -256,14 +257,14 @@ fn a_sweep_looks_at_a_few_queues_a_turn() {
         rig.connect(&end.clone(), &to);
         place(&mut rig, end);
     }
-    let bar = rig.world.functions[0].hca.bar.clone();
+    let bar = rig.locked.functions[0].hca.bar.clone();
     bar.store64(PAGE, 0x800, word(ends[99].qpn));
     let awake = |rig: &Rig| {
-        let qps = rig.world.functions[0].hca.objects.qps.values();
+        let qps = rig.locked.functions[0].hca.objects.qps.values();
         qps.filter(|qp| qp.sq.as_ref().is_some_and(|sq| sq.producer > 0)).count()
     };
     let mut before = 0;
-    while engine::step(&mut rig.world) {
+    while engine::step(&mut rig.locked) {
         // Each doorbell requests a sweep, but the queues are checked no faster.
         bar.store64(PAGE, 0x800, word(ends[99].qpn));
         let now = awake(&rig);
@@ -280,24 +281,24 @@ fn a_sweep_looks_at_a_few_queues_a_turn() {
 fn word_without_matching_queue_is_a_stray() {
     let (mut rig, a, b) = two();
     rig.qp(&a).uar_page = PAGE + 1;
-    rig.world.functions[0].hca.objects.index_again();
+    rig.locked.functions[0].hca.objects.index_again();
     let register = u64::from(PAGE) * UAR_PAGE + 0x800;
     for (nth, number) in [(1, a.qpn), (2, 0x77_7777), (3, 0)] {
-        engine::mmio_write(&mut rig.world, 0, register, &word(number).to_be_bytes());
+        engine::mmio_write(&mut rig.locked, 0, register, &word(number).to_be_bytes());
         assert_eq!(strays(&rig), nth);
         rig.none(0, a.send_cq);
         rig.none(0, b.send_cq);
     }
     let arm = u64::from(PAGE) * UAR_PAGE + 0x20;
-    engine::mmio_write(&mut rig.world, 0, arm, &u64::from(a.qpn).to_be_bytes());
+    engine::mmio_write(&mut rig.locked, 0, arm, &u64::from(a.qpn).to_be_bytes());
     assert_eq!(strays(&rig), 4, "a QP is no CQ");
     // On a mapped page it may have overwritten a doorbell that names a queue.
-    rig.world.functions[0].hca.bar.store64(PAGE, 0x800, word(0x77_7777));
+    rig.locked.functions[0].hca.bar.store64(PAGE, 0x800, word(0x77_7777));
     rig.one(0, b.send_cq);
     assert_eq!(strays(&rig), 5);
     // A queue without sends has no doorbell.
     rig.qp(&b).sq = None;
-    engine::mmio_write(&mut rig.world, 0, register, &word(b.qpn).to_be_bytes());
+    engine::mmio_write(&mut rig.locked, 0, register, &word(b.qpn).to_be_bytes());
     assert_eq!(strays(&rig), 6);
 }
 
@@ -306,7 +307,7 @@ fn trapped_arm_word_arms_only_its_named_cq() {
     let mut rig = Rig::new();
     let (a, b) = (rig.cq(0, 4), rig.cq(0, 4));
     let register = u64::from(PAGE) * UAR_PAGE + 0x20;
-    engine::mmio_write(&mut rig.world, 0, register, &u64::from(a).to_be_bytes());
+    engine::mmio_write(&mut rig.locked, 0, register, &u64::from(a).to_be_bytes());
     rig.run();
     assert_ne!(rig.cq_mut(0, a).arm, Arm::Idle);
     assert_eq!(rig.cq_mut(0, b).arm, Arm::Idle);

@@ -10,10 +10,10 @@ use verbless_riscv::{AddressSpace, Device, Region};
 use super::lookups::{errors, one_error};
 use super::rig::{PD, Rig};
 use crate::dpa::{
-    Ask, CHUNK, Dpa, Given, MOST_TRANSLATED, Refused, RunnerId, Start, Turn, WINDOW_CONFIGS,
-    WINDOWS,
+    CHUNK, DeviceAnswer, DeviceRequest, Dpa, MOST_TRANSLATED, Refused, RunnerId, Start, Turn,
+    WINDOW_CONFIGS, WINDOWS,
 };
-use crate::engine::dpa::{ACCESS, HOLD, Hold, Served, reach_all};
+use crate::engine::dpa::{ACCESS, HOLD, HoldLimit, ServeResult, reach_all};
 use crate::hca::objects::{Klm, Translation};
 
 /// Writes key a1 to the window's register at a2, then loads from address a0 in a loop.
@@ -49,8 +49,8 @@ fn file_of(code: &[u8]) -> Vec<u8> {
 }
 
 /// A run that loads from an address of a key repeatedly, at its first access.
-fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, Ask) {
-    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, DeviceRequest) {
+    let dpa = rig.locked.functions[0].hca.dpa.clone().expect("the profile has a DPA");
     dpa.create(1, &file(), 0, 0).expect("a process");
     let window = dpa.add_window(1, PD).expect("a window");
     let window = u64::from(window);
@@ -60,20 +60,20 @@ fn loads(rig: &Rig, key: u32, address: u64) -> (Arc<Dpa>, Turn, Ask) {
     dpa.add(RunnerId::Call(1), 1, start).expect("a call");
     let turn = dpa.turn().expect("its turn");
     let asked = dpa.run(turn);
-    let (turn, ask) = asked.unwrap_or_else(|| panic!("no access: {:x?}", dpa.process(1)));
-    assert!(matches!(ask, Ask::Reach { size: 8, .. }), "{ask:?}");
-    (dpa, turn, ask)
+    let (turn, request) = asked.unwrap_or_else(|| panic!("no access: {:x?}", dpa.process(1)));
+    assert!(matches!(request, DeviceRequest::RemoteMemory { size: 8, .. }), "{request:?}");
+    (dpa, turn, request)
 }
 
 #[test]
 fn event_for_absent_thread_is_logged() {
     let mut rig = Rig::new();
     let (address, key) = rig.region(0, 64);
-    let (dpa, turn, ask) = loads(&rig, key, address);
+    let (dpa, turn, request) = loads(&rig, key, address);
     let logged = errors(|| dpa.event(0x77));
     one_error(&logged, &["an event is for", "119"]);
     dpa.take_away(RunnerId::Call(1));
-    let logged = errors(|| assert!(dpa.answer(turn, &ask, Given::Refused).is_none()));
+    let logged = errors(|| assert!(dpa.answer(turn, &request, DeviceAnswer::Refused).is_none()));
     assert_eq!(logged, [""; 0]);
 }
 
@@ -81,7 +81,7 @@ fn event_for_absent_thread_is_logged() {
 fn core_dump_omits_trailing_zeros_of_regions() {
     const HEAP: u64 = 3 << 20;
     let rig = Rig::new();
-    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    let dpa = rig.locked.functions[0].hca.dpa.clone().expect("the profile has a DPA");
     let (heap, _) = dpa.create(1, &file(), HEAP, 0).expect("a process");
     let end = (1 << 20) + 100;
     heap.write(end - 8, b"the last");
@@ -129,7 +129,7 @@ impl Device for Mistake {
 #[test]
 fn halt_does_not_wait_for_panicked_run() {
     let rig = Rig::new();
-    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    let dpa = rig.locked.functions[0].hca.dpa.clone().expect("the profile has a DPA");
     dpa.create(1, &file(), 0, 0).expect("a process");
     let start = Start { entry: CODE, ..Start::default() };
     dpa.add(RunnerId::Call(1), 1, start).expect("a call");
@@ -156,7 +156,7 @@ fn translated_code_is_bounded_across_harts() {
     // Then an endless loop: j -2.
     code.extend([0xfd, 0xbf]);
     let rig = Rig::new();
-    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    let dpa = rig.locked.functions[0].hca.dpa.clone().expect("the profile has a DPA");
     dpa.create(1, &file_of(&code), 0, 0).expect("a process");
     let calls = 64;
     for call in 0..calls {
@@ -182,8 +182,8 @@ fn translated_code_is_bounded_across_harts() {
 #[test]
 fn program_with_thread_local_storage_is_rejected() {
     let rig = Rig::new();
-    let dpa = rig.world.functions[0].hca.dpa.clone().expect("the profile has a DPA");
-    // A second program header, behind the first one; the code keeps its offset.
+    let dpa = rig.locked.functions[0].hca.dpa.clone().expect("the profile has a DPA");
+    // A second program header, after the first one; the code keeps its offset.
     let mut file = file();
     file.splice(HEAD..HEAD, [0; 56]);
     file[56] = 2;
@@ -213,10 +213,13 @@ fn run_work_is_bounded_for_any_klm_list_length() {
         let mkey = rig.mkey_mut(0, list);
         mkey.translation = Translation::Indirect { entries: klms.into(), log_entry_size: None };
         (mkey.start, mkey.length) = (0, Some(u64::from(entries) + 8));
-        let (dpa, turn, ask) = loads(&rig, list, entries.into());
-        let mut hold = Hold::default();
-        let served = reach_all(&mut rig.world, 0, &dpa, (turn, ask), &mut hold);
-        assert!(matches!(served, Served::Asks(_, Ask::Reach { .. })), "{entries} entries");
+        let (dpa, turn, request) = loads(&rig, list, entries.into());
+        let mut hold = HoldLimit::default();
+        let served = reach_all(&mut rig.locked, 0, &dpa, (turn, request), &mut hold);
+        assert!(
+            matches!(served, ServeResult::Asks(_, DeviceRequest::RemoteMemory { .. })),
+            "{entries} entries"
+        );
         let access = ACCESS + entries + 1;
         assert_eq!(hold.work, HOLD.next_multiple_of(access), "{entries} entries");
     }

@@ -52,7 +52,7 @@ fn qp_flushes_a_few_wqes_a_turn() {
     rig.effect(0, Effect::QpToError(a.qpn));
     let mut most = 0;
     let mut all = 0;
-    while engine::step(&mut rig.world) {
+    while engine::step(&mut rig.locked) {
         let here = rig.cqes(0, cq);
         most = most.max(here);
         all += here;
@@ -80,7 +80,7 @@ fn failed_request_completes_before_later_flushes() {
     rig.post(&mut a, Request::new(0x7f));
     nops(&mut rig, &mut a, 2);
     while rig.qp(&a).state == QpState::Rts {
-        assert!(engine::step(&mut rig.world));
+        assert!(engine::step(&mut rig.locked));
     }
     assert_eq!(rig.poll(0, a.send_cq).unwrap().syndrome(), cqe_syndrome::LOCAL_QP_OPERATION);
     assert_eq!(rig.poll(0, a.send_cq), None, "those behind it are flushed later");
@@ -129,7 +129,7 @@ fn last_wqe_reached_comes_behind_the_flush() {
     assert!(rig.events(1).is_empty(), "nothing is flushed yet");
     let mut flushed = 0;
     while !rig.events(1).contains(&event_type::SRQ_LAST_WQE) {
-        assert!(engine::step(&mut rig.world), "the event comes");
+        assert!(engine::step(&mut rig.locked), "the event comes");
         flushed += rig.cqes(1, b.send_cq);
     }
     assert_eq!(flushed, 3);
@@ -144,8 +144,8 @@ fn sqerr2rts_finishes_the_flush() {
     let (mut a, _) = rig.pair();
     nops(&mut rig, &mut a, 2);
     rig.qp(&a).state = QpState::SqError;
-    let now = rig.world.clock.now;
-    rig.world.functions[0].engine.flushes.add(a.qpn, now);
+    let now = rig.locked.clock.now;
+    rig.locked.functions[0].engine.flushes.add(a.qpn, now);
     rig.qp(&a).state = QpState::Rts;
     rig.effect(0, Effect::SenderReady(a.qpn));
     assert_eq!(rig.cqes(0, a.send_cq), 2);
@@ -170,7 +170,7 @@ fn threaded_model_delays_flush() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nops(&mut rig, &mut a, 1);
-    rig.world.functions[0].engine.flushes.without_delay = false;
+    rig.locked.functions[0].engine.flushes.without_delay = false;
     rig.effect(0, Effect::QpToError(a.qpn));
     rig.none(0, a.send_cq);
     rig.advance(Duration::from_millis(1));
@@ -186,14 +186,14 @@ fn flush_after_ring_by_index_ignores_record() {
     let record = rig.qp(&a).record;
     nops(&mut rig, &mut a, 3);
     rig.memory().store32(record + 4, 0).unwrap();
-    engine::doorbell::ring_one(&mut rig.world.functions[0], a.qpn, 3);
+    engine::doorbell::ring_one(&mut rig.locked.functions[0], a.qpn, 3);
     assert_eq!(rig.all(0, a.send_cq).len(), 3);
     // Two more WQEs without a doorbell, a sweep by another queue's doorbell, and an error.
     nops(&mut rig, &mut a, 2);
     rig.memory().store32(record + 4, 0).unwrap();
-    engine::doorbell::look(&mut rig.world.functions[0], a.qpn);
+    engine::doorbell::look(&mut rig.locked.functions[0], a.qpn);
     rig.none(0, a.send_cq);
-    engine::doorbell::ring_one(&mut rig.world.functions[0], a.qpn, 5);
+    engine::doorbell::ring_one(&mut rig.locked.functions[0], a.qpn, 5);
     rig.effect(0, Effect::QpToError(a.qpn));
     let flushed: Vec<_> = rig.all(0, a.send_cq).iter().map(|entry| entry.syndrome()).collect();
     assert_eq!(flushed, [cqe_syndrome::FLUSHED; 2]);

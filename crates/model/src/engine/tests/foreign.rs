@@ -61,7 +61,7 @@ impl Foreign {
 
     /// Sends it to a QP from the port of another.
     fn send(&self, rig: &mut Rig, from: &Endpoint, to: &Endpoint, payload: &[u8]) {
-        let lid = |end: &Endpoint| rig.world.functions[end.hca].hca.ports[0].lid;
+        let lid = |end: &Endpoint| rig.locked.functions[end.hca].hca.ports[0].lid;
         let mut lrh = Lrh::zeroed();
         lrh.set_destination_lid(lid(to)).set_source_lid(lid(from));
         let mut bth = Bth::zeroed();
@@ -73,11 +73,11 @@ impl Foreign {
             .set_psn(self.psn);
         let transport = Transport { bth, extensions: self.extensions };
         let headers = Headers { route: Route::Local(lrh), transport };
-        let buffers = &mut rig.world.functions[from.hca].engine.buffers;
+        let buffers = &mut rig.locked.functions[from.hca].engine.buffers;
         let frame = buffers.packet(&headers, payload.len(), |into| into.copy_from_slice(payload));
-        let now = rig.world.clock.now;
+        let now = rig.locked.clock.now;
         let from = Vport { function: from.hca, port: 1 };
-        rig.world.fabric().lock().transmit(now, from, frame);
+        rig.locked.fabric().lock().transmit(now, from, frame);
     }
 }
 
@@ -87,7 +87,7 @@ const PAYLOAD: &[u8] = b"not from here";
 fn answers(rig: &Rig, of: usize) -> Arc<Mutex<Vec<(Message, u32, Aeth)>>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();
-    rig.world.outbox().frames.add(move |frame: &crate::watch::SeenFrame| {
+    rig.locked.outbox().frames.add(move |frame: &crate::watch::SeenFrame| {
         if frame.port != of || !frame.leaving {
             return;
         }
@@ -101,9 +101,9 @@ fn answers(rig: &Rig, of: usize) -> Arc<Mutex<Vec<(Message, u32, Aeth)>>> {
 }
 
 /// Runs, and returns the recorded answers.
-fn heard<T: Clone>(rig: &mut Rig, seen: &Mutex<Vec<T>>) -> Vec<T> {
+fn received<T: Clone>(rig: &mut Rig, seen: &Mutex<Vec<T>>) -> Vec<T> {
     rig.run();
-    rig.world.outbox().frames.tell();
+    rig.locked.outbox().frames.deliver();
     seen.lock().unwrap().clone()
 }
 
@@ -114,7 +114,7 @@ fn excess_reads_and_atomics_are_invalid_requests() {
     const MOST: u8 = 3;
     for (reads, atomics) in [(4, 0), (0, 4), (2, 2), (1, 2)] {
         let mut rig = Rig::new();
-        rig.world.in_packets = true;
+        rig.locked.in_packets = true;
         let (a, b) = rig.pair();
         rig.qp(&b).responder.max_dest_rd_atomic = MOST;
         let (at, rkey) = rig.region(1, 64);
@@ -124,9 +124,9 @@ fn excess_reads_and_atomics_are_invalid_requests() {
         let requests: Vec<_> = requests.chain(atomics.clone()).collect();
         // They arrive in a row: the last one arrives before the first answer.
         requests.iter().for_each(|request| request.send(&mut rig, &a, &b, &[]));
-        let heard = heard(&mut rig, &seen);
+        let received = received(&mut rig, &seen);
         let refused = requests.len() > usize::from(MOST);
-        let last = heard.last().expect("an answer");
+        let last = received.last().expect("an answer");
         let nak = (last.0 == Message::Acknowledge).then_some((last.1, last.2.syndrome()));
         let case = (reads, atomics.len());
         assert_eq!(nak, refused.then_some((MOST.into(), INVALID_REQUEST)), "{case:?}");
@@ -166,7 +166,7 @@ fn packet_length_must_match_its_opcode_and_order() {
     ];
     for (packets, fits) in cases {
         let mut rig = Rig::new();
-        rig.world.in_packets = true;
+        rig.locked.in_packets = true;
         let (a, mut b) = rig.pair();
         rig.qp(&b).log_mtu = 10;
         let (into, key) = rig.region(1, 8192);
@@ -175,8 +175,8 @@ fn packet_length_must_match_its_opcode_and_order() {
         for (&(opcode, length), psn) in packets.iter().zip(0..) {
             Foreign::new(opcode, psn).send(&mut rig, &a, &b, &vec![7; length]);
         }
-        let heard = heard(&mut rig, &seen);
-        let said = heard.last().map(|(_, psn, aeth)| (*psn as usize, aeth.syndrome()));
+        let received = received(&mut rig, &seen);
+        let said = received.last().map(|(_, psn, aeth)| (*psn as usize, aeth.syndrome()));
         let nak = said.filter(|&(_, syndrome)| syndrome == INVALID_REQUEST);
         assert_eq!(nak.map(|(psn, _)| psn), (!fits).then_some(packets.len() - 1), "{packets:?}");
         let state = if fits { QpState::Rts } else { QpState::Error };
@@ -196,7 +196,7 @@ fn read_response_first_opcode_is_required_once() {
         &[BthOpcode::RC_READ_RESPONSE_FIRST, BthOpcode::RC_READ_RESPONSE_FIRST],
     ] {
         let mut rig = Rig::new();
-        rig.world.in_packets = true;
+        rig.locked.in_packets = true;
         let (mut a, b) = rig.pair();
         // The QP ignores its own answers: the peer writes them.
         rig.qp(&b).state = QpState::Init;
@@ -218,7 +218,7 @@ fn read_response_first_opcode_is_required_once() {
 #[test]
 fn answered_reads_and_atomics_free_their_slots() {
     let mut rig = Rig::new();
-    rig.world.in_packets = true;
+    rig.locked.in_packets = true;
     let (a, b) = rig.pair();
     rig.qp(&b).responder.max_dest_rd_atomic = 1;
     let (at, rkey) = rig.region(1, 64);
@@ -237,7 +237,7 @@ fn answered_reads_and_atomics_free_their_slots() {
 fn read_with_zero_max_dest_rd_atomic_is_invalid() {
     for atomic in [false, true] {
         let mut rig = Rig::new();
-        rig.world.in_packets = true;
+        rig.locked.in_packets = true;
         let (a, b) = rig.pair();
         rig.qp(&b).responder.max_dest_rd_atomic = 0;
         let (at, rkey) = rig.region(1, 64);
@@ -246,16 +246,16 @@ fn read_with_zero_max_dest_rd_atomic_is_invalid() {
             true => Foreign::add(0, at, rkey, 1).send(&mut rig, &a, &b, &[]),
             false => Foreign::read(0, at, rkey, 8).send(&mut rig, &a, &b, &[]),
         }
-        let heard = heard(&mut rig, &seen);
+        let received = received(&mut rig, &seen);
         let syndromes: Vec<_> =
-            heard.iter().map(|(_, psn, aeth)| (*psn, aeth.syndrome())).collect();
+            received.iter().map(|(_, psn, aeth)| (*psn, aeth.syndrome())).collect();
         assert_eq!(syndromes, [(0, INVALID_REQUEST)]);
         assert_eq!(rig.bytes(at, 8), [0; 8]);
     }
 }
 
 fn violations(rig: &Rig) -> (u16, u16) {
-    let Violations { pkey, qkey } = rig.world.functions[1].hca.ports[0].violations;
+    let Violations { pkey, qkey } = rig.locked.functions[1].hca.ports[0].violations;
     (pkey, qkey)
 }
 
@@ -279,7 +279,7 @@ fn rc_and_uc_drop_and_count_foreign_pkeys() {
         for (pkey, listens) in P_KEYS {
             rig.fill(at, &[0; 64]);
             Foreign::write(opcode, psn, at, rkey).pkey(pkey).send(&mut rig, &a, &b, PAYLOAD);
-            let answers = heard(&mut rig, &seen).len();
+            let answers = received(&mut rig, &seen).len();
             let arrived = rig.bytes(at, PAYLOAD.len()) == PAYLOAD;
             assert_eq!(arrived, listens, "{pkey:#x}");
             psn += u32::from(listens);
@@ -297,7 +297,7 @@ fn datagrams(rig: &mut Rig, qp_type: &'static QpType) -> Endpoint {
     let qp = rig.qp(&end);
     (qp.qp_type, qp.state, qp.log_mtu) = (qp_type, QpState::Rts, 12);
     qp.context.set_q_key(Q_KEY);
-    rig.world.functions[1].hca.objects.index_again();
+    rig.locked.functions[1].hca.objects.index_again();
     end
 }
 
@@ -336,7 +336,7 @@ fn the_counts_of_wrong_keys_stop_at_their_largest_value() {
     let a = rig.end(0);
     let b = datagrams(&mut rig, UD);
     let largest = Violations { pkey: u16::MAX, qkey: u16::MAX };
-    rig.world.functions[1].hca.ports[0].violations = largest;
+    rig.locked.functions[1].hca.ports[0].violations = largest;
     Foreign::datagram(Q_KEY + 1).send(&mut rig, &a, &b, PAYLOAD);
     Foreign::datagram(Q_KEY).pkey(0x8001).send(&mut rig, &a, &b, PAYLOAD);
     rig.run();
@@ -346,7 +346,7 @@ fn the_counts_of_wrong_keys_stop_at_their_largest_value() {
 #[test]
 fn packet_answer_msn_includes_whole_messages() {
     let mut rig = Rig::new();
-    rig.world.in_packets = false;
+    rig.locked.in_packets = false;
     let (mut a, mut b) = rig.pair();
     let (from, lkey) = rig.region(0, 9000);
     let (to, rkey) = rig.region(1, 9000);
@@ -365,8 +365,8 @@ fn packet_answer_msn_includes_whole_messages() {
     rig.post(&mut a, Request::write(to, rkey).sge(from, 3000, lkey));
     rig.post(&mut a, Request::read(to, rkey).sge(from, 8, lkey));
     rig.post(&mut a, Request::atomic(opcode::FETCH_ADD, to, rkey, 1, 0).sge(from, 8, lkey));
-    let heard = heard(&mut rig, &seen);
-    let msns: Vec<_> = heard.iter().map(|(message, _, aeth)| (*message, aeth.msn())).collect();
+    let received = received(&mut rig, &seen);
+    let msns: Vec<_> = received.iter().map(|(message, _, aeth)| (*message, aeth.msn())).collect();
     let expected =
         [(Message::Acknowledge, 5), (Message::ReadResponse, 6), (Message::AtomicAcknowledge, 7)];
     assert_eq!(msns, expected);

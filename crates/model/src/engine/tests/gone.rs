@@ -67,7 +67,7 @@ enum Gone {
 
 /// The requester's CQE, and the number of timeouts before it, when the memory of the other side is
 /// absent.
-fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (Entry, u32) {
+fn received(request: impl Fn(u64, u32, DataSegment) -> Request, gone: Gone) -> (Entry, u32) {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
     let (local, lkey) = rig.region(0, 64);
@@ -113,7 +113,7 @@ const REQUESTS: [Make; 5] = [
 #[test]
 fn dead_peer_program_ends_in_retry_exceeded() {
     for request in REQUESTS {
-        let (entry, timeouts) = heard(request, Gone::Everybody);
+        let (entry, timeouts) = received(request, Gone::Everybody);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::TRANSPORT_RETRY_EXCEEDED, 3));
     }
 }
@@ -121,7 +121,7 @@ fn dead_peer_program_ends_in_retry_exceeded() {
 #[test]
 fn unmapped_memory_is_a_remote_operation_error() {
     for request in REQUESTS {
-        let (entry, timeouts) = heard(request, Gone::NoProgram);
+        let (entry, timeouts) = received(request, Gone::NoProgram);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_OPERATION, 0));
     }
 }
@@ -130,12 +130,12 @@ fn unmapped_memory_is_a_remote_operation_error() {
 fn memory_of_dead_owner_is_a_remote_access_error() {
     let [send, write, write_imm, read, add] = REQUESTS;
     for request in [write, read, add] {
-        let (entry, timeouts) = heard(request, Gone::Owner);
+        let (entry, timeouts) = received(request, Gone::Owner);
         assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_ACCESS, 0));
     }
     // A receive buffer of the QP's own program, also absent, gives a remote operation error.
     for request in [send, write_imm] {
-        let (entry, _) = heard(request, Gone::Owner);
+        let (entry, _) = received(request, Gone::Owner);
         assert_eq!(entry.syndrome(), cqe_syndrome::REMOTE_OPERATION);
     }
 }

@@ -69,7 +69,7 @@ fn wild_records_and_page_lists_spare_other_qps() {
             _ => rig.cq_mut(0, cq).record = 1,
         }
         rig.ring(&a);
-        rig.world.functions[0].hca.bar.store64(super::rig::PAGE, 0x20, 7 << 32 | u64::from(cq));
+        rig.locked.functions[0].hca.bar.store64(super::rig::PAGE, 0x20, 7 << 32 | u64::from(cq));
         rig.advance(std::time::Duration::from_secs(10));
         others_live(&mut rig);
     }

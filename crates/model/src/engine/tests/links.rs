@@ -13,7 +13,7 @@ use crate::fabric::{
 use crate::watch::SeenFrame;
 
 fn port(rig: &Rig, function: usize) -> PhysicalPort {
-    rig.world.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap()
+    rig.locked.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap()
 }
 
 fn disturb(rig: &mut Rig, faults: impl IntoIterator<Item = (FrameEffect, Occurrence)>, seed: u64) {
@@ -27,14 +27,14 @@ fn disturb(rig: &mut Rig, faults: impl IntoIterator<Item = (FrameEffect, Occurre
         let settings =
             LinkSettings { faults: Vec::clone(&faults), seed, latency, ..LinkSettings::default() };
         let port = port(rig, function);
-        rig.world.fabric().lock().set_link(port, settings);
+        rig.locked.fabric().lock().set_link(port, settings);
     }
 }
 
 /// Runs until no timer is pending.
 fn run(rig: &mut Rig) {
     for _ in 0..1_000_000 {
-        if !engine::step(&mut rig.world) && !engine::jump(&mut rig.world) {
+        if !engine::step(&mut rig.locked) && !engine::jump(&mut rig.locked) {
             return;
         }
     }
@@ -90,10 +90,10 @@ fn exchange(rig: &mut Rig) {
 #[test]
 fn messages_go_whole_again_once_nothing_disturbs_them() {
     let mut rig = Rig::new();
-    rig.world.in_packets = false;
+    rig.locked.in_packets = false;
     let frames = |rig: &Rig| {
         let port = port(rig, 0);
-        rig.world.fabric().lock().traffic(port)[0].frames
+        rig.locked.fabric().lock().traffic(port)[0].frames
     };
     exchange(&mut rig);
     assert_eq!(frames(&rig), 0);
@@ -103,7 +103,7 @@ fn messages_go_whole_again_once_nothing_disturbs_them() {
     assert!(so_far > 0);
     for function in 0..2 {
         let port = port(&rig, function);
-        rig.world.fabric().lock().set_link(port, LinkSettings::default());
+        rig.locked.fabric().lock().set_link(port, LinkSettings::default());
     }
     exchange(&mut rig);
     assert_eq!(frames(&rig), so_far);
@@ -112,7 +112,7 @@ fn messages_go_whole_again_once_nothing_disturbs_them() {
 #[test]
 fn link_changes_do_not_interrupt_connection() {
     let mut rig = Rig::new();
-    rig.world.in_packets = false;
+    rig.locked.in_packets = false;
     let (mut a, _) = pair(&mut rig);
     let (to, rkey) = rig.region(1, 64);
     for turn in 0..6_u8 {
@@ -120,7 +120,7 @@ fn link_changes_do_not_interrupt_connection() {
             0 => disturb(&mut rig, [], 0),
             _ => (0..2).for_each(|function| {
                 let port = port(&rig, function);
-                rig.world.fabric().lock().set_link(port, LinkSettings::default());
+                rig.locked.fabric().lock().set_link(port, LinkSettings::default());
             }),
         }
         rig.post(&mut a, Request::write(to, rkey).inline(&[turn + 1; 8]));
@@ -134,11 +134,11 @@ fn link_changes_do_not_interrupt_connection() {
 #[test]
 fn partition_exceeds_transport_retries() {
     let mut rig = Rig::new();
-    rig.world.in_packets = false;
+    rig.locked.in_packets = false;
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
     let island = port(&rig, 1);
-    rig.world
+    rig.locked
         .fabric()
         .lock()
         .set_link(island, LinkSettings { partition: 1, ..LinkSettings::default() });
@@ -162,16 +162,16 @@ fn message_time_follows_latency_and_bandwidth() {
     for function in 0..2 {
         let port = port(&rig, function);
         let settings = LinkSettings { bandwidth, latency, ..LinkSettings::default() };
-        rig.world.fabric().lock().set_link(port, settings);
+        rig.locked.fabric().lock().set_link(port, settings);
     }
     rig.post(&mut a, Request::write(to, rkey).sge(from, 1024, lkey));
     while rig.poll(0, a.send_cq).is_none() {
-        assert!(engine::step(&mut rig.world) || engine::jump(&mut rig.world), "it completes");
+        assert!(engine::step(&mut rig.locked) || engine::jump(&mut rig.locked), "it completes");
     }
     // LRH, BTH, RETH, payload, ICRC, VCRC; LRH, BTH, AETH, ICRC, VCRC: each over two links, a byte
     // each nanosecond.
     let (request, ack) = (8 + 12 + 16 + 1024 + 4 + 2, 8 + 12 + 4 + 4 + 2);
-    assert_eq!(rig.world.clock.now, 2 * (request + 500) + 2 * (ack + 500));
+    assert_eq!(rig.locked.clock.now, 2 * (request + 500) + 2 * (ack + 500));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn stepped_model_trace_depends_on_seed_alone() {
         let mut rig = Rig::new();
         let seen = Arc::new(Mutex::new(Trace::new()));
         let sink = seen.clone();
-        rig.world.outbox().frames.add(move |frame: &SeenFrame| {
+        rig.locked.outbox().frames.add(move |frame: &SeenFrame| {
             let SeenFrame { at, port, leaving, bytes, .. } = frame;
             let bth = bytes[8..20].to_vec();
             sink.lock().unwrap().push((*at, *port, *leaving, bytes.len(), bth));
@@ -192,7 +192,7 @@ fn stepped_model_trace_depends_on_seed_alone() {
         let late = FrameEffect::Delay(Duration::from_micros(3));
         disturb(&mut rig, [(FrameEffect::Lose, chance), (late, chance)], seed);
         exchange(&mut rig);
-        rig.world.outbox().frames.tell();
+        rig.locked.outbox().frames.deliver();
         // The next rig must have its memory elsewhere.
         kept.push(rig);
         let seen = seen.lock().unwrap();

@@ -94,7 +94,7 @@ fn receiver(rig: &mut Rig, to: Vec<Destination>) -> u32 {
         entries: Default::default(),
     };
     table.entries.insert(0, entry);
-    let objects = &mut rig.world.functions[0].hca.objects;
+    let objects = &mut rig.locked.functions[0].hca.objects;
     objects.rqs.insert(RQN, rq);
     objects.tirs.insert(TIRN, Tir { uid, context: tir });
     objects.flow_tables.insert(TABLE, table);
@@ -106,12 +106,12 @@ fn receiver(rig: &mut Rig, to: Vec<Destination>) -> u32 {
 fn arrive(rig: &mut Rig) -> Vec<String> {
     let frame = Buffers::default().of_bytes(Link::Ethernet, &[0; 60]);
     let delivery = Delivery { to: Vport { function: 0, port: 1 }, own: false, frame };
-    let (function, others) = rig.world.functions.split(0);
+    let (function, others) = rig.locked.functions.split(0);
     errors(|| ethernet::arrive(function, others, &delivery, 0, &mut Scratch::default()))
 }
 
 fn rq(rig: &mut Rig) -> &mut Rq {
-    rig.world.functions[0].hca.objects.rqs.get_mut(&RQN).unwrap()
+    rig.locked.functions[0].hca.objects.rqs.get_mut(&RQN).unwrap()
 }
 
 #[test]

@@ -18,9 +18,9 @@ const REGION: u64 = 1 << 14;
 
 /// Sets the faults of the links.
 fn disturb(rig: &mut Rig, effects: &[(FrameEffect, f64)], seed: u64) {
-    rig.world.in_packets = true;
+    rig.locked.in_packets = true;
     for function in 0..2 {
-        let port = rig.world.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap();
+        let port = rig.locked.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap();
         let faults = effects.iter().map(|&(effect, chance)| FrameFault {
             effect,
             select: FrameSelector::default(),
@@ -32,7 +32,7 @@ fn disturb(rig: &mut Rig, effects: &[(FrameEffect, f64)], seed: u64) {
             seed: seed + function as u64,
             ..LinkSettings::default()
         };
-        rig.world.fabric().lock().set_link(port, settings);
+        rig.locked.fabric().lock().set_link(port, settings);
     }
 }
 
@@ -42,7 +42,7 @@ fn run_on(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
         if done(rig) {
             return;
         }
-        if !engine::step(&mut rig.world) && !engine::jump(&mut rig.world) {
+        if !engine::step(&mut rig.locked) && !engine::jump(&mut rig.locked) {
             return;
         }
     }
@@ -103,7 +103,7 @@ fn requests_complete_once_and_in_order(seed: u64, effects: &[(FrameEffect, f64)]
                     rig.fill(from, &bytes);
                     there[at as usize..][..length as usize].copy_from_slice(&bytes);
                     // A READ is answered from memory at its turn: without a fence its data may
-                    // include a WRITE behind it.
+                    // include a WRITE after it.
                     let sge = Request::write(remote + at, rkey).fenced();
                     let sge = if length == 0 { sge } else { sge.sge(from, length as u32, key) };
                     (sge, Expected::Nothing)
@@ -338,8 +338,8 @@ fn long_read_is_requested_again_in_parts() {
     let entry = rig.poll(0, a.send_cq).expect("a completion");
     assert_eq!((entry.opcode(), u64::from(entry.bytes())), (cqe_opcode::REQUESTER, LENGTH));
     assert!(rig.bytes(to, LENGTH as usize) == data);
-    let port = rig.world.fabric().lock().physical_port(Vport { function: 1, port: 1 }).unwrap();
-    let [sent, _] = rig.world.fabric().lock().traffic(port);
+    let port = rig.locked.fabric().lock().physical_port(Vport { function: 1, port: 1 }).unwrap();
+    let [sent, _] = rig.locked.fabric().lock().traffic(port);
     assert!(sent.lost > 20, "{sent:?}");
     // 21,000 were measured; requesting all missing packets each time takes 80,000.
     assert!(sent.frames < 16 * PACKETS, "{sent:?}");
@@ -363,7 +363,7 @@ fn times_of_a_long_read(max_rd_atomic: u8) -> Vec<Duration> {
         let (from, rkey) = rig.region(1, LENGTH);
         let data: Vec<u8> = (0..LENGTH).map(|at| (at * 7 + at / 251) as u8).collect();
         rig.fill(from, &data);
-        let start = rig.world.clock.now;
+        let start = rig.locked.clock.now;
         rig.post(&mut a, Request::read(from, rkey).sge(to, LENGTH as u32, lkey));
         let mut over = false;
         run_on(&mut rig, |rig| {
@@ -376,7 +376,7 @@ fn times_of_a_long_read(max_rd_atomic: u8) -> Vec<Duration> {
         assert!(over && rig.bytes(to, LENGTH as usize) == data, "seed {seed}");
         let qp = rig.qp(&a);
         assert_eq!(qp.requester.retries_left, 7, "seed {seed}");
-        Duration::from_nanos(rig.world.clock.now - start)
+        Duration::from_nanos(rig.locked.clock.now - start)
     };
     (0..20).map(time).collect()
 }

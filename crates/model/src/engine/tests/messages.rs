@@ -362,7 +362,7 @@ fn many_qps_take_turns() {
     let order: Vec<_> = rig.all(0, cq).iter().map(|e| e.cqe.qpn()).collect();
     // One ACK completes all packets before it, so that in packets each QP gets all completions at
     // once.
-    let expected = match rig.world.in_packets {
+    let expected = match rig.locked.in_packets {
         true => [a.qpn, a.qpn, a.qpn, c.qpn, c.qpn, c.qpn],
         false => [a.qpn, c.qpn, a.qpn, c.qpn, a.qpn, c.qpn],
     };
@@ -399,7 +399,7 @@ fn message_length_is_limited_by_qps_and_device() {
             1 => {
                 rig.qp(&b).context.set_log_msg_max(6);
             }
-            _ => rig.world.functions[0].hca.objects.limits.log_max_msg = 6,
+            _ => rig.locked.functions[0].hca.objects.limits.log_max_msg = 6,
         }
         rig.post(&mut a, Request::write(to, rkey).sge(from, 64, lkey));
         assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
@@ -411,7 +411,7 @@ fn message_length_is_limited_by_qps_and_device() {
 #[test]
 fn wqe_above_max_size_is_an_operation_error() {
     let mut rig = Rig::new();
-    rig.world.functions[0].hca.objects.limits.max_wqe_sz_sq = 64;
+    rig.locked.functions[0].hca.objects.limits.max_wqe_sz_sq = 64;
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 256);
     rig.post(&mut a, Request::write(to, rkey).inline(&[1; 28]));
@@ -426,7 +426,7 @@ fn wqe_above_max_size_is_an_operation_error() {
 fn completions_tell_the_time_in_ticks_of_the_devices_clock() {
     let mut rig = Rig::new();
     for hca in 0..2 {
-        rig.world.functions[hca].hca.objects.limits.khz = 156_250;
+        rig.locked.functions[hca].hca.objects.limits.khz = 156_250;
     }
     rig.advance(std::time::Duration::from_millis(16));
     let (mut a, mut b) = rig.pair();

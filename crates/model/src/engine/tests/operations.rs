@@ -3,7 +3,7 @@
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
 
 use super::rig::{Request, Rig};
-use crate::engine::operation::{Part, TABLE};
+use crate::engine::operation::{TABLE, WqeSegment};
 use crate::engine::transport::types::{QP0, QP1, RC, REG_UMR, UC, UD};
 use crate::hca::objects::QpState;
 use crate::hca::qp_type::QpType;
@@ -14,11 +14,11 @@ const SERVICES: [&QpType; 6] = [RC, UC, UD, QP0, QP1, REG_UMR];
 fn blank(code: u8, service: &'static QpType) -> Request {
     let parts = TABLE.iter().find(|entry| entry.opcode == code).map_or(&[][..], |it| it.segments);
     let bytes = parts.iter().map(|part| match part {
-        Part::Address if service.is_datagram() => 48,
-        Part::Address => 0,
-        Part::Remote | Part::Atomic | Part::Metadata => 16,
-        Part::Wait => 32,
-        Part::Umr => 112,
+        WqeSegment::Address if service.is_datagram() => 48,
+        WqeSegment::Address => 0,
+        WqeSegment::Remote | WqeSegment::Atomic | WqeSegment::Metadata => 16,
+        WqeSegment::Wait => 32,
+        WqeSegment::Umr => 112,
     });
     Request::new(code).bytes(&vec![0; bytes.sum()])
 }
@@ -27,7 +27,7 @@ fn blank(code: u8, service: &'static QpType) -> Request {
 /// error CQE.
 fn outcome(service: &'static QpType, op_mod: u8, code: u8, able: bool) -> Option<(u8, u16, u8)> {
     let mut rig = Rig::new();
-    let general = rig.world.functions[0].hca.caps.general_mut();
+    let general = rig.locked.functions[0].hca.caps.general_mut();
     general.set_atomic(able).set_dma_mmo_qp(able).set_wait_on_data(able);
     let mut end = rig.end(0);
     let peer = rig.end(1);

@@ -14,7 +14,7 @@ use crate::hca::qp_type::QpType;
 const LONG: u32 = 9000;
 
 fn pair(rig: &mut Rig, service: &'static QpType) -> (Endpoint, Endpoint) {
-    rig.world.in_packets = false;
+    rig.locked.in_packets = false;
     let (a, b) = rig.pair();
     for end in [&a, &b] {
         rig.qp(end).qp_type = service;
@@ -50,7 +50,7 @@ fn whole_mode_shares_bytes_between_queues() {
     // The long message has moved as many bytes when all short ones are done.
     let mut done = 0;
     while done < 15 {
-        assert!(engine::step(&mut rig.world));
+        assert!(engine::step(&mut rig.locked));
         done += usize::from(rig.poll(0, c.send_cq).is_some());
     }
     let moved = rig.qp(&a).runtime.carried;
@@ -64,7 +64,7 @@ fn packet_mode_shares_bytes_between_queues() {
     let mut rig = Rig::new();
     let (mut a, _) = pair(&mut rig, RC);
     let (mut c, _) = pair(&mut rig, RC);
-    rig.world.in_packets = true;
+    rig.locked.in_packets = true;
     let length = 120 << 10;
     let (from, lkey) = filled(&mut rig, length);
     let (to, rkey) = rig.region(1, length.into());
@@ -78,7 +78,7 @@ fn packet_mode_shares_bytes_between_queues() {
     // Before the last short ones are in flight, and the long one gets all turns.
     let mut done = 0;
     while done < 12 {
-        assert!(engine::step(&mut rig.world));
+        assert!(engine::step(&mut rig.locked));
         done += usize::from(rig.poll(0, c.send_cq).is_some());
     }
     let there = rig.bytes(to, length as usize);
@@ -102,7 +102,7 @@ fn uc_write_with_bad_first_part_writes_nothing() {
         let covered = u64::from(LONG) - u64::from(!lost);
         let rkey = rig.mkey(1, to, covered, super::rig::ALL);
         if lost {
-            rig.world.functions[0].engine.faults.lose_messages_of(a.qpn, 0, 1);
+            rig.locked.functions[0].engine.faults.lose_messages_of(a.qpn, 0, 1);
         }
         let request = Request::new(opcode::WRITE_IMM).remote(to, rkey);
         rig.post(&mut a, request.sge(from, LONG, lkey).imm(7));
@@ -146,10 +146,10 @@ fn receiver_loss_between_parts_fails_the_request() {
         let (to, rkey) = rig.region(1, LONG.into());
         rig.post(&mut a, Request::write(to, rkey).sge(from, LONG, lkey));
         while rig.qp(&a).runtime.carried == 0 {
-            assert!(engine::step(&mut rig.world));
+            assert!(engine::step(&mut rig.locked));
         }
         match destroyed {
-            true => drop(rig.world.functions[1].hca.objects.qps.remove(&b.qpn)),
+            true => drop(rig.locked.functions[1].hca.objects.qps.remove(&b.qpn)),
             false => rig.mkey_mut(1, rkey).free = true,
         }
         rig.run();

@@ -401,7 +401,7 @@ fn reserved_lkey_needs_rlky_and_is_no_rkey() {
     let (mut a, mut b) = rig.pair();
     let (from, to) = (rig.alloc(64), rig.alloc(64));
     rig.fill(from, b"any bytes");
-    let reserved = rig.world.functions[0].hca.objects.limits.reserved_lkey;
+    let reserved = rig.locked.functions[0].hca.objects.limits.reserved_lkey;
     for end in [&a, &b] {
         rig.qp(end).context.set_rlky(true);
     }
@@ -420,7 +420,7 @@ fn reserved_lkey_needs_rlky_and_is_no_rkey() {
 fn indirection_depth_is_limited_by_device() {
     for (depth, works) in [(2, true), (1, false)] {
         let mut rig = Rig::new();
-        rig.world.functions[0].hca.objects.limits.max_indirection = depth;
+        rig.locked.functions[0].hca.objects.limits.max_indirection = depth;
         let (mut a, mut b) = rig.pair();
         let (at, mut key) = rig.region(0, 64);
         for _ in 0..2 {

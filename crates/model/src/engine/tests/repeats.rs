@@ -16,17 +16,17 @@ use crate::hca::objects::QpState;
 use crate::watch::SeenFrame;
 
 /// Loses packets of an opcode that function 0 sends or receives: `count`, after `skip`.
-struct Lost {
+struct LostPackets {
     opcode: BthOpcode,
     skip: u64,
     count: u64,
 }
 
 /// A pair with packets of 256 bytes that take time and may get lost.
-fn pair(lost: &[Lost]) -> (Rig, Endpoint, Endpoint) {
+fn pair(lost: &[LostPackets]) -> (Rig, Endpoint, Endpoint) {
     let mut rig = Rig::new();
-    rig.world.in_packets = true;
-    let faults = lost.iter().map(|&Lost { opcode, skip, count }| FrameFault {
+    rig.locked.in_packets = true;
+    let faults = lost.iter().map(|&LostPackets { opcode, skip, count }| FrameFault {
         effect: FrameEffect::Lose,
         select: FrameSelector { opcodes: vec![opcode.0], ..FrameSelector::default() },
         when: Occurrence::Nth { skip, count },
@@ -36,7 +36,7 @@ fn pair(lost: &[Lost]) -> (Rig, Endpoint, Endpoint) {
     let settings =
         LinkSettings { faults: faults.collect(), latency, bandwidth, ..LinkSettings::default() };
     let link = port(&rig, 0);
-    rig.world.fabric().lock().set_link(link, settings);
+    rig.locked.fabric().lock().set_link(link, settings);
     let (a, b) = rig.pair();
     for end in [&a, &b] {
         rig.qp(end).log_mtu = 8;
@@ -45,17 +45,17 @@ fn pair(lost: &[Lost]) -> (Rig, Endpoint, Endpoint) {
 }
 
 fn port(rig: &Rig, function: usize) -> PhysicalPort {
-    rig.world.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap()
+    rig.locked.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap()
 }
 
 fn frames_lost(rig: &Rig) -> u64 {
     let port = port(rig, 0);
-    rig.world.fabric().lock().traffic(port).iter().map(|it| it.lost).sum()
+    rig.locked.fabric().lock().traffic(port).iter().map(|it| it.lost).sum()
 }
 
 /// Whether work was left.
 fn goes_on(rig: &mut Rig) -> bool {
-    engine::step(&mut rig.world) || engine::jump(&mut rig.world)
+    engine::step(&mut rig.locked) || engine::jump(&mut rig.locked)
 }
 
 fn run(rig: &mut Rig) {
@@ -69,7 +69,8 @@ fn run(rig: &mut Rig) {
 
 #[test]
 fn requests_before_a_local_failure_are_resent() {
-    let (mut rig, mut a, _) = pair(&[Lost { opcode: BthOpcode::RC_WRITE_ONLY, skip: 0, count: 1 }]);
+    let (mut rig, mut a, _) =
+        pair(&[LostPackets { opcode: BthOpcode::RC_WRITE_ONLY, skip: 0, count: 1 }]);
     let (to, rkey) = rig.region(1, 64);
     let (from, lkey) = rig.region(0, 64);
     rig.fill(from, &[7; 8]);
@@ -93,7 +94,7 @@ fn requests_before_a_local_failure_are_resent() {
 
 /// READs 300 packets, twice, from a peer that answers one READ at a time. Returns the requests, and
 /// the last packets of the responses, in the order in which the requester's port sees them.
-fn long_read(lost: &[Lost]) -> Vec<BthOpcode> {
+fn long_read(lost: &[LostPackets]) -> Vec<BthOpcode> {
     const SHOWN: [BthOpcode; 2] = [BthOpcode::RC_READ_REQUEST, BthOpcode::RC_READ_RESPONSE_LAST];
     const LENGTH: u32 = 300 << 8;
     let (mut rig, mut a, b) = pair(lost);
@@ -103,7 +104,7 @@ fn long_read(lost: &[Lost]) -> Vec<BthOpcode> {
     let (from, rkey) = rig.region(1, LENGTH.into());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();
-    rig.world.outbox().frames.add(move |frame: &SeenFrame| {
+    rig.locked.outbox().frames.add(move |frame: &SeenFrame| {
         let opcode = BthOpcode(frame.bytes[8]);
         if frame.port == 0 && SHOWN.contains(&opcode) {
             sink.lock().unwrap().push(opcode);
@@ -120,14 +121,14 @@ fn long_read(lost: &[Lost]) -> Vec<BthOpcode> {
     assert_eq!(done, [(cqe_opcode::REQUESTER, 0), (cqe_opcode::REQUESTER, 1)]);
     assert!(rig.bytes(to, LENGTH as usize) == data);
     assert_eq!([rig.qp(&a).state, rig.qp(&b).state], [QpState::Rts; 2]);
-    rig.world.outbox().frames.tell();
+    rig.locked.outbox().frames.deliver();
     let seen = seen.lock().unwrap();
     seen.clone()
 }
 
 #[test]
 fn read_with_lost_request_is_resent_part_by_part() {
-    let seen = long_read(&[Lost { opcode: BthOpcode::RC_READ_REQUEST, skip: 0, count: 1 }]);
+    let seen = long_read(&[LostPackets { opcode: BthOpcode::RC_READ_REQUEST, skip: 0, count: 1 }]);
     let (asks, ends) = (BthOpcode::RC_READ_REQUEST, BthOpcode::RC_READ_RESPONSE_LAST);
     // The lost request; three parts of 128 packets at most; the second READ.
     assert_eq!(seen, [asks, asks, ends, asks, ends, asks, ends, asks, ends]);
@@ -136,8 +137,8 @@ fn read_with_lost_request_is_resent_part_by_part() {
 #[test]
 fn missing_packets_are_rerequested_within_a_part() {
     long_read(&[
-        Lost { opcode: BthOpcode::RC_READ_REQUEST, skip: 0, count: 1 },
-        Lost { opcode: BthOpcode::RC_READ_RESPONSE_MIDDLE, skip: 40, count: 1 },
+        LostPackets { opcode: BthOpcode::RC_READ_REQUEST, skip: 0, count: 1 },
+        LostPackets { opcode: BthOpcode::RC_READ_RESPONSE_MIDDLE, skip: 40, count: 1 },
     ]);
 }
 

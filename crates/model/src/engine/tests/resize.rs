@@ -144,8 +144,8 @@ fn delayed_completion_moves_to_new_buffer() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 2, 64);
     let before = nop(&mut rig, &mut end);
-    let faults = &mut rig.world.functions[0].engine.faults;
-    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    let faults = &mut rig.locked.functions[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::FaultWindow { skip: 0, count: 1 });
     let late = nop(&mut rig, &mut end);
     let after = nop(&mut rig, &mut end);
     rig.resize(0, cq, 4).unwrap();

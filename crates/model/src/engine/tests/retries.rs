@@ -5,7 +5,7 @@ use std::time::Duration;
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
 use super::rig::{Endpoint, Request, Rig};
-use crate::engine::{self, Strike};
+use crate::engine::{self, FaultWindow};
 use crate::hca::Effect;
 use crate::hca::objects::{Address, QCounter, QpState};
 
@@ -153,7 +153,7 @@ fn lost_message_is_sent_again() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
-    rig.world.functions[0].engine.faults.lose_messages = Strike { skip: 1, count: 2 };
+    rig.locked.functions[0].engine.faults.lose_messages = FaultWindow { skip: 1, count: 2 };
     for _ in 0..2 {
         rig.post(&mut a, Request::write(to, rkey).inline(&[5; 8]));
     }
@@ -170,8 +170,8 @@ fn down_port_loses_messages_and_reports_event() {
     for side in 0..2 {
         let mut rig = Rig::new();
         let (mut a, _) = rig.pair();
-        engine::set_port(&mut rig.world, side, 1, false);
-        engine::set_port(&mut rig.world, side, 1, false);
+        engine::set_port(&mut rig.locked, side, 1, false);
+        engine::set_port(&mut rig.locked, side, 1, false);
         let event = rig.eqe(side, super::rig::ASYNC_EQ).unwrap();
         assert_eq!((event.event_type().0, event.event_sub_type()), (event_type::PORT_CHANGE, 1));
         assert_eq!(event.event_data()[8], 1 << 4);
@@ -179,7 +179,7 @@ fn down_port_loses_messages_and_reports_event() {
         rig.post(&mut a, Request::write(0, 0));
         rig.advance(TIMEOUT);
         rig.none(0, a.send_cq);
-        engine::set_port(&mut rig.world, side, 1, true);
+        engine::set_port(&mut rig.locked, side, 1, true);
         assert_eq!(rig.eqe(side, super::rig::ASYNC_EQ).unwrap().event_sub_type(), 4);
         rig.advance(TIMEOUT);
         rig.one(0, a.send_cq);
@@ -191,8 +191,8 @@ fn gid_reaches_peer_like_a_lid() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     for (end, other) in [(&a, &b), (&b, &a)] {
-        let gid = rig.world.functions[other.hca].hca.ports[0].gids[0];
-        let lid = rig.world.functions[other.hca].hca.ports[0].lid;
+        let gid = rig.locked.functions[other.hca].hca.ports[0].gids[0];
+        let lid = rig.locked.functions[other.hca].hca.ports[0].lid;
         let qp = rig.qp(end);
         qp.remote = Some(Address::Routed { lid, gid });
         qp.context.primary_address_path_mut().set_grh(true).set_rgid_rip(&gid);
@@ -205,7 +205,7 @@ fn gid_reaches_peer_like_a_lid() {
 fn a_dead_device_does_nothing() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    rig.world.functions[0].hca.fatal = true;
+    rig.locked.functions[0].hca.fatal = true;
     rig.post(&mut a, Request::new(opcode::NOP));
     rig.none(0, a.send_cq);
 }
@@ -216,24 +216,24 @@ fn dead_device_is_silent_and_blocks_no_other() {
     let (mut dead, mut alive) = (rig.pair().0, rig.end(1));
     let peer = rig.end(1);
     rig.connect(&alive, &peer);
-    rig.world.functions[0].engine.faults.delay_completions = Strike { skip: 0, count: 1 };
-    rig.world.functions[0].engine.faults.delay = 1000;
+    rig.locked.functions[0].engine.faults.delay_completions = FaultWindow { skip: 0, count: 1 };
+    rig.locked.functions[0].engine.faults.delay = 1000;
     rig.post(&mut dead, Request::new(opcode::NOP));
     rig.run();
-    assert!(!rig.world.functions[0].engine.delayed.is_empty());
+    assert!(!rig.locked.functions[0].engine.delayed.is_empty());
     for _ in 0..2 {
         rig.post(&mut dead, Request::new(opcode::NOP).unsignaled());
     }
-    assert!(engine::step(&mut rig.world));
-    assert!(!rig.world.functions[0].engine.active.is_empty(), "it dies with work to do");
-    rig.world.functions[0].hca.fatal = true;
+    assert!(engine::step(&mut rig.locked));
+    assert!(!rig.locked.functions[0].engine.active.is_empty(), "it dies with work to do");
+    rig.locked.functions[0].hca.fatal = true;
     // The other device handles each doorbell at once, though one waits on a page of the dead
     // device.
     for _ in 0..12 {
         rig.ring(&dead);
         rig.post(&mut alive, Request::new(opcode::NOP));
         rig.one(1, alive.send_cq);
-        assert!(!rig.world.functions[0].hca.bar.rung(), "the doorbell is dropped");
+        assert!(!rig.locked.functions[0].hca.bar.rung(), "the doorbell is dropped");
     }
     rig.advance(Duration::from_secs(1));
     rig.none(0, dead.send_cq);
@@ -249,7 +249,7 @@ fn busy_queue_does_not_delay_late_flushes() {
     let mut turns = 0;
     let flushed = loop {
         rig.post(&mut busy, Request::new(opcode::NOP).unsignaled());
-        assert!(engine::step(&mut rig.world), "there is always something to do");
+        assert!(engine::step(&mut rig.locked), "there is always something to do");
         if let Some(entry) = rig.poll(1, failed.receive_cq) {
             break entry;
         }
@@ -264,12 +264,12 @@ fn counting(rig: &mut Rig, ends: [&Endpoint; 2]) {
     for end in ends {
         rig.qp(end).context.set_counter_set_id(7);
         let values = verbless_prm::QueryQCounterOut::zeroed();
-        rig.world.functions[end.hca].hca.objects.counters.insert(7, QCounter { uid: 0, values });
+        rig.locked.functions[end.hca].hca.objects.counters.insert(7, QCounter { uid: 0, values });
     }
 }
 
 fn counters(rig: &Rig, hca: usize) -> verbless_prm::QueryQCounterOut {
-    rig.world.functions[hca].hca.objects.counters[&7].values
+    rig.locked.functions[hca].hca.objects.counters[&7].values
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn retries_naks_and_errors_count_on_both_sides() {
 
     let (mut a, b) = rig.pair();
     counting(&mut rig, [&a, &b]);
-    rig.world.functions[0].engine.faults.lose_messages = Strike { skip: 0, count: 1 };
+    rig.locked.functions[0].engine.faults.lose_messages = FaultWindow { skip: 0, count: 1 };
     let (to, rkey) = rig.region(1, 64);
     rig.post(&mut a, Request::write(to, rkey).inline(b"lost, and again"));
     rig.run();
@@ -324,12 +324,12 @@ fn retries_naks_and_errors_count_on_both_sides() {
 #[test]
 fn only_per_qp_faults_end_with_all_queues() {
     let mut rig = Rig::new();
-    let faults = &mut rig.world.functions[0].engine.faults;
+    let faults = &mut rig.locked.functions[0].engine.faults;
     faults.lose_messages_of(7, 0, 1);
     faults.fail_request(Some(7), 1, 0x13);
     faults.fail_request(None, 1, 0x14);
     rig.effect(0, crate::hca::Effect::AllForgotten);
-    let faults = &mut rig.world.functions[0].engine.faults;
+    let faults = &mut rig.locked.functions[0].engine.faults;
     assert!(!faults.loses_message(7));
     assert_eq!(faults.fails_request(7), Some(0x14));
 }

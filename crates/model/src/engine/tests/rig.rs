@@ -12,13 +12,13 @@ use verbless_prm::hot::{
 use verbless_prm::{CqeError, CqeOpcode, Eqe, IntoBytes, RqContext, RqState, SqContext, SqState};
 
 use crate::engine::transport::types::RC;
-use crate::engine::{self, Function};
+use crate::engine::{self, FunctionEngine};
 use crate::hca::effect::Resize;
 use crate::hca::objects::*;
 use crate::hca::{Effect, Hca, Refusal};
+use crate::locked::LockedFunctions;
 use crate::memory::{HostMemory, ProcessMemory, Spaces, UAR_PAGE};
 use crate::profile::{Link, Profile};
-use crate::world::World;
 
 /// All access rights.
 pub(super) const ALL: Access = Access {
@@ -38,7 +38,7 @@ pub(super) const EQ_PAGE: u32 = 1;
 const LOG_EQ: u32 = 4;
 
 pub(super) struct Rig {
-    pub world: World,
+    pub locked: LockedFunctions,
     arena: Box<[AtomicU64]>,
     used: u64,
     next: u32,
@@ -98,14 +98,14 @@ impl Rig {
         let profile = Arc::new(profile.with_link(link));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
         let hca = |index| Hca::new(index, profile.clone(), memory.clone(), engine::qp_type);
-        let functions = (0..2).map(|index| Function::new(hca(index))).collect();
-        let mut world = World::new(functions, true);
-        world.in_packets = std::env::var_os(IN_PACKETS).is_some();
+        let functions = (0..2).map(|index| FunctionEngine::new(hca(index))).collect();
+        let mut locked = LockedFunctions::new(functions, true);
+        locked.in_packets = std::env::var_os(IN_PACKETS).is_some();
         let arena = bytemuck::zeroed_slice_box(1 << 18);
-        let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2], rings: 0 };
+        let mut rig = Self { locked, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2], rings: 0 };
         for hca in 0..2 {
             for page in [EQ_PAGE, PAGE, PAGE + 1] {
-                rig.world.functions[hca].hca.bar.set_allocated(page, true);
+                rig.locked.functions[hca].hca.bar.set_allocated(page, true);
             }
             rig.eq(hca, ASYNC_EQ, [!1, u64::MAX, u64::MAX, u64::MAX]);
             rig.eq(hca, COMP_EQ, [0; 4]);
@@ -115,9 +115,9 @@ impl Rig {
 
     /// Gives a function another memory.
     pub(super) fn set_memory(&mut self, hca: usize, memory: Arc<dyn HostMemory>) {
-        self.world.functions[hca].hca.memory = memory;
-        let spaces: Spaces = self.world.functions.iter().map(|it| it.hca.memory.clone()).collect();
-        for function in self.world.functions.iter_mut() {
+        self.locked.functions[hca].hca.memory = memory;
+        let spaces: Spaces = self.locked.functions.iter().map(|it| it.hca.memory.clone()).collect();
+        for function in self.locked.functions.iter_mut() {
             function.spaces = spaces.clone();
         }
     }
@@ -167,12 +167,12 @@ impl Rig {
             armed: false,
         };
         let eq = Eq { ring, vector: eqn, bitmask, uar_page: EQ_PAGE, context: Default::default() };
-        self.world.functions[hca].hca.objects.eqs.insert(eqn, eq);
+        self.locked.functions[hca].hca.objects.eqs.insert(eqn, eq);
     }
 
     /// Takes the next EQE, if there is one.
     pub(super) fn eqe(&mut self, hca: usize, eqn: u32) -> Option<Eqe> {
-        let eq = &self.world.functions[hca].hca.objects.eqs[&eqn];
+        let eq = &self.locked.functions[hca].hca.objects.eqs[&eqn];
         let index = self.eq_index[hca][eqn as usize];
         let at = eq.ring.memory.pages[0] + u64::from(index % (1 << LOG_EQ)) * 64;
         let eqe = *Eqe::from_prefix(&self.bytes(at, 64)).unwrap();
@@ -194,7 +194,7 @@ impl Rig {
     pub(super) fn eq_doorbell(&mut self, hca: usize, eqn: u32, arm: bool) {
         let word = eqn << 24 | self.eq_index[hca][eqn as usize];
         let offset = u64::from(EQ_PAGE) * UAR_PAGE + if arm { 0x40 } else { 0x48 };
-        engine::mmio_write(&mut self.world, hca, offset, &word.to_be_bytes());
+        engine::mmio_write(&mut self.locked, hca, offset, &word.to_be_bytes());
     }
 
     pub(super) fn cq(&mut self, hca: usize, log_size: u32) -> u32 {
@@ -214,7 +214,7 @@ impl Rig {
             record,
             log_size,
             cqe_bytes,
-            element: Element::Eq(COMP_EQ),
+            target: EventTarget::Eq(COMP_EQ),
             uar_page: PAGE,
             overrun_ignore: false,
             producer: 0,
@@ -226,8 +226,8 @@ impl Rig {
             runtime: Default::default(),
             context: Default::default(),
         };
-        self.world.functions[hca].hca.objects.cqs.insert(cqn, cq);
-        self.world.functions[hca].hca.objects.index_again();
+        self.locked.functions[hca].hca.objects.cqs.insert(cqn, cq);
+        self.locked.functions[hca].hca.objects.index_again();
         cqn
     }
 
@@ -271,8 +271,8 @@ impl Rig {
 
     /// Applies an effect that a command has on the engine.
     pub(super) fn try_effect(&mut self, hca: usize, effect: Effect) -> Result<(), Refusal> {
-        let now = self.world.clock.now;
-        engine::apply(&mut self.world.functions[hca], now, effect)
+        let now = self.locked.clock.now;
+        engine::apply(&mut self.locked.functions[hca], now, effect)
     }
 
     /// Applies an effect that a command has on the engine, which the engine cannot refuse.
@@ -281,14 +281,14 @@ impl Rig {
     }
 
     pub(super) fn cq_mut(&mut self, hca: usize, cqn: u32) -> &mut Cq {
-        self.world.functions[hca].hca.objects.cqs.get_mut(&cqn).unwrap()
+        self.locked.functions[hca].hca.objects.cqs.get_mut(&cqn).unwrap()
     }
 
     /// Stores the arm word into the record, and rings.
     pub(super) fn arm(&mut self, hca: usize, cqn: u32, word: u32) {
         let record = self.cq_mut(hca, cqn).record;
         self.memory().store32(record + 4, word.to_be()).unwrap();
-        self.world.functions[hca].hca.bar.store64(
+        self.locked.functions[hca].hca.bar.store64(
             PAGE,
             0x20,
             u64::from(word) << 32 | u64::from(cqn),
@@ -336,12 +336,12 @@ impl Rig {
             offer: None,
             context: Default::default(),
         };
-        self.world.functions[hca].hca.objects.mkeys.insert(index, mkey);
+        self.locked.functions[hca].hca.objects.mkeys.insert(index, mkey);
         index << 8 | 0x42
     }
 
     pub(super) fn mkey_mut(&mut self, hca: usize, key: u32) -> &mut Mkey {
-        self.world.functions[hca].hca.objects.mkeys.get_mut(&(key >> 8)).unwrap()
+        self.locked.functions[hca].hca.objects.mkeys.get_mut(&(key >> 8)).unwrap()
     }
 
     /// Memory of `length` bytes, and a key that allows everything on it.
@@ -408,8 +408,8 @@ impl Rig {
             runtime: Default::default(),
             context,
         };
-        self.world.functions[hca].hca.objects.qps.insert(qpn, qp);
-        self.world.functions[hca].hca.objects.index_again();
+        self.locked.functions[hca].hca.objects.qps.insert(qpn, qp);
+        self.locked.functions[hca].hca.objects.index_again();
         Endpoint { hca, qpn, send_cq, receive_cq, posted: 0, received: 0 }
     }
 
@@ -429,8 +429,8 @@ impl Rig {
             umems: vec![],
             context,
         };
-        self.world.functions[hca].hca.objects.sqs.insert(sqn, sq);
-        self.world.functions[hca].hca.objects.index_again();
+        self.locked.functions[hca].hca.objects.sqs.insert(sqn, sq);
+        self.locked.functions[hca].hca.objects.index_again();
         Endpoint { hca, qpn: sqn, send_cq, receive_cq: 0, posted: 0, received: 0 }
     }
 
@@ -457,20 +457,20 @@ impl Rig {
             umems: vec![],
             context,
         };
-        self.world.functions[hca].hca.objects.rqs.insert(rqn, rq);
+        self.locked.functions[hca].hca.objects.rqs.insert(rqn, rq);
         Endpoint { hca, qpn: rqn, send_cq: 0, receive_cq, posted: 0, received: 0 }
     }
 
     pub(super) fn rq_mut(&mut self, end: &Endpoint) -> &mut Rq {
-        self.world.functions[end.hca].hca.objects.rqs.get_mut(&end.qpn).unwrap()
+        self.locked.functions[end.hca].hca.objects.rqs.get_mut(&end.qpn).unwrap()
     }
 
     pub(super) fn sq_mut(&mut self, end: &Endpoint) -> &mut Sq {
-        self.world.functions[end.hca].hca.objects.sqs.get_mut(&end.qpn).unwrap()
+        self.locked.functions[end.hca].hca.objects.sqs.get_mut(&end.qpn).unwrap()
     }
 
     pub(super) fn qp(&mut self, end: &Endpoint) -> &mut QpObject {
-        self.world.functions[end.hca].hca.objects.qps.get_mut(&end.qpn).unwrap()
+        self.locked.functions[end.hca].hca.objects.qps.get_mut(&end.qpn).unwrap()
     }
 
     /// Two QPs of two functions, connected and in RTS.
@@ -482,13 +482,13 @@ impl Rig {
 
     pub(super) fn connect(&mut self, a: &Endpoint, b: &Endpoint) {
         for (from, to) in [(a, b), (b, a)] {
-            let lid = self.world.functions[to.hca].hca.ports[0].lid;
+            let lid = self.locked.functions[to.hca].hca.ports[0].lid;
             let qp = self.qp(from);
             qp.state = QpState::Rts;
             qp.remote = Some(Address::Lid(lid));
             qp.context.primary_address_path_mut().set_rlid(lid).set_vhca_port_num(1);
             qp.remote_qpn = to.qpn;
-            self.world.functions[from.hca].hca.objects.index_again();
+            self.locked.functions[from.hca].hca.objects.index_again();
         }
     }
 
@@ -496,7 +496,7 @@ impl Rig {
     pub(super) fn place(&mut self, end: &mut Endpoint, wqe: &[u8]) {
         let at = end.posted;
         end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
-        let sender = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap();
+        let sender = self.locked.functions[end.hca].hca.objects.sender(end.qpn).unwrap();
         let ring = &sender.queue.memory;
         let (base, size) = (ring.pages[0], ring.length);
         for (i, chunk) in wqe.chunks(16).enumerate() {
@@ -507,7 +507,7 @@ impl Rig {
 
     /// Writes the producer index into the record.
     pub(super) fn publish(&mut self, end: &Endpoint) {
-        let record = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().record;
+        let record = self.locked.functions[end.hca].hca.objects.sender(end.qpn).unwrap().record;
         self.memory().store32(record, u32::from(end.posted).to_be()).unwrap();
     }
 
@@ -519,11 +519,11 @@ impl Rig {
     /// Rings the queue's doorbell, in each register of its page in turn, so that a few doorbells
     /// overwrite none.
     pub(super) fn ring(&mut self, end: &Endpoint) {
-        let page = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().uar_page;
+        let page = self.locked.functions[end.hca].hca.objects.sender(end.qpn).unwrap().uar_page;
         let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;
         let register = 0x800 + 0x100 * (self.rings % 8);
         self.rings += 1;
-        self.world.functions[end.hca].hca.bar.store64(page, register, word);
+        self.locked.functions[end.hca].hca.bar.store64(page, register, word);
     }
 
     /// Posts a request and rings.
@@ -556,7 +556,7 @@ impl Rig {
     /// Steps until there is nothing to do at the present time.
     pub(super) fn run(&mut self) {
         for _ in 0..1_000_000 {
-            if !engine::step(&mut self.world) {
+            if !engine::step(&mut self.locked) {
                 return;
             }
         }
@@ -564,7 +564,7 @@ impl Rig {
     }
 
     pub(super) fn advance(&mut self, by: Duration) {
-        self.world.clock.advance(by);
+        self.locked.clock.advance(by);
         self.run();
     }
 

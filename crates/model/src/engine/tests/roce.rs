@@ -46,9 +46,9 @@ impl Network {
             let qp = rig.qp(end);
             *qp.context.primary_address_path_mut() = *path;
             qp.remote = Some(Address::Roce { gid, mac, own });
-            let function = &mut rig.world.functions[end.hca];
+            let function = &mut rig.locked.functions[end.hca];
             function.hca.roce_addresses[0] = self.entries[end.hca];
-            rig.world.tell_addresses(end.hca);
+            rig.locked.publish_addresses(end.hca);
         }
     }
 }
@@ -60,7 +60,7 @@ type Case = (&'static str, fn(&mut Network), Outcome);
 
 fn outcome(in_packets: bool, edit: fn(&mut Network)) -> Outcome {
     let mut rig = Rig::on(Link::Ethernet);
-    rig.world.in_packets = in_packets;
+    rig.locked.in_packets = in_packets;
     let mut network = Network::new();
     edit(&mut network);
     let (mut a, b) = (rig.end(0), rig.end(1));

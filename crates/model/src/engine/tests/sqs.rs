@@ -24,7 +24,7 @@ fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut Endpoint, last: bool) {
     rig.place(sq, &placed);
     let register = REGISTER + u64::from(sq.posted % 2) * 0x100;
     for (at, bytes) in (0..).step_by(8).zip(copied.chunks(8)) {
-        engine::trapped_write(&mut rig.world, 0, register + at, bytes);
+        engine::trapped_write(&mut rig.locked, 0, register + at, bytes);
     }
 }
 

@@ -43,7 +43,7 @@ impl SrqRig {
             umems: Vec::new(),
             context: SrqContext::Rmp(Box::new(RmpContext::zeroed())),
         };
-        rig.world.functions[1].hca.objects.srqs.insert(NUMBER, queue);
+        rig.locked.functions[1].hca.objects.srqs.insert(NUMBER, queue);
         Self { ring, record, posted: 0 }
     }
 
@@ -122,7 +122,7 @@ fn the_limit_is_reported_once_when_fewer_wqes_are_left() {
     for place in 0..4 {
         shared.fill(&rig, place, place + 1, DataSegment::new(64, key, buffer));
     }
-    rig.world.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap().limit = 3;
+    rig.locked.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap().limit = 3;
     for expected in [0, 1, 0, 0] {
         rig.post(&mut a, Request::send().inline(b"x"));
         rig.run();
@@ -144,7 +144,7 @@ fn wqe_lkeys_belong_to_pd_of_srq() {
     for (domain, taken) in [(PD, true), (PD + 1, false)] {
         let mut rig = Rig::new();
         let mut shared = SrqRig::new(&mut rig);
-        rig.world.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap().pd = domain;
+        rig.locked.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap().pd = domain;
         let (mut a, b) = rig.pair();
         let qp = rig.qp(&b);
         (qp.srq, qp.rq, qp.pd) = (Some(NUMBER), None, PD + 1);
@@ -162,7 +162,7 @@ fn cyclic_srq_uses_wqes_in_ring_order() {
     for bare in [false, true] {
         let mut rig = Rig::new();
         let mut shared = SrqRig::new(&mut rig);
-        let queue = rig.world.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap();
+        let queue = rig.locked.functions[1].hca.objects.srqs.get_mut(&NUMBER).unwrap();
         queue.cyclic = true;
         if let SrqContext::Rmp(context) = &mut queue.context {
             context.set_basic_cyclic_rcv_wqe(bare);

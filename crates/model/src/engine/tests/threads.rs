@@ -11,9 +11,9 @@ use super::rig::{Endpoint, PAGE, Request, Rig};
 use crate::clock::Clock;
 use crate::engine;
 use crate::hca::Effect;
+use crate::locked::LockedFunctions;
 use crate::memory::{HostMemory, UarSpace};
-use crate::shared::SharedWorld;
-use crate::world::World;
+use crate::shared_model::SharedModel;
 
 /// The memory that a client has mapped: the rings of a QP and its CQ, their records, a UAR page.
 struct Client {
@@ -22,7 +22,7 @@ struct Client {
     page: Arc<UarSpace>,
     queue: Queue,
     /// Executes the world as long as it exists.
-    moves: Weak<SharedWorld>,
+    moves: Weak<SharedModel>,
 }
 
 impl Drop for Client {
@@ -42,20 +42,20 @@ impl Drop for Client {
 
 impl Client {
     /// A rig with a running world.
-    fn new() -> (Self, Arc<SharedWorld>) {
+    fn new() -> (Self, Arc<SharedModel>) {
         let mut rig = Rig::new();
         let (end, _) = rig.pair();
         Self::of(rig, &end)
     }
 
     /// A client of a QP of `rig`, with a running world.
-    fn of(mut rig: Rig, end: &Endpoint) -> (Self, Arc<SharedWorld>) {
+    fn of(mut rig: Rig, end: &Endpoint) -> (Self, Arc<SharedModel>) {
         let queue = Queue::of(&mut rig, end);
-        let empty = World::new(vec![], false);
-        let mut world = std::mem::replace(&mut rig.world, empty);
-        world.clock = Clock::new(false);
-        let page = world.functions[0].hca.bar.clone();
-        let shared = SharedWorld::new(world, false);
+        let empty = LockedFunctions::new(vec![], false);
+        let mut locked = std::mem::replace(&mut rig.locked, empty);
+        locked.clock = Clock::new(false);
+        let page = locked.functions[0].hca.bar.clone();
+        let shared = SharedModel::new(locked, false);
         engine::spawn(&shared);
         let moves = Arc::downgrade(&shared);
         (Self { rig, page, queue, moves }, shared)
@@ -169,7 +169,7 @@ fn commands_get_in_while_the_data_path_is_busy() {
     });
     for _ in 0..100 {
         let start = Instant::now();
-        shared.with(|world| assert_eq!(world.functions.len(), 2));
+        shared.with(|locked| assert_eq!(locked.functions.len(), 2));
         assert!(start.elapsed() < Duration::from_secs(5));
     }
     stop.store(true, Ordering::Relaxed);

@@ -4,7 +4,9 @@ use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 use verbless_prm::{MkeyAccessMode, MkeyContext, UmrCtrlSegment, UmrMkeyMask as Mask};
 
 use super::rig::{ALL, Endpoint, PD, Request, Rig};
-use crate::engine::keys::{ANY_QP, Keys, Need, NoNeighbours, Range, Refusal, User, VISITS};
+use crate::engine::keys::{
+    ANY_QP, AccessRight, KeyRefusal, KeyUser, Keys, NoNeighbours, Range, VISITS,
+};
 use crate::engine::transport::types::{RC, REG_UMR};
 use crate::hca::budget::Budget;
 use crate::hca::objects::{Objects, QpState, Translation};
@@ -36,13 +38,18 @@ fn unmapped_mkey_is_rejected_locally_and_remotely() {
             rig.mkey_mut(0, key).pd = PD;
             rig.mkey_mut(0, key).access = ALL;
         }
-        let objects = &rig.world.functions[0].hca.objects;
+        let objects = &rig.locked.functions[0].hca.objects;
         let Objects { mkeys, aliases, limits, .. } = objects;
         let (space, neighbours) = (Space::of(0), &NoNeighbours);
         let keys = Keys { mkeys, aliases, limits, space, neighbours };
-        let user = User { pd: PD, qpn: 5, reserved_lkey: false };
-        let why = if key == 0 { Refusal::NoKey } else { Refusal::Free };
-        for need in [Need::LocalRead, Need::LocalWrite, Need::RemoteRead, Need::RemoteWrite] {
+        let user = KeyUser { pd: PD, qpn: 5, reserved_lkey: false };
+        let why = if key == 0 { KeyRefusal::NoKey } else { KeyRefusal::Free };
+        for need in [
+            AccessRight::LocalRead,
+            AccessRight::LocalWrite,
+            AccessRight::RemoteRead,
+            AccessRight::RemoteWrite,
+        ] {
             for length in [0, 8] {
                 let range = Range { key, address: 0, length };
                 let mut sges = Vec::new();
@@ -50,7 +57,7 @@ fn unmapped_mkey_is_rejected_locally_and_remotely() {
                 assert_eq!((found, sges), (Err(why), vec![]), "{key:#x}, {need:?} of {length}");
             }
         }
-        // The peer gets a remote access error, the own QP a local protection error.
+        // The peer gets a remote access error, our QP a local protection error.
         let (_, mut peers) = rig.pair();
         rig.post(&mut peers, Request::write(0, key).inline(&[0xff; 8]));
         assert_eq!(rig.one(1, peers.send_cq).syndrome(), cqe_syndrome::REMOTE_ACCESS, "{key:#x}");
@@ -351,7 +358,7 @@ fn capability_bars_each_umr_field_alone() {
         for (at, (name, mask, _)) in cases.iter().enumerate() {
             let mut rig = Rig::new();
             for (other, (.., bar)) in cases.iter().enumerate() {
-                let general = rig.world.functions[0].hca.caps.general_mut();
+                let general = rig.locked.functions[0].hca.caps.general_mut();
                 // The condition of another field does not refuse this one.
                 bar(general, (other == at) == barred);
             }
@@ -377,7 +384,7 @@ fn where_writes_are_always_relaxed_no_umr_orders_them() {
     for (only, relaxed) in [(false, false), (true, false), (true, true)] {
         let mut rig = Rig::new();
         let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
-        let general = rig.world.functions[0].hca.caps.general_mut();
+        let general = rig.locked.functions[0].hca.caps.general_mut();
         general.set_relaxed_ordering_write_umr(true);
         general.set_mkc_order_write_after_write_ro_only(only);
         let mut q = umr_qp(&mut rig);
@@ -460,7 +467,7 @@ fn a_function_without_room_takes_no_more_entries() {
     let (mut control, context) = enable(0, PAGE);
     control.set_xlt_octowords(4);
     let pointer = DataSegment::new(64, lkey, list);
-    let hca = &mut rig.world.functions[0].hca;
+    let hca = &mut rig.locked.functions[0].hca;
     hca.budget = Budget::of(0);
     hca.budget.set_objects(hca.objects.bytes());
     rig.post(&mut q, umr(key, &control, &context).bytes(pointer.as_bytes()));
@@ -523,7 +530,7 @@ fn bad_interleaved_layout_is_rejected_unchanged() {
         let mut entries = interleaved(3, [(at, 4, 6, lkey), (at, 2, 1, lkey)]);
         match edit {
             0 => entries[8..12].fill(0),
-            16 => rig.world.functions[0].hca.objects.limits.repeated_block_disabled = true,
+            16 => rig.locked.functions[0].hca.objects.limits.repeated_block_disabled = true,
             edit => entries[edit] += 2,
         }
         rig.post(&mut q, umr(key, &control, &context).bytes(&entries));

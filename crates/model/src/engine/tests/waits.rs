@@ -11,17 +11,17 @@ use crate::hca::objects::Access;
 /// A rig with a device that waits for data.
 fn rig() -> (Rig, Endpoint) {
     let mut rig = Rig::new();
-    rig.world.functions[0].hca.caps.general_mut().set_wait_on_data(true);
+    rig.locked.functions[0].hca.caps.general_mut().set_wait_on_data(true);
     let (end, _) = rig.pair();
     (rig, end)
 }
 
 /// A wait until the word at `at` is `value`.
 fn wait(at: u64, key: u32, value: u64) -> Request {
-    said(WaitCondition::EQUAL.0, at, key, value)
+    wait_segment(WaitCondition::EQUAL.0, at, key, value)
 }
 
-fn said(condition: u8, at: u64, key: u32, value: u64) -> Request {
+fn wait_segment(condition: u8, at: u64, key: u32, value: u64) -> Request {
     let operation = WaitOperation::new().with_condition(condition);
     let segment = WaitDataSegment::new(operation, key, at, value, u64::MAX);
     Request::new(opcode::WAIT).op_mod(WaitOpMod::DATA.0).bytes(segment.as_bytes())
@@ -33,11 +33,11 @@ fn idle_stepped_model_checks_wait_each_step() {
     let (at, key) = rig.region(0, 64);
     rig.post(&mut end, wait(at, key, 5));
     rig.run();
-    assert!(!engine::step(&mut rig.world) && !engine::jump(&mut rig.world), "nothing ends it");
+    assert!(!engine::step(&mut rig.locked) && !engine::jump(&mut rig.locked), "nothing ends it");
     assert!(rig.poll(0, end.send_cq).is_none());
     rig.fill(at, &5u64.to_be_bytes());
     assert_eq!(rig.one(0, end.send_cq).opcode(), cqe_opcode::REQUESTER);
-    assert!(rig.world.functions[0].engine.waits.queues.is_empty());
+    assert!(rig.locked.functions[0].engine.waits.queues.is_empty());
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn unknown_wait_options_are_an_operation_error() {
     let cases: [fn(u64, u32) -> Request; 3] = [
         // An action on failure, and a condition, that are not public.
         |at, key| wait(at + 1, key, 0),
-        |at, key| said(6, at, key, 0),
+        |at, key| wait_segment(6, at, key, 0),
         // A WQE that ends before its mask.
         |_, _| Request::new(opcode::WAIT).op_mod(WaitOpMod::DATA.0).bytes(&[0; 16]),
     ];
@@ -68,7 +68,7 @@ fn unknown_wait_options_are_an_operation_error() {
         assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION);
     }
     let (mut rig, mut end) = rig();
-    rig.world.functions[0].hca.caps.general_mut().set_wait_on_data(false);
+    rig.locked.functions[0].hca.caps.general_mut().set_wait_on_data(false);
     let (at, key) = rig.region(0, 64);
     rig.post(&mut end, wait(at, key, 0));
     assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION, "no wait");
@@ -80,9 +80,9 @@ fn failed_qp_ends_its_wait() {
     let (at, key) = rig.region(0, 64);
     rig.post(&mut end, wait(at, key, 5));
     rig.run();
-    let function = &mut rig.world.functions[0];
+    let function = &mut rig.locked.functions[0];
     engine::apply(function, 0, Effect::QpToError(end.qpn)).unwrap();
     assert_eq!(rig.one(0, end.send_cq).syndrome(), cqe_syndrome::FLUSHED);
     rig.run();
-    assert!(rig.world.functions[0].engine.waits.queues.is_empty());
+    assert!(rig.locked.functions[0].engine.waits.queues.is_empty());
 }

@@ -91,7 +91,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// The results of the requests.
 #[derive(Debug, PartialEq)]
-struct Left {
+struct Remaining {
     cqes: Vec<Vec<u8>>,
     events: [Vec<u8>; 2],
     memory: [Vec<u8>; 2],
@@ -99,9 +99,9 @@ struct Left {
     states: Vec<(QpState, Option<(u32, u32)>)>,
 }
 
-fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) -> Left {
+fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) -> Remaining {
     let mut rig = Rig::new();
-    rig.world.in_packets = in_packets;
+    rig.locked.in_packets = in_packets;
     let (mut a, mut b) = rig.pair();
     for end in [&a, &b] {
         let qp = rig.qp(end);
@@ -111,7 +111,7 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
         qp.responder.psn = 0xff_fffd;
         qp.context.set_counter_set_id(7);
         let values = QueryQCounterOut::zeroed();
-        rig.world.functions[end.hca].hca.objects.counters.insert(7, QCounter { uid: 0, values });
+        rig.locked.functions[end.hca].hca.objects.counters.insert(7, QCounter { uid: 0, values });
     }
     let (local, lkey) = rig.region(0, BYTES + 64);
     let (remote, rkey) = rig.region(1, BYTES + 64);
@@ -183,7 +183,7 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
         if let Some(request) = request {
             rig.post(&mut a, request);
         }
-        while engine::step(&mut rig.world) || engine::jump(&mut rig.world) {}
+        while engine::step(&mut rig.locked) || engine::jump(&mut rig.locked) {}
         for (hca, cqn) in [(0, a.send_cq), (0, a.receive_cq), (1, b.send_cq), (1, b.receive_cq)] {
             while let Some(mut entry) = rig.poll(hca, cqn) {
                 entry.cqe.set_timestamp(0);
@@ -200,7 +200,7 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
         let qp = rig.qp(end);
         (qp.state, Some((qp.requester.psn, qp.responder.psn)).filter(|_| works))
     };
-    Left {
+    Remaining {
         cqes,
         events: [rig.events(0), rig.events(1)],
         memory: [rig.bytes(local, size), {
@@ -208,7 +208,7 @@ fn run(program: &[Act], service: &'static QpType, inline: u8, in_packets: bool) 
             there.extend(rig.bytes(received, size));
             there
         }],
-        counters: [0, 1].map(|hca| rig.world.functions[hca].hca.objects.counters[&7].values),
+        counters: [0, 1].map(|hca| rig.locked.functions[hca].hca.objects.counters[&7].values),
         states: vec![state(&mut rig, &a), state(&mut rig, &b)],
     }
 }

@@ -7,15 +7,15 @@
 use verbless_prm::hot::cqe_syndrome;
 
 use super::super::context::{Missing, QueuePair};
-use super::super::requester::Step;
-use super::super::responder::{Part, Whole};
+use super::super::requester::TurnStart;
+use super::super::responder::{MessagePart, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
 use super::service::Carry;
 use crate::hca::objects::{Address, QpObject, QpState};
 use crate::hca::qp_type::QpType;
-use crate::world::World;
+use crate::locked::LockedFunctions;
 
 /// A QP: its function and its number.
 pub(super) type QpId = (usize, u32);
@@ -26,7 +26,7 @@ const MOST: u64 = if cfg!(test) { 2 << 10 } else { 256 << 10 };
 
 /// A QP with a message that is carried whole, and everything that the message can reach.
 pub(in crate::engine) struct Carrier<'a> {
-    pub(super) world: &'a mut World,
+    pub(super) locked: &'a mut LockedFunctions,
     pub(super) from: QpId,
     /// The function that the QP's address reaches.
     peer: Option<usize>,
@@ -35,8 +35,8 @@ pub(in crate::engine) struct Carrier<'a> {
 }
 
 impl<'a> Carrier<'a> {
-    pub(in crate::engine) fn new(world: &'a mut World, from: QpId) -> Self {
-        Self { world, from, peer: None, sender: Sender::default() }
+    pub(in crate::engine) fn new(locked: &'a mut LockedFunctions, from: QpId) -> Self {
+        Self { locked, from, peer: None, sender: Sender::default() }
     }
 
     /// Finds and locks the function that the QP sends to; false if another thread holds that
@@ -44,19 +44,19 @@ impl<'a> Carrier<'a> {
     #[inline]
     pub(in crate::engine) fn finds_peer(&mut self) -> Result<bool, Missing> {
         let (id, qpn) = self.from;
-        let qp = self.world.functions[id].hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
+        let qp = self.locked.functions[id].hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
         let (to, port) = (qp.remote.filter(|_| qp.state == QpState::Rts), qp.port);
         loop {
-            let found = to.and_then(|to| self.world.directory.reach(id, port, to));
+            let found = to.and_then(|to| self.locked.directory.reach(id, port, to));
             self.peer = found;
             match found {
-                Some(peer) if !self.world.functions.has(peer) => {
-                    if !self.world.have(peer) {
+                Some(peer) if !self.locked.functions.has(peer) => {
+                    if !self.locked.lock(peer) {
                         return Ok(false);
                     }
                     // Looks once more, now that the address cannot change.
                 }
-                Some(peer) => return Ok(self.world.have_owners(peer)),
+                Some(peer) => return Ok(self.locked.lock_owners(peer)),
                 None => return Ok(true),
             }
         }
@@ -70,8 +70,8 @@ impl<'a> Carrier<'a> {
     ) -> Result<Turn, Missing> {
         let mut pair = self.pair()?;
         let placed = match pair.begin(scratch)? {
-            Step::Over(turn) => return Ok(turn),
-            Step::Request(placed) => placed,
+            TurnStart::Over(turn) => return Ok(turn),
+            TurnStart::Request(placed) => placed,
         };
         let part = pair.part(&placed);
         if part.length < placed.length
@@ -91,7 +91,7 @@ impl<'a> Carrier<'a> {
     #[inline(always)]
     pub(super) fn pair(&mut self) -> Result<QueuePair<'_>, Missing> {
         let (function, qpn) = self.from;
-        self.world.functions.pair(function, qpn, self.world.clock.now)
+        self.locked.functions.pair(function, qpn, self.locked.clock.now)
     }
 
     /// Carries a part of the QP's request to its peer, which handles it by `receive`.
@@ -99,13 +99,13 @@ impl<'a> Carrier<'a> {
     pub(super) fn exchange(
         &mut self,
         placed: &Placed,
-        part: Part,
+        part: MessagePart,
         scratch: &mut Scratch,
         receive: Receive,
     ) -> Result<Exchange, Missing> {
-        let (world, (id, qpn), target) = (&mut *self.world, self.from, self.peer);
+        let (locked, (id, qpn), target) = (&mut *self.locked, self.from, self.peer);
         let Sender { port, to_qpn, psn, packets, .. } = self.sender;
-        let function = &mut world.functions[id];
+        let function = &mut locked.functions[id];
         let silence = Exchange { answer: Reply::Silence, peer: None, packets };
         if part.begins() && function.engine.faults.loses_message(qpn) {
             return Ok(silence);
@@ -114,11 +114,12 @@ impl<'a> Carrier<'a> {
         let slid = function.hca.lid(port);
         // No function has this address: the message is lost.
         let Some(target) = target else { return Ok(silence) };
-        let Some(answers) = is_for(world, target, self.from, &self.sender) else {
+        let Some(answers) = is_for(locked, target, self.from, &self.sender) else {
             return Ok(silence);
         };
-        let message = Whole { slid, psn, packets, work: &placed.work, length: placed.length, part };
-        let mut pair = world.functions.pair(target, to_qpn, world.clock.now)?;
+        let message =
+            WholeRequest { slid, psn, packets, work: &placed.work, length: placed.length, part };
+        let mut pair = locked.functions.pair(target, to_qpn, locked.clock.now)?;
         let mut answer = receive(&mut pair, &message, scratch);
         // An error that the requester finds by itself needs no answer.
         if !answers && answer != Reply::Failed(cqe_syndrome::LOCAL_PROTECTION) {
@@ -140,17 +141,17 @@ impl QueuePair<'_> {
     }
 
     /// The part of a request that is carried next.
-    fn part(&self, placed: &Placed) -> Part {
+    fn part(&self, placed: &Placed) -> MessagePart {
         let at = self.qp.runtime.carried;
         let rest = placed.length.saturating_sub(at);
         // All parts but the last consist of whole packets.
         let most = MOST.next_multiple_of(1 << self.log_mtu());
-        Part { at, length: rest.min(most), whole: placed.length }
+        MessagePart { at, length: rest.min(most), whole: placed.length }
     }
 
     /// Counts a part of a message, of `packets` packets, that has arrived; true if it was the last
     /// one.
-    pub(super) fn carried(&mut self, part: Part, packets: u32) -> bool {
+    pub(super) fn carried(&mut self, part: MessagePart, packets: u32) -> bool {
         self.qp.requester.psn = self.qp.requester.psn.wrapping_add(packets) & PSN;
         if part.ends() {
             return true;
@@ -186,7 +187,7 @@ pub(super) struct Exchange {
 }
 
 /// How a service handles a message.
-pub(super) type Receive = fn(&mut QueuePair<'_>, &Whole<'_>, &mut Scratch) -> Reply;
+pub(super) type Receive = fn(&mut QueuePair<'_>, &WholeRequest<'_>, &mut Scratch) -> Reply;
 
 /// Sender and receiver of a message.
 #[derive(Default)]
@@ -202,8 +203,13 @@ struct Sender {
 
 /// Whether the QP that `sender` addresses exists in function `id` and accepts its messages: `None`
 /// if not. Otherwise, whether its answers reach the sender. Function `id` must be locked.
-fn is_for(world: &World, id: usize, (function, number): QpId, sender: &Sender) -> Option<bool> {
-    let hca = &world.functions[id].hca;
+fn is_for(
+    locked: &LockedFunctions,
+    id: usize,
+    (function, number): QpId,
+    sender: &Sender,
+) -> Option<bool> {
+    let hca = &locked.functions[id].hca;
     let qpn = sender.to_qpn;
     let Some(qp) = hca.objects.qps.get(&qpn) else {
         tracing::debug!(qpn, "a message for a QP that does not exist");
@@ -216,5 +222,5 @@ fn is_for(world: &World, id: usize, (function, number): QpId, sender: &Sender) -
     if !takes {
         return None;
     }
-    world.directory.answers((function, sender.to?), (id, qp.port, qp.remote?))
+    locked.directory.answers((function, sender.to?), (id, qp.port, qp.remote?))
 }

@@ -10,7 +10,7 @@ use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
-use super::super::responder::{Nak, Part, Whole};
+use super::super::responder::{MessagePart, Nak, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer::{self, TransferEnd};
@@ -64,7 +64,7 @@ impl Carrier<'_> {
     pub(super) fn send_reliable(
         &mut self,
         placed: &Placed,
-        part: Part,
+        part: MessagePart,
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
         let Exchange { answer, peer, packets } = self.exchange(placed, part, scratch, receive)?;
@@ -105,10 +105,10 @@ impl Carrier<'_> {
         placed: &Placed,
         scratch: &Scratch,
     ) -> Result<Turn, Missing> {
-        let now = self.world.clock.now;
-        let world = &mut *self.world;
+        let now = self.locked.clock.now;
+        let locked = &mut *self.locked;
         if let Some((peer, number)) = peer {
-            let mut pair = world.functions.pair(peer, number, now)?;
+            let mut pair = locked.functions.pair(peer, number, now)?;
             if pair.is_gone() {
                 pair.enter_error();
                 return Ok(self.pair()?.unanswered());
@@ -129,7 +129,7 @@ impl QueuePair<'_> {
     fn take_response(
         &mut self,
         placed: &Placed,
-        part: Part,
+        part: MessagePart,
         original: Option<u64>,
         scratch: &Scratch,
     ) -> Result<Option<[u8; 64]>, TransferEnd> {
@@ -195,7 +195,7 @@ impl QueuePair<'_> {
 }
 
 /// Takes a message, if it is the one expected.
-fn receive(pair: &mut QueuePair<'_>, message: &Whole<'_>, scratch: &mut Scratch) -> Reply {
+fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
     let expected = pair.qp.responder.psn;
     let ahead = message.psn.wrapping_sub(expected) & PSN;
     if ahead != 0 {

@@ -1,8 +1,8 @@
 //! The interface of a QP type's module: the rules that commands apply, and how its messages travel.
 
 use super::super::context::{Missing, QueuePair};
-use super::super::requester::Step;
-use super::super::responder::Part;
+use super::super::requester::TurnStart;
+use super::super::responder::MessagePart;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
@@ -23,7 +23,7 @@ pub(in crate::engine) struct Transport {
 
 /// How a part of a request is carried whole.
 pub(in crate::engine) type Carry =
-    fn(&mut Carrier<'_>, &Placed, Part, &mut Scratch) -> Result<Turn, Missing>;
+    fn(&mut Carrier<'_>, &Placed, MessagePart, &mut Scratch) -> Result<Turn, Missing>;
 
 /// The turn of a QP that executes one request after the other.
 pub(super) fn one_by_one(
@@ -32,7 +32,7 @@ pub(super) fn one_by_one(
     send: fn(&mut QueuePair<'_>, &Placed, &mut Scratch) -> Turn,
 ) -> Result<Turn, Missing> {
     Ok(match pair.begin(scratch)? {
-        Step::Over(turn) => turn,
-        Step::Request(placed) => send(pair, &placed, scratch),
+        TurnStart::Over(turn) => turn,
+        TurnStart::Request(placed) => send(pair, &placed, scratch),
     })
 }

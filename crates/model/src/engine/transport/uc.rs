@@ -5,7 +5,7 @@ use verbless_prm::hot::cqe_syndrome;
 use verbless_prm::{HcaCap, OptParamMask as Opt, ServiceType};
 
 use super::super::context::{Missing, QueuePair};
-use super::super::responder::{Nak, Part, Whole};
+use super::super::responder::{MessagePart, Nak, WholeRequest};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
@@ -36,7 +36,7 @@ impl Carrier<'_> {
     pub(super) fn send_unreliable(
         &mut self,
         placed: &Placed,
-        part: Part,
+        part: MessagePart,
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
         let Exchange { answer, packets, .. } = self.exchange(placed, part, scratch, receive)?;
@@ -56,7 +56,7 @@ impl Carrier<'_> {
 
 /// Takes a message. A gap before it does not matter, and a refused message is lost: the QP takes
 /// the next one.
-fn receive(pair: &mut QueuePair<'_>, message: &Whole<'_>, scratch: &mut Scratch) -> Reply {
+fn receive(pair: &mut QueuePair<'_>, message: &WholeRequest<'_>, scratch: &mut Scratch) -> Reply {
     // A part that does not follow the one before it is lost with its message.
     if message.part.begins() {
         pair.cut_message();

@@ -5,7 +5,7 @@
 //! owner destroys the key. No public source says what hardware does with a wrong secret: here the
 //! command fails. The first word of `metadata` is the alias's protection domain, and the low byte
 //! of the alias's key is 0, as in UCX (`uct_ib_mlx5_devx_mem_attach`). The output holds the alias's
-//! context behind its head if the outbox has room for it, as UCX's has; Linux's
+//! context after its head if the outbox has room for it, as UCX's has; Linux's
 //! `mlx5_cmd_alias_obj_create` has room for the head alone.
 
 use verbless_prm::reflect::View;
@@ -16,19 +16,19 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use crate::hca::objects::{Alias, Foreign, Offer};
+use crate::hca::objects::{Alias, Foreign, SharedAccess};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// An object of another function that a command names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct ForeignObject {
     vhca_id: u16,
     index: u32,
 }
 
-impl Asked {
+impl ForeignObject {
     /// The object of another function that a command names, if any.
     pub(crate) fn by(input: &[u8]) -> Option<Self> {
         let head = CreateGeneralObjectIn::from_prefix(input)?;
@@ -74,7 +74,7 @@ pub(super) fn allow(
     call.change(kind::Mkey, index, |mkey| {
         // A new secret does not revoke existing aliases.
         let serial = mkey.offer.as_ref().map_or(new, |offer| offer.serial);
-        mkey.offer = Some(Offer { access_key, serial });
+        mkey.offer = Some(SharedAccess { access_key, serial });
     })
 }
 
@@ -114,8 +114,8 @@ pub(super) fn create(
     }
     let alias = Alias { uid: call.uid, pd, function, index, serial: offer.serial };
     output.set_obj_id(call.make(kind::Alias, alias)?);
-    call.hca_mut().lead_to(function);
-    // The context behind the head is for callers with room for it.
+    call.hca_mut().add_key_owner(function);
+    // The context after the head is for callers with room for it.
     let shown = CreateGeneralObjectOut::BYTES..CreateGeneralObjectOut::BYTES + AliasContext::BYTES;
     if let Some(room) = call.output.get_mut(shown) {
         let mut made = *context;
@@ -127,5 +127,5 @@ pub(super) fn create(
 
 /// Counts a removed alias.
 pub(super) fn gone(hca: &mut Hca, _: u32, alias: Alias) {
-    hca.lead_away(alias.function);
+    hca.remove_key_owner(alias.function);
 }

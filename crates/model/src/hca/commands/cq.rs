@@ -11,7 +11,7 @@ use verbless_prm::{
 use super::call::{Call, Outcome};
 use super::umem::{self, BufferSpec};
 use crate::hca::effect::{Effect, Resize};
-use crate::hca::objects::{Arm, Cq, Element};
+use crate::hca::objects::{Arm, Cq, EventTarget};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 use crate::hca::state::Hca;
@@ -62,7 +62,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         _ => return Err(Refusal::CqeSize),
     };
     check_features(call, context)?;
-    let element = element(call, context)?;
+    let target = target(call, context)?;
     call.find(kind::Uar, context.uar_page())?;
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
@@ -82,7 +82,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         record,
         log_size: log_size.into(),
         cqe_bytes,
-        element,
+        target,
         uar_page: context.uar_page(),
         overrun_ignore: context.oi(),
         producer: 0,
@@ -99,12 +99,14 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
 }
 
 /// The receiver of the CQ's completion events.
-fn element(call: &Call<'_>, context: &CqContext) -> Result<Element, Refusal> {
+fn target(call: &Call<'_>, context: &CqContext) -> Result<EventTarget, Refusal> {
     let number = context.c_eqn_or_apu_element();
     match (context.apu_cq(), context.ext_element_type()) {
-        (false, 0) => call.find(kind::Eq, number).map(|_| Element::Eq(number)),
+        (false, 0) => call.find(kind::Eq, number).map(|_| EventTarget::Eq(number)),
         #[cfg(feature = "dpa")]
-        (true, of) => super::dpa::element(call, of, number, context.uar_page()).map(Element::Dpa),
+        (true, of) => {
+            super::dpa::target(call, of, number, context.uar_page()).map(EventTarget::Dpa)
+        }
         _ => Err(Refusal::Unsupported),
     }
 }
@@ -210,7 +212,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
     let eqn = new.c_eqn_or_apu_element();
     if eq {
         // The element of a CQ of the DPA cannot change.
-        if !matches!(call.find(kind::Cq, number)?.element, Element::Eq(_)) {
+        if !matches!(call.find(kind::Cq, number)?.target, EventTarget::Eq(_)) {
             return Err(Refusal::CqField);
         }
         call.find(kind::Eq, eqn)?;
@@ -232,7 +234,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
             cq.context.set_oi(new.oi());
         }
         if eq {
-            cq.element = Element::Eq(eqn);
+            cq.target = EventTarget::Eq(eqn);
             cq.context.set_c_eqn_or_apu_element(eqn);
         }
         if mode {

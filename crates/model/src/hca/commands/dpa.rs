@@ -13,7 +13,7 @@ use verbless_riscv::PAGE;
 use super::call::{Call, Outcome};
 use crate::dpa::{self, Affinity, Dpa, Refused, RunnerId, RunnerState, Start, function_of};
 use crate::hca::dump::Dumping;
-use crate::hca::objects::{self, DpaElement, QueueMemory, Umem};
+use crate::hca::objects::{self, DpaEventTarget, QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
 use crate::hca::registry::{ObjectKind, kind};
 use crate::hca::state::Hca;
@@ -61,35 +61,35 @@ const DPA_THREAD: u8 = 0;
 const EXTERNAL_EQ: u8 = 2;
 
 /// The part of the DPA that gets a CQ's events.
-pub(super) fn element(
+pub(super) fn target(
     call: &Call<'_>,
     of: u8,
     number: u32,
     uar_page: u32,
-) -> Result<DpaElement, Refusal> {
+) -> Result<DpaEventTarget, Refusal> {
     match of {
         DPA_THREAD => {
-            let own = call.find(kind::DpaThread, number).map(|_| DpaElement::Thread(number));
+            let own = call.find(kind::DpaThread, number).map(|_| DpaEventTarget::Thread(number));
             match (own, far_thread(call, number, uar_page)) {
                 (Ok(_), Some(_)) => Err(Refusal::DpaNumberAmbiguous),
                 (Err(_), Some(far)) => Ok(far),
                 (own, None) => own,
             }
         }
-        EXTERNAL_EQ => call.find(kind::DpaEq, number).map(|_| DpaElement::Eq(number)),
+        EXTERNAL_EQ => call.find(kind::DpaEq, number).map(|_| DpaEventTarget::Eq(number)),
         _ => Err(Refusal::Unsupported),
     }
 }
 
 /// The thread of this number in a process that this context has extended the CQ's UAR page to. A
 /// context that lets a process ring for its queues also lets them start its threads.
-fn far_thread(call: &Call<'_>, thread: u32, uar_page: u32) -> Option<DpaElement> {
+fn far_thread(call: &Call<'_>, thread: u32, uar_page: u32) -> Option<DpaEventTarget> {
     let extensions = call.hca().objects.uar_extensions.values();
     extensions.filter(|it| it.uid == call.uid && it.context.uar_page() == uar_page).find_map(|it| {
         let process = it.context.process_serial();
         let function = function_of(process);
         let dpa = call.hca().reaching_dpas.get(&function)?.upgrade()?;
-        dpa.has_thread(process, thread).then_some(DpaElement::Far { function, process, thread })
+        dpa.has_thread(process, thread).then_some(DpaEventTarget::Far { function, process, thread })
     })
 }
 

@@ -16,7 +16,7 @@ use crate::hca::registry::kind;
 
 /// Mask of EQ indexes that programs write: 26 bits.
 const COUNTER: u32 = 0x3ff_ffff;
-/// The most vectors of an emulated device; its context holds their counts.
+/// Maximum number of vectors of an emulated device; its context holds their counts.
 const MOST_VECTORS: u16 = 64;
 
 /// CREATE_GENERAL_OBJECT of an event queue.

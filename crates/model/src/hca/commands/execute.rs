@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use verbless_prm as prm;
 use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
-// The handlers' modules.
+// The modules of the handlers.
 use super::call::{Call, Outcome};
 use super::*;
 use crate::hca::kinds::kinds;
@@ -16,7 +16,7 @@ use crate::hca::state::{Hca, Life};
 
 /// The function state that a command requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum When {
+enum RequiredLife {
     /// Any time.
     Always,
     /// After ENABLE_HCA.
@@ -27,7 +27,7 @@ enum When {
 
 /// Who may send a command. Later variants have the rights of earlier ones too.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum Privilege {
     /// Every user context.
     User,
     /// User contexts with TOOLS_RESOURCES.
@@ -37,12 +37,12 @@ enum Who {
 }
 
 /// An implemented command.
-struct Entry {
+struct CommandEntry {
     command: &'static CommandInfo,
     /// The general object type of the command, sent in the place of op_mod.
     object_type: Option<GeneralObjectType>,
-    when: When,
-    who: Who,
+    life: RequiredLife,
+    privilege: Privilege,
     /// Whether the kernel may send it with [`SHARED_UID`], to create and destroy objects that all
     /// may use.
     shared: bool,
@@ -50,20 +50,20 @@ struct Entry {
 }
 
 macro_rules! entry {
-    ($when:ident $who:ident $input:ident of [$($type:ident)?] for [$($sharer:ident)?]
+    ($life:ident $privilege:ident $input:ident of [$($type:ident)?] for [$($sharer:ident)?]
         from [$($least:literal)?] => $handler:expr) => {
-        Entry {
+        CommandEntry {
             command: <prm::$input as CommandInput>::INFO,
             object_type: entry!(@type $($type)?),
-            when: When::$when,
-            who: entry!(@ $who),
+            life: RequiredLife::$life,
+            privilege: entry!(@ $privilege),
             shared: entry!(@shared $($sharer)?),
             run: |call| call.run::<prm::$input>(entry!(@least $($least)?), $handler),
         }
     };
-    (@ kernel) => { Who::Kernel };
-    (@ tools) => { Who::Tools };
-    (@ user) => { Who::User };
+    (@ kernel) => { Privilege::Kernel };
+    (@ tools) => { Privilege::Tools };
+    (@ user) => { Privilege::User };
     (@type) => { None };
     (@type $type:ident) => { Some(GeneralObjectType::$type) };
     (@shared) => { false };
@@ -73,10 +73,10 @@ macro_rules! entry {
 }
 
 macro_rules! commands {
-    ($($when:ident $who:ident $input:ident $(from $least:literal)? => $handler:path;)*) => {
+    ($($life:ident $privilege:ident $input:ident $(from $least:literal)? => $handler:path;)*) => {
         /// The commands without an object.
-        static COMMANDS: &[Entry] =
-            &[$(entry!($when $who $input of [] for [] from [$($least)?] => $handler)),*];
+        static COMMANDS: &[CommandEntry] =
+            &[$(entry!($life $privilege $input of [] for [] from [$($least)?] => $handler)),*];
     };
 }
 
@@ -87,13 +87,13 @@ macro_rules! object_commands {
         refusals: { $($refusals:tt)* },
         gone: [$($gone:tt)*],
         commands: {
-            $($who:ident $input:ident $(of $type:ident)? $(for $sharer:ident)?
+            $($privilege:ident $input:ident $(of $type:ident)? $(for $sharer:ident)?
                 $(from $least:literal)? => $handler:expr;)*
         }
     })*) => {
         /// The commands on objects.
-        static OBJECT_COMMANDS: &[Entry] = &[$($(entry!(
-            Up $who $input of [$($type)?] for [$($sharer)?] from [$($least)?] => $handler
+        static OBJECT_COMMANDS: &[CommandEntry] = &[$($(entry!(
+            Up $privilege $input of [$($type)?] for [$($sharer)?] from [$($least)?] => $handler
         )),*),*];
     };
 }
@@ -108,10 +108,10 @@ macro_rules! absent_commands {
         object: { $($entry:tt)* },
         refusals: { absent: $absent:ident = $($refusals:tt)* },
         gone: [$($gone:tt)*],
-        commands: { $($who:ident $input:ident of $type:ident => $handler:expr;)* }
+        commands: { $($privilege:ident $input:ident of $type:ident => $handler:expr;)* }
     })*) => {
-        static ABSENT_COMMANDS: &[Entry] = &[$($(entry!(
-            Up $who $input of [$type] for [] from [] => |_, _, _| {
+        static ABSENT_COMMANDS: &[CommandEntry] = &[$($(entry!(
+            Up $privilege $input of [$type] for [] from [] => |_, _, _| {
                 Err($crate::hca::kinds::dpa::absent!($input $type, $absent))
             }
         )),*),*];
@@ -119,7 +119,7 @@ macro_rules! absent_commands {
 }
 
 #[cfg(feature = "dpa")]
-static ABSENT_COMMANDS: &[Entry] = &[];
+static ABSENT_COMMANDS: &[CommandEntry] = &[];
 #[cfg(not(feature = "dpa"))]
 crate::hca::kinds::dpa_kinds!(absent_commands);
 
@@ -165,10 +165,10 @@ impl Hca {
         output.fill(0);
         match dispatch(self, &[OBJECT_COMMANDS, ABSENT_COMMANDS, COMMANDS], input, output) {
             Ok(()) => {}
-            Err(Failure::Refused(refusal, detail)) => {
+            Err(CommandFailure::Refused(refusal, detail)) => {
                 self.refuse(input, output, refusal, detail);
             }
-            Err(Failure::Injected(status, syndrome)) => answer(output, status, syndrome),
+            Err(CommandFailure::Injected(status, syndrome)) => answer(output, status, syndrome),
         }
     }
 
@@ -205,31 +205,31 @@ fn answer(output: &mut [u8], status: u8, syndrome: u32) {
     }
 }
 
-/// Most refusals kept for the log at one time: a thread runs one command, or a few, before it gives
-/// the function back.
+/// Maximum number of refusals kept for the log at one time: a thread runs one command, or a few,
+/// before it gives the function back.
 const MOST_REFUSED: usize = 64;
 
-enum Failure {
+enum CommandFailure {
     /// A refusal, with a detail for the log.
     Refused(Refusal, Option<String>),
     /// Status and syndrome that a test injected.
     Injected(u8, u32),
 }
 
-impl From<Refusal> for Failure {
+impl From<Refusal> for CommandFailure {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal, None)
     }
 }
 
-/// Whether a command makes the function keep more than before.
+/// Whether a command makes the function store more.
 fn adds(command: &CommandInfo) -> bool {
     ["ALLOC_", "ATTACH_", "CREATE_"].iter().any(|verb| command.name.starts_with(verb))
 }
 
 /// The entry of an opcode, and of its general object type if it has one, if the model implements
 /// it.
-fn entry<'a>(tables: &[&'a [Entry]], opcode: u16, op_mod: u16) -> Option<&'a Entry> {
+fn entry<'a>(tables: &[&'a [CommandEntry]], opcode: u16, op_mod: u16) -> Option<&'a CommandEntry> {
     tables.iter().copied().flatten().find(|entry| {
         entry.command.opcode == opcode && entry.object_type.is_none_or(|it| it.0 == op_mod)
     })
@@ -237,10 +237,10 @@ fn entry<'a>(tables: &[&'a [Entry]], opcode: u16, op_mod: u16) -> Option<&'a Ent
 
 fn dispatch(
     hca: &mut Hca,
-    tables: &[&[Entry]],
+    tables: &[&[CommandEntry]],
     input: &[u8],
     output: &mut [u8],
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let Some(&[o0, o1, u0, u1, _, _, m0, m1]) = input.first_chunk() else {
         return Err(Refusal::InputTooShort.into());
     };
@@ -249,8 +249,8 @@ fn dispatch(
     if hca.fatal {
         return Err(Refusal::DeviceFatal.into());
     }
-    if let Some((status, syndrome)) = hca.faults.strike(|&of| of == opcode) {
-        return Err(Failure::Injected(status, syndrome));
+    if let Some((status, syndrome)) = hca.faults.hit(|&of| of == opcode) {
+        return Err(CommandFailure::Injected(status, syndrome));
     }
     let Some(entry) = entry(tables, opcode, op_mod) else {
         return Err(match prm::Opcode(opcode).name() {
@@ -258,20 +258,22 @@ fn dispatch(
             None => Refusal::UnknownOpcode.into(),
         });
     };
-    match (entry.when, hca.life) {
-        (When::Enabled | When::Up, Life::Disabled) => return Err(Refusal::NotEnabled.into()),
-        (When::Up, Life::Enabled) => return Err(Refusal::NotInitialised.into()),
+    match (entry.life, hca.life) {
+        (RequiredLife::Enabled | RequiredLife::Up, Life::Disabled) => {
+            return Err(Refusal::NotEnabled.into());
+        }
+        (RequiredLife::Up, Life::Enabled) => return Err(Refusal::NotInitialised.into()),
         _ => {}
     }
     if uid != 0 && !(uid == SHARED_UID && entry.shared) {
         let Some(context) = hca.objects.uctxs.get(&uid) else {
             return Err(Refusal::NoSuchUid.into());
         };
-        match entry.who {
-            Who::User => {}
-            Who::Tools if context.cap & prm::UctxCap::TOOLS_RESOURCES.0 != 0 => {}
-            Who::Tools => return Err(Refusal::ToolsOnly.into()),
-            Who::Kernel => return Err(Refusal::KernelOnly.into()),
+        match entry.privilege {
+            Privilege::User => {}
+            Privilege::Tools if context.cap & prm::UctxCap::TOOLS_RESOURCES.0 != 0 => {}
+            Privilege::Tools => return Err(Refusal::ToolsOnly.into()),
+            Privilege::Kernel => return Err(Refusal::KernelOnly.into()),
         }
     }
     // The capability commands have a page number in op_mod, and refuse unknown ones themselves.
@@ -289,7 +291,7 @@ fn dispatch(
     }
     let mut call = Call { hca, uid, op_mod, input, output, list: &[], detail: OnceCell::new() };
     if let Err(refusal) = (entry.run)(&mut call) {
-        return Err(Failure::Refused(refusal, call.detail.take()));
+        return Err(CommandFailure::Refused(refusal, call.detail.take()));
     }
     hca.budget.set_objects(hca.objects.bytes());
     pages::balance(hca);
@@ -350,7 +352,7 @@ mod tests {
 
     fn send<I: CommandInput>(
         hca: &mut Hca,
-        tables: &[&[Entry]],
+        tables: &[&[CommandEntry]],
         edit: impl FnOnce(&mut I),
     ) -> Result<I::Output, Refusal> {
         let mut input = I::default();
@@ -359,8 +361,8 @@ mod tests {
         let mut output = I::Output::default();
         match dispatch(hca, tables, input.as_bytes(), output.as_mut_bytes()) {
             Ok(()) => Ok(output),
-            Err(Failure::Refused(refusal, _)) => Err(refusal),
-            Err(Failure::Injected(..)) => panic!("no failure was injected"),
+            Err(CommandFailure::Refused(refusal, _)) => Err(refusal),
+            Err(CommandFailure::Injected(..)) => panic!("no failure was injected"),
         }
     }
 
@@ -369,7 +371,7 @@ mod tests {
         let profile = Arc::new(Profile::load("bluefield3").unwrap());
         let mut hca = Hca::new(0, profile, crate::memory::in_process(), crate::engine::qp_type);
         hca.life = Life::Up;
-        let ours: &[&[Entry]] = &[OBJECT_COMMANDS];
+        let ours: &[&[CommandEntry]] = &[OBJECT_COMMANDS];
         let sampler = |input: &mut CreateGeneralObjectIn| {
             input.set_obj_type(GeneralObjectType::SAMPLER);
         };

@@ -81,7 +81,7 @@ fn check_miss(call: &Call<'_>, context: &verbless_prm::FlowTableContext, level: 
     }
 }
 
-/// Checks that a table of this level may lead to another one.
+/// Checks that a table of this level may forward to another one.
 fn check_above(call: &Call<'_>, table: u32, level: u8) -> Outcome {
     let above = call.find(kind::FlowTable, table)?.context.level() > level;
     if above { Ok(()) } else { Err(Refusal::FlowTableLevel) }

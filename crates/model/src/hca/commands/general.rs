@@ -1,4 +1,4 @@
-//! Code shared by the commands on general objects: behind the head of each is a context of the
+//! Code shared by the commands on general objects: after the head of each is a context of the
 //! object type.
 
 use verbless_prm::reflect::View;
@@ -29,7 +29,7 @@ impl Call<'_> {
         Ok(context)
     }
 
-    /// Shows a context behind the head of QUERY_GENERAL_OBJECT's output.
+    /// Shows a context after the head of QUERY_GENERAL_OBJECT's output.
     pub(super) fn show<S: Structure>(&mut self, context: &S) -> Outcome {
         let at = QueryGeneralObjectOut::BYTES..QueryGeneralObjectOut::BYTES + S::BYTES;
         let room = self.output.get_mut(at).ok_or(Refusal::OutputTooShort)?;

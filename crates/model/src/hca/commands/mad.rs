@@ -175,7 +175,8 @@ fn port_info(hca: &Hca, index: usize, response: &mut Mad) {
     let lanes = register::<PvlcReg>(hca, RegisterId::PVLC);
     let widths = [rates.ib_link_width_admin(), rates.ib_link_width_capability()].map(widths);
     let [enabled, supported, active] =
-        [rates.ib_proto_admin(), rates.ib_proto_capability(), rates.ib_proto_oper()].map(Speeds);
+        [rates.ib_proto_admin(), rates.ib_proto_capability(), rates.ib_proto_oper()]
+            .map(PtysSpeeds);
     let (state, physical) = if port.up { (ACTIVE, LINK_UP) } else { (DOWN, POLLING) };
     response.put(DATA + 8, &LINK_LOCAL.to_be_bytes());
     response.put(DATA + 16, &port.lid.to_be_bytes());
@@ -213,9 +214,9 @@ fn widths(ptys: u16) -> u8 {
 
 /// Speeds of PTYS: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR from bit 0 on.
 #[derive(Clone, Copy)]
-struct Speeds(u16);
+struct PtysSpeeds(u16);
 
-impl Speeds {
+impl PtysSpeeds {
     /// LinkSpeedSupported and LinkSpeedEnabled: SDR, DDR, QDR.
     fn slow(self) -> u8 {
         self.0 as u8 & 7

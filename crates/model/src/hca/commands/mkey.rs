@@ -7,7 +7,7 @@ use verbless_prm::{
 
 use super::call::{Call, Outcome};
 use super::umem;
-use crate::hca::budget::List;
+use crate::hca::budget::ChargedList;
 use crate::hca::klm;
 use crate::hca::objects::{Access, Mkey, Objects, QueueMemory, Translation};
 use crate::hca::refusal::Refusal;
@@ -102,12 +102,12 @@ pub(super) fn create(
         offer: None,
         context: *context,
     };
-    let leads_to = match mkey.translation {
+    let key_owners = match mkey.translation {
         Translation::Crossing { function, .. } => Some(function),
         _ => None,
     };
     output.set_mkey_index(call.make(kind::Mkey, mkey)?);
-    leads_to.into_iter().for_each(|function| call.hca_mut().lead_to(function));
+    key_owners.into_iter().for_each(|function| call.hca_mut().add_key_owner(function));
     Ok(())
 }
 
@@ -128,7 +128,7 @@ fn orders_reads(general: &HcaCap, order: MkeyReadAfterWrite) -> bool {
 }
 
 /// The translation entries of a key whose range UMR may change; pages in a UMEM stay there.
-fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option<List<u8>> {
+fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option<ChargedList<u8>> {
     let mode = MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0());
     if !context.umr_en() || input.mkey_umem_valid() || mode == MkeyAccessMode::PA {
         return None;
@@ -185,7 +185,7 @@ fn translation(
     }
 }
 
-/// A key that leads to a key of another function. The kernel marks it as a UMEM key, like all user
+/// A key that refers to a key of another function. The kernel marks it as a UMEM key, like all user
 /// keys that it does not know as indirect; the device ignores that flag. Linux's own
 /// (`reg_create_crossing_vhca_mr`) begin at 0.
 fn crossing(call: &Call<'_>, context: &MkeyContext) -> Result<Translation, Refusal> {
@@ -355,7 +355,7 @@ pub(super) fn add_null(hca: &mut Hca) {
 /// Counts a removed crossing key.
 pub(super) fn gone(hca: &mut Hca, _: u32, mkey: Mkey) {
     if let Translation::Crossing { function, .. } = mkey.translation {
-        hca.lead_away(function);
+        hca.remove_key_owner(function);
     }
 }
 

@@ -41,6 +41,6 @@ mod umem;
 mod units;
 mod vport;
 
-pub(crate) use alias::Asked;
+pub(crate) use alias::ForeignObject;
 pub(crate) use cq::resized as cq_resized;
 pub(crate) use mkey::reconfigure as reconfigure_key;

@@ -15,8 +15,8 @@ use crate::hca::refusal::Refusal;
 use crate::hca::state::{Hca, Life};
 use crate::profile::Side;
 
-/// Most pages that the model tracks, not counting those of the last command: a driver that gives
-/// more pages than requested must not use up the host's memory.
+/// Maximum number of pages that the model tracks, not counting those of the last command: a driver
+/// that gives more pages than requested must not use up the host's memory.
 const MOST: usize = 1 << 20;
 
 /// How many pages the function needs to start: to boot, or with `whole` for INIT_HCA.
@@ -67,13 +67,13 @@ pub(super) fn query(
 ) -> Outcome {
     own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
     let hca = call.hca();
-    let needed = match call.op_mod {
+    let functions_to_relock = match call.op_mod {
         QueryPagesIn::BOOT_PAGES => startup(hca, false),
         QueryPagesIn::INIT_PAGES => startup(hca, true),
         _ => 0,
     };
     output.set_embedded_cpu_function(hca.profile.side() == Side::Dpu);
-    output.set_num_pages(needed.saturating_sub(hca.pages.given.len()) as u32);
+    output.set_num_pages(functions_to_relock.saturating_sub(hca.pages.given.len()) as u32);
     Ok(())
 }
 

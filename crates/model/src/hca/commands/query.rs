@@ -52,9 +52,9 @@ pub(super) fn vuid(call: &mut Call<'_>, input: &QueryVuidIn, output: &mut QueryV
 /// Bytes of a VUID in the answer.
 const VUID_BYTES: usize = 128;
 
-/// The VUID of function `vhca_id`, and with `vfs` those of its VFs behind it, in the order of their
+/// The VUID of function `vhca_id`, and with `vfs` those of its VFs after it, in the order of their
 /// numbers. A function may query itself; the manager of a switch may also query the host's
-/// functions behind it.
+/// functions after it.
 fn vuids(hca: &Hca, vhca_id: u16, vfs: bool) -> Result<Vec<[u8; VUID_BYTES]>, Refusal> {
     if vhca_id == hca.caps.general().vhca_id() {
         // The function has no VFs of its own.

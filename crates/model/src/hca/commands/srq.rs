@@ -56,7 +56,7 @@ const KNOWN_WQ: [&str; 15] = [
 const LOG_STRIDE_UNIT: u32 = 4;
 
 /// The queue that a command describes, of either kind.
-struct Wanted {
+struct SrqSpec {
     pd: u32,
     log_size: u32,
     /// log2 of the stride in bytes.
@@ -105,7 +105,7 @@ impl Call<'_> {
         }
     }
 
-    fn make_srq(&mut self, wanted: Wanted) -> Result<u32, Refusal> {
+    fn make_srq(&mut self, wanted: SrqSpec) -> Result<u32, Refusal> {
         let general = self.hca().caps.general();
         let log_max = general.log_max_srq().max(general.log_max_rmp());
         self.check_count(self.hca().objects.srqs.len(), log_max)?;
@@ -182,7 +182,7 @@ pub(super) fn create_xrc_srq(
     context.set_state(SrqState::GOOD);
     let record =
         u64::from(context.db_record_addr_h()) << 32 | u64::from(context.db_record_addr_l()) << 2;
-    let number = call.make_srq(Wanted {
+    let number = call.make_srq(SrqSpec {
         pd: context.pd(),
         log_size: context.log_xrc_srq_size().into(),
         log_stride: u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT,
@@ -227,7 +227,7 @@ pub(super) fn create_rmp(
         return Err(Refusal::Unsupported);
     }
     let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
-    let wanted = Wanted {
+    let wanted = SrqSpec {
         pd: wq.pd(),
         log_size: wq.log_wq_sz().into(),
         log_stride: wq.log_wq_stride().into(),

@@ -17,7 +17,7 @@ use crate::hca::refusal::Refusal;
 use crate::hca::registry::kind;
 
 /// The parameters of a transition, from any command.
-struct Request<'a> {
+struct TransitionRequest<'a> {
     qpn: u32,
     optional: u32,
     ece: u32,
@@ -26,7 +26,7 @@ struct Request<'a> {
 
 macro_rules! request {
     ($input:ident) => {
-        Request {
+        TransitionRequest {
             qpn: $input.qpn(),
             optional: $input.opt_param_mask(),
             ece: $input.ece(),
@@ -35,7 +35,7 @@ macro_rules! request {
     };
 }
 
-impl Request<'_> {
+impl TransitionRequest<'_> {
     /// Refuses the transition unless the QP is in `from` and every optional field is in `takes`.
     fn check(&self, call: &Call<'_>, from: QpState, takes: u32) -> Outcome {
         if call.find(kind::Qp, self.qpn)?.state != from {
@@ -349,7 +349,7 @@ pub(super) fn sqerr2rts(
     input: &Sqerr2rtsQpIn,
     _: &mut Sqerr2rtsQpOut,
 ) -> Outcome {
-    let request = Request {
+    let request = TransitionRequest {
         qpn: input.qpn(),
         optional: input.opt_param_mask(),
         ece: 0,
@@ -366,7 +366,7 @@ pub(super) fn sqerr2rts(
 
 /// SQD_RTS: no modelled QP can be in the state SQD.
 pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpOut) -> Outcome {
-    let request = Request {
+    let request = TransitionRequest {
         qpn: input.qpn(),
         optional: input.opt_param_mask(),
         ece: 0,

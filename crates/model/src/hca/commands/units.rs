@@ -12,7 +12,7 @@ use verbless_prm::{
 use super::call::{Call, Outcome};
 use super::register::{absent, show, user_may};
 use crate::dpa::{
-    Changes, Dpa, Group, MOST_MEMBERS, Numbers, Partition, Sender, Sharing, Unshared,
+    Changes, Dpa, DpaLimits, EuSharing, Group, MOST_MEMBERS, Partition, Sender, ShareRefusal,
 };
 use crate::hca::refusal::Refusal;
 
@@ -75,7 +75,7 @@ fn capabilities(dpa: &Dpa, register: &mut NicCapExtReg) -> Outcome {
     if register.cap_group() != DPA_GROUP {
         return Err(Refusal::NoSuchRegister);
     }
-    let Numbers { units, groups, partitions, .. } = dpa.numbers();
+    let DpaLimits { units, groups, partitions, .. } = dpa.numbers();
     let mut shown = DpaCap::default();
     shown
         .set_max_num_dpa_eu(units)
@@ -90,25 +90,28 @@ fn capabilities(dpa: &Dpa, register: &mut NicCapExtReg) -> Outcome {
 }
 
 /// Reads or changes the sharing of units, for the function of this DPA.
-fn change(dpa: &Dpa, each: impl FnOnce(u16, &mut Sharing) -> Result<(), Refused>) -> Outcome {
+fn change(
+    dpa: &Dpa,
+    each: impl FnOnce(u16, &mut EuSharing) -> Result<(), RegisterRefusal>,
+) -> Outcome {
     let (units, by) = dpa.shares();
     let result = units.with(|sharing| each(by, sharing));
     dpa.units_changed();
-    result.map_err(|Refused(refusal)| refusal)
+    result.map_err(|RegisterRefusal(refusal)| refusal)
 }
 
 /// Why a register access is refused.
-struct Refused(Refusal);
+struct RegisterRefusal(Refusal);
 
-impl From<Unshared> for Refused {
-    fn from(unshared: Unshared) -> Self {
+impl From<ShareRefusal> for RegisterRefusal {
+    fn from(unshared: ShareRefusal) -> Self {
         Self(match unshared {
-            Unshared::Absent => Refusal::DpaPartition,
-            Unshared::Taken => Refusal::DpaUnitTaken,
-            Unshared::InUse => Refusal::DpaUnitsInUse,
-            Unshared::Full => Refusal::DpaTooManyGroups,
-            Unshared::NotManager => Refusal::DpaNotManager,
-            Unshared::NoGroup => Refusal::NoSuchDpaGroup,
+            ShareRefusal::Absent => Refusal::DpaPartition,
+            ShareRefusal::Taken => Refusal::DpaUnitTaken,
+            ShareRefusal::InUse => Refusal::DpaUnitsInUse,
+            ShareRefusal::Full => Refusal::DpaTooManyGroups,
+            ShareRefusal::NotManager => Refusal::DpaNotManager,
+            ShareRefusal::NoGroup => Refusal::NoSuchDpaGroup,
         })
     }
 }
@@ -116,10 +119,10 @@ impl From<Unshared> for Refused {
 /// Reads, creates, changes or destroys a group of execution units.
 fn group(
     by: Sender,
-    sharing: &mut Sharing,
+    sharing: &mut EuSharing,
     write: bool,
     register: &mut NicDpaEugReg,
-) -> Result<(), Refused> {
+) -> Result<(), RegisterRefusal> {
     let of = register.partition_id_valid().then(|| register.partition_id());
     let id = register.eug_id();
     if !write {
@@ -143,7 +146,7 @@ fn group(
             sharing.change_group(by, of, id, if changes { units } else { same })?;
         }
         NicDpaOperation::DESTROY => sharing.remove_group(by, of, id)?,
-        _ => return Err(Refused(Refusal::UnknownOpMod)),
+        _ => return Err(RegisterRefusal(Refusal::UnknownOpMod)),
     }
     Ok(())
 }
@@ -151,10 +154,10 @@ fn group(
 /// Reads, creates, changes or destroys a partition of execution units.
 fn partition(
     by: u16,
-    sharing: &mut Sharing,
+    sharing: &mut EuSharing,
     write: bool,
     register: &mut NicDpaEuPartitionReg,
-) -> Result<(), Refused> {
+) -> Result<(), RegisterRefusal> {
     type Modify = NicDpaEuPartitionModify;
     const FIELDS: [u32; 3] = [Modify::MEMBER_MASK.0, Modify::VHCA_ID.0, Modify::MAX_NUM_EUG.0];
     let id = register.eu_partition_id();
@@ -194,16 +197,16 @@ fn partition(
             sharing.change_partition(by, id, changes)?;
         }
         NicDpaOperation::DESTROY => sharing.remove_partition(by, id)?,
-        _ => return Err(Refused(Refusal::UnknownOpMod)),
+        _ => return Err(RegisterRefusal(Refusal::UnknownOpMod)),
     }
     Ok(())
 }
 
 /// The fields that MODIFY selects; it may select no others.
-fn selected<const N: usize>(select: u32, fields: [u32; N]) -> Result<[bool; N], Refused> {
+fn selected<const N: usize>(select: u32, fields: [u32; N]) -> Result<[bool; N], RegisterRefusal> {
     match select & !fields.iter().sum::<u32>() {
         0 => Ok(fields.map(|field| select & field != 0)),
-        _ => Err(Refused(Refusal::DpaModifySelect)),
+        _ => Err(RegisterRefusal(Refusal::DpaModifySelect)),
     }
 }
 
@@ -239,7 +242,7 @@ mod tests {
 
     #[test]
     fn only_modifiable_fields_may_be_selected() {
-        let of_two = |select| selected(select, [1, 4]).map_err(|Refused(refusal)| refusal);
+        let of_two = |select| selected(select, [1, 4]).map_err(|RegisterRefusal(refusal)| refusal);
         assert_eq!(of_two(0), Ok([false, false]));
         assert_eq!(of_two(1), Ok([true, false]));
         assert_eq!(of_two(5), Ok([true, true]));

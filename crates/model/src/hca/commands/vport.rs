@@ -43,7 +43,7 @@ impl Call<'_> {
         Ok((index, port))
     }
 
-    /// Writes a list behind the fixed part of the outbox: one table entry, or all.
+    /// Writes a list after the fixed part of the outbox: one table entry, or all.
     fn put_list(&mut self, start: usize, list: &[u8]) -> Outcome {
         let room = self.output.get_mut(start..start + list.len()).ok_or(Refusal::OutputTooShort)?;
         room.copy_from_slice(list);

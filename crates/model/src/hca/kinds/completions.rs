@@ -13,20 +13,20 @@ macro_rules! completions {
                     owner: |cq| cq.uid,
                     made: [],
                     refers: |cq, to| {
-                        match cq.element {
-                            objects::Element::Eq(eqn) => to(ObjectKind::Eq, eqn),
+                        match cq.target {
+                            objects::EventTarget::Eq(eqn) => to(ObjectKind::Eq, eqn),
                             #[cfg(feature = "dpa")]
-                            objects::Element::Dpa(objects::DpaElement::Thread(thread)) => {
+                            objects::EventTarget::Dpa(objects::DpaEventTarget::Thread(thread)) => {
                                 to(ObjectKind::DpaThread, thread);
                             }
                             #[cfg(feature = "dpa")]
-                            objects::Element::Dpa(objects::DpaElement::Eq(eqn)) => {
+                            objects::EventTarget::Dpa(objects::DpaEventTarget::Eq(eqn)) => {
                                 to(ObjectKind::DpaEq, eqn);
                             }
                             // Only the other context can destroy the thread; later events are
                             // dropped.
                             #[cfg(feature = "dpa")]
-                            objects::Element::Dpa(objects::DpaElement::Far { .. }) => {}
+                            objects::EventTarget::Dpa(objects::DpaEventTarget::Far { .. }) => {}
                         }
                         to(ObjectKind::Uar, cq.uar_page);
                         cq.umems.iter().for_each(|&umem| to(ObjectKind::Umem, umem));

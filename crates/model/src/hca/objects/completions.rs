@@ -3,7 +3,7 @@
 use verbless_prm::{CqContext, CqErrorSyndrome, EqContext};
 
 #[cfg(feature = "dpa")]
-use super::dpa::DpaElement;
+use super::dpa::DpaEventTarget;
 use super::shared::{QueueMemory, Uid};
 use crate::runtime::CqRuntime;
 
@@ -18,7 +18,7 @@ pub(crate) struct Cq {
     /// Bytes per CQE: 64 or 128.
     pub cqe_bytes: u32,
     /// The receiver of the CQ's completion events.
-    pub element: Element,
+    pub target: EventTarget,
     pub uar_page: u32,
     pub overrun_ignore: bool,
     /// Index of the next CQE to write; it never wraps at the queue's size.
@@ -38,12 +38,12 @@ pub(crate) struct Cq {
 
 /// The receiver of a CQ's completion events, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Element {
+pub(crate) enum EventTarget {
     /// An event queue.
     Eq(u32),
     /// A part of the DPA.
     #[cfg(feature = "dpa")]
-    Dpa(DpaElement),
+    Dpa(DpaEventTarget),
 }
 
 /// The state of a CQ's arming.

@@ -68,7 +68,7 @@ pub(crate) struct DpaCoreDump {
 
 /// The part of the DPA that gets a CQ's events, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DpaElement {
+pub(crate) enum DpaEventTarget {
     /// A thread.
     Thread(u32),
     /// An event queue.

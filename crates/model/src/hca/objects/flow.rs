@@ -13,7 +13,7 @@ use crate::numbered::Numbered;
 /// Bytes of the header fields in use: MAC addresses, EtherType, VLAN tag, IP version and protocol.
 const KEY: usize = 0x14;
 
-/// Most tables on the path of a frame; levels increase along it, so that it ends.
+/// Maximum number of tables on the path of a frame; levels increase along it, so that it ends.
 const MOST_TABLES: usize = 256;
 
 /// The fields of a frame that entries compare, or a mask of them.

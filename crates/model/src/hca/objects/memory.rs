@@ -3,7 +3,7 @@
 use verbless_prm::MkeyContext;
 
 use super::shared::{QueueMemory, Uid};
-use crate::hca::budget::List;
+use crate::hca::budget::ChargedList;
 
 /// A registered piece of user memory (CREATE_UMEM).
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) enum Translation {
     /// Pages of one size.
     Pages(QueueMemory),
     /// KLM entries, each a range of another key; KSM when all have the same length.
-    Indirect { entries: List<Klm>, log_entry_size: Option<u32> },
+    Indirect { entries: ChargedList<Klm>, log_entry_size: Option<u32> },
     /// KLM entries that repeat in turn.
     Interleaved(Interleaved),
     /// The null key: reads give zeros, writes vanish.
@@ -50,7 +50,7 @@ pub(crate) struct Interleaved {
     pub rounds: u32,
     /// Bytes of a round.
     pub length: u64,
-    pub klms: List<(Klm, Stride)>,
+    pub klms: ChargedList<(Klm, Stride)>,
 }
 
 /// Bytes between the starts of two consecutive rounds in a KLM.
@@ -82,21 +82,21 @@ pub(crate) struct Mkey {
     pub qpn: u32,
     pub umem: Option<u32>,
     /// The translation entries as software wrote them, if UMR may change the key's range.
-    pub table: Option<List<u8>>,
+    pub table: Option<ChargedList<u8>>,
     /// The offer that lets other functions create aliases of the key, if any.
-    pub offer: Option<Offer>,
+    pub offer: Option<SharedAccess>,
     pub context: MkeyContext,
 }
 
 /// The owner's permission for other functions to access an object (ALLOW_OTHER_VHCA_ACCESS).
 #[derive(Clone)]
-pub(crate) struct Offer {
+pub(crate) struct SharedAccess {
     pub access_key: [u8; 32],
     /// Distinguishes the object from later ones of the same number.
     pub serial: u64,
 }
 
-impl std::fmt::Debug for Offer {
+impl std::fmt::Debug for SharedAccess {
     /// Omits the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Offer").field("serial", &self.serial).finish_non_exhaustive()
@@ -108,7 +108,7 @@ impl std::fmt::Debug for Offer {
 pub(crate) struct Foreign {
     pub function: usize,
     pub index: u32,
-    pub offer: Offer,
+    pub offer: SharedAccess,
 }
 
 /// An alias of a memory key of a function, this one or another.

@@ -1,13 +1,13 @@
 //! Types that objects of several families share: an owner, and host memory.
 
-use crate::hca::budget::List;
+use crate::hca::budget::ChargedList;
 
 /// A run of host memory of a queue, record or translation table: pages of one size and an offset
 /// into the first.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueMemory {
     /// DMA addresses of the pages, in order.
-    pub pages: List<u64>,
+    pub pages: ChargedList<u64>,
     /// log2 of the page size in bytes.
     pub log_page_size: u32,
     /// Byte offset of the first byte from the first page; it may lie in a later page.

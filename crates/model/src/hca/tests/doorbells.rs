@@ -11,7 +11,7 @@ use crate::profile::Link;
 fn doorbell_of_a_destroyed_queue_is_no_stray() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
-    let bar = rig.world.functions[0].hca.bar.clone();
+    let bar = rig.locked.functions[0].hca.bar.clone();
     let (qp, other) = (rig.qp(user, |_| {}).unwrap(), rig.qp(user, |_| {}).unwrap());
     let cq = rig.cq(user, |_: &mut CreateCqIn| {}).unwrap();
     let word = |number| CtrlWord::new().with_qpn(number).into_bits();
@@ -21,11 +21,11 @@ fn doorbell_of_a_destroyed_queue_is_no_stray() {
     rig.send::<DestroyQpIn>(user.uid, |input| _ = input.set_qpn(qp)).unwrap();
     rig.send::<DestroyCqIn>(user.uid, |input| _ = input.set_cqn(cq)).unwrap();
     assert!(bar.rung(), "the other queue's doorbell waits");
-    while engine::step(&mut rig.world) {}
+    while engine::step(&mut rig.locked) {}
     assert!(!bar.rung());
-    assert_eq!(rig.world.functions[0].engine.strays, []);
+    assert_eq!(rig.locked.functions[0].engine.strays, []);
     // A later doorbell finds no queue.
     bar.store64(user.uar, 0x800, word(qp));
-    while engine::step(&mut rig.world) {}
-    assert_eq!(rig.world.functions[0].engine.strays, [(user.uar, word(qp))]);
+    while engine::step(&mut rig.locked) {}
+    assert_eq!(rig.locked.functions[0].engine.strays, [(user.uar, word(qp))]);
 }

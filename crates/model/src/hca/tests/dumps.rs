@@ -38,16 +38,16 @@ fn context_may_end_during_core_dump() {
     input[..2].copy_from_slice(&opcode.to_be_bytes());
     input[2..4].copy_from_slice(&user.uid.to_be_bytes());
     let mut output = [0xa5; 16];
-    let mut rest = begin(&mut rig.world, 0, &input, &mut output);
+    let mut rest = begin(&mut rig.locked, 0, &input, &mut output);
     for _ in 0..16 {
         let dumping = rest.expect("there is more to look at");
-        rest = go_on(&mut rig.world, 0, dumping, &input, &mut output);
+        rest = go_on(&mut rig.locked, 0, dumping, &input, &mut output);
     }
     assert_eq!(rig.counts().dpa_core_dumps, 1);
     rig.send::<DestroyUctxIn>(0, |input| _ = input.set_uid(user.uid)).unwrap();
     // Another object may have the number meanwhile.
     let other = rig.user();
-    let rest = go_on(&mut rig.world, 0, rest.expect("more"), &input, &mut output);
+    let rest = go_on(&mut rig.locked, 0, rest.expect("more"), &input, &mut output);
     assert!(rest.is_none());
     assert_eq!(output[0], CommandStatus::BAD_RES.0);
     assert_eq!(rig.counts().dpa_core_dumps, 0);

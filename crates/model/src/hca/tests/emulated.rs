@@ -64,7 +64,7 @@ fn eq_needs_an_existing_vector_of_its_device() {
 fn eq_size_is_limited_by_capability() {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
-    rig.world.functions[0].hca.caps.general_mut().set_log_max_eq_sz(3);
+    rig.locked.functions[0].hca.caps.general_mut().set_log_max_eq_sz(3);
     for (log, expected) in [(3, Ok(())), (4, Err(Refusal::EqSize)), (2, Ok(()))] {
         let mut context = DpaEq::default();
         context.set_umem_id(user.umem).set_uar_page(user.uar).set_log_eq_size(log);

@@ -246,7 +246,7 @@ fn vlan_stripping_needs_vlan_cap() {
     let user = rig.user();
     let strips = |rig: &mut Rig| rig.rq(user, |it| _ = it.ctx_mut().set_vsd(false));
     strips(&mut rig).expect("the device has vlan_cap");
-    rig.world.functions[0].hca.caps.ethernet_mut().set_vlan_cap(false);
+    rig.locked.functions[0].hca.caps.ethernet_mut().set_vlan_cap(false);
     assert_eq!(strips(&mut rig), Err(Refusal::Unsupported));
     let rq = rig.rq(user, |_| {}).expect("it keeps the tags");
     let mut modify = |vsd| {
@@ -291,7 +291,7 @@ fn tis_lag_port_must_exist() {
         let mut rig = Rig::up(LINK);
         let user = rig.user();
         let td = rig.td(user);
-        let general = rig.world.functions[0].hca.caps.general_mut();
+        let general = rig.locked.functions[0].hca.caps.general_mut();
         general.set_lag_tx_port_affinity(affinity).set_num_lag_ports(ports);
         let changed = rig.tis(user, td, |_| {}).expect("one that names no port");
         for port in 0..4 {
@@ -348,7 +348,7 @@ fn sq_with_tis_needs_raw_transmit_right() {
     };
     assert_eq!(with_tis(&mut rig), Err(Refusal::RawTransmit));
     assert!(rig.sq(user, |_| {}).is_ok(), "one that sends nothing");
-    rig.world.functions[0].hca.caps.general_mut().set_uctx_cap(2);
+    rig.locked.functions[0].hca.caps.general_mut().set_uctx_cap(2);
     assert_eq!(with_tis(&mut rig), Ok(()), "where the device does not ask for the right");
 }
 
@@ -548,10 +548,10 @@ fn flow_entry_modify_changes_only_selected_fields() {
     assert_eq!(change(&mut rig, 0x10), Err(Refusal::Unsupported));
     assert_eq!(change(&mut rig, 1), Err(Refusal::FlowAction), "it still has a destination");
     change(&mut rig, 2).unwrap();
-    let entry = &rig.world.functions[0].hca.objects.flow_tables[&table].entries[&3];
+    let entry = &rig.locked.functions[0].hca.objects.flow_tables[&table].entries[&3];
     assert_eq!((entry.context.flow_tag(), entry.context.action()), (0x99, 4));
     change(&mut rig, 5).unwrap();
-    let entry = &rig.world.functions[0].hca.objects.flow_tables[&table].entries[&3];
+    let entry = &rig.locked.functions[0].hca.objects.flow_tables[&table].entries[&3];
     assert_eq!((entry.to.len(), entry.context.action()), (0, FlowContextAction::DROP.0));
 }
 
@@ -563,7 +563,7 @@ fn kernel_alone_sets_flow_table_root() {
     let set = rig.send::<SetFlowTableRootIn>(user.uid, |input| _ = input.set_table_id(table));
     assert_eq!(set.err(), Some(Refusal::KernelOnly));
     assert_eq!(rig.root(0, other + 1), Err(Refusal::NoSuchFlowTable));
-    let root = |rig: &Rig| rig.world.functions[0].hca.objects.flow_root;
+    let root = |rig: &Rig| rig.locked.functions[0].hca.objects.flow_root;
     rig.root(SetFlowTableRootIn::CONNECT, table).unwrap();
     assert_eq!(root(&rig), Some(table));
     rig.root(SetFlowTableRootIn::DISCONNECT, other).unwrap();

@@ -19,10 +19,10 @@ type Make<I> = fn(&mut Rig, User, Feature<I>) -> Result<u32, Refusal>;
 fn each<I>(cases: &[Of<I>], make: Make<I>) {
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
-    let plain = *rig.world.functions[0].hca.caps.general();
+    let plain = *rig.locked.functions[0].hca.caps.general();
     for &(name, capability, feature) in cases {
         for offered in [false, true] {
-            let general = rig.world.functions[0].hca.caps.general_mut();
+            let general = rig.locked.functions[0].hca.caps.general_mut();
             *general = plain;
             capability(general, offered);
             let refused = make(&mut rig, user, feature).err();
@@ -191,7 +191,7 @@ fn rmp_cyclic_wqe_format_follows_capability() {
     each(cases, |rig, user, feature| pool(rig, user, WqType::CYCLIC, feature));
     let mut rig = Rig::up(Link::Ethernet);
     let user = rig.user();
-    rig.world.functions[0].hca.caps.general_mut().set_basic_cyclic_rcv_wqe(true);
+    rig.locked.functions[0].hca.caps.general_mut().set_basic_cyclic_rcv_wqe(true);
     let linked = pool(&mut rig, user, WqType::LINKED_LIST, |it| {
         it.ctx_mut().set_basic_cyclic_rcv_wqe(true);
     });
@@ -200,7 +200,7 @@ fn rmp_cyclic_wqe_format_follows_capability() {
         let made = pool(&mut rig, user, WqType(kind), |_| {});
         assert_eq!(made.map(drop), expected, "{kind}");
     }
-    let log = rig.world.functions[0].hca.caps.general().log_max_srq_sz();
+    let log = rig.locked.functions[0].hca.caps.general().log_max_srq_sz();
     for (more, expected) in [(0, Refusal::ListTooShort), (1, Refusal::QpSize)] {
         let size = log + more;
         let made = rig.call::<CreateRmpIn>(0, 0, &pages(1), 0, |it| {
@@ -284,10 +284,10 @@ fn cq_modify_fields_follow_capabilities() {
         })
         .map(drop)
     };
-    let context = |rig: &Rig| rig.world.functions[0].hca.objects.cqs[&user.cq].context;
+    let context = |rig: &Rig| rig.locked.functions[0].hca.objects.cqs[&user.cq].context;
     for (field, capability) in fields {
         for (offered, expected) in [(false, Err(Refusal::CqField)), (true, Ok(()))] {
-            capability(rig.world.functions[0].hca.caps.general_mut(), offered);
+            capability(rig.locked.functions[0].hca.caps.general_mut(), offered);
             let before = context(&rig);
             assert_eq!(modify(&mut rig, field.0, 1), expected, "{field:?}");
             let changed = context(&rig).as_bytes() != before.as_bytes();
@@ -300,7 +300,7 @@ fn cq_modify_fields_follow_capabilities() {
     assert_eq!(modify(&mut rig, 0x20, 1), Err(Refusal::CqField), "there is no such field");
     let unknown = modify(&mut rig, CqModifyField::PERIOD_MODE.0, 2);
     assert_eq!(unknown, Err(Refusal::Unsupported));
-    rig.world.functions[0].hca.caps.general_mut().set_cq_period_start_from_cqe(false);
+    rig.locked.functions[0].hca.caps.general_mut().set_cq_period_start_from_cqe(false);
     let from =
         |rig: &mut Rig, mode: CqPeriodMode| modify(rig, CqModifyField::PERIOD_MODE.0, mode.0);
     assert_eq!(from(&mut rig, CqPeriodMode::START_FROM_CQE), Err(Refusal::Unsupported));
@@ -353,7 +353,7 @@ fn inline_cqe_size_follows_qp_context() {
         let refused = |wide: u32| (wide == 64).then_some(Refusal::QpInlineCqe);
         assert_eq!(made(user.cq, wide).err(), refused(expected.0), "{requester:?}");
         assert_eq!(made(wide, user.cq).err(), refused(expected.1), "{responder:?}");
-        let qp = &rig.world.functions[0].hca.objects.qps[&qpn];
+        let qp = &rig.locked.functions[0].hca.objects.qps[&qpn];
         let inline = (qp.requester_inline, qp.responder_inline);
         assert_eq!((u32::from(inline.0), u32::from(inline.1)), expected, "{requester:?}");
     }
@@ -365,7 +365,7 @@ fn driver_moves_umr_mkey_to_another_pd() {
     let user = rig.user();
     let fixed = rig.mkey(user, |_| {}).unwrap();
     let key = rig.mkey(user, |it| _ = it.memory_key_mkey_entry_mut().set_umr_en(true)).unwrap();
-    let hca = &mut rig.world.functions[0].hca;
+    let hca = &mut rig.locked.functions[0].hca;
     let change = |rights: u32| {
         let on = |bit: u32| rights >> bit & 1 != 0;
         let mut change = MkeyContext::zeroed();

@@ -127,7 +127,7 @@ fn uar_extension_needs_own_uar_and_reachable_dpa() {
         Ok(output.obj_id())
     };
     assert_eq!((query(mine.uid), query(other.uid)), (Ok(number), Err(Refusal::NoSuchUarExtension)));
-    let extension = &rig.world.functions[0].hca.objects.uar_extensions[&number].context;
+    let extension = &rig.locked.functions[0].hca.objects.uar_extensions[&number].context;
     assert_eq!(extension.device_id(), 1 << 16 | number, "the device's to say");
     let free = |rig: &mut Rig| {
         let freed = rig.send::<DeallocUarIn>(mine.uid, |input| {

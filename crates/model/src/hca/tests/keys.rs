@@ -91,7 +91,7 @@ fn query_mkey_returns_created_context() {
     let context = read.memory_key_mkey_entry();
     assert_eq!((context.mkey_7_0(), context.pd()), (0x5a, user.pd));
     assert_eq!((context.start_addr(), context.len()), (0x7000_0000, 8192));
-    let mkey = &rig.world.functions[0].hca.objects.mkeys[&index];
+    let mkey = &rig.locked.functions[0].hca.objects.mkeys[&index];
     let Translation::Pages(memory) = &mkey.translation else { panic!("{mkey:?}") };
     assert_eq!(memory.address(0), 0x10_0000_1000);
     assert_eq!(memory.address(8191), 0x10_0000_2fff);
@@ -109,7 +109,7 @@ fn mkey_may_start_at_offset_of_its_umem() {
             input.memory_key_mkey_entry_mut().set_start_addr(0x7000_0123).set_len(5000);
         })
         .unwrap();
-    let Translation::Pages(memory) = &rig.world.functions[0].hca.objects.mkeys[&index].translation
+    let Translation::Pages(memory) = &rig.locked.functions[0].hca.objects.mkeys[&index].translation
     else {
         panic!("no pages")
     };
@@ -185,7 +185,7 @@ fn mkey_start_matches_offset_in_the_umems_page() {
 fn umem_pages_behind_an_iommu_are_whole_and_aligned() {
     let mut rig = Rig::up(LINK);
     let user = rig.user();
-    let iommu = rig.world.functions[0].hca.iommu.clone();
+    let iommu = rig.locked.functions[0].hca.iommu.clone();
     let mapped = iommu.map(0x7000_3000, 0x1_0000).expect("there is room");
     let bus = mapped.bus_address();
     let create = |rig: &mut Rig, page: u64| {
@@ -194,7 +194,7 @@ fn umem_pages_behind_an_iommu_are_whole_and_aligned() {
         })
     };
     let umem = create(&mut rig, bus).unwrap().0.umem_id();
-    let memory = &rig.world.functions[0].hca.objects.umems[&umem].memory;
+    let memory = &rig.locked.functions[0].hca.objects.umems[&umem].memory;
     assert_eq!((memory.address(0), memory.address(0xffff)), (0x7000_3000, 0x7001_2fff));
     assert!(matches!(create(&mut rig, bus + 0x1000), Err(Refusal::PageMisaligned)));
 }
@@ -377,7 +377,7 @@ fn indirect_keys_take_their_entries_from_the_command() {
     let klms = [entry(100, 0x1_0001, 0x5000), entry(200, 0x1_0002, 0xffff_ffff_0000)].concat();
     let index = create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, 2).unwrap();
     let Translation::Indirect { entries, log_entry_size: None } =
-        &rig.world.functions[0].hca.objects.mkeys[&index].translation
+        &rig.locked.functions[0].hca.objects.mkeys[&index].translation
     else {
         panic!("not indirect")
     };
@@ -393,7 +393,7 @@ fn indirect_keys_take_their_entries_from_the_command() {
     // All entries of a KSM have the key's size, whatever length a driver writes into them.
     let ksms = [entry(1 << 31, 0x1_0001, 0), entry(0, 0x1_0002, 0)].concat();
     let index = create(&mut rig, MkeyAccessMode::KSM, &ksms, 8192, 2).unwrap();
-    let translation = &rig.world.functions[0].hca.objects.mkeys[&index].translation;
+    let translation = &rig.locked.functions[0].hca.objects.mkeys[&index].translation;
     assert_eq!(translation.covers(), 8192);
     assert_eq!(
         create(&mut rig, MkeyAccessMode::KSM, &ksms, 8193, 2),
@@ -440,7 +440,7 @@ fn indirect_mkey_for_atomics_is_aligned_to_the_largest() {
     assert_eq!(make(4, 104, true), Err(Refusal::MkeyAtomic));
     assert_eq!(make(8, 104, true), Ok(()));
     assert_eq!(make(4, 100, false), Ok(()));
-    let caps = &mut rig.world.functions[0].hca.caps;
+    let caps = &mut rig.locked.functions[0].hca.caps;
     caps.general_mut().set_umr_modify_atomic_disabled(true);
     let made = indirect(&mut rig, user, &klms, |context| {
         context.set_a(true);
@@ -470,7 +470,7 @@ fn ksm_entries_are_counted_from_a_multiple_of_their_size() {
     ] {
         assert_eq!(make(0, 64, log), expected, "2^{log} bytes");
     }
-    rig.world.functions[0].hca.caps.general_mut().set_fixed_buffer_size(false);
+    rig.locked.functions[0].hca.caps.general_mut().set_fixed_buffer_size(false);
     let made = indirect(&mut rig, user, &ksms, |context| {
         context.set_access_mode_1_0(MkeyAccessMode::KSM.0);
     });
@@ -541,7 +541,7 @@ fn kernel_mkeys_may_be_physical_free_or_listed() {
         context.set_translations_octword_size(16).set_log_page_size(12);
     })
     .unwrap();
-    assert!(rig.world.functions[0].hca.objects.mkeys[&free].free);
+    assert!(rig.locked.functions[0].hca.objects.mkeys[&free].free);
     // Pages in the command itself, larger than 4 KiB.
     let pages: Vec<u8> =
         [0x1000_0000_u64, 0x3000_0000].iter().flat_map(|page| page.to_be_bytes()).collect();
@@ -552,7 +552,7 @@ fn kernel_mkeys_may_be_physical_free_or_listed() {
         context.set_start_addr(0x20_0040).set_len(0x20_0000);
     };
     let index = create(&mut rig, &pages, &listed).unwrap();
-    let Translation::Pages(memory) = &rig.world.functions[0].hca.objects.mkeys[&index].translation
+    let Translation::Pages(memory) = &rig.locked.functions[0].hca.objects.mkeys[&index].translation
     else {
         panic!("no pages")
     };
@@ -571,7 +571,7 @@ fn mkey_read_after_write_order_follows_capability() {
         (false, true, [true, true, true, false]),
         (true, true, [false, false, true, false]),
     ] {
-        let caps = rig.world.functions[0].hca.caps.general_mut();
+        let caps = rig.locked.functions[0].hca.caps.general_mut();
         caps.set_mkc_order_write_after_write_ro_only(only).set_relaxed_ordering_write(true);
         caps.set_mkc_order_read_after_write(states);
         let orders = [Order::STRICT, Order::SAME_ADDRESS, Order::RELAXED, Order(3)];
@@ -598,7 +598,7 @@ fn ro_only_device_rejects_write_ordered_mkeys() {
     for (only, may, ordered, unordered) in
         [(false, false, true, false), (false, true, true, true), (true, false, false, true)]
     {
-        let caps = rig.world.functions[0].hca.caps.general_mut();
+        let caps = rig.locked.functions[0].hca.caps.general_mut();
         caps.set_mkc_order_write_after_write_ro_only(only).set_relaxed_ordering_write(may);
         assert_eq!(rig.mkey(user, relaxed(false)).is_ok(), ordered, "{only} {may}");
         assert_eq!(rig.mkey(user, relaxed(true)).is_ok(), unordered, "{only} {may}");

@@ -84,7 +84,7 @@ fn pages_are_asked_for_given_once_and_taken_back() {
 fn of_the_atomic_page_only_the_byte_order_is_set() {
     let mut rig = Rig::new(LINK);
     rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
-    let before = *rig.world.functions[0].hca.caps.atomic();
+    let before = *rig.locked.functions[0].hca.caps.atomic();
     let set = |rig: &mut Rig, mode| {
         let mut page = [0; 0x1000];
         let cap = AtomicCap::from_prefix_mut(&mut page).unwrap();
@@ -96,12 +96,12 @@ fn of_the_atomic_page_only_the_byte_order_is_set() {
     };
     assert_eq!(set(&mut rig, 0), None);
     assert_eq!(
-        rig.world.functions[0].hca.caps.atomic().atomic_operations(),
+        rig.locked.functions[0].hca.caps.atomic().atomic_operations(),
         before.atomic_operations()
     );
     assert_eq!(set(&mut rig, 2), Some(Refusal::CapabilityExceeded));
     assert_eq!(set(&mut rig, 1), None);
-    assert_eq!(*rig.world.functions[0].hca.caps.atomic(), before);
+    assert_eq!(*rig.locked.functions[0].hca.caps.atomic(), before);
 }
 
 #[test]
@@ -254,9 +254,9 @@ fn only_forced_teardown_removes_live_objects() {
         (TeardownProfile::FORCE_CLOSE, HcaCap::set_force_teardown as fn(&mut _, _) -> &mut _),
         (TeardownProfile::PREPARE_FAST_TEARDOWN, HcaCap::set_fast_teardown),
     ] {
-        set(rig.world.functions[0].hca.caps.general_mut(), false);
+        set(rig.locked.functions[0].hca.caps.general_mut(), false);
         assert_eq!(teardown(&mut rig, profile), Err(Refusal::BadProfile));
-        set(rig.world.functions[0].hca.caps.general_mut(), true);
+        set(rig.locked.functions[0].hca.caps.general_mut(), true);
     }
     for profile in [TeardownProfile::FORCE_CLOSE, TeardownProfile::PREPARE_FAST_TEARDOWN] {
         let mut rig = Rig::up(LINK);
@@ -299,14 +299,14 @@ fn lengths_opcodes_op_mods_and_reserved_bits_are_looked_at() {
     // An outbox too short for a status and a syndrome gets the bytes that fit.
     for length in 0..8 {
         let mut output = vec![0xa5; length];
-        crate::engine::execute(&mut rig.world, 0, &nop(|_| {}), &mut output);
+        crate::engine::execute(&mut rig.locked, 0, &nop(|_| {}), &mut output);
         assert!(output.iter().all(|&byte| byte == 0 || byte == 0x51), "{output:?}");
     }
 }
 
 /// The log's detail of the last refusal, besides its reason.
 fn detail(rig: &Rig) -> Option<&str> {
-    rig.world.functions[0].hca.refused.last()?.detail.as_deref()
+    rig.locked.functions[0].hca.refused.last()?.detail.as_deref()
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn unmodelled_command_is_rejected_by_name() {
             None => Refusal::UnknownOpcode,
         };
         assert_eq!(rig.raw(&input, &mut [0; 0x400]), Err(expected), "{opcode:#x}");
-        let told = rig.world.functions[0].hca.refused.last().expect("it is kept for the log");
+        let told = rig.locked.functions[0].hca.refused.last().expect("it is kept for the log");
         assert_eq!((told.opcode, told.command()), (opcode, name));
     }
 }
@@ -361,7 +361,7 @@ fn unmodelled_command_is_rejected_by_name() {
 #[test]
 fn injected_failure_has_no_side_effect() {
     let mut rig = Rig::up(LINK);
-    rig.world.functions[0].hca.faults.add(
+    rig.locked.functions[0].hca.faults.add(
         <AllocPdIn as CommandInput>::INFO.opcode,
         2,
         (0xf, 0x1234_5678),
@@ -371,7 +371,7 @@ fn injected_failure_has_no_side_effect() {
     let mut input = [0; 16];
     input[..2].copy_from_slice(&<AllocPdIn as CommandInput>::INFO.opcode.to_be_bytes());
     let mut output = [0xa5; 16];
-    crate::engine::execute(&mut rig.world, 0, &input, &mut output);
+    crate::engine::execute(&mut rig.locked, 0, &input, &mut output);
     assert_eq!(output[..8], [0xf, 0, 0, 0, 0x12, 0x34, 0x56, 0x78]);
     assert_eq!(rig.counts(), before);
     rig.send::<AllocPdIn>(0, |_| {}).unwrap();
@@ -380,7 +380,7 @@ fn injected_failure_has_no_side_effect() {
 #[test]
 fn a_dead_device_fails_every_command() {
     let mut rig = Rig::up(LINK);
-    rig.world.functions[0].hca.fatal = true;
+    rig.locked.functions[0].hca.fatal = true;
     assert_eq!(rig.send::<NopIn>(0, |_| {}), Err(Refusal::DeviceFatal));
     assert_eq!(rig.send::<CreateUctxIn>(0, |_| {}), Err(Refusal::DeviceFatal));
 }

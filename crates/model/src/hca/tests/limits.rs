@@ -26,7 +26,7 @@ fn klms(rig: &mut Rig, user: User, count: u32) -> Result<u32, Refusal> {
 fn function_over_budget_creates_no_objects() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
-    let hca = &mut rig.world.functions[0].hca;
+    let hca = &mut rig.locked.functions[0].hca;
     hca.budget = Budget::of(hca.objects.bytes() + 100_000);
     let mut made = Vec::new();
     let refusal = loop {
@@ -54,7 +54,7 @@ fn mkeys_and_queues_share_page_list_of_umem() {
     let user = rig.user();
     let key = rig.mkey(user, |_| {}).unwrap();
     let qpn = rig.qp(user, |_| {}).unwrap();
-    let objects = &rig.world.functions[0].hca.objects;
+    let objects = &rig.locked.functions[0].hca.objects;
     let list = objects.umems[&user.umem].memory.pages.as_ptr();
     let Translation::Pages(memory) = &objects.mkeys[&key].translation else { panic!("pages") };
     assert_eq!(memory.pages.as_ptr(), list);

@@ -37,14 +37,14 @@ fn group_exists_while_a_qp_is_attached() {
     for qpn in [one, two, one] {
         attach(&mut rig, user, qpn, GROUP).unwrap();
     }
-    assert_eq!(rig.world.functions[0].hca.objects.groups.get(&GROUP).unwrap().len(), 2);
+    assert_eq!(rig.locked.functions[0].hca.objects.groups.get(&GROUP).unwrap().len(), 2);
     detach(&mut rig, user, one).unwrap();
     assert_eq!(detach(&mut rig, user, one), Err(Refusal::NotInGroup));
     rig.send::<DestroyQpIn>(user.uid, |input| {
         input.set_qpn(two);
     })
     .unwrap();
-    assert_eq!(rig.world.functions[0].hca.objects.groups.len(), 0);
+    assert_eq!(rig.locked.functions[0].hca.objects.groups.len(), 0);
     assert_eq!(detach(&mut rig, user, one), Err(Refusal::NotInGroup));
 }
 
@@ -73,7 +73,7 @@ fn only_datagram_qps_join_and_only_multicast_groups() {
 fn group_size_is_limited_by_max_qp_mcg() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
-    let most = rig.world.functions[0].hca.caps.general().max_qp_mcg();
+    let most = rig.locked.functions[0].hca.caps.general().max_qp_mcg();
     for _ in 0..most {
         let qpn = ud(&mut rig, user);
         attach(&mut rig, user, qpn, GROUP).unwrap();

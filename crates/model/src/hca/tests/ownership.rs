@@ -218,7 +218,8 @@ fn q_counter_in_use_stays_and_clears_on_read() {
         .map(|_| ())
     };
     assert_eq!(dealloc(&mut rig), Err(Refusal::CounterInUse));
-    let values = &mut rig.world.functions[0].hca.objects.counters.get_mut(&counter).unwrap().values;
+    let values =
+        &mut rig.locked.functions[0].hca.objects.counters.get_mut(&counter).unwrap().values;
     values.set_out_of_buffer(3);
     for expected in [3, 0] {
         let read = rig

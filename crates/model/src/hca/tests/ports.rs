@@ -52,7 +52,7 @@ fn ib_port_is_active_with_lid_gid_and_default_pkey() {
 #[test]
 fn down_port_is_reported_down() {
     let mut rig = Rig::up(Link::Infiniband);
-    rig.world.functions[0].hca.ports[0].up = false;
+    rig.locked.functions[0].hca.ports[0].up = false;
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
     assert_eq!(context.hca_vport_context().port_state(), IbPortState::DOWN);
     let state = rig.send::<QueryVportStateIn>(0, |_| {}).unwrap();
@@ -76,7 +76,7 @@ fn ethernet_port_has_mac_and_roce_addresses() {
         .map(|_| ())
     };
     set(&mut rig, 3, RoceVersion::V2, RoceL3Type::IPV6).unwrap();
-    assert_eq!(rig.world.functions[0].hca.ports[0].gids, [[7; 16]]);
+    assert_eq!(rig.locked.functions[0].hca.ports[0].gids, [[7; 16]]);
     let bad = Err(Refusal::RoceAddress);
     assert_eq!(set(&mut rig, 3, RoceVersion(1), RoceL3Type::IPV6), bad);
     assert_eq!(set(&mut rig, 3, RoceVersion(200), RoceL3Type::IPV6), bad);
@@ -95,7 +95,7 @@ fn ethernet_port_has_mac_and_roce_addresses() {
         input.set_roce_address_index(3);
     })
     .unwrap();
-    assert!(rig.world.functions[0].hca.ports[0].gids.is_empty());
+    assert!(rig.locked.functions[0].hca.ports[0].gids.is_empty());
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn vport_address_lists_are_limited_by_kind() {
         })
         .map(|_| ())
     };
-    let general = *rig.world.functions[0].hca.caps.general();
+    let general = *rig.locked.functions[0].hca.caps.general();
     for (kind, log_most) in [
         (VportListType::UC, general.log_max_current_uc_list()),
         (VportListType::MC, general.log_max_current_mc_list()),
@@ -138,7 +138,7 @@ fn vport_address_lists_are_limited_by_kind() {
 #[test]
 fn vport_accepts_listed_macs_or_all_if_promiscuous() {
     let mut rig = Rig::up(Link::Ethernet);
-    let own = rig.world.functions[0].hca.addresses(1).macs;
+    let own = rig.locked.functions[0].hca.addresses(1).macs;
     assert_eq!(own.len(), 1);
     let listed = verbless_wire::Mac([2, 1, 2, 3, 4, 5]);
     let list = [&[0, 0], &listed.0[..]].concat();
@@ -153,16 +153,16 @@ fn vport_accepts_listed_macs_or_all_if_promiscuous() {
         input.field_select_mut().set_addresses_list(true);
     };
     set(&mut rig, VportListType::MC, addresses).unwrap();
-    assert_eq!(rig.world.functions[0].hca.addresses(1).macs, own, "that is no list of these");
+    assert_eq!(rig.locked.functions[0].hca.addresses(1).macs, own, "that is no list of these");
     set(&mut rig, VportListType::UC, addresses).unwrap();
-    let now = rig.world.functions[0].hca.addresses(1);
+    let now = rig.locked.functions[0].hca.addresses(1);
     assert_eq!((now.macs.len(), now.macs.contains(&listed), now.promiscuous), (2, true, false));
     set(&mut rig, VportListType::UC, |input| {
         input.field_select_mut().set_promisc(true);
         input.nic_vport_context_mut().set_promisc_uc(true);
     })
     .unwrap();
-    assert!(rig.world.functions[0].hca.addresses(1).promiscuous);
+    assert!(rig.locked.functions[0].hca.addresses(1).promiscuous);
 }
 
 #[test]
@@ -178,12 +178,12 @@ fn vport_loopback_blocking_follows_capability() {
         .map(|_| ())
     };
     let blocked = |rig: &Rig| {
-        let hca = &rig.world.functions[0].hca;
+        let hca = &rig.locked.functions[0].hca;
         [false, true].map(|group| hca.blocks_own(group))
     };
     let refused = Err(Refusal::VportField);
     let general = |rig: &mut Rig, uc, mc| {
-        let caps = rig.world.functions[0].hca.caps.general_mut();
+        let caps = rig.locked.functions[0].hca.caps.general_mut();
         caps.set_disable_local_lb_uc(uc).set_disable_local_lb_mc(mc);
     };
     general(&mut rig, false, false);

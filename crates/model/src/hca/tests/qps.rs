@@ -35,7 +35,7 @@ fn qp_without_queues_needs_no_cq_or_memory() {
     .unwrap();
     assert_eq!(state(&mut rig), verbless_prm::QpState::INIT);
     rig.send::<Qp2errIn>(user.uid, |input| _ = input.set_qpn(made.qpn())).unwrap();
-    while engine::step(&mut rig.world) {}
+    while engine::step(&mut rig.locked) {}
     rig.send::<Qp2rstIn>(user.uid, |input| _ = input.set_qpn(made.qpn())).unwrap();
     rig.send::<DestroyQpIn>(user.uid, |input| _ = input.set_qpn(made.qpn())).unwrap();
     // A QP with a queue needs both CQs.
@@ -234,7 +234,7 @@ fn every_mistake_in_a_qp_is_refused() {
         assert_eq!(rig.qp(user, edit), Err(*expected), "case {number}");
     }
     assert_eq!(rig.counts().qps, 0);
-    let hca = &rig.world.functions[0].hca;
+    let hca = &rig.locked.functions[0].hca;
     assert!(!hca.objects.is_used(ObjectKind::Cq, user.cq), "a QP that was refused uses it");
     rig.qp(user, |_| {}).unwrap();
 }
@@ -249,7 +249,7 @@ fn qpc_extension_enables_mmo_where_supported() {
         let made = rig.qp_with(user, extension.as_bytes(), |input| {
             input.set_qpc_ext(true).qpc_mut().set_st(service);
         });
-        made.map(|qpn| rig.world.functions[0].hca.objects.qps[&qpn].mmo)
+        made.map(|qpn| rig.locked.functions[0].hca.objects.qps[&qpn].mmo)
     };
     let mmo = |extension: &mut QpContextExtension| {
         extension.set_mmo(true);
@@ -270,7 +270,7 @@ fn the_send_queue_lies_behind_the_receive_queue() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let number = rig.qp(user, |_| {}).unwrap();
-    let qp = &rig.world.functions[0].hca.objects.qps[&number];
+    let qp = &rig.locked.functions[0].hca.objects.qps[&number];
     let (rq, sq) = (qp.rq.as_ref().unwrap(), qp.sq.as_ref().unwrap());
     assert_eq!((rq.memory.address(0), rq.memory.length), (0x10_0001_0000, 1024));
     assert_eq!((sq.memory.address(0), sq.memory.length), (0x10_0001_0400, 4096));
@@ -280,7 +280,7 @@ fn the_send_queue_lies_behind_the_receive_queue() {
             input.qpc_mut().set_rq_type(RqType::NONE);
         })
         .unwrap();
-    let qp = &rig.world.functions[0].hca.objects.qps[&without];
+    let qp = &rig.locked.functions[0].hca.objects.qps[&without];
     assert!(qp.rq.is_none());
     assert_eq!(qp.sq.as_ref().unwrap().memory.address(0), 0x10_0001_0000);
 }

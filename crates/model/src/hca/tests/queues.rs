@@ -8,7 +8,7 @@ use verbless_prm::{
 
 use super::rig::{Rig, UMEM, User, pages};
 use crate::hca::Refusal;
-use crate::hca::objects::{Arm, Element};
+use crate::hca::objects::{Arm, EventTarget};
 use crate::profile::{Link, Profile};
 
 const LINK: Link = Link::Infiniband;
@@ -271,7 +271,7 @@ fn kernel_cq_lies_in_its_listed_pages() {
     // 128 CQEs of 64 bytes, 128 bytes into the first page: three pages.
     assert_eq!(create(&mut rig, &pages(2)), Err(Refusal::ListTooShort));
     let cqn = create(&mut rig, &pages(3)).unwrap();
-    let cq = &rig.world.functions[0].hca.objects.cqs[&cqn];
+    let cq = &rig.locked.functions[0].hca.objects.cqs[&cqn];
     assert_eq!(cq.memory.address(0), 0x20_0000_0080);
     assert_eq!(cq.memory.address(127 * 64), 0x20_0000_2040);
     let askew: Vec<u8> = (0..3_u64).flat_map(|n| (0x1800 + (n << 12)).to_be_bytes()).collect();
@@ -293,7 +293,7 @@ fn query_cq_shows_counters_arm_and_overrun() {
     let context = query(&mut rig);
     assert_eq!((context.status(), context.st()), (CqStatus::OK, CqState::FIRED));
     assert_eq!((context.log_cq_size(), context.producer_counter()), (6, 0));
-    let cq = rig.world.functions[0].hca.objects.cqs.get_mut(&user.cq).unwrap();
+    let cq = rig.locked.functions[0].hca.objects.cqs.get_mut(&user.cq).unwrap();
     (cq.producer, cq.failure) = (0x100_0005, Some(CqErrorSyndrome::OVERRUN));
     cq.arm = Arm::Solicited { consumer: 0, sequence: 0 };
     let context = query(&mut rig);
@@ -315,15 +315,15 @@ fn modify_cq_changes_only_selected_fields() {
         .map(|_| ())
     };
     modify(&mut rig, 0, CqModifyField::PERIOD.0).unwrap();
-    let context = rig.world.functions[0].hca.objects.cqs[&user.cq].context;
+    let context = rig.locked.functions[0].hca.objects.cqs[&user.cq].context;
     assert_eq!((context.cq_period(), context.cq_max_count(), context.oi()), (17, 0, false));
     modify(&mut rig, 0, CqModifyField::MAX_COUNT.0 | CqModifyField::OVERRUN_IGNORE.0).unwrap();
-    let cq = &rig.world.functions[0].hca.objects.cqs[&user.cq];
+    let cq = &rig.locked.functions[0].hca.objects.cqs[&user.cq];
     assert!(cq.overrun_ignore && cq.context.cq_max_count() == 9);
     assert_eq!(modify(&mut rig, 0, CqModifyField::EQN.0), Err(Refusal::NoSuchEq));
     assert_eq!(modify(&mut rig, 0, 0x8000_0000), Err(Refusal::CqField));
     assert_eq!(modify(&mut rig, 5, 1), Err(Refusal::UnknownOpMod));
-    assert_eq!(rig.world.functions[0].hca.objects.cqs[&user.cq].element, Element::Eq(0x10));
+    assert_eq!(rig.locked.functions[0].hca.objects.cqs[&user.cq].target, EventTarget::Eq(0x10));
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn every_mistake_in_a_resize_is_refused() {
             edit(input);
         });
         assert_eq!(answer.map(drop), Err(refusal), "case {case}");
-        assert_eq!(rig.world.functions[0].hca.objects.cqs[&user.cq].log_size, 6, "case {case}");
+        assert_eq!(rig.locked.functions[0].hca.objects.cqs[&user.cq].log_size, 6, "case {case}");
     }
     let mut rig = Rig::up_of(Profile::load("connectx6vf").unwrap().with_link(LINK));
     let user = rig.user();

@@ -164,7 +164,7 @@ proptest! {
         for command in &commands {
             send(&mut rig, user, command);
         }
-        let objects = &mut rig.world.functions[0].hca.objects;
+        let objects = &mut rig.locked.functions[0].hca.objects;
         let counted = objects.uses.clone();
         objects.index_again();
         prop_assert_eq!(counted, objects.uses.clone(), "what uses what was counted wrong");

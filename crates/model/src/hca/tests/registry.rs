@@ -82,7 +82,7 @@ fn destroy(rig: &mut Rig, (kind, number): (ObjectKind, u32)) -> Result<(), Refus
 
 /// Destroys the groups and entries of an unused flow table, then the table.
 fn destroy_table(rig: &mut Rig, number: u32) -> Result<(), Refusal> {
-    let objects = &mut rig.world.functions[0].hca.objects;
+    let objects = &mut rig.locked.functions[0].hca.objects;
     if !objects.is_used(ObjectKind::FlowTable, number) {
         let emptied = objects.change(kind::FlowTable, number, |table| {
             table.entries.clear();
@@ -208,7 +208,7 @@ fn used_objects_of_every_kind_stay_until_unused() {
     one_of_each(&mut rig);
     let (mut refused, mut destroyed) = (BTreeSet::new(), BTreeSet::new());
     loop {
-        let all = rig.world.functions[0].hca.objects.references();
+        let all = rig.locked.functions[0].hca.objects.references();
         let used: BTreeSet<_> = all.iter().flat_map(|(_, to)| to.iter().copied()).collect();
         for ((kind, _), to) in &all {
             let first = to.iter().all(|(used, _)| kind <= used);
@@ -223,7 +223,7 @@ fn used_objects_of_every_kind_stay_until_unused() {
         // A user context's objects end with it.
         let free = |&&(object, _): &&((ObjectKind, u32), _)| {
             // A process's heap ends with the process.
-            let umems = &rig.world.functions[0].hca.objects.umems;
+            let umems = &rig.locked.functions[0].hca.objects.umems;
             let heap = object.0 == ObjectKind::Umem
                 && umems.get(&object.1).is_some_and(|umem| umem.device);
             !heap && !used.contains(&object) && (object.0 != ObjectKind::Uctx || all.len() == 1)

@@ -10,12 +10,12 @@ use verbless_prm::{
     RqType, ServiceType, Structure, WqType,
 };
 
-use crate::engine::{Function, execute};
+use crate::engine::{FunctionEngine, execute};
 use crate::hca::objects::ObjectCounts;
 use crate::hca::{Hca, Refusal};
+use crate::locked::LockedFunctions;
 use crate::memory::{Fault, HostMemory};
 use crate::profile::{Link, Profile};
-use crate::world::World;
 
 /// Memory without contents: commands must not need any. Only the first bytes of the UMEM of
 /// [`Rig::umem`] can be read: a program for the DPA.
@@ -73,7 +73,7 @@ impl HostMemory for NoMemory {
 }
 
 pub(super) struct Rig {
-    pub world: World,
+    pub locked: LockedFunctions,
     /// Every inbox that was accepted.
     pub accepted: Vec<Vec<u8>>,
 }
@@ -100,8 +100,8 @@ impl Rig {
     /// A fresh function of this profile.
     pub(super) fn of(profile: Profile) -> Self {
         let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory), crate::engine::qp_type);
-        let world = World::new(vec![Function::new(hca)], true);
-        Self { world, accepted: Vec::new() }
+        let locked = LockedFunctions::new(vec![FunctionEngine::new(hca)], true);
+        Self { locked, accepted: Vec::new() }
     }
 
     /// A function of a BlueField-3 in use, with one EQ of number 0x10.
@@ -153,7 +153,7 @@ impl Rig {
         self.alias_with(AliasContext::BYTES, user, key, access_key).map(|(number, _)| number)
     }
 
-    /// Creates an alias of a key, with `room` bytes behind the answer's head; returns its number
+    /// Creates an alias of a key, with `room` bytes after the answer's head; returns its number
     /// and the bytes that arrived there.
     pub(super) fn alias_with(
         &mut self,
@@ -184,7 +184,7 @@ impl Rig {
     }
 
     pub(super) fn give_pages(&mut self, count: u32) -> Result<(), Refusal> {
-        let given = self.world.functions[0].hca.pages.given.len() as u64;
+        let given = self.locked.functions[0].hca.pages.given.len() as u64;
         let list: Vec<u8> =
             (0..u64::from(count)).flat_map(|n| ((given + n + 1) << 12).to_be_bytes()).collect();
         self.call::<ManagePagesIn>(0, ManagePagesIn::ALLOCATION_SUCCESS, &list, 0, |input| {
@@ -202,7 +202,7 @@ impl Rig {
         self.call(uid, 0, &[], 0, edit).map(|(output, _)| output)
     }
 
-    /// Sends a command with a list behind it, and with room for a list behind the answer.
+    /// Sends a command with a list after it, and with room for a list after the answer.
     pub(super) fn call<I: CommandInput>(
         &mut self,
         uid: u16,
@@ -228,7 +228,7 @@ impl Rig {
     /// Sends bytes. For a refusal, checks that status and syndrome agree, that the outbox holds
     /// nothing else, and that the PRM's description of the command lists the status.
     pub(super) fn raw(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), Refusal> {
-        execute(&mut self.world, 0, input, output);
+        execute(&mut self.locked, 0, input, output);
         if output.first().is_none_or(|&status| status == CommandStatus::OK.0) {
             return Ok(());
         }
@@ -244,7 +244,7 @@ impl Rig {
     }
 
     pub(super) fn counts(&self) -> ObjectCounts {
-        self.world.functions[0].hca.objects.counts()
+        self.locked.functions[0].hca.objects.counts()
     }
 
     pub(super) fn eq(&mut self, uar: u32, kind: u32) -> Result<u8, Refusal> {

@@ -152,7 +152,7 @@ fn u64_at(mad: &[u8], at: usize) -> u64 {
 #[test]
 fn subnet_agent_reports_node_identity() {
     let mut rig = Rig::up(Link::Infiniband);
-    let identity = rig.world.functions[0].hca.identity.clone();
+    let identity = rig.locked.functions[0].hca.identity.clone();
     let info = mad(&mut rig, 0x01, 1, 0x11, 0, &[]).unwrap();
     assert_eq!(info[3], 0x81);
     assert_eq!(info[4..6], [0, 0]);
@@ -173,7 +173,7 @@ fn subnet_agent_reports_node_identity() {
 #[test]
 fn subnet_manager_may_change_lid_of_active_port() {
     let mut rig = Rig::up(Link::Infiniband);
-    let lid = rig.world.functions[0].hca.ports[0].lid;
+    let lid = rig.locked.functions[0].hca.ports[0].lid;
     let info = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
     assert_eq!(info[64 + 16..64 + 18], lid.to_be_bytes());
     assert_eq!(info[64 + 32] & 0xf, 4, "ACTIVE");
@@ -201,7 +201,7 @@ fn subnet_manager_may_change_lid_of_active_port() {
     for (port, lid) in [(1, 0), (1, 0xc000), (1, 0xffff), (2, 2)] {
         assert_eq!(set(port, lid).0, 7, "port {port}, LID {lid:#x}");
     }
-    assert_eq!(rig.world.functions[0].hca.ports[0].lid, 1);
+    assert_eq!(rig.locked.functions[0].hca.ports[0].lid, 1);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn port_info_matches_specification_layout() {
 fn key_violations_appear_in_port_info_and_contexts() {
     let violations = Violations { pkey: 0x102, qkey: 0x304 };
     let mut rig = Rig::up(Link::Infiniband);
-    rig.world.functions[0].hca.ports[0].violations = violations;
+    rig.locked.functions[0].hca.ports[0].violations = violations;
     let info = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
     // M_Key violations stay 0.
     assert_eq!(info[64 + 44..64 + 50], [0, 0, 1, 2, 3, 4]);
@@ -238,7 +238,7 @@ fn key_violations_appear_in_port_info_and_contexts() {
         (0x102, 0x304)
     );
     let mut rig = Rig::up(Link::Ethernet);
-    rig.world.functions[0].hca.ports[0].violations = violations;
+    rig.locked.functions[0].hca.ports[0].violations = violations;
     let context = rig.send::<QueryNicVportContextIn>(0, |_| {}).unwrap();
     assert_eq!(context.nic_vport_context().qkey_violation_counter(), 0x304);
 }

@@ -100,7 +100,7 @@ impl Mover {
     }
 
     fn state(&self) -> QpState {
-        self.rig.world.functions[0].hca.objects.qps[&self.qpn].state
+        self.rig.locked.functions[0].hca.objects.qps[&self.qpn].state
     }
 
     /// Brings a QP in RST to `state`.
@@ -200,7 +200,7 @@ fn transition_changes_only_its_own_fields() {
         (0x4321, 7, 6)
     );
     assert_eq!((context.min_rnr_nak(), context.primary_address_path().ack_timeout()), (3, 14));
-    let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
+    let qp = &mover.rig.locked.functions[0].hca.objects.qps[&mover.qpn];
     assert_eq!((qp.requester.psn, qp.responder.psn, qp.remote_qpn), (0x4321, 0x1234, 0x99));
     assert_eq!((qp.requester.max_rd_atomic, qp.responder.max_dest_rd_atomic), (8, 4));
     assert_eq!((qp.log_mtu, qp.remote), (10, Some(Address::Lid(7))));
@@ -356,10 +356,13 @@ fn every_mistake_in_a_transition_is_refused() {
         qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
     };
     assert_eq!(mover.rtr(0, looped), Err(Refusal::PathLoopback), "the profile does not have it");
-    let general = mover.rig.world.functions[0].hca.caps.general_mut();
+    let general = mover.rig.locked.functions[0].hca.caps.general_mut();
     general.set_fl_rc_qp_when_roce_disabled(true);
     mover.rtr(0, looped).unwrap();
-    assert_eq!(mover.rig.world.functions[0].hca.objects.qps[&mover.qpn].remote, Some(Address::Own));
+    assert_eq!(
+        mover.rig.locked.functions[0].hca.objects.qps[&mover.qpn].remote,
+        Some(Address::Own)
+    );
     assert_eq!(
         mover.rts(0, |qpc| {
             qpc.set_log_sra_max(5);
@@ -435,7 +438,7 @@ fn roce_path_needs_gid_unicast_mac_and_udp_port() {
         assert_eq!(mover.rtr(0, path(edit)), Err(expected));
     }
     mover.rtr(0, good).unwrap();
-    let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
+    let qp = &mover.rig.locked.functions[0].hca.objects.qps[&mover.qpn];
     let there = Address::Roce { gid: [9; 16], mac: [2, 0, 0, 0, 0, 5], own: 2 };
     assert_eq!(qp.remote, Some(there));
 }
@@ -451,18 +454,18 @@ fn loopback_path_needs_no_address_with_roce_on() {
         [(false, false, refused), (true, false, Ok(())), (false, true, Ok(()))]
     {
         let mut mover = Mover::new(Link::Ethernet);
-        let caps = &mut mover.rig.world.functions[0].hca.caps;
+        let caps = &mut mover.rig.locked.functions[0].hca.caps;
         caps.general_mut().set_fl_rc_qp_when_roce_disabled(general);
         caps.roce_mut().set_fl_rc_qp_when_roce_disabled(page);
         mover.init(0, |_| {}).unwrap();
-        assert!(mover.rig.world.functions[0].hca.roce_address(0).is_err());
+        assert!(mover.rig.locked.functions[0].hca.roce_address(0).is_err());
         mover.rtr(0, looped).unwrap();
-        let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
+        let qp = &mover.rig.locked.functions[0].hca.objects.qps[&mover.qpn];
         assert_eq!(qp.remote, Some(Address::Own));
         mover.reset().unwrap();
-        let mut off = mover.rig.world.functions[0].hca.nic_vport();
+        let mut off = mover.rig.locked.functions[0].hca.nic_vport();
         off.context.set_roce_en(false);
-        mover.rig.world.functions[0].hca.nic_vport = Some(off);
+        mover.rig.locked.functions[0].hca.nic_vport = Some(off);
         mover.init(0, |_| {}).unwrap();
         assert_eq!(mover.rtr(0, looped), of_off);
     }
@@ -476,7 +479,7 @@ fn loopback_path_needs_no_address_with_roce_on() {
 fn a_reset_qp_has_empty_queues() {
     let mut mover = Mover::new(Link::Infiniband);
     mover.bring(QpState::Rts);
-    let qp = mover.rig.world.functions[0].hca.objects.qps.get_mut(&mover.qpn).unwrap();
+    let qp = mover.rig.locked.functions[0].hca.objects.qps.get_mut(&mover.qpn).unwrap();
     (qp.sq.as_mut().unwrap().consumer, qp.sq.as_mut().unwrap().producer) = (5, 6);
     qp.rq.as_mut().unwrap().consumer = 7;
     let context = mover.query();

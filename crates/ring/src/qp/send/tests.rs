@@ -5,7 +5,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
-use crate::completion::Operation;
+use crate::completion::WcOpcode;
 use crate::ring::{RecordMemory, RingMemory, SharedMemory};
 use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
 use crate::uar::UarPage;
@@ -66,7 +66,7 @@ fn completes(queue: &mut SendQueue, opcode: u8, qpn: u32, index: WqeIndex) -> Op
         user_index: Be32::default(),
         immediate: Be32::default(),
     };
-    queue.succeed(RequestId::of(opcode_qpn, index), outcome).map(|it| it.cookie)
+    queue.complete_success(RequestId::of(opcode_qpn, index), outcome).map(|it| it.cookie)
 }
 
 /// The CQE has any operation, and the number of no queue, of this one, or of another.
@@ -89,10 +89,10 @@ fn forged_cqe_completes_nothing_at_index_wrap() {
             let free = queue.free();
             for index in (0..8).map(WqeIndex) {
                 let ours = index.0 == posted.0 % 8;
-                for &operation in Operation::ALL {
+                for &operation in WcOpcode::ALL {
                     assert_ne!(operation as u8, NOT_POSTED);
                     for qpn in [0, 7, 8, 0xff_ffff] {
-                        let truth = ours && operation == Operation::Write && qpn == 7;
+                        let truth = ours && operation == WcOpcode::Write && qpn == 7;
                         if !truth {
                             let found = completes(&mut queue, operation as u8, qpn, index);
                             assert_eq!(found, None, "{operation:?} of QP {qpn}, {index:?}");
@@ -101,27 +101,27 @@ fn forged_cqe_completes_nothing_at_index_wrap() {
                 }
             }
             assert_eq!(queue.free(), free, "nothing was freed");
-            assert_eq!(completes(&mut queue, Operation::Write as u8, 7, posted), Some(3));
+            assert_eq!(completes(&mut queue, WcOpcode::Write as u8, 7, posted), Some(3));
         }
     }
 }
 
 /// The entry of a collapsed CQ, and the CQ.
-struct Newest {
+struct CollapsedCqe {
     entry: SharedMemory,
-    cq: CollapsedQueue,
+    cq: CollapsedCompletionQueue,
 }
 
-impl Newest {
+impl CollapsedCqe {
     fn new() -> Self {
         let entry = memory(64);
         let record = RecordMemory::new(ring(&memory(8))).unwrap();
-        Self { cq: CollapsedQueue::new(ring(&entry), record).unwrap(), entry }
+        Self { cq: CollapsedCompletionQueue::new(ring(&entry), record).unwrap(), entry }
     }
 
     /// Writes the CQE of a write at this index of this queue.
     fn write(&self, opcode: u8, qpn: u32, index: u16) {
-        let opcode_qpn = OpcodeQpn::new().with_wqe_opcode(Operation::Write as u8).with_qpn(qpn);
+        let opcode_qpn = OpcodeQpn::new().with_wqe_opcode(WcOpcode::Write as u8).with_qpn(qpn);
         self.entry
             .write_at(offset_of!(hot::Cqe, opcode_qpn), &opcode_qpn.to_raw().to_ne_bytes())
             .unwrap();
@@ -135,8 +135,8 @@ fn write() -> Write<Sge> {
 }
 
 /// The cookie of the newest request, and whether it succeeded.
-fn newest(queue: &mut SendQueue, cq: &Newest) -> Option<(u64, bool)> {
-    match queue.poll_newest(&cq.cq)? {
+fn newest(queue: &mut SendQueue, cq: &CollapsedCqe) -> Option<(u64, bool)> {
+    match queue.poll_collapsed(&cq.cq)? {
         Ok(completion) => Some((completion.cookie, true)),
         Err(CompletionError::Failed(failure)) => Some((failure.cookie, false)),
         Err(other) => panic!("{other:?}"),
@@ -149,7 +149,7 @@ fn stale_collapsed_cqe_completes_nothing() {
     for start in [0_u32, 8, 0xfffd, 0x1_0000, 0x1_0005, 0xffff_fffa] {
         for (opcode, good) in [(cqe_opcode::REQUESTER, true), (cqe_opcode::REQUESTER_ERROR, false)]
         {
-            let (mut queue, cq) = (queue(), Newest::new());
+            let (mut queue, cq) = (queue(), CollapsedCqe::new());
             (queue.producer, queue.limit) = (start, start.wrapping_add(8));
             for round in 0..20_u64 {
                 let posted = queue.post(&write(), 100 * round).unwrap();
@@ -179,7 +179,7 @@ fn stale_collapsed_cqe_completes_nothing() {
 #[test]
 fn stale_collapsed_cqe_completes_nothing_after_reset() {
     for posted_before in 1..=20 {
-        let (mut queue, cq) = (queue(), Newest::new());
+        let (mut queue, cq) = (queue(), CollapsedCqe::new());
         for cookie in 0..posted_before {
             let posted = queue.post(&write(), cookie).unwrap();
             cq.write(cqe_opcode::REQUESTER, 7, posted.0);
@@ -203,10 +203,10 @@ fn stale_collapsed_cqe_completes_nothing_after_reset() {
 #[test]
 fn collapsed_cqe_of_another_queue_completes_nothing() {
     for opcode in [cqe_opcode::REQUESTER, cqe_opcode::REQUESTER_ERROR] {
-        let (mut queue, cq) = (queue(), Newest::new());
+        let (mut queue, cq) = (queue(), CollapsedCqe::new());
         let posted = queue.post(&write(), 3).unwrap();
         cq.write(opcode, 8, posted.0);
-        let polled = queue.poll_newest(&cq.cq);
+        let polled = queue.poll_collapsed(&cq.cq);
         let Some(Err(CompletionError::OtherQueue(cqe))) = polled else { panic!("{polled:?}") };
         assert_eq!((cqe.qpn(), cqe.opcode(), queue.free()), (Qpn(8), opcode, 7));
         cq.write(cqe_opcode::REQUESTER, 7, posted.0);
@@ -234,12 +234,12 @@ fn posted(payload: impl Payload) -> Vec<u8> {
 fn custom_operation_encodes_op_mod_and_ds() {
     let [lone, operation] = probe::OPERATIONS else { panic!("two entries") };
     assert_eq!((lone.name, lone.op_mod, lone.ds), ("probe", 0x5a, 3));
-    assert_eq!(lone.operation, Operation::CompareSwap);
+    assert_eq!(lone.operation, WcOpcode::CompareSwap);
     assert_eq!((operation.name, operation.op_mod, operation.ds), (PROBE_TO, 0x5a, 6));
     let sge = Sge::new(0x1000, 64, Lkey(7));
     let behind = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 0];
     let wqe = posted(sge);
-    let control = [0x5a, 0, 0, Operation::CompareSwap as u8, 0, 0, 7, 3];
+    let control = [0x5a, 0, 0, WcOpcode::CompareSwap as u8, 0, 0, 7, 3];
     assert_eq!(wqe[..8], control, "op_mod, index, opcode; number, ds");
     assert_eq!(wqe[8..16], [0, 0, 0, 8, 0, 0, 0xca, 0xfe]);
     assert_eq!((wqe[19], &wqe[32..]), (64, &behind[..]));

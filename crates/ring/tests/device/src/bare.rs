@@ -1,4 +1,4 @@
-//! What the standard library does elsewhere: entry point, memory allocation, panics.
+//! Entry point, memory allocation and panics, which the standard library provides elsewhere.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Given, Program};
 
-/// Where the host starts the program: writes 64 bytes, and returns the address that they reached.
+/// Entry point for the host: writes 64 bytes, and returns the address that they reached.
 ///
 /// # Safety
 /// As [`Program::new`].
@@ -29,14 +29,14 @@ pub unsafe extern "C" fn device_main(given: &Given, lkey: u32, to: u64, rkey: u3
 
 const BYTES: usize = 64 << 10;
 
-/// Memory from which the queues' tables come when they are made; none goes back.
+/// Memory for the tables of new queues; nothing is freed.
 #[repr(align(64))]
 struct Arena {
     bytes: UnsafeCell<[u8; BYTES]>,
     used: AtomicUsize,
 }
 
-// SAFETY: each byte is given out once.
+// SAFETY: each byte is allocated once.
 unsafe impl Sync for Arena {}
 
 #[global_allocator]

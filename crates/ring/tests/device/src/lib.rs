@@ -1,6 +1,5 @@
-//! What a program on the device's own cores looks like: a queue pair over memory that it was given,
-//! posting and polling. `cargo xtask test --only riscv64imac` builds it for such a core and looks
-//! at what it links.
+//! A program for the device's own cores: posts and polls on a queue pair over memory from the host.
+//! `cargo xtask test --only riscv64imac` builds it for such a core and checks what it links.
 #![no_std]
 
 extern crate alloc;
@@ -18,7 +17,7 @@ use verbless_ring::{
     CompletionQueue, Cqn, Lkey, Qpn, QueuePair, ReceiveQueue, RemoteAddr, Rkey, SendQueue, Sge,
 };
 
-/// Memory and numbers that the host made, and gives to the program.
+/// Memory and numbers that the host passes to the program.
 #[repr(C)]
 pub struct Given {
     /// A page of device registers.
@@ -88,14 +87,14 @@ impl Program {
         Ok(Self { qp: QueuePair::new(send, receive), cq })
     }
 
-    /// Writes `length` bytes of ours into memory of the peer; whether there was room.
+    /// Writes `length` bytes to memory of the peer; false if the queue is full.
     pub fn write(&mut self, from: u64, length: u32, lkey: u32, to: u64, rkey: u32) -> bool {
         let request =
             Write::new(Sge::new(from, length, Lkey(lkey)), RemoteAddr::new(to, Rkey(rkey)));
         self.qp.post(&request.signaled(), to).is_ok()
     }
 
-    /// The address that a write has reached, `u64::MAX` if it failed; `None` if none has completed.
+    /// Address that a completed write reached, `u64::MAX` if it failed; `None` if none completed.
     pub fn written(&mut self) -> Option<u64> {
         let polled = self.qp.poll(&mut self.cq)?;
         Some(polled.map_or(u64::MAX, |completion| completion.cookie))

@@ -169,7 +169,7 @@ fn a_queue_pair_takes_the_key_of_a_buffer(lab: &Lab) -> Result<(), Stop> {
     let region = domain.region(4096, KeyAccess::ALL)?;
     let mut cq = domain.completion_queue(&CqConfig::new(16))?;
     let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
-    domain.connect_to_itself(&mut qp, &ConnectOptions::default())?;
+    domain.connect_loopback(&mut qp, &ConnectOptions::default())?;
     let local = Sge::new(buffer.data(), 64, buffer.mkey(&bridged)?);
     qp.post(&Write::new(local, region.remote(0, 64)?).signaled(), 0)?;
     until("a completion", || qp.poll(&mut cq))??;

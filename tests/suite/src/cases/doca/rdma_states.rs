@@ -135,7 +135,7 @@ fn flushed(end: &mut End, count: u64) -> Result<Vec<u64>, Stop> {
     Ok(seen)
 }
 
-/// A write of this instance fails; jobs and receives wait behind it.
+/// A write of this instance fails; jobs and receives wait after it.
 fn failed_job_flushes_each_other_job_once(lab: &Lab) -> Result<(), Stop> {
     let (may, all) = (AccessFlags::RDMA_READ, rights(lab)?);
     let mut both = ends(lab, all, may, |builder| builder)?;

@@ -183,11 +183,19 @@ fn a_wait_job_is_refused_of_a_device_that_does_not_wait_for_data(lab: &Lab) -> R
 fn event_counts_in_user_memory(lab: &Lab) -> Result<(), Stop> {
     let dev = open(lab, lab.info())?;
     let memory = Memory::allocate(64)?;
-    let words: &[AtomicU64] = memory.words();
+    // SAFETY: the CPU accesses the memory by these words and the events alone.
+    #[allow(unsafe_code, reason = "words take a promise")]
+    let words: &[AtomicU64] = unsafe { memory.words() };
     words[2].store(5, Ordering::Relaxed);
-    let too_long = configured(&dev)?.memory(memory.slice(16, 16)?).start();
+    let part = |length| -> Result<_, Stop> {
+        let (builder, part) = (configured(&dev)?, memory.slice(16, length)?);
+        // SAFETY: as above.
+        #[allow(unsafe_code, reason = "the event takes a promise")]
+        Ok(unsafe { builder.memory(part) })
+    };
+    let too_long = part(16)?.start();
     ensure_eq!(refusal(too_long)?, ErrorKind::InvalidValue, "16 bytes");
-    let context = configured(&dev)?.memory(memory.slice(16, 8)?).as_ctx().start()?;
+    let context = part(8)?.as_ctx().start()?;
     let mut workq = WorkQ::new(1)?;
     workq.add(&context)?;
     ensure_eq!(got(&mut workq, &context)?, 5, "value that stood there");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqElement, CqObject, DpaEq, DpaEqAttr, DpaEqInfo, EmulatedDevice, QueueMemory,
+    CqEventTarget, CqObject, DpaEq, DpaEqAttr, DpaEqInfo, EmulatedDevice, QueueMemory,
 };
 use verbless_devx::{Error, ErrorKind};
 use verbless_prm::{DpaEmulatedDevice, GeneralObjectType};
@@ -63,7 +63,7 @@ impl Rig {
             ..DpaEqAttr::new(ring, LOG_ENTRIES, dpa.rig.uar.clone())
         };
         let eq = dpa.device().create_dpa_eq(&dpa.rig.token, attr)?;
-        let cq = dpa.cq(CqElement::DpaEq(eq.id()))?;
+        let cq = dpa.cq(CqEventTarget::DpaEq(eq.id()))?;
         Ok(Self { cq, eq, dpa, made: 0 })
     }
 

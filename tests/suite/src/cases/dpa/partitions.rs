@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    Affinity, Device, DpaCall, DpaCallState, DpaEntry, DpaPartition, DpaPartitionAttr,
+    Affinity, Device, DpaCall, DpaCallState, DpaEntry, DpaEuPartition, DpaEuPartitionAttr,
 };
 use verbless_devx::{Backend, ErrorKind};
 use verbless_model::{Model, Profile, Side};
@@ -38,12 +38,12 @@ fn sides(lab: &Lab) -> Result<(Dpa, Dpa), Stop> {
 }
 
 /// A partition that is destroyed with the case.
-struct Made(DpaPartition);
+struct Made(DpaEuPartition);
 
 impl Made {
     fn of(manager: &Device, units: &[u16], functions: &[u16], groups: u16) -> Result<Self, Stop> {
         let (units, functions) = (units.to_vec(), functions.to_vec());
-        let attr = DpaPartitionAttr { units, functions, groups };
+        let attr = DpaEuPartitionAttr { units, functions, groups };
         Ok(Self(manager.create_dpa_partition(&attr)?))
     }
 }
@@ -105,7 +105,7 @@ fn partition_eus_serve_only_its_functions(lab: &Lab) -> Result<(), Stop> {
     ensure!(caps.partitions > 0 && caps.functions_per_partition > 0, "{caps:?}");
     let made = Made::of(&dpu, &UNITS, &[host.vhca_id()], 0)?;
     let attr =
-        DpaPartitionAttr { units: UNITS.to_vec(), functions: vec![host.vhca_id()], groups: 0 };
+        DpaEuPartitionAttr { units: UNITS.to_vec(), functions: vec![host.vhca_id()], groups: 0 };
     ensure_eq!(made.0.query()?, attr, "the partition");
     ensure_eq!(host.dpa_partition(made.0.id()).query()?, attr, "the same, asked by its function");
     let (host, dpu) = sides(lab)?;
@@ -167,7 +167,7 @@ fn partition_creation_requires_manager_function(lab: &Lab) -> Result<(), Stop> {
     refused("to look at another's partition", its.query())?;
     refused("to change another's partition", its.set_units(&[121]))?;
     refused("to destroy another's partition", its.destroy())?;
-    let attr = |units: &[u16], functions: &[u16]| DpaPartitionAttr {
+    let attr = |units: &[u16], functions: &[u16]| DpaEuPartitionAttr {
         units: units.to_vec(),
         functions: functions.to_vec(),
         groups: 0,

@@ -130,7 +130,7 @@ fn functions() -> Vec<(&'static str, Vec<u32>)> {
     all.push(("ring", ring));
     // An event handler: at a0 are its count of events, the outbox page, the CQ's number, and the
     // address of the CQ's doorbell record. It counts, says in the record that it has taken as many
-    // CQEs, and arms the CQ behind them.
+    // CQEs, and arms the CQ after them.
     let low_to_high = i(0x13, 1, T4, T0, 32);
     let take = [
         &[ld(T0, A0, 0), addi(T0, T0, 1), sd(T0, A0, 0), ld(T1, A0, 8), ld(T3, A0, 16)][..],

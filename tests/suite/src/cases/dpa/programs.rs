@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use verbless_command::{
-    CqElement, CqObject, DpaCall, DpaCallState, DpaEntry, DpaEqAttr, DpaOutbox, DpaProcess,
+    CqEventTarget, CqObject, DpaCall, DpaCallState, DpaEntry, DpaEqAttr, DpaOutbox, DpaProcess,
     DpaStatus, DpaThread, DpaThreadKind, DpaThreadState, DpaWindow, KeyAccess, MkeyObject,
     QueueMemory,
 };
@@ -59,7 +59,7 @@ cases!(
     panic_message_reaches_host_with_location,
 );
 
-/// Offsets in the heap, behind the ring of [`CQ_AT`].
+/// Offsets in the heap, after the ring of [`CQ_AT`].
 const METADATA_AT: u64 = 0x800;
 const COUNT_AT: u64 = 0x880;
 const STREAM_AT: u64 = 0x900;
@@ -189,7 +189,7 @@ impl Compiled {
 
     fn drain_by(&self, handler: &str) -> Result<Drain, Stop> {
         let thread = self.thread(handler, self.heap(DRAIN_AT), DpaThreadKind::default())?;
-        let cq = self.cq(CqElement::Thread(thread.id()))?;
+        let cq = self.cq(CqEventTarget::Thread(thread.id()))?;
         let number = u64::from(cq.cqn().0);
         let words =
             [0, 0, self.heap(CQ_AT), self.heap(RECORD_AT), number | u64::from(LOG_CQES) << 32, 0];
@@ -202,7 +202,7 @@ impl Compiled {
     }
 
     /// A CQ in the heap.
-    fn cq(&self, element: CqElement) -> Result<Arc<CqObject>, Stop> {
+    fn cq(&self, element: CqEventTarget) -> Result<Arc<CqObject>, Stop> {
         for entry in 0..1_u64 << LOG_CQES {
             self.store(CQ_AT + 64 * entry + 56, 0xf0 << 56)?;
         }
@@ -422,7 +422,9 @@ fn words_are_read_and_written_whole_through_a_window(lab: &Lab) -> Result<(), St
     let dpa = Compiled::new(lab)?;
     let key = dpa.rig.key(KeyAccess::ALL)?;
     let host = dpa.rig.host.umem.address();
-    let words = dpa.rig.host.memory.words();
+    // SAFETY: nothing else reaches the memory meanwhile but the DPA.
+    #[allow(unsafe_code, reason = "words take a promise")]
+    let words = unsafe { dpa.rig.host.memory.words() };
     let call = dpa.begin("words", &[key.lkey().0.into(), host, TIMES])?;
     let (mut bits, mut broken, mut changes) = (0_u64, 0, [0; 2]);
     let mut before = [0; 2];
@@ -571,7 +573,7 @@ fn doorbell_uses_selected_outbox(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn a_handler_serves_the_doorbell_of_an_emulated_device(lab: &Lab) -> Result<(), Stop> {
-    /// Where the handler keeps the value that it has read, behind the words at `DRAIN_AT`.
+    /// Where the handler keeps the value that it has read, after the words at `DRAIN_AT`.
     const CONTEXT_AT: u64 = DRAIN_AT + 48;
     let dpa = Compiled::new(lab)?;
     let drain = dpa.drain_by("serve")?;
@@ -608,7 +610,7 @@ fn a_program_takes_events_and_sends_msi_x(lab: &Lab) -> Result<(), Stop> {
         )
     };
     let eq = dpa.rig.device.create_dpa_eq(&dpa.rig.token, attr)?;
-    let cq = dpa.cq(CqElement::DpaEq(eq.id()))?;
+    let cq = dpa.cq(CqEventTarget::DpaEq(eq.id()))?;
     let (number, eqn) = (u64::from(cq.cqn().0), u64::from(eq.id()));
     for index in 0..10 {
         dpa.call("arm_events", &[eqn, index])?;

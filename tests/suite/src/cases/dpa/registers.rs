@@ -1,8 +1,8 @@
 //! The public registers of a DPA. These cases work on hardware, too, by each register path that the
 //! device and its kernel offer.
 
-use verbless_command::{Device, DpaCaps, DpaPartitionAttr};
-use verbless_devx::{ControlScope, ErrorKind};
+use verbless_command::{Device, DpaCaps, DpaEuPartitionAttr};
+use verbless_devx::{ErrorKind, FwctlScope};
 use verbless_prm::{
     AccessRegisterIn, AccessRegisterOut, AccessRegisterUserIn, AccessRegisterUserOut, NicCapExtReg,
     RegisterId,
@@ -38,7 +38,7 @@ fn the_numbers_of_the_dpa_are_read(lab: &Lab) -> Result<(), Stop> {
 
 fn register_reads_agree_over_devx_and_fwctl(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
-    let control = device.firmware_control()?.ok_or_else(|| Stop::fail("no control file"))?;
+    let control = device.fwctl()?.ok_or_else(|| Stop::fail("no control file"))?;
     let mut asked = NicCapExtReg::default();
     // The capabilities of the DPA.
     asked.set_cap_group(1);
@@ -50,7 +50,7 @@ fn register_reads_agree_over_devx_and_fwctl(lab: &Lab) -> Result<(), Stop> {
     device.devx_other(&[&by_user.as_bytes()[..], asked.as_bytes()].concat(), &mut told)?;
     let mut also_told = vec![0xa5; AccessRegisterOut::BYTES + NicCapExtReg::BYTES];
     let input = [&by_control.as_bytes()[..], asked.as_bytes()].concat();
-    control.rpc(ControlScope::DebugReadOnly, &input, &mut also_told)?;
+    control.rpc(FwctlScope::DebugReadOnly, &input, &mut also_told)?;
     let [told, also_told] = [
         told.split_off(AccessRegisterUserOut::BYTES),
         also_told.split_off(AccessRegisterOut::BYTES),
@@ -87,7 +87,7 @@ fn partition_is_made_modified_and_destroyed(lab: &Lab) -> Result<(), Stop> {
     for device in [first, second] {
         let caps = caps(&device)?;
         ensure!(caps.units > 1, "one unit alone: {caps:?}");
-        let of = |unit| DpaPartitionAttr {
+        let of = |unit| DpaEuPartitionAttr {
             units: vec![unit],
             functions: vec![device.vhca_id()],
             groups: 0,

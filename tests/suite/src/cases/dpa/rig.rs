@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqElement, CqObject, Device, DpaCall, DpaCallState, DpaEntry, DpaOutbox, DpaProcess,
-    DpaProcessAttr, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState, DpaWindow,
-    Error, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, ModelToken, QpAttr, QpObject, QueueMemory,
-    RtsAttr, ServiceType,
+    CqAttr, CqEventTarget, CqObject, Device, DpaCall, DpaCallState, DpaEntry, DpaOutbox,
+    DpaProcess, DpaProcessAttr, DpaStatus, DpaThread, DpaThreadInfo, DpaThreadKind, DpaThreadState,
+    DpaWindow, Error, KeyAccess, KeyMemory, MkeyAttr, MkeyObject, ModelToken, QpAttr, QpObject,
+    QueueMemory, RtsAttr, ServiceType,
 };
 use verbless_devx::{Pd, Uar, UarKind};
 use verbless_queue::{ConnectOptions, Domain, PeerAddress};
@@ -109,7 +109,7 @@ impl Rig {
         &self,
         process: &Arc<DpaProcess>,
         record_at: u64,
-        element: CqElement,
+        element: CqEventTarget,
     ) -> Result<Arc<CqObject>, Stop> {
         let heap = Arc::new(process.heap());
         Ok(Arc::new(self.device.create_cq(CqAttr {
@@ -288,7 +288,7 @@ impl Dpa {
         let entry = DpaEntry { outbox: Some(outbox), ..self.whole_entry(name) };
         let kind = DpaThreadKind { polling, ..DpaThreadKind::default() };
         let thread = self.device().create_dpa_thread(&self.process, &entry, argument, kind)?;
-        let cq = self.cq(CqElement::Thread(thread.id()))?;
+        let cq = self.cq(CqEventTarget::Thread(thread.id()))?;
         let drain = Drain { cq, thread };
         self.call("store64", [argument + 8, page, 0])?;
         self.call("store64", [argument + 16, drain.cqn(), 0])?;
@@ -298,12 +298,12 @@ impl Dpa {
     }
 
     /// A CQ in the heap.
-    pub(super) fn cq(&self, element: CqElement) -> Result<Arc<CqObject>, Stop> {
+    pub(super) fn cq(&self, element: CqEventTarget) -> Result<Arc<CqObject>, Stop> {
         self.call("fill", [self.process.heap_address() + CQ_AT, 0xf0, 64 << LOG_CQES])?;
         self.rig.cq(&self.process, RECORD_AT, element)
     }
 
-    /// Arms a CQ behind `taken` CQEs.
+    /// Arms a CQ after `taken` CQEs.
     pub(super) fn arm(&self, drain: &Drain, taken: u64) -> Result<(), Stop> {
         self.ring(CQ_DB, drain.cqn() | taken << 32)
     }
@@ -379,7 +379,7 @@ impl Sender {
             shared: None,
             log_receive_stride: 4,
             user_index: 0,
-            memory_copies: false,
+            dma_mmo: false,
         })?;
         Ok(Self { rig: rig.clone(), shared: None, object, posted: 0 })
     }

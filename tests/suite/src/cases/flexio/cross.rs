@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use verbless_command::{CqAttr, CqElement as Element, CqObject, CqOptions, Device, Eqn, KeyAccess};
+use verbless_command::{
+    CqAttr, CqEventTarget as Element, CqObject, CqOptions, Device, Eqn, KeyAccess,
+};
 use verbless_devx::Uar as Page;
 use verbless_flexio::{
     CqElement, CqNumber, DpaCq, DpaCqConfig, DpaQp, DpaQpConfig, DpaSq, DpaSqConfig, Error,
@@ -413,7 +415,7 @@ fn program_arms_a_cq_of_another_context_through_a_window(lab: &Lab) -> Result<()
         let mut record = [0; 4];
         memory.read_at(4096, &mut record)?;
         ensure_eq!(u32::from_be_bytes(record), round - 1, "the record as the program wrote it");
-        // An arm is for one event, whatever comes behind it.
+        // An arm is for one event, whatever comes after it.
         ensure_eq!(trigger()?, 0, "errno of the next CQE");
         ensure_eq!(handler.query()?.events, round, "events without another arm");
     }

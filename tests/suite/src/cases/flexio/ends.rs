@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use verbless_command::DpaStatus;
-use verbless_flexio::stream::{MsgStream, SyncMode};
+use verbless_flexio::stream::{MsgStream, MsgSyncMode};
 use verbless_flexio::{Error, Function, Handler, MsgStreamConfig, Process, ProcessConfig, Window};
 use verbless_prm::DpaFault;
 
@@ -105,7 +105,7 @@ fn messages(
     process.set_error_handler(handler)?;
     let seen = Seen::default();
     let config =
-        MsgStreamConfig { sync_mode: SyncMode::Async, ..MsgStreamConfig::default_stream() };
+        MsgStreamConfig { sync_mode: MsgSyncMode::Async, ..MsgStreamConfig::default_stream() };
     let stream = MsgStream::create(process, &config, seen.output())?;
     end()?;
     stream.flush()?;
@@ -178,7 +178,7 @@ fn call_during_error_handler_ends_with_fatal_error(lab: &Lab) -> Result<(), Stop
     process.set_error_handler(&Handler::named("on_error_spins"))?;
     let seen = Seen::default();
     let asynchronous =
-        MsgStreamConfig { sync_mode: SyncMode::Async, ..MsgStreamConfig::default_stream() };
+        MsgStreamConfig { sync_mode: MsgSyncMode::Async, ..MsgStreamConfig::default_stream() };
     let stream = MsgStream::create(&process, &asynchronous, seen.output())?;
     let other = MsgStream::create(&process, &MsgStreamConfig::new("other"), seen.output())?;
     std::thread::scope(|scope| {

@@ -12,7 +12,7 @@ use verbless_flexio::{
 use verbless_flexio_dev::segment::CompletionMode;
 use verbless_flexio_dev::{Request, Segment};
 use verbless_prm::{RqState, SqState, TimestampFormat};
-use verbless_queue::wr::{Frame, Inline};
+use verbless_queue::wr::{EthSend, Inline};
 use verbless_queue::{CqConfig, Domain, RqConfig, SqConfig};
 
 use super::rig::{Rig, ends_with};
@@ -298,7 +298,7 @@ fn program_reflects_frames_with_swapped_macs(lab: &Lab) -> Result<(), Stop> {
         let bytes = frame(n, here, there);
         region.write_at(BYTES, &bytes)?;
         let rest = region.sge(BYTES + 18, bytes.len() - 18)?;
-        sender.post(&Frame::new(&bytes[..18], rest).signaled(), 0)?;
+        sender.post(&EthSend::new(&bytes[..18], rest).signaled(), 0)?;
         until("the frame was sent", || sender.poll(&mut send_cq))??;
         let arrived = until("the frame comes back", || receiver.poll(&mut receive_cq))??;
         let expected = frame(n, there, here);
@@ -341,7 +341,7 @@ fn burst_frames_return_or_count_as_lost(lab: &Lab) -> Result<(), Stop> {
     for n in 0..FRAMES {
         let bytes = frame(n, here, there);
         let rest = region.sge((FRAMES + n) * BYTES + 18, bytes.len() - 18)?;
-        let request = Frame::new(&bytes[..18], rest);
+        let request = EthSend::new(&bytes[..18], rest);
         match n + 1 == FRAMES {
             true => batch.post(&request.signaled(), 0)?,
             false => batch.post(&request, 0)?,
@@ -386,7 +386,7 @@ fn frames_without_receive_are_counted_as_lost(lab: &Lab) -> Result<(), Stop> {
     let mut sender = domain.sq(&SqConfig { inline: 64, ..SqConfig::new(16) }, &send_cq)?;
     let mut send = |n| -> Result<(), Stop> {
         let bytes = frame(n, here, there);
-        sender.post(&Frame::new(&bytes[..18], Inline(&bytes[18..60])).signaled(), 0)?;
+        sender.post(&EthSend::new(&bytes[..18], Inline(&bytes[18..60])).signaled(), 0)?;
         until("the frame was sent", || sender.poll(&mut send_cq))??;
         Ok(())
     };

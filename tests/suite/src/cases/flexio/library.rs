@@ -39,7 +39,7 @@ fn an_app_is_chosen_by_name_and_hardware_model(lab: &Lab) -> Result<(), Stop> {
         HwModel::NotAvailable => (HwModel::Default, HwModel::Cx9),
         own => (own, HwModel::Cx9),
     };
-    // Files that differ in a byte behind them.
+    // Files that differ in a byte after them.
     let of = |name: &str, mark: u8| App::new(name, &[elf.elf(), &[mark]].concat());
     let mark = |app: &App| app.elf().last().copied();
     let mut apps = Apps::default();

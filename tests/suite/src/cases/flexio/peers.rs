@@ -12,7 +12,7 @@ use verbless_flexio_dev::Segment;
 use verbless_prm::ServiceType;
 use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::wr::Send;
-use verbless_queue::{ConnectOptions, CqConfig, DatagramOptions, Operation, QpConfig, Uc, Ud};
+use verbless_queue::{ConnectOptions, CqConfig, DatagramOptions, QpConfig, Uc, Ud, WcOpcode};
 
 use super::queues::{BYTES, Drain, Ends, towards};
 use super::rig::Rig;
@@ -63,7 +63,7 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
     domain.connect(&mut host, &qp.address(&options)?, &options)?;
     qp.connect(&address, &options)?;
     let requests = domain.region(LENGTH, KeyAccess::LOCAL)?;
-    // Memory for the answers, and behind it bytes that no answer reaches.
+    // Memory for the answers, and after it bytes that no answer reaches.
     let replies = domain.region((DEPTH + 1) * LENGTH, KeyAccess::ALL)?;
     replies.write_at(0, &[UNWRITTEN; (DEPTH + 1) * LENGTH])?;
 
@@ -73,14 +73,14 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
     for slot in 0..DEPTH as u64 {
         let into = memory.address() + slot * LENGTH as u64;
         let segment = Segment::data(LENGTH as u32, key.id().0, into);
-        process.write(qp.rq_address() + 16 * slot, segment.as_bytes())?;
+        process.write(qp.rq_ring_address() + 16 * slot, segment.as_bytes())?;
     }
     process.write(qp.record_address(), &(DEPTH as u32).to_be_bytes())?;
     let to = replies.remote(0, DEPTH * LENGTH)?;
     let addresses = [
         cq.ring_address(),
         cq.record_address(),
-        qp.sq_address(),
+        qp.sq_ring_address(),
         qp.record_address(),
         memory.address(),
         memory.address() + (DEPTH * LENGTH) as u64,
@@ -100,10 +100,10 @@ fn an_event_handler_posts_rdma_writes_to_a_host_peer(lab: &Lab) -> Result<(), St
         host.post_receive(replies.sge(0, 0)?, 0)?;
         host.post(&Send::new(requests.sge(0, LENGTH)?).signaled(), 1)?;
         let answer = until("an answer", || match host.poll(&mut host_cq)? {
-            Ok(done) if done.operation() == Operation::Send => None,
+            Ok(done) if done.operation() == WcOpcode::Send => None,
             done => Some(done),
         })??;
-        ensure_eq!(answer.operation(), Operation::ReceiveWriteImm, "the answer's operation");
+        ensure_eq!(answer.operation(), WcOpcode::ReceiveWriteImm, "the answer's operation");
         let slot = index % DEPTH;
         ensure_eq!(answer.immediate(), Some(slot as u32), "the place of answer {index}");
         let mut answered = [0; LENGTH];
@@ -213,7 +213,7 @@ fn a_program_sends_datagrams_to_a_host_peer(lab: &Lab) -> Result<(), Stop> {
         from.write_at(0, &message)?;
         address.write_at(0, vector)?;
         let words = (
-            qp.sq_address() + 64 * u64::from(pi),
+            qp.sq_ring_address() + 64 * u64::from(pi),
             qp.number().0,
             pi,
             qp.record_address() + 4,

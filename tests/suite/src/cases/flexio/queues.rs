@@ -220,7 +220,7 @@ impl<S: Service> Ends<S> {
         let to = self.region.remote(at, length as usize)?;
         let keys = u64::from(self.key.id().0) << 32 | u64::from(to.rkey.0);
         let (from, record) = (self.from.address() + at as u64, self.qp.record_address() + 4);
-        let ring = self.qp.sq_address() + 64 * slot;
+        let ring = self.qp.sq_ring_address() + 64 * slot;
         let attr = RpcAttr { outbox: Some(rig.outbox()?), ..RpcAttr::default() };
         let words = (ring, self.qp.number().0, pi, record, from, to.address, keys, length);
         Ok(rig.process.call_with_attr(&attr, post, words)?)
@@ -430,13 +430,13 @@ fn program_qp_receives_from_host_peer(lab: &Lab) -> Result<(), Stop> {
     let (drain, cq, _) = Drain::cq(&rig, 4, |_| {})?;
     let receive = QpReceive::Regular { log_depth: 2 };
     let mut ends = Ends::new(&rig, &cq, receive)?;
-    ensure_eq!(ends.qp.sq_address(), ends.qp.rq_address() + 64, "the send queue behind");
+    ensure_eq!(ends.qp.sq_ring_address(), ends.qp.rq_ring_address() + 64, "the send queue behind");
     let into = rig.process.alloc(4 * 64)?;
     into.fill(0)?;
     let key = Mkey::create(&into, &MkeyConfig::new(KeyAccess::LOCAL))?;
     for slot in 0..4_u64 {
         let segment = Segment::data(64, key.id().0, into.address() + 64 * slot);
-        rig.process.write(ends.qp.rq_address() + 16 * slot, segment.as_bytes())?;
+        rig.process.write(ends.qp.rq_ring_address() + 16 * slot, segment.as_bytes())?;
     }
     rig.process.write(ends.qp.record_address(), &4_u32.to_be_bytes())?;
     let bytes = pattern(6, 256);
@@ -451,7 +451,7 @@ fn program_qp_receives_from_host_peer(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Two queue pairs draw from a pool whose links step by three entries each.
+/// Two queue pairs receive from an RMP whose WQEs each link to the third next one.
 fn draw_from_a_pool(lab: &Lab, wq_type: WqType) -> Result<(), Stop> {
     const STEP: usize = 3;
     let rig = Rig::new(lab)?;

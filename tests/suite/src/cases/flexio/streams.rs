@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use verbless_command::{Affinity, DpaCallState, DpaEntry, DpaStatus, DpaThreadState};
 use verbless_flexio::stream::report::MsgBinReport;
-use verbless_flexio::stream::{Level, Lost, Message, MsgStream, Output, SyncMode, Transport, old};
+use verbless_flexio::stream::{
+    Level, Message, MsgStream, MsgSyncMode, MsgTransport, Output, StreamLosses, deprecated,
+};
 use verbless_flexio::{
     Cmdq, CmdqConfig, Error, EventHandler, EventHandlerConfig, Function, Handler, MsgStreamConfig,
     Process, ProcessConfig, RpcAttr, Status,
@@ -54,7 +56,8 @@ cases!(
     reports_of_messages_are_read_back,
 );
 
-const TRANSPORTS: [Transport; 4] = [Transport::Rc, Transport::Window, Transport::Uc, Transport::Ud];
+const TRANSPORTS: [MsgTransport; 4] =
+    [MsgTransport::Rc, MsgTransport::Window, MsgTransport::Uc, MsgTransport::Ud];
 
 /// The messages that a stream has delivered.
 #[derive(Clone, Default)]
@@ -128,7 +131,7 @@ fn messages_arrive_in_order_by_each_transport(lab: &Lab) -> Result<(), Stop> {
         until("all messages", || seen.count(expected.len()))?;
         ensure_eq!(seen.texts(), expected, "messages by {transport:?}");
         ensure!(seen.all().iter().all(|it| it.level == Some(Level::Info)), "levels");
-        ensure_eq!(stream.lost()?, Lost::default(), "lost by {transport:?}");
+        ensure_eq!(stream.lost()?, StreamLosses::default(), "lost by {transport:?}");
         stream.destroy()?;
         ensure_eq!(process.heap_info(), before, "the heap after the stream by {transport:?}");
     }
@@ -144,13 +147,13 @@ fn large_buffer_holds_messages_until_flush(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::with(lab, &config)?;
     let before = process.heap_info();
     let (stream, seen) = stream(&process, |config| {
-        (config.buffer, config.sync_mode) = (BUFFER, SyncMode::Async);
+        (config.buffer, config.sync_mode) = (BUFFER, MsgSyncMode::Async);
     })?;
     let written = process.call(says_to(), (stream.id().0, MESSAGES, 0))?;
     ensure_eq!(written, MESSAGES, "messages written");
     stream.flush()?;
     ensure!(seen.texts() == said(MESSAGES, 0), "messages that came");
-    ensure_eq!(stream.lost()?, Lost::default(), "lost");
+    ensure_eq!(stream.lost()?, StreamLosses::default(), "lost");
     stream.destroy()?;
     ensure_eq!(process.heap_info(), before, "the heap after the stream");
     Ok(())
@@ -216,7 +219,7 @@ fn stream_calls_time_out_without_free_eu(lab: &Lab) -> Result<(), Stop> {
 
 fn messages_come_at_once_in_the_mode_batch(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
-    let (stream, seen) = stream(&process, |config| config.sync_mode = SyncMode::Batch)?;
+    let (stream, seen) = stream(&process, |config| config.sync_mode = MsgSyncMode::Batch)?;
     ensure_eq!(process.call(says_to(), (stream.id().0, 5, 20))?, 5, "messages written");
     until("all messages without a flush", || seen.count(5))?;
     ensure_eq!(seen.texts(), said(5, 20), "messages");
@@ -241,7 +244,7 @@ fn concurrent_messages_arrive_whole(lab: &Lab) -> Result<(), Stop> {
         let texts = seen.texts();
         let lost = stream.lost()?;
         ensure_eq!(written + lost.without_room, threads * each, "written by {transport:?}");
-        let reliable = matches!(transport, Transport::Rc | Transport::Window);
+        let reliable = matches!(transport, MsgTransport::Rc | MsgTransport::Window);
         if reliable {
             ensure_eq!(texts.len() as u64, written, "messages by {transport:?}");
             ensure_eq!((lost.on_the_way, lost.damaged), (0, 0), "lost by {transport:?}");
@@ -257,7 +260,7 @@ fn messages_wait_for_a_flush_in_the_mode_async(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     for transport in TRANSPORTS {
         let (stream, seen) = stream(&process, |config| {
-            (config.transport, config.sync_mode) = (transport, SyncMode::Async);
+            (config.transport, config.sync_mode) = (transport, MsgSyncMode::Async);
             config.buffer = 2 << 10;
         })?;
         ensure_eq!(process.call(says_to(), (stream.id().0, 6, 0))?, 6, "messages written");
@@ -296,11 +299,14 @@ fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
     for transport in TRANSPORTS {
         // Eight segments on either side; a message takes two.
         let (stream, seen) = stream(&process, |config| {
-            (config.transport, config.sync_mode) = (transport, SyncMode::Async);
+            (config.transport, config.sync_mode) = (transport, MsgSyncMode::Async);
             config.buffer = 2 << 10;
         })?;
         let written = process.call(says_to(), (stream.id().0, TIMES, 300))?;
-        ensure!(written < TIMES || matches!(transport, Transport::Uc | Transport::Ud), "room");
+        ensure!(
+            written < TIMES || matches!(transport, MsgTransport::Uc | MsgTransport::Ud),
+            "room"
+        );
         stream.flush()?;
         let lost = stream.lost()?;
         ensure_eq!(lost.without_room, TIMES - written, "lost for want of room by {transport:?}");
@@ -309,7 +315,7 @@ fn messages_lost_to_slow_host_are_counted(lab: &Lab) -> Result<(), Stop> {
         let possible = said(TIMES, 300);
         ensure!(texts.iter().all(|it| possible.contains(it)), "a message that was never written");
         let segments = 2 * texts.len() as u64 + lost.on_the_way + lost.damaged;
-        if matches!(transport, Transport::Rc | Transport::Window) {
+        if matches!(transport, MsgTransport::Rc | MsgTransport::Window) {
             ensure_eq!(texts.len() as u64, written, "messages that came by {transport:?}");
             ensure_eq!((lost.on_the_way, lost.damaged), (0, 0), "lost by {transport:?}");
         } else {
@@ -365,7 +371,7 @@ fn a_broadcast_reaches_every_stream(lab: &Lab) -> Result<(), Stop> {
     let default = Seen::default();
     let config = MsgStreamConfig::default_stream();
     let first = MsgStream::create(&process, &config, default.output())?;
-    let others = [Transport::Window, Transport::Ud]
+    let others = [MsgTransport::Window, MsgTransport::Ud]
         .map(|transport| stream(&process, |config| config.transport = transport));
     process.call(Function::<(), u64>::named("says_by_level"), ())?;
     first.flush()?;
@@ -413,7 +419,7 @@ fn qp_numbers_are_absent_only_for_window(lab: &Lab) -> Result<(), Stop> {
     for transport in TRANSPORTS {
         let (stream, _) = stream(&process, |config| config.transport = transport)?;
         match (transport, stream.qp_numbers()) {
-            (Transport::Window, None) => {}
+            (MsgTransport::Window, None) => {}
             (_, Some((host, program))) => numbers.extend([host, program]),
             (_, None) => return Err(Stop::fail(format!("no queue pairs by {transport:?}"))),
         }
@@ -425,7 +431,7 @@ fn qp_numbers_are_absent_only_for_window(lab: &Lab) -> Result<(), Stop> {
 
 fn flush_after_panic_delivers_last_messages(lab: &Lab) -> Result<(), Stop> {
     for transport in TRANSPORTS {
-        for sync_mode in [SyncMode::Sync, SyncMode::Async] {
+        for sync_mode in [MsgSyncMode::Sync, MsgSyncMode::Async] {
             let Rig { process } = Rig::new(lab)?;
             let seen = Seen::default();
             let config =
@@ -537,7 +543,7 @@ fn stream_destroy_survives_aborted_event_handler(lab: &Lab) -> Result<(), Stop> 
 
 fn output_failure_is_reported_once(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
-    let config = MsgStreamConfig { sync_mode: SyncMode::Async, ..MsgStreamConfig::new("full") };
+    let config = MsgStreamConfig { sync_mode: MsgSyncMode::Async, ..MsgStreamConfig::new("full") };
     let stream = MsgStream::create(&process, &config, Output::lines(Full))?;
     process.call(says_to(), (stream.id().0, 2, 0))?;
     failed("a flush to a full disk", stream.flush(), "writing messages of full")?;
@@ -560,7 +566,7 @@ fn trace_records_are_formatted_by_host(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     for transport in TRANSPORTS {
         let (stream, seen) = stream(&process, |config| {
-            (config.transport, config.sync_mode) = (transport, SyncMode::Tracer);
+            (config.transport, config.sync_mode) = (transport, MsgSyncMode::Tracer);
             (config.buffer, config.formats) = (2 << 10, formats());
         })?;
         // Each quarter of 32 records is sent together: the thread delivers 8 of 14.
@@ -581,7 +587,7 @@ fn trace_records_are_formatted_by_host(lab: &Lab) -> Result<(), Stop> {
             ["zero".to_string()].into_iter().chain(plain).chain([last]).collect::<Vec<_>>()
         });
         ensure_eq!(seen.texts(), expected.collect::<Vec<_>>(), "records by {transport:?}");
-        ensure_eq!(stream.lost()?, Lost::default(), "lost by {transport:?}");
+        ensure_eq!(stream.lost()?, StreamLosses::default(), "lost by {transport:?}");
         stream.destroy()?;
     }
     Ok(())
@@ -590,7 +596,7 @@ fn trace_records_are_formatted_by_host(lab: &Lab) -> Result<(), Stop> {
 fn flush_delivers_records_beyond_sq_room(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let (stream, seen) = stream(&process, |config| {
-        (config.transport, config.sync_mode) = (Transport::Rc, SyncMode::Tracer);
+        (config.transport, config.sync_mode) = (MsgTransport::Rc, MsgSyncMode::Tracer);
         (config.thread, config.formats) = (false, formats());
     })?;
     // Each flush sends the waiting records; the queue is sized for batches.
@@ -600,7 +606,7 @@ fn flush_delivers_records_beyond_sq_room(lab: &Lab) -> Result<(), Stop> {
     }
     stream.flush()?;
     ensure_eq!(seen.texts().len(), 175, "records that came");
-    ensure_eq!(stream.lost()?, Lost::default(), "lost");
+    ensure_eq!(stream.lost()?, StreamLosses::default(), "lost");
     stream.destroy()?;
     Ok(())
 }
@@ -608,13 +614,17 @@ fn flush_delivers_records_beyond_sq_room(lab: &Lab) -> Result<(), Stop> {
 fn a_record_of_no_format_is_counted(lab: &Lab) -> Result<(), Stop> {
     let Rig { process } = Rig::new(lab)?;
     let (stream, seen) = stream(&process, |config| {
-        config.sync_mode = SyncMode::Tracer;
+        config.sync_mode = MsgSyncMode::Tracer;
         config.formats = formats()[..3].to_vec();
     })?;
     process.call(traces(), (stream.id().0, 1))?;
     stream.flush()?;
     ensure_eq!(seen.texts(), ["zero", "1", "1 2"], "records of known formats");
-    ensure_eq!(stream.lost()?, Lost { damaged: 4, ..Lost::default() }, "the others");
+    ensure_eq!(
+        stream.lost()?,
+        StreamLosses { damaged: 4, ..StreamLosses::default() },
+        "the others"
+    );
     ensure_eq!(process.call(says_to(), (stream.id().0, 1, 0))?, 0, "text to a stream of records");
     Ok(())
 }
@@ -625,7 +635,8 @@ fn the_old_names_make_the_default_stream(lab: &Lab) -> Result<(), Stop> {
     let process = &rigs[0].process;
     let seen = Seen::default();
     for is_async in [false, true] {
-        let init = |bytes| old::print_init(process, &process.uar(), bytes, seen.output(), is_async);
+        let init =
+            |bytes| deprecated::print_init(process, &process.uar(), bytes, seen.output(), is_async);
         failed("a buffer of 1 KiB", init(1 << 10), "from 2048")?;
         let stream = init(4 << 10)?;
         ensure_eq!(stream.id().0, 0, "the number of the stream");
@@ -634,22 +645,22 @@ fn the_old_names_make_the_default_stream(lab: &Lab) -> Result<(), Stop> {
             quiet("messages came before the flush", || seen.count(4))?;
         }
         failed("a process that prints", process.clone().destroy(), "in use")?;
-        old::print_flush(&stream)?;
+        deprecated::print_flush(&stream)?;
         let expected = ["number 5", "and 0x5", "a line"].repeat(1 + usize::from(is_async));
         ensure_eq!(seen.texts(), expected, "what was printed (async: {is_async})");
-        old::print_destroy(stream)?;
+        deprecated::print_destroy(stream)?;
     }
     let other = rigs[1].process.uar();
-    let wrong = old::print_init(process, &other, 4 << 10, seen.output(), false);
+    let wrong = deprecated::print_init(process, &other, 4 << 10, seen.output(), false);
     failed("the UAR of another process", wrong, "of another process")?;
-    let extra = old::log_dev_init(process, &MsgStreamConfig::new("extra"), seen.output());
+    let extra = deprecated::log_dev_init(process, &MsgStreamConfig::new("extra"), seen.output());
     failed("another stream than the default one", extra, "not the default stream")?;
     let config = MsgStreamConfig::default_stream();
-    let stream = old::log_dev_init(process, &config, seen.output())?;
+    let stream = deprecated::log_dev_init(process, &config, seen.output())?;
     process.call(says(), (6,))?;
-    old::log_dev_flush(&stream)?;
+    deprecated::log_dev_flush(&stream)?;
     ensure_eq!(seen.texts()[6..], ["number 6", "and 0x6", "a line"], "what was logged");
-    Ok(old::log_dev_destroy(stream)?)
+    Ok(deprecated::log_dev_destroy(stream)?)
 }
 
 /// A file in memory.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use verbless_flexio::tracer::{
     DEFAULT_BATCH, DEFAULT_DBUF, DEFAULT_DISK, DEFAULT_FIFO, DEFAULT_FILE, DEFAULT_MEMORY,
-    LEAST_DISK, LEAST_MEMORY, Lost, OutputMode, REPORT_BYTES, Record, TraceFile, TracerTransport,
+    LEAST_DISK, LEAST_MEMORY, OutputMode, REPORT_BYTES, Record, TraceFile, TracerLosses,
+    TracerTransport,
 };
 use verbless_flexio::{Error, Function, Process, ProcessConfig, RpcAttr, Tracer, TracerSetup};
 
@@ -122,7 +123,7 @@ fn reports_are_read_back_from_a_file_by_every_transport(lab: &Lab) -> Result<(),
         ensure_eq!(process.call(points(), (5, 100))?, 100, "reports written by {transport:?}");
         tracer.stop()?;
         are_of(&read(tracer.file())?, 5, 100)?;
-        ensure_eq!(tracer.lost()?, Lost::default(), "lost by {transport:?}");
+        ensure_eq!(tracer.lost()?, TracerLosses::default(), "lost by {transport:?}");
         tracer.destroy()?;
         ensure_eq!(process.heap_info(), before, "the heap after the tracer by {transport:?}");
     }
@@ -198,7 +199,7 @@ fn reports_refused_by_callback_are_dropped_at_stop(lab: &Lab) -> Result<(), Stop
     tracer.start()?;
     ensure_eq!(process.call(points(), (0, 40))?, 40, "reports written");
     failed("a stop", tracer.stop(), "took none of 40 reports")?;
-    ensure_eq!(tracer.lost()?, Lost { dropped: 40, ..Lost::default() }, "lost");
+    ensure_eq!(tracer.lost()?, TracerLosses { dropped: 40, ..TracerLosses::default() }, "lost");
     // A failing callback loses its reports, and the stop succeeds.
     tracer.destroy()?;
     let mut setup = Tracer::init(&process)?;
@@ -343,7 +344,11 @@ fn reports_without_room_are_counted(lab: &Lab) -> Result<(), Stop> {
         let records = read(tracer.file())?;
         are_of(&records[..16], 0, 16)?;
         are_of(&records[16..], 100, 3)?;
-        ensure_eq!(tracer.lost()?, Lost { without_room: 24, ..Lost::default() }, "lost");
+        ensure_eq!(
+            tracer.lost()?,
+            TracerLosses { without_room: 24, ..TracerLosses::default() },
+            "lost"
+        );
     }
     // With UC the host has room for four batches; the rest is lost.
     let mut setup = tracer(&process, TracerTransport::Uc, &directory)?;

@@ -13,7 +13,7 @@ use super::rig::{Hosts, Packet, Side};
 use crate::raw::{self, RegisteredMemory};
 use crate::{Lab, Stop, ensure, ensure_eq, until};
 
-/// Offset of the doorbell record, behind the ring.
+/// Offset of the doorbell record, after the ring.
 const RECORD: usize = 4096;
 
 /// A send queue whose ring the case writes.

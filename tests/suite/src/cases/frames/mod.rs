@@ -6,11 +6,11 @@ mod rules;
 
 use verbless_command::{KeyAccess, RqAttr, RqWqes};
 use verbless_prm::{RqState, SqState};
-use verbless_queue::frames::{Network, ReceivedFrame, Transport};
-use verbless_queue::wr::{Frame, PostError};
+use verbless_queue::raw_rq::{L3Type, L4Type, ReceivedFrame};
+use verbless_queue::wr::{EthSend, PostError};
 use verbless_queue::{
     CompletionError, CqConfig, Domain, FlowAttr, RqConfig, SelfLoopback, Sge, SqConfig, SrqConfig,
-    Status,
+    WcStatus,
 };
 
 use self::headers::inline_header_below_sq_minimum_fails;
@@ -55,7 +55,7 @@ fn frames_of_every_length_arrive_whole_and_in_order(lab: &Lab) -> Result<(), Sto
         ensure!(seen == bytes, "frame {n} of {length} bytes");
         ensure_eq!(done.flow_tag(), 0x00ab_cdef, "the tag of its rule");
         ensure!(done.l2_ok() && !done.l3_ok() && !done.l4_ok(), "{done:?} of no IP packet");
-        ensure_eq!((done.network(), done.transport(), done.vlan()), (None, None, None), "headers");
+        ensure_eq!((done.l3_type(), done.l4_type(), done.vlan()), (None, None, None), "headers");
     }
     Ok(())
 }
@@ -89,7 +89,7 @@ fn a_frame_goes_out_of_many_pieces_and_into_many(lab: &Lab) -> Result<(), Stop> 
     let into = &hosts.into.region;
     let places = [into.sge(0, 14)?, into.sge(100, 500)?, into.sge(700, 800)?];
     hosts.receiver.post(places, 9)?;
-    hosts.sender.post(&Frame::new(&bytes[..18], pieces).signaled(), 0)?;
+    hosts.sender.post(&EthSend::new(&bytes[..18], pieces).signaled(), 0)?;
     hosts.sent()??;
     let done = until("a frame", || hosts.receiver.poll(&mut hosts.into.cq))??;
     ensure_eq!((done.cookie, done.byte_len()), (9, 1000), "cookie and length");
@@ -150,7 +150,7 @@ fn oversized_frame_fails_only_its_receive(lab: &Lab) -> Result<(), Stop> {
     hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 100, 1))?;
     match hosts.arrived()? {
         Err(CompletionError::Failed(failure)) => {
-            ensure_eq!((failure.status, failure.cookie), (Status::LocalLength, 7), "its error");
+            ensure_eq!((failure.status, failure.cookie), (WcStatus::LocalLength, 7), "its error");
         }
         other => return Err(Stop::fail(format!("{other:?}, not a length error"))),
     }
@@ -166,7 +166,7 @@ fn frame_above_port_mtu_is_dropped(lab: &Lab) -> Result<(), Stop> {
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     hosts.receive(0)?;
-    // 1500 bytes behind header and tag, and 4 bytes of FCS: the port's default limit.
+    // 1500 bytes after header and tag, and 4 bytes of FCS: the port's default limit.
     hosts.send(&frame(hosts.there, hosts.here, ETHERTYPE, 1519, 1))?;
     quiet("a frame of 1519 bytes", || hosts.receiver.poll(&mut hosts.into.cq))?;
     let bytes = frame(hosts.there, hosts.here, ETHERTYPE, 1518, 2);
@@ -203,8 +203,8 @@ fn a_vlan_tag_is_kept_or_stripped_into_the_completion(lab: &Lab) -> Result<(), S
 }
 
 fn cqe_reports_headers_and_checksum_validity(lab: &Lab) -> Result<(), Stop> {
-    use Network::{Ipv4, Ipv6};
-    use Transport::{Tcp, Udp};
+    use L3Type::{Ipv4, Ipv6};
+    use L4Type::{Tcp, Udp};
     let mut hosts = Hosts::new(lab)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there))?;
     let (to, from) = (hosts.there, hosts.here);
@@ -215,7 +215,7 @@ fn cqe_reports_headers_and_checksum_validity(lab: &Lab) -> Result<(), Stop> {
     };
     let whole = |packet: Packet| packet.frame(to, from);
     let says =
-        |done: &ReceivedFrame| ((done.network(), done.l3_ok()), (done.transport(), done.l4_ok()));
+        |done: &ReceivedFrame| ((done.l3_type(), done.l3_ok()), (done.l4_type(), done.l4_ok()));
     let (v4, v6) = ((Some(Ipv4), true), (Some(Ipv6), true));
     let (udp, tcp) = ((Some(Udp), true), (Some(Tcp), true));
     let rows = [
@@ -256,9 +256,9 @@ fn bad_sge_stops_sq_until_recovery(lab: &Lab) -> Result<(), Stop> {
     let past = Sge { address: good.address - 18 + end - 81, ..good };
     let foreign = Sge { lkey: hosts.into.region.sge(0, 1)?.lkey, ..good };
     for bad in [past, foreign] {
-        hosts.sender.post(&Frame::new(&bytes[..18], bad), 1)?;
-        hosts.sender.post(&Frame::new(&bytes[..18], good).signaled(), 2)?;
-        for (status, cookie) in [(Status::LocalProtection, 1), (Status::Flushed, 2)] {
+        hosts.sender.post(&EthSend::new(&bytes[..18], bad), 1)?;
+        hosts.sender.post(&EthSend::new(&bytes[..18], good).signaled(), 2)?;
+        for (status, cookie) in [(WcStatus::LocalProtection, 1), (WcStatus::Flushed, 2)] {
             crate::failed(hosts.sent()?, status).and_then(|seen| {
                 ensure_eq!(seen, cookie, "the request that failed");
                 Ok(())
@@ -287,7 +287,7 @@ fn a_receive_queue_in_error_flushes_and_recovers(lab: &Lab) -> Result<(), Stop> 
         match hosts.arrived()? {
             Err(CompletionError::Failed(failure)) => {
                 let said = (failure.status, failure.cookie);
-                ensure_eq!(said, (Status::Flushed, slot), "a flushed receive");
+                ensure_eq!(said, (WcStatus::Flushed, slot), "a flushed receive");
             }
             other => return Err(Stop::fail(format!("{other:?}, not a flushed receive"))),
         }
@@ -352,7 +352,7 @@ fn receive_queues_share_the_receives_of_a_pool(lab: &Lab) -> Result<(), Stop> {
         let of = 1 + n % 2;
         let bytes = frame(hosts.there, hosts.here, ETHERTYPE + of as u16, 70 + n, n);
         hosts.send(&bytes)?;
-        let cqe = until("a frame of the pool", || cq.poll_frame())?;
+        let cqe = until("a frame of the pool", || cq.poll_eth())?;
         ensure_eq!(cqe.cqe().user_index() as usize, of, "the queue that it came by");
         let done = cqe.frame(0).ok_or_else(|| Stop::fail("a CQE of no frame"))?;
         let cookie = pool.complete(cqe.into_cqe())?.cookie as usize;

@@ -3,8 +3,8 @@
 use std::iter;
 
 use verbless_command::{Device, FlowAttr, KeyAccess};
-use verbless_queue::frames::ReceivedFrame;
-use verbless_queue::wr::Frame;
+use verbless_queue::raw_rq::ReceivedFrame;
+use verbless_queue::wr::EthSend;
 use verbless_queue::{
     Completion, CompletionError, Cq, CqConfig, Domain, FlowRule, Region, Rq, RqConfig, Sq, SqConfig,
 };
@@ -15,7 +15,7 @@ use crate::{Lab, Stop, until};
 pub(super) const BYTES: usize = 2048;
 /// The first of the EtherTypes that are free for experiments.
 pub(in crate::cases) const ETHERTYPE: u16 = 0x88b5;
-/// The most bytes of a frame that are inline.
+/// Maximum bytes of a frame that are inline.
 const HEADER: usize = 18;
 
 /// A MAC address.
@@ -90,12 +90,12 @@ impl Hosts {
     pub(super) fn post(&mut self, bytes: &[u8]) -> Result<(), Stop> {
         let (header, rest) = bytes.split_at(bytes.len().min(HEADER));
         if rest.is_empty() {
-            self.sender.post(&Frame::new(header, []).signaled(), 0)?;
+            self.sender.post(&EthSend::new(header, []).signaled(), 0)?;
             return Ok(());
         }
         self.from.region.write_at(0, rest)?;
         let rest = self.from.region.sge(0, rest.len())?;
-        self.sender.post(&Frame::new(header, rest).signaled(), 0)?;
+        self.sender.post(&EthSend::new(header, rest).signaled(), 0)?;
         Ok(())
     }
 

@@ -129,7 +129,9 @@ fn equal_rules_deliver_to_each_queue(lab: &Lab) -> Result<(), Stop> {
         second.post(region.sge(BYTES, BYTES)?, 1)?;
         let payload = hosts.from.region.sge(0, bytes.len() - 18)?;
         hosts.from.region.write_at(0, &bytes[18..])?;
-        hosts.sender.post(&verbless_queue::wr::Frame::new(&bytes[..18], payload).signaled(), 0)?;
+        hosts
+            .sender
+            .post(&verbless_queue::wr::EthSend::new(&bytes[..18], payload).signaled(), 0)?;
         until("the frame was sent", || hosts.sender.poll(&mut hosts.from.cq))??;
         let queues = [
             ("the first", to_first, &mut hosts.receiver, &mut hosts.into.cq),
@@ -169,7 +171,11 @@ fn kernel_rejects_impossible_rules(lab: &Lab) -> Result<(), Stop> {
     let to = FlowAttr::to(hosts.there);
     let late = hosts.receiver.steer(&FlowAttr { priority: 16, ..to }).err();
     let late = late.ok_or_else(|| Stop::fail("a rule of a priority that no kernel has"))?;
-    ensure_eq!(late.kind(), verbless_devx::ErrorKind::Input, "the kind of a late rule's error");
+    ensure_eq!(
+        late.kind(),
+        verbless_devx::ErrorKind::InvalidInput,
+        "the kind of a late rule's error"
+    );
     let rule = |mask: &[u8], value: &[u8], criteria| {
         let matcher = Arc::new(device.create_flow_matcher(mask, criteria, 3)?);
         matcher.create_rule(value, hosts.receiver.tir().object(), None)

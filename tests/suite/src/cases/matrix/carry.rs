@@ -4,8 +4,8 @@ use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::qp::{SendBatch, SendQueue};
 use verbless_queue::service::{Connected, Service};
 use verbless_queue::wr::{
-    CompareSwap, FetchAdd, Frame, Inline, LocalInvalidate, Nop, OperationInfo, Payload, Read,
-    Request, Send, SendImm, SendInvalidate, To, Umr, WorkRequest, Write, WriteImm,
+    CompareSwap, EthSend, FetchAdd, Inline, LocalInvalidate, Nop, OperationInfo, Payload, Read,
+    Request, Send, SendImm, SendInvalidate, SendTo, Umr, WorkRequest, Write, WriteImm,
 };
 use verbless_queue::{
     ConnectOptions, DatagramOptions, Destination, QKey, Rc, RemoteAddr, Rkey, Sge, Uc, Ud,
@@ -126,7 +126,7 @@ pub(super) trait Carry: Service {
             Operation::FetchAdd => FetchAdd::INFO,
             Operation::Umr => Umr::INFO,
             Operation::LocalInvalidate => LocalInvalidate::INFO,
-            Operation::Frame => Frame::<Sge>::INFO,
+            Operation::EthSend => EthSend::<Sge>::INFO,
             Operation::Nop => Nop::INFO,
         }
     }
@@ -274,8 +274,8 @@ impl Carry for Ud {
 
     fn info(operation: Operation) -> OperationInfo {
         match operation {
-            Operation::Send => To::<Send<Sge>>::INFO,
-            Operation::SendImm => To::<SendImm<Sge>>::INFO,
+            Operation::Send => SendTo::<Send<Sge>>::INFO,
+            Operation::SendImm => SendTo::<SendImm<Sge>>::INFO,
             // No destination: the operation sends nothing, or no datagram carries it.
             _ => Rc::info(operation),
         }

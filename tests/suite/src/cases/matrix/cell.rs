@@ -38,20 +38,20 @@ pub(super) enum Operation {
     FetchAdd,
     Umr,
     LocalInvalidate,
-    Frame,
+    EthSend,
     Nop,
 }
 
 /// The placement of a message's bytes, at both ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// In the WQE, as a frame's header always is; in one piece at the other end.
+    /// In the WQE, as a frame's header always is; in one SGE at the other end.
     Inline,
-    /// In one piece of a region.
+    /// In one SGE of a region.
     OneSge,
-    /// In three pieces of a region, in no order.
+    /// In three SGEs of a region, in no order.
     ThreeSges,
-    /// In two pieces of a region behind an indirect key.
+    /// In two ranges of a region behind an indirect key.
     IndirectKey,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Cell {
 pub(super) const REQUESTS: usize = 3;
 /// The longest message of the matrix: several packets at any path MTU.
 pub(super) const LONGEST: usize = 10_007;
-/// The most inline bytes that every send queue of the matrix takes.
+/// Maximum inline bytes that every send queue of the matrix takes.
 pub(super) const INLINE: usize = 200;
 
 impl Operation {
@@ -105,7 +105,7 @@ impl Operation {
             Self::Umr => length >= REQUESTS,
             // The bytes behind the key.
             Self::LocalInvalidate => length == 64,
-            Self::Frame => length > 0 && (form != Form::Inline || length <= INLINE),
+            Self::EthSend => length > 0 && (form != Form::Inline || length <= INLINE),
             _ => form != Form::Inline || length <= INLINE,
         }
     }
@@ -116,8 +116,8 @@ impl Operation {
 
     /// Whether the operation consumes a receive of the peer.
     pub(super) fn takes_receive(self) -> bool {
-        use Operation::{Frame, Send, SendImm, SendInvalidate, WriteImm};
-        matches!(self, Send | SendImm | SendInvalidate | WriteImm | Frame)
+        use Operation::{EthSend, Send, SendImm, SendInvalidate, WriteImm};
+        matches!(self, Send | SendImm | SendInvalidate | WriteImm | EthSend)
     }
 
     /// Whether the operation brings bytes of the peer here.
@@ -131,10 +131,10 @@ impl Operation {
     }
 
     /// The operations in the completions of the sender and of the receiver.
-    pub(super) fn completions(self) -> (verbless_queue::Operation, verbless_queue::Operation) {
-        use verbless_queue::Operation as Done;
+    pub(super) fn completions(self) -> (verbless_queue::WcOpcode, verbless_queue::WcOpcode) {
+        use verbless_queue::WcOpcode as Done;
         match self {
-            Self::Send | Self::Frame => (Done::Send, Done::Receive),
+            Self::Send | Self::EthSend => (Done::Send, Done::Receive),
             Self::SendImm => (Done::SendImm, Done::ReceiveImm),
             Self::SendInvalidate => (Done::SendInvalidate, Done::ReceiveInvalidate),
             Self::Write => (Done::Write, Done::Receive),
@@ -162,7 +162,7 @@ impl Cell {
             Operation::FetchAdd => "fetch_and_add",
             Operation::Umr => "umr",
             Operation::LocalInvalidate => "local_invalidate",
-            Operation::Frame => "frame",
+            Operation::EthSend => "frame",
             Operation::Nop => "nop",
         };
         let form = match self.form {

@@ -1,6 +1,6 @@
 //! The row of raw Ethernet: frames from a send queue to the receive queue of another function.
 
-use verbless_queue::wr::{Frame, Inline, Nop, OperationInfo, Payload};
+use verbless_queue::wr::{EthSend, Inline, Nop, OperationInfo, Payload};
 use verbless_queue::{Completion, Eth, FlowAttr, Rc, RqConfig, Sge, SqConfig};
 
 use super::carry::{Carry as _, Poster};
@@ -26,8 +26,8 @@ fn put<P: Payload + Copy>(
     number: u64,
 ) -> Result<(), Stop> {
     match (operation, signaled) {
-        (Operation::Frame, true) => poster.put(&Frame::new(header, body).signaled(), number),
-        (Operation::Frame, false) => poster.put(&Frame::new(header, body), number),
+        (Operation::EthSend, true) => poster.put(&EthSend::new(header, body).signaled(), number),
+        (Operation::EthSend, false) => poster.put(&EthSend::new(header, body), number),
         (Operation::Nop, true) => poster.put(&Nop::new().signaled(), number),
         (Operation::Nop, false) => poster.put(&Nop::new(), number),
         (other, _) => Err(Stop::fail(format!("no {other:?} on a raw send queue"))),
@@ -41,7 +41,7 @@ pub(super) fn run(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let receive = RqConfig { sges: 3, ..RqConfig::new(REQUESTS as u32 + 1) };
     let mut hosts = Hosts::of(lab, &send, &receive)?;
     let _rule = hosts.steer(&FlowAttr::to(hosts.there).ethertype(ETHERTYPE))?;
-    let is_frame = operation == Operation::Frame;
+    let is_frame = operation == Operation::EthSend;
     let body = length.saturating_sub(HEADER);
     let local = Memory::new(&hosts.from.domain, form, body, false)?;
     let receives = Memory::new(&hosts.into.domain, form, length, false)?;

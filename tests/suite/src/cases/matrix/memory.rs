@@ -86,7 +86,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Fails unless the places of a slot have these bytes behind `skipped` others, and all bytes
+    /// Fails unless the places of a slot have these bytes after `skipped` others, and all bytes
     /// around them are unchanged.
     pub(super) fn holds(&self, at: usize, skipped: usize, data: &[u8]) -> Result<(), Stop> {
         let mut slot = vec![0; SLOT];

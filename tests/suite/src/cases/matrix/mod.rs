@@ -10,7 +10,7 @@ mod memory;
 
 use verbless_queue::service::{Eth, Service as _};
 use verbless_queue::wr::{Class, OPERATIONS, OperationInfo};
-use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Status, Uc, Ud, UmrKey};
+use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Uc, Ud, UmrKey, WcStatus};
 
 use crate::case::Entry;
 use crate::need::ATOMICS;
@@ -42,7 +42,7 @@ const fn row<S: Carry>(operations: &'static [Operation], lengths: &'static [usiz
 /// (InfiniBand specification, volume 1, 9.2.1), though libmlx5 takes such requests.
 static ROWS: [Row; 4] = {
     use Operation::{
-        CompareSwap, FetchAdd, Frame, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate,
+        CompareSwap, EthSend, FetchAdd, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate,
         Umr, Write, WriteImm,
     };
     const LENGTHS: &[usize] = &[0, 1, 64, INLINE, 4096, LONGEST];
@@ -68,7 +68,7 @@ static ROWS: [Row; 4] = {
         Row {
             service: Eth::INFO,
             needs: super::frames::GROUP.needs,
-            operations: &[Frame, Nop],
+            operations: &[EthSend, Nop],
             lengths: &[0, 60, 64, INLINE, 1000, 1514],
             run: frame::run,
             info: frame::info,
@@ -126,7 +126,7 @@ fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
 /// The operations with rows here; operations on the device's memory alone are in the groups `copy`
 /// and `wait`.
 fn messages() -> impl Iterator<Item = &'static OperationInfo> {
-    const ELSEWHERE: [Class; 2] = [Class::MemoryCopy, Class::Wait];
+    const ELSEWHERE: [Class; 2] = [Class::DmaMmo, Class::Wait];
     OPERATIONS.iter().filter(|info| !ELSEWHERE.contains(&info.class))
 }
 
@@ -257,10 +257,10 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 let write = Job { remote: remote.remote(at)?, ..Job::plain(name(at)) };
                 let from = [Sge::new(0, length as u32, keys[at].lkey())];
                 S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &write, &from)?;
-                failed(pair.a.sent()?, Status::LocalProtection)?;
+                failed(pair.a.sent()?, WcStatus::LocalProtection)?;
                 way = S::restart(&mut pair)?;
             }
-            Operation::Nop | Operation::Frame => remote.holds(at, 0, &[])?,
+            Operation::Nop | Operation::EthSend => remote.holds(at, 0, &[])?,
         }
     }
     let no_receive_completed = pair.b.qp.poll(&mut pair.b.receive_cq).is_none();

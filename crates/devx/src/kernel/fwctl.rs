@@ -1,0 +1,82 @@
+//! The control file of a function, `/dev/fwctl/fwctlN`; its name is in sysfs.
+//!
+//! Source: Linux `drivers/fwctl/main.c` and `mlx5/main.c`: the fwctl device is a child of the PCI
+//! function, so its name is in the directory `fwctl` there. A sub-function has none.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::sysfs;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::Errno;
+
+/// Where to find the control file of a function; looked up when it is opened.
+pub(super) struct FwctlPath {
+    /// The function, in sysfs.
+    function: PathBuf,
+    /// The directory of nodes.
+    nodes: PathBuf,
+}
+
+impl FwctlPath {
+    pub(super) fn new(function: PathBuf, nodes: PathBuf) -> Self {
+        Self { function, nodes }
+    }
+
+    /// Opens the file; `None` if the kernel has none for the function.
+    pub(super) fn open(&self) -> Result<Option<File>> {
+        let found = sysfs::names(self.function.join("fwctl"));
+        let Some(name) = found.into_iter().find(|name| name.starts_with("fwctl")) else {
+            return Ok(None);
+        };
+        let path = self.nodes.join(&name);
+        let number = sysfs::text(self.function.join("fwctl").join(&name).join("dev"));
+        let opened = open_node(&path).and_then(|file| Ok((file.metadata()?, file)));
+        let (metadata, file) = opened.map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+            let (kind, hint) = match errno {
+                Errno::EACCES | Errno::EPERM => (
+                    ErrorKind::Permission,
+                    "only root may open the node unless udev or chmod grants access, because it \
+                     gives access to firmware settings: run as root, and in a container allow the \
+                     device in its cgroup too",
+                ),
+                Errno::ENOENT => (
+                    ErrorKind::NoDevice,
+                    "the function has a fwctl device but no node here: udev has not made it yet, \
+                     or this container was not given it (--device=/dev/fwctl/fwctl0)",
+                ),
+                Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::ENOLINK => (
+                    ErrorKind::DeviceGone,
+                    "the device was removed or is being reset; enumerate again",
+                ),
+                _ => (
+                    ErrorKind::Refused,
+                    "opening it makes a user context (CREATE_UCTX), which the firmware may have \
+                     refused: see the kernel log, and capability log_max_uctx",
+                ),
+            };
+            Error::new(kind, format!("opening {}", path.display()), hint).with_errno(errno)
+        })?;
+        // fwctl numbers change when drivers reload, and a container may have a node under another
+        // name: writes to it would reach another card.
+        let found = format!("{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+        let is_node = metadata.file_type().is_char_device();
+        if is_node && number.is_some_and(|number| number != found) {
+            let hint = "the node is of another device, by its number: make it again, or give this \
+                        container the right one";
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!("opening {}", path.display()),
+                hint,
+            ));
+        }
+        Ok(Some(file))
+    }
+}
+
+pub(super) fn open_node(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
+}

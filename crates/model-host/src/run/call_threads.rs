@@ -1,0 +1,522 @@
+//! Which thread receives a filter's notifications, and what happens if it does not come back.
+//!
+//! A call's path and arguments are in the program's memory, which may never arrive: a page of a
+//! userfaultfd, or of a file whose server (FUSE, NFS) does not answer. The wait cannot be
+//! interrupted, not even by a fatal signal once a FUSE server has taken the request. So a thread
+//! that takes long is replaced by another, which receives the next notifications; the first ends
+//! when its access does. While notifications are pending, the replacement takes [`SHORT`].
+//!
+//! A filter has at most [`MOST`] such threads. If all are busy and notifications are pending, a
+//! process that occupies a quarter of them is killed. If there is none, all processes whose calls
+//! have taken [`PATIENCE`] are killed: nothing else would unblock the others behind the filter. The
+//! same happens if no thread could be started for that long. Only waits for the program
+//! ([`in_program`]) count, and calls queued behind such a call on the same open device ([`Queue`]).
+//! A call that waits for another lock of the supervisor is delayed by another program.
+//!
+//! A thread whose call's process was killed is lost: it is not counted, and comes back when its
+//! access ends, if ever. With [`MOST_LOST`] lost threads, the filter gets no new one and its calls
+//! wait; other filters are unaffected.
+//!
+//! The kernel queues a filter's notifications in order, so a call behind N hanging ones waits about
+//! N times [`SHORT`], whichever processes made them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::sys::Notification;
+
+/// Time at one call after which another thread takes over.
+pub(super) const TURN: Duration = Duration::from_millis(100);
+/// The same, while notifications are pending.
+pub(super) const SHORT: Duration = Duration::from_millis(2);
+/// Limit of busy threads per filter.
+const MOST: usize = 512;
+/// Threads that one process may occupy.
+const MOST_OF_ONE: usize = MOST / 4;
+/// Limit of lost threads per filter.
+const MOST_LOST: usize = 1024;
+/// Time after which hanging calls are killed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A call being answered.
+#[derive(Debug, Clone)]
+pub(super) struct RunningCall {
+    pub call: Notification,
+    since: Instant,
+    stay: Arc<ThreadWait>,
+}
+
+/// A thread's current wait.
+#[derive(Debug, Clone, Default)]
+enum WaitTarget {
+    /// Not for the program whose call it answers.
+    #[default]
+    None,
+    /// For the program, since this time.
+    Program(Instant),
+    /// In a queue, which waits for a program while its leader does.
+    Queue(Arc<Queue>),
+}
+
+/// A thread's wait, visible to other threads.
+#[derive(Debug, Default)]
+struct ThreadWait {
+    wait: Mutex<WaitTarget>,
+    /// The call being answered, if any.
+    call: Option<Notification>,
+}
+
+impl ThreadWait {
+    fn of(call: Notification) -> Self {
+        Self { wait: Mutex::default(), call: Some(call) }
+    }
+
+    /// Sets the wait; returns the previous one.
+    fn replace(&self, wait: WaitTarget) -> WaitTarget {
+        std::mem::replace(&mut self.wait.lock().unwrap_or_else(PoisonError::into_inner), wait)
+    }
+
+    /// The call that delays this thread: its own, or that of its queue's leader.
+    fn held_up_by(&self) -> Option<Notification> {
+        match &*self.wait.lock().unwrap_or_else(PoisonError::into_inner) {
+            WaitTarget::Queue(queue) => queue.first()?.call,
+            _ => self.call,
+        }
+    }
+
+    /// Whether the wait for the program has lasted this long.
+    fn is_long(&self, now: Instant, limit: Duration) -> bool {
+        let wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match wait {
+            WaitTarget::None => false,
+            WaitTarget::Program(since) => now.saturating_duration_since(since) >= limit,
+            // A queue's leader is in no other queue.
+            WaitTarget::Queue(queue) => {
+                queue.first().is_some_and(|first| first.is_long(now, limit))
+            }
+        }
+    }
+}
+
+/// Serializes calls, such as those on one open device. While the leader waits for its program, all
+/// members count as waiting for theirs, not as delayed by another program.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    alone: Mutex<()>,
+    first: Mutex<Option<Arc<ThreadWait>>>,
+}
+
+impl Queue {
+    fn first(&self) -> Option<Arc<ThreadWait>> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_first(&self, stay: Option<Arc<ThreadWait>>) {
+        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = stay;
+    }
+
+    /// Runs `work` when it is this thread's turn.
+    pub(super) fn alone<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        struct FirstCall<'a>(&'a Queue);
+        impl Drop for FirstCall<'_> {
+            fn drop(&mut self) {
+                self.0.set_first(None);
+            }
+        }
+        let stay = STAY.with_borrow(Clone::clone).unwrap_or_default();
+        let before = stay.replace(WaitTarget::Queue(self.clone()));
+        let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        stay.replace(before);
+        self.set_first(Some(stay));
+        let _first = FirstCall(self);
+        work()
+    }
+}
+
+thread_local! {
+    /// The wait of this thread's current call.
+    static STAY: RefCell<Option<Arc<ThreadWait>>> = const { RefCell::new(None) };
+}
+
+/// Runs work whose duration the caller's program controls: it waits for the program's memory,
+/// threads or locks in the kernel.
+pub(super) fn in_program<T>(work: impl FnOnce() -> T) -> T {
+    struct InProgram(Option<(Arc<ThreadWait>, WaitTarget)>);
+    impl Drop for InProgram {
+        fn drop(&mut self) {
+            if let Some((stay, before)) = self.0.take() {
+                stay.replace(before);
+            }
+        }
+    }
+    let stay = STAY.with_borrow(Clone::clone);
+    let _inside = InProgram(stay.map(|stay| {
+        let before = stay.replace(WaitTarget::Program(Instant::now()));
+        (stay, before)
+    }));
+    work()
+}
+
+/// The next step about slow threads.
+#[derive(Debug)]
+pub(super) enum StallAction {
+    /// None: the receiving thread waits for a notification, or has just received one.
+    Nothing,
+    /// Start another receiving thread: [`CallThreads::replace`].
+    Replace,
+    /// Another thread is needed, but too many are lost.
+    Exhausted,
+    /// Kill the processes that made these calls.
+    Kill(Vec<RunningCall>),
+}
+
+/// The threads that answer one filter's calls.
+#[derive(Debug, Default)]
+pub(super) struct CallThreads(Mutex<Taken>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// Number of the receiving thread.
+    current: u64,
+    /// Busy threads and their calls.
+    busy: BTreeMap<u64, RunningCall>,
+    /// Lost threads and their calls.
+    lost: BTreeMap<u64, RunningCall>,
+    /// The last attempt to start a thread failed.
+    refused: bool,
+}
+
+impl Taken {
+    /// Marks a thread as lost: its call's process is gone, or about to be.
+    fn lose(&mut self, number: u64) -> Option<RunningCall> {
+        let busy = self.busy.remove(&number)?;
+        self.lost.insert(number, busy.clone());
+        Some(busy)
+    }
+}
+
+impl CallThreads {
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Thread `number`, the current one, has received a call.
+    pub(super) fn begin(&self, number: u64, call: Notification) {
+        let stay = Arc::new(ThreadWait::of(call));
+        STAY.set(Some(stay.clone()));
+        self.taken().busy.insert(number, RunningCall { call, since: Instant::now(), stay });
+    }
+
+    /// Thread `number` has answered its call; returns whether it receives the next.
+    pub(super) fn end(&self, number: u64) -> bool {
+        let mut taken = self.taken();
+        taken.busy.remove(&number);
+        taken.lost.remove(&number);
+        taken.current == number
+    }
+
+    /// The next step. `waits`: a notification is pending. `maker`: the process of a call, if the
+    /// call still waits.
+    pub(super) fn look<P: Ord>(
+        &self,
+        now: Instant,
+        waits: bool,
+        maker: impl Fn(&Notification) -> Option<P>,
+    ) -> StallAction {
+        let mut taken = self.taken();
+        let is_long =
+            |busy: &RunningCall, limit| now.saturating_duration_since(busy.since) >= limit;
+        let current = taken.current;
+        let replace = match taken.lost.len() {
+            MOST_LOST.. => StallAction::Exhausted,
+            _ => StallAction::Replace,
+        };
+        if taken.lost.contains_key(&current) {
+            return replace;
+        }
+        let turn = if waits { SHORT } else { TURN };
+        let Some(taking) = taken.busy.get(&current).filter(|busy| is_long(busy, turn)) else {
+            return StallAction::Nothing;
+        };
+        // Without another thread, only the end of a process brings a thread back.
+        let alone = taken.refused && is_long(taking, PATIENCE);
+        if taken.busy.len() < MOST && !alone {
+            return replace;
+        }
+        if !waits {
+            return StallAction::Nothing;
+        }
+        // Per process: its calls, and the number of calls that it delays, including its own.
+        let mut made = BTreeMap::<P, (Vec<u64>, usize)>::new();
+        let mut without_maker = Vec::new();
+        for (&number, busy) in taken.busy.iter().filter(|(_, busy)| is_long(busy, TURN)) {
+            let Some(process) = maker(&busy.call) else {
+                without_maker.push(number);
+                continue;
+            };
+            if !busy.stay.is_long(now, TURN) {
+                continue;
+            }
+            let blamed = busy.stay.held_up_by().and_then(|call| maker(&call));
+            if let Some(blamed) = blamed {
+                made.entry(blamed).or_default().1 += 1;
+            }
+            made.entry(process).or_default().0.push(number);
+        }
+        let most = made.values().max_by_key(|(_, holds)| *holds);
+        let killed: Vec<u64> = match most.filter(|(_, holds)| *holds >= MOST_OF_ONE) {
+            Some((numbers, _)) => numbers.clone(),
+            None => {
+                let is_old = |number: &u64| {
+                    taken.busy.get(number).is_some_and(|busy| {
+                        busy.stay.is_long(now, PATIENCE)
+                            && busy.stay.held_up_by().is_some_and(|by| by.id == busy.call.id)
+                    })
+                };
+                let calls = made.into_values().map(|(numbers, _)| numbers);
+                calls.filter(|numbers| numbers.iter().any(is_old)).flatten().collect()
+            }
+        };
+        for number in without_maker {
+            taken.lose(number);
+        }
+        let calls: Vec<RunningCall> = killed.into_iter().filter_map(|it| taken.lose(it)).collect();
+        if calls.is_empty() { StallAction::Nothing } else { StallAction::Kill(calls) }
+    }
+
+    /// Starts the next receiving thread. If that fails, the current one continues when it comes
+    /// back, and the next [`CallThreads::look`] decides.
+    pub(super) fn replace(&self, start: impl FnOnce(u64) -> io::Result<()>) -> io::Result<()> {
+        // Locked until both threads can see which one receives.
+        let mut taken = self.taken();
+        let started = start(taken.current + 1);
+        taken.refused = started.is_err();
+        if started.is_ok() {
+            taken.current += 1;
+        }
+        started
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(process: u32) -> Notification {
+        Notification::of(process, 0, [0; 6])
+    }
+
+    fn maker(call: &Notification) -> Option<u32> {
+        Some(call.tid).filter(|&process| process != GONE)
+    }
+
+    /// A process that has ended.
+    const GONE: u32 = 0;
+
+    impl CallThreads {
+        /// Begins a call that waits for its program.
+        fn begin_in_program(&self, number: u64, call: Notification) {
+            self.begin(number, call);
+            self.taken().busy[&number].stay.replace(WaitTarget::Program(Instant::now()));
+        }
+    }
+
+    fn started(_: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn refused(_: u64) -> io::Result<()> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Turns that are all taken, by calls of the processes that `process` returns.
+    fn full(process: impl Fn(u32) -> u32) -> CallThreads {
+        let turns = CallThreads::default();
+        for number in 0..MOST as u64 {
+            if number != 0 {
+                let step = turns.look(Instant::now() + SHORT, true, maker);
+                assert!(matches!(step, StallAction::Replace), "{number}: {step:?}");
+                turns.replace(started).expect("it starts");
+            }
+            turns.begin_in_program(number, call(process(number as u32)));
+        }
+        turns
+    }
+
+    fn killed(step: StallAction) -> Vec<u32> {
+        match step {
+            StallAction::Kill(calls) => calls.iter().map(|busy| busy.call.tid).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn slow_thread_is_replaced_once() {
+        let turns = CallThreads::default();
+        let soon = Instant::now();
+        let look = |now, waits| turns.look(now, waits, maker);
+        assert!(matches!(look(soon + PATIENCE, true), StallAction::Nothing), "it waits for a call");
+        turns.begin(0, call(1));
+        assert!(matches!(look(soon, true), StallAction::Nothing), "it has just begun");
+        let later = Instant::now();
+        assert!(matches!(look(later + SHORT, false), StallAction::Nothing), "no other call waits");
+        assert!(matches!(look(later + SHORT, true), StallAction::Replace));
+        assert!(matches!(look(later + TURN, false), StallAction::Replace));
+        turns.replace(started).expect("it starts");
+        assert!(
+            matches!(look(later + TURN, true), StallAction::Nothing),
+            "the next waits for a call"
+        );
+        turns.begin(1, call(1));
+        assert!(turns.end(1), "it goes on");
+        assert!(!turns.end(0), "it was replaced");
+    }
+
+    #[test]
+    fn full_turns_kill_after_patience() {
+        let turns = full(|number| number + 1);
+        let start = Instant::now();
+        let look = |now, waits| turns.look(now, waits, maker);
+        assert!(matches!(look(start + TURN, true), StallAction::Nothing), "they may come back");
+        assert!(
+            matches!(look(start + PATIENCE, false), StallAction::Nothing),
+            "no other call waits"
+        );
+        assert_eq!(killed(look(start + PATIENCE, true)).len(), MOST);
+        assert!(
+            matches!(look(start + PATIENCE, true), StallAction::Replace),
+            "the last one is lost"
+        );
+        turns.replace(started).expect("it starts");
+        turns.begin(MOST as u64, call(1));
+        assert!(turns.end(MOST as u64) && !turns.end(3));
+        turns.begin(MOST as u64, call(1));
+        let step = look(Instant::now() + TURN, true);
+        assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
+    }
+
+    #[test]
+    fn process_with_quarter_of_turns_is_killed_alone() {
+        let turns = full(|number| if (number as usize) < MOST_OF_ONE { 7 } else { 8 + number });
+        let calls = killed(turns.look(Instant::now() + TURN, true, maker));
+        assert_eq!(calls, [7; MOST_OF_ONE]);
+        let step = turns.look(Instant::now() + PATIENCE, true, maker);
+        assert!(matches!(step, StallAction::Replace), "there is room: {step:?}");
+    }
+
+    #[test]
+    fn call_waiting_for_model_is_not_killed() {
+        let turns = full(|number| if (number as usize) < MOST_OF_ONE { 7 } else { 8 + number });
+        let wait_for_us = |numbers: std::ops::Range<u64>| {
+            for number in numbers {
+                turns.taken().busy[&number].stay.replace(WaitTarget::None);
+            }
+        };
+        let late = Instant::now() + PATIENCE;
+        wait_for_us(0..1);
+        wait_for_us(MOST_OF_ONE as u64 + 1..MOST as u64);
+        let step = turns.look(late - PATIENCE / 2, true, maker);
+        assert!(matches!(step, StallAction::Nothing), "process 7 has not a quarter: {step:?}");
+        wait_for_us(0..MOST_OF_ONE as u64);
+        assert_eq!(killed(turns.look(late, true, maker)), [8 + MOST_OF_ONE as u32]);
+        turns.replace(started).expect("it starts");
+        turns.begin(MOST as u64, call(1));
+        let step = turns.look(late + PATIENCE, true, maker);
+        assert!(matches!(step, StallAction::Nothing), "none waits for its program: {step:?}");
+    }
+
+    #[test]
+    fn queued_call_waits_for_program_with_its_leader() {
+        let (queue, held) = (Arc::<Queue>::default(), std::sync::Barrier::new(2));
+        let waits = |stay: &ThreadWait| stay.is_long(Instant::now(), Duration::ZERO);
+        std::thread::scope(|scope| {
+            let stay = Arc::<ThreadWait>::default();
+            scope.spawn(|| {
+                STAY.set(Some(Arc::default()));
+                queue.alone(|| {
+                    held.wait();
+                    held.wait();
+                    in_program(|| {
+                        held.wait();
+                        held.wait();
+                    });
+                });
+            });
+            held.wait();
+            let (queue, of_second) = (queue.clone(), stay.clone());
+            let second = scope.spawn(move || {
+                STAY.set(Some(of_second.clone()));
+                queue.alone(|| waits(&of_second))
+            });
+            while !matches!(*stay.wait.lock().unwrap(), WaitTarget::Queue(_)) {
+                std::thread::yield_now();
+            }
+            assert!(!waits(&stay), "the first thread works");
+            held.wait();
+            held.wait();
+            assert!(waits(&stay), "the first thread waits for its program");
+            held.wait();
+            assert!(!second.join().expect("it ends"), "it is first now, and works");
+        });
+    }
+
+    #[test]
+    fn program_wait_ends_with_its_closure() {
+        let turns = CallThreads::default();
+        let stays = |limit| turns.taken().busy[&0].stay.is_long(Instant::now(), limit);
+        turns.begin(0, call(1));
+        assert!(!stays(Duration::ZERO));
+        in_program(|| {
+            in_program(|| assert!(stays(Duration::ZERO)));
+            assert!(stays(Duration::ZERO), "the outer work goes on");
+        });
+        assert!(!stays(Duration::ZERO));
+        let panics = std::panic::AssertUnwindSafe(|| in_program(|| panic!("a bug")));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert!(!stays(Duration::ZERO));
+    }
+
+    #[test]
+    fn turns_of_ended_processes_are_free() {
+        let turns = full(|number| if number == 3 { GONE } else { number });
+        let soon = Instant::now() + TURN;
+        assert!(matches!(turns.look(soon, true, maker), StallAction::Nothing));
+        assert!(matches!(turns.look(soon, true, maker), StallAction::Replace), "one is free");
+    }
+
+    #[test]
+    fn lost_threads_are_bounded() {
+        let turns = CallThreads::default();
+        for number in 0..MOST_LOST as u64 {
+            turns.begin(number, call(GONE));
+            turns.taken().lose(number);
+            turns.taken().current = number;
+        }
+        let look = || turns.look(Instant::now(), true, maker);
+        assert!(matches!(look(), StallAction::Exhausted));
+        assert!(!turns.end(3), "it comes back");
+        assert!(matches!(look(), StallAction::Replace));
+    }
+
+    #[test]
+    fn refused_thread_changes_no_turn() {
+        let turns = CallThreads::default();
+        turns.begin(0, call(1));
+        let (soon, late) = (Instant::now() + TURN, Instant::now() + PATIENCE);
+        for _ in 0..3 {
+            assert!(matches!(turns.look(soon, true, maker), StallAction::Replace));
+            turns.replace(refused).expect_err("no thread");
+        }
+        assert!(turns.end(0), "it takes the next calls");
+        turns.begin_in_program(0, call(1));
+        assert_eq!(killed(turns.look(late + TURN, true, maker)), [1]);
+        turns.replace(refused).expect_err("no thread");
+        let step = turns.look(late, true, maker);
+        assert!(matches!(step, StallAction::Replace), "once a thread can be started");
+        turns.replace(started).expect("it starts");
+        assert!(!turns.end(0), "it was replaced");
+    }
+}

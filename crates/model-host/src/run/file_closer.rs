@@ -1,0 +1,199 @@
+//! Closes files of programs in separate threads. `close` can block for as long as the program
+//! wants, also after the program's end: a socket lingers (SO_LINGER), or a FUSE server does not
+//! answer.
+//!
+//! The programs behind one filter share a pool of threads and as many slots for files. While the
+//! pool is full, the supervisor takes no file from them. So their files and threads are bounded,
+//! however many processes they have, and other filters' pools are unaffected.
+
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use verbless_model_kernel::remote::DescriptorClaim;
+
+/// Slots for files, and threads that close them, of one pool.
+pub(super) const MOST: usize = 64;
+
+/// Its drop closes a file.
+type Item = Box<dyn Send>;
+
+#[derive(Default)]
+struct Closer {
+    threads: usize,
+    /// Files for the next thread that is free.
+    waiting: Vec<Item>,
+}
+
+/// Closes files of the programs behind one filter.
+#[derive(Default)]
+pub(super) struct FileClosers {
+    closer: Mutex<Closer>,
+    /// Claims on slots for files.
+    places: DescriptorClaim,
+    /// Claims on DMA numbers of the filter's processes.
+    numbers: DescriptorClaim,
+}
+
+impl std::fmt::Debug for FileClosers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let closer = self.closer();
+        write!(f, "{} threads, {} files wait", closer.threads, closer.waiting.len())
+    }
+}
+
+/// Closes connections of guests, and descriptors that they sent.
+static DOOR: LazyLock<Arc<FileClosers>> = LazyLock::new(Arc::default);
+
+/// Drops `item`, a connection or descriptor of a guest, in another thread.
+pub(super) fn close(item: impl Send + 'static) {
+    DOOR.close(item);
+}
+
+impl FileClosers {
+    fn closer(&self) -> MutexGuard<'_, Closer> {
+        self.closer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims a slot for a file until the claim is dropped. `None`: `most` are claimed.
+    pub(super) fn place(self: &Arc<Self>, most: usize) -> Option<DescriptorClaim> {
+        let place = self.places.one_of(most);
+        if place.is_none() {
+            // The thread of an earlier file may have failed to start.
+            self.start(&mut self.closer());
+        }
+        place
+    }
+
+    /// Claims the DMA number of a process behind the filter. `None`: the filter's processes hold as
+    /// many as are `free` for all others. So the processes behind another filter always find one.
+    pub(super) fn number(&self, free: usize) -> Option<DescriptorClaim> {
+        self.numbers.one_of(free)
+    }
+
+    /// Drops `item`, a file, in another thread. If all threads are busy, the next free one drops
+    /// it.
+    pub(super) fn close(self: &Arc<Self>, item: impl Send + 'static) {
+        let mut closer = self.closer();
+        closer.waiting.push(Box::new(item));
+        self.start(&mut closer);
+    }
+
+    /// Starts a thread if a file waits and the limit allows. If that fails, the file waits for the
+    /// next `close`, or the next `place` that finds no slot.
+    fn start(self: &Arc<Self>, closer: &mut Closer) {
+        if closer.threads < MOST && !closer.waiting.is_empty() {
+            closer.threads += 1;
+            let pool = self.clone();
+            if thread::Builder::new().spawn(move || pool.work()).is_err() {
+                closer.threads -= 1;
+            }
+        }
+    }
+
+    fn work(&self) {
+        loop {
+            let item = {
+                let mut closer = self.closer();
+                match closer.waiting.pop() {
+                    Some(item) => item,
+                    None => {
+                        closer.threads -= 1;
+                        return;
+                    }
+                }
+            };
+            drop(item);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// Its drop blocks until the sender is dropped.
+    struct Lingers(Sender<()>, Receiver<()>);
+
+    impl Drop for Lingers {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+            let _ = self.1.recv();
+        }
+    }
+
+    #[test]
+    fn slow_close_does_not_block_others() {
+        let pool = Arc::<FileClosers>::default();
+        let (begun, begins) = channel();
+        let (drop_pending, goes) = channel();
+        pool.close(Lingers(begun, goes));
+        begins.recv().expect("it is being closed");
+        let (pair, peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        pool.close(pair);
+        peer.set_read_timeout(Some(LIMIT)).expect("a time limit");
+        let closed = std::io::Read::read(&mut &peer, &mut [0]).expect("it is closed");
+        assert_eq!(closed, 0);
+        drop(drop_pending);
+    }
+
+    #[test]
+    fn pool_closes_so_many_files_at_a_time() {
+        let (pool, (begun, begins)) = (Arc::<FileClosers>::default(), channel());
+        let close = |pool: &Arc<FileClosers>| {
+            let (drop_pending, goes) = channel();
+            pool.close(Lingers(begun.clone(), goes));
+            drop_pending
+        };
+        let mut lingering: Vec<_> = (0..MOST).map(|_| close(&pool)).collect();
+        (0..MOST).for_each(|_| begins.recv_timeout(LIMIT).expect("it is being closed"));
+        // The next file waits for a free thread.
+        let last = close(&pool);
+        let short = Duration::from_millis(100);
+        assert_eq!(begins.recv_timeout(short), Err(RecvTimeoutError::Timeout));
+        let counts = |pool: &Arc<FileClosers>| {
+            let closer = pool.closer();
+            (closer.threads, closer.waiting.len())
+        };
+        assert_eq!(counts(&pool), (MOST, 1));
+        // Another filter's file does not wait.
+        let others = Arc::<FileClosers>::default();
+        let other = close(&others);
+        begins.recv_timeout(LIMIT).expect("it is being closed");
+        lingering.pop();
+        begins.recv_timeout(LIMIT).expect("it is being closed");
+        drop((lingering, last, other));
+        while [&pool, &others].map(counts) != [(0, 0); 2] {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn full_pool_starts_the_thread_that_is_missing() {
+        let pool = Arc::<FileClosers>::default();
+        let places: Vec<_> = std::iter::from_fn(|| pool.place(MOST)).collect();
+        let (begun, begins) = channel();
+        let (drop_pending, goes) = channel();
+        // As if no thread could be started.
+        pool.closer().waiting.push(Box::new(Lingers(begun, goes)));
+        drop(drop_pending);
+        assert!(pool.place(MOST).is_none());
+        begins.recv_timeout(LIMIT).expect("it is being closed");
+        drop(places);
+    }
+
+    #[test]
+    fn pool_has_so_many_places() {
+        let pool = Arc::<FileClosers>::default();
+        let half: Vec<_> = (0..MOST / 2).map_while(|_| pool.place(MOST / 2)).collect();
+        assert!(half.len() == MOST / 2 && pool.place(MOST / 2).is_none());
+        let rest: Vec<_> = std::iter::from_fn(|| pool.place(MOST)).collect();
+        assert_eq!(rest.len(), MOST / 2);
+        drop((half, rest));
+        assert!(pool.place(1).is_some());
+    }
+}

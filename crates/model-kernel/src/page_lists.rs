@@ -1,0 +1,234 @@
+//! Bounds the memory of page lists that registrations are about to pass to the device; all clients
+//! share the bounds.
+//!
+//! Long lists and short lists have separate bounds, so a short list never waits for a long one. A
+//! list over the bound waits for a limited time, with only its open device locked. The next list is
+//! the one whose client was served longest ago, then the one that came first: a client that
+//! registers in a loop, with any number of threads, comes after the others.
+
+use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::client::Client;
+
+/// Maximum number of entries of all long lists: 64 GiB in 4 KiB pages, lists of 128 MiB.
+pub(super) const MOST_PAGES: usize = 1 << 24;
+/// Maximum number of entries of a short list: 256 MiB in 4 KiB pages.
+const SHORT: usize = 1 << 16;
+/// Maximum number of entries of all short lists: 32 MiB.
+const MOST_OF_SHORT: usize = 1 << 22;
+/// Limit of the wait.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Limit of waiting lists: each blocks an answering thread.
+const MOST_WAITING: usize = 64;
+/// Limit of waiting lists per client.
+const MOST_OF_CLIENT: usize = 4;
+
+/// A shared bound on entries.
+#[derive(Debug)]
+struct Room {
+    most: usize,
+    line: Mutex<Line>,
+    changed: Condvar,
+}
+
+/// Granted and waiting lists.
+#[derive(Debug)]
+struct Line {
+    taken: usize,
+    waiting: Vec<Waiter>,
+    /// Number of the last waiter.
+    last: u64,
+    /// For clients with waiting lists: `count` when they were last served.
+    served: BTreeMap<usize, u64>,
+    /// Lists granted so far.
+    count: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiter {
+    number: u64,
+    client: usize,
+}
+
+static LONG_LISTS: Room = Room::new(MOST_PAGES);
+static SHORT_LISTS: Room = Room::new(MOST_OF_SHORT);
+
+/// The entries of a list, counted until this is dropped.
+#[derive(Debug)]
+pub(super) struct ListedPages {
+    pub count: usize,
+    room: &'static Room,
+}
+
+impl ListedPages {
+    /// Waits for room for a client's list. `None`: the list is too long, no room came free in time,
+    /// or too many lists wait.
+    pub(super) fn of(pages: u64, client: &dyn Client) -> Option<Self> {
+        let count = usize::try_from(pages).ok()?;
+        // The counter of pinned pages identifies the client.
+        let client = ptr::from_ref(client.pinned()).addr();
+        room_of(count).take(count, client, PATIENCE)
+    }
+}
+
+/// The bound for lists of this length.
+fn room_of(count: usize) -> &'static Room {
+    if count <= SHORT { &SHORT_LISTS } else { &LONG_LISTS }
+}
+
+impl Drop for ListedPages {
+    fn drop(&mut self) {
+        self.room.line().taken -= self.count;
+        self.room.changed.notify_all();
+    }
+}
+
+impl Room {
+    const fn new(most: usize) -> Self {
+        let served = BTreeMap::new();
+        let line = Line { taken: 0, waiting: Vec::new(), last: 0, served, count: 0 };
+        Self { most, line: Mutex::new(line), changed: Condvar::new() }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `count` entries fit and it is this list's turn.
+    fn take(&'static self, count: usize, client: usize, patience: Duration) -> Option<ListedPages> {
+        let mut line = self.line();
+        if count > self.most || !line.may_wait(client) {
+            return None;
+        }
+        line.last += 1;
+        let own = Waiter { number: line.last, client };
+        line.waiting.push(own);
+        let must_wait =
+            |line: &mut Line| line.next() != Some(own.number) || line.taken + count > self.most;
+        let waited = self.changed.wait_timeout_while(line, patience, must_wait);
+        let (mut line, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let listed = (!waited.timed_out()).then(|| ListedPages { count, room: self });
+        line.leave(own, listed.as_ref().map(|listed| listed.count));
+        drop(line);
+        // The next waiter may have room, too.
+        self.changed.notify_all();
+        listed
+    }
+}
+
+impl Line {
+    fn may_wait(&self, client: usize) -> bool {
+        let own = self.waiting.iter().filter(|it| it.client == client).count();
+        self.waiting.len() < MOST_WAITING && own < MOST_OF_CLIENT
+    }
+
+    /// Number of the next waiter.
+    fn next(&self) -> Option<u64> {
+        let turn = |it: &&Waiter| (self.served.get(&it.client).copied().unwrap_or(0), it.number);
+        self.waiting.iter().min_by_key(turn).map(|it| it.number)
+    }
+
+    /// Ends a wait; `count`: the entries granted.
+    fn leave(&mut self, waiter: Waiter, count: Option<usize>) {
+        self.waiting.retain(|it| it.number != waiter.number);
+        if let Some(count) = count {
+            self.taken += count;
+            self.count += 1;
+            self.served.insert(waiter.client, self.count);
+        }
+        let Self { waiting, served, .. } = self;
+        served.retain(|client, _| waiting.iter().any(|it| it.client == *client));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn room() -> &'static Room {
+        Box::leak(Box::new(Room::new(100)))
+    }
+
+    /// Waits until `count` lists wait.
+    fn waits(room: &Room, count: usize) {
+        let start = Instant::now();
+        while room.line().waiting.len() != count {
+            assert!(start.elapsed() < LONG, "{:?}", room.line().waiting);
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn long_page_list_waits_for_room() {
+        let room = room();
+        assert!(room.take(101, 1, LONG).is_none(), "it never has room");
+        let first = room.take(60, 1, LONG).expect("room");
+        let second = room.take(40, 1, LONG).expect("the rest");
+        assert!(room.take(1, 2, Duration::from_millis(10)).is_none(), "none came free");
+        let third = thread::spawn(|| room.take(50, 2, LONG).map(|listed| listed.count));
+        waits(room, 1);
+        drop(second);
+        waits(room, 1);
+        drop(first);
+        assert_eq!(third.join().expect("no panic"), Some(50));
+        let line = room.line();
+        assert_eq!((line.taken, line.served.len()), (0, 0));
+    }
+
+    #[test]
+    fn page_list_room_is_fair_among_clients() {
+        let (room, (got, order)) = (room(), channel());
+        let first = room.take(100, 1, LONG).expect("room");
+        let waiters: Vec<_> = [1, 1, 2, 1, 3]
+            .into_iter()
+            .enumerate()
+            .map(|(before, client)| {
+                let got = got.clone();
+                let waiter = thread::spawn(move || {
+                    let listed = room.take(100, client, LONG).expect("room");
+                    got.send(client).expect("the test waits");
+                    drop(listed);
+                });
+                waits(room, before + 1);
+                waiter
+            })
+            .collect();
+        drop(first);
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [1, 2, 3, 1, 1]);
+    }
+
+    #[test]
+    fn waiting_page_lists_are_bounded() {
+        let room = room();
+        let first = room.take(100, 0, LONG).expect("room");
+        let mut waiters = Vec::new();
+        for client in 0..MOST_WAITING / MOST_OF_CLIENT {
+            for _ in 0..MOST_OF_CLIENT {
+                waiters.push(thread::spawn(move || room.take(1, client, LONG).is_some()));
+                waits(room, waiters.len());
+            }
+            assert!(room.take(1, client, LONG).is_none(), "client {client} has as many");
+        }
+        let start = Instant::now();
+        assert!(room.take(1, MOST_WAITING, LONG).is_none());
+        assert!(start.elapsed() < LONG / 2, "it does not wait");
+        drop(first);
+        assert!(waiters.into_iter().all(|waiter| waiter.join().expect("no panic")));
+    }
+
+    #[test]
+    fn short_page_list_waits_for_no_long_one() {
+        let rooms = [1, SHORT, SHORT + 1, MOST_PAGES].map(|count| room_of(count).most);
+        assert_eq!(rooms, [MOST_OF_SHORT, MOST_OF_SHORT, MOST_PAGES, MOST_PAGES]);
+    }
+}

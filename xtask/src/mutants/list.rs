@@ -1,9 +1,11 @@
 //! Lists the mutants, and samples them.
 
+use std::ops::Range;
 use std::process::Command;
 
 use serde::Deserialize;
 
+use super::syntax::Genre;
 use crate::workspace::{Result, workspace_root};
 
 /// How to install the lister of mutants.
@@ -21,6 +23,7 @@ pub(super) struct Mutant {
     pub(super) name: String,
     pub(super) span: Span,
     pub(super) replacement: String,
+    pub(super) genre: Genre,
 }
 
 /// The range of the replaced text.
@@ -43,12 +46,18 @@ impl Mutant {
         self.name.split_once(": ").map_or(&self.name, |(_, change)| change)
     }
 
+    /// The bytes of the file that it replaces.
+    pub(super) fn range(&self, text: &str) -> Result<Range<usize>> {
+        let Span { start, end } = self.span;
+        match (offset(text, start), offset(text, end)) {
+            (Some(start), Some(end)) => Ok(start..end),
+            _ => Err(format!("{} lies outside its file; did it change?", self.name).into()),
+        }
+    }
+
     /// The file's text with the change.
     pub(super) fn apply(&self, text: &str) -> Result<String> {
-        let Span { start, end } = self.span;
-        let (Some(start), Some(end)) = (offset(text, start), offset(text, end)) else {
-            return Err(format!("{} lies outside its file; did it change?", self.name).into());
-        };
+        let Range { start, end } = self.range(text)?;
         Ok([&text[..start], &self.replacement, &text[end..]].concat())
     }
 }
@@ -105,7 +114,7 @@ fn rank(seed: u64, name: &str) -> u64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{Mutant, Position, Span, sample};
+    use super::{Genre, Mutant, Position, Span, sample};
 
     pub(in super::super) fn mutant(file: &str, change: &str) -> Mutant {
         let (start, end) = (Position { line: 2, column: 3 }, Position { line: 3, column: 2 });
@@ -115,6 +124,7 @@ pub(super) mod tests {
             name: format!("{file}:2:3: {change}"),
             span: Span { start, end },
             replacement: "()".into(),
+            genre: Genre::FnValue,
         }
     }
 

@@ -1,24 +1,38 @@
 //! `cargo xtask mutants`: whether tests detect mistakes in the sources.
 //!
-//! cargo-mutants lists the mutants: one changed function or operator each. Each is applied to a
-//! copy of the workspace (`target/mutants/tree`) and tried with the tests of its own crate; if they
-//! pass, and if the suite covers the crate, also with the conformance suite on the model. A mutant
-//! that makes a test fail or hang is killed, one that no test detects is missed, one that does not
-//! compile is unviable. `tests/mutants.toml` lists the mutants that no test can or should detect.
-//! There are thousands, and each is a build: a sample, repeatable by its seed, says as much in an
-//! hour.
+//! cargo-mutants lists the mutants: one changed function or operator each. A copy of the workspace
+//! (`target/mutants/tree`) gets all mutants of a crate, each behind a switch (`switch`), and is
+//! compiled once. Each test of the crate runs once to find the mutants that it reaches; then each
+//! mutant is tried with the tests that reach it, and if they pass, and if the suite covers the
+//! crate, with the cases of the conformance suite on the model. A mutant that makes a test fail or
+//! hang is killed, one that no test detects is missed, one that does not compile is unviable.
+//!
+//! Excluded are the mutants that no test can or should detect: those that `tests/mutants.toml`
+//! lists, and `^` for `|` where the operands have no bit in common in any test.
+//!
+//! A mutant in a constant cannot be switched; one in a `const fn` can, but if it survives, the
+//! compiler may have evaluated the original. With `--each`, these are compiled and tried one by
+//! one.
 
 mod exclusions;
+mod fates;
 mod list;
+mod program;
+mod reach;
+mod roots;
+mod switch;
+mod syntax;
 mod trial;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write as _;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::workspace::{Result, workspace_root};
 use exclusions::Exclusions;
+use fates::Report;
+use list::Mutant;
 use trial::{Fate, Tree};
 
 /// Hundredths of the viable mutants that must be killed.
@@ -37,6 +51,9 @@ pub(crate) struct Options {
     /// Mutate this package; may be repeated [default: every crate].
     #[arg(long, value_name = "P")]
     package: Vec<String>,
+    /// Try also the mutants that cannot be switched: one build each.
+    #[arg(long)]
+    each: bool,
 }
 
 /// Tries mutants; returns whether enough were killed.
@@ -62,18 +79,35 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         }
         None => true,
     });
-    let packages: Vec<&str> = mutants.iter().map(|mutant| &*mutant.package).collect();
-    let tree = Tree::make(workspace_root(), &packages)?;
+    let packages: BTreeSet<&str> = mutants.iter().map(|mutant| &*mutant.package).collect();
+    let mut tree = Tree::make(workspace_root(), &packages)?;
     let log = workspace_root().join("target/mutants/outcomes.txt");
     let mut log = File::create(log)?;
-    for mutant in &mutants {
-        let start = Instant::now();
-        let fate = tree.fate(mutant)?;
-        let seconds = start.elapsed().as_secs();
-        let line = format!("{:10} {} ({seconds} s)", fate.name(), mutant.name);
+    let mut tell = |fate: Fate, mutant: &Mutant, note: &str| {
+        let line = format!("{:10} {} ({note})", fate.name(), mutant.name);
         println!("{line}");
         writeln!(log, "{line}")?;
         tally.add(fate, &mutant.name);
+        Result::Ok(())
+    };
+    let mut unswitched = Vec::new();
+    for package in packages {
+        let of: Vec<&Mutant> = mutants.iter().filter(|it| it.package == package).collect();
+        fates::of_package(&tree, package, &of, &mut |Report { mutant, fate, note }| match fate {
+            Fate::Unswitched if options.each => {
+                unswitched.push(mutant);
+                Ok(())
+            }
+            _ => tell(fate, mutant, &note),
+        })?;
+    }
+    if !unswitched.is_empty() {
+        tree.measure(&unswitched.iter().map(|mutant| &*mutant.package).collect())?;
+    }
+    for mutant in unswitched {
+        let start = Instant::now();
+        let fate = tree.fate(mutant)?;
+        tell(fate, mutant, &format!("{} s", start.elapsed().as_secs()))?;
     }
     tally.missed.iter().for_each(|mutant| println!("missed: {mutant}"));
     println!("{}", tally.summary()?);
@@ -86,6 +120,7 @@ struct Tally {
     fates: BTreeMap<&'static str, usize>,
     killed: usize,
     unviable: usize,
+    unswitched: usize,
     excluded: usize,
     missed: Vec<String>,
 }
@@ -95,7 +130,10 @@ impl Tally {
         *self.fates.entry(fate.name()).or_default() += 1;
         match fate {
             Fate::Unviable => self.unviable += 1,
+            Fate::Unswitched => self.unswitched += 1,
+            Fate::Equivalent => self.excluded += 1,
             Fate::Missed => self.missed.push(name.into()),
+            Fate::NotReached => self.missed.push(format!("{name} (not reached)")),
             Fate::KilledByOwn | Fate::KilledBySuite => self.killed += 1,
         }
     }
@@ -109,12 +147,13 @@ impl Tally {
     }
 
     fn summary(&self) -> Result<String> {
-        let Self { fates, killed, unviable, excluded, missed } = self;
+        let Self { fates, killed, unviable, unswitched, excluded, missed } = self;
         let (missed, share) = (missed.len(), self.share()?);
         let suite = fates.get(Fate::KilledBySuite.name()).unwrap_or(&0);
         Ok(format!(
             "{killed} killed ({suite} by the suite alone), {missed} missed, {unviable} unviable, \
-             {excluded} excluded; {share} % of the viable ones killed, at least {BOUND} % must be"
+             {unswitched} not switched, {excluded} excluded; {share} % of the viable ones killed, \
+             at least {BOUND} % must be"
         ))
     }
 
@@ -144,8 +183,8 @@ mod tests {
         tally.add(Fate::KilledBySuite, "");
         assert_eq!(
             tally.summary().unwrap(),
-            "11 killed (1 by the suite alone), 1 missed, 3 unviable, 0 excluded; 91 % of the \
-             viable ones killed, at least 92 % must be"
+            "11 killed (1 by the suite alone), 1 missed, 3 unviable, 0 not switched, 0 excluded; \
+             91 % of the viable ones killed, at least 92 % must be"
         );
     }
 }

@@ -11,12 +11,14 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::list::Mutant;
+use super::program::Executable;
+use super::roots::Packages;
 use crate::vm::child::Signals;
 use crate::workspace::Result;
 
 /// The crates that the conformance suite covers. The tests of `verbless-command` cover the
 /// encodings of commands: the suite uses few commands, and none in every form.
-const OF_THE_SUITE: [&str; 7] = [
+pub(super) const OF_THE_SUITE: [&str; 7] = [
     "verbless-ring",
     "verbless-queue",
     "verbless-devx",
@@ -25,7 +27,7 @@ const OF_THE_SUITE: [&str; 7] = [
     "verbless-model",
     "verbless-model-kernel",
 ];
-const SUITE: &str = "verbless-conformance";
+pub(super) const SUITE: &str = "verbless-conformance";
 /// The minimum time after which tests hang; otherwise a multiple of their time without a mutant.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TIMES: u32 = 5;
@@ -35,11 +37,17 @@ const TIMES: u32 = 5;
 pub(super) enum Fate {
     /// The mutant does not compile.
     Unviable,
+    /// It cannot be switched, so it was not tried.
+    Unswitched,
+    /// No test of its operands has bits in common: it does what the original does.
+    Equivalent,
     /// A test of its own crate failed or hung.
     KilledByOwn,
     /// A case of the conformance suite failed or hung.
     KilledBySuite,
     Missed,
+    /// No test reaches it.
+    NotReached,
 }
 
 impl Fate {
@@ -48,7 +56,9 @@ impl Fate {
             Self::Unviable => "unviable",
             Self::KilledByOwn => "killed",
             Self::KilledBySuite => "suite",
-            Self::Missed => "missed",
+            Self::Missed | Self::NotReached => "missed",
+            Self::Unswitched => "unswitched",
+            Self::Equivalent => "excluded",
         }
     }
 }
@@ -59,38 +69,51 @@ pub(super) struct Tree {
     /// The suite's program for the DPA, if it can be compiled: without it, the cases of FlexIO are
     /// skipped.
     dpa_program: Option<PathBuf>,
+    packages: Packages,
+    /// The libraries of the compiler, which programs of procedural macros need.
+    libraries: String,
     limits: BTreeMap<String, Duration>,
 }
 
 impl Tree {
-    /// Makes the copy, or brings it up to date, and runs the tests of these packages and the suite:
-    /// they must pass without a mutant.
-    pub(super) fn make(root: &Path, packages: &[&str]) -> Result<Self> {
+    /// Makes the copy, or brings it up to date.
+    pub(super) fn make(root: &Path, packages: &BTreeSet<&str>) -> Result<Self> {
         let directory = root.join("target/mutants");
         copy(root, &directory.join("tree"))?;
-        let mut packages: BTreeSet<&str> = packages.iter().copied().collect();
-        if packages.iter().any(|package| OF_THE_SUITE.contains(package)) {
-            packages.insert(SUITE);
-        }
+        let has_suite = packages.iter().any(|package| OF_THE_SUITE.contains(package));
         let dpa_program = match crate::dpa::cannot_compile() {
+            _ if !has_suite => None,
             None => Some(crate::dpa::shown()?),
             Some(why) => {
                 println!("cases of programs for the DPA kill no mutant: {why}");
                 None
             }
         };
-        let mut tree = Self { directory, dpa_program, limits: BTreeMap::new() };
+        let sysroot =
+            Command::new("rustc").args(["--print", "sysroot"]).current_dir(root).output()?;
+        let sysroot = String::from_utf8(sysroot.stdout)?;
+        let libraries = format!("{}/lib", sysroot.trim());
+        let packages = Packages::of(&directory.join("tree"))?;
+        Ok(Self { directory, dpa_program, packages, libraries, limits: BTreeMap::new() })
+    }
+
+    /// Runs the tests of these packages and the suite: they must pass without a mutant.
+    pub(super) fn measure(&mut self, packages: &BTreeSet<&str>) -> Result {
+        let mut packages = packages.clone();
+        if packages.iter().any(|package| OF_THE_SUITE.contains(package)) {
+            packages.insert(SUITE);
+        }
         for package in packages {
             println!("testing {package} without a mutant");
-            let passed = tree.builds(package)? && {
+            let passed = self.builds(package)? && {
                 let start = Instant::now();
-                let passed = tree.passes(package)?;
+                let passed = self.passes(package)?;
                 let limit = PATIENCE.max(start.elapsed() * TIMES);
-                tree.limits.insert(package.into(), limit);
+                self.limits.insert(package.into(), limit);
                 passed
             };
             if !passed {
-                let log = tree.log();
+                let log = self.log();
                 return Err(format!(
                     "the tests of {package} fail without a mutant; see {}",
                     log.display()
@@ -98,7 +121,27 @@ impl Tree {
                 .into());
             }
         }
-        Ok(tree)
+        Ok(())
+    }
+
+    /// The copied sources.
+    pub(super) fn sources(&self) -> PathBuf {
+        self.directory.join("tree")
+    }
+
+    pub(super) fn packages(&self) -> &Packages {
+        &self.packages
+    }
+
+    /// The file of the module that switches mutants.
+    pub(super) fn support(&self) -> PathBuf {
+        self.directory.join("active.rs")
+    }
+
+    /// Why the suite's run has a name to skip: with a program for the DPA, the suite skips less
+    /// than the expected skips of a test run.
+    pub(super) fn skip(&self) -> Option<&'static str> {
+        self.dpa_program.as_ref().map(|_| "only expected skips")
     }
 
     /// Tries a mutant, and reverts it.
@@ -134,56 +177,123 @@ impl Tree {
 
     /// Whether the built tests of a package pass in time.
     fn passes(&self, package: &str) -> Result<bool> {
-        let mut child = self.cargo(package, &[])?;
         let limit = self.limits.get(package).copied().unwrap_or(Duration::from_secs(1200));
-        let start = Instant::now();
-        while start.elapsed() < limit {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status.success());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL)?;
-        child.wait()?;
-        Ok(false)
+        ends_well(self.cargo(package, &[])?, limit, || false)
     }
 
-    /// `cargo test` of a package, in a process group of its own, with as little work for the
-    /// compiler as possible; a lint is not a test.
+    /// `cargo test` of a package. With all features: a test cannot kill a mutant in code that is
+    /// not compiled.
     fn cargo(&self, package: &str, more: &[&str]) -> Result<Child> {
-        let log = File::create(self.log())?;
-        // With a program for the DPA, the suite skips less than the expected skips of a test run.
-        let skips: &[&str] = match self.dpa_program {
-            Some(_) if package == SUITE => &["--", "--skip", "only expected skips"],
-            _ => &[],
-        };
+        let mut command =
+            self.command(&["test", "--quiet", "--tests", "--all-features", "--package", package])?;
+        command.args(more);
+        if let (SUITE, Some(skip)) = (package, self.skip()) {
+            command.args(["--", "--skip", skip]);
+        }
+        spawn(command)
+    }
+
+    /// cargo in the copy, in a process group of its own, with as little work for the compiler as
+    /// possible; a lint is not a test.
+    pub(super) fn command(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // With all features: a test cannot kill a mutant in code that is not compiled.
         command
-            .args(["test", "--quiet", "--tests", "--all-features", "--package", package])
-            .args(more)
-            .args(skips)
-            .current_dir(self.directory.join("tree"))
+            .args(arguments)
+            .current_dir(self.sources())
             .env("CARGO_TARGET_DIR", self.directory.join("target"))
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env("RUSTFLAGS", "--cap-lints=allow")
+            // `active` is `const` by an unstable function. The same value for every build, because
+            // build scripts run again when it changes.
+            .env("RUSTC_BOOTSTRAP", self.packages.crates());
+        self.prepare(&mut command)?;
+        Ok(command)
+    }
+
+    /// A program of tests, as cargo runs it.
+    pub(super) fn test(&self, program: &Executable, arguments: &[String]) -> Result<Command> {
+        let mut command = Command::new(&program.path);
+        command
+            .args(arguments)
+            .current_dir(&program.folder)
+            .env("CARGO_MANIFEST_DIR", &program.folder)
+            .env("LD_LIBRARY_PATH", &self.libraries);
+        self.prepare(&mut command)?;
+        Ok(command)
+    }
+
+    /// What such a program prints.
+    pub(super) fn output(&self, program: &Executable, arguments: &[&str]) -> Result<String> {
+        let arguments: Vec<String> = arguments.iter().map(|&it| it.into()).collect();
+        let mut command = self.test(program, &arguments)?;
+        command.stdout(Stdio::piped());
+        let output = spawn(command)?.wait_with_output()?;
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout)?),
+            false => {
+                Err(format!("{} {arguments:?}: {}", program.path.display(), output.status).into())
+            }
+        }
+    }
+
+    fn prepare(&self, command: &mut Command) -> Result {
+        let log = File::create(self.log())?;
+        command
             .envs(self.dpa_program.iter().map(|program| ("VERBLESS_DPA_PROGRAM", program)))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0);
-        spawn(command)
+        Ok(())
     }
 
     /// The output of the last command.
-    fn log(&self) -> PathBuf {
+    pub(super) fn log(&self) -> PathBuf {
         self.directory.join("last.log")
     }
 }
 
+/// Whether a test ends in time, and well.
+pub(super) fn passes(command: Command, limit: Duration) -> Result<bool> {
+    ends_well(spawn(command)?, limit, || false)
+}
+
+/// As `passes`, for many tests whose output goes to `log`: the first failure is enough.
+pub(super) fn all_pass(command: Command, limit: Duration, log: &Path) -> Result<bool> {
+    ends_well(spawn(command)?, limit, || fs::read(log).is_ok_and(|text| has_failure(&text)))
+}
+
+/// Whether a program of tests has printed that a test failed.
+fn has_failure(output: &[u8]) -> bool {
+    let failed = |line: &[u8]| line.starts_with(b"test ") && line.ends_with(b"... FAILED");
+    output.split(|byte| *byte == b'\n').any(failed)
+}
+
+/// Waits for a process; kills its group after `limit`, or when it is lost.
+fn ends_well(mut child: Child, limit: Duration, is_lost: impl Fn() -> bool) -> Result<bool> {
+    let start = Instant::now();
+    let mut looked = start;
+    while start.elapsed() < limit {
+        if looked.elapsed() > Duration::from_secs(1) {
+            looked = Instant::now();
+            if is_lost() {
+                break;
+            }
+        }
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.success());
+        }
+        let pause = start.elapsed() / 8;
+        std::thread::sleep(pause.clamp(Duration::from_micros(500), Duration::from_millis(20)));
+    }
+    killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL)?;
+    child.wait()?;
+    Ok(false)
+}
+
 /// Starts a program that receives signals. This process blocks them in its own threads, and a
 /// program inherits that from the thread that starts it: tests that end programs would hang.
-fn spawn(mut command: Command) -> Result<Child> {
+pub(super) fn spawn(mut command: Command) -> Result<Child> {
     let start = move || {
         Signals::set().thread_unblock()?;
         command.spawn()
@@ -248,6 +358,20 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn first_failure_ends_many_tests() {
+        assert!(has_failure(b"test a ... ok\ntest b  ... FAILED\ntest c"));
+        assert!(!has_failure(b"test a ... ok\nlog: test b ... FAILED\ntest result: FAILED"));
+        let log = std::env::temp_dir().join(format!("mutants-{}.log", std::process::id()));
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 'test a ... FAILED'; sleep 600"]).process_group(0);
+        command.stdout(File::create(&log).unwrap());
+        let start = Instant::now();
+        assert!(!all_pass(command, Duration::from_secs(500), &log).unwrap());
+        assert!(start.elapsed() < Duration::from_secs(100));
+        fs::remove_file(log).unwrap();
     }
 
     #[test]

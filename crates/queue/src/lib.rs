@@ -57,7 +57,8 @@
 //! | [`CqCleaner`] | yes | no | one thread cleans at a time, while another may poll |
 //! | [`Cqe`] | yes | yes | a copy of what was in the ring |
 //! | [`Completion`] | yes | yes | a plain value |
-//! | [`Error`], [`DeviceError`] | yes | yes | a plain value |
+//! | [`Error`] | yes | yes | a plain value |
+//! | [`DeviceError`] | yes | yes | a plain value |
 //!
 //! `unsafe` is confined to [`region`], the registration of a descriptor with tokio, the pool that
 //! leases memory to queues, the module that maps UAR pages, and [`Domain::region_from_raw`].

@@ -45,6 +45,7 @@ fn send_sync_table_matches_compiler() {
     let expected = rows![
     Domain: Send, Sync;
     Region: Send, Sync;
+    WordRegion: Send, Sync;
     Memory: Send, Sync;
     RemoteRegion: Send, Sync;
     IndirectKey: Send, Sync;
@@ -77,6 +78,7 @@ fn send_sync_table_matches_compiler() {
     Cqe: Send, Sync;
     Completion: Send, Sync;
     Error: Send, Sync;
+    DeviceError: Send, Sync;
     ];
     let library = include_str!("../src/lib.rs");
     let table: Vec<_> = library.lines().filter(|line| line.starts_with("//! | [`")).collect();

@@ -22,7 +22,7 @@ use crate::types::{PciAddress, PciFuncType};
 /// use verbless_doca::{DevInfo, DevInfoRep, PciAddress};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let [_, dpu] = doc::device_cqs();
+/// # let [_, dpu] = doc::sides();
 /// let dev = DevInfo::find_in(&dpu, "03:00.0")?.open()?;
 /// let wanted: PciAddress = "0b:00.2".parse()?;
 /// let reps = DevInfoRep::list(&dev)?;

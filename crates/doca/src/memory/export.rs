@@ -32,7 +32,7 @@
 //! use verbless_doca::{AccessFlags, DevInfo, Inventory, Memory, Mmap};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let [host, dpu] = doc::device_cqs();
+//! # let [host, dpu] = doc::sides();
 //! # let (host, dpu) = (DevInfo::list_of(&host)?[0].open()?, DevInfo::list_of(&dpu)?[0].open()?);
 //! // The host's program.
 //! let map = Mmap::builder()

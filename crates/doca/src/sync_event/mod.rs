@@ -12,7 +12,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let first = |device_cq| verbless_doca::DevInfo::list_of(device_cq)?[0].open();
-//! # let [host, dpu] = &doc::device_cqs();
+//! # let [host, dpu] = &doc::sides();
 //! # let (host, dpu) = (&first(host)?, &first(dpu)?);
 //! let event = SyncEvent::builder(host)
 //!     .publisher_add_location(Location::Cpu)?

@@ -14,7 +14,7 @@ use super::pages::{BLUEFLAME_PAGES, Page};
 use super::pool::{CHUNK, Pool};
 use super::raw::TransportObjects;
 use super::requirements;
-use crate::region::{Memory, Pinned, Region, RegionParts};
+use crate::region::{Memory, Pinned, Region, RegionParts, WordRegion};
 
 /// A protection domain and the resources that its queues share. Clones refer to the same domain.
 #[derive(Clone, Debug)]
@@ -69,6 +69,15 @@ impl Domain {
     /// The protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
+    }
+
+    /// `count` fresh zeroed words under a key of their own. Their IOVA is their address in this
+    /// process.
+    ///
+    /// # Errors
+    /// As [`Domain::region`].
+    pub fn words(&self, count: usize, access: KeyAccess) -> Result<WordRegion, Error> {
+        self.region(count.saturating_mul(size_of::<u64>()), access).map(WordRegion::new)
     }
 
     /// Fresh zeroed memory of `length` bytes under a key of its own. Its IOVA is its address in

@@ -4,15 +4,13 @@
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
-use verbless_command::{Error, KeyAccess};
 use verbless_ring::types::{Lkey, RemoteAddr, Rkey, Sge};
 
 use super::{RangeError, Region, RemoteRegion};
-use crate::domain::Domain;
 
 /// Registered memory as 64-bit atomics in the machine's byte order, word `n` at byte `8 * n`: for
-/// lock-free structures that a peer reads, writes, or changes by atomics. [`Domain::words`] creates
-/// it.
+/// lock-free structures that a peer reads, writes, or changes by atomics. [`Domain::words`](crate::Domain::words)
+/// creates it.
 ///
 /// The language does not define concurrent atomics of different sizes on the same bytes. No copy
 /// and no view in bytes reaches this memory, so safe code may use its words at any time.
@@ -50,18 +48,12 @@ use crate::domain::Domain;
 #[derive(Debug)]
 pub struct WordRegion(Region);
 
-impl Domain {
-    /// `count` fresh zeroed words under a key of their own. Their IOVA is their address in this
-    /// process.
-    ///
-    /// # Errors
-    /// As [`Domain::region`].
-    pub fn words(&self, count: usize, access: KeyAccess) -> Result<WordRegion, Error> {
-        self.region(count.saturating_mul(size_of::<u64>()), access).map(WordRegion)
-    }
-}
-
 impl WordRegion {
+    /// The words of a fresh region, which nothing else holds.
+    pub(crate) fn new(region: Region) -> Self {
+        Self(region)
+    }
+
     /// The local key.
     pub fn lkey(&self) -> Lkey {
         self.0.lkey()
@@ -115,12 +107,12 @@ impl Deref for WordRegion {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use verbless_command::Device;
+    use verbless_command::{Device, KeyAccess};
     use verbless_devx::Backend;
     use verbless_model::{Model, Profile};
     use verbless_model_kernel::InProcess;
 
-    use super::*;
+    use crate::domain::Domain;
 
     #[test]
     fn word_region_has_count_words_under_its_keys() {

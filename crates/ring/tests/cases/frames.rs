@@ -152,7 +152,7 @@ fn unsupported_frame_is_rejected_without_change() {
     refuses(41, &[BODY], PostError::InlineTooLong);
     refuses(18, &[BODY; 3], PostError::TooManySges);
     refuses(18, &[Sge { length: 1 << 31, ..BODY }], PostError::SgeTooLong);
-    assert!(PostError::HeaderTooShort.to_string().contains("least_header"));
+    assert!(PostError::HeaderTooShort.to_string().contains("min_inline_header"));
     assert!(queue.set_least_header(41).unwrap_err().to_string().contains("0x29"));
     queue.set_least_header(0).unwrap();
     assert_eq!(queue.post(&EthSend::new(&[], []), 0), Err(PostError::HeaderTooShort), "no bytes");

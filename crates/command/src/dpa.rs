@@ -124,7 +124,7 @@ pub struct DpaThreadKind {
     pub held: bool,
 }
 
-/// A thread. An event of a CQ starts it ([`CqEventTarget::Thread`](crate::CqElement::Thread)).
+/// A thread. An event of a CQ starts it ([`CqEventTarget::Thread`](crate::CqEventTarget::Thread)).
 #[derive(Debug)]
 pub struct DpaThread {
     object: GeneralObject,

@@ -65,7 +65,7 @@ impl Device {
     ///
     /// # Errors
     /// The device has no DPA, or this process cannot access its registers
-    /// ([`register_access`](Self::register_way)).
+    /// ([`register_access`](Self::register_access)).
     pub fn dpa_caps(&self) -> Result<DpaCaps, Error> {
         let mut register = NicCapExtReg::default();
         // The capabilities of the DPA.

@@ -42,7 +42,7 @@ impl DpaEqAttr {
     }
 }
 
-/// An event queue of the DPA. CQs target it ([`CqEventTarget::DpaEq`](crate::CqElement::DpaEq)).
+/// An event queue of the DPA. CQs target it ([`CqEventTarget::DpaEq`](crate::CqEventTarget::DpaEq)).
 /// Its entries have the format of other EQs; programs consume them and update the consumer index by
 /// an outbox.
 #[derive(Debug)]

@@ -339,7 +339,7 @@ impl QpObject {
     /// [announced](QpObject::announce_psn): its peer would expect the old PSN, and receive nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](verbless_devx::ErrorKind::Input).
+    /// [`ErrorKind::InvalidInput`](verbless_devx::ErrorKind::InvalidInput).
     pub fn check_announced(&self) -> Result<(), Error> {
         let announced = self.announced.load(Ordering::Relaxed);
         if announced == NO_PSN || announced == self.psn {

@@ -133,16 +133,16 @@ impl CompletionQueue {
     }
 
     /// The next CQE, without taking it, if it is a successful requester CQE without inline data: it
-    /// stays in the queue until [`CompletionQueue::pass`]. `None` also if there is another CQE or
-    /// none.
+    /// stays in the queue until [`CompletionQueue::consume_peeked`]. `None` also if there is another
+    /// CQE or none.
     #[inline(always)]
     pub fn peek_send(&self) -> Option<SendCqe<'_>> {
         let view = self.view();
         view.is_plain_request().then(|| SendCqe { request: RequestId::read(&view), view })
     }
 
-    /// Takes the [peeked](CompletionQueue::peek_plain) CQE after its queue settled it as a
-    /// [request](SendQueue::settle) or a [receive](QueuePair::settle_receive). Do not call it
+    /// Takes the [peeked](CompletionQueue::peek_send) CQE after its queue settled it as a
+    /// [request](SendQueue::try_complete) or a [receive](QueuePair::try_complete_receive). Do not call it
     /// without a peeked CQE: it would skip the CQE that the device writes next.
     #[inline(always)]
     pub fn consume_peeked(&mut self) {

@@ -4,7 +4,7 @@
 //! tag of the matching rule in place of the QPN, and only the user index identifies the queue. So
 //! CQEs of frames are taken with their words ([`RawRq::poll`],
 //! [`CompletionQueue::poll_eth`]), and cleaned by user index
-//! ([`CqCleaner::clean_raw_rq`](crate::CqCleaner::clean_frames)).
+//! ([`CqCleaner::clean_raw_rq`](crate::CqCleaner::clean_raw_rq)).
 //!
 //! ```no_run
 //! # fn f(mut frames: verbless_ring::RawRq, mut cq: verbless_ring::CompletionQueue,

@@ -14,7 +14,7 @@ use super::queues::CqTarget;
 
 /// A collapsed completion queue: one entry, in which each CQE of one send queue overwrites the one
 /// before. It derefs to the [`CollapsedCompletionQueue`] that
-/// [`QueuePair::poll_collapsed`](crate::QueuePair::poll_newest) reads.
+/// [`QueuePair::poll_collapsed`](crate::QueuePair::poll_collapsed) reads.
 ///
 /// It suits a program that needs the progress of its requests, but not the result of each:
 ///

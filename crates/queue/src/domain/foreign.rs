@@ -71,8 +71,8 @@ impl Domain {
 /// itself.
 ///
 /// If the owner's key forbids the access, or is destroyed, requests fail: a request with it as
-/// local memory with [`LocalProtection`](crate::Status::LocalProtection), a peer's request with
-/// [`RemoteAccess`](crate::Status::RemoteAccess).
+/// local memory with [`LocalProtection`](crate::WcStatus::LocalProtection), a peer's request with
+/// [`RemoteAccess`](crate::WcStatus::RemoteAccess).
 pub struct ImportedRegion {
     alias: AliasKey,
     address: u64,

@@ -82,7 +82,7 @@ pub struct QpConfig {
     pub blueflame: BlueFlame,
     /// Number that the device puts into completions beside the queue pair's own (24 bits).
     pub user_index: u32,
-    /// Whether it takes memory copies within the device ([`DmaMmo`](crate::wr::MemoryCopy))
+    /// Whether it takes memory copies within the device ([`DmaMmo`](crate::wr::DmaMmo))
     /// besides its other requests. Connected to itself ([`Domain::connect_loopback`]), it needs no
     /// peer. The device must support it ([`Domain::supports`]).
     pub dma_mmo: bool,

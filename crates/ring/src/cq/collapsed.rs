@@ -16,7 +16,7 @@ use crate::types::{Be32, Cqn};
 use crate::uar::barrier;
 
 /// A collapsed completion queue for the send queue of one queue pair:
-/// [`QueuePair::poll_collapsed`](crate::QueuePair::poll_newest) reads it.
+/// [`QueuePair::poll_collapsed`](crate::QueuePair::poll_collapsed) reads it.
 ///
 /// A completion may cover many requests, and nothing counts CQEs. So the device must ignore
 /// overruns of this queue, and the queue is polled, never armed. Polling reads the last dword of

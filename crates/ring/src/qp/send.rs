@@ -601,7 +601,7 @@ impl<S: Service> SendQueue<S> {
 }
 
 impl SendQueue<Eth> {
-    /// Minimum inline bytes of a [`EthSend`](crate::wr::Frame): [`MIN_INLINE_HEADER`] unless
+    /// Minimum inline bytes of a [`EthSend`](crate::wr::EthSend): [`MIN_INLINE_HEADER`] unless
     /// [`SendQueue::set_least_header`] changed it.
     pub fn min_inline_header(&self) -> u32 {
         self.limits.header

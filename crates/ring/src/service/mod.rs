@@ -8,7 +8,7 @@
 //! | [`Ud`] unreliable datagram | of one packet, [to any peer] | no | no | no | are lost |
 //! | [`Eth`] raw Ethernet | no: [frames] | no | no | no | are lost |
 //!
-//! [frames]: crate::wr::Frame
+//! [frames]: crate::wr::EthSend
 //! [to any peer]: crate::wr::Send::to
 //!
 //! ```compile_fail,E0277

@@ -134,7 +134,7 @@ declared {
         completes: DmaMmo, op_mod: 1, class: DmaMmo, needs: Dma;
         /// Copies `from` to `to`, which has the same length: 1 byte to 2 GiB - 1, or to the
         /// device's limit (`Caps::max_dma_mmo_bytes` of verbless-command). The device fails a
-        /// longer copy with [`LocalLength`](crate::Status::LocalLength), and uses `scratch` while
+        /// longer copy with [`LocalLength`](crate::WcStatus::LocalLength), and uses `scratch` while
         /// it copies.
         new(scratch: Scratch, from: Sge, to: Sge);
         segments: {

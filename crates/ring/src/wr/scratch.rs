@@ -6,7 +6,7 @@ use zerocopy::transmute;
 use crate::types::Sge;
 
 /// 64 bytes of memory, aligned to 64, that the device writes during a
-/// [`DmaMmo`](super::MemoryCopy): the first word is a syndrome, the third the bytes copied.
+/// [`DmaMmo`](super::DmaMmo): the first word is a syndrome, the third the bytes copied.
 /// Requests of one queue pair may share it.
 ///
 /// Source: rdma-core `providers/mlx5/verbs.c` (`reg_opaque_mr`), which aligns it so; DPDK

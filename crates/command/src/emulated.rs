@@ -42,9 +42,9 @@ impl DpaEqAttr {
     }
 }
 
-/// An event queue of the DPA. CQs target it ([`CqEventTarget::DpaEq`](crate::CqEventTarget::DpaEq)).
-/// Its entries have the format of other EQs; programs consume them and update the consumer index by
-/// an outbox.
+/// An event queue of the DPA. CQs target it
+/// ([`CqEventTarget::DpaEq`](crate::CqEventTarget::DpaEq)). Its entries have the format of other
+/// EQs; programs consume them and update the consumer index by an outbox.
 #[derive(Debug)]
 pub struct DpaEq {
     object: GeneralObject,

@@ -219,8 +219,8 @@ impl Device {
 /// Fails for rights that no key permits together.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the access has remote writes or atomics
-/// without local writes.
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the access has remote writes or
+/// atomics without local writes.
 pub fn check_access(access: KeyAccess) -> Result<(), Error> {
     if (access.remote.write || access.remote.atomic) && !access.local_write {
         let what = "the access has remote writes or atomics without local writes, which no key \

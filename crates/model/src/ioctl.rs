@@ -1,8 +1,8 @@
 //! The ioctls of a device's driver, as fault requests name them.
 //!
 //! The model answers no ioctl. A front end that plays the kernel answers them, and checks here
-//! first ([`Function::take_ioctl_fault`](crate::function::Function::take_ioctl_fault)). That front end
-//! compares [`NAMES`] with the ioctls that it implements.
+//! first ([`Function::take_ioctl_fault`](crate::function::Function::take_ioctl_fault)). That front
+//! end compares [`NAMES`] with the ioctls that it implements.
 
 use std::ops::RangeInclusive;
 

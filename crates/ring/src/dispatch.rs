@@ -133,8 +133,8 @@ impl CompletionQueue {
     }
 
     /// The next CQE, without taking it, if it is a successful requester CQE without inline data: it
-    /// stays in the queue until [`CompletionQueue::consume_peeked`]. `None` also if there is another
-    /// CQE or none.
+    /// stays in the queue until [`CompletionQueue::consume_peeked`]. `None` also if there is
+    /// another CQE or none.
     #[inline(always)]
     pub fn peek_send(&self) -> Option<SendCqe<'_>> {
         let view = self.view();
@@ -142,8 +142,8 @@ impl CompletionQueue {
     }
 
     /// Takes the [peeked](CompletionQueue::peek_send) CQE after its queue settled it as a
-    /// [request](SendQueue::try_complete) or a [receive](QueuePair::try_complete_receive). Do not call it
-    /// without a peeked CQE: it would skip the CQE that the device writes next.
+    /// [request](SendQueue::try_complete) or a [receive](QueuePair::try_complete_receive). Do not
+    /// call it without a peeked CQE: it would skip the CQE that the device writes next.
     #[inline(always)]
     pub fn consume_peeked(&mut self) {
         self.step();

@@ -125,8 +125,8 @@ impl QpControl {
     /// RST2INIT_QP, before anything is posted.
     ///
     /// # Errors
-    /// The device's refusal; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the queues
-    /// were [taken back](QpQueues::to_reset), and have not been [reset](QpQueues::reset).
+    /// The device's refusal; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the
+    /// queues were [taken back](QpQueues::to_reset), and have not been [reset](QpQueues::reset).
     pub fn to_init(&self, options: &ConnectOptions) -> Result<(), Error> {
         let mut device = self.device.lock();
         device.check_start()?;

@@ -26,10 +26,11 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     ///
     /// # Errors
     /// The device refuses; the error has the queue pair's state.
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a datagram queue pair. Both apply
-    /// to the transitions below too. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if a
-    /// completion queue lacks room for this queue pair's requests because of CQEs from before a
-    /// reset: poll it until it is empty. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) after
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a datagram queue pair. Both
+    /// apply to the transitions below too.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if a completion queue lacks room
+    /// for this queue pair's requests because of CQEs from before a reset: poll it until it is
+    /// empty. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) after
     /// [`to_reset`](Self::to_reset), until [`reset`](Self::reset).
     pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
         self.device.check_start()?;
@@ -63,8 +64,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// RST2INIT_QP of a datagram queue pair.
     ///
     /// # Errors
-    /// As [`to_init`](Self::to_init), but [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for
-    /// a connected queue pair.
+    /// As [`to_init`](Self::to_init), but
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a connected queue pair.
     pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
         self.device.check_start()?;
         self.object_mut().to_init_datagram(attr)?;

@@ -9,8 +9,8 @@ use verbless_ring::types::{Lkey, RemoteAddr, Rkey, Sge};
 use super::{RangeError, Region, RemoteRegion};
 
 /// Registered memory as 64-bit atomics in the machine's byte order, word `n` at byte `8 * n`: for
-/// lock-free structures that a peer reads, writes, or changes by atomics. [`Domain::words`](crate::Domain::words)
-/// creates it.
+/// lock-free structures that a peer reads, writes, or changes by atomics.
+/// [`Domain::words`](crate::Domain::words) creates it.
 ///
 /// The language does not define concurrent atomics of different sizes on the same bytes. No copy
 /// and no view in bytes reaches this memory, so safe code may use its words at any time.

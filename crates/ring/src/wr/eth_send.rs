@@ -50,8 +50,8 @@ pub struct EthSend<'a, P: Payload> {
 
 impl<'a, P: Payload> EthSend<'a, P> {
     /// The frame of `header` followed by `body`. The header has at least the bytes that the queue
-    /// needs inline ([`SendQueue::min_inline_header`](crate::SendQueue::min_inline_header)); in a short
-    /// frame they include payload. It may be empty if the queue needs none.
+    /// needs inline ([`SendQueue::min_inline_header`](crate::SendQueue::min_inline_header)); in a
+    /// short frame they include payload. It may be empty if the queue needs none.
     #[inline(always)]
     pub const fn new(header: &'a [u8], body: P) -> Self {
         let options = Options { fence: Fence::None, signaled: false, solicited: false };

@@ -154,8 +154,12 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn room() -> &'static Room {
-        Box::leak(Box::new(Room::new(100)))
+    /// A room for 100 pages, of one test.
+    macro_rules! room {
+        () => {{
+            static ROOM: Room = Room::new(100);
+            &ROOM
+        }};
     }
 
     /// Waits until `count` lists wait.
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn long_page_list_waits_for_room() {
-        let room = room();
+        let room = room!();
         assert!(room.take(101, 1, LONG).is_none(), "it never has room");
         let first = room.take(60, 1, LONG).expect("room");
         let second = room.take(40, 1, LONG).expect("the rest");
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn waiting_page_lists_are_bounded() {
-        let room = room();
+        let room = room!();
         let first = room.take(100, 0, LONG).expect("room");
         let mut waiters = Vec::new();
         for client in 0..MOST_WAITING / MOST_OF_CLIENT {

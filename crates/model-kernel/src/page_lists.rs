@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn page_list_room_is_fair_among_clients() {
-        let (room, (got, order)) = (room(), channel());
+        let (room, (got, order)) = (room!(), channel());
         let first = room.take(100, 1, LONG).expect("room");
         let waiters: Vec<_> = [1, 1, 2, 1, 3]
             .into_iter()

@@ -176,7 +176,7 @@ fn refused(request: &'static str, errno: Errno, scope: Option<FwctlScope>) -> Er
 
 impl fmt::Debug for Fwctl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("FirmwareControl").field(self.context).finish()
+        f.debug_tuple("Fwctl").field(self.context).finish()
     }
 }
 

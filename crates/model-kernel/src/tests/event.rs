@@ -416,7 +416,7 @@ fn fatal_error_ends_no_channel_and_removal_does() {
 }
 
 #[test]
-fn subscriptions_to_destroyed_object_do_not_count_for_next_of_its_number() {
+fn bound_ignores_subscriptions_to_destroyed_object() {
     let fixture = Fixture::new();
     let (handle, number) = cq(&fixture);
     let channel = fixture.channel(0).expect("a channel");

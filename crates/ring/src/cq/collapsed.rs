@@ -102,6 +102,6 @@ impl CollapsedCompletionQueue {
 
 impl core::fmt::Debug for CollapsedCompletionQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("CollapsedQueue").field("cqn", &self.cqn).finish_non_exhaustive()
+        f.debug_struct("CollapsedCompletionQueue").field("cqn", &self.cqn).finish_non_exhaustive()
     }
 }

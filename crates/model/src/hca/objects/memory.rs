@@ -99,7 +99,7 @@ pub(crate) struct SharedAccess {
 impl std::fmt::Debug for SharedAccess {
     /// Omits the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Offer").field("serial", &self.serial).finish_non_exhaustive()
+        f.debug_struct("SharedAccess").field("serial", &self.serial).finish_non_exhaustive()
     }
 }
 

@@ -8,10 +8,14 @@
 //! The driver also builds on seven packages that its users know (`missing`): one of the driver's
 //! crates declares each, and names it in its sources.
 //!
+//! Programs outside of the workspace have lock files of their own, which must know its packages
+//! (`outdated`).
+//!
 //! And what a user compiles with us (`compiled`): all crates, macros and their helpers included.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use toml::{Table, Value};
 
@@ -93,11 +97,53 @@ pub(crate) fn unused(root: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
+/// One line for each `Cargo.lock` at or below `root` that lacks what its manifest needs: a build
+/// with `--locked` refuses it.
+pub(crate) fn outdated(root: &Path) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for directory in locked(root)? {
+        let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+            .args(["update", "--workspace", "--locked"])
+            .current_dir(&directory)
+            .output()?;
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let error = errors.lines().find(|line| line.starts_with("error")).unwrap_or(&errors);
+            let shown = directory.strip_prefix(root).unwrap_or(&directory).join("Cargo.lock");
+            let remedy = "run `cargo update --workspace` beside it";
+            lines.push(format!("{}: {error}; {remedy}", shown.display()));
+        }
+    }
+    Ok(lines)
+}
+
+/// The directories with a `Cargo.lock`, at or below `root`, without those of builds.
+fn locked(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(&directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == "Cargo.lock" {
+                found.push(directory.clone());
+            } else if entry.file_type()?.is_dir()
+                && name != "target"
+                && !name.to_string_lossy().starts_with('.')
+            {
+                left.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// Every crate, with its version, that a dependent of our package compiles with these features;
 /// those of procedural macros and build scripts too.
 #[cfg(test)]
 fn compiled(package: &str, features: &str) -> Result<BTreeSet<String>> {
-    let output = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--no-dedupe"])
         .args(["--package", package, "--features", features, "--format", "{p}"])
         .current_dir(crate::workspace::workspace_root())
@@ -312,5 +358,28 @@ mod tests {
                 "Cargo.toml: [workspace.dependencies] nix is used by no package; remove it",
             ]
         );
+    }
+
+    #[test]
+    fn outdated_lock_file_is_reported() {
+        let package = |name: &str| format!("[package]\nname = \"{name}\"\nedition = \"2024\"\n");
+        let depends = package("one") + "[workspace]\n[dependencies]\ntwo.path = \"../two\"\n";
+        let lock = "version = 4\n\n[[package]]\nname = \"one\"\nversion = \"0.0.0\"\n";
+        let root = tree(
+            "outdated",
+            &[
+                ("one/Cargo.toml", &depends),
+                ("one/Cargo.lock", lock),
+                ("one/src/lib.rs", ""),
+                ("two/Cargo.toml", &(package("two") + "[workspace]\n")),
+                ("two/Cargo.lock", &lock.replace("one", "two")),
+                ("two/src/lib.rs", ""),
+                ("target/Cargo.lock", "of a build"),
+            ],
+        );
+        let lines = outdated(&root).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        assert!(line.starts_with("one/Cargo.lock: error: cannot update the lock file"), "{line}");
     }
 }

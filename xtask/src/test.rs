@@ -241,11 +241,12 @@ pub(crate) fn is_step(name: &str) -> bool {
     STEPS.iter().any(|step| step.name == name)
 }
 
-/// Every declared dependency has a user, the driver uses the packages that it builds on, and
-/// `deny.toml` allows each package's licence, source and version.
+/// Every declared dependency has a user, the driver uses the packages that it builds on, lock files
+/// are current, and `deny.toml` allows each package's licence, source and version.
 fn dependencies() -> Result<Outcome> {
     let mut lines = crate::dependencies::unused(workspace_root())?;
     lines.extend(crate::dependencies::missing(workspace_root())?);
+    lines.extend(crate::dependencies::outdated(workspace_root())?);
     lines.iter().for_each(|line| println!("{line}"));
     let (mut passed, mut failed) = (u64::from(lines.is_empty()), lines.len() as u64);
     let mut skips = Vec::new();

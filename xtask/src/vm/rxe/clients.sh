@@ -3,7 +3,7 @@
 # each; the programs follow this text, with their rxe devices.
 PATIENCE=40 # seconds for one program
 passed=0 failed=0
-device=rxe0
+device=rxe0 round=
 cd /tmp || exit 2
 
 # Hundredths of a second since boot.
@@ -34,9 +34,12 @@ verdict() {
         printf 'pass  %-60s %8d ms\n' "$*" $((($(now) - start) * 10))
     else
         failed=$((failed + 1))
-        printf 'FAIL  %s\n      exit code %s, not %s\n' "$*" "$code" "$expected"
+        printf 'FAIL  %s\n      exit code %s, not %s, with %s\n' "$*" "$code" "$expected" "$round"
         # Errors come before measurements.
         grep -E 'rror|ailed|status|ould' client | sed 's/^/      /'
+        # What rxe has counted since it was made: retries, errors, discarded packets.
+        (cd /sys/class/infiniband/$device/ports/1/hw_counters && grep -v '^0$' ./*) | tr '\n' ' '
+        echo
     fi
 }
 

@@ -166,7 +166,7 @@ pub(super) fn clients(rounds: &[Round]) -> String {
     for round in rounds {
         let device = if round.network == Network::Udp { "rxe1" } else { "rxe0" };
         script += &format!("device={device}\n");
-        script += &format!("echo '--- with {}'\n", round.title());
+        script += &format!("round='{}'\necho \"--- with $round\"\n", round.title());
         for (port, program) in (round.port()..).zip(round.programs()) {
             script += &format!("exchange {port} {}\n", with_gid(program, round.gid_of_rxe()));
         }
